@@ -1,0 +1,271 @@
+//! The command line: what can be asked for, with its help and examples.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::amount::{nanoseconds, size};
+
+/// Aggregate, segment, verify and analyze packet captures, by the rules of LRO, GRO, TSO and GSO
+///
+/// Captures are pcap or pcapng files, plain or compressed with gzip or zstd; `-` is standard input or output. Memory stays under 64 MB whatever
+/// the file's size.
+#[derive(Debug, Parser)]
+#[command(name = "superpacket", version, max_term_width = 110, subcommand_required = true, arg_required_else_help = true, after_help = EXIT_CODES, after_long_help = EXIT_CODES)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 the check failed, 2 bad usage or unreadable input.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Merge the packets of each flow into super-packets, as GRO or LRO would have
+    #[command(after_help = "Examples:
+  superpacket coalesce in.pcap -o out.pcap
+  superpacket coalesce in.pcapng.zst -o out.pcapng --batch 0 --hold 3600s
+  superpacket coalesce in.pcap -o out.pcap --mode lro --acks
+  tcpdump -w - -i eth0 | superpacket coalesce - -o - | tcpdump -r -
+
+A merged packet carries the time of its last packet. Checksums are written full and right. What cannot be merged passes bit for bit.
+Options of pcapng packets (comments, flags) stay with packets that are not held; a merged packet has none.")]
+    Coalesce(Coalesce),
+    /// Cut frames above the MTU into what a wire would have carried
+    #[command(after_help = "Examples:
+  superpacket segment in.pcap -o out.pcap
+  superpacket segment in.pcapng -o out.pcapng --mtu 9000
+  superpacket segment in.pcap -o - | tcpreplay -i eth0 -
+  superpacket segment in.pcap -o out.pcap --fragment
+
+TCP and DCCP are cut. A UDP datagram above the MTU is cut with --udp-size (it was several datagrams: USO, UDP GRO) or with --fragment (it was
+one). Frames that cannot be cut pass as they are and are counted by reason.")]
+    Segment(Segment),
+    /// Aggregate (GRO), segment again, and compare byte for byte
+    #[command(after_help = "Examples:
+  superpacket verify in.pcap
+  superpacket verify captures/*.pcap* --batch 0 --hold 3600s
+
+Exit code 1 if a byte differs.")]
+    Verify(Verify),
+    /// Show what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and what kept packets apart
+    #[command(after_help = "Examples:
+  superpacket analyze in.pcap
+  superpacket analyze *.pcap.gz --html report.html
+  superpacket analyze in.pcap --json | jq .policies.gro_udp.reasons")]
+    Analyze(Analyze),
+    /// Write a capture of generated traffic
+    #[command(after_help = "Examples:
+  superpacket generate bulk.pcap --size 1G
+  superpacket generate super.pcap --size 1G --uncut
+  superpacket generate flows.pcap --size 200M --flows 1500000 --burst 1
+  superpacket generate demo.pcap.gz --workload mixed --size 1M
+
+The same arguments give the same file.")]
+    Generate(Generate),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:
+  superpacket completions bash > /etc/bash_completion.d/superpacket")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print a man page (roff)
+    #[command(after_help = "Examples:
+  superpacket man | man -l -
+  superpacket man coalesce > superpacket-coalesce.1")]
+    Man {
+        /// The command to describe; without it, the program
+        command: Option<String>,
+    },
+}
+
+/// By which rules to aggregate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// What merges can be cut again into the same frames
+    Gro,
+    /// For local delivery only: newest acknowledgement and window, padding trimmed
+    Lro,
+}
+
+/// How aggregation is stepped through a capture.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Stepping {
+    /// Packets in a poll: at its end, everything held leaves; 0: only at the file's end
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) batch: u64,
+    /// Hold nothing longer than this, by the capture's clock
+    #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = nanoseconds)]
+    pub(crate) hold: u64,
+}
+
+/// What every command that reads captures understands.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Common {
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Fail (exit code 2) if a capture ends within a record, instead of warning
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// `superpacket coalesce`.
+#[derive(Debug, Args)]
+pub(crate) struct Coalesce {
+    /// The capture to read; - for standard input
+    #[arg(value_name = "IN")]
+    pub(crate) input: PathBuf,
+    /// The capture to write; - for standard output. The ending may choose another format or compression
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    /// The rules
+    #[arg(long, value_enum, default_value_t = Mode::Gro)]
+    pub(crate) mode: Mode,
+    #[command(flatten)]
+    pub(crate) stepping: Stepping,
+    /// Longest merged packet in bytes, from the IP header; above 65535 ("BIG TCP") the IP length is written as 0
+    #[arg(long, value_name = "N", default_value = "65535", value_parser = size)]
+    pub(crate) max_bytes: u64,
+    /// Most packets in one; 512 at most
+    #[arg(long, value_name = "N", default_value_t = MAX_PACKETS, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKETS)))]
+    pub(crate) max_packets: u32,
+    /// Most flows held at a time [default: 1024; 8 with --mode lro]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FLOWS)))]
+    pub(crate) max_flows: Option<u32>,
+    /// Do not aggregate UDP
+    #[arg(long)]
+    pub(crate) no_udp: bool,
+    /// Aggregate pure ACKs too (with --mode lro)
+    #[arg(long)]
+    pub(crate) acks: bool,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// The most packets that the program merges into one: bounds what a slot of the flow table may grow to.
+pub(crate) const MAX_PACKETS: u32 = 512;
+
+/// The most flows that the program holds at a time: bounds the flow table's memory.
+pub(crate) const MAX_FLOWS: u32 = 1024;
+
+/// `superpacket segment`.
+#[derive(Debug, Args)]
+pub(crate) struct Segment {
+    /// The capture to read; - for standard input
+    #[arg(value_name = "IN")]
+    pub(crate) input: PathBuf,
+    /// The capture to write; - for standard output. The ending may choose another format or compression
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    /// Longest IP packet that passes whole, in bytes
+    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(68..=65_535))]
+    pub(crate) mtu: u32,
+    /// Cut what cannot be cut otherwise into IP fragments, where the don't-fragment bit is clear
+    #[arg(long)]
+    pub(crate) fragment: bool,
+    /// Cut UDP above the MTU into datagrams of N bytes of payload (it was sent with UDP_SEGMENT, or received by UDP GRO)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) udp_size: Option<u16>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// `superpacket verify`.
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// The captures to read; - for standard input
+    #[arg(value_name = "IN", required = true)]
+    pub(crate) inputs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) stepping: Stepping,
+    /// Do not aggregate UDP
+    #[arg(long)]
+    pub(crate) no_udp: bool,
+    /// For tests: flip a bit in the payload of the Nth super-packet of each file before it is cut, which must be found
+    #[arg(long, value_name = "N", hide = true)]
+    pub(crate) inject_fault: Option<u64>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// `superpacket analyze`.
+#[derive(Debug, Args)]
+pub(crate) struct Analyze {
+    /// The captures to read; - for standard input
+    #[arg(value_name = "IN", required = true)]
+    pub(crate) inputs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) stepping: Stepping,
+    /// Write a page with tables and plots
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Flows in the top list; 100 at most
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) top: u32,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// What to generate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Workload {
+    /// Bulk TCP over IPv4 with timestamps, 1448 bytes a segment
+    Tcp,
+    /// Bulk UDP over IPv4, 1472 bytes a datagram
+    Udp,
+    /// TCP over IPv4 and IPv6, UDP, VXLAN, their acknowledgements, name look-ups
+    Mixed,
+}
+
+/// `superpacket generate`.
+#[derive(Debug, Args)]
+pub(crate) struct Generate {
+    /// The capture to write; - for standard output. The ending chooses format and compression
+    #[arg(value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    /// How many bytes of frames
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
+    pub(crate) size: u64,
+    /// How many flows take turns
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
+    pub(crate) flows: u32,
+    /// How many full segments a flow sends in its turn
+    #[arg(long, value_name = "N", default_value_t = 44, value_parser = clap::value_parser!(u32).range(1..=44))]
+    pub(crate) burst: u32,
+    /// Which traffic
+    #[arg(long, value_enum, default_value_t = Workload::Tcp)]
+    pub(crate) workload: Workload,
+    /// Leave the bursts uncut: super-packets, as a capture shows them before TSO
+    #[arg(long)]
+    pub(crate) uncut: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_that_reads_has_examples_and_json() {
+        for command in Arguments::command().get_subcommands() {
+            assert!(command.get_after_help().is_some_and(|help| help.to_string().contains("Example")), "{}", command.get_name());
+            let prints_a_report = !matches!(command.get_name(), "completions" | "man");
+            assert_eq!(command.get_arguments().any(|argument| argument.get_id() == "json"), prints_a_report, "{}", command.get_name());
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Why a command could not do its work: exit code 2.
+
+use std::io;
+use std::path::PathBuf;
+
+use superpacket_io::capture::{CaptureError, Truncated};
+
+/// Why a command stopped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// A capture could not be read or written.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// A capture ends within a record, and `--strict` was given.
+    #[error("{0} (--strict)")]
+    CutShort(Truncated),
+    /// Arguments that contradict each other.
+    #[error("{0}")]
+    Usage(String),
+    /// The report could not be printed.
+    #[error("standard output: cannot be written: {0}")]
+    Print(#[from] io::Error),
+    /// A page could not be written.
+    #[error("{path}: cannot be written: {source}")]
+    Page {
+        /// Where it should go.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A plot could not be drawn.
+    #[error("a plot could not be drawn: {0}")]
+    Plot(String),
+}
+
+impl Failure {
+    /// Has whoever read standard output stopped reading? That is no failure of this program.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        match self {
+            Failure::Print(error) => error.kind() == io::ErrorKind::BrokenPipe,
+            Failure::Capture(CaptureError::Write { file, source }) => file == "standard output" && source.kind() == io::ErrorKind::BrokenPipe,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Builds the packets of generated flows.
+
+use superpacket::Simd;
+use superpacket::checksum::{pseudo_header, transport_field};
+use superpacket::segment::{Gso, GsoKind, SegmentSize};
+use superpacket::wire::{IpVersion, Protocol, ethernet, ipv4, ipv6, tcp, udp, vxlan};
+
+/// What a flow carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// TCP over IPv4 with timestamps, 1448 bytes a segment.
+    Tcp4,
+    /// TCP over IPv6 with timestamps, 1428 bytes a segment.
+    Tcp6,
+    /// UDP over IPv4, 1472 bytes a datagram.
+    Udp,
+    /// TCP over IPv4 in VXLAN, 1398 bytes a segment.
+    Vxlan,
+    /// One small datagram.
+    Query,
+}
+
+impl Kind {
+    /// What a flow of the mixed workload carries: its own all the time, with small datagrams thrown in.
+    pub(super) fn mixed(flow: u32, round: u32) -> Kind {
+        if (flow + round) % 5 == 4 {
+            return Kind::Query;
+        }
+        [Kind::Tcp4, Kind::Tcp6, Kind::Udp, Kind::Vxlan][flow as usize % 4]
+    }
+
+    /// Bytes of payload in a full segment.
+    fn segment(self) -> usize {
+        match self {
+            Kind::Tcp4 => 1448,
+            Kind::Tcp6 => 1428,
+            Kind::Udp => 1472,
+            Kind::Vxlan => 1398,
+            Kind::Query => 40,
+        }
+    }
+
+    fn version(self) -> IpVersion {
+        if self == Kind::Tcp6 { IpVersion::V6 } else { IpVersion::V4 }
+    }
+
+    fn protocol(self) -> Protocol {
+        if matches!(self, Kind::Udp | Kind::Query) { Protocol::Udp } else { Protocol::Tcp }
+    }
+}
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Forth,
+    Back,
+}
+
+/// What a TCP header says.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    sequence: u32,
+    acknowledgement: u32,
+    flags: u8,
+    timestamp: u32,
+}
+
+/// Builds one packet after the other in the same buffer.
+#[derive(Debug)]
+pub(super) struct Turn {
+    packet: Vec<u8>,
+    simd: Simd,
+}
+
+impl Turn {
+    pub(super) fn new() -> Self {
+        Turn { packet: Vec::with_capacity(1 << 16), simd: Simd::detect() }
+    }
+
+    /// The packet built last.
+    pub(super) fn packet(&self) -> &[u8] {
+        &self.packet
+    }
+
+    /// Builds a burst of `segments` full segments; returns how it is to be cut, if it is more than one small packet.
+    pub(super) fn burst(&mut self, kind: Kind, flow: u32, round: u32, segments: u32) -> Option<Gso> {
+        let payload = match kind {
+            Kind::Query => kind.segment(),
+            _ => kind.segment() * segments as usize,
+        };
+        let sequence = start(flow).wrapping_add(round.wrapping_mul(payload as u32));
+        let segment = Segment { sequence, acknowledgement: 1, flags: tcp::ACK | tcp::PSH, timestamp: round + 1000 };
+        self.build(kind, flow, round.wrapping_mul(segments), Direction::Forth, segment, payload);
+        let kind = match (kind, kind.version()) {
+            (Kind::Query, _) => return None,
+            (Kind::Udp, _) => (GsoKind::Udp, kind.segment()),
+            (_, IpVersion::V4) => (GsoKind::Tcp4, kind.segment()),
+            (_, IpVersion::V6) => (GsoKind::Tcp6, kind.segment()),
+        };
+        Some(Gso::new(kind.0, SegmentSize::new(kind.1)?))
+    }
+
+    /// Builds the acknowledgement of the first `segments` of a burst of `burst`; `false` if the flow has none.
+    pub(super) fn acknowledge(&mut self, kind: Kind, flow: u32, round: u32, burst: u32, segments: u32) -> bool {
+        if kind.protocol() != Protocol::Tcp {
+            return false;
+        }
+        let sequence = start(flow).wrapping_add(round.wrapping_mul(burst * kind.segment() as u32));
+        let acknowledgement = sequence.wrapping_add(segments * kind.segment() as u32);
+        let segment = Segment { sequence: 1, acknowledgement, flags: tcp::ACK, timestamp: round + 2000 };
+        self.build(kind, flow, round.wrapping_mul(22).wrapping_add(segments / 2), Direction::Back, segment, 0);
+        true
+    }
+
+    fn build(&mut self, kind: Kind, flow: u32, id: u32, direction: Direction, segment: Segment, payload: usize) {
+        self.packet.clear();
+        if kind == Kind::Vxlan {
+            let inner = ethernet::HEADER_LENGTH + ipv4::HEADER_LENGTH + transport_length(Protocol::Tcp) + payload;
+            let length = udp::HEADER_LENGTH + vxlan::HEADER_LENGTH + inner;
+            self.ethernet(IpVersion::V4, direction, 0x10);
+            self.ip(IpVersion::V4, Protocol::Udp, 1000 + flow % 4, id, direction, length);
+            self.udp(49_152 + (flow % 1024) as u16, vxlan::PORT, length);
+            self.packet.extend_from_slice(&vxlan::FLAGS.to_be_bytes());
+            self.packet.extend_from_slice(&[0, 0, 42, 0]);
+        }
+        self.ethernet(kind.version(), direction, 0x20);
+        let protocol = kind.protocol();
+        let length = transport_length(protocol) + payload;
+        let network = self.packet.len();
+        self.ip(kind.version(), protocol, flow, id, direction, length);
+        let transport = self.packet.len();
+        let (near, far) = (10_000 + (flow % 50_000) as u16, if kind == Kind::Query { 53 } else { 443 });
+        let (source, destination) = if direction == Direction::Forth { (far, near) } else { (near, far) };
+        match protocol {
+            Protocol::Udp => self.udp(source, destination, length),
+            _ => self.tcp(source, destination, segment),
+        }
+        self.fill(payload, flow);
+        let sum = pseudo_header(&self.packet[network..], kind.version(), protocol.number(), length as u32).add(self.simd.sum(&self.packet[transport..]));
+        let place = transport + usize::from(protocol.checksum_offset());
+        self.put(place, transport_field(protocol, sum.checksum()));
+    }
+
+    fn put(&mut self, place: usize, value: u16) {
+        if let Some(field) = self.packet.get_mut(place..place + 2) {
+            field.copy_from_slice(&value.to_be_bytes());
+        }
+    }
+
+    fn ethernet(&mut self, version: IpVersion, direction: Direction, host: u8) {
+        let (near, far) = ([2, 0, 0, 0, host, 1], [2, 0, 0, 0, host, 2]);
+        let (destination, source) = if direction == Direction::Forth { (near, far) } else { (far, near) };
+        self.packet.extend_from_slice(&destination);
+        self.packet.extend_from_slice(&source);
+        let kind = if version == IpVersion::V4 { ethernet::IPV4 } else { ethernet::IPV6 };
+        self.packet.extend_from_slice(&kind.to_be_bytes());
+    }
+
+    fn ip(&mut self, version: IpVersion, protocol: Protocol, flow: u32, id: u32, direction: Direction, length: usize) {
+        // Flows that share their ports differ in the near address.
+        let host = (flow / 50_000).wrapping_add(1);
+        match version {
+            IpVersion::V4 => {
+                let near = (0x0a01_0000u32 | (flow % 50_000)).wrapping_add(host << 17).to_be_bytes();
+                let far = [10, 0, 0, 1];
+                let start = self.packet.len();
+                let total = (ipv4::HEADER_LENGTH + length) as u16;
+                self.packet.extend_from_slice(&[0x45, 0]);
+                self.packet.extend_from_slice(&total.to_be_bytes());
+                self.packet.extend_from_slice(&(id as u16).to_be_bytes());
+                self.packet.extend_from_slice(&[0x40, 0, 64, protocol.number(), 0, 0]);
+                let (source, destination) = if direction == Direction::Forth { (far, near) } else { (near, far) };
+                self.packet.extend_from_slice(&source);
+                self.packet.extend_from_slice(&destination);
+                let sum = superpacket::checksum::ipv4_header(&self.packet[start..]);
+                self.put(start + ipv4::CHECKSUM, sum);
+            }
+            IpVersion::V6 => {
+                let mut near = [0; 16];
+                near[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
+                near[12..].copy_from_slice(&(flow + 2).to_be_bytes());
+                let mut far = near;
+                far[12..].copy_from_slice(&1u32.to_be_bytes());
+                self.packet.extend_from_slice(&[0x60, 0, 0, 0]);
+                self.packet.extend_from_slice(&(length as u16).to_be_bytes());
+                self.packet.extend_from_slice(&[protocol.number(), 64]);
+                let (source, destination) = if direction == Direction::Forth { (far, near) } else { (near, far) };
+                self.packet.extend_from_slice(&source);
+                self.packet.extend_from_slice(&destination);
+                const _: () = assert!(ipv6::HEADER_LENGTH == 4 + 2 + 2 + 16 + 16);
+            }
+        }
+    }
+
+    /// A UDP header, its checksum 0.
+    fn udp(&mut self, source: u16, destination: u16, length: usize) {
+        for field in [source, destination, length as u16, 0] {
+            self.packet.extend_from_slice(&field.to_be_bytes());
+        }
+    }
+
+    /// A TCP header with timestamps, its checksum 0.
+    fn tcp(&mut self, source: u16, destination: u16, segment: Segment) {
+        self.packet.extend_from_slice(&source.to_be_bytes());
+        self.packet.extend_from_slice(&destination.to_be_bytes());
+        self.packet.extend_from_slice(&segment.sequence.to_be_bytes());
+        self.packet.extend_from_slice(&segment.acknowledgement.to_be_bytes());
+        self.packet.extend_from_slice(&[0x80, segment.flags, 0x01, 0xf5, 0, 0, 0, 0]);
+        self.packet.extend_from_slice(&tcp::ALIGNED_TIMESTAMP);
+        self.packet.extend_from_slice(&segment.timestamp.to_be_bytes());
+        self.packet.extend_from_slice(&999u32.to_be_bytes());
+    }
+
+    /// Payload: a pattern that differs from flow to flow, with a period that is no multiple of a segment.
+    fn fill(&mut self, length: usize, flow: u32) {
+        const PERIOD: usize = 251;
+        let mut pattern = [0u8; PERIOD];
+        for (index, byte) in pattern.iter_mut().enumerate() {
+            *byte = (index as u32).wrapping_mul(flow.wrapping_mul(2) | 1) as u8;
+        }
+        let end = self.packet.len() + length;
+        while self.packet.len() < end {
+            let take = PERIOD.min(end - self.packet.len());
+            self.packet.extend_from_slice(&pattern[..take]);
+        }
+    }
+}
+
+fn transport_length(protocol: Protocol) -> usize {
+    match protocol {
+        Protocol::Udp => udp::HEADER_LENGTH,
+        _ => tcp::HEADER_LENGTH + tcp::TIMESTAMP_OPTIONS_LENGTH,
+    }
+}
+
+/// The first sequence number of a flow.
+fn start(flow: u32) -> u32 {
+    flow.wrapping_mul(0x9e37_79b1)
+}

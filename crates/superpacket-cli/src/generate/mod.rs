@@ -1,0 +1,123 @@
+//! `superpacket generate`: captures of made-up traffic, the same for the same arguments.
+//!
+//! Flows take turns. In its turn a flow sends a burst: one super-packet, cut by the engine's segmenter as a TSO engine would (or left whole with
+//! `--uncut`), and its receiver acknowledges every second segment. The line runs at 10 Gb/s.
+
+mod frame;
+
+use std::iter::once;
+
+use serde::Serialize;
+use superpacket::Simd;
+use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
+use superpacket_io::capture::{ByteOrder, CaptureError, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Timestamp, Writer};
+use superpacket_io::capture::Format;
+
+use crate::arguments::{Generate, Workload};
+use crate::coalesce::is_stream;
+use crate::failure::Failure;
+use crate::report::{grouped, print, print_json, printable};
+use frame::{Kind, Turn};
+
+/// When the capture starts: 2026-01-01T00:00:00 UTC, in nanoseconds since 1970.
+const START: u64 = 1_767_225_600_000_000_000;
+
+/// Bytes that a frame costs on a wire besides its own: preamble, checksum, gap.
+const WIRE_OVERHEAD: u64 = 24;
+
+#[derive(Serialize)]
+struct Report {
+    command: &'static str,
+    output: String,
+    packets_out: u64,
+    bytes_out: u64,
+    flows: u32,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
+    if arguments.json && is_stream(&arguments.output) {
+        return Err(Failure::Usage("--json prints to standard output, where the capture goes: choose a file for one of them".to_owned()));
+    }
+    let like = Format::Pcap { byte_order: ByteOrder::Little, variant: PcapVariant::Nanoseconds };
+    let format = OutputFormat { resolution: Some(PcapVariant::Nanoseconds), ..OutputFormat::for_path(&arguments.output, like) };
+    let mut writer = Writer::create(&arguments.output, format)?;
+    writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("generated")])?;
+    let mut line = Line { writer, segmenter: Segmenter::new(Simd::detect()), time: START, packets: 0, bytes: 0, uncut: arguments.uncut };
+    let mut turn = Turn::new();
+    let mut number = 0u64;
+    while line.bytes < arguments.size {
+        let flow = (number % u64::from(arguments.flows)) as u32;
+        let round = (number / u64::from(arguments.flows)) as u32;
+        let kind = match arguments.workload {
+            Workload::Tcp => Kind::Tcp4,
+            Workload::Udp => Kind::Udp,
+            Workload::Mixed => Kind::mixed(flow, round),
+        };
+        line.turn(&mut turn, kind, flow, round, arguments.burst)?;
+        number += 1;
+    }
+    let Line { writer, packets, bytes, .. } = line;
+    writer.finish()?;
+    let output = arguments.output.display().to_string();
+    if arguments.json {
+        print_json(&Report { command: "generate", output, packets_out: packets, bytes_out: bytes, flows: arguments.flows })?;
+    } else {
+        let text = format!("{}: {} packets, {} bytes of frames\n", printable(&output), grouped(packets), grouped(bytes));
+        print(&text, is_stream(&arguments.output))?;
+    }
+    Ok(())
+}
+
+/// The wire that is captured.
+struct Line {
+    writer: Writer,
+    segmenter: Segmenter,
+    time: u64,
+    packets: u64,
+    bytes: u64,
+    uncut: bool,
+}
+
+impl Line {
+    /// One flow's turn: its burst, and what comes back.
+    fn turn(&mut self, turn: &mut Turn, kind: Kind, flow: u32, round: u32, burst: u32) -> Result<(), Failure> {
+        let Some(gso) = turn.burst(kind, flow, round, burst) else {
+            return Ok(self.send(once(turn.packet()))?);
+        };
+        if self.uncut {
+            self.send(once(turn.packet()))?;
+        } else {
+            let mut sent = Ok(());
+            let packet = turn.packet();
+            let Line { segmenter, .. } = self;
+            let mut segmenter = segmenter.clone();
+            segmenter
+                .segment(&GsoPacket::linear(&packet, gso), &SegmentOptions::default(), |segment| {
+                    if sent.is_ok() {
+                        sent = self.send(once(segment.header()).chain(segment.payload()));
+                    }
+                })
+                .map_err(|error| Failure::Usage(format!("the burst cannot be cut: {error}")))?;
+            sent?;
+        }
+        for acknowledged in (2..=burst).step_by(2).chain((burst % 2 == 1).then_some(burst)) {
+            if !turn.acknowledge(kind, flow, round, burst, acknowledged) {
+                break;
+            }
+            self.send(once(turn.packet()))?;
+        }
+        Ok(())
+    }
+
+    fn send<'p>(&mut self, parts: impl Iterator<Item = &'p [u8]> + Clone) -> Result<(), CaptureError> {
+        let length: usize = parts.clone().map(<[u8]>::len).sum();
+        let record = Record { interface: 0, time: Some(Timestamp::from_nanoseconds(self.time)), original_length: None, options: FrameOptions::NONE };
+        self.writer.write(record, parts)?;
+        self.packets += 1;
+        self.bytes += length as u64;
+        // 10 Gb/s: 0.8 ns a byte.
+        self.time += (length as u64 + WIRE_OVERHEAD) * 8 / 10;
+        Ok(())
+    }
+}

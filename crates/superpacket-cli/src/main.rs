@@ -1,0 +1,88 @@
+//! The `superpacket` program: aggregates, segments, verifies and analyzes packet captures.
+//!
+//! Each command is a module with a `run`. Captures come through [`input`], held frames live in a [`pool`], the engine is stepped by
+//! [`lanes`], and what is counted is printed by [`report`].
+
+#![forbid(unsafe_code)]
+
+mod amount;
+mod arguments;
+mod coalesce;
+mod failure;
+mod generate;
+mod input;
+mod lanes;
+mod ledger;
+mod partial;
+mod pool;
+mod progress;
+mod report;
+mod segment;
+mod verify;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use arguments::{Arguments, Command};
+use failure::Failure;
+
+/// What a command found, if it could do its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// All is well.
+    Done,
+    /// The check failed.
+    Failed,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::from(1),
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Nobody can be told that standard error is gone.
+            let _ = writeln!(std::io::stderr(), "superpacket: {}", report::printable(&failure.to_string()));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<Outcome, Failure> {
+    match command {
+        Command::Coalesce(arguments) => coalesce::run(&arguments)?,
+        Command::Segment(arguments) => segment::run(&arguments)?,
+        Command::Verify(arguments) => {
+            if !verify::run(&arguments)? {
+                return Ok(Outcome::Failed);
+            }
+        }
+        Command::Generate(arguments) => generate::run(&arguments)?,
+        Command::Analyze(_) => {}
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "superpacket", &mut text);
+            report::print(&String::from_utf8_lossy(&text), false)?;
+        }
+        Command::Man { command } => report::print(&man(command.as_deref())?, false)?,
+    }
+    Ok(Outcome::Done)
+}
+
+/// The man page of the program or of one command, in roff.
+fn man(name: Option<&str>) -> Result<String, Failure> {
+    let mut program = Arguments::command();
+    program.build();
+    let page = match name {
+        None => clap_mangen::Man::new(program),
+        Some(name) => {
+            let command = program.find_subcommand(name).ok_or_else(|| Failure::Usage(format!("there is no command {name:?}")))?;
+            clap_mangen::Man::new(command.clone()).title(format!("superpacket-{name}"))
+        }
+    };
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}

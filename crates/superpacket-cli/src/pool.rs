@@ -1,0 +1,212 @@
+//! Buffers for frames that are held across reads: taken from a pool and given back to it when the last handle goes.
+//!
+//! What is out of the pool is counted in bytes of capacity, not of frames, so that a limit on it is a limit on memory. A handle is one
+//! pointer, and in steady state nothing is allocated.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+use superpacket_io::capture::{Frame, Timestamp};
+
+/// Capacities of pooled buffers: powers of two from this one.
+const SMALLEST: usize = 128;
+/// How many sizes are pooled: up to 64 KiB. Longer buffers are made to measure and freed.
+const CLASSES: usize = 10;
+/// Bytes that the pool keeps at most while nobody uses them.
+const MOST_IDLE: usize = 4 << 20;
+/// What a buffer costs besides its bytes.
+const OVERHEAD: usize = size_of::<Inner>() + 16;
+
+/// A frame's bytes, and what its capture said of it. Clones share the bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Buffer(Rc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    bytes: Vec<u8>,
+    /// Length of the link header that the engine does not see, in bytes.
+    link: usize,
+    original_length: u32,
+    time: Option<Timestamp>,
+    /// The frame's place in its file, from 1.
+    number: u64,
+    pool: Weak<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    idle: RefCell<[Vec<Rc<Inner>>; CLASSES]>,
+    idle_bytes: Cell<usize>,
+    used_bytes: Cell<usize>,
+}
+
+/// Where buffers come from.
+#[derive(Debug, Default)]
+pub(crate) struct Pool(Rc<Shared>);
+
+impl Pool {
+    /// Memory of all buffers that are in use, in bytes.
+    #[inline]
+    pub(crate) fn used(&self) -> usize {
+        self.0.used_bytes.get()
+    }
+
+    /// A copy of a frame, whose first `link` bytes are a header that the engine does not see.
+    #[inline]
+    pub(crate) fn copy(&self, frame: &Frame<'_>, link: usize) -> Buffer {
+        let mut inner = self.take(frame.data.len());
+        if let Some(inner) = Rc::get_mut(&mut inner) {
+            inner.bytes.extend_from_slice(frame.data);
+            inner.link = link.min(frame.data.len());
+            inner.original_length = frame.original_length;
+            inner.time = frame.time;
+            inner.number = frame.number;
+            self.0.used_bytes.set(self.0.used_bytes.get() + cost(inner));
+        }
+        Buffer(inner)
+    }
+
+    /// An empty buffer with room for `length` bytes that nobody else has.
+    fn take(&self, length: usize) -> Rc<Inner> {
+        let class = class(length);
+        if class < CLASSES
+            && let Some(inner) = self.0.idle.borrow_mut()[class].pop()
+        {
+            self.0.idle_bytes.set(self.0.idle_bytes.get() - cost(&inner));
+            return inner;
+        }
+        let capacity = if class < CLASSES { SMALLEST << class } else { length };
+        Rc::new(Inner { bytes: Vec::with_capacity(capacity), link: 0, original_length: 0, time: None, number: 0, pool: Rc::downgrade(&self.0) })
+    }
+}
+
+/// The smallest class whose buffers hold `length` bytes.
+fn class(length: usize) -> usize {
+    length.max(1).div_ceil(SMALLEST).next_power_of_two().trailing_zeros() as usize
+}
+
+fn cost(inner: &Inner) -> usize {
+    inner.bytes.capacity() + OVERHEAD
+}
+
+impl Buffer {
+    /// The whole frame, its link header included.
+    #[inline]
+    pub(crate) fn frame(&self) -> &[u8] {
+        &self.0.bytes
+    }
+
+    /// The frame's length on the wire, as its capture says it.
+    #[inline]
+    pub(crate) fn original_length(&self) -> u32 {
+        self.0.original_length
+    }
+
+    /// When the frame was captured.
+    #[inline]
+    pub(crate) fn time(&self) -> Option<Timestamp> {
+        self.0.time
+    }
+
+    /// The frame's place in its file, from 1.
+    #[inline]
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    /// Overwrites two bytes of what the engine sees, in network byte order; nothing if the buffer is shared or too short.
+    pub(crate) fn put(&mut self, offset: usize, value: u16) {
+        if let Some(inner) = Rc::get_mut(&mut self.0) {
+            let start = inner.link + offset;
+            if let Some(field) = inner.bytes.get_mut(start..start + 2) {
+                field.copy_from_slice(&value.to_be_bytes());
+            }
+        }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    #[inline(always)]
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes.get(self.0.link..).unwrap_or(&[])
+    }
+}
+
+impl Drop for Buffer {
+    #[inline]
+    fn drop(&mut self) {
+        if Rc::strong_count(&self.0) != 1 {
+            return;
+        }
+        let Some(shared) = self.0.pool.upgrade() else { return };
+        let cost = cost(&self.0);
+        shared.used_bytes.set(shared.used_bytes.get() - cost);
+        let class = class(self.0.bytes.capacity());
+        if class >= CLASSES || shared.idle_bytes.get() + cost > MOST_IDLE {
+            return;
+        }
+        if let Some(inner) = Rc::get_mut(&mut self.0) {
+            inner.bytes.clear();
+            shared.idle_bytes.set(shared.idle_bytes.get() + cost);
+            shared.idle.borrow_mut()[class].push(Rc::clone(&self.0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superpacket_io::capture::{FrameOptions, Interface, LinkType, TimeResolution};
+
+    fn copy(pool: &Pool, data: &[u8], link: usize) -> Buffer {
+        let interfaces = [Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)];
+        let frame = Frame { number: 7, interface: 0, time: None, data, original_length: 99, options: FrameOptions::NONE, interfaces: &interfaces };
+        pool.copy(&frame, link)
+    }
+
+    #[test]
+    fn a_buffer_comes_back_when_its_last_handle_goes() {
+        let pool = Pool::default();
+        let first = copy(&pool, &[1, 2, 3], 1);
+        assert_eq!((first.as_ref(), first.frame(), first.number(), first.original_length()), (&[2, 3][..], &[1, 2, 3][..], 7, 99));
+        let address = first.frame().as_ptr();
+        let second = first.clone();
+        drop(first);
+        assert!(pool.used() >= SMALLEST);
+        drop(second);
+        assert_eq!(pool.used(), 0);
+        assert_eq!(copy(&pool, &[9; 128], 0).frame().as_ptr(), address, "taken again");
+        assert_ne!(copy(&pool, &[9; 129], 0).frame().as_ptr(), address, "too short for this one");
+    }
+
+    #[test]
+    fn the_pool_does_not_hoard() {
+        let pool = Pool::default();
+        let many: Vec<Buffer> = (0..200).map(|_| copy(&pool, &[0; 60_000], 0)).collect();
+        assert!(pool.used() > 200 * 60_000);
+        drop(many);
+        assert_eq!(pool.used(), 0);
+        assert!(pool.0.idle_bytes.get() <= MOST_IDLE);
+        drop(copy(&pool, &[0; 1 << 20], 0));
+        assert!(pool.0.idle_bytes.get() <= MOST_IDLE);
+    }
+
+    #[test]
+    fn classes_hold_what_they_are_asked_to() {
+        for (length, expected) in [(0, 0), (1, 0), (128, 0), (129, 1), (256, 1), (257, 2), (65_536, 9), (65_537, 10)] {
+            assert_eq!(class(length), expected, "{length}");
+        }
+    }
+
+    #[test]
+    fn only_an_unshared_buffer_is_overwritten() {
+        let pool = Pool::default();
+        let mut buffer = copy(&pool, &[0; 6], 2);
+        buffer.put(1, 0x0102);
+        buffer.put(3, 0xffff);
+        assert_eq!(buffer.frame(), [0, 0, 0, 1, 2, 0], "the last write was beyond the end");
+        let shared = buffer.clone();
+        buffer.put(0, 0xffff);
+        assert_eq!(shared.frame(), [0, 0, 0, 1, 2, 0]);
+    }
+}

@@ -1,0 +1,271 @@
+//! What is counted, and how it is printed.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use superpacket::aggregate::Reason;
+use superpacket::super_packet::Metadata;
+use superpacket_io::capture::Truncated;
+
+use crate::lanes::Why;
+
+/// What went in and came out: the keys that every command's JSON has.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Totals {
+    /// Frames read.
+    pub(crate) packets_in: u64,
+    /// Frames written, or that would be.
+    pub(crate) packets_out: u64,
+    /// Bytes of the frames read.
+    pub(crate) bytes_in: u64,
+    /// Bytes of the frames written.
+    pub(crate) bytes_out: u64,
+    /// Frames that stand for several.
+    pub(crate) super_packets: u64,
+    /// Frames that joined another: `packets_in - packets_out`. In `segment`, those that were in super-packets: `packets_out - packets_in`.
+    pub(crate) merged: u64,
+    /// Why frames left as they did; adds up to `packets_out` (in `segment`, to `packets_in`).
+    pub(crate) reasons: BTreeMap<&'static str, u64>,
+}
+
+impl Totals {
+    /// Adds another's.
+    pub(crate) fn add(&mut self, other: &Totals) {
+        self.packets_in += other.packets_in;
+        self.packets_out += other.packets_out;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+        self.super_packets += other.super_packets;
+        self.merged += other.merged;
+        for (reason, count) in &other.reasons {
+            *self.reasons.entry(reason).or_default() += count;
+        }
+    }
+
+    /// Counts a reason.
+    pub(crate) fn reason(&mut self, name: &'static str) {
+        *self.reasons.entry(name).or_default() += 1;
+    }
+
+    /// Packets in for each packet out.
+    pub(crate) fn ratio(&self) -> f64 {
+        ratio(self.packets_in, self.packets_out)
+    }
+}
+
+/// One number over another; 0 if there is nothing to divide by.
+pub(crate) fn ratio(over: u64, under: u64) -> f64 {
+    if under == 0 { 0.0 } else { over as f64 / under as f64 }
+}
+
+/// Counts what an aggregator does, without a map on the way.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    pub(crate) packets_in: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) packets_out: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) super_packets: u64,
+    pub(crate) merged: u64,
+    /// Pure ACKs that were absorbed; in `merged` too.
+    pub(crate) absorbed_acks: u64,
+    reasons: [u64; Reason::COUNT],
+    link_type: u64,
+    snap_length: u64,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Tally { packets_in: 0, bytes_in: 0, packets_out: 0, bytes_out: 0, super_packets: 0, merged: 0, absorbed_acks: 0, reasons: [0; Reason::COUNT], link_type: 0, snap_length: 0 }
+    }
+}
+
+impl Tally {
+    /// Counts a frame read.
+    #[inline]
+    pub(crate) fn arrived(&mut self, length: usize) {
+        self.packets_in += 1;
+        self.bytes_in += length as u64;
+    }
+
+    /// Counts a packet of `length` bytes that left, link header included.
+    #[inline]
+    pub(crate) fn left(&mut self, metadata: &Metadata, length: usize) {
+        self.packets_out += 1;
+        self.bytes_out += length as u64;
+        self.reasons[metadata.reason as usize] += 1;
+        if metadata.packets > 1 {
+            self.super_packets += 1;
+            self.merged += u64::from(metadata.packets) - 1;
+            self.absorbed_acks += u64::from(metadata.absorbed_acks);
+        }
+    }
+
+    /// Counts a frame that passed the engine by.
+    #[inline]
+    pub(crate) fn passed(&mut self, why: Why, length: usize) {
+        self.packets_out += 1;
+        self.bytes_out += length as u64;
+        match why {
+            Why::Engine(reason) => self.reasons[reason as usize] += 1,
+            Why::LinkType => self.link_type += 1,
+            Why::SnapLength => self.snap_length += 1,
+        }
+    }
+
+    /// Is every frame read among those that left?
+    pub(crate) fn balance(&self) -> bool {
+        let reasons: u64 = self.reasons.iter().sum::<u64>() + self.link_type + self.snap_length;
+        self.packets_in == self.packets_out + self.merged && reasons == self.packets_out
+    }
+
+    /// As it is reported.
+    pub(crate) fn totals(&self) -> Totals {
+        let engine = Reason::ALL.iter().map(|&reason| (reason.name(), self.reasons[reason as usize]));
+        let reasons = engine.chain([("link_type", self.link_type), ("snap_length", self.snap_length)]).filter(|&(_, count)| count > 0).collect();
+        Totals {
+            packets_in: self.packets_in,
+            packets_out: self.packets_out,
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+            super_packets: self.super_packets,
+            merged: self.merged,
+            reasons,
+        }
+    }
+}
+
+/// Where a capture was cut short, as JSON has it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct CutShort {
+    /// The number that the cut packet would have had.
+    packet: u64,
+    /// Where its record begins, in bytes after decompression.
+    offset: u64,
+    /// What is there of it.
+    reason: String,
+}
+
+impl From<Truncated> for CutShort {
+    fn from(truncated: Truncated) -> Self {
+        CutShort { packet: truncated.packet, offset: truncated.offset, reason: truncated.reason }
+    }
+}
+
+/// Prints text to standard output, or to standard error if the capture goes there.
+pub(crate) fn print(text: &str, to_error: bool) -> io::Result<()> {
+    if to_error {
+        io::stderr().lock().write_all(text.as_bytes())
+    } else {
+        let mut output = io::stdout().lock();
+        output.write_all(text.as_bytes())?;
+        output.flush()
+    }
+}
+
+/// Prints a report as JSON, to standard output.
+pub(crate) fn print_json(report: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_string_pretty(report)?;
+    text.push('\n');
+    print(&text, false)
+}
+
+/// A table whose first column is text and whose others are numbers.
+pub(crate) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((if index == 0 { 2 } else { 1 }, 1));
+        if index > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// The table of what went in and came out, and that of the reasons.
+pub(crate) fn summary(totals: &Totals, verb: &str) -> String {
+    let per_packet = |bytes: u64, packets: u64| format!("{:.0}", ratio(bytes, packets));
+    let mut text = table(
+        ["", "packets", "bytes", "bytes/packet"],
+        [
+            ["in".to_owned(), grouped(totals.packets_in), grouped(totals.bytes_in), per_packet(totals.bytes_in, totals.packets_in)],
+            ["out".to_owned(), grouped(totals.packets_out), grouped(totals.bytes_out), per_packet(totals.bytes_out, totals.packets_out)],
+        ],
+    );
+    text.push_str(&format!("\n  {} super-packets, {} packets {verb}\n\n", grouped(totals.super_packets), grouped(totals.merged)));
+    text.push_str(&reasons(totals));
+    text
+}
+
+/// The reasons, the most frequent first.
+pub(crate) fn reasons(totals: &Totals) -> String {
+    let all: u64 = totals.reasons.values().sum();
+    let mut sorted: Vec<_> = totals.reasons.iter().collect();
+    sorted.sort_by_key(|&(name, count)| (std::cmp::Reverse(*count), *name));
+    table(["reason", "packets", "share"], sorted.into_iter().map(|(name, &count)| [(*name).to_owned(), grouped(count), percent(count, all)]))
+}
+
+/// A share in percent.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    format!("{:.1} %", 100.0 * ratio(part, whole))
+}
+
+/// A number with its thousands set apart.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A name that may come from a capture or a file system, with control characters made visible.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().flat_map(|character| if character.is_control() { character.escape_default().collect::<Vec<_>>() } else { vec![character] }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_a_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
+    }
+
+    #[test]
+    fn totals_add_up() {
+        let mut tally = Tally::default();
+        tally.arrived(60);
+        tally.passed(Why::LinkType, 60);
+        tally.arrived(70);
+        assert!(!tally.balance(), "one is held");
+        tally.passed(Why::Engine(Reason::NotIp), 70);
+        assert!(tally.balance());
+        let mut totals = tally.totals();
+        totals.add(&tally.totals());
+        assert_eq!((totals.packets_in, totals.bytes_out, totals.reasons["link_type"], totals.reasons["not_ip"]), (4, 260, 2, 2));
+    }
+}

@@ -1,0 +1,341 @@
+//! `superpacket segment`: a capture with every frame above the MTU cut into what a wire would have carried.
+
+use std::iter::once;
+
+use serde::Serialize;
+use superpacket::Simd;
+use superpacket::aggregate::Reason;
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::wire::{IpVersion, Layout, Protocol, ethernet, ipv4, ipv6, parse, pppoe, tcp};
+use superpacket_io::capture::{CaptureError, Frame, FrameOptions, Record, Sink, Start, Writer, start_of};
+
+use crate::arguments::Segment;
+use crate::coalesce::{check_output, create, is_stream, write_completed};
+use crate::failure::Failure;
+use crate::input::Input;
+use crate::partial::{Partial, Wrong, be16, check};
+use crate::report::{CutShort, Totals, grouped, print, print_json, printable, summary};
+
+/// Ethernet frames up to this length, in bytes, may be padded: where the IP length was left to the device, nobody can tell.
+const SHORTEST_FRAME: usize = 60;
+
+#[derive(Serialize)]
+struct Report<'a> {
+    command: &'static str,
+    input: &'a str,
+    output: String,
+    mtu: u32,
+    #[serde(flatten)]
+    totals: Totals,
+    /// Segments and fragments written.
+    segments: u64,
+    /// Frames above the MTU that passed whole.
+    uncut: u64,
+    cut_short: Option<CutShort>,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Segment) -> Result<(), Failure> {
+    check_output(&arguments.input, &arguments.output, arguments.common.json)?;
+    let mut input = Input::open(&arguments.input, &arguments.common)?;
+    let writer = create(&arguments.output, input.reader())?;
+    let simd = Simd::detect();
+    let mut cutter = Cutter {
+        writer,
+        segmenter: Segmenter::new(simd),
+        simd,
+        mtu: arguments.mtu as usize,
+        fragment: arguments.fragment,
+        udp_size: arguments.udp_size.and_then(|size| SegmentSize::new(usize::from(size))),
+        totals: Totals::default(),
+        fits: 0,
+        cut: 0,
+        segments: 0,
+        uncut: 0,
+        fragment_id: 0,
+        completed: Vec::new(),
+    };
+    cutter.writer.declare(input.interfaces())?;
+    input.for_each(|frame| Ok(cutter.frame(frame)?))?;
+    cutter.writer.declare(input.interfaces())?;
+    let name = input.reader().file().to_owned();
+    let cut_short = input.finish()?.map(CutShort::from);
+    let (totals, segments, uncut) = cutter.finish()?;
+    let output = arguments.output.display().to_string();
+    if arguments.common.json {
+        print_json(&Report { command: "segment", input: &name, output, mtu: arguments.mtu, totals, segments, uncut, cut_short })?;
+    } else {
+        let mut text = format!("{} -> {}\n\n{}", printable(&name), printable(&output), summary(&totals, "more for them"));
+        if uncut > 0 {
+            text.push_str(&format!("\n  {} frames above the MTU of {} bytes passed uncut\n", grouped(uncut), arguments.mtu));
+        }
+        print(&text, is_stream(&arguments.output))?;
+    }
+    Ok(())
+}
+
+/// How a frame is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    /// It fits the MTU, or has none to fit.
+    Whole,
+    /// To be cut so.
+    Cut(Gso),
+    /// Above the MTU, and cannot be cut into segments: this is why.
+    Stuck(&'static str),
+    /// Above the MTU, and must not be touched: this is why.
+    Untouchable(&'static str),
+}
+
+struct Cutter {
+    writer: Writer,
+    segmenter: Segmenter,
+    simd: Simd,
+    mtu: usize,
+    fragment: bool,
+    udp_size: Option<SegmentSize>,
+    totals: Totals,
+    fits: u64,
+    cut: u64,
+    segments: u64,
+    uncut: u64,
+    /// Identification of the next IPv6 datagram that is fragmented.
+    fragment_id: u32,
+    /// A packet with its checksums filled in, to be fragmented.
+    completed: Vec<u8>,
+}
+
+impl Cutter {
+    /// Writes a frame, whole or cut.
+    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), CaptureError> {
+        self.writer.declare(frame.interfaces)?;
+        self.totals.packets_in += 1;
+        self.totals.bytes_in += frame.data.len() as u64;
+        let (layer, link) = match start_of(frame.link_type(), frame.data) {
+            Start::Ethernet => (Layer::Ethernet, 0),
+            Start::Ip { header_length } => (Layer::Ip, header_length),
+            Start::Other => {
+                self.totals.reason("link_type");
+                return self.whole(frame, 0, None);
+            }
+        };
+        let packet = frame.data.get(link..).unwrap_or(&[]);
+        let layout = parse(packet, packet.len(), layer);
+        let truncated = frame.is_truncated() || matches!(&layout, Ok(layout) if layout.refusal == Some(Reason::Truncated));
+        let partial = match &layout {
+            Ok(layout) if !truncated => Partial::find(packet, layout, self.simd),
+            _ => None,
+        };
+        let plan = match &layout {
+            _ if truncated => match frame.original_length as usize > self.mtu + link + network_offset(packet, layer).unwrap_or(0) {
+                true => Plan::Untouchable("truncated"),
+                false => Plan::Whole,
+            },
+            Ok(layout) => self.plan(packet, layer, layout, partial.as_ref()),
+            Err(unparsed) => match ip_length(packet, layer) {
+                Some(length) if length > self.mtu => Plan::Stuck(unparsed.reason.name()),
+                _ => Plan::Whole,
+            },
+        };
+        match plan {
+            Plan::Whole => {
+                self.fits += 1;
+                self.whole(frame, link, partial.as_ref())
+            }
+            Plan::Cut(gso) => match self.cut(frame, link, layer, gso)? {
+                Ok(()) => Ok(()),
+                Err(error) => self.stuck(frame, link, layer, partial.as_ref(), layout.ok(), name(&error)),
+            },
+            Plan::Stuck(reason) => self.stuck(frame, link, layer, partial.as_ref(), layout.ok(), reason),
+            Plan::Untouchable(reason) => {
+                self.uncut += 1;
+                self.totals.reason(reason);
+                self.whole(frame, link, None)
+            }
+        }
+    }
+
+    /// What to do with a packet that is all there and whose headers are understood.
+    fn plan(&self, packet: &[u8], layer: Layer, layout: &Layout, partial: Option<&Partial>) -> Plan {
+        let network = usize::from(layout.outermost());
+        let above = (layout.end as usize).saturating_sub(network) > self.mtu;
+        // A length left to the device is filled in, unless padding may hide behind it.
+        let unfinished = layout.refusal == Some(Reason::NoLength) && (layer == Layer::Ip || packet.len() > SHORTEST_FRAME);
+        if !above && !unfinished {
+            return Plan::Whole;
+        }
+        match check(packet, layout, partial, self.simd) {
+            Ok(()) => {}
+            Err(_) if !above => return Plan::Whole,
+            Err(Wrong::Ip) => return Plan::Untouchable(Reason::BadIpChecksum.name()),
+            Err(Wrong::Transport) => return Plan::Untouchable(Reason::BadChecksum.name()),
+        }
+        let headers = usize::from(layout.payload) - network - if layout.jumbo { ipv6::JUMBO_HEADER_LENGTH } else { 0 };
+        let Some(room) = SegmentSize::new(self.mtu.saturating_sub(headers)) else { return Plan::Stuck("segment_too_small") };
+        match (layout.protocol, layout.version) {
+            (Protocol::Tcp, version) => {
+                let flags = packet.get(usize::from(layout.transport) + tcp::FLAGS).copied().unwrap_or(0);
+                if above && flags & (tcp::SYN | tcp::RST | tcp::URG) != 0 {
+                    return Plan::Stuck(Reason::TcpFlags.name());
+                }
+                Plan::Cut(Gso::new(if version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 }, room))
+            }
+            (Protocol::Dccp, _) => Plan::Cut(Gso::new(GsoKind::Dccp, room)),
+            // One segment: only the lengths are filled in.
+            (Protocol::Udp, _) if !above => Plan::Cut(Gso::new(GsoKind::Udp, room)),
+            (Protocol::Udp, _) => match self.udp_size {
+                Some(size) => Plan::Cut(Gso::new(GsoKind::Udp, size)),
+                None => Plan::Stuck("udp_datagram"),
+            },
+        }
+    }
+
+    fn cut(&mut self, frame: &Frame<'_>, link: usize, layer: Layer, gso: Gso) -> Result<Result<(), SegmentError>, CaptureError> {
+        let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
+        self.fragment_id = self.fragment_id.wrapping_add(1);
+        let options = SegmentOptions { fragment_id: self.fragment_id, ..SegmentOptions::default() };
+        let Cutter { writer, segmenter, totals, .. } = self;
+        let mut written = Ok(());
+        let record = record(frame);
+        let plan = segmenter.segment(&GsoPacket::linear(&packet, gso).at(layer), &options, |segment| {
+            totals.bytes_out += (header.len() + segment.length()) as u64;
+            if written.is_ok() {
+                written = writer.write(record, once(header).chain(once(segment.header())).chain(segment.payload()));
+            }
+        });
+        written?;
+        Ok(plan.map(|plan| self.count_cut(plan.segments, if gso.kind == GsoKind::UdpFragments { "fragmented" } else { "cut" })))
+    }
+
+    fn count_cut(&mut self, pieces: u32, reason: &'static str) {
+        let pieces = u64::from(pieces);
+        self.totals.packets_out += pieces;
+        self.segments += pieces;
+        if pieces > 1 {
+            self.totals.super_packets += 1;
+            self.totals.merged += pieces - 1;
+        }
+        match reason {
+            "cut" => self.cut += 1,
+            _ => self.totals.reason(reason),
+        }
+    }
+
+    /// A frame above the MTU that cannot be cut into segments: fragmented, if that is asked for and allowed.
+    fn stuck(&mut self, frame: &Frame<'_>, link: usize, layer: Layer, partial: Option<&Partial>, layout: Option<Layout>, reason: &'static str) -> Result<(), CaptureError> {
+        let reason = match self.fragment {
+            false => reason,
+            true => match self.fragments(frame, link, layer, partial, layout)? {
+                Ok(()) => return Ok(()),
+                Err(error) => name(&error),
+            },
+        };
+        self.uncut += 1;
+        self.totals.reason(reason);
+        self.whole(frame, link, partial)
+    }
+
+    fn fragments(&mut self, frame: &Frame<'_>, link: usize, layer: Layer, partial: Option<&Partial>, layout: Option<Layout>) -> Result<Result<(), SegmentError>, CaptureError> {
+        // An IPv6 datagram can be fragmented by its source only: this capture may be the source's.
+        if let Some(layout) = layout.filter(|layout| layout.outer.is_none() && layout.version == IpVersion::V6 && layout.protocol == Protocol::Udp) {
+            let headers = usize::from(layout.transport - layout.network) + 8;
+            return match SegmentSize::new(self.mtu.saturating_sub(headers)) {
+                Some(size) => self.cut(frame, link, layer, Gso::new(GsoKind::UdpFragments, size)),
+                None => Ok(Err(SegmentError::SegmentTooSmall { needed: headers + 8, got: self.mtu })),
+            };
+        }
+        let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
+        let Cutter { writer, segmenter, totals, completed, simd, .. } = self;
+        let packet = match partial {
+            None => packet,
+            Some(partial) => {
+                completed.clear();
+                completed.extend_from_slice(packet);
+                for (place, value) in partial.completed(packet, *simd).into_iter().flatten() {
+                    if let Some(field) = completed.get_mut(place..place + 2) {
+                        field.copy_from_slice(&value.to_be_bytes());
+                    }
+                }
+                completed.as_slice()
+            }
+        };
+        let mut written = Ok(());
+        let record = record(frame);
+        let buffers = [packet];
+        let packet = GsoPacket { buffers: &buffers, layer, gso: None, checksum: RxChecksum::None };
+        let plan = segmenter.fragment(&packet, self.mtu, |fragment| {
+            totals.bytes_out += (header.len() + fragment.length()) as u64;
+            if written.is_ok() {
+                written = writer.write(record, once(header).chain(once(fragment.header())).chain(fragment.payload()));
+            }
+        });
+        written?;
+        Ok(plan.map(|plan| self.count_cut(plan.segments, "fragmented")))
+    }
+
+    /// Writes a frame whole, with its checksums filled in if they were not.
+    fn whole(&mut self, frame: &Frame<'_>, link: usize, partial: Option<&Partial>) -> Result<(), CaptureError> {
+        self.totals.packets_out += 1;
+        self.totals.bytes_out += frame.data.len() as u64;
+        match partial {
+            None => self.writer.write(frame.record(), [frame.data]),
+            Some(partial) => {
+                let fields = partial.completed(frame.data.get(link..).unwrap_or(&[]), self.simd);
+                write_completed(&mut self.writer, frame.record(), frame.data, link, fields)
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<(Totals, u64, u64), CaptureError> {
+        self.writer.finish()?;
+        for (name, count) in [("fits", self.fits), ("cut", self.cut)] {
+            if count > 0 {
+                self.totals.reasons.insert(name, count);
+            }
+        }
+        Ok((self.totals, self.segments, self.uncut))
+    }
+}
+
+
+/// A segment's record: its frame's time and interface, and nothing that described the whole frame.
+fn record<'a>(frame: &Frame<'a>) -> Record<'a> {
+    Record { interface: frame.interface, time: frame.time, original_length: None, options: FrameOptions::NONE }
+}
+
+/// The name by which an error is counted.
+fn name(error: &SegmentError) -> &'static str {
+    match error {
+        SegmentError::Headers(reason) => reason.name(),
+        other => other.name(),
+    }
+}
+
+/// Where the outermost IP header starts in a packet that could not be parsed whole, in bytes; `None` if that cannot be told.
+fn network_offset(packet: &[u8], layer: Layer) -> Option<usize> {
+    if layer == Layer::Ip {
+        return Some(0);
+    }
+    let mut kind = be16(packet, ethernet::ETHERTYPE)?;
+    let mut offset = ethernet::HEADER_LENGTH;
+    while ethernet::is_vlan(kind) {
+        kind = be16(packet, offset + 2)?;
+        offset += 4;
+    }
+    match kind {
+        ethernet::IPV4 | ethernet::IPV6 => Some(offset),
+        ethernet::PPPOE_SESSION => Some(offset + pppoe::HEADER_LENGTH),
+        _ => None,
+    }
+}
+
+/// Length of such a packet by its outermost IP header, in bytes.
+fn ip_length(packet: &[u8], layer: Layer) -> Option<usize> {
+    let network = network_offset(packet, layer)?;
+    match packet.get(network)? >> 4 {
+        4 => Some(usize::from(be16(packet, network + ipv4::TOTAL_LENGTH)?)),
+        6 => Some(usize::from(be16(packet, network + ipv6::PAYLOAD_LENGTH)?) + ipv6::HEADER_LENGTH),
+        _ => None,
+    }
+}

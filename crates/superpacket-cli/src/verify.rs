@@ -1,0 +1,251 @@
+//! `superpacket verify`: is `segment(aggregate(x)) == x`?
+//!
+//! Copies of the frames that the engine holds are kept apart by flow ([`crate::ledger`]). Whatever comes out is compared with the oldest of
+//! its flow: a single packet byte for byte, a super-packet after it has been cut again from its bytes and metadata alone. So a lost, doubled, reordered or
+//! altered packet shows.
+
+use serde::Serialize;
+use superpacket::Simd;
+use superpacket::aggregate::{Mode, Policy};
+use superpacket::segment::{ChecksumForm, ChecksumOutput, GsoPacket, SegmentOptions, Segmenter};
+use superpacket::super_packet::SuperPacket;
+use superpacket::wire::parse;
+use superpacket_io::capture::Truncated;
+
+use crate::arguments::Verify;
+use crate::failure::Failure;
+use crate::input::Input;
+use crate::lanes::{Arrival, Lanes, Link, Seeds, Taker, Why};
+use crate::ledger::{Flow, Ledger};
+use crate::partial::check;
+use crate::pool::{Buffer, Pool};
+use crate::report::{CutShort, Tally, Totals, grouped, print, print_json, printable, table};
+
+/// Mismatches that are described; all are counted.
+const MOST_DESCRIBED: usize = 10;
+
+#[derive(Serialize)]
+struct FileReport {
+    file: String,
+    #[serde(flatten)]
+    totals: Totals,
+    /// Packets that super-packets were cut into again.
+    segments: u64,
+    mismatches: u64,
+    /// The first mismatches.
+    details: Vec<String>,
+    cut_short: Option<CutShort>,
+}
+
+#[derive(Default, Serialize)]
+struct Report {
+    command: &'static str,
+    #[serde(flatten)]
+    totals: Totals,
+    segments: u64,
+    mismatches: u64,
+    files: Vec<FileReport>,
+}
+
+/// Runs the command; `true` if every byte came back.
+pub(crate) fn run(arguments: &Verify) -> Result<bool, Failure> {
+    let mut report = Report { command: "verify", ..Report::default() };
+    for path in &arguments.inputs {
+        let file = verify(path, arguments)?;
+        report.totals.add(&file.totals);
+        report.segments += file.segments;
+        report.mismatches += file.mismatches;
+        report.files.push(file);
+    }
+    if arguments.common.json {
+        print_json(&report)?;
+    } else {
+        print(&text(&report), false)?;
+    }
+    Ok(report.mismatches == 0)
+}
+
+fn text(report: &Report) -> String {
+    let row = |name: &str, totals: &Totals, segments: u64, mismatches: u64| {
+        [printable(name), grouped(totals.packets_in), grouped(totals.super_packets), grouped(totals.merged), grouped(segments), grouped(mismatches)]
+    };
+    let mut rows: Vec<_> = report.files.iter().map(|file| row(&file.file, &file.totals, file.segments, file.mismatches)).collect();
+    if report.files.len() > 1 {
+        rows.push(row("total", &report.totals, report.segments, report.mismatches));
+    }
+    let mut text = table(["file", "packets", "super-packets", "merged", "cut again", "mismatches"], rows);
+    for file in &report.files {
+        for detail in &file.details {
+            text.push_str(&format!("  {}\n", printable(detail)));
+        }
+    }
+    text.push_str(match report.mismatches {
+        0 => "\n  Every byte came back.\n",
+        _ => "\n  NOT reversible.\n",
+    });
+    text
+}
+
+fn verify(path: &std::path::Path, arguments: &Verify) -> Result<FileReport, Failure> {
+    let simd = Simd::detect();
+    let policy = Policy { mode: Mode::Gro { udp: !arguments.no_udp }, checksum: ChecksumForm::Full, ..Policy::gro() };
+    let mut input = Input::open(path, &arguments.common)?;
+    let pool = Pool::default();
+    let mut lanes = Lanes::new(policy, arguments.stepping, simd);
+    let mut comparison = Comparison {
+        file: input.reader().file().to_owned(),
+        tally: Tally::default(),
+        ledger: Ledger::default(),
+        current: None,
+        segmenter: Segmenter::new(simd),
+        simd,
+        fault: arguments.inject_fault,
+        segments: 0,
+        mismatches: 0,
+        details: Vec::new(),
+        linear: Vec::new(),
+        cut: Vec::new(),
+        taken: Vec::new(),
+    };
+    input.for_each(|frame| {
+        comparison.tally.arrived(frame.data.len());
+        let arrival = Arrival::new(frame, &pool, Seeds::Leave, simd);
+        comparison.current = arrival.link.as_ref().map(|link| Flow::of(arrival.buffer.as_ref(), link.layer(), link));
+        if let Some(flow) = comparison.current {
+            comparison.ledger.enter(flow, arrival.buffer.clone());
+        }
+        lanes.receive(arrival, &pool, &mut comparison);
+        Ok(())
+    })?;
+    lanes.finish(&mut comparison);
+    let cut_short: Option<Truncated> = input.finish()?;
+    let left = comparison.ledger.left();
+    if left > 0 {
+        comparison.mismatch(0, format!("{left} packets never came out"));
+    }
+    if !lanes.balance() || !comparison.tally.balance() {
+        comparison.mismatch(0, "the counters do not balance".to_owned());
+    }
+    Ok(FileReport {
+        totals: comparison.tally.totals(),
+        file: comparison.file,
+        segments: comparison.segments,
+        mismatches: comparison.mismatches,
+        details: comparison.details,
+        cut_short: cut_short.map(CutShort::from),
+    })
+}
+
+struct Comparison {
+    file: String,
+    tally: Tally,
+    ledger: Ledger,
+    /// The flow of the frame that is being taken.
+    current: Option<Flow>,
+    segmenter: Segmenter,
+    simd: Simd,
+    /// Which super-packet to damage.
+    fault: Option<u64>,
+    segments: u64,
+    mismatches: u64,
+    details: Vec<String>,
+    /// A packet that came out, in one piece.
+    linear: Vec<u8>,
+    /// Its segments, back to back.
+    cut: Vec<u8>,
+    /// The frames it should be.
+    taken: Vec<Buffer>,
+}
+
+impl Comparison {
+    fn mismatch(&mut self, number: u64, what: String) {
+        self.mismatches += 1;
+        if self.details.len() < MOST_DESCRIBED {
+            let packet = if number > 0 { format!("packet {number}: ") } else { String::new() };
+            self.details.push(format!("{}: {packet}{what}", self.file));
+        }
+    }
+
+    /// Cuts what lies in `linear` again; returns the length of a segment and how many there are.
+    fn cut_again(&mut self, packet: &SuperPacket<'_, Buffer>) -> Result<(usize, usize), String> {
+        let layer = packet.metadata.layer;
+        let layout = parse(&self.linear, self.linear.len(), layer).map_err(|unparsed| format!("the super-packet cannot be parsed: {}", unparsed.reason.name()))?;
+        check(&self.linear, &layout, None, self.simd).map_err(|wrong| format!("the super-packet's own checksum is wrong: {wrong:?}"))?;
+        if self.fault == Some(self.tally.super_packets)
+            && let Some(byte) = self.linear.get_mut(usize::from(layout.payload))
+        {
+            *byte ^= 1;
+        }
+        let gso = packet.metadata.gso.ok_or("a merged packet without what is needed to cut it")?;
+        self.cut.clear();
+        let buffers = [self.linear.as_slice()];
+        let again = GsoPacket { buffers: &buffers, layer, gso: Some(gso), checksum: packet.metadata.checksum };
+        let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
+        let plan = self.segmenter.segment_linear(&again, &options, &mut self.cut).map_err(|error| format!("the super-packet cannot be cut: {error}"))?;
+        Ok((plan.segment_length, plan.segments as usize))
+    }
+
+    /// Compares what was cut, or what came out single, with the frames that it should be.
+    fn compare(&mut self, link: &Link, segment_length: usize, merged: bool) {
+        let taken = std::mem::take(&mut self.taken);
+        let bytes = std::mem::take(if merged { &mut self.cut } else { &mut self.linear });
+        let mut segments = bytes.chunks(segment_length.max(1));
+        for original in &taken {
+            let segment = segments.next().unwrap_or(&[]);
+            let original_bytes = original.as_ref();
+            if !original.frame().starts_with(link.header()) {
+                self.mismatch(original.number(), "came out with another link header".to_owned());
+            } else if segment != original_bytes {
+                let place = segment.iter().zip(original_bytes).position(|(after, before)| after != before);
+                let what = match place {
+                    Some(place) => format!("byte {} is {:#04x}, was {:#04x}", place + link.header().len(), segment[place], original_bytes[place]),
+                    None => format!("{} bytes came back, there were {}", segment.len(), original_bytes.len()),
+                };
+                self.mismatch(original.number(), what);
+            }
+        }
+        *(if merged { &mut self.cut } else { &mut self.linear }) = bytes;
+        self.taken = taken;
+        self.taken.clear();
+    }
+}
+
+impl Taker for Comparison {
+    fn packet(&mut self, link: &Link, packet: SuperPacket<'_, Buffer>) {
+        self.tally.left(&packet.metadata, link.header().len() + packet.length());
+        self.linear.clear();
+        packet.copy_to(&mut self.linear);
+        let flow = Flow::of(&self.linear, packet.metadata.layer, link);
+        let count = packet.metadata.packets as usize;
+        self.ledger.take(flow, count, &mut self.taken);
+        let number = self.taken.first().map_or(0, Buffer::number);
+        if self.taken.len() != count {
+            let found = self.taken.len();
+            self.mismatch(number, format!("a packet of {count} came out, {found} of its flow were held"));
+            return;
+        }
+        if !packet.is_merged() {
+            self.compare(link, self.linear.len(), false);
+            return;
+        }
+        match self.cut_again(&packet) {
+            Ok((_, segments)) if segments != count => self.mismatch(number, format!("{count} packets merged, {segments} segments came back")),
+            Ok((segment_length, segments)) => {
+                self.segments += segments as u64;
+                self.compare(link, segment_length, true);
+            }
+            Err(what) => self.mismatch(number, what),
+        }
+    }
+
+    fn passed(&mut self, _interface: u32, buffer: &Buffer, why: Why) {
+        self.tally.passed(why, buffer.frame().len());
+        if let Some(flow) = self.current {
+            self.ledger.take(flow, 1, &mut self.taken);
+            if self.taken.first().is_none_or(|original| original.number() != buffer.number()) {
+                self.mismatch(buffer.number(), "overtook a packet of its flow".to_owned());
+            }
+            self.taken.clear();
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Finds out how a stream is compressed, from its first bytes, and decodes it.
+
+use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+use super::Compression;
+
+const GZIP_MAGIC: [u8; 2] = [0x1F, 0x8B];
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+
+/// The largest zstd window decoded, in bytes: what RFC 8878 section 3.1.1.1.2 recommends every decoder to support. Its
+/// ring of twice that is the largest thing one field of a zstd file can make us allocate.
+const MAX_ZSTD_WINDOW: u64 = 8 << 20;
+
+const COMPRESSED_BUFFER: usize = 128 * 1024;
+
+/// Reads the first bytes of `input` and returns the decoded stream, and how it is compressed.
+pub(super) fn decompress(mut input: Box<dyn Read + Send>) -> io::Result<(Box<dyn Read + Send>, Compression)> {
+    let mut head = Vec::with_capacity(4);
+    input.by_ref().take(4).read_to_end(&mut head)?;
+    let compression = if head.starts_with(&GZIP_MAGIC) {
+        Compression::Gzip
+    } else if head == ZSTD_MAGIC || is_skippable(&head) {
+        Compression::Zstd
+    } else {
+        Compression::None
+    };
+    let input = Cursor::new(head).chain(input);
+    let decoded: Box<dyn Read + Send> = match compression {
+        Compression::None => Box::new(input),
+        Compression::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(COMPRESSED_BUFFER, input))),
+        Compression::Zstd => Box::new(ZstdFrames::new(input)),
+    };
+    Ok((decoded, compression))
+}
+
+/// 0x184D2A50 to 0x184D2A5F, little endian: a zstd file may begin with a frame to be skipped.
+fn is_skippable(magic: &[u8]) -> bool {
+    matches!(magic, [0x50..=0x5F, 0x2A, 0x4D, 0x18])
+}
+
+/// Decodes zstd frames one after the other, skipping skippable ones.
+struct ZstdFrames<R> {
+    source: EndNoting<BufReader<R>>,
+    decoder: FrameDecoder,
+    in_frame: bool,
+    /// The input ended within the frame: what was decoded is delivered, then the end is an error.
+    cut: bool,
+}
+
+impl<R: Read> ZstdFrames<R> {
+    fn new(input: R) -> Self {
+        let mut decoder = FrameDecoder::new();
+        decoder.set_max_window_size(MAX_ZSTD_WINDOW);
+        let source = EndNoting { input: BufReader::with_capacity(COMPRESSED_BUFFER, input), ended: false };
+        Self { source, decoder, in_frame: false, cut: false }
+    }
+
+    /// Reads a frame's header; `false` at the end of the stream.
+    fn next_frame(&mut self) -> io::Result<bool> {
+        loop {
+            if self.source.input.fill_buf()?.is_empty() {
+                return Ok(false);
+            }
+            match self.decoder.reset(&mut self.source) {
+                Ok(()) => return Ok(true),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                    let length = u64::from(length);
+                    if io::copy(&mut self.source.by_ref().take(length), &mut io::sink())? < length {
+                        return Err(ErrorKind::UnexpectedEof.into());
+                    }
+                }
+                Err(error) => return Err(self.explain(&error)),
+            }
+        }
+    }
+
+    /// Decodes the next block of the frame.
+    fn next_block(&mut self) -> io::Result<()> {
+        let one = BlockDecodingStrategy::UptoBlocks(1);
+        match self.decoder.decode_blocks(&mut self.source, one) {
+            Ok(_) => Ok(()),
+            Err(_) if self.source.ended => {
+                // The decoder keeps back as much as its window until the frame's last block. An empty last block (RFC
+                // 8878 section 3.1.1.2), with a checksum that nobody looks at, makes it give out what it has.
+                const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
+                self.cut = true;
+                let one = BlockDecodingStrategy::UptoBlocks(1);
+                self.decoder.decode_blocks(&LAST_BLOCK[..], one).map(|_| ()).map_err(|error| self.explain(&error))
+            }
+            Err(error) => Err(self.explain(&error)),
+        }
+    }
+
+    /// The decoder wraps the end of the stream in its own errors.
+    fn explain(&self, error: &FrameDecoderError) -> io::Error {
+        if self.source.ended {
+            ErrorKind::UnexpectedEof.into()
+        } else {
+            io::Error::new(ErrorKind::InvalidData, format!("invalid zstd stream: {error}"))
+        }
+    }
+}
+
+impl<R: Read> Read for ZstdFrames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.decoder.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            if self.cut {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            if self.in_frame && self.decoder.is_finished() {
+                self.in_frame = false;
+                let expected = self.decoder.get_checksum_from_data();
+                if expected.is_some() && expected != self.decoder.get_calculated_checksum() {
+                    return Err(io::Error::new(ErrorKind::InvalidData, "invalid zstd stream: wrong checksum"));
+                }
+            }
+            if self.in_frame {
+                self.next_block()?;
+            } else {
+                self.in_frame = self.next_frame()?;
+                if !self.in_frame {
+                    return Ok(0);
+                }
+            }
+        }
+    }
+}
+
+/// Remembers that the end of the input was met.
+struct EndNoting<R> {
+    input: R,
+    ended: bool,
+}
+
+impl<R: Read> Read for EndNoting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.ended |= read == 0 && !buffer.is_empty();
+        Ok(read)
+    }
+}

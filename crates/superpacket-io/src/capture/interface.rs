@@ -1,0 +1,126 @@
+//! What a capture file says of an interface it captured on.
+
+use std::borrow::Cow;
+
+use super::option::{interface_unit, put, walk};
+use super::{ByteOrder, LinkType, TimeResolution};
+
+pub(super) const IF_NAME: u16 = 2;
+pub(super) const IF_TSRESOL: u16 = 9;
+pub(super) const IF_TSOFFSET: u16 = 14;
+
+/// An interface of a capture file; a pcap file has exactly one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// What its frames begin with.
+    pub link_type: LinkType,
+    /// The most bytes captured of a frame; 0: no limit known. A [`Writer`](super::Writer) writes at least 262,144 (or 0),
+    /// so that super-packets fit.
+    pub snap_length: u32,
+    /// The unit of its times.
+    pub resolution: TimeResolution,
+    /// Seconds to add to its times (`if_tsoffset`).
+    pub offset_seconds: i64,
+    /// The upper 16 bits of a pcap file's link type field (the length of the frame check sequence); pcap only.
+    pub(super) pcap_flags: u16,
+    /// The other options of a pcapng Interface Description Block, little endian, without an end.
+    pub(super) options: Vec<u8>,
+}
+
+impl Interface {
+    /// An interface without name or snap length, its times in `resolution`.
+    pub fn new(link_type: LinkType, resolution: TimeResolution) -> Self {
+        Self { link_type, snap_length: 0, resolution, offset_seconds: 0, pcap_flags: 0, options: Vec::new() }
+    }
+
+    /// The same with a name (`if_name`), cut to 1,000 bytes. Only pcapng keeps it.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        let end = (0..=name.len().min(1000)).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
+        put(&mut self.options, ByteOrder::Little, IF_NAME, &name.as_bytes()[..end], 1);
+        self
+    }
+
+    /// Its name (`if_name`), where the file has one; bytes that are not UTF-8 are replaced.
+    pub fn name(&self) -> Option<Cow<'_, str>> {
+        let options = walk(&self.options, ByteOrder::Little).map_while(Result::ok);
+        options.filter(|(code, _)| *code == IF_NAME).map(|(_, value)| String::from_utf8_lossy(value)).next()
+    }
+
+    /// From the options of an Interface Description Block.
+    pub(super) fn from_block(link_type: LinkType, snap_length: u32, options: &[u8], byte_order: ByteOrder) -> Result<Self, String> {
+        let mut interface = Self::new(link_type, TimeResolution::MICROSECONDS);
+        interface.snap_length = snap_length;
+        for option in walk(options, byte_order) {
+            let (code, value) = option?;
+            match code {
+                IF_TSRESOL => {
+                    let &[value] = value else { return Err(format!("if_tsresol of {} bytes", value.len())) };
+                    interface.resolution = TimeResolution::from_option(value)
+                        .ok_or_else(|| format!("if_tsresol {value:#04x} is finer than 64 bits can count"))?;
+                }
+                IF_TSOFFSET => {
+                    let Ok(value) = <[u8; 8]>::try_from(value) else {
+                        return Err(format!("if_tsoffset of {} bytes", value.len()));
+                    };
+                    interface.offset_seconds = match byte_order {
+                        ByteOrder::Little => i64::from_le_bytes(value),
+                        ByteOrder::Big => i64::from_be_bytes(value),
+                    };
+                }
+                _ => {
+                    let unit = if byte_order == ByteOrder::Little { 1 } else { interface_unit(code) };
+                    put(&mut interface.options, ByteOrder::Little, code, value, unit);
+                }
+            }
+        }
+        Ok(interface)
+    }
+
+    /// The memory it takes, in bytes, for the reader's limit.
+    pub(super) fn footprint(&self) -> usize {
+        size_of::<Self>() + self.options.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_become_fields() {
+        for byte_order in [ByteOrder::Little, ByteOrder::Big] {
+            let (offset, speed) = match byte_order {
+                ByteOrder::Little => ((-5i64).to_le_bytes(), 1000u64.to_le_bytes()),
+                ByteOrder::Big => ((-5i64).to_be_bytes(), 1000u64.to_be_bytes()),
+            };
+            let mut options = Vec::new();
+            put(&mut options, byte_order, IF_NAME, b"eth0", 1);
+            put(&mut options, byte_order, IF_TSRESOL, &[9], 1);
+            put(&mut options, byte_order, IF_TSOFFSET, &offset, 1);
+            put(&mut options, byte_order, 8, &speed, 1);
+            let interface = Interface::from_block(LinkType::ETHERNET, 96, &options, byte_order).unwrap();
+            assert_eq!(interface.name().unwrap(), "eth0");
+            assert_eq!(interface.resolution, TimeResolution::NANOSECONDS);
+            assert_eq!(interface.offset_seconds, -5);
+            assert_eq!(interface.snap_length, 96);
+            let kept: Vec<_> = walk(&interface.options, ByteOrder::Little).map(Result::unwrap).collect();
+            assert_eq!(kept, [(IF_NAME, &b"eth0"[..]), (8, &1000u64.to_le_bytes())]);
+        }
+    }
+
+    #[test]
+    fn wrong_options_are_errors() {
+        for (code, value) in [(IF_TSRESOL, &[][..]), (IF_TSRESOL, &[64]), (IF_TSOFFSET, &[1, 2, 3, 4])] {
+            let mut options = Vec::new();
+            put(&mut options, ByteOrder::Little, code, value, 1);
+            assert!(Interface::from_block(LinkType::ETHERNET, 0, &options, ByteOrder::Little).is_err());
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        let interface = Interface::new(LinkType::RAW, TimeResolution::MICROSECONDS).named(&"é".repeat(700));
+        assert_eq!(interface.name().unwrap(), "é".repeat(500));
+    }
+}

@@ -1,0 +1,118 @@
+//! The records of a pcap file (draft-ietf-opsawg-pcap; old versions as libpcap's `sf-pcap.c`).
+
+use super::error::Fault;
+use super::window::Window;
+use super::{ByteOrder, Interface, LinkType, MAX_RECORD_LENGTH, PcapVariant, TimeResolution, Timestamp};
+
+pub(super) const MAGIC_MICROSECONDS: u32 = 0xA1B2_C3D4;
+pub(super) const MAGIC_NANOSECONDS: u32 = 0xA1B2_3C4D;
+const MAGIC_MODIFIED: u32 = 0xA1B2_CD34;
+const FILE_HEADER: usize = 24;
+
+/// Where a record's parts lie in the window's buffer, until the window is asked for more.
+pub(super) struct Located {
+    pub(super) data: std::ops::Range<usize>,
+    pub(super) options: std::ops::Range<usize>,
+    pub(super) interface: u32,
+    pub(super) original_length: u32,
+    pub(super) time: Option<Timestamp>,
+}
+
+/// The order of a record's two lengths: files before version 2.3 have the original length first, and of 2.3 both exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lengths {
+    CapturedFirst,
+    OriginalFirst,
+    SmallerIsCaptured,
+}
+
+pub(super) struct PcapReader {
+    byte_order: ByteOrder,
+    variant: PcapVariant,
+    lengths: Lengths,
+}
+
+/// What a pcap file's first four bytes say; `None`: not pcap.
+pub(super) fn recognize(magic: [u8; 4]) -> Option<(ByteOrder, PcapVariant)> {
+    [ByteOrder::Little, ByteOrder::Big].into_iter().find_map(|byte_order| {
+        let variant = match byte_order.u32_at(&magic, 0) {
+            MAGIC_MICROSECONDS => PcapVariant::Microseconds,
+            MAGIC_NANOSECONDS => PcapVariant::Nanoseconds,
+            MAGIC_MODIFIED => PcapVariant::Modified,
+            _ => return None,
+        };
+        Some((byte_order, variant))
+    })
+}
+
+impl PcapReader {
+    /// Reads the file header.
+    pub(super) fn open(window: &mut Window, byte_order: ByteOrder, variant: PcapVariant) -> Result<(Self, Interface), Fault> {
+        if !window.has(FILE_HEADER)? {
+            return Err(Fault::Malformed(format!(
+                "the file ends within its header, after {} of {FILE_HEADER} bytes",
+                window.available().len()
+            )));
+        }
+        let header = window.available();
+        let lengths = match (byte_order.u16_at(header, 4), byte_order.u16_at(header, 6)) {
+            (2, 0..=2) => Lengths::OriginalFirst,
+            (2, 3) => Lengths::SmallerIsCaptured,
+            (2, _) | (543, 0) => Lengths::CapturedFirst,
+            (major, minor) => return Err(Fault::Unsupported(format!("pcap version {major}.{minor}"))),
+        };
+        let link_type = byte_order.u32_at(header, 20);
+        let mut interface = Interface::new(LinkType(link_type as u16), variant.resolution());
+        interface.pcap_flags = (link_type >> 16) as u16;
+        interface.snap_length = byte_order.u32_at(header, 16);
+        window.consume(FILE_HEADER);
+        Ok((Self { byte_order, variant, lengths }, interface))
+    }
+
+    /// Finds the next record; `None` at a clean end.
+    #[inline]
+    pub(super) fn next(&mut self, window: &mut Window) -> Result<Option<Located>, Fault> {
+        // Kuznetzov's patch adds interface index, protocol, packet type and a byte of padding.
+        let header_length = if self.variant == PcapVariant::Modified { 24 } else { 16 };
+        if !window.has(header_length)? {
+            window.finish(|| format!("a record header has {header_length} bytes"))?;
+            return Ok(None);
+        }
+        let header = &window.available()[..16];
+        let seconds = self.byte_order.u32_at(header, 0);
+        let fraction = self.byte_order.u32_at(header, 4);
+        let first = self.byte_order.u32_at(header, 8);
+        let second = self.byte_order.u32_at(header, 12);
+        let (captured, original_length) = match self.lengths {
+            Lengths::CapturedFirst => (first, second),
+            Lengths::OriginalFirst => (second, first),
+            Lengths::SmallerIsCaptured => (first.min(second), first.max(second)),
+        };
+        if seconds | fraction | first | second == 0 {
+            return Err(Fault::Malformed("a record header of zeros only: the unused tail of a file that was not closed?".to_owned()));
+        }
+        let length = header_length as u64 + u64::from(captured);
+        if length > MAX_RECORD_LENGTH as u64 {
+            return Err(Fault::RecordTooLong(length));
+        }
+        let length = length as usize;
+        if !window.has(length)? {
+            window.finish(|| format!("the record claims {length} bytes"))?;
+            return Ok(None);
+        }
+        let at = window.consume(length);
+        let (ticks_per_second, resolution) = match self.variant {
+            PcapVariant::Nanoseconds => (1_000_000_000, TimeResolution::NANOSECONDS),
+            PcapVariant::Microseconds | PcapVariant::Modified => (1_000_000, TimeResolution::MICROSECONDS),
+        };
+        // A fraction above one second is taken as it is: it only moves the time on.
+        let ticks = u64::from(seconds) * ticks_per_second + u64::from(fraction);
+        Ok(Some(Located {
+            data: at + header_length..at + length,
+            options: at..at,
+            interface: 0,
+            original_length,
+            time: Some(Timestamp { ticks, resolution, offset_seconds: 0 }),
+        }))
+    }
+}

@@ -1,0 +1,152 @@
+//! The bytes of a pcap file (draft-ietf-opsawg-pcap), always version 2.4.
+
+use std::io;
+
+use super::output::Output;
+use super::pcap_reader::{MAGIC_MICROSECONDS, MAGIC_NANOSECONDS};
+use super::writer::{Declared, snap_length};
+use super::{ByteOrder, Interface, LinkType, PcapVariant, TimeResolution, Timestamp};
+
+pub(super) struct PcapWriter {
+    byte_order: ByteOrder,
+    variant: Option<PcapVariant>,
+    /// The largest snap length declared; 0 if one has none.
+    snap_length: Option<u32>,
+    header: Option<Header>,
+}
+
+/// What the file header, once written, binds all frames to.
+#[derive(Clone, Copy)]
+struct Header {
+    link_type: LinkType,
+    ticks_per_second: u64,
+    resolution: TimeResolution,
+}
+
+/// Why a frame cannot be written.
+pub(super) enum Refusal {
+    Io(io::Error),
+    Time,
+    LinkType { first: LinkType },
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl PcapWriter {
+    pub(super) fn new(byte_order: ByteOrder, variant: Option<PcapVariant>) -> Self {
+        Self { byte_order, variant, snap_length: None, header: None }
+    }
+
+    pub(super) fn declare(&mut self, interface: &Interface) {
+        let length = interface.snap_length;
+        self.snap_length = Some(match self.snap_length {
+            Some(0) => 0,
+            _ if length == 0 => 0,
+            known => known.unwrap_or(0).max(length),
+        });
+    }
+
+    /// Writes a record's header, before it the file's if this is the first. `declared`: all interfaces so far.
+    #[inline]
+    pub(super) fn begin(
+        &mut self,
+        output: &mut Output,
+        declared: &[Declared],
+        interface: &Declared,
+        time: Option<Timestamp>,
+        length: u32,
+        original_length: u32,
+    ) -> Result<(), Refusal> {
+        let header = match self.header {
+            Some(header) => header,
+            None => self.write_header(output, declared, interface)?,
+        };
+        if interface.link_type != header.link_type {
+            return Err(Refusal::LinkType { first: header.link_type });
+        }
+        let (seconds, fraction) = match time {
+            Some(time) => {
+                let ticks = time.ticks_in(header.resolution, 0).ok_or(Refusal::Time)?;
+                seconds_and_fraction(ticks, header.ticks_per_second).ok_or(Refusal::Time)?
+            }
+            None => (0, 0),
+        };
+        let mut record = [0; 16];
+        for (field, value) in record.chunks_exact_mut(4).zip([seconds, fraction, length, original_length]) {
+            field.copy_from_slice(&self.byte_order.u32_bytes(value));
+        }
+        output.put(&record)?;
+        Ok(())
+    }
+
+    /// A file without frames still has a header.
+    pub(super) fn finish(&mut self, output: &mut Output, declared: &[Declared]) -> Result<(), Refusal> {
+        if self.header.is_none() {
+            let none = Declared::new(&Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS));
+            self.write_header(output, declared, declared.first().unwrap_or(&none))?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn write_header(&mut self, output: &mut Output, declared: &[Declared], interface: &Declared) -> Result<Header, Refusal> {
+        let enough = |of: &Declared| 1_000_000u64.is_multiple_of(of.resolution.ticks_per_second());
+        let variant = self.variant.unwrap_or(match declared.iter().all(enough) {
+            true => PcapVariant::Microseconds,
+            false => PcapVariant::Nanoseconds,
+        });
+        let resolution = variant.resolution();
+        let magic = match variant {
+            PcapVariant::Nanoseconds => MAGIC_NANOSECONDS,
+            PcapVariant::Microseconds | PcapVariant::Modified => MAGIC_MICROSECONDS,
+        };
+        output.put(&self.byte_order.u32_bytes(magic))?;
+        output.put(&self.byte_order.u16_bytes(2))?;
+        output.put(&self.byte_order.u16_bytes(4))?;
+        let link_type = u32::from(interface.pcap_flags) << 16 | u32::from(interface.link_type.0);
+        for field in [0, 0, snap_length(self.snap_length.unwrap_or(0)), link_type] {
+            output.put(&self.byte_order.u32_bytes(field))?;
+        }
+        let ticks_per_second = resolution.ticks_per_second();
+        let header = Header { link_type: interface.link_type, ticks_per_second, resolution };
+        self.header = Some(header);
+        Ok(header)
+    }
+}
+
+/// A pcap time: two 32-bit numbers. What lies within a few seconds beyond the year 2106 goes into the fraction, as it
+/// must have in the file it came from.
+#[inline]
+fn seconds_and_fraction(ticks: u64, ticks_per_second: u64) -> Option<(u32, u32)> {
+    // Divisions by constants, which the compiler turns into multiplications.
+    let (seconds, fraction) = match ticks_per_second {
+        1_000_000 => (ticks / 1_000_000, ticks % 1_000_000),
+        _ => (ticks / 1_000_000_000, ticks % 1_000_000_000),
+    };
+    match u32::try_from(seconds) {
+        Ok(seconds) => Some((seconds, fraction as u32)),
+        Err(_) => {
+            let beyond = ticks - u64::from(u32::MAX) * ticks_per_second;
+            Some((u32::MAX, u32::try_from(beyond).ok()?))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_split_into_two_fields() {
+        assert_eq!(seconds_and_fraction(1_234_567, 1_000_000), Some((1, 234_567)));
+        assert_eq!(seconds_and_fraction(1_234_567, 1_000_000_000), Some((0, 1_234_567)));
+        let last = u64::from(u32::MAX) * 1_000_000;
+        assert_eq!(seconds_and_fraction(last + 999_999, 1_000_000), Some((u32::MAX, 999_999)));
+        assert_eq!(seconds_and_fraction(last + 1_500_000, 1_000_000), Some((u32::MAX, 1_500_000)));
+        assert_eq!(seconds_and_fraction(last + (1 << 32), 1_000_000), None);
+    }
+}

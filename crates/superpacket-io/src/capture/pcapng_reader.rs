@@ -1,0 +1,228 @@
+//! The blocks of a pcapng file (draft-ietf-opsawg-pcapng).
+
+use super::error::Fault;
+use super::option::walk;
+use super::pcap_reader::Located;
+use super::window::Window;
+use super::{ByteOrder, Interface, LinkType, MAX_RECORD_LENGTH, Timestamp};
+
+/// The same in both byte orders.
+pub(super) const SECTION_HEADER: u32 = 0x0A0D_0D0A;
+pub(super) const INTERFACE_DESCRIPTION: u32 = 1;
+const PACKET: u32 = 2;
+pub(super) const SIMPLE_PACKET: u32 = 3;
+pub(super) const ENHANCED_PACKET: u32 = 6;
+pub(super) const BYTE_ORDER_MAGIC: u32 = 0x1A2B_3C4D;
+
+/// Type and length before a block's body, the length again after it.
+const BLOCK_FRAMING: usize = 12;
+
+/// The memory that descriptions of interfaces may take in all, in bytes: tens of thousands of them. Every section of a
+/// file can bring new ones, so that without a limit the memory would depend on the file.
+const MAX_INTERFACES_FOOTPRINT: usize = 4 << 20;
+
+pub(super) struct PcapNgReader {
+    /// Of the current section.
+    byte_order: ByteOrder,
+    /// How many interfaces the sections before have.
+    section_start: usize,
+    footprint: usize,
+}
+
+/// A packet block's fields; ranges within the block.
+struct Packet {
+    interface: usize,
+    ticks: Option<u64>,
+    original_length: u32,
+    data: std::ops::Range<usize>,
+}
+
+impl PcapNgReader {
+    /// Reads the first section's header.
+    pub(super) fn open(window: &mut Window) -> Result<Self, Fault> {
+        let mut reader = Self { byte_order: ByteOrder::Little, section_start: 0, footprint: 0 };
+        let Some(length) = reader.next_block(window)? else {
+            return Err(Fault::Malformed("the file is empty".to_owned()));
+        };
+        reader.section(&window.available()[..length])?;
+        window.consume(length);
+        Ok(reader)
+    }
+
+    pub(super) fn byte_order(&self) -> ByteOrder {
+        self.byte_order
+    }
+
+    /// Finds the next packet and adds the interfaces on the way to `interfaces`; `None` at a clean end.
+    pub(super) fn next(&mut self, window: &mut Window, interfaces: &mut Vec<Interface>) -> Result<Option<Located>, Fault> {
+        loop {
+            let Some(length) = self.next_block(window)? else { return Ok(None) };
+            let block = &window.available()[..length];
+            let packet = match self.byte_order.u32_at(block, 0) {
+                ENHANCED_PACKET => Some(self.enhanced_packet(block)?),
+                PACKET => Some(self.obsolete_packet(block)?),
+                SIMPLE_PACKET => Some(self.simple_packet(block, &interfaces[self.section_start..])?),
+                SECTION_HEADER => {
+                    self.section(block)?;
+                    self.section_start = interfaces.len();
+                    None
+                }
+                INTERFACE_DESCRIPTION => {
+                    let interface = self.interface(block)?;
+                    self.footprint += interface.footprint();
+                    if self.footprint > MAX_INTERFACES_FOOTPRINT {
+                        return Err(Fault::Unsupported(format!("more than {} interfaces", interfaces.len())));
+                    }
+                    interfaces.push(interface);
+                    None
+                }
+                _ => None,
+            };
+            let Some(packet) = packet else {
+                window.consume(length);
+                continue;
+            };
+            let index = self.section_start + packet.interface;
+            let Some(interface) = interfaces.get(index) else {
+                return Err(Fault::Malformed(format!(
+                    "the packet names interface {}, its section has {}",
+                    packet.interface,
+                    interfaces.len() - self.section_start
+                )));
+            };
+            let at = window.consume(length);
+            // After a simple packet comes only padding.
+            let options_start = if packet.ticks.is_some() { packet.data.end.next_multiple_of(4) } else { length - 4 };
+            let options = options_start..length - 4;
+            return Ok(Some(Located {
+                data: at + packet.data.start..at + packet.data.end,
+                options: at + options.start..at + options.end,
+                interface: index as u32,
+                original_length: packet.original_length,
+                time: packet.ticks.map(|ticks| Timestamp {
+                    ticks,
+                    resolution: interface.resolution,
+                    offset_seconds: interface.offset_seconds,
+                }),
+            }));
+        }
+    }
+
+    /// Brings the next block whole into the window and checks its lengths; returns the length. `None` at a clean end.
+    #[inline]
+    fn next_block(&mut self, window: &mut Window) -> Result<Option<usize>, Fault> {
+        if !window.has(BLOCK_FRAMING)? {
+            window.finish(|| format!("a block has at least {BLOCK_FRAMING} bytes"))?;
+            return Ok(None);
+        }
+        let head = &window.available()[..BLOCK_FRAMING];
+        let byte_order = if self.byte_order.u32_at(head, 0) == SECTION_HEADER {
+            // The only block that may change the byte order says which before its own length can be read.
+            match (ByteOrder::Little.u32_at(head, 8), ByteOrder::Big.u32_at(head, 8)) {
+                (BYTE_ORDER_MAGIC, _) => ByteOrder::Little,
+                (_, BYTE_ORDER_MAGIC) => ByteOrder::Big,
+                (magic, _) => return Err(Fault::Malformed(format!("a section with byte-order magic {magic:#010x}"))),
+            }
+        } else {
+            self.byte_order
+        };
+        let claimed = byte_order.u32_at(head, 4);
+        if (claimed as usize) < BLOCK_FRAMING || !claimed.is_multiple_of(4) {
+            return Err(Fault::Malformed(format!(
+                "a block of type {:#x} claims {claimed} bytes: not a multiple of 4 from {BLOCK_FRAMING} on",
+                byte_order.u32_at(head, 0)
+            )));
+        }
+        if claimed as usize > MAX_RECORD_LENGTH {
+            return Err(Fault::RecordTooLong(u64::from(claimed)));
+        }
+        let length = claimed as usize;
+        if !window.has(length)? {
+            window.finish(|| format!("the block claims {length} bytes"))?;
+            return Ok(None);
+        }
+        let again = byte_order.u32_at(window.available(), length - 4);
+        if again != claimed {
+            return Err(Fault::Malformed(format!("a block of {claimed} bytes ends with a length of {again}")));
+        }
+        Ok(Some(length))
+    }
+
+    fn section(&mut self, block: &[u8]) -> Result<(), Fault> {
+        needs(block, 28, "section header")?;
+        let byte_order = match ByteOrder::Little.u32_at(block, 8) {
+            BYTE_ORDER_MAGIC => ByteOrder::Little,
+            _ => ByteOrder::Big,
+        };
+        let (major, minor) = (byte_order.u16_at(block, 12), byte_order.u16_at(block, 14));
+        // 1.2 was written by mistake and is the same as 1.0 (section 4.1 of the draft).
+        if major != 1 || !matches!(minor, 0 | 2) {
+            return Err(Fault::Unsupported(format!("pcapng version {major}.{minor}")));
+        }
+        for option in walk(&block[24..block.len() - 4], byte_order) {
+            option.map_err(Fault::Malformed)?;
+        }
+        self.byte_order = byte_order;
+        Ok(())
+    }
+
+    fn interface(&self, block: &[u8]) -> Result<Interface, Fault> {
+        needs(block, 20, "interface description")?;
+        let link_type = LinkType(self.byte_order.u16_at(block, 8));
+        let snap_length = self.byte_order.u32_at(block, 12);
+        Interface::from_block(link_type, snap_length, &block[16..block.len() - 4], self.byte_order).map_err(Fault::Malformed)
+    }
+
+    #[inline]
+    fn enhanced_packet(&self, block: &[u8]) -> Result<Packet, Fault> {
+        needs(block, 32, "enhanced packet")?;
+        self.packet(block, self.byte_order.u32_at(block, 8) as usize)
+    }
+
+    /// As an Enhanced Packet Block, but interface and drop count in 16 bits each.
+    fn obsolete_packet(&self, block: &[u8]) -> Result<Packet, Fault> {
+        needs(block, 32, "packet")?;
+        self.packet(block, usize::from(self.byte_order.u16_at(block, 8)))
+    }
+
+    #[inline]
+    fn packet(&self, block: &[u8], interface: usize) -> Result<Packet, Fault> {
+        let word = |offset| self.byte_order.u32_at(block, offset);
+        let captured = word(20);
+        Ok(Packet {
+            interface,
+            ticks: Some(u64::from(word(12)) << 32 | u64::from(word(16))),
+            original_length: word(24),
+            data: data(block, 28, captured)?,
+        })
+    }
+
+    /// Holds neither interface, which is the section's first, nor time, nor the captured length.
+    fn simple_packet(&self, block: &[u8], interfaces: &[Interface]) -> Result<Packet, Fault> {
+        needs(block, 16, "simple packet")?;
+        let original_length = self.byte_order.u32_at(block, 8);
+        let captured = match interfaces.first() {
+            Some(interface) if interface.snap_length != 0 => original_length.min(interface.snap_length),
+            _ => original_length,
+        };
+        let data = data(block, 12, captured)?;
+        Ok(Packet { interface: 0, ticks: None, original_length, data })
+    }
+}
+
+fn needs(block: &[u8], length: usize, name: &str) -> Result<(), Fault> {
+    if block.len() < length {
+        return Err(Fault::Malformed(format!("{name} block of {} bytes, at least {length} needed", block.len())));
+    }
+    Ok(())
+}
+
+/// Where in the block the packet's data lie: from `start`, if they fit before the length at the block's end.
+#[inline]
+fn data(block: &[u8], start: usize, captured: u32) -> Result<std::ops::Range<usize>, Fault> {
+    let room = block.len() - 4 - start;
+    if captured as usize > room {
+        return Err(Fault::Malformed(format!("the packet claims {captured} bytes, its block has room for {room}")));
+    }
+    Ok(start..start + captured as usize)
+}

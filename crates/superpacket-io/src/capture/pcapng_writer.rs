@@ -1,0 +1,126 @@
+//! The bytes of a pcapng file (draft-ietf-opsawg-pcapng): one section, its length left open.
+
+use std::io;
+
+use super::interface::{IF_TSOFFSET, IF_TSRESOL};
+use super::option::{interface_unit, put, put_end, walk};
+use super::output::Output;
+use super::pcap_writer::Refusal;
+use super::pcapng_reader::{BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION, SECTION_HEADER, SIMPLE_PACKET};
+use super::writer::{Declared, snap_length};
+use super::{ByteOrder, Interface, Record, TimeResolution};
+
+const SHB_USERAPPL: u16 = 4;
+
+pub(super) struct PcapNgWriter {
+    byte_order: ByteOrder,
+    /// A block's body being put together; its memory is kept.
+    body: Vec<u8>,
+}
+
+impl PcapNgWriter {
+    /// Writes the section header.
+    pub(super) fn new(output: &mut Output, byte_order: ByteOrder) -> io::Result<Self> {
+        let mut writer = Self { byte_order, body: Vec::new() };
+        writer.u32(BYTE_ORDER_MAGIC);
+        writer.body.extend_from_slice(&byte_order.u16_bytes(1));
+        writer.body.extend_from_slice(&byte_order.u16_bytes(0));
+        writer.body.extend_from_slice(&[0xFF; 8]);
+        let start = writer.body.len();
+        let application = concat!("superpacket ", env!("CARGO_PKG_VERSION"));
+        put(&mut writer.body, byte_order, SHB_USERAPPL, application.as_bytes(), 1);
+        put_end(&mut writer.body, start);
+        writer.block(output, SECTION_HEADER)?;
+        Ok(writer)
+    }
+
+    pub(super) fn declare(&mut self, output: &mut Output, interface: &Interface) -> io::Result<()> {
+        let byte_order = self.byte_order;
+        self.body.extend_from_slice(&byte_order.u16_bytes(interface.link_type.0));
+        self.body.extend_from_slice(&[0; 2]);
+        self.u32(snap_length(interface.snap_length));
+        let start = self.body.len();
+        let swap = byte_order == ByteOrder::Big;
+        for (code, value) in walk(&interface.options, ByteOrder::Little).map_while(Result::ok) {
+            put(&mut self.body, byte_order, code, value, if swap { interface_unit(code) } else { 1 });
+        }
+        if interface.resolution != TimeResolution::MICROSECONDS {
+            put(&mut self.body, byte_order, IF_TSRESOL, &[interface.resolution.to_option()], 1);
+        }
+        if interface.offset_seconds != 0 {
+            let value = interface.offset_seconds.to_le_bytes();
+            put(&mut self.body, byte_order, IF_TSOFFSET, &value, if swap { 8 } else { 1 });
+        }
+        put_end(&mut self.body, start);
+        self.block(output, INTERFACE_DESCRIPTION)
+    }
+
+    /// Writes a whole packet block.
+    #[inline]
+    pub(super) fn packet<'p>(
+        &mut self,
+        output: &mut Output,
+        interface: &Declared,
+        record: &Record<'_>,
+        parts: impl Iterator<Item = &'p [u8]>,
+        length: u32,
+        original_length: u32,
+    ) -> Result<(), Refusal> {
+        let padding = (length.next_multiple_of(4) - length) as usize;
+        let word = |value: u32| self.byte_order.u32_bytes(value);
+        // A simple packet block names no interface and no captured length: it fits the first interface, whole frames.
+        let simple = record.time.is_none() && record.interface == 0 && length == original_length;
+        if simple && record.options.is_empty() && interface.holds(length) {
+            let total = 16 + length + padding as u32;
+            for field in [SIMPLE_PACKET, total, original_length] {
+                output.put(&word(field))?;
+            }
+            for part in parts {
+                output.put(part)?;
+            }
+            output.put(&[0; 4][..padding])?;
+            output.put(&word(total))?;
+            return Ok(());
+        }
+        let ticks = match record.time {
+            Some(time) => time.ticks_in(interface.resolution, interface.offset_seconds).ok_or(Refusal::Time)?,
+            None => 0,
+        };
+        if !record.options.is_empty() {
+            record.options.write_to(self.byte_order, &mut self.body);
+            put_end(&mut self.body, 0);
+        }
+        let total = 32 + length + padding as u32 + self.body.len() as u32;
+        let mut head = [0; 28];
+        let fields = [ENHANCED_PACKET, total, record.interface, (ticks >> 32) as u32, ticks as u32, length, original_length];
+        for (bytes, field) in head.chunks_exact_mut(4).zip(fields) {
+            bytes.copy_from_slice(&self.byte_order.u32_bytes(field));
+        }
+        output.put(&head)?;
+        for part in parts {
+            output.put(part)?;
+        }
+        output.put(&[0; 4][..padding])?;
+        if !self.body.is_empty() {
+            output.put(&self.body)?;
+            self.body.clear();
+        }
+        output.put(&self.byte_order.u32_bytes(total))?;
+        Ok(())
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.body.extend_from_slice(&self.byte_order.u32_bytes(value));
+    }
+
+    /// Writes the body put together as a block, and empties it.
+    fn block(&mut self, output: &mut Output, block_type: u32) -> io::Result<()> {
+        let total = self.byte_order.u32_bytes(12 + self.body.len() as u32);
+        output.put(&self.byte_order.u32_bytes(block_type))?;
+        output.put(&total)?;
+        output.put(&self.body)?;
+        output.put(&total)?;
+        self.body.clear();
+        Ok(())
+    }
+}

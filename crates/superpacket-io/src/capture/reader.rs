@@ -1,0 +1,230 @@
+//! Opens a capture file of any format and lends its frames.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::decompress::decompress;
+use super::error::Fault;
+use super::pcap_reader::{PcapReader, recognize};
+use super::pcapng_reader::{PcapNgReader, SECTION_HEADER};
+use super::window::Window;
+use super::{ByteOrder, CaptureError, Compression, Format, Frame, FrameOptions, Interface, Source, Truncated};
+
+/// Reads a capture file as a stream.
+///
+/// Memory: a window of 256 KiB, which grows to the longest record (16 MB at most), up to 4 MiB of interface descriptions,
+/// and what the decompression needs (64 KiB for gzip, twice the window for zstd).
+pub struct Reader {
+    file: String,
+    window: Window,
+    records: Records,
+    interfaces: Vec<Interface>,
+    format: Format,
+    compression: Compression,
+    /// Frames delivered.
+    frames: u64,
+    /// Nothing more comes: the end, or an error, was met.
+    done: bool,
+    truncated: Option<Truncated>,
+    bytes_read: Arc<AtomicU64>,
+    file_length: Option<u64>,
+}
+
+enum Records {
+    Pcap(PcapReader),
+    PcapNg(PcapNgReader),
+}
+
+impl Reader {
+    /// Opens the file at `path`; `-` is standard input.
+    ///
+    /// # Errors
+    /// If it cannot be opened or read, or does not begin as a capture file does.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, CaptureError> {
+        let path = path.as_ref();
+        if path == Path::new("-") {
+            return Self::from_stream("standard input", Box::new(io::stdin()));
+        }
+        let name = path.display().to_string();
+        let open = |source| CaptureError::Open { file: name.clone(), source };
+        let file = File::open(path).map_err(open)?;
+        let metadata = file.metadata().map_err(open)?;
+        if metadata.is_dir() {
+            return Err(open(io::ErrorKind::IsADirectory.into()));
+        }
+        let mut reader = Self::from_stream(&name, Box::new(file))?;
+        reader.file_length = metadata.is_file().then_some(metadata.len());
+        Ok(reader)
+    }
+
+    /// Reads a capture from any stream; `name` stands for the file in messages.
+    ///
+    /// # Errors
+    /// If it cannot be read, or does not begin as a capture file does.
+    pub fn from_stream(name: &str, stream: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
+        let bytes_read = Arc::new(AtomicU64::new(0));
+        let counted = Box::new(Counting { stream, bytes: Arc::clone(&bytes_read) });
+        let fault = |fault: Fault, window: Option<&Window>| {
+            fault
+                .into_error(name, 1, window.map_or(0, Window::offset))
+                .unwrap_or_else(|truncated| CaptureError::NotCapture { file: truncated.file, reason: truncated.reason })
+        };
+        let (stream, compression) = decompress(counted).map_err(|error| fault(error.into(), None))?;
+        let mut window = Window::new(stream);
+        window.has(4).map_err(|error| fault(error.into(), Some(&window)))?;
+        let Some(&magic) = window.available().first_chunk::<4>() else {
+            let reason = match (window.finish(String::new), window.available().len()) {
+                (Ok(()), _) => "it is empty".to_owned(),
+                (_, length) => format!("it ends after {length} bytes"),
+            };
+            return Err(CaptureError::NotCapture { file: name.to_owned(), reason });
+        };
+        let mut interfaces = Vec::new();
+        let (records, format) = if let Some((byte_order, variant)) = recognize(magic) {
+            let (reader, interface) = PcapReader::open(&mut window, byte_order, variant).map_err(|error| fault(error, Some(&window)))?;
+            interfaces.push(interface);
+            (Records::Pcap(reader), Format::Pcap { byte_order, variant })
+        } else if ByteOrder::Little.u32_at(&magic, 0) == SECTION_HEADER {
+            let reader = PcapNgReader::open(&mut window).map_err(|error| fault(error, Some(&window)))?;
+            let byte_order = reader.byte_order();
+            (Records::PcapNg(reader), Format::PcapNg { byte_order })
+        } else {
+            // The longest magic number known has 12 bytes; what cannot be read is not compared.
+            let _ = window.has(12);
+            return Err(CaptureError::NotCapture { file: name.to_owned(), reason: describe(window.available()) });
+        };
+        Ok(Self {
+            file: name.to_owned(),
+            window,
+            records,
+            interfaces,
+            format,
+            compression,
+            frames: 0,
+            done: false,
+            truncated: None,
+            bytes_read,
+            file_length: None,
+        })
+    }
+
+    /// The name the file was opened by, as errors give it.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// How the file is compressed.
+    pub fn compression(&self) -> Compression {
+        self.compression
+    }
+
+    /// Bytes read from the file so far, before decompression: with [`file_length`](Self::file_length), how far it is.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// The file's length in bytes when it was opened; `None` for a pipe.
+    pub fn file_length(&self) -> Option<u64> {
+        self.file_length
+    }
+
+    #[cold]
+    fn stop(&mut self, fault: Fault) -> Result<(), CaptureError> {
+        self.done = true;
+        match fault.into_error(&self.file, self.frames + 1, self.window.offset()) {
+            Ok(error) => Err(error),
+            Err(truncated) => {
+                self.truncated = Some(truncated);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Source for Reader {
+    #[inline]
+    fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
+        if self.done {
+            return Ok(None);
+        }
+        let (located, byte_order) = match &mut self.records {
+            Records::Pcap(reader) => (reader.next(&mut self.window), ByteOrder::NATIVE),
+            Records::PcapNg(reader) => {
+                let located = reader.next(&mut self.window, &mut self.interfaces);
+                (located, reader.byte_order())
+            }
+        };
+        let located = match located {
+            Ok(Some(located)) => located,
+            Ok(None) => {
+                self.done = true;
+                return Ok(None);
+            }
+            Err(fault) => {
+                self.stop(fault)?;
+                return Ok(None);
+            }
+        };
+        self.frames += 1;
+        Ok(Some(Frame {
+            number: self.frames,
+            interface: located.interface,
+            time: located.time,
+            data: self.window.at(located.data),
+            original_length: located.original_length,
+            options: FrameOptions { bytes: self.window.at(located.options), byte_order },
+            interfaces: &self.interfaces,
+        }))
+    }
+
+    fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    fn format(&self) -> Format {
+        self.format
+    }
+
+    fn truncated(&self) -> Option<&Truncated> {
+        self.truncated.as_ref()
+    }
+}
+
+/// Counts what is read from the file itself.
+struct Counting {
+    stream: Box<dyn Read + Send>,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Read for Counting {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        self.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// Says what a file is that is not a capture we read.
+fn describe(head: &[u8]) -> String {
+    let known: [(&[u8], &str); 12] = [
+        (b"snoop\0\0\0", "Solaris snoop, which is not supported (editcap converts it to pcapng)"),
+        (b"RTSS", "Microsoft Network Monitor 1, which is not supported"),
+        (b"GMBU", "Microsoft Network Monitor 2, which is not supported"),
+        (b"XCP\0", "NetXRay or Windows Sniffer, which is not supported"),
+        (b"TRSNIFF data", "DOS Sniffer, which is not supported"),
+        (&[0x1C, 0x00, 0x01, 0xAC], "Ixia lcap, which is not supported"),
+        (&[0xAC, 0x01, 0x00, 0x1C], "Ixia lcap, which is not supported"),
+        (b"BZh", "bzip2, which is not supported (bzcat FILE | superpacket ... -)"),
+        (&[0xFD, b'7', b'z', b'X', b'Z', 0], "xz, which is not supported (xzcat FILE | superpacket ... -)"),
+        (&[0x04, 0x22, 0x4D, 0x18], "lz4, which is not supported (lz4cat FILE | superpacket ... -)"),
+        (b"PK\x03\x04", "a zip archive"),
+        (&[0x1F, 0x8B], "compressed twice"),
+    ];
+    match known.iter().find(|(magic, _)| head.starts_with(magic)) {
+        Some((_, name)) => (*name).to_owned(),
+        None => format!("it begins with bytes {:02x?}, which is neither pcap nor pcapng", &head[..4]),
+    }
+}

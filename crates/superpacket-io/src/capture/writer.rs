@@ -1,0 +1,204 @@
+//! Writes a capture file of either format.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::output::{Destination, Output};
+use super::pcap_writer::{PcapWriter, Refusal};
+use super::pcapng_writer::PcapNgWriter;
+use super::{CaptureError, Container, Interface, LinkType, MAX_RECORD_LENGTH, OutputFormat, Record, Sink, TimeResolution};
+
+/// Writes a capture file as a stream.
+///
+/// The file grows under a temporary name in its directory (`.superpacket-….partial`) and gets its own name from
+/// [`finish`](Self::finish); a writer dropped before removes it. So `path` never holds half a capture, whatever ends the
+/// program. A pipe or device is written to directly.
+///
+/// Memory: a buffer of 256 KiB, 24 bytes for each interface, and what the compression needs (0.3 MB for gzip, 2 MB for
+/// zstd).
+pub struct Writer {
+    file: String,
+    output: Output,
+    records: Records,
+    interfaces: Vec<Declared>,
+    /// Frames written.
+    frames: u64,
+}
+
+enum Records {
+    Pcap(PcapWriter),
+    PcapNg(PcapNgWriter),
+}
+
+/// What the writer remembers of an interface.
+#[derive(Clone, Copy)]
+pub(super) struct Declared {
+    pub(super) link_type: LinkType,
+    pub(super) pcap_flags: u16,
+    pub(super) resolution: TimeResolution,
+    pub(super) offset_seconds: i64,
+    snap_length: u32,
+}
+
+impl Declared {
+    pub(super) fn new(interface: &Interface) -> Self {
+        Self {
+            link_type: interface.link_type,
+            pcap_flags: interface.pcap_flags,
+            resolution: interface.resolution,
+            offset_seconds: interface.offset_seconds,
+            snap_length: snap_length(interface.snap_length),
+        }
+    }
+
+    /// Whether a frame of `length` bytes is within the snap length written.
+    pub(super) fn holds(&self, length: u32) -> bool {
+        self.snap_length == 0 || length <= self.snap_length
+    }
+}
+
+/// The snap length written for an interface that had `captured`: libpcap's `MAXIMUM_SNAPLEN` at least, since
+/// a super-packet is longer than the frames it was made from. 0 means no limit and stays.
+pub(super) fn snap_length(captured: u32) -> u32 {
+    const MAXIMUM_SNAPLEN: u32 = 262_144;
+    if captured == 0 { 0 } else { captured.max(MAXIMUM_SNAPLEN) }
+}
+
+impl Writer {
+    /// Begins the file at `path`; `-` is standard output.
+    ///
+    /// # Errors
+    /// If it cannot be created.
+    pub fn create(path: impl AsRef<Path>, format: OutputFormat) -> Result<Self, CaptureError> {
+        let path = path.as_ref();
+        let name = if path == Path::new("-") { "standard output".to_owned() } else { path.display().to_string() };
+        match Destination::create(path) {
+            Ok(destination) => Self::begin(name, destination, format),
+            Err(source) => Err(CaptureError::Create { file: name, source }),
+        }
+    }
+
+    /// Writes a capture into any stream; `name` stands for the file in messages.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn into_stream(name: &str, stream: Box<dyn Write + Send>, format: OutputFormat) -> Result<Self, CaptureError> {
+        Self::begin(name.to_owned(), Destination::Stream(stream), format)
+    }
+
+    fn begin(file: String, destination: Destination, format: OutputFormat) -> Result<Self, CaptureError> {
+        let OutputFormat { container, byte_order, resolution, compression } = format;
+        let mut output = Output::new(destination, compression);
+        let records = match container {
+            Container::Pcap => Records::Pcap(PcapWriter::new(byte_order, resolution)),
+            Container::PcapNg => match PcapNgWriter::new(&mut output, byte_order) {
+                Ok(writer) => Records::PcapNg(writer),
+                Err(source) => return Err(CaptureError::Write { file, source }),
+            },
+        };
+        Ok(Self { file, output, records, interfaces: Vec::new(), frames: 0 })
+    }
+
+    /// The name the file was created by, as errors give it.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Frames written so far.
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Writes what is left and gives the file its name, over a file that may be there. Returns the frames written.
+    ///
+    /// # Errors
+    /// If either cannot be done; the temporary file is removed then.
+    pub fn finish(mut self) -> Result<u64, CaptureError> {
+        if let Records::Pcap(writer) = &mut self.records
+            && let Err(refusal) = writer.finish(&mut self.output, &self.interfaces)
+        {
+            return Err(self.refuse(refusal, LinkType::ETHERNET));
+        }
+        let Self { file, output, frames, .. } = self;
+        output.finish().map_err(|source| CaptureError::Write { file, source })?;
+        Ok(frames)
+    }
+
+    #[cold]
+    fn refuse(&self, refusal: Refusal, other: LinkType) -> CaptureError {
+        let (file, packet) = (self.file.clone(), self.frames + 1);
+        match refusal {
+            Refusal::Io(source) => CaptureError::Write { file, source },
+            Refusal::Time => CaptureError::Time { file, packet },
+            Refusal::LinkType { first } => CaptureError::SeveralLinkTypes { file, packet, first, other },
+        }
+    }
+
+    #[cold]
+    fn declare_new(&mut self, interfaces: &[Interface]) -> Result<(), CaptureError> {
+        for interface in &interfaces[self.interfaces.len()..] {
+            match &mut self.records {
+                Records::Pcap(writer) => writer.declare(interface),
+                Records::PcapNg(writer) => {
+                    writer.declare(&mut self.output, interface).map_err(|source| CaptureError::Write { file: self.file.clone(), source })?
+                }
+            }
+            self.interfaces.push(Declared::new(interface));
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Writer {
+    #[inline]
+    fn declare(&mut self, interfaces: &[Interface]) -> Result<(), CaptureError> {
+        if interfaces.len() > self.interfaces.len() { self.declare_new(interfaces) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn write<'p, Parts>(&mut self, record: Record<'_>, parts: Parts) -> Result<(), CaptureError>
+    where
+        Parts: IntoIterator<Item = &'p [u8]>,
+        Parts::IntoIter: Clone,
+    {
+        let parts = parts.into_iter();
+        let length: usize = parts.clone().map(<[u8]>::len).sum();
+        // What block framing and options add at most (their lengths are bounded by the record they came with).
+        let room = 64 + record.options.bytes.len();
+        if length > MAX_RECORD_LENGTH - room.min(MAX_RECORD_LENGTH) {
+            let (file, packet) = (self.file.clone(), self.frames + 1);
+            return Err(CaptureError::FrameTooLong { file, packet, length, limit: MAX_RECORD_LENGTH - 64 });
+        }
+        let Some(&interface) = self.interfaces.get(record.interface as usize) else {
+            let (file, packet) = (self.file.clone(), self.frames + 1);
+            return Err(CaptureError::UnknownInterface { file, packet, interface: record.interface });
+        };
+        let original_length = record.original_length.unwrap_or(length as u32);
+        let output = &mut self.output;
+        let written = match &mut self.records {
+            Records::Pcap(writer) => {
+                let (time, length) = (record.time, length as u32);
+                match writer.begin(output, &self.interfaces, &interface, time, length, original_length) {
+                    Ok(()) => write_all(output, parts).map_err(Refusal::Io),
+                    Err(refusal) => Err(refusal),
+                }
+            }
+            Records::PcapNg(writer) => writer.packet(output, &interface, &record, parts, length as u32, original_length),
+        };
+        match written {
+            Ok(()) => {
+                self.frames += 1;
+                Ok(())
+            }
+            Err(refusal) => Err(self.refuse(refusal, interface.link_type)),
+        }
+    }
+}
+
+#[inline]
+fn write_all<'p>(output: &mut Output, parts: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
+    for part in parts {
+        output.put(part)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! The AVX-512 level (F and BW): vectors of 64 bytes, masked ones for what is less than a vector.
+
+#[cfg(target_arch = "x86")]
+use core::arch::x86::*;
+#[cfg(target_arch = "x86_64")]
+use core::arch::x86_64::*;
+
+use crate::level::each_range;
+
+/// Bytes a vector.
+const VECTOR: usize = 64;
+/// Accumulators, so that one addition need not wait for the one before.
+const WIDTH: usize = 4;
+/// From this many bytes on, a copy first aligns its destination.
+const ALIGNED: usize = 256;
+
+/// The unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
+    let (strides, rest) = bytes.as_chunks::<{ VECTOR * WIDTH }>();
+    let mut lanes = [Lanes::zero(); WIDTH];
+    for stride in strides {
+        for (vector, lanes) in stride.as_chunks::<VECTOR>().0.iter().zip(&mut lanes) {
+            lanes.add(load(vector));
+        }
+    }
+    let (vectors, tail) = rest.as_chunks::<VECTOR>();
+    for vector in vectors {
+        lanes[0].add(load(vector));
+    }
+    if !tail.is_empty() {
+        lanes[WIDTH - 1].add(load_partial(tail));
+    }
+    total(lanes)
+}
+
+/// [`sum`], copying to a `destination` of the same length.
+///
+/// Stores that straddle cache lines halve the speed, loads that do cost little: all but the first and last store are
+/// aligned. With an odd number of bytes before the first aligned store, what follows is summed as if it began on a word,
+/// and so is multiplied by 2^8 at the end; the bytes before are multiplied by 2^8 too early (2^16 is congruent to 1).
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [u8]) -> u64 {
+    let mut lanes = [Lanes::zero(); WIDTH];
+    let mut head = 0;
+    if source.len() >= ALIGNED {
+        head = destination.as_ptr().addr().wrapping_neg() % VECTOR;
+    }
+    let swap = 8 * (head as u32 % 2);
+    let (start, source) = source.split_at(head);
+    let (start_place, destination) = destination.split_at_mut(head);
+    if head != 0 {
+        let vector = load_partial(start);
+        store_partial(start_place, vector);
+        lanes[0].add(_mm512_rolv_epi64(vector, _mm512_set1_epi64(i64::from(swap))));
+    }
+
+    let (strides, rest) = source.as_chunks::<{ VECTOR * WIDTH }>();
+    let (places, rest_places) = destination.as_chunks_mut::<{ VECTOR * WIDTH }>();
+    for (stride, place) in strides.iter().zip(places) {
+        let places = place.as_chunks_mut::<VECTOR>().0;
+        for ((vector, place), lanes) in stride.as_chunks::<VECTOR>().0.iter().zip(places).zip(&mut lanes) {
+            let vector = opaque(load(vector));
+            store(place, vector);
+            lanes.add(vector);
+        }
+    }
+    let (vectors, tail) = rest.as_chunks::<VECTOR>();
+    let (places, tail_places) = rest_places.as_chunks_mut::<VECTOR>();
+    for (vector, place) in vectors.iter().zip(places) {
+        let vector = opaque(load(vector));
+        store(place, vector);
+        lanes[0].add(vector);
+    }
+    if !tail.is_empty() {
+        let vector = load_partial(tail);
+        store_partial(tail_places, vector);
+        lanes[WIDTH - 1].add(vector);
+    }
+    total(lanes).rotate_left(swap)
+}
+
+/// The sum of each range.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) fn sum_batch(ranges: &[&[u8]], sums: &mut [u16]) {
+    each_range(ranges, sums, |bytes| sum(bytes));
+}
+
+/// Eight sums of words of 64 bits, each in two parts: `all` modulo 2^64, and of the `high` halves alone.
+///
+/// These take 2^32 vectors before `high` could overflow, and the caller gives at most 2^24 bytes.
+#[derive(Clone, Copy)]
+struct Lanes {
+    all: __m512i,
+    high: __m512i,
+}
+
+impl Lanes {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn zero() -> Lanes {
+        Lanes { all: _mm512_setzero_si512(), high: _mm512_setzero_si512() }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn add(&mut self, vector: __m512i) {
+        self.all = _mm512_add_epi64(self.all, vector);
+        self.high = _mm512_add_epi64(self.high, _mm512_srli_epi64::<32>(vector));
+    }
+}
+
+/// low + high of all lanes, where low = all - 2^32 high modulo 2^64.
+///
+/// 2^24 bytes are 2^22 halves of 32 bits: their sum is below 2^54, so neither a lane nor the total overflows.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn total(lanes: [Lanes; WIDTH]) -> u64 {
+    let [a, b, c, d] = lanes;
+    let all = _mm512_add_epi64(_mm512_add_epi64(a.all, b.all), _mm512_add_epi64(c.all, d.all));
+    let high = _mm512_add_epi64(_mm512_add_epi64(a.high, b.high), _mm512_add_epi64(c.high, d.high));
+    let low = _mm512_sub_epi64(all, _mm512_slli_epi64::<32>(high));
+    _mm512_reduce_add_epi64(_mm512_add_epi64(low, high)) as u64
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load(bytes: &[u8; VECTOR]) -> __m512i {
+    // SAFETY: the reference makes 64 bytes readable; the instruction takes any alignment.
+    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store(place: &mut [u8; VECTOR], vector: __m512i) {
+    // SAFETY: the reference makes 64 bytes writable, and nobody else sees them; the instruction takes any alignment.
+    unsafe { _mm512_storeu_si512(place.as_mut_ptr().cast(), vector) }
+}
+
+/// A mask of the first `length` bytes of a vector, for a `length` below 64; a larger one never gives more bits than that.
+#[inline]
+fn first(length: usize) -> __mmask64 {
+    debug_assert!(length < VECTOR);
+    (1 << (length % VECTOR)) - 1
+}
+
+/// Fewer than 64 bytes, filled up with zeros.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn load_partial(bytes: &[u8]) -> __m512i {
+    // SAFETY: bytes whose mask bit is 0 are not read and cannot fault (Intel SDM volume 1, section 15.6.1), and the mask
+    // has no bit at or above the slice's length: `first` sets the lowest length % 64 bits.
+    unsafe { _mm512_maskz_loadu_epi8(first(bytes.len()), bytes.as_ptr().cast()) }
+}
+
+/// Writes the first bytes of `vector` to a slice of fewer than 64 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn store_partial(place: &mut [u8], vector: __m512i) {
+    let mask = first(place.len());
+    // SAFETY: bytes whose mask bit is 0 are not written; as in `load_partial`, the others lie in the slice, which the
+    // reference makes writable and ours alone.
+    unsafe { _mm512_mask_storeu_epi8(place.as_mut_ptr().cast(), mask, vector) }
+}
+
+/// Hides from the compiler that what is stored is what was loaded.
+///
+/// Otherwise it takes the stores out of the loop and makes them a call of memcpy, and each byte is read twice.
+#[inline]
+#[target_feature(enable = "avx512f")]
+#[cfg_attr(miri, expect(unused_mut, reason = "inline assembly cannot be interpreted"))]
+fn opaque(mut vector: __m512i) -> __m512i {
+    #[cfg(not(miri))]
+    // SAFETY: no instruction at all; the register keeps its value.
+    unsafe {
+        core::arch::asm!("/* {0} */", inout(zmm_reg) vector, options(pure, nomem, nostack, preserves_flags));
+    }
+    vector
+}

@@ -1,0 +1,199 @@
+//! The SIMD level as a value, and the one dispatch on it.
+
+use crate::scalar;
+
+/// The SIMD level as a token: found once, stored, passed by value.
+///
+/// A token exists only for levels that the running processor has, so no call checks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Simd(Level);
+
+/// Invariant: a variant other than `Scalar` is made only by [`Simd::available`], after [`Level::is_supported`] said
+/// that this processor can run it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Scalar,
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    Avx2,
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    Avx512,
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    Neon,
+}
+
+/// Below this many bytes a call and its reduction cost more than the vectors save.
+const SHORT: usize = 64;
+
+/// The vector loops take at most this many bytes at once: the proofs that no accumulator overflows start here.
+/// Even, so that no 16-bit word straddles two blocks.
+pub(crate) const BLOCK: usize = 1 << 24;
+
+/// Every level this build knows, worst first.
+const LEVELS: &[Level] = &[
+    Level::Scalar,
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    Level::Avx2,
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    Level::Avx512,
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    Level::Neon,
+];
+
+impl Simd {
+    /// The best level this processor has and its operating system saves on a context switch.
+    ///
+    /// The answer of the processor is kept, so that later calls are cheap; still, store the token.
+    pub fn detect() -> Simd {
+        Simd::available().last().unwrap_or(Simd::scalar())
+    }
+
+    /// The level that runs everywhere.
+    pub const fn scalar() -> Simd {
+        Simd(Level::Scalar)
+    }
+
+    /// Every level this processor can run, scalar first, the one [`Simd::detect`] picks last.
+    pub fn available() -> impl Iterator<Item = Simd> {
+        LEVELS.iter().copied().filter(|level| level.is_supported()).map(Simd)
+    }
+
+    /// The level's name: `"scalar"`, `"avx2"`, `"avx512"` or `"neon"`.
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            Level::Scalar => "scalar",
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            Level::Avx2 => "avx2",
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            Level::Avx512 => "avx512",
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Level::Neon => "neon",
+        }
+    }
+
+    /// The one's-complement sum of `bytes` as big-endian 16-bit words (RFC 1071, section 1), folded to 16 bits.
+    ///
+    /// The value is the host's `u16`, as `u16::from_be_bytes` reads a word. An odd last byte is the high byte of a word
+    /// whose low byte is 0. The result is 0 only if every byte is 0; any other sum congruent to 0 modulo 0xFFFF is
+    /// 0xFFFF. The checksum of a header field is the complement of this sum.
+    #[inline]
+    pub fn sum(self, bytes: &[u8]) -> u16 {
+        if bytes.len() < SHORT { scalar::finish(scalar::sum_short(bytes)) } else { self.sum_long(bytes) }
+    }
+
+    /// The sum of each of `ranges`, as [`Simd::sum`] gives it, with one dispatch for all.
+    ///
+    /// # Panics
+    /// If `ranges` and `sums` differ in length; then no sum is written.
+    pub fn sum_batch(self, ranges: &[&[u8]], sums: &mut [u16]) {
+        assert_eq!(ranges.len(), sums.len(), "each range needs one place for its sum");
+        match self.0 {
+            Level::Scalar => each_range(ranges, sums, scalar::sum),
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            // SAFETY: the token says that this processor has AVX2 (invariant of `Level`).
+            Level::Avx2 => unsafe { crate::avx2::sum_batch(ranges, sums) },
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
+            Level::Avx512 => unsafe { crate::avx512::sum_batch(ranges, sums) },
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Level::Neon => each_range(ranges, sums, crate::neon::sum),
+        }
+    }
+
+    /// Copies `source` to `destination` and returns the sum of the bytes, as [`Simd::sum`] gives it, in one pass.
+    ///
+    /// # Panics
+    /// If `source` and `destination` differ in length; then nothing is written.
+    #[inline]
+    pub fn copy_and_sum(self, source: &[u8], destination: &mut [u8]) -> u16 {
+        assert_eq!(source.len(), destination.len(), "a copy needs a destination of the source's length");
+        if source.len() < SHORT {
+            scalar::finish(scalar::copy_and_sum_short(source, destination))
+        } else {
+            self.copy_and_sum_long(source, destination)
+        }
+    }
+
+    fn sum_long(self, bytes: &[u8]) -> u16 {
+        if bytes.len() <= BLOCK {
+            return scalar::finish(self.sum_block(bytes));
+        }
+        let blocks = bytes.chunks(BLOCK).map(|block| self.sum_block(block));
+        scalar::finish(blocks.fold(0, scalar::add))
+    }
+
+    fn copy_and_sum_long(self, source: &[u8], destination: &mut [u8]) -> u16 {
+        if source.len() <= BLOCK {
+            return scalar::finish(self.copy_and_sum_block(source, destination));
+        }
+        let blocks = source.chunks(BLOCK).zip(destination.chunks_mut(BLOCK));
+        let blocks = blocks.map(|(source, destination)| self.copy_and_sum_block(source, destination));
+        scalar::finish(blocks.fold(0, scalar::add))
+    }
+
+    /// The unfolded sum of at most [`BLOCK`] bytes.
+    #[inline]
+    fn sum_block(self, bytes: &[u8]) -> u64 {
+        match self.0 {
+            Level::Scalar => scalar::sum(bytes),
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            // SAFETY: the token says that this processor has AVX2 (invariant of `Level`).
+            Level::Avx2 => unsafe { crate::avx2::sum(bytes) },
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
+            Level::Avx512 => unsafe { crate::avx512::sum(bytes) },
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Level::Neon => crate::neon::sum(bytes),
+        }
+    }
+
+    /// Copies at most [`BLOCK`] bytes between slices of equal length; returns their unfolded sum.
+    #[inline]
+    fn copy_and_sum_block(self, source: &[u8], destination: &mut [u8]) -> u64 {
+        match self.0 {
+            Level::Scalar => scalar::copy_and_sum(source, destination),
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            // SAFETY: the token says that this processor has AVX2 (invariant of `Level`).
+            Level::Avx2 => unsafe { crate::avx2::copy_and_sum(source, destination) },
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
+            Level::Avx512 => unsafe { crate::avx512::copy_and_sum(source, destination) },
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Level::Neon => crate::neon::copy_and_sum(source, destination),
+        }
+    }
+}
+
+impl Level {
+    /// Whether this processor, under this operating system, can run the level.
+    fn is_supported(self) -> bool {
+        match self {
+            Level::Scalar => true,
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            Level::Avx2 => has_avx2::get(),
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            Level::Avx512 => has_avx512::get(),
+            // NEON is part of the aarch64 baseline; this build does not compile without it.
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Level::Neon => true,
+        }
+    }
+}
+
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+cpufeatures::new!(has_avx2, "avx2");
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+cpufeatures::new!(has_avx512, "avx512f", "avx512bw");
+
+/// Sums each range: short ones inline, long ones by `sum`, block by block.
+///
+/// Inlined into a function with the level's target features, so that `sum` is inlined into the loop too.
+#[inline(always)]
+pub(crate) fn each_range(ranges: &[&[u8]], sums: &mut [u16], sum: impl Fn(&[u8]) -> u64) {
+    for (range, place) in ranges.iter().zip(sums) {
+        *place = scalar::finish(match range.len() {
+            0..SHORT => scalar::sum_short(range),
+            SHORT..=BLOCK => sum(range),
+            _ => range.chunks(BLOCK).map(&sum).fold(0, scalar::add),
+        });
+    }
+}

@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+#![no_std]
+#![deny(missing_docs)]
+
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+mod avx2;
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+mod avx512;
+mod level;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+mod neon;
+mod prefetch;
+mod scalar;
+
+pub use level::Simd;
+pub use prefetch::{prefetch_range, prefetch_read};

@@ -1,0 +1,128 @@
+//! The NEON level (little-endian aarch64, where NEON is baseline): vectors of 16 bytes.
+
+use core::arch::aarch64::*;
+
+use crate::scalar;
+
+/// Bytes a vector.
+const VECTOR: usize = 16;
+/// Accumulators, so that one addition need not wait for the one before.
+const WIDTH: usize = 4;
+/// Bytes between two foldings of the 32-bit lanes into 64-bit ones.
+///
+/// One vector adds two words, at most 2 x 0xFFFF, to a lane, so a lane takes 32,768 vectors: 2 MiB over four
+/// accumulators. This stays far below, and costs nothing measurable.
+const FOLD: usize = 1 << 16;
+
+/// The unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
+    // A multiple of the stride, so that only the last piece has a tail.
+    const { assert!(FOLD % (VECTOR * WIDTH) == 0) };
+    let mut total = zero_64();
+    let mut tail_sum = 0;
+    for piece in bytes.chunks(FOLD) {
+        let (strides, rest) = piece.as_chunks::<{ VECTOR * WIDTH }>();
+        let mut lanes = [zero_32(); WIDTH];
+        for stride in strides {
+            for (vector, lanes) in stride.as_chunks::<VECTOR>().0.iter().zip(&mut lanes) {
+                *lanes = add_words(*lanes, load(vector));
+            }
+        }
+        let (vectors, tail) = rest.as_chunks::<VECTOR>();
+        for vector in vectors {
+            lanes[0] = add_words(lanes[0], load(vector));
+        }
+        total = fold(total, lanes);
+        tail_sum = scalar::add(tail_sum, scalar::sum_short(tail));
+    }
+    scalar::add(both(total), tail_sum)
+}
+
+/// [`sum`], copying to a `destination` of the same length.
+pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [u8]) -> u64 {
+    let mut total = zero_64();
+    let mut tail_sum = 0;
+    for (piece, place) in source.chunks(FOLD).zip(destination.chunks_mut(FOLD)) {
+        let (strides, rest) = piece.as_chunks::<{ VECTOR * WIDTH }>();
+        let (places, rest_places) = place.as_chunks_mut::<{ VECTOR * WIDTH }>();
+        let mut lanes = [zero_32(); WIDTH];
+        for (stride, place) in strides.iter().zip(places) {
+            let places = place.as_chunks_mut::<VECTOR>().0;
+            for ((vector, place), lanes) in stride.as_chunks::<VECTOR>().0.iter().zip(places).zip(&mut lanes) {
+                let vector = opaque(load(vector));
+                store(place, vector);
+                *lanes = add_words(*lanes, vector);
+            }
+        }
+        let (vectors, tail) = rest.as_chunks::<VECTOR>();
+        let (places, tail_places) = rest_places.as_chunks_mut::<VECTOR>();
+        for (vector, place) in vectors.iter().zip(places) {
+            let vector = opaque(load(vector));
+            store(place, vector);
+            lanes[0] = add_words(lanes[0], vector);
+        }
+        total = fold(total, lanes);
+        tail_sum = scalar::add(tail_sum, scalar::copy_and_sum_short(tail, tail_places));
+    }
+    scalar::add(both(total), tail_sum)
+}
+
+#[inline(always)]
+fn load(bytes: &[u8; VECTOR]) -> uint16x8_t {
+    // SAFETY: NEON is baseline here; the reference makes 16 bytes readable, and a load of bytes takes any alignment.
+    unsafe { vreinterpretq_u16_u8(vld1q_u8(bytes.as_ptr())) }
+}
+
+#[inline(always)]
+fn store(place: &mut [u8; VECTOR], vector: uint16x8_t) {
+    // SAFETY: NEON is baseline here; the reference makes 16 bytes writable, and nobody else sees them; a store of bytes
+    // takes any alignment.
+    unsafe { vst1q_u8(place.as_mut_ptr(), vreinterpretq_u8_u16(vector)) }
+}
+
+/// Hides from the compiler that what is stored is what was loaded.
+///
+/// Otherwise it takes the stores out of the loop and makes them a call of memcpy, and each byte is read twice.
+#[inline(always)]
+#[cfg_attr(miri, expect(unused_mut, reason = "inline assembly cannot be interpreted"))]
+fn opaque(mut vector: uint16x8_t) -> uint16x8_t {
+    #[cfg(not(miri))]
+    // SAFETY: no instruction at all; the register keeps its value.
+    unsafe {
+        core::arch::asm!("/* {0:v} */", inout(vreg) vector, options(pure, nomem, nostack, preserves_flags));
+    }
+    vector
+}
+
+/// Adds each pair of 16-bit words to a lane of 32 bits.
+#[inline(always)]
+fn add_words(lanes: uint32x4_t, words: uint16x8_t) -> uint32x4_t {
+    // SAFETY: NEON is baseline here; no memory is touched.
+    unsafe { vpadalq_u16(lanes, words) }
+}
+
+/// Adds the lanes to the total: each lane is below 2^32, so 2^32 of them fit.
+#[inline(always)]
+fn fold(total: uint64x2_t, lanes: [uint32x4_t; WIDTH]) -> uint64x2_t {
+    // SAFETY: NEON is baseline here; no memory is touched.
+    lanes.iter().fold(total, |total, lanes| unsafe { vpadalq_u32(total, *lanes) })
+}
+
+/// Both halves of the total: 2^24 bytes are 2^23 words of 16 bits, so this is below 2^39.
+#[inline(always)]
+fn both(total: uint64x2_t) -> u64 {
+    // SAFETY: NEON is baseline here; no memory is touched.
+    unsafe { vaddvq_u64(total) }
+}
+
+#[inline(always)]
+fn zero_32() -> uint32x4_t {
+    // SAFETY: NEON is baseline here; no memory is touched.
+    unsafe { vdupq_n_u32(0) }
+}
+
+#[inline(always)]
+fn zero_64() -> uint64x2_t {
+    // SAFETY: NEON is baseline here; no memory is touched.
+    unsafe { vdupq_n_u64(0) }
+}

@@ -1,0 +1,52 @@
+//! Hints to bring cache lines near before they are read.
+
+/// Bytes a cache line, as assumed: right for x86 and most of aarch64; with longer lines a line is hinted twice.
+const LINE: usize = 64;
+
+/// Hints that the first cache line of `place` will be read soon.
+///
+/// Never faults, reads nothing as far as the program can tell, and does nothing on processors without such a hint.
+#[inline(always)]
+pub fn prefetch_read<T: ?Sized>(place: &T) {
+    prefetch_line(core::ptr::from_ref(place).cast());
+}
+
+/// Hints that the first `length` bytes of `bytes` (all, if there are fewer) will be read soon: each of their cache lines.
+///
+/// Does nothing for a length of 0; otherwise as [`prefetch_read`].
+#[inline(always)]
+pub fn prefetch_range(bytes: &[u8], length: usize) {
+    let length = length.min(bytes.len());
+    if length == 0 {
+        return;
+    }
+    let start = bytes.as_ptr();
+    // From the start of the first line, or the last line would be missed when the range starts within one.
+    let before = start.addr() % LINE;
+    for line in 0..(before + length).div_ceil(LINE) {
+        prefetch_line(start.wrapping_sub(before).wrapping_add(line * LINE));
+    }
+}
+
+#[inline(always)]
+fn prefetch_line(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch is a hint for any address: it does not fault and changes no state that a program sees (Intel
+    // SDM volume 2, PREFETCHh). SSE, which has the instruction, is baseline.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(all(target_arch = "x86", target_feature = "sse", not(miri)))]
+    // SAFETY: as above; this build has SSE.
+    unsafe {
+        core::arch::x86::_mm_prefetch::<{ core::arch::x86::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: PRFM is a hint for any address: it does not fault synchronously (Arm ARM, "Prefetch memory"), writes no
+    // register and no memory, and leaves stack and flags alone.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", all(target_arch = "x86", target_feature = "sse"), target_arch = "aarch64"))))]
+    let _ = address;
+}

@@ -1,0 +1,168 @@
+//! The sum without SIMD instructions, and the arithmetic that all levels share.
+//!
+//! Levels add words in the host's own byte order and swap once at the end: the one's-complement sum is independent of
+//! byte order (RFC 1071, section 2 (B)). An unfolded sum is a `u64` that is congruent to the sum of those words modulo
+//! 0xFFFF, and 0 only if every byte is 0. Words of 32 and 64 bits may be added whole, because 2^16, 2^32 and 2^64 are all
+//! congruent to 1 modulo 0xFFFF (section 2 (C), parallel summation), as long as carries out of the top are not lost.
+
+/// Adds two unfolded sums, the carry out of the top coming back in at the bottom.
+#[inline]
+pub(crate) fn add(left: u64, right: u64) -> u64 {
+    let (sum, carry) = left.overflowing_add(right);
+    // A carry leaves a sum of at most 2^64 - 2, so this cannot overflow.
+    sum + u64::from(carry)
+}
+
+/// Folds an unfolded sum to 16 bits and reads it as big-endian.
+///
+/// Each step adds two halves with an end-around carry: not 0 stays not 0.
+#[inline]
+pub(crate) fn finish(sum: u64) -> u16 {
+    let (half, carry) = ((sum >> 32) as u32).overflowing_add(sum as u32);
+    let half = half + u32::from(carry);
+    let (quarter, carry) = ((half >> 16) as u16).overflowing_add(half as u16);
+    u16::from_be(quarter + u16::from(carry))
+}
+
+/// The unfolded sum of any number of bytes, by words of 64 bits: best for fewer than some hundred.
+#[inline]
+pub(crate) fn sum_short(bytes: &[u8]) -> u64 {
+    add(sum_words(bytes), last_word(bytes))
+}
+
+/// [`sum_short`] of fewer than 64 bytes, copying to a `destination` of the same length.
+///
+/// Pieces of fixed length, because the compiler makes a loop that copies a call of memcpy.
+#[inline]
+pub(crate) fn copy_and_sum_short(source: &[u8], destination: &mut [u8]) -> u64 {
+    debug_assert!(source.len() < 64 && source.len() == destination.len());
+    let mut done = 0;
+    let mut sum = copy_words::<32>(source, destination, &mut done);
+    sum = add(sum, copy_words::<16>(source, destination, &mut done));
+    sum = add(sum, copy_words::<8>(source, destination, &mut done));
+    copy_last_word(source, destination);
+    add(sum, last_word(source))
+}
+
+/// Copies and sums the `N` bytes after those `done`, if the length, as a sum of powers of two, contains `N`.
+#[inline(always)]
+fn copy_words<const N: usize>(source: &[u8], destination: &mut [u8], done: &mut usize) -> u64 {
+    if source.len() & N == 0 {
+        return 0;
+    }
+    let (source, destination) = (&source[*done..*done + N], &mut destination[*done..*done + N]);
+    destination.copy_from_slice(source);
+    *done += N;
+    sum_words(source)
+}
+
+/// The unfolded sum of the full words of 64 bits.
+#[inline(always)]
+fn sum_words(bytes: &[u8]) -> u64 {
+    let (words, _) = bytes.as_chunks::<8>();
+    words.iter().fold(0, |sum, word| add(sum, u64::from_ne_bytes(*word)))
+}
+
+/// The scalar level: the unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
+///
+/// The words are summed in two parts, whose updates need no carry, so that the compiler can hold them in vectors (SSE2 on
+/// any x86-64). With a word w = low + 2^32 high: `all` is the sum of w modulo 2^64, `high` the sum of the high halves. The
+/// 2^21 words of a block keep the sums of low and high halves below 2^53: the former is exactly all - 2^32 high modulo
+/// 2^64, and low + high is congruent to the sum wanted, 2^32 being congruent to 1.
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
+    let (mut all, mut high) = (0_u64, 0_u64);
+    for word in bytes.as_chunks::<8>().0 {
+        let word = u64::from_ne_bytes(*word);
+        all = all.wrapping_add(word);
+        high += word >> 32;
+    }
+    let low = all.wrapping_sub(high << 32);
+    add(low + high, last_word(bytes))
+}
+
+/// Bytes that the scalar level copies before it sums them: they are still in the first-level cache then.
+const PIECE: usize = 4096;
+
+/// The scalar level: [`sum`], copying to a `destination` of the same length.
+pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [u8]) -> u64 {
+    let pieces = source.chunks(PIECE).zip(destination.chunks_mut(PIECE));
+    let sums = pieces.map(|(source, destination)| {
+        destination.copy_from_slice(source);
+        sum(source)
+    });
+    sums.fold(0, add)
+}
+
+/// The bytes after the last full 8, as a word of 64 bits (or two of 32 added) filled up with zero bytes; 0 if none.
+#[inline(always)]
+fn last_word(bytes: &[u8]) -> u64 {
+    let length = bytes.len() % 8;
+    if length == 0 {
+        return 0;
+    }
+    // Read a full word that ends with the slice, and shift out what was summed before.
+    if let Some(word) = bytes.last_chunk::<8>() {
+        return keep_last(u64::from_ne_bytes(*word), 8 - length);
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        let last = u64::from(u32::from_ne_bytes(*last));
+        // The shift is 8 to 32 bits: 32 when the slice is just `first`.
+        let last = if cfg!(target_endian = "little") { last >> (8 * (8 - length)) } else { u64::from((last << (8 * (8 - length))) as u32) };
+        return u64::from(u32::from_ne_bytes(*first)) + last;
+    }
+    match *bytes {
+        [a] => u64::from(u16::from_ne_bytes([a, 0])),
+        [a, b] => u64::from(u16::from_ne_bytes([a, b])),
+        [a, b, c] => u64::from(u16::from_ne_bytes([a, b])) + u64::from(u16::from_ne_bytes([c, 0])),
+        _ => 0,
+    }
+}
+
+/// Moves the bytes of `word` towards the lower address by `count`, dropping the first ones; zeros come in behind.
+#[inline(always)]
+fn keep_last(word: u64, count: usize) -> u64 {
+    if cfg!(target_endian = "little") { word >> (8 * count) } else { word << (8 * count) }
+}
+
+/// Copies the bytes after the last full 8 between slices of equal length; with full words before them, some of those are
+/// copied again, which is cheaper than byte by byte.
+#[inline(always)]
+fn copy_last_word(source: &[u8], destination: &mut [u8]) {
+    if let (Some(word), Some(place)) = (source.last_chunk::<8>(), destination.last_chunk_mut::<8>()) {
+        *place = *word;
+    } else if let (Some(word), Some(place)) = (source.first_chunk::<4>(), destination.first_chunk_mut::<4>()) {
+        *place = *word;
+        if let (Some(word), Some(place)) = (source.last_chunk::<4>(), destination.last_chunk_mut::<4>()) {
+            *place = *word;
+        }
+    } else {
+        if let (Some(pair), Some(place)) = (source.first_chunk::<2>(), destination.first_chunk_mut::<2>()) {
+            *place = *pair;
+        }
+        if let (Some(byte), Some(place)) = (source.last(), destination.last_mut()) {
+            *place = *byte;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{add, finish};
+
+    #[test]
+    fn carries_come_around() {
+        assert_eq!(add(u64::MAX, u64::MAX), u64::MAX);
+        assert_eq!(add(u64::MAX, 1), 1);
+        assert_eq!(add(0, 0), 0);
+    }
+
+    #[test]
+    fn finish_is_the_sum_modulo_0xffff_and_keeps_zero_apart() {
+        let interesting = [0, 1, 0xfffe, 0xffff, 0x1_0000, 0xffff_ffff, 0x1_0000_0000, u64::MAX - 1, u64::MAX];
+        for sum in interesting {
+            let folded = u16::from_be(finish(sum));
+            assert_eq!(u64::from(folded) % 0xffff, sum % 0xffff, "{sum:#x}");
+            assert_eq!(folded == 0, sum == 0, "{sum:#x}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Frames as nested layers of plain data, and their bytes.
+//!
+//! Every field is public and has a sane default, every length and checksum is right unless told otherwise.
+//!
+//! ```
+//! use superpacket_traffic::frame::{ACK, Checksum, Frame, PSH};
+//!
+//! let mut frame = Frame::tcp4(1_000, 100).in_vxlan4();
+//! frame.tcp_mut().flags = ACK | PSH;
+//! frame.tcp_mut().checksum = Checksum::Wrong;
+//! assert_eq!(frame.to_bytes().len(), 14 + 20 + 8 + 8 + 14 + 20 + 20 + 100);
+//! ```
+
+mod ip;
+mod link;
+mod shortcuts;
+mod transport;
+mod tunnel;
+
+pub use ip::{Extension, Ip, Ipv4, Ipv6};
+pub use link::{Ethernet, Mpls, Pppoe, Vlan};
+pub use shortcuts::stream_bytes;
+pub use transport::{ACK, AE, CWR, ECE, FIN, PSH, RESERVED, RST, SYN, URG};
+pub use transport::{Dccp, Icmp, Sctp, Tcp, Transport, Udp, sack, timestamps};
+pub use tunnel::{Carrier, Geneve, Gre, Tunnel, Vxlan};
+
+/// A frame, from the outside in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The Ethernet header; `None` for a packet that starts at IP (then VLAN tags, PPPoE and MPLS are left out too).
+    pub link: Option<Ethernet>,
+    /// VLAN tags, outermost first.
+    pub vlans: Vec<Vlan>,
+    /// The PPPoE session header.
+    pub pppoe: Option<Pppoe>,
+    /// The MPLS label stack, top first; not together with PPPoE.
+    pub mpls: Vec<Mpls>,
+    /// The tunnel that the packet goes through.
+    pub tunnel: Option<Tunnel>,
+    /// The innermost IP header.
+    pub ip: Ip,
+    /// The transport header.
+    pub transport: Transport,
+    /// The transport's payload.
+    pub payload: Vec<u8>,
+    /// Bytes after the outermost IP packet's end: padding, a frame check sequence.
+    pub trailer: Vec<u8>,
+}
+
+impl Default for Frame {
+    /// A TCP/IPv4 packet without payload in an Ethernet frame.
+    fn default() -> Self {
+        Frame {
+            link: Some(Ethernet::default()),
+            vlans: Vec::new(),
+            pppoe: None,
+            mpls: Vec::new(),
+            tunnel: None,
+            ip: Ip::V4(Ipv4::default()),
+            transport: Transport::Tcp(Tcp::default()),
+            payload: Vec::new(),
+            trailer: Vec::new(),
+        }
+    }
+}
+
+/// How a checksum field is filled in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checksum {
+    /// As the protocol says; a UDP checksum of 0 is sent as 0xFFFF.
+    #[default]
+    Right,
+    /// Invalid: the right one with some bits turned, never 0.
+    Wrong,
+    /// 0: absent in UDP, most often invalid elsewhere.
+    Zero,
+    /// 0xFFFF where the right one is 0x0000 (valid, not canonical), else right. [`Frame::with_zero_checksum`] makes it 0.
+    Alias,
+    /// The sum of the pseudo-header, not inverted, as a sender leaves it to a device (`CHECKSUM_PARTIAL`). Outer checksums are those of the
+    /// packet once the device has filled it in.
+    Partial,
+    /// The same without the length in the sum, as captured before segmentation of frames of IP length 0.
+    PartialWithoutLength,
+    /// This value.
+    Raw(u16),
+}
+
+impl Checksum {
+    fn field(self, right: u16, partial: u16, without_length: u16) -> u16 {
+        match self {
+            Checksum::Right => right,
+            Checksum::Wrong => match right ^ 0x5a5a {
+                0 => 0x1234,
+                wrong => wrong,
+            },
+            Checksum::Zero => 0,
+            Checksum::Alias => match right {
+                0 => 0xffff,
+                right => right,
+            },
+            Checksum::Partial => partial,
+            Checksum::PartialWithoutLength => without_length,
+            Checksum::Raw(value) => value,
+        }
+    }
+}
+
+/// Where the headers of a frame lie, in bytes from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offsets {
+    /// The outer IP header, if there is a tunnel.
+    pub outer: Option<usize>,
+    /// The innermost IP header.
+    pub network: usize,
+    /// The transport header.
+    pub transport: usize,
+    /// The payload.
+    pub payload: usize,
+    /// The end of the outermost IP packet.
+    pub end: usize,
+}
+
+impl Frame {
+    /// The frame's bytes.
+    ///
+    /// # Panics
+    /// If options are longer than their header can say.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.build().0
+    }
+
+    /// Where the headers lie.
+    ///
+    /// # Panics
+    /// As [`Frame::to_bytes`].
+    pub fn offsets(&self) -> Offsets {
+        self.build().1
+    }
+
+    fn build(&self) -> (Vec<u8>, Offsets) {
+        let mut out = Vec::with_capacity(256 + self.payload.len() + self.trailer.len());
+        let outermost = self.tunnel.as_ref().map_or(&self.ip, |tunnel| &tunnel.ip);
+        let pppoe = self.write_link(&mut out, outermost);
+
+        let outer = self.tunnel.as_ref().map(|tunnel| {
+            let network = out.len();
+            tunnel.ip.write(&mut out, tunnel.carrier.number(&self.ip));
+            let carrier = out.len();
+            let ethernet = match &tunnel.carrier {
+                // VXLAN carries nothing but Ethernet frames.
+                Carrier::Vxlan(_) => Some(tunnel.link.clone().unwrap_or_default()),
+                Carrier::Geneve(_) | Carrier::Gre(_) => tunnel.link.clone(),
+                Carrier::Ip => None,
+            };
+            tunnel.carrier.write(&mut out, if ethernet.is_some() { 0x6558 } else { self.ip.ethertype() });
+            if let Some(ethernet) = ethernet {
+                link::write_ethernet(&mut out, &ethernet, &tunnel.vlans, self.ip.ethertype());
+            }
+            (network, carrier)
+        });
+
+        let network = out.len();
+        self.ip.write(&mut out, self.transport.number(&self.ip));
+        let transport = out.len();
+        self.transport.write(&mut out);
+        let payload = out.len();
+        out.extend(&self.payload);
+
+        // From the inside out: each sum covers what is inside it.
+        let deferred = self.transport.finish(&mut out, transport, payload, &self.ip);
+        self.ip.finish(&mut out, network);
+        if let (Some(tunnel), Some((network, carrier))) = (&self.tunnel, outer) {
+            tunnel.carrier.finish(&mut out, carrier, &tunnel.ip);
+            tunnel.ip.finish(&mut out, network);
+        }
+        if let Some(deferred) = deferred {
+            deferred.write(&mut out);
+        }
+        if let (Some(start), Some(header)) = (pppoe, &self.pppoe) {
+            let length = header.length.unwrap_or((out.len() - start - 6) as u16);
+            out[start + 4..start + 6].copy_from_slice(&length.to_be_bytes());
+        }
+        let end = out.len();
+        out.extend(&self.trailer);
+        (out, Offsets { outer: outer.map(|(network, _)| network), network, transport, payload, end })
+    }
+
+    /// Appends what lies before the outermost IP header; returns where the PPPoE header is.
+    fn write_link(&self, out: &mut Vec<u8>, outermost: &Ip) -> Option<usize> {
+        let ethernet = self.link.as_ref()?;
+        let ethertype = match (&self.pppoe, self.mpls.is_empty()) {
+            (Some(_), _) => 0x8864,
+            (None, false) => 0x8847,
+            (None, true) => outermost.ethertype(),
+        };
+        link::write_ethernet(out, ethernet, &self.vlans, ethertype);
+        if let Some(pppoe) = &self.pppoe {
+            let start = out.len();
+            out.extend([pppoe.version_type, pppoe.code]);
+            out.extend(pppoe.session.to_be_bytes());
+            out.extend([0, 0]);
+            out.extend(if matches!(outermost, Ip::V4(_)) { [0x00, 0x21] } else { [0x00, 0x57] });
+            return Some(start);
+        }
+        link::write_mpls(out, &self.mpls);
+        None
+    }
+}

@@ -1,0 +1,383 @@
+//! Short ways to the frames that most tests start from.
+
+use super::*;
+use crate::checksum;
+
+/// `length` bytes of an endless stream from byte `position` on: a function of the position alone (modulo 2^32), so that bytes that are lost,
+/// doubled or moved show.
+pub fn stream_bytes(position: u32, length: usize) -> Vec<u8> {
+    (0..length as u32).map(|index| (position.wrapping_add(index).wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
+}
+
+impl Frame {
+    /// A TCP/IPv4 segment of `payload` bytes in an Ethernet frame: TTL 64, DF, ID 0, ACK, window 501, no options.
+    pub fn tcp4(sequence: u32, payload: usize) -> Self {
+        Frame {
+            transport: Transport::Tcp(Tcp { sequence, ..Tcp::default() }),
+            payload: stream_bytes(sequence, payload),
+            ..Frame::default()
+        }
+    }
+
+    /// The same over IPv6.
+    pub fn tcp6(sequence: u32, payload: usize) -> Self {
+        Frame { ip: Ip::V6(Ipv6::default()), ..Frame::tcp4(sequence, payload) }
+    }
+
+    /// A UDP/IPv4 datagram of `payload` bytes.
+    pub fn udp4(payload: usize) -> Self {
+        Frame { transport: Transport::Udp(Udp::default()), payload: stream_bytes(0, payload), ..Frame::default() }
+    }
+
+    /// The same over IPv6.
+    pub fn udp6(payload: usize) -> Self {
+        Frame { ip: Ip::V6(Ipv6::default()), ..Frame::udp4(payload) }
+    }
+
+    /// A DCCP-Data packet over IPv4 with a 48-bit sequence number.
+    pub fn dccp4(sequence: u64, payload: usize) -> Self {
+        Frame {
+            transport: Transport::Dccp(Dccp { sequence, ..Dccp::default() }),
+            payload: stream_bytes(sequence as u32, payload),
+            ..Frame::default()
+        }
+    }
+
+    /// The same over IPv6.
+    pub fn dccp6(sequence: u64, payload: usize) -> Self {
+        Frame { ip: Ip::V6(Ipv6::default()), ..Frame::dccp4(sequence, payload) }
+    }
+
+    /// The same frame after `edit`.
+    #[must_use]
+    pub fn with(mut self, edit: impl FnOnce(&mut Frame)) -> Self {
+        edit(&mut self);
+        self
+    }
+
+    /// With IPv4 ID `id` (innermost header).
+    ///
+    /// # Panics
+    /// If the header is IPv6.
+    #[must_use]
+    pub fn with_id(self, id: u16) -> Self {
+        self.with(|frame| frame.ipv4_mut().id = id)
+    }
+
+    /// With these TCP flags ([`ACK`] is not added).
+    ///
+    /// # Panics
+    /// If the transport is not TCP.
+    #[must_use]
+    pub fn with_flags(self, flags: u16) -> Self {
+        self.with(|frame| frame.tcp_mut().flags = flags)
+    }
+
+    /// With TCP timestamps as the only option.
+    ///
+    /// # Panics
+    /// If the transport is not TCP.
+    #[must_use]
+    pub fn with_timestamps(self, value: u32, echo_reply: u32) -> Self {
+        self.with(|frame| frame.tcp_mut().options = timestamps(value, echo_reply))
+    }
+
+    /// With an 802.1Q tag inside those that are there.
+    #[must_use]
+    pub fn tagged(self, vid: u16) -> Self {
+        self.with(|frame| frame.vlans.push(Vlan { vid, ..Vlan::default() }))
+    }
+
+    /// Without a link header: starts at IP.
+    #[must_use]
+    pub fn at_ip(self) -> Self {
+        self.with(|frame| frame.link = None)
+    }
+
+    /// With zeros after the packet up to `length` bytes, if it is shorter.
+    #[must_use]
+    pub fn padded_to(self, length: usize) -> Self {
+        let end = self.offsets().end;
+        self.with(|frame| frame.trailer = vec![0; length.saturating_sub(end)])
+    }
+
+    /// Through a VXLAN tunnel over IPv4, outer UDP checksum 0.
+    #[must_use]
+    pub fn in_vxlan4(self) -> Self {
+        self.through(outer4(), Carrier::Vxlan(Vxlan::default()), true)
+    }
+
+    /// Through a VXLAN tunnel over IPv6, outer UDP checksum right.
+    #[must_use]
+    pub fn in_vxlan6(self) -> Self {
+        let mut vxlan = Vxlan::default();
+        vxlan.udp.checksum = Checksum::Right;
+        self.through(outer6(), Carrier::Vxlan(vxlan), true)
+    }
+
+    /// Through a Geneve tunnel over IPv4 with an inner Ethernet header and one option.
+    #[must_use]
+    pub fn in_geneve(self) -> Self {
+        let geneve = Geneve { options: vec![0x01, 0x02, 0x03, 0x01, 0xaa, 0xbb, 0xcc, 0xdd], ..Geneve::default() };
+        self.through(outer4(), Carrier::Geneve(geneve), true)
+    }
+
+    /// Through a GRE tunnel over IPv4 with a key, without an inner Ethernet header.
+    #[must_use]
+    pub fn in_gre(self) -> Self {
+        self.through(outer4(), Carrier::Gre(Gre { key: Some(7), ..Gre::default() }), false)
+    }
+
+    /// Directly in IPv4: IPIP or SIT.
+    #[must_use]
+    pub fn in_ip4(self) -> Self {
+        self.through(outer4(), Carrier::Ip, false)
+    }
+
+    /// Directly in IPv6: 4in6 or 6in6.
+    #[must_use]
+    pub fn in_ip6(self) -> Self {
+        self.through(outer6(), Carrier::Ip, false)
+    }
+
+    /// Through any tunnel.
+    #[must_use]
+    pub fn through(self, ip: Ip, carrier: Carrier, inner_ethernet: bool) -> Self {
+        let link = inner_ethernet.then_some(Ethernet { destination: [2, 0, 0, 0, 1, 2], source: [2, 0, 0, 0, 1, 1], ethertype: None });
+        self.with(|frame| frame.tunnel = Some(Tunnel { ip, carrier, link, vlans: Vec::new() }))
+    }
+
+    /// The TCP header.
+    ///
+    /// # Panics
+    /// If the transport is not TCP.
+    pub fn tcp_mut(&mut self) -> &mut Tcp {
+        match &mut self.transport {
+            Transport::Tcp(tcp) => tcp,
+            other => panic!("not TCP: {other:?}"),
+        }
+    }
+
+    /// The UDP header.
+    ///
+    /// # Panics
+    /// If the transport is not UDP.
+    pub fn udp_mut(&mut self) -> &mut Udp {
+        match &mut self.transport {
+            Transport::Udp(udp) => udp,
+            other => panic!("not UDP: {other:?}"),
+        }
+    }
+
+    /// The DCCP header.
+    ///
+    /// # Panics
+    /// If the transport is not DCCP.
+    pub fn dccp_mut(&mut self) -> &mut Dccp {
+        match &mut self.transport {
+            Transport::Dccp(dccp) => dccp,
+            other => panic!("not DCCP: {other:?}"),
+        }
+    }
+
+    /// The innermost IPv4 header.
+    ///
+    /// # Panics
+    /// If it is IPv6.
+    pub fn ipv4_mut(&mut self) -> &mut Ipv4 {
+        match &mut self.ip {
+            Ip::V4(ip) => ip,
+            Ip::V6(_) => panic!("not IPv4"),
+        }
+    }
+
+    /// The innermost IPv6 header.
+    ///
+    /// # Panics
+    /// If it is IPv4.
+    pub fn ipv6_mut(&mut self) -> &mut Ipv6 {
+        match &mut self.ip {
+            Ip::V6(ip) => ip,
+            Ip::V4(_) => panic!("not IPv6"),
+        }
+    }
+
+    /// The tunnel.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn tunnel_mut(&mut self) -> &mut Tunnel {
+        self.tunnel.as_mut().expect("a tunnelled frame")
+    }
+
+    /// The outer IPv4 header.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn outer_ipv4_mut(&mut self) -> &mut Ipv4 {
+        match &mut self.tunnel_mut().ip {
+            Ip::V4(ip) => ip,
+            Ip::V6(_) => panic!("the outer header is not IPv4"),
+        }
+    }
+
+    /// The outer IPv6 header.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn outer_ipv6_mut(&mut self) -> &mut Ipv6 {
+        match &mut self.tunnel_mut().ip {
+            Ip::V6(ip) => ip,
+            Ip::V4(_) => panic!("the outer header is not IPv6"),
+        }
+    }
+
+    /// The outer UDP header, of VXLAN or Geneve.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn outer_udp_mut(&mut self) -> &mut Udp {
+        match &mut self.tunnel_mut().carrier {
+            Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) => udp,
+            other => panic!("no outer UDP header: {other:?}"),
+        }
+    }
+
+    /// The transport checksum's mode, if the transport has one.
+    pub fn checksum_mut(&mut self) -> Option<&mut Checksum> {
+        match &mut self.transport {
+            Transport::Tcp(tcp) => Some(&mut tcp.checksum),
+            Transport::Udp(udp) => Some(&mut udp.checksum),
+            Transport::Dccp(dccp) => Some(&mut dccp.checksum),
+            Transport::Sctp(sctp) => Some(&mut sctp.checksum),
+            Transport::Icmp(icmp) => Some(&mut icmp.checksum),
+            Transport::Raw(_) => None,
+        }
+    }
+
+    /// The frame that follows in its flow: the TCP sequence advanced by the payload (and SYN, FIN), the DCCP sequence and every IPv4 ID by one,
+    /// a payload of the same length from the stream.
+    #[must_use]
+    pub fn following(&self) -> Self {
+        let mut frame = self.clone();
+        for ip in [Some(&mut frame.ip), frame.tunnel.as_mut().map(|tunnel| &mut tunnel.ip)].into_iter().flatten() {
+            if let Ip::V4(ip) = ip {
+                ip.id = ip.id.wrapping_add(1);
+            }
+        }
+        let length = frame.payload.len();
+        match &mut frame.transport {
+            Transport::Tcp(tcp) => {
+                tcp.sequence =
+                    tcp.sequence.wrapping_add(length as u32).wrapping_add(u32::from((tcp.flags & (SYN | FIN)).count_ones() as u16));
+                frame.payload = stream_bytes(tcp.sequence, length);
+            }
+            Transport::Dccp(dccp) => {
+                dccp.sequence = dccp.sequence.wrapping_add(1) & 0xffff_ffff_ffff;
+                frame.payload = stream_bytes(dccp.sequence as u32, length);
+            }
+            _ => {}
+        }
+        frame
+    }
+
+    /// This frame and those that follow it, `count` in all.
+    pub fn run(&self, count: usize) -> Vec<Frame> {
+        core::iter::successors(Some(self.clone()), |frame| Some(frame.following())).take(count).collect()
+    }
+
+    /// The same headers in the other direction: MAC and IP addresses swapped, outer and inner, and the ports of the transport; the outer UDP
+    /// ports of a tunnel stay, as the destination is the tunnel's.
+    #[must_use]
+    pub fn reversed(&self) -> Self {
+        let mut frame = self.clone();
+        let swap_link = |ethernet: &mut Ethernet| core::mem::swap(&mut ethernet.source, &mut ethernet.destination);
+        let swap_ip = |ip: &mut Ip| match ip {
+            Ip::V4(ip) => core::mem::swap(&mut ip.source, &mut ip.destination),
+            Ip::V6(ip) => core::mem::swap(&mut ip.source, &mut ip.destination),
+        };
+        frame.link.as_mut().map(swap_link);
+        swap_ip(&mut frame.ip);
+        if let Some(tunnel) = &mut frame.tunnel {
+            tunnel.link.as_mut().map(swap_link);
+            swap_ip(&mut tunnel.ip);
+        }
+        match &mut frame.transport {
+            Transport::Tcp(tcp) => core::mem::swap(&mut tcp.source_port, &mut tcp.destination_port),
+            Transport::Udp(udp) => core::mem::swap(&mut udp.source_port, &mut udp.destination_port),
+            Transport::Dccp(dccp) => core::mem::swap(&mut dccp.source_port, &mut dccp.destination_port),
+            Transport::Sctp(sctp) => core::mem::swap(&mut sctp.source_port, &mut sctp.destination_port),
+            Transport::Icmp(_) | Transport::Raw(_) => {}
+        }
+        frame
+    }
+
+    /// With the first two payload bytes such that the right transport checksum is 0x0000 (0xFFFF in UDP), where it has two values.
+    ///
+    /// # Panics
+    /// If the payload is shorter than two bytes or lies at an odd offset, or the transport has no 16-bit checksum.
+    #[must_use]
+    pub fn with_zero_checksum(mut self) -> Self {
+        assert!(self.payload.len() >= 2, "no payload to tune");
+        let wanted = self.checksum_mut().map(|mode| core::mem::replace(mode, Checksum::Zero)).expect("a checksum");
+        self.payload[..2].copy_from_slice(&[0, 0]);
+        let (bytes, offsets) = self.build();
+        let number = self.transport.number(&self.ip);
+        let length = offsets.end - offsets.transport;
+        let sum = checksum::add(self.ip.pseudo(number, length as u32), checksum::sum(&bytes[offsets.transport..offsets.end]));
+        // The words must add up to 0xFFFF with the field zero.
+        self.payload[..2].copy_from_slice(&(!sum).to_be_bytes());
+        *self.checksum_mut().expect("a checksum") = wanted;
+        self
+    }
+
+    /// With the IPv4 ID such that the right header checksum is 0x0000 (innermost header).
+    ///
+    /// # Panics
+    /// If the header is IPv6.
+    #[must_use]
+    pub fn with_zero_header_checksum(mut self) -> Self {
+        let wanted = core::mem::replace(&mut self.ipv4_mut().checksum, Checksum::Zero);
+        self.ipv4_mut().id = 0;
+        let (bytes, offsets) = self.build();
+        let sum = checksum::sum(&bytes[offsets.network..offsets.network + 20 + self.ipv4_mut().options.len().next_multiple_of(4)]);
+        self.ipv4_mut().id = !sum;
+        self.ipv4_mut().checksum = wanted;
+        self
+    }
+
+    /// The innermost IP packet cut into fragments of at most `size` bytes of contents each (rounded down to a multiple of 8); IPv6 fragments get
+    /// the identification `id`, IPv4 ones keep theirs, without DF.
+    ///
+    /// # Panics
+    /// If `size` is below 8.
+    pub fn fragments(&self, size: usize, id: u32) -> Vec<Frame> {
+        let size = size / 8 * 8;
+        assert!(size > 0, "fragments of less than 8 bytes");
+        let (bytes, offsets) = self.build();
+        let contents = &bytes[offsets.transport..offsets.end];
+        let number = self.transport.number(&self.ip);
+        let count = contents.len().div_ceil(size);
+        let mut fragments = Vec::with_capacity(count);
+        for (index, piece) in contents.chunks(size).enumerate() {
+            let mut fragment = Frame { transport: Transport::Raw(number), payload: piece.to_vec(), ..self.clone() };
+            let (offset, more) = ((index * size / 8) as u16, index + 1 < count);
+            match &mut fragment.ip {
+                Ip::V4(ip) => (ip.dont_fragment, ip.fragment_offset, ip.more_fragments) = (false, offset, more),
+                Ip::V6(ip) => ip.extensions.push(Extension::Fragment { offset, more, id }),
+            }
+            fragments.push(fragment);
+        }
+        fragments
+    }
+}
+
+fn outer4() -> Ip {
+    Ip::V4(Ipv4 { source: [192, 0, 2, 1], destination: [192, 0, 2, 2], ..Ipv4::default() })
+}
+
+fn outer6() -> Ip {
+    let mut ip = Ipv6::default();
+    (ip.source[1], ip.destination[1]) = (1, 1);
+    Ip::V6(ip)
+}

@@ -1,0 +1,160 @@
+//! What carries an inner packet: VXLAN, Geneve, GRE, IP in IP.
+
+use super::{Checksum, Ethernet, Ip, Udp, Vlan};
+use crate::checksum;
+
+/// A tunnel: the outer IP header and what lies between it and the inner packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// The outer IP header.
+    pub ip: Ip,
+    /// What follows it.
+    pub carrier: Carrier,
+    /// The inner Ethernet header; `None` where the inner packet starts at IP. VXLAN has one always.
+    pub link: Option<Ethernet>,
+    /// The inner VLAN tags, if there is an inner Ethernet header.
+    pub vlans: Vec<Vlan>,
+}
+
+/// What follows the outer IP header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// VXLAN over UDP (RFC 7348).
+    Vxlan(Vxlan),
+    /// Geneve over UDP (RFC 8926).
+    Geneve(Geneve),
+    /// GRE (RFC 2784 and 2890).
+    Gre(Gre),
+    /// Nothing: IPIP, SIT (6in4), 4in6, 6in6, by the two IP headers.
+    Ip,
+}
+
+/// A VXLAN header and its UDP header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vxlan {
+    /// The outer UDP header.
+    pub udp: Udp,
+    /// The flags byte: 0x08 (I) for a valid VNI.
+    pub flags: u8,
+    /// The 24 reserved bits after the flags.
+    pub reserved: u32,
+    /// VXLAN network identifier, 24 bits.
+    pub vni: u32,
+    /// The reserved byte at the end.
+    pub last_reserved: u8,
+}
+
+impl Default for Vxlan {
+    fn default() -> Self {
+        let udp = Udp { source_port: 50_000, destination_port: 4789, length: None, checksum: Checksum::Zero };
+        Vxlan { udp, flags: 0x08, reserved: 0, vni: 1, last_reserved: 0 }
+    }
+}
+
+/// A Geneve header and its UDP header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geneve {
+    /// The outer UDP header.
+    pub udp: Udp,
+    /// Version, 2 bits.
+    pub version: u8,
+    /// Length of the options in words of 4 bytes, 6 bits; right if `None`.
+    pub option_words: Option<u8>,
+    /// The second byte: O (0x80, control), C (0x40, critical options), 6 reserved bits.
+    pub flags: u8,
+    /// Protocol type; found from what follows if `None`.
+    pub protocol: Option<u16>,
+    /// Virtual network identifier, 24 bits.
+    pub vni: u32,
+    /// The reserved byte at the end.
+    pub last_reserved: u8,
+    /// Options as raw bytes, padded with zeros to a multiple of 4 and at most 252.
+    pub options: Vec<u8>,
+}
+
+impl Default for Geneve {
+    fn default() -> Self {
+        let udp = Udp { source_port: 50_000, destination_port: 6081, length: None, checksum: Checksum::Zero };
+        Geneve { udp, version: 0, option_words: None, flags: 0, protocol: None, vni: 1, last_reserved: 0, options: Vec::new() }
+    }
+}
+
+/// A GRE header.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gre {
+    /// How the checksum is filled in, if there is one (C); the partial modes mean right.
+    pub checksum: Option<Checksum>,
+    /// The 16 bits after the checksum, if there is one.
+    pub reserved1: u16,
+    /// Key (K).
+    pub key: Option<u32>,
+    /// Sequence number (S).
+    pub sequence: Option<u32>,
+    /// Further bits of the first word, the version among them: ORed in.
+    pub flags: u16,
+    /// Protocol type; found from what follows if `None`.
+    pub protocol: Option<u16>,
+}
+
+impl Carrier {
+    /// The IP protocol number for `inner`.
+    pub(super) fn number(&self, inner: &Ip) -> u8 {
+        match self {
+            Carrier::Vxlan(_) | Carrier::Geneve(_) => 17,
+            Carrier::Gre(_) => 47,
+            Carrier::Ip => inner.number(),
+        }
+    }
+
+    /// Appends the header for an inner packet of `ethertype` (0x6558 for Ethernet).
+    pub(super) fn write(&self, out: &mut Vec<u8>, ethertype: u16) {
+        match self {
+            Carrier::Vxlan(vxlan) => {
+                vxlan.udp.write(out);
+                out.extend((u32::from(vxlan.flags) << 24 | vxlan.reserved & 0xff_ffff).to_be_bytes());
+                out.extend((vxlan.vni << 8 | u32::from(vxlan.last_reserved)).to_be_bytes());
+            }
+            Carrier::Geneve(geneve) => {
+                let words = geneve.options.len().div_ceil(4);
+                assert!(words < 64, "Geneve options of {} bytes", geneve.options.len());
+                geneve.udp.write(out);
+                out.extend([geneve.version << 6 | geneve.option_words.unwrap_or(words as u8) & 0x3f, geneve.flags]);
+                out.extend(geneve.protocol.unwrap_or(ethertype).to_be_bytes());
+                out.extend((geneve.vni << 8 | u32::from(geneve.last_reserved)).to_be_bytes());
+                out.extend(&geneve.options);
+                out.resize(out.len() + words * 4 - geneve.options.len(), 0);
+            }
+            Carrier::Gre(gre) => {
+                let present =
+                    u16::from(gre.checksum.is_some()) << 15 | u16::from(gre.key.is_some()) << 13 | u16::from(gre.sequence.is_some()) << 12;
+                out.extend((present | gre.flags).to_be_bytes());
+                out.extend(gre.protocol.unwrap_or(ethertype).to_be_bytes());
+                if gre.checksum.is_some() {
+                    out.extend([0, 0]);
+                    out.extend(gre.reserved1.to_be_bytes());
+                }
+                for word in [gre.key, gre.sequence].into_iter().flatten() {
+                    out.extend(word.to_be_bytes());
+                }
+            }
+            Carrier::Ip => {}
+        }
+    }
+
+    /// Fills in length and checksum of the header at `start`, whose packet ends at the end of `out`.
+    pub(super) fn finish(&self, out: &mut [u8], start: usize, ip: &Ip) {
+        match self {
+            Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) => {
+                if let Some(deferred) = udp.finish(out, start, ip) {
+                    deferred.write(out);
+                }
+            }
+            Carrier::Gre(Gre { checksum: Some(mode), .. }) => {
+                let right = !checksum::sum(&out[start..]);
+                let field = mode.field(right, right, right);
+                out[start + 4..start + 6].copy_from_slice(&field.to_be_bytes());
+            }
+            Carrier::Gre(_) | Carrier::Ip => {}
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A flow: its headers in both directions and where its numbers stand.
+
+use super::vary;
+use super::{Cell, Config, Knowledge, Protocol, Tunnel};
+use crate::frame::{self, *};
+use crate::random::Random;
+
+/// How an IPv4 ID goes from packet to packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IdStep {
+    Increment,
+    Fixed,
+    Random,
+}
+
+/// One direction of a flow.
+pub(super) struct Direction {
+    /// The headers of its packets.
+    pub(super) template: Frame,
+    /// The next byte of the stream (TCP), the next sequence number (DCCP), the next byte of the payload pattern (UDP).
+    pub(super) next: u64,
+    /// The newest number of the other direction that it has acknowledged.
+    pub(super) acknowledged: u64,
+    id: u16,
+    outer_id: u16,
+}
+
+/// A flow between a client (direction 0) and a server (direction 1).
+pub(super) struct Flow {
+    pub(super) number: u32,
+    pub(super) cell: Cell,
+    pub(super) directions: [Direction; 2],
+    pub(super) stripped_vlan: Option<(u16, u16)>,
+    pub(super) knowledge: Knowledge,
+    /// Bytes of payload in a full packet.
+    pub(super) mss: usize,
+    /// TCP timestamps: the clock, or none.
+    pub(super) clock: Option<u32>,
+    /// Frames shorter than 60 bytes come padded.
+    pub(super) padded: bool,
+    /// Flags on all data segments.
+    pub(super) flags: u16,
+    /// Bursts left.
+    pub(super) left: usize,
+    pub(super) opened: bool,
+    id_step: IdStep,
+    outer_id_step: IdStep,
+}
+
+impl Flow {
+    pub(super) fn new(number: u32, config: &Config, random: &mut Random) -> Self {
+        let cell = config.cells[number as usize % config.cells.len()];
+        let mss = random.pick(&[1448, 1448, 1448, 1460, 1200, 536, 100, 33, 8948]);
+        let mut template = template(number, cell, random);
+        let mut stripped_vlan = None;
+        if random.chance(config.encapsulated) {
+            stripped_vlan = encapsulate(&mut template, random);
+        }
+        let knowledge = if random.chance(config.offloaded) {
+            random.pick(&[Knowledge::Verified, Knowledge::Verified, Knowledge::Complete, Knowledge::Complete, Knowledge::Partial])
+        } else {
+            Knowledge::Unknown
+        };
+        let mut flags = 0;
+        if random.chance(config.flavoured) {
+            match random.below(6) {
+                0 => flags = random.pick(&[CWR, ECE, AE, AE | CWR | ECE]),
+                _ => vary::flavour(&mut template, random),
+            }
+        }
+        if knowledge == Knowledge::Partial
+            && let Some(mode) = template.checksum_mut()
+        {
+            *mode = Checksum::Partial;
+        }
+        let mut reply = template.reversed();
+        if let Some(frame::Tunnel { carrier: Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }), .. }) =
+            &mut reply.tunnel
+        {
+            // The port is a hash of the inner flow, made by the other end.
+            udp.source_port = 49_152 + random.below(16_384) as u16;
+        }
+        let [to_server, to_client] = [template, reply].map(|template| {
+            let next = match (random.chance(0.3), cell.protocol) {
+                (true, Protocol::Tcp4 | Protocol::Tcp6) => u64::from(u32::MAX) - random.below(60_000),
+                (true, Protocol::Dccp4 | Protocol::Dccp6) => random.pick(&[0xff_ffff, 0xffff_ffff_ffff]) - random.below(60),
+                _ => random.below(1 << 32),
+            };
+            let id = |random: &mut Random| if random.chance(0.3) { 0xffff - random.below(40) as u16 } else { random.bits() as u16 };
+            Direction { template, next, acknowledged: 0, id: id(random), outer_id: id(random) }
+        });
+        let mut flow = Flow {
+            number,
+            cell,
+            directions: [to_server, to_client],
+            stripped_vlan,
+            knowledge,
+            mss,
+            clock: random.chance(0.6).then(|| random.bits() as u32),
+            padded: random.chance(0.6),
+            flags,
+            left: config.lifetime,
+            opened: random.chance(0.5),
+            id_step: id_step(random),
+            outer_id_step: id_step(random),
+        };
+        for direction in 0..2 {
+            flow.directions[direction].acknowledged = flow.directions[1 - direction].next;
+        }
+        flow
+    }
+
+    /// The next packet from `direction` with `length` bytes of payload: numbers and IDs advance.
+    pub(super) fn packet(&mut self, direction: usize, length: usize, random: &mut Random) -> Frame {
+        let (id_step, outer_id_step, clock) = (self.id_step, self.outer_id_step, self.clock);
+        let flow = &mut self.directions[direction];
+        let mut packet = flow.template.clone();
+        if let Ip::V4(ip) = &mut packet.ip {
+            ip.id = advance(&mut flow.id, id_step, random);
+        }
+        if let Some(frame::Tunnel { ip: Ip::V4(ip), .. }) = &mut packet.tunnel {
+            ip.id = advance(&mut flow.outer_id, outer_id_step, random);
+        }
+        packet.payload = stream_bytes(flow.next as u32, length);
+        match &mut packet.transport {
+            Transport::Tcp(tcp) => {
+                tcp.sequence = flow.next as u32;
+                tcp.acknowledgement = flow.acknowledged as u32;
+                if let Some(clock) = clock {
+                    let mut options = timestamps(clock, clock ^ 0x5555);
+                    options.append(&mut tcp.options);
+                    tcp.options = options;
+                }
+                flow.next = flow.next.wrapping_add(length as u64);
+            }
+            Transport::Dccp(dccp) => {
+                dccp.sequence = flow.next;
+                // Coverage beyond the data is an error (RFC 4340, section 9.2).
+                dccp.coverage = dccp.coverage.min((1 + length / 4).min(15) as u8);
+                if dccp.acknowledgement.is_some() {
+                    dccp.acknowledgement = Some(flow.acknowledged);
+                }
+                flow.next = flow.next.wrapping_add(1);
+            }
+            _ => flow.next = flow.next.wrapping_add(length as u64),
+        }
+        packet
+    }
+
+    /// `direction` has now seen all that the other has sent.
+    pub(super) fn catch_up(&mut self, direction: usize) {
+        self.directions[direction].acknowledged = self.directions[1 - direction].next;
+    }
+}
+
+fn id_step(random: &mut Random) -> IdStep {
+    [IdStep::Increment, IdStep::Fixed, IdStep::Random][random.weighted(&[72, 25, 3])]
+}
+
+fn advance(id: &mut u16, step: IdStep, random: &mut Random) -> u16 {
+    let now = *id;
+    *id = match step {
+        IdStep::Increment => now.wrapping_add(1),
+        IdStep::Fixed => now,
+        IdStep::Random => random.bits() as u16,
+    };
+    now
+}
+
+/// The headers of a flow's packets from the client.
+fn template(number: u32, cell: Cell, random: &mut Random) -> Frame {
+    // Four flows share a pair of hosts, so that they differ by ports alone.
+    let host = number / 4;
+    let [_, high, middle, low] = host.to_be_bytes();
+    let mut frame = match cell.protocol {
+        Protocol::Tcp4 | Protocol::Tcp6 => Frame::tcp4(0, 0),
+        Protocol::Udp4 | Protocol::Udp6 => Frame::udp4(0),
+        Protocol::Dccp4 | Protocol::Dccp6 => Frame::dccp4(0, 0),
+    };
+    frame.ip = if cell.protocol.is_v6() {
+        let mut ip = Ipv6 { flow_label: random.below(1 << 20) as u32, hop_limit: random.pick(&[64, 255, 8]), ..Ipv6::default() };
+        (ip.source[8..12]).copy_from_slice(&[1, high, middle, low]);
+        (ip.destination[8..12]).copy_from_slice(&[2, high, middle, low]);
+        Ip::V6(ip)
+    } else {
+        let ttl = random.pick(&[64, 128, 8]);
+        Ip::V4(Ipv4 { source: [10, high, middle, low], destination: [11, high, middle, low], ttl, ..Ipv4::default() })
+    };
+    let port = 1_024 + (number % 60_000) as u16;
+    match &mut frame.transport {
+        Transport::Tcp(tcp) => {
+            tcp.source_port = port;
+            tcp.window = random.bits() as u16;
+        }
+        Transport::Udp(udp) => udp.source_port = port,
+        Transport::Dccp(dccp) => {
+            dccp.source_port = port;
+            dccp.extended = random.chance(0.6);
+            dccp.ccval = random.below(16) as u8;
+            if random.chance(0.4) {
+                (dccp.kind, dccp.acknowledgement) = (Dccp::DATA_ACK, Some(0));
+            }
+        }
+        _ => {}
+    }
+    if let Some(ethernet) = &mut frame.link {
+        ethernet.source[3..].copy_from_slice(&[high, middle, low]);
+    }
+    let ethernet = random.chance(0.5);
+    let v6 = random.chance(0.4);
+    let mut frame = match cell.tunnel {
+        Tunnel::None => frame,
+        Tunnel::Vxlan4 => frame.in_vxlan4(),
+        Tunnel::Vxlan6 => frame.in_vxlan6(),
+        Tunnel::Geneve => {
+            let mut frame = frame.in_geneve();
+            if !ethernet {
+                frame.tunnel_mut().link = None;
+            }
+            if v6 { over_v6(frame) } else { frame }
+        }
+        Tunnel::Gre => {
+            let key = random.chance(0.5).then(|| random.bits() as u32);
+            let checksum = random.chance(0.3).then_some(Checksum::Right);
+            let ip = frame.clone().in_gre().tunnel_mut().ip.clone();
+            let frame = frame.through(ip, Carrier::Gre(Gre { key, checksum, ..Gre::default() }), ethernet);
+            if v6 { over_v6(frame) } else { frame }
+        }
+        Tunnel::Ipip | Tunnel::Sit => frame.in_ip4(),
+        Tunnel::FourInSix | Tunnel::SixInSix => frame.in_ip6(),
+    };
+    if let Some(tunnel) = &mut frame.tunnel {
+        let checksum = random.pick(&[Checksum::Zero, Checksum::Right]);
+        match &mut tunnel.carrier {
+            Carrier::Vxlan(Vxlan { udp, vni, .. }) | Carrier::Geneve(Geneve { udp, vni, .. }) => {
+                udp.checksum = checksum;
+                udp.source_port = 49_152 + (number % 16_384) as u16;
+                *vni = random.below(1 << 24) as u32;
+            }
+            Carrier::Gre(_) | Carrier::Ip => {}
+        }
+        if tunnel.link.is_some() && random.chance(0.2) {
+            tunnel.vlans.push(Vlan { vid: random.below(4_095) as u16, ..Vlan::default() });
+        }
+    }
+    frame
+}
+
+fn over_v6(frame: Frame) -> Frame {
+    let ip = Frame::default().in_ip6().tunnel_mut().ip.clone();
+    frame.with(|frame| frame.tunnel_mut().ip = ip)
+}
+
+/// Puts VLAN tags, PPPoE or MPLS on a flow, or takes its link header away; returns the stripped tag.
+fn encapsulate(frame: &mut Frame, random: &mut Random) -> Option<(u16, u16)> {
+    let tag = Vlan { pcp: random.below(8) as u8, dei: random.chance(0.1), vid: random.below(4_095) as u16, ..Vlan::default() };
+    let service = Vlan { tpid: 0x88a8, vid: random.below(4_095) as u16, ..Vlan::default() };
+    match random.below(8) {
+        0 | 1 => frame.vlans = vec![tag],
+        2 => frame.vlans = vec![service, tag],
+        3 => return Some((tag.tpid, tag.tci())),
+        4 => {
+            frame.vlans = vec![tag];
+            return Some((service.tpid, service.tci()));
+        }
+        5 => frame.pppoe = Some(Pppoe { session: random.bits() as u16, ..Pppoe::default() }),
+        6 => {
+            let labels = random.between(1, 3);
+            frame.mpls = (0..labels).map(|_| Mpls { label: 16 + random.below(1_000) as u32, ..Mpls::default() }).collect();
+        }
+        _ => frame.link = None,
+    }
+    None
+}

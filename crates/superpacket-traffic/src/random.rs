@@ -1,0 +1,106 @@
+//! A seeded source of numbers, the same on every platform and in every release of the algorithm's crate.
+
+use rand_core::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+/// A deterministic random source (xoshiro256++).
+#[derive(Clone, Debug)]
+pub struct Random(Xoshiro256PlusPlus);
+
+impl Random {
+    /// The source that belongs to `seed`.
+    pub fn new(seed: u64) -> Self {
+        Random(Xoshiro256PlusPlus::seed_from_u64(seed))
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number in `0..bound`; 0 if `bound` is 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        // The high half of a product: biased by less than bound / 2^64, which no test here can see.
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// A number in `low..=high`.
+    ///
+    /// # Panics
+    /// If `low > high`.
+    pub fn between(&mut self, low: usize, high: usize) -> usize {
+        assert!(low <= high, "{low} > {high}");
+        low + self.below((high - low) as u64 + 1) as usize
+    }
+
+    /// True with probability `probability`.
+    pub fn chance(&mut self, probability: f64) -> bool {
+        // 53 bits fill a double's mantissa exactly, so the comparison is the same everywhere.
+        ((self.bits() >> 11) as f64) < probability * (1u64 << 53) as f64
+    }
+
+    /// One of `choices`.
+    ///
+    /// # Panics
+    /// If `choices` is empty.
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
+    /// An index into `weights`, each as likely as its weight.
+    ///
+    /// # Panics
+    /// If all weights are zero.
+    pub fn weighted(&mut self, weights: &[u32]) -> usize {
+        let total: u32 = weights.iter().sum();
+        assert!(total > 0, "no weight");
+        let mut left = self.below(u64::from(total)) as u32;
+        for (index, weight) in weights.iter().enumerate() {
+            if left < *weight {
+                return index;
+            }
+            left -= weight;
+        }
+        unreachable!("the draw is below the sum of the weights")
+    }
+
+    /// `length` random bytes.
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.0.fill_bytes(&mut bytes);
+        bytes
+    }
+
+    /// Shuffles in place.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last as u64 + 1) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_a_seed_never_change() {
+        let mut random = Random::new(1);
+        assert_eq!([random.bits(), random.bits()], [0xcfc5_d07f_6f03_c29b, 0xbf42_4132_963f_e08d]);
+    }
+
+    #[test]
+    fn draws_stay_in_their_range() {
+        let mut random = Random::new(2);
+        let mut seen = [0usize; 5];
+        for _ in 0..1000 {
+            seen[random.below(5) as usize] += 1;
+            assert!((3..=9).contains(&random.between(3, 9)));
+            assert_ne!(random.weighted(&[1, 0, 3]), 1);
+        }
+        assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+        assert!(!random.chance(0.0) && random.chance(1.0));
+        let hits = (0..10_000).filter(|_| random.chance(0.25)).count();
+        assert!((2_200..2_800).contains(&hits), "{hits}");
+    }
+}

@@ -1,0 +1,78 @@
+//! What happened, counted.
+
+use super::Reason;
+
+/// The aggregator's counters. They balance at any time: `packets_in = packets_out + merged + held`, and the reasons add up to `packets_out`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Packets received.
+    pub packets_in: u64,
+    /// Their bytes, link headers and padding included.
+    pub bytes_in: u64,
+    /// Packets emitted, single or merged.
+    pub packets_out: u64,
+    /// Their bytes.
+    pub bytes_out: u64,
+    /// Packets emitted that stand for more than one received packet.
+    pub super_packets: u64,
+    /// Received packets that joined another, absorbed ACKs included.
+    pub merged: u64,
+    /// Of those, pure ACKs that were absorbed.
+    pub absorbed_acks: u64,
+    /// Held packets at this moment, a merged one counted once.
+    pub held: u64,
+    /// Received bytes held at this moment.
+    pub held_bytes: u64,
+    /// Packets whose payload was read to verify a checksum.
+    pub verified_in_software: u64,
+    /// LRO: packets accepted into a session, its first included (`inet_lro`'s statistic).
+    pub aggregated: u64,
+    /// LRO: sessions delivered.
+    pub flushed: u64,
+    /// LRO: look-ups that found neither the flow nor a free descriptor.
+    pub no_desc: u64,
+    /// Flow-table entries looked at: bounded per packet.
+    pub probes: u64,
+    pub(super) reasons: [u64; Reason::COUNT],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters {
+            packets_in: 0,
+            bytes_in: 0,
+            packets_out: 0,
+            bytes_out: 0,
+            super_packets: 0,
+            merged: 0,
+            absorbed_acks: 0,
+            held: 0,
+            held_bytes: 0,
+            verified_in_software: 0,
+            aggregated: 0,
+            flushed: 0,
+            no_desc: 0,
+            probes: 0,
+            reasons: [0; Reason::COUNT],
+        }
+    }
+}
+
+impl Counters {
+    /// How many packets left for this reason.
+    #[inline]
+    pub const fn reason(&self, reason: Reason) -> u64 {
+        self.reasons[reason as usize]
+    }
+
+    /// The reasons that occurred, with their counts.
+    pub fn reasons(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
+        Reason::ALL.iter().map(|&reason| (reason, self.reason(reason))).filter(|&(_, count)| count > 0)
+    }
+
+    /// Does every packet have its place?
+    pub fn balance(&self) -> bool {
+        self.packets_in == self.packets_out + self.merged + self.held && self.reasons.iter().sum::<u64>() == self.packets_out
+    }
+}

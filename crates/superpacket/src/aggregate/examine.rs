@@ -1,0 +1,320 @@
+//! One packet by itself: are its lengths, checksums and flags such that it may be held or merged, and what follows from them.
+
+use super::Reason;
+use super::policy::Mode;
+use crate::checksum::{Sum, at_offset, fixed, pseudo_header, sum_ranges, transport_field, words};
+use crate::packet::{Layer, RxChecksum, RxPacket};
+use crate::segment::ChecksumForm;
+use crate::wire::{IpVersion, Layout, Protocol, Tunnel, be16, be32, byte, dccp, dccp_sequence, ethernet, gre, ipv4, ipv6, pppoe, tcp, udp};
+use superpacket_simd::Simd;
+
+/// What merging needs to know of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    /// Bytes of transport payload.
+    pub(super) payload: u32,
+    /// End of the outermost IP packet in the frame: where padding would start.
+    pub(super) end: u32,
+    /// TCP or DCCP sequence number; 0 in UDP.
+    pub(super) sequence: u64,
+    /// Identification of the innermost IPv4 header; 0 in IPv6.
+    pub(super) id: u16,
+    /// Identification of the outer IPv4 header, likewise.
+    pub(super) outer_id: u16,
+    /// TCP flags; 0 otherwise.
+    pub(super) flags: u8,
+    /// How the transport checksum stands.
+    pub(super) form: ChecksumForm,
+    /// The payload's sum, or the covered part's in DCCP, if it is known.
+    pub(super) sum: Option<u16>,
+    /// The payload was read to verify it.
+    pub(super) read: bool,
+}
+
+/// Sums over the header bytes that all packets of a held flow share, so that a packet's checksums are verified from its few other fields.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Constants {
+    /// The innermost IPv4 header but length, identification and checksum.
+    pub(super) ip: u16,
+    /// The outer one, likewise.
+    outer_ip: u16,
+    /// The pseudo-header but the length, and the transport header but the fields that [`varying`] sums.
+    pub(super) transport: u16,
+    /// The pseudo-header but the length.
+    pseudo: u16,
+}
+
+impl Constants {
+    /// The sums of this packet's headers.
+    #[inline(always)]
+    pub(super) fn new(header: &[u8], layout: &Layout, mode: Mode) -> Self {
+        let ip = |network: u16, version: IpVersion| match version {
+            IpVersion::V4 => match header.get(usize::from(network)..).and_then(|bytes| bytes.first_chunk::<{ ipv4::HEADER_LENGTH }>()) {
+                Some(bytes) => fixed(bytes).subtract(be16(bytes, ipv4::TOTAL_LENGTH)).subtract(be16(bytes, ipv4::ID)).subtract(be16(bytes, ipv4::CHECKSUM)).fold(),
+                None => 0,
+            },
+            IpVersion::V6 => 0,
+        };
+        let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
+        let pseudo = pseudo_header(header.get(usize::from(layout.network)..).unwrap_or(&[]), layout.version, layout.protocol.number(), 0).fold();
+        Constants {
+            ip: ip(layout.network, layout.version),
+            outer_ip: layout.outer.map_or(0, |outer| ip(outer.network, outer.version)),
+            transport: words(transport).add(pseudo).subtract(varying(transport, layout.protocol, mode).fold()).fold(),
+            pseudo,
+        }
+    }
+}
+
+/// The sum of the transport header's fields that differ from packet to packet: just those that the [mask](super::mask) leaves out.
+#[inline(always)]
+fn varying(transport: &[u8], protocol: Protocol, mode: Mode) -> Sum {
+    match protocol {
+        Protocol::Tcp => {
+            let Some(fields) = transport.first_chunk::<{ tcp::HEADER_LENGTH }>() else {
+                return Sum::default();
+            };
+            let mut sum = Sum::new(u16::from(fields[tcp::FLAGS] & (tcp::PSH | tcp::FIN))).add32(be32(fields, tcp::SEQUENCE)).add(be16(fields, tcp::CHECKSUM));
+            if let Mode::Lro { .. } = mode {
+                sum = sum.add32(be32(fields, tcp::ACKNOWLEDGEMENT)).add(be16(fields, tcp::WINDOW));
+                sum = sum.add_sum(words(transport.get(tcp::TIMESTAMP_VALUE..).unwrap_or(&[])));
+            }
+            sum
+        }
+        Protocol::Udp => Sum::new(be16(transport, udp::LENGTH)).add(be16(transport, udp::CHECKSUM)),
+        Protocol::Dccp => {
+            let checksum = Sum::new(be16(transport, dccp::CHECKSUM));
+            if byte(transport, dccp::TYPE) & 1 == 1 {
+                checksum.add(be16(transport, dccp::LONG_SEQUENCE)).add32(be32(transport, dccp::LONG_SEQUENCE + 2))
+            } else {
+                checksum.add(u16::from(byte(transport, dccp::SHORT_SEQUENCE))).add(be16(transport, dccp::SHORT_SEQUENCE + 1))
+            }
+        }
+    }
+}
+
+/// The end of the outermost IP packet by its length fields, if all length fields agree with each other and with the frame.
+#[inline(always)]
+pub(super) fn end(header: &[u8], layout: &Layout, frame: usize) -> Option<usize> {
+    let ip_end = |network: usize, version: IpVersion| match version {
+        IpVersion::V4 => network + usize::from(be16(header, network + ipv4::TOTAL_LENGTH)),
+        IpVersion::V6 => network + ipv6::HEADER_LENGTH + usize::from(be16(header, network + ipv6::PAYLOAD_LENGTH)),
+    };
+    let end = ip_end(usize::from(layout.network), layout.version);
+    let mut agree = end >= usize::from(layout.payload) && end <= frame;
+    if layout.protocol == Protocol::Udp {
+        agree &= end == usize::from(layout.transport) + usize::from(be16(header, usize::from(layout.transport) + udp::LENGTH));
+    }
+    if layout.pppoe != 0 {
+        let pppoe = usize::from(layout.pppoe);
+        agree &= end == pppoe + 6 + usize::from(be16(header, pppoe + pppoe::LENGTH));
+    }
+    if let Some(outer) = &layout.outer {
+        agree &= end == ip_end(usize::from(outer.network), outer.version);
+        if outer.tunnel.is_udp() {
+            let transport = usize::from(outer.transport);
+            agree &= end == transport + usize::from(be16(header, transport + udp::LENGTH));
+        }
+    }
+    agree.then_some(end)
+}
+
+/// What of the policy an examination depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) mode: Mode,
+    /// A full checksum is due on the way out, so the payload of a partial one must be summed.
+    pub(super) want_sum: bool,
+    pub(super) max_fragments: usize,
+    pub(super) simd: Simd,
+}
+
+/// Examines a packet whose headers are laid out as `layout` says, sum to `constants`, and whose lengths agree up to `end`.
+#[inline(always)]
+pub(super) fn examine<B: AsRef<[u8]>>(packet: &RxPacket<B>, header: &[u8], layout: &Layout, constants: &Constants, end: usize, terms: &Terms) -> Result<Facts, Reason> {
+    let lro = matches!(terms.mode, Mode::Lro { .. });
+    let transport = usize::from(layout.transport);
+    let payload = usize::from(layout.payload);
+    let transport_length = (end - transport) as u32;
+
+    let id = match layout.version {
+        IpVersion::V4 => ipv4_checksum(header, usize::from(layout.network), constants.ip, lro)?,
+        IpVersion::V6 => 0,
+    };
+    let outer_id = match &layout.outer {
+        Some(outer) if outer.version == IpVersion::V4 => ipv4_checksum(header, usize::from(outer.network), constants.outer_ip, lro)?,
+        _ => 0,
+    };
+
+    let mut flags = 0;
+    let mut sequence = 0;
+    let mut covered = end;
+    let transport_header = header.get(transport..payload).unwrap_or(&[]);
+    let field = be16(transport_header, usize::from(layout.protocol.checksum_offset()));
+    match layout.protocol {
+        Protocol::Tcp => {
+            flags = byte(transport_header, tcp::FLAGS);
+            if flags & (tcp::SYN | tcp::RST | tcp::URG | tcp::ACK) != tcp::ACK {
+                return Err(Reason::TcpFlags);
+            }
+            if end == payload && !lro {
+                return Err(Reason::NoPayload);
+            }
+            sequence = u64::from(be32(transport_header, tcp::SEQUENCE));
+            if field == 0xffff && !lro {
+                return Err(Reason::NonCanonicalChecksum);
+            }
+        }
+        Protocol::Udp => {
+            if end == payload {
+                return Err(Reason::NoPayload);
+            }
+            if field == 0 && !matches!(packet.checksum, RxChecksum::Partial { .. }) {
+                return Err(Reason::UdpNoChecksum);
+            }
+        }
+        Protocol::Dccp => {
+            if end == payload {
+                return Err(Reason::NoPayload);
+            }
+            sequence = dccp_sequence(transport_header);
+            // RFC 4340, section 9.2: n > 0 covers the header, the options and (n - 1) * 4 bytes of data.
+            let coverage = usize::from(byte(transport_header, dccp::COVERAGE) & 0x0f);
+            if coverage > 0 {
+                covered = payload + (coverage - 1) * 4;
+                if covered > end {
+                    return Err(Reason::DccpCoverage);
+                }
+            }
+            if field == 0xffff {
+                return Err(Reason::NonCanonicalChecksum);
+            }
+        }
+    }
+
+    // Pseudo-header and transport header: with the payload's sum they make a valid packet.
+    let headers = Sum::new(constants.transport).add32(transport_length).add_sum(varying(transport_header, layout.protocol, terms.mode));
+    let mut form = ChecksumForm::Full;
+    let mut read = false;
+    let sum = match packet.checksum {
+        RxChecksum::Unnecessary { level } if trusted(header, layout, level) => Some(headers.checksum()),
+        RxChecksum::Partial { start, offset } => {
+            let pseudo = Sum::new(constants.pseudo).add32(transport_length).fold();
+            if start != layout.transport || offset != layout.protocol.checksum_offset() || field != pseudo {
+                return Err(Reason::PartialChecksum);
+            }
+            form = ChecksumForm::Partial;
+            (lro || terms.want_sum).then(|| payload_sum(packet, payload, covered, terms.simd))
+        }
+        RxChecksum::Complete(complete) if covered == end => {
+            // The device's sum starts after the Ethernet header and so holds an unstripped VLAN header too: all up to the transport header goes.
+            let first = if packet.layer == Layer::Ethernet { ethernet::HEADER_LENGTH } else { 0 };
+            let before = words(header.get(first..transport).unwrap_or(&[])).fold();
+            let rest = at_offset(Sum::new(complete).subtract(before).fold(), transport - first);
+            if !Sum::new(constants.pseudo).add32(transport_length).add(rest).is_valid() {
+                return Err(Reason::BadChecksum);
+            }
+            Some(headers.checksum())
+        }
+        RxChecksum::Complete(_) | RxChecksum::Unnecessary { .. } | RxChecksum::None => {
+            let sum = payload_sum(packet, payload, covered, terms.simd);
+            if !headers.add(sum).is_valid() {
+                return Err(Reason::BadChecksum);
+            }
+            read = true;
+            Some(sum)
+        }
+    };
+
+    if layout.outer.is_some() {
+        let pseudo = Sum::new(constants.pseudo).add32(transport_length).fold();
+        verify_outer(header, layout, pseudo, end, covered == end && !(layout.protocol == Protocol::Udp && field == 0))?;
+    }
+    Ok(Facts { payload: (end - payload) as u32, end: end as u32, sequence, id, outer_id, flags, form, sum, read })
+}
+
+/// Verifies the tunnel's own checksum, if it has one, without reading the payload: with the inner checksum right, or to be filled in, everything from the
+/// inner transport header on sums to minus its pseudo-header (local checksum offload).
+#[inline]
+fn verify_outer(header: &[u8], layout: &Layout, inner_pseudo: u16, end: usize, inner_covers_all: bool) -> Result<(), Reason> {
+    let (Some(outer), Some((offset, udp))) = (layout.outer, outer_checksum(header, layout)) else {
+        return Ok(());
+    };
+    if !inner_covers_all {
+        return Err(Reason::Tunnel);
+    }
+    let start = usize::from(outer.transport);
+    let without_field = words(header.get(start..usize::from(layout.transport)).unwrap_or(&[])).subtract(be16(header, offset));
+    let mut total = without_field.add(!inner_pseudo);
+    if udp {
+        let outer_header = header.get(usize::from(outer.network)..).unwrap_or(&[]);
+        total = total.add_sum(pseudo_header(outer_header, outer.version, Protocol::Udp.number(), (end - start) as u32));
+    }
+    let right = if udp { transport_field(Protocol::Udp, total.checksum()) } else { total.checksum() };
+    let found = be16(header, offset);
+    match found == right {
+        true => Ok(()),
+        false if found ^ right == 0xffff && (found == 0 || right == 0) => Err(Reason::NonCanonicalChecksum),
+        false => Err(Reason::BadChecksum),
+    }
+}
+
+/// Where the outer checksum lies, and whether it is UDP's; `None` if the tunnel has none in this packet.
+#[inline]
+pub(super) fn outer_checksum(header: &[u8], layout: &Layout) -> Option<(usize, bool)> {
+    let outer = layout.outer?;
+    let transport = usize::from(outer.transport);
+    match outer.tunnel {
+        Tunnel::Vxlan | Tunnel::Geneve => (be16(header, transport + udp::CHECKSUM) != 0).then_some((transport + udp::CHECKSUM, true)),
+        Tunnel::Gre => (be16(header, transport) & gre::CHECKSUM_PRESENT != 0).then_some((transport + gre::CHECKSUM, false)),
+        Tunnel::Ip => None,
+    }
+}
+
+/// Did the device verify the innermost transport checksum? Each outer checksum that is there takes one of the `level + 1` it vouches for.
+#[inline(always)]
+fn trusted(header: &[u8], layout: &Layout, level: u8) -> bool {
+    layout.outer.is_none() || level > 0 || outer_checksum(header, layout).is_none()
+}
+
+/// Verifies an IPv4 header's checksum from the sum of its constant fields; returns the identification.
+#[inline(always)]
+fn ipv4_checksum(header: &[u8], network: usize, constant: u16, lro: bool) -> Result<u16, Reason> {
+    let Some(fields) = header.get(network..).and_then(|bytes| bytes.first_chunk::<{ ipv4::HEADER_LENGTH }>()) else {
+        return Err(Reason::Truncated);
+    };
+    let (length_and_id, checksum) = (be32(fields, ipv4::TOTAL_LENGTH), be16(fields, ipv4::CHECKSUM));
+    if !Sum::new(constant).add32(length_and_id).add(checksum).is_valid() {
+        return Err(Reason::BadIpChecksum);
+    }
+    if checksum == 0xffff && !lro {
+        return Err(Reason::NonCanonicalChecksum);
+    }
+    Ok(length_and_id as u16)
+}
+
+/// The sum of the frame's bytes from `start` to `end`, over all buffers.
+#[inline(always)]
+fn payload_sum<B: AsRef<[u8]>>(packet: &RxPacket<B>, start: usize, end: usize, simd: Simd) -> u16 {
+    match &packet.rest {
+        None => simd.sum(packet.first.as_ref().get(start..end).unwrap_or(&[])),
+        Some(_) => sum_ranges(simd, ranges(packet, start, end)),
+    }
+}
+
+/// The parts of a packet's buffers that lie in `start..end` of the frame.
+pub(super) fn ranges<B: AsRef<[u8]>>(packet: &RxPacket<B>, start: usize, end: usize) -> impl Iterator<Item = &[u8]> {
+    let mut offset = 0;
+    packet.buffers().map(move |buffer| {
+        let bytes = buffer.as_ref();
+        let from = start.saturating_sub(offset).min(bytes.len());
+        let to = end.saturating_sub(offset).min(bytes.len());
+        offset += bytes.len();
+        bytes.get(from..to).unwrap_or(&[])
+    })
+}
+
+/// May the bytes after the IP packet's end be cut off without a trace in any checksum: do they sum to 0 or to -0?
+pub(super) fn padding_is_neutral<B: AsRef<[u8]>>(packet: &RxPacket<B>, end: usize, frame: usize, simd: Simd) -> bool {
+    matches!(sum_ranges(simd, ranges(packet, end, frame)), 0 | 0xffff)
+}

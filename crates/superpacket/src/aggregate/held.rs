@@ -1,0 +1,694 @@
+//! A held flow: the first packet's headers, what must be equal, what comes next, and the payload so far.
+
+use alloc::vec::Vec;
+
+use super::Reason;
+use super::examine::{Constants, Facts, Terms, examine, outer_checksum, ranges};
+use super::mask;
+use super::policy::{Mode, Policy, Storage};
+use crate::checksum::{Sum, ipv4_header, pseudo_header, sum_ranges, transport_field, words};
+use crate::packet::{FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
+use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId, SegmentSize};
+use crate::super_packet::{Metadata, Piece};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, be32, byte, dccp_sequence_mask, ipv4, ipv6, pppoe, put16, put32, tcp, udp};
+use superpacket_simd::Simd;
+
+/// How an IPv4 identification has run so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IdRun {
+    /// One packet: nothing is known.
+    Single,
+    Increment,
+    Fixed,
+}
+
+impl IdRun {
+    /// The run with one more packet, the `count`th after `first`; `None` if its identification does not go on with it.
+    #[inline(always)]
+    fn next(self, first: u16, count: u32, id: u16) -> Option<IdRun> {
+        let increments = id == first.wrapping_add(count as u16);
+        match self {
+            IdRun::Single if increments => Some(IdRun::Increment),
+            IdRun::Single | IdRun::Fixed if id == first => Some(IdRun::Fixed),
+            IdRun::Increment if increments => Some(IdRun::Increment),
+            _ => None,
+        }
+    }
+
+    fn form(self) -> IpId {
+        match self {
+            IdRun::Fixed => IpId::Fixed,
+            IdRun::Single | IdRun::Increment => IpId::Increment,
+        }
+    }
+}
+
+/// One descriptor of the flow table.
+#[derive(Debug)]
+pub(super) struct Held<B> {
+    pub(super) layout: Layout,
+    constants: Constants,
+    layer: Layer,
+    vlan: Option<VlanTag>,
+    form: ChecksumForm,
+    outer_has_checksum: bool,
+    /// The next packet may take the [short way](Self::next_in_line).
+    in_line: bool,
+    /// The next IPv4 identification, where the run has shown itself.
+    next_id: u16,
+    /// The next sequence number expected; 0 in UDP.
+    next_sequence: u64,
+    sequence_mask: u64,
+    /// Payload bytes so far.
+    payload: u32,
+    /// The first packet's payload, which no other may exceed in GRO mode.
+    segment_size: u32,
+    /// The most payload and packets that may be merged.
+    payload_limit: u32,
+    packet_limit: u32,
+    largest_payload: u32,
+    pub(super) packets: u32,
+    absorbed_acks: u32,
+    id: u16,
+    outer_id: u16,
+    id_run: IdRun,
+    outer_id_run: IdRun,
+    /// PSH and FIN of all packets.
+    flags: u8,
+    /// All payload sums are known.
+    sums: bool,
+    /// Frame bytes held, headers included.
+    pub(super) bytes: u64,
+    checksum: RxChecksum,
+    hash: Option<FlowHash>,
+    queue: u16,
+    time: u64,
+    pub(super) pieces: Vec<Piece<B>>,
+    pub(super) linear: Vec<u8>,
+
+    /// Since when it is held, in nanoseconds.
+    pub(super) since: u64,
+
+    // What its packets must be equal to, and where.
+    pub(super) header: [u8; MAX_HEADER],
+    mask: [u8; MAX_HEADER],
+}
+
+impl<B> Held<B> {
+    pub(super) fn vacant() -> Self {
+        Held {
+            constants: Constants::default(),
+            layout: Layout { outer: None, network: 0, version: IpVersion::V4, transport: 0, protocol: Protocol::Tcp, payload: 0, pppoe: 0, jumbo: false, end: 0, refusal: None },
+            layer: Layer::Ethernet,
+            vlan: None,
+            form: ChecksumForm::Full,
+            outer_has_checksum: false,
+            in_line: false,
+            next_id: 0,
+            next_sequence: 0,
+            sequence_mask: 0,
+            payload: 0,
+            segment_size: 0,
+            payload_limit: 0,
+            packet_limit: 0,
+            largest_payload: 0,
+            packets: 0,
+            absorbed_acks: 0,
+            id: 0,
+            outer_id: 0,
+            id_run: IdRun::Single,
+            outer_id_run: IdRun::Single,
+            flags: 0,
+            sums: false,
+            bytes: 0,
+            checksum: RxChecksum::None,
+            hash: None,
+            queue: 0,
+            time: 0,
+            pieces: Vec::new(),
+            linear: Vec::new(),
+            since: 0,
+            header: [0; MAX_HEADER],
+            mask: [0; MAX_HEADER],
+        }
+    }
+
+    /// Hints that the flow will leave soon.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        superpacket_simd::prefetch_read(&self.layout);
+        superpacket_simd::prefetch_read(&self.pieces);
+        superpacket_simd::prefetch_read(&self.since);
+    }
+
+    /// Are these headers those of the held packets, but for what may differ?
+    #[inline(always)]
+    pub(super) fn matches<C>(&self, header: &[u8], packet: &RxPacket<C>) -> bool {
+        mask::equal(header, &self.header, &self.mask, usize::from(self.layout.payload)) && self.vlan == packet.vlan && self.layer == packet.layer
+    }
+
+    /// Why they are not.
+    #[cold]
+    pub(super) fn mismatch<C>(&self, header: &[u8], packet: &RxPacket<C>) -> Reason {
+        if self.vlan != packet.vlan {
+            return Reason::LinkHeader;
+        }
+        mask::difference(header, &self.header, &self.mask, &self.layout)
+    }
+}
+
+impl<B: AsRef<[u8]>> Held<B> {
+    /// Starts to hold a flow with its first packet; the buffers follow by [`attach`](Self::attach).
+    #[inline]
+    pub(super) fn start(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, constants: &Constants, facts: &Facts, policy: &Policy) {
+        let length = usize::from(layout.payload);
+        if let (Some(to), Some(from)) = (self.header.get_mut(..length), header.get(..length)) {
+            to.copy_from_slice(from);
+        }
+        // Flows of one kind follow each other: their masks are equal more often than not.
+        if self.layout.payload == 0 || !same_shape(&self.layout, layout) || layout.outer.is_some() || layout.protocol == Protocol::Dccp {
+            self.mask = mask::build(layout, header, policy.mode);
+        }
+        self.layout = *layout;
+        self.constants = *constants;
+        self.payload_limit = byte_limit(layout, policy).saturating_sub(u32::from(layout.payload - layout.outermost()));
+        self.packet_limit = if layout.protocol == Protocol::Udp { policy.max_datagrams.min(policy.max_packets) } else { policy.max_packets };
+        self.layer = packet.layer;
+        self.vlan = packet.vlan;
+        self.form = facts.form;
+        self.outer_has_checksum = outer_checksum(header, layout).is_some();
+        self.sequence_mask = match layout.protocol {
+            Protocol::Tcp => u64::from(u32::MAX),
+            Protocol::Udp => 0,
+            Protocol::Dccp => dccp_sequence_mask(header.get(usize::from(layout.transport)..).unwrap_or(&[])),
+        };
+        self.segment_size = facts.payload;
+        self.payload = 0;
+        self.largest_payload = 0;
+        self.packets = 0;
+        self.absorbed_acks = 0;
+        self.id = facts.id;
+        self.outer_id = facts.outer_id;
+        self.id_run = IdRun::Single;
+        self.outer_id_run = IdRun::Single;
+        self.flags = 0;
+        self.sums = true;
+        self.bytes = 0;
+        self.in_line = false;
+        self.checksum = packet.checksum;
+        self.hash = packet.hash;
+        self.queue = packet.queue;
+        self.advance(packet, facts);
+    }
+
+    /// Counts a packet in, which fits.
+    #[inline(always)]
+    fn advance(&mut self, packet: &RxPacket<B>, facts: &Facts) {
+        let step = match self.layout.protocol {
+            Protocol::Tcp => u64::from(facts.payload),
+            Protocol::Udp => 0,
+            Protocol::Dccp => 1,
+        };
+        self.next_sequence = (facts.sequence + step) & self.sequence_mask;
+        self.payload += facts.payload;
+        self.largest_payload = self.largest_payload.max(facts.payload);
+        self.packets += 1;
+        self.flags |= facts.flags & (tcp::PSH | tcp::FIN);
+        self.sums &= facts.sum.is_some();
+        self.time = packet.time;
+    }
+
+    /// Takes a packet, whose length fields agree up to `end`, if its headers [match](Self::matches) and the rules allow it. Nothing changes if they do not.
+    #[inline(always)]
+    pub(super) fn attempt(&mut self, packet: &RxPacket<B>, header: &[u8], end: usize, policy: &Policy, terms: &Terms) -> Attempt {
+        // What LRO's mask leaves out, GRO's compares: FIN, and a timestamp's echo.
+        if let Mode::Lro { .. } = policy.mode {
+            if let Some(reason) = super::lro_refusal(header, &self.layout) {
+                return Attempt::Refused(reason);
+            }
+        }
+        let facts = match examine(packet, header, &self.layout, &self.constants, end, terms) {
+            Ok(facts) => facts,
+            Err(reason) => return Attempt::Refused(reason),
+        };
+        if facts.payload == 0 {
+            if let Err(reason) = super::eligible_ack(policy.mode, facts.flags) {
+                return Attempt::Refused(reason);
+            }
+        }
+        let joined = if self.too_many_fragments(packet, policy) {
+            Err(Reason::FragmentLimit)
+        } else {
+            match policy.mode {
+                Mode::Gro { .. } => self.join_gro(packet, header, &facts, policy.storage).map(|()| Joined::Merged),
+                Mode::Lro { .. } => self.join_lro(packet, header, &facts),
+            }
+        };
+        match joined {
+            Ok(joined) => Attempt::Joined(joined, facts),
+            // An ACK that may not be absorbed tells the sender something by being one of its own.
+            Err(reason) if facts.payload == 0 && matches!(reason, Reason::DuplicateAck | Reason::WindowUpdate | Reason::AckOlder) => Attempt::Refused(reason),
+            Err(reason) => Attempt::Ended(reason, facts),
+        }
+    }
+
+    /// Takes a packet whose headers [match](Self::matches), by GRO's rules. `Err` says why the flow must end before it.
+    #[inline(always)]
+    fn join_gro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts, storage: Storage) -> Result<(), Reason> {
+        if facts.sequence != self.next_sequence {
+            return Err(Reason::Sequence);
+        }
+        if facts.payload > self.segment_size {
+            return Err(Reason::LongerSegment);
+        }
+        if facts.form != self.form {
+            return Err(Reason::ChecksumForm);
+        }
+        if self.payload + facts.payload > self.payload_limit {
+            return Err(Reason::ByteLimit);
+        }
+        // DCCP's packets are counted, not its bytes, and all are of one length.
+        if self.layout.protocol == Protocol::Dccp && facts.payload != self.segment_size {
+            return Err(Reason::ShortSegment);
+        }
+        let mut id_run = self.id_run;
+        if self.layout.version == IpVersion::V4 {
+            id_run = self.id_run.next(self.id, self.packets, facts.id).ok_or(Reason::IpId)?;
+        }
+        if let Some(outer) = &self.layout.outer {
+            if outer_checksum(header, &self.layout).is_some() != self.outer_has_checksum {
+                return Err(Reason::TunnelHeader);
+            }
+            if outer.version == IpVersion::V4 {
+                self.outer_id_run = self.outer_id_run.next(self.outer_id, self.packets, facts.outer_id).ok_or(Reason::IpId)?;
+            }
+        }
+        self.id_run = id_run;
+        self.next_id = if id_run == IdRun::Increment { facts.id.wrapping_add(1) } else { facts.id };
+        self.in_line = storage == Storage::Fragments && self.layout.protocol == Protocol::Tcp && self.layout.outer.is_none() && self.layout.pppoe == 0 && self.form == ChecksumForm::Full;
+        self.advance(packet, facts);
+        Ok(())
+    }
+
+    /// The short way of [`attempt`](Self::attempt) for the packet that everything points to: TCP in GRO mode outside tunnels, in one buffer, with the next
+    /// sequence number and identification, right and canonical checksums, no longer than the others. `None` says nothing but that the long way must tell.
+    ///
+    /// All conditions are computed and decided at once, which costs a third of deciding them one by one.
+    #[inline(always)]
+    pub(super) fn next_in_line(&mut self, packet: &RxPacket<B>, header: &[u8], terms: &Terms) -> Option<Facts> {
+        let (network, transport, start) = (usize::from(self.layout.network), usize::from(self.layout.transport), usize::from(self.layout.payload));
+        let length = header.len();
+        if !self.in_line || length < start {
+            return None;
+        }
+        let ip = header.get(network..)?.first_chunk::<{ ipv4::HEADER_LENGTH }>()?;
+        let fields = header.get(transport..)?.first_chunk::<{ tcp::HEADER_LENGTH }>()?;
+        let payload = (length - start) as u32;
+        let sequence = be32(fields, tcp::SEQUENCE);
+        let flags = fields[tcp::FLAGS];
+        let mut fits = payload.wrapping_sub(1) < self.segment_size
+            && self.payload + payload <= self.payload_limit
+            && u64::from(sequence) == self.next_sequence
+            && self.pieces.len() < terms.max_fragments;
+        let mut id = 0;
+        match self.layout.version {
+            IpVersion::V4 => {
+                let length_and_id = be32(ip, ipv4::TOTAL_LENGTH);
+                id = length_and_id as u16;
+                // A computed checksum is canonical, so one comparison tells both right and canonical.
+                fits &= Sum::new(self.constants.ip).add32(length_and_id).checksum() == be16(ip, ipv4::CHECKSUM);
+                fits &= network + (length_and_id >> 16) as usize == length && id == self.next_id;
+            }
+            IpVersion::V6 => fits &= network + ipv6::HEADER_LENGTH + usize::from(be16(ip, ipv6::PAYLOAD_LENGTH)) == length,
+        }
+        let field = be16(fields, tcp::CHECKSUM);
+        let headers = Sum::new(self.constants.transport).add32((length - transport) as u32).add32(sequence).add(u16::from(flags & (tcp::PSH | tcp::FIN)));
+        if !fits {
+            return None;
+        }
+        let (sum, read) = match packet.checksum {
+            RxChecksum::Unnecessary { .. } if field != 0xffff => (headers.add(field).checksum(), false),
+            RxChecksum::None => {
+                let sum = terms.simd.sum(header.get(start..)?);
+                if headers.add(sum).checksum() != field {
+                    return None;
+                }
+                (sum, true)
+            }
+            _ => return None,
+        };
+        self.next_id = if self.id_run == IdRun::Increment { id.wrapping_add(1) } else { id };
+        let facts = Facts { payload, end: length as u32, sequence: u64::from(sequence), id, outer_id: 0, flags, form: ChecksumForm::Full, sum: Some(sum), read };
+        self.advance(packet, &facts);
+        Some(facts)
+    }
+
+    /// Takes a packet whose headers match, by LRO's rules. `Err` says why the flow must end before it.
+    #[inline]
+    fn join_lro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts) -> Result<Joined, Reason> {
+        if facts.sequence != self.next_sequence {
+            return Err(Reason::Sequence);
+        }
+        let transport = usize::from(self.layout.transport);
+        let timestamps = usize::from(self.layout.payload) - transport > tcp::HEADER_LENGTH;
+        if timestamps && is_before(be32(header, transport + tcp::TIMESTAMP_VALUE), be32(&self.header, transport + tcp::TIMESTAMP_VALUE)) {
+            return Err(Reason::TimestampOlder);
+        }
+        let held_ack = be32(&self.header, transport + tcp::ACKNOWLEDGEMENT);
+        let ack = be32(header, transport + tcp::ACKNOWLEDGEMENT);
+        if is_before(ack, held_ack) {
+            return Err(Reason::AckOlder);
+        }
+        let pure = facts.payload == 0;
+        if pure && ack == held_ack {
+            let same_window = be16(header, transport + tcp::WINDOW) == be16(&self.header, transport + tcp::WINDOW);
+            return Err(if same_window { Reason::DuplicateAck } else { Reason::WindowUpdate });
+        }
+        if self.payload + facts.payload > self.payload_limit {
+            return Err(Reason::ByteLimit);
+        }
+        // The newest acknowledgement, window and timestamps leave on the merged packet.
+        put32(&mut self.header, transport + tcp::ACKNOWLEDGEMENT, ack);
+        put16(&mut self.header, transport + tcp::WINDOW, be16(header, transport + tcp::WINDOW));
+        if timestamps {
+            put32(&mut self.header, transport + tcp::TIMESTAMP_VALUE, be32(header, transport + tcp::TIMESTAMP_VALUE));
+            put32(&mut self.header, transport + tcp::TIMESTAMP_ECHO, be32(header, transport + tcp::TIMESTAMP_ECHO));
+        }
+        // Data on top of a held pure ACK absorbs that ACK.
+        let absorbs = pure || self.payload == 0;
+        self.absorbed_acks += u32::from(absorbs);
+        self.advance(packet, facts);
+        Ok(if pure { Joined::Absorbed } else if absorbs { Joined::AbsorbedHead } else { Joined::Merged })
+    }
+
+    /// What ends the flow right after a packet joined, if anything does.
+    #[inline(always)]
+    pub(super) fn complete(&self, last_payload: u32, mode: Mode) -> Option<Reason> {
+        if let Mode::Gro { .. } = mode {
+            if self.flags != 0 {
+                return Some(Reason::Push);
+            }
+            if last_payload < self.segment_size {
+                return Some(Reason::ShortSegment);
+            }
+        }
+        (self.packets >= self.packet_limit).then_some(Reason::PacketLimit)
+    }
+
+    /// Takes the one buffer of a packet that was [next in line](Self::next_in_line).
+    #[inline(always)]
+    pub(super) fn extend(&mut self, buffer: B, facts: &Facts) {
+        self.bytes += u64::from(facts.end);
+        self.pieces.push(Piece {
+            buffer: Some(buffer),
+            start: u32::from(self.layout.payload),
+            length: facts.payload,
+            sum: facts.sum.unwrap_or(0),
+            flags: Piece::<B>::FIRST | Piece::<B>::SUM,
+        });
+    }
+
+    /// Takes the packet's buffers, or a copy of their bytes.
+    #[inline(always)]
+    pub(super) fn attach(&mut self, packet: RxPacket<B>, facts: &Facts, length: usize, storage: Storage) -> Option<crate::packet::Chain<B>> {
+        let header = usize::from(self.layout.payload);
+        let end = facts.end as usize;
+        let first = self.packets == 1;
+        self.bytes += length as u64;
+        let flags = Piece::<B>::FIRST | if facts.sum.is_some() { Piece::<B>::SUM } else { 0 };
+        let sum = facts.sum.unwrap_or(0);
+        match (storage, packet.rest) {
+            (Storage::Fragments, None) => {
+                self.pieces.push(Piece { buffer: Some(packet.first), start: header as u32, length: facts.payload, sum, flags });
+                None
+            }
+            (Storage::Fragments, Some(mut chain)) => {
+                let mut offset = 0;
+                let mut flags = flags;
+                for buffer in core::iter::once(packet.first).chain(chain.buffers_mut().drain(..)) {
+                    let size = buffer.as_ref().len();
+                    let start = header.saturating_sub(offset).min(size);
+                    let stop = end.saturating_sub(offset).min(size).max(start);
+                    offset += size;
+                    // A head may have to leave as it came, so all its buffers stay; of others only those with payload.
+                    if first || stop > start {
+                        let has_payload = stop > start;
+                        self.pieces.push(Piece { buffer: Some(buffer), start: start as u32, length: (stop - start) as u32, sum, flags: if has_payload { flags } else { 0 } });
+                        if has_payload {
+                            flags = 0;
+                        }
+                    }
+                }
+                Some(chain)
+            }
+            (Storage::Linear, rest) => {
+                let packet = RxPacket { rest, ..RxPacket::new(packet.first) };
+                if first {
+                    self.linear.clear();
+                    packet.buffers().for_each(|buffer| self.linear.extend_from_slice(buffer.as_ref()));
+                } else {
+                    // Padding behind the first packet goes as soon as something follows it.
+                    self.linear.truncate(header + (self.payload - facts.payload) as usize);
+                    ranges(&packet, header, end).for_each(|range| self.linear.extend_from_slice(range));
+                }
+                if facts.payload > 0 {
+                    let start = if first { header } else { self.linear.len() - facts.payload as usize };
+                    self.pieces.push(Piece { buffer: None, start: start as u32, length: facts.payload, sum, flags });
+                }
+                packet.rest.map(|mut chain| {
+                    chain.buffers_mut().clear();
+                    chain
+                })
+            }
+        }
+    }
+
+    /// Would these buffers pass the limit of fragments?
+    #[inline(always)]
+    fn too_many_fragments(&self, packet: &RxPacket<B>, policy: &Policy) -> bool {
+        let more = match &packet.rest {
+            None => 1,
+            Some(chain) => 1 + chain.buffers().len(),
+        };
+        policy.storage == Storage::Fragments && self.pieces.len() + more > policy.max_fragments as usize
+    }
+
+    /// Makes the packet ready to leave: its metadata, and headers that fit what merged. A single packet gets its bytes back as they came.
+    #[inline]
+    pub(super) fn finish(&mut self, reason: Reason, policy: &Policy, simd: Simd) -> Metadata {
+        let mut metadata = Metadata {
+            layer: self.layer,
+            layout: Some(self.layout),
+            gso: None,
+            checksum: self.checksum,
+            hash: self.hash,
+            vlan: self.vlan,
+            queue: self.queue,
+            time: self.time,
+            packets: self.packets,
+            absorbed_acks: self.absorbed_acks,
+            largest_payload: self.largest_payload,
+            reason,
+        };
+        if self.packets == 1 {
+            self.restore_single();
+            return metadata;
+        }
+        metadata.layout = Some(Layout { end: u32::from(self.layout.payload) + self.payload, ..self.layout });
+        self.write_lengths();
+        let lro = matches!(policy.mode, Mode::Lro { .. });
+        let transport = usize::from(self.layout.transport);
+        if self.layout.protocol == Protocol::Tcp {
+            let flags = byte(&self.header, transport + tcp::FLAGS) | self.flags;
+            if let Some(field) = self.header.get_mut(transport + tcp::FLAGS) {
+                *field = flags;
+            }
+        }
+        let transport_length = u32::from(self.layout.payload - self.layout.transport) + self.payload;
+        let pseudo = pseudo_header(self.header.get(usize::from(self.layout.network)..).unwrap_or(&[]), self.layout.version, self.layout.protocol.number(), transport_length);
+        let checksum = usize::from(self.layout.checksum());
+        let full = lro || policy.checksum == ChecksumForm::Full;
+        if full {
+            put16(&mut self.header, checksum, 0);
+            let header = words(self.header.get(transport..usize::from(self.layout.payload)).unwrap_or(&[]));
+            let total = pseudo.add_sum(header).add(self.payload_sum(simd));
+            put16(&mut self.header, checksum, transport_field(self.layout.protocol, total.checksum()));
+            metadata.checksum = RxChecksum::Unnecessary { level: u8::from(self.outer_has_checksum) };
+        } else {
+            put16(&mut self.header, checksum, pseudo.fold());
+            metadata.checksum = RxChecksum::Partial { start: self.layout.transport, offset: self.layout.protocol.checksum_offset() };
+        }
+        self.write_outer_checksum(&pseudo);
+        if !lro {
+            metadata.gso = self.gso();
+        }
+        if policy.storage == Storage::Linear {
+            let header = usize::from(self.layout.payload);
+            self.linear.truncate(header + self.payload as usize);
+            if let (Some(to), Some(from)) = (self.linear.get_mut(..header), self.header.get(..header)) {
+                to.copy_from_slice(from);
+            }
+        }
+        metadata
+    }
+
+    /// A single packet leaves as it came: all bytes of all its buffers.
+    fn restore_single(&mut self) {
+        if !self.linear.is_empty() {
+            self.pieces.clear();
+            self.pieces.push(Piece { buffer: None, start: 0, length: self.linear.len() as u32, sum: 0, flags: 0 });
+            return;
+        }
+        for piece in &mut self.pieces {
+            piece.start = 0;
+            piece.length = piece.buffer.as_ref().map_or(0, |buffer| buffer.as_ref().len()) as u32;
+            piece.flags = 0;
+        }
+    }
+
+    /// What segmentation needs to restore the packets.
+    fn gso(&self) -> Option<Gso> {
+        let kind = match (self.layout.protocol, self.layout.version) {
+            (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
+            (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
+            (Protocol::Udp, _) => GsoKind::Udp,
+            (Protocol::Dccp, _) => GsoKind::Dccp,
+        };
+        // All packets carried the same CWR, since flags must be equal: so do all segments.
+        let cwr = if self.layout.protocol == Protocol::Tcp && byte(&self.header, usize::from(self.layout.transport) + tcp::FLAGS) & tcp::CWR != 0 { Cwr::All } else { Cwr::First };
+        Some(Gso { id: self.id_run.form(), outer_id: self.outer_id_run.form(), cwr, checksum: self.form, ..Gso::new(kind, SegmentSize::new(self.segment_size as usize)?) })
+    }
+
+    /// Length fields of all layers, and the IPv4 checksums over them.
+    fn write_lengths(&mut self) {
+        let end = usize::from(self.layout.payload) + self.payload as usize;
+        let layout = self.layout;
+        if layout.pppoe != 0 {
+            let pppoe = usize::from(layout.pppoe);
+            put16(&mut self.header, pppoe + pppoe::LENGTH, (end - pppoe - 6) as u16);
+        }
+        if let Some(outer) = layout.outer {
+            self.write_ip_length(usize::from(outer.network), outer.version, end);
+            if outer.tunnel.is_udp() {
+                let transport = usize::from(outer.transport);
+                put16(&mut self.header, transport + udp::LENGTH, (end - transport) as u16);
+            }
+        }
+        self.write_ip_length(usize::from(layout.network), layout.version, end);
+        if layout.protocol == Protocol::Udp {
+            let transport = usize::from(layout.transport);
+            put16(&mut self.header, transport + udp::LENGTH, (end - transport) as u16);
+        }
+    }
+
+    fn write_ip_length(&mut self, network: usize, version: IpVersion, end: usize) {
+        // What does not fit 16 bits is written as 0: BIG TCP, as Linux writes it.
+        match version {
+            IpVersion::V4 => {
+                put16(&mut self.header, network + ipv4::TOTAL_LENGTH, u16::try_from(end - network).unwrap_or(0));
+                let checksum = ipv4_header(self.header.get(network..network + ipv4::HEADER_LENGTH).unwrap_or(&[]));
+                put16(&mut self.header, network + ipv4::CHECKSUM, checksum);
+            }
+            IpVersion::V6 => {
+                let length = if end - network > usize::from(u16::MAX) { 0 } else { end - network - ipv6::HEADER_LENGTH };
+                put16(&mut self.header, network + ipv6::PAYLOAD_LENGTH, length as u16);
+            }
+        }
+    }
+
+    /// The outer UDP or GRE checksum, from headers alone: the inner packet sums to what its pseudo-header leaves.
+    fn write_outer_checksum(&mut self, inner_pseudo: &Sum) {
+        let (Some(outer), true) = (self.layout.outer, self.outer_has_checksum) else {
+            return;
+        };
+        let Some((offset, udp)) = outer_checksum(&self.header, &self.layout) else {
+            return;
+        };
+        let start = usize::from(outer.transport);
+        put16(&mut self.header, offset, 0);
+        let mut total = words(self.header.get(start..usize::from(self.layout.transport)).unwrap_or(&[])).add(!inner_pseudo.fold());
+        if udp {
+            let length = u32::from(self.layout.payload - outer.transport) + self.payload;
+            total = total.add_sum(pseudo_header(self.header.get(usize::from(outer.network)..).unwrap_or(&[]), outer.version, Protocol::Udp.number(), length));
+        }
+        let field = if udp { transport_field(Protocol::Udp, total.checksum()) } else { total.checksum() };
+        put16(&mut self.header, offset, field);
+    }
+
+    /// The sum of all payload, from the sums of the packets where they are known and cover all of it.
+    fn payload_sum(&self, simd: Simd) -> u16 {
+        let partly_covered = self.layout.protocol == Protocol::Dccp && byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f != 0;
+        if partly_covered {
+            // Coverage counts from the start of the merged packet's data, as it did in the first packet's.
+            let covered = (usize::from(byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f) - 1) * 4;
+            let mut left = covered;
+            return sum_ranges(
+                simd,
+                self.pieces.iter().map(|piece| {
+                    let bytes = piece.bytes(&self.linear);
+                    let take = bytes.len().min(left);
+                    left -= take;
+                    bytes.get(..take).unwrap_or(&[])
+                }),
+            );
+        }
+        if !self.sums {
+            return sum_ranges(simd, self.pieces.iter().map(|piece| piece.bytes(&self.linear)));
+        }
+        let mut offset = 0;
+        let mut total = Sum::default();
+        for piece in &self.pieces {
+            if let Some(sum) = piece.segment_sum() {
+                total = total.add(crate::checksum::at_offset(sum, offset));
+            }
+            offset += piece.length();
+        }
+        total.fold()
+    }
+}
+
+/// What became of a packet that met a held flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Attempt {
+    /// It is part of the flow now, but for its buffers.
+    Joined(Joined, Facts),
+    /// The flow must leave, and the packet may begin another.
+    Ended(Reason, Facts),
+    /// The flow must leave, and the packet pass.
+    Refused(Reason),
+}
+
+/// The longest merged packet of a flow: more than 65,535 bytes only where a header can leave its length out.
+#[inline]
+fn byte_limit(layout: &Layout, policy: &Policy) -> u32 {
+    let big = layout.protocol == Protocol::Tcp && layout.outer.is_none() && layout.pppoe == 0;
+    if big { policy.max_bytes } else { policy.max_bytes.min(super::policy::MAX_IP_LENGTH) }
+}
+
+/// How a packet joined in LRO mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Joined {
+    /// Its payload was added.
+    Merged,
+    /// Its payload was added to a held pure ACK, which so was absorbed.
+    AbsorbedHead,
+    /// It was a pure ACK and is gone.
+    Absorbed,
+}
+
+/// Do masks built for these layouts have bits at the same places? DCCP's and tunnels' also depend on header bytes.
+fn same_shape(held: &Layout, new: &Layout) -> bool {
+    held.outer.is_none()
+        && held.network == new.network
+        && held.version == new.version
+        && held.transport == new.transport
+        && held.protocol == new.protocol
+        && held.payload == new.payload
+        && held.pppoe == new.pppoe
+}
+
+/// Is sequence number `left` before `right` (RFC 9293, section 3.4)?
+#[inline(always)]
+fn is_before(left: u32, right: u32) -> bool {
+    (left.wrapping_sub(right) as i32) < 0
+}

@@ -1,0 +1,130 @@
+//! Who a packet belongs to: keyed hashes of its flow and of its address pair.
+//!
+//! Two packets are of one flow if these agree: MAC addresses, VLAN IDs, PPPoE session, MPLS labels, tunnel kind, end points and identifier, inner
+//! addresses, protocol and ports. What else differs (priorities, TTLs, flow labels, the outer source port) ends a merge but does not make another
+//! flow, so that order is kept across the change.
+//!
+//! The hash alone tells flows apart in the table. Whether packets merge is decided by comparing headers; a collision of two 64-bit hashes
+//! costs a merge, never a byte. The key is secret, so collisions cannot be made (the multiply-and-fold of wyhash and its kin).
+
+use crate::packet::{Layer, VlanTag};
+use crate::wire::{IpVersion, Layout, Tunnel, be16, be32, byte, ethernet, gre, ipv4, ipv6, udp};
+
+/// The secret of a flow table's hash: 128 random bits.
+#[derive(Clone, Copy)]
+pub struct HashKey {
+    first: u64,
+    second: u64,
+}
+
+impl core::fmt::Debug for HashKey {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str("HashKey(secret)")
+    }
+}
+
+impl HashKey {
+    /// A key from 128 bits, which should be random where traffic may be hostile.
+    pub const fn new(bits: u128) -> Self {
+        HashKey { first: bits as u64 ^ 0x9e37_79b9_7f4a_7c15, second: (bits >> 64) as u64 ^ 0xd1b5_4a32_d192_ed03 }
+    }
+
+    #[inline(always)]
+    fn mix(self, state: u64, word: u64) -> u64 {
+        let product = u128::from(state ^ self.first) * u128::from(word ^ self.second);
+        (product as u64) ^ ((product >> 64) as u64)
+    }
+
+    /// The hash of the addresses of the IP header at `network`.
+    #[inline(always)]
+    pub(super) fn pair(self, header: &[u8], network: usize, version: IpVersion) -> u64 {
+        match version {
+            IpVersion::V4 => self.mix(4, word(header, network + ipv4::ADDRESSES)),
+            IpVersion::V6 => {
+                let addresses = network + ipv6::ADDRESSES;
+                let source = self.mix(6 ^ word(header, addresses), word(header, addresses + 8));
+                self.mix(source ^ word(header, addresses + 16), word(header, addresses + 24))
+            }
+        }
+    }
+
+    /// The hash of a packet's flow.
+    #[inline(always)]
+    pub(super) fn flow(self, header: &[u8], layout: &Layout, layer: Layer, vlan: Option<VlanTag>) -> Identity {
+        let pair = self.pair(header, usize::from(layout.network), layout.version);
+        // Source and destination port lie at the same place in TCP, UDP and DCCP.
+        let ports = u64::from(be32(header, usize::from(layout.transport)));
+        let mut flow = self.mix(pair, ports << 8 | u64::from(layout.protocol.number()));
+        let mut outer_pair = None;
+        if layer == Layer::Ethernet {
+            let macs = self.mix(word(header, 0), u64::from(be32(header, 8)));
+            flow = self.mix(flow, macs);
+            if usize::from(layout.outermost()) != ethernet::HEADER_LENGTH {
+                flow = self.mix(flow, self.tags(header, layout));
+            }
+        }
+        if let Some(tag) = vlan {
+            flow = self.mix(flow, u64::from(tag.protocol) << 16 | u64::from(tag.control & 0x0fff));
+        }
+        if let Some(outer) = layout.outer {
+            let transport = usize::from(outer.transport);
+            let pair = self.pair(header, usize::from(outer.network), outer.version);
+            let identifier = match outer.tunnel {
+                Tunnel::Vxlan | Tunnel::Geneve => u64::from(be32(header, transport + udp::HEADER_LENGTH + 4)) << 16 | u64::from(be16(header, transport + udp::DESTINATION_PORT)),
+                // The protocol, and the key if there is one; not the flags, so that a packet with a checksum is of the same flow as one without.
+                Tunnel::Gre => {
+                    let flags = be16(header, transport);
+                    let key = if flags & gre::CHECKSUM_PRESENT != 0 { transport + 8 } else { transport + 4 };
+                    let key = if flags & gre::KEY_PRESENT != 0 { u64::from(be32(header, key)) } else { 0 };
+                    key << 16 | u64::from(be16(header, transport + 2))
+                }
+                Tunnel::Ip => u64::from(byte(header, usize::from(layout.network)) >> 4),
+            };
+            flow = self.mix(self.mix(flow, pair), identifier);
+            outer_pair = Some(pair);
+        }
+        Identity { flow, pair, outer_pair }
+    }
+
+    /// The identities in the link header's tags: VLAN IDs, PPPoE session, MPLS labels; their priorities, drop bits and TTLs left out.
+    #[cold]
+    fn tags(self, header: &[u8], layout: &Layout) -> u64 {
+        let end = usize::from(layout.outermost());
+        let mut state = 1;
+        let mut ethertype = be16(header, ethernet::ETHERTYPE);
+        let mut offset = ethernet::HEADER_LENGTH;
+        while offset < end {
+            if ethernet::is_vlan(ethertype) {
+                state = self.mix(state, u64::from(ethertype) << 16 | u64::from(be16(header, offset) & 0x0fff));
+                ethertype = be16(header, offset + 2);
+                offset += 4;
+            } else if ethertype == ethernet::PPPOE_SESSION {
+                state = self.mix(state, 0x1_0000_0000 | u64::from(be16(header, offset + 2)));
+                break;
+            } else {
+                state = self.mix(state, 0x2_0000_0000 | u64::from(be32(header, offset) >> 12));
+                offset += 4;
+            }
+        }
+        state
+    }
+}
+
+/// The hashes by which a packet is found again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Identity {
+    /// Of the flow.
+    pub(super) flow: u64,
+    /// Of the (inner) address pair.
+    pub(super) pair: u64,
+    /// Of the outer address pair, in a tunnel.
+    pub(super) outer_pair: Option<u64>,
+}
+
+#[inline(always)]
+fn word(bytes: &[u8], offset: usize) -> u64 {
+    match bytes.get(offset..offset + 8) {
+        Some(word) => u64::from_ne_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]),
+        None => 0,
+    }
+}

@@ -1,0 +1,149 @@
+//! Which header bytes must be equal for packets to merge, and what it means if one is not.
+
+use super::Reason;
+use super::policy::Mode;
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp, gre, ipv4, ipv6, pppoe, tcp, udp};
+
+/// A mask over the headers: bits set must be equal in all packets that merge.
+///
+/// What is left out is what [`examine`](super::examine) checks by value: lengths, identifications, sequence numbers, checksums, PSH and FIN; in LRO mode also
+/// the fields that take the newest value.
+pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> [u8; MAX_HEADER] {
+    let mut mask = [0u8; MAX_HEADER];
+    mask[..usize::from(layout.payload)].fill(0xff);
+    let mut clear = |offset: usize, length: usize| {
+        if let Some(bytes) = mask.get_mut(offset..offset + length) {
+            bytes.fill(0);
+        }
+    };
+    let ip = |clear: &mut dyn FnMut(usize, usize), network: u16, version: IpVersion| {
+        let network = usize::from(network);
+        match version {
+            IpVersion::V4 => {
+                clear(network + ipv4::TOTAL_LENGTH, 4); // and the identification, which follows
+                clear(network + ipv4::CHECKSUM, 2);
+            }
+            IpVersion::V6 => clear(network + ipv6::PAYLOAD_LENGTH, 2),
+        }
+    };
+    if layout.pppoe != 0 {
+        clear(usize::from(layout.pppoe) + pppoe::LENGTH, 2);
+    }
+    if let Some(outer) = layout.outer {
+        ip(&mut clear, outer.network, outer.version);
+        let transport = usize::from(outer.transport);
+        if outer.tunnel.is_udp() {
+            clear(transport + udp::LENGTH, 4); // and the checksum, which follows
+        } else if outer.tunnel == crate::wire::Tunnel::Gre && byte(header, transport) & 0x80 != 0 {
+            clear(transport + gre::CHECKSUM, 2);
+        }
+    }
+    ip(&mut clear, layout.network, layout.version);
+    let transport = usize::from(layout.transport);
+    match layout.protocol {
+        Protocol::Tcp => {
+            clear(transport + tcp::SEQUENCE, 4);
+            clear(transport + tcp::CHECKSUM, 2);
+            if let Mode::Lro { .. } = mode {
+                clear(transport + tcp::ACKNOWLEDGEMENT, 4);
+                clear(transport + tcp::WINDOW, 2);
+                // LRO takes no other options than an aligned timestamp, whose two values follow its four fixed bytes.
+                clear(transport + tcp::TIMESTAMP_VALUE, (usize::from(layout.payload) - transport).saturating_sub(tcp::TIMESTAMP_VALUE));
+            }
+        }
+        Protocol::Udp => clear(transport + udp::LENGTH, 4),
+        Protocol::Dccp => {
+            clear(transport + dccp::CHECKSUM, 2);
+            if byte(header, transport + dccp::TYPE) & 1 == 1 {
+                clear(transport + dccp::LONG_SEQUENCE, 6);
+            } else {
+                clear(transport + dccp::SHORT_SEQUENCE, 3);
+            }
+        }
+    }
+    if layout.protocol == Protocol::Tcp {
+        if let Some(flags) = mask.get_mut(transport + tcp::FLAGS) {
+            *flags = !(tcp::PSH | tcp::FIN);
+        }
+    }
+    mask
+}
+
+/// Do the first `length` bytes of `packet` equal `expected` wherever `mask` has bits?
+///
+/// `length >= 16`: no header chain is shorter. The last block overlaps those before, so nothing past the headers is read.
+#[inline(always)]
+pub(super) fn equal(packet: &[u8], expected: &[u8; MAX_HEADER], mask: &[u8; MAX_HEADER], length: usize) -> bool {
+    let (Some(packet), Some(expected), Some(mask)) = (packet.get(..length), expected.get(..length), mask.get(..length)) else {
+        return false;
+    };
+    if length >= 32 { equal_blocks::<32>(packet, expected, mask) } else { equal_blocks::<16>(packet, expected, mask) }
+}
+
+#[inline(always)]
+fn equal_blocks<const BLOCK: usize>(packet: &[u8], expected: &[u8], mask: &[u8]) -> bool {
+    let mut difference = 0;
+    let (packets, expecteds, masks) = (packet.as_chunks::<BLOCK>().0, expected.as_chunks::<BLOCK>().0, mask.as_chunks::<BLOCK>().0);
+    for ((packet, expected), mask) in packets.iter().zip(expecteds).zip(masks) {
+        difference |= compare(packet, expected, mask);
+    }
+    if let (Some(packet), Some(expected), Some(mask)) = (packet.last_chunk(), expected.last_chunk(), mask.last_chunk()) {
+        difference |= compare::<BLOCK>(packet, expected, mask);
+    }
+    difference == 0
+}
+
+/// What differs in one block, not 0 if anything does.
+#[inline(always)]
+fn compare<const BLOCK: usize>(packet: &[u8; BLOCK], expected: &[u8; BLOCK], mask: &[u8; BLOCK]) -> u64 {
+    let words = packet.as_chunks::<8>().0.iter().zip(expected.as_chunks::<8>().0).zip(mask.as_chunks::<8>().0);
+    words.fold(0, |difference, ((packet, expected), mask)| difference | (u64::from_ne_bytes(*packet) ^ u64::from_ne_bytes(*expected)) & u64::from_ne_bytes(*mask))
+}
+
+/// Why a packet of the same flow does not fit the held headers: by the first byte that differs.
+#[cold]
+pub(super) fn difference(packet: &[u8], expected: &[u8; MAX_HEADER], mask: &[u8; MAX_HEADER], layout: &Layout) -> Reason {
+    let first = packet.iter().zip(expected).zip(mask).position(|((packet, expected), mask)| (packet ^ expected) & mask != 0);
+    let Some(offset) = first else {
+        return Reason::HeaderChanged;
+    };
+    if offset < usize::from(layout.outermost()) {
+        return Reason::LinkHeader;
+    }
+    if let Some(outer) = layout.outer {
+        if offset < usize::from(outer.transport) {
+            return ip_field(offset - usize::from(outer.network), outer.version, packet, expected, usize::from(outer.network));
+        }
+        if offset < usize::from(layout.network) {
+            return Reason::TunnelHeader;
+        }
+    }
+    let network = usize::from(layout.network);
+    let transport = usize::from(layout.transport);
+    if offset < transport {
+        return ip_field(offset - network, layout.version, packet, expected, network);
+    }
+    match (layout.protocol, offset - transport) {
+        (Protocol::Tcp, tcp::ACKNOWLEDGEMENT..12) => Reason::Acknowledgement,
+        (Protocol::Tcp, tcp::DATA_OFFSET) if (byte(packet, offset) ^ byte(expected, offset)) & 0xf0 != 0 => Reason::OptionsChanged,
+        (Protocol::Tcp, tcp::DATA_OFFSET | tcp::FLAGS) => Reason::FlagsChanged,
+        (Protocol::Tcp, tcp::WINDOW..16) => Reason::Window,
+        (Protocol::Tcp, tcp::OPTIONS..) => Reason::OptionsChanged,
+        (Protocol::Dccp, dccp::SHORT_HEADER_LENGTH..) => Reason::OptionsChanged,
+        _ => Reason::HeaderChanged,
+    }
+}
+
+fn ip_field(field: usize, version: IpVersion, packet: &[u8], expected: &[u8], network: usize) -> Reason {
+    match (version, field) {
+        (IpVersion::V4, ipv4::TOS) => Reason::Tos,
+        (IpVersion::V4, ipv4::FRAGMENT) => Reason::DontFragment,
+        (IpVersion::V4, ipv4::TTL) => Reason::Ttl,
+        (IpVersion::V6, 0) => Reason::Tos,
+        (IpVersion::V6, 1) if (byte(packet, network + 1) ^ byte(expected, network + 1)) & 0xf0 != 0 => Reason::Tos,
+        (IpVersion::V6, 1..4) => Reason::FlowLabel,
+        (IpVersion::V6, ipv6::HOP_LIMIT) => Reason::Ttl,
+        (IpVersion::V6, ipv6::NEXT_HEADER | ipv6::HEADER_LENGTH..) => Reason::ExtensionHeader,
+        _ => Reason::HeaderChanged,
+    }
+}

@@ -1,0 +1,108 @@
+//! What to aggregate, how far, and how long to hold it: a value.
+
+use crate::segment::ChecksumForm;
+
+/// The largest IP packet of a 16-bit length field, in bytes.
+pub const MAX_IP_LENGTH: u32 = 65_535;
+
+/// The largest merged packet ("BIG TCP"): eight times [`MAX_IP_LENGTH`], as the kernel's `GRO_MAX_SIZE`.
+pub const MAX_BIG_LENGTH: u32 = 8 * MAX_IP_LENGTH;
+
+/// By which rules packets merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Generic receive offload: what merges can be cut again into the very same frames. The kernel's `net/core/gro.c`, with stricter promises.
+    Gro {
+        /// Aggregate UDP datagrams of equal length too.
+        udp: bool,
+    },
+    /// Large receive offload: for local delivery only. Acknowledgement, window and timestamps take the newest values, IP identifications and padding
+    /// are given up. The kernel's `inet_lro` of 2.6.24, mended.
+    Lro {
+        /// Absorb pure ACKs into the newest.
+        acks: bool,
+    },
+}
+
+/// How the bytes of a held packet are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Storage {
+    /// The buffers themselves are kept, and a merged packet is a list of ranges.
+    #[default]
+    Fragments,
+    /// Everything is copied into one run of bytes, and the buffers are released at once.
+    Linear,
+}
+
+/// When held packets are handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// Flows are held until the caller ends the poll: a driver that polls (NAPI).
+    #[default]
+    PerPoll,
+    /// Every call of `receive` or `receive_batch` is a poll of its own and leaves nothing held: a driver without one.
+    AtOnce,
+}
+
+/// What an [`Aggregator`](super::Aggregator) does.
+///
+/// Limits that make no sense are corrected where the aggregator is made: see [`Aggregator::new`](super::Aggregator::new).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The rules.
+    pub mode: Mode,
+    /// The longest merged packet, in bytes from the outermost IP header; above 65,535 only for TCP outside tunnels and PPPoE (BIG TCP).
+    pub max_bytes: u32,
+    /// The most packets in one.
+    pub max_packets: u32,
+    /// The most UDP datagrams in one: 64 in the kernel (`UDP_GRO_CNT_MAX`).
+    pub max_datagrams: u32,
+    /// The most pieces of buffers in one.
+    pub max_fragments: u32,
+    /// The most flows held at a time.
+    pub max_flows: u32,
+    /// The most bytes of frames held at a time.
+    pub max_held_bytes: u64,
+    /// How long a flow may be held past the end of a poll, in nanoseconds; 0: not at all (`gro_flush_timeout`).
+    pub hold_time: u64,
+    /// How bytes are kept.
+    pub storage: Storage,
+    /// When they are handed over.
+    pub delivery: Delivery,
+    /// How the checksum of a GRO packet leaves: partial, as a device would be asked to fill it in, or full. LRO packets leave full.
+    pub checksum: ChecksumForm,
+}
+
+impl Policy {
+    /// GRO: TCP and DCCP, up to 65,535 bytes, 1,024 flows, nothing held past the poll.
+    pub const fn gro() -> Self {
+        Policy {
+            mode: Mode::Gro { udp: false },
+            max_bytes: MAX_IP_LENGTH,
+            max_packets: u32::MAX,
+            max_datagrams: 64,
+            max_fragments: u32::MAX,
+            max_flows: 1024,
+            max_held_bytes: 32 << 20,
+            hold_time: 0,
+            storage: Storage::Fragments,
+            delivery: Delivery::PerPoll,
+            checksum: ChecksumForm::Partial,
+        }
+    }
+
+    /// GRO with UDP aggregation.
+    pub const fn gro_with_udp() -> Self {
+        Policy { mode: Mode::Gro { udp: true }, ..Self::gro() }
+    }
+
+    /// LRO: 8 flows, as the drivers of 2007 had, pure ACKs left alone.
+    pub const fn lro() -> Self {
+        Policy { mode: Mode::Lro { acks: false }, max_flows: 8, ..Self::gro() }
+    }
+
+    /// LRO with pure-ACK aggregation.
+    pub const fn lro_with_acks() -> Self {
+        Policy { mode: Mode::Lro { acks: true }, ..Self::lro() }
+    }
+}

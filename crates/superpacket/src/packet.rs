@@ -1,0 +1,215 @@
+//! What is received: buffers, and what the device knows of them.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::segment::SegmentSize;
+
+/// The most buffers that one packet may have, as a Linux `skb` of 64 KB in 4 KB pages has (`MAX_SKB_FRAGS`).
+pub const MAX_BUFFERS: usize = 17;
+
+/// Where a packet starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layer {
+    /// At the Ethernet header.
+    #[default]
+    Ethernet,
+    /// At the IP header: TUN devices, raw-IP captures.
+    Ip,
+}
+
+/// What the device knows of a received packet's checksums (the kernel's `ip_summed`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RxChecksum {
+    /// Nothing: verified in software where it matters.
+    #[default]
+    None,
+    /// The device verified `level + 1` transport checksums, the outermost first; zero UDP checksums are not counted (`csum_level`).
+    Unnecessary {
+        /// How many more than one.
+        level: u8,
+    },
+    /// The one's-complement sum of everything after the 14-byte Ethernet header (of everything, in a packet that starts at IP), VLAN tags and
+    /// padding included: `CHECKSUM_COMPLETE`. A host integer of big-endian words.
+    Complete(u16),
+    /// The checksum field holds the pseudo-header's sum, not inverted, and whoever needs the checksum must fill it in.
+    Partial {
+        /// Where to start summing, in bytes from the start of the packet: the transport header.
+        start: u16,
+        /// Where the checksum field lies from `start`.
+        offset: u16,
+    },
+}
+
+/// A flow hash that a device reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowHash(pub u32);
+
+/// A VLAN tag that the device took out of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VlanTag {
+    /// The tag protocol: 0x8100 or 0x88a8.
+    pub protocol: u16,
+    /// Priority, drop eligibility and VLAN ID as they stand in the tag.
+    pub control: u16,
+}
+
+/// A packet that the device (or the sender before it) has aggregated already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RxGso {
+    /// What kind of super-packet it is.
+    pub kind: crate::segment::GsoKind,
+    /// Bytes of payload in each segment.
+    pub size: SegmentSize,
+}
+
+/// Buffers after a packet's first, kept in a box so that a packet of one buffer stays small.
+#[derive(Debug)]
+pub struct Chain<B>(Box<ChainStorage<B>>);
+
+#[derive(Debug)]
+struct ChainStorage<B> {
+    buffers: Vec<B>,
+}
+
+impl<B> Chain<B> {
+    /// An empty chain with room for all buffers a packet may have.
+    pub fn new() -> Self {
+        Chain(Box::new(ChainStorage { buffers: Vec::with_capacity(MAX_BUFFERS - 1) }))
+    }
+
+    pub(crate) fn buffers(&self) -> &[B] {
+        &self.0.buffers
+    }
+
+    pub(crate) fn buffers_mut(&mut self) -> &mut Vec<B> {
+        &mut self.0.buffers
+    }
+}
+
+impl<B> Default for Chain<B> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A received packet: 1 to [`MAX_BUFFERS`] buffers and what the device knows.
+///
+/// At most 64 bytes for buffers of 16 bytes, so that a batch streams through the cache.
+#[derive(Debug)]
+pub struct RxPacket<B> {
+    pub(crate) first: B,
+    pub(crate) rest: Option<Chain<B>>,
+    /// When it arrived, in nanoseconds of any clock that does not matter to the engine but in differences.
+    pub time: u64,
+    /// The device's flow hash.
+    pub hash: Option<FlowHash>,
+    /// What the device knows of the checksums.
+    pub checksum: RxChecksum,
+    /// The VLAN tag that the device stripped.
+    pub vlan: Option<VlanTag>,
+    /// Set if the packet is a super-packet already.
+    pub gso: Option<RxGso>,
+    /// The receive queue.
+    pub queue: u16,
+    /// Where the first byte lies.
+    pub layer: Layer,
+}
+
+/// A packet cannot take another buffer; here it is back.
+#[derive(Debug, thiserror::Error)]
+#[error("a packet has at most {MAX_BUFFERS} buffers")]
+pub struct TooManyBuffers<B>(pub B);
+
+impl<B> RxPacket<B> {
+    /// An Ethernet frame in one buffer, of which the device knows nothing.
+    #[inline]
+    pub fn new(buffer: B) -> Self {
+        RxPacket { first: buffer, rest: None, time: 0, hash: None, checksum: RxChecksum::None, vlan: None, gso: None, queue: 0, layer: Layer::Ethernet }
+    }
+
+    /// An IP packet in one buffer, of which the device knows nothing.
+    #[inline]
+    pub fn ip(buffer: B) -> Self {
+        RxPacket { layer: Layer::Ip, ..Self::new(buffer) }
+    }
+
+    /// The same packet with what the device knows of its checksums.
+    #[inline]
+    #[must_use]
+    pub fn with_checksum(self, checksum: RxChecksum) -> Self {
+        RxPacket { checksum, ..self }
+    }
+
+    /// The same packet with a stripped VLAN tag.
+    #[inline]
+    #[must_use]
+    pub fn with_vlan(self, vlan: VlanTag) -> Self {
+        RxPacket { vlan: Some(vlan), ..self }
+    }
+
+    /// The same packet with an arrival time in nanoseconds.
+    #[inline]
+    #[must_use]
+    pub fn at(self, time: u64) -> Self {
+        RxPacket { time, ..self }
+    }
+
+    /// Puts a chain, empty, on the packet for the buffers after the first: one that the aggregator gave back, so that none is allocated.
+    #[must_use]
+    pub fn with_chain(mut self, chain: Chain<B>) -> Self {
+        self.rest.get_or_insert(chain);
+        self
+    }
+
+    /// Appends a buffer.
+    ///
+    /// # Errors
+    /// [`TooManyBuffers`] with the buffer, if the packet has [`MAX_BUFFERS`].
+    pub fn push(&mut self, buffer: B) -> Result<(), TooManyBuffers<B>> {
+        let buffers = self.rest.get_or_insert_with(Chain::new).buffers_mut();
+        if buffers.len() + 1 >= MAX_BUFFERS {
+            return Err(TooManyBuffers(buffer));
+        }
+        buffers.push(buffer);
+        Ok(())
+    }
+
+    /// The buffers in order.
+    pub fn buffers(&self) -> impl Iterator<Item = &B> {
+        core::iter::once(&self.first).chain(self.rest.iter().flat_map(|chain| chain.buffers()))
+    }
+}
+
+impl<B: AsRef<[u8]>> RxPacket<B> {
+    /// The packet's length in bytes.
+    #[inline]
+    pub fn length(&self) -> usize {
+        match &self.rest {
+            None => self.first.as_ref().len(),
+            Some(_) => self.buffers().map(|buffer| buffer.as_ref().len()).sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_of_slices_fits_a_cache_line() {
+        assert!(size_of::<RxPacket<&[u8]>>() <= 64, "{}", size_of::<RxPacket<&[u8]>>());
+    }
+
+    #[test]
+    fn the_eighteenth_buffer_is_given_back() {
+        let mut packet = RxPacket::new(vec![0u8]);
+        for index in 1..MAX_BUFFERS {
+            packet.push(vec![index as u8]).expect("there is room");
+        }
+        let refused = packet.push(vec![99]).expect_err("the packet is full");
+        assert_eq!(refused.0, [99]);
+        assert_eq!(packet.buffers().count(), MAX_BUFFERS);
+        assert_eq!(packet.length(), MAX_BUFFERS);
+    }
+}

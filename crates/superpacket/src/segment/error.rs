@@ -1,0 +1,143 @@
+//! Why a packet was not cut.
+
+use super::GsoKind;
+use crate::aggregate::Reason;
+use crate::wire::{IpVersion, Protocol};
+
+/// Why a packet was not cut. Nothing has been emitted then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SegmentError {
+    /// The headers could not be read to the payload.
+    #[error("the headers cannot be read: {}", .0.name())]
+    Headers(Reason),
+    /// The kind of segmentation is not that of the headers.
+    #[error("{kind:?} segments cannot be cut from a packet of {protocol:?} over IP{version:?}")]
+    Kind {
+        /// What was asked for.
+        kind: GsoKind,
+        /// Version of the innermost IP header.
+        version: IpVersion,
+        /// The transport protocol.
+        protocol: Protocol,
+    },
+    /// An IP length reaches beyond what there is.
+    #[error("an IP length ends the packet at byte {needed}, but there are {got}")]
+    Truncated {
+        /// Where the packet ends by its length field, in bytes from the start of the frame.
+        needed: usize,
+        /// How many bytes there are.
+        got: usize,
+    },
+    /// A length field contradicts the one outside it: UDP, PPPoE, an IP packet in a tunnel, a jumbo payload option.
+    #[error("an inner length field says {got} bytes, {needed} were expected")]
+    Length {
+        /// What the outer length leaves, in bytes.
+        needed: usize,
+        /// What the field says, in bytes.
+        got: usize,
+    },
+    /// More segments than the limit.
+    #[error("{needed} segments are needed, at most {limit} are allowed")]
+    TooManySegments {
+        /// How many it takes.
+        needed: u32,
+        /// How many are allowed.
+        limit: u32,
+    },
+    /// A segment would not fit its length fields.
+    #[error("a segment of {needed} bytes does not fit a length field of {limit}")]
+    SegmentTooLong {
+        /// Bytes that the field would have to count.
+        needed: usize,
+        /// The most it can.
+        limit: usize,
+    },
+    /// A segment is too small: a fragment below 8 bytes or below the headers that it must hold, or an MTU below the headers.
+    #[error("a segment has room for {got} bytes, {needed} are needed")]
+    SegmentTooSmall {
+        /// The least that works, in bytes.
+        needed: usize,
+        /// What was given, in bytes.
+        got: usize,
+    },
+    /// The DCCP checksum covers more than the shortest segment holds.
+    #[error("the checksum covers {needed} bytes of payload, a segment has {got}")]
+    Coverage {
+        /// Bytes of payload that the checksum covers.
+        needed: usize,
+        /// Payload of the shortest segment.
+        got: usize,
+    },
+    /// The packet must not be fragmented: IPv6, or the don't-fragment bit.
+    #[error("the packet must not be fragmented")]
+    DontFragment,
+    /// A partial checksum whose place lies outside the packet, or beyond the headers that are looked at.
+    #[error("a partial checksum ends at byte {needed}, but {got} can be reached")]
+    ChecksumPlace {
+        /// End of the checksum field, in bytes from the start of the packet.
+        needed: usize,
+        /// End of what can be reached.
+        got: usize,
+    },
+    /// The packet's own header is longer than the headers that were parsed, so that payload lies in it.
+    #[error("the header has {got} bytes, {needed} were parsed")]
+    HeaderLength {
+        /// Length of the parsed headers, in bytes.
+        needed: usize,
+        /// Length of the header as it was given.
+        got: usize,
+    },
+    /// The caller's buffers cannot take the segments.
+    #[error("{needed} bytes are needed for the segments, there is room for {got}")]
+    OutputTooSmall {
+        /// Bytes of all segments.
+        needed: usize,
+        /// Bytes there is room for.
+        got: usize,
+    },
+}
+
+impl SegmentError {
+    /// How many kinds there are.
+    pub const COUNT: usize = Self::NAMES.len();
+
+    /// The names that reports and JSON use, in the order of [`number`](Self::number).
+    pub const NAMES: [&'static str; 12] = [
+        "headers",
+        "kind",
+        "truncated",
+        "length",
+        "too_many_segments",
+        "segment_too_long",
+        "segment_too_small",
+        "coverage",
+        "dont_fragment",
+        "checksum_place",
+        "header_length",
+        "output_too_small",
+    ];
+
+    /// A dense number for this kind of error: the index of its counter.
+    pub const fn number(&self) -> usize {
+        match self {
+            SegmentError::Headers(_) => 0,
+            SegmentError::Kind { .. } => 1,
+            SegmentError::Truncated { .. } => 2,
+            SegmentError::Length { .. } => 3,
+            SegmentError::TooManySegments { .. } => 4,
+            SegmentError::SegmentTooLong { .. } => 5,
+            SegmentError::SegmentTooSmall { .. } => 6,
+            SegmentError::Coverage { .. } => 7,
+            SegmentError::DontFragment => 8,
+            SegmentError::ChecksumPlace { .. } => 9,
+            SegmentError::HeaderLength { .. } => 10,
+            SegmentError::OutputTooSmall { .. } => 11,
+        }
+    }
+
+    /// The name that reports and JSON use.
+    pub const fn name(&self) -> &'static str {
+        Self::NAMES[self.number()]
+    }
+}

@@ -1,0 +1,164 @@
+//! What a super-packet is and how it is to be cut: types that cannot hold nonsense.
+
+use core::num::{NonZeroU16, NonZeroU32};
+
+use super::template::FRAGMENT_HEADER;
+use crate::wire::{IpVersion, Layout, ipv6};
+
+/// What kind of segments a super-packet stands for (the kernel's `gso_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GsoKind {
+    /// TCP over IPv4.
+    Tcp4,
+    /// TCP over IPv6.
+    Tcp6,
+    /// UDP datagrams of equal size, the last may be shorter (USO, `SKB_GSO_UDP_L4`).
+    Udp,
+    /// One UDP datagram, cut into IP fragments (UFO, `SKB_GSO_UDP`).
+    UdpFragments,
+    /// DCCP data packets. No kernel has it.
+    Dccp,
+}
+
+/// Bytes of transport payload in each segment: 1 to 65,535. For [`GsoKind::UdpFragments`]: bytes behind the IP header in each fragment, the UDP
+/// header of the first among them, of which the largest multiple of 8 counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SegmentSize(NonZeroU16);
+
+impl SegmentSize {
+    /// A size of 1 to 65,535 bytes; `None` for anything else.
+    #[inline]
+    pub const fn new(bytes: usize) -> Option<Self> {
+        if bytes > u16::MAX as usize {
+            return None;
+        }
+        match NonZeroU16::new(bytes as u16) {
+            Some(size) => Some(SegmentSize(size)),
+            None => None,
+        }
+    }
+
+    /// The size that makes segments of `kind` fit an MTU: at most `mtu` bytes from the outermost IP header on. Link headers, tags and PPPoE do not
+    /// count; outer headers do; a hop-by-hop header with a jumbo payload option does not, as the segments lose it. For
+    /// [`GsoKind::UdpFragments`] the size counts the UDP header, and is a multiple of 8.
+    ///
+    /// `None` if the headers leave no room.
+    pub const fn for_mtu(layout: &Layout, kind: GsoKind, mtu: usize) -> Option<Self> {
+        let jumbo = if layout.jumbo { ipv6::JUMBO_HEADER_LENGTH } else { 0 };
+        let (headers, unit) = match (kind, layout.version) {
+            (GsoKind::UdpFragments, IpVersion::V4) => (layout.transport, 8),
+            (GsoKind::UdpFragments, IpVersion::V6) => (layout.transport.saturating_add(FRAGMENT_HEADER as u16), 8),
+            _ => (layout.payload, 1),
+        };
+        let headers = (headers.saturating_sub(layout.outermost()) as usize).saturating_sub(jumbo);
+        let room = mtu.saturating_sub(headers);
+        Self::new((if room > u16::MAX as usize { u16::MAX as usize } else { room }) / unit * unit)
+    }
+
+    /// In bytes.
+    #[inline]
+    pub const fn get(self) -> usize {
+        self.0.get() as usize
+    }
+}
+
+/// The most segments that one super-packet may be cut into: at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MaxSegments(NonZeroU32);
+
+impl MaxSegments {
+    /// What any packet of the engine can need: 524,280 bytes of BIG TCP in segments of 1 byte.
+    pub const ANY: MaxSegments = MaxSegments(NonZeroU32::new(524_280).expect("not zero"));
+    /// What Linux takes of one `UDP_SEGMENT` send (`UDP_MAX_SEGMENTS`).
+    pub const UDP: MaxSegments = MaxSegments(NonZeroU32::new(128).expect("not zero"));
+
+    /// A limit of at least 1; `None` for 0.
+    #[inline]
+    pub const fn new(segments: u32) -> Option<Self> {
+        match NonZeroU32::new(segments) {
+            Some(limit) => Some(MaxSegments(limit)),
+            None => None,
+        }
+    }
+
+    /// As a number.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+/// How the IPv4 identification runs over the segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum IpId {
+    /// One more in each segment, modulo 65,536.
+    #[default]
+    Increment,
+    /// The same in all (`SKB_GSO_TCP_FIXEDID`).
+    Fixed,
+}
+
+/// Which segments carry the super-packet's CWR flag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Cwr {
+    /// The first only (RFC 3168; `SKB_GSO_TCP_ECN`).
+    #[default]
+    First,
+    /// All (accurate ECN; `SKB_GSO_TCP_ACCECN`).
+    All,
+}
+
+/// How the checksums of the packets that merged stood, and so how those of the segments must stand to be the same bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ChecksumForm {
+    /// The field holds the whole checksum.
+    #[default]
+    Full,
+    /// The field holds the pseudo-header's sum, and a device fills in the rest.
+    Partial,
+}
+
+/// What is needed besides the bytes to cut a super-packet into what a wire would have carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gso {
+    /// The kind of segments.
+    pub kind: GsoKind,
+    /// Payload bytes in each segment but the last.
+    pub size: SegmentSize,
+    /// The innermost IPv4 header's identification.
+    pub id: IpId,
+    /// The outer IPv4 header's identification, in a tunnel.
+    pub outer_id: IpId,
+    /// CWR.
+    pub cwr: Cwr,
+    /// How the checksums stood in the packets that merged.
+    pub checksum: ChecksumForm,
+}
+
+impl Gso {
+    /// Identifications that increment, CWR on the first segment only, full checksums: what a TSO engine does.
+    #[inline]
+    pub const fn new(kind: GsoKind, size: SegmentSize) -> Self {
+        Gso { kind, size, id: IpId::Increment, outer_id: IpId::Increment, cwr: Cwr::First, checksum: ChecksumForm::Full }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_mean_nothing_cannot_be_made() {
+        assert!(SegmentSize::new(0).is_none());
+        assert!(SegmentSize::new(65_536).is_none());
+        assert_eq!(SegmentSize::new(65_535).map(SegmentSize::get), Some(65_535));
+        assert!(MaxSegments::new(0).is_none());
+    }
+
+    #[test]
+    fn options_cost_nothing() {
+        assert_eq!(size_of::<Option<SegmentSize>>(), 2);
+        assert_eq!(size_of::<Option<MaxSegments>>(), 4);
+    }
+}

@@ -1,0 +1,40 @@
+//! Segmentation: a super-packet is cut into what a wire would have carried.
+//!
+//! [`Segmenter`] works from the packet's bytes and a [`Gso`] alone. It parses the headers itself, checks every length against what is
+//! there, prepares one header as a template and patches it for each segment. Payload stays where it lies
+//! ([`segment`](Segmenter::segment): header bytes and ranges), or is copied and summed in one pass
+//! ([`segment_linear`](Segmenter::segment_linear)).
+//!
+//! | field | in each segment |
+//! |---|---|
+//! | IPv4 total length, IPv6 payload length, UDP length, PPPoE length | the segment's |
+//! | IPv4 identification, inner and outer | one more each time, or the same ([`IpId`]) |
+//! | IPv4 header checksum | computed, canonical |
+//! | TCP sequence number | advances by the payload |
+//! | FIN, PSH | on the last only |
+//! | CWR | on the first only, or on all ([`Cwr`]) |
+//! | DCCP sequence number | one more each time, modulo 2^24 or 2^48 |
+//! | transport checksum | full, or left to a device ([`ChecksumOutput`]); a UDP checksum of 0 stays 0, a computed 0 is sent as 0xFFFF |
+//! | outer UDP checksum, GRE checksum | full, by the local checksum offload where the inner checksum makes it known; an outer UDP checksum of 0 stays 0 |
+//! | IPv6 hop-by-hop header that holds just a jumbo payload option | removed, as the kernel does with BIG TCP |
+//! | all else | copied |
+//!
+//! Bytes after the end of the IP packet (padding) belong to no segment. The IPv6 pseudo-header is taken with the destination address
+//! that stands in the IPv6 header, as the kernel does, also where a routing header names a later one.
+
+mod counters;
+mod error;
+mod fragment;
+mod kind;
+mod output;
+mod segmenter;
+mod shape;
+mod source;
+mod template;
+
+pub use counters::SegmentCounters;
+pub use error::SegmentError;
+pub use kind::{ChecksumForm, Cwr, Gso, GsoKind, IpId, MaxSegments, SegmentSize};
+pub use output::{BackToBack, PayloadRange, Plan, Segment, SegmentBuffers, Written};
+pub use segmenter::{ChecksumOutput, SegmentOptions, Segmenter};
+pub use source::{GsoPacket, Segmentable};

@@ -1,0 +1,204 @@
+//! What comes out: segments as header bytes and payload ranges, or written into the caller's buffers.
+
+use alloc::vec::Vec;
+
+use super::SegmentError;
+use super::source::{Position, Segmentable, bytes, step};
+use crate::packet::RxChecksum;
+
+/// How many segments there are and how long: all but the last have the same length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// How many: at least 1.
+    pub segments: u32,
+    /// Length of each but the last in bytes, headers included. (Of the last, if there is one only.)
+    pub segment_length: usize,
+    /// Length of the last in bytes: at most `segment_length`.
+    pub last_length: usize,
+}
+
+impl Plan {
+    /// Bytes of all segments together.
+    #[inline]
+    pub const fn total_length(&self) -> usize {
+        (self.segments as usize - 1).saturating_mul(self.segment_length).saturating_add(self.last_length)
+    }
+}
+
+/// A part of the payload: where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PayloadRange {
+    /// Which range of the packet: an index into [`SuperPacket::pieces`](crate::super_packet::SuperPacket::pieces), or into the buffers.
+    pub range: usize,
+    /// Offset in that range, in bytes.
+    pub offset: usize,
+    /// Length in bytes.
+    pub length: usize,
+}
+
+/// A segment: header bytes of its own, and payload where it lies.
+///
+/// It borrows the segmenter's scratch: the header must be sent or copied before the sink returns.
+#[derive(Debug)]
+pub struct Segment<'a, P: ?Sized> {
+    pub(super) header: &'a [u8],
+    pub(super) packet: &'a P,
+    pub(super) position: Position,
+    pub(super) length: usize,
+    /// Its number, from 0.
+    pub index: u32,
+    /// Is it the last?
+    pub last: bool,
+    /// The state of its checksums.
+    pub checksum: RxChecksum,
+}
+
+impl<'a, P: Segmentable + ?Sized> Segment<'a, P> {
+    /// All headers, from the link header on. Empty for a packet that passes whole.
+    #[inline]
+    pub const fn header(&self) -> &'a [u8] {
+        self.header
+    }
+
+    /// Bytes of payload.
+    #[inline]
+    pub const fn payload_length(&self) -> usize {
+        self.length
+    }
+
+    /// Bytes of headers and payload.
+    #[inline]
+    pub const fn length(&self) -> usize {
+        self.header.len() + self.length
+    }
+
+    /// Where the payload lies, for descriptors; empty ranges are left out.
+    #[inline]
+    pub fn ranges(&self) -> impl Iterator<Item = PayloadRange> + Clone + use<'a, P> {
+        Ranges { packet: self.packet, at: self.position, rest: self.length }
+    }
+
+    /// The payload, for gathering writes; empty ranges are left out.
+    #[inline]
+    pub fn payload(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a, P> {
+        let packet = self.packet;
+        self.ranges().map(move |range| bytes(packet, Position { range: range.range, offset: range.offset }, range.length))
+    }
+
+    /// Copies the segment behind what `out` holds.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.header);
+        self.payload().for_each(|slice| out.extend_from_slice(slice));
+    }
+}
+
+#[derive(Debug)]
+struct Ranges<'a, P: ?Sized> {
+    packet: &'a P,
+    at: Position,
+    rest: usize,
+}
+
+impl<P: ?Sized> Clone for Ranges<'_, P> {
+    fn clone(&self) -> Self {
+        Ranges { ..*self }
+    }
+}
+
+impl<P: Segmentable + ?Sized> Iterator for Ranges<'_, P> {
+    type Item = PayloadRange;
+
+    #[inline]
+    fn next(&mut self) -> Option<PayloadRange> {
+        loop {
+            let at = self.at;
+            let (length, next) = step(self.packet, at, self.rest)?;
+            self.at = next;
+            self.rest -= length;
+            if length != 0 {
+                return Some(PayloadRange { range: at.range, offset: at.offset, length });
+            }
+        }
+    }
+}
+
+/// What is known of a segment that has been written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Its number, from 0.
+    pub index: u32,
+    /// Its length in bytes.
+    pub length: usize,
+    /// Is it the last?
+    pub last: bool,
+    /// The state of its checksums.
+    pub checksum: RxChecksum,
+}
+
+/// Hands out the buffers that segments are written into: slots of a `sendmmsg` array, frames of a UMEM, the space behind a `virtio_net_hdr`.
+pub trait SegmentBuffers {
+    /// Is called once before the first buffer is asked for; refuses what does not fit.
+    ///
+    /// # Errors
+    /// [`SegmentError::OutputTooSmall`]: nothing is written then.
+    fn prepare(&mut self, _plan: &Plan) -> Result<(), SegmentError> {
+        Ok(())
+    }
+
+    /// A buffer of at least `length` bytes, of which the first `length` will be overwritten. `None` or a shorter one ends the cutting with
+    /// [`SegmentError::OutputTooSmall`]: what [`prepare`](Self::prepare) is there to find out beforehand.
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]>;
+
+    /// The buffer handed out last now holds a segment.
+    fn written(&mut self, _segment: Written) {}
+}
+
+/// Segments back to back in one buffer, as `UDP_SEGMENT` and [`Plan`] have it: segment `n` starts at `n * segment_length`.
+#[derive(Debug)]
+pub struct BackToBack<'a> {
+    bytes: &'a mut [u8],
+    used: usize,
+}
+
+impl<'a> BackToBack<'a> {
+    /// Writes from the start of `bytes`.
+    #[inline]
+    pub const fn new(bytes: &'a mut [u8]) -> Self {
+        BackToBack { bytes, used: 0 }
+    }
+
+    /// How many bytes are written.
+    #[inline]
+    pub const fn used(&self) -> usize {
+        self.used
+    }
+}
+
+impl SegmentBuffers for BackToBack<'_> {
+    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+        let (needed, got) = (plan.total_length(), self.bytes.len() - self.used);
+        if needed > got { Err(SegmentError::OutputTooSmall { needed, got }) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        let start = self.used;
+        let buffer = self.bytes.get_mut(start..start + length)?;
+        self.used += length;
+        Some(buffer)
+    }
+}
+
+/// Segments back to back behind what the vector holds.
+impl SegmentBuffers for Vec<u8> {
+    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+        self.reserve(plan.total_length());
+        Ok(())
+    }
+
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        let start = self.len();
+        self.resize(start + length, 0);
+        self.get_mut(start..)
+    }
+}

@@ -1,0 +1,282 @@
+//! What the segmenter takes: bytes in one piece, in several, or a super-packet of the aggregator.
+
+use super::Gso;
+use crate::packet::{Layer, RxChecksum, RxPacket};
+use crate::super_packet::{Piece, SuperPacket};
+
+/// A packet that can be cut: an optional header of its own, and ranges of bytes that follow it.
+///
+/// What an implementation says of its lengths must be so: lengths that contradict the bytes give wrong segments or errors, but no panic.
+pub trait Segmentable {
+    /// Where the packet starts.
+    fn layer(&self) -> Layer;
+
+    /// How to cut it; `None` for a packet that is to pass whole.
+    fn gso(&self) -> Option<Gso>;
+
+    /// The state of its checksums. Only [`RxChecksum::Partial`] matters, and only for a packet that passes whole or is fragmented.
+    fn checksum(&self) -> RxChecksum;
+
+    /// Bytes before the first range; may be empty.
+    fn header(&self) -> &[u8];
+
+    /// How many ranges there are.
+    fn ranges(&self) -> usize;
+
+    /// Length of a range in bytes, without a look at the bytes.
+    fn range_length(&self, index: usize) -> usize;
+
+    /// The bytes of a range.
+    fn range(&self, index: usize) -> &[u8];
+
+    /// The one's-complement sum of the payload of a received packet that starts with this range, up to the next range that
+    /// [starts one](Self::starts_payload), where it is known.
+    fn payload_sum(&self, _index: usize) -> Option<u16> {
+        None
+    }
+
+    /// Does a received packet's payload start with this range?
+    fn starts_payload(&self, _index: usize) -> bool {
+        false
+    }
+
+    /// Length of the whole packet in bytes.
+    fn length(&self) -> usize {
+        (0..self.ranges()).fold(self.header().len(), |sum, index| sum.saturating_add(self.range_length(index)))
+    }
+}
+
+/// A packet in buffers of the caller, and how it is to be cut.
+#[derive(Debug)]
+pub struct GsoPacket<'a, B> {
+    /// The packet's bytes, in order.
+    pub buffers: &'a [B],
+    /// Where the packet starts.
+    pub layer: Layer,
+    /// How to cut it; `None` lets it pass whole.
+    pub gso: Option<Gso>,
+    /// The state of its checksums.
+    pub checksum: RxChecksum,
+}
+
+impl<'a, B: AsRef<[u8]>> GsoPacket<'a, B> {
+    /// An Ethernet frame in one buffer.
+    #[inline]
+    pub const fn linear(buffer: &'a B, gso: Gso) -> Self {
+        Self::new(core::slice::from_ref(buffer), gso)
+    }
+
+    /// An Ethernet frame in several buffers.
+    #[inline]
+    pub const fn new(buffers: &'a [B], gso: Gso) -> Self {
+        GsoPacket { buffers, layer: Layer::Ethernet, gso: Some(gso), checksum: RxChecksum::None }
+    }
+
+    /// The same packet, which starts at another layer.
+    #[inline]
+    #[must_use]
+    pub const fn at(self, layer: Layer) -> Self {
+        GsoPacket { layer, ..self }
+    }
+}
+
+impl<B: AsRef<[u8]>> Segmentable for GsoPacket<'_, B> {
+    #[inline]
+    fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    #[inline]
+    fn gso(&self) -> Option<Gso> {
+        self.gso
+    }
+
+    #[inline]
+    fn checksum(&self) -> RxChecksum {
+        self.checksum
+    }
+
+    #[inline]
+    fn header(&self) -> &[u8] {
+        &[]
+    }
+
+    #[inline]
+    fn ranges(&self) -> usize {
+        self.buffers.len()
+    }
+
+    #[inline]
+    fn range_length(&self, index: usize) -> usize {
+        self.range(index).len()
+    }
+
+    #[inline]
+    fn range(&self, index: usize) -> &[u8] {
+        self.buffers.get(index).map_or(&[], AsRef::as_ref)
+    }
+}
+
+/// A received packet is cut by the kind and size that its device reported, as a TSO engine would.
+impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
+    fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    fn gso(&self) -> Option<Gso> {
+        self.gso.map(|gso| Gso::new(gso.kind, gso.size))
+    }
+
+    fn checksum(&self) -> RxChecksum {
+        self.checksum
+    }
+
+    fn header(&self) -> &[u8] {
+        &[]
+    }
+
+    fn ranges(&self) -> usize {
+        1 + self.rest.as_ref().map_or(0, |chain| chain.buffers().len())
+    }
+
+    fn range_length(&self, index: usize) -> usize {
+        self.range(index).len()
+    }
+
+    fn range(&self, index: usize) -> &[u8] {
+        match (index, &self.rest) {
+            (0, _) => self.first.as_ref(),
+            (_, Some(chain)) => chain.buffers().get(index - 1).map_or(&[], AsRef::as_ref),
+            (_, None) => &[],
+        }
+    }
+}
+
+impl<B: AsRef<[u8]>> Segmentable for SuperPacket<'_, B> {
+    #[inline]
+    fn layer(&self) -> Layer {
+        self.metadata.layer
+    }
+
+    #[inline]
+    fn gso(&self) -> Option<Gso> {
+        self.metadata.gso
+    }
+
+    #[inline]
+    fn checksum(&self) -> RxChecksum {
+        self.metadata.checksum
+    }
+
+    #[inline]
+    fn header(&self) -> &[u8] {
+        self.header
+    }
+
+    #[inline]
+    fn ranges(&self) -> usize {
+        self.pieces.len()
+    }
+
+    #[inline]
+    fn range_length(&self, index: usize) -> usize {
+        self.pieces.get(index).map_or(0, Piece::length)
+    }
+
+    #[inline]
+    fn range(&self, index: usize) -> &[u8] {
+        self.pieces.get(index).map_or(&[], |piece| piece.bytes(self.linear))
+    }
+
+    #[inline]
+    fn payload_sum(&self, index: usize) -> Option<u16> {
+        self.pieces.get(index).and_then(Piece::segment_sum)
+    }
+
+    #[inline]
+    fn starts_payload(&self, index: usize) -> bool {
+        self.pieces.get(index).is_some_and(|piece| piece.flags & Piece::<B>::FIRST != 0)
+    }
+}
+
+/// A place in a packet's ranges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) range: usize,
+    pub(super) offset: usize,
+}
+
+impl Position {
+    /// The place `bytes` further on; stops at the end.
+    #[inline(always)]
+    pub(super) fn advance<P: Segmentable + ?Sized>(self, packet: &P, mut bytes: usize) -> Position {
+        let mut at = self;
+        while at.range < packet.ranges() {
+            let rest = packet.range_length(at.range).saturating_sub(at.offset);
+            if bytes < rest {
+                at.offset += bytes;
+                return at;
+            }
+            bytes -= rest;
+            at = Position { range: at.range + 1, offset: 0 };
+        }
+        at
+    }
+}
+
+/// Bytes of payload without a look at them: the next part of a range from a place on, at most `length` bytes of it, and the place behind.
+#[inline(always)]
+pub(super) fn step<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> Option<(usize, Position)> {
+    if length == 0 || at.range >= packet.ranges() {
+        return None;
+    }
+    let rest = packet.range_length(at.range).saturating_sub(at.offset);
+    if length < rest {
+        Some((length, Position { range: at.range, offset: at.offset + length }))
+    } else {
+        Some((rest, Position { range: at.range + 1, offset: 0 }))
+    }
+}
+
+/// The bytes of a range from an offset on; empty where the range does not hold them.
+#[inline(always)]
+pub(super) fn bytes<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> &[u8] {
+    packet.range(at.range).get(at.offset..at.offset.saturating_add(length)).unwrap_or(&[])
+}
+
+/// The known sum of the payload that starts at a place, and the place behind it, if all of it lies in the next `length` bytes.
+#[inline(always)]
+pub(super) fn known_sum<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> Option<(u16, usize, Position)> {
+    if at.offset != 0 {
+        return None;
+    }
+    let sum = packet.payload_sum(at.range)?;
+    let mut span = 0;
+    let mut next = at.range;
+    loop {
+        span = packet.range_length(next).saturating_add(span);
+        next += 1;
+        if span > length {
+            return None;
+        }
+        if next >= packet.ranges() || packet.starts_payload(next) {
+            return Some((sum, span, Position { range: next, offset: 0 }));
+        }
+    }
+}
+
+/// Copies the first bytes of a packet.
+pub(super) fn gather<P: Segmentable + ?Sized>(packet: &P, out: &mut [u8]) -> usize {
+    let mut filled = 0;
+    let slices = core::iter::once(packet.header()).chain((0..packet.ranges()).map(|index| packet.range(index)));
+    for slice in slices {
+        let room = out.get_mut(filled..).unwrap_or(&mut []);
+        if room.is_empty() {
+            break;
+        }
+        let length = slice.len().min(room.len());
+        room[..length].copy_from_slice(&slice[..length]);
+        filled += length;
+    }
+    filled
+}

@@ -1,0 +1,448 @@
+//! One header, prepared once and patched for each segment.
+
+use super::{ChecksumForm, Cwr, Gso, IpId};
+use crate::checksum::{Sum, pseudo_header, transport_field, words};
+use crate::packet::RxChecksum;
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Tunnel, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
+use crate::wire::{gre, ipv4, ipv6, pppoe, put16, put32, tcp, udp};
+
+/// Room for the longest header that is parsed and an IPv6 fragment header.
+pub(super) const SCRATCH: usize = MAX_HEADER + FRAGMENT_HEADER;
+/// Length of the IPv6 fragment header.
+pub(super) const FRAGMENT_HEADER: usize = 8;
+
+/// Which part of the packet a segment takes. The *body* is what is distributed over the segments: the payload, and before it, in
+/// fragments, the headers that only the first one carries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    /// Number of the segment.
+    pub(super) index: u32,
+    /// Where its part of the body starts, in bytes.
+    pub(super) offset: usize,
+    /// Length of its part in bytes.
+    pub(super) length: usize,
+    /// Is it the last?
+    pub(super) last: bool,
+}
+
+/// Sums over a segment's payload, as far as the template [wants](Wanted) them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PayloadSums {
+    /// Of all of it.
+    pub(super) whole: u16,
+    /// Of the part that the transport checksum covers.
+    pub(super) covered: u16,
+}
+
+/// Which sums over the payload a segment's header needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// The sum of all of it.
+    pub(super) whole: bool,
+    /// The sum of its first bytes, as many as this (DCCP's checksum coverage).
+    pub(super) covered: Option<usize>,
+}
+
+/// How to patch the prepared header bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    /// Header bytes in each segment.
+    pub(super) base: usize,
+    /// Bytes of the body that lie behind the header in the scratch, for the first segment only.
+    pub(super) extra: usize,
+    pub(super) pppoe: Option<(usize, usize)>,
+    pub(super) outer: Option<Outer>,
+    pub(super) network: Option<Network>,
+    pub(super) transport: Transport,
+    pub(super) wanted: Wanted,
+}
+
+/// An IP header to patch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Network {
+    offset: usize,
+    version: IpVersion,
+    id: u16,
+    step: u16,
+    /// Flags and fragment offset of an IPv4 header.
+    fragment: u16,
+    /// The words of an IPv4 header that stay: all but length, ID, fragment offset and checksum.
+    sum: Sum,
+}
+
+/// The outer headers of a tunnelled packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outer {
+    network: Network,
+    transport: usize,
+    /// Has it a length to patch?
+    is_udp: bool,
+    /// Place of its checksum, where there is one.
+    checksum: Option<usize>,
+    /// The sum of the outer pseudo-header but the length.
+    pseudo: Sum,
+    /// Where the inner transport header starts, if its checksum makes the sum from there on known: the complement of the inner pseudo-header's.
+    known_from: Option<usize>,
+}
+
+/// What is patched behind the innermost IP header.
+#[derive(Clone, Debug)]
+pub(super) enum Transport {
+    /// Nothing: a packet that passes whole.
+    Untouched,
+    /// A TCP header.
+    Tcp { header: TransportHeader, sequence: u32, flags: u16, cwr: Cwr },
+    /// A UDP header.
+    Udp { header: TransportHeader },
+    /// A DCCP header.
+    Dccp { header: TransportHeader, sequence: u64, mask: u64 },
+    /// A fragment offset: in the IPv4 header, or in an IPv6 fragment header at this place.
+    Fragment { header: Option<usize>, first: u16, more: bool },
+}
+
+/// What the transport protocols have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TransportHeader {
+    offset: usize,
+    /// How the checksum is to stand; `None` leaves it as it is (UDP without one).
+    form: Option<ChecksumForm>,
+    /// The pseudo-header but the length.
+    pseudo: Sum,
+    /// The pseudo-header and the words of the header that stay.
+    fixed: Sum,
+}
+
+impl Network {
+    pub(super) fn new(bytes: &[u8], offset: usize, version: IpVersion, id: IpId) -> Self {
+        let header = bytes.get(offset..).unwrap_or(&[]);
+        let step = match id {
+            IpId::Increment => 1,
+            IpId::Fixed => 0,
+        };
+        match version {
+            IpVersion::V4 => Network {
+                offset,
+                version,
+                id: be16(header, ipv4::ID),
+                step,
+                fragment: be16(header, ipv4::FRAGMENT),
+                sum: Self::fixed(header),
+            },
+            IpVersion::V6 => Network { offset, version, id: 0, step: 0, fragment: 0, sum: Sum::default() },
+        }
+    }
+
+    fn fixed(header: &[u8]) -> Sum {
+        let length = usize::from(byte(header, 0) & 0x0f) * 4;
+        let sum = words(header.get(..length).unwrap_or(&[]));
+        [ipv4::TOTAL_LENGTH, ipv4::ID, ipv4::FRAGMENT, ipv4::CHECKSUM].iter().fold(sum, |sum, &field| sum.subtract(be16(header, field)))
+    }
+
+    #[inline(always)]
+    fn patch(&self, bytes: &mut [u8; SCRATCH], index: u32, end: usize) {
+        let length = (end - self.offset) as u16;
+        match self.version {
+            IpVersion::V4 => {
+                let id = self.id.wrapping_add(self.step.wrapping_mul(index as u16));
+                let checksum = self.sum.add(length).add(id).add(self.fragment).checksum();
+                if let Some(header) = header::<{ ipv4::HEADER_LENGTH }>(bytes, self.offset) {
+                    put16(header, ipv4::TOTAL_LENGTH, length);
+                    put16(header, ipv4::ID, id);
+                    put16(header, ipv4::FRAGMENT, self.fragment);
+                    put16(header, ipv4::CHECKSUM, checksum);
+                }
+            }
+            IpVersion::V6 => put16(bytes, self.offset + ipv6::PAYLOAD_LENGTH, length.wrapping_sub(ipv6::HEADER_LENGTH as u16)),
+        }
+    }
+}
+
+impl Template {
+    /// A header of `base` bytes that is not patched at all.
+    pub(super) const fn untouched(base: usize) -> Self {
+        Template {
+            base,
+            extra: 0,
+            pppoe: None,
+            outer: None,
+            network: None,
+            transport: Transport::Untouched,
+            wanted: Wanted { whole: false, covered: None },
+        }
+    }
+
+    /// Link and network headers of a parsed packet, the transport still to come. `lco`: the inner checksum makes the sum of what it
+    /// covers known.
+    fn headers(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, base: usize, extra: usize, lco: bool) -> Self {
+        let outer = layout.outer.map(|outer| {
+            let transport = usize::from(outer.transport);
+            let is_udp = outer.tunnel.is_udp();
+            let checksum = match outer.tunnel {
+                Tunnel::Vxlan | Tunnel::Geneve => Some(transport + udp::CHECKSUM).filter(|&place| be16(bytes, place) != 0),
+                Tunnel::Gre => Some(transport + gre::CHECKSUM).filter(|_| be16(bytes, transport) & gre::CHECKSUM_PRESENT != 0),
+                Tunnel::Ip => None,
+            };
+            let network = usize::from(outer.network);
+            Outer {
+                network: Network::new(bytes, network, outer.version, gso.outer_id),
+                transport,
+                is_udp,
+                checksum,
+                pseudo: pseudo_header(&bytes[network..], outer.version, Protocol::Udp.number(), 0),
+                known_from: Some(usize::from(layout.transport)).filter(|_| lco),
+            }
+        });
+        let outermost = usize::from(layout.outermost());
+        let whole = !lco && outer.is_some_and(|outer| outer.checksum.is_some());
+        Template {
+            base,
+            extra,
+            pppoe: Some((usize::from(layout.pppoe), outermost)).filter(|_| layout.pppoe != 0),
+            outer,
+            network: Some(Network::new(bytes, usize::from(layout.network), layout.version, gso.id)),
+            transport: Transport::Untouched,
+            wanted: Wanted { whole, covered: None },
+        }
+    }
+
+    /// Segments that each carry a transport header.
+    pub(super) fn segments(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, form: ChecksumForm) -> Self {
+        let offset = usize::from(layout.transport);
+        let base = usize::from(layout.payload);
+        let network = usize::from(layout.network);
+        let header = &bytes[offset..base];
+        let pseudo = pseudo_header(&bytes[network..], layout.version, layout.protocol.number(), 0);
+        let coverage = match layout.protocol {
+            Protocol::Dccp => usize::from(byte(header, dccp::COVERAGE) & 0x0f).checked_sub(1).map(|words| words * 4),
+            _ => None,
+        };
+        let no_checksum = layout.protocol == Protocol::Udp && be16(header, udp::CHECKSUM) == 0;
+        let form = Some(form).filter(|_| !no_checksum);
+        let changing: &[usize] = match layout.protocol {
+            Protocol::Tcp => &[tcp::SEQUENCE, tcp::SEQUENCE + 2, tcp::DATA_OFFSET, tcp::CHECKSUM],
+            Protocol::Udp => &[udp::LENGTH, udp::CHECKSUM],
+            Protocol::Dccp if dccp_sequence_mask(header) >> 24 == 0 => &[dccp::TYPE, dccp::TYPE + 2, dccp::CHECKSUM],
+            Protocol::Dccp => &[dccp::LONG_SEQUENCE, dccp::LONG_SEQUENCE + 2, dccp::LONG_SEQUENCE + 4, dccp::CHECKSUM],
+        };
+        let fixed = changing.iter().fold(words(header).add_sum(pseudo), |sum, &field| sum.subtract(be16(header, field)));
+        let transport = TransportHeader { offset, form, pseudo, fixed };
+        // Local checksum offload: a full inner checksum over everything makes the sum of what it covers known.
+        let lco = form.is_some() && coverage.is_none();
+        let mut template = Self::headers(bytes, layout, gso, base, 0, lco);
+        if form == Some(ChecksumForm::Full) {
+            match coverage {
+                Some(covered) => template.wanted.covered = Some(covered),
+                None => template.wanted.whole = true,
+            }
+        }
+        template.transport = match layout.protocol {
+            Protocol::Tcp => Transport::Tcp {
+                header: transport,
+                sequence: be32(header, tcp::SEQUENCE),
+                flags: be16(header, tcp::DATA_OFFSET),
+                cwr: gso.cwr,
+            },
+            Protocol::Udp => Transport::Udp { header: transport },
+            Protocol::Dccp => Transport::Dccp { header: transport, sequence: dccp_sequence(header), mask: dccp_sequence_mask(header) },
+        };
+        template
+    }
+
+    /// IP fragments: the headers up to `base` in each, `extra` bytes more in the first.
+    pub(super) fn fragments(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, base: usize, extra: usize) -> Self {
+        // All fragments of a datagram have one identification.
+        let gso = Gso { id: IpId::Fixed, ..*gso };
+        let mut template = Self::headers(bytes, layout, &gso, base, extra, false);
+        let header = match layout.version {
+            IpVersion::V4 => None,
+            IpVersion::V6 => Some(base - FRAGMENT_HEADER),
+        };
+        template.transport = Transport::Fragment { header, first: 0, more: false };
+        template
+    }
+
+    /// Fragments of the IPv4 packet whose header starts at `offset`.
+    pub(super) fn ipv4_fragments(bytes: &[u8; SCRATCH], offset: usize, pppoe: Option<usize>, base: usize, extra: usize) -> Self {
+        let fragment = be16(bytes, offset + ipv4::FRAGMENT);
+        Template {
+            base,
+            extra,
+            pppoe: pppoe.map(|place| (place, offset)),
+            outer: None,
+            network: Some(Network::new(bytes, offset, IpVersion::V4, IpId::Fixed)),
+            transport: Transport::Fragment {
+                header: None,
+                first: fragment & ipv4::FRAGMENT_OFFSET,
+                more: fragment & ipv4::MORE_FRAGMENTS != 0,
+            },
+            wanted: Wanted::default(),
+        }
+    }
+
+    /// The state that the checksums of the segments have.
+    pub(super) fn checksum_state(&self, layout: &Layout) -> RxChecksum {
+        let outer = self.outer.is_some_and(|outer| outer.is_udp && outer.checksum.is_some());
+        let form = match &self.transport {
+            Transport::Tcp { header, .. } | Transport::Udp { header } | Transport::Dccp { header, .. } => header.form,
+            Transport::Untouched | Transport::Fragment { .. } => None,
+        };
+        match (form, outer) {
+            (Some(ChecksumForm::Partial), _) => RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() },
+            (Some(ChecksumForm::Full), outer) => RxChecksum::Unnecessary { level: u8::from(outer) },
+            (None, true) => RxChecksum::Unnecessary { level: 0 },
+            (None, false) => RxChecksum::None,
+        }
+    }
+
+    /// Header bytes of a segment.
+    #[inline(always)]
+    pub(super) const fn header_length(&self, cut: Cut) -> usize {
+        if cut.index == 0 { self.base + self.extra } else { self.base }
+    }
+
+    /// Bytes of payload behind them.
+    #[inline(always)]
+    pub(super) const fn payload_length(&self, cut: Cut) -> usize {
+        if cut.index == 0 { cut.length - self.extra } else { cut.length }
+    }
+
+    /// Writes what differs in this segment.
+    #[inline(always)]
+    pub(super) fn patch(&mut self, bytes: &mut [u8; SCRATCH], cut: Cut, sums: PayloadSums) {
+        let end = self.base + cut.length;
+        match &mut self.transport {
+            Transport::Untouched => return,
+            Transport::Tcp { header: transport, sequence, flags, cwr } => {
+                let mut word = *flags;
+                if !cut.last {
+                    word &= !u16::from(tcp::FIN | tcp::PSH);
+                }
+                if cut.index != 0 && *cwr == Cwr::First {
+                    word &= !u16::from(tcp::CWR);
+                }
+                let number = sequence.wrapping_add(cut.offset as u32);
+                let checksum = transport.checksum(end, Sum::new(word).add32(number), Protocol::Tcp, sums.covered);
+                if let Some(header) = header::<{ tcp::HEADER_LENGTH }>(bytes, transport.offset) {
+                    put32(header, tcp::SEQUENCE, number);
+                    put16(header, tcp::DATA_OFFSET, word);
+                    if let Some(checksum) = checksum {
+                        put16(header, tcp::CHECKSUM, checksum);
+                    }
+                }
+            }
+            Transport::Udp { header: transport } => {
+                let length = (end - transport.offset) as u16;
+                let checksum = transport.checksum(end, Sum::new(length), Protocol::Udp, sums.covered);
+                if let Some(header) = header::<{ udp::HEADER_LENGTH }>(bytes, transport.offset) {
+                    put16(header, udp::LENGTH, length);
+                    if let Some(checksum) = checksum {
+                        put16(header, udp::CHECKSUM, checksum);
+                    }
+                }
+            }
+            Transport::Dccp { header, sequence, mask } => {
+                let number = sequence.wrapping_add(u64::from(cut.index)) & *mask;
+                let changed = if *mask >> 24 == 0 {
+                    let word = (u32::from(byte(bytes, header.offset + dccp::TYPE)) << 24) | number as u32;
+                    put32(bytes, header.offset + dccp::TYPE, word);
+                    Sum::default().add32(word)
+                } else {
+                    put16(bytes, header.offset + dccp::LONG_SEQUENCE, (number >> 32) as u16);
+                    put32(bytes, header.offset + dccp::LONG_SEQUENCE + 2, number as u32);
+                    Sum::new((number >> 32) as u16).add32(number as u32)
+                };
+                if let Some(checksum) = header.checksum(end, changed, Protocol::Dccp, sums.covered) {
+                    put16(bytes, header.offset + dccp::CHECKSUM, checksum);
+                }
+            }
+            Transport::Fragment { header, first, more } => {
+                let more = *more || !cut.last;
+                let units = first.wrapping_add((cut.offset / 8) as u16);
+                if let Some(place) = *header {
+                    put16(bytes, place + 2, (units << 3) | u16::from(more));
+                } else if let Some(network) = &mut self.network {
+                    if cut.index == 1 {
+                        keep_copied_options(bytes, network.offset);
+                        network.sum = Network::fixed(bytes.get(network.offset..).unwrap_or(&[]));
+                    }
+                    let kept = network.fragment & (ipv4::RESERVED | ipv4::DONT_FRAGMENT);
+                    network.fragment = kept | (units & ipv4::FRAGMENT_OFFSET) | if more { ipv4::MORE_FRAGMENTS } else { 0 };
+                }
+            }
+        }
+        if let Some(network) = &self.network {
+            network.patch(bytes, cut.index, end);
+        }
+        if let Some(outer) = &self.outer {
+            outer.patch(bytes, cut, end, self.header_length(cut), &self.transport, sums.whole);
+        }
+        if let Some((place, network)) = self.pppoe {
+            put16(bytes, place + pppoe::LENGTH, (end - network + pppoe::PPP_LENGTH) as u16);
+        }
+    }
+}
+
+impl TransportHeader {
+    /// What the checksum field of a segment that ends at `end` is to hold, if it is to be written; `changed` is the sum of the words that the
+    /// template does not hold.
+    #[inline(always)]
+    fn checksum(&self, end: usize, changed: Sum, protocol: Protocol, payload: u16) -> Option<u16> {
+        let length = (end - self.offset) as u16;
+        Some(match self.form? {
+            ChecksumForm::Partial => self.pseudo.add(length).fold(),
+            ChecksumForm::Full => transport_field(protocol, self.fixed.add(length).add_sum(changed).add(payload).checksum()),
+        })
+    }
+}
+
+/// A header of `N` bytes in the scratch: one comparison, and its fields need none.
+#[inline(always)]
+fn header<const N: usize>(bytes: &mut [u8; SCRATCH], offset: usize) -> Option<&mut [u8; N]> {
+    bytes.get_mut(offset..)?.first_chunk_mut()
+}
+
+impl Outer {
+    fn patch(&self, bytes: &mut [u8; SCRATCH], cut: Cut, end: usize, header_length: usize, inner: &Transport, payload: u16) {
+        self.network.patch(bytes, cut.index, end);
+        let length = (end - self.transport) as u16;
+        if self.is_udp {
+            put16(bytes, self.transport + udp::LENGTH, length);
+        }
+        let Some(place) = self.checksum else { return };
+        put16(bytes, place, 0);
+        let tail = match (self.known_from, inner) {
+            (Some(from), Transport::Tcp { header, .. } | Transport::Udp { header } | Transport::Dccp { header, .. }) => {
+                // What follows sums, with its checksum, to the complement of its pseudo-header.
+                words(&bytes[self.transport..from]).add(header.pseudo.add((end - header.offset) as u16).checksum())
+            }
+            _ => words(&bytes[self.transport..header_length]).add(payload),
+        };
+        let checksum =
+            if self.is_udp { transport_field(Protocol::Udp, tail.add_sum(self.pseudo).add(length).checksum()) } else { tail.checksum() };
+        put16(bytes, place, checksum);
+    }
+}
+
+/// Later fragments carry only the options whose copied flag is set (RFC 791, section 3.1): the others become no-operations, so that the
+/// header keeps its length (`ip_options_fragment`).
+fn keep_copied_options(bytes: &mut [u8; SCRATCH], network: usize) {
+    const COPIED: u8 = 0x80;
+    let end = network + usize::from(byte(bytes, network) & 0x0f) * 4;
+    let mut at = network + ipv4::HEADER_LENGTH;
+    while at < end {
+        let length = match byte(bytes, at) {
+            0 => return,
+            1 => 1,
+            _ => usize::from(byte(bytes, at + 1)),
+        };
+        if length == 0 || at + length > end || (length < 2 && byte(bytes, at) != 1) {
+            return;
+        }
+        if byte(bytes, at) & COPIED == 0
+            && let Some(option) = bytes.get_mut(at..at + length)
+        {
+            option.fill(1);
+        }
+        at += length;
+    }
+}

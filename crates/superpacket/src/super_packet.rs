@@ -1,0 +1,180 @@
+//! What leaves the aggregator and enters the segmenter: a header, and payload where it lies.
+
+use alloc::vec::Vec;
+
+use crate::aggregate::Reason;
+use crate::packet::{FlowHash, Layer, RxChecksum, VlanTag};
+use crate::segment::Gso;
+use crate::wire::Layout;
+
+/// A range of one buffer that is part of a packet.
+#[derive(Debug)]
+pub struct Piece<B> {
+    /// The buffer; `None` if the bytes lie in the packet's linear storage.
+    pub(crate) buffer: Option<B>,
+    pub(crate) start: u32,
+    pub(crate) length: u32,
+    /// The sum of the segment's payload, if `SUM` is set.
+    pub(crate) sum: u16,
+    pub(crate) flags: u8,
+}
+
+impl<B> Piece<B> {
+    /// The piece is the first of a received packet's payload.
+    pub(crate) const FIRST: u8 = 1;
+    /// `sum` is the one's-complement sum of that packet's payload: of this piece and those that follow up to the next first one.
+    pub(crate) const SUM: u8 = 2;
+
+    /// The buffer that the piece lies in, taken out, if it has one of its own.
+    #[inline]
+    pub fn into_buffer(self) -> Option<B> {
+        self.buffer
+    }
+
+    /// Offset of the piece in its buffer, in bytes.
+    #[inline]
+    pub const fn start(&self) -> usize {
+        self.start as usize
+    }
+
+    /// Length of the piece in bytes.
+    #[inline]
+    pub const fn length(&self) -> usize {
+        self.length as usize
+    }
+
+    /// The payload's sum of the received packet that starts with this piece, where it is known.
+    #[inline]
+    pub const fn segment_sum(&self) -> Option<u16> {
+        if self.flags & (Self::FIRST | Self::SUM) == (Self::FIRST | Self::SUM) { Some(self.sum) } else { None }
+    }
+}
+
+impl<B: AsRef<[u8]>> Piece<B> {
+    /// The bytes, in their own buffer or in `linear`.
+    #[inline(always)]
+    pub(crate) fn bytes<'a>(&'a self, linear: &'a [u8]) -> &'a [u8] {
+        let whole = match &self.buffer {
+            Some(buffer) => buffer.as_ref(),
+            None => linear,
+        };
+        let start = self.start as usize;
+        whole.get(start..start + self.length as usize).unwrap_or(&[])
+    }
+}
+
+/// What is known of a packet besides its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// Where the packet starts.
+    pub layer: Layer,
+    /// Where its headers are, if the engine understood them.
+    pub layout: Option<Layout>,
+    /// What is needed to cut it again; `None` for a packet of one, for merged ACKs, and for what LRO merged.
+    pub gso: Option<Gso>,
+    /// The state of its checksums.
+    pub checksum: RxChecksum,
+    /// The device's flow hash.
+    pub hash: Option<FlowHash>,
+    /// The VLAN tag that the device stripped.
+    pub vlan: Option<VlanTag>,
+    /// The receive queue.
+    pub queue: u16,
+    /// The time of the last packet in it, in nanoseconds.
+    pub time: u64,
+    /// How many received packets it stands for, absorbed ACKs included.
+    pub packets: u32,
+    /// How many pure ACKs it absorbed: a consumer adds them when it counts ACKs for its congestion window.
+    pub absorbed_acks: u32,
+    /// The largest payload of a packet in it, in bytes; 0 where that is not known.
+    pub largest_payload: u32,
+    /// Why it left as it is.
+    pub reason: Reason,
+}
+
+/// A packet, single or merged: header bytes of its own and payload as ranges of the buffers it came in.
+///
+/// The frame is [`header`](Self::header) followed by [`payload`](Self::payload). A packet that merged with no other has an empty
+/// header and its buffers as they came: not a byte of it has been touched.
+#[derive(Debug)]
+pub struct SuperPacket<'a, B> {
+    /// What is known of it.
+    pub metadata: Metadata,
+    pub(crate) header: &'a [u8],
+    pub(crate) pieces: &'a mut Vec<Piece<B>>,
+    pub(crate) linear: &'a [u8],
+}
+
+impl<'a, B: AsRef<[u8]>> SuperPacket<'a, B> {
+    /// The rewritten headers of a merged packet; empty for a packet that was not touched.
+    #[inline]
+    pub fn header(&self) -> &[u8] {
+        self.header
+    }
+
+    /// What follows the header, in order: for an untouched packet its buffers.
+    #[inline]
+    pub fn payload(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let linear = self.linear;
+        self.pieces.iter().map(move |piece| piece.bytes(linear)).filter(|bytes| !bytes.is_empty())
+    }
+
+    /// All bytes in order: the header, if there is one, and the payload.
+    #[inline]
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        core::iter::once(self.header).filter(|header| !header.is_empty()).chain(self.payload())
+    }
+
+    /// The whole packet as one slice, if it lies in one: linear mode, and single packets of one buffer.
+    pub fn contiguous(&self) -> Option<&[u8]> {
+        match self.pieces.as_slice() {
+            _ if !self.linear.is_empty() => Some(self.linear),
+            [piece] if self.header.is_empty() => Some(piece.bytes(self.linear)),
+            _ => None,
+        }
+    }
+
+    /// Length of the packet in bytes.
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.header.len() + self.pieces.iter().map(Piece::length).sum::<usize>()
+    }
+
+    /// Copies the whole packet behind what `out` holds.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        self.slices().for_each(|slice| out.extend_from_slice(slice));
+    }
+
+    /// The payload's pieces.
+    #[inline]
+    pub fn pieces(&self) -> &[Piece<B>] {
+        self.pieces
+    }
+
+    /// Takes the pieces out, and with them the buffers: for a consumer that holds them until its send has returned. Linear storage stays behind.
+    #[inline]
+    pub fn take_pieces(&mut self) -> impl Iterator<Item = Piece<B>> + '_ {
+        self.pieces.drain(..)
+    }
+
+    /// Did packets merge in it?
+    #[inline]
+    pub fn is_merged(&self) -> bool {
+        self.metadata.packets > 1
+    }
+}
+
+/// Takes what the aggregator emits.
+///
+/// The packet borrows the aggregator's memory: the sink copies it, sends it, or takes its buffers before it returns.
+pub trait Sink<B> {
+    /// Takes one packet.
+    fn receive(&mut self, packet: SuperPacket<'_, B>);
+}
+
+impl<B, F: FnMut(SuperPacket<'_, B>)> Sink<B> for F {
+    #[inline]
+    fn receive(&mut self, packet: SuperPacket<'_, B>) {
+        self(packet);
+    }
+}

@@ -1,0 +1,116 @@
+//! Which field of a header is wrong.
+
+use crate::aggregate::Reason;
+use crate::segment::GsoKind;
+
+/// A header that contradicts itself or its packet, or a packet that no header can describe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VirtioError {
+    /// Fewer bytes than the format has.
+    #[error("virtio_net_hdr: {needed} bytes are needed, there are {got}")]
+    Short {
+        /// Length of the format in bytes.
+        needed: usize,
+        /// Bytes there are.
+        got: usize,
+    },
+    /// Flags that exclude each other.
+    #[error("flags: {0:#04x} has both NEEDS_CSUM and RSC_INFO")]
+    Flags(u8),
+    /// A type that is unknown or contradicts itself.
+    #[error("gso_type: {0:#04x} is unknown or contradicts itself")]
+    GsoType(u8),
+    /// 0, or 0xFFFF, which the kernel keeps for itself (`GSO_BY_FRAGS`).
+    #[error("gso_size: {0} is not valid")]
+    GsoSize(u16),
+    /// The type is not that of the packet's headers.
+    #[error("gso_type: {gso_type:#04x} is not the type of the packet's headers")]
+    Protocol {
+        /// The type.
+        gso_type: u8,
+    },
+    /// The type asks for headers that could not be read.
+    #[error("gso_type: the packet's headers cannot be read: {}", .0.name())]
+    Headers(Reason),
+    /// The type needs a checksum that is left to the receiver of the header.
+    #[error("flags: this packet needs NEEDS_CSUM")]
+    NeedsChecksum,
+    /// The checksum field does not lie in the packet.
+    #[error("csum_start, csum_offset: the checksum ends at byte {needed}, the packet at {got}")]
+    ChecksumPlace {
+        /// End of the checksum field, in bytes from the start of the packet.
+        needed: usize,
+        /// Length of the packet in bytes.
+        got: usize,
+    },
+    /// Not the transport header.
+    #[error("csum_start: {got}, but the transport header starts at {expected}")]
+    ChecksumStart {
+        /// Where the transport header starts, in bytes from the start of the packet.
+        expected: u16,
+        /// What the field says.
+        got: u16,
+    },
+    /// Not the place of the protocol's checksum.
+    #[error("csum_offset: {got}, but the checksum lies at {expected}")]
+    ChecksumOffset {
+        /// Where the checksum lies in the transport header, in bytes.
+        expected: u16,
+        /// What the field says.
+        got: u16,
+    },
+    /// More datagrams than the kernel takes (`UDP_MAX_SEGMENTS`).
+    #[error("gso_size: {payload} bytes in segments of {size} are more than 128")]
+    TooManySegments {
+        /// Payload of the packet in bytes.
+        payload: usize,
+        /// The segment size in bytes.
+        size: usize,
+    },
+    /// Not the outer UDP header.
+    #[error("outer_th_offset: {got}, but the outer UDP header starts at {expected}")]
+    OuterTransport {
+        /// Where it starts, in bytes from the start of the packet.
+        expected: u16,
+        /// What the field says.
+        got: u16,
+    },
+    /// Not the inner IP header.
+    #[error("inner_nh_offset: {got}, but the inner IP header starts at {expected}")]
+    InnerNetwork {
+        /// Where it starts, in bytes from the start of the packet.
+        expected: u16,
+        /// What the field says.
+        got: u16,
+    },
+    /// The outer UDP header has no checksum.
+    #[error("flags: UDP_TUNNEL_CSUM, but the outer UDP checksum is 0")]
+    TunnelChecksum,
+    /// A tunnel in a header without places for its offsets.
+    #[error("gso_type: a tunnel needs a header of 24 bytes")]
+    Format,
+    /// Segments that virtio has no name for: DCCP, or those of a tunnel other than VXLAN and Geneve.
+    #[error("gso_type: there is none for {0:?} in these headers")]
+    Unnamed(GsoKind),
+}
+
+impl VirtioError {
+    /// The field of the header that is wrong, by its name in the kernel; the structure's name if it is too short.
+    pub const fn field(&self) -> &'static str {
+        match self {
+            VirtioError::Short { .. } => "virtio_net_hdr",
+            VirtioError::Flags(_) | VirtioError::NeedsChecksum | VirtioError::TunnelChecksum => "flags",
+            VirtioError::GsoType(_)
+            | VirtioError::Protocol { .. }
+            | VirtioError::Headers(_)
+            | VirtioError::Format
+            | VirtioError::Unnamed(_) => "gso_type",
+            VirtioError::GsoSize(_) | VirtioError::TooManySegments { .. } => "gso_size",
+            VirtioError::ChecksumPlace { .. } | VirtioError::ChecksumStart { .. } => "csum_start",
+            VirtioError::ChecksumOffset { .. } => "csum_offset",
+            VirtioError::OuterTransport { .. } => "outer_th_offset",
+            VirtioError::InnerNetwork { .. } => "inner_nh_offset",
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The structure itself: its lengths, its byte orders, its fields.
+
+use super::VirtioError;
+
+/// Bits of `flags`.
+pub mod flags {
+    /// The checksum at `csum_start + csum_offset` is to be completed.
+    pub const NEEDS_CSUM: u8 = 1;
+    /// The checksum has been verified.
+    pub const DATA_VALID: u8 = 2;
+    /// `csum_start` and `csum_offset` hold the number of coalesced segments and of duplicate ACKs instead.
+    pub const RSC_INFO: u8 = 4;
+    /// The outer UDP header of a tunnel has a checksum.
+    pub const UDP_TUNNEL_CSUM: u8 = 8;
+}
+
+/// Values and bits of `gso_type`.
+pub mod gso_type {
+    /// No GSO packet.
+    pub const NONE: u8 = 0;
+    /// TCP over IPv4.
+    pub const TCPV4: u8 = 1;
+    /// UDP to IP fragments (UFO).
+    pub const UDP: u8 = 3;
+    /// TCP over IPv6.
+    pub const TCPV6: u8 = 4;
+    /// UDP to datagrams (USO).
+    pub const UDP_L4: u8 = 5;
+    /// Bit: in a UDP tunnel over IPv4.
+    pub const UDP_TUNNEL_IPV4: u8 = 0x20;
+    /// Bit: in a UDP tunnel over IPv6.
+    pub const UDP_TUNNEL_IPV6: u8 = 0x40;
+    /// Both tunnel bits.
+    pub const UDP_TUNNEL: u8 = UDP_TUNNEL_IPV4 | UDP_TUNNEL_IPV6;
+    /// Bit: the TCP header has CWR set.
+    pub const ECN: u8 = 0x80;
+}
+
+/// Byte order of the fields up to `num_buffers`; what follows them is little-endian always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ByteOrder {
+    /// Virtio 1.0 and later; TUN after `TUNSETVNETLE`.
+    #[default]
+    Little,
+    /// TUN after `TUNSETVNETBE`; legacy devices of big-endian guests.
+    Big,
+}
+
+impl ByteOrder {
+    /// That of this machine: packet sockets, TUN by default, legacy devices.
+    pub const NATIVE: ByteOrder = if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
+
+    const fn read(self, bytes: [u8; 2]) -> u16 {
+        match self {
+            ByteOrder::Little => u16::from_le_bytes(bytes),
+            ByteOrder::Big => u16::from_be_bytes(bytes),
+        }
+    }
+
+    const fn bytes(self, value: u16) -> [u8; 2] {
+        match self {
+            ByteOrder::Little => value.to_le_bytes(),
+            ByteOrder::Big => value.to_be_bytes(),
+        }
+    }
+}
+
+/// Which of the four structures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// 10 bytes: `virtio_net_hdr`.
+    Plain,
+    /// 12 bytes: `virtio_net_hdr_v1`, with `num_buffers`.
+    Buffers,
+    /// 20 bytes: `virtio_net_hdr_v1_hash`.
+    Hash,
+    /// 24 bytes: `virtio_net_hdr_v1_hash_tunnel`.
+    Tunnel,
+}
+
+impl Format {
+    /// Length of the longest, in bytes.
+    pub const LONGEST: usize = 24;
+
+    /// The format of a length as `TUNSETVNETHDRSZ` takes it; `None` for lengths that are none.
+    pub const fn of_length(bytes: usize) -> Option<Format> {
+        match bytes {
+            10 => Some(Format::Plain),
+            12 => Some(Format::Buffers),
+            20 => Some(Format::Hash),
+            24 => Some(Format::Tunnel),
+            _ => None,
+        }
+    }
+
+    /// Its length in bytes.
+    pub const fn length(self) -> usize {
+        match self {
+            Format::Plain => 10,
+            Format::Buffers => 12,
+            Format::Hash => 20,
+            Format::Tunnel => 24,
+        }
+    }
+}
+
+/// The fields, in host byte order. Those that a format lacks are 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// See [`flags`].
+    pub flags: u8,
+    /// See [`gso_type`].
+    pub gso_type: u8,
+    /// Length of all headers in bytes: a hint.
+    pub hdr_len: u16,
+    /// Bytes of payload in each segment.
+    pub gso_size: u16,
+    /// Where to start summing, in bytes from the start of the packet.
+    pub csum_start: u16,
+    /// Where the checksum lies from there, in bytes.
+    pub csum_offset: u16,
+    /// How many receive buffers the packet takes.
+    pub num_buffers: u16,
+    /// The flow hash.
+    pub hash_value: u32,
+    /// What the hash is over; 0: there is none.
+    pub hash_report: u16,
+    /// The outer UDP header of a tunnel, in bytes from the start of the packet.
+    pub outer_th_offset: u16,
+    /// The inner IP header of a tunnel, likewise.
+    pub inner_nh_offset: u16,
+}
+
+impl Header {
+    /// Reads a header from the start of `bytes`.
+    ///
+    /// # Errors
+    /// [`VirtioError::Short`].
+    pub fn read(bytes: &[u8], format: Format, order: ByteOrder) -> Result<Header, VirtioError> {
+        let needed = format.length();
+        let mut whole = [0; Format::LONGEST];
+        match (bytes.get(..needed), whole.get_mut(..needed)) {
+            (Some(bytes), Some(head)) => head.copy_from_slice(bytes),
+            _ => return Err(VirtioError::Short { needed, got: bytes.len() }),
+        }
+        let field = |at: usize| order.read([whole[at], whole[at + 1]]);
+        let little = |at: usize| u16::from_le_bytes([whole[at], whole[at + 1]]);
+        Ok(Header {
+            flags: whole[0],
+            gso_type: whole[1],
+            hdr_len: field(2),
+            gso_size: field(4),
+            csum_start: field(6),
+            csum_offset: field(8),
+            num_buffers: field(10),
+            hash_value: u32::from(little(14)) << 16 | u32::from(little(12)),
+            hash_report: little(16),
+            outer_th_offset: little(20),
+            inner_nh_offset: little(22),
+        })
+    }
+
+    /// Writes the header to the start of `bytes` and returns its length. Fields that the format lacks are left out.
+    ///
+    /// # Errors
+    /// [`VirtioError::Short`]; nothing has been written then.
+    pub fn write(&self, bytes: &mut [u8], format: Format, order: ByteOrder) -> Result<usize, VirtioError> {
+        let needed = format.length();
+        let got = bytes.len();
+        let mut whole = [0; Format::LONGEST];
+        (whole[0], whole[1]) = (self.flags, self.gso_type);
+        for (at, value) in [(2, self.hdr_len), (4, self.gso_size), (6, self.csum_start), (8, self.csum_offset), (10, self.num_buffers)] {
+            whole[at..at + 2].copy_from_slice(&order.bytes(value));
+        }
+        whole[12..16].copy_from_slice(&self.hash_value.to_le_bytes());
+        for (at, value) in [(16, self.hash_report), (20, self.outer_th_offset), (22, self.inner_nh_offset)] {
+            whole[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        }
+        bytes.get_mut(..needed).ok_or(VirtioError::Short { needed, got })?.copy_from_slice(&whole[..needed]);
+        Ok(needed)
+    }
+}

@@ -1,0 +1,209 @@
+//! What a header means, and which header means it.
+
+use super::{Format, Header, VirtioError, flags, gso_type};
+use crate::packet::{FlowHash, Layer, RxChecksum, RxGso};
+use crate::segment::{Gso, GsoKind, MaxSegments, SegmentSize};
+use crate::wire::{self, IpVersion, Layout, Protocol, be16, byte, tcp, udp};
+
+/// What a header says of a packet, in the engine's terms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// The state of its checksums.
+    pub checksum: RxChecksum,
+    /// How it is to be cut; `None` if it is no super-packet.
+    pub gso: Option<Gso>,
+    /// The flow hash.
+    pub hash: Option<FlowHash>,
+}
+
+impl Offload {
+    /// The kind and size of a super-packet, as [`RxPacket::gso`](crate::packet::RxPacket::gso) takes them.
+    #[inline]
+    pub fn rx_gso(&self) -> Option<RxGso> {
+        self.gso.map(|gso| RxGso { kind: gso.kind, size: gso.size })
+    }
+}
+
+/// The hash reports that exist (virtio 1.3, section 5.1.6.4.4): `IPv4` to `UDPv6_EX`.
+const HASH_REPORTS: core::ops::RangeInclusive<u16> = 1..=9;
+
+/// A hash report for a hash of unknown origin, by what the packet is.
+const fn hash_report(layout: &Layout) -> u16 {
+    match (layout.version, layout.protocol) {
+        (IpVersion::V4, Protocol::Tcp) => 2,
+        (IpVersion::V4, Protocol::Udp) => 3,
+        (IpVersion::V4, Protocol::Dccp) => 1,
+        (IpVersion::V6, Protocol::Tcp) => 5,
+        (IpVersion::V6, Protocol::Udp) => 6,
+        (IpVersion::V6, Protocol::Dccp) => 4,
+    }
+}
+
+/// Bytes that the size of a segment counts: the payload; in UFO the UDP header too.
+fn counted(kind: GsoKind, layout: &Layout, length: usize) -> usize {
+    // Behind the packet's end lies padding; where the end is not known, the packet's is meant.
+    let end = (layout.end as usize).min(length);
+    let payload = end.saturating_sub(usize::from(layout.payload));
+    if kind == GsoKind::UdpFragments { payload + udp::HEADER_LENGTH } else { payload }
+}
+
+impl Header {
+    /// Checks the header against a packet of `length` bytes, of which `packet` holds the first
+    /// [`MAX_HEADER`](wire::MAX_HEADER) (or all), and says what it means. `format` is the one the header was read in.
+    ///
+    /// # Errors
+    /// [`VirtioError`] names the field that breaks a rule of the [module](super).
+    pub fn offload(&self, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Offload, VirtioError> {
+        let needs_checksum = self.flags & flags::NEEDS_CSUM != 0;
+        if needs_checksum && self.flags & flags::RSC_INFO != 0 {
+            return Err(VirtioError::Flags(self.flags));
+        }
+        let checksum = if needs_checksum {
+            let needed = usize::from(self.csum_start) + usize::from(self.csum_offset) + 2;
+            if needed > length {
+                return Err(VirtioError::ChecksumPlace { needed, got: length });
+            }
+            RxChecksum::Partial { start: self.csum_start, offset: self.csum_offset }
+        } else if self.flags & flags::DATA_VALID != 0 {
+            RxChecksum::Unnecessary { level: 0 }
+        } else {
+            RxChecksum::None
+        };
+        let gso = if self.gso_type == gso_type::NONE { None } else { self.gso(format, packet, length, layer)? };
+        let has_hash = matches!(format, Format::Hash | Format::Tunnel) && HASH_REPORTS.contains(&self.hash_report);
+        Ok(Offload { checksum, gso, hash: Some(FlowHash(self.hash_value)).filter(|_| has_hash) })
+    }
+
+    fn gso(&self, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Option<Gso>, VirtioError> {
+        let unknown = Err(VirtioError::GsoType(self.gso_type));
+        let tunnel = self.gso_type & gso_type::UDP_TUNNEL;
+        let ecn = self.gso_type & gso_type::ECN != 0;
+        let kind = match self.gso_type & !(gso_type::UDP_TUNNEL | gso_type::ECN) {
+            gso_type::TCPV4 => GsoKind::Tcp4,
+            gso_type::TCPV6 => GsoKind::Tcp6,
+            gso_type::UDP_L4 if !ecn => GsoKind::Udp,
+            gso_type::UDP if !ecn && tunnel == 0 => GsoKind::UdpFragments,
+            _ => return unknown,
+        };
+        if tunnel == gso_type::UDP_TUNNEL {
+            return unknown;
+        }
+        let size = match SegmentSize::new(usize::from(self.gso_size)) {
+            Some(size) if self.gso_size != u16::MAX => size,
+            _ => return Err(VirtioError::GsoSize(self.gso_size)),
+        };
+        let needs_checksum = self.flags & flags::NEEDS_CSUM != 0;
+        if !needs_checksum && (kind == GsoKind::Udp || tunnel != 0) {
+            return Err(VirtioError::NeedsChecksum);
+        }
+        if tunnel != 0 && format != Format::Tunnel {
+            return Err(VirtioError::Format);
+        }
+        let layout = wire::parse(packet, length, layer).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
+        let fits = match kind {
+            GsoKind::Tcp4 => (layout.version, layout.protocol) == (IpVersion::V4, Protocol::Tcp),
+            GsoKind::Tcp6 => (layout.version, layout.protocol) == (IpVersion::V6, Protocol::Tcp),
+            _ => layout.protocol == Protocol::Udp,
+        };
+        let outer = layout.outer.filter(|outer| outer.tunnel.is_udp()).map(|outer| match outer.version {
+            IpVersion::V4 => gso_type::UDP_TUNNEL_IPV4,
+            IpVersion::V6 => gso_type::UDP_TUNNEL_IPV6,
+        });
+        // A tunnel that the type does not name would leave the outer headers as they are.
+        if !fits || (tunnel == 0 && layout.outer.is_some()) || (tunnel != 0 && outer != Some(tunnel)) {
+            return Err(VirtioError::Protocol { gso_type: self.gso_type });
+        }
+        if let Some(outer) = layout.outer {
+            if self.outer_th_offset != outer.transport {
+                return Err(VirtioError::OuterTransport { expected: outer.transport, got: self.outer_th_offset });
+            }
+            if self.inner_nh_offset != layout.network {
+                return Err(VirtioError::InnerNetwork { expected: layout.network, got: self.inner_nh_offset });
+            }
+            if self.flags & flags::UDP_TUNNEL_CSUM != 0 && be16(packet, usize::from(outer.transport) + udp::CHECKSUM) == 0 {
+                return Err(VirtioError::TunnelChecksum);
+            }
+        }
+        if needs_checksum {
+            let expected = layout.protocol.checksum_offset();
+            if self.csum_offset != expected {
+                return Err(VirtioError::ChecksumOffset { expected, got: self.csum_offset });
+            }
+            if self.csum_start != layout.transport {
+                return Err(VirtioError::ChecksumStart { expected: layout.transport, got: self.csum_start });
+            }
+        }
+        let payload = counted(kind, &layout, length);
+        if kind == GsoKind::Udp && payload > size.get() * MaxSegments::UDP.get() as usize {
+            return Err(VirtioError::TooManySegments { payload, size: size.get() });
+        }
+        Ok((payload > size.get()).then(|| Gso::new(kind, size)))
+    }
+
+    /// The header for a packet of `length` bytes, of which `packet` holds the first [`MAX_HEADER`](wire::MAX_HEADER) (or all): what a
+    /// [`SuperPacket`](crate::super_packet::SuperPacket)'s or a [`Segment`](crate::segment::Segment)'s metadata say. `num_buffers` is 1.
+    ///
+    /// Fixed identifications and CWR on all segments are not said: virtio has no place for them. A checksum known as the sum of all
+    /// ([`RxChecksum::Complete`]) is not said either, nor the hash of a packet whose headers cannot be read.
+    ///
+    /// # Errors
+    /// [`VirtioError`] if no header of this format would be valid: a super-packet whose checksum is not partial, segments or tunnels that
+    /// virtio has no name for, UDP in more than 128 segments, a segment size of 65,535.
+    pub fn describe(offload: &Offload, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Header, VirtioError> {
+        let mut header = Header { num_buffers: 1, ..Header::default() };
+        match offload.checksum {
+            RxChecksum::Partial { start, offset } => {
+                (header.flags, header.csum_start, header.csum_offset) = (flags::NEEDS_CSUM, start, offset);
+                let needed = usize::from(start) + usize::from(offset) + 2;
+                if needed > length {
+                    return Err(VirtioError::ChecksumPlace { needed, got: length });
+                }
+            }
+            RxChecksum::Unnecessary { .. } => header.flags = flags::DATA_VALID,
+            RxChecksum::None | RxChecksum::Complete(_) => {}
+        }
+        let with_hash = matches!(format, Format::Hash | Format::Tunnel);
+        let parsed = wire::parse(packet, length, layer);
+        if let (true, Some(hash), Ok(layout)) = (with_hash, offload.hash, &parsed) {
+            (header.hash_value, header.hash_report) = (hash.0, hash_report(layout));
+        }
+        let Some(gso) = offload.gso else { return Ok(header) };
+        let layout = parsed.map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
+        if header.flags & flags::NEEDS_CSUM == 0 && counted(gso.kind, &layout, length) > gso.size.get() {
+            return Err(VirtioError::NeedsChecksum);
+        }
+        header.gso_type = match gso.kind {
+            GsoKind::Tcp4 => gso_type::TCPV4,
+            GsoKind::Tcp6 => gso_type::TCPV6,
+            GsoKind::Udp => gso_type::UDP_L4,
+            GsoKind::UdpFragments => gso_type::UDP,
+            GsoKind::Dccp => return Err(VirtioError::Unnamed(gso.kind)),
+        };
+        header.gso_size = gso.size.get() as u16;
+        header.hdr_len = layout.payload;
+        if layout.protocol == Protocol::Tcp && byte(packet, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0 {
+            header.gso_type |= gso_type::ECN;
+        }
+        if let Some(outer) = layout.outer {
+            if !outer.tunnel.is_udp() || gso.kind == GsoKind::UdpFragments {
+                return Err(VirtioError::Unnamed(gso.kind));
+            }
+            header.gso_type |= match outer.version {
+                IpVersion::V4 => gso_type::UDP_TUNNEL_IPV4,
+                IpVersion::V6 => gso_type::UDP_TUNNEL_IPV6,
+            };
+            (header.outer_th_offset, header.inner_nh_offset) = (outer.transport, layout.network);
+            if be16(packet, usize::from(outer.transport) + udp::CHECKSUM) != 0 {
+                header.flags |= flags::UDP_TUNNEL_CSUM;
+            }
+        }
+        if counted(gso.kind, &layout, length) <= gso.size.get() {
+            // The receiver of the header would ignore it.
+            let kept = Header { flags: header.flags & !flags::UDP_TUNNEL_CSUM, outer_th_offset: 0, inner_nh_offset: 0, ..header };
+            return Ok(Header { gso_type: gso_type::NONE, gso_size: 0, ..kept });
+        }
+        // The same rules as for a header that was read: what they refuse must not be sent.
+        header.gso(format, packet, length, layer)?;
+        Ok(header)
+    }
+}

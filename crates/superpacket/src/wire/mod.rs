@@ -1,0 +1,309 @@
+//! What a header is: offsets, numbers and masks of the protocols that the engine understands, and one parse into a [`Layout`].
+//!
+//! Offsets are bytes from the start of the header they belong to. Nothing here copies a header into a struct: a packet
+//! is parsed once into a [`Layout`] of offsets, and fields are read where they lie, in network byte order.
+
+mod layout;
+mod parse;
+
+pub use layout::{IpVersion, Layout, Outer, Protocol, Tunnel};
+pub use parse::{Scope, Unparsed, parse};
+
+/// The longest chain of headers that the engine looks at, in bytes, from the start of the frame to the payload.
+///
+/// A tunnelled, tagged packet with IPv6 and TCP options in both layers takes about 200.
+pub const MAX_HEADER: usize = 256;
+
+/// Ethernet (IEEE 802.3, RFC 894).
+pub mod ethernet {
+    /// Length of an untagged header.
+    pub const HEADER_LENGTH: usize = 14;
+    /// Offset of the ethertype.
+    pub const ETHERTYPE: usize = 12;
+    /// IPv4.
+    pub const IPV4: u16 = 0x0800;
+    /// IPv6.
+    pub const IPV6: u16 = 0x86dd;
+    /// 802.1Q customer tag.
+    pub const VLAN: u16 = 0x8100;
+    /// 802.1ad service tag.
+    pub const SERVICE_VLAN: u16 = 0x88a8;
+    /// The tag type that stacks before 802.1ad used, still seen.
+    pub const OLD_SERVICE_VLAN: u16 = 0x9100;
+    /// PPPoE session stage (RFC 2516).
+    pub const PPPOE_SESSION: u16 = 0x8864;
+    /// MPLS unicast (RFC 3032).
+    pub const MPLS: u16 = 0x8847;
+    /// MPLS multicast (RFC 5332).
+    pub const MPLS_MULTICAST: u16 = 0x8848;
+    /// Transparent Ethernet bridging, in GRE and Geneve (RFC 1701, RFC 8926).
+    pub const BRIDGED: u16 = 0x6558;
+
+    /// Is this ethertype a VLAN tag's?
+    #[inline]
+    pub const fn is_vlan(ethertype: u16) -> bool {
+        matches!(ethertype, VLAN | SERVICE_VLAN | OLD_SERVICE_VLAN)
+    }
+}
+
+/// PPPoE session frames (RFC 2516, section 4).
+pub mod pppoe {
+    /// PPPoE header and the two bytes of the PPP protocol.
+    pub const HEADER_LENGTH: usize = 8;
+    /// Offset of the length of what follows the 6-byte PPPoE header, the PPP protocol included.
+    pub const LENGTH: usize = 4;
+    /// Bytes between the length field's start of counting and the IP header: the PPP protocol.
+    pub const PPP_LENGTH: usize = 2;
+    /// PPP protocol number of IPv4.
+    pub const PPP_IPV4: u16 = 0x0021;
+    /// PPP protocol number of IPv6.
+    pub const PPP_IPV6: u16 = 0x0057;
+}
+
+/// IPv4 (RFC 791).
+pub mod ipv4 {
+    /// Length without options.
+    pub const HEADER_LENGTH: usize = 20;
+    /// Offset of the type of service.
+    pub const TOS: usize = 1;
+    /// Offset of the total length, header included.
+    pub const TOTAL_LENGTH: usize = 2;
+    /// Offset of the identification.
+    pub const ID: usize = 4;
+    /// Offset of flags and fragment offset.
+    pub const FRAGMENT: usize = 6;
+    /// Offset of the time to live.
+    pub const TTL: usize = 8;
+    /// Offset of the protocol.
+    pub const PROTOCOL: usize = 9;
+    /// Offset of the header checksum.
+    pub const CHECKSUM: usize = 10;
+    /// Offset of the source address; the destination follows.
+    pub const ADDRESSES: usize = 12;
+    /// The bit that must be zero (RFC 791), in the word at [`FRAGMENT`].
+    pub const RESERVED: u16 = 0x8000;
+    /// Don't fragment.
+    pub const DONT_FRAGMENT: u16 = 0x4000;
+    /// More fragments.
+    pub const MORE_FRAGMENTS: u16 = 0x2000;
+    /// Fragment offset, in units of 8 bytes.
+    pub const FRAGMENT_OFFSET: u16 = 0x1fff;
+}
+
+/// IPv6 (RFC 8200).
+pub mod ipv6 {
+    /// Length without extension headers.
+    pub const HEADER_LENGTH: usize = 40;
+    /// Offset of the payload length: all that follows the 40 bytes, extension headers included.
+    pub const PAYLOAD_LENGTH: usize = 4;
+    /// Offset of the next header.
+    pub const NEXT_HEADER: usize = 6;
+    /// Offset of the hop limit.
+    pub const HOP_LIMIT: usize = 7;
+    /// Offset of the source address; the destination follows.
+    pub const ADDRESSES: usize = 8;
+    /// Hop-by-hop options.
+    pub const HOP_BY_HOP: u8 = 0;
+    /// Routing header.
+    pub const ROUTING: u8 = 43;
+    /// Fragment header.
+    pub const FRAGMENT: u8 = 44;
+    /// Destination options.
+    pub const DESTINATION: u8 = 60;
+    /// Length of the hop-by-hop header that holds just the jumbo payload option, as Linux writes it for BIG TCP.
+    pub const JUMBO_HEADER_LENGTH: usize = 8;
+    /// Option type of the jumbo payload (RFC 2675).
+    pub const JUMBO_OPTION: u8 = 0xc2;
+}
+
+/// IP protocol numbers.
+pub mod protocol {
+    /// IPv4 in IP (RFC 2003).
+    pub const IPIP: u8 = 4;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// DCCP.
+    pub const DCCP: u8 = 33;
+    /// IPv6 in IP (RFC 4213).
+    pub const IPV6: u8 = 41;
+    /// Generic routing encapsulation.
+    pub const GRE: u8 = 47;
+    /// SCTP.
+    pub const SCTP: u8 = 132;
+}
+
+/// TCP (RFC 9293).
+pub mod tcp {
+    /// Length without options.
+    pub const HEADER_LENGTH: usize = 20;
+    /// Offset of the sequence number.
+    pub const SEQUENCE: usize = 4;
+    /// Offset of the acknowledgement number.
+    pub const ACKNOWLEDGEMENT: usize = 8;
+    /// Offset of the data offset (high 4 bits), reserved bits and AE.
+    pub const DATA_OFFSET: usize = 12;
+    /// Offset of the flags.
+    pub const FLAGS: usize = 13;
+    /// Offset of the window.
+    pub const WINDOW: usize = 14;
+    /// Offset of the checksum.
+    pub const CHECKSUM: usize = 16;
+    /// Offset of the options.
+    pub const OPTIONS: usize = 20;
+    /// FIN.
+    pub const FIN: u8 = 0x01;
+    /// SYN.
+    pub const SYN: u8 = 0x02;
+    /// RST.
+    pub const RST: u8 = 0x04;
+    /// PSH.
+    pub const PSH: u8 = 0x08;
+    /// ACK.
+    pub const ACK: u8 = 0x10;
+    /// URG.
+    pub const URG: u8 = 0x20;
+    /// ECE (RFC 3168).
+    pub const ECE: u8 = 0x40;
+    /// CWR (RFC 3168).
+    pub const CWR: u8 = 0x80;
+    /// NOP, NOP, timestamp, length 10: the option layout that every stack sends (RFC 7323, appendix A).
+    pub const ALIGNED_TIMESTAMP: [u8; 4] = [1, 1, 8, 10];
+    /// Length of those options.
+    pub const TIMESTAMP_OPTIONS_LENGTH: usize = 12;
+    /// Offset of TSval from the start of the header, in that layout.
+    pub const TIMESTAMP_VALUE: usize = 24;
+    /// Offset of TSecr, likewise.
+    pub const TIMESTAMP_ECHO: usize = 28;
+}
+
+/// UDP (RFC 768).
+pub mod udp {
+    /// Length of the header.
+    pub const HEADER_LENGTH: usize = 8;
+    /// Offset of the destination port.
+    pub const DESTINATION_PORT: usize = 2;
+    /// Offset of the length, header included.
+    pub const LENGTH: usize = 4;
+    /// Offset of the checksum.
+    pub const CHECKSUM: usize = 6;
+}
+
+/// DCCP (RFC 4340).
+pub mod dccp {
+    /// Length of the generic header with short (24-bit) sequence numbers.
+    pub const SHORT_HEADER_LENGTH: usize = 12;
+    /// Length of the generic header with long (48-bit) sequence numbers.
+    pub const LONG_HEADER_LENGTH: usize = 16;
+    /// Offset of the data offset, in 4-byte words.
+    pub const DATA_OFFSET: usize = 4;
+    /// Offset of CCVal (high 4 bits) and checksum coverage (low 4 bits).
+    pub const COVERAGE: usize = 5;
+    /// Offset of the checksum.
+    pub const CHECKSUM: usize = 6;
+    /// Offset of reserved (3 bits), type (4 bits) and X (1 bit).
+    pub const TYPE: usize = 8;
+    /// Type DCCP-Data.
+    pub const DATA: u8 = 2;
+    /// Type DCCP-DataAck.
+    pub const DATA_ACK: u8 = 4;
+    /// Offset of a 24-bit sequence number (X = 0).
+    pub const SHORT_SEQUENCE: usize = 9;
+    /// Offset of a 48-bit sequence number (X = 1).
+    pub const LONG_SEQUENCE: usize = 10;
+}
+
+/// VXLAN (RFC 7348).
+pub mod vxlan {
+    /// Length of the header.
+    pub const HEADER_LENGTH: usize = 8;
+    /// The destination port.
+    pub const PORT: u16 = 4789;
+    /// The first word: I flag set, all else zero.
+    pub const FLAGS: u32 = 0x0800_0000;
+}
+
+/// Geneve (RFC 8926).
+pub mod geneve {
+    /// Length without options.
+    pub const HEADER_LENGTH: usize = 8;
+    /// The destination port.
+    pub const PORT: u16 = 6081;
+}
+
+/// GRE (RFC 2784, RFC 2890).
+pub mod gre {
+    /// Length without checksum and key.
+    pub const HEADER_LENGTH: usize = 4;
+    /// Checksum present.
+    pub const CHECKSUM_PRESENT: u16 = 0x8000;
+    /// Key present.
+    pub const KEY_PRESENT: u16 = 0x2000;
+    /// Offset of the checksum, where present.
+    pub const CHECKSUM: usize = 4;
+}
+
+/// Reads a big-endian 16-bit field; 0 beyond the end.
+///
+/// The parse has checked that a header is there whole before anyone reads its fields, so the default is never seen; it
+/// spares the hot path a panic branch.
+#[inline(always)]
+pub(crate) fn be16(bytes: &[u8], offset: usize) -> u16 {
+    match bytes.get(offset..offset + 2) {
+        Some(field) => u16::from_be_bytes([field[0], field[1]]),
+        None => 0,
+    }
+}
+
+/// Reads a big-endian 32-bit field; 0 beyond the end.
+#[inline(always)]
+pub(crate) fn be32(bytes: &[u8], offset: usize) -> u32 {
+    match bytes.get(offset..offset + 4) {
+        Some(field) => u32::from_be_bytes([field[0], field[1], field[2], field[3]]),
+        None => 0,
+    }
+}
+
+/// Reads a byte; 0 beyond the end.
+#[inline(always)]
+pub(crate) fn byte(bytes: &[u8], offset: usize) -> u8 {
+    bytes.get(offset).copied().unwrap_or(0)
+}
+
+/// Writes a big-endian 16-bit field; nothing beyond the end.
+#[inline(always)]
+pub(crate) fn put16(bytes: &mut [u8], offset: usize, value: u16) {
+    if let Some(field) = bytes.get_mut(offset..offset + 2) {
+        field.copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// Writes a big-endian 32-bit field; nothing beyond the end.
+#[inline(always)]
+pub(crate) fn put32(bytes: &mut [u8], offset: usize, value: u32) {
+    if let Some(field) = bytes.get_mut(offset..offset + 4) {
+        field.copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// The 48-bit or 24-bit DCCP sequence number of a header, by its X bit.
+#[inline]
+pub(crate) fn dccp_sequence(transport: &[u8]) -> u64 {
+    if byte(transport, dccp::TYPE) & 1 == 1 {
+        (u64::from(be16(transport, dccp::LONG_SEQUENCE)) << 32)
+            | u64::from(be32(transport, dccp::LONG_SEQUENCE + 2))
+    } else {
+        u64::from(be32(transport, dccp::SHORT_SEQUENCE - 1) & 0x00ff_ffff)
+    }
+}
+
+/// The largest DCCP sequence number of a header, by its X bit: sequence numbers are masked with it.
+#[inline]
+pub(crate) fn dccp_sequence_mask(transport: &[u8]) -> u64 {
+    if byte(transport, dccp::TYPE) & 1 == 1 {
+        (1 << 48) - 1
+    } else {
+        (1 << 24) - 1
+    }
+}

@@ -1,0 +1,378 @@
+//! One parse, from the first byte of a frame to its payload.
+
+use super::{IpVersion, Layout, MAX_HEADER, Outer, Protocol, Tunnel, be16, be32, byte};
+use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, vxlan};
+use crate::aggregate::Reason;
+use crate::packet::Layer;
+
+/// Which held flows a packet without a known flow may belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// None that could be held: not IP, or a protocol that never aggregates.
+    None,
+    /// Any flow between the addresses of the IP header at this offset: a fragment, a truncated header, a tunnel that could not be read.
+    Pair {
+        /// Offset of that IP header, in bytes from the start of the frame.
+        network: u16,
+        /// Its version.
+        version: IpVersion,
+    },
+}
+
+/// A packet whose flow could not be told: it passes untouched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unparsed {
+    /// Why.
+    pub reason: Reason,
+    /// Whose held packets must leave before it, so that order is kept.
+    pub scope: Scope,
+}
+
+impl Unparsed {
+    const fn new(reason: Reason) -> Self {
+        Unparsed { reason, scope: Scope::None }
+    }
+}
+
+/// Parses the headers of a frame of `length` bytes, of which `header` holds the first.
+///
+/// `header` must hold at least the first `min(length, MAX_HEADER)` bytes; what is not in it is not looked at. No offset or length read from
+/// the wire is used before it has been compared with what is there. IPv4 header checksums are not verified here.
+///
+/// # Errors
+/// [`Unparsed`], with the reason and the flows that the packet may belong to, if the packet is not TCP, UDP or DCCP over IP with
+/// whole headers.
+pub fn parse(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
+    let mut cursor = Cursor { header: header.get(..length.min(header.len())).unwrap_or(header), length, outer: None, scope: Scope::None, refusal: None, pppoe: 0, outer_end: None };
+    match layer {
+        Layer::Ip => cursor.version(0, length),
+        Layer::Ethernet => cursor.link(0, length),
+    }
+}
+
+/// The state of the walk: what is known so far.
+struct Cursor<'a> {
+    header: &'a [u8],
+    length: usize,
+    outer: Option<Outer>,
+    scope: Scope,
+    refusal: Option<Reason>,
+    pppoe: u16,
+    /// End of the outermost IP packet, once known.
+    outer_end: Option<usize>,
+}
+
+impl Cursor<'_> {
+    /// Fails unless `bytes` bytes at `offset` are there, in the frame up to `limit` and in the part of it that may be looked at.
+    #[inline(always)]
+    fn need(&self, offset: usize, bytes: usize, limit: usize) -> Result<(), Unparsed> {
+        if offset + bytes > limit {
+            return Err(self.unknown(Reason::Truncated));
+        }
+        if offset + bytes > self.header.len() || offset + bytes > MAX_HEADER {
+            return Err(self.unknown(Reason::HeaderTooLong));
+        }
+        Ok(())
+    }
+
+    /// The packet may belong to any flow of the addresses seen last.
+    #[cold]
+    fn unknown(&self, reason: Reason) -> Unparsed {
+        Unparsed { reason, scope: self.scope }
+    }
+
+    fn refuse(&mut self, reason: Reason) {
+        self.refusal.get_or_insert(reason);
+    }
+
+    /// An Ethernet header, with tags, PPPoE and MPLS.
+    #[inline]
+    fn link(&mut self, start: usize, limit: usize) -> Result<Layout, Unparsed> {
+        self.need(start, ethernet::HEADER_LENGTH, limit)?;
+        let mut ethertype = be16(self.header, start + ethernet::ETHERTYPE);
+        let mut offset = start + ethernet::HEADER_LENGTH;
+        while ethernet::is_vlan(ethertype) {
+            self.need(offset, 4, limit)?;
+            ethertype = be16(self.header, offset + 2);
+            offset += 4;
+        }
+        match ethertype {
+            ethernet::IPV4 => self.ipv4(offset, limit),
+            ethernet::IPV6 => self.ipv6(offset, limit),
+            ethernet::PPPOE_SESSION if self.outer.is_none() => self.pppoe(offset, limit),
+            ethernet::MPLS | ethernet::MPLS_MULTICAST if self.outer.is_none() => self.mpls(offset, limit),
+            ethernet::PPPOE_SESSION | ethernet::MPLS | ethernet::MPLS_MULTICAST => Err(self.unknown(Reason::Tunnel)),
+            _ => Err(Unparsed::new(Reason::NotIp)),
+        }
+    }
+
+    #[cold]
+    fn pppoe(&mut self, offset: usize, limit: usize) -> Result<Layout, Unparsed> {
+        self.need(offset, pppoe::HEADER_LENGTH, limit)?;
+        // Version 1, type 1, code 0: a session's data (RFC 2516, section 4).
+        if be16(self.header, offset) != 0x1100 {
+            return Err(Unparsed::new(Reason::Malformed));
+        }
+        let end = offset + 6 + usize::from(be16(self.header, offset + pppoe::LENGTH));
+        let inner = offset + pppoe::HEADER_LENGTH;
+        self.pppoe = offset as u16;
+        // The length field counts the PPP protocol and must hold the IP packet exactly: compared where the packet's end is known.
+        let layout = match be16(self.header, offset + 6) {
+            pppoe::PPP_IPV4 => self.ipv4(inner, limit)?,
+            pppoe::PPP_IPV6 => self.ipv6(inner, limit)?,
+            _ => return Err(Unparsed::new(Reason::NotIp)),
+        };
+        Ok(match end.cmp(&(layout.end as usize)) {
+            core::cmp::Ordering::Equal => layout,
+            _ if layout.refusal.is_some() => layout,
+            core::cmp::Ordering::Greater => Layout { refusal: Some(Reason::Padded), ..layout },
+            core::cmp::Ordering::Less => Layout { refusal: Some(Reason::Malformed), ..layout },
+        })
+    }
+
+    #[cold]
+    fn mpls(&mut self, mut offset: usize, limit: usize) -> Result<Layout, Unparsed> {
+        loop {
+            self.need(offset, 4, limit)?;
+            let bottom = byte(self.header, offset + 2) & 1 == 1;
+            offset += 4;
+            if bottom {
+                return self.version(offset, limit);
+            }
+        }
+    }
+
+    /// An IP header told by its version: where no field announces it.
+    fn version(&mut self, offset: usize, limit: usize) -> Result<Layout, Unparsed> {
+        self.need(offset, 1, limit)?;
+        match byte(self.header, offset) >> 4 {
+            4 => self.ipv4(offset, limit),
+            6 => self.ipv6(offset, limit),
+            _ => Err(Unparsed::new(Reason::NotIp)),
+        }
+    }
+
+    #[inline(always)]
+    fn ipv4(&mut self, offset: usize, limit: usize) -> Result<Layout, Unparsed> {
+        self.need(offset, ipv4::HEADER_LENGTH, limit)?;
+        let first = byte(self.header, offset);
+        if first >> 4 != 4 {
+            return Err(Unparsed::new(Reason::Malformed));
+        }
+        self.scope = Scope::Pair { network: offset as u16, version: IpVersion::V4 };
+        let header_length = usize::from(first & 0x0f) * 4;
+        if header_length < ipv4::HEADER_LENGTH {
+            return Err(self.unknown(Reason::Malformed));
+        }
+        let fragment = be16(self.header, offset + ipv4::FRAGMENT);
+        if fragment & (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET) != 0 {
+            return Err(self.unknown(Reason::Fragment));
+        }
+        let end = self.end(offset, usize::from(be16(self.header, offset + ipv4::TOTAL_LENGTH)), limit);
+        if end < offset + header_length {
+            return Err(self.unknown(Reason::Malformed));
+        }
+        if fragment & ipv4::RESERVED != 0 {
+            self.refuse(Reason::ReservedBit);
+        }
+        if header_length != ipv4::HEADER_LENGTH {
+            self.need(offset, header_length, limit)?;
+            self.refuse(Reason::IpOptions);
+        }
+        let number = byte(self.header, offset + ipv4::PROTOCOL);
+        self.transport(offset, IpVersion::V4, offset + header_length, number, end, false)
+    }
+
+    #[inline(always)]
+    fn ipv6(&mut self, offset: usize, limit: usize) -> Result<Layout, Unparsed> {
+        self.need(offset, ipv6::HEADER_LENGTH, limit)?;
+        if byte(self.header, offset) >> 4 != 6 {
+            return Err(Unparsed::new(Reason::Malformed));
+        }
+        self.scope = Scope::Pair { network: offset as u16, version: IpVersion::V6 };
+        let payload_length = usize::from(be16(self.header, offset + ipv6::PAYLOAD_LENGTH));
+        let whole = if payload_length == 0 { 0 } else { payload_length + ipv6::HEADER_LENGTH };
+        let mut end = self.end(offset, whole, limit);
+        let mut next = byte(self.header, offset + ipv6::NEXT_HEADER);
+        let mut transport = offset + ipv6::HEADER_LENGTH;
+        let mut jumbo = false;
+        loop {
+            match next {
+                ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION => {
+                    self.need(transport, 8, end)?;
+                    let extension = 8 + usize::from(byte(self.header, transport + 1)) * 8;
+                    self.need(transport, extension, end)?;
+                    if next == ipv6::HOP_BY_HOP && extension == ipv6::JUMBO_HEADER_LENGTH && payload_length == 0 && transport == offset + ipv6::HEADER_LENGTH && be16(self.header, transport + 2) == u16::from_be_bytes([ipv6::JUMBO_OPTION, 4]) {
+                        jumbo = true;
+                        let jumbo_end = offset + ipv6::HEADER_LENGTH + be32(self.header, transport + 4) as usize;
+                        if jumbo_end <= limit && jumbo_end >= transport + extension {
+                            end = jumbo_end;
+                            if self.outer.is_none() {
+                                self.outer_end = Some(end);
+                            }
+                        } else {
+                            self.refuse(Reason::Truncated);
+                        }
+                    }
+                    next = byte(self.header, transport);
+                    transport += extension;
+                }
+                ipv6::FRAGMENT => return Err(self.unknown(Reason::Fragment)),
+                _ => return self.transport(offset, IpVersion::V6, transport, next, end, jumbo),
+            }
+        }
+    }
+
+    /// The end of an IP packet at `offset` of `whole` bytes by its length field, and what that says of the frame.
+    #[inline(always)]
+    fn end(&mut self, offset: usize, whole: usize, limit: usize) -> usize {
+        let end = if whole == 0 {
+            // TSO before the device, BIG TCP: the length did not fit or was left to the device.
+            self.refuse(Reason::NoLength);
+            limit
+        } else if offset + whole > limit {
+            self.refuse(Reason::Truncated);
+            limit
+        } else {
+            offset + whole
+        };
+        if self.outer.is_none() {
+            self.outer_end = Some(end);
+        } else if end != limit {
+            // Padding inside a tunnel cannot be trimmed without rewriting the outer headers of a frame that should stay untouched.
+            self.refuse(Reason::Padded);
+        }
+        end
+    }
+
+    #[inline(always)]
+    fn transport(&mut self, network: usize, version: IpVersion, offset: usize, number: u8, end: usize, jumbo: bool) -> Result<Layout, Unparsed> {
+        let (protocol, header_length) = match number {
+            protocol::TCP => {
+                self.need(offset, tcp::HEADER_LENGTH, end)?;
+                let header_length = usize::from(byte(self.header, offset + tcp::DATA_OFFSET) >> 4) * 4;
+                if header_length < tcp::HEADER_LENGTH || offset + header_length > end {
+                    return Err(self.unknown(if offset + header_length > end && self.refusal == Some(Reason::Truncated) { Reason::Truncated } else { Reason::Malformed }));
+                }
+                self.need(offset, header_length, end)?;
+                (Protocol::Tcp, header_length)
+            }
+            protocol::UDP => {
+                self.need(offset, udp::HEADER_LENGTH, end)?;
+                let length = usize::from(be16(self.header, offset + udp::LENGTH));
+                if offset + length != end && !(length == 0 && self.refusal == Some(Reason::NoLength)) {
+                    self.refuse(Reason::UdpLength);
+                }
+                match be16(self.header, offset + udp::DESTINATION_PORT) {
+                    vxlan::PORT => return self.vxlan(network, version, offset, end),
+                    geneve::PORT => return self.geneve(network, version, offset, end),
+                    _ => (Protocol::Udp, udp::HEADER_LENGTH),
+                }
+            }
+            protocol::DCCP => {
+                self.need(offset, dccp::SHORT_HEADER_LENGTH, end)?;
+                let header_length = usize::from(byte(self.header, offset + dccp::DATA_OFFSET)) * 4;
+                let kind = byte(self.header, offset + dccp::TYPE);
+                let mut least = if kind & 1 == 1 { dccp::LONG_HEADER_LENGTH } else { dccp::SHORT_HEADER_LENGTH };
+                match (kind >> 1) & 0x0f {
+                    dccp::DATA => {}
+                    dccp::DATA_ACK => least += if kind & 1 == 1 { 8 } else { 4 },
+                    _ => self.refuse(Reason::DccpType),
+                }
+                if header_length < least || offset + header_length > end {
+                    return Err(self.unknown(Reason::Malformed));
+                }
+                self.need(offset, header_length, end)?;
+                (Protocol::Dccp, header_length)
+            }
+            protocol::GRE => return self.gre(network, version, offset, end),
+            protocol::IPIP | protocol::IPV6 => {
+                self.enter(network, version, offset, Tunnel::Ip)?;
+                return if number == protocol::IPIP { self.ipv4(offset, end) } else { self.ipv6(offset, end) };
+            }
+            _ => return Err(Unparsed::new(Reason::Protocol)),
+        };
+        Ok(Layout {
+            outer: self.outer,
+            network: network as u16,
+            version,
+            transport: offset as u16,
+            protocol,
+            payload: (offset + header_length) as u16,
+            pppoe: self.pppoe,
+            jumbo,
+            end: self.outer_end.unwrap_or(self.length) as u32,
+            refusal: self.refusal,
+        })
+    }
+
+    /// Goes one level down; a second tunnel is more than the engine rewrites.
+    fn enter(&mut self, network: usize, version: IpVersion, transport: usize, tunnel: Tunnel) -> Result<(), Unparsed> {
+        if self.outer.is_some() {
+            return Err(self.unknown(Reason::Tunnel));
+        }
+        self.outer = Some(Outer { network: network as u16, version, transport: transport as u16, tunnel });
+        Ok(())
+    }
+
+    #[cold]
+    fn vxlan(&mut self, network: usize, version: IpVersion, offset: usize, end: usize) -> Result<Layout, Unparsed> {
+        self.enter(network, version, offset, Tunnel::Vxlan)?;
+        let header = offset + udp::HEADER_LENGTH;
+        self.need(header, vxlan::HEADER_LENGTH, end)?;
+        // Any other bit is GPE, group policy or remote checksum offload, which change the meaning of what follows.
+        if be32(self.header, header) != vxlan::FLAGS || byte(self.header, header + 7) != 0 {
+            return Err(self.unknown(Reason::Tunnel));
+        }
+        self.link(header + vxlan::HEADER_LENGTH, end)
+    }
+
+    #[cold]
+    fn geneve(&mut self, network: usize, version: IpVersion, offset: usize, end: usize) -> Result<Layout, Unparsed> {
+        self.enter(network, version, offset, Tunnel::Geneve)?;
+        let header = offset + udp::HEADER_LENGTH;
+        self.need(header, geneve::HEADER_LENGTH, end)?;
+        let first = byte(self.header, header);
+        // Version 0; no control packet, no critical option, reserved bits zero (RFC 8926, section 3.4).
+        if first >> 6 != 0 || byte(self.header, header + 1) != 0 || byte(self.header, header + 7) != 0 {
+            return Err(self.unknown(Reason::Tunnel));
+        }
+        let inner = header + geneve::HEADER_LENGTH + usize::from(first & 0x3f) * 4;
+        self.need(header, inner - header, end)?;
+        self.bridged(be16(self.header, header + 2), inner, end)
+    }
+
+    #[cold]
+    fn gre(&mut self, network: usize, version: IpVersion, offset: usize, end: usize) -> Result<Layout, Unparsed> {
+        self.enter(network, version, offset, Tunnel::Gre)?;
+        self.need(offset, gre::HEADER_LENGTH, end)?;
+        let flags = be16(self.header, offset);
+        // Only K and C: a sequence number differs in each packet, version 1 is PPTP (as gre_gro_receive has it).
+        if flags & !(gre::CHECKSUM_PRESENT | gre::KEY_PRESENT) != 0 {
+            return Err(self.unknown(Reason::Tunnel));
+        }
+        let mut inner = offset + gre::HEADER_LENGTH;
+        if flags & gre::CHECKSUM_PRESENT != 0 {
+            self.need(inner, 4, end)?;
+            if be16(self.header, inner + 2) != 0 {
+                return Err(self.unknown(Reason::Tunnel));
+            }
+            inner += 4;
+        }
+        if flags & gre::KEY_PRESENT != 0 {
+            self.need(inner, 4, end)?;
+            inner += 4;
+        }
+        self.bridged(be16(self.header, offset + 2), inner, end)
+    }
+
+    /// What a tunnel carries, by its ethertype.
+    fn bridged(&mut self, ethertype: u16, inner: usize, end: usize) -> Result<Layout, Unparsed> {
+        match ethertype {
+            ethernet::BRIDGED => self.link(inner, end),
+            ethernet::IPV4 => self.ipv4(inner, end),
+            ethernet::IPV6 => self.ipv6(inner, end),
+            _ => Err(Unparsed::new(Reason::NotIp)),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! IP fragments: UDP datagrams (UFO), and IPv4 packets that nothing else can cut.
+
+use superpacket::Simd;
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket::segment::{
+    BackToBack, ChecksumOutput, Gso, GsoKind, GsoPacket, MaxSegments, SegmentError, SegmentOptions, SegmentSize, Segmenter,
+};
+use superpacket_traffic::frame::{Checksum, Extension, Frame, Ip, Pppoe, Transport};
+
+fn ufo(size: usize) -> Gso {
+    Gso::new(GsoKind::UdpFragments, SegmentSize::new(size).expect("a size"))
+}
+
+fn cut(bytes: &[u8], gso: Gso, options: &SegmentOptions) -> Result<Vec<Vec<u8>>, SegmentError> {
+    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut segments = Vec::new();
+    let packet = GsoPacket::linear(&bytes, gso);
+    let plan = segmenter.segment(&packet, options, |segment| {
+        segments.push([segment.header(), &segment.payload().collect::<Vec<_>>().concat()].concat());
+    })?;
+    let mut all = vec![0; plan.total_length()];
+    segmenter.segment_linear(&packet, options, &mut BackToBack::new(&mut all))?;
+    assert_eq!(all, segments.concat());
+    assert!(segmenter.counters().balanced());
+    Ok(segments)
+}
+
+fn fragment(bytes: &[u8], layer: Layer, checksum: RxChecksum, mtu: usize) -> Result<Vec<Vec<u8>>, SegmentError> {
+    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut fragments = Vec::new();
+    let packet = GsoPacket { buffers: &[bytes], layer, gso: None, checksum };
+    let result = segmenter.fragment(&packet, mtu, |segment| {
+        let mut copy = Vec::new();
+        segment.copy_to(&mut copy);
+        fragments.push(copy);
+    });
+    assert!(segmenter.counters().balanced());
+    let plan = result?;
+    let mut all = Vec::new();
+    assert_eq!(segmenter.fragment_linear(&packet, mtu, &mut all), Ok(plan));
+    assert_eq!(all, fragments.concat());
+    Ok(fragments)
+}
+
+fn bytes_of(frames: &[Frame]) -> Vec<Vec<u8>> {
+    frames.iter().map(Frame::to_bytes).collect()
+}
+
+/// Compares without printing thousands of bytes.
+#[track_caller]
+fn assert_same(got: &[Vec<u8>], want: &[Vec<u8>], name: &str) {
+    assert_eq!(got.len(), want.len(), "{name}");
+    for (index, (got, want)) in got.iter().zip(want).enumerate() {
+        let head = |bytes: &[u8]| bytes.iter().take(100).map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert!(got == want, "{name}, fragment {index}:\n got {}\nwant {}", head(got), head(want));
+    }
+}
+
+#[test]
+fn a_datagram_becomes_fragments_of_one_identification() {
+    let frame = |payload| Frame::udp4(payload).with_id(77).with(|frame| frame.ipv4_mut().dont_fragment = false);
+    for (size, payload) in [(1480, 4000), (1481, 4000), (1487, 65_507), (8, 40), (16, 9), (1000, 993), (1000, 1992)] {
+        for checksum in [Checksum::Right, Checksum::Partial] {
+            let whole = frame(payload).with(|frame| frame.udp_mut().checksum = checksum);
+            let segments = cut(&whole.to_bytes(), ufo(size), &SegmentOptions::default()).expect("cut");
+            assert_same(&segments, &bytes_of(&frame(payload).fragments(size, 0)), &format!("{size} {payload}"));
+        }
+    }
+    // Without a checksum none is made.
+    let whole = frame(3000).with(|frame| frame.udp_mut().checksum = Checksum::Zero);
+    assert_same(&cut(&whole.to_bytes(), ufo(800), &SegmentOptions::default()).expect("cut"), &bytes_of(&whole.fragments(800, 0)), "");
+    // What fits stays whole, and may be left to a device; fragments may not.
+    let options = SegmentOptions { checksum: ChecksumOutput::Partial, ..SegmentOptions::default() };
+    let partial = frame(792).with(|frame| frame.udp_mut().checksum = Checksum::Partial).to_bytes();
+    assert_same(&cut(&frame(792).to_bytes(), ufo(800), &options).expect("cut"), &[partial], "");
+    assert_same(&cut(&frame(793).to_bytes(), ufo(800), &options).expect("cut"), &bytes_of(&frame(793).fragments(800, 0)), "");
+}
+
+#[test]
+fn ipv6_fragments_carry_a_fragment_header_behind_what_routers_read() {
+    let options = SegmentOptions { fragment_id: 0xdead_beef, ..SegmentOptions::default() };
+    for extensions in [
+        vec![],
+        vec![Extension::HopByHop(vec![1, 2, 0, 0])],
+        vec![Extension::DestinationOptions(vec![]), Extension::Routing(vec![4, 0, 0, 0])],
+    ] {
+        let frame = Frame::udp6(3001).with(|frame| frame.ipv6_mut().extensions = extensions);
+        let segments = cut(&frame.to_bytes(), ufo(1008), &options).expect("cut");
+        assert_same(&segments, &bytes_of(&frame.fragments(1008, 0xdead_beef)), "");
+    }
+    // Destination options without a routing header behind them are for the destination only: they are fragmented with the payload.
+    let with_options = Frame::udp6(3001)
+        .with(|frame| frame.ipv6_mut().extensions = vec![Extension::DestinationOptions(vec![1, 8, 0, 0, 0, 0, 0, 0, 0, 0])]);
+    let bytes = with_options.to_bytes();
+    let segments = cut(&bytes, ufo(1008), &options).expect("cut");
+    let contents: Vec<u8> = segments.iter().flat_map(|segment| segment[14 + 40 + 8..].iter().copied()).collect();
+    assert_eq!(contents, bytes[14 + 40..]);
+    assert!(segments.iter().all(|segment| segment[14 + 6] == 44 && segment[14 + 40] == 60));
+    assert_eq!(segments[0].len(), 14 + 40 + 8 + 1008);
+    // They must fit the first fragment.
+    assert_eq!(cut(&bytes, ufo(16), &options), Err(SegmentError::SegmentTooSmall { needed: 24, got: 16 }));
+}
+
+#[test]
+fn fragments_inside_tunnels() {
+    for tunnel in [Frame::in_vxlan4, Frame::in_vxlan6, Frame::in_geneve, Frame::in_gre, Frame::in_ip4, Frame::in_ip6] {
+        for (frame, id) in [(Frame::udp4(2500).with(|frame| frame.ipv4_mut().dont_fragment = false), 0), (Frame::udp6(2500), 5)] {
+            let frame = tunnel(frame).tagged(3);
+            let mut expected = frame.fragments(800, id);
+            for (index, fragment) in expected.iter_mut().enumerate() {
+                if let Ip::V4(outer) = &mut fragment.tunnel_mut().ip {
+                    outer.id = index as u16;
+                }
+            }
+            let options = SegmentOptions { fragment_id: id, ..SegmentOptions::default() };
+            assert_same(&cut(&frame.to_bytes(), ufo(800), &options).expect("cut"), &bytes_of(&expected), "");
+        }
+    }
+}
+
+#[test]
+fn limits_of_fragments() {
+    let frame = Frame::udp4(3000).to_bytes();
+    assert_eq!(cut(&frame, ufo(7), &SegmentOptions::default()), Err(SegmentError::SegmentTooSmall { needed: 8, got: 7 }));
+    let options = SegmentOptions { max_segments: MaxSegments::new(3).expect("not zero"), ..SegmentOptions::default() };
+    assert_eq!(cut(&frame, ufo(1000), &options), Err(SegmentError::TooManySegments { needed: 4, limit: 3 }));
+    let long = Frame::udp4(70_000).to_bytes();
+    assert!(matches!(cut(&long, ufo(1000), &SegmentOptions::default()), Err(SegmentError::SegmentTooLong { .. })));
+}
+
+#[test]
+fn any_ipv4_packet_without_df_can_be_fragmented() {
+    let clear = |frame: Frame| frame.with(|frame| frame.ipv4_mut().dont_fragment = false).with_id(4242);
+    let icmp = Frame::udp4(4000).with(|frame| frame.transport = Transport::Raw(1));
+    for frame in [
+        clear(Frame::tcp4(1, 4000)),
+        clear(Frame::udp4(4001)).tagged(9),
+        clear(icmp),
+        clear(Frame::tcp4(1, 4000)).with(|frame| frame.pppoe = Some(Pppoe::default())),
+        clear(Frame::tcp4(1, 3000)).with(|frame| frame.ipv4_mut().reserved = true),
+    ] {
+        for mtu in [1500, 1501, 576, 68] {
+            let fragments = fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, mtu).expect("fragmented");
+            assert_same(&fragments, &bytes_of(&frame.fragments(mtu - 20, 0)), &format!("{mtu}"));
+        }
+        let at_ip = frame.clone().with(|frame| (frame.pppoe, frame.vlans) = (None, vec![])).at_ip();
+        let fragments = fragment(&at_ip.to_bytes(), Layer::Ip, RxChecksum::None, 1280).expect("fragmented");
+        assert_same(&fragments, &bytes_of(&at_ip.fragments(1260, 0)), "");
+        // Padding goes.
+        let padded = frame.clone().with(|frame| frame.trailer = vec![1; 5]);
+        assert_same(
+            &fragment(&padded.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500).expect("fragmented"),
+            &bytes_of(&frame.fragments(1480, 0)),
+            "",
+        );
+    }
+}
+
+#[test]
+fn fragments_of_fragments_are_those_of_the_packet() {
+    let frame = Frame::tcp4(1, 4000).with(|frame| frame.ipv4_mut().dont_fragment = false);
+    let mut twice = Vec::new();
+    for first in frame.fragments(1472, 0) {
+        twice.extend(fragment(&first.to_bytes(), Layer::Ethernet, RxChecksum::None, 760).expect("fragmented"));
+    }
+    assert_same(&twice, &bytes_of(&frame.fragments(736, 0)), "");
+}
+
+#[test]
+fn a_partial_checksum_is_filled_in_before_fragmentation() {
+    for offset in [16, 6] {
+        let frame = if offset == 16 { Frame::tcp4(1, 4001) } else { Frame::udp4(4001) };
+        let frame = frame.with(|frame| frame.ipv4_mut().dont_fragment = false);
+        let mut partial = frame.clone();
+        *partial.checksum_mut().expect("a checksum") = Checksum::Partial;
+        let state = RxChecksum::Partial { start: 34, offset };
+        assert_same(
+            &fragment(&partial.to_bytes(), Layer::Ethernet, state, 1500).expect("fragmented"),
+            &bytes_of(&frame.fragments(1480, 0)),
+            "",
+        );
+        let refused = fragment(&partial.to_bytes(), Layer::Ethernet, RxChecksum::Partial { start: 20, offset: 0 }, 1500);
+        assert_eq!(refused, Err(SegmentError::ChecksumPlace { needed: 20, got: 34 }));
+    }
+}
+
+#[test]
+fn only_options_with_the_copied_flag_go_into_later_fragments() {
+    // Record route (7, not copied), router alert (0x94, copied), no-operation.
+    let options = vec![7, 7, 4, 0, 0, 0, 0, 0x94, 4, 0, 0, 1];
+    let frame = Frame::udp4(3000).with(|frame| {
+        let ip = frame.ipv4_mut();
+        (ip.dont_fragment, ip.options) = (false, options.clone());
+    });
+    let mut expected = frame.fragments(1468, 0);
+    for later in &mut expected[1..] {
+        later.ipv4_mut().options = vec![1, 1, 1, 1, 1, 1, 1, 0x94, 4, 0, 0, 1];
+    }
+    assert_same(&fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500).expect("fragmented"), &bytes_of(&expected), "");
+    assert_same(&cut(&frame.to_bytes(), ufo(1468), &SegmentOptions::default()).expect("cut"), &bytes_of(&expected), "");
+    // Options that contradict themselves stay as they are from there on.
+    let frame = frame.with(|frame| frame.ipv4_mut().options = vec![7, 200, 0, 0]);
+    let fragments = fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500).expect("fragmented");
+    assert!(fragments.iter().all(|fragment| fragment[34..38] == [7, 200, 0, 0]));
+}
+
+#[test]
+fn what_must_not_be_fragmented_is_refused_and_what_fits_passes() {
+    let df = Frame::tcp4(1, 3000);
+    assert_eq!(fragment(&df.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500), Err(SegmentError::DontFragment));
+    assert_eq!(fragment(&Frame::tcp6(1, 3000).to_bytes(), Layer::Ethernet, RxChecksum::None, 1500), Err(SegmentError::DontFragment));
+    for frame in [df.clone(), Frame::tcp6(1, 100)] {
+        let bytes = frame.padded_to(200).to_bytes();
+        assert_eq!(fragment(&bytes, Layer::Ethernet, RxChecksum::None, 3040), Ok(vec![bytes]));
+    }
+    let clear = df.with(|frame| frame.ipv4_mut().dont_fragment = false).to_bytes();
+    assert_eq!(fragment(&clear, Layer::Ethernet, RxChecksum::None, 27), Err(SegmentError::SegmentTooSmall { needed: 28, got: 27 }));
+    assert!(matches!(fragment(&clear[..1000], Layer::Ethernet, RxChecksum::None, 500), Err(SegmentError::Truncated { .. })));
+    assert!(matches!(
+        fragment(b"\0\0\0\0\0\0\0\0\0\0\0\0\x08\x06xx", Layer::Ethernet, RxChecksum::None, 500),
+        Err(SegmentError::Headers(_))
+    ));
+}

@@ -1,0 +1,116 @@
+//! The sums that aggregation found serve segmentation: payload whose sum is known is not read again.
+
+use std::cell::Cell;
+
+use superpacket::Simd;
+use superpacket::aggregate::{Aggregator, HashKey, Policy};
+use superpacket::packet::{RxChecksum, RxPacket};
+use superpacket::segment::{ChecksumOutput, Gso, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::super_packet::SuperPacket;
+use superpacket_traffic::frame::Frame;
+
+/// A buffer that counts how often its bytes are asked for.
+#[derive(Debug)]
+struct Counted<'a> {
+    bytes: Vec<u8>,
+    reads: &'a Cell<u32>,
+}
+
+impl AsRef<[u8]> for Counted<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self.reads.set(self.reads.get() + 1);
+        &self.bytes
+    }
+}
+
+/// Aggregates the frames and hands every packet that comes out to `look`.
+fn aggregate<'a>(frames: &[Vec<u8>], reads: &'a Cell<u32>, checksum: RxChecksum, mut look: impl FnMut(SuperPacket<'_, Counted<'a>>)) {
+    let mut aggregator = Aggregator::new(Policy::gro_with_udp(), HashKey::new(7), Simd::detect());
+    let mut sink = |packet: SuperPacket<'_, Counted<'a>>| look(packet);
+    for frame in frames {
+        aggregator.receive(RxPacket::new(Counted { bytes: frame.clone(), reads }).with_checksum(checksum), 0, &mut sink);
+    }
+    aggregator.flush_all(&mut sink);
+}
+
+fn frames(first: Frame, count: usize) -> Vec<Vec<u8>> {
+    first.run(count).iter().map(Frame::to_bytes).collect()
+}
+
+#[test]
+fn known_sums_spare_the_payload() {
+    let trains = [
+        Frame::tcp4(1, 1448),
+        Frame::tcp6(1, 1001).with_timestamps(3, 4),
+        Frame::udp4(999),
+        Frame::dccp4(1, 77),
+        Frame::tcp4(5, 64).in_vxlan6(),
+    ];
+    for first in trains {
+        for state in [RxChecksum::None, RxChecksum::Unnecessary { level: 1 }] {
+            let input = frames(first.clone(), 6);
+            let reads = Cell::new(0);
+            let mut merged = 0;
+            aggregate(&input, &reads, state, |packet| {
+                assert!(packet.is_merged(), "{:?}", packet.metadata);
+                merged += 1;
+                let options = SegmentOptions { checksum: ChecksumOutput::Full, ..SegmentOptions::default() };
+                let mut segmenter = Segmenter::new(Simd::detect());
+                let mut headers = Vec::new();
+                // The headers are found in the packet's own; at most the parse's window reaches into the first buffers.
+                segmenter.plan(&packet, &options).expect("a plan");
+                let before = reads.get();
+                segmenter.plan(&packet, &options).expect("a plan");
+                let for_headers = reads.get() - before;
+                let before = reads.get();
+                segmenter.segment(&packet, &options, |segment| headers.push(segment.header().to_vec())).expect("cut");
+                assert_eq!(reads.get() - before, for_headers, "payload was read");
+                assert_eq!(headers.len(), input.len());
+                for (header, frame) in headers.iter().zip(&input) {
+                    assert_eq!(header[..], frame[..header.len()]);
+                }
+                // Linear output reads each payload once, to copy it.
+                let mut out = Vec::new();
+                segmenter.segment_linear(&packet, &options, &mut out).expect("cut");
+                assert_eq!(out, input.concat());
+            });
+            assert_eq!(merged, 1);
+        }
+    }
+}
+
+#[test]
+fn cuts_elsewhere_read_the_payload_and_are_right() {
+    let input = frames(Frame::tcp4(1, 301), 7);
+    let reads = Cell::new(0);
+    aggregate(&input, &reads, RxChecksum::None, |packet| {
+        let gso = packet.metadata.gso.expect("merged");
+        for size in [1, 7, 300, 301, 302, 602, 603, 903, 1000, 2106, 2107, 65_000] {
+            let options =
+                SegmentOptions { gso: Some(Gso { size: SegmentSize::new(size).expect("a size"), ..gso }), ..SegmentOptions::default() };
+            let mut segmenter = Segmenter::new(Simd::detect());
+            let mut count = 0;
+            let mut payload = 0;
+            segmenter
+                .segment(&packet, &options, |segment| {
+                    let mut bytes = Vec::new();
+                    segment.copy_to(&mut bytes);
+                    let checked = superpacket_traffic::check::frame(&bytes, &Default::default())
+                        .unwrap_or_else(|problem| panic!("{size}: {problem}"));
+                    assert!(checked.canonical);
+                    payload += checked.payload.len();
+                    count += 1;
+                })
+                .expect("cut");
+            assert_eq!(count, 2107usize.div_ceil(size));
+            assert_eq!(payload, 2107);
+            let mut gathered = Vec::new();
+            segmenter.segment(&packet, &options, |segment| segment.copy_to(&mut gathered)).expect("cut");
+            let mut linear = Vec::new();
+            segmenter.segment_linear(&packet, &options, &mut linear).expect("cut");
+            assert_eq!(gathered, linear, "{size}");
+            assert!(segmenter.counters().balanced());
+        }
+    });
+    assert!(reads.get() > 0);
+}
