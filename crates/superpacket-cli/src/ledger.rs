@@ -19,8 +19,13 @@ impl Flow {
     /// The flow of a packet: link header, MAC addresses, VLAN IDs, PPPoE session, MPLS labels, tunnel, addresses, protocol and ports. All packets whose headers
     /// cannot be read are of one flow: they are never held.
     pub(crate) fn of(packet: &[u8], layer: Layer, link: &Link) -> Flow {
+        Self::of_headers(packet, packet.len(), layer, link)
+    }
+
+    /// The same of a packet of `length` bytes, of which only the headers are at hand.
+    pub(crate) fn of_headers(packet: &[u8], length: usize, layer: Layer, link: &Link) -> Flow {
         let mut hasher = DefaultHasher::new();
-        if let Ok(layout) = parse(packet, packet.len(), layer) {
+        if let Ok(layout) = parse(packet, length, layer) {
             (link.interface, link.header()).hash(&mut hasher);
             if layer == Layer::Ethernet {
                 packet.get(..12).hash(&mut hasher);
@@ -32,6 +37,14 @@ impl Flow {
             (layout.protocol, packet.get(transport..transport + 4)).hash(&mut hasher);
         }
         Flow(hasher.finish())
+    }
+}
+
+#[cfg(test)]
+impl Flow {
+    /// A flow like no other.
+    pub(crate) fn from_number(number: u64) -> Flow {
+        Flow(number)
     }
 }
 

@@ -1,0 +1,347 @@
+//! `superpacket analyze`: what each kind of aggregation would do to a capture, side by side in one pass.
+
+mod flows;
+mod page;
+mod plots;
+mod sizes;
+mod text;
+mod timeline;
+
+use std::io::Write;
+use std::path::Path;
+
+use serde::Serialize;
+use superpacket::Simd;
+use superpacket::aggregate::Policy;
+use superpacket::packet::Layer;
+use superpacket::super_packet::SuperPacket;
+use superpacket::wire::{Protocol, parse, tcp};
+use superpacket_io::capture::same_file;
+
+use crate::arguments::Analyze;
+use crate::coalesce::is_stream;
+use crate::failure::Failure;
+use crate::input::Input;
+use crate::lanes::{Arrival, Lanes, Link, Seeds, Taker, Why};
+use crate::ledger::Flow;
+use crate::pool::{Buffer, Pool};
+use crate::report::{CutShort, Tally, Totals, print, print_json, ratio};
+use flows::{FlowRow, Label, TopFlows};
+use sizes::{Counts, Sizes};
+use timeline::Timeline;
+
+/// How many policies are compared.
+const POLICIES: usize = 4;
+
+/// The one whose results are the report's common figures: what `coalesce` does by default.
+const DEFAULT: usize = 2;
+
+/// The policies: JSON key, name, and what the engine is told.
+const POLICY: [(&str, &str, Policy); POLICIES] = [
+    ("lro", "LRO", Policy::lro()),
+    ("gro", "GRO", Policy::gro()),
+    ("gro_udp", "GRO with UDP", Policy::gro_with_udp()),
+    ("lro_acks", "LRO with pure ACKs", Policy::lro_with_acks()),
+];
+
+/// What one policy does to a capture.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Effect {
+    #[serde(flatten)]
+    totals: Totals,
+    /// Pure ACKs that were absorbed; in `merged` too.
+    absorbed_acks: u64,
+    /// Packets in the average super-packet.
+    packets_per_super_packet: f64,
+    /// Super-packets by how many packets merged in them.
+    super_packet_sizes: Counts,
+    /// Frames that left, by length.
+    sizes: Sizes,
+}
+
+impl Effect {
+    fn add(&mut self, other: &Effect) {
+        self.totals.add(&other.totals);
+        self.absorbed_acks += other.absorbed_acks;
+        self.super_packet_sizes.add(&other.super_packet_sizes);
+        self.sizes.add(&other.sizes);
+        self.average();
+    }
+
+    fn average(&mut self) {
+        self.packets_per_super_packet = ratio(self.totals.merged + self.totals.super_packets, self.totals.super_packets);
+    }
+}
+
+/// What is in a capture.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Traffic {
+    packets: u64,
+    bytes: u64,
+    tcp_packets: u64,
+    udp_packets: u64,
+    dccp_packets: u64,
+    other_packets: u64,
+    /// TCP packets without payload that only acknowledge.
+    pure_acks: u64,
+    /// Of all packets, those that are pure ACKs.
+    ack_share: f64,
+    /// Frames by length.
+    sizes: Sizes,
+}
+
+impl Traffic {
+    fn add(&mut self, other: &Traffic) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.tcp_packets += other.tcp_packets;
+        self.udp_packets += other.udp_packets;
+        self.dccp_packets += other.dccp_packets;
+        self.other_packets += other.other_packets;
+        self.pure_acks += other.pure_acks;
+        self.sizes.add(&other.sizes);
+        self.ack_share = ratio(self.pure_acks, self.packets);
+    }
+
+    fn count(&mut self, frame: usize, packet: &[u8], layer: Option<Layer>) {
+        self.packets += 1;
+        self.bytes += frame as u64;
+        self.sizes.count(frame);
+        let layout = layer.and_then(|layer| parse(packet, packet.len(), layer).ok());
+        match layout.map(|layout| layout.protocol) {
+            Some(Protocol::Tcp) => self.tcp_packets += 1,
+            Some(Protocol::Udp) => self.udp_packets += 1,
+            Some(Protocol::Dccp) => self.dccp_packets += 1,
+            None => self.other_packets += 1,
+        }
+        if let Some(layout) = layout.filter(|layout| layout.protocol == Protocol::Tcp && u32::from(layout.payload) == layout.end) {
+            let flags = packet.get(usize::from(layout.transport) + tcp::FLAGS).copied().unwrap_or(0);
+            self.pure_acks += u64::from(flags & (tcp::SYN | tcp::FIN | tcp::RST | tcp::PSH | tcp::URG | tcp::ACK) == tcp::ACK);
+        }
+        self.ack_share = ratio(self.pure_acks, self.packets);
+    }
+}
+
+/// The effects of all policies, by JSON key.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Effects {
+    lro: Effect,
+    gro: Effect,
+    gro_udp: Effect,
+    lro_acks: Effect,
+}
+
+impl Effects {
+    fn in_order(&self) -> [(&'static str, &Effect); POLICIES] {
+        [(POLICY[0].1, &self.lro), (POLICY[1].1, &self.gro), (POLICY[2].1, &self.gro_udp), (POLICY[3].1, &self.lro_acks)]
+    }
+
+    fn add(&mut self, other: &Effects) {
+        self.lro.add(&other.lro);
+        self.gro.add(&other.gro);
+        self.gro_udp.add(&other.gro_udp);
+        self.lro_acks.add(&other.lro_acks);
+    }
+}
+
+/// What was found, in one file or in all.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Findings {
+    /// The policy `gro_udp`: what `coalesce` does by default.
+    #[serde(flatten)]
+    totals: Totals,
+    traffic: Traffic,
+    policies: Effects,
+    top_flows: Vec<FlowRow>,
+    #[serde(skip)]
+    timeline: Timeline,
+}
+
+#[derive(Serialize)]
+struct FileReport {
+    file: String,
+    interfaces: Vec<String>,
+    #[serde(flatten)]
+    findings: Findings,
+    cut_short: Option<CutShort>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    command: &'static str,
+    batch: u64,
+    hold_ns: u64,
+    #[serde(flatten)]
+    findings: Findings,
+    files: Vec<FileReport>,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
+    if let Some(page) = &arguments.html {
+        if is_stream(page) {
+            return Err(Failure::Usage("--html needs a file".to_owned()));
+        }
+        for input in &arguments.inputs {
+            if same_file(input, page).unwrap_or(false) {
+                return Err(Failure::Usage(format!("{}: is an input too; write the page to another file", page.display())));
+            }
+        }
+    }
+    let mut report = Report { command: "analyze", batch: arguments.stepping.batch, hold_ns: arguments.stepping.hold, findings: Findings::default(), files: Vec::new() };
+    let mut all_flows = TopFlows::default();
+    for path in &arguments.inputs {
+        let (file, flows) = analyze(path, arguments)?;
+        report.findings.totals.add(&file.findings.totals);
+        report.findings.traffic.add(&file.findings.traffic);
+        report.findings.policies.add(&file.findings.policies);
+        all_flows.add(&flows);
+        report.files.push(file);
+    }
+    report.findings.top_flows = all_flows.rows(arguments.top as usize);
+    if let [only] = report.files.as_slice() {
+        report.findings.timeline = only.findings.timeline.clone();
+    }
+    if let Some(path) = &arguments.html {
+        write_page(path, &page::render(&report)?)?;
+    }
+    if arguments.common.json {
+        print_json(&report)?;
+    } else {
+        print(&text::render(&report), false)?;
+    }
+    Ok(())
+}
+
+/// Writes the page under a temporary name, and renames it when it is whole.
+fn write_page(path: &Path, page: &str) -> Result<(), Failure> {
+    let failure = |source| Failure::Page { path: path.to_owned(), source };
+    let mut name = path.file_name().ok_or_else(|| failure(std::io::ErrorKind::InvalidFilename.into()))?.to_owned();
+    name.push(format!(".{}.partial", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&temporary).map_err(failure)?;
+    file.write_all(page.as_bytes()).and_then(|()| std::fs::rename(&temporary, path)).map_err(|error| {
+        // The first error is the one to be told.
+        let _ = std::fs::remove_file(&temporary);
+        failure(error)
+    })
+}
+
+/// One policy at work.
+struct Run {
+    lanes: Lanes,
+    tally: Tally,
+    sizes: Sizes,
+    super_packet_sizes: Counts,
+}
+
+impl Run {
+    fn effect(&self) -> Effect {
+        let mut effect = Effect {
+            totals: self.tally.totals(),
+            absorbed_acks: self.tally.absorbed_acks,
+            packets_per_super_packet: 0.0,
+            super_packet_sizes: self.super_packet_sizes.clone(),
+            sizes: self.sizes.clone(),
+        };
+        effect.average();
+        effect
+    }
+}
+
+fn analyze(path: &Path, arguments: &Analyze) -> Result<(FileReport, TopFlows), Failure> {
+    let simd = Simd::detect();
+    let mut input = Input::open(path, &arguments.common)?;
+    let pool = Pool::default();
+    let mut runs = POLICY.map(|(_, _, policy)| Run {
+        lanes: Lanes::new(policy, arguments.stepping, simd),
+        tally: Tally::default(),
+        sizes: Sizes::default(),
+        super_packet_sizes: Counts::default(),
+    });
+    let mut traffic = Traffic::default();
+    let mut flows = TopFlows::default();
+    let mut timeline = Timeline::default();
+    input.for_each(|frame| {
+        let arrival = Arrival::new(frame, &pool, Seeds::Rewrite, simd);
+        let layer = arrival.link.as_ref().map(Link::layer);
+        traffic.count(frame.data.len(), arrival.buffer.as_ref(), layer);
+        if let Some(time) = arrival.time {
+            timeline.before(time);
+        }
+        if let Some(link) = &arrival.link
+            && let Some(label) = Label::of(arrival.buffer.as_ref(), link.layer())
+        {
+            flows.count(Flow::of(arrival.buffer.as_ref(), link.layer(), link), label, frame.data.len());
+        }
+        for (index, run) in runs.iter_mut().enumerate() {
+            run.tally.arrived(frame.data.len());
+            let mut step = Step { tally: &mut run.tally, sizes: &mut run.sizes, super_packet_sizes: &mut run.super_packet_sizes, detail: None };
+            if index == DEFAULT {
+                step.detail = Some((&mut flows, &mut timeline));
+            }
+            run.lanes.receive(arrival.clone(), &pool, &mut step);
+        }
+        Ok(())
+    })?;
+    for (index, run) in runs.iter_mut().enumerate() {
+        let mut step = Step { tally: &mut run.tally, sizes: &mut run.sizes, super_packet_sizes: &mut run.super_packet_sizes, detail: None };
+        if index == DEFAULT {
+            step.detail = Some((&mut flows, &mut timeline));
+        }
+        run.lanes.finish(&mut step);
+    }
+    let file = input.reader().file().to_owned();
+    let interfaces = input.interfaces().iter().map(|interface| match interface.name() {
+        Some(name) => format!("{name}: {}", interface.link_type),
+        None => interface.link_type.to_string(),
+    });
+    let interfaces = interfaces.take(64).collect();
+    let cut_short = input.finish()?.map(CutShort::from);
+    let [lro, gro, gro_udp, lro_acks] = runs.each_ref().map(Run::effect);
+    let findings = Findings {
+        totals: gro_udp.totals.clone(),
+        traffic,
+        policies: Effects { lro, gro, gro_udp, lro_acks },
+        top_flows: flows.rows(arguments.top as usize),
+        timeline,
+    };
+    Ok((FileReport { file, interfaces, findings, cut_short }, flows))
+}
+
+/// Counts what leaves one policy.
+struct Step<'a> {
+    tally: &'a mut Tally,
+    sizes: &'a mut Sizes,
+    super_packet_sizes: &'a mut Counts,
+    /// Flows and times, for the default policy.
+    detail: Option<(&'a mut TopFlows, &'a mut Timeline)>,
+}
+
+impl Taker for Step<'_> {
+    fn packet(&mut self, link: &Link, packet: SuperPacket<'_, Buffer>) {
+        let length = link.header().len() + packet.length();
+        self.tally.left(&packet.metadata, length);
+        self.sizes.count(length);
+        if packet.is_merged() {
+            self.super_packet_sizes.count(packet.metadata.packets as usize);
+        }
+        if let Some((flows, timeline)) = &mut self.detail {
+            timeline.after(packet.metadata.time);
+            // All headers lie in the first slice: the rewritten header, or the packet as it came.
+            if let Some(first) = packet.slices().next() {
+                flows.left(Flow::of_headers(first, packet.length(), packet.metadata.layer, link));
+            }
+        }
+    }
+
+    fn passed(&mut self, _interface: u32, buffer: &Buffer, why: Why) {
+        self.tally.passed(why, buffer.frame().len());
+        self.sizes.count(buffer.frame().len());
+        if let Some((_, timeline)) = &mut self.detail
+            && let Some(time) = buffer.time()
+        {
+            timeline.after(time.nanoseconds());
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Histograms of fixed size.
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+/// Upper bounds of the classes of frame lengths, in bytes; one class more is for what is longer.
+const LENGTHS: [usize; 11] = [64, 128, 256, 512, 1024, 1518, 4096, 9018, 16_384, 32_768, 65_549];
+/// Their names.
+const LENGTH_NAMES: [&str; 12] = ["64", "128", "256", "512", "1k", "1518", "4k", "9k", "16k", "32k", "64k", "more"];
+
+/// Upper bounds of the classes of packets in a super-packet.
+const COUNTS: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];
+/// Their names.
+const COUNT_NAMES: [&str; 8] = ["2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", "more"];
+
+macro_rules! histogram {
+    ($(#[$doc:meta])* $name:ident, $bounds:ident, $names:ident, $classes:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub(super) struct $name([u64; $classes]);
+
+        impl $name {
+            /// Counts a value.
+            #[inline]
+            pub(super) fn count(&mut self, value: usize) {
+                self.0[$bounds.partition_point(|&bound| bound < value)] += 1;
+            }
+
+            /// Adds another's counts.
+            pub(super) fn add(&mut self, other: &Self) {
+                for (count, more) in self.0.iter_mut().zip(other.0) {
+                    *count += more;
+                }
+            }
+
+            /// Names and counts of the classes.
+            pub(super) fn classes(&self) -> impl ExactSizeIterator<Item = (&'static str, u64)> + '_ {
+                $names.iter().copied().zip(self.0)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut map = serializer.serialize_map(Some($classes))?;
+                for (name, count) in self.classes() {
+                    map.serialize_entry(name, &count)?;
+                }
+                map.end()
+            }
+        }
+    };
+}
+
+histogram! {
+    /// How many frames there are of each class of lengths.
+    Sizes, LENGTHS, LENGTH_NAMES, 12
+}
+
+histogram! {
+    /// How many super-packets there are of each class of packets in them.
+    Counts, COUNTS, COUNT_NAMES, 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_has_its_class() {
+        let mut sizes = Sizes::default();
+        for length in [0, 64, 65, 1514, 1518, 1519, 65_549, 65_550, 10_000_000] {
+            sizes.count(length);
+        }
+        let counts: Vec<_> = sizes.classes().filter(|&(_, count)| count > 0).collect();
+        assert_eq!(counts, [("64", 2), ("128", 1), ("1518", 2), ("4k", 1), ("64k", 1), ("more", 2)]);
+        assert_eq!(serde_json::to_value(&sizes).expect("serializes")["1518"], 2);
+        let mut counts = Counts::default();
+        (2..=200).for_each(|packets| counts.count(packets));
+        assert_eq!(counts.classes().map(|(_, count)| count).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64, 72]);
+    }
+}

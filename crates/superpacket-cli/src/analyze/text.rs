@@ -1,0 +1,65 @@
+//! The report as text.
+
+use super::{Findings, Report};
+use crate::report::{grouped, percent, printable, ratio, reasons, table};
+
+/// Renders the report.
+pub(super) fn render(report: &Report) -> String {
+    let mut text = String::new();
+    for file in &report.files {
+        text.push_str(&printable(&file.file));
+        text.push('\n');
+        for interface in &file.interfaces {
+            text.push_str(&format!("  interface {}\n", printable(interface)));
+        }
+        findings(&file.findings, &mut text);
+        text.push('\n');
+    }
+    if report.files.len() > 1 {
+        text.push_str(&format!("all {} files\n", report.files.len()));
+        findings(&report.findings, &mut text);
+    }
+    text
+}
+
+fn findings(findings: &Findings, text: &mut String) {
+    let traffic = &findings.traffic;
+    text.push_str(&format!(
+        "  {} packets, {} bytes: TCP {}, UDP {}, DCCP {}, other {}\n  pure ACKs {}, {} of all packets\n\n",
+        grouped(traffic.packets),
+        grouped(traffic.bytes),
+        percent(traffic.tcp_packets, traffic.packets),
+        percent(traffic.udp_packets, traffic.packets),
+        percent(traffic.dccp_packets, traffic.packets),
+        percent(traffic.other_packets, traffic.packets),
+        grouped(traffic.pure_acks),
+        percent(traffic.pure_acks, traffic.packets),
+    ));
+    text.push_str(&table(
+        ["aggregation", "packets out", "fewer by", "super-packets", "packets in one", "bytes/packet", "ACKs absorbed"],
+        findings.policies.in_order().map(|(name, effect)| {
+            let totals = &effect.totals;
+            [
+                name.to_owned(),
+                grouped(totals.packets_out),
+                format!("{:.2}x", totals.ratio()),
+                grouped(totals.super_packets),
+                format!("{:.1}", effect.packets_per_super_packet),
+                format!("{:.0}", ratio(totals.bytes_out, totals.packets_out)),
+                grouped(effect.absorbed_acks),
+            ]
+        }),
+    ));
+    text.push_str("\n  Why packets left as they did, under GRO with UDP:\n");
+    text.push_str(&reasons(&findings.totals));
+    if !findings.top_flows.is_empty() {
+        text.push('\n');
+        text.push_str(&table(
+            ["flow", "packets", "bytes", "packets out"],
+            findings.top_flows.iter().map(|row| {
+                let bound = if row.exact { "" } else { ">= " };
+                [row.flow.clone(), format!("{bound}{}", grouped(row.packets_in)), format!("{bound}{}", grouped(row.bytes)), grouped(row.packets_out)]
+            }),
+        ));
+    }
+}
