@@ -60,7 +60,7 @@ Exit code 1 if a byte differs.")]
     #[command(after_help = "Examples:
   superpacket generate bulk.pcap --size 1G
   superpacket generate super.pcap --size 1G --uncut
-  superpacket generate flows.pcap --size 200M --flows 1500000 --burst 1
+  superpacket generate flows.pcap --size 200M --flows 1000000 --burst 1 --payload 100
   superpacket generate demo.pcap.gz --workload mixed --size 1M
 
 The same arguments give the same file.")]
@@ -239,6 +239,9 @@ pub(crate) struct Generate {
     /// How many full segments a flow sends in its turn
     #[arg(long, value_name = "N", default_value_t = 44, value_parser = clap::value_parser!(u32).range(1..=44))]
     pub(crate) burst: u32,
+    /// Bytes of payload in a full segment [default: what fills 1500 bytes of IP]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1398))]
+    pub(crate) payload: Option<u32>,
     /// Which traffic
     #[arg(long, value_enum, default_value_t = Workload::Tcp)]
     pub(crate) workload: Workload,

@@ -14,6 +14,9 @@ pub(crate) enum Failure {
     /// A capture ends within a record, and `--strict` was given.
     #[error("{0} (--strict)")]
     CutShort(Truncated),
+    /// Some captures of several could not be read; each has been told.
+    #[error("{0} of the captures could not be read")]
+    Unreadable(usize),
     /// Arguments that contradict each other.
     #[error("{0}")]
     Usage(String),

@@ -124,11 +124,9 @@ pub(crate) fn find_partial(packet: &[u8], layer: Layer, simd: Simd) -> Option<Pa
     Partial::find(packet, &layout, simd)
 }
 
-/// Why a frame left: the engine's reasons, and two of the program's own.
+/// Why a frame passed the engine by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// The engine's.
-    Engine(Reason),
     /// A link type that the engine does not know.
     LinkType,
     /// The snap length cut the frame behind its IP packet.

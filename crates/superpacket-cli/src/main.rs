@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod amount;
+mod analyze;
 mod arguments;
 mod coalesce;
 mod failure;
@@ -60,7 +61,7 @@ fn run(command: Command) -> Result<Outcome, Failure> {
             }
         }
         Command::Generate(arguments) => generate::run(&arguments)?,
-        Command::Analyze(_) => {}
+        Command::Analyze(arguments) => analyze::run(&arguments)?,
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "superpacket", &mut text);

@@ -9,6 +9,7 @@ use superpacket::aggregate::Reason;
 use superpacket::super_packet::Metadata;
 use superpacket_io::capture::Truncated;
 
+use crate::failure::Failure;
 use crate::lanes::Why;
 
 /// What went in and came out: the keys that every command's JSON has.
@@ -109,7 +110,6 @@ impl Tally {
         self.packets_out += 1;
         self.bytes_out += length as u64;
         match why {
-            Why::Engine(reason) => self.reasons[reason as usize] += 1,
             Why::LinkType => self.link_type += 1,
             Why::SnapLength => self.snap_length += 1,
         }
@@ -148,9 +148,50 @@ pub(crate) struct CutShort {
     reason: String,
 }
 
+impl std::fmt::Display for CutShort {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "in packet {}, whose record begins at byte {}: {}", self.packet, self.offset, self.reason)
+    }
+}
+
 impl From<Truncated> for CutShort {
     fn from(truncated: Truncated) -> Self {
         CutShort { packet: truncated.packet, offset: truncated.offset, reason: truncated.reason }
+    }
+}
+
+/// Captures that could not be read, by commands that take several: the others are reported before the program fails.
+#[derive(Debug, Default, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Unreadable(Vec<String>);
+
+impl Unreadable {
+    /// Keeps the failure of one capture, which is told at once; others stop the command.
+    pub(crate) fn sort<T>(&mut self, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(failure @ (Failure::Capture(_) | Failure::CutShort(_))) => {
+                let text = printable(&failure.to_string());
+                // Nobody can be told that standard error is gone.
+                let _ = writeln!(io::stderr(), "superpacket: {text}");
+                self.0.push(text);
+                Ok(None)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// A line for the end of a report, if there is something to say.
+    pub(crate) fn text(&self) -> String {
+        match self.0.len() {
+            0 => String::new(),
+            count => format!("\n  {count} of the captures could not be read.\n"),
+        }
+    }
+
+    /// The failure that they add up to, after the report.
+    pub(crate) fn conclude(&self) -> Result<(), Failure> {
+        if self.0.is_empty() { Ok(()) } else { Err(Failure::Unreadable(self.0.len())) }
     }
 }
 
@@ -262,10 +303,10 @@ mod tests {
         tally.passed(Why::LinkType, 60);
         tally.arrived(70);
         assert!(!tally.balance(), "one is held");
-        tally.passed(Why::Engine(Reason::NotIp), 70);
+        tally.passed(Why::SnapLength, 70);
         assert!(tally.balance());
         let mut totals = tally.totals();
         totals.add(&tally.totals());
-        assert_eq!((totals.packets_in, totals.bytes_out, totals.reasons["link_type"], totals.reasons["not_ip"]), (4, 260, 2, 2));
+        assert_eq!((totals.packets_in, totals.bytes_out, totals.reasons["link_type"], totals.reasons["snap_length"]), (4, 260, 2, 2));
     }
 }

@@ -19,7 +19,7 @@ use crate::lanes::{Arrival, Lanes, Link, Seeds, Taker, Why};
 use crate::ledger::{Flow, Ledger};
 use crate::partial::check;
 use crate::pool::{Buffer, Pool};
-use crate::report::{CutShort, Tally, Totals, grouped, print, print_json, printable, table};
+use crate::report::{CutShort, Tally, Totals, Unreadable, grouped, print, print_json, printable, table};
 
 /// Mismatches that are described; all are counted.
 const MOST_DESCRIBED: usize = 10;
@@ -45,13 +45,14 @@ struct Report {
     segments: u64,
     mismatches: u64,
     files: Vec<FileReport>,
+    unreadable: Unreadable,
 }
 
 /// Runs the command; `true` if every byte came back.
 pub(crate) fn run(arguments: &Verify) -> Result<bool, Failure> {
     let mut report = Report { command: "verify", ..Report::default() };
     for path in &arguments.inputs {
-        let file = verify(path, arguments)?;
+        let Some(file) = report.unreadable.sort(verify(path, arguments))? else { continue };
         report.totals.add(&file.totals);
         report.segments += file.segments;
         report.mismatches += file.mismatches;
@@ -62,6 +63,7 @@ pub(crate) fn run(arguments: &Verify) -> Result<bool, Failure> {
     } else {
         print(&text(&report), false)?;
     }
+    report.unreadable.conclude()?;
     Ok(report.mismatches == 0)
 }
 
@@ -83,6 +85,7 @@ fn text(report: &Report) -> String {
         0 => "\n  Every byte came back.\n",
         _ => "\n  NOT reversible.\n",
     });
+    text.push_str(&report.unreadable.text());
     text
 }
 

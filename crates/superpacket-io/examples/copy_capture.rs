@@ -4,11 +4,22 @@
 //! cargo run --release -p superpacket-io --example copy_capture -- IN OUT
 //! ```
 
+use std::process::ExitCode;
 use std::time::Instant;
 
 use superpacket_io::capture::{CaptureError, OutputFormat, Reader, Sink, Source, Writer, same_file};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let paths: Vec<String> = std::env::args().skip(1).collect();
     let [input, output] = paths.as_slice() else { return Err("usage: copy_capture IN OUT".into()) };
     if same_file(input, output)? {

@@ -114,24 +114,30 @@ impl Simd {
     }
 
     fn sum_long(self, bytes: &[u8]) -> u16 {
-        if bytes.len() <= BLOCK {
-            return scalar::finish(self.sum_block(bytes));
-        }
-        let blocks = bytes.chunks(BLOCK).map(|block| self.sum_block(block));
-        scalar::finish(blocks.fold(0, scalar::add))
+        scalar::finish(if bytes.len() <= BLOCK { self.sum_block(bytes) } else { self.sum_blocks(bytes) })
+    }
+
+    #[cold]
+    fn sum_blocks(self, bytes: &[u8]) -> u64 {
+        bytes.chunks(BLOCK).map(|block| self.sum_block(block)).fold(0, scalar::add)
     }
 
     fn copy_and_sum_long(self, source: &[u8], destination: &mut [u8]) -> u16 {
-        if source.len() <= BLOCK {
-            return scalar::finish(self.copy_and_sum_block(source, destination));
-        }
+        scalar::finish(if source.len() <= BLOCK {
+            self.copy_and_sum_block(source, destination)
+        } else {
+            self.copy_and_sum_blocks(source, destination)
+        })
+    }
+
+    #[cold]
+    fn copy_and_sum_blocks(self, source: &[u8], destination: &mut [u8]) -> u64 {
         let blocks = source.chunks(BLOCK).zip(destination.chunks_mut(BLOCK));
-        let blocks = blocks.map(|(source, destination)| self.copy_and_sum_block(source, destination));
-        scalar::finish(blocks.fold(0, scalar::add))
+        blocks.map(|(source, destination)| self.copy_and_sum_block(source, destination)).fold(0, scalar::add)
     }
 
     /// The unfolded sum of at most [`BLOCK`] bytes.
-    #[inline]
+    #[inline(always)]
     fn sum_block(self, bytes: &[u8]) -> u64 {
         match self.0 {
             Level::Scalar => scalar::sum(bytes),
@@ -147,7 +153,7 @@ impl Simd {
     }
 
     /// Copies at most [`BLOCK`] bytes between slices of equal length; returns their unfolded sum.
-    #[inline]
+    #[inline(always)]
     fn copy_and_sum_block(self, source: &[u8], destination: &mut [u8]) -> u64 {
         match self.0 {
             Level::Scalar => scalar::copy_and_sum(source, destination),

@@ -17,7 +17,7 @@ const FOLD: usize = 1 << 16;
 /// The unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     // A multiple of the stride, so that only the last piece has a tail.
-    const { assert!(FOLD % (VECTOR * WIDTH) == 0) };
+    const { assert!(FOLD.is_multiple_of(VECTOR * WIDTH)) };
     let mut total = zero_64();
     let mut tail_sum = 0;
     for piece in bytes.chunks(FOLD) {

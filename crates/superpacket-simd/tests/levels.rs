@@ -5,7 +5,7 @@ use superpacket_simd::{Simd, prefetch_range, prefetch_read};
 
 /// Lengths and alignments of the exhaustive tests: all that a vector loop can tell apart, or few where each step is
 /// interpreted.
-const LENGTHS: usize = if cfg!(miri) { 140 } else { 300 };
+const LENGTHS: usize = if cfg!(miri) { 100 } else { 300 };
 const ALIGNMENTS: usize = 64;
 const ALIGNMENT_STEP: usize = if cfg!(miri) { 31 } else { 1 };
 

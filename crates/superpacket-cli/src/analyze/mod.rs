@@ -25,7 +25,7 @@ use crate::input::Input;
 use crate::lanes::{Arrival, Lanes, Link, Seeds, Taker, Why};
 use crate::ledger::Flow;
 use crate::pool::{Buffer, Pool};
-use crate::report::{CutShort, Tally, Totals, print, print_json, ratio};
+use crate::report::{CutShort, Tally, Totals, Unreadable, print, print_json, ratio};
 use flows::{FlowRow, Label, TopFlows};
 use sizes::{Counts, Sizes};
 use timeline::Timeline;
@@ -174,6 +174,7 @@ struct Report {
     #[serde(flatten)]
     findings: Findings,
     files: Vec<FileReport>,
+    unreadable: Unreadable,
 }
 
 /// Runs the command.
@@ -188,10 +189,10 @@ pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
             }
         }
     }
-    let mut report = Report { command: "analyze", batch: arguments.stepping.batch, hold_ns: arguments.stepping.hold, findings: Findings::default(), files: Vec::new() };
+    let mut report = Report { command: "analyze", batch: arguments.stepping.batch, hold_ns: arguments.stepping.hold, findings: Findings::default(), files: Vec::new(), unreadable: Unreadable::default() };
     let mut all_flows = TopFlows::default();
     for path in &arguments.inputs {
-        let (file, flows) = analyze(path, arguments)?;
+        let Some((file, flows)) = report.unreadable.sort(analyze(path, arguments))? else { continue };
         report.findings.totals.add(&file.findings.totals);
         report.findings.traffic.add(&file.findings.traffic);
         report.findings.policies.add(&file.findings.policies);
@@ -210,7 +211,7 @@ pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
     } else {
         print(&text::render(&report), false)?;
     }
-    Ok(())
+    report.unreadable.conclude()
 }
 
 /// Writes the page under a temporary name, and renames it when it is whole.

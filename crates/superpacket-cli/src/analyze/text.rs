@@ -19,6 +19,7 @@ pub(super) fn render(report: &Report) -> String {
         text.push_str(&format!("all {} files\n", report.files.len()));
         findings(&report.findings, &mut text);
     }
+    text.push_str(&report.unreadable.text());
     text
 }
 

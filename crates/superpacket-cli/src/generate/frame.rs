@@ -68,13 +68,16 @@ struct Segment {
 /// Builds one packet after the other in the same buffer.
 #[derive(Debug)]
 pub(super) struct Turn {
+    /// Bytes of payload in a full segment, if not the kind's own.
+    payload: Option<usize>,
     packet: Vec<u8>,
     simd: Simd,
 }
 
 impl Turn {
-    pub(super) fn new() -> Self {
-        Turn { packet: Vec::with_capacity(1 << 16), simd: Simd::detect() }
+    /// Full segments carry `payload` bytes, or what fills 1500 bytes of IP.
+    pub(super) fn new(payload: Option<usize>) -> Self {
+        Turn { payload, packet: Vec::with_capacity(1 << 16), simd: Simd::detect() }
     }
 
     /// The packet built last.
@@ -84,20 +87,20 @@ impl Turn {
 
     /// Builds a burst of `segments` full segments; returns how it is to be cut, if it is more than one small packet.
     pub(super) fn burst(&mut self, kind: Kind, flow: u32, round: u32, segments: u32) -> Option<Gso> {
-        let payload = match kind {
-            Kind::Query => kind.segment(),
-            _ => kind.segment() * segments as usize,
-        };
+        let size = self.size(kind);
+        let payload = if kind == Kind::Query { size } else { size * segments as usize };
         let sequence = start(flow).wrapping_add(round.wrapping_mul(payload as u32));
-        let segment = Segment { sequence, acknowledgement: 1, flags: tcp::ACK | tcp::PSH, timestamp: round + 1000 };
+        // A burst ends with a push; a lone segment is part of something longer.
+        let flags = if segments > 1 { tcp::ACK | tcp::PSH } else { tcp::ACK };
+        let segment = Segment { sequence, acknowledgement: 1, flags, timestamp: round + 1000 };
         self.build(kind, flow, round.wrapping_mul(segments), Direction::Forth, segment, payload);
-        let kind = match (kind, kind.version()) {
+        let gso = match (kind, kind.version()) {
             (Kind::Query, _) => return None,
-            (Kind::Udp, _) => (GsoKind::Udp, kind.segment()),
-            (_, IpVersion::V4) => (GsoKind::Tcp4, kind.segment()),
-            (_, IpVersion::V6) => (GsoKind::Tcp6, kind.segment()),
+            (Kind::Udp, _) => GsoKind::Udp,
+            (_, IpVersion::V4) => GsoKind::Tcp4,
+            (_, IpVersion::V6) => GsoKind::Tcp6,
         };
-        Some(Gso::new(kind.0, SegmentSize::new(kind.1)?))
+        Some(Gso::new(gso, SegmentSize::new(size)?))
     }
 
     /// Builds the acknowledgement of the first `segments` of a burst of `burst`; `false` if the flow has none.
@@ -105,11 +108,16 @@ impl Turn {
         if kind.protocol() != Protocol::Tcp {
             return false;
         }
-        let sequence = start(flow).wrapping_add(round.wrapping_mul(burst * kind.segment() as u32));
-        let acknowledgement = sequence.wrapping_add(segments * kind.segment() as u32);
+        let size = self.size(kind) as u32;
+        let sequence = start(flow).wrapping_add(round.wrapping_mul(burst * size));
+        let acknowledgement = sequence.wrapping_add(segments * size);
         let segment = Segment { sequence: 1, acknowledgement, flags: tcp::ACK, timestamp: round + 2000 };
         self.build(kind, flow, round.wrapping_mul(22).wrapping_add(segments / 2), Direction::Back, segment, 0);
         true
+    }
+
+    fn size(&self, kind: Kind) -> usize {
+        self.payload.unwrap_or(kind.segment())
     }
 
     fn build(&mut self, kind: Kind, flow: u32, id: u32, direction: Direction, segment: Segment, payload: usize) {

@@ -10,8 +10,7 @@ use std::iter::once;
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
-use superpacket_io::capture::{ByteOrder, CaptureError, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Timestamp, Writer};
-use superpacket_io::capture::Format;
+use superpacket_io::capture::{ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Timestamp, Writer};
 
 use crate::arguments::{Generate, Workload};
 use crate::coalesce::is_stream;
@@ -44,7 +43,7 @@ pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
     let mut writer = Writer::create(&arguments.output, format)?;
     writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("generated")])?;
     let mut line = Line { writer, segmenter: Segmenter::new(Simd::detect()), time: START, packets: 0, bytes: 0, uncut: arguments.uncut };
-    let mut turn = Turn::new();
+    let mut turn = Turn::new(arguments.payload.map(|payload| payload as usize));
     let mut number = 0u64;
     while line.bytes < arguments.size {
         let flow = (number % u64::from(arguments.flows)) as u32;
@@ -90,8 +89,8 @@ impl Line {
         } else {
             let mut sent = Ok(());
             let packet = turn.packet();
-            let Line { segmenter, .. } = self;
-            let mut segmenter = segmenter.clone();
+            // A copy, because what it cuts is sent through this line.
+            let mut segmenter = self.segmenter.clone();
             segmenter
                 .segment(&GsoPacket::linear(&packet, gso), &SegmentOptions::default(), |segment| {
                     if sent.is_ok() {

@@ -97,10 +97,14 @@ impl<R: Read> ZstdFrames<R> {
 
     /// The decoder wraps the end of the stream in its own errors.
     fn explain(&self, error: &FrameDecoderError) -> io::Error {
-        if self.source.ended {
-            ErrorKind::UnexpectedEof.into()
-        } else {
-            io::Error::new(ErrorKind::InvalidData, format!("invalid zstd stream: {error}"))
+        match error {
+            FrameDecoderError::WindowSizeTooBig { requested, max } => io::Error::new(
+                ErrorKind::Unsupported,
+                format!("a zstd window of {requested} bytes, above {max} (zstd -dc --long=31 FILE decompresses it)"),
+            ),
+            FrameDecoderError::DictNotProvided { .. } => io::Error::new(ErrorKind::Unsupported, "a zstd stream that needs a dictionary"),
+            _ if self.source.ended => ErrorKind::UnexpectedEof.into(),
+            _ => io::Error::new(ErrorKind::InvalidData, format!("invalid zstd stream: {error}")),
         }
     }
 }

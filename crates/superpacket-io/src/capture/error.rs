@@ -178,6 +178,7 @@ impl From<io::Error> for Fault {
         match error.kind() {
             // What the decompressors say of bytes that they cannot decode.
             io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => Self::Malformed(error.to_string()),
+            io::ErrorKind::Unsupported => Self::Unsupported(error.to_string()),
             _ => Self::Io(error),
         }
     }

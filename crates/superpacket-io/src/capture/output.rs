@@ -1,19 +1,22 @@
 //! Where a capture's bytes go: a buffer, a compressor, and a file that appears under its name only when it is whole.
 
+use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Cursor, ErrorKind, Write};
+use std::io::{self, Cursor, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 
 use flate2::write::GzEncoder;
-use ruzstd::encoding::{CompressionLevel, FrameCompressor, MatchGeneratorDriver};
+use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 
 use super::Compression;
 
 /// Collected before a write; as the reader's window.
 const BUFFER_LENGTH: usize = 256 * 1024;
 
-/// Plain bytes in each zstd frame. The encoder's window is 128 KiB, so that longer frames would gain nothing.
-const ZSTD_FRAME: usize = 512 * 1024;
+/// Buffers that may wait for the zstd encoder.
+const ZSTD_PIECES_IN_FLIGHT: usize = 2;
 
 /// A buffered, perhaps compressed stream into a destination.
 pub(super) struct Output {
@@ -24,15 +27,15 @@ pub(super) struct Output {
 enum Encoder {
     Plain(Destination),
     Gzip(GzEncoder<Destination>),
-    Zstd(Box<ZstdEncoder>),
+    Zstd(ZstdEncoder),
 }
 
 impl Output {
     pub(super) fn new(destination: Destination, compression: Compression) -> Self {
         let encoder = match compression {
             Compression::None => Encoder::Plain(destination),
-            Compression::Gzip => Encoder::Gzip(GzEncoder::new(destination, flate2::Compression::default())),
-            Compression::Zstd => Encoder::Zstd(Box::new(ZstdEncoder::new(destination))),
+            Compression::Gzip => Encoder::Gzip(GzEncoder::new(destination, flate2::Compression::fast())),
+            Compression::Zstd => Encoder::Zstd(ZstdEncoder::new(destination)),
         };
         Self { buffer: Vec::with_capacity(BUFFER_LENGTH), encoder }
     }
@@ -73,7 +76,7 @@ impl Output {
         let destination = match self.encoder {
             Encoder::Plain(destination) => destination,
             Encoder::Gzip(encoder) => encoder.finish()?,
-            Encoder::Zstd(encoder) => encoder.finish()?,
+            Encoder::Zstd(mut encoder) => encoder.end()?,
         };
         destination.finish()
     }
@@ -89,50 +92,97 @@ impl Encoder {
     }
 }
 
-/// Writes one zstd frame after the other: the encoder takes a frame's input at once, and panics where it cannot write,
-/// so that it is given memory on both sides.
+/// Compresses into one zstd frame, in a thread of its own: the encoder pulls its input until that ends, which is the wrong
+/// way round for a writer. (A frame for each piece would need no thread, but Wireshark reads only the first.)
 struct ZstdEncoder {
-    destination: Destination,
-    compressor: FrameCompressor<Cursor<Vec<u8>>, Vec<u8>, MatchGeneratorDriver>,
-    plain: Vec<u8>,
-    compressed: Vec<u8>,
+    /// `None` once ended.
+    pieces: Option<SyncSender<Vec<u8>>>,
+    worker: Option<JoinHandle<io::Result<Destination>>>,
 }
 
 impl ZstdEncoder {
     fn new(destination: Destination) -> Self {
-        let compressor = FrameCompressor::new(CompressionLevel::Fastest);
-        Self { destination, compressor, plain: Vec::with_capacity(ZSTD_FRAME), compressed: Vec::new() }
+        let (pieces, received) = sync_channel(ZSTD_PIECES_IN_FLIGHT);
+        let worker = std::thread::spawn(move || compress(received, destination));
+        Self { pieces: Some(pieces), worker: Some(worker) }
     }
 
-    fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let (now, rest) = bytes.split_at(bytes.len().min(ZSTD_FRAME - self.plain.len()));
-            self.plain.extend_from_slice(now);
-            bytes = rest;
-            if self.plain.len() == ZSTD_FRAME {
-                self.end_frame()?;
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &self.pieces {
+            Some(pieces) if pieces.send(bytes.to_vec()).is_ok() => Ok(()),
+            // The worker stops before its time only because of an error.
+            _ => Err(self.end().err().unwrap_or_else(|| ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    fn end(&mut self) -> io::Result<Destination> {
+        self.pieces = None;
+        let stopped = || io::Error::other("the zstd encoder stopped");
+        self.worker.take().ok_or_else(stopped)?.join().map_err(|_| stopped())?
+    }
+}
+
+impl Drop for ZstdEncoder {
+    fn drop(&mut self) {
+        // The destination is the worker's: only when it has ended is an unfinished file removed.
+        drop(self.end());
+    }
+}
+
+fn compress(pieces: Receiver<Vec<u8>>, destination: Destination) -> io::Result<Destination> {
+    let failure = RefCell::new(None);
+    let mut compressor = FrameCompressor::new(CompressionLevel::Fastest);
+    compressor.set_source(Pieces { pieces, current: Cursor::default(), failure: &failure });
+    compressor.set_drain(Drain { destination, failure: &failure });
+    compressor.compress();
+    let drain = compressor.take_drain();
+    drop(compressor);
+    match (failure.take(), drain) {
+        (None, Some(drain)) => Ok(drain.destination),
+        (failure, _) => Err(failure.unwrap_or_else(|| ErrorKind::BrokenPipe.into())),
+    }
+}
+
+/// The pieces received, as one stream; it ends early after a failure.
+struct Pieces<'a> {
+    pieces: Receiver<Vec<u8>>,
+    current: Cursor<Vec<u8>>,
+    failure: &'a RefCell<Option<io::Error>>,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.current.read(buffer)?;
+            if read > 0 || self.failure.borrow().is_some() {
+                return Ok(read);
+            }
+            match self.pieces.recv() {
+                Ok(piece) => self.current = Cursor::new(piece),
+                Err(_) => return Ok(0),
             }
         }
-        Ok(())
     }
+}
 
-    fn end_frame(&mut self) -> io::Result<()> {
-        self.compressor.set_source(Cursor::new(std::mem::take(&mut self.plain)));
-        self.compressor.set_drain(std::mem::take(&mut self.compressed));
-        self.compressor.compress();
-        self.plain = self.compressor.take_source().map(Cursor::into_inner).unwrap_or_default();
-        self.compressed = self.compressor.take_drain().unwrap_or_default();
-        self.destination.write_all(&self.compressed)?;
-        self.plain.clear();
-        self.compressed.clear();
-        Ok(())
-    }
+/// Keeps the first error and takes the rest in silence: the encoder would panic.
+struct Drain<'a> {
+    destination: Destination,
+    failure: &'a RefCell<Option<io::Error>>,
+}
 
-    fn finish(mut self) -> io::Result<Destination> {
-        if !self.plain.is_empty() {
-            self.end_frame()?;
+impl Write for Drain<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.failure.borrow().is_none()
+            && let Err(error) = self.destination.write_all(bytes)
+        {
+            self.failure.replace(Some(error));
         }
-        Ok(self.destination)
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -284,8 +334,6 @@ fn existing<T>(path: &Path, identity: impl FnOnce() -> io::Result<T>) -> io::Res
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-
     use super::*;
 
     fn names(directory: &Path) -> Vec<String> {
@@ -314,6 +362,41 @@ mod tests {
         drop(output(b"lost"));
         assert_eq!(fs::read(&path).unwrap(), b"second");
         assert_eq!(names(directory.path()), ["out"]);
+    }
+
+    #[test]
+    fn an_unfinished_compressed_file_is_removed_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("out");
+        for compression in [Compression::Gzip, Compression::Zstd] {
+            let mut output = Output::new(Destination::create(&path).unwrap(), compression);
+            output.put(&[7; 3 * BUFFER_LENGTH]).unwrap();
+            drop(output);
+            assert_eq!(names(directory.path()), [""; 0], "{compression:?}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_with_every_compression() {
+        struct Full;
+        impl Write for Full {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(ErrorKind::StorageFull.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
+            let mut output = Output::new(Destination::Stream(Box::new(Full)), compression);
+            output.put(b"little").unwrap();
+            assert_eq!(output.finish().unwrap_err().kind(), ErrorKind::StorageFull, "{compression:?}, at the end");
+            let mut output = Output::new(Destination::Stream(Box::new(Full)), compression);
+            let noise: Vec<u8> =
+                (0..BUFFER_LENGTH as u32).map(|at| (at.wrapping_mul(at).wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+            let error = (0..100).find_map(|_| output.put(&noise).err());
+            assert_eq!(error.map(|error| error.kind()), Some(ErrorKind::StorageFull), "{compression:?}, before the end");
+        }
     }
 
     #[test]

@@ -14,8 +14,8 @@ use super::{CaptureError, Container, Interface, LinkType, MAX_RECORD_LENGTH, Out
 /// [`finish`](Self::finish); a writer dropped before removes it. So `path` never holds half a capture, whatever ends the
 /// program. A pipe or device is written to directly.
 ///
-/// Memory: a buffer of 256 KiB, 24 bytes for each interface, and what the compression needs (0.3 MB for gzip, 2 MB for
-/// zstd).
+/// Memory: a buffer of 256 KiB, 24 bytes for each interface, and what the compression needs (0.3 MB for gzip; 2 MB
+/// and a thread for zstd).
 pub struct Writer {
     file: String,
     output: Output,

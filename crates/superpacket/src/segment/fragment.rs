@@ -4,7 +4,7 @@ use super::SegmentError;
 use super::template::{FRAGMENT_HEADER, SCRATCH};
 use crate::aggregate::Reason;
 use crate::packet::Layer;
-use crate::wire::{IpVersion, Layout, MAX_HEADER, be16, byte, ethernet, ipv6, pppoe, put16, put32};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, be16, byte, ethernet, ipv4, ipv6, pppoe, put16, put32};
 
 /// Takes the hop-by-hop header with the jumbo payload option out of the header bytes; the segments fit their length fields.
 pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {
@@ -96,5 +96,29 @@ pub(super) fn outermost(header: &[u8], layer: Layer) -> Result<Outermost, Segmen
         4 => Ok(Outermost { network, version: IpVersion::V4, pppoe: pppoe_at }),
         6 => Ok(Outermost { network, version: IpVersion::V6, pppoe: pppoe_at }),
         _ => not_ip,
+    }
+}
+
+/// Later fragments carry only the options whose copied flag is set (RFC 791, section 3.1): the others become no-operations, so that the
+/// header keeps its length (`ip_options_fragment`).
+pub(super) fn keep_copied_options(bytes: &mut [u8; SCRATCH], network: usize) {
+    const COPIED: u8 = 0x80;
+    let end = network + usize::from(byte(bytes, network) & 0x0f) * 4;
+    let mut at = network + ipv4::HEADER_LENGTH;
+    while at < end {
+        let length = match byte(bytes, at) {
+            0 => return,
+            1 => 1,
+            _ => usize::from(byte(bytes, at + 1)),
+        };
+        if length == 0 || at + length > end || (length < 2 && byte(bytes, at) != 1) {
+            return;
+        }
+        if byte(bytes, at) & COPIED == 0
+            && let Some(option) = bytes.get_mut(at..at + length)
+        {
+            option.fill(1);
+        }
+        at += length;
     }
 }

@@ -27,6 +27,8 @@ mod error;
 mod fragment;
 mod kind;
 mod output;
+mod payload;
+mod prepare;
 mod segmenter;
 mod shape;
 mod source;

@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 
 use super::SegmentError;
-use super::source::{Position, Segmentable, bytes, step};
+use super::payload::{Position, bytes, step};
+use super::source::Segmentable;
 use crate::packet::RxChecksum;
 
 /// How many segments there are and how long: all but the last have the same length.

@@ -1,5 +1,6 @@
 //! One header, prepared once and patched for each segment.
 
+use super::fragment::keep_copied_options;
 use super::{ChecksumForm, Cwr, Gso, IpId};
 use crate::checksum::{Sum, pseudo_header, transport_field, words};
 use crate::packet::RxChecksum;
@@ -420,29 +421,5 @@ impl Outer {
         let checksum =
             if self.is_udp { transport_field(Protocol::Udp, tail.add_sum(self.pseudo).add(length).checksum()) } else { tail.checksum() };
         put16(bytes, place, checksum);
-    }
-}
-
-/// Later fragments carry only the options whose copied flag is set (RFC 791, section 3.1): the others become no-operations, so that the
-/// header keeps its length (`ip_options_fragment`).
-fn keep_copied_options(bytes: &mut [u8; SCRATCH], network: usize) {
-    const COPIED: u8 = 0x80;
-    let end = network + usize::from(byte(bytes, network) & 0x0f) * 4;
-    let mut at = network + ipv4::HEADER_LENGTH;
-    while at < end {
-        let length = match byte(bytes, at) {
-            0 => return,
-            1 => 1,
-            _ => usize::from(byte(bytes, at + 1)),
-        };
-        if length == 0 || at + length > end || (length < 2 && byte(bytes, at) != 1) {
-            return;
-        }
-        if byte(bytes, at) & COPIED == 0
-            && let Some(option) = bytes.get_mut(at..at + length)
-        {
-            option.fill(1);
-        }
-        at += length;
     }
 }

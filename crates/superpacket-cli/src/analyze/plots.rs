@@ -1,0 +1,177 @@
+//! The plots, as SVG that takes its colours from the page around it.
+//!
+//! Plotters knows fixed colours only, so each role is drawn in a colour of its own that is then replaced by the page's variable: dark and light follow
+//! the reader's setting. No text of a capture gets into a plot.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::sizes::Sizes;
+use super::timeline::Timeline;
+use crate::failure::Failure;
+use crate::report::{Totals, grouped};
+
+/// Text, axes and grid, before, after.
+const INK: RGBColor = RGBColor(1, 2, 3);
+const MUTED: RGBColor = RGBColor(1, 2, 4);
+const GRID: RGBColor = RGBColor(1, 2, 5);
+const BEFORE: RGBColor = RGBColor(1, 2, 6);
+const AFTER: RGBColor = RGBColor(1, 2, 7);
+/// What each becomes.
+const ROLES: [(&str, &str); 5] = [("#010203", "var(--ink)"), ("#010204", "var(--muted)"), ("#010205", "var(--grid)"), ("#010206", "var(--before)"), ("#010207", "var(--after)")];
+
+const WIDTH: u32 = 860;
+
+/// Reasons shown in the plot; all are in the table.
+const MOST_REASONS: usize = 12;
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+/// Frames by length, before and after.
+pub(super) fn sizes(before: &Sizes, after: &Sizes) -> Result<String, Failure> {
+    draw("Share of frames by length, before and after aggregation", 300, |area| {
+        let shares = |sizes: &Sizes| {
+            let total = sizes.classes().map(|(_, count)| count).sum::<u64>().max(1) as f64;
+            sizes.classes().map(move |(_, count)| 100.0 * count as f64 / total).collect::<Vec<_>>()
+        };
+        let names: Vec<_> = before.classes().map(|(name, _)| name).collect();
+        let (before, after) = (shares(before), shares(after));
+        let top = before.iter().chain(&after).fold(1.0f64, |top, &share| top.max(share)) * 1.08;
+        let mut chart = ChartBuilder::on(area).margin(12).x_label_area_size(44).y_label_area_size(56).build_cartesian_2d(0.0..names.len() as f64, 0.0..top)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(0)
+            .y_labels(6)
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(GRID)
+            .y_label_formatter(&|share| format!("{share:.0} %"))
+            .label_style(("sans-serif", 13).into_font().color(&MUTED))
+            .draw()?;
+        for (index, (before, after)) in before.iter().zip(&after).enumerate() {
+            let left = index as f64;
+            chart.draw_series([
+                Rectangle::new([(left + 0.12, 0.0), (left + 0.48, *before)], BEFORE.filled()),
+                Rectangle::new([(left + 0.52, 0.0), (left + 0.88, *after)], AFTER.filled()),
+            ])?;
+        }
+        let label = TextStyle::from(("sans-serif", 13).into_font()).color(&MUTED).pos(Pos::new(HPos::Center, VPos::Top));
+        for (index, name) in names.iter().enumerate() {
+            let (x, y) = chart.backend_coord(&(index as f64 + 0.5, 0.0));
+            area.draw(&Text::new(*name, (x, y + 8), label.clone()))?;
+        }
+        let (x, y) = chart.backend_coord(&(names.len() as f64 / 2.0, 0.0));
+        area.draw(&Text::new("bytes in a frame, at most", (x, y + 28), label))?;
+        Ok(())
+    })
+}
+
+/// The most frequent reasons.
+pub(super) fn reasons(totals: &Totals) -> Result<String, Failure> {
+    let mut sorted: Vec<_> = totals.reasons.iter().map(|(name, &count)| (*name, count)).collect();
+    sorted.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
+    sorted.truncate(MOST_REASONS);
+    let all: u64 = totals.reasons.values().sum::<u64>().max(1);
+    let row = 26;
+    let height = sorted.len() as u32 * row + 16;
+    draw("Why packets left as they did", height, |area| {
+        let (names, bars) = (190, (WIDTH - 190 - 170) as f64);
+        let most = sorted.first().map_or(1, |&(_, count)| count.max(1)) as f64;
+        let right = TextStyle::from(("sans-serif", 14).into_font()).color(&INK).pos(Pos::new(HPos::Right, VPos::Center));
+        let left = TextStyle::from(("sans-serif", 13).into_font()).color(&MUTED).pos(Pos::new(HPos::Left, VPos::Center));
+        for (index, (name, count)) in sorted.iter().enumerate() {
+            let middle = (8 + index as u32 * row + row / 2) as i32;
+            let end = names + (bars * *count as f64 / most).round().max(1.0) as i32;
+            area.draw(&Text::new(name.replace('_', " "), (names - 10, middle), right.clone()))?;
+            area.draw(&Rectangle::new([(names, middle - 8), (end, middle + 8)], AFTER.filled()))?;
+            let share = format!("{}  ({:.1} %)", grouped(*count), 100.0 * *count as f64 / all as f64);
+            area.draw(&Text::new(share, (end + 8, middle), left.clone()))?;
+        }
+        Ok(())
+    })
+}
+
+/// Packets per second, before and after.
+pub(super) fn timeline(timeline: &Timeline) -> Result<String, Failure> {
+    draw("Packets per second over time, before and after aggregation", 260, |area| {
+        let points: Vec<_> = timeline.rates().collect();
+        let top = points.iter().fold(1.0f64, |top, point| top.max(point.1).max(point.2)) * 1.08;
+        let seconds = timeline.seconds();
+        let mut chart = ChartBuilder::on(area).margin(12).x_label_area_size(44).y_label_area_size(72).build_cartesian_2d(0.0..seconds, 0.0..top)?;
+        let (unit, scale) = if seconds < 0.002 { ("µs", 1e6) } else if seconds < 2.0 { ("ms", 1e3) } else { ("s", 1.0) };
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(8)
+            .y_labels(6)
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(GRID)
+            .x_label_formatter(&|time| plain(time * scale))
+            .y_label_formatter(&|rate| grouped(*rate as u64))
+            .x_desc(format!("{unit} since the first packet"))
+            .label_style(("sans-serif", 13).into_font().color(&MUTED))
+            .axis_desc_style(("sans-serif", 13).into_font().color(&MUTED))
+            .draw()?;
+        let width = seconds / points.len().max(1) as f64;
+        let steps = |which: fn(&(f64, f64, f64)) -> f64| {
+            points.iter().flat_map(move |point| [(point.0, which(point)), (point.0 + width, which(point))]).collect::<Vec<_>>()
+        };
+        chart.draw_series(AreaSeries::new(steps(|point| point.1), 0.0, BEFORE.mix(0.55)).border_style(BEFORE))?;
+        chart.draw_series(AreaSeries::new(steps(|point| point.2), 0.0, AFTER.mix(0.85)).border_style(AFTER))?;
+        Ok(())
+    })
+}
+
+/// A number with no more digits than it needs.
+fn plain(number: f64) -> String {
+    let text = format!("{number:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn draw(title: &str, height: u32, plot: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, Failure> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let drawn = plot(&area).and_then(|()| Ok(area.present()?));
+        drawn.map_err(|error| Failure::Plot(error.to_string()))?;
+    }
+    for (colour, role) in ROLES {
+        svg = svg.replace(colour, role);
+    }
+    // A name for those who do not see it; the page's width decides over the plot's.
+    Ok(svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{title}\" "), 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plots_have_no_colours_of_their_own() {
+        let mut lengths = Sizes::default();
+        [60, 1514, 65_000].into_iter().for_each(|length| lengths.count(length));
+        let mut line = Timeline::default();
+        for step in 0..1000 {
+            line.before(step * 10_000);
+            line.after(step * 10_000);
+        }
+        let mut totals = Totals::default();
+        totals.reason("push");
+        for svg in [sizes(&lengths, &lengths), reasons(&totals), timeline(&line)] {
+            let svg = svg.expect("drawn");
+            assert!(svg.starts_with("<svg role=\"img\" aria-label=") && svg.trim_end().ends_with("</svg>"));
+            assert!(svg.contains("var(--after)"));
+            assert!(!svg.contains("=\"#"), "{svg}");
+        }
+    }
+
+    #[test]
+    fn an_empty_capture_is_drawn() {
+        assert!(sizes(&Sizes::default(), &Sizes::default()).is_ok());
+        assert!(reasons(&Totals::default()).is_ok());
+    }
+}

@@ -1,0 +1,172 @@
+//! Walking through payload: places in a packet's ranges, sums, copies.
+
+use super::template::{PayloadSums, Wanted};
+use super::{SegmentError, Segmentable};
+use crate::checksum::{Sum, at_offset};
+use superpacket_simd::Simd;
+
+/// A place in a packet's ranges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) range: usize,
+    pub(super) offset: usize,
+}
+
+impl Position {
+    /// The place `bytes` further on; stops at the end.
+    #[inline(always)]
+    pub(super) fn advance<P: Segmentable + ?Sized>(self, packet: &P, mut bytes: usize) -> Position {
+        let mut at = self;
+        while at.range < packet.ranges() {
+            let rest = packet.range_length(at.range).saturating_sub(at.offset);
+            if bytes < rest {
+                at.offset += bytes;
+                return at;
+            }
+            bytes -= rest;
+            at = Position { range: at.range + 1, offset: 0 };
+        }
+        at
+    }
+}
+
+/// Bytes of payload without a look at them: the next part of a range from a place on, at most `length` bytes of it, and the place behind.
+#[inline(always)]
+pub(super) fn step<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> Option<(usize, Position)> {
+    if length == 0 || at.range >= packet.ranges() {
+        return None;
+    }
+    let rest = packet.range_length(at.range).saturating_sub(at.offset);
+    if length < rest {
+        Some((length, Position { range: at.range, offset: at.offset + length }))
+    } else {
+        Some((rest, Position { range: at.range + 1, offset: 0 }))
+    }
+}
+
+/// The bytes of a range from an offset on; empty where the range does not hold them.
+#[inline(always)]
+pub(super) fn bytes<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> &[u8] {
+    packet.range(at.range).get(at.offset..at.offset.saturating_add(length)).unwrap_or(&[])
+}
+
+/// The known sum of the payload that starts at a place, and the place behind it, if all of it lies in the next `length` bytes.
+#[inline(always)]
+pub(super) fn known_sum<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> Option<(u16, usize, Position)> {
+    if at.offset != 0 {
+        return None;
+    }
+    let sum = packet.payload_sum(at.range)?;
+    let mut span = 0;
+    let mut next = at.range;
+    loop {
+        span = packet.range_length(next).saturating_add(span);
+        next += 1;
+        if span > length {
+            return None;
+        }
+        if next >= packet.ranges() || packet.starts_payload(next) {
+            return Some((sum, span, Position { range: next, offset: 0 }));
+        }
+    }
+}
+
+/// Copies the first bytes of a packet.
+pub(super) fn gather<P: Segmentable + ?Sized>(packet: &P, out: &mut [u8]) -> usize {
+    let mut filled = 0;
+    let slices = core::iter::once(packet.header()).chain((0..packet.ranges()).map(|index| packet.range(index)));
+    for slice in slices {
+        let room = out.get_mut(filled..).unwrap_or(&mut []);
+        if room.is_empty() {
+            break;
+        }
+        let length = slice.len().min(room.len());
+        room[..length].copy_from_slice(&slice[..length]);
+        filled += length;
+    }
+    filled
+}
+
+/// The place of the byte at `offset` of the packet, which must not lie in the packet's own header.
+pub(super) fn start_of<P: Segmentable + ?Sized>(packet: &P, offset: usize) -> Result<Position, SegmentError> {
+    let got = packet.header().len();
+    match offset.checked_sub(got) {
+        Some(bytes) => Ok(Position::default().advance(packet, bytes)),
+        None => Err(SegmentError::HeaderLength { needed: offset, got }),
+    }
+}
+
+/// The sums that a header needs over the payload at a place.
+#[inline(always)]
+pub(super) fn payload_sums<P: Segmentable + ?Sized>(packet: &P, simd: Simd, at: Position, length: usize, wanted: Wanted) -> PayloadSums {
+    let mut sums = PayloadSums::default();
+    if wanted.whole {
+        sums.whole = sum_payload(packet, simd, at, length, true);
+        sums.covered = sums.whole;
+    }
+    if let Some(covered) = wanted.covered {
+        sums.covered = sum_payload(packet, simd, at, length.min(covered), true);
+    }
+    sums
+}
+
+/// The sum of payload, from sums that are `known` where they fit.
+pub(super) fn sum_payload<P: Segmentable + ?Sized>(packet: &P, simd: Simd, mut at: Position, length: usize, known: bool) -> u16 {
+    let mut total = Sum::default();
+    let mut offset = 0;
+    while offset < length {
+        let (sum, taken, next) = match known_sum(packet, at, length - offset) {
+            Some(found) if known => found,
+            _ => match step(packet, at, length - offset) {
+                Some((taken, next)) => (simd.sum(bytes(packet, at, taken)), taken, next),
+                None => break,
+            },
+        };
+        total = Sum::new(total.fold()).add(at_offset(sum, offset));
+        offset += taken;
+        at = next;
+    }
+    total.fold()
+}
+
+/// Copies payload to `out` and sums it on the way, where a sum is wanted and not known. Moves `at` behind it.
+#[inline(always)]
+pub(super) fn copy_payload<P: Segmentable + ?Sized>(
+    packet: &P,
+    simd: Simd,
+    at: &mut Position,
+    out: &mut [u8],
+    wanted: Wanted,
+) -> PayloadSums {
+    let mut total = Sum::default();
+    let mut filled = 0;
+    // Up to here the sum is known, and bytes are only copied.
+    let mut known_to = 0;
+    while filled < out.len() {
+        if wanted.whole
+            && filled >= known_to
+            && let Some((sum, span, _)) = known_sum(packet, *at, out.len() - filled)
+        {
+            total = Sum::new(total.fold()).add(at_offset(sum, filled));
+            known_to = filled + span;
+        }
+        let Some((taken, next)) = step(packet, *at, out.len() - filled) else { break };
+        let source = bytes(packet, *at, taken);
+        let target = &mut out[filled..filled + taken];
+        if source.len() == taken {
+            if wanted.whole && filled >= known_to {
+                total = Sum::new(total.fold()).add(at_offset(simd.copy_and_sum(source, target), filled));
+            } else {
+                target.copy_from_slice(source);
+            }
+        }
+        filled += taken;
+        *at = next;
+    }
+    let whole = total.fold();
+    let covered = match wanted.covered {
+        Some(covered) => simd.sum(&out[..covered.min(out.len())]),
+        None => whole,
+    };
+    PayloadSums { whole, covered }
+}

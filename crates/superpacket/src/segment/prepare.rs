@@ -1,0 +1,269 @@
+//! What comes before the first segment: the packet is checked, and its template built.
+
+use super::fragment::{insert_fragment_header, outermost, remove_jumbo};
+use super::output::Plan;
+use super::payload::{Position, gather, start_of, sum_payload};
+use super::segmenter::{ChecksumOutput, SegmentOptions, Segmenter};
+use super::shape::shape;
+use super::template::{Cut, Template};
+use super::{ChecksumForm, Gso, GsoKind, MaxSegments, SegmentError, Segmentable};
+use crate::checksum::{Sum, at_offset, pseudo_header, transport_field, words};
+use crate::packet::RxChecksum;
+use crate::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, udp};
+
+/// A packet that has been checked, and its template.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) template: Template,
+    pub(super) plan: Plan,
+    /// Bytes of body in each segment but the last.
+    pub(super) size: usize,
+    /// Bytes of body.
+    pub(super) body: usize,
+    /// Where the payload starts.
+    pub(super) start: Position,
+    pub(super) checksum: RxChecksum,
+    pub(super) passes: bool,
+}
+
+impl Segmenter {
+    /// Checks a packet, and builds its template in the scratch.
+    pub(super) fn prepare<P: Segmentable + ?Sized>(&mut self, packet: &P, options: &SegmentOptions) -> Result<Job, SegmentError> {
+        let Some(gso) = options.gso.or_else(|| packet.gso()) else {
+            return self.prepare_whole(packet, options.checksum);
+        };
+        let length = packet.length();
+        let header_bytes = gather(packet, &mut self.scratch[..MAX_HEADER]);
+        let found = shape(&self.scratch[..header_bytes], length, packet.layer(), gso.kind)?;
+        let mut layout = found.layout;
+        let payload = found.end - usize::from(layout.payload);
+        let start = start_of(packet, usize::from(layout.payload))?;
+        if layout.jumbo {
+            remove_jumbo(&mut self.scratch, &mut layout);
+        }
+        let form = match options.checksum {
+            ChecksumOutput::Full => ChecksumForm::Full,
+            ChecksumOutput::Partial => ChecksumForm::Partial,
+            ChecksumOutput::AsMerged => gso.checksum,
+        };
+        if gso.kind == GsoKind::UdpFragments && payload + udp::HEADER_LENGTH > gso.size.get() {
+            return self.prepare_datagram(packet, &gso, layout, payload, start, options);
+        }
+        let size = if gso.kind == GsoKind::UdpFragments { payload.max(1) } else { gso.size.get() };
+        let template = Template::segments(&self.scratch, &layout, &gso, form);
+        if let Some(covered) = template.wanted.covered {
+            let shortest = if payload > size && !payload.is_multiple_of(size) { payload % size } else { payload.min(size) };
+            if covered > shortest {
+                return Err(SegmentError::Coverage { needed: covered, got: shortest });
+            }
+        }
+        let checksum = template.checksum_state(&layout);
+        Job::new(template, &layout, size, payload, start, checksum, options.max_segments)
+    }
+
+    /// A UDP datagram to be cut into IP fragments: its checksum is computed once, over all of it.
+    fn prepare_datagram<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        gso: &Gso,
+        mut layout: Layout,
+        payload: usize,
+        start: Position,
+        options: &SegmentOptions,
+    ) -> Result<Job, SegmentError> {
+        let datagram = payload + udp::HEADER_LENGTH;
+        if datagram > usize::from(u16::MAX) {
+            return Err(SegmentError::SegmentTooLong { needed: datagram, limit: usize::from(u16::MAX) });
+        }
+        let base = match layout.version {
+            IpVersion::V4 => usize::from(layout.transport),
+            IpVersion::V6 => insert_fragment_header(&mut self.scratch, &mut layout, options.fragment_id),
+        };
+        let extra = usize::from(layout.payload) - base;
+        let size = gso.size.get() / 8 * 8;
+        let least = extra.max(8);
+        if size < least {
+            return Err(SegmentError::SegmentTooSmall { needed: least, got: gso.size.get() });
+        }
+        let template = Template::fragments(&self.scratch, &layout, gso, base, extra);
+        let job = Job::new(template, &layout, size, extra + payload, start, RxChecksum::None, options.max_segments)?;
+        let transport = usize::from(layout.transport);
+        put16(&mut self.scratch, transport + udp::LENGTH, datagram as u16);
+        if be16(&self.scratch, transport + udp::CHECKSUM) != 0 {
+            put16(&mut self.scratch, transport + udp::CHECKSUM, 0);
+            let sum = pseudo_header(&self.scratch[usize::from(layout.network)..], layout.version, Protocol::Udp.number(), datagram as u32)
+                .add_sum(words(&self.scratch[transport..transport + udp::HEADER_LENGTH]))
+                .add(sum_payload(packet, self.simd, start, payload, true));
+            put16(&mut self.scratch, transport + udp::CHECKSUM, transport_field(Protocol::Udp, sum.checksum()));
+        }
+        Ok(job)
+    }
+
+    /// A packet that is no super-packet: one segment, as it is.
+    fn prepare_whole<P: Segmentable + ?Sized>(&mut self, packet: &P, checksum: ChecksumOutput) -> Result<Job, SegmentError> {
+        let mut state = packet.checksum();
+        let mut base = packet.header().len();
+        if base > MAX_HEADER {
+            return Err(SegmentError::HeaderLength { needed: MAX_HEADER, got: base });
+        }
+        let header_bytes = gather(packet, &mut self.scratch[..MAX_HEADER]);
+        if let (ChecksumOutput::Full, RxChecksum::Partial { start, offset }) = (checksum, state) {
+            base = self.fill_in(packet, header_bytes, base, usize::from(start), usize::from(offset))?;
+            state = RxChecksum::Unnecessary { level: 0 };
+        }
+        let body = packet.length().saturating_sub(base);
+        let plan = Plan { segments: 1, segment_length: base.saturating_add(body), last_length: base.saturating_add(body) };
+        let start = start_of(packet, base)?;
+        Ok(Job { template: Template::untouched(base), plan, size: body.max(1), body, start, checksum: state, passes: true })
+    }
+
+    pub(super) fn prepare_fragments<P: Segmentable + ?Sized>(&mut self, packet: &P, mtu: usize) -> Result<Job, SegmentError> {
+        let length = packet.length();
+        let header_bytes = gather(packet, &mut self.scratch[..MAX_HEADER]);
+        let header = &self.scratch[..header_bytes];
+        let found = outermost(header, packet.layer())?;
+        let network = found.network;
+        let least = network + if found.version == IpVersion::V4 { ipv4::HEADER_LENGTH } else { ipv6::HEADER_LENGTH };
+        if least > header_bytes {
+            return Err(SegmentError::Truncated { needed: least, got: header_bytes });
+        }
+        let stated = match found.version {
+            IpVersion::V4 => usize::from(be16(header, network + ipv4::TOTAL_LENGTH)),
+            IpVersion::V6 => match usize::from(be16(header, network + ipv6::PAYLOAD_LENGTH)) {
+                0 => 0,
+                payload => payload + ipv6::HEADER_LENGTH,
+            },
+        };
+        let end = if stated == 0 { length } else { network + stated };
+        if end > length {
+            return Err(SegmentError::Truncated { needed: end, got: length });
+        }
+        if end - network <= mtu {
+            return self.prepare_whole(packet, ChecksumOutput::Full);
+        }
+        let fragment = be16(header, network + ipv4::FRAGMENT);
+        if found.version == IpVersion::V6 || fragment & ipv4::DONT_FRAGMENT != 0 {
+            return Err(SegmentError::DontFragment);
+        }
+        let base = network + usize::from(byte(header, network) & 0x0f) * 4;
+        if base < network + ipv4::HEADER_LENGTH || base > end {
+            return Err(SegmentError::Length { needed: ipv4::HEADER_LENGTH, got: base - network });
+        }
+        if base > header_bytes {
+            return Err(SegmentError::Truncated { needed: base, got: header_bytes });
+        }
+        let mut carried = base.max(packet.header().len());
+        if carried > header_bytes.min(end) {
+            return Err(SegmentError::HeaderLength { needed: header_bytes.min(end), got: carried });
+        }
+        let size = mtu.saturating_sub(base - network) / 8 * 8;
+        if let RxChecksum::Partial { start, offset } = packet.checksum() {
+            let (start, offset) = (usize::from(start), usize::from(offset));
+            if start < base {
+                return Err(SegmentError::ChecksumPlace { needed: start, got: base });
+            }
+            carried = carried.max(start + offset + 2);
+        }
+        let least = (carried - base).max(8);
+        if size < least {
+            return Err(SegmentError::SegmentTooSmall { needed: base - network + least, got: mtu });
+        }
+        let body = end - base;
+        // The last fragment's offset must fit its 13 bits, and what it ends at 65,535 (RFC 791).
+        let first = usize::from(fragment & ipv4::FRAGMENT_OFFSET) * 8;
+        let limit = usize::from(u16::MAX);
+        if first + body + (base - network) > limit {
+            return Err(SegmentError::SegmentTooLong { needed: first + body + (base - network), limit });
+        }
+        if let RxChecksum::Partial { start, offset } = packet.checksum() {
+            self.fill_in(packet, header_bytes, carried, usize::from(start), usize::from(offset))?;
+        }
+        let position = start_of(packet, carried)?;
+        let template = Template::ipv4_fragments(&self.scratch, network, found.pppoe, base, carried - base);
+        let plan = Plan::new(base, size, body, MaxSegments::ANY)?;
+        Ok(Job { template, plan, size, body, start: position, checksum: RxChecksum::None, passes: false })
+    }
+
+    /// Completes a partial checksum in the scratch, which holds `header_bytes`. Returns how many header bytes the segment must carry: those it
+    /// has, or those up to the checksum.
+    fn fill_in<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        header_bytes: usize,
+        carried: usize,
+        start: usize,
+        offset: usize,
+    ) -> Result<usize, SegmentError> {
+        let place = start + offset;
+        let layout = wire::parse(&self.scratch[..header_bytes], packet.length(), packet.layer()).ok();
+        let layout = layout.filter(|layout| usize::from(layout.transport) == start);
+        // Padding is no part of what is summed; where the headers cannot be read, the packet's end is all there is.
+        let end = layout.map_or(packet.length(), |layout| layout.end as usize);
+        let reach = header_bytes.min(end);
+        if place + 2 > reach {
+            return Err(SegmentError::ChecksumPlace { needed: place + 2, got: reach });
+        }
+        let carried = carried.max(place + 2);
+        if carried > reach {
+            return Err(SegmentError::HeaderLength { needed: reach, got: carried });
+        }
+        let position = start_of(packet, carried)?;
+        // Only where the payload has ranges of its own are known sums those of what lies there.
+        let known = !packet.header().is_empty();
+        let payload = sum_payload(packet, self.simd, position, end - carried, known);
+        let sum = Sum::new(words(&self.scratch[start..carried]).fold()).add(at_offset(payload, carried - start));
+        let protocol = match layout {
+            Some(layout) => layout.protocol,
+            None if offset == udp::CHECKSUM => Protocol::Udp,
+            None => Protocol::Tcp,
+        };
+        put16(&mut self.scratch, place, transport_field(protocol, sum.checksum()));
+        Ok(carried)
+    }
+}
+
+impl Job {
+    fn new(
+        template: Template,
+        layout: &Layout,
+        size: usize,
+        body: usize,
+        start: Position,
+        checksum: RxChecksum,
+        limit: MaxSegments,
+    ) -> Result<Job, SegmentError> {
+        let outermost = usize::from(layout.outermost());
+        let version = layout.outer.map_or(layout.version, |outer| outer.version);
+        let mut most = usize::from(u16::MAX);
+        if layout.pppoe != 0 {
+            most -= pppoe::PPP_LENGTH;
+        } else if version == IpVersion::V6 {
+            most += ipv6::HEADER_LENGTH;
+        }
+        let needed = template.base - outermost + size.min(body);
+        if needed > most {
+            return Err(SegmentError::SegmentTooLong { needed, limit: most });
+        }
+        let plan = Plan::new(template.base, size, body, limit)?;
+        Ok(Job { template, plan, size, body, start, checksum, passes: false })
+    }
+
+    #[inline(always)]
+    pub(super) fn cut(&self, index: u32) -> Cut {
+        let offset = index as usize * self.size;
+        let last = index + 1 == self.plan.segments;
+        let length = if last { self.body - offset } else { self.size };
+        Cut { index, offset, length, last }
+    }
+}
+
+impl Plan {
+    fn new(base: usize, size: usize, body: usize, limit: MaxSegments) -> Result<Plan, SegmentError> {
+        let needed = u32::try_from(body.div_ceil(size)).unwrap_or(u32::MAX).max(1);
+        if needed > limit.get() {
+            return Err(SegmentError::TooManySegments { needed, limit: limit.get() });
+        }
+        let last_length = base + (body - (needed as usize - 1) * size);
+        Ok(Plan { segments: needed, segment_length: base + size.min(body), last_length })
+    }
+}

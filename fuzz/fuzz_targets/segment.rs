@@ -1,0 +1,38 @@
+//! Any bytes with any metadata are cut or refused, both ways alike, and no payload byte is lost.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use superpacket::Simd;
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket::segment::{ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentOptions, SegmentSize, Segmenter};
+
+fuzz_target!(|input: &[u8]| {
+    let [kind, high, low, choice, start, split, packet @ ..] = input else { return };
+    let kind = [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp, GsoKind::UdpFragments, GsoKind::Dccp][usize::from(*kind) % 5];
+    let Some(size) = SegmentSize::new(usize::from(u16::from_be_bytes([*high, *low]))) else { return };
+    let gso = Gso {
+        id: if choice & 1 == 0 { IpId::Increment } else { IpId::Fixed },
+        outer_id: if choice & 2 == 0 { IpId::Increment } else { IpId::Fixed },
+        cwr: if choice & 4 == 0 { Cwr::First } else { Cwr::All },
+        checksum: if choice & 8 == 0 { ChecksumForm::Full } else { ChecksumForm::Partial },
+        ..Gso::new(kind, size)
+    };
+    let output = [ChecksumOutput::Full, ChecksumOutput::Partial, ChecksumOutput::AsMerged][usize::from(choice >> 4) % 3];
+    let options = SegmentOptions { checksum: output, max_segments: MaxSegments::new(2000).expect("not 0"), ..SegmentOptions::default() };
+    let (first, rest) = packet.split_at(usize::from(*split).min(packet.len()));
+    let buffers = [first, rest];
+    let checksum = if choice & 0x40 == 0 { RxChecksum::None } else { RxChecksum::Partial { start: u16::from(*start), offset: 6 } };
+    let layer = if choice & 0x80 == 0 { Layer::Ethernet } else { Layer::Ip };
+    let scattered = GsoPacket { checksum, ..GsoPacket::new(&buffers, gso).at(layer) };
+    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut gathered = Vec::new();
+    let plan = segmenter.segment(&scattered, &options, |segment| segment.copy_to(&mut gathered));
+    let mut linear = Vec::new();
+    let linear_plan = segmenter.segment_linear(&scattered, &options, &mut linear);
+    assert_eq!(plan, linear_plan);
+    assert_eq!(gathered, linear);
+    if let Ok(plan) = plan {
+        assert_eq!(plan.total_length(), linear.len());
+    }
+    assert!(segmenter.counters().balanced());
+});

@@ -1,0 +1,73 @@
+//! Writes the seeds of all fuzz targets: `cargo run --bin corpus` in this folder. Deterministic.
+
+use std::fs;
+use std::path::Path;
+
+use superpacket_fuzz::write;
+use superpacket_traffic::frame::{Frame, Checksum};
+use superpacket_traffic::generate::{self, Config, generate};
+
+fn main() -> std::io::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let save = |target: &str, name: String, bytes: &[u8]| {
+        let folder = root.join(target);
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join(name), bytes)
+    };
+    let shapes: Vec<Frame> = [Frame::tcp4(1, 60).with_timestamps(1, 2), Frame::tcp6(1, 60), Frame::udp4(60), Frame::udp6(60), Frame::dccp4(1, 60)]
+        .into_iter()
+        .flat_map(|frame| {
+            [frame.clone(), frame.clone().tagged(5), frame.clone().at_ip(), frame.clone().in_vxlan4(), frame.clone().in_vxlan6(), frame.clone().in_geneve(), frame.clone().in_gre(), frame.clone().in_ip4(), frame.in_ip6()]
+        })
+        .collect();
+    for (index, frame) in shapes.iter().enumerate() {
+        let at_ip = u8::from(frame.link.is_none());
+        let bytes = frame.to_bytes();
+        save("parse", format!("shape-{index:02}"), &bytes)?;
+        let run: Vec<_> = frame.run(4).iter().map(|frame| (at_ip, 0, frame.to_bytes())).collect();
+        save("aggregate", format!("run-{index:02}"), &[&[0xf4][..], &write(&run)].concat())?;
+        let kind = [0u8, 1, 2, 2, 4][index / 9];
+        save("segment", format!("cut-{index:02}"), &[&[kind, 0, 20, at_ip << 7, 0, 255][..], &bytes].concat())?;
+    }
+    for seed in 0..8 {
+        let generated = generate(seed, &Config::default(), 12);
+        let frames: Vec<_> = generated
+            .iter()
+            .map(|packet| {
+                let state = if matches!(packet.checksum, generate::Checksum::Verified { .. }) { 2 } else { 0 };
+                (u8::from(packet.starts_at_ip) | state, 40, packet.bytes[..packet.bytes.len().min(300)].to_vec())
+            })
+            .collect();
+        save("aggregate", format!("mix-{seed}"), &[&[(seed as u8) << 4 | 4][..], &write(&frames)].concat())?;
+    }
+    for (index, (gso_type, frame)) in [(1u8, Frame::tcp4(1, 100)), (4, Frame::tcp6(1, 100)), (5, Frame::udp4(100)), (3, Frame::udp4(100)), (0, Frame::tcp4(1, 10))].into_iter().enumerate() {
+        let frame = frame.with(|frame| if let Some(checksum) = frame.checksum_mut() { *checksum = Checksum::Partial });
+        let (transport, offset) = (frame.offsets().transport as u8, if gso_type == 1 || gso_type == 4 || gso_type == 0 { 16 } else { 6 });
+        let header = [1, gso_type, 0, 0, 30, 0, transport, 0, offset, 0];
+        save("virtio", format!("header-{index}"), &[&[0][..], &header, &frame.to_bytes()].concat())?;
+    }
+    // Captures of one and two frames, in the four classic headers and in pcapng.
+    let frame = Frame::tcp4(1, 30).to_bytes();
+    for (index, magic) in [0xa1b2_c3d4u32, 0xa1b2_3c4d].into_iter().enumerate() {
+        for big in [false, true] {
+            let word = |value: u32| if big { value.to_be_bytes() } else { value.to_le_bytes() };
+            let half = |value: u16| if big { value.to_be_bytes() } else { value.to_le_bytes() };
+            let mut file = [word(magic).as_slice(), &half(2), &half(4), &word(0), &word(0), &word(65_535), &word(1)].concat();
+            for second in 0..2 {
+                file.extend([word(second), word(5), word(frame.len() as u32), word(frame.len() as u32)].concat());
+                file.extend(&frame);
+            }
+            save("capture", format!("pcap-{index}-{big}"), &file)?;
+        }
+    }
+    let block = |kind: u32, body: &[u8]| {
+        let length = (body.len() as u32 + 12).to_le_bytes();
+        [&kind.to_le_bytes()[..], &length, body, &length].concat()
+    };
+    let mut body = [0u32.to_le_bytes(), 0u32.to_le_bytes(), 5u32.to_le_bytes(), (frame.len() as u32).to_le_bytes(), (frame.len() as u32).to_le_bytes()].concat();
+    body.extend(&frame);
+    body.resize(body.len().next_multiple_of(4), 0);
+    let section = block(0x0a0d_0d0a, &[&0x1a2b_3c4du32.to_le_bytes()[..], &[1, 0, 0, 0], &u64::MAX.to_le_bytes()].concat());
+    let interface = block(1, &[1, 0, 0, 0, 0, 0, 4, 0]);
+    save("capture", "pcapng".into(), &[section, interface, block(6, &body)].concat())
+}
