@@ -163,18 +163,28 @@ impl From<Truncated> for CutShort {
 /// Captures that could not be read, by commands that take several: the others are reported before the program fails.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Unreadable(Vec<String>);
+pub(crate) struct Unreadable {
+    told: Vec<String>,
+    /// There is only one capture: its failure is the command's.
+    #[serde(skip)]
+    alone: bool,
+}
 
 impl Unreadable {
+    /// Nothing yet, among so many captures.
+    pub(crate) fn among(captures: usize) -> Self {
+        Unreadable { told: Vec::new(), alone: captures == 1 }
+    }
+
     /// Keeps the failure of one capture, which is told at once; others stop the command.
     pub(crate) fn sort<T>(&mut self, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(failure @ (Failure::Capture(_) | Failure::CutShort(_))) => {
+            Err(failure @ (Failure::Capture(_) | Failure::CutShort(_))) if !self.alone => {
                 let text = printable(&failure.to_string());
                 // Nobody can be told that standard error is gone.
                 let _ = writeln!(io::stderr(), "superpacket: {text}");
-                self.0.push(text);
+                self.told.push(text);
                 Ok(None)
             }
             Err(failure) => Err(failure),
@@ -183,7 +193,7 @@ impl Unreadable {
 
     /// A line for the end of a report, if there is something to say.
     pub(crate) fn text(&self) -> String {
-        match self.0.len() {
+        match self.told.len() {
             0 => String::new(),
             count => format!("\n  {count} of the captures could not be read.\n"),
         }
@@ -191,7 +201,7 @@ impl Unreadable {
 
     /// The failure that they add up to, after the report.
     pub(crate) fn conclude(&self) -> Result<(), Failure> {
-        if self.0.is_empty() { Ok(()) } else { Err(Failure::Unreadable(self.0.len())) }
+        if self.told.is_empty() { Ok(()) } else { Err(Failure::Unreadable(self.told.len())) }
     }
 }
 

@@ -50,7 +50,7 @@ struct Report {
 
 /// Runs the command; `true` if every byte came back.
 pub(crate) fn run(arguments: &Verify) -> Result<bool, Failure> {
-    let mut report = Report { command: "verify", ..Report::default() };
+    let mut report = Report { command: "verify", unreadable: Unreadable::among(arguments.inputs.len()), ..Report::default() };
     for path in &arguments.inputs {
         let Some(file) = report.unreadable.sort(verify(path, arguments))? else { continue };
         report.totals.add(&file.totals);

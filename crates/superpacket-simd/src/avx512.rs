@@ -41,6 +41,8 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
 /// and so is multiplied by 2^8 at the end; the bytes before are multiplied by 2^8 too early (2^16 is congruent to 1).
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [u8]) -> u64 {
+    // One length for both, or the compiler looks for the shorter at each step.
+    let destination = &mut destination[..source.len()];
     let mut lanes = [Lanes::zero(); WIDTH];
     let mut head = 0;
     if source.len() >= ALIGNED {

@@ -40,6 +40,8 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
 
 /// [`sum`], copying to a `destination` of the same length.
 pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [u8]) -> u64 {
+    // One length for both, or the compiler looks for the shorter at each step.
+    let destination = &mut destination[..source.len()];
     let mut total = zero_64();
     let mut tail_sum = 0;
     for (piece, place) in source.chunks(FOLD).zip(destination.chunks_mut(FOLD)) {

@@ -189,7 +189,7 @@ pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
             }
         }
     }
-    let mut report = Report { command: "analyze", batch: arguments.stepping.batch, hold_ns: arguments.stepping.hold, findings: Findings::default(), files: Vec::new(), unreadable: Unreadable::default() };
+    let mut report = Report { command: "analyze", batch: arguments.stepping.batch, hold_ns: arguments.stepping.hold, findings: Findings::default(), files: Vec::new(), unreadable: Unreadable::among(arguments.inputs.len()) };
     let mut all_flows = TopFlows::default();
     for path in &arguments.inputs {
         let Some((file, flows)) = report.unreadable.sort(analyze(path, arguments))? else { continue };

@@ -1,0 +1,162 @@
+//! Runs the program, and makes and reads captures for it.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use superpacket_io::capture::{
+    ByteOrder, Compression, Container, FrameOptions, Interface, LinkType, OutputFormat, Reader, Record, Sink, Source, TimeResolution, Timestamp, Writer,
+};
+use superpacket_traffic::check::{Expect, frame as check_frame};
+use superpacket_traffic::frame::{Frame, Ip};
+use tempfile::TempDir;
+
+/// When generated captures start, in nanoseconds.
+pub const START: u64 = 1_700_000_000_000_000_000;
+
+/// A frame of a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Captured {
+    pub interface: u32,
+    /// In nanoseconds.
+    pub time: u64,
+    pub data: Vec<u8>,
+    pub original_length: u32,
+}
+
+impl Captured {
+    /// A whole Ethernet frame, this many nanoseconds after the start.
+    pub fn at(after: u64, data: Vec<u8>) -> Self {
+        Captured { interface: 0, time: START + after, original_length: data.len() as u32, data }
+    }
+}
+
+/// Frames, a microsecond apart.
+pub fn spaced(frames: &[Frame]) -> Vec<Captured> {
+    frames.iter().enumerate().map(|(index, frame)| Captured::at(index as u64 * 1000, frame.to_bytes())).collect()
+}
+
+/// A directory for a test's files, and the program to run in it.
+pub struct Bench {
+    directory: TempDir,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Bench { directory: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes an Ethernet capture; the name's ending chooses the format.
+    pub fn capture(&self, name: &str, frames: &[Captured]) -> PathBuf {
+        self.capture_of(name, &[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)], frames)
+    }
+
+    /// The same of other interfaces.
+    pub fn capture_of(&self, name: &str, interfaces: &[Interface], frames: &[Captured]) -> PathBuf {
+        let path = self.path(name);
+        let compression = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("gz") => Compression::Gzip,
+            Some("zst") => Compression::Zstd,
+            _ => Compression::None,
+        };
+        let container = if name.contains(".pcapng") { Container::PcapNg } else { Container::Pcap };
+        let format = OutputFormat { container, byte_order: ByteOrder::Little, resolution: None, compression };
+        let mut writer = Writer::create(&path, format).expect("creates");
+        writer.declare(interfaces).expect("declares");
+        for frame in frames {
+            let time = Some(Timestamp::from_nanoseconds(frame.time));
+            let record = Record { interface: frame.interface, time, original_length: Some(frame.original_length), options: FrameOptions::NONE };
+            writer.write(record, [frame.data.as_slice()]).expect("writes");
+        }
+        writer.finish().expect("finishes");
+        path
+    }
+
+    /// Runs the program in the directory.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the program runs")
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_superpacket"));
+        command.args(arguments).current_dir(self.directory.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the program with `--json`, which must succeed and print JSON alone.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("standard output is JSON and nothing else")
+    }
+}
+
+/// The frames of a capture.
+pub fn read(path: impl AsRef<Path>) -> Vec<Captured> {
+    let mut reader = Reader::open(path).expect("opens");
+    let mut frames = Vec::new();
+    while let Some(frame) = reader.next_frame().expect("reads") {
+        let time = frame.time.expect("has a time").nanoseconds();
+        frames.push(Captured { interface: frame.interface, time, data: frame.data.to_vec(), original_length: frame.original_length });
+    }
+    assert_eq!(reader.truncated(), None);
+    frames
+}
+
+/// Checks lengths and checksums of an Ethernet frame, by etherparse; BIG TCP is allowed.
+#[track_caller]
+pub fn assert_right(frame: &[u8]) {
+    let expect = Expect { big: true, trailing: true, ..Expect::default() };
+    if let Err(problem) = check_frame(frame, &expect) {
+        panic!("{problem}");
+    }
+}
+
+/// A TCP flow of `count` segments with `payload` bytes each, IP IDs counting up, the last one with PSH.
+pub fn tcp_flow(count: usize, payload: usize) -> Vec<Frame> {
+    Frame::tcp4(1000, payload).with_id(100).run(count)
+}
+
+/// The frame with its innermost IPv4 source address changed: another flow.
+pub fn from_host(mut frame: Frame, host: u32) -> Frame {
+    if let Ip::V4(ip) = &mut frame.ip {
+        ip.source = [10, (host >> 16) as u8, (host >> 8) as u8, host as u8];
+    }
+    frame
+}
+
+/// An error's text.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The sum of a report's reasons.
+pub fn reasons(report: &Value) -> u64 {
+    report["reasons"].as_object().expect("an object").values().map(|count| count.as_u64().expect("a number")).sum()
+}
+
+/// The real captures that lie beside the repository; `None`, with a word, if there are none.
+pub fn real_captures() -> Option<Vec<PathBuf>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures");
+    if !root.is_dir() {
+        assert!(std::env::var_os("SUPERPACKET_REQUIRE_CAPTURES").is_none(), "{} is missing", root.display());
+        eprintln!("skipped: {} is missing", root.display());
+        return None;
+    }
+    let mut files = Vec::new();
+    for directory in std::fs::read_dir(&root).expect("lists") {
+        let directory = directory.expect("lists").path();
+        if directory.is_dir() && !directory.ends_with("LICENSES") {
+            files.extend(std::fs::read_dir(directory).expect("lists").map(|file| file.expect("lists").path()));
+        }
+    }
+    files.sort();
+    assert!(files.len() > 100, "{} files", files.len());
+    Some(files)
+}
