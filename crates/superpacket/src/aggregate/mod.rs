@@ -38,6 +38,16 @@ const AHEAD: usize = 10;
 /// The bytes of a header that are asked for ahead: link, IP, TCP with timestamps, in up to two cache lines.
 const AHEAD_LENGTH: usize = 80;
 
+/// How many empty chains are kept: a poll's worth.
+const KEPT_CHAINS: usize = 512;
+
+/// How many pieces a slot keeps room for after its packet has left: enough for 64 KB in segments of 256 bytes. Without a limit, flows of tiny segments would leave every slot
+/// with room for thousands.
+const KEPT_PIECES: usize = 256;
+
+/// How many bytes of linear storage a slot keeps room for.
+const KEPT_LINEAR: usize = 80 << 10;
+
 /// Aggregates packets of one receive queue.
 ///
 /// Pure: no I/O, no threads, no clock, and in steady state no allocation. Times are nanoseconds of the caller's clock.
@@ -350,7 +360,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         }
         let held = &mut self.table.slots[slot as usize];
         if let Some(chain) = held.attach(packet, facts, length, self.policy.storage) {
-            self.chains.push(chain);
+            recycle(&mut self.chains, chain);
         }
         if let Some(reason) = held.complete(facts.payload, self.policy.mode) {
             self.emit(slot, reason, sink);
@@ -363,7 +373,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         self.counters.aggregated += 1;
         if let Some(mut chain) = packet.rest {
             chain.buffers_mut().clear();
-            self.chains.push(chain);
+            recycle(&mut self.chains, chain);
         }
         if let Some(reason) = self.table.slots[slot as usize].complete(0, self.policy.mode) {
             self.emit(slot, reason, sink);
@@ -391,7 +401,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         self.passing.push(whole(packet.first));
         if let Some(mut chain) = packet.rest {
             self.passing.extend(chain.buffers_mut().drain(..).map(whole));
-            self.chains.push(chain);
+            recycle(&mut self.chains, chain);
         }
         self.counters.packets_out += 1;
         self.counters.bytes_out += length as u64;
@@ -428,6 +438,12 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         sink.receive(packet);
         held.pieces.clear();
         held.linear.clear();
+        if held.pieces.capacity() > KEPT_PIECES {
+            held.pieces.shrink_to(KEPT_PIECES);
+        }
+        if held.linear.capacity() > KEPT_LINEAR {
+            held.linear.shrink_to(KEPT_LINEAR);
+        }
     }
 
     fn flush<S: Sink<B> + ?Sized>(&mut self, reason: Reason, sink: &mut S) {
@@ -526,6 +542,13 @@ fn lro_refusal(header: &[u8], layout: &Layout) -> Option<Reason> {
         && header.get(transport + tcp::OPTIONS..transport + tcp::OPTIONS + 4) == Some(&tcp::ALIGNED_TIMESTAMP[..])
         && be32(header, transport + tcp::TIMESTAMP_ECHO) != 0;
     (options != 0 && !aligned_timestamp).then_some(Reason::TcpOptions)
+}
+
+/// Keeps an empty chain for the next packet of several buffers, up to a number: a caller that never asks for one must not fill the memory.
+fn recycle<B>(chains: &mut Vec<Chain<B>>, chain: Chain<B>) {
+    if chains.len() < KEPT_CHAINS {
+        chains.push(chain);
+    }
 }
 
 /// Copies the first bytes of a packet of several buffers together; returns how many.

@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_numbers_dense() {
-        let mut names: Vec<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+        let mut names: std::vec::Vec<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Reason::COUNT);
