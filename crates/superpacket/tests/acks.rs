@@ -80,7 +80,8 @@ fn assert_apart(shape: impl Fn(Frame) -> Frame, packet: impl Fn(Frame) -> Frame,
 
 #[test]
 fn the_newest_of_a_run_leaves() {
-    let frames: Vec<_> = (1..=20u32).map(|index| ack(index * 1448).with(|frame| frame.tcp_mut().window = 1000 - 7 * index as u16)).collect();
+    let frames: Vec<_> =
+        (1..=20u32).map(|index| ack(index * 1448).with(|frame| frame.tcp_mut().window = 1000 - 7 * index as u16)).collect();
     for policy in both_modes() {
         let run = run(policy, &packets(&frames));
         assert_eq!(run.reasons(), [Reason::PollEnd]);
@@ -94,7 +95,10 @@ fn the_newest_of_a_run_leaves() {
 fn the_newest_timestamps_leave() {
     let values = [(u32::MAX, 9), (u32::MAX, 8), (3, u32::MAX), (70, 5)];
     for base in [Frame::tcp4(1, 0), Frame::tcp6(1, 0)] {
-        let frames: Vec<_> = (100..).zip(values).map(|(number, (value, echo))| base.clone().with_timestamps(value, echo).with(|frame| frame.tcp_mut().acknowledgement = number)).collect();
+        let frames: Vec<_> = (100..)
+            .zip(values)
+            .map(|(number, (value, echo))| base.clone().with_timestamps(value, echo).with(|frame| frame.tcp_mut().acknowledgement = number))
+            .collect();
         for policy in both_modes() {
             for count in 2..=4 {
                 let run = run(policy, &packets(&frames[..count]));
@@ -180,7 +184,11 @@ fn other_options_are_told_apart() {
         let newer = move |frame: Frame| frame.with(|frame| frame.tcp_mut().acknowledgement = number);
         let blocks = sack(&[(1000, 2000)]);
         assert_apart(|frame| frame, |frame| with(blocks.clone())(newer(frame)), Reason::TcpOptions);
-        assert_apart(|frame| frame.with_timestamps(5, 6), |frame| with([timestamps(5, 6), blocks.clone()].concat())(newer(frame)), Reason::TcpOptions);
+        assert_apart(
+            |frame| frame.with_timestamps(5, 6),
+            |frame| with([timestamps(5, 6), blocks.clone()].concat())(newer(frame)),
+            Reason::TcpOptions,
+        );
         assert_apart(|frame| frame, |frame| with(vec![1, 1, 1, 1])(newer(frame)), Reason::TcpOptions);
         assert_apart(|frame| frame.with_timestamps(5, 6), |frame| newer(frame).with_timestamps(5, 0), Reason::TcpOptions);
     }
@@ -292,11 +300,16 @@ fn padded_acks_of_60_bytes_are_trimmed() {
         for buffers in [vec![], vec![54], vec![57], vec![20, 30, 7, 1]] {
             let input: Vec<_> = packets(&frames)
                 .into_iter()
-                .map(|packet| Packet { checksum: RxChecksum::Complete(checksum::sum(&packet.bytes[14..])), buffers: buffers.clone(), ..packet })
+                .map(|packet| Packet {
+                    checksum: RxChecksum::Complete(checksum::sum(&packet.bytes[14..])),
+                    buffers: buffers.clone(),
+                    ..packet
+                })
                 .collect();
             for policy in both_modes() {
                 for checksum in [None, Some(RxChecksum::None), Some(RxChecksum::Unnecessary { level: 0 })] {
-                    let input: Vec<_> = input.iter().map(|packet| Packet { checksum: checksum.unwrap_or(packet.checksum), ..packet.clone() }).collect();
+                    let input: Vec<_> =
+                        input.iter().map(|packet| Packet { checksum: checksum.unwrap_or(packet.checksum), ..packet.clone() }).collect();
                     let run = run(policy, &input);
                     assert_eq!(run.reasons(), [Reason::PollEnd], "{padding:x?} {buffers:?}");
                     assert_merged(&run.outputs[0], 3, 2, 0);
@@ -310,7 +323,11 @@ fn padded_acks_of_60_bytes_are_trimmed() {
 #[test]
 fn a_mixture_of_padded_and_unpadded_acks_merges() {
     for padded in 0..8 {
-        let frames: Vec<_> = [100, 200, 300].into_iter().enumerate().map(|(index, number)| if padded >> index & 1 == 1 { ack(number).padded_to(60) } else { ack(number) }).collect();
+        let frames: Vec<_> = [100, 200, 300]
+            .into_iter()
+            .enumerate()
+            .map(|(index, number)| if padded >> index & 1 == 1 { ack(number).padded_to(60) } else { ack(number) })
+            .collect();
         for policy in both_modes() {
             let run = run(policy, &packets(&frames));
             assert_eq!(run.outputs.len(), 1);
@@ -327,9 +344,16 @@ fn visibly_padded_acks_are_told_apart() {
 
 #[test]
 fn tagged_acks_merge() {
-    for shape in [|frame: Frame| frame.tagged(7), |frame: Frame| frame.tagged(7).padded_to(64), |frame: Frame| frame.tagged(7).tagged(8).with_timestamps(3, 4)] {
+    for shape in [
+        |frame: Frame| frame.tagged(7),
+        |frame: Frame| frame.tagged(7).padded_to(64),
+        |frame: Frame| frame.tagged(7).tagged(8).with_timestamps(3, 4),
+    ] {
         let input: Vec<_> = [100, 200, 300].map(|number| Packet::from(shape(ack(number)))).to_vec();
-        let stripped: Vec<_> = acks(&[100, 200, 300]).into_iter().map(|packet| Packet { vlan: Some(VlanTag { protocol: 0x8100, control: 7 }), ..packet }).collect();
+        let stripped: Vec<_> = acks(&[100, 200, 300])
+            .into_iter()
+            .map(|packet| Packet { vlan: Some(VlanTag { protocol: 0x8100, control: 7 }), ..packet })
+            .collect();
         for policy in both_modes() {
             for input in [&input, &stripped] {
                 let run = run(policy, input);
@@ -421,7 +445,9 @@ fn an_older_timestamp_is_not_absorbed() {
 
 #[test]
 fn a_wrong_checksum_is_told_apart() {
-    let newer = |frame: Frame| frame.with(|frame| (frame.tcp_mut().acknowledgement, frame.tcp_mut().checksum) = (250, superpacket_traffic::frame::Checksum::Wrong));
+    let newer = |frame: Frame| {
+        frame.with(|frame| (frame.tcp_mut().acknowledgement, frame.tcp_mut().checksum) = (250, superpacket_traffic::frame::Checksum::Wrong))
+    };
     assert_apart(|frame| frame, newer, Reason::BadChecksum);
 }
 

@@ -142,6 +142,8 @@ fn draw(title: &str, height: u32, plot: impl FnOnce(&Area<'_>) -> Drawn) -> Resu
     for (colour, role) in ROLES {
         svg = svg.replace(colour, role);
     }
+    // Inside a page, SVG needs no namespace.
+    let svg = svg.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1);
     // A name for those who do not see it; the page's width decides over the plot's.
     Ok(svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{title}\" "), 1))
 }

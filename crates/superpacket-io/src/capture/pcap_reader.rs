@@ -88,9 +88,6 @@ impl PcapReader {
             Lengths::OriginalFirst => (second, first),
             Lengths::SmallerIsCaptured => (first.min(second), first.max(second)),
         };
-        if seconds | fraction | first | second == 0 {
-            return Err(Fault::Malformed("a record header of zeros only: the unused tail of a file that was not closed?".to_owned()));
-        }
         let length = header_length as u64 + u64::from(captured);
         if length > MAX_RECORD_LENGTH as u64 {
             return Err(Fault::RecordTooLong(length));

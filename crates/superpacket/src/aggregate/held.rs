@@ -236,7 +236,7 @@ impl<B: AsRef<[u8]>> Held<B> {
                 return Attempt::Refused(reason);
             }
         }
-        let joined = if self.too_many_fragments(packet, policy) {
+        let joined = if facts.payload > 0 && self.too_many_fragments(packet, policy) {
             Err(Reason::FragmentLimit)
         } else {
             match policy.mode {
@@ -662,7 +662,9 @@ pub(super) enum Attempt {
 #[inline]
 fn byte_limit(layout: &Layout, policy: &Policy) -> u32 {
     let big = layout.protocol == Protocol::Tcp && layout.outer.is_none() && layout.pppoe == 0;
-    if big { policy.max_bytes } else { policy.max_bytes.min(super::policy::MAX_IP_LENGTH) }
+    // PPPoE's 16-bit length counts the two bytes of its protocol field too (RFC 2516, section 4).
+    let most = super::policy::MAX_IP_LENGTH - if layout.pppoe == 0 { 0 } else { 2 };
+    if big { policy.max_bytes } else { policy.max_bytes.min(most) }
 }
 
 /// How a packet joined in LRO mode.

@@ -6,6 +6,7 @@
 //! held (`held`), or what is held leaves and it is held instead, or it passes; in any case after all that was held of its flow. What leaves is given to the
 //! [`Sink`] with a [`Reason`].
 
+mod acknowledged;
 mod counters;
 mod examine;
 mod held;
@@ -26,6 +27,7 @@ use crate::packet::{Chain, RxPacket};
 use crate::super_packet::{Metadata, Piece, Sink, SuperPacket};
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Scope, Unparsed, be16, be32, byte, ipv4, parse, tcp};
 use crate::segment::ChecksumForm;
+use acknowledged::Acknowledged;
 use examine::{Constants, Facts, Terms};
 use held::{Attempt, Joined};
 use identity::Identity;
@@ -57,6 +59,8 @@ pub struct Aggregator<B> {
     key: HashKey,
     terms: Terms,
     table: Table<B>,
+    /// What flows acknowledged last, where pure ACKs are aggregated.
+    acknowledged: Acknowledged,
     /// The flow hit last: packets come in runs.
     last: u32,
     counters: Counters,
@@ -91,7 +95,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             ..policy
         };
         let terms = Terms { mode: policy.mode, want_sum: policy.checksum == ChecksumForm::Full, max_fragments: policy.max_fragments as usize, simd };
-        Aggregator { policy, key, terms, table: Table::new(policy.max_flows), last: NONE, counters: Counters::default(), passing: Vec::new(), chains: Vec::new() }
+        Aggregator { policy, key, terms, table: Table::new(policy.max_flows), acknowledged: Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows), last: NONE, counters: Counters::default(), passing: Vec::new(), chains: Vec::new() }
     }
 
     /// The policy in force.
@@ -230,7 +234,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         let identity = self.key.flow(header, &layout, packet.layer, packet.vlan);
         let slot = self.table.find(identity.flow, &mut self.counters.probes);
         if let Some(reason) = self.refusal(packet, header, &layout, length) {
-            return self.overtake(slot, reason, &layout, sink);
+            return self.overtake(slot, reason, header, &layout, &identity, sink);
         }
         if slot != NONE {
             let held = &mut self.table.slots[slot as usize];
@@ -246,7 +250,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
                         let constants = Constants::new(header, &layout, self.policy.mode);
                         self.begin(packet, header, &layout, &constants, &facts, &identity, now, sink)
                     }
-                    Attempt::Refused(reason) => self.overtake(slot, reason, &layout, sink),
+                    Attempt::Refused(reason) => self.overtake(slot, reason, header, &layout, &identity, sink),
                 };
             }
         }
@@ -259,7 +263,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
                 }
                 self.begin(packet, header, &layout, &constants, &facts, &identity, now, sink)
             }
-            Err(reason) => self.overtake(slot, reason, &layout, sink),
+            Err(reason) => self.overtake(slot, reason, header, &layout, &identity, sink),
         }
     }
 
@@ -278,7 +282,9 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             Mode::Gro { .. } => {}
             Mode::Lro { .. } => {
                 if facts.payload == 0 {
-                    if let Err(reason) = eligible_ack(self.policy.mode, facts.flags) {
+                    let refusal = eligible_ack(self.policy.mode, facts.flags).err();
+                    if let Some(reason) = refusal.or_else(|| self.acknowledged.repeated(identity.flow, header, layout)) {
+                        self.acknowledged.note(identity.flow, header, layout);
                         return Fate::Pass(reason, Some(*layout));
                     }
                 }
@@ -288,6 +294,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             if let Mode::Lro { .. } = self.policy.mode {
                 // inet_lro has no eviction: a flow without a descriptor passes.
                 self.counters.no_desc += 1;
+                self.acknowledged.note(identity.flow, header, layout);
                 return Fate::Pass(Reason::NoDescriptor, Some(*layout));
             }
             self.emit(oldest, Reason::Evicted, sink);
@@ -323,10 +330,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// A packet that passes, after what is held of its flow.
     #[inline]
-    fn overtake<S: Sink<B> + ?Sized>(&mut self, slot: u32, reason: Reason, layout: &Layout, sink: &mut S) -> Fate {
+    fn overtake<S: Sink<B> + ?Sized>(&mut self, slot: u32, reason: Reason, header: &[u8], layout: &Layout, identity: &Identity, sink: &mut S) -> Fate {
         if slot != NONE {
             self.emit(slot, Reason::Overtaken, sink);
         }
+        self.acknowledged.note(identity.flow, header, layout);
         Fate::Pass(reason, Some(*layout))
     }
 
@@ -413,7 +421,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// Gives what a slot holds to the sink.
     #[inline]
     fn emit<S: Sink<B> + ?Sized>(&mut self, slot: u32, reason: Reason, sink: &mut S) {
-        self.table.remove(slot);
+        let flow = self.table.remove(slot);
         if self.last == slot {
             self.last = NONE;
         }
@@ -434,6 +442,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         self.counters.reasons[reason as usize] += 1;
         if let Mode::Lro { .. } = self.policy.mode {
             self.counters.flushed += 1;
+            self.acknowledged.note(flow, &held.header, &held.layout);
         }
         sink.receive(packet);
         held.pieces.clear();

@@ -86,7 +86,7 @@ reasons! {
     DuplicateAck = "duplicate_ack",
     /// LRO: an acknowledgement that only changes the window.
     WindowUpdate = "window_update",
-    /// LRO: an acknowledgement older than the one held.
+    /// LRO: an acknowledgement older than the one held, or than the last of its flow.
     AckOlder = "ack_older",
 
     // A packet, merged or still single, that was held: what ended its aggregation.

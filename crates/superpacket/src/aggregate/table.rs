@@ -192,9 +192,9 @@ impl<B> Table<B> {
         }
     }
 
-    /// Takes a flow out; its slot is free for the next.
+    /// Takes a flow out; its slot is free for the next. Returns the flow's hash.
     #[inline]
-    pub(super) fn remove(&mut self, slot: u32) {
+    pub(super) fn remove(&mut self, slot: u32) -> u64 {
         let flow = self.places[slot as usize].flow;
         self.held -= 1;
         self.free.push(slot);
@@ -219,6 +219,7 @@ impl<B> Table<B> {
         }
         self.unlink_pair(slot, 0);
         self.unlink_pair(slot, 1);
+        flow
     }
 
     /// The flow held longest, or [`NONE`].

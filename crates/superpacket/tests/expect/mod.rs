@@ -88,10 +88,14 @@ pub fn two_flows(first: &Frame, second: &Frame) {
 #[track_caller]
 pub fn two_flows_of(first: &[Packet], second: &[Packet]) {
     let turns: Vec<_> = first.iter().zip(second).flat_map(|(first, second)| [first.clone(), second.clone()]).collect();
-    let run = reversed(&turns);
-    assert_eq!((counts(&run), run.reasons()), (vec![3, 3], vec![Reason::PollEnd; 2]));
-    let frames: Vec<_> = first.iter().chain(second).map(|packet| packet.bytes.clone()).collect();
-    assert_eq!(run.outputs.iter().flat_map(Output::cut).collect::<Vec<_>>(), frames);
+    for storage in [Storage::Fragments, Storage::Linear] {
+        let run = run(Policy { storage, ..Policy::gro_with_udp() }, &turns);
+        assert_eq!((counts(&run), run.reasons()), (vec![first.len() as u32, second.len() as u32], vec![Reason::PollEnd; 2]));
+        for (output, packets) in run.outputs.iter().zip([first, second]) {
+            assert_eq!(output.cut(), packets.iter().map(|packet| packet.bytes.clone()).collect::<Vec<_>>());
+            assert_eq!(output.metadata.vlan, packets[0].vlan);
+        }
+    }
 }
 
 /// How many frames [`refused`] and [`differs`] send.

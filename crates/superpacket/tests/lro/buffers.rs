@@ -16,7 +16,10 @@ fn a_9000_byte_frame_in_4k_pages() {
         for first in [4096, 4094, 4093, 255, 54, 33, 1] {
             let knows: [fn(&Packet) -> RxChecksum; 3] = [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
             for knows in knows {
-                let input: Vec<_> = packets(&frame.run(7)).into_iter().map(|packet| Packet { checksum: knows(&packet), buffers: vec![first, 4096, 4096], ..packet }).collect();
+                let input: Vec<_> = packets(&frame.run(7))
+                    .into_iter()
+                    .map(|packet| Packet { checksum: knows(&packet), buffers: vec![first, 4096, 4096], ..packet })
+                    .collect();
                 for policy in both_modes() {
                     let run = run(policy, &input);
                     assert_eq!(run.reasons(), [Reason::PollEnd], "{first}");
@@ -86,7 +89,8 @@ fn sums_of_buffers_behind_odd_boundaries_are_rotated() {
 #[test]
 fn what_passes_or_stays_single_keeps_its_buffers() {
     let single = Packet { buffers: vec![20, 30, 0, 1, 500], ..Frame::tcp4(1, 1000).into() };
-    let refused = Packet { buffers: vec![20, 30, 0, 1, 500], ..Frame::tcp4(1, 1000).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong).into() };
+    let refused =
+        Packet { buffers: vec![20, 30, 0, 1, 500], ..Frame::tcp4(1, 1000).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong).into() };
     for packet in [&single, &refused] {
         for policy in both_modes() {
             let mut aggregator = aggregator(policy);

@@ -22,7 +22,8 @@ fn whatever_the_device_knows_segments_of_any_length_merge() {
             for shape in shapes(&base) {
                 let known: [fn(&Packet) -> RxChecksum; 3] = [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
                 for knows in known {
-                    let input: Vec<_> = packets(&shape.run(5)).into_iter().map(|packet| Packet { checksum: knows(&packet), ..packet }).collect();
+                    let input: Vec<_> =
+                        packets(&shape.run(5)).into_iter().map(|packet| Packet { checksum: knows(&packet), ..packet }).collect();
                     for policy in both_modes() {
                         let run = run(policy, &input);
                         assert_eq!(run.reasons(), [Reason::PollEnd], "{:?} {length}", input[0].checksum);
@@ -110,7 +111,10 @@ fn a_complete_sum_holds_the_unstripped_tags() {
 
     // A stripped tag is in no buffer and so in no sum.
     let vlan = superpacket::packet::VlanTag { protocol: 0x8100, control: 0x789 };
-    let input: Vec<_> = packets(&Frame::tcp4(1, 1001).run(3)).into_iter().map(|packet| Packet { checksum: complete(&packet), vlan: Some(vlan), ..packet }).collect();
+    let input: Vec<_> = packets(&Frame::tcp4(1, 1001).run(3))
+        .into_iter()
+        .map(|packet| Packet { checksum: complete(&packet), vlan: Some(vlan), ..packet })
+        .collect();
     let run = run(Policy::lro(), &input);
     assert_merged(&run.outputs[0], 1, 3003, 3);
 }

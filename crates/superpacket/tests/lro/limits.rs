@@ -181,7 +181,9 @@ fn a_pppoe_length_field_holds_what_merged() {
 #[test]
 fn flows_by_default_eight() {
     let flow = |index: u16| Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().source_port = 1000 + index);
-    let round = |flows: u16| -> Vec<_> { (0..2).flat_map(|packet| (0..flows).map(move |index| Packet::from(&flow(index).run(2)[packet]))).collect() };
+    let round = |flows: u16| -> Vec<_> {
+        (0..2).flat_map(|packet| (0..flows).map(move |index| Packet::from(&flow(index).run(2)[packet]))).collect()
+    };
     for policy in both_modes() {
         let run_of_eight = run(policy, &round(8));
         assert_eq!(run_of_eight.payloads(), [1000; 8]);

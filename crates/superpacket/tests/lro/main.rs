@@ -74,7 +74,10 @@ fn assert_untouched(output: &Output, packet: &Packet) {
     assert_eq!(output.bytes, packet.bytes);
     let metadata = output.metadata;
     assert_eq!((metadata.packets, metadata.gso, metadata.absorbed_acks), (1, None, 0));
-    assert_eq!((metadata.checksum, metadata.vlan, metadata.layer, metadata.time), (packet.checksum, packet.vlan, packet.layer, packet.time));
+    assert_eq!(
+        (metadata.checksum, metadata.vlan, metadata.layer, metadata.time),
+        (packet.checksum, packet.vlan, packet.layer, packet.time)
+    );
 }
 
 /// Asserts that `middle`, sent in the midst of a run of four segments, passes untouched with `reason`, and that what was held of its flow leaves before it.

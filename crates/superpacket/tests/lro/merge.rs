@@ -78,7 +78,13 @@ fn a_packet_that_nothing_followed_leaves_untouched() {
 #[test]
 fn every_address_family_and_start_merges() {
     for policy in both_modes() {
-        for frame in [Frame::tcp4(5, 700), Frame::tcp6(5, 700), Frame::tcp6(5, 701).with_timestamps(3, 4), Frame::tcp4(5, 701).at_ip(), Frame::tcp6(5, 700).at_ip()] {
+        for frame in [
+            Frame::tcp4(5, 700),
+            Frame::tcp6(5, 700),
+            Frame::tcp6(5, 701).with_timestamps(3, 4),
+            Frame::tcp4(5, 701).at_ip(),
+            Frame::tcp6(5, 700).at_ip(),
+        ] {
             let run = run(policy, &packets(&frame.run(20)));
             assert_eq!(run.outputs.len(), 1, "{:?}", run.reasons());
             assert_merged(&run.outputs[0], 5, 20 * frame.payload.len(), 20);
@@ -151,7 +157,8 @@ fn newest_ack_window_and_timestamps_leave() {
 
 #[test]
 fn metadata_of_a_merged_packet() {
-    let input: Vec<_> = packets(&Frame::tcp4(1, 500).run(3)).into_iter().zip([10, 30, 20]).map(|(packet, time)| Packet { time, ..packet }).collect();
+    let input: Vec<_> =
+        packets(&Frame::tcp4(1, 500).run(3)).into_iter().zip([10, 30, 20]).map(|(packet, time)| Packet { time, ..packet }).collect();
     for policy in both_modes() {
         let mut aggregator = aggregator(policy);
         let mut outputs = Vec::new();

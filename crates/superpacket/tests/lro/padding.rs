@@ -47,7 +47,12 @@ fn neutral_padding_is_trimmed_whatever_the_device_knows() {
         for padding in NEUTRAL {
             let known: [fn(&Packet) -> RxChecksum; 3] = [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
             for knows in known {
-                let input: Vec<_> = base.run(2).iter().map(|frame| padded(frame, padding)).map(|packet| Packet { checksum: knows(&packet), ..packet }).collect();
+                let input: Vec<_> = base
+                    .run(2)
+                    .iter()
+                    .map(|frame| padded(frame, padding))
+                    .map(|packet| Packet { checksum: knows(&packet), ..packet })
+                    .collect();
                 for policy in both_modes() {
                     let run = run(policy, &input);
                     assert_eq!(run.outputs.len(), 1, "{padding:x?} {:?} {:?}", input[0].checksum, run.reasons());
@@ -90,10 +95,17 @@ fn a_single_padded_packet_leaves_with_its_padding() {
 #[test]
 fn padding_spans_buffers() {
     // 54 + 3 bytes of packet and 6 of padding, cut at each place, and into pieces of each size that 17 buffers can hold.
-    for (padding, reason) in [(&[0; 6][..], Reason::PollEnd), (&[0x12, 0x34, 0, 0, 0xed, 0xcb], Reason::PollEnd), (&[0x12, 0x34, 0, 0xed, 0xcb, 0], Reason::Padded)] {
+    for (padding, reason) in [
+        (&[0; 6][..], Reason::PollEnd),
+        (&[0x12, 0x34, 0, 0, 0xed, 0xcb], Reason::PollEnd),
+        (&[0x12, 0x34, 0, 0xed, 0xcb, 0], Reason::Padded),
+    ] {
         let frames = Frame::tcp4(9, 3).run(3);
         let whole: Vec<_> = frames.iter().map(|frame| padded(frame, padding)).collect();
-        let cuts = (1..63).map(|cut| vec![cut]).chain((4..63).map(|size| vec![size; 62 / size])).chain([vec![55, 1, 1, 1, 1, 1, 1, 1], vec![58, 0, 1, 0, 2]]);
+        let cuts = (1..63)
+            .map(|cut| vec![cut])
+            .chain((4..63).map(|size| vec![size; 62 / size]))
+            .chain([vec![55, 1, 1, 1, 1, 1, 1, 1], vec![58, 0, 1, 0, 2]]);
         for buffers in cuts {
             let input: Vec<_> = whole.iter().map(|packet| Packet { buffers: buffers.clone(), ..packet.clone() }).collect();
             for policy in both_modes() {
@@ -112,7 +124,8 @@ fn padding_spans_buffers() {
 
 #[test]
 fn a_long_pad_that_fills_buffers_of_its_own_is_trimmed() {
-    let input: Vec<_> = Frame::tcp4(9, 1000).run(3).iter().map(|frame| Packet { buffers: vec![700, 354, 100, 200], ..padded(frame, &[0; 400]) }).collect();
+    let input: Vec<_> =
+        Frame::tcp4(9, 1000).run(3).iter().map(|frame| Packet { buffers: vec![700, 354, 100, 200], ..padded(frame, &[0; 400]) }).collect();
     for policy in both_modes() {
         let run = run(policy, &input);
         assert_merged(&run.outputs[0], 9, 3000, 3);
@@ -155,7 +168,11 @@ fn short_frames_gain_no_byte_and_lose_none() {
                     assert_eq!(run.outputs.len(), 1);
                     assert_untouched(&run.outputs[0], &short);
                     if length < frame.offsets().end {
-                        assert!(matches!(run.outputs[0].metadata.reason, Reason::Truncated | Reason::NotIp), "{length}: {:?}", run.reasons());
+                        assert!(
+                            matches!(run.outputs[0].metadata.reason, Reason::Truncated | Reason::NotIp),
+                            "{length}: {:?}",
+                            run.reasons()
+                        );
                     }
                 }
             }

@@ -71,7 +71,15 @@ fn tcp_options_other_than_an_aligned_timestamp() {
     for base in [Frame::tcp4(1, 500), Frame::tcp4(1, 500).with_timestamps(1, 2)] {
         let unaligned = [vec![8, 10], timestamps(1, 2)[4..].to_vec(), vec![1, 1]].concat();
         let reversed = [vec![8, 10], timestamps(1, 2)[4..].to_vec(), vec![0, 0]].concat();
-        for options in [vec![1, 1, 1, 0], sack(&[(1, 2)]), unaligned, reversed, [timestamps(1, 2), vec![1, 1, 1, 1]].concat(), vec![1; 12], [timestamps(1, 2), sack(&[(1, 2)])].concat()] {
+        for options in [
+            vec![1, 1, 1, 0],
+            sack(&[(1, 2)]),
+            unaligned,
+            reversed,
+            [timestamps(1, 2), vec![1, 1, 1, 1]].concat(),
+            vec![1; 12],
+            [timestamps(1, 2), sack(&[(1, 2)])].concat(),
+        ] {
             assert_refused(&refused(&base, |frame| frame.tcp_mut().options = options), &base, Reason::TcpOptions);
         }
     }
@@ -81,12 +89,20 @@ fn tcp_options_other_than_an_aligned_timestamp() {
 fn a_timestamp_without_an_echo() {
     let base = Frame::tcp4(1, 500).with_timestamps(1, 2);
     assert_refused(&refused(&base, |frame| frame.tcp_mut().options = timestamps(1, 0)), &base, Reason::TcpOptions);
-    assert_refused(&refused(&base.clone().tagged(7), |frame| frame.tcp_mut().options = timestamps(1, 0)), &base.tagged(7), Reason::TcpOptions);
+    assert_refused(
+        &refused(&base.clone().tagged(7), |frame| frame.tcp_mut().options = timestamps(1, 0)),
+        &base.tagged(7),
+        Reason::TcpOptions,
+    );
 }
 
 #[test]
 fn a_flow_that_is_refused_from_the_start_is_never_held() {
-    for frame in [Frame::tcp4(1, 500).with_timestamps(1, 0), Frame::tcp4(1, 500).with_flags(ACK | ECE), Frame::tcp4(1, 500).with(|frame| frame.ipv4_mut().tos = 3)] {
+    for frame in [
+        Frame::tcp4(1, 500).with_timestamps(1, 0),
+        Frame::tcp4(1, 500).with_flags(ACK | ECE),
+        Frame::tcp4(1, 500).with(|frame| frame.ipv4_mut().tos = 3),
+    ] {
         let input = packets(&frame.run(3));
         for policy in both_modes() {
             let run = run(policy, &input);
@@ -98,12 +114,20 @@ fn a_flow_that_is_refused_from_the_start_is_never_held() {
 
 #[test]
 fn other_protocols_and_tunnels() {
-    for frame in [Frame::tcp4(1, 500).in_vxlan4(), Frame::tcp4(1, 500).in_gre(), Frame::tcp6(1, 500).in_ip4(), Frame::tcp4(1, 500).in_ip6(), Frame::dccp4(1, 500), Frame::udp4(500)] {
+    for frame in [
+        Frame::tcp4(1, 500).in_vxlan4(),
+        Frame::tcp4(1, 500).in_gre(),
+        Frame::tcp6(1, 500).in_ip4(),
+        Frame::tcp4(1, 500).in_ip6(),
+        Frame::dccp4(1, 500),
+        Frame::udp4(500),
+    ] {
         let input = packets(&frame.run(3));
         for policy in both_modes() {
             let run = run(policy, &input);
             assert_eq!(run.counters.merged, 0);
-            let reason = if matches!(frame.transport, superpacket_traffic::frame::Transport::Udp(_)) { Reason::UdpOff } else { Reason::NotLro };
+            let reason =
+                if matches!(frame.transport, superpacket_traffic::frame::Transport::Udp(_)) { Reason::UdpOff } else { Reason::NotLro };
             assert_eq!(run.reasons(), [reason; 3]);
             run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
         }
@@ -138,7 +162,11 @@ fn an_older_timestamp_ends_the_session() {
 #[test]
 fn an_older_ack_on_data_ends_the_session() {
     // The merged packet would claim the older acknowledgement.
-    assert_ends(&Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().acknowledgement = 5), |frame| frame.tcp_mut().acknowledgement = u32::MAX, Reason::AckOlder);
+    assert_ends(
+        &Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().acknowledgement = 5),
+        |frame| frame.tcp_mut().acknowledgement = u32::MAX,
+        Reason::AckOlder,
+    );
 }
 
 #[test]

@@ -17,7 +17,8 @@ fn stripped(frame: &Frame, tag: Option<VlanTag>) -> Packet {
 fn an_unstripped_tag_moves_every_header() {
     // Fragments mode pointed at the tag instead of IP, linear mode never joined (sources 000 and 001).
     for policy in both_modes() {
-        for frame in [Frame::tcp4(1, 1001).tagged(7), Frame::tcp4(1, 1000).with_timestamps(1, 2).tagged(7), Frame::tcp6(1, 1000).tagged(7)] {
+        for frame in [Frame::tcp4(1, 1001).tagged(7), Frame::tcp4(1, 1000).with_timestamps(1, 2).tagged(7), Frame::tcp6(1, 1000).tagged(7)]
+        {
             let offsets = frame.offsets();
             let run = run(policy, &packets(&frame.run(10)));
             assert_eq!(run.reasons(), [Reason::PollEnd]);
@@ -48,7 +49,10 @@ fn header_positions_of_a_single_packet() {
         for frame in [Frame::tcp4(1, 1001), Frame::tcp4(1, 1001).tagged(7), Frame::tcp6(1, 5).tagged(7).tagged(8)] {
             let offsets = frame.offsets();
             let layout = run(policy, &packets(&[frame])).outputs[0].metadata.layout.expect("a layout");
-            assert_eq!([layout.network, layout.transport, layout.payload].map(usize::from), [offsets.network, offsets.transport, offsets.payload]);
+            assert_eq!(
+                [layout.network, layout.transport, layout.payload].map(usize::from),
+                [offsets.network, offsets.transport, offsets.payload]
+            );
             assert_eq!(layout.end as usize, offsets.end);
         }
     }
@@ -67,13 +71,17 @@ fn labels_move_every_header_too() {
 
 #[test]
 fn tags_in_the_frame_are_part_of_the_flow() {
-    let tags: [&[Vlan]; 4] = [&[], &[Vlan { tpid: 0x8100, pcp: 0, dei: false, vid: 10 }], &[Vlan { tpid: 0x8100, pcp: 0, dei: false, vid: 11 }], &[SERVICE]];
+    let tags: [&[Vlan]; 4] =
+        [&[], &[Vlan { tpid: 0x8100, pcp: 0, dei: false, vid: 10 }], &[Vlan { tpid: 0x8100, pcp: 0, dei: false, vid: 11 }], &[SERVICE]];
     let runs = tags.map(|tags| Frame::tcp4(1, 500).with(|frame| frame.vlans = tags.to_vec()).run(4));
     let input: Vec<_> = (0..4).flat_map(|index| runs.iter().map(move |run| Packet::from(&run[index]))).collect();
     for policy in both_modes() {
         let run = run(policy, &input);
         assert_eq!(run.payloads(), [2000; 4]);
-        assert_eq!(run.outputs.iter().map(|output| output.bytes[12..16].to_vec()).collect::<Vec<_>>(), runs.each_ref().map(|run| run[0].to_bytes()[12..16].to_vec()));
+        assert_eq!(
+            run.outputs.iter().map(|output| output.bytes[12..16].to_vec()).collect::<Vec<_>>(),
+            runs.each_ref().map(|run| run[0].to_bytes()[12..16].to_vec())
+        );
         run.outputs.iter().for_each(|output| assert_merged(output, 1, 2000, 4));
     }
 }
@@ -109,7 +117,13 @@ fn another_priority_ends_a_merge_but_is_the_same_flow() {
     let tag = |priority: u16| Some(VlanTag { protocol: 0x8100, control: priority << 13 | 7 });
     let frames = Frame::tcp4(1, 500).run(4);
     let input: Vec<_> = frames.iter().zip([tag(0), tag(0), tag(5), tag(5)]).map(|(frame, tag)| stripped(frame, tag)).collect();
-    let in_frame: Vec<_> = Frame::tcp4(1, 500).tagged(7).run(4).into_iter().zip([0, 0, 5, 5]).map(|(frame, pcp)| Packet::from(frame.with(|frame| frame.vlans[0].pcp = pcp))).collect();
+    let in_frame: Vec<_> = Frame::tcp4(1, 500)
+        .tagged(7)
+        .run(4)
+        .into_iter()
+        .zip([0, 0, 5, 5])
+        .map(|(frame, pcp)| Packet::from(frame.with(|frame| frame.vlans[0].pcp = pcp)))
+        .collect();
     for policy in both_modes() {
         for input in [&input, &in_frame] {
             let run = run(policy, input);

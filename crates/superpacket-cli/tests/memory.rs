@@ -1,0 +1,90 @@
+//! Memory stays under 64 MB whatever the file's size or number of flows. Measured on Linux, by the peak that the kernel keeps for each process.
+
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use superpacket_io::capture::{Interface, LinkType, TimeResolution};
+use superpacket_traffic::frame::Frame;
+use support::*;
+
+const LIMIT: u64 = 64_000;
+
+/// Runs a command that must succeed, and returns its peak of resident memory in KB.
+fn peak(bench: &Bench, arguments: &[&str]) -> u64 {
+    let mut child = bench.command(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("runs");
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    loop {
+        // The peak never sinks, so the last look before the end is close to it.
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        if let Some(now) = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|number| number.parse().ok()) {
+            peak = now;
+        }
+        if child.try_wait().expect("is ours").is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+    assert!(peak > 1000, "{peak} KB for {arguments:?}: not seen in time");
+    peak
+}
+
+/// All commands over one capture, with everything held that may be.
+fn all_commands(bench: &Bench, name: &str) {
+    for arguments in [
+        &["coalesce", name, "-o", "out.pcap", "--batch", "0", "--hold", "3600s"][..],
+        &["coalesce", name, "-o", "out.pcap", "--batch", "0", "--hold", "3600s", "--max-bytes", "524280"],
+        &["segment", name, "-o", "out.pcap", "--mtu", "68"],
+        &["verify", name, "--batch", "0", "--hold", "3600s"],
+        &["analyze", name, "--batch", "0", "--hold", "3600s", "--html", "out.html"],
+    ] {
+        let peak = peak(bench, arguments);
+        eprintln!("{peak} KB: {}", arguments.join(" "));
+        assert!(peak < LIMIT, "{peak} KB: {arguments:?}");
+    }
+}
+
+#[test]
+fn a_million_flows() {
+    let bench = Bench::new();
+    // A segment and its acknowledgement: 1.2 million flows in each direction.
+    let size = 1_200_000u64 * (66 + 10 + 66);
+    let report = bench.json(&["generate", "flows.pcap", "--size", &size.to_string(), "--flows", "1200000", "--burst", "1", "--payload", "10"]);
+    assert_eq!(report["packets_out"], 2_400_000);
+    all_commands(&bench, "flows.pcap");
+}
+
+#[test]
+fn flows_made_to_hold_as_much_as_they_can() {
+    let bench = Bench::new();
+    // Tiny segments, many of each of more flows than are held, from more link headers than there are aggregators.
+    let mut frames = Vec::new();
+    for round in 0..3u32 {
+        for host in 0..1500u32 {
+            let flow = from_host(Frame::tcp4(1000 + round * 100, 1).with_id(round as u16 * 60), host).at_ip().run(60);
+            frames.extend(flow.iter().map(|frame| {
+                let peer = (host % 20).to_be_bytes();
+                Captured::at(0, [&[0, 0, 0, 1, 0, 6, 2, 0][..], &peer, &[0, 0, 8, 0], &frame.to_bytes()].concat())
+            }));
+        }
+    }
+    bench.capture_of("tiny.pcap", &[Interface::new(LinkType::LINUX_SLL, TimeResolution::NANOSECONDS)], &frames);
+    all_commands(&bench, "tiny.pcap");
+}
+
+#[test]
+fn frames_of_16_megabytes() {
+    let bench = Bench::new();
+    let frames: Vec<_> = (0..4).map(|index| Captured::at(index, [&Frame::tcp4(1, 100).to_bytes()[..], &vec![7; 15_900_000]].concat())).collect();
+    bench.capture("long.pcap", &frames);
+    all_commands(&bench, "long.pcap");
+    bench.capture("long.pcapng.zst", &frames);
+    all_commands(&bench, "long.pcapng.zst");
+}

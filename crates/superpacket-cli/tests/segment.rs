@@ -1,0 +1,222 @@
+//! `superpacket segment`, sentence by sentence.
+
+mod support;
+
+use superpacket_traffic::frame::{Checksum, Extension, Frame, Ip, Icmp, PSH, Transport, ACK, SYN};
+use support::*;
+
+/// Segments a capture of these frames; the report, and what came out.
+fn segment(bench: &Bench, frames: &[Frame], arguments: &[&str]) -> (serde_json::Value, Vec<Captured>) {
+    bench.capture("in.pcap", &spaced(frames));
+    let report = bench.json(&[&["segment", "in.pcap", "-o", "out.pcap"], arguments].concat());
+    let out = read(bench.path("out.pcap"));
+    assert_eq!(report["packets_out"].as_u64(), Some(out.len() as u64));
+    assert_eq!(report["bytes_out"].as_u64(), Some(out.iter().map(|frame| frame.data.len() as u64).sum()));
+    assert_eq!(reasons(&report), frames.len() as u64);
+    (report, out)
+}
+
+#[test]
+fn a_super_packet_becomes_what_a_wire_carries() {
+    let bench = Bench::new();
+    let super_packet = Frame::tcp4(1000, 14_600).with_id(100).with_flags(ACK | PSH);
+    let (report, out) = segment(&bench, std::slice::from_ref(&super_packet), &[]);
+    assert_eq!((report["super_packets"].as_u64(), report["segments"].as_u64(), report["merged"].as_u64()), (Some(1), Some(10), Some(9)));
+    let mut wire = Frame::tcp4(1000, 1460).with_id(100).run(10);
+    wire[9].tcp_mut().flags = ACK | PSH;
+    for (index, (frame, expected)) in out.iter().zip(&wire).enumerate() {
+        assert_eq!(frame.data, expected.to_bytes(), "{index}");
+        assert_eq!((frame.time, frame.original_length), (START, frame.data.len() as u32));
+    }
+}
+
+#[test]
+fn the_mtu_counts_from_the_outermost_ip_header() {
+    let bench = Bench::new();
+    let frames = [
+        Frame::tcp4(1, 5000).with_timestamps(1, 2),
+        from_host(Frame::tcp4(1, 5000).tagged(7), 2),
+        Frame::tcp6(1, 5000),
+        Frame::tcp4(1, 5000).in_vxlan4(),
+        Frame::tcp6(1, 5000).in_geneve(),
+        Frame::tcp4(1, 5000).in_gre(),
+        Frame::tcp4(1, 5000).in_ip6(),
+        Frame::dccp4(1, 5000),
+    ];
+    for (mtu, most) in [("1500", 1500), ("9000", 9000), ("576", 576)] {
+        let (report, out) = segment(&bench, &frames, &["--mtu", mtu]);
+        assert_eq!(report["uncut"], 0, "{report}");
+        let mut longest = 0;
+        for frame in &out {
+            assert_right(&frame.data);
+            let link = if frame.data[12..14] == [0x81, 0] { 18 } else { 14 };
+            assert!(frame.data.len() - link <= most, "{}", frame.data.len());
+            longest = longest.max(frame.data.len() - link);
+        }
+        if most < 5000 {
+            assert_eq!(report["super_packets"], 8);
+            assert!(longest + 8 > most, "segments are as long as may be: {longest}");
+        } else {
+            assert_eq!(out, read(bench.path("in.pcap")), "what fits passes untouched");
+            assert_eq!(report["reasons"]["fits"], 8);
+        }
+    }
+}
+
+#[test]
+fn frames_with_ip_length_0_and_partial_checksums_are_understood() {
+    for form in [Checksum::Right, Checksum::Partial, Checksum::PartialWithoutLength] {
+        let bench = Bench::new();
+        let without_length = |mut frame: Frame| {
+            match &mut frame.ip {
+                Ip::V4(ip) => ip.total_length = Some(0),
+                Ip::V6(ip) => ip.payload_length = Some(0),
+            }
+            frame.tcp_mut().checksum = form;
+            frame
+        };
+        let frames = [
+            without_length(Frame::tcp4(1, 10_000)),
+            without_length(Frame::tcp6(1, 10_000)),
+            without_length(from_host(Frame::tcp4(1, 100), 9)),
+            without_length(Frame::tcp6(1, 150_000)),
+            without_length(Frame::tcp4(1, 150_000)),
+            from_host(Frame::tcp4(1, 9000), 10).with(|frame| frame.tcp_mut().checksum = form),
+            from_host(Frame::tcp4(1, 1000), 11).with(|frame| frame.tcp_mut().checksum = form),
+        ];
+        let (report, out) = segment(&bench, &frames, &[]);
+        assert_eq!((report["uncut"].as_u64(), report["super_packets"].as_u64()), (Some(0), Some(5)), "{form:?}: {report}");
+        for frame in &out {
+            assert!(frame.data.len() <= 1514);
+            assert_right(&frame.data);
+            assert_ne!(frame.data[16..20], [0; 4], "lengths are filled in");
+        }
+        let payload: usize = out.iter().map(|frame| frame.data.len() - if frame.data[12] == 8 { 54 } else { 74 }).sum();
+        assert_eq!(payload, 10_000 + 10_000 + 100 + 150_000 + 150_000 + 9000 + 1000);
+    }
+}
+
+#[test]
+fn jumbo_payload_options_are_removed() {
+    let bench = Bench::new();
+    let mut frame = Frame::tcp6(1, 90_000);
+    let Ip::V6(ip) = &mut frame.ip else { unreachable!("tcp6 is IPv6") };
+    ip.extensions.push(Extension::jumbo(90_000 + 20 + 8));
+    ip.payload_length = Some(0);
+    let (report, out) = segment(&bench, &[frame], &[]);
+    assert_eq!((report["uncut"].as_u64(), out.len()), (Some(0), 90_000usize.div_ceil(1440)));
+    out.iter().for_each(|frame| assert_right(&frame.data));
+    assert_eq!(out[0].data.len(), 1514);
+}
+
+#[test]
+fn partial_checksums_in_tunnels_are_filled_in() {
+    let bench = Bench::new();
+    let partial = |mut frame: Frame| {
+        frame.tcp_mut().checksum = Checksum::Partial;
+        frame
+    };
+    let frames = [
+        partial(Frame::tcp4(1, 5000).in_vxlan4()),
+        partial(Frame::tcp4(1, 5000).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Right)),
+        partial(Frame::tcp4(1, 5000).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Partial)),
+        partial(Frame::tcp4(1, 500).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Partial)),
+        partial(Frame::tcp4(1, 501).in_geneve().with(|frame| frame.outer_udp_mut().checksum = Checksum::Right)),
+    ];
+    let (report, out) = segment(&bench, &frames, &[]);
+    assert_eq!((report["uncut"].as_u64(), report["super_packets"].as_u64()), (Some(0), Some(3)), "{report}");
+    out.iter().for_each(|frame| assert_right(&frame.data));
+}
+
+#[test]
+fn what_cannot_be_cut_passes_and_is_counted() {
+    let bench = Bench::new();
+    let mut fragment = Frame::udp4(5000);
+    fragment.ipv4_mut().more_fragments = true;
+    let frames = [
+        Frame::udp4(5000),
+        Frame::tcp4(1, 5000).with_flags(SYN),
+        Frame::tcp4(1, 5000).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong),
+        Frame { transport: Transport::Icmp(Icmp::default()), ..Frame::udp4(5000) },
+        fragment,
+    ];
+    let (report, out) = segment(&bench, &frames, &[]);
+    assert_eq!(report["uncut"], 5);
+    for reason in ["udp_datagram", "tcp_flags", "bad_checksum", "protocol", "fragment"] {
+        assert_eq!(report["reasons"][reason], 1, "{reason}: {report}");
+    }
+    assert_eq!(out, read(bench.path("in.pcap")));
+}
+
+#[test]
+fn with_df_clear_fragment_cuts_the_rest() {
+    let bench = Bench::new();
+    let clear = |mut frame: Frame| {
+        frame.ipv4_mut().dont_fragment = false;
+        frame
+    };
+    let frames = [
+        clear(Frame::udp4(5000)),
+        Frame::udp4(5000).with(|frame| frame.ipv4_mut().dont_fragment = true),
+        clear(Frame { transport: Transport::Icmp(Icmp::default()), ..Frame::udp4(4000) }),
+        clear(Frame::udp4(3000)).with(|frame| frame.udp_mut().checksum = Checksum::Partial),
+        Frame::udp6(3000),
+        clear(Frame::udp4(5000)).with(|frame| frame.udp_mut().checksum = Checksum::Wrong),
+    ];
+    let (report, out) = segment(&bench, &frames, &["--fragment"]);
+    assert_eq!(report["reasons"]["fragmented"], 4, "{report}");
+    assert_eq!(report["reasons"]["dont_fragment"], 1);
+    assert_eq!(report["reasons"]["bad_checksum"], 1, "what is wrong is not touched");
+    assert_eq!(out.len(), 4 + 1 + 3 + 3 + 3 + 1);
+    // The fragments of the fourth, put together again, are the datagram with its checksum filled in.
+    let mut whole = clear(Frame::udp4(3000)).to_bytes();
+    let body: Vec<u8> = out[8..11].iter().flat_map(|frame| frame.data[34..].to_vec()).collect();
+    assert_eq!(body, whole.split_off(34));
+    for frame in &out {
+        assert!(frame.data.len() <= 1514 || [frames[1].to_bytes(), frames[5].to_bytes()].contains(&frame.data));
+    }
+}
+
+#[test]
+fn udp_is_cut_into_datagrams_of_a_given_size() {
+    let bench = Bench::new();
+    let (report, out) = segment(&bench, &[Frame::udp4(5000), Frame::udp4(1000)], &["--udp-size", "1200"]);
+    assert_eq!((report["segments"].as_u64(), out.len()), (Some(5), 6));
+    out.iter().for_each(|frame| assert_right(&frame.data));
+}
+
+#[test]
+fn frames_cut_by_the_snap_length_pass() {
+    let bench = Bench::new();
+    let mut frames = spaced(&[Frame::tcp4(1, 5000), Frame::tcp4(5001, 5000)]);
+    frames[0].data.truncate(3000);
+    frames[1].original_length += 4;
+    bench.capture("in.pcap", &frames);
+    let report = bench.json(&["segment", "in.pcap", "-o", "out.pcap"]);
+    assert_eq!(report["reasons"]["truncated"], 2);
+    assert_eq!(read(bench.path("out.pcap")), frames);
+}
+
+#[test]
+fn what_coalesce_joined_segment_parts() {
+    let bench = Bench::new();
+    let flows = [Frame::tcp4(1000, 1460).with_id(5).run(20), Frame::tcp6(1000, 1440).run(20), Frame::tcp4(7, 1410).with_id(9).in_vxlan4().run(20)];
+    let frames: Vec<_> = (0..60).map(|index| flows[index % 3][index / 3].clone()).collect();
+    bench.capture("in.pcap", &spaced(&frames));
+    assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "super.pcap"])["packets_out"], 3);
+    assert_eq!(bench.json(&["segment", "super.pcap", "-o", "out.pcap"])["packets_out"], 60);
+    let mut before: Vec<_> = read(bench.path("in.pcap")).into_iter().map(|frame| frame.data).collect();
+    let mut after: Vec<_> = read(bench.path("out.pcap")).into_iter().map(|frame| frame.data).collect();
+    before.sort();
+    after.sort();
+    assert!(before == after, "every byte came back");
+}
+
+#[test]
+fn impossible_mtus_are_refused() {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &spaced(&tcp_flow(1, 100)));
+    for mtu in ["0", "67", "65536", "many"] {
+        assert_eq!(bench.run(&["segment", "in.pcap", "-o", "out.pcap", "--mtu", mtu]).status.code(), Some(2), "{mtu}");
+    }
+}

@@ -1,0 +1,129 @@
+//! What each flow acknowledged last, so that an ACK that repeats it is known for one even where nothing is held of its flow.
+
+use alloc::vec::Vec;
+
+use super::Reason;
+use crate::wire::{Layout, Protocol, be16, be32, tcp};
+
+const WAYS: usize = 4;
+
+/// The most sets: 16,384 flows.
+const MAX_SETS: u32 = 4096;
+
+/// The acknowledgement and window that left last of a flow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    flow: u64,
+    acknowledgement: u32,
+    window: u16,
+}
+
+/// A memory of the flows seen last: sets of four by hash, the newest of a set first. A flow that is forgotten starts anew.
+///
+/// Three duplicate ACKs make a sender retransmit (RFC 5681, section 3.2), so none may be absorbed as if it were the first of its number, be it that the
+/// first left by itself, or in an earlier poll.
+#[derive(Debug)]
+pub(super) struct Acknowledged {
+    sets: Vec<[Entry; WAYS]>,
+}
+
+impl Acknowledged {
+    /// A memory for a table of `max_flows`; empty, and of no cost, where ACKs are not aggregated.
+    pub(super) fn new(acks: bool, max_flows: u32) -> Self {
+        let sets = if acks { max_flows.saturating_mul(2).clamp(16, MAX_SETS).next_power_of_two() } else { 0 };
+        Acknowledged { sets: alloc::vec![[Entry::default(); WAYS]; sets as usize] }
+    }
+
+    #[inline]
+    fn set(&self, flow: u64) -> usize {
+        (flow >> 40) as usize & self.sets.len().wrapping_sub(1)
+    }
+
+    /// Notes what a packet says that leaves now.
+    #[inline]
+    pub(super) fn note(&mut self, flow: u64, header: &[u8], layout: &Layout) {
+        let index = self.set(flow);
+        if let (Some(set), Protocol::Tcp) = (self.sets.get_mut(index), layout.protocol) {
+            let transport = usize::from(layout.transport);
+            let way = set.iter().position(|entry| entry.flow == flow).unwrap_or(WAYS - 1);
+            set[..=way].rotate_right(1);
+            set[0] = Entry {
+                flow,
+                acknowledgement: be32(header, transport + tcp::ACKNOWLEDGEMENT),
+                window: be16(header, transport + tcp::WINDOW),
+            };
+        }
+    }
+
+    /// Why a pure ACK may not be absorbed by the next, if it acknowledges nothing new.
+    #[inline]
+    pub(super) fn repeated(&self, flow: u64, header: &[u8], layout: &Layout) -> Option<Reason> {
+        let entry = self.sets.get(self.set(flow))?.iter().find(|entry| entry.flow == flow)?;
+        let transport = usize::from(layout.transport);
+        let advance = be32(header, transport + tcp::ACKNOWLEDGEMENT).wrapping_sub(entry.acknowledgement) as i32;
+        match advance {
+            1.. => None,
+            0 if be16(header, transport + tcp::WINDOW) == entry.window => Some(Reason::DuplicateAck),
+            0 => Some(Reason::WindowUpdate),
+            _ => Some(Reason::AckOlder),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::IpVersion;
+
+    const LAYOUT: Layout = Layout {
+        outer: None,
+        network: 0,
+        version: IpVersion::V4,
+        transport: 0,
+        protocol: Protocol::Tcp,
+        payload: 20,
+        pppoe: 0,
+        jumbo: false,
+        end: 20,
+        refusal: None,
+    };
+
+    fn header(acknowledgement: u32, window: u16) -> [u8; 20] {
+        let mut header = [0; 20];
+        header[tcp::ACKNOWLEDGEMENT..][..4].copy_from_slice(&acknowledgement.to_be_bytes());
+        header[tcp::WINDOW..][..2].copy_from_slice(&window.to_be_bytes());
+        header
+    }
+
+    #[test]
+    fn what_left_last_is_what_is_compared() {
+        let mut memory = Acknowledged::new(true, 8);
+        assert_eq!(memory.repeated(1, &header(5, 9), &LAYOUT), None);
+        memory.note(1, &header(u32::MAX, 9), &LAYOUT);
+        memory.note(2, &header(77, 9), &LAYOUT);
+        let repeated = |acknowledgement, window| memory.repeated(1, &header(acknowledgement, window), &LAYOUT);
+        assert_eq!(repeated(u32::MAX, 9), Some(Reason::DuplicateAck));
+        assert_eq!(repeated(u32::MAX, 8), Some(Reason::WindowUpdate));
+        assert_eq!(repeated(u32::MAX - 1, 9), Some(Reason::AckOlder));
+        assert_eq!(repeated(0, 9), None);
+    }
+
+    #[test]
+    fn a_full_set_forgets_the_flow_seen_longest_ago() {
+        let mut memory = Acknowledged::new(true, 8);
+        for flow in [1, 2, 3, 4, 1, 5] {
+            memory.note(flow, &header(10, 1), &LAYOUT);
+        }
+        let known = |flow| memory.repeated(flow, &header(10, 1), &LAYOUT).is_some();
+        assert_eq!([1, 2, 3, 4, 5].map(known), [true, false, true, true, true]);
+    }
+
+    #[test]
+    fn switched_off_it_remembers_nothing() {
+        let mut memory = Acknowledged::new(false, 8);
+        memory.note(1, &header(10, 1), &LAYOUT);
+        assert_eq!(memory.repeated(1, &header(10, 1), &LAYOUT), None);
+        assert_eq!(memory.sets.len(), 0);
+        assert_eq!(Acknowledged::new(true, u32::MAX).sets.len(), MAX_SETS as usize);
+    }
+}
