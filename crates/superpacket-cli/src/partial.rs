@@ -7,7 +7,7 @@
 use superpacket::Simd;
 use superpacket::checksum::{Sum, at_offset, pseudo_header, transport_field};
 use superpacket::packet::RxChecksum;
-use superpacket::wire::{IpVersion, Layout, Protocol, ipv4, udp};
+use superpacket::wire::{IpVersion, Layout, Protocol, ipv4, ipv6, udp};
 
 /// One checksum that is to be filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +28,10 @@ struct Seed {
 pub(crate) struct Partial {
     inner: Option<Seed>,
     outer: Option<Seed>,
-    /// Where the sums end.
-    end: usize,
+    /// Where the inner packet's sum ends: inside a tunnel, there may be padding behind it.
+    inner_end: usize,
+    /// Where the outer packet's sum ends.
+    outer_end: usize,
 }
 
 /// A field to be written: its place in bytes from the packet's start, and its value.
@@ -39,23 +41,26 @@ impl Partial {
     /// Looks for unfinished checksums in a packet whose headers are laid out as `layout` says.
     #[inline]
     pub(crate) fn find(packet: &[u8], layout: &Layout, simd: Simd) -> Option<Self> {
-        let end = (layout.end as usize).min(packet.len());
-        let inner = seed(packet, usize::from(layout.network), layout.version, usize::from(layout.transport), layout.protocol, end);
+        let outer_end = (layout.end as usize).min(packet.len());
+        let inner_end = inner_end(packet, layout);
+        let inner = seed(packet, usize::from(layout.network), layout.version, usize::from(layout.transport), layout.protocol, inner_end);
         let outer = match layout.outer {
-            Some(outer) if outer.tunnel.is_udp() => seed(packet, usize::from(outer.network), outer.version, usize::from(outer.transport), Protocol::Udp, end),
+            Some(outer) if outer.tunnel.is_udp() => seed(packet, usize::from(outer.network), outer.version, usize::from(outer.transport), Protocol::Udp, outer_end),
             _ => None,
         };
         if inner.is_none() && outer.is_none() {
             return None;
         }
-        Self::confirm(packet, Partial { inner, outer, end }, simd)
+        Self::confirm(packet, Partial { inner, outer, inner_end, outer_end }, simd)
     }
 
     /// Keeps what does not verify as it stands: one seed in 65,535 is a right checksum too.
     #[cold]
     fn confirm(packet: &[u8], found: Partial, simd: Simd) -> Option<Self> {
-        let wrong = |seed: &Seed| !Sum::new(seed.pseudo).add(simd.sum(packet.get(seed.start..found.end).unwrap_or(&[]))).is_valid();
-        let confirmed = Partial { inner: found.inner.filter(wrong), outer: found.outer.filter(wrong), end: found.end };
+        let wrong = |seed: &Seed, end: usize| !Sum::new(seed.pseudo).add(simd.sum(packet.get(seed.start..end).unwrap_or(&[]))).is_valid();
+        let inner = found.inner.filter(|seed| wrong(seed, found.inner_end));
+        let outer = found.outer.filter(|seed| wrong(seed, found.outer_end));
+        let confirmed = Partial { inner, outer, ..found };
         (confirmed.inner.is_some() || confirmed.outer.is_some()).then_some(confirmed)
     }
 
@@ -82,10 +87,10 @@ impl Partial {
 
     /// The fields with whole checksums, in the order of their places.
     pub(crate) fn completed(&self, packet: &[u8], simd: Simd) -> [Option<Field>; 2] {
-        let sum = |seed: &Seed| Sum::new(simd.sum(packet.get(seed.start..self.end).unwrap_or(&[]))).subtract(seed.found).add(seed.pseudo);
-        let inner = self.inner.map(|seed| (seed.place, transport_field(seed.protocol, sum(&seed).checksum())));
+        let sum = |seed: &Seed, end: usize| Sum::new(simd.sum(packet.get(seed.start..end).unwrap_or(&[]))).subtract(seed.found).add(seed.pseudo);
+        let inner = self.inner.map(|seed| (seed.place, transport_field(seed.protocol, sum(&seed, self.inner_end).checksum())));
         let outer = self.outer.map(|seed| {
-            let mut total = sum(&seed);
+            let mut total = sum(&seed, self.outer_end);
             if let (Some(before), Some((place, after))) = (self.inner, inner) {
                 let offset = place - seed.start;
                 total = Sum::new(total.fold()).subtract(at_offset(before.found, offset)).add(at_offset(after, offset));
@@ -93,6 +98,24 @@ impl Partial {
             (seed.place, transport_field(seed.protocol, total.checksum()))
         });
         [outer, inner]
+    }
+}
+
+/// Where the innermost IP packet ends by its length field, or the outermost's end where that field is 0.
+#[inline]
+fn inner_end(packet: &[u8], layout: &Layout) -> usize {
+    let end = (layout.end as usize).min(packet.len());
+    if layout.outer.is_none() {
+        return end;
+    }
+    let network = usize::from(layout.network);
+    let length = match layout.version {
+        IpVersion::V4 => be16(packet, network + ipv4::TOTAL_LENGTH).map(usize::from),
+        IpVersion::V6 => be16(packet, network + ipv6::PAYLOAD_LENGTH).filter(|&length| length != 0).map(|length| usize::from(length) + ipv6::HEADER_LENGTH),
+    };
+    match length {
+        Some(length @ 1..) => end.min(network + length),
+        _ => end,
     }
 }
 
@@ -133,7 +156,8 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
             }
         }
     }
-    let end = (layout.end as usize).min(packet.len());
+    let outer_end = (layout.end as usize).min(packet.len());
+    let end = inner_end(packet, layout);
     let start = usize::from(layout.transport);
     let field = be16(packet, usize::from(layout.checksum())).unwrap_or(0);
     let none = layout.protocol == Protocol::Udp && field == 0;
@@ -151,11 +175,14 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
         let found = be16(packet, outer_start + udp::CHECKSUM).unwrap_or(0);
         if found != 0 && !partial.is_some_and(Partial::is_outer) {
             let network = packet.get(usize::from(outer.network)..).unwrap_or(&[]);
-            let outer_pseudo = pseudo_header(network, outer.version, Protocol::Udp.number(), (end - outer_start.min(end)) as u32);
+            let outer_pseudo = pseudo_header(network, outer.version, Protocol::Udp.number(), (outer_end - outer_start.min(outer_end)) as u32);
             // With the inner checksum to be filled in, all from the inner transport header on sums to minus its pseudo-header's sum.
             let total = match partial_transport {
-                true => outer_pseudo.add(simd.sum(packet.get(outer_start..start).unwrap_or(&[]))).subtract(pseudo.fold()),
-                false => outer_pseudo.add(simd.sum(packet.get(outer_start..end).unwrap_or(&[]))),
+                true => {
+                    let padding = at_offset(simd.sum(packet.get(end..outer_end).unwrap_or(&[])), end - outer_start.min(end));
+                    outer_pseudo.add(simd.sum(packet.get(outer_start..start).unwrap_or(&[]))).subtract(pseudo.fold()).add(padding)
+                }
+                false => outer_pseudo.add(simd.sum(packet.get(outer_start..outer_end).unwrap_or(&[]))),
             };
             if !total.is_valid() {
                 return Err(Wrong::Transport);
@@ -243,6 +270,21 @@ mod tests {
         bytes[4..6].fill(0);
         let partial = find(&bytes).expect("recognized");
         assert_eq!(partial.canonical(), None);
+    }
+
+    #[test]
+    fn padding_in_a_tunnel_is_not_summed() {
+        let inner = packet(IpVersion::V4, 11, |pseudo, length| pseudo.add32(length).fold());
+        let mut bytes = packet(IpVersion::V4, 0, |_, _| 0)[..20].to_vec();
+        bytes[9] = 4;
+        bytes.extend_from_slice(&inner);
+        bytes.extend_from_slice(&[9; 5]);
+        let length = bytes.len() as u16;
+        bytes[2..4].copy_from_slice(&length.to_be_bytes());
+        let partial = find(&bytes).expect("recognized");
+        let [None, Some((place, value))] = partial.completed(&bytes, Simd::scalar()) else { panic!("one field") };
+        bytes[place..place + 2].copy_from_slice(&value.to_be_bytes());
+        assert!(is_right(&bytes));
     }
 
     #[test]

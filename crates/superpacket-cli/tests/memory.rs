@@ -77,6 +77,14 @@ fn flows_made_to_hold_as_much_as_they_can() {
     }
     bench.capture_of("tiny.pcap", &[Interface::new(LinkType::LINUX_SLL, TimeResolution::NANOSECONDS)], &frames);
     all_commands(&bench, "tiny.pcap");
+    // The same in turns, so that all of them are held at once; then other flows that fill the places anew.
+    let mut frames = Vec::new();
+    for group in 0..3u32 {
+        let flows: Vec<Vec<Frame>> = (0..1000u32).map(|host| from_host(Frame::tcp4(1000, 1).with_id(0), group * 1000 + host).run(120)).collect();
+        frames.extend((0..120_000).map(|index| Captured::at(0, flows[index % 1000][index / 1000].to_bytes())));
+    }
+    bench.capture("turns.pcap", &frames);
+    all_commands(&bench, "turns.pcap");
 }
 
 #[test]

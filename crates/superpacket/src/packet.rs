@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::segment::SegmentSize;
+use crate::segment::{ChecksumForm, Gso, SegmentSize};
 
 /// The most buffers that one packet may have, as a Linux `skb` of 64 KB in 4 KB pages has (`MAX_SKB_FRAGS`).
 pub const MAX_BUFFERS: usize = 17;
@@ -61,6 +61,14 @@ pub struct RxGso {
     pub kind: crate::segment::GsoKind,
     /// Bytes of payload in each segment.
     pub size: SegmentSize,
+}
+
+impl RxGso {
+    /// What is needed to cut the packet, whose checksums stand like this: what its sender did not say is as in any TSO engine.
+    pub(crate) fn metadata(self, checksum: RxChecksum) -> Gso {
+        let form = if let RxChecksum::Partial { .. } = checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
+        Gso { checksum: form, ..Gso::new(self.kind, self.size) }
+    }
 }
 
 /// Buffers after a packet's first, kept in a box so that a packet of one buffer stays small.

@@ -70,7 +70,7 @@ pub struct Metadata {
     pub layer: Layer,
     /// Where its headers are, if the engine understood them.
     pub layout: Option<Layout>,
-    /// What is needed to cut it again; `None` for a packet of one, for merged ACKs, and for what LRO merged.
+    /// What is needed to cut it again; `None` for a packet of one that did not come as a super-packet, for merged ACKs, and for what LRO merged.
     pub gso: Option<Gso>,
     /// The state of its checksums.
     pub checksum: RxChecksum,

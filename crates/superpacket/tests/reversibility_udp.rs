@@ -6,7 +6,6 @@ mod support;
 use expect::*;
 use superpacket::aggregate::Reason::*;
 use superpacket_traffic::frame::{Checksum, Frame, stream_bytes};
-use support::*;
 
 fn bases() -> [Frame; 4] {
     [Frame::udp4(100), Frame::udp6(100), Frame::udp4(100).in_ip6(), Frame::udp6(100).in_vxlan4()]

@@ -394,7 +394,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         let metadata = Metadata {
             layer: packet.layer,
             layout,
-            gso: None,
+            gso: packet.gso.map(|gso| gso.metadata(packet.checksum)),
             checksum: packet.checksum,
             hash: packet.hash,
             vlan: packet.vlan,
