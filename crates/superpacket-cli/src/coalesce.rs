@@ -8,7 +8,9 @@ use superpacket::aggregate::{MAX_BIG_LENGTH, Mode as Rules, Policy};
 use superpacket::packet::RxChecksum;
 use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
-use superpacket_io::capture::{CaptureError, Frame, FrameOptions, OutputFormat, Reader, Record, Sink, Source, Timestamp, Writer, same_file};
+use superpacket_io::capture::{
+    CaptureError, Frame, FrameOptions, OutputFormat, Reader, Record, Sink, Source, Timestamp, Writer, same_file,
+};
 
 use crate::arguments::{Coalesce, Mode};
 use crate::failure::Failure;
@@ -64,7 +66,12 @@ pub(crate) fn run(arguments: &Coalesce) -> Result<(), Failure> {
             cut_short,
         })?;
     } else {
-        let text = format!("{} -> {}\n\n{}", printable(&name), printable(&arguments.output.display().to_string()), summary(&totals, "merged into them"));
+        let text = format!(
+            "{} -> {}\n\n{}",
+            printable(&name),
+            printable(&arguments.output.display().to_string()),
+            summary(&totals, "merged into them")
+        );
         print(&text, is_stream(&arguments.output))?;
     }
     Ok(())
@@ -82,7 +89,13 @@ fn policy(arguments: &Coalesce) -> Result<Policy, Failure> {
         Ok(bytes @ 68..=MAX_BIG_LENGTH) => bytes,
         _ => return Err(Failure::Usage(format!("--max-bytes must be between 68 and {MAX_BIG_LENGTH}"))),
     };
-    Ok(Policy { max_bytes, max_packets: arguments.max_packets, max_flows: arguments.max_flows.unwrap_or(base.max_flows), checksum: ChecksumForm::Full, ..base })
+    Ok(Policy {
+        max_bytes,
+        max_packets: arguments.max_packets,
+        max_flows: arguments.max_flows.unwrap_or(base.max_flows),
+        checksum: ChecksumForm::Full,
+        ..base
+    })
 }
 
 /// Is this path standard input or output?
@@ -108,7 +121,13 @@ pub(crate) fn create(path: &Path, input: &Reader) -> Result<Writer, Failure> {
 }
 
 /// Writes a frame as it came, but with its unfinished checksums filled in: `fields` in the order of their places, from `link` bytes on.
-pub(crate) fn write_completed(writer: &mut Writer, record: Record<'_>, frame: &[u8], link: usize, fields: [Option<(usize, u16)>; 2]) -> Result<(), CaptureError> {
+pub(crate) fn write_completed(
+    writer: &mut Writer,
+    record: Record<'_>,
+    frame: &[u8],
+    link: usize,
+    fields: [Option<(usize, u16)>; 2],
+) -> Result<(), CaptureError> {
     let bytes = fields.map(|field| field.map_or([0; 2], |(_, value)| value.to_be_bytes()));
     let mut parts: [&[u8]; 5] = [frame, &[], &[], &[], &[]];
     let mut at = 0;

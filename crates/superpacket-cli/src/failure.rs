@@ -41,7 +41,9 @@ impl Failure {
     pub(crate) fn is_broken_pipe(&self) -> bool {
         match self {
             Failure::Print(error) => error.kind() == io::ErrorKind::BrokenPipe,
-            Failure::Capture(CaptureError::Write { file, source }) => file == "standard output" && source.kind() == io::ErrorKind::BrokenPipe,
+            Failure::Capture(CaptureError::Write { file, source }) => {
+                file == "standard output" && source.kind() == io::ErrorKind::BrokenPipe
+            }
             _ => false,
         }
     }

@@ -8,11 +8,11 @@
 //! The clock is the capture's, made monotonic: packets slightly out of order do not turn it back, and a jump back of more than the hold time
 //! flushes everything and starts the clock anew, so that nothing is held because of a time that never comes.
 
+use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy, Reason};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::parse;
-use superpacket::Simd;
 use superpacket_io::capture::{Frame, Start, start_of};
 
 use crate::arguments::{MAX_FLOWS, MAX_PACKETS, Stepping};

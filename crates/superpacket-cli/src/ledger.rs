@@ -1,7 +1,7 @@
 //! Copies of the frames that are held, by flow and in order, kept apart from the engine: what comes out is compared with them.
 
-use std::collections::hash_map::{DefaultHasher, HashMap};
 use std::collections::VecDeque;
+use std::collections::hash_map::{DefaultHasher, HashMap};
 use std::hash::{Hash, Hasher};
 
 use superpacket::packet::Layer;
@@ -55,7 +55,9 @@ fn hash_outer(packet: &[u8], layout: &Layout, hasher: &mut impl Hasher) {
     outer.tunnel.hash(hasher);
     match outer.tunnel {
         // Destination port, and the word with the network identifier.
-        Tunnel::Vxlan | Tunnel::Geneve => (packet.get(transport + 2..transport + 4), packet.get(transport + 12..transport + 16)).hash(hasher),
+        Tunnel::Vxlan | Tunnel::Geneve => {
+            (packet.get(transport + 2..transport + 4), packet.get(transport + 12..transport + 16)).hash(hasher)
+        }
         Tunnel::Gre => {
             let flags = be16(packet, transport).unwrap_or(0);
             let key = transport + if flags & gre::CHECKSUM_PRESENT != 0 { 8 } else { 4 };

@@ -45,7 +45,9 @@ impl Partial {
         let inner_end = inner_end(packet, layout);
         let inner = seed(packet, usize::from(layout.network), layout.version, usize::from(layout.transport), layout.protocol, inner_end);
         let outer = match layout.outer {
-            Some(outer) if outer.tunnel.is_udp() => seed(packet, usize::from(outer.network), outer.version, usize::from(outer.transport), Protocol::Udp, outer_end),
+            Some(outer) if outer.tunnel.is_udp() => {
+                seed(packet, usize::from(outer.network), outer.version, usize::from(outer.transport), Protocol::Udp, outer_end)
+            }
             _ => None,
         };
         if inner.is_none() && outer.is_none() {
@@ -87,7 +89,8 @@ impl Partial {
 
     /// The fields with whole checksums, in the order of their places.
     pub(crate) fn completed(&self, packet: &[u8], simd: Simd) -> [Option<Field>; 2] {
-        let sum = |seed: &Seed, end: usize| Sum::new(simd.sum(packet.get(seed.start..end).unwrap_or(&[]))).subtract(seed.found).add(seed.pseudo);
+        let sum =
+            |seed: &Seed, end: usize| Sum::new(simd.sum(packet.get(seed.start..end).unwrap_or(&[]))).subtract(seed.found).add(seed.pseudo);
         let inner = self.inner.map(|seed| (seed.place, transport_field(seed.protocol, sum(&seed, self.inner_end).checksum())));
         let outer = self.outer.map(|seed| {
             let mut total = sum(&seed, self.outer_end);
@@ -111,7 +114,9 @@ fn inner_end(packet: &[u8], layout: &Layout) -> usize {
     let network = usize::from(layout.network);
     let length = match layout.version {
         IpVersion::V4 => be16(packet, network + ipv4::TOTAL_LENGTH).map(usize::from),
-        IpVersion::V6 => be16(packet, network + ipv6::PAYLOAD_LENGTH).filter(|&length| length != 0).map(|length| usize::from(length) + ipv6::HEADER_LENGTH),
+        IpVersion::V6 => be16(packet, network + ipv6::PAYLOAD_LENGTH)
+            .filter(|&length| length != 0)
+            .map(|length| usize::from(length) + ipv6::HEADER_LENGTH),
     };
     match length {
         Some(length @ 1..) => end.min(network + length),
@@ -164,7 +169,11 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
     let partial_transport = partial.is_some_and(Partial::is_transport);
     let network = packet.get(usize::from(layout.network)..).unwrap_or(&[]);
     let pseudo = pseudo_header(network, layout.version, layout.protocol.number(), (end - start.min(end)) as u32);
-    if !none && !partial_transport && layout.protocol != Protocol::Dccp && !pseudo.add(simd.sum(packet.get(start..end).unwrap_or(&[]))).is_valid() {
+    if !none
+        && !partial_transport
+        && layout.protocol != Protocol::Dccp
+        && !pseudo.add(simd.sum(packet.get(start..end).unwrap_or(&[]))).is_valid()
+    {
         return Err(Wrong::Transport);
     }
     if layout.protocol == Protocol::Dccp && !partial_transport && !dccp_is_valid(packet, layout, end, pseudo, simd) {
@@ -175,7 +184,8 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
         let found = be16(packet, outer_start + udp::CHECKSUM).unwrap_or(0);
         if found != 0 && !partial.is_some_and(Partial::is_outer) {
             let network = packet.get(usize::from(outer.network)..).unwrap_or(&[]);
-            let outer_pseudo = pseudo_header(network, outer.version, Protocol::Udp.number(), (outer_end - outer_start.min(outer_end)) as u32);
+            let outer_pseudo =
+                pseudo_header(network, outer.version, Protocol::Udp.number(), (outer_end - outer_start.min(outer_end)) as u32);
             // With the inner checksum to be filled in, all from the inner transport header on sums to minus its pseudo-header's sum.
             let total = match partial_transport {
                 true => {
@@ -248,7 +258,8 @@ mod tests {
         for version in [IpVersion::V4, IpVersion::V6] {
             for payload in [0, 1, 1448, 60_001] {
                 for with_length in [true, false] {
-                    let mut bytes = packet(version, payload, |pseudo, length| if with_length { pseudo.add32(length).fold() } else { pseudo.fold() });
+                    let mut bytes =
+                        packet(version, payload, |pseudo, length| if with_length { pseudo.add32(length).fold() } else { pseudo.fold() });
                     let partial = find(&bytes).expect("recognized");
                     assert_eq!(partial.canonical().is_none(), with_length);
                     let start = if version == IpVersion::V4 { 20 } else { 40 };

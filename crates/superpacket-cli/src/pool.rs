@@ -76,7 +76,14 @@ impl Pool {
             return inner;
         }
         let capacity = if class < CLASSES { SMALLEST << class } else { length };
-        Rc::new(Inner { bytes: Vec::with_capacity(capacity), link: 0, original_length: 0, time: None, number: 0, pool: Rc::downgrade(&self.0) })
+        Rc::new(Inner {
+            bytes: Vec::with_capacity(capacity),
+            link: 0,
+            original_length: 0,
+            time: None,
+            number: 0,
+            pool: Rc::downgrade(&self.0),
+        })
     }
 }
 
@@ -160,7 +167,8 @@ mod tests {
 
     fn copy(pool: &Pool, data: &[u8], link: usize) -> Buffer {
         let interfaces = [Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)];
-        let frame = Frame { number: 7, interface: 0, time: None, data, original_length: 99, options: FrameOptions::NONE, interfaces: &interfaces };
+        let frame =
+            Frame { number: 7, interface: 0, time: None, data, original_length: 99, options: FrameOptions::NONE, interfaces: &interfaces };
         pool.copy(&frame, link)
     }
 

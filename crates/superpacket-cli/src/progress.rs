@@ -21,7 +21,9 @@ impl Progress {
             return Progress { bar: None };
         }
         let bar = match length {
-            Some(length) => ProgressBar::new(length).with_style(style("{msg} {wide_bar:.cyan/dim} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}")),
+            Some(length) => {
+                ProgressBar::new(length).with_style(style("{msg} {wide_bar:.cyan/dim} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}"))
+            }
             None => ProgressBar::new_spinner().with_style(style("{msg} {spinner} {bytes} {binary_bytes_per_sec}")),
         };
         bar.set_message(path.display().to_string());

@@ -79,7 +79,18 @@ pub(crate) struct Tally {
 
 impl Default for Tally {
     fn default() -> Self {
-        Tally { packets_in: 0, bytes_in: 0, packets_out: 0, bytes_out: 0, super_packets: 0, merged: 0, absorbed_acks: 0, reasons: [0; Reason::COUNT], link_type: 0, snap_length: 0 }
+        Tally {
+            packets_in: 0,
+            bytes_in: 0,
+            packets_out: 0,
+            bytes_out: 0,
+            super_packets: 0,
+            merged: 0,
+            absorbed_acks: 0,
+            reasons: [0; Reason::COUNT],
+            link_type: 0,
+            snap_length: 0,
+        }
     }
 }
 
@@ -124,7 +135,8 @@ impl Tally {
     /// As it is reported.
     pub(crate) fn totals(&self) -> Totals {
         let engine = Reason::ALL.iter().map(|&reason| (reason.name(), self.reasons[reason as usize]));
-        let reasons = engine.chain([("link_type", self.link_type), ("snap_length", self.snap_length)]).filter(|&(_, count)| count > 0).collect();
+        let reasons =
+            engine.chain([("link_type", self.link_type), ("snap_length", self.snap_length)]).filter(|&(_, count)| count > 0).collect();
         Totals {
             packets_in: self.packets_in,
             packets_out: self.packets_out,
@@ -264,7 +276,10 @@ pub(crate) fn reasons(totals: &Totals) -> String {
     let all: u64 = totals.reasons.values().sum();
     let mut sorted: Vec<_> = totals.reasons.iter().collect();
     sorted.sort_by_key(|&(name, count)| (std::cmp::Reverse(*count), *name));
-    table(["reason", "packets", "share"], sorted.into_iter().map(|(name, &count)| [(*name).to_owned(), grouped(count), percent(count, all)]))
+    table(
+        ["reason", "packets", "share"],
+        sorted.into_iter().map(|(name, &count)| [(*name).to_owned(), grouped(count), percent(count, all)]),
+    )
 }
 
 /// A share in percent.
@@ -287,7 +302,9 @@ pub(crate) fn grouped(number: u64) -> String {
 
 /// A name that may come from a capture or a file system, with control characters made visible.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().flat_map(|character| if character.is_control() { character.escape_default().collect::<Vec<_>>() } else { vec![character] }).collect()
+    text.chars()
+        .flat_map(|character| if character.is_control() { character.escape_default().collect::<Vec<_>>() } else { vec![character] })
+        .collect()
 }
 
 #[cfg(test)]

@@ -223,7 +223,15 @@ impl Cutter {
     }
 
     /// A frame above the MTU that cannot be cut into segments: fragmented, if that is asked for and allowed.
-    fn stuck(&mut self, frame: &Frame<'_>, link: usize, layer: Layer, partial: Option<&Partial>, layout: Option<Layout>, reason: &'static str) -> Result<(), CaptureError> {
+    fn stuck(
+        &mut self,
+        frame: &Frame<'_>,
+        link: usize,
+        layer: Layer,
+        partial: Option<&Partial>,
+        layout: Option<Layout>,
+        reason: &'static str,
+    ) -> Result<(), CaptureError> {
         let reason = match self.fragment {
             false => reason,
             true => match self.fragments(frame, link, layer, partial, layout)? {
@@ -236,9 +244,18 @@ impl Cutter {
         self.whole(frame, link, partial)
     }
 
-    fn fragments(&mut self, frame: &Frame<'_>, link: usize, layer: Layer, partial: Option<&Partial>, layout: Option<Layout>) -> Result<Result<(), SegmentError>, CaptureError> {
+    fn fragments(
+        &mut self,
+        frame: &Frame<'_>,
+        link: usize,
+        layer: Layer,
+        partial: Option<&Partial>,
+        layout: Option<Layout>,
+    ) -> Result<Result<(), SegmentError>, CaptureError> {
         // An IPv6 datagram can be fragmented by its source only: this capture may be the source's.
-        if let Some(layout) = layout.filter(|layout| layout.outer.is_none() && layout.version == IpVersion::V6 && layout.protocol == Protocol::Udp) {
+        if let Some(layout) =
+            layout.filter(|layout| layout.outer.is_none() && layout.version == IpVersion::V6 && layout.protocol == Protocol::Udp)
+        {
             let headers = usize::from(layout.transport - layout.network) + 8;
             return match SegmentSize::new(self.mtu.saturating_sub(headers)) {
                 Some(size) => self.cut(frame, link, layer, Gso::new(GsoKind::UdpFragments, size)),
@@ -297,7 +314,6 @@ impl Cutter {
         Ok((self.totals, self.segments, self.uncut))
     }
 }
-
 
 /// A segment's record: its frame's time and interface, and nothing that described the whole frame.
 fn record<'a>(frame: &Frame<'a>) -> Record<'a> {

@@ -69,7 +69,14 @@ pub(crate) fn run(arguments: &Verify) -> Result<bool, Failure> {
 
 fn text(report: &Report) -> String {
     let row = |name: &str, totals: &Totals, segments: u64, mismatches: u64| {
-        [printable(name), grouped(totals.packets_in), grouped(totals.super_packets), grouped(totals.merged), grouped(segments), grouped(mismatches)]
+        [
+            printable(name),
+            grouped(totals.packets_in),
+            grouped(totals.super_packets),
+            grouped(totals.merged),
+            grouped(segments),
+            grouped(mismatches),
+        ]
     };
     let mut rows: Vec<_> = report.files.iter().map(|file| row(&file.file, &file.totals, file.segments, file.mismatches)).collect();
     if report.files.len() > 1 {
@@ -172,7 +179,8 @@ impl Comparison {
     /// Cuts what lies in `linear` again; returns the length of a segment and how many there are.
     fn cut_again(&mut self, packet: &SuperPacket<'_, Buffer>) -> Result<(usize, usize), String> {
         let layer = packet.metadata.layer;
-        let layout = parse(&self.linear, self.linear.len(), layer).map_err(|unparsed| format!("the super-packet cannot be parsed: {}", unparsed.reason.name()))?;
+        let layout = parse(&self.linear, self.linear.len(), layer)
+            .map_err(|unparsed| format!("the super-packet cannot be parsed: {}", unparsed.reason.name()))?;
         check(&self.linear, &layout, None, self.simd).map_err(|wrong| format!("the super-packet's own checksum is wrong: {wrong:?}"))?;
         if self.fault == Some(self.tally.super_packets)
             && let Some(byte) = self.linear.get_mut(usize::from(layout.payload))
@@ -184,7 +192,10 @@ impl Comparison {
         let buffers = [self.linear.as_slice()];
         let again = GsoPacket { buffers: &buffers, layer, gso: Some(gso), checksum: packet.metadata.checksum };
         let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
-        let plan = self.segmenter.segment_linear(&again, &options, &mut self.cut).map_err(|error| format!("the super-packet cannot be cut: {error}"))?;
+        let plan = self
+            .segmenter
+            .segment_linear(&again, &options, &mut self.cut)
+            .map_err(|error| format!("the super-packet cannot be cut: {error}"))?;
         Ok((plan.segment_length, plan.segments as usize))
     }
 
@@ -201,7 +212,9 @@ impl Comparison {
             } else if segment != original_bytes {
                 let place = segment.iter().zip(original_bytes).position(|(after, before)| after != before);
                 let what = match place {
-                    Some(place) => format!("byte {} is {:#04x}, was {:#04x}", place + link.header().len(), segment[place], original_bytes[place]),
+                    Some(place) => {
+                        format!("byte {} is {:#04x}, was {:#04x}", place + link.header().len(), segment[place], original_bytes[place])
+                    }
                     None => format!("{} bytes came back, there were {}", segment.len(), original_bytes.len()),
                 };
                 self.mismatch(original.number(), what);
@@ -232,7 +245,9 @@ impl Taker for Comparison {
             return;
         }
         match self.cut_again(&packet) {
-            Ok((_, segments)) if segments != count => self.mismatch(number, format!("{count} packets merged, {segments} segments came back")),
+            Ok((_, segments)) if segments != count => {
+                self.mismatch(number, format!("{count} packets merged, {segments} segments came back"))
+            }
             Ok((segment_length, segments)) => {
                 self.segments += segments as u64;
                 self.compare(link, segment_length, true);

@@ -49,7 +49,11 @@ fn policies_are_compared_in_one_pass() {
     }
     let top = report["top_flows"].as_array().expect("an array");
     assert_eq!(top.len(), 3);
-    assert_eq!((top[0]["packets_in"].as_u64(), top[0]["packets_out"].as_u64(), top[0]["exact"].as_bool()), (Some(40), Some(1), Some(true)), "UDP has more bytes");
+    assert_eq!(
+        (top[0]["packets_in"].as_u64(), top[0]["packets_out"].as_u64(), top[0]["exact"].as_bool()),
+        (Some(40), Some(1), Some(true)),
+        "UDP has more bytes"
+    );
     assert_eq!(bench.json(&["analyze", "in.pcap", "--top", "1"])["top_flows"].as_array().map(Vec::len), Some(1));
 }
 
@@ -61,7 +65,10 @@ fn files_are_reported_each_and_together() {
     let report = bench.json(&["analyze", "a.pcap", "b.pcap"]);
     assert_eq!(report["packets_in"], 200);
     assert_eq!(report["files"].as_array().map(Vec::len), Some(2));
-    assert_eq!(report["policies"]["gro"]["packets_out"].as_u64(), report["files"][0]["policies"]["gro"]["packets_out"].as_u64().map(|out| 2 * out));
+    assert_eq!(
+        report["policies"]["gro"]["packets_out"].as_u64(),
+        report["files"][0]["policies"]["gro"]["packets_out"].as_u64().map(|out| 2 * out)
+    );
     assert_eq!(report["top_flows"][0]["packets_in"], 80);
     let text = bench.run(&["analyze", "a.pcap", "b.pcap"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
@@ -72,7 +79,8 @@ fn files_are_reported_each_and_together() {
 
 /// A capture whose names are an attack on a page.
 fn hostile(bench: &Bench) -> &'static str {
-    let interface = Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("<script>document.title='owned'</script>\"'&\u{1b}[2J");
+    let interface =
+        Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("<script>document.title='owned'</script>\"'&\u{1b}[2J");
     let name = if cfg!(windows) { "in'&amp;.pcapng" } else { "<img src=x onerror=alert(1)>'&.pcapng" };
     bench.capture_of(name, &[interface], &traffic());
     name
@@ -127,7 +135,14 @@ fn a_browser_shows_the_page() {
     let run = |extra: &[&str]| {
         let profile = bench.path("profile");
         let output = Command::new(&browser)
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--window-size=1000,1800"])
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--hide-scrollbars",
+                "--window-size=1000,1800",
+            ])
             .arg(format!("--user-data-dir={}", profile.display()))
             .args(extra)
             .arg(format!("file://{}", page.display()))

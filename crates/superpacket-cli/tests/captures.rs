@@ -69,7 +69,11 @@ fn what_coalesce_and_segment_write_is_right() {
         let name = file.display().to_string();
         // What was wrong before may be wrong after; partial checksums were right, and must be whole after.
         let before = wrong(file, Expect { partial: true, trailing: true, big: true, ..Expect::default() });
-        for command in [&["coalesce", &name, "-o", "out.pcapng", "--json"][..], &["segment", &name, "-o", "out.pcapng", "--json"], &["coalesce", &name, "-o", "out.pcapng", "--json", "--mode", "lro", "--acks"]] {
+        for command in [
+            &["coalesce", &name, "-o", "out.pcapng", "--json"][..],
+            &["segment", &name, "-o", "out.pcapng", "--json"],
+            &["coalesce", &name, "-o", "out.pcapng", "--json", "--mode", "lro", "--acks"],
+        ] {
             let output = bench.run(command);
             if output.status.code() == Some(2) {
                 assert!(stderr(&output).contains(&name), "{}", stderr(&output));
@@ -79,7 +83,8 @@ fn what_coalesce_and_segment_write_is_right() {
             let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
             let (frames, wrong_before) = before.expect("what the program reads can be read");
             assert_eq!(report["packets_in"], frames);
-            let (out, wrong_after) = wrong(&bench.path("out.pcapng"), Expect { trailing: true, big: true, ..Expect::default() }).expect("is read");
+            let (out, wrong_after) =
+                wrong(&bench.path("out.pcapng"), Expect { trailing: true, big: true, ..Expect::default() }).expect("is read");
             assert_eq!(report["packets_out"], out);
             assert!(wrong_after <= wrong_before, "{command:?}: {wrong_before} frames were wrong, {wrong_after} are");
             written += out;
@@ -105,6 +110,10 @@ fn analyze_takes_all_at_once() {
     assert_eq!(report["packets_in"].as_u64(), Some(files.iter().map(|file| file["packets_in"].as_u64().expect("a number")).sum()));
     for policy in ["lro", "gro", "gro_udp", "lro_acks"] {
         let effect = &report["policies"][policy];
-        assert_eq!(effect["packets_in"].as_u64(), effect["packets_out"].as_u64().zip(effect["merged"].as_u64()).map(|(out, merged)| out + merged), "{policy}");
+        assert_eq!(
+            effect["packets_in"].as_u64(),
+            effect["packets_out"].as_u64().zip(effect["merged"].as_u64()).map(|(out, merged)| out + merged),
+            "{policy}"
+        );
     }
 }

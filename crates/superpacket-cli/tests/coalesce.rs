@@ -51,7 +51,11 @@ fn nothing_is_held_longer_than_hold_by_the_captures_clock() {
     let bench = Bench::new();
     let flow = tcp_flow(8, 1000);
     // Two bursts, 100 ms apart.
-    let frames: Vec<_> = flow.iter().enumerate().map(|(index, frame)| Captured::at(if index < 4 { 0 } else { 100_000_000 } + index as u64 * 1000, frame.to_bytes())).collect();
+    let frames: Vec<_> = flow
+        .iter()
+        .enumerate()
+        .map(|(index, frame)| Captured::at(if index < 4 { 0 } else { 100_000_000 } + index as u64 * 1000, frame.to_bytes()))
+        .collect();
     bench.capture("in.pcap", &frames);
     let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
     assert_eq!(report["packets_out"], 2);
@@ -123,7 +127,8 @@ fn lro_merges_what_gro_does_not_and_acks_on_request() {
     // The window changes in the middle: LRO takes the newest.
     frames[2].tcp_mut().window = 400;
     frames[3].tcp_mut().window = 400;
-    let mut acks: Vec<Frame> = (0..6).map(|index| from_host(Frame::tcp4(5, 0).with(|frame| frame.tcp_mut().acknowledgement = 1000 + index * 2000), 7)).collect();
+    let mut acks: Vec<Frame> =
+        (0..6).map(|index| from_host(Frame::tcp4(5, 0).with(|frame| frame.tcp_mut().acknowledgement = 1000 + index * 2000), 7)).collect();
     frames.append(&mut acks);
     bench.capture("in.pcap", &spaced(&frames));
     let out = |arguments: &[&str]| bench.json(&[&["coalesce", "in.pcap", "-o", "out.pcap"], arguments].concat());
@@ -207,7 +212,8 @@ fn every_link_type_keeps_its_header() {
     ];
     for (link_type, header) in types {
         let bench = Bench::new();
-        let frames: Vec<_> = ip.iter().enumerate().map(|(index, packet)| Captured::at(index as u64, [&header[..], packet].concat())).collect();
+        let frames: Vec<_> =
+            ip.iter().enumerate().map(|(index, packet)| Captured::at(index as u64, [&header[..], packet].concat())).collect();
         bench.capture_of("in.pcap", &[Interface::new(link_type, TimeResolution::NANOSECONDS)], &frames);
         let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
         assert_eq!(report["packets_out"], 1, "{link_type}");
@@ -217,14 +223,25 @@ fn every_link_type_keeps_its_header() {
         assert_eq!(report["bytes_out"].as_u64(), Some(out[0].data.len() as u64));
         let again = bench.json(&["segment", "out.pcap", "-o", "again.pcap", "--mtu", "540"]);
         assert_eq!(again["segments"], 6, "{link_type}");
-        assert_eq!(read(bench.path("again.pcap")).iter().map(|frame| &frame.data).collect::<Vec<_>>(), frames.iter().map(|frame| &frame.data).collect::<Vec<_>>());
+        assert_eq!(
+            read(bench.path("again.pcap")).iter().map(|frame| &frame.data).collect::<Vec<_>>(),
+            frames.iter().map(|frame| &frame.data).collect::<Vec<_>>()
+        );
         let verified = bench.json(&["verify", "in.pcap"]);
         assert_eq!((verified["super_packets"].as_u64(), verified["mismatches"].as_u64()), (Some(1), Some(0)), "{link_type}");
     }
     // Another link header is another flow: incoming and outgoing do not merge, and do not disturb each other.
     let bench = Bench::new();
     let other: Vec<Vec<u8>> = tcp_flow(6, 500).iter().map(|frame| from_host(frame.clone(), 5).at_ip().to_bytes()).collect();
-    let frames: Vec<_> = (0..12u64).map(|index| Captured::at(index, if index % 2 == 0 { [sll(0), ip[index as usize / 2].clone()] } else { [sll(4), other[index as usize / 2].clone()] }.concat())).collect();
+    let frames: Vec<_> = (0..12u64)
+        .map(|index| {
+            Captured::at(
+                index,
+                if index % 2 == 0 { [sll(0), ip[index as usize / 2].clone()] } else { [sll(4), other[index as usize / 2].clone()] }
+                    .concat(),
+            )
+        })
+        .collect();
     bench.capture_of("in.pcap", &[Interface::new(LinkType::LINUX_SLL, TimeResolution::NANOSECONDS)], &frames);
     assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"])["packets_out"], 2);
 }
@@ -246,14 +263,21 @@ fn many_link_headers_stay_in_order_and_lose_nothing() {
     let bench = Bench::new();
     let sll = |peer: u32| [&[0u8, 0, 0, 1, 0, 6, 2, 0][..], &peer.to_be_bytes(), &[0, 0, 8, 0]].concat();
     let flow = Frame::tcp4(1000, 300).with_id(1).run(40);
-    let frames: Vec<_> = (0..1200u64).map(|index| Captured::at(index, [sll((index % 30) as u32), flow[index as usize / 30].clone().at_ip().to_bytes()].concat())).collect();
+    let frames: Vec<_> = (0..1200u64)
+        .map(|index| Captured::at(index, [sll((index % 30) as u32), flow[index as usize / 30].clone().at_ip().to_bytes()].concat()))
+        .collect();
     bench.capture_of("in.pcap", &[Interface::new(LinkType::LINUX_SLL, TimeResolution::NANOSECONDS)], &frames);
     let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--batch", "0"]);
-    assert_eq!(report["packets_in"].as_u64(), report["packets_out"].as_u64().zip(report["merged"].as_u64()).map(|(out, merged)| out + merged));
+    assert_eq!(
+        report["packets_in"].as_u64(),
+        report["packets_out"].as_u64().zip(report["merged"].as_u64()).map(|(out, merged)| out + merged)
+    );
     let out = read(bench.path("out.pcap"));
     for peer in 0..30 {
         let header = sll(peer);
-        let payload = |frames: &[Captured]| frames.iter().filter(|frame| frame.data.starts_with(&header)).flat_map(|frame| frame.data[56..].to_vec()).collect::<Vec<u8>>();
+        let payload = |frames: &[Captured]| {
+            frames.iter().filter(|frame| frame.data.starts_with(&header)).flat_map(|frame| frame.data[56..].to_vec()).collect::<Vec<u8>>()
+        };
         assert_eq!(payload(&out), payload(&frames), "{peer}");
     }
 }
@@ -282,15 +306,24 @@ fn output_keeps_format_interfaces_and_resolution() {
     use superpacket_io::capture::{Format, Source};
     assert!(matches!(reader.format(), Format::PcapNg { .. }), "pcapng in, pcapng out");
     while reader.next_frame().expect("reads").is_some() {}
-    let kept: Vec<_> = reader.interfaces().iter().map(|interface| (interface.name().map(|name| name.into_owned()), interface.link_type, interface.resolution)).collect();
+    let kept: Vec<_> = reader
+        .interfaces()
+        .iter()
+        .map(|interface| (interface.name().map(|name| name.into_owned()), interface.link_type, interface.resolution))
+        .collect();
     assert_eq!(
         kept,
-        [(Some("lan".to_owned()), LinkType::ETHERNET, TimeResolution::MICROSECONDS), (Some("wan".to_owned()), LinkType::RAW, TimeResolution::NANOSECONDS)]
+        [
+            (Some("lan".to_owned()), LinkType::ETHERNET, TimeResolution::MICROSECONDS),
+            (Some("wan".to_owned()), LinkType::RAW, TimeResolution::NANOSECONDS)
+        ]
     );
     // The name's ending chooses otherwise.
     let one = spaced(&tcp_flow(3, 200));
     bench.capture("one.pcap", &one);
-    for (name, magic) in [("x.pcapng", [0x0a, 0x0d, 0x0d, 0x0a]), ("x.pcap", [0x4d, 0x3c, 0xb2, 0xa1]), ("x.pcap.zst", [0x28, 0xb5, 0x2f, 0xfd])] {
+    for (name, magic) in
+        [("x.pcapng", [0x0a, 0x0d, 0x0d, 0x0a]), ("x.pcap", [0x4d, 0x3c, 0xb2, 0xa1]), ("x.pcap.zst", [0x28, 0xb5, 0x2f, 0xfd])]
+    {
         bench.json(&["coalesce", "one.pcap", "-o", name]);
         assert_eq!(std::fs::read(bench.path(name)).expect("is there")[..4], magic, "{name}");
         assert_eq!(read(bench.path(name)).len(), 1);
@@ -306,7 +339,13 @@ fn compressed_captures_and_standard_streams_are_read_and_written() {
     for name in ["in.pcap", "in.pcap.gz", "in.pcapng.zst"] {
         let path = bench.capture(name, &frames);
         assert_eq!(bench.json(&["coalesce", name, "-o", "out.pcap"])["packets_out"], 1, "{name}");
-        let mut child = bench.command(&["coalesce", "-", "-o", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+        let mut child = bench
+            .command(&["coalesce", "-", "-o", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("runs");
         child.stdin.take().expect("piped").write_all(&std::fs::read(path).expect("reads")).expect("is taken");
         let output = child.wait_with_output().expect("ends");
         assert_eq!(output.status.code(), Some(0));
@@ -324,7 +363,12 @@ fn out_equal_to_in_is_refused() {
     let before = std::fs::read(&path).expect("reads");
     std::fs::hard_link(&path, bench.path("link.pcap")).expect("links");
     for command in ["coalesce", "segment"] {
-        for out in ["in.pcap", "./in.pcap", #[cfg(unix)] "link.pcap"] {
+        for out in [
+            "in.pcap",
+            "./in.pcap",
+            #[cfg(unix)]
+            "link.pcap",
+        ] {
             let output = bench.run(&[command, "in.pcap", "-o", out]);
             assert_eq!(output.status.code(), Some(2), "{command} {out}");
             assert!(stderr(&output).contains("is the input too"), "{}", stderr(&output));

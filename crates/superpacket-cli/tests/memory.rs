@@ -56,7 +56,8 @@ fn a_million_flows() {
     let bench = Bench::new();
     // A segment and its acknowledgement: 1.2 million flows in each direction.
     let size = 1_200_000u64 * (66 + 10 + 66);
-    let report = bench.json(&["generate", "flows.pcap", "--size", &size.to_string(), "--flows", "1200000", "--burst", "1", "--payload", "10"]);
+    let report =
+        bench.json(&["generate", "flows.pcap", "--size", &size.to_string(), "--flows", "1200000", "--burst", "1", "--payload", "10"]);
     assert_eq!(report["packets_out"], 2_400_000);
     all_commands(&bench, "flows.pcap");
 }
@@ -80,7 +81,8 @@ fn flows_made_to_hold_as_much_as_they_can() {
     // The same in turns, so that all of them are held at once; then other flows that fill the places anew.
     let mut frames = Vec::new();
     for group in 0..3u32 {
-        let flows: Vec<Vec<Frame>> = (0..1000u32).map(|host| from_host(Frame::tcp4(1000, 1).with_id(0), group * 1000 + host).run(120)).collect();
+        let flows: Vec<Vec<Frame>> =
+            (0..1000u32).map(|host| from_host(Frame::tcp4(1000, 1).with_id(0), group * 1000 + host).run(120)).collect();
         frames.extend((0..120_000).map(|index| Captured::at(0, flows[index % 1000][index / 1000].to_bytes())));
     }
     bench.capture("turns.pcap", &frames);
@@ -90,7 +92,8 @@ fn flows_made_to_hold_as_much_as_they_can() {
 #[test]
 fn frames_of_16_megabytes() {
     let bench = Bench::new();
-    let frames: Vec<_> = (0..4).map(|index| Captured::at(index, [&Frame::tcp4(1, 100).to_bytes()[..], &vec![7; 15_900_000]].concat())).collect();
+    let frames: Vec<_> =
+        (0..4).map(|index| Captured::at(index, [&Frame::tcp4(1, 100).to_bytes()[..], &vec![7; 15_900_000]].concat())).collect();
     bench.capture("long.pcap", &frames);
     all_commands(&bench, "long.pcap");
     bench.capture("long.pcapng.zst", &frames);

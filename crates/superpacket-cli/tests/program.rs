@@ -12,7 +12,15 @@ const COMMANDS: [&str; 5] = ["coalesce", "segment", "verify", "analyze", "genera
 #[test]
 fn help_has_examples_and_goes_to_standard_output() {
     let bench = Bench::new();
-    for arguments in [&["--help"][..], &["help"], &["coalesce", "--help"], &["segment", "-h"], &["verify", "--help"], &["analyze", "--help"], &["generate", "--help"]] {
+    for arguments in [
+        &["--help"][..],
+        &["help"],
+        &["coalesce", "--help"],
+        &["segment", "-h"],
+        &["verify", "--help"],
+        &["analyze", "--help"],
+        &["generate", "--help"],
+    ] {
         let output = bench.run(arguments);
         assert_eq!(output.status.code(), Some(0), "{arguments:?}");
         let text = String::from_utf8(output.stdout).expect("UTF-8");
@@ -28,7 +36,16 @@ fn help_has_examples_and_goes_to_standard_output() {
 #[test]
 fn bad_usage_is_exit_code_2() {
     let bench = Bench::new();
-    for arguments in [&[][..], &["unknown"], &["coalesce"], &["coalesce", "in.pcap"], &["verify"], &["segment", "--mtu", "1500"], &["man", "unknown"], &["completions", "unknown"]] {
+    for arguments in [
+        &[][..],
+        &["unknown"],
+        &["coalesce"],
+        &["coalesce", "in.pcap"],
+        &["verify"],
+        &["segment", "--mtu", "1500"],
+        &["man", "unknown"],
+        &["completions", "unknown"],
+    ] {
         let output = bench.run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{arguments:?}");
@@ -60,7 +77,12 @@ fn unreadable_input_is_exit_code_2_and_named() {
         ("text.pcap", "superpacket: text.pcap: not a capture file"),
         (".", "superpacket: .: cannot be opened"),
     ] {
-        for command in [&["coalesce", file, "-o", "out.pcap"][..], &["segment", file, "-o", "out.pcap"], &["verify", file], &["analyze", file, "--json"]] {
+        for command in [
+            &["coalesce", file, "-o", "out.pcap"][..],
+            &["segment", file, "-o", "out.pcap"],
+            &["verify", file],
+            &["analyze", file, "--json"],
+        ] {
             let output = bench.run(command);
             assert_eq!(output.status.code(), Some(2), "{command:?}");
             assert!(stderr(&output).starts_with(message), "{}", stderr(&output));
@@ -79,7 +101,9 @@ fn a_file_cut_in_mid_record_is_processed_up_to_there() {
         let mut bytes = std::fs::read(&path).expect("reads");
         bytes.truncate(bytes.len() - 300);
         std::fs::write(&path, bytes).expect("writes");
-        for command in [&["coalesce", name, "-o", "out.pcap"][..], &["segment", name, "-o", "out.pcap"], &["verify", name], &["analyze", name]] {
+        for command in
+            [&["coalesce", name, "-o", "out.pcap"][..], &["segment", name, "-o", "out.pcap"], &["verify", name], &["analyze", name]]
+        {
             let output = bench.run(&[command, &["--json"]].concat());
             assert_eq!(output.status.code(), Some(0), "{command:?}");
             let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -100,13 +124,24 @@ fn a_file_cut_in_mid_record_is_processed_up_to_there() {
 fn a_reader_that_stops_is_no_panic() {
     let bench = Bench::new();
     assert_eq!(bench.run(&["generate", "big.pcap", "--size", "8M"]).status.code(), Some(0));
-    for arguments in [&["coalesce", "big.pcap", "-o", "-"][..], &["segment", "big.pcap", "-o", "-"], &["generate", "-", "--size", "8M"], &["verify", "big.pcap"], &["completions", "bash"]] {
+    for arguments in [
+        &["coalesce", "big.pcap", "-o", "-"][..],
+        &["segment", "big.pcap", "-o", "-"],
+        &["generate", "-", "--size", "8M"],
+        &["verify", "big.pcap"],
+        &["completions", "bash"],
+    ] {
         let mut child = bench.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
         let mut stdout = child.stdout.take().expect("piped");
         stdout.read_exact(&mut [0; 1]).ok();
         drop(stdout);
         let output = child.wait_with_output().expect("ends");
-        assert!(!stderr(&output).contains("panic") && output.status.code() == Some(0), "{arguments:?}: {:?} {}", output.status, stderr(&output));
+        assert!(
+            !stderr(&output).contains("panic") && output.status.code() == Some(0),
+            "{arguments:?}: {:?} {}",
+            output.status,
+            stderr(&output)
+        );
     }
 }
 
@@ -124,7 +159,10 @@ fn generated_captures_are_right_and_always_the_same() {
     for workload in ["tcp", "udp", "mixed"] {
         let report = bench.json(&["generate", "one.pcap", "--workload", workload, "--size", "500k", "--flows", "7", "--burst", "9"]);
         bench.json(&["generate", "two.pcap", "--workload", workload, "--size", "500k", "--flows", "7", "--burst", "9"]);
-        assert!(std::fs::read(bench.path("one.pcap")).expect("reads") == std::fs::read(bench.path("two.pcap")).expect("reads"), "{workload}");
+        assert!(
+            std::fs::read(bench.path("one.pcap")).expect("reads") == std::fs::read(bench.path("two.pcap")).expect("reads"),
+            "{workload}"
+        );
         let frames = read(bench.path("one.pcap"));
         assert_eq!(report["packets_out"].as_u64(), Some(frames.len() as u64));
         assert!(report["bytes_out"].as_u64().is_some_and(|bytes| (512_000..550_000).contains(&bytes)));
@@ -149,4 +187,15 @@ fn segmenting_generated_super_packets_gives_the_generated_segments() {
     let (cut, out) = (data("cut.pcap"), data("out.pcap"));
     let common = cut.len().min(out.len());
     assert!(common > 600 && cut[..common] == out[..common]);
+}
+
+#[test]
+fn the_demo_capture_is_what_generate_makes() {
+    let demo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/demo.pcap.gz");
+    let bench = Bench::new();
+    bench.json(&["generate", "demo.pcap.gz", "--workload", "mixed", "--size", "1M"]);
+    assert!(read(&demo) == read(bench.path("demo.pcap.gz")));
+    assert!(std::fs::metadata(&demo).expect("is there").len() < 300_000);
+    let report = bench.json(&["verify", &demo.display().to_string()]);
+    assert!(report["mismatches"] == 0 && report["merged"].as_u64().is_some_and(|merged| merged > 500));
 }

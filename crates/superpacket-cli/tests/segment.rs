@@ -2,7 +2,7 @@
 
 mod support;
 
-use superpacket_traffic::frame::{Checksum, Extension, Frame, Ip, Icmp, PSH, Transport, ACK, SYN};
+use superpacket_traffic::frame::{ACK, Checksum, Extension, Frame, Icmp, Ip, PSH, SYN, Transport};
 use support::*;
 
 /// Segments a capture of these frames; the report, and what came out.
@@ -200,7 +200,8 @@ fn frames_cut_by_the_snap_length_pass() {
 #[test]
 fn what_coalesce_joined_segment_parts() {
     let bench = Bench::new();
-    let flows = [Frame::tcp4(1000, 1460).with_id(5).run(20), Frame::tcp6(1000, 1440).run(20), Frame::tcp4(7, 1410).with_id(9).in_vxlan4().run(20)];
+    let flows =
+        [Frame::tcp4(1000, 1460).with_id(5).run(20), Frame::tcp6(1000, 1440).run(20), Frame::tcp4(7, 1410).with_id(9).in_vxlan4().run(20)];
     let frames: Vec<_> = (0..60).map(|index| flows[index % 3][index / 3].clone()).collect();
     bench.capture("in.pcap", &spaced(&frames));
     assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "super.pcap"])["packets_out"], 3);

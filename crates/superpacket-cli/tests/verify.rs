@@ -14,7 +14,10 @@ fn traffic() -> Vec<Captured> {
         Frame::dccp4(77, 900).run(30),
         Frame::tcp4(5, 1000).with_id(3).in_vxlan4().run(30),
         Frame::tcp4(5, 1000).tagged(12).run(30),
-        Frame::tcp4(9, 700).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).with(|frame| frame.ipv4_mut().source = [9, 9, 9, 9]).run(30),
+        Frame::tcp4(9, 700)
+            .with(|frame| frame.tcp_mut().checksum = Checksum::Partial)
+            .with(|frame| frame.ipv4_mut().source = [9, 9, 9, 9])
+            .run(30),
     ];
     let frames: Vec<_> = (0..flows.len() * 30).map(|index| flows[index % flows.len()][index / flows.len()].clone()).collect();
     spaced(&frames)

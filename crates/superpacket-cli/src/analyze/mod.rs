@@ -189,7 +189,14 @@ pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
             }
         }
     }
-    let mut report = Report { command: "analyze", batch: arguments.stepping.batch, hold_ns: arguments.stepping.hold, findings: Findings::default(), files: Vec::new(), unreadable: Unreadable::among(arguments.inputs.len()) };
+    let mut report = Report {
+        command: "analyze",
+        batch: arguments.stepping.batch,
+        hold_ns: arguments.stepping.hold,
+        findings: Findings::default(),
+        files: Vec::new(),
+        unreadable: Unreadable::among(arguments.inputs.len()),
+    };
     let mut all_flows = TopFlows::default();
     for path in &arguments.inputs {
         let Some((file, flows)) = report.unreadable.sort(analyze(path, arguments))? else { continue };
@@ -277,7 +284,8 @@ fn analyze(path: &Path, arguments: &Analyze) -> Result<(FileReport, TopFlows), F
         }
         for (index, run) in runs.iter_mut().enumerate() {
             run.tally.arrived(frame.data.len());
-            let mut step = Step { tally: &mut run.tally, sizes: &mut run.sizes, super_packet_sizes: &mut run.super_packet_sizes, detail: None };
+            let mut step =
+                Step { tally: &mut run.tally, sizes: &mut run.sizes, super_packet_sizes: &mut run.super_packet_sizes, detail: None };
             if index == DEFAULT {
                 step.detail = Some((&mut flows, &mut timeline));
             }

@@ -69,9 +69,9 @@ fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
         Escaped(&title),
         include_str!("page.css"),
     )?;
-    write!(
+    writeln!(
         page,
-        "<p class=\"muted\">What receive aggregation makes of this traffic: polls of {}, nothing held longer than {}.</p>\n",
+        "<p class=\"muted\">What receive aggregation makes of this traffic: polls of {}, nothing held longer than {}.</p>",
         if report.batch == 0 { "the whole file".to_owned() } else { format!("{} packets", grouped(report.batch)) },
         humantime::format_duration(std::time::Duration::from_nanos(report.hold_ns)),
     )?;
@@ -152,9 +152,15 @@ fn findings(findings: &Findings, page: &mut String) -> Result<(), Stop> {
     let key = "<span class=\"key before\"></span>before<span class=\"key after\"></span>after";
     let after = POLICY[DEFAULT].1;
     let svg = plots::sizes(&traffic.sizes, &findings.policies.gro_udp.sizes)?;
-    writeln!(page, "<h3>Sizes before and after</h3>\n<figure><figcaption>Share of frames by length.{key} ({after})</figcaption>{svg}</figure>")?;
+    writeln!(
+        page,
+        "<h3>Sizes before and after</h3>\n<figure><figcaption>Share of frames by length.{key} ({after})</figcaption>{svg}</figure>"
+    )?;
     let svg = plots::reasons(totals)?;
-    writeln!(page, "<h3>Reasons</h3>\n<figure><figcaption>Why packets left as they did, merged or not ({after})</figcaption>{svg}</figure>")?;
+    writeln!(
+        page,
+        "<h3>Reasons</h3>\n<figure><figcaption>Why packets left as they did, merged or not ({after})</figcaption>{svg}</figure>"
+    )?;
     if !findings.timeline.is_empty() {
         let svg = plots::timeline(&findings.timeline)?;
         writeln!(page, "<h3>Packets over time</h3>\n<figure><figcaption>Packets per second.{key} ({after})</figcaption>{svg}</figure>")?;
@@ -163,14 +169,24 @@ fn findings(findings: &Findings, page: &mut String) -> Result<(), Stop> {
         writeln!(page, "<h3>Flows with the most bytes</h3>")?;
         let rows = findings.top_flows.iter().map(|row| {
             let bound = if row.exact { "" } else { "≥ " };
-            [row.flow.clone(), format!("{bound}{}", grouped(row.packets_in)), format!("{bound}{}", grouped(row.bytes)), grouped(row.packets_out)]
+            [
+                row.flow.clone(),
+                format!("{bound}{}", grouped(row.packets_in)),
+                format!("{bound}{}", grouped(row.bytes)),
+                grouped(row.packets_out),
+            ]
         });
         table(["flow", "packets", "bytes", "packets out"], rows, None, page)?;
     }
     Ok(())
 }
 
-fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>, main: Option<usize>, page: &mut String) -> Result<(), Stop> {
+fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    main: Option<usize>,
+    page: &mut String,
+) -> Result<(), Stop> {
     page.push_str("<div class=\"table\"><table>\n<tr>");
     for cell in header {
         write!(page, "<th>{cell}</th>")?;

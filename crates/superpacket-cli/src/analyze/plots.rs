@@ -19,7 +19,13 @@ const GRID: RGBColor = RGBColor(1, 2, 5);
 const BEFORE: RGBColor = RGBColor(1, 2, 6);
 const AFTER: RGBColor = RGBColor(1, 2, 7);
 /// What each becomes.
-const ROLES: [(&str, &str); 5] = [("#010203", "var(--ink)"), ("#010204", "var(--muted)"), ("#010205", "var(--grid)"), ("#010206", "var(--before)"), ("#010207", "var(--after)")];
+const ROLES: [(&str, &str); 5] = [
+    ("#010203", "var(--ink)"),
+    ("#010204", "var(--muted)"),
+    ("#010205", "var(--grid)"),
+    ("#010206", "var(--before)"),
+    ("#010207", "var(--after)"),
+];
 
 const WIDTH: u32 = 860;
 
@@ -39,7 +45,11 @@ pub(super) fn sizes(before: &Sizes, after: &Sizes) -> Result<String, Failure> {
         let names: Vec<_> = before.classes().map(|(name, _)| name).collect();
         let (before, after) = (shares(before), shares(after));
         let top = before.iter().chain(&after).fold(1.0f64, |top, &share| top.max(share)) * 1.08;
-        let mut chart = ChartBuilder::on(area).margin(12).x_label_area_size(44).y_label_area_size(56).build_cartesian_2d(0.0..names.len() as f64, 0.0..top)?;
+        let mut chart = ChartBuilder::on(area)
+            .margin(12)
+            .x_label_area_size(44)
+            .y_label_area_size(56)
+            .build_cartesian_2d(0.0..names.len() as f64, 0.0..top)?;
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -100,8 +110,15 @@ pub(super) fn timeline(timeline: &Timeline) -> Result<String, Failure> {
         let points: Vec<_> = timeline.rates().collect();
         let top = points.iter().fold(1.0f64, |top, point| top.max(point.1).max(point.2)) * 1.08;
         let seconds = timeline.seconds();
-        let mut chart = ChartBuilder::on(area).margin(12).x_label_area_size(44).y_label_area_size(72).build_cartesian_2d(0.0..seconds, 0.0..top)?;
-        let (unit, scale) = if seconds < 0.002 { ("µs", 1e6) } else if seconds < 2.0 { ("ms", 1e3) } else { ("s", 1.0) };
+        let mut chart =
+            ChartBuilder::on(area).margin(12).x_label_area_size(44).y_label_area_size(72).build_cartesian_2d(0.0..seconds, 0.0..top)?;
+        let (unit, scale) = if seconds < 0.002 {
+            ("µs", 1e6)
+        } else if seconds < 2.0 {
+            ("ms", 1e3)
+        } else {
+            ("s", 1.0)
+        };
         chart
             .configure_mesh()
             .disable_x_mesh()

@@ -59,7 +59,12 @@ fn findings(findings: &Findings, text: &mut String) {
             ["flow", "packets", "bytes", "packets out"],
             findings.top_flows.iter().map(|row| {
                 let bound = if row.exact { "" } else { ">= " };
-                [row.flow.clone(), format!("{bound}{}", grouped(row.packets_in)), format!("{bound}{}", grouped(row.bytes)), grouped(row.packets_out)]
+                [
+                    row.flow.clone(),
+                    format!("{bound}{}", grouped(row.packets_in)),
+                    format!("{bound}{}", grouped(row.bytes)),
+                    grouped(row.packets_out),
+                ]
             }),
         ));
     }

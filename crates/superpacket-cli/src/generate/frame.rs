@@ -144,7 +144,8 @@ impl Turn {
             _ => self.tcp(source, destination, segment),
         }
         self.fill(payload, flow);
-        let sum = pseudo_header(&self.packet[network..], kind.version(), protocol.number(), length as u32).add(self.simd.sum(&self.packet[transport..]));
+        let sum = pseudo_header(&self.packet[network..], kind.version(), protocol.number(), length as u32)
+            .add(self.simd.sum(&self.packet[transport..]));
         let place = transport + usize::from(protocol.checksum_offset());
         self.put(place, transport_field(protocol, sum.checksum()));
     }

@@ -10,7 +10,10 @@ use std::iter::once;
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
-use superpacket_io::capture::{ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Timestamp, Writer};
+use superpacket_io::capture::{
+    ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Timestamp,
+    Writer,
+};
 
 use crate::arguments::{Generate, Workload};
 use crate::coalesce::is_stream;
@@ -111,7 +114,8 @@ impl Line {
 
     fn send<'p>(&mut self, parts: impl Iterator<Item = &'p [u8]> + Clone) -> Result<(), CaptureError> {
         let length: usize = parts.clone().map(<[u8]>::len).sum();
-        let record = Record { interface: 0, time: Some(Timestamp::from_nanoseconds(self.time)), original_length: None, options: FrameOptions::NONE };
+        let record =
+            Record { interface: 0, time: Some(Timestamp::from_nanoseconds(self.time)), original_length: None, options: FrameOptions::NONE };
         self.writer.write(record, parts)?;
         self.packets += 1;
         self.bytes += length as u64;

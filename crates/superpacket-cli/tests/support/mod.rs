@@ -7,7 +7,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use superpacket_io::capture::{
-    ByteOrder, Compression, Container, FrameOptions, Interface, LinkType, OutputFormat, Reader, Record, Sink, Source, TimeResolution, Timestamp, Writer,
+    ByteOrder, Compression, Container, FrameOptions, Interface, LinkType, OutputFormat, Reader, Record, Sink, Source, TimeResolution,
+    Timestamp, Writer,
 };
 use superpacket_traffic::check::{Expect, frame as check_frame};
 use superpacket_traffic::frame::{Frame, Ip};
@@ -71,7 +72,8 @@ impl Bench {
         writer.declare(interfaces).expect("declares");
         for frame in frames {
             let time = Some(Timestamp::from_nanoseconds(frame.time));
-            let record = Record { interface: frame.interface, time, original_length: Some(frame.original_length), options: FrameOptions::NONE };
+            let record =
+                Record { interface: frame.interface, time, original_length: Some(frame.original_length), options: FrameOptions::NONE };
             writer.write(record, [frame.data.as_slice()]).expect("writes");
         }
         writer.finish().expect("finishes");

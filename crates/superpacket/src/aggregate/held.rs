@@ -661,7 +661,9 @@ pub(super) enum Attempt {
 /// The longest merged packet of a flow: more than 65,535 bytes only where a header can leave its length out.
 #[inline]
 fn byte_limit(layout: &Layout, policy: &Policy) -> u32 {
-    let big = layout.protocol == Protocol::Tcp && layout.outer.is_none() && layout.pppoe == 0;
+    // A hop-by-hop header under a payload length of 0 says that the packet is a jumbogram (RFC 2675, section 3): extension headers keep to 16 bits.
+    let extended = layout.version == IpVersion::V6 && usize::from(layout.transport - layout.network) != ipv6::HEADER_LENGTH;
+    let big = layout.protocol == Protocol::Tcp && layout.outer.is_none() && layout.pppoe == 0 && !extended;
     // PPPoE's 16-bit length counts the two bytes of its protocol field too (RFC 2516, section 4).
     let most = super::policy::MAX_IP_LENGTH - if layout.pppoe == 0 { 0 } else { 2 };
     if big { policy.max_bytes } else { policy.max_bytes.min(most) }

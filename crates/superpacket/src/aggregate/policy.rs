@@ -51,7 +51,8 @@ pub enum Delivery {
 pub struct Policy {
     /// The rules.
     pub mode: Mode,
-    /// The longest merged packet, in bytes from the outermost IP header; above 65,535 only for TCP outside tunnels and PPPoE (BIG TCP).
+    /// The longest merged packet, in bytes from the outermost IP header; above 65,535 only for TCP outside tunnels and PPPoE and without
+    /// IPv6 extension headers (BIG TCP).
     pub max_bytes: u32,
     /// The most packets in one.
     pub max_packets: u32,
