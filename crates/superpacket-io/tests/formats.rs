@@ -161,12 +161,21 @@ fn interfaces_without_end_are_refused() {
 #[test]
 fn garbage_after_records_is_an_error_with_its_place() {
     let good = bytes(ByteOrder::Little).pcap_header(MICROSECONDS, (2, 4), 1).pcap_record(1, 1, 1, b"x");
-    for garbage in [&b"this is no record header, but text"[..], &[0; 40], &[0xFF; 40]] {
+    for garbage in [&b"this is no record header, but text"[..], &[0xFF; 40]] {
         let read = read(good.clone().raw(garbage).0);
         assert_eq!(read.frames.len(), 1);
         let message = read.error.unwrap().to_string();
         assert!(message.starts_with("test: packet 2, byte 41: "), "{message}");
     }
+}
+
+/// As libpcap has it: a record header of zeros is an empty packet of 1970, however odd.
+#[test]
+fn zeros_after_records_are_empty_packets() {
+    let good = bytes(ByteOrder::Little).pcap_header(MICROSECONDS, (2, 4), 1).pcap_record(1, 1, 1, b"x");
+    let read = read(good.raw(&[0; 40]).0);
+    assert_eq!(read.frames.iter().map(|frame| frame.data.len()).collect::<Vec<_>>(), [1, 0, 0]);
+    assert!(read.error.is_none() && read.truncated.is_some());
 }
 
 #[test]

@@ -61,8 +61,14 @@ impl Write for Tun {
     }
 }
 
-/// Joins these IP packets, then cuts what was written; returns how many writes it took, and the packets cut.
-fn there_and_back(packets: &[Vec<u8>]) -> Result<(usize, Vec<Vec<u8>>), Box<dyn Error>> {
+/// How many writes to the device it took, and the packets that were cut from what was written.
+struct Trip {
+    writes: usize,
+    cut: Vec<Vec<u8>>,
+}
+
+/// Joins these IP packets, then cuts what was written.
+fn there_and_back(packets: &[Vec<u8>]) -> Result<Trip, Box<dyn Error>> {
     // A key of random bits belongs here where others choose the traffic.
     let mut aggregator = Aggregator::new(Policy::gro_with_udp(), HashKey::new(0x5eed), Simd::detect());
     let mut segmenter = Segmenter::new(Simd::detect());
@@ -74,12 +80,12 @@ fn there_and_back(packets: &[Vec<u8>]) -> Result<(usize, Vec<Vec<u8>>), Box<dyn 
         let length = split(read, &mut segmenter, &mut out)?;
         cut.extend(out.chunks(length).map(<[u8]>::to_vec));
     }
-    Ok((device.packets.len(), cut))
+    Ok(Trip { writes: device.packets.len(), cut })
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let packets: Vec<_> = superpacket_traffic::frame::Frame::tcp4(1, 1348).at_ip().run(40).iter().map(|frame| frame.to_bytes()).collect();
-    let (writes, cut) = there_and_back(&packets)?;
+    let Trip { writes, cut } = there_and_back(&packets)?;
     println!("{} packets from the tunnel: {writes} write to the device; cut again: {} packets, the same bytes: {}", packets.len(), cut.len(), cut == packets);
     Ok(())
 }
@@ -94,7 +100,7 @@ mod tests {
     fn many_packets_take_few_writes_and_come_back() {
         for frame in [Frame::tcp4(1, 1348), Frame::tcp6(1, 1328), Frame::udp4(1200), Frame::udp6(1200)] {
             let packets: Vec<_> = frame.at_ip().run(40).iter().map(Frame::to_bytes).collect();
-            let (writes, cut) = there_and_back(&packets).expect("valid packets");
+            let Trip { writes, cut } = there_and_back(&packets).expect("valid packets");
             assert!(writes <= 2, "{writes}");
             assert_eq!(cut, packets);
         }

@@ -133,7 +133,12 @@ fn one_byte_tail() {
 fn two_bursts() {
     for path in Path::all() {
         // 100 ms apart: two polls, and no hold time bridges them.
-        let packets: Vec<_> = path.send(&[100; 4]).iter().enumerate().map(|(index, frame)| Packet { time: index as u64 / 2 * 100_000_000, ..frame.into() }).collect();
+        let packets: Vec<_> = path
+            .send(&[100; 4])
+            .iter()
+            .enumerate()
+            .map(|(index, frame)| Packet { time: index as u64 / 2 * 100_000_000, ..frame.into() })
+            .collect();
         for policy in [Policy::gro(), Policy { hold_time: 50_000_000, ..Policy::gro() }] {
             let run = run_polls(policy, &packets, 2);
             assert_reversed(&packets, &run);

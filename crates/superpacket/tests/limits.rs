@@ -6,7 +6,7 @@ mod support;
 use expect::*;
 use superpacket::aggregate::{Delivery, MAX_BIG_LENGTH, Policy, Reason, Reason::*, Storage};
 use superpacket::super_packet::SuperPacket;
-use superpacket_traffic::frame::{Carrier, Extension, Frame, Geneve, Gre, Ip, Ipv6, Pppoe};
+use superpacket_traffic::frame::{ACK, Carrier, Extension, Frame, Geneve, Gre, Ip, Ipv6, PSH, Pppoe};
 use support::*;
 
 /// What leaves a run of frames under a policy, cut and compared.
@@ -30,7 +30,10 @@ impl Port {
         Port { aggregator: aggregator(policy), outputs: Vec::new() }
     }
 
-    fn act(&mut self, act: impl FnOnce(&mut superpacket::aggregate::Aggregator<Vec<u8>>, &mut dyn superpacket::super_packet::Sink<Vec<u8>>)) -> Vec<(u32, Reason)> {
+    fn act(
+        &mut self,
+        act: impl FnOnce(&mut superpacket::aggregate::Aggregator<Vec<u8>>, &mut dyn superpacket::super_packet::Sink<Vec<u8>>),
+    ) -> Vec<(u32, Reason)> {
         let outputs = &mut self.outputs;
         let before = outputs.len();
         act(&mut self.aggregator, &mut |packet: SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet)));
@@ -55,7 +58,13 @@ impl Port {
 fn bytes_count_from_the_outermost_ip_header() {
     for (name, base) in ip_in_ip() {
         let headers = (base.offsets().payload - 14) as u32;
-        for (limit, expected) in [(headers + 500, vec![5, 5]), (headers + 499, vec![4, 4, 2]), (headers + 100, vec![1; 10]), (headers + 200, vec![2; 5]), (0, vec![1; 10])] {
+        for (limit, expected) in [
+            (headers + 500, vec![5, 5]),
+            (headers + 499, vec![4, 4, 2]),
+            (headers + 100, vec![1; 10]),
+            (headers + 200, vec![2; 5]),
+            (0, vec![1; 10]),
+        ] {
             for storage in [Storage::Fragments, Storage::Linear] {
                 let run = leaves(Policy { max_bytes: limit, storage, ..Policy::gro() }, &base.run(10));
                 assert_eq!(counts(&run), expected, "{name}: {limit}");
@@ -126,6 +135,7 @@ fn flows_beyond_the_limit_put_the_oldest_out() {
     assert_eq!(port.outputs[1].bytes, flow(1).to_bytes());
     assert_eq!(port.held(), 4);
     // What passes takes no place.
+    assert_eq!(port.receive(&flow(6).with_flags(ACK | PSH), 0), [(1, Push)]);
     assert_eq!(port.receive(&flow(6).with(|frame| frame.payload.clear()), 0), [(1, NoPayload)]);
     assert_eq!(port.poll_end(0), [(1, PollEnd); 4]);
 
@@ -182,7 +192,10 @@ fn limits_that_make_no_sense_are_brought_into_range() {
     let none = Policy { max_bytes: u32::MAX, max_packets: 0, max_datagrams: 0, max_fragments: 0, max_flows: 0, ..Policy::gro() };
     let aggregator = aggregator(none);
     let policy = aggregator.policy();
-    assert_eq!((policy.max_bytes, policy.max_packets, policy.max_datagrams, policy.max_fragments, policy.max_flows), (MAX_BIG_LENGTH, 1, 1, 1, 1));
+    assert_eq!(
+        (policy.max_bytes, policy.max_packets, policy.max_datagrams, policy.max_fragments, policy.max_flows),
+        (MAX_BIG_LENGTH, 1, 1, 1, 1)
+    );
     let run = leaves(Policy { max_held_bytes: 0, ..none }, &Frame::tcp4(1, 100).run(3));
     assert_eq!(counts(&run), [1; 3]);
 }
@@ -194,7 +207,13 @@ fn big() -> Policy {
 
 #[test]
 fn big_tcp_leaves_its_length_out() {
-    for base in [Frame::tcp4(1, 1448), Frame::tcp6(1, 1428), Frame::tcp4(1, 1448).tagged(7), Frame::tcp6(1, 1428).at_ip(), Frame::tcp6(1, 1416).with_timestamps(1, 2)] {
+    for base in [
+        Frame::tcp4(1, 1448),
+        Frame::tcp6(1, 1428),
+        Frame::tcp4(1, 1448).tagged(7),
+        Frame::tcp6(1, 1428).at_ip(),
+        Frame::tcp6(1, 1416).with_timestamps(1, 2),
+    ] {
         for storage in [Storage::Fragments, Storage::Linear] {
             let run = leaves(Policy { storage, ..big() }, &base.run(200));
             assert_eq!(counts(&run), [200]);
@@ -220,7 +239,14 @@ fn big_tcp_ends_at_eight_times_65535() {
 #[test]
 fn the_edge_of_16_bits() {
     // 65,535 bytes with the IP header, one more, and for IPv6 the 40 bytes that its field does not count.
-    for (base, limit) in [(Frame::tcp4(1, 1), 65_535), (Frame::tcp4(1, 1), 65_536), (Frame::tcp6(1, 1), 65_535), (Frame::tcp6(1, 1), 65_536), (Frame::tcp6(1, 1), 65_575), (Frame::tcp6(1, 1), 65_576)] {
+    for (base, limit) in [
+        (Frame::tcp4(1, 1), 65_535),
+        (Frame::tcp4(1, 1), 65_536),
+        (Frame::tcp6(1, 1), 65_535),
+        (Frame::tcp6(1, 1), 65_536),
+        (Frame::tcp6(1, 1), 65_575),
+        (Frame::tcp6(1, 1), 65_576),
+    ] {
         let headers = base.offsets().payload - 14;
         let mut frames = base.with(|frame| frame.payload = vec![7; 13_000]).run(6);
         frames[5].payload.truncate(limit - headers - 5 * 13_000);
@@ -235,7 +261,9 @@ fn the_edge_of_16_bits() {
 fn extension_headers_keep_to_16_bits() {
     // With a payload length of 0 a hop-by-hop header would make a malformed jumbogram of it (RFC 2675, section 3), which nobody could cut again.
     let contents = vec![1, 4, 0, 0, 0, 0];
-    for extension in [Extension::HopByHop(contents.clone()), Extension::Routing(vec![4, 0, 0, 0, 0, 0]), Extension::DestinationOptions(contents)] {
+    for extension in
+        [Extension::HopByHop(contents.clone()), Extension::Routing(vec![4, 0, 0, 0, 0, 0]), Extension::DestinationOptions(contents)]
+    {
         let base = Frame::tcp6(1, 1400).with(|frame| frame.ipv6_mut().extensions = vec![extension]);
         let run = leaves(big(), &base.run(100));
         assert_eq!((counts(&run), run.reasons()), (vec![46, 46, 8], vec![ByteLimit, ByteLimit, PollEnd]));
@@ -367,7 +395,10 @@ fn all_leave_when_asked() {
         port.receive(&flow(number), 0);
     }
     assert_eq!(port.act(|aggregator, sink| aggregator.flush_all(sink)), [(1, Requested); 5]);
-    assert_eq!(port.outputs.iter().map(|output| output.bytes.clone()).collect::<Vec<_>>(), (0..5).map(|number| flow(number).to_bytes()).collect::<Vec<_>>());
+    assert_eq!(
+        port.outputs.iter().map(|output| output.bytes.clone()).collect::<Vec<_>>(),
+        (0..5).map(|number| flow(number).to_bytes()).collect::<Vec<_>>()
+    );
     assert_eq!(port.held(), 0);
 }
 

@@ -137,7 +137,8 @@ fn a_header_checksum_of_ffff_for_0000_is_valid_and_not_merged() {
         assert_eq!(frames[2].to_bytes()[network + 10..network + 12], [0xff, 0xff]);
         arrive(&frames, &[2, 1, 2], &[Overtaken, NonCanonicalChecksum, PollEnd]);
         // A device that calls the transport checksum right does not make it canonical.
-        let packets: Vec<_> = packets(&frames).into_iter().map(|packet| packet.with_checksum(RxChecksum::Unnecessary { level: 0 })).collect();
+        let packets: Vec<_> =
+            packets(&frames).into_iter().map(|packet| packet.with_checksum(RxChecksum::Unnecessary { level: 0 })).collect();
         assert_eq!(in_order(&packets).reasons(), [Overtaken, NonCanonicalChecksum, PollEnd]);
 
         let mut frames = third_sums_to_zero(base.in_ip4(), Frame::outer_ipv4_mut, true);
@@ -235,7 +236,11 @@ fn what_routers_change_must_be_equal() {
 fn extension_headers_must_be_identical() {
     let contents = |byte: u8| vec![0x1e, 4, byte, 2, 3, 4];
     // A routing header with segments left would change the address that checksums use.
-    let headers = [Extension::HopByHop as fn(Vec<u8>) -> Extension, |contents| Extension::Routing([&[4, 0], &contents[2..]].concat()), Extension::DestinationOptions];
+    let headers = [
+        Extension::HopByHop as fn(Vec<u8>) -> Extension,
+        |contents| Extension::Routing([&[4, 0], &contents[2..]].concat()),
+        Extension::DestinationOptions,
+    ];
     for base in over_ipv6() {
         for header in headers {
             // On one and not on the others; on all.
@@ -243,7 +248,9 @@ fn extension_headers_must_be_identical() {
             // Of other contents; of another length.
             let with = base.clone().with(|frame| frame.ipv6_mut().extensions = vec![header(contents(1))]);
             differs(&with, ExtensionHeader, |frame| frame.ipv6_mut().extensions = vec![header(contents(9))]);
-            differs(&with, ExtensionHeader, |frame| frame.ipv6_mut().extensions = vec![header(vec![0x1e, 12, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0])]);
+            differs(&with, ExtensionHeader, |frame| {
+                frame.ipv6_mut().extensions = vec![header(vec![0x1e, 12, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0])]
+            });
         }
         // The same two in another order.
         let first = vec![Extension::Routing(vec![4, 0, 0, 0, 0, 0]), Extension::DestinationOptions(contents(1))];
@@ -256,7 +263,9 @@ fn extension_headers_must_be_identical() {
 #[test]
 fn outer_extension_headers_must_be_identical() {
     let base = Frame::tcp4(1000, 100).in_ip6();
-    differs(&base, ExtensionHeader, |frame| frame.outer_ipv6_mut().extensions = vec![Extension::DestinationOptions(vec![4, 1, 4, 1, 1, 0])]);
+    differs(&base, ExtensionHeader, |frame| {
+        frame.outer_ipv6_mut().extensions = vec![Extension::DestinationOptions(vec![4, 1, 4, 1, 1, 0])]
+    });
 }
 
 #[test]

@@ -85,7 +85,15 @@ fn a_cut_frame_waits_for_its_flow() {
     for base in everywhere() {
         let offsets = base.offsets();
         // In the payload, by its last byte; in the transport header, where the ports are there or not.
-        for length in [offsets.end - 1, offsets.payload + 1, offsets.payload, offsets.payload - 1, offsets.transport + 4, offsets.transport + 1, offsets.transport] {
+        for length in [
+            offsets.end - 1,
+            offsets.payload + 1,
+            offsets.payload,
+            offsets.payload - 1,
+            offsets.transport + 4,
+            offsets.transport + 1,
+            offsets.transport,
+        ] {
             refused_packet(&base, Truncated, |frame| truncated(frame, length));
         }
         // In the inner IP header: the outer addresses are there, and whatever goes through that tunnel may be its own.
@@ -143,7 +151,8 @@ fn what_is_of_another_flow_for_sure_does_not_wait() {
 fn a_change_between_frames_does_not_reorder_them() {
     // Each of these is of the flow that is held, ends it, and is followed by frames as before.
     let base = Frame::tcp4(1000, 100).tagged(7);
-    let edits: [(Reason, fn(&mut Frame)); 6] = [
+    type Edit = fn(&mut Frame);
+    let edits: [(Reason, Edit); 6] = [
         (LinkHeader, |frame| frame.vlans[0].pcp = 1),
         (Ttl, |frame| frame.ipv4_mut().ttl = 1),
         (Tos, |frame| frame.ipv4_mut().tos = 1),

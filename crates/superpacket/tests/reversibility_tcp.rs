@@ -47,7 +47,8 @@ fn a_checksum_of_ffff_for_0000_is_valid_and_not_merged() {
         let expected = [Overtaken, NonCanonicalChecksum, PollEnd];
         arrive(&frames, &[2, 1, 2], &expected);
         // Neither a device that verified it nor one that summed it makes it canonical.
-        let verified: Vec<_> = packets(&frames).into_iter().map(|packet| packet.with_checksum(RxChecksum::Unnecessary { level: 0 })).collect();
+        let verified: Vec<_> =
+            packets(&frames).into_iter().map(|packet| packet.with_checksum(RxChecksum::Unnecessary { level: 0 })).collect();
         assert_eq!(in_order(&verified).reasons(), expected);
         let summed: Vec<_> = packets(&frames)
             .into_iter()
@@ -280,7 +281,13 @@ fn a_partial_checksum_must_be_the_pseudo_headers() {
 }
 
 /// What came out when the third of five packets was a super-packet with this segment size and checksum.
-fn with_super_packet(base: &Frame, size: usize, payload: usize, form: segment::ChecksumForm, storage: Storage) -> (Vec<Output>, Vec<Packet>) {
+fn with_super_packet(
+    base: &Frame,
+    size: usize,
+    payload: usize,
+    form: segment::ChecksumForm,
+    storage: Storage,
+) -> (Vec<Output>, Vec<Packet>) {
     let frames = lengths(base, &[100, 100, payload, 100, 100]);
     let mut packets = packets(&frames);
     if form == segment::ChecksumForm::Partial {
@@ -289,7 +296,10 @@ fn with_super_packet(base: &Frame, size: usize, payload: usize, form: segment::C
     let mut outputs = Vec::new();
     let mut sink = |packet: superpacket::super_packet::SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet));
     let mut aggregator = aggregator(Policy { storage, ..Policy::gro() });
-    let gso = RxGso { kind: if frames[0].offsets().transport == 34 { GsoKind::Tcp4 } else { GsoKind::Tcp6 }, size: SegmentSize::new(size).expect("not 0") };
+    let gso = RxGso {
+        kind: if frames[0].offsets().transport == 34 { GsoKind::Tcp4 } else { GsoKind::Tcp6 },
+        size: SegmentSize::new(size).expect("not 0"),
+    };
     for (index, packet) in packets.iter().enumerate() {
         let mut packet = packet.receive();
         packet.gso = (index == 2).then_some(gso);

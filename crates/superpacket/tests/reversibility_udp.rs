@@ -13,7 +13,11 @@ fn bases() -> [Frame; 4] {
 
 /// Datagrams of these payload lengths.
 fn lengths(base: &Frame, lengths: &[usize]) -> Vec<Frame> {
-    base.run(lengths.len()).into_iter().zip(lengths).map(|(frame, &length)| frame.with(|frame| frame.payload = stream_bytes(7, length))).collect()
+    base.run(lengths.len())
+        .into_iter()
+        .zip(lengths)
+        .map(|(frame, &length)| frame.with(|frame| frame.payload = stream_bytes(7, length)))
+        .collect()
 }
 
 #[test]

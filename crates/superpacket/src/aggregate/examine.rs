@@ -2,10 +2,10 @@
 
 use super::Reason;
 use super::policy::Mode;
-use crate::checksum::{Sum, at_offset, fixed, pseudo_header, sum_ranges, transport_field, words};
+use crate::checksum::{Sum, at_offset, pseudo_header, sum_ranges, transport_field, words};
 use crate::packet::{Layer, RxChecksum, RxPacket};
 use crate::segment::ChecksumForm;
-use crate::wire::{IpVersion, Layout, Protocol, Tunnel, be16, be32, byte, dccp, dccp_sequence, ethernet, gre, ipv4, ipv6, pppoe, tcp, udp};
+use crate::wire::{IpVersion, Layout, Protocol, Tunnel, be16, be32, byte, dccp, dccp_sequence, ethernet, gre, ipv4, tcp, udp};
 use superpacket_simd::Simd;
 
 /// What merging needs to know of a packet.
@@ -34,41 +34,45 @@ pub(super) struct Facts {
 /// Sums over the header bytes that all packets of a held flow share, so that a packet's checksums are verified from its few other fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Constants {
-    /// The innermost IPv4 header but length, identification and checksum.
-    pub(super) ip: u16,
-    /// The outer one, likewise.
-    outer_ip: u16,
     /// The pseudo-header but the length, and the transport header but the fields that [`varying`] sums.
-    pub(super) transport: u16,
+    pub(super) transport: Sum,
+    /// The innermost IPv4 header but length, identification and checksum.
+    pub(super) ip: Sum,
+    /// The outer one, likewise.
+    outer_ip: Sum,
     /// The pseudo-header but the length.
-    pseudo: u16,
+    pseudo: Sum,
 }
 
 impl Constants {
     /// The sums of this packet's headers.
     #[inline(always)]
     pub(super) fn new(header: &[u8], layout: &Layout, mode: Mode) -> Self {
-        let ip = |network: u16, version: IpVersion| match version {
-            IpVersion::V4 => match header.get(usize::from(network)..).and_then(|bytes| bytes.first_chunk::<{ ipv4::HEADER_LENGTH }>()) {
-                Some(bytes) => fixed(bytes).subtract(be16(bytes, ipv4::TOTAL_LENGTH)).subtract(be16(bytes, ipv4::ID)).subtract(be16(bytes, ipv4::CHECKSUM)).fold(),
-                None => 0,
-            },
-            IpVersion::V6 => 0,
-        };
         let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
-        let pseudo = pseudo_header(header.get(usize::from(layout.network)..).unwrap_or(&[]), layout.version, layout.protocol.number(), 0).fold();
+        let pseudo = pseudo_header(header.get(usize::from(layout.network)..).unwrap_or(&[]), layout.version, layout.protocol.number(), 0);
         Constants {
-            ip: ip(layout.network, layout.version),
-            outer_ip: layout.outer.map_or(0, |outer| ip(outer.network, outer.version)),
-            transport: words(transport).add(pseudo).subtract(varying(transport, layout.protocol, mode).fold()).fold(),
+            transport: words(transport).add_sum(pseudo).subtract(varying(transport, layout.protocol, mode).fold()),
+            ip: constant_ip(header, layout.network, layout.version),
+            outer_ip: layout.outer.map_or(Sum::default(), |outer| constant_ip(header, outer.network, outer.version)),
             pseudo,
         }
     }
 }
 
+/// The sum of an IPv4 header's fields but length, identification and checksum; nothing in IPv6, whose header has no checksum.
+#[inline(always)]
+fn constant_ip(header: &[u8], network: u16, version: IpVersion) -> Sum {
+    match (version, header.get(usize::from(network)..).and_then(|bytes| bytes.first_chunk::<{ ipv4::HEADER_LENGTH }>())) {
+        (IpVersion::V4, Some(bytes)) => {
+            Sum::new(be16(bytes, 0)).add32(be32(bytes, ipv4::FRAGMENT)).add32(be32(bytes, ipv4::ADDRESSES)).add32(be32(bytes, ipv4::ADDRESSES + 4))
+        }
+        (IpVersion::V4, None) | (IpVersion::V6, _) => Sum::default(),
+    }
+}
+
 /// The sum of the transport header's fields that differ from packet to packet: just those that the [mask](super::mask) leaves out.
 #[inline(always)]
-fn varying(transport: &[u8], protocol: Protocol, mode: Mode) -> Sum {
+pub(super) fn varying(transport: &[u8], protocol: Protocol, mode: Mode) -> Sum {
     match protocol {
         Protocol::Tcp => {
             let Some(fields) = transport.first_chunk::<{ tcp::HEADER_LENGTH }>() else {
@@ -91,32 +95,6 @@ fn varying(transport: &[u8], protocol: Protocol, mode: Mode) -> Sum {
             }
         }
     }
-}
-
-/// The end of the outermost IP packet by its length fields, if all length fields agree with each other and with the frame.
-#[inline(always)]
-pub(super) fn end(header: &[u8], layout: &Layout, frame: usize) -> Option<usize> {
-    let ip_end = |network: usize, version: IpVersion| match version {
-        IpVersion::V4 => network + usize::from(be16(header, network + ipv4::TOTAL_LENGTH)),
-        IpVersion::V6 => network + ipv6::HEADER_LENGTH + usize::from(be16(header, network + ipv6::PAYLOAD_LENGTH)),
-    };
-    let end = ip_end(usize::from(layout.network), layout.version);
-    let mut agree = end >= usize::from(layout.payload) && end <= frame;
-    if layout.protocol == Protocol::Udp {
-        agree &= end == usize::from(layout.transport) + usize::from(be16(header, usize::from(layout.transport) + udp::LENGTH));
-    }
-    if layout.pppoe != 0 {
-        let pppoe = usize::from(layout.pppoe);
-        agree &= end == pppoe + 6 + usize::from(be16(header, pppoe + pppoe::LENGTH));
-    }
-    if let Some(outer) = &layout.outer {
-        agree &= end == ip_end(usize::from(outer.network), outer.version);
-        if outer.tunnel.is_udp() {
-            let transport = usize::from(outer.transport);
-            agree &= end == transport + usize::from(be16(header, transport + udp::LENGTH));
-        }
-    }
-    agree.then_some(end)
 }
 
 /// What of the policy an examination depends on.
@@ -150,22 +128,27 @@ pub(super) fn examine<B: AsRef<[u8]>>(packet: &RxPacket<B>, header: &[u8], layou
     let mut sequence = 0;
     let mut covered = end;
     let transport_header = header.get(transport..payload).unwrap_or(&[]);
-    let field = be16(transport_header, usize::from(layout.protocol.checksum_offset()));
+    let field;
     match layout.protocol {
         Protocol::Tcp => {
-            flags = byte(transport_header, tcp::FLAGS);
+            let Some(fields) = transport_header.first_chunk::<{ tcp::HEADER_LENGTH }>() else {
+                return Err(Reason::Truncated);
+            };
+            field = be16(fields, tcp::CHECKSUM);
+            flags = fields[tcp::FLAGS];
             if flags & (tcp::SYN | tcp::RST | tcp::URG | tcp::ACK) != tcp::ACK {
                 return Err(Reason::TcpFlags);
             }
             if end == payload && !lro {
                 return Err(Reason::NoPayload);
             }
-            sequence = u64::from(be32(transport_header, tcp::SEQUENCE));
+            sequence = u64::from(be32(fields, tcp::SEQUENCE));
             if field == 0xffff && !lro {
                 return Err(Reason::NonCanonicalChecksum);
             }
         }
         Protocol::Udp => {
+            field = be16(transport_header, udp::CHECKSUM);
             if end == payload {
                 return Err(Reason::NoPayload);
             }
@@ -174,6 +157,7 @@ pub(super) fn examine<B: AsRef<[u8]>>(packet: &RxPacket<B>, header: &[u8], layou
             }
         }
         Protocol::Dccp => {
+            field = be16(transport_header, dccp::CHECKSUM);
             if end == payload {
                 return Err(Reason::NoPayload);
             }
@@ -193,13 +177,13 @@ pub(super) fn examine<B: AsRef<[u8]>>(packet: &RxPacket<B>, header: &[u8], layou
     }
 
     // Pseudo-header and transport header: with the payload's sum they make a valid packet.
-    let headers = Sum::new(constants.transport).add32(transport_length).add_sum(varying(transport_header, layout.protocol, terms.mode));
+    let headers = constants.transport.add32(transport_length).add_sum(varying(transport_header, layout.protocol, terms.mode));
     let mut form = ChecksumForm::Full;
     let mut read = false;
     let sum = match packet.checksum {
         RxChecksum::Unnecessary { level } if trusted(header, layout, level) => Some(headers.checksum()),
         RxChecksum::Partial { start, offset } => {
-            let pseudo = Sum::new(constants.pseudo).add32(transport_length).fold();
+            let pseudo = constants.pseudo.add32(transport_length).fold();
             if start != layout.transport || offset != layout.protocol.checksum_offset() || field != pseudo {
                 return Err(Reason::PartialChecksum);
             }
@@ -211,7 +195,7 @@ pub(super) fn examine<B: AsRef<[u8]>>(packet: &RxPacket<B>, header: &[u8], layou
             let first = if packet.layer == Layer::Ethernet { ethernet::HEADER_LENGTH } else { 0 };
             let before = words(header.get(first..transport).unwrap_or(&[])).fold();
             let rest = at_offset(Sum::new(complete).subtract(before).fold(), transport - first);
-            if !Sum::new(constants.pseudo).add32(transport_length).add(rest).is_valid() {
+            if !constants.pseudo.add32(transport_length).add(rest).is_valid() {
                 return Err(Reason::BadChecksum);
             }
             Some(headers.checksum())
@@ -227,7 +211,7 @@ pub(super) fn examine<B: AsRef<[u8]>>(packet: &RxPacket<B>, header: &[u8], layou
     };
 
     if layout.outer.is_some() {
-        let pseudo = Sum::new(constants.pseudo).add32(transport_length).fold();
+        let pseudo = constants.pseudo.add32(transport_length).fold();
         verify_outer(header, layout, pseudo, end, covered == end && !(layout.protocol == Protocol::Udp && field == 0))?;
     }
     Ok(Facts { payload: (end - payload) as u32, end: end as u32, sequence, id, outer_id, flags, form, sum, read })
@@ -279,12 +263,12 @@ fn trusted(header: &[u8], layout: &Layout, level: u8) -> bool {
 
 /// Verifies an IPv4 header's checksum from the sum of its constant fields; returns the identification.
 #[inline(always)]
-fn ipv4_checksum(header: &[u8], network: usize, constant: u16, lro: bool) -> Result<u16, Reason> {
+fn ipv4_checksum(header: &[u8], network: usize, constant: Sum, lro: bool) -> Result<u16, Reason> {
     let Some(fields) = header.get(network..).and_then(|bytes| bytes.first_chunk::<{ ipv4::HEADER_LENGTH }>()) else {
         return Err(Reason::Truncated);
     };
     let (length_and_id, checksum) = (be32(fields, ipv4::TOTAL_LENGTH), be16(fields, ipv4::CHECKSUM));
-    if !Sum::new(constant).add32(length_and_id).add(checksum).is_valid() {
+    if !constant.add32(length_and_id).add(checksum).is_valid() {
         return Err(Reason::BadIpChecksum);
     }
     if checksum == 0xffff && !lro {

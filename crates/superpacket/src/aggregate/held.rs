@@ -3,62 +3,69 @@
 use alloc::vec::Vec;
 
 use super::Reason;
-use super::examine::{Constants, Facts, Terms, examine, outer_checksum, ranges};
+use super::examine::{Constants, Facts, Terms, outer_checksum, ranges, varying};
 use super::mask;
 use super::policy::{Mode, Policy, Storage};
 use crate::checksum::{Sum, ipv4_header, pseudo_header, sum_ranges, transport_field, words};
 use crate::packet::{FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId, SegmentSize};
-use crate::super_packet::{Metadata, Piece};
+use crate::super_packet::{Metadata, Piece, SuperPacket};
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, be32, byte, dccp_sequence_mask, ipv4, ipv6, pppoe, put16, put32, tcp, udp};
 use superpacket_simd::Simd;
 
-/// How an IPv4 identification has run so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum IdRun {
-    /// One packet: nothing is known.
-    Single,
-    Increment,
-    Fixed,
+/// Most headers are no longer, in bytes: link, IPv4 or IPv6 without tags, TCP with timestamps.
+const USUAL_HEADER: usize = 80;
+
+/// How an IPv4 identification runs: from the first packet's in steps of 1, until a second packet shows that it is fixed.
+#[derive(Clone, Copy, Debug)]
+struct IdRun {
+    first: u16,
+    step: u16,
 }
 
 impl IdRun {
-    /// The run with one more packet, the `count`th after `first`; `None` if its identification does not go on with it.
+    fn new(first: u16) -> Self {
+        IdRun { first, step: 1 }
+    }
+
+    /// The identification of the packet after `count` packets.
     #[inline(always)]
-    fn next(self, first: u16, count: u32, id: u16) -> Option<IdRun> {
-        let increments = id == first.wrapping_add(count as u16);
-        match self {
-            IdRun::Single if increments => Some(IdRun::Increment),
-            IdRun::Single | IdRun::Fixed if id == first => Some(IdRun::Fixed),
-            IdRun::Increment if increments => Some(IdRun::Increment),
-            _ => None,
+    fn expected(self, count: u32) -> u16 {
+        self.first.wrapping_add(self.step.wrapping_mul(count as u16))
+    }
+
+    /// The run with one more packet after `count`; `None` if its identification does not go on with it.
+    #[inline(always)]
+    fn next(self, count: u32, id: u16) -> Option<IdRun> {
+        match (id == self.expected(count), count == 1 && id == self.first) {
+            (true, _) => Some(self),
+            (false, true) => Some(IdRun { step: 0, ..self }),
+            (false, false) => None,
         }
     }
 
     fn form(self) -> IpId {
-        match self {
-            IdRun::Fixed => IpId::Fixed,
-            IdRun::Single | IdRun::Increment => IpId::Increment,
-        }
+        if self.step == 0 { IpId::Fixed } else { IpId::Increment }
     }
 }
 
 /// One descriptor of the flow table.
 #[derive(Debug)]
+#[repr(C, align(64))] // in the order of the way in: what the next packet of a run needs first
 pub(super) struct Held<B> {
-    pub(super) layout: Layout,
-    constants: Constants,
-    layer: Layer,
-    vlan: Option<VlanTag>,
-    form: ChecksumForm,
-    outer_has_checksum: bool,
     /// The next packet may take the [short way](Self::next_in_line).
     in_line: bool,
-    /// The next IPv4 identification, where the run has shown itself.
-    next_id: u16,
-    /// The next sequence number expected; 0 in UDP.
-    next_sequence: u64,
-    sequence_mask: u64,
+    form: ChecksumForm,
+    /// PSH and FIN of all packets.
+    flags: u8,
+    /// All payload sums are known.
+    sums: bool,
+    vlan: Option<VlanTag>,
+    layer: Layer,
+    outer_has_checksum: bool,
+    queue: u16,
+    id_run: IdRun,
+    outer_id_run: IdRun,
     /// Payload bytes so far.
     payload: u32,
     /// The first packet's payload, which no other may exceed in GRO mode.
@@ -66,28 +73,25 @@ pub(super) struct Held<B> {
     /// The most payload and packets that may be merged.
     payload_limit: u32,
     packet_limit: u32,
-    largest_payload: u32,
     pub(super) packets: u32,
-    absorbed_acks: u32,
-    id: u16,
-    outer_id: u16,
-    id_run: IdRun,
-    outer_id_run: IdRun,
-    /// PSH and FIN of all packets.
-    flags: u8,
-    /// All payload sums are known.
-    sums: bool,
+    largest_payload: u32,
+    /// The next sequence number expected; 0 in UDP.
+    next_sequence: u64,
+    sequence_mask: u64,
+    time: u64,
     /// Frame bytes held, headers included.
     pub(super) bytes: u64,
-    checksum: RxChecksum,
-    hash: Option<FlowHash>,
-    queue: u16,
-    time: u64,
     pub(super) pieces: Vec<Piece<B>>,
-    pub(super) linear: Vec<u8>,
-
+    pub(super) constants: Constants,
+    pub(super) layout: Layout,
+    /// The flow's hash.
+    pub(super) flow: u64,
     /// Since when it is held, in nanoseconds.
     pub(super) since: u64,
+    absorbed_acks: u32,
+    checksum: RxChecksum,
+    hash: Option<FlowHash>,
+    pub(super) linear: Vec<u8>,
 
     // What its packets must be equal to, and where.
     pub(super) header: [u8; MAX_HEADER],
@@ -97,48 +101,57 @@ pub(super) struct Held<B> {
 impl<B> Held<B> {
     pub(super) fn vacant() -> Self {
         Held {
-            constants: Constants::default(),
-            layout: Layout { outer: None, network: 0, version: IpVersion::V4, transport: 0, protocol: Protocol::Tcp, payload: 0, pppoe: 0, jumbo: false, end: 0, refusal: None },
-            layer: Layer::Ethernet,
-            vlan: None,
-            form: ChecksumForm::Full,
-            outer_has_checksum: false,
             in_line: false,
-            next_id: 0,
-            next_sequence: 0,
-            sequence_mask: 0,
+            form: ChecksumForm::Full,
+            flags: 0,
+            sums: false,
+            vlan: None,
+            layer: Layer::Ethernet,
+            outer_has_checksum: false,
+            queue: 0,
+            id_run: IdRun::new(0),
+            outer_id_run: IdRun::new(0),
             payload: 0,
             segment_size: 0,
             payload_limit: 0,
             packet_limit: 0,
-            largest_payload: 0,
             packets: 0,
-            absorbed_acks: 0,
-            id: 0,
-            outer_id: 0,
-            id_run: IdRun::Single,
-            outer_id_run: IdRun::Single,
-            flags: 0,
-            sums: false,
+            largest_payload: 0,
+            next_sequence: 0,
+            sequence_mask: 0,
+            time: 0,
             bytes: 0,
+            pieces: Vec::new(),
+            constants: Constants::default(),
+            layout: Layout { outer: None, network: 0, version: IpVersion::V4, transport: 0, protocol: Protocol::Tcp, payload: 0, pppoe: 0, jumbo: false, end: 0, refusal: None },
+            flow: 0,
+            since: 0,
+            absorbed_acks: 0,
             checksum: RxChecksum::None,
             hash: None,
-            queue: 0,
-            time: 0,
-            pieces: Vec::new(),
             linear: Vec::new(),
-            since: 0,
             header: [0; MAX_HEADER],
             mask: [0; MAX_HEADER],
         }
     }
 
-    /// Hints that the flow will leave soon.
+    /// Hints that the flow will leave soon, and that its place will be taken.
     #[inline(always)]
     pub(super) fn prefetch(&self) {
-        superpacket_simd::prefetch_read(&self.layout);
+        superpacket_simd::prefetch_read(&self.in_line);
         superpacket_simd::prefetch_read(&self.pieces);
-        superpacket_simd::prefetch_read(&self.since);
+        superpacket_simd::prefetch_read(&self.flow);
+        superpacket_simd::prefetch_read(&self.linear);
+        superpacket_simd::prefetch_range(&self.header, USUAL_HEADER);
+        superpacket_simd::prefetch_range(&self.mask, USUAL_HEADER);
+    }
+
+    /// Hints that the packets will leave next.
+    #[inline(always)]
+    pub(super) fn prefetch_pieces(&self) {
+        if let Some(piece) = self.pieces.first() {
+            superpacket_simd::prefetch_read(piece);
+        }
     }
 
     /// Are these headers those of the held packets, but for what may differ?
@@ -161,10 +174,7 @@ impl<B: AsRef<[u8]>> Held<B> {
     /// Starts to hold a flow with its first packet; the buffers follow by [`attach`](Self::attach).
     #[inline]
     pub(super) fn start(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, constants: &Constants, facts: &Facts, policy: &Policy) {
-        let length = usize::from(layout.payload);
-        if let (Some(to), Some(from)) = (self.header.get_mut(..length), header.get(..length)) {
-            to.copy_from_slice(from);
-        }
+        self.keep(header, usize::from(layout.payload));
         // Flows of one kind follow each other: their masks are equal more often than not.
         if self.layout.payload == 0 || !same_shape(&self.layout, layout) || layout.outer.is_some() || layout.protocol == Protocol::Dccp {
             self.mask = mask::build(layout, header, policy.mode);
@@ -187,18 +197,27 @@ impl<B: AsRef<[u8]>> Held<B> {
         self.largest_payload = 0;
         self.packets = 0;
         self.absorbed_acks = 0;
-        self.id = facts.id;
-        self.outer_id = facts.outer_id;
-        self.id_run = IdRun::Single;
-        self.outer_id_run = IdRun::Single;
+        self.id_run = IdRun::new(facts.id);
+        self.outer_id_run = IdRun::new(facts.outer_id);
         self.flags = 0;
         self.sums = true;
         self.bytes = 0;
-        self.in_line = false;
+        self.in_line = layout.protocol == Protocol::Tcp && layout.outer.is_none() && layout.pppoe == 0 && facts.form == ChecksumForm::Full;
         self.checksum = packet.checksum;
         self.hash = packet.hash;
         self.queue = packet.queue;
         self.advance(packet, facts);
+    }
+
+    /// Keeps the first `length` bytes as those that the next packets are compared with.
+    #[inline(always)]
+    fn keep(&mut self, header: &[u8], length: usize) {
+        // A copy of constant length takes a few moves; what it takes too much is never looked at.
+        if let (true, Some(from), Some(to)) = (length <= USUAL_HEADER, header.first_chunk::<USUAL_HEADER>(), self.header.first_chunk_mut::<USUAL_HEADER>()) {
+            *to = *from;
+        } else if let (Some(from), Some(to)) = (header.get(..length), self.header.get_mut(..length)) {
+            to.copy_from_slice(from);
+        }
     }
 
     /// Counts a packet in, which fits.
@@ -218,43 +237,33 @@ impl<B: AsRef<[u8]>> Held<B> {
         self.time = packet.time;
     }
 
-    /// Takes a packet, whose length fields agree up to `end`, if its headers [match](Self::matches) and the rules allow it. Nothing changes if they do not.
+    /// Takes a packet whose headers [match](Self::matches), if the rules allow it. Nothing changes if they do not.
     #[inline(always)]
-    pub(super) fn attempt(&mut self, packet: &RxPacket<B>, header: &[u8], end: usize, policy: &Policy, terms: &Terms) -> Attempt {
-        // What LRO's mask leaves out, GRO's compares: FIN, and a timestamp's echo.
-        if let Mode::Lro { .. } = policy.mode {
-            if let Some(reason) = super::lro_refusal(header, &self.layout) {
-                return Attempt::Refused(reason);
-            }
-        }
-        let facts = match examine(packet, header, &self.layout, &self.constants, end, terms) {
-            Ok(facts) => facts,
-            Err(reason) => return Attempt::Refused(reason),
-        };
-        if facts.payload == 0 {
-            if let Err(reason) = super::eligible_ack(policy.mode, facts.flags) {
-                return Attempt::Refused(reason);
-            }
+    pub(super) fn attempt(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts, policy: &Policy) -> Attempt {
+        if facts.payload == 0
+            && let Err(reason) = super::eligible_ack(policy.mode, facts.flags)
+        {
+            return Attempt::Refused(reason);
         }
         let joined = if facts.payload > 0 && self.too_many_fragments(packet, policy) {
             Err(Reason::FragmentLimit)
         } else {
             match policy.mode {
-                Mode::Gro { .. } => self.join_gro(packet, header, &facts, policy.storage).map(|()| Joined::Merged),
-                Mode::Lro { .. } => self.join_lro(packet, header, &facts),
+                Mode::Gro { .. } => self.join_gro(packet, header, facts),
+                Mode::Lro { .. } => self.join_lro(packet, header, facts),
             }
         };
         match joined {
-            Ok(joined) => Attempt::Joined(joined, facts),
+            Ok(joined) => Attempt::Joined(joined),
             // An ACK that may not be absorbed tells the sender something by being one of its own.
             Err(reason) if facts.payload == 0 && matches!(reason, Reason::DuplicateAck | Reason::WindowUpdate | Reason::AckOlder) => Attempt::Refused(reason),
-            Err(reason) => Attempt::Ended(reason, facts),
+            Err(reason) => Attempt::Ended(reason),
         }
     }
 
     /// Takes a packet whose headers [match](Self::matches), by GRO's rules. `Err` says why the flow must end before it.
     #[inline(always)]
-    fn join_gro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts, storage: Storage) -> Result<(), Reason> {
+    fn join_gro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts) -> Result<Joined, Reason> {
         if facts.sequence != self.next_sequence {
             return Err(Reason::Sequence);
         }
@@ -273,25 +282,24 @@ impl<B: AsRef<[u8]>> Held<B> {
         }
         let mut id_run = self.id_run;
         if self.layout.version == IpVersion::V4 {
-            id_run = self.id_run.next(self.id, self.packets, facts.id).ok_or(Reason::IpId)?;
+            id_run = self.id_run.next(self.packets, facts.id).ok_or(Reason::IpId)?;
         }
         if let Some(outer) = &self.layout.outer {
             if outer_checksum(header, &self.layout).is_some() != self.outer_has_checksum {
                 return Err(Reason::TunnelHeader);
             }
             if outer.version == IpVersion::V4 {
-                self.outer_id_run = self.outer_id_run.next(self.outer_id, self.packets, facts.outer_id).ok_or(Reason::IpId)?;
+                self.outer_id_run = self.outer_id_run.next(self.packets, facts.outer_id).ok_or(Reason::IpId)?;
             }
         }
         self.id_run = id_run;
-        self.next_id = if id_run == IdRun::Increment { facts.id.wrapping_add(1) } else { facts.id };
-        self.in_line = storage == Storage::Fragments && self.layout.protocol == Protocol::Tcp && self.layout.outer.is_none() && self.layout.pppoe == 0 && self.form == ChecksumForm::Full;
         self.advance(packet, facts);
-        Ok(())
+        Ok(Joined::Merged)
     }
 
-    /// The short way of [`attempt`](Self::attempt) for the packet that everything points to: TCP in GRO mode outside tunnels, in one buffer, with the next
-    /// sequence number and identification, right and canonical checksums, no longer than the others. `None` says nothing but that the long way must tell.
+    /// The short way of [`attempt`](Self::attempt) for the packet that everything points to: TCP outside tunnels, in one buffer, with the next
+    /// sequence number, right and canonical checksums, in GRO mode also the next identification and no longer than the others. `None` says nothing but
+    /// that the long way must tell.
     ///
     /// All conditions are computed and decided at once, which costs a third of deciding them one by one.
     #[inline(always)]
@@ -301,12 +309,14 @@ impl<B: AsRef<[u8]>> Held<B> {
         if !self.in_line || length < start {
             return None;
         }
+        let lro = matches!(terms.mode, Mode::Lro { .. });
         let ip = header.get(network..)?.first_chunk::<{ ipv4::HEADER_LENGTH }>()?;
         let fields = header.get(transport..)?.first_chunk::<{ tcp::HEADER_LENGTH }>()?;
         let payload = (length - start) as u32;
         let sequence = be32(fields, tcp::SEQUENCE);
         let flags = fields[tcp::FLAGS];
-        let mut fits = payload.wrapping_sub(1) < self.segment_size
+        let longest = if lro { u32::MAX } else { self.segment_size };
+        let mut fits = payload.wrapping_sub(1) < longest
             && self.payload + payload <= self.payload_limit
             && u64::from(sequence) == self.next_sequence
             && self.pieces.len() < terms.max_fragments;
@@ -316,16 +326,17 @@ impl<B: AsRef<[u8]>> Held<B> {
                 let length_and_id = be32(ip, ipv4::TOTAL_LENGTH);
                 id = length_and_id as u16;
                 // A computed checksum is canonical, so one comparison tells both right and canonical.
-                fits &= Sum::new(self.constants.ip).add32(length_and_id).checksum() == be16(ip, ipv4::CHECKSUM);
-                fits &= network + (length_and_id >> 16) as usize == length && id == self.next_id;
+                fits &= self.constants.ip.add32(length_and_id).checksum() == be16(ip, ipv4::CHECKSUM);
+                fits &= network + (length_and_id >> 16) as usize == length && (lro || id == self.id_run.expected(self.packets));
             }
             IpVersion::V6 => fits &= network + ipv6::HEADER_LENGTH + usize::from(be16(ip, ipv6::PAYLOAD_LENGTH)) == length,
         }
-        let field = be16(fields, tcp::CHECKSUM);
-        let headers = Sum::new(self.constants.transport).add32((length - transport) as u32).add32(sequence).add(u16::from(flags & (tcp::PSH | tcp::FIN)));
-        if !fits {
+        if !fits || lro && super::lro_refusal(header, &self.layout).is_some() {
             return None;
         }
+        let field = be16(fields, tcp::CHECKSUM);
+        let varying = varying(header.get(transport..start)?, Protocol::Tcp, terms.mode).subtract(field);
+        let headers = self.constants.transport.add32((length - transport) as u32).add_sum(varying);
         let (sum, read) = match packet.checksum {
             RxChecksum::Unnecessary { .. } if field != 0xffff => (headers.add(field).checksum(), false),
             RxChecksum::None => {
@@ -337,8 +348,11 @@ impl<B: AsRef<[u8]>> Held<B> {
             }
             _ => return None,
         };
-        self.next_id = if self.id_run == IdRun::Increment { id.wrapping_add(1) } else { id };
         let facts = Facts { payload, end: length as u32, sequence: u64::from(sequence), id, outer_id: 0, flags, form: ChecksumForm::Full, sum: Some(sum), read };
+        if lro {
+            // Data on a held pure ACK is left to the long way, which counts the ACK as absorbed.
+            return (self.payload > 0 && self.join_lro(packet, header, &facts).is_ok()).then_some(facts);
+        }
         self.advance(packet, &facts);
         Some(facts)
     }
@@ -397,15 +411,24 @@ impl<B: AsRef<[u8]>> Held<B> {
 
     /// Takes the one buffer of a packet that was [next in line](Self::next_in_line).
     #[inline(always)]
-    pub(super) fn extend(&mut self, buffer: B, facts: &Facts) {
+    pub(super) fn extend(&mut self, buffer: B, facts: &Facts, storage: Storage) {
         self.bytes += u64::from(facts.end);
-        self.pieces.push(Piece {
-            buffer: Some(buffer),
-            start: u32::from(self.layout.payload),
-            length: facts.payload,
-            sum: facts.sum.unwrap_or(0),
-            flags: Piece::<B>::FIRST | Piece::<B>::SUM,
-        });
+        let start = u32::from(self.layout.payload);
+        let (buffer, start) = match storage {
+            Storage::Fragments => (Some(buffer), start),
+            Storage::Linear => (None, self.append(buffer.as_ref().get(start as usize..), facts.payload)),
+        };
+        self.pieces.push(Piece { buffer, start, length: facts.payload, sum: facts.sum.unwrap_or(0), flags: Piece::<B>::FIRST | Piece::<B>::SUM });
+    }
+
+    /// Copies the last packet's payload behind the others'; returns where it starts.
+    #[inline(always)]
+    fn append<'a>(&mut self, payload: impl IntoIterator<Item = &'a [u8]>, length: u32) -> u32 {
+        // Padding behind the first packet goes as soon as something follows it.
+        self.linear.truncate(usize::from(self.layout.payload) + (self.payload - length) as usize);
+        let start = self.linear.len() as u32;
+        payload.into_iter().for_each(|bytes| self.linear.extend_from_slice(bytes));
+        start
     }
 
     /// Takes the packet's buffers, or a copy of their bytes.
@@ -443,17 +466,15 @@ impl<B: AsRef<[u8]>> Held<B> {
             }
             (Storage::Linear, rest) => {
                 let packet = RxPacket { rest, ..RxPacket::new(packet.first) };
-                if first {
+                let start = if first {
                     self.linear.clear();
                     packet.buffers().for_each(|buffer| self.linear.extend_from_slice(buffer.as_ref()));
+                    header as u32
                 } else {
-                    // Padding behind the first packet goes as soon as something follows it.
-                    self.linear.truncate(header + (self.payload - facts.payload) as usize);
-                    ranges(&packet, header, end).for_each(|range| self.linear.extend_from_slice(range));
-                }
+                    self.append(ranges(&packet, header, end), facts.payload)
+                };
                 if facts.payload > 0 {
-                    let start = if first { header } else { self.linear.len() - facts.payload as usize };
-                    self.pieces.push(Piece { buffer: None, start: start as u32, length: facts.payload, sum, flags });
+                    self.pieces.push(Piece { buffer: None, start, length: facts.payload, sum, flags });
                 }
                 packet.rest.map(|mut chain| {
                     chain.buffers_mut().clear();
@@ -473,30 +494,12 @@ impl<B: AsRef<[u8]>> Held<B> {
         policy.storage == Storage::Fragments && self.pieces.len() + more > policy.max_fragments as usize
     }
 
-    /// Makes the packet ready to leave: its metadata, and headers that fit what merged. A single packet gets its bytes back as they came.
-    #[inline]
-    pub(super) fn finish(&mut self, reason: Reason, policy: &Policy, simd: Simd) -> Metadata {
-        let mut metadata = Metadata {
-            layer: self.layer,
-            layout: Some(self.layout),
-            gso: None,
-            checksum: self.checksum,
-            hash: self.hash,
-            vlan: self.vlan,
-            queue: self.queue,
-            time: self.time,
-            packets: self.packets,
-            absorbed_acks: self.absorbed_acks,
-            largest_payload: self.largest_payload,
-            reason,
-        };
-        if self.packets == 1 {
-            self.restore_single();
-            return metadata;
-        }
-        metadata.layout = Some(Layout { end: u32::from(self.layout.payload) + self.payload, ..self.layout });
+    /// Makes a merged packet ready to leave: headers that fit what merged.
+    #[inline(never)]
+    pub(super) fn finish(&mut self, policy: &Policy, simd: Simd) -> Leaving {
         self.write_lengths();
         let lro = matches!(policy.mode, Mode::Lro { .. });
+        let start = usize::from(self.layout.payload);
         let transport = usize::from(self.layout.transport);
         if self.layout.protocol == Protocol::Tcp {
             let flags = byte(&self.header, transport + tcp::FLAGS) | self.flags;
@@ -508,42 +511,62 @@ impl<B: AsRef<[u8]>> Held<B> {
         let pseudo = pseudo_header(self.header.get(usize::from(self.layout.network)..).unwrap_or(&[]), self.layout.version, self.layout.protocol.number(), transport_length);
         let checksum = usize::from(self.layout.checksum());
         let full = lro || policy.checksum == ChecksumForm::Full;
-        if full {
+        let state = if full {
             put16(&mut self.header, checksum, 0);
-            let header = words(self.header.get(transport..usize::from(self.layout.payload)).unwrap_or(&[]));
+            let header = words(self.header.get(transport..start).unwrap_or(&[]));
             let total = pseudo.add_sum(header).add(self.payload_sum(simd));
             put16(&mut self.header, checksum, transport_field(self.layout.protocol, total.checksum()));
-            metadata.checksum = RxChecksum::Unnecessary { level: u8::from(self.outer_has_checksum) };
+            RxChecksum::Unnecessary { level: u8::from(self.outer_has_checksum) }
         } else {
             put16(&mut self.header, checksum, pseudo.fold());
-            metadata.checksum = RxChecksum::Partial { start: self.layout.transport, offset: self.layout.protocol.checksum_offset() };
-        }
+            RxChecksum::Partial { start: self.layout.transport, offset: self.layout.protocol.checksum_offset() }
+        };
         self.write_outer_checksum(&pseudo);
-        if !lro {
-            metadata.gso = self.gso();
-        }
         if policy.storage == Storage::Linear {
-            let header = usize::from(self.layout.payload);
-            self.linear.truncate(header + self.payload as usize);
-            if let (Some(to), Some(from)) = (self.linear.get_mut(..header), self.header.get(..header)) {
+            self.linear.truncate(start + self.payload as usize);
+            if let (Some(to), Some(from)) = (self.linear.get_mut(..start), self.header.get(..start)) {
                 to.copy_from_slice(from);
             }
         }
-        metadata
+        let end = u32::from(self.layout.payload) + self.payload;
+        Leaving { header: start, end, length: u64::from(end), checksum: state, gso: if lro { None } else { self.gso() } }
     }
 
-    /// A single packet leaves as it came: all bytes of all its buffers.
-    fn restore_single(&mut self) {
-        if !self.linear.is_empty() {
+    /// Makes a single packet ready to leave as it came: all bytes of all its buffers.
+    #[inline(always)]
+    pub(super) fn restore_single(&mut self) -> Leaving {
+        if self.linear.is_empty() {
+            for piece in &mut self.pieces {
+                piece.start = 0;
+                piece.length = piece.buffer.as_ref().map_or(0, |buffer| buffer.as_ref().len()) as u32;
+                piece.flags = 0;
+            }
+        } else {
             self.pieces.clear();
             self.pieces.push(Piece { buffer: None, start: 0, length: self.linear.len() as u32, sum: 0, flags: 0 });
-            return;
         }
-        for piece in &mut self.pieces {
-            piece.start = 0;
-            piece.length = piece.buffer.as_ref().map_or(0, |buffer| buffer.as_ref().len()) as u32;
-            piece.flags = 0;
-        }
+        Leaving { header: 0, end: self.layout.end, length: self.bytes, checksum: self.checksum, gso: None }
+    }
+
+    /// The packet as the sink sees it.
+    #[inline(always)]
+    pub(super) fn super_packet(&mut self, leaving: &Leaving, reason: Reason) -> SuperPacket<'_, B> {
+        let metadata = Metadata {
+            layer: self.layer,
+            layout: Some(Layout { end: leaving.end, ..self.layout }),
+            gso: leaving.gso,
+            checksum: leaving.checksum,
+            hash: self.hash,
+            vlan: self.vlan,
+            queue: self.queue,
+            time: self.time,
+            packets: self.packets,
+            absorbed_acks: self.absorbed_acks,
+            largest_payload: self.largest_payload,
+            reason,
+        };
+        let bytes = if self.linear.is_empty() { &self.header[..] } else { &self.linear };
+        SuperPacket { metadata, header: bytes.get(..leaving.header).unwrap_or(&[]), pieces: &mut self.pieces, linear: &self.linear }
     }
 
     /// What segmentation needs to restore the packets.
@@ -647,13 +670,26 @@ impl<B: AsRef<[u8]>> Held<B> {
     }
 }
 
+/// What leaving changed of a held packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaving {
+    /// Bytes of rewritten headers.
+    header: usize,
+    /// The end of its outermost IP packet.
+    end: u32,
+    /// Its length, in bytes.
+    pub(super) length: u64,
+    checksum: RxChecksum,
+    gso: Option<Gso>,
+}
+
 /// What became of a packet that met a held flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Attempt {
     /// It is part of the flow now, but for its buffers.
-    Joined(Joined, Facts),
+    Joined(Joined),
     /// The flow must leave, and the packet may begin another.
-    Ended(Reason, Facts),
+    Ended(Reason),
     /// The flow must leave, and the packet pass.
     Refused(Reason),
 }

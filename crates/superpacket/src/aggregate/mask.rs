@@ -61,10 +61,10 @@ pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> [u8; MAX_HEAD
             }
         }
     }
-    if layout.protocol == Protocol::Tcp {
-        if let Some(flags) = mask.get_mut(transport + tcp::FLAGS) {
-            *flags = !(tcp::PSH | tcp::FIN);
-        }
+    if layout.protocol == Protocol::Tcp
+        && let Some(flags) = mask.get_mut(transport + tcp::FLAGS)
+    {
+        *flags = !(tcp::PSH | tcp::FIN);
     }
     mask
 }
@@ -82,15 +82,17 @@ pub(super) fn equal(packet: &[u8], expected: &[u8; MAX_HEADER], mask: &[u8; MAX_
 
 #[inline(always)]
 fn equal_blocks<const BLOCK: usize>(packet: &[u8], expected: &[u8], mask: &[u8]) -> bool {
-    let mut difference = 0;
     let (packets, expecteds, masks) = (packet.as_chunks::<BLOCK>().0, expected.as_chunks::<BLOCK>().0, mask.as_chunks::<BLOCK>().0);
     for ((packet, expected), mask) in packets.iter().zip(expecteds).zip(masks) {
-        difference |= compare(packet, expected, mask);
+        // Another flow differs early: in its addresses.
+        if compare(packet, expected, mask) != 0 {
+            return false;
+        }
     }
-    if let (Some(packet), Some(expected), Some(mask)) = (packet.last_chunk(), expected.last_chunk(), mask.last_chunk()) {
-        difference |= compare::<BLOCK>(packet, expected, mask);
+    match (packet.last_chunk(), expected.last_chunk(), mask.last_chunk()) {
+        (Some(packet), Some(expected), Some(mask)) => compare::<BLOCK>(packet, expected, mask) == 0,
+        _ => false,
     }
-    difference == 0
 }
 
 /// What differs in one block, not 0 if anything does.

@@ -25,10 +25,10 @@ use alloc::vec::Vec;
 
 use crate::packet::{Chain, RxPacket};
 use crate::super_packet::{Metadata, Piece, Sink, SuperPacket};
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Scope, Unparsed, be16, be32, byte, ipv4, parse, tcp};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Scope, be16, be32, byte, ipv4, parse, tcp};
 use crate::segment::ChecksumForm;
 use acknowledged::Acknowledged;
-use examine::{Constants, Facts, Terms};
+use examine::{Constants, Facts, Terms, examine};
 use held::{Attempt, Joined};
 use identity::Identity;
 use superpacket_simd::{Simd, prefetch_range};
@@ -70,16 +70,6 @@ pub struct Aggregator<B> {
     chains: Vec<Chain<B>>,
 }
 
-/// What becomes of a packet.
-enum Fate {
-    /// It is held in this slot; then the flow leaves if there is a reason.
-    Hold(u32, Facts),
-    /// It was a pure ACK, and what it said is kept in its flow.
-    Absorb(u32),
-    /// It passes.
-    Pass(Reason, Option<Layout>),
-}
-
 impl<B: AsRef<[u8]>> Aggregator<B> {
     /// An aggregator with nothing held.
     ///
@@ -94,7 +84,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             max_fragments: policy.max_fragments.max(1),
             ..policy
         };
-        let terms = Terms { mode: policy.mode, want_sum: policy.checksum == ChecksumForm::Full, max_fragments: policy.max_fragments as usize, simd };
+        let terms = Terms { mode: policy.mode, want_sum: policy.checksum == ChecksumForm::Full, max_fragments: if policy.storage == Storage::Fragments { policy.max_fragments as usize } else { usize::MAX }, simd };
         Aggregator { policy, key, terms, table: Table::new(policy.max_flows), acknowledged: Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows), last: NONE, counters: Counters::default(), passing: Vec::new(), chains: Vec::new() }
     }
 
@@ -183,8 +173,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         self.counters.merged += 1;
         self.counters.held_bytes += length;
         self.counters.verified_in_software += u64::from(facts.read);
+        if let Mode::Lro { .. } = self.policy.mode {
+            self.counters.aggregated += 1;
+        }
         let held = &mut self.table.slots[self.last as usize];
-        held.extend(buffer, facts);
+        held.extend(buffer, facts, self.policy.storage);
         if let Some(reason) = held.complete(facts.payload, self.policy.mode) {
             self.emit(self.last, reason, sink);
         }
@@ -204,88 +197,89 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         let length = packet.length();
         self.counters.packets_in += 1;
         self.counters.bytes_in += length as u64;
+        let gathered;
         let first = packet.first.as_ref();
-        let fate = if packet.rest.is_none() || first.len() >= MAX_HEADER {
-            self.decide(&packet, first, length, now, sink)
+        let header = if packet.rest.is_none() || first.len() >= MAX_HEADER {
+            first
         } else {
-            let mut scratch = [0; MAX_HEADER];
-            let gathered = gather(&packet, &mut scratch);
-            self.decide(&packet, scratch.get(..gathered).unwrap_or(&[]), length, now, sink)
+            gathered = Gathered::new(&packet);
+            gathered.bytes()
         };
-        match fate {
-            Fate::Hold(slot, facts) => self.hold(slot, packet, &facts, length, sink),
-            Fate::Absorb(slot) => self.absorb(slot, packet, sink),
-            Fate::Pass(reason, layout) => self.pass(packet, length, layout, reason, sink),
-        }
-    }
-
-    /// Decides what becomes of a packet; what must leave before it leaves here.
-    #[inline(always)]
-    fn decide<S: Sink<B> + ?Sized>(&mut self, packet: &RxPacket<B>, header: &[u8], length: usize, now: u64, sink: &mut S) -> Fate {
-        let layout = match parse(header, length, packet.layer) {
+        // Layout and facts are looked at where they lie: they were written field by field, and a copy would wait for all of these writes.
+        let parsed = parse(header, length, packet.layer);
+        let layout = match &parsed {
             Ok(layout) => layout,
-            Err(unparsed) => return self.unknown(&unparsed, header, sink),
+            Err(unparsed) => {
+                // A packet whose flow is not known passes after all flows that it may belong to.
+                self.flush_scope(unparsed.scope, header, sink);
+                return self.pass(packet, length, None, unparsed.reason, sink);
+            }
         };
-        let udp = matches!(self.policy.mode, Mode::Gro { udp: true });
-        if layout.protocol == Protocol::Udp && !udp {
+        if layout.protocol == Protocol::Udp && self.policy.mode != (Mode::Gro { udp: true }) {
             // Nothing of its flow is held, so nothing can be overtaken.
-            return Fate::Pass(layout.refusal.unwrap_or(Reason::UdpOff), Some(layout));
+            return self.pass(packet, length, Some(layout), layout.refusal.unwrap_or(Reason::UdpOff), sink);
         }
-        let identity = self.key.flow(header, &layout, packet.layer, packet.vlan);
+        let identity = self.key.flow(header, layout, packet.layer, packet.vlan);
         let slot = self.table.find(identity.flow, &mut self.counters.probes);
-        if let Some(reason) = self.refusal(packet, header, &layout, length) {
-            return self.overtake(slot, reason, header, &layout, &identity, sink);
+        if let Some(reason) = self.refusal(&packet, header, layout, length) {
+            self.overtake(slot, identity.flow, header, layout, sink);
+            return self.pass(packet, length, Some(layout), reason, sink);
         }
-        if slot != NONE {
-            let held = &mut self.table.slots[slot as usize];
-            if held.matches(header, packet) {
-                return match held.attempt(packet, header, layout.end as usize, &self.policy, &self.terms) {
-                    Attempt::Joined(joined, facts) => {
-                        self.last = slot;
-                        self.joined(joined);
-                        if joined == Joined::Absorbed { Fate::Absorb(slot) } else { Fate::Hold(slot, facts) }
-                    }
-                    Attempt::Ended(reason, facts) => {
-                        self.emit(slot, reason, sink);
-                        let constants = Constants::new(header, &layout, self.policy.mode);
-                        self.begin(packet, header, &layout, &constants, &facts, &identity, now, sink)
-                    }
-                    Attempt::Refused(reason) => self.overtake(slot, reason, header, &layout, &identity, sink),
-                };
+        // Headers that fit the held ones are laid out as those are, and sum up to the same.
+        let held = self.table.slots.get(slot as usize).filter(|held| held.matches(header, &packet));
+        let fits = held.is_some();
+        let constants = held.map_or_else(|| Constants::new(header, layout, self.policy.mode), |held| held.constants);
+        let examined = examine(&packet, header, layout, &constants, layout.end as usize, &self.terms);
+        let facts = match &examined {
+            Ok(facts) => facts,
+            Err(reason) => {
+                self.overtake(slot, identity.flow, header, layout, sink);
+                return self.pass(packet, length, Some(layout), *reason, sink);
             }
-        }
-        let constants = Constants::new(header, &layout, self.policy.mode);
-        match examine::examine(packet, header, &layout, &constants, layout.end as usize, &self.terms) {
-            Ok(facts) => {
-                if slot != NONE {
-                    let reason = self.table.slots[slot as usize].mismatch(header, packet);
-                    self.emit(slot, reason, sink);
+        };
+        if fits {
+            match self.table.slots[slot as usize].attempt(&packet, header, facts, &self.policy) {
+                Attempt::Joined(joined) => {
+                    self.counters.merged += 1;
+                    self.counters.absorbed_acks += u64::from(joined != Joined::Merged);
+                    self.last = slot;
+                    return if joined == Joined::Absorbed { self.absorb(slot, packet, sink) } else { self.hold(slot, packet, facts, length, sink) };
                 }
-                self.begin(packet, header, &layout, &constants, &facts, &identity, now, sink)
+                Attempt::Ended(reason) => self.emit(slot, reason, sink),
+                Attempt::Refused(reason) => {
+                    self.overtake(slot, identity.flow, header, layout, sink);
+                    return self.pass(packet, length, Some(layout), reason, sink);
+                }
             }
-            Err(reason) => self.overtake(slot, reason, header, &layout, &identity, sink),
+        } else if slot != NONE {
+            let reason = self.table.slots[slot as usize].mismatch(header, &packet);
+            self.emit(slot, reason, sink);
         }
+        if let Err(reason) = self.make_room(&identity, header, layout, facts, sink) {
+            return self.pass(packet, length, Some(layout), reason, sink);
+        }
+        let slot = self.table.insert(&identity, now);
+        self.table.slots[slot as usize].start(&packet, header, layout, &constants, facts, &self.policy);
+        self.counters.held += 1;
+        self.last = slot;
+        self.hold(slot, packet, facts, length, sink);
     }
 
+    /// Makes room for a new flow, unless its first packet must pass.
     #[inline(always)]
-    fn joined(&mut self, joined: Joined) {
-        self.counters.merged += 1;
-        self.counters.absorbed_acks += u64::from(joined != Joined::Merged);
-    }
-
-    /// Holds the first packet of a flow, or lets it pass if nothing could follow it.
-    #[inline]
-    #[allow(clippy::too_many_arguments, reason = "what is known of the packet, piece by piece, so that no copy is made")]
-    fn begin<S: Sink<B> + ?Sized>(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, constants: &Constants, facts: &Facts, identity: &Identity, now: u64, sink: &mut S) -> Fate {
+    fn make_room<S: Sink<B> + ?Sized>(&mut self, identity: &Identity, header: &[u8], layout: &Layout, facts: &Facts, sink: &mut S) -> Result<(), Reason> {
         match self.policy.mode {
-            Mode::Gro { .. } if facts.flags & (tcp::PSH | tcp::FIN) != 0 => return Fate::Pass(Reason::Push, Some(*layout)),
-            Mode::Gro { .. } => {}
+            Mode::Gro { .. } => {
+                if facts.flags & (tcp::PSH | tcp::FIN) != 0 {
+                    return Err(Reason::Push);
+                }
+            }
             Mode::Lro { .. } => {
                 if facts.payload == 0 {
                     let refusal = eligible_ack(self.policy.mode, facts.flags).err();
                     if let Some(reason) = refusal.or_else(|| self.acknowledged.repeated(identity.flow, header, layout)) {
                         self.acknowledged.note(identity.flow, header, layout);
-                        return Fate::Pass(reason, Some(*layout));
+                        return Err(reason);
                     }
                 }
             }
@@ -295,16 +289,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
                 // inet_lro has no eviction: a flow without a descriptor passes.
                 self.counters.no_desc += 1;
                 self.acknowledged.note(identity.flow, header, layout);
-                return Fate::Pass(Reason::NoDescriptor, Some(*layout));
+                return Err(Reason::NoDescriptor);
             }
             self.emit(oldest, Reason::Evicted, sink);
-            self.table.prefetch_oldest();
         }
-        let slot = self.table.insert(identity, now);
-        self.table.slots[slot as usize].start(packet, header, layout, constants, facts, &self.policy);
-        self.counters.held += 1;
-        self.last = slot;
-        Fate::Hold(slot, *facts)
+        Ok(())
     }
 
     /// What rules a packet out before its checksums are looked at.
@@ -328,33 +317,27 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         }
     }
 
-    /// A packet that passes, after what is held of its flow.
+    /// Makes way for a packet that passes: what is held of its flow leaves before it.
     #[inline]
-    fn overtake<S: Sink<B> + ?Sized>(&mut self, slot: u32, reason: Reason, header: &[u8], layout: &Layout, identity: &Identity, sink: &mut S) -> Fate {
+    fn overtake<S: Sink<B> + ?Sized>(&mut self, slot: u32, flow: u64, header: &[u8], layout: &Layout, sink: &mut S) {
         if slot != NONE {
             self.emit(slot, Reason::Overtaken, sink);
         }
-        self.acknowledged.note(identity.flow, header, layout);
-        Fate::Pass(reason, Some(*layout))
+        self.acknowledged.note(flow, header, layout);
     }
 
-    /// A packet whose flow is not known passes after all flows that it may belong to.
+    /// Emits all flows that a packet without a flow of its own may belong to.
     #[cold]
-    fn unknown<S: Sink<B> + ?Sized>(&mut self, unparsed: &Unparsed, header: &[u8], sink: &mut S) -> Fate {
-        if let Scope::Pair { network, version } = unparsed.scope {
+    fn flush_scope<S: Sink<B> + ?Sized>(&mut self, scope: Scope, header: &[u8], sink: &mut S) {
+        if let Scope::Pair { network, version } = scope {
             let pair = self.key.pair(header, usize::from(network), version);
-            self.flush_pair(pair, sink);
-        }
-        Fate::Pass(unparsed.reason, None)
-    }
-
-    fn flush_pair<S: Sink<B> + ?Sized>(&mut self, pair: u64, sink: &mut S) {
-        loop {
-            let slot = self.table.of_pair(pair);
-            if slot == NONE {
-                return;
+            loop {
+                let slot = self.table.of_pair(pair);
+                if slot == NONE {
+                    return;
+                }
+                self.emit(slot, Reason::Overtaken, sink);
             }
-            self.emit(slot, Reason::Overtaken, sink);
         }
     }
 
@@ -389,11 +372,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     }
 
     /// Gives a packet to the sink as it came.
-    #[inline]
-    fn pass<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, length: usize, layout: Option<Layout>, reason: Reason, sink: &mut S) {
+    #[inline(never)]
+    fn pass<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, length: usize, layout: Option<&Layout>, reason: Reason, sink: &mut S) {
         let metadata = Metadata {
             layer: packet.layer,
-            layout,
+            layout: layout.copied(),
             gso: packet.gso.map(|gso| gso.metadata(packet.checksum)),
             checksum: packet.checksum,
             hash: packet.hash,
@@ -419,23 +402,18 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     }
 
     /// Gives what a slot holds to the sink.
-    #[inline]
+    #[inline(never)]
     fn emit<S: Sink<B> + ?Sized>(&mut self, slot: u32, reason: Reason, sink: &mut S) {
         let flow = self.table.remove(slot);
+        self.table.prefetch_oldest();
         if self.last == slot {
             self.last = NONE;
         }
         let held = &mut self.table.slots[slot as usize];
-        let metadata = held.finish(reason, &self.policy, self.terms.simd);
-        let merged = metadata.packets > 1;
-        let header = match (merged, held.linear.is_empty()) {
-            (false, _) => &[][..],
-            (true, true) => held.header.get(..usize::from(held.layout.payload)).unwrap_or(&[]),
-            (true, false) => held.linear.get(..usize::from(held.layout.payload)).unwrap_or(&[]),
-        };
-        let packet = SuperPacket { metadata, header, pieces: &mut held.pieces, linear: &held.linear };
+        let merged = held.packets > 1;
+        let left = if merged { held.finish(&self.policy, self.terms.simd) } else { held.restore_single() };
         self.counters.packets_out += 1;
-        self.counters.bytes_out += packet.length() as u64;
+        self.counters.bytes_out += left.length;
         self.counters.super_packets += u64::from(merged);
         self.counters.held -= 1;
         self.counters.held_bytes -= held.bytes;
@@ -444,7 +422,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             self.counters.flushed += 1;
             self.acknowledged.note(flow, &held.header, &held.layout);
         }
-        sink.receive(packet);
+        sink.receive(held.super_packet(&left, reason));
         held.pieces.clear();
         held.linear.clear();
         if held.pieces.capacity() > KEPT_PIECES {
@@ -488,9 +466,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// Emits what is held of the flow that `packet` belongs to, or, where its ports cannot be told, of its address pair (`inet_lro`'s `flush_pkt`).
     pub fn flush_flow<S: Sink<B> + ?Sized>(&mut self, packet: &RxPacket<B>, sink: &mut S) {
-        let mut scratch = [0; MAX_HEADER];
-        let gathered = gather(packet, &mut scratch);
-        let header = scratch.get(..gathered).unwrap_or(&[]);
+        let gathered = Gathered::new(packet);
+        let header = gathered.bytes();
         match parse(header, packet.length(), packet.layer) {
             Ok(layout) => {
                 let identity = self.key.flow(header, &layout, packet.layer, packet.vlan);
@@ -499,12 +476,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
                     self.emit(slot, Reason::Requested, sink);
                 }
             }
-            Err(unparsed) => {
-                if let Scope::Pair { network, version } = unparsed.scope {
-                    let pair = self.key.pair(header, usize::from(network), version);
-                    self.flush_pair(pair, sink);
-                }
-            }
+            Err(unparsed) => self.flush_scope(unparsed.scope, header, sink),
         }
     }
 
@@ -560,20 +532,28 @@ fn recycle<B>(chains: &mut Vec<Chain<B>>, chain: Chain<B>) {
     }
 }
 
-/// Copies the first bytes of a packet of several buffers together; returns how many.
-#[cold]
-fn gather<B: AsRef<[u8]>>(packet: &RxPacket<B>, scratch: &mut [u8; MAX_HEADER]) -> usize {
-    let mut filled = 0;
-    for buffer in packet.buffers() {
-        let bytes = buffer.as_ref();
-        let take = bytes.len().min(MAX_HEADER - filled);
-        if let (Some(to), Some(from)) = (scratch.get_mut(filled..filled + take), bytes.get(..take)) {
-            to.copy_from_slice(from);
+/// The first bytes of a packet of several buffers, copied together.
+struct Gathered {
+    bytes: [u8; MAX_HEADER],
+    filled: usize,
+}
+
+impl Gathered {
+    #[cold]
+    fn new<B: AsRef<[u8]>>(packet: &RxPacket<B>) -> Self {
+        let mut gathered = Gathered { bytes: [0; MAX_HEADER], filled: 0 };
+        for buffer in packet.buffers() {
+            let bytes = buffer.as_ref();
+            let take = bytes.len().min(MAX_HEADER - gathered.filled);
+            if let (Some(to), Some(from)) = (gathered.bytes.get_mut(gathered.filled..gathered.filled + take), bytes.get(..take)) {
+                to.copy_from_slice(from);
+            }
+            gathered.filled += take;
         }
-        filled += take;
-        if filled == MAX_HEADER {
-            break;
-        }
+        gathered
     }
-    filled
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.filled).unwrap_or(&self.bytes)
+    }
 }

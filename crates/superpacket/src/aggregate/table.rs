@@ -12,32 +12,92 @@ pub(super) const NONE: u32 = u32::MAX;
 const WAYS: usize = 8;
 
 /// One cache line: tags and slots of up to eight flows, oldest first.
+///
+/// Where a flow lies among the eight is random, so nothing here branches on it: all eight places are compared or moved at once.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Bucket {
-    tags: [u16; WAYS],
+    /// 16 bits of each flow's hash, the first place in the lowest bits; anything in places not in use.
+    tags: u128,
+    /// The slots, [`NONE`] in places not in use.
     slots: [u32; WAYS],
     count: u8,
 }
 
-const EMPTY: Bucket = Bucket { tags: [0; WAYS], slots: [NONE; WAYS], count: 0 };
+const EMPTY: Bucket = Bucket { tags: 0, slots: [NONE; WAYS], count: 0 };
 
-/// A place in a doubly linked list.
+/// A bit in each of eight lanes of 16: the lowest, and all but the highest.
+const LOWEST: u128 = u128::MAX / 0xffff;
+const BUT_HIGHEST: u128 = LOWEST * 0x7fff;
+
+impl Bucket {
+    /// The places whose tag this is: the highest bit of each one's lane.
+    #[inline(always)]
+    fn tagged(&self, tag: u16) -> u128 {
+        let differ = self.tags ^ (LOWEST * u128::from(tag));
+        // The sum reaches a lane's highest bit if any lower one differs, and never the next lane.
+        !(((differ & BUT_HIGHEST) + BUT_HIGHEST) | differ | BUT_HIGHEST)
+    }
+
+    #[inline(always)]
+    fn push(&mut self, tag: u16, slot: u32) {
+        let way = usize::from(self.count) % WAYS;
+        self.tags = self.tags & !(0xffff << (16 * way)) | u128::from(tag) << (16 * way);
+        self.slots[way] = slot;
+        self.count = way as u8 + 1;
+    }
+
+    /// Takes a slot out, which must be in; the younger ones close up.
+    #[inline(always)]
+    fn remove(&mut self, tag: u16, slot: u32) {
+        let mut tagged = self.tagged(tag);
+        let mut way = lane(tagged);
+        while self.slots[way] != slot && tagged != 0 {
+            tagged &= tagged - 1;
+            way = lane(tagged);
+        }
+        let before = (1u128 << (16 * way)) - 1;
+        self.tags = self.tags & before | (self.tags >> 16) & !before;
+        for place in 0..WAYS - 1 {
+            self.slots[place] = if place >= way { self.slots[place + 1] } else { self.slots[place] };
+        }
+        self.slots[WAYS - 1] = NONE;
+        self.count -= 1;
+    }
+}
+
+/// The first lane with a bit.
+#[inline(always)]
+fn lane(bits: u128) -> usize {
+    bits.trailing_zeros() as usize / 16 % WAYS
+}
+
+/// A node of a circular doubly linked list, whose head is a node too: putting in and taking out never ask whether there is a neighbour.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     previous: u32,
     next: u32,
 }
 
-const UNLINKED: Link = Link { previous: NONE, next: NONE };
+/// Puts `node` after another, or at the front of a list after its head.
+#[inline(always)]
+fn link(links: &mut [Link], node: usize, previous: usize) {
+    let next = links[previous].next;
+    links[node] = Link { previous: previous as u32, next };
+    links[previous].next = node as u32;
+    links[next as usize].previous = node as u32;
+}
 
-/// Where a held flow hangs: in the list of all by age, and in those of its one or two address pairs.
-#[derive(Clone, Copy, Debug)]
-struct Places {
-    flow: u64,
-    age: Link,
-    pairs: [Link; 2],
-    pair_heads: [u32; 2],
+#[inline(always)]
+fn unlink(links: &mut [Link], node: usize) {
+    let Link { previous, next } = links[node];
+    links[previous as usize].next = next;
+    links[next as usize].previous = previous;
+}
+
+/// Nodes without neighbours, numbered from `first`.
+fn alone(first: usize, count: usize) -> impl Iterator<Item = Link> {
+    (first..first + count).map(|node| Link { previous: node as u32, next: node as u32 })
 }
 
 /// Slots of held flows, found by hash.
@@ -45,12 +105,12 @@ struct Places {
 pub(super) struct Table<B> {
     buckets: Vec<Bucket>,
     pub(super) slots: Vec<Held<B>>,
-    places: Vec<Places>,
     free: Vec<u32>,
-    /// First node of each address pair's list; a node is twice the slot, plus one for the outer pair.
-    pairs: Vec<u32>,
-    oldest: u32,
-    newest: u32,
+    /// The held flows by age: the head, whose next is the oldest and whose previous is the newest, then a node a slot.
+    ages: Vec<Link>,
+    /// The held flows of each address pair: `pair_heads` heads, then two nodes a slot, the second for the outer pair of a tunnel.
+    pairs: Vec<Link>,
+    pair_heads: usize,
     held: u32,
     max_flows: u32,
 }
@@ -71,11 +131,10 @@ impl<B> Table<B> {
         Table {
             buckets: alloc::vec![EMPTY; places / WAYS],
             slots: Vec::new(),
-            places: Vec::new(),
             free: Vec::new(),
-            pairs: alloc::vec![NONE; places],
-            oldest: NONE,
-            newest: NONE,
+            ages: alone(0, 1).collect(),
+            pairs: alone(0, places).collect(),
+            pair_heads: places,
             held: 0,
             max_flows,
         }
@@ -89,143 +148,101 @@ impl<B> Table<B> {
 
     #[inline(always)]
     fn pair_of(&self, pair: u64) -> usize {
-        (pair >> 32) as usize & (self.pairs.len() - 1)
+        (pair >> 32) as usize & (self.pair_heads - 1)
+    }
+
+    #[inline(always)]
+    fn pair_node(&self, slot: u32, which: usize) -> usize {
+        self.pair_heads + slot as usize * 2 + which
     }
 
     /// The slot that holds a flow, or [`NONE`]; `probes` counts the entries compared.
     #[inline(always)]
     pub(super) fn find(&self, flow: u64, probes: &mut u64) -> u32 {
         let bucket = &self.buckets[self.bucket_of(flow)];
-        let tag = flow as u16;
-        for way in 0..WAYS {
-            if way >= usize::from(bucket.count) {
-                break;
+        let mut tagged = bucket.tagged(flow as u16);
+        while tagged != 0 {
+            let way = lane(tagged);
+            let slot = bucket.slots[way];
+            if self.slots.get(slot as usize).is_some_and(|held| held.flow == flow) {
+                *probes += way as u64 + 1;
+                return slot;
             }
-            *probes += 1;
-            if bucket.tags[way] == tag {
-                let slot = bucket.slots[way];
-                if self.places[slot as usize].flow == flow {
-                    return slot;
-                }
-            }
+            tagged &= tagged - 1;
         }
+        *probes += u64::from(bucket.count);
         NONE
     }
 
     /// Is there room for one more flow with this hash?
-    #[inline]
+    #[inline(always)]
     pub(super) fn room(&self, flow: u64) -> Room {
         let bucket = &self.buckets[self.bucket_of(flow)];
         if usize::from(bucket.count) == WAYS {
             Room::Evict(bucket.slots[0])
         } else if self.held >= self.max_flows {
-            Room::Evict(self.oldest)
+            Room::Evict(self.oldest())
         } else {
             Room::Free
         }
     }
 
     /// Puts a flow in; there must be [room](Self::room). The slot's contents are the last flow's that used it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(&mut self, identity: &Identity, now: u64) -> u32 {
         let slot = match self.free.pop() {
             Some(slot) => slot,
-            None => {
-                self.slots.push(Held::vacant());
-                self.places.push(Places { flow: 0, age: UNLINKED, pairs: [UNLINKED; 2], pair_heads: [NONE; 2] });
-                (self.slots.len() - 1) as u32
-            }
+            None => self.grow(),
         };
         let index = self.bucket_of(identity.flow);
-        let bucket = &mut self.buckets[index];
-        let way = usize::from(bucket.count).min(WAYS - 1);
-        bucket.tags[way] = identity.flow as u16;
-        bucket.slots[way] = slot;
-        bucket.count = way as u8 + 1;
-
-        self.slots[slot as usize].since = now;
-        self.places[slot as usize].flow = identity.flow;
+        self.buckets[index].push(identity.flow as u16, slot);
         self.held += 1;
-
-        self.places[slot as usize].age = Link { previous: self.newest, next: NONE };
-        match self.newest {
-            NONE => self.oldest = slot,
-            newest => self.places[newest as usize].age.next = slot,
-        }
-        self.newest = slot;
-
-        self.link_pair(slot, 0, self.pair_of(identity.pair));
+        let newest = self.ages[0].previous as usize;
+        link(&mut self.ages, slot as usize + 1, newest);
+        let (head, node) = (self.pair_of(identity.pair), self.pair_node(slot, 0));
+        link(&mut self.pairs, node, head);
+        let outer = self.pair_node(slot, 1);
         match identity.outer_pair {
-            Some(pair) => self.link_pair(slot, 1, self.pair_of(pair)),
-            None => self.places[slot as usize].pair_heads[1] = NONE,
+            Some(pair) => {
+                let head = self.pair_of(pair);
+                link(&mut self.pairs, outer, head);
+            }
+            None => self.pairs[outer] = Link { previous: outer as u32, next: outer as u32 },
         }
+        let held = &mut self.slots[slot as usize];
+        held.since = now;
+        held.flow = identity.flow;
         slot
     }
 
-    #[inline]
-    fn link_pair(&mut self, slot: u32, which: usize, head: usize) {
-        let node = slot * 2 + which as u32;
-        let next = self.pairs[head];
-        self.pairs[head] = node;
-        let places = &mut self.places[slot as usize];
-        places.pairs[which] = Link { previous: NONE, next };
-        places.pair_heads[which] = head as u32;
-        if next != NONE {
-            self.places[(next / 2) as usize].pairs[(next % 2) as usize].previous = node;
-        }
-    }
-
-    #[inline]
-    fn unlink_pair(&mut self, slot: u32, which: usize) {
-        let places = &self.places[slot as usize];
-        let head = places.pair_heads[which];
-        if head == NONE {
-            return;
-        }
-        let Link { previous, next } = places.pairs[which];
-        match previous {
-            NONE => self.pairs[head as usize] = next,
-            node => self.places[(node / 2) as usize].pairs[(node % 2) as usize].next = next,
-        }
-        if next != NONE {
-            self.places[(next / 2) as usize].pairs[(next % 2) as usize].previous = previous;
-        }
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        self.slots.push(Held::vacant());
+        self.ages.extend(alone(self.ages.len(), 1));
+        self.pairs.extend(alone(self.pairs.len(), 2));
+        (self.slots.len() - 1) as u32
     }
 
     /// Takes a flow out; its slot is free for the next. Returns the flow's hash.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&mut self, slot: u32) -> u64 {
-        let flow = self.places[slot as usize].flow;
+        let flow = self.slots[slot as usize].flow;
         self.held -= 1;
         self.free.push(slot);
-
         let index = self.bucket_of(flow);
-        let bucket = &mut self.buckets[index];
-        let count = usize::from(bucket.count);
-        if let Some(way) = bucket.slots[..count].iter().position(|&other| other == slot) {
-            bucket.slots.copy_within(way + 1..count, way);
-            bucket.tags.copy_within(way + 1..count, way);
-            bucket.count -= 1;
-        }
-
-        let Link { previous, next } = self.places[slot as usize].age;
-        match previous {
-            NONE => self.oldest = next,
-            other => self.places[other as usize].age.next = next,
-        }
-        match next {
-            NONE => self.newest = previous,
-            other => self.places[other as usize].age.previous = previous,
-        }
-        self.unlink_pair(slot, 0);
-        self.unlink_pair(slot, 1);
+        self.buckets[index].remove(flow as u16, slot);
+        unlink(&mut self.ages, slot as usize + 1);
+        let (inner, outer) = (self.pair_node(slot, 0), self.pair_node(slot, 1));
+        unlink(&mut self.pairs, inner);
+        unlink(&mut self.pairs, outer);
         flow
     }
 
     /// The flow held longest, or [`NONE`].
     #[inline(always)]
     pub(super) fn oldest(&self) -> u32 {
-        self.oldest
+        // The head is node 0, and no slot is before the first: an empty list gives NONE.
+        self.ages[0].next.wrapping_sub(1)
     }
 
     /// A held flow of this address pair, or of one that shares its list; [`NONE`] if there is none.
@@ -233,16 +250,22 @@ impl<B> Table<B> {
     /// Whoever asks flushes it and asks again: each flow is walked over once, so a flood of fragments pays for nothing that was not held.
     #[inline]
     pub(super) fn of_pair(&self, pair: u64) -> u32 {
-        match self.pairs[self.pair_of(pair)] {
-            NONE => NONE,
-            node => node / 2,
+        let head = self.pair_of(pair);
+        match self.pairs[head].next as usize {
+            node if node == head => NONE,
+            node => ((node - self.pair_heads) / 2) as u32,
         }
     }
 
-    /// Hints that the flow now oldest will be the next to go.
+    /// Hints that the flow now oldest will be the next to go, and the one after it the next but one.
     #[inline(always)]
     pub(super) fn prefetch_oldest(&self) {
-        if let Some(held) = self.slots.get(self.oldest as usize) {
+        let oldest = self.ages[0].next as usize;
+        let second = self.ages[oldest].next as usize;
+        if let Some(held) = self.slots.get(oldest.wrapping_sub(1)) {
+            held.prefetch_pieces();
+        }
+        if let Some(held) = self.slots.get(second.wrapping_sub(1)) {
             held.prefetch();
         }
     }

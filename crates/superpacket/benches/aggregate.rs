@@ -1,0 +1,181 @@
+//! Aggregation of the workloads W1-W3, UDP and hostile flows: nanoseconds a frame, with parse, look-up, merge, flush and sink in the time, and with it the making
+//! of the received packets from a list of frames. The limits, memcpy and the bare checksum of the same frames, come in the same run.
+//!
+//! *Hot* takes the same frames again and again. *Streaming* goes round more than 500 MB of them, so that each comes from memory; the small frames of W3 and of the
+//! hostile flows have no such case, since headers alone are read of them.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use superpacket::Simd;
+use superpacket::aggregate::{Aggregator, HashKey, Policy, Storage};
+use superpacket::packet::{RxChecksum, RxPacket};
+use superpacket::super_packet::SuperPacket;
+use superpacket_traffic::workload::{TCP_PAYLOAD, TRAIN, UDP_PAYLOAD, hostile, w1, w2, w2b, w3, w5};
+
+/// Frames of a streaming case: 545 MB of the longest.
+const STREAM: usize = 360_000;
+
+/// Frames of a hot W1: one train, a super-packet of 64 KB.
+const HOT: usize = TRAIN;
+
+/// The device has verified all checksums.
+const VERIFIED: RxChecksum = RxChecksum::Unnecessary { level: 0 };
+/// It has not, and the aggregator must.
+const UNVERIFIED: RxChecksum = RxChecksum::None;
+
+const LINEAR: Policy = Policy { storage: Storage::Linear, ..Policy::gro() };
+
+/// Bytes before a TCP payload, and before the transport header.
+const TCP_HEADERS: usize = 66;
+const TRANSPORT: usize = 34;
+
+/// How the frames are received.
+#[derive(Clone, Copy)]
+struct Poll {
+    policy: Policy,
+    checksum: RxChecksum,
+    /// Frames a call.
+    batch: usize,
+    /// Calls until the poll ends and all is flushed.
+    calls: usize,
+}
+
+impl Poll {
+    /// GRO of 64 frames a call and poll, checksums verified by the device.
+    const GRO: Poll = Poll { policy: Policy::gro(), checksum: VERIFIED, batch: 64, calls: 1 };
+}
+
+/// Frames without end: the list again and again, in runs of up to `batch`.
+struct Round<'a> {
+    frames: &'a [Vec<u8>],
+    next: usize,
+}
+
+impl<'a> Round<'a> {
+    fn run(&mut self, batch: usize) -> &'a [Vec<u8>] {
+        let frames = self.frames;
+        let end = (self.next + batch).min(frames.len());
+        let run = &frames[self.next..end];
+        self.next = if end == frames.len() { 0 } else { end };
+        run
+    }
+}
+
+/// Times `work`, which takes some frames and says how many, until it has taken as many as criterion asked for: the unit is the frame.
+fn per_frame(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, mut work: impl FnMut() -> usize) {
+    group.throughput(Throughput::Elements(1));
+    group.bench_function(name, |bencher| {
+        bencher.iter_custom(|wanted| {
+            let mut taken = 0;
+            let start = Instant::now();
+            while taken < wanted {
+                taken += work() as u64;
+            }
+            // A batch is not divided, so there may be some more than wanted.
+            Duration::from_secs_f64(start.elapsed().as_secs_f64() * wanted as f64 / taken as f64)
+        });
+    });
+}
+
+fn aggregate(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, frames: &[Vec<u8>], poll: Poll) {
+    let mut aggregator: Aggregator<&[u8]> = Aggregator::new(poll.policy, HashKey::new(42), Simd::detect());
+    let mut packets = Vec::with_capacity(poll.batch);
+    let mut sink = |packet: SuperPacket<'_, &[u8]>| {
+        black_box(&packet.metadata);
+        black_box((packet.header().as_ptr(), packet.length()));
+    };
+    let mut round = Round { frames, next: 0 };
+    let mut calls = 0;
+    per_frame(group, name, || {
+        let run = round.run(poll.batch);
+        packets.extend(run.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(poll.checksum)));
+        aggregator.receive_batch(&mut packets, 0, &mut sink);
+        calls += 1;
+        if calls == poll.calls {
+            aggregator.poll_end(0, &mut sink);
+            calls = 0;
+        }
+        run.len()
+    });
+    assert!(aggregator.counters().balance());
+}
+
+/// What no aggregation that copies, or verifies, can be faster than.
+fn limits(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
+    let simd = Simd::detect();
+    let mut round = Round { frames, next: 0 };
+    let mut linear = vec![0u8; TCP_PAYLOAD * TRAIN];
+    per_frame(group, "limit: memcpy of the payloads", || {
+        let run = round.run(TRAIN);
+        for (frame, to) in run.iter().zip(linear.chunks_exact_mut(TCP_PAYLOAD)) {
+            to.copy_from_slice(&frame[TCP_HEADERS..]);
+        }
+        black_box(&mut linear);
+        run.len()
+    });
+    let mut round = Round { frames, next: 0 };
+    per_frame(group, "limit: checksum of the segments", || {
+        let run = round.run(TRAIN);
+        for frame in run {
+            black_box(simd.sum(&frame[TRANSPORT..]));
+        }
+        run.len()
+    });
+}
+
+/// One flow: by all policies.
+fn one_flow(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
+    aggregate(group, "W1 GRO", frames, Poll::GRO);
+    aggregate(group, "W1 GRO, verifying", frames, Poll { checksum: UNVERIFIED, ..Poll::GRO });
+    aggregate(group, "W1 LRO", frames, Poll { policy: Policy::lro(), ..Poll::GRO });
+    aggregate(group, "W1 GRO linear", frames, Poll { policy: LINEAR, ..Poll::GRO });
+    aggregate(group, "W1 GRO linear, verifying", frames, Poll { policy: LINEAR, checksum: UNVERIFIED, ..Poll::GRO });
+    limits(group, frames);
+}
+
+/// Many flows, and UDP.
+fn many_flows(group: &mut BenchmarkGroup<'_, WallTime>, w2: &[Vec<u8>], w2b: &[Vec<u8>]) {
+    aggregate(group, "W2, 64 flows, batch 64", w2, Poll::GRO);
+    aggregate(group, "W2, 64 flows, batch 256", w2, Poll { batch: 256, ..Poll::GRO });
+    aggregate(group, "W2b, 1024 flows, flushed", w2b, Poll { batch: 256, ..Poll::GRO });
+    aggregate(group, "W2b, 1024 flows, resident", w2b, Poll { batch: 256, calls: 16, ..Poll::GRO });
+}
+
+fn udp(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
+    assert!(frames.iter().all(|frame| frame.len() == 42 + UDP_PAYLOAD));
+    let poll = Poll { policy: Policy::gro_with_udp(), ..Poll::GRO };
+    aggregate(group, "UDP GRO, 64 datagrams", frames, poll);
+    aggregate(group, "UDP GRO, 64 datagrams, verifying", frames, Poll { checksum: UNVERIFIED, ..poll });
+}
+
+fn hot(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("hot");
+    one_flow(&mut group, &w1(HOT));
+    many_flows(&mut group, &w2(64, 64 * TRAIN), &w2b(4_096));
+    let acks = w3(64);
+    aggregate(&mut group, "W3 GRO, nothing merges", &acks, Poll::GRO);
+    aggregate(&mut group, "W3 LRO, ACKs absorbed", &acks, Poll { policy: Policy::lro_with_acks(), ..Poll::GRO });
+    // Never flushed: each packet finds the table full, evicts a flow, and takes its place.
+    aggregate(&mut group, "4,000 hostile flows", &hostile(4_000, 4_000), Poll { batch: 250, calls: usize::MAX, ..Poll::GRO });
+    udp(&mut group, &w5(64));
+    group.finish();
+}
+
+fn streaming(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("streaming");
+    one_flow(&mut group, &w1(STREAM));
+    // The frames of both lie in memory together.
+    many_flows(&mut group, &w2(64, STREAM), &w2b(STREAM));
+    udp(&mut group, &w5(STREAM));
+    group.finish();
+}
+
+fn config() -> Criterion {
+    Criterion::default().sample_size(20).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_millis(1_000))
+}
+
+criterion_group! { name = benches; config = config(); targets = hot, streaming }
+criterion_main!(benches);
