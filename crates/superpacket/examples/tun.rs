@@ -30,9 +30,12 @@ fn join(packets: &mut Vec<RxPacket<Vec<u8>>>, aggregator: &mut Aggregator<Vec<u8
         let offload = Offload { checksum: packet.metadata.checksum, gso: packet.metadata.gso, hash: None };
         let head = packet.slices().next().unwrap_or(&[]);
         let mut bytes = [0; 10];
-        let written = Header::describe(&offload, Format::Plain, head, packet.length(), Layer::Ip).and_then(|header| header.write(&mut bytes, Format::Plain, ByteOrder::NATIVE));
+        let written = Header::describe(&offload, Format::Plain, head, packet.length(), Layer::Ip)
+            .and_then(|header| header.write(&mut bytes, Format::Plain, ByteOrder::NATIVE));
         let slices: Vec<_> = [&bytes[..]].into_iter().chain(packet.slices()).map(IoSlice::new).collect();
-        result = std::mem::replace(&mut result, Ok(())).and(written.map_err(io::Error::other)).and_then(|_| device.write_vectored(&slices).map(drop));
+        result = std::mem::replace(&mut result, Ok(()))
+            .and(written.map_err(io::Error::other))
+            .and_then(|_| device.write_vectored(&slices).map(drop));
     };
     aggregator.receive_batch(packets, 0, &mut write);
     aggregator.poll_end(0, &mut write);
@@ -86,7 +89,12 @@ fn there_and_back(packets: &[Vec<u8>]) -> Result<Trip, Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let packets: Vec<_> = superpacket_traffic::frame::Frame::tcp4(1, 1348).at_ip().run(40).iter().map(|frame| frame.to_bytes()).collect();
     let Trip { writes, cut } = there_and_back(&packets)?;
-    println!("{} packets from the tunnel: {writes} write to the device; cut again: {} packets, the same bytes: {}", packets.len(), cut.len(), cut == packets);
+    println!(
+        "{} packets from the tunnel: {writes} write to the device; cut again: {} packets, the same bytes: {}",
+        packets.len(),
+        cut.len(),
+        cut == packets
+    );
     Ok(())
 }
 

@@ -133,7 +133,17 @@ impl<B> RxPacket<B> {
     /// An Ethernet frame in one buffer, of which the device knows nothing.
     #[inline]
     pub fn new(buffer: B) -> Self {
-        RxPacket { first: buffer, rest: None, time: 0, hash: None, checksum: RxChecksum::None, vlan: None, gso: None, queue: 0, layer: Layer::Ethernet }
+        RxPacket {
+            first: buffer,
+            rest: None,
+            time: 0,
+            hash: None,
+            checksum: RxChecksum::None,
+            vlan: None,
+            gso: None,
+            queue: 0,
+            layer: Layer::Ethernet,
+        }
     }
 
     /// An IP packet in one buffer, of which the device knows nothing.

@@ -42,7 +42,8 @@ fn traffic(seed: u64, count: usize) -> Vec<Generated> {
 
 /// GRO by every policy: what comes out, cut again, is what went in; counters balance after every packet (the harness asserts it).
 fn holds(seed: u64, count: usize, policy: Policy, batch: usize, scatter: bool) -> Run {
-    let packets: Vec<_> = traffic(seed, count).iter().enumerate().map(|(index, generated)| packet(generated, if scatter { index % 18 } else { 0 })).collect();
+    let packets: Vec<_> =
+        traffic(seed, count).iter().enumerate().map(|(index, generated)| packet(generated, if scatter { index % 18 } else { 0 })).collect();
     let run = run_polls(policy, &packets, batch);
     assert_reversed(&packets, &run);
     run
@@ -166,7 +167,8 @@ fn receive_batch_equals_receive() {
 fn any_key_gives_the_same_packets() {
     let packets: Vec<_> = traffic(11, 1500).iter().map(|generated| packet(generated, 0)).collect();
     let with_key = |key: u128| {
-        let mut aggregator: Aggregator<Vec<u8>> = Aggregator::new(Policy { max_flows: 4096, ..Policy::gro_with_udp() }, HashKey::new(key), Simd::scalar());
+        let mut aggregator: Aggregator<Vec<u8>> =
+            Aggregator::new(Policy { max_flows: 4096, ..Policy::gro_with_udp() }, HashKey::new(key), Simd::scalar());
         let mut frames: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
         let mut sink = |packet: SuperPacket<'_, Vec<u8>>| *frames.entry(Output::of(&packet).bytes).or_default() += 1;
         for packet in &packets {
@@ -205,7 +207,10 @@ fn the_generated_traffic_covers_the_rules() {
                 joined += run.counters.merged;
                 for output in run.outputs.iter().filter(|output| output.metadata.packets > 1) {
                     let key = check::flow_key(&output.bytes, output.metadata.layer == Layer::Ip);
-                    let cell = traffic.iter().find(|generated| check::flow_key(&generated.bytes, generated.starts_at_ip) == key).map(|generated| generated.cell);
+                    let cell = traffic
+                        .iter()
+                        .find(|generated| check::flow_key(&generated.bytes, generated.starts_at_ip) == key)
+                        .map(|generated| generated.cell);
                     let cell = cell.expect("an output's flow was generated");
                     *merged.entry((cell.protocol, cell.tunnel)).or_insert(0) += output.cut().len();
                 }
@@ -214,9 +219,16 @@ fn the_generated_traffic_covers_the_rules() {
     }
     assert!(joined * 100 >= received * 30, "{joined} of {received} merged");
     for Cell { protocol, tunnel } in Cell::all() {
-        assert!(merged.get(&(protocol, tunnel)).is_some_and(|&segments| segments > 1), "{protocol:?} in {tunnel:?} never merged and was cut again");
+        assert!(
+            merged.get(&(protocol, tunnel)).is_some_and(|&segments| segments > 1),
+            "{protocol:?} in {tunnel:?} never merged and was cut again"
+        );
     }
-    let missing: Vec<_> = Reason::ALL.iter().filter(|reason| !reasons.contains(reason) && !NEEDS_A_TEST_OF_ITS_OWN.contains(reason)).map(|reason| reason.name()).collect();
+    let missing: Vec<_> = Reason::ALL
+        .iter()
+        .filter(|reason| !reasons.contains(reason) && !NEEDS_A_TEST_OF_ITS_OWN.contains(reason))
+        .map(|reason| reason.name())
+        .collect();
     assert!(missing.is_empty(), "reasons that never occurred: {missing:?}");
 }
 

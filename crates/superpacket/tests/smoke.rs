@@ -1,8 +1,8 @@
 //! The first things that must hold.
 mod support;
-use support::*;
 use superpacket::aggregate::{Policy, Reason};
 use superpacket_traffic::frame::Frame;
+use support::*;
 
 #[test]
 fn a_run_of_segments_merges_and_comes_back() {
@@ -17,8 +17,15 @@ fn every_protocol_and_tunnel_merges_and_comes_back() {
     let inner = [Frame::tcp4(1, 500), Frame::tcp6(1, 500), Frame::udp4(500), Frame::udp6(500), Frame::dccp4(1, 500), Frame::dccp6(1, 500)];
     for frame in inner {
         let shapes = [
-            frame.clone(), frame.clone().tagged(7), frame.clone().at_ip(), frame.clone().in_vxlan4(), frame.clone().in_vxlan6(),
-            frame.clone().in_geneve(), frame.clone().in_gre(), frame.clone().in_ip4(), frame.clone().in_ip6(),
+            frame.clone(),
+            frame.clone().tagged(7),
+            frame.clone().at_ip(),
+            frame.clone().in_vxlan4(),
+            frame.clone().in_vxlan6(),
+            frame.clone().in_geneve(),
+            frame.clone().in_gre(),
+            frame.clone().in_ip4(),
+            frame.clone().in_ip6(),
         ];
         for shape in shapes {
             let run = reversible(&shape.run(10));

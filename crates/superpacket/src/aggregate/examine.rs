@@ -63,9 +63,10 @@ impl Constants {
 #[inline(always)]
 fn constant_ip(header: &[u8], network: u16, version: IpVersion) -> Sum {
     match (version, header.get(usize::from(network)..).and_then(|bytes| bytes.first_chunk::<{ ipv4::HEADER_LENGTH }>())) {
-        (IpVersion::V4, Some(bytes)) => {
-            Sum::new(be16(bytes, 0)).add32(be32(bytes, ipv4::FRAGMENT)).add32(be32(bytes, ipv4::ADDRESSES)).add32(be32(bytes, ipv4::ADDRESSES + 4))
-        }
+        (IpVersion::V4, Some(bytes)) => Sum::new(be16(bytes, 0))
+            .add32(be32(bytes, ipv4::FRAGMENT))
+            .add32(be32(bytes, ipv4::ADDRESSES))
+            .add32(be32(bytes, ipv4::ADDRESSES + 4)),
         (IpVersion::V4, None) | (IpVersion::V6, _) => Sum::default(),
     }
 }
@@ -78,7 +79,9 @@ pub(super) fn varying(transport: &[u8], protocol: Protocol, mode: Mode) -> Sum {
             let Some(fields) = transport.first_chunk::<{ tcp::HEADER_LENGTH }>() else {
                 return Sum::default();
             };
-            let mut sum = Sum::new(u16::from(fields[tcp::FLAGS] & (tcp::PSH | tcp::FIN))).add32(be32(fields, tcp::SEQUENCE)).add(be16(fields, tcp::CHECKSUM));
+            let mut sum = Sum::new(u16::from(fields[tcp::FLAGS] & (tcp::PSH | tcp::FIN)))
+                .add32(be32(fields, tcp::SEQUENCE))
+                .add(be16(fields, tcp::CHECKSUM));
             if let Mode::Lro { .. } = mode {
                 sum = sum.add32(be32(fields, tcp::ACKNOWLEDGEMENT)).add(be16(fields, tcp::WINDOW));
                 sum = sum.add_sum(words(transport.get(tcp::TIMESTAMP_VALUE..).unwrap_or(&[])));
@@ -109,7 +112,14 @@ pub(super) struct Terms {
 
 /// Examines a packet whose headers are laid out as `layout` says, sum to `constants`, and whose lengths agree up to `end`.
 #[inline(always)]
-pub(super) fn examine<B: AsRef<[u8]>>(packet: &RxPacket<B>, header: &[u8], layout: &Layout, constants: &Constants, end: usize, terms: &Terms) -> Result<Facts, Reason> {
+pub(super) fn examine<B: AsRef<[u8]>>(
+    packet: &RxPacket<B>,
+    header: &[u8],
+    layout: &Layout,
+    constants: &Constants,
+    end: usize,
+    terms: &Terms,
+) -> Result<Facts, Reason> {
     let lro = matches!(terms.mode, Mode::Lro { .. });
     let transport = usize::from(layout.transport);
     let payload = usize::from(layout.payload);

@@ -4,17 +4,16 @@ use alloc::vec::Vec;
 
 use super::Reason;
 use super::examine::{Constants, Facts, Terms, outer_checksum, ranges, varying};
-use super::mask;
+use super::mask::{self, HeaderBytes, USUAL_HEADER};
 use super::policy::{Mode, Policy, Storage};
 use crate::checksum::{Sum, ipv4_header, pseudo_header, sum_ranges, transport_field, words};
 use crate::packet::{FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId, SegmentSize};
 use crate::super_packet::{Metadata, Piece, SuperPacket};
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, be32, byte, dccp_sequence_mask, ipv4, ipv6, pppoe, put16, put32, tcp, udp};
+use crate::wire::{
+    IpVersion, Layout, MAX_HEADER, Protocol, be16, be32, byte, dccp_sequence_mask, ipv4, ipv6, pppoe, put16, put32, tcp, udp,
+};
 use superpacket_simd::Simd;
-
-/// Most headers are no longer, in bytes: link, IPv4 or IPv6 without tags, TCP with timestamps.
-const USUAL_HEADER: usize = 80;
 
 /// How an IPv4 identification runs: from the first packet's in steps of 1, until a second packet shows that it is fixed.
 #[derive(Clone, Copy, Debug)]
@@ -94,8 +93,8 @@ pub(super) struct Held<B> {
     pub(super) linear: Vec<u8>,
 
     // What its packets must be equal to, and where.
-    pub(super) header: [u8; MAX_HEADER],
-    mask: [u8; MAX_HEADER],
+    pub(super) header: HeaderBytes,
+    mask: HeaderBytes,
 }
 
 impl<B> Held<B> {
@@ -123,15 +122,26 @@ impl<B> Held<B> {
             bytes: 0,
             pieces: Vec::new(),
             constants: Constants::default(),
-            layout: Layout { outer: None, network: 0, version: IpVersion::V4, transport: 0, protocol: Protocol::Tcp, payload: 0, pppoe: 0, jumbo: false, end: 0, refusal: None },
+            layout: Layout {
+                outer: None,
+                network: 0,
+                version: IpVersion::V4,
+                transport: 0,
+                protocol: Protocol::Tcp,
+                payload: 0,
+                pppoe: 0,
+                jumbo: false,
+                end: 0,
+                refusal: None,
+            },
             flow: 0,
             since: 0,
             absorbed_acks: 0,
             checksum: RxChecksum::None,
             hash: None,
             linear: Vec::new(),
-            header: [0; MAX_HEADER],
-            mask: [0; MAX_HEADER],
+            header: HeaderBytes([0; MAX_HEADER]),
+            mask: HeaderBytes([0; MAX_HEADER]),
         }
     }
 
@@ -157,7 +167,9 @@ impl<B> Held<B> {
     /// Are these headers those of the held packets, but for what may differ?
     #[inline(always)]
     pub(super) fn matches<C>(&self, header: &[u8], packet: &RxPacket<C>) -> bool {
-        mask::equal(header, &self.header, &self.mask, usize::from(self.layout.payload)) && self.vlan == packet.vlan && self.layer == packet.layer
+        mask::equal(header, &self.header, &self.mask, usize::from(self.layout.payload))
+            && self.vlan == packet.vlan
+            && self.layer == packet.layer
     }
 
     /// Why they are not.
@@ -173,7 +185,15 @@ impl<B> Held<B> {
 impl<B: AsRef<[u8]>> Held<B> {
     /// Starts to hold a flow with its first packet; the buffers follow by [`attach`](Self::attach).
     #[inline]
-    pub(super) fn start(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, constants: &Constants, facts: &Facts, policy: &Policy) {
+    pub(super) fn start(
+        &mut self,
+        packet: &RxPacket<B>,
+        header: &[u8],
+        layout: &Layout,
+        constants: &Constants,
+        facts: &Facts,
+        policy: &Policy,
+    ) {
         self.keep(header, usize::from(layout.payload));
         // Flows of one kind follow each other: their masks are equal more often than not.
         if self.layout.payload == 0 || !same_shape(&self.layout, layout) || layout.outer.is_some() || layout.protocol == Protocol::Dccp {
@@ -182,7 +202,8 @@ impl<B: AsRef<[u8]>> Held<B> {
         self.layout = *layout;
         self.constants = *constants;
         self.payload_limit = byte_limit(layout, policy).saturating_sub(u32::from(layout.payload - layout.outermost()));
-        self.packet_limit = if layout.protocol == Protocol::Udp { policy.max_datagrams.min(policy.max_packets) } else { policy.max_packets };
+        self.packet_limit =
+            if layout.protocol == Protocol::Udp { policy.max_datagrams.min(policy.max_packets) } else { policy.max_packets };
         self.layer = packet.layer;
         self.vlan = packet.vlan;
         self.form = facts.form;
@@ -213,7 +234,9 @@ impl<B: AsRef<[u8]>> Held<B> {
     #[inline(always)]
     fn keep(&mut self, header: &[u8], length: usize) {
         // A copy of constant length takes a few moves; what it takes too much is never looked at.
-        if let (true, Some(from), Some(to)) = (length <= USUAL_HEADER, header.first_chunk::<USUAL_HEADER>(), self.header.first_chunk_mut::<USUAL_HEADER>()) {
+        if let (true, Some(from), Some(to)) =
+            (length <= USUAL_HEADER, header.first_chunk::<USUAL_HEADER>(), self.header.first_chunk_mut::<USUAL_HEADER>())
+        {
             *to = *from;
         } else if let (Some(from), Some(to)) = (header.get(..length), self.header.get_mut(..length)) {
             to.copy_from_slice(from);
@@ -256,7 +279,9 @@ impl<B: AsRef<[u8]>> Held<B> {
         match joined {
             Ok(joined) => Attempt::Joined(joined),
             // An ACK that may not be absorbed tells the sender something by being one of its own.
-            Err(reason) if facts.payload == 0 && matches!(reason, Reason::DuplicateAck | Reason::WindowUpdate | Reason::AckOlder) => Attempt::Refused(reason),
+            Err(reason) if facts.payload == 0 && matches!(reason, Reason::DuplicateAck | Reason::WindowUpdate | Reason::AckOlder) => {
+                Attempt::Refused(reason)
+            }
             Err(reason) => Attempt::Ended(reason),
         }
     }
@@ -303,19 +328,19 @@ impl<B: AsRef<[u8]>> Held<B> {
     ///
     /// All conditions are computed and decided at once, which costs a third of deciding them one by one.
     #[inline(always)]
-    pub(super) fn next_in_line(&mut self, packet: &RxPacket<B>, header: &[u8], terms: &Terms) -> Option<Facts> {
-        let (network, transport, start) = (usize::from(self.layout.network), usize::from(self.layout.transport), usize::from(self.layout.payload));
+    pub(super) fn next_in_line<const LRO: bool>(&mut self, packet: &RxPacket<B>, header: &[u8], terms: &Terms) -> Option<Facts> {
+        let (network, transport, start) =
+            (usize::from(self.layout.network), usize::from(self.layout.transport), usize::from(self.layout.payload));
         let length = header.len();
         if !self.in_line || length < start {
             return None;
         }
-        let lro = matches!(terms.mode, Mode::Lro { .. });
         let ip = header.get(network..)?.first_chunk::<{ ipv4::HEADER_LENGTH }>()?;
         let fields = header.get(transport..)?.first_chunk::<{ tcp::HEADER_LENGTH }>()?;
         let payload = (length - start) as u32;
         let sequence = be32(fields, tcp::SEQUENCE);
         let flags = fields[tcp::FLAGS];
-        let longest = if lro { u32::MAX } else { self.segment_size };
+        let longest = if LRO { u32::MAX } else { self.segment_size };
         let mut fits = payload.wrapping_sub(1) < longest
             && self.payload + payload <= self.payload_limit
             && u64::from(sequence) == self.next_sequence
@@ -327,15 +352,16 @@ impl<B: AsRef<[u8]>> Held<B> {
                 id = length_and_id as u16;
                 // A computed checksum is canonical, so one comparison tells both right and canonical.
                 fits &= self.constants.ip.add32(length_and_id).checksum() == be16(ip, ipv4::CHECKSUM);
-                fits &= network + (length_and_id >> 16) as usize == length && (lro || id == self.id_run.expected(self.packets));
+                fits &= network + (length_and_id >> 16) as usize == length && (LRO || id == self.id_run.expected(self.packets));
             }
             IpVersion::V6 => fits &= network + ipv6::HEADER_LENGTH + usize::from(be16(ip, ipv6::PAYLOAD_LENGTH)) == length,
         }
-        if !fits || lro && super::lro_refusal(header, &self.layout).is_some() {
+        if !fits || LRO && super::lro_refusal(header, &self.layout).is_some() {
             return None;
         }
         let field = be16(fields, tcp::CHECKSUM);
-        let varying = varying(header.get(transport..start)?, Protocol::Tcp, terms.mode).subtract(field);
+        let mode = if LRO { Mode::Lro { acks: false } } else { Mode::Gro { udp: false } };
+        let varying = varying(header.get(transport..start)?, Protocol::Tcp, mode).subtract(field);
         let headers = self.constants.transport.add32((length - transport) as u32).add_sum(varying);
         let (sum, read) = match packet.checksum {
             RxChecksum::Unnecessary { .. } if field != 0xffff => (headers.add(field).checksum(), false),
@@ -348,8 +374,18 @@ impl<B: AsRef<[u8]>> Held<B> {
             }
             _ => return None,
         };
-        let facts = Facts { payload, end: length as u32, sequence: u64::from(sequence), id, outer_id: 0, flags, form: ChecksumForm::Full, sum: Some(sum), read };
-        if lro {
+        let facts = Facts {
+            payload,
+            end: length as u32,
+            sequence: u64::from(sequence),
+            id,
+            outer_id: 0,
+            flags,
+            form: ChecksumForm::Full,
+            sum: Some(sum),
+            read,
+        };
+        if LRO {
             // Data on a held pure ACK is left to the long way, which counts the ACK as absorbed.
             return (self.payload > 0 && self.join_lro(packet, header, &facts).is_ok()).then_some(facts);
         }
@@ -392,7 +428,13 @@ impl<B: AsRef<[u8]>> Held<B> {
         let absorbs = pure || self.payload == 0;
         self.absorbed_acks += u32::from(absorbs);
         self.advance(packet, facts);
-        Ok(if pure { Joined::Absorbed } else if absorbs { Joined::AbsorbedHead } else { Joined::Merged })
+        Ok(if pure {
+            Joined::Absorbed
+        } else if absorbs {
+            Joined::AbsorbedHead
+        } else {
+            Joined::Merged
+        })
     }
 
     /// What ends the flow right after a packet joined, if anything does.
@@ -418,7 +460,13 @@ impl<B: AsRef<[u8]>> Held<B> {
             Storage::Fragments => (Some(buffer), start),
             Storage::Linear => (None, self.append(buffer.as_ref().get(start as usize..), facts.payload)),
         };
-        self.pieces.push(Piece { buffer, start, length: facts.payload, sum: facts.sum.unwrap_or(0), flags: Piece::<B>::FIRST | Piece::<B>::SUM });
+        self.pieces.push(Piece {
+            buffer,
+            start,
+            length: facts.payload,
+            sum: facts.sum.unwrap_or(0),
+            flags: Piece::<B>::FIRST | Piece::<B>::SUM,
+        });
     }
 
     /// Copies the last packet's payload behind the others'; returns where it starts.
@@ -433,7 +481,13 @@ impl<B: AsRef<[u8]>> Held<B> {
 
     /// Takes the packet's buffers, or a copy of their bytes.
     #[inline(always)]
-    pub(super) fn attach(&mut self, packet: RxPacket<B>, facts: &Facts, length: usize, storage: Storage) -> Option<crate::packet::Chain<B>> {
+    pub(super) fn attach(
+        &mut self,
+        packet: RxPacket<B>,
+        facts: &Facts,
+        length: usize,
+        storage: Storage,
+    ) -> Option<crate::packet::Chain<B>> {
         let header = usize::from(self.layout.payload);
         let end = facts.end as usize;
         let first = self.packets == 1;
@@ -456,7 +510,13 @@ impl<B: AsRef<[u8]>> Held<B> {
                     // A head may have to leave as it came, so all its buffers stay; of others only those with payload.
                     if first || stop > start {
                         let has_payload = stop > start;
-                        self.pieces.push(Piece { buffer: Some(buffer), start: start as u32, length: (stop - start) as u32, sum, flags: if has_payload { flags } else { 0 } });
+                        self.pieces.push(Piece {
+                            buffer: Some(buffer),
+                            start: start as u32,
+                            length: (stop - start) as u32,
+                            sum,
+                            flags: if has_payload { flags } else { 0 },
+                        });
                         if has_payload {
                             flags = 0;
                         }
@@ -508,7 +568,12 @@ impl<B: AsRef<[u8]>> Held<B> {
             }
         }
         let transport_length = u32::from(self.layout.payload - self.layout.transport) + self.payload;
-        let pseudo = pseudo_header(self.header.get(usize::from(self.layout.network)..).unwrap_or(&[]), self.layout.version, self.layout.protocol.number(), transport_length);
+        let pseudo = pseudo_header(
+            self.header.get(usize::from(self.layout.network)..).unwrap_or(&[]),
+            self.layout.version,
+            self.layout.protocol.number(),
+            transport_length,
+        );
         let checksum = usize::from(self.layout.checksum());
         let full = lro || policy.checksum == ChecksumForm::Full;
         let state = if full {
@@ -578,8 +643,20 @@ impl<B: AsRef<[u8]>> Held<B> {
             (Protocol::Dccp, _) => GsoKind::Dccp,
         };
         // All packets carried the same CWR, since flags must be equal: so do all segments.
-        let cwr = if self.layout.protocol == Protocol::Tcp && byte(&self.header, usize::from(self.layout.transport) + tcp::FLAGS) & tcp::CWR != 0 { Cwr::All } else { Cwr::First };
-        Some(Gso { id: self.id_run.form(), outer_id: self.outer_id_run.form(), cwr, checksum: self.form, ..Gso::new(kind, SegmentSize::new(self.segment_size as usize)?) })
+        let cwr = if self.layout.protocol == Protocol::Tcp
+            && byte(&self.header, usize::from(self.layout.transport) + tcp::FLAGS) & tcp::CWR != 0
+        {
+            Cwr::All
+        } else {
+            Cwr::First
+        };
+        Some(Gso {
+            id: self.id_run.form(),
+            outer_id: self.outer_id_run.form(),
+            cwr,
+            checksum: self.form,
+            ..Gso::new(kind, SegmentSize::new(self.segment_size as usize)?)
+        })
     }
 
     /// Length fields of all layers, and the IPv4 checksums over them.
@@ -632,7 +709,12 @@ impl<B: AsRef<[u8]>> Held<B> {
         let mut total = words(self.header.get(start..usize::from(self.layout.transport)).unwrap_or(&[])).add(!inner_pseudo.fold());
         if udp {
             let length = u32::from(self.layout.payload - outer.transport) + self.payload;
-            total = total.add_sum(pseudo_header(self.header.get(usize::from(outer.network)..).unwrap_or(&[]), outer.version, Protocol::Udp.number(), length));
+            total = total.add_sum(pseudo_header(
+                self.header.get(usize::from(outer.network)..).unwrap_or(&[]),
+                outer.version,
+                Protocol::Udp.number(),
+                length,
+            ));
         }
         let field = if udp { transport_field(Protocol::Udp, total.checksum()) } else { total.checksum() };
         put16(&mut self.header, offset, field);
@@ -640,10 +722,12 @@ impl<B: AsRef<[u8]>> Held<B> {
 
     /// The sum of all payload, from the sums of the packets where they are known and cover all of it.
     fn payload_sum(&self, simd: Simd) -> u16 {
-        let partly_covered = self.layout.protocol == Protocol::Dccp && byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f != 0;
+        let partly_covered = self.layout.protocol == Protocol::Dccp
+            && byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f != 0;
         if partly_covered {
             // Coverage counts from the start of the merged packet's data, as it did in the first packet's.
-            let covered = (usize::from(byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f) - 1) * 4;
+            let covered =
+                (usize::from(byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f) - 1) * 4;
             let mut left = covered;
             return sum_ranges(
                 simd,

@@ -70,7 +70,10 @@ impl HashKey {
             let transport = usize::from(outer.transport);
             let pair = self.pair(header, usize::from(outer.network), outer.version);
             let identifier = match outer.tunnel {
-                Tunnel::Vxlan | Tunnel::Geneve => u64::from(be32(header, transport + udp::HEADER_LENGTH + 4)) << 16 | u64::from(be16(header, transport + udp::DESTINATION_PORT)),
+                Tunnel::Vxlan | Tunnel::Geneve => {
+                    u64::from(be32(header, transport + udp::HEADER_LENGTH + 4)) << 16
+                        | u64::from(be16(header, transport + udp::DESTINATION_PORT))
+                }
                 // The protocol, and the key if there is one; not the flags, so that a packet with a checksum is of the same flow as one without.
                 Tunnel::Gre => {
                     let flags = be16(header, transport);

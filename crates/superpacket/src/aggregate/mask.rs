@@ -6,9 +6,9 @@ use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp, gre, ipv4
 
 /// A mask over the headers: bits set must be equal in all packets that merge.
 ///
-/// What is left out is what [`examine`](super::examine) checks by value: lengths, identifications, sequence numbers, checksums, PSH and FIN; in LRO mode also
+/// What is left out is what [`examine`](mod@super::examine) checks by value: lengths, identifications, sequence numbers, checksums, PSH and FIN; in LRO mode also
 /// the fields that take the newest value.
-pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> [u8; MAX_HEADER] {
+pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
     let mut mask = [0u8; MAX_HEADER];
     mask[..usize::from(layout.payload)].fill(0xff);
     let mut clear = |offset: usize, length: usize| {
@@ -66,17 +66,48 @@ pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> [u8; MAX_HEAD
     {
         *flags = !(tcp::PSH | tcp::FIN);
     }
-    mask
+    HeaderBytes(mask)
 }
 
-/// Do the first `length` bytes of `packet` equal `expected` wherever `mask` has bits?
+/// Bytes at the start of a frame, or a mask over them. Aligned, so that vectors of them are operands of instructions.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(16))]
+pub(super) struct HeaderBytes(pub(super) [u8; MAX_HEADER]);
+
+impl core::ops::Deref for HeaderBytes {
+    type Target = [u8];
+
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl core::ops::DerefMut for HeaderBytes {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+/// Most headers are no longer, in bytes: link, IPv4 or IPv6 without tags, TCP with timestamps. What is done over a constant length takes a few moves.
+pub(super) const USUAL_HEADER: usize = 80;
+
+/// Do the first `length` bytes of `packet` equal `expected` wherever `mask` has bits? `mask` has none from `length` on.
 ///
-/// `length >= 16`: no header chain is shorter. The last block overlaps those before, so nothing past the headers is read.
+/// `length >= 16`: no header chain is shorter.
 #[inline(always)]
-pub(super) fn equal(packet: &[u8], expected: &[u8; MAX_HEADER], mask: &[u8; MAX_HEADER], length: usize) -> bool {
+pub(super) fn equal(packet: &[u8], expected: &HeaderBytes, mask: &HeaderBytes, length: usize) -> bool {
+    if let (true, Some(packet), Some(expected), Some(mask)) =
+        (length <= USUAL_HEADER, packet.first_chunk(), expected.first_chunk(), mask.first_chunk())
+    {
+        // Payload that is looked at too counts nothing.
+        return compare::<USUAL_HEADER>(packet, expected, mask) == 0;
+    }
     let (Some(packet), Some(expected), Some(mask)) = (packet.get(..length), expected.get(..length), mask.get(..length)) else {
         return false;
     };
+    // The last block overlaps those before.
     if length >= 32 { equal_blocks::<32>(packet, expected, mask) } else { equal_blocks::<16>(packet, expected, mask) }
 }
 
@@ -99,12 +130,14 @@ fn equal_blocks<const BLOCK: usize>(packet: &[u8], expected: &[u8], mask: &[u8])
 #[inline(always)]
 fn compare<const BLOCK: usize>(packet: &[u8; BLOCK], expected: &[u8; BLOCK], mask: &[u8; BLOCK]) -> u64 {
     let words = packet.as_chunks::<8>().0.iter().zip(expected.as_chunks::<8>().0).zip(mask.as_chunks::<8>().0);
-    words.fold(0, |difference, ((packet, expected), mask)| difference | (u64::from_ne_bytes(*packet) ^ u64::from_ne_bytes(*expected)) & u64::from_ne_bytes(*mask))
+    words.fold(0, |difference, ((packet, expected), mask)| {
+        difference | (u64::from_ne_bytes(*packet) ^ u64::from_ne_bytes(*expected)) & u64::from_ne_bytes(*mask)
+    })
 }
 
 /// Why a packet of the same flow does not fit the held headers: by the first byte that differs.
 #[cold]
-pub(super) fn difference(packet: &[u8], expected: &[u8; MAX_HEADER], mask: &[u8; MAX_HEADER], layout: &Layout) -> Reason {
+pub(super) fn difference(packet: &[u8], expected: &[u8], mask: &[u8], layout: &Layout) -> Reason {
     let first = packet.iter().zip(expected).zip(mask).position(|((packet, expected), mask)| (packet ^ expected) & mask != 0);
     let Some(offset) = first else {
         return Reason::HeaderChanged;

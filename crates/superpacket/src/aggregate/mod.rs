@@ -2,7 +2,7 @@
 //!
 //! The life of a packet, in this file from top to bottom: [`Aggregator::receive_batch`] asks ahead for the headers of packets to come, and takes one
 //! after the other. Its headers are compared with those of the flow hit last; if they do not fit they are [parsed](crate::wire::parse) and the
-//! flow is looked up by a keyed hash (`identity`, `table`). The packet is [examined](examine) by itself: lengths, checksums, flags. Then it joins what is
+//! flow is looked up by a keyed hash (`identity`, `table`). The packet is examined by itself (`examine`): lengths, checksums, flags. Then it joins what is
 //! held (`held`), or what is held leaves and it is held instead, or it passes; in any case after all that was held of its flow. What leaves is given to the
 //! [`Sink`] with a [`Reason`].
 
@@ -24,9 +24,9 @@ pub use reason::Reason;
 use alloc::vec::Vec;
 
 use crate::packet::{Chain, RxPacket};
+use crate::segment::ChecksumForm;
 use crate::super_packet::{Metadata, Piece, Sink, SuperPacket};
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Scope, be16, be32, byte, ipv4, parse, tcp};
-use crate::segment::ChecksumForm;
 use acknowledged::Acknowledged;
 use examine::{Constants, Facts, Terms, examine};
 use held::{Attempt, Joined};
@@ -84,8 +84,23 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             max_fragments: policy.max_fragments.max(1),
             ..policy
         };
-        let terms = Terms { mode: policy.mode, want_sum: policy.checksum == ChecksumForm::Full, max_fragments: if policy.storage == Storage::Fragments { policy.max_fragments as usize } else { usize::MAX }, simd };
-        Aggregator { policy, key, terms, table: Table::new(policy.max_flows), acknowledged: Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows), last: NONE, counters: Counters::default(), passing: Vec::new(), chains: Vec::new() }
+        let terms = Terms {
+            mode: policy.mode,
+            want_sum: policy.checksum == ChecksumForm::Full,
+            max_fragments: if policy.storage == Storage::Fragments { policy.max_fragments as usize } else { usize::MAX },
+            simd,
+        };
+        Aggregator {
+            policy,
+            key,
+            terms,
+            table: Table::new(policy.max_flows),
+            acknowledged: Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows),
+            last: NONE,
+            counters: Counters::default(),
+            passing: Vec::new(),
+            chains: Vec::new(),
+        }
     }
 
     /// The policy in force.
@@ -161,7 +176,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         if !held.matches(header, packet) {
             return None;
         }
-        held.next_in_line(packet, header, &self.terms)
+        // Compiled for each mode, which so is asked for only here.
+        match self.policy.mode {
+            Mode::Gro { .. } => held.next_in_line::<false>(packet, header, &self.terms),
+            Mode::Lro { .. } => held.next_in_line::<true>(packet, header, &self.terms),
+        }
     }
 
     /// Takes the buffer of an expected packet; the flow leaves if that completed it.
@@ -243,7 +262,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
                     self.counters.merged += 1;
                     self.counters.absorbed_acks += u64::from(joined != Joined::Merged);
                     self.last = slot;
-                    return if joined == Joined::Absorbed { self.absorb(slot, packet, sink) } else { self.hold(slot, packet, facts, length, sink) };
+                    return if joined == Joined::Absorbed {
+                        self.absorb(slot, packet, sink)
+                    } else {
+                        self.hold(slot, packet, facts, length, sink)
+                    };
                 }
                 Attempt::Ended(reason) => self.emit(slot, reason, sink),
                 Attempt::Refused(reason) => {
@@ -267,7 +290,14 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// Makes room for a new flow, unless its first packet must pass.
     #[inline(always)]
-    fn make_room<S: Sink<B> + ?Sized>(&mut self, identity: &Identity, header: &[u8], layout: &Layout, facts: &Facts, sink: &mut S) -> Result<(), Reason> {
+    fn make_room<S: Sink<B> + ?Sized>(
+        &mut self,
+        identity: &Identity,
+        header: &[u8],
+        layout: &Layout,
+        facts: &Facts,
+        sink: &mut S,
+    ) -> Result<(), Reason> {
         match self.policy.mode {
             Mode::Gro { .. } => {
                 if facts.flags & (tcp::PSH | tcp::FIN) != 0 {

@@ -17,7 +17,7 @@ const WAYS: usize = 8;
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Bucket {
-    /// 16 bits of each flow's hash, the first place in the lowest bits; anything in places not in use.
+    /// 16 bits of each flow's hash, the first place in the lowest bits; 0 in places not in use.
     tags: u128,
     /// The slots, [`NONE`] in places not in use.
     slots: [u32; WAYS],
@@ -34,7 +34,9 @@ impl Bucket {
     /// The places whose tag this is: the highest bit of each one's lane.
     #[inline(always)]
     fn tagged(&self, tag: u16) -> u128 {
-        let differ = self.tags ^ (LOWEST * u128::from(tag));
+        // A product of 64 bits twice costs less than one of 128.
+        let half = LOWEST as u64 * u64::from(tag);
+        let differ = self.tags ^ (u128::from(half) << 64 | u128::from(half));
         // The sum reaches a lane's highest bit if any lower one differs, and never the next lane.
         !(((differ & BUT_HIGHEST) + BUT_HIGHEST) | differ | BUT_HIGHEST)
     }
@@ -42,7 +44,7 @@ impl Bucket {
     #[inline(always)]
     fn push(&mut self, tag: u16, slot: u32) {
         let way = usize::from(self.count) % WAYS;
-        self.tags = self.tags & !(0xffff << (16 * way)) | u128::from(tag) << (16 * way);
+        self.tags |= u128::from(tag) << (16 * way);
         self.slots[way] = slot;
         self.count = way as u8 + 1;
     }
@@ -264,6 +266,7 @@ impl<B> Table<B> {
         let second = self.ages[oldest].next as usize;
         if let Some(held) = self.slots.get(oldest.wrapping_sub(1)) {
             held.prefetch_pieces();
+            superpacket_simd::prefetch_read(&self.buckets[self.bucket_of(held.flow)]);
         }
         if let Some(held) = self.slots.get(second.wrapping_sub(1)) {
             held.prefetch();

@@ -291,8 +291,7 @@ pub(crate) fn put32(bytes: &mut [u8], offset: usize, value: u32) {
 #[inline]
 pub(crate) fn dccp_sequence(transport: &[u8]) -> u64 {
     if byte(transport, dccp::TYPE) & 1 == 1 {
-        (u64::from(be16(transport, dccp::LONG_SEQUENCE)) << 32)
-            | u64::from(be32(transport, dccp::LONG_SEQUENCE + 2))
+        (u64::from(be16(transport, dccp::LONG_SEQUENCE)) << 32) | u64::from(be32(transport, dccp::LONG_SEQUENCE + 2))
     } else {
         u64::from(be32(transport, dccp::SHORT_SEQUENCE - 1) & 0x00ff_ffff)
     }
@@ -301,9 +300,5 @@ pub(crate) fn dccp_sequence(transport: &[u8]) -> u64 {
 /// The largest DCCP sequence number of a header, by its X bit: sequence numbers are masked with it.
 #[inline]
 pub(crate) fn dccp_sequence_mask(transport: &[u8]) -> u64 {
-    if byte(transport, dccp::TYPE) & 1 == 1 {
-        (1 << 48) - 1
-    } else {
-        (1 << 24) - 1
-    }
+    if byte(transport, dccp::TYPE) & 1 == 1 { (1 << 48) - 1 } else { (1 << 24) - 1 }
 }

@@ -65,18 +65,42 @@ fn plain(header: &[u8], length: usize, layer: Layer) -> Option<Layout> {
         (IpVersion::V4, network + usize::from(be16(ip, ipv4::TOTAL_LENGTH)), network + ipv4::HEADER_LENGTH, ip[0] == 0x45 && whole)
     } else {
         let length = usize::from(be16(ip, ipv6::PAYLOAD_LENGTH));
-        (IpVersion::V6, network + ipv6::HEADER_LENGTH + length, network + ipv6::HEADER_LENGTH, ethertype == ethernet::IPV6 && ip[0] >> 4 == 6 && ip[ipv6::NEXT_HEADER] == protocol::TCP)
+        (
+            IpVersion::V6,
+            network + ipv6::HEADER_LENGTH + length,
+            network + ipv6::HEADER_LENGTH,
+            ethertype == ethernet::IPV6 && ip[0] >> 4 == 6 && ip[ipv6::NEXT_HEADER] == protocol::TCP,
+        )
     };
     let payload = transport + usize::from(byte(header, transport + tcp::DATA_OFFSET) >> 4) * 4;
     plain &= payload >= transport + tcp::HEADER_LENGTH && payload <= header.len() && payload <= end && end <= length;
     let (network, transport, payload) = (network as u16, transport as u16, payload as u16);
-    plain.then_some(Layout { outer: None, network, version, transport, protocol: Protocol::Tcp, payload, pppoe: 0, jumbo: false, end: end as u32, refusal: None })
+    plain.then_some(Layout {
+        outer: None,
+        network,
+        version,
+        transport,
+        protocol: Protocol::Tcp,
+        payload,
+        pppoe: 0,
+        jumbo: false,
+        end: end as u32,
+        refusal: None,
+    })
 }
 
 /// The general way: header by header.
 #[inline(never)]
 fn walk(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
-    let mut cursor = Cursor { header: header.get(..length.min(header.len())).unwrap_or(header), length, outer: None, scope: Scope::None, refusal: None, pppoe: 0, outer_end: None };
+    let mut cursor = Cursor {
+        header: header.get(..length.min(header.len())).unwrap_or(header),
+        length,
+        outer: None,
+        scope: Scope::None,
+        refusal: None,
+        pppoe: 0,
+        outer_end: None,
+    };
     match layer {
         Layer::Ip => cursor.version(0, length),
         Layer::Ethernet => cursor.link(0, length),
@@ -235,7 +259,12 @@ impl Cursor<'_> {
                     self.need(transport, 8, end)?;
                     let extension = 8 + usize::from(byte(self.header, transport + 1)) * 8;
                     self.need(transport, extension, end)?;
-                    if next == ipv6::HOP_BY_HOP && extension == ipv6::JUMBO_HEADER_LENGTH && payload_length == 0 && transport == offset + ipv6::HEADER_LENGTH && be16(self.header, transport + 2) == u16::from_be_bytes([ipv6::JUMBO_OPTION, 4]) {
+                    if next == ipv6::HOP_BY_HOP
+                        && extension == ipv6::JUMBO_HEADER_LENGTH
+                        && payload_length == 0
+                        && transport == offset + ipv6::HEADER_LENGTH
+                        && be16(self.header, transport + 2) == u16::from_be_bytes([ipv6::JUMBO_OPTION, 4])
+                    {
                         jumbo = true;
                         let jumbo_end = offset + ipv6::HEADER_LENGTH + be32(self.header, transport + 4) as usize;
                         if jumbo_end <= limit && jumbo_end >= transport + extension {
@@ -279,13 +308,25 @@ impl Cursor<'_> {
     }
 
     #[inline(always)]
-    fn transport(&mut self, network: usize, version: IpVersion, offset: usize, number: u8, end: usize, jumbo: bool) -> Result<Layout, Unparsed> {
+    fn transport(
+        &mut self,
+        network: usize,
+        version: IpVersion,
+        offset: usize,
+        number: u8,
+        end: usize,
+        jumbo: bool,
+    ) -> Result<Layout, Unparsed> {
         let (protocol, header_length) = match number {
             protocol::TCP => {
                 self.need(offset, tcp::HEADER_LENGTH, end)?;
                 let header_length = usize::from(byte(self.header, offset + tcp::DATA_OFFSET) >> 4) * 4;
                 if header_length < tcp::HEADER_LENGTH || offset + header_length > end {
-                    return Err(self.unknown(if offset + header_length > end && self.refusal == Some(Reason::Truncated) { Reason::Truncated } else { Reason::Malformed }));
+                    return Err(self.unknown(if offset + header_length > end && self.refusal == Some(Reason::Truncated) {
+                        Reason::Truncated
+                    } else {
+                        Reason::Malformed
+                    }));
                 }
                 self.need(offset, header_length, end)?;
                 (Protocol::Tcp, header_length)
