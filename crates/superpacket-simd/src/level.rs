@@ -13,11 +13,11 @@ pub struct Simd(Level);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     Scalar,
-    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
     Avx2,
-    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
     Avx512,
-    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
     Neon,
 }
 
@@ -31,11 +31,11 @@ pub(crate) const BLOCK: usize = 1 << 24;
 /// Every level this build knows, worst first.
 const LEVELS: &[Level] = &[
     Level::Scalar,
-    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
     Level::Avx2,
-    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
     Level::Avx512,
-    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
     Level::Neon,
 ];
 
@@ -61,11 +61,11 @@ impl Simd {
     pub const fn name(self) -> &'static str {
         match self.0 {
             Level::Scalar => "scalar",
-            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             Level::Avx2 => "avx2",
-            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             Level::Avx512 => "avx512",
-            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => "neon",
         }
     }
@@ -88,13 +88,13 @@ impl Simd {
         assert_eq!(ranges.len(), sums.len(), "each range needs one place for its sum");
         match self.0 {
             Level::Scalar => each_range(ranges, sums, scalar::sum),
-            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             // SAFETY: the token says that this processor has AVX2 (invariant of `Level`).
             Level::Avx2 => unsafe { crate::avx2::sum_batch(ranges, sums) },
-            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
             Level::Avx512 => unsafe { crate::avx512::sum_batch(ranges, sums) },
-            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => each_range(ranges, sums, crate::neon::sum),
         }
     }
@@ -141,13 +141,13 @@ impl Simd {
     fn sum_block(self, bytes: &[u8]) -> u64 {
         match self.0 {
             Level::Scalar => scalar::sum(bytes),
-            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             // SAFETY: the token says that this processor has AVX2 (invariant of `Level`).
             Level::Avx2 => unsafe { crate::avx2::sum(bytes) },
-            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
             Level::Avx512 => unsafe { crate::avx512::sum(bytes) },
-            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => crate::neon::sum(bytes),
         }
     }
@@ -157,13 +157,13 @@ impl Simd {
     fn copy_and_sum_block(self, source: &[u8], destination: &mut [u8]) -> u64 {
         match self.0 {
             Level::Scalar => scalar::copy_and_sum(source, destination),
-            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             // SAFETY: the token says that this processor has AVX2 (invariant of `Level`).
             Level::Avx2 => unsafe { crate::avx2::copy_and_sum(source, destination) },
-            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
             Level::Avx512 => unsafe { crate::avx512::copy_and_sum(source, destination) },
-            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => crate::neon::copy_and_sum(source, destination),
         }
     }
@@ -174,20 +174,20 @@ impl Level {
     fn is_supported(self) -> bool {
         match self {
             Level::Scalar => true,
-            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             Level::Avx2 => has_avx2::get(),
-            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             Level::Avx512 => has_avx512::get(),
             // NEON is part of the aarch64 baseline; this build does not compile without it.
-            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => true,
         }
     }
 }
 
-#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+#[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
 cpufeatures::new!(has_avx2, "avx2");
-#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+#[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
 cpufeatures::new!(has_avx512, "avx512f", "avx512bw");
 
 /// Sums each range: short ones inline, long ones by `sum`, block by block.

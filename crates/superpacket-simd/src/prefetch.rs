@@ -30,9 +30,9 @@ pub fn prefetch_range(bytes: &[u8], length: usize) {
 
 #[inline(always)]
 fn prefetch_line(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse", not(miri)))]
     // SAFETY: a prefetch is a hint for any address: it does not fault and changes no state that a program sees (Intel
-    // SDM volume 2, PREFETCHh). SSE, which has the instruction, is baseline.
+    // SDM volume 2, PREFETCHh). This build has SSE, which brought the instruction.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
     }
@@ -47,6 +47,6 @@ fn prefetch_line(address: *const u8) {
     unsafe {
         core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
-    #[cfg(any(miri, not(any(target_arch = "x86_64", all(target_arch = "x86", target_feature = "sse"), target_arch = "aarch64"))))]
+    #[cfg(any(miri, not(any(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse"), target_arch = "aarch64"))))]
     let _ = address;
 }

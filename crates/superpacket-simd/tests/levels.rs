@@ -206,7 +206,7 @@ fn levels_are_ordered_and_the_best_is_picked() {
 }
 
 #[test]
-#[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), not(miri)))]
+#[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2", not(miri)))]
 fn detection_agrees_with_the_standard_library() {
     let has = |name| Simd::available().any(|simd| simd.name() == name);
     assert_eq!(has("avx2"), std::is_x86_feature_detected!("avx2"));
@@ -216,7 +216,7 @@ fn detection_agrees_with_the_standard_library() {
 }
 
 #[test]
-#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+#[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
 fn neon_is_always_there_on_aarch64() {
     assert_eq!(Simd::detect().name(), "neon");
     assert_eq!(Simd::available().count(), 2);
