@@ -40,8 +40,9 @@ Options of pcapng packets (comments, flags) stay with packets that are not held;
   superpacket segment in.pcap -o - | tcpreplay -i eth0 -
   superpacket segment in.pcap -o out.pcap --fragment
 
-TCP and DCCP are cut. A UDP datagram above the MTU is cut with --udp-size (it was several datagrams: USO, UDP GRO) or with --fragment (it was
-one). Frames that cannot be cut pass as they are and are counted by reason.")]
+TCP and DCCP are cut. A UDP datagram above the MTU is cut with --udp-size, if it was several
+datagrams (USO, UDP GRO), or with --fragment, if it was one. Frames that cannot be cut pass as they
+are and are counted by reason.")]
     Segment(Segment),
     /// Aggregate (GRO), segment again, and compare byte for byte
     #[command(after_help = "Examples:

@@ -39,6 +39,12 @@ enum Outcome {
 }
 
 fn main() -> ExitCode {
+    // An interrupted run leaves no half-written file behind. Without a handler it still leaves OUT as it was.
+    let _ = ctrlc::set_handler(|| {
+        superpacket_io::capture::remove_unfinished();
+        // What a shell reports for a process that SIGINT ended.
+        std::process::exit(130);
+    });
     match run(Arguments::parse().command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),

@@ -89,6 +89,7 @@ fn text(report: &Report) -> String {
         }
     }
     text.push_str(match report.mismatches {
+        0 if report.totals.packets_in == 0 => "\n  There was nothing to check.\n",
         0 => "\n  Every byte came back.\n",
         _ => "\n  NOT reversible.\n",
     });

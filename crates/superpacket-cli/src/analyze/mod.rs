@@ -7,7 +7,6 @@ mod sizes;
 mod text;
 mod timeline;
 
-use std::io::Write;
 use std::path::Path;
 
 use serde::Serialize;
@@ -16,7 +15,7 @@ use superpacket::aggregate::Policy;
 use superpacket::packet::Layer;
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Protocol, parse, tcp};
-use superpacket_io::capture::same_file;
+use superpacket_io::capture::{same_file, write_file};
 
 use crate::arguments::Analyze;
 use crate::coalesce::is_stream;
@@ -211,7 +210,7 @@ pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
         report.findings.timeline = only.findings.timeline.clone();
     }
     if let Some(path) = &arguments.html {
-        write_page(path, &page::render(&report)?)?;
+        write_file(path, page::render(&report)?.as_bytes()).map_err(|source| Failure::Page { path: path.clone(), source })?;
     }
     if arguments.common.json {
         print_json(&report)?;
@@ -219,20 +218,6 @@ pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
         print(&text::render(&report), false)?;
     }
     report.unreadable.conclude()
-}
-
-/// Writes the page under a temporary name, and renames it when it is whole.
-fn write_page(path: &Path, page: &str) -> Result<(), Failure> {
-    let failure = |source| Failure::Page { path: path.to_owned(), source };
-    let mut name = path.file_name().ok_or_else(|| failure(std::io::ErrorKind::InvalidFilename.into()))?.to_owned();
-    name.push(format!(".{}.partial", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&temporary).map_err(failure)?;
-    file.write_all(page.as_bytes()).and_then(|()| std::fs::rename(&temporary, path)).map_err(|error| {
-        // The first error is the one to be told.
-        let _ = std::fs::remove_file(&temporary);
-        failure(error)
-    })
 }
 
 /// One policy at work.

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Cursor, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use flate2::write::GzEncoder;
@@ -258,7 +259,10 @@ impl Unfinished {
         loop {
             let temporary = directory.join(format!(".superpacket-{}-{attempt}.partial", std::process::id()));
             match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-                Ok(file) => return Ok(Self { file, temporary, path, finished: false }),
+                Ok(file) => {
+                    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(temporary.clone());
+                    return Ok(Self { file, temporary, path, finished: false });
+                }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && attempt < 10_000 => attempt += 1,
                 Err(error) => return Err(error),
             }
@@ -275,6 +279,7 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
+        UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| *path != self.temporary);
         if !self.finished {
             // Nobody is left to be told.
             let _ = fs::remove_file(&self.temporary);
@@ -300,8 +305,29 @@ fn standard_output() -> io::Result<Box<dyn Write + Send>> {
     }
 }
 
+/// Writes a whole file as captures are written: under a temporary name first, through symbolic links, and into devices and pipes as they are.
+///
+/// # Errors
+/// Whatever stops the writing; an existing file is left as it was.
+pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
+    let mut destination = Destination::create(path.as_ref())?;
+    destination.write_all(bytes)?;
+    destination.finish()
+}
+
+/// Temporary files that are being written in this process.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Removes the temporary files of all writers of this process: for a program that is about to end on a signal, and so runs no destructors.
+pub fn remove_unfinished() {
+    for path in UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        // Nobody is left to be told.
+        let _ = fs::remove_file(path);
+    }
+}
+
 /// Whether two paths name the same existing file, through links of any kind, so that writing one would destroy the other.
-/// `-` names no file. On systems other than Unix, hard links are not recognized.
+/// `-` names the file that standard input is read from, if it is one (on Unix). On systems other than Unix, hard links are not recognized.
 ///
 /// # Errors
 /// If a path exists but cannot be looked at.
@@ -312,19 +338,24 @@ pub fn same_file(a: impl AsRef<Path>, b: impl AsRef<Path>) -> io::Result<bool> {
 
 #[cfg(unix)]
 fn identity(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    use std::os::fd::AsFd;
     use std::os::unix::fs::MetadataExt;
-    existing(path, || fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())))
+    if path == Path::new("-") {
+        let metadata = File::from(io::stdin().as_fd().try_clone_to_owned()?).metadata()?;
+        return Ok(metadata.is_file().then(|| (metadata.dev(), metadata.ino())));
+    }
+    existing(|| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())))
 }
 
 #[cfg(not(unix))]
 fn identity(path: &Path) -> io::Result<Option<PathBuf>> {
-    existing(path, || fs::canonicalize(path))
-}
-
-fn existing<T>(path: &Path, identity: impl FnOnce() -> io::Result<T>) -> io::Result<Option<T>> {
     if path == Path::new("-") {
         return Ok(None);
     }
+    existing(|| fs::canonicalize(path))
+}
+
+fn existing<T>(identity: impl FnOnce() -> io::Result<T>) -> io::Result<Option<T>> {
     match identity() {
         Ok(identity) => Ok(Some(identity)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
