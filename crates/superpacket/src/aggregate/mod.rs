@@ -37,6 +37,9 @@ use table::{NONE, Room, Table};
 /// How many packets ahead headers are asked for: enough to cover a miss to memory at some 10 ns a packet.
 const AHEAD: usize = 10;
 
+/// How many packets ahead payload is asked for where it is read: each takes as long as several headers.
+const READ_AHEAD: usize = 2;
+
 /// The bytes of a header that are asked for ahead: link, IP, TCP with timestamps, in up to two cache lines.
 const AHEAD_LENGTH: usize = 80;
 
@@ -134,6 +137,13 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             // Packets come in runs: most are what the flow hit last expects, and only their buffer is moved.
             match self.expected(next) {
                 Some(facts) => {
+                    if facts.read
+                        && let Some(following) = batch.as_slice().get(READ_AHEAD)
+                    {
+                        // It will be read too, most likely: it comes nearer while this packet is summed and counted in.
+                        let bytes = following.first.as_ref();
+                        prefetch_range(bytes, bytes.len());
+                    }
                     if let Some(packet) = batch.next() {
                         self.extend(packet.first, &facts, sink);
                     }
