@@ -1,19 +1,17 @@
 //! A held flow: the first packet's headers, what must be equal, what comes next, and the payload so far.
 
+mod leave;
+
 use alloc::vec::Vec;
 
 use super::Reason;
 use super::examine::{Constants, Facts, Terms, outer_checksum, ranges, varying};
 use super::mask::{self, HeaderBytes, USUAL_HEADER};
 use super::policy::{Mode, Policy, Storage};
-use crate::checksum::{Sum, ipv4_header, pseudo_header, sum_ranges, transport_field, words};
 use crate::packet::{FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
-use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId, SegmentSize};
-use crate::super_packet::{Metadata, Piece, SuperPacket};
-use crate::wire::{
-    IpVersion, Layout, MAX_HEADER, Protocol, be16, be32, byte, dccp_sequence_mask, ipv4, ipv6, pppoe, put16, put32, tcp, udp,
-};
-use superpacket_simd::Simd;
+use crate::segment::{ChecksumForm, IpId};
+use crate::super_packet::Piece;
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, be32, dccp_sequence_mask, ipv4, ipv6, put16, put32, tcp};
 
 /// How an IPv4 identification runs: from the first packet's in steps of 1, until a second packet shows that it is fixed.
 #[derive(Clone, Copy, Debug)]
@@ -553,218 +551,6 @@ impl<B: AsRef<[u8]>> Held<B> {
         };
         policy.storage == Storage::Fragments && self.pieces.len() + more > policy.max_fragments as usize
     }
-
-    /// Makes a merged packet ready to leave: headers that fit what merged.
-    #[inline(never)]
-    pub(super) fn finish(&mut self, policy: &Policy, simd: Simd) -> Leaving {
-        self.write_lengths();
-        let lro = matches!(policy.mode, Mode::Lro { .. });
-        let start = usize::from(self.layout.payload);
-        let transport = usize::from(self.layout.transport);
-        if self.layout.protocol == Protocol::Tcp {
-            let flags = byte(&self.header, transport + tcp::FLAGS) | self.flags;
-            if let Some(field) = self.header.get_mut(transport + tcp::FLAGS) {
-                *field = flags;
-            }
-        }
-        let transport_length = u32::from(self.layout.payload - self.layout.transport) + self.payload;
-        let pseudo = pseudo_header(
-            self.header.get(usize::from(self.layout.network)..).unwrap_or(&[]),
-            self.layout.version,
-            self.layout.protocol.number(),
-            transport_length,
-        );
-        let checksum = usize::from(self.layout.checksum());
-        let full = lro || policy.checksum == ChecksumForm::Full;
-        let state = if full {
-            put16(&mut self.header, checksum, 0);
-            let header = words(self.header.get(transport..start).unwrap_or(&[]));
-            let total = pseudo.add_sum(header).add(self.payload_sum(simd));
-            put16(&mut self.header, checksum, transport_field(self.layout.protocol, total.checksum()));
-            RxChecksum::Unnecessary { level: u8::from(self.outer_has_checksum) }
-        } else {
-            put16(&mut self.header, checksum, pseudo.fold());
-            RxChecksum::Partial { start: self.layout.transport, offset: self.layout.protocol.checksum_offset() }
-        };
-        self.write_outer_checksum(&pseudo);
-        if policy.storage == Storage::Linear {
-            self.linear.truncate(start + self.payload as usize);
-            if let (Some(to), Some(from)) = (self.linear.get_mut(..start), self.header.get(..start)) {
-                to.copy_from_slice(from);
-            }
-        }
-        let end = u32::from(self.layout.payload) + self.payload;
-        Leaving { header: start, end, length: u64::from(end), checksum: state, gso: if lro { None } else { self.gso() } }
-    }
-
-    /// Makes a single packet ready to leave as it came: all bytes of all its buffers.
-    #[inline(always)]
-    pub(super) fn restore_single(&mut self) -> Leaving {
-        if self.linear.is_empty() {
-            for piece in &mut self.pieces {
-                piece.start = 0;
-                piece.length = piece.buffer.as_ref().map_or(0, |buffer| buffer.as_ref().len()) as u32;
-                piece.flags = 0;
-            }
-        } else {
-            self.pieces.clear();
-            self.pieces.push(Piece { buffer: None, start: 0, length: self.linear.len() as u32, sum: 0, flags: 0 });
-        }
-        Leaving { header: 0, end: self.layout.end, length: self.bytes, checksum: self.checksum, gso: None }
-    }
-
-    /// The packet as the sink sees it.
-    #[inline(always)]
-    pub(super) fn super_packet(&mut self, leaving: &Leaving, reason: Reason) -> SuperPacket<'_, B> {
-        let metadata = Metadata {
-            layer: self.layer,
-            layout: Some(Layout { end: leaving.end, ..self.layout }),
-            gso: leaving.gso,
-            checksum: leaving.checksum,
-            hash: self.hash,
-            vlan: self.vlan,
-            queue: self.queue,
-            time: self.time,
-            packets: self.packets,
-            absorbed_acks: self.absorbed_acks,
-            largest_payload: self.largest_payload,
-            reason,
-        };
-        let bytes = if self.linear.is_empty() { &self.header[..] } else { &self.linear };
-        SuperPacket { metadata, header: bytes.get(..leaving.header).unwrap_or(&[]), pieces: &mut self.pieces, linear: &self.linear }
-    }
-
-    /// What segmentation needs to restore the packets.
-    fn gso(&self) -> Option<Gso> {
-        let kind = match (self.layout.protocol, self.layout.version) {
-            (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
-            (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
-            (Protocol::Udp, _) => GsoKind::Udp,
-            (Protocol::Dccp, _) => GsoKind::Dccp,
-        };
-        // All packets carried the same CWR, since flags must be equal: so do all segments.
-        let cwr = if self.layout.protocol == Protocol::Tcp
-            && byte(&self.header, usize::from(self.layout.transport) + tcp::FLAGS) & tcp::CWR != 0
-        {
-            Cwr::All
-        } else {
-            Cwr::First
-        };
-        Some(Gso {
-            id: self.id_run.form(),
-            outer_id: self.outer_id_run.form(),
-            cwr,
-            checksum: self.form,
-            ..Gso::new(kind, SegmentSize::new(self.segment_size as usize)?)
-        })
-    }
-
-    /// Length fields of all layers, and the IPv4 checksums over them.
-    fn write_lengths(&mut self) {
-        let end = usize::from(self.layout.payload) + self.payload as usize;
-        let layout = self.layout;
-        if layout.pppoe != 0 {
-            let pppoe = usize::from(layout.pppoe);
-            put16(&mut self.header, pppoe + pppoe::LENGTH, (end - pppoe - 6) as u16);
-        }
-        if let Some(outer) = layout.outer {
-            self.write_ip_length(usize::from(outer.network), outer.version, end);
-            if outer.tunnel.is_udp() {
-                let transport = usize::from(outer.transport);
-                put16(&mut self.header, transport + udp::LENGTH, (end - transport) as u16);
-            }
-        }
-        self.write_ip_length(usize::from(layout.network), layout.version, end);
-        if layout.protocol == Protocol::Udp {
-            let transport = usize::from(layout.transport);
-            put16(&mut self.header, transport + udp::LENGTH, (end - transport) as u16);
-        }
-    }
-
-    fn write_ip_length(&mut self, network: usize, version: IpVersion, end: usize) {
-        // What does not fit 16 bits is written as 0: BIG TCP, as Linux writes it.
-        match version {
-            IpVersion::V4 => {
-                put16(&mut self.header, network + ipv4::TOTAL_LENGTH, u16::try_from(end - network).unwrap_or(0));
-                let checksum = ipv4_header(self.header.get(network..network + ipv4::HEADER_LENGTH).unwrap_or(&[]));
-                put16(&mut self.header, network + ipv4::CHECKSUM, checksum);
-            }
-            IpVersion::V6 => {
-                let length = if end - network > usize::from(u16::MAX) { 0 } else { end - network - ipv6::HEADER_LENGTH };
-                put16(&mut self.header, network + ipv6::PAYLOAD_LENGTH, length as u16);
-            }
-        }
-    }
-
-    /// The outer UDP or GRE checksum, from headers alone: the inner packet sums to what its pseudo-header leaves.
-    fn write_outer_checksum(&mut self, inner_pseudo: &Sum) {
-        let (Some(outer), true) = (self.layout.outer, self.outer_has_checksum) else {
-            return;
-        };
-        let Some((offset, udp)) = outer_checksum(&self.header, &self.layout) else {
-            return;
-        };
-        let start = usize::from(outer.transport);
-        put16(&mut self.header, offset, 0);
-        let mut total = words(self.header.get(start..usize::from(self.layout.transport)).unwrap_or(&[])).add(!inner_pseudo.fold());
-        if udp {
-            let length = u32::from(self.layout.payload - outer.transport) + self.payload;
-            total = total.add_sum(pseudo_header(
-                self.header.get(usize::from(outer.network)..).unwrap_or(&[]),
-                outer.version,
-                Protocol::Udp.number(),
-                length,
-            ));
-        }
-        let field = if udp { transport_field(Protocol::Udp, total.checksum()) } else { total.checksum() };
-        put16(&mut self.header, offset, field);
-    }
-
-    /// The sum of all payload, from the sums of the packets where they are known and cover all of it.
-    fn payload_sum(&self, simd: Simd) -> u16 {
-        let partly_covered = self.layout.protocol == Protocol::Dccp
-            && byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f != 0;
-        if partly_covered {
-            // Coverage counts from the start of the merged packet's data, as it did in the first packet's.
-            let covered =
-                (usize::from(byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f) - 1) * 4;
-            let mut left = covered;
-            return sum_ranges(
-                simd,
-                self.pieces.iter().map(|piece| {
-                    let bytes = piece.bytes(&self.linear);
-                    let take = bytes.len().min(left);
-                    left -= take;
-                    bytes.get(..take).unwrap_or(&[])
-                }),
-            );
-        }
-        if !self.sums {
-            return sum_ranges(simd, self.pieces.iter().map(|piece| piece.bytes(&self.linear)));
-        }
-        let mut offset = 0;
-        let mut total = Sum::default();
-        for piece in &self.pieces {
-            if let Some(sum) = piece.segment_sum() {
-                total = total.add(crate::checksum::at_offset(sum, offset));
-            }
-            offset += piece.length();
-        }
-        total.fold()
-    }
-}
-
-/// What leaving changed of a held packet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Leaving {
-    /// Bytes of rewritten headers.
-    header: usize,
-    /// The end of its outermost IP packet.
-    end: u32,
-    /// Its length, in bytes.
-    pub(super) length: u64,
-    checksum: RxChecksum,
-    gso: Option<Gso>,
 }
 
 /// What became of a packet that met a held flow.
