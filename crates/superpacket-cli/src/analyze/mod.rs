@@ -24,7 +24,7 @@ use crate::input::Input;
 use crate::lanes::{Arrival, Lanes, Link, Seeds, Taker, Why};
 use crate::ledger::Flow;
 use crate::pool::{Buffer, Pool};
-use crate::report::{CutShort, Tally, Totals, Unreadable, print, print_json, ratio};
+use crate::report::{CutShort, Tally, Totals, Unreadable, grouped, print, print_json, ratio};
 use flows::{FlowRow, Label, TopFlows};
 use sizes::{Counts, Sizes};
 use timeline::Timeline;
@@ -218,6 +218,24 @@ pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
         print(&text::render(&report), false)?;
     }
     report.unreadable.conclude()
+}
+
+/// The columns in which policies are compared, on the page and in the terminal.
+const POLICY_COLUMNS: [&str; 7] =
+    ["aggregation", "packets out", "fewer by", "super-packets", "packets in one", "bytes/packet", "ACKs absorbed"];
+
+/// A policy's row in them.
+fn policy_row(name: &str, effect: &Effect) -> [String; 7] {
+    let totals = &effect.totals;
+    [
+        name.to_owned(),
+        grouped(totals.packets_out),
+        format!("{:.2}x", totals.ratio()),
+        grouped(totals.super_packets),
+        format!("{:.1}", effect.packets_per_super_packet),
+        format!("{:.0}", ratio(totals.bytes_out, totals.packets_out)),
+        grouped(effect.absorbed_acks),
+    ]
 }
 
 /// One policy at work.

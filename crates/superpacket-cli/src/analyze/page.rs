@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::{DEFAULT, FileReport, Findings, POLICY, Report, plots};
+use super::{DEFAULT, FileReport, Findings, POLICY, POLICY_COLUMNS, Report, plots, policy_row};
 use crate::failure::Failure;
 use crate::report::{grouped, percent, printable, ratio};
 
@@ -135,19 +135,8 @@ fn findings(findings: &Findings, page: &mut String) -> Result<(), Stop> {
         writeln!(page, "<div class=\"tile\"><b>{figure}</b><span>{words}</span></div>")?;
     }
     writeln!(page, "</div>\n<h3>Policies side by side</h3>")?;
-    let rows = findings.policies.in_order().map(|(name, effect)| {
-        let totals = &effect.totals;
-        [
-            name.to_owned(),
-            grouped(totals.packets_out),
-            format!("{:.2}x", totals.ratio()),
-            grouped(totals.super_packets),
-            format!("{:.1}", effect.packets_per_super_packet),
-            format!("{:.0}", ratio(totals.bytes_out, totals.packets_out)),
-            grouped(effect.absorbed_acks),
-        ]
-    });
-    let header = ["aggregation", "packets out", "fewer by", "super-packets", "packets in one", "bytes/packet", "ACKs absorbed"];
+    let rows = findings.policies.in_order().map(|(name, effect)| policy_row(name, effect));
+    let header = POLICY_COLUMNS;
     table(header, rows, Some(DEFAULT), page)?;
     let key = "<span class=\"key before\"></span>before<span class=\"key after\"></span>after";
     let after = POLICY[DEFAULT].1;

@@ -1,7 +1,7 @@
 //! The report as text.
 
-use super::{Findings, Report};
-use crate::report::{grouped, percent, printable, ratio, reasons, table};
+use super::{Findings, POLICY_COLUMNS, Report, policy_row};
+use crate::report::{grouped, percent, printable, reasons, table};
 
 /// Renders the report.
 pub(super) fn render(report: &Report) -> String {
@@ -36,21 +36,7 @@ fn findings(findings: &Findings, text: &mut String) {
         grouped(traffic.pure_acks),
         percent(traffic.pure_acks, traffic.packets),
     ));
-    text.push_str(&table(
-        ["aggregation", "packets out", "fewer by", "super-packets", "packets in one", "bytes/packet", "ACKs absorbed"],
-        findings.policies.in_order().map(|(name, effect)| {
-            let totals = &effect.totals;
-            [
-                name.to_owned(),
-                grouped(totals.packets_out),
-                format!("{:.2}x", totals.ratio()),
-                grouped(totals.super_packets),
-                format!("{:.1}", effect.packets_per_super_packet),
-                format!("{:.0}", ratio(totals.bytes_out, totals.packets_out)),
-                grouped(effect.absorbed_acks),
-            ]
-        }),
-    ));
+    text.push_str(&table(POLICY_COLUMNS, findings.policies.in_order().map(|(name, effect)| policy_row(name, effect))));
     text.push_str("\n  Why packets left as they did, under GRO with UDP:\n");
     text.push_str(&reasons(&findings.totals));
     if !findings.top_flows.is_empty() {
