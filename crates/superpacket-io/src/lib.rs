@@ -1,7 +1,8 @@
 //! Where superpacket's frames come from and where they go.
 //!
-//! The engine (crate `superpacket`) does no input or output. This crate does it: today capture files, read and
-//! written as streams ([`capture`]).
+//! The engine (crate `superpacket`) does no input or output. This crate does it: capture files, read and
+//! written as streams ([`capture`]), and, on Linux, live ports ([`port`]): TAP and TUN devices, packet sockets, AF_XDP, links in memory, and a model
+//! of a network card.
 //!
 //! ```no_run
 //! use superpacket_io::capture::{OutputFormat, Reader, Sink, Source, Writer};
@@ -20,6 +21,6 @@
 //! # }
 //! ```
 
-#![forbid(unsafe_code)]
-
 pub mod capture;
+#[cfg(target_os = "linux")]
+pub mod port;

@@ -51,6 +51,7 @@ extern crate std;
 
 pub mod aggregate;
 pub mod checksum;
+pub mod feature;
 pub mod packet;
 pub mod segment;
 pub mod super_packet;

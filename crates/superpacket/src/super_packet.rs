@@ -31,6 +31,12 @@ impl<B> Piece<B> {
         self.buffer
     }
 
+    /// Does the piece lie in a buffer of its own, rather than in linear storage?
+    #[inline]
+    pub const fn has_buffer(&self) -> bool {
+        self.buffer.is_some()
+    }
+
     /// Offset of the piece in its buffer, in bytes.
     #[inline]
     pub const fn start(&self) -> usize {

@@ -1,0 +1,413 @@
+//! What is about to be sent: frames as lists of slices, and what keeps the slices' bytes.
+//!
+//! One [`Outgoing`] serves all ports of a round: headers are copied into it, buffers move into it, and each port's [`TxBatch`] refers to both by number. So a
+//! packet flooded to three ports, whole to one and cut for two, lies in memory once.
+
+use std::ops::Range;
+
+use superpacket::packet::{Layer, RxChecksum, VlanTag};
+use superpacket::segment::{Gso, Segment, Segmentable};
+use superpacket::super_packet::SuperPacket;
+use superpacket::wire::MAX_HEADER;
+
+use super::Buffer;
+
+/// Bytes of the two hardware addresses, behind which a VLAN tag goes.
+const ADDRESSES: usize = 12;
+
+/// Bytes of a VLAN tag.
+const TAG: usize = 4;
+
+/// The bytes of everything that a round sends.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    /// Headers, tags, and what had to be copied.
+    bytes: Vec<u8>,
+    buffers: Vec<Buffer>,
+    /// The pieces of the packet staged last.
+    pieces: Vec<Slice>,
+}
+
+/// A run of bytes in an [`Outgoing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    place: u32,
+    start: u32,
+    length: u32,
+}
+
+impl Slice {
+    /// The place of bytes that lie in no buffer.
+    const OWN: u32 = u32::MAX;
+
+    /// Length in bytes.
+    #[inline]
+    pub const fn length(self) -> usize {
+        self.length as usize
+    }
+
+    fn part(self, range: Range<usize>) -> Slice {
+        Slice { place: self.place, start: self.start + range.start as u32, length: range.len() as u32 }
+    }
+}
+
+/// A packet has been [staged](Outgoing::stage): frames of it may be pushed.
+#[derive(Debug)]
+#[must_use]
+pub struct Staged(());
+
+impl Outgoing {
+    /// Nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Prepares for frames made of `packet`: whole or in segments, for any number of batches. When they are pushed, [`keep`](Self::keep) must follow.
+    pub fn stage(&mut self, packet: &SuperPacket<'_, Buffer>) -> Staged {
+        self.pieces.clear();
+        let mut place = self.buffers.len() as u32;
+        for (index, piece) in packet.pieces().iter().enumerate() {
+            if piece.has_buffer() {
+                self.pieces.push(Slice { place, start: piece.start() as u32, length: piece.length() as u32 });
+                place += 1;
+            } else {
+                let copied = self.own(packet.range(index));
+                self.pieces.push(copied);
+            }
+        }
+        Staged(())
+    }
+
+    /// Takes the buffers of the staged packet, to be kept until [`clear`](Self::clear).
+    pub fn keep(&mut self, _staged: Staged, packet: &mut SuperPacket<'_, Buffer>) {
+        self.buffers.extend(packet.take_pieces().filter_map(|piece| piece.into_buffer()));
+    }
+
+    /// Forgets all, and lets go of the buffers: every send has returned.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.buffers.clear();
+        self.pieces.clear();
+    }
+
+    /// How many buffers are kept.
+    pub fn buffers(&self) -> usize {
+        self.buffers.len()
+    }
+
+    /// The bytes of a slice.
+    #[inline]
+    pub fn slice(&self, slice: Slice) -> &[u8] {
+        let bytes = if slice.place == Slice::OWN { &self.bytes[..] } else { self.buffers[slice.place as usize].bytes() };
+        &bytes[slice.start as usize..][..slice.length()]
+    }
+
+    /// Copies bytes.
+    fn own(&mut self, bytes: &[u8]) -> Slice {
+        let start = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(bytes);
+        Slice { place: Slice::OWN, start, length: bytes.len() as u32 }
+    }
+}
+
+/// A frame to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct TxFrame {
+    first: u32,
+    slices: u32,
+    /// Its length in bytes.
+    pub length: u32,
+    /// How many frames it will be on the wire: 1 but for super-packets.
+    pub segments: u32,
+    /// Whether the port must fill in a checksum.
+    pub checksum: RxChecksum,
+    /// How the port is to cut it; `None`: not at all.
+    pub gso: Option<Gso>,
+    /// Where it starts.
+    pub layer: Layer,
+}
+
+impl TxFrame {
+    /// Does the port have to do anything to it?
+    #[inline]
+    pub const fn is_plain(&self) -> bool {
+        self.gso.is_none() && !matches!(self.checksum, RxChecksum::Partial { .. })
+    }
+}
+
+/// Frames for one port, in order.
+#[derive(Debug, Default)]
+pub struct TxBatch {
+    frames: Vec<TxFrame>,
+    slices: Vec<Slice>,
+}
+
+impl TxBatch {
+    /// No frame.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The frames.
+    #[inline]
+    pub fn frames(&self) -> &[TxFrame] {
+        &self.frames
+    }
+
+    /// The slices of a frame of this batch, in order; none is empty.
+    #[inline]
+    pub fn slices(&self, frame: &TxFrame) -> &[Slice] {
+        &self.slices[frame.first as usize..][..frame.slices as usize]
+    }
+
+    /// Forgets all frames.
+    pub fn clear(&mut self) {
+        self.frames.clear();
+        self.slices.clear();
+    }
+
+    /// The first [`MAX_HEADER`] bytes of a frame, or all if there are fewer: where they lie, or gathered in `scratch`.
+    pub fn head<'a>(&self, outgoing: &'a Outgoing, frame: &TxFrame, scratch: &'a mut [u8; MAX_HEADER]) -> &'a [u8] {
+        let slices = self.slices(frame);
+        let wanted = (frame.length as usize).min(MAX_HEADER);
+        if let Some(first) = slices.first().filter(|first| first.length() >= wanted) {
+            return outgoing.slice(*first);
+        }
+        let mut filled = 0;
+        for slice in slices {
+            let bytes = outgoing.slice(*slice);
+            let take = bytes.len().min(wanted - filled);
+            scratch[filled..filled + take].copy_from_slice(&bytes[..take]);
+            filled += take;
+        }
+        &scratch[..filled]
+    }
+
+    /// Copies a frame behind what `out` holds.
+    pub fn copy_to(&self, outgoing: &Outgoing, frame: &TxFrame, out: &mut Vec<u8>) {
+        self.slices(frame).iter().for_each(|slice| out.extend_from_slice(outgoing.slice(*slice)));
+    }
+
+    /// Appends the staged packet whole, with the tag that a device stripped put back, in at most `max_slices` pieces: with more it is copied into one.
+    pub fn push_packet(&mut self, outgoing: &mut Outgoing, _staged: &Staged, packet: &SuperPacket<'_, Buffer>, max_slices: usize) {
+        let metadata = &packet.metadata;
+        let from = Source { vlan: metadata.vlan, layer: metadata.layer, checksum: metadata.checksum, gso: metadata.gso };
+        let segments = if metadata.gso.is_some() { segments(packet) } else { 1 };
+        let first = self.slices.len();
+        if !packet.header().is_empty() {
+            self.slices.push(outgoing.own(packet.header()));
+        }
+        self.slices.extend(outgoing.pieces.iter().filter(|piece| piece.length != 0));
+        self.finish(outgoing, first, packet.slices(), max_slices, segments, from);
+    }
+
+    /// Appends a segment of the staged packet, with the packet's `vlan` tag put back. As [`push_packet`](Self::push_packet).
+    pub fn push_segment(
+        &mut self,
+        outgoing: &mut Outgoing,
+        _staged: &Staged,
+        segment: &Segment<'_, SuperPacket<'_, Buffer>>,
+        vlan: Option<VlanTag>,
+        layer: Layer,
+        max_slices: usize,
+    ) {
+        let from = Source { vlan, layer, checksum: segment.checksum, gso: None };
+        let first = self.slices.len();
+        if !segment.header().is_empty() {
+            self.slices.push(outgoing.own(segment.header()));
+        }
+        self.slices.extend(segment.ranges().map(|range| outgoing.pieces[range.range].part(range.offset..range.offset + range.length)));
+        let parts = std::iter::once(segment.header()).chain(segment.payload());
+        self.finish(outgoing, first, parts, max_slices, 1, from);
+    }
+
+    /// Appends a frame that is copied.
+    pub fn push_bytes(&mut self, outgoing: &mut Outgoing, frame: &[u8], checksum: RxChecksum, gso: Option<Gso>, layer: Layer) {
+        let first = self.slices.len();
+        self.slices.push(outgoing.own(frame));
+        let segments = gso.map_or(1, |gso| (frame.len() / gso.size.get()).max(1) as u32);
+        self.finish(outgoing, first, std::iter::once(frame), usize::MAX, segments, Source { vlan: None, layer, checksum, gso });
+    }
+
+    /// Makes a frame of the slices from `first` on.
+    fn finish<'p>(
+        &mut self,
+        outgoing: &mut Outgoing,
+        first: usize,
+        parts: impl Iterator<Item = &'p [u8]>,
+        max_slices: usize,
+        segments: u32,
+        from: Source,
+    ) {
+        let mut checksum = from.checksum;
+        let tag = from.vlan.filter(|_| from.layer == Layer::Ethernet);
+        if self.slices.len() - first + usize::from(tag.is_some()) > max_slices {
+            self.slices.truncate(first);
+            let start = outgoing.bytes.len();
+            parts.for_each(|part| outgoing.bytes.extend_from_slice(part));
+            if let Some(tag) = tag {
+                let behind = (start + ADDRESSES).min(outgoing.bytes.len());
+                outgoing.bytes.splice(behind..behind, tag_bytes(tag));
+            }
+            self.slices.push(Slice { place: Slice::OWN, start: start as u32, length: (outgoing.bytes.len() - start) as u32 });
+        } else if let Some(tag) = tag {
+            self.insert(outgoing, first, tag, parts);
+        }
+        if let (Some(_), RxChecksum::Partial { start, offset }) = (tag, checksum) {
+            checksum = RxChecksum::Partial { start: start + TAG as u16, offset };
+        }
+        let slices = &self.slices[first..];
+        let length = slices.iter().map(|slice| slice.length).sum();
+        self.frames.push(TxFrame {
+            first: first as u32,
+            slices: slices.len() as u32,
+            length,
+            segments,
+            checksum,
+            gso: from.gso,
+            layer: from.layer,
+        });
+    }
+
+    /// Puts a tag behind the addresses: they and the tag become a slice of their own, and what follows loses them.
+    fn insert<'p>(&mut self, outgoing: &mut Outgoing, first: usize, tag: VlanTag, parts: impl Iterator<Item = &'p [u8]>) {
+        let addresses = outgoing.bytes.len();
+        for part in parts {
+            let rest = ADDRESSES - (outgoing.bytes.len() - addresses);
+            outgoing.bytes.extend_from_slice(&part[..part.len().min(rest)]);
+            if rest <= part.len() {
+                break;
+            }
+        }
+        let mut skip = outgoing.bytes.len() - addresses;
+        outgoing.bytes.extend_from_slice(&tag_bytes(tag));
+        let head = Slice { place: Slice::OWN, start: addresses as u32, length: (skip + TAG) as u32 };
+        let mut index = first;
+        while skip != 0 && index < self.slices.len() {
+            let slice = self.slices[index];
+            let take = skip.min(slice.length());
+            skip -= take;
+            if take == slice.length() {
+                self.slices.remove(index);
+            } else {
+                self.slices[index] = slice.part(take..slice.length());
+                index += 1;
+            }
+        }
+        self.slices.insert(first, head);
+    }
+}
+
+/// What a frame takes from the packet it is made of.
+struct Source {
+    vlan: Option<VlanTag>,
+    layer: Layer,
+    checksum: RxChecksum,
+    gso: Option<Gso>,
+}
+
+/// The tag as it stands in a frame.
+fn tag_bytes(tag: VlanTag) -> [u8; TAG] {
+    let ([a, b], [c, d]) = (tag.protocol.to_be_bytes(), tag.control.to_be_bytes());
+    [a, b, c, d]
+}
+
+/// How many frames a super-packet is on the wire.
+fn segments(packet: &SuperPacket<'_, Buffer>) -> u32 {
+    let metadata = &packet.metadata;
+    let headers = metadata.layout.map_or(0, |layout| usize::from(layout.payload));
+    let payload = packet.length().saturating_sub(headers);
+    metadata.gso.map_or(1, |gso| payload.div_ceil(gso.size.get()).max(1) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superpacket::Simd;
+    use superpacket::aggregate::{Aggregator, HashKey, Policy};
+    use superpacket::packet::RxPacket;
+    use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
+
+    /// Sends 40 segments of a flow through an aggregator, and pushes what comes out whole and cut.
+    fn merged(vlan: Option<VlanTag>, max_slices: usize, storage: superpacket::aggregate::Storage) -> [Vec<Vec<u8>>; 3] {
+        let frames = superpacket_traffic::workload::w1(40);
+        let policy = Policy { storage, ..Policy::gro() };
+        let mut aggregator = Aggregator::new(policy, HashKey::new(1), Simd::detect());
+        let (mut outgoing, mut whole, mut cut) = (Outgoing::new(), TxBatch::new(), TxBatch::new());
+        let mut segmenter = Segmenter::new(Simd::detect());
+        let mut packets: Vec<_> = frames
+            .iter()
+            .map(|frame| {
+                let mut packet = RxPacket::new(Buffer::from(frame.clone()));
+                packet.vlan = vlan;
+                packet
+            })
+            .collect();
+        let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
+            let staged = outgoing.stage(&packet);
+            whole.push_packet(&mut outgoing, &staged, &packet, max_slices);
+            let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
+            let done = segmenter.segment(&packet, &options, |segment| {
+                cut.push_segment(&mut outgoing, &staged, &segment, packet.metadata.vlan, packet.metadata.layer, max_slices);
+            });
+            done.expect("what merged can be cut");
+            outgoing.keep(staged, &mut packet);
+        };
+        aggregator.receive_batch(&mut packets, 0, &mut sink);
+        aggregator.poll_end(0, &mut sink);
+        let bytes = |batch: &TxBatch| {
+            let copy = |frame| {
+                let mut bytes = Vec::new();
+                batch.copy_to(&outgoing, frame, &mut bytes);
+                bytes
+            };
+            batch.frames().iter().map(copy).collect::<Vec<_>>()
+        };
+        assert!(whole.frames().iter().chain(cut.frames()).all(|frame| frame.slices as usize <= max_slices));
+        [frames, bytes(&whole), bytes(&cut)]
+    }
+
+    #[test]
+    fn what_is_cut_from_slices_is_what_came() {
+        use superpacket::aggregate::Storage::{Fragments, Linear};
+        for (max_slices, storage) in [(1024, Fragments), (1, Fragments), (1024, Linear), (1, Linear), (3, Fragments)] {
+            let [frames, whole, cut] = merged(None, max_slices, storage);
+            assert_eq!(cut, frames);
+            assert_eq!(whole.len(), 1);
+            assert_eq!(whole[0].len(), frames.iter().map(|frame| frame.len() - 66).sum::<usize>() + 66);
+        }
+    }
+
+    #[test]
+    fn a_stripped_tag_is_put_back() {
+        let tag = VlanTag { protocol: 0x8100, control: 0x2064 };
+        for max_slices in [1024, 1] {
+            let [frames, whole, cut] = merged(Some(tag), max_slices, superpacket::aggregate::Storage::Fragments);
+            let tagged = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0x20, 0x64], &frame[12..]].concat();
+            assert_eq!(cut, frames.iter().map(tagged).collect::<Vec<_>>());
+            assert_eq!(whole[0][..18], [&frames[0][..12], &[0x81, 0, 0x20, 0x64, 8, 0]].concat());
+        }
+    }
+
+    #[test]
+    fn addresses_in_several_buffers_keep_their_order_under_a_tag() {
+        let frame = superpacket_traffic::workload::w1(1).remove(0);
+        let mut packet = RxPacket::new(Buffer::from(frame[..5].to_vec())).with_vlan(VlanTag { protocol: 0x88a8, control: 7 });
+        packet.push(Buffer::from(frame[5..12].to_vec())).expect("room");
+        packet.push(Buffer::from(frame[12..].to_vec())).expect("room");
+        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+        let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
+            let staged = outgoing.stage(&packet);
+            batch.push_packet(&mut outgoing, &staged, &packet, 9);
+            outgoing.keep(staged, &mut packet);
+        };
+        aggregator.receive(packet, 0, &mut sink);
+        aggregator.flush_all(&mut sink);
+        let mut bytes = Vec::new();
+        batch.copy_to(&outgoing, &batch.frames()[0], &mut bytes);
+        assert_eq!(bytes, [&frame[..12], &[0x88, 0xa8, 0, 7], &frame[12..]].concat());
+        let mut scratch = [0; MAX_HEADER];
+        assert_eq!(batch.head(&outgoing, &batch.frames()[0], &mut scratch), &bytes[..MAX_HEADER]);
+    }
+}

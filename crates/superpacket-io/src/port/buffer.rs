@@ -1,0 +1,305 @@
+//! Buffers that ports lend: a view of a ring slot, of a chunk, or of bytes of their own, given back by being dropped.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Bytes of a received packet, in memory of a port or of their own.
+///
+/// A buffer of a port is given back by being dropped, on any thread and in any order, at the price of one store: its port sees that when it looks next
+/// ([`Receive::give_back`](super::Receive::give_back)).
+pub struct Buffer {
+    data: NonNull<u8>,
+    length: usize,
+    /// The flag of the slot in its region; `None`: the bytes are a `Box<[u8]>` of this buffer.
+    lent: Option<NonNull<AtomicU8>>,
+}
+
+// SAFETY: the bytes are read only, nothing else writes them while the buffer lives (see `Region::lend`), and the flag is atomic.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; a shared buffer gives out shared slices only.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// The bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `data` points at `length` initialised bytes, which stay so while the slot is lent, or belong to this buffer.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.length) }
+    }
+
+    /// Leaves out the first `count` bytes, or all if there are fewer.
+    pub fn skip(&mut self, count: usize) {
+        // A box must be freed with the length it was made with: what is left goes into a new one.
+        if self.lent.is_none() {
+            *self = Buffer::from(self.bytes().get(count..).unwrap_or_default().to_vec());
+            return;
+        }
+        let count = count.min(self.length);
+        // SAFETY: `count` is at most `length`, so the pointer stays within the slot or one past its end.
+        self.data = unsafe { self.data.add(count) };
+        self.length -= count;
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Self {
+        let length = bytes.len();
+        let data = Box::into_raw(bytes.into_boxed_slice()).cast::<u8>();
+        // SAFETY: a box is never null.
+        Buffer { data: unsafe { NonNull::new_unchecked(data) }, length, lent: None }
+    }
+}
+
+impl Drop for Buffer {
+    #[inline]
+    fn drop(&mut self) {
+        match self.lent {
+            // SAFETY: the region lives while the flag is set. Release: all reads of the bytes come before the slot is used again.
+            Some(flag) => unsafe { flag.as_ref() }.store(0, Ordering::Release),
+            // SAFETY: pointer and length come from `Box::into_raw` in `from`, and `skip` does not change those of such a buffer.
+            None => drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.data.as_ptr(), self.length)) }),
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Buffer").field("length", &self.length).field("lent", &self.lent.is_some()).finish()
+    }
+}
+
+/// Memory in slots of equal size, of which ports lend parts as [`Buffer`]s.
+///
+/// Memory whose slots are not all back when the region is dropped stays allocated: a buffer never dangles.
+#[derive(Debug)]
+pub struct Region {
+    memory: Memory,
+    slot_size: usize,
+    /// One for each slot: is it lent?
+    lent: Box<[AtomicU8]>,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Heap { data: NonNull<u8>, layout: Layout },
+    Mapped { data: NonNull<u8>, length: usize },
+}
+
+// SAFETY: the memory belongs to the region, and is written through `&mut self` only.
+unsafe impl Send for Region {}
+
+impl Region {
+    /// Zeroed memory of the heap: `slots` of `slot_size` bytes, page-aligned.
+    ///
+    /// # Panics
+    /// If either is 0 or their product overflows.
+    pub fn heap(slots: usize, slot_size: usize) -> Self {
+        let size = slots.checked_mul(slot_size).filter(|&size| size != 0).expect("a region has bytes, and fewer than the address space");
+        let layout = Layout::from_size_align(size, 4096).expect("fewer bytes than the address space");
+        // SAFETY: the size is not zero.
+        let data = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        Region { memory: Memory::Heap { data, layout }, slot_size, lent: flags(slots) }
+    }
+
+    /// Mapped memory, unmapped at the end: as many slots of `slot_size` bytes as fit `length`.
+    ///
+    /// # Safety
+    /// `data` must point at `length` bytes mapped by `mmap` and used by nobody else but a kernel that writes to slots that are its own by the protocol
+    /// that the caller keeps: it calls [`lend`](Self::lend) only for bytes that the kernel has handed over, and hands slots back only when they
+    /// [are not lent](Self::is_lent).
+    pub unsafe fn mapped(data: NonNull<u8>, length: usize, slot_size: usize) -> Self {
+        Region { memory: Memory::Mapped { data, length }, slot_size, lent: flags(length / slot_size) }
+    }
+
+    /// How many slots there are.
+    #[inline]
+    pub const fn slots(&self) -> usize {
+        self.lent.len()
+    }
+
+    /// Bytes of a slot.
+    #[inline]
+    pub const fn slot_size(&self) -> usize {
+        self.slot_size
+    }
+
+    /// Where the memory starts: for system calls that take addresses.
+    #[inline]
+    pub const fn start(&self) -> NonNull<u8> {
+        match self.memory {
+            Memory::Heap { data, .. } | Memory::Mapped { data, .. } => data,
+        }
+    }
+
+    /// Is a buffer of this slot abroad? A slot beyond the last is never lent.
+    #[inline]
+    pub fn is_lent(&self, slot: usize) -> bool {
+        // Acquire: what is done with the slot after this comes after all that its borrower did.
+        self.lent.get(slot).is_some_and(|flag| flag.load(Ordering::Acquire) != 0)
+    }
+
+    /// How many slots are lent.
+    pub fn lent(&self) -> usize {
+        (0..self.slots()).filter(|&slot| self.is_lent(slot)).count()
+    }
+
+    /// The bytes of a slot, to be written, if it is there and not lent. Of mapped memory that the kernel may write, only what it has handed over may be asked for.
+    #[inline]
+    pub fn slot_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
+        if slot >= self.slots() || self.is_lent(slot) {
+            return None;
+        }
+        // SAFETY: the slot lies within the memory; no buffer of it is abroad, and `&mut self` keeps it so.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr().add(slot * self.slot_size), self.slot_size) })
+    }
+
+    /// Lends bytes of a slot, `range` from its start; `None` if the slot is lent, or the range does not lie within it.
+    #[inline]
+    pub fn lend(&mut self, slot: usize, range: Range<usize>) -> Option<Buffer> {
+        let flag = self.lent.get(slot)?;
+        if range.start > range.end || range.end > self.slot_size || flag.load(Ordering::Acquire) != 0 {
+            return None;
+        }
+        flag.store(1, Ordering::Relaxed);
+        // SAFETY: the range lies within the slot, which lies within the memory.
+        let data = unsafe { self.start().add(slot * self.slot_size + range.start) };
+        Some(Buffer { data, length: range.end - range.start, lent: Some(NonNull::from(flag)) })
+    }
+}
+
+fn flags(slots: usize) -> Box<[AtomicU8]> {
+    (0..slots).map(|_| AtomicU8::new(0)).collect()
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if self.lent() != 0 {
+            // A borrower outlives its port: memory and flags stay.
+            std::mem::forget(std::mem::take(&mut self.lent));
+            return;
+        }
+        match self.memory {
+            // SAFETY: allocated with this layout in `heap`, and no buffer points into it any more.
+            Memory::Heap { data, layout } => unsafe { dealloc(data.as_ptr(), layout) },
+            // SAFETY: mapped with this length, as the caller of `mapped` promised, and no buffer points into it any more.
+            Memory::Mapped { data, length } => drop(unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) }),
+        }
+    }
+}
+
+/// Slots of a heap region, taken in turn: what a port reads packets into.
+#[derive(Debug)]
+pub struct Pool {
+    region: Region,
+    next: usize,
+}
+
+impl Pool {
+    /// A pool of `slots` of `slot_size` bytes.
+    ///
+    /// # Panics
+    /// As [`Region::heap`].
+    pub fn new(slots: usize, slot_size: usize) -> Self {
+        Pool { region: Region::heap(slots, slot_size), next: 0 }
+    }
+
+    /// Bytes of a slot.
+    pub const fn slot_size(&self) -> usize {
+        self.region.slot_size()
+    }
+
+    /// A free slot, found in turn; `None` if all are lent. It stays free until [`lend`](Self::lend).
+    #[inline]
+    pub fn free(&mut self) -> Option<usize> {
+        let slots = self.region.slots();
+        for _ in 0..slots {
+            let slot = self.next;
+            self.next = if slot + 1 == slots { 0 } else { slot + 1 };
+            if !self.region.is_lent(slot) {
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// The bytes of a free slot.
+    #[inline]
+    pub fn slot_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
+        self.region.slot_mut(slot)
+    }
+
+    /// Lends bytes of a free slot.
+    #[inline]
+    pub fn lend(&mut self, slot: usize, range: Range<usize>) -> Option<Buffer> {
+        self.region.lend(slot, range)
+    }
+
+    /// Are more than half of the slots lent?
+    pub fn is_crowded(&self) -> bool {
+        self.region.lent() * 2 > self.region.slots()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_lent_once_and_comes_back_by_being_dropped() {
+        let mut region = Region::heap(2, 64);
+        region.slot_mut(1).expect("there").copy_from_slice(&[7; 64]);
+        let buffer = region.lend(1, 10..20).expect("free");
+        assert_eq!(buffer.bytes(), [7; 10]);
+        assert!(region.lend(1, 0..1).is_none() && region.slot_mut(1).is_none());
+        assert_eq!(region.lent(), 1);
+        std::thread::spawn(move || drop(buffer)).join().expect("no panic");
+        assert!(!region.is_lent(1));
+        assert!(region.lend(1, 0..64).is_some());
+        assert!(region.lend(0, 0..65).is_none(), "beyond the slot");
+        assert!(region.lend(2, 0..1).is_none(), "beyond the region");
+    }
+
+    #[test]
+    fn a_buffer_outlives_its_region() {
+        let mut region = Region::heap(1, 16);
+        region.slot_mut(0).expect("there").fill(9);
+        let mut buffer = region.lend(0, 0..16).expect("free");
+        drop(region);
+        buffer.skip(12);
+        assert_eq!(buffer.bytes(), [9; 4]);
+        buffer.skip(5);
+        assert!(buffer.bytes().is_empty());
+    }
+
+    #[test]
+    fn bytes_of_its_own_are_skipped_and_freed() {
+        let mut buffer = Buffer::from(vec![1, 2, 3]);
+        buffer.skip(1);
+        assert_eq!(buffer.bytes(), [2, 3]);
+        buffer.skip(9);
+        assert!(buffer.bytes().is_empty());
+    }
+
+    #[test]
+    fn a_pool_hands_out_each_slot_until_none_is_free() {
+        let mut pool = Pool::new(3, 8);
+        let mut lent = Vec::new();
+        while let Some(slot) = pool.free() {
+            lent.push(pool.lend(slot, 0..8).expect("free"));
+        }
+        assert_eq!(lent.len(), 3);
+        assert!(pool.is_crowded());
+        lent.remove(1);
+        assert_eq!(pool.free(), Some(1));
+    }
+}

@@ -1,0 +1,82 @@
+//! What goes wrong with a port, and where.
+
+use std::io;
+
+use super::SpecError;
+
+/// A port could not be opened or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// The port string makes no sense.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// There is no interface of this name.
+    #[error("{port}: there is no interface {interface:?}")]
+    NoInterface {
+        /// The port string.
+        port: String,
+        /// The interface.
+        interface: String,
+    },
+    /// The interface is down.
+    #[error("{port}: the interface is down")]
+    Down {
+        /// The port string.
+        port: String,
+    },
+    /// The interface is gone, or the port was closed by its other end.
+    #[error("{port}: the interface is gone")]
+    Gone {
+        /// The port string.
+        port: String,
+    },
+    /// The system refused something.
+    #[error("{port}: {action}: {source}{}", hint(.source))]
+    System {
+        /// The port string.
+        port: String,
+        /// What was tried, with the system call's name.
+        action: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The system cannot do what the port string asks for.
+    #[error("{port}: {reason}")]
+    Unsupported {
+        /// The port string.
+        port: String,
+        /// What is missing.
+        reason: String,
+    },
+    /// A capture file could not be read or written.
+    #[error("{port}: {source}")]
+    Capture {
+        /// The port string.
+        port: String,
+        /// What happened.
+        source: crate::capture::CaptureError,
+    },
+}
+
+impl PortError {
+    /// The system refused `action`.
+    pub fn system(port: &str, action: &'static str, source: impl Into<io::Error>) -> Self {
+        PortError::System { port: port.into(), action, source: source.into() }
+    }
+
+    /// May the port come back by being opened again?
+    pub const fn is_transient(&self) -> bool {
+        matches!(self, PortError::NoInterface { .. } | PortError::Down { .. } | PortError::Gone { .. } | PortError::System { .. })
+    }
+}
+
+/// What the user can do where the errno alone does not say it.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            " (it needs CAP_NET_RAW for packet sockets, CAP_NET_ADMIN for TAP and TUN, and CAP_BPF too for XDP: run as root, or in a user and network namespace of your own)"
+        }
+        _ => "",
+    }
+}

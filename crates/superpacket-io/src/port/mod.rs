@@ -1,0 +1,180 @@
+//! Ports: where live packets come from and go to.
+//!
+//! A port string ([`PortSpec`]) names one, [`open`] opens it. A [`Port`] says what it can do ([`Capabilities`], probed), and gives two kinds of ends: a
+//! [`Receive`] for each receive queue, and as many [`Transmit`]s as threads want to send through it.
+//!
+//! ```text
+//! Receive::poll -> RxPacket<Buffer> -> (aggregator, bridge, ...) -> Outgoing -> TxBatch -> Transmit::transmit
+//!       ^                                                              |
+//!       +------------- give_back: buffers that were dropped <----------+
+//! ```
+//! Received packets lie in memory of the port and are lent as [`Buffer`]s; what is sent is gathered straight from there.
+
+mod batch;
+mod buffer;
+mod error;
+mod open;
+mod spec;
+
+pub use batch::{Outgoing, Slice, Staged, TxBatch, TxFrame};
+pub use buffer::{Buffer, Pool, Region};
+pub use error::PortError;
+pub use open::open;
+pub use spec::{PortKind, PortSpec, SpecError, SpecOptions};
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+use superpacket::feature::FeatureSet;
+use superpacket::packet::{Layer, RxPacket};
+
+/// The most packets that one poll of a port takes.
+pub const POLL_LIMIT: usize = 512;
+
+/// The most pieces that Linux takes in one message (`UIO_MAXIOV`).
+pub const MAX_SLICES: usize = 1024;
+
+/// What a port can do, found by trying.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The offloads that the port itself has or that need nothing of it. Aggregation is done by its user: the three receive offloads and `generic-segmentation-offload` are
+    /// always among them.
+    pub features: FeatureSet,
+    /// The longest TCP super-packet that it takes, in bytes from the IP header on (`gso_max_size`).
+    pub max_gso_size: u32,
+    /// The most payload that it cuts in one TCP super-packet, in bytes; `u32::MAX` where only `max_gso_size` limits it.
+    pub max_gso_payload: u32,
+    /// The most segments that it cuts a super-packet into (`gso_max_segs`).
+    pub max_gso_segments: u32,
+    /// The most pieces of a frame, headers among them, that it takes.
+    pub max_slices: usize,
+    /// It cuts super-packets inside UDP tunnels (VXLAN, Geneve).
+    pub tunnels: bool,
+    /// Who cuts its super-packets can be told that IPv4 identifications stay the same; a virtio header has no word for it.
+    pub fixed_ids: bool,
+}
+
+/// Whether packets can pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// They can.
+    Up,
+    /// The interface is there, and down.
+    Down,
+    /// The interface is not there any more: the port must be opened again.
+    Gone,
+}
+
+/// What may change while a port is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortState {
+    /// Whether packets can pass.
+    pub link: LinkState,
+    /// The longest IP packet in bytes; 0 where nothing limits it.
+    pub mtu: u32,
+}
+
+/// What a port's own side counts, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Packets that came in and found no room: a full ring or queue.
+    pub rx_dropped: u64,
+    /// Packets that came in malformed, or could not be read, and were left out.
+    pub rx_errors: u64,
+    /// Times that the kernel or the device could not take more for now.
+    pub tx_full: u64,
+    /// Times that a super-packet or a partial checksum was refused.
+    pub tx_refused: u64,
+}
+
+/// An open port.
+pub trait Port: Send + fmt::Debug {
+    /// The port string that it was opened by, whole.
+    fn name(&self) -> &str;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Where its packets start.
+    fn layer(&self) -> Layer {
+        Layer::Ethernet
+    }
+
+    /// The interface's own hardware address, where it has one.
+    fn hardware_address(&self) -> Option<[u8; 6]> {
+        None
+    }
+
+    /// The receive queues, one end each. They are handed out once: the next call gives none.
+    fn receivers(&mut self) -> Vec<Box<dyn Receive>>;
+
+    /// An end to send through; several may be open at a time, on different threads.
+    ///
+    /// # Errors
+    /// [`PortError`] if the system refuses another.
+    fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError>;
+
+    /// Its state now.
+    fn state(&mut self) -> PortState;
+
+    /// What it counted so far, all queues together.
+    fn counters(&mut self) -> PortCounters;
+}
+
+/// The receiving end of one queue of a port.
+pub trait Receive: Send + fmt::Debug {
+    /// Appends the packets that are there, up to `limit`, and says how many. It never waits.
+    ///
+    /// What arrives malformed is left out and counted.
+    ///
+    /// # Errors
+    /// [`PortError`] if nothing more will come unless something changes: the interface is down or gone.
+    fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError>;
+
+    /// Gives the kernel the memory of all buffers back that have been dropped. Called after a poll's packets are done, and before waiting: a ring with a full last slot counts as
+    /// readable.
+    fn give_back(&mut self) {}
+
+    /// What becomes readable when packets arrive: for `poll` and `epoll`, level-triggered.
+    fn readiness(&self) -> BorrowedFd<'_>;
+
+    /// Is more than half of its memory lent? Then whoever holds packets should let go of them.
+    fn is_crowded(&self) -> bool {
+        false
+    }
+}
+
+/// The sending end of a port.
+pub trait Transmit: Send + fmt::Debug {
+    /// Sends the frames of `batch` from number `from` on, in order, until all are sent or one cannot be. It never waits.
+    ///
+    /// Each frame has been made to fit [`Capabilities`]. When this returns, the port has no more use for the bytes of what is sent.
+    fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress;
+}
+
+/// How far sending came.
+#[derive(Debug)]
+pub struct Progress {
+    /// How many frames were sent, from `from` on.
+    pub sent: usize,
+    /// Why the next was not; `None` if all were.
+    pub stopped: Option<Stop>,
+}
+
+/// Why a frame was not sent.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Stop {
+    /// The queue is full: the same frame may be tried again later (`EAGAIN`, `ENOBUFS`).
+    Full,
+    /// The frame was refused for what is asked to be done to it (`EINVAL`, `EIO` on a super-packet or a partial checksum): in software it may pass.
+    Offload(std::io::Error),
+    /// The frame is longer than the port takes (`EMSGSIZE`).
+    TooLong,
+    /// The interface is down (`ENETDOWN`).
+    Down,
+    /// The port is of no more use (`ENXIO`, `ENODEV`, `EBADFD`).
+    Gone(PortError),
+    /// This frame was refused for another reason.
+    Refused(std::io::Error),
+}

@@ -1,0 +1,266 @@
+//! What a port can do, what is asked for, and what is in force: offloads by the names that ethtool gives them.
+//!
+//! ```
+//! use superpacket::feature::{Feature, FeatureSet, Hindrance, resolve};
+//!
+//! let supported = FeatureSet::all().without(Feature::LargeReceiveOffload);
+//! let asked = FeatureSet::all().without(Feature::TxChecksumming);
+//! let resolved = resolve(asked, supported);
+//! // Segments need checksums that somebody fills in.
+//! assert!(!resolved.active.contains(Feature::TcpSegmentationOffload));
+//! assert_eq!(resolved.hindrance(Feature::TcpSegmentationOffload), Some(Hindrance::Requires(Feature::TxChecksumming)));
+//! assert_eq!(resolved.hindrance(Feature::LargeReceiveOffload), Some(Hindrance::Unsupported));
+//! ```
+
+use core::fmt;
+use core::str::FromStr;
+
+/// An offload that can be switched for each port, named as in `ethtool -k`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Feature {
+    /// What the device says of received checksums is believed; off: they are verified in software.
+    RxChecksumming,
+    /// The port fills in partial checksums; off: they are completed in software before it.
+    TxChecksumming,
+    /// The port takes a packet in several pieces; off: it is copied into one.
+    ScatterGather,
+    /// The port takes TCP super-packets and cuts them itself.
+    TcpSegmentationOffload,
+    /// The port takes UDP super-packets and cuts them itself.
+    TxUdpSegmentation,
+    /// Super-packets are cut in software at this port, as late as possible, where it does not cut them itself.
+    GenericSegmentationOffload,
+    /// Received packets are aggregated so that they can be cut again.
+    GenericReceiveOffload,
+    /// UDP datagrams are aggregated too.
+    RxUdpGroForwarding,
+    /// Received packets are aggregated for local delivery: what was merged cannot be restored.
+    LargeReceiveOffload,
+    /// The flow hash that the device reports is used.
+    ReceiveHashing,
+}
+
+impl Feature {
+    /// All, in ethtool's order.
+    pub const ALL: [Feature; 10] = [
+        Feature::RxChecksumming,
+        Feature::TxChecksumming,
+        Feature::ScatterGather,
+        Feature::TcpSegmentationOffload,
+        Feature::TxUdpSegmentation,
+        Feature::GenericSegmentationOffload,
+        Feature::GenericReceiveOffload,
+        Feature::RxUdpGroForwarding,
+        Feature::LargeReceiveOffload,
+        Feature::ReceiveHashing,
+    ];
+
+    /// The name in `ethtool -k`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Feature::RxChecksumming => "rx-checksumming",
+            Feature::TxChecksumming => "tx-checksumming",
+            Feature::ScatterGather => "scatter-gather",
+            Feature::TcpSegmentationOffload => "tcp-segmentation-offload",
+            Feature::TxUdpSegmentation => "tx-udp-segmentation",
+            Feature::GenericSegmentationOffload => "generic-segmentation-offload",
+            Feature::GenericReceiveOffload => "generic-receive-offload",
+            Feature::RxUdpGroForwarding => "rx-udp-gro-forwarding",
+            Feature::LargeReceiveOffload => "large-receive-offload",
+            Feature::ReceiveHashing => "receive-hashing",
+        }
+    }
+
+    /// The short name that `ethtool -K` takes too, where it has one.
+    pub const fn short_name(self) -> Option<&'static str> {
+        match self {
+            Feature::RxChecksumming => Some("rx"),
+            Feature::TxChecksumming => Some("tx"),
+            Feature::ScatterGather => Some("sg"),
+            Feature::TcpSegmentationOffload => Some("tso"),
+            Feature::GenericSegmentationOffload => Some("gso"),
+            Feature::GenericReceiveOffload => Some("gro"),
+            Feature::LargeReceiveOffload => Some("lro"),
+            Feature::ReceiveHashing => Some("rxhash"),
+            Feature::TxUdpSegmentation | Feature::RxUdpGroForwarding => None,
+        }
+    }
+
+    /// What must be in force for this one to be (the kernel's `netdev_fix_features`).
+    pub const fn requires(self) -> &'static [Feature] {
+        match self {
+            // A segment's checksum is filled in by whoever cuts, and its payload lies apart from its header.
+            Feature::TcpSegmentationOffload | Feature::TxUdpSegmentation => &[Feature::TxChecksumming, Feature::ScatterGather],
+            Feature::RxUdpGroForwarding => &[Feature::GenericReceiveOffload],
+            Feature::GenericSegmentationOffload => &[Feature::ScatterGather],
+            // What is merged on a wrong checksum would leave as a right one.
+            Feature::LargeReceiveOffload => &[Feature::RxChecksumming],
+            Feature::RxChecksumming
+            | Feature::TxChecksumming
+            | Feature::ScatterGather
+            | Feature::GenericReceiveOffload
+            | Feature::ReceiveHashing => &[],
+        }
+    }
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// There is no offload of this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the name of an offload")]
+pub struct UnknownFeature;
+
+impl FromStr for Feature {
+    type Err = UnknownFeature;
+
+    fn from_str(name: &str) -> Result<Self, UnknownFeature> {
+        Feature::ALL.into_iter().find(|feature| feature.name() == name || feature.short_name() == Some(name)).ok_or(UnknownFeature)
+    }
+}
+
+/// A set of offloads.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct FeatureSet(u16);
+
+impl FeatureSet {
+    /// No offload.
+    pub const NONE: FeatureSet = FeatureSet(0);
+
+    /// Every offload there is.
+    pub const fn all() -> Self {
+        FeatureSet((1 << Feature::ALL.len()) - 1)
+    }
+
+    /// Is it in the set?
+    #[inline]
+    pub const fn contains(self, feature: Feature) -> bool {
+        self.0 & (1 << feature as u16) != 0
+    }
+
+    /// The set and this one.
+    #[must_use]
+    pub const fn with(self, feature: Feature) -> Self {
+        FeatureSet(self.0 | 1 << feature as u16)
+    }
+
+    /// The set but for this one.
+    #[must_use]
+    pub const fn without(self, feature: Feature) -> Self {
+        FeatureSet(self.0 & !(1 << feature as u16))
+    }
+
+    /// The set with this one in it or not.
+    #[must_use]
+    pub const fn set(self, feature: Feature, on: bool) -> Self {
+        if on { self.with(feature) } else { self.without(feature) }
+    }
+
+    /// Its members in ethtool's order.
+    pub fn iter(self) -> impl Iterator<Item = Feature> {
+        Feature::ALL.into_iter().filter(move |&feature| self.contains(feature))
+    }
+}
+
+impl FromIterator<Feature> for FeatureSet {
+    fn from_iter<I: IntoIterator<Item = Feature>>(features: I) -> Self {
+        features.into_iter().fold(FeatureSet::NONE, FeatureSet::with)
+    }
+}
+
+impl fmt::Debug for FeatureSet {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_set().entries(self.iter().map(Feature::name)).finish()
+    }
+}
+
+/// Why what is asked for is not in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Hindrance {
+    /// The port cannot.
+    #[error("the port cannot do it")]
+    Unsupported,
+    /// It needs another offload, which is not in force.
+    #[error("it needs {0}, which is off")]
+    Requires(Feature),
+}
+
+/// What comes of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// What was asked for.
+    pub asked: FeatureSet,
+    /// What the port can do.
+    pub supported: FeatureSet,
+    /// What is in force.
+    pub active: FeatureSet,
+}
+
+impl Resolved {
+    /// Why this offload, which was asked for, is not in force; `None` if it is, or was not asked for.
+    pub fn hindrance(&self, feature: Feature) -> Option<Hindrance> {
+        if !self.asked.contains(feature) || self.active.contains(feature) {
+            None
+        } else if !self.supported.contains(feature) {
+            Some(Hindrance::Unsupported)
+        } else {
+            let missing = feature.requires().iter().find(|&&required| !self.active.contains(required));
+            missing.map(|&required| Hindrance::Requires(required))
+        }
+    }
+}
+
+/// What is in force of what is asked for, where a port supports this much.
+pub fn resolve(asked: FeatureSet, supported: FeatureSet) -> Resolved {
+    let mut active = FeatureSet(asked.0 & supported.0);
+    // What one offload loses, others may lose by it: until nothing changes, at most once for each.
+    loop {
+        let next = active.iter().filter(|feature| feature.requires().iter().all(|&required| active.contains(required))).collect();
+        if next == active {
+            return Resolved { asked, supported, active };
+        }
+        active = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for feature in Feature::ALL {
+            assert_eq!(feature.name().parse(), Ok(feature));
+            if let Some(short) = feature.short_name() {
+                assert_eq!(short.parse(), Ok(feature));
+            }
+        }
+        assert_eq!("tcp".parse::<Feature>(), Err(UnknownFeature));
+    }
+
+    #[test]
+    fn what_an_offload_needs_takes_it_along() {
+        let resolved = resolve(FeatureSet::all().without(Feature::ScatterGather), FeatureSet::all());
+        for lost in [Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation, Feature::GenericSegmentationOffload] {
+            assert!(!resolved.active.contains(lost), "{lost}");
+            assert_eq!(resolved.hindrance(lost), Some(Hindrance::Requires(Feature::ScatterGather)));
+        }
+        assert!(resolved.active.contains(Feature::TxChecksumming));
+        assert_eq!(resolved.hindrance(Feature::ScatterGather), None, "it was not asked for");
+    }
+
+    #[test]
+    fn every_set_resolves_to_one_that_holds_together() {
+        for asked in 0..1 << Feature::ALL.len() {
+            let active = resolve(FeatureSet(asked), FeatureSet::all()).active;
+            assert_eq!(active.0 & !asked, 0);
+            assert!(active.iter().all(|feature| feature.requires().iter().all(|&required| active.contains(required))));
+            assert_eq!(resolve(active, FeatureSet::all()).active, active);
+        }
+    }
+}
