@@ -2,7 +2,43 @@
 //!
 //! Ports that take super-packets get them whole; for the others they are cut as late as possible, at the port itself. What arrives in single packets is
 //! aggregated as early as possible. Each offload has its name in ethtool and is switched for each port while the bridge runs.
+//!
+//! A packet's way, one file a step:
+//! ```text
+//! lane      a thread polls its receive queues
+//! ingress   checksums and hashes are believed or not; GRO or LRO
+//! output    addresses are learned and looked up; one port, or all others
+//! egress    whole if the port takes it; else cut, filled in, fragmented or dropped; sent in batches
+//! ```
+//!
+//! ```no_run
+//! use superpacket_bridge::Bridge;
+//! use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+//!
+//! let ports = ["packet:eth1", "tap:tap0"].into_iter().map(|port| Ok(PortSettings::new(port.parse()?)));
+//! let ports = ports.collect::<Result<_, superpacket_io::port::SpecError>>()?;
+//! let bridge = Bridge::start(BridgeSettings { ports, ..BridgeSettings::default() })?;
+//! std::thread::sleep(std::time::Duration::from_secs(1));
+//! println!("{:?}", bridge.stats());
+//! bridge.stop();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![cfg(target_os = "linux")]
+#![forbid(unsafe_code)]
 
+mod bridge;
+mod counters;
+mod egress;
+mod error;
+mod frame;
+mod icmp;
+mod ingress;
+mod lane;
+mod output;
 pub mod report;
+mod runtime;
 pub mod settings;
+mod table;
+
+pub use bridge::Bridge;
+pub use error::BridgeError;

@@ -7,6 +7,7 @@
 //! [`Sink`] with a [`Reason`].
 
 mod acknowledged;
+mod bypass;
 mod counters;
 mod examine;
 mod held;

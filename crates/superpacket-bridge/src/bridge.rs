@@ -1,0 +1,469 @@
+//! The bridge as its user holds it: ports come and go, wishes change, and the threads that move packets hear of it.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use superpacket::aggregate::HashKey;
+use superpacket::feature::Feature;
+use superpacket::packet::Layer;
+use superpacket_io::port::{LinkState, Port, PortCounters, PortError, PortState, open};
+
+use crate::error::BridgeError;
+use crate::lane::{Common, Lane, Order};
+use crate::report::{PortFeatures, PortReport, PortStats};
+use crate::runtime::Shared;
+use crate::settings::{BridgeSettings, Limits, PortSettings, TooBig};
+use crate::table::{MAX_PORTS, Table};
+
+/// How often the state of the ports is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// How long a thread may take to let go of a port.
+const LET_GO: Duration = Duration::from_secs(2);
+
+/// A running bridge. Dropping it ends it.
+#[derive(Debug)]
+pub struct Bridge {
+    inner: Arc<Inner>,
+    supervisor: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// What holds for the whole bridge; the ports in it are as they were at the last start or `apply`.
+    settings: Mutex<BridgeSettings>,
+    /// By number; places of removed ports are free.
+    places: Mutex<Vec<Option<Place>>>,
+    lanes: Mutex<Vec<Lane>>,
+    table: Arc<Table>,
+    epoch: Arc<AtomicU64>,
+    stopping: AtomicBool,
+}
+
+/// A port of the bridge, open or waiting to be.
+#[derive(Debug)]
+struct Place {
+    shared: Arc<Shared>,
+    port: Option<Box<dyn Port>>,
+    state: PortState,
+    error: Option<String>,
+    hardware_address: Option<[u8; 6]>,
+    queues: usize,
+    reopened: u64,
+    /// What earlier openings counted.
+    before: PortCounters,
+    /// When it is tried again.
+    next_try: Instant,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Bridge {
+    /// Opens the ports and starts to forward.
+    ///
+    /// # Errors
+    /// [`BridgeError`]: a port cannot be opened, is named twice, or cannot be joined with the others.
+    pub fn start(settings: BridgeSettings) -> Result<Bridge, BridgeError> {
+        let threads = match settings.threads {
+            0 => std::thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2)).min(settings.ports.len().max(1)),
+            threads => threads,
+        };
+        let table = Arc::new(Table::new(settings.table_size, settings.ageing_time));
+        let epoch = Arc::new(AtomicU64::new(0));
+        let (broken, inbox) = crossbeam_channel::unbounded();
+        // Random: who chooses the traffic must not choose the buckets.
+        let random = || u128::from(RandomState::new().build_hasher().finish());
+        let key = HashKey::new(random() << 64 | random());
+        let common = Common { table: table.clone(), epoch: epoch.clone(), broken, busy_poll: settings.busy_poll, key };
+        let lanes = (0..threads)
+            .map(|number| Lane::start(number, common.clone()))
+            .collect::<Result<_, _>>()
+            .map_err(|source| BridgeError::System { action: "starting a thread", source })?;
+        let inner = Arc::new(Inner {
+            settings: Mutex::new(BridgeSettings { ports: Vec::new(), ..settings.clone() }),
+            places: Mutex::new(Vec::new()),
+            lanes: Mutex::new(lanes),
+            table,
+            epoch,
+            stopping: AtomicBool::new(false),
+        });
+        let mut bridge = Bridge { inner: inner.clone(), supervisor: None };
+        for port in &settings.ports {
+            inner.add(port)?;
+        }
+        inner.settings.lock().unwrap_or_else(PoisonError::into_inner).ports = settings.ports;
+        let supervisor = std::thread::Builder::new().name("superpacket-ports".into()).spawn(move || inner.supervise(&inbox));
+        bridge.supervisor = Some(supervisor.map_err(|source| BridgeError::System { action: "starting a thread", source })?);
+        Ok(bridge)
+    }
+
+    /// What the bridge is asked now.
+    pub fn settings(&self) -> BridgeSettings {
+        let ports = lock(&self.inner.places).iter().flatten().map(|place| place.shared.settings()).collect();
+        BridgeSettings { ports, ..lock(&self.inner.settings).clone() }
+    }
+
+    /// The ports at a glance.
+    pub fn ports(&self) -> Vec<PortReport> {
+        lock(&self.inner.places).iter().flatten().map(|place| place.report(&self.inner.table)).collect()
+    }
+
+    /// The ports' offloads.
+    pub fn features(&self) -> Vec<PortFeatures> {
+        lock(&self.inner.places).iter().flatten().map(|place| place.shared.features()).collect()
+    }
+
+    /// What the ports counted.
+    pub fn stats(&self) -> Vec<PortStats> {
+        lock(&self.inner.places).iter_mut().flatten().map(Place::stats).collect()
+    }
+
+    /// Switches an offload of a port. Whether it is in force then, and why not, is in the answer.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Forwarded`] for LRO that is not forced.
+    pub fn set_feature(&self, port: &str, feature: Feature, on: bool, force: bool) -> Result<PortFeatures, BridgeError> {
+        self.change(port, |shared| {
+            if feature == Feature::LargeReceiveOffload && on && !force {
+                return Err(BridgeError::Forwarded { port: port.into() });
+            }
+            shared.change(|settings| {
+                settings.features = settings.features.set(feature, on);
+                if feature == Feature::LargeReceiveOffload {
+                    settings.force_lro = on && force;
+                }
+            });
+            Ok(())
+        })?;
+        self.with(port, |place| place.shared.features())
+    }
+
+    /// Sets a limit of a port: `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout` (nanoseconds).
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a limit that is none or out of range.
+    pub fn set_limit(&self, port: &str, name: &str, value: u64) -> Result<PortReport, BridgeError> {
+        self.change(port, |shared| {
+            let set = |limits: &mut Limits| limits.set(name, value).map_err(|problem| BridgeError::Limit { port: port.into(), problem });
+            shared.change(|settings| set(&mut settings.limits))
+        })?;
+        self.with(port, |place| place.report(&self.inner.table))
+    }
+
+    /// Sets what becomes of packets that are too long for a port.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`].
+    pub fn set_too_big(&self, port: &str, too_big: TooBig) -> Result<PortReport, BridgeError> {
+        self.change(port, |shared| {
+            shared.change(|settings| settings.too_big = too_big);
+            Ok(())
+        })?;
+        self.with(port, |place| place.report(&self.inner.table))
+    }
+
+    /// Makes the bridge be what `settings` say: ports that are new are opened, those that are not named any more are closed, and the others changed
+    /// without a packet lost.
+    ///
+    /// # Errors
+    /// [`BridgeError`]: a new port cannot be opened, or a setting changed that only a new start can change. What could be done by then is done.
+    pub fn apply(&self, settings: BridgeSettings) -> Result<(), BridgeError> {
+        let inner = &self.inner;
+        {
+            let current = lock(&inner.settings);
+            let fixed = [
+                (settings.threads != current.threads, "the number of threads"),
+                (settings.table_size != current.table_size, "the size of the address table"),
+                (settings.ageing_time != current.ageing_time, "the ageing time"),
+                (settings.busy_poll != current.busy_poll, "busy polling"),
+            ];
+            if let Some((_, setting)) = fixed.into_iter().find(|(changed, _)| *changed) {
+                return Err(BridgeError::Fixed { setting });
+            }
+        }
+        for (index, port) in settings.ports.iter().enumerate() {
+            if settings.ports[..index].iter().any(|earlier| earlier.port == port.port) {
+                return Err(BridgeError::Twice { port: port.port.text().into() });
+            }
+        }
+        let wanted = |name: &str| settings.ports.iter().find(|port| port.port.text() == name);
+        let gone: Vec<u16> = lock(&inner.places)
+            .iter()
+            .flatten()
+            .filter(|place| wanted(&place.shared.name).is_none())
+            .map(|place| place.shared.number)
+            .collect();
+        gone.into_iter().for_each(|number| inner.remove(number));
+        for port in &settings.ports {
+            let known =
+                lock(&inner.places).iter().flatten().find(|place| place.shared.name == port.port.text()).map(|place| place.shared.clone());
+            match known {
+                Some(shared) if shared.settings() != *port => shared.change(|settings| *settings = port.clone()),
+                Some(_) => {}
+                None => inner.add(port)?,
+            }
+        }
+        inner.announce();
+        lock(&inner.settings).ports = settings.ports;
+        Ok(())
+    }
+
+    /// Sends what is held, closes the ports, and ends.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.inner.stopping.store(true, Ordering::Release);
+        lock(&self.inner.lanes).drain(..).for_each(|mut lane| lane.stop());
+        if let Some(supervisor) = self.supervisor.take() {
+            supervisor.thread().unpark();
+            if supervisor.join().is_err() {
+                tracing::error!("the thread that looks after the ports had panicked");
+            }
+        }
+        lock(&self.inner.places).clear();
+    }
+
+    fn with<R>(&self, port: &str, look: impl FnOnce(&Place) -> R) -> Result<R, BridgeError> {
+        let places = lock(&self.inner.places);
+        match places.iter().flatten().find(|place| place.shared.name == port) {
+            Some(place) => Ok(look(place)),
+            None => {
+                let known = places.iter().flatten().map(|place| place.shared.name.clone()).collect();
+                Err(BridgeError::NoSuchPort { port: port.into(), known })
+            }
+        }
+    }
+
+    fn change(&self, port: &str, change: impl FnOnce(&Shared) -> Result<(), BridgeError>) -> Result<(), BridgeError> {
+        self.with(port, |place| change(&place.shared))??;
+        self.inner.announce();
+        Ok(())
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Inner {
+    /// Has all threads look at what has changed.
+    fn announce(&self) {
+        self.epoch.fetch_add(1, Ordering::Release);
+        lock(&self.lanes).iter().for_each(Lane::wake);
+    }
+
+    /// Opens a new port.
+    fn add(&self, settings: &PortSettings) -> Result<(), BridgeError> {
+        let name = settings.port.text();
+        let mut places = lock(&self.places);
+        if places.iter().flatten().any(|place| place.shared.name == name) {
+            return Err(BridgeError::Twice { port: name.into() });
+        }
+        let number = places.iter().position(Option::is_none).unwrap_or(places.len());
+        if number >= MAX_PORTS {
+            return Err(BridgeError::TooManyPorts { limit: MAX_PORTS });
+        }
+        let mut port = open(&settings.port)?;
+        if let Some(other) = places.iter().flatten().next()
+            && other.shared.layer != port.layer()
+        {
+            let layer = if port.layer() == Layer::Ip { "IP" } else { "Ethernet" };
+            return Err(BridgeError::Layer { port: name.into(), layer });
+        }
+        let state = port.state();
+        let shared = Arc::new(Shared::new(number as u16, settings.clone(), port.capabilities(), port.layer(), state));
+        let queues = self.connect(&shared, port.as_mut())?;
+        let place = Place {
+            hardware_address: port.hardware_address(),
+            shared,
+            port: Some(port),
+            state,
+            error: None,
+            queues,
+            reopened: 0,
+            before: PortCounters::default(),
+            next_try: Instant::now(),
+        };
+        tracing::info!(port = name, mtu = state.mtu, queues, "port opened");
+        if number == places.len() {
+            places.push(Some(place));
+        } else {
+            places[number] = Some(place);
+        }
+        Ok(())
+    }
+
+    /// Gives each thread its share of a port; says how many receive queues that were.
+    fn connect(&self, shared: &Arc<Shared>, port: &mut dyn Port) -> Result<usize, PortError> {
+        let lanes = lock(&self.lanes);
+        let mut transmitters = Vec::with_capacity(lanes.len());
+        for _ in 0..lanes.len() {
+            transmitters.push(port.transmitter()?);
+        }
+        let mut shares: Vec<Vec<_>> = lanes.iter().map(|_| Vec::new()).collect();
+        let receivers = port.receivers();
+        let queues = receivers.len();
+        for (queue, receive) in receivers.into_iter().enumerate() {
+            // Ports one after the other start at the next thread, so that each has about as many queues.
+            let lane = (queue + usize::from(shared.number)) % lanes.len().max(1);
+            shares[lane].push(receive);
+        }
+        for ((lane, receivers), transmit) in lanes.iter().zip(shares).zip(transmitters) {
+            lane.order(Order::Open { shared: shared.clone(), receivers, transmit });
+        }
+        Ok(queues)
+    }
+
+    /// Takes a port from all threads, and waits until they have let go of it.
+    fn disconnect(&self, number: u16) {
+        let (done, wait) = crossbeam_channel::bounded::<()>(0);
+        lock(&self.lanes).iter().for_each(|lane| lane.order(Order::Close { number, done: done.clone() }));
+        drop(done);
+        // Ends when the last sender is dropped.
+        if wait.recv_timeout(LET_GO) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!(number, "a thread did not let go of a port in time");
+        }
+        self.table.forget(number);
+    }
+
+    /// Closes a port for good.
+    fn remove(&self, number: u16) {
+        self.disconnect(number);
+        if let Some(place) = lock(&self.places).get_mut(usize::from(number)).and_then(Option::take) {
+            tracing::info!(port = %place.shared.name, "port closed");
+        }
+    }
+
+    /// Looks after the ports until the bridge ends.
+    fn supervise(&self, broken: &Receiver<u16>) {
+        while !self.stopping.load(Ordering::Acquire) {
+            let told = broken.recv_timeout(LOOK).ok();
+            if self.stopping.load(Ordering::Acquire) {
+                return;
+            }
+            let mut changed = false;
+            for number in 0..lock(&self.places).len() {
+                changed |= self.look_after(number, told.is_some_and(|told| usize::from(told) == number));
+            }
+            if changed {
+                self.announce();
+            }
+        }
+    }
+
+    /// Looks at the state of a port; says whether the threads must hear of it.
+    fn look_after(&self, number: usize, is_broken: bool) -> bool {
+        let mut places = lock(&self.places);
+        let Some(Some(place)) = places.get_mut(number) else { return false };
+        let Some(port) = &mut place.port else {
+            return place.next_try <= Instant::now() && self.reopen(place);
+        };
+        let before = place.state;
+        place.state = port.state();
+        if place.state.link == LinkState::Gone || is_broken && place.state.link != LinkState::Down {
+            place.before = add(place.before, port.counters());
+            place.state.link = LinkState::Gone;
+            place.error = Some("the interface is gone".into());
+            place.next_try = Instant::now();
+            tracing::warn!(port = %place.shared.name, "the port is gone: it is tried again until it is back");
+            place.port = None;
+            // Without the lock: threads may be slow to let go, and reports should not wait for them.
+            drop(places);
+            self.disconnect(number as u16);
+            return true;
+        }
+        if before.link != place.state.link {
+            tracing::info!(port = %place.shared.name, state = link_name(place.state.link), "the link changed");
+        }
+        let changed = place.shared.set_mtu(place.state.mtu);
+        if changed {
+            tracing::info!(port = %place.shared.name, mtu = place.state.mtu, "the MTU changed");
+        }
+        changed
+    }
+
+    fn reopen(&self, place: &mut Place) -> bool {
+        let settings = place.shared.settings();
+        let opened = open(&settings.port).and_then(|mut port| {
+            place.shared.reopened(port.capabilities(), port.state());
+            place.queues = self.connect(&place.shared, port.as_mut())?;
+            Ok(port)
+        });
+        match opened {
+            Ok(mut port) => {
+                place.state = port.state();
+                place.hardware_address = port.hardware_address();
+                place.error = None;
+                place.reopened += 1;
+                place.port = Some(port);
+                tracing::info!(port = %place.shared.name, "the port is back");
+                true
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if place.error.as_deref() != Some(&text) {
+                    tracing::warn!(port = %place.shared.name, %error, "the port cannot be opened again yet");
+                }
+                place.error = Some(text);
+                place.next_try = Instant::now() + Duration::from_millis(500);
+                false
+            }
+        }
+    }
+}
+
+impl Place {
+    fn report(&self, table: &Table) -> PortReport {
+        let settings = self.shared.settings();
+        let limit = |name: &&str| ((*name).to_owned(), settings.limits.value(name).unwrap_or_default());
+        let too_big = TooBig::NAMES.iter().find(|(_, what)| *what == settings.too_big).map_or("", |(name, _)| name);
+        PortReport {
+            port: self.shared.name.clone(),
+            state: link_name(self.state.link).to_owned(),
+            error: self.error.clone(),
+            mtu: self.shared.mtu(),
+            hardware_address: self.hardware_address.map(|address| address.map(|byte| format!("{byte:02x}")).join(":")),
+            queues: self.queues,
+            reopened: self.reopened,
+            addresses: table.count(self.shared.number),
+            limits: Limits::NAMES.iter().map(limit).collect::<BTreeMap<_, _>>(),
+            too_big: too_big.to_owned(),
+        }
+    }
+
+    fn stats(&mut self) -> PortStats {
+        let own = add(self.before, self.port.as_mut().map(|port| port.counters()).unwrap_or_default());
+        let mut stats = self.shared.counts.report(&self.shared.name);
+        stats.drops.insert("rx_ring".into(), own.rx_dropped);
+        stats.drops.insert("rx_errors".into(), own.rx_errors);
+        stats
+    }
+}
+
+const fn link_name(link: LinkState) -> &'static str {
+    match link {
+        LinkState::Up => "up",
+        LinkState::Down => "down",
+        LinkState::Gone => "gone",
+    }
+}
+
+fn add(a: PortCounters, b: PortCounters) -> PortCounters {
+    PortCounters {
+        rx_dropped: a.rx_dropped + b.rx_dropped,
+        rx_errors: a.rx_errors + b.rx_errors,
+        tx_full: a.tx_full + b.tx_full,
+        tx_refused: a.tx_refused + b.tx_refused,
+    }
+}

@@ -1,0 +1,126 @@
+//! What happens at a port, counted by the threads that see it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::report::PortStats;
+
+/// Why a packet was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drop {
+    /// It is longer than the MTU of the port that it leaves by, and cannot be cut.
+    TooBig,
+    /// It is a super-packet that its port does not take, and it cannot be cut.
+    CannotSegment,
+    /// The port that it leaves by could not take more.
+    Full,
+    /// The port that it leaves by is down.
+    Down,
+    /// The port that it leaves by is gone.
+    Gone,
+    /// The port refused it in every form.
+    Refused,
+    /// It came round a loop.
+    Loop,
+    /// Its destination is an address that bridges do not forward to (IEEE 802.1Q, table 8-1).
+    Reserved,
+    /// Its source is no address of a station, or it is shorter than an Ethernet header.
+    Malformed,
+    /// No other port is open.
+    NoPort,
+}
+
+impl Drop {
+    const ALL: [(Drop, &str); 10] = [
+        (Drop::TooBig, "too_big"),
+        (Drop::CannotSegment, "cannot_segment"),
+        (Drop::Full, "full"),
+        (Drop::Down, "down"),
+        (Drop::Gone, "gone"),
+        (Drop::Refused, "refused"),
+        (Drop::Loop, "loop"),
+        (Drop::Reserved, "reserved"),
+        (Drop::Malformed, "malformed"),
+        (Drop::NoPort, "no_port"),
+    ];
+}
+
+macro_rules! counts {
+    ($($name:ident),*) => {
+        /// The counters of one port, shared by all threads.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counts {
+            $(pub(crate) $name: Count,)*
+            drops: [Count; Drop::ALL.len()],
+        }
+
+        impl Counts {
+            /// The counters as they stand.
+            pub(crate) fn report(&self, port: &str) -> PortStats {
+                let drops: BTreeMap<String, u64> = Drop::ALL.into_iter().map(|(cause, name)| (name.into(), self.drops[cause as usize].value())).collect();
+                PortStats { port: port.into(), drops, $($name: self.$name.value(),)* }
+            }
+        }
+    };
+}
+
+counts!(
+    rx_packets,
+    rx_bytes,
+    tx_packets,
+    tx_bytes,
+    rx_super_packets,
+    tx_super_packets,
+    tx_super_segments,
+    merged,
+    aggregated,
+    segmented,
+    segments,
+    checksummed,
+    fallbacks,
+    filtered
+);
+
+impl Counts {
+    /// Packets were dropped.
+    pub(crate) fn dropped(&self, cause: Drop, packets: u64) {
+        self.drops[cause as usize].add(packets);
+    }
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    /// Adds to it.
+    #[inline]
+    pub(crate) fn add(&self, more: u64) {
+        if more != 0 {
+            self.0.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// What it is now.
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_counts_in_its_place() {
+        let counts = Counts::default();
+        for (number, (cause, _)) in Drop::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, number);
+            counts.dropped(cause, number as u64 + 1);
+        }
+        counts.segments.add(44);
+        let report = counts.report("tap:t");
+        assert_eq!((report.segments, report.rx_packets, report.port.as_str()), (44, 0, "tap:t"));
+        assert!(Drop::ALL.into_iter().enumerate().all(|(number, (_, name))| report.drops[name] == number as u64 + 1));
+    }
+}

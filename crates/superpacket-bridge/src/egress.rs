@@ -1,0 +1,332 @@
+//! The way out of a port: what the port takes goes whole, what it lacks is done here, as late as possible.
+//!
+//! [`Egress::add`] decides for each packet: whole, cut into segments, its checksum filled in, fragmented, or dropped. [`Egress::flush`] sends what was
+//! added, and falls back to software for what the kernel refuses.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use superpacket::feature::Feature;
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket::segment::{
+    ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentOptions, SegmentSize, Segmenter,
+};
+use superpacket::super_packet::SuperPacket;
+use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, parse};
+use superpacket_io::port::{Buffer, Outgoing, Progress, Staged, Stop, Transmit, TxBatch};
+
+use crate::counters::Drop;
+use crate::frame::{Head, network_offset};
+use crate::runtime::{Runtime, Shared};
+use crate::settings::TooBig;
+
+/// How often a full port is tried again before its frames are dropped.
+const FULL_RETRIES: u32 = 4;
+
+/// So many refusals without a success in between, and an offload is no longer left to the port.
+const REFUSAL_LIMIT: u32 = 16;
+
+/// What a packet needs at the port that it leaves by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Need {
+    /// Nothing.
+    Nothing,
+    /// Its partial checksum filled in.
+    Checksum,
+    /// To be cut like this.
+    Cut(Gso),
+    /// To be shorter, and it cannot be cut.
+    Shorter,
+}
+
+/// The sending end of a port for one thread, and what is about to be sent.
+#[derive(Debug)]
+pub(crate) struct Egress {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) runtime: Runtime,
+    transmit: Box<dyn Transmit>,
+    batch: TxBatch,
+    /// What the kernel refused is sent from here.
+    again: TxBatch,
+    /// Refusals in a row of super-packets, and of partial checksums.
+    refusals: [u32; 2],
+    /// The identification of fragments over IPv6.
+    fragment_id: u32,
+}
+
+/// The port can be used no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+impl Egress {
+    /// An end that sends by `transmit`.
+    pub(crate) fn new(shared: Arc<Shared>, transmit: Box<dyn Transmit>) -> Self {
+        let runtime = shared.runtime();
+        Egress { shared, runtime, transmit, batch: TxBatch::new(), again: TxBatch::new(), refusals: [0; 2], fragment_id: 0 }
+    }
+
+    /// How many frames wait to be sent.
+    #[inline]
+    pub(crate) fn waiting(&self) -> usize {
+        self.batch.frames().len()
+    }
+
+    /// Adds a packet that is to leave by this port. `false`: it is too long for the port, and its sender should be told.
+    pub(crate) fn add(
+        &mut self,
+        outgoing: &mut Outgoing,
+        staged: &Staged,
+        packet: &SuperPacket<'_, Buffer>,
+        segmenter: &mut Segmenter,
+    ) -> bool {
+        let metadata = &packet.metadata;
+        match need(&self.runtime, packet) {
+            Need::Nothing => self.batch.push_packet(outgoing, staged, packet, self.runtime.max_slices()),
+            Need::Checksum => {
+                if self.cut(outgoing, staged, packet, segmenter, SegmentOptions::default()) {
+                    self.shared.counts.checksummed.add(1);
+                }
+            }
+            Need::Cut(gso) => {
+                let partial = self.runtime.has(Feature::TxChecksumming);
+                let checksum = if partial { ChecksumOutput::AsMerged } else { ChecksumOutput::Full };
+                let before = self.waiting();
+                if self.cut(outgoing, staged, packet, segmenter, SegmentOptions { gso: Some(gso), checksum, ..SegmentOptions::default() }) {
+                    self.shared.counts.segmented.add(1);
+                    self.shared.counts.segments.add((self.waiting() - before) as u64);
+                }
+            }
+            Need::Shorter => match self.runtime.too_big {
+                TooBig::Fragment => {
+                    self.fragment_id = self.fragment_id.wrapping_add(1);
+                    let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
+                    let before = batch.frames().len();
+                    let done = segmenter.fragment(packet, self.runtime.mtu, |segment| {
+                        batch.push_segment(outgoing, staged, &segment, metadata.vlan, metadata.layer, slices);
+                    });
+                    match done {
+                        Ok(_) => {
+                            self.shared.counts.segmented.add(1);
+                            self.shared.counts.segments.add((self.waiting() - before) as u64);
+                        }
+                        Err(_) => self.shared.counts.dropped(Drop::TooBig, 1),
+                    }
+                }
+                too_big => {
+                    self.shared.counts.dropped(Drop::TooBig, 1);
+                    return too_big != TooBig::Icmp;
+                }
+            },
+        }
+        true
+    }
+
+    /// Adds a frame of the bridge's own.
+    pub(crate) fn add_bytes(&mut self, outgoing: &mut Outgoing, frame: &[u8], layer: Layer) {
+        self.batch.push_bytes(outgoing, frame, RxChecksum::None, None, layer);
+    }
+
+    fn cut(
+        &mut self,
+        outgoing: &mut Outgoing,
+        staged: &Staged,
+        packet: &SuperPacket<'_, Buffer>,
+        segmenter: &mut Segmenter,
+        options: SegmentOptions,
+    ) -> bool {
+        let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
+        let (vlan, layer) = (packet.metadata.vlan, packet.metadata.layer);
+        let done = segmenter.segment(packet, &options, |segment| batch.push_segment(outgoing, staged, &segment, vlan, layer, slices));
+        if let Err(error) = &done {
+            tracing::debug!(port = %self.shared.name, %error, "a packet cannot be cut");
+            self.shared.counts.dropped(Drop::CannotSegment, 1);
+        }
+        done.is_ok()
+    }
+
+    /// Sends what was added.
+    pub(crate) fn flush(&mut self, outgoing: &mut Outgoing, segmenter: &mut Segmenter) -> Result<(), Broken> {
+        let total = self.batch.frames().len();
+        let (mut from, mut retries, mut done) = (0, FULL_RETRIES, Ok(()));
+        while from < total {
+            let Progress { sent, stopped } = self.transmit.transmit(outgoing, &self.batch, from);
+            self.count(from..from + sent);
+            from += sent;
+            let Some(stop) = stopped else { break };
+            let left = (total - from) as u64;
+            match stop {
+                Stop::Full if retries != 0 => {
+                    retries -= 1;
+                    std::thread::yield_now();
+                    continue;
+                }
+                Stop::Full => self.shared.counts.dropped(Drop::Full, 1),
+                Stop::Offload(error) => self.fall_back(outgoing, segmenter, from, &error),
+                Stop::TooLong => self.shared.counts.dropped(Drop::TooBig, 1),
+                Stop::Down => {
+                    self.shared.counts.dropped(Drop::Down, left);
+                    break;
+                }
+                Stop::Gone(error) => {
+                    tracing::debug!(port = %self.shared.name, %error, "nothing can be sent any more");
+                    self.shared.counts.dropped(Drop::Gone, left);
+                    done = Err(Broken);
+                    break;
+                }
+                Stop::Refused(error) => self.refused(&error),
+                // A reason that this bridge does not know yet.
+                other => {
+                    tracing::debug!(port = %self.shared.name, ?other, "a frame was not sent");
+                    self.shared.counts.dropped(Drop::Refused, 1);
+                }
+            }
+            from += 1;
+        }
+        self.batch.clear();
+        done
+    }
+
+    fn refused(&self, error: &std::io::Error) {
+        tracing::debug!(port = %self.shared.name, %error, "a frame was refused");
+        self.shared.counts.dropped(Drop::Refused, 1);
+    }
+
+    /// These frames were sent.
+    fn count(&self, sent: Range<usize>) {
+        let (counts, frames) = (&self.shared.counts, &self.batch.frames()[sent]);
+        counts.tx_packets.add(frames.len() as u64);
+        counts.tx_bytes.add(frames.iter().map(|frame| u64::from(frame.length)).sum());
+        let whole = || frames.iter().filter(|frame| frame.gso.is_some());
+        counts.tx_super_packets.add(whole().count() as u64);
+        counts.tx_super_segments.add(whole().map(|frame| u64::from(frame.segments)).sum());
+    }
+
+    /// Sends a frame in software that the kernel refused with its offloads.
+    #[cold]
+    fn fall_back(&mut self, outgoing: &mut Outgoing, segmenter: &mut Segmenter, number: usize, error: &std::io::Error) {
+        let frame = self.batch.frames()[number];
+        let feature = match frame.gso.map(|gso| gso.kind) {
+            Some(GsoKind::Udp) => Feature::TxUdpSegmentation,
+            Some(_) => Feature::TcpSegmentationOffload,
+            None => Feature::TxChecksumming,
+        };
+        let refusals = &mut self.refusals[usize::from(frame.gso.is_none())];
+        *refusals += 1;
+        if *refusals == 1 {
+            tracing::warn!(port = %self.shared.name, %error, offload = %feature, "the kernel refused an offload: it is done in software");
+        }
+        if *refusals == REFUSAL_LIMIT {
+            tracing::warn!(port = %self.shared.name, offload = %feature, "the kernel refuses this offload again and again: it is switched off");
+            self.shared.refuse(feature);
+            self.runtime = self.shared.runtime();
+            *refusals = 0;
+        }
+        self.shared.counts.fallbacks.add(1);
+        let mut bytes = Vec::with_capacity(frame.length as usize);
+        self.batch.copy_to(outgoing, &frame, &mut bytes);
+        let packet = GsoPacket { buffers: std::slice::from_ref(&bytes), layer: frame.layer, gso: frame.gso, checksum: frame.checksum };
+        let (again, layer) = (&mut self.again, frame.layer);
+        again.clear();
+        let mut segment_bytes = Vec::new();
+        let done = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
+            segment_bytes.clear();
+            segment.copy_to(&mut segment_bytes);
+            again.push_bytes(outgoing, &segment_bytes, RxChecksum::None, None, layer);
+        });
+        if done.is_err() {
+            return self.shared.counts.dropped(Drop::CannotSegment, 1);
+        }
+        let (mut from, total) = (0, self.again.frames().len());
+        if frame.gso.is_some() {
+            self.shared.counts.segmented.add(1);
+            self.shared.counts.segments.add(total as u64);
+        }
+        while from < total {
+            let Progress { sent, stopped } = self.transmit.transmit(outgoing, &self.again, from);
+            let counts = &self.shared.counts;
+            counts.tx_packets.add(sent as u64);
+            counts.tx_bytes.add(self.again.frames()[from..from + sent].iter().map(|frame| u64::from(frame.length)).sum());
+            from += sent;
+            if let Some(stop) = stopped {
+                tracing::debug!(port = %self.shared.name, ?stop, "a segment was refused too");
+                counts.dropped(if matches!(stop, Stop::Full) { Drop::Full } else { Drop::Refused }, 1);
+                from += 1;
+            }
+        }
+    }
+}
+
+/// What a packet needs at a port.
+pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need {
+    let metadata = &packet.metadata;
+    let length = packet.length();
+    let partial = matches!(metadata.checksum, RxChecksum::Partial { .. });
+    let checksum = if partial && !runtime.has(Feature::TxChecksumming) { Need::Checksum } else { Need::Nothing };
+    // What fits with the link header fits without it.
+    if metadata.gso.is_none() && length <= runtime.mtu {
+        return checksum;
+    }
+    // Where the headers are known, no byte is read.
+    let head = Head::new(packet, if metadata.layout.is_some() { 0 } else { MAX_HEADER });
+    let bytes = head.bytes(packet);
+    let network = network_offset(bytes, metadata);
+    if metadata.gso.is_none() && length.saturating_sub(network) <= runtime.mtu {
+        return checksum;
+    }
+    let layout = metadata.layout.or_else(|| parse(bytes, length, metadata.layer).ok());
+    let Some(layout) = layout else {
+        // Nobody can cut what nobody can read; but a super-packet is what the sender's kernel made, and says so.
+        return if metadata.gso.is_none() { Need::Shorter } else { metadata.gso.map_or(Need::Shorter, Need::Cut) };
+    };
+    let payload = length.saturating_sub(usize::from(layout.payload));
+    match metadata.gso {
+        Some(gso) => {
+            let fitting = SegmentSize::for_mtu(&layout, gso.kind, runtime.mtu);
+            let fits = fitting.is_some_and(|fitting| gso.size <= fitting) || payload <= gso.size.get() && length - network <= runtime.mtu;
+            if fits && partial && takes(runtime, &layout, gso, length - network, payload) {
+                Need::Nothing
+            } else if fits {
+                Need::Cut(gso)
+            } else {
+                match (gso.kind, fitting) {
+                    // A stream may be cut anywhere; so may a datagram be fragmented.
+                    (GsoKind::Tcp4 | GsoKind::Tcp6 | GsoKind::UdpFragments, Some(size)) => Need::Cut(Gso { size, ..gso }),
+                    _ => Need::Shorter,
+                }
+            }
+        }
+        None => {
+            let kind = match (layout.protocol, layout.version) {
+                (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
+                (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
+                (Protocol::Udp | Protocol::Dccp, _) => return Need::Shorter,
+            };
+            let Some(fitting) = SegmentSize::for_mtu(&layout, kind, runtime.mtu) else { return Need::Shorter };
+            // What LRO merged is cut no longer than what its sender sent.
+            let size = SegmentSize::new(metadata.largest_payload as usize)
+                .filter(|_| metadata.packets > 1)
+                .map_or(fitting, |size| size.min(fitting));
+            let form = if partial { ChecksumForm::Partial } else { ChecksumForm::Full };
+            Need::Cut(Gso { checksum: form, ..Gso::new(kind, size) })
+        }
+    }
+}
+
+/// Does the port cut this super-packet itself? `length` counts from the IP header on.
+fn takes(runtime: &Runtime, layout: &Layout, gso: Gso, length: usize, payload: usize) -> bool {
+    let capabilities = &runtime.capabilities;
+    let segments = payload.div_ceil(gso.size.get());
+    let offload = match gso.kind {
+        GsoKind::Tcp4 | GsoKind::Tcp6 => runtime.has(Feature::TcpSegmentationOffload),
+        GsoKind::Udp => runtime.has(Feature::TxUdpSegmentation) && segments <= MaxSegments::UDP.get() as usize,
+        _ => false,
+    };
+    // A virtio header has no place for identifications that stay the same, nor for CWR on all segments.
+    let same_ids = gso.id == IpId::Fixed && layout.version == IpVersion::V4 || gso.outer_id == IpId::Fixed && layout.outer.is_some();
+    offload
+        && length <= runtime.max_gso_size()
+        && payload <= capabilities.max_gso_payload as usize
+        && segments <= capabilities.max_gso_segments as usize
+        && (layout.outer.is_none() || capabilities.tunnels && layout.outer.is_some_and(|outer| outer.tunnel.is_udp()))
+        && (capabilities.fixed_ids || !(same_ids || gso.cwr == Cwr::All))
+}

@@ -1,0 +1,72 @@
+//! What a bridge refuses, and why.
+
+use superpacket_io::port::PortError;
+
+/// A bridge could not be made, or not be changed as asked. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BridgeError {
+    /// A port could not be opened.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// There is no port of this name.
+    #[error("there is no port {port:?}: there are {}", .known.join(", "))]
+    NoSuchPort {
+        /// What was asked for.
+        port: String,
+        /// The ports that there are.
+        known: Vec<String>,
+    },
+    /// A port is named twice.
+    #[error("port {port:?} is named twice")]
+    Twice {
+        /// The port.
+        port: String,
+    },
+    /// Ports whose packets start at Ethernet and ports whose packets start at IP cannot be joined.
+    #[error(
+        "port {port:?} carries packets from {layer} on, the bridge's other ports do not: TUN devices can be joined with each other only"
+    )]
+    Layer {
+        /// The port.
+        port: String,
+        /// Where its packets start.
+        layer: &'static str,
+    },
+    /// More ports than a bridge can tell apart.
+    #[error("a bridge has at most {limit} ports")]
+    TooManyPorts {
+        /// The most.
+        limit: usize,
+    },
+    /// LRO on a port whose packets are forwarded.
+    #[error(
+        "{port}: large-receive-offload is refused: packets are forwarded, and what LRO merged cannot be cut into the packets that came (force it for a port that only receives)"
+    )]
+    Forwarded {
+        /// The port.
+        port: String,
+    },
+    /// A limit that is none, or out of range.
+    #[error("{port}: {problem}")]
+    Limit {
+        /// The port.
+        port: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A setting that only a new start can change.
+    #[error("{setting} cannot be changed while the bridge runs: start it again")]
+    Fixed {
+        /// The setting.
+        setting: &'static str,
+    },
+    /// A thread or a descriptor could not be had.
+    #[error("{action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,199 @@
+//! What the bridge reads of a packet's first bytes.
+
+use superpacket::packet::Layer;
+use superpacket::super_packet::{Metadata, SuperPacket};
+use superpacket::wire::MAX_HEADER;
+use superpacket_io::port::Buffer;
+
+use crate::table::Key;
+
+/// EtherTypes of VLAN tags.
+const TAGS: [u16; 2] = [0x8100, 0x88a8];
+
+/// Bytes of an Ethernet header.
+pub(crate) const ETHERNET: usize = 14;
+
+/// Bytes that hold the addresses of any packet: an Ethernet header and a tag, or an IPv6 header.
+pub(crate) const ADDRESSES: usize = 40;
+
+/// The first bytes of a packet in one piece: copied, up to [`MAX_HEADER`], only where they lie apart.
+#[derive(Debug)]
+pub(crate) struct Head {
+    gathered: Option<([u8; MAX_HEADER], usize)>,
+}
+
+impl Head {
+    /// Finds at least the first `wanted`, if there are as many.
+    #[inline]
+    pub(crate) fn new(packet: &SuperPacket<'_, Buffer>, wanted: usize) -> Head {
+        let first = packet.slices().next().map_or(0, <[u8]>::len);
+        if first >= wanted || first == packet.length() {
+            return Head { gathered: None };
+        }
+        Head::gather(packet)
+    }
+
+    #[cold]
+    fn gather(packet: &SuperPacket<'_, Buffer>) -> Head {
+        let (mut bytes, mut filled) = ([0; MAX_HEADER], 0);
+        for slice in packet.slices() {
+            let take = slice.len().min(MAX_HEADER - filled);
+            bytes[filled..filled + take].copy_from_slice(&slice[..take]);
+            filled += take;
+        }
+        Head { gathered: Some((bytes, filled)) }
+    }
+
+    /// The bytes.
+    #[inline]
+    pub(crate) fn bytes<'a>(&'a self, packet: &'a SuperPacket<'_, Buffer>) -> &'a [u8] {
+        match &self.gathered {
+            Some((bytes, filled)) => &bytes[..*filled],
+            None => packet.slices().next().unwrap_or(&[]),
+        }
+    }
+}
+
+/// Who sends a packet to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    /// Where it comes from; `None` if that is nobody's address.
+    pub(crate) source: Option<Key>,
+    pub(crate) destination: Destination,
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// To one station.
+    Station(Key),
+    /// To many: multicast and broadcast.
+    Many,
+    /// To the other end of the cable: bridges do not forward it.
+    Neighbour,
+}
+
+/// Reads a packet's addresses; `None` if it has none.
+#[inline]
+pub(crate) fn addresses(head: &[u8], metadata: &Metadata) -> Option<Addresses> {
+    if metadata.layer == Layer::Ip {
+        return ip_addresses(head);
+    }
+    let header = head.first_chunk::<ETHERNET>()?;
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
+    let (to, from) = ([d0, d1, d2, d3, d4, d5], [s0, s1, s2, s3, s4, s5]);
+    let vlan = match metadata.vlan {
+        Some(tag) => tag.control & 0x0fff,
+        None if TAGS.contains(&u16::from_be_bytes([t0, t1])) => {
+            head.get(ETHERNET..ETHERNET + 2).map_or(0, |control| u16::from_be_bytes([control[0], control[1]]) & 0x0fff)
+        }
+        None => 0,
+    };
+    let destination = if d0 & 1 == 0 {
+        Destination::Station(Key::ethernet(to, vlan))
+    } else if to[..5] == [0x01, 0x80, 0xc2, 0x00, 0x00] && d5 & 0xf0 == 0 && d5 != 0 {
+        // IEEE 802.1Q, table 8-1. The first of them carries spanning trees, which a bridge that speaks none passes on, as the kernel's does.
+        Destination::Neighbour
+    } else {
+        Destination::Many
+    };
+    let source = (s0 & 1 == 0 && from != [0; 6]).then(|| Key::ethernet(from, vlan));
+    Some(Addresses { source, destination })
+}
+
+/// The addresses of a packet that starts at its IP header.
+fn ip_addresses(head: &[u8]) -> Option<Addresses> {
+    let (source, destination, many) = match head.first()? >> 4 {
+        4 => {
+            let (source, destination) = (head.get(12..16)?, head.get(16..20)?);
+            (source, destination, destination[0] >> 4 == 0xe || destination == [0xff; 4])
+        }
+        6 => {
+            let (source, destination) = (head.get(8..24)?, head.get(24..40)?);
+            (source, destination, destination[0] == 0xff)
+        }
+        _ => return None,
+    };
+    let destination = if many { Destination::Many } else { Destination::Station(Key::ip(destination)) };
+    // An address that is none yet (DHCP, duplicate address detection) is nobody's.
+    Some(Addresses { source: source.iter().any(|&byte| byte != 0).then(|| Key::ip(source)), destination })
+}
+
+/// Offset of the outermost IP header, or what would be it, from the start of a packet.
+#[inline]
+pub(crate) fn network_offset(head: &[u8], metadata: &Metadata) -> usize {
+    if let Some(layout) = &metadata.layout {
+        return usize::from(layout.outermost());
+    }
+    if metadata.layer == Layer::Ip {
+        return 0;
+    }
+    let mut offset = ETHERNET;
+    while let Some(&[a, b]) = head.get(offset - 2..offset)
+        && TAGS.contains(&u16::from_be_bytes([a, b]))
+    {
+        offset += 4;
+    }
+    offset
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superpacket::Simd;
+    use superpacket::aggregate::{Aggregator, HashKey, Policy};
+    use superpacket::packet::{RxPacket, VlanTag};
+
+    /// What is read of a frame, and where its IP header is.
+    fn read(frame: &[u8], layer: Layer, vlan: Option<VlanTag>) -> (Option<Addresses>, usize) {
+        let mut packet = RxPacket::new(Buffer::from(frame.to_vec()));
+        (packet.layer, packet.vlan) = (layer, vlan);
+        let mut result = None;
+        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        let mut sink = |packet: SuperPacket<'_, Buffer>| {
+            let head = Head::new(&packet, MAX_HEADER);
+            result = Some((addresses(head.bytes(&packet), &packet.metadata), network_offset(head.bytes(&packet), &packet.metadata)));
+        };
+        aggregator.receive(packet, 0, &mut sink);
+        aggregator.flush_all(&mut sink);
+        result.expect("one packet")
+    }
+
+    fn ethernet(destination: [u8; 6], source: [u8; 6], rest: &[u8]) -> Vec<u8> {
+        [&destination[..], &source, rest].concat()
+    }
+
+    const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+    const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
+
+    #[test]
+    fn the_tag_is_part_of_the_address_wherever_it_is() {
+        let tagged = ethernet(B, A, &[0x81, 0, 0x20, 7, 0x88, 0xb5, 1, 2]);
+        let plain = ethernet(B, A, &[0x88, 0xb5, 1, 2]);
+        let expected = Addresses { source: Some(Key::ethernet(A, 7)), destination: Destination::Station(Key::ethernet(B, 7)) };
+        assert_eq!(read(&tagged, Layer::Ethernet, None), (Some(expected), 18));
+        assert_eq!(read(&plain, Layer::Ethernet, Some(VlanTag { protocol: 0x8100, control: 7 })), (Some(expected), 14));
+    }
+
+    #[test]
+    fn groups_and_neighbours() {
+        let to = |address| read(&ethernet(address, A, &[0x88, 0xb5]), Layer::Ethernet, None).0.map(|read| read.destination);
+        assert_eq!(to([0xff; 6]), Some(Destination::Many));
+        assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0]), Some(Destination::Many));
+        assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0xe]), Some(Destination::Neighbour));
+        assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0x10]), Some(Destination::Many));
+        assert_eq!(read(&ethernet(B, [3, 0, 0, 0, 0, 1], &[8, 0]), Layer::Ethernet, None).0.map(|read| read.source), Some(None));
+        assert_eq!(read(&ethernet(B, A, &[])[..12], Layer::Ethernet, None).0, None);
+    }
+
+    #[test]
+    fn packets_without_a_link_layer_go_by_their_ip_addresses() {
+        let mut packet = [0; 20];
+        packet[0] = 0x45;
+        packet[12..16].copy_from_slice(&[10, 0, 0, 1]);
+        packet[16..20].copy_from_slice(&[10, 0, 0, 2]);
+        let (read, network) = read(&packet, Layer::Ip, None);
+        let expected = Addresses { source: Some(Key::ip(&[10, 0, 0, 1])), destination: Destination::Station(Key::ip(&[10, 0, 0, 2])) };
+        assert_eq!((read, network), (Some(expected), 0));
+    }
+}

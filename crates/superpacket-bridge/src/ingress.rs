@@ -1,0 +1,135 @@
+//! The way in by one receive queue: poll, believe of the device what is to be believed, aggregate, hand on.
+
+use std::sync::Arc;
+
+use superpacket::Simd;
+use superpacket::aggregate::{Aggregator, Counters, HashKey, Policy};
+use superpacket::feature::Feature;
+use superpacket::packet::{RxChecksum, RxPacket};
+use superpacket::super_packet::SuperPacket;
+use superpacket_io::port::{Buffer, POLL_LIMIT, PortError, Receive};
+
+use crate::output::Output;
+use crate::runtime::{Runtime, Shared};
+
+/// One receive queue of a port.
+#[derive(Debug)]
+pub(crate) struct Ingress {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) receive: Box<dyn Receive>,
+    runtime: Runtime,
+    policy: Option<Policy>,
+    key: HashKey,
+    aggregator: Aggregator<Buffer>,
+    /// The aggregator's counters as of the last time that they were added to the port's.
+    counted: Counters,
+    packets: Vec<RxPacket<Buffer>>,
+    /// Its descriptor's name in the thread's `epoll`.
+    pub(crate) token: u64,
+    /// May there be packets?
+    pub(crate) ready: bool,
+    /// It is left alone until then, in nanoseconds: its interface is down.
+    pub(crate) paused_until: Option<u64>,
+}
+
+impl Ingress {
+    /// A queue of a port. `key` should be random.
+    pub(crate) fn new(shared: Arc<Shared>, receive: Box<dyn Receive>, key: HashKey, token: u64) -> Self {
+        let runtime = shared.runtime();
+        let policy = runtime.policy();
+        let aggregator = Aggregator::new(policy.unwrap_or(Policy::gro()), key, Simd::detect());
+        let packets = Vec::with_capacity(POLL_LIMIT);
+        Ingress {
+            shared,
+            receive,
+            runtime,
+            policy,
+            key,
+            aggregator,
+            counted: Counters::default(),
+            packets,
+            token,
+            ready: true,
+            paused_until: None,
+        }
+    }
+
+    /// Wishes have changed.
+    pub(crate) fn refresh(&mut self, output: &mut Output) {
+        self.runtime = self.shared.runtime();
+        let policy = self.runtime.policy();
+        if policy != self.policy {
+            self.drain(output);
+            self.policy = policy;
+            self.aggregator = Aggregator::new(policy.unwrap_or(Policy::gro()), self.key, Simd::detect());
+            self.counted = Counters::default();
+        }
+    }
+
+    /// Takes what has arrived, and sends it on its way; says how many packets that were.
+    pub(crate) fn poll(&mut self, output: &mut Output, now: u64) -> Result<usize, PortError> {
+        let polled = self.receive.poll(&mut self.packets, POLL_LIMIT);
+        let received = self.packets.len();
+        if received != 0 {
+            self.take(output, now);
+        } else if self.policy.is_some_and(|policy| policy.hold_time != 0) && self.aggregator.counters().held != 0 {
+            self.end(output, now);
+        }
+        self.receive.give_back();
+        polled.map(|_| received)
+    }
+
+    fn take(&mut self, output: &mut Output, now: u64) {
+        let (checksums, hashes) = (self.runtime.has(Feature::RxChecksumming), self.runtime.has(Feature::ReceiveHashing));
+        if !checksums || !hashes {
+            for packet in &mut self.packets {
+                packet.hash = packet.hash.filter(|_| hashes);
+                // A partial checksum is no verdict of the device's: the packet has none yet.
+                if !checksums && !matches!(packet.checksum, RxChecksum::Partial { .. }) {
+                    packet.checksum = RxChecksum::None;
+                }
+            }
+        }
+        let counts = &self.shared.counts;
+        counts.rx_packets.add(self.packets.len() as u64);
+        counts.rx_bytes.add(self.packets.iter().map(|packet| packet.length() as u64).sum());
+        counts.rx_super_packets.add(self.packets.iter().filter(|packet| packet.gso.is_some()).count() as u64);
+        let Ingress { shared, aggregator, packets, policy, .. } = self;
+        let mut sink = |packet: SuperPacket<'_, Buffer>| output.forward(shared, packet);
+        if policy.is_some() {
+            aggregator.receive_batch(packets, now, &mut sink);
+        } else {
+            packets.drain(..).for_each(|packet| aggregator.bypass(packet, &mut sink));
+        }
+        self.end(output, now);
+    }
+
+    /// Ends a poll: what may not be held leaves, and all that waits is sent.
+    fn end(&mut self, output: &mut Output, now: u64) {
+        let Ingress { shared, aggregator, .. } = self;
+        aggregator.poll_end(now, &mut |packet: SuperPacket<'_, Buffer>| output.forward(shared, packet));
+        self.count();
+        output.flush();
+    }
+
+    fn count(&mut self) {
+        // The aggregator's counters only grow, and are this thread's: what is new is what is not counted yet.
+        let (counters, counts) = (*self.aggregator.counters(), &self.shared.counts);
+        counts.merged.add(counters.merged - self.counted.merged);
+        counts.aggregated.add(counters.super_packets - self.counted.super_packets);
+        self.counted = counters;
+    }
+
+    /// Sends on its way all that is held.
+    pub(crate) fn drain(&mut self, output: &mut Output) {
+        let Ingress { shared, aggregator, .. } = self;
+        aggregator.flush_all(&mut |packet: SuperPacket<'_, Buffer>| output.forward(shared, packet));
+        self.count();
+        output.flush();
+    }
+
+    /// When something held must leave, in nanoseconds; `None`: nothing is held.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        self.aggregator.deadline()
+    }
+}

@@ -1,0 +1,253 @@
+//! What holds for a port at this moment: wishes, abilities, and what the kernel refused, brought together.
+
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use superpacket::aggregate::{Mode, Policy, Storage};
+use superpacket::feature::{Feature, FeatureSet, Resolved, resolve};
+use superpacket::packet::Layer;
+use superpacket_io::port::{Capabilities, PortState};
+
+use crate::counters::Counts;
+use crate::report::{FeatureReport, PortFeatures};
+use crate::settings::{Limits, PortSettings, TooBig};
+
+/// A port as all threads see it.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Its number: the index of its place in every list of ports.
+    pub(crate) number: u16,
+    /// The port string.
+    pub(crate) name: String,
+    pub(crate) counts: Counts,
+    pub(crate) layer: Layer,
+    /// Changed under the lock, read by threads when the bridge's epoch changes.
+    wish: RwLock<Wish>,
+    /// The MTU now; 0: no limit.
+    mtu: AtomicU32,
+    /// The offloads that the kernel refused again and again.
+    refused: AtomicU16,
+}
+
+/// What a port is asked, and what it can.
+#[derive(Clone, Debug)]
+struct Wish {
+    settings: PortSettings,
+    capabilities: Capabilities,
+}
+
+/// What holds for a port, for a thread to work by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Runtime {
+    pub(crate) active: FeatureSet,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) limits: Limits,
+    pub(crate) too_big: TooBig,
+    /// The longest IP packet; `usize::MAX` without a limit.
+    pub(crate) mtu: usize,
+}
+
+impl Runtime {
+    /// May this be left to the port?
+    #[inline]
+    pub(crate) fn has(&self, feature: Feature) -> bool {
+        self.active.contains(feature)
+    }
+
+    /// The most pieces of a frame.
+    #[inline]
+    pub(crate) fn max_slices(&self) -> usize {
+        if self.has(Feature::ScatterGather) { self.capabilities.max_slices } else { 1 }
+    }
+
+    /// The longest super-packet that the port is given, from the IP header on.
+    #[inline]
+    pub(crate) fn max_gso_size(&self) -> usize {
+        match self.limits.gso_max_size {
+            0 => self.capabilities.max_gso_size as usize,
+            limit => limit.min(self.capabilities.max_gso_size) as usize,
+        }
+    }
+
+    /// How packets that the port receives are aggregated; `None`: not at all.
+    pub(crate) fn policy(&self) -> Option<Policy> {
+        let policy = if self.has(Feature::LargeReceiveOffload) {
+            Policy { max_flows: 64, ..Policy::lro() }
+        } else if self.has(Feature::GenericReceiveOffload) {
+            Policy { mode: Mode::Gro { udp: self.has(Feature::RxUdpGroForwarding) }, ..Policy::gro() }
+        } else {
+            return None;
+        };
+        let hold_time = self.limits.gro_flush_timeout;
+        Some(Policy {
+            max_bytes: self.limits.gro_max_size,
+            hold_time,
+            // What is held past a poll must not keep a ring from moving on: it is copied out.
+            storage: if hold_time == 0 { Storage::Fragments } else { Storage::Linear },
+            ..policy
+        })
+    }
+}
+
+impl Shared {
+    /// A port that has just been opened.
+    pub(crate) fn new(number: u16, settings: PortSettings, capabilities: Capabilities, layer: Layer, state: PortState) -> Self {
+        Shared {
+            number,
+            name: settings.port.text().to_owned(),
+            counts: Counts::default(),
+            layer,
+            wish: RwLock::new(Wish { settings, capabilities }),
+            mtu: AtomicU32::new(state.mtu),
+            refused: AtomicU16::new(0),
+        }
+    }
+
+    fn wish(&self) -> Wish {
+        self.wish.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What it is asked.
+    pub(crate) fn settings(&self) -> PortSettings {
+        self.wish().settings
+    }
+
+    /// Changes what it is asked; the kernel gets another chance to do what it refused.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut PortSettings) -> R) -> R {
+        self.refused.store(0, Ordering::Relaxed);
+        change(&mut self.wish.write().unwrap_or_else(PoisonError::into_inner).settings)
+    }
+
+    /// It was opened again, perhaps as another device.
+    pub(crate) fn reopened(&self, capabilities: Capabilities, state: PortState) {
+        self.refused.store(0, Ordering::Relaxed);
+        self.wish.write().unwrap_or_else(PoisonError::into_inner).capabilities = capabilities;
+        self.set_mtu(state.mtu);
+    }
+
+    /// The MTU changed; says whether it did.
+    pub(crate) fn set_mtu(&self, mtu: u32) -> bool {
+        self.mtu.swap(mtu, Ordering::Relaxed) != mtu
+    }
+
+    /// The MTU in bytes; 0: no limit.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.mtu.load(Ordering::Relaxed)
+    }
+
+    /// The kernel refuses what this offload leaves to it.
+    pub(crate) fn refuse(&self, feature: Feature) {
+        self.refused.fetch_or(1 << feature as u16, Ordering::Relaxed);
+    }
+
+    fn refuses(&self, feature: Feature) -> bool {
+        self.refused.load(Ordering::Relaxed) & 1 << feature as u16 != 0
+    }
+
+    fn resolved(&self, wish: &Wish) -> Resolved {
+        let mut supported = wish.capabilities.features;
+        for feature in Feature::ALL {
+            supported = supported.set(feature, supported.contains(feature) && !self.refuses(feature));
+        }
+        if !wish.settings.force_lro {
+            supported = supported.without(Feature::LargeReceiveOffload);
+        }
+        resolve(wish.settings.features, supported)
+    }
+
+    /// What holds now.
+    pub(crate) fn runtime(&self) -> Runtime {
+        let wish = self.wish();
+        Runtime {
+            active: self.resolved(&wish).active,
+            capabilities: wish.capabilities,
+            limits: wish.settings.limits,
+            too_big: wish.settings.too_big,
+            mtu: match self.mtu() {
+                0 => usize::MAX,
+                mtu => mtu as usize,
+            },
+        }
+    }
+
+    /// What is asked, what holds, and why they differ.
+    pub(crate) fn features(&self) -> PortFeatures {
+        let wish = self.wish();
+        let resolved = self.resolved(&wish);
+        let report = |feature: Feature| {
+            let reason = resolved.hindrance(feature).map(|hindrance| match feature {
+                Feature::LargeReceiveOffload if !wish.settings.force_lro => {
+                    "packets are forwarded, and what LRO merged cannot be cut into the packets that came: it must be forced".to_owned()
+                }
+                _ if self.refuses(feature) => "the kernel refused it again and again: switch it off and on to try once more".to_owned(),
+                _ => hindrance.to_string(),
+            });
+            FeatureReport {
+                feature: feature.name().to_owned(),
+                asked: resolved.asked.contains(feature),
+                active: resolved.active.contains(feature),
+                reason,
+            }
+        };
+        PortFeatures { port: self.name.clone(), features: Feature::ALL.into_iter().map(report).collect() }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use superpacket_io::port::LinkState;
+
+    /// A port that can do everything, asked what `change` says.
+    pub(crate) fn shared(change: impl FnOnce(&mut PortSettings)) -> Shared {
+        let capabilities = Capabilities {
+            features: FeatureSet::all(),
+            max_gso_size: 65_535,
+            max_gso_payload: u32::MAX,
+            max_gso_segments: 65_535,
+            max_slices: 1024,
+            tunnels: false,
+            fixed_ids: false,
+        };
+        let mut settings = PortSettings::new("memory:test".parse().expect("a port string"));
+        change(&mut settings);
+        Shared::new(0, settings, capabilities, Layer::Ethernet, PortState { link: LinkState::Up, mtu: 1500 })
+    }
+
+    fn reason(shared: &Shared, feature: Feature) -> String {
+        let features = shared.features().features;
+        let report = features.iter().find(|report| report.feature == feature.name()).expect("all are there");
+        assert!(report.asked && !report.active, "{report:?}");
+        report.reason.clone().expect("there is a reason")
+    }
+
+    #[test]
+    fn lro_must_be_forced() {
+        let port = shared(|settings| settings.features = settings.features.with(Feature::LargeReceiveOffload));
+        assert!(reason(&port, Feature::LargeReceiveOffload).contains("must be forced"));
+        assert!(matches!(port.runtime().policy().map(|policy| policy.mode), Some(Mode::Gro { udp: false })));
+        port.change(|settings| settings.force_lro = true);
+        assert!(matches!(port.runtime().policy().map(|policy| policy.mode), Some(Mode::Lro { .. })));
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_off_until_it_is_asked_for_again() {
+        let port = shared(|_| ());
+        port.refuse(Feature::TxChecksumming);
+        assert!(reason(&port, Feature::TxChecksumming).contains("refused"));
+        assert!(reason(&port, Feature::TcpSegmentationOffload).contains("tx-checksumming"));
+        assert!(!port.runtime().has(Feature::TcpSegmentationOffload));
+        port.change(|_| ());
+        assert!(port.runtime().has(Feature::TcpSegmentationOffload));
+    }
+
+    #[test]
+    fn what_is_held_past_a_poll_is_copied_out() {
+        let port = shared(|settings| settings.limits.gro_flush_timeout = 50_000);
+        let policy = port.runtime().policy().expect("GRO is on");
+        assert_eq!((policy.storage, policy.hold_time), (Storage::Linear, 50_000));
+        port.change(|settings| settings.features = FeatureSet::NONE);
+        assert!(port.runtime().policy().is_none());
+        assert_eq!(port.runtime().max_slices(), 1);
+    }
+}
