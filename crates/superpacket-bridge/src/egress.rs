@@ -330,3 +330,6 @@ fn takes(runtime: &Runtime, layout: &Layout, gso: Gso, length: usize, payload: u
         && (layout.outer.is_none() || capabilities.tunnels && layout.outer.is_some_and(|outer| outer.tunnel.is_udp()))
         && (capabilities.fixed_ids || !(same_ids || gso.cwr == Cwr::All))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! What leaves by a port, against what the port can do.
+
+use std::io;
+use std::sync::Mutex;
+
+use super::*;
+use crate::runtime::tests::shared;
+use superpacket::Simd;
+use superpacket::aggregate::{Aggregator, HashKey, Policy};
+use superpacket::feature::FeatureSet;
+use superpacket::packet::{RxGso, RxPacket};
+use superpacket_io::port::TxFrame;
+use superpacket_traffic::check::{self, Expect};
+use superpacket_traffic::frame::{Checksum, Frame};
+use superpacket_traffic::workload;
+
+/// A frame that was sent, and how.
+#[derive(Clone, Debug)]
+struct Sent {
+    bytes: Vec<u8>,
+    gso: Option<Gso>,
+    partial: bool,
+    slices: usize,
+}
+
+/// Takes frames, or refuses them by a rule.
+struct Recorder {
+    sent: Arc<Mutex<Vec<Sent>>>,
+    rule: Box<dyn FnMut(&TxFrame) -> Option<Stop> + Send>,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Recorder")
+    }
+}
+
+impl Transmit for Recorder {
+    fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
+        for (sent, frame) in batch.frames()[from..].iter().enumerate() {
+            if let Some(stop) = (self.rule)(frame) {
+                return Progress { sent, stopped: Some(stop) };
+            }
+            let mut bytes = Vec::new();
+            batch.copy_to(outgoing, frame, &mut bytes);
+            let partial = matches!(frame.checksum, RxChecksum::Partial { .. });
+            self.sent.lock().expect("no panic").push(Sent { bytes, gso: frame.gso, partial, slices: batch.slices(frame).len() });
+        }
+        Progress { sent: batch.frames().len() - from, stopped: None }
+    }
+}
+
+/// A port, and what it was given.
+struct Bench {
+    egress: Egress,
+    sent: Arc<Mutex<Vec<Sent>>>,
+    outgoing: Outgoing,
+    segmenter: Segmenter,
+    /// What [`Egress::add`] said of the packet added last.
+    fits: bool,
+}
+
+impl Bench {
+    fn new(change: impl FnOnce(&mut Runtime)) -> Bench {
+        Self::refusing(change, |_| None)
+    }
+
+    fn refusing(change: impl FnOnce(&mut Runtime), rule: impl FnMut(&TxFrame) -> Option<Stop> + Send + 'static) -> Bench {
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let recorder = Recorder { sent: sent.clone(), rule: Box::new(rule) };
+        let mut egress = Egress::new(Arc::new(shared(|_| ())), Box::new(recorder));
+        change(&mut egress.runtime);
+        Bench { egress, sent, outgoing: Outgoing::new(), segmenter: Segmenter::new(Simd::detect()), fits: true }
+    }
+
+    /// Adds a packet as an ingress port would bring it.
+    fn add(&mut self, mut packet: SuperPacket<'_, Buffer>) {
+        let staged = self.outgoing.stage(&packet);
+        self.fits = self.egress.add(&mut self.outgoing, &staged, &packet, &mut self.segmenter);
+        self.outgoing.keep(staged, &mut packet);
+    }
+
+    /// Aggregates frames, sends what comes of them, and returns what the port was given.
+    fn forward(&mut self, frames: &[Vec<u8>]) -> Vec<Sent> {
+        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
+        let mut sink = |packet: SuperPacket<'_, Buffer>| self.add(packet);
+        aggregator.receive_batch(&mut packets, 0, &mut sink);
+        aggregator.poll_end(0, &mut sink);
+        self.flush()
+    }
+
+    /// Sends a packet that came as it is.
+    fn pass(&mut self, packet: RxPacket<Buffer>) -> Vec<Sent> {
+        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| self.add(packet));
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Vec<Sent> {
+        self.egress.flush(&mut self.outgoing, &mut self.segmenter).expect("the port is not gone");
+        std::mem::take(&mut self.sent.lock().expect("no panic"))
+    }
+
+    fn drops(&self, cause: &str) -> u64 {
+        self.egress.shared.counts.report("").drops[cause]
+    }
+}
+
+fn bytes(sent: &[Sent]) -> Vec<Vec<u8>> {
+    sent.iter().map(|sent| sent.bytes.clone()).collect()
+}
+
+/// A port that lacks these.
+fn without(features: &[Feature]) -> impl FnOnce(&mut Runtime) {
+    let features = features.to_vec();
+    move |runtime| features.into_iter().for_each(|feature| runtime.active = runtime.active.without(feature))
+}
+
+/// A TCP super-packet as a sender's kernel hands it over.
+fn from_kernel(payload: usize, size: usize) -> RxPacket<Buffer> {
+    let frame = Frame::tcp4(1, payload).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+    let mut packet = RxPacket::new(Buffer::from(frame)).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
+    packet.gso = Some(RxGso { kind: GsoKind::Tcp4, size: SegmentSize::new(size).expect("not zero") });
+    packet
+}
+
+fn tcp_payload(sent: &[Sent]) -> Vec<u8> {
+    sent.iter().flat_map(|sent| sent.bytes[54..].to_vec()).collect()
+}
+
+#[test]
+fn a_port_with_tso_gets_it_whole_and_one_without_gets_what_came() {
+    let frames = workload::w1(40);
+    let mut able = Bench::new(|_| ());
+    let whole = able.forward(&frames);
+    assert_eq!(whole.len(), 1);
+    assert!(whole[0].partial && whole[0].gso.is_some_and(|gso| gso.size.get() == workload::TCP_PAYLOAD));
+    assert_eq!(able.egress.shared.counts.tx_super_segments.value(), 40);
+    for lacking in [
+        &[Feature::TcpSegmentationOffload][..],
+        &[Feature::TcpSegmentationOffload, Feature::GenericSegmentationOffload],
+        &[Feature::TcpSegmentationOffload, Feature::ScatterGather],
+        &[Feature::TcpSegmentationOffload, Feature::TxChecksumming],
+    ] {
+        let mut unable = Bench::new(without(lacking));
+        assert!(bytes(&unable.forward(&frames)) == frames, "{lacking:?}");
+        assert_eq!((unable.egress.shared.counts.segmented.value(), unable.egress.shared.counts.segments.value()), (1, 40));
+    }
+}
+
+#[test]
+fn a_port_without_scatter_gather_gets_one_piece() {
+    let mut bench = Bench::new(without(&[Feature::ScatterGather]));
+    assert!(bench.forward(&workload::w1(40)).iter().all(|sent| sent.slices == 1));
+}
+
+#[test]
+fn a_senders_super_packet_passes_or_is_cut_by_its_own_size() {
+    let whole = Bench::new(|_| ()).pass(from_kernel(14_480, 1_448));
+    assert_eq!((whole.len(), whole[0].partial), (1, true));
+    let cut = Bench::new(without(&[Feature::TcpSegmentationOffload])).pass(from_kernel(14_480, 1_448));
+    assert_eq!(cut.len(), 10);
+    assert!(cut.iter().all(|sent| sent.partial), "the port fills them in");
+    assert_eq!(tcp_payload(&cut), tcp_payload(&whole));
+    let full = Bench::new(without(&[Feature::TcpSegmentationOffload, Feature::TxChecksumming])).pass(from_kernel(14_480, 1_448));
+    for sent in &full {
+        check::frame(&sent.bytes, &Expect::default()).expect("a right frame");
+    }
+    assert_eq!(tcp_payload(&full), tcp_payload(&whole));
+}
+
+#[test]
+fn limits_of_the_port_and_of_its_user_cut() {
+    let limits: [fn(&mut Runtime); 5] = [
+        |runtime| runtime.limits.gso_max_size = 14_000,
+        |runtime| runtime.capabilities.max_gso_size = 14_519,
+        |runtime| runtime.capabilities.max_gso_payload = 14_479,
+        |runtime| runtime.capabilities.max_gso_segments = 9,
+        |runtime| runtime.capabilities.features = FeatureSet::NONE,
+    ];
+    let lengths: Vec<_> = limits.into_iter().map(|limit| Bench::new(limit).pass(from_kernel(14_480, 1_448)).len()).collect();
+    assert_eq!(lengths, [10, 10, 10, 10, 1], "what is in force counts, not what could be");
+    let exact: fn(&mut Runtime) = |runtime| {
+        runtime.limits.gso_max_size = 14_520;
+        runtime.capabilities.max_gso_payload = 14_480;
+        runtime.capabilities.max_gso_segments = 10;
+    };
+    assert_eq!(Bench::new(exact).pass(from_kernel(14_480, 1_448)).len(), 1);
+}
+
+#[test]
+fn identifications_that_stay_the_same_are_cut_here() {
+    let frames: Vec<_> = (0..4u32).map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_id(0).to_bytes()).collect();
+    let mut bench = Bench::new(|_| ());
+    assert!(bytes(&bench.forward(&frames)) == frames);
+    assert_eq!(bench.egress.shared.counts.segmented.value(), 1, "they had been merged");
+    let mut able = Bench::new(|runtime| runtime.capabilities.fixed_ids = true);
+    assert_eq!(able.forward(&frames).len(), 1);
+}
+
+#[test]
+fn partial_checksums_are_filled_in_only_where_the_port_cannot() {
+    let frame = Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+    let packet = || RxPacket::new(Buffer::from(frame.clone())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
+    let left = Bench::new(|_| ()).pass(packet());
+    assert!(left[0].partial);
+    assert_eq!(left[0].bytes, frame);
+    let mut unable = Bench::new(without(&[Feature::TxChecksumming, Feature::TcpSegmentationOffload]));
+    let filled = unable.pass(packet());
+    assert!(!filled[0].partial);
+    check::frame(&filled[0].bytes, &Expect::default()).expect("a right frame");
+    assert_eq!(unable.egress.shared.counts.checksummed.value(), 1);
+}
+
+#[test]
+fn a_smaller_mtu_makes_smaller_segments_of_tcp() {
+    for packet in [from_kernel(28_960, 8_948), RxPacket::new(Buffer::from(Frame::tcp4(1, 8_000).to_bytes()))] {
+        let expected = packet.length() - 54;
+        let mut bench = Bench::new(|runtime| runtime.mtu = 1_280);
+        let sent = bench.pass(packet);
+        assert!(sent.iter().all(|sent| sent.bytes.len() <= 14 + 1_280));
+        assert_eq!(tcp_payload(&sent).len(), expected);
+        assert_eq!(sent.len(), expected.div_ceil(1_240));
+    }
+}
+
+#[test]
+fn what_cannot_be_cut_is_dropped_answered_or_fragmented() {
+    let datagram = |dont_fragment: bool| {
+        let frame = Frame::udp4(2_000).with(|frame| frame.ipv4_mut().dont_fragment = dont_fragment).to_bytes();
+        RxPacket::new(Buffer::from(frame))
+    };
+    let mut drop = Bench::new(|_| ());
+    assert!(drop.pass(datagram(true)).is_empty() && drop.fits);
+    assert_eq!(drop.drops("too_big"), 1);
+    let mut icmp = Bench::new(|runtime| runtime.too_big = TooBig::Icmp);
+    assert!(icmp.pass(datagram(true)).is_empty() && !icmp.fits);
+    let mut fragment = Bench::new(|runtime| runtime.too_big = TooBig::Fragment);
+    assert_eq!(fragment.pass(datagram(false)).len(), 2);
+    assert!(fragment.pass(datagram(true)).is_empty());
+    assert_eq!(fragment.drops("too_big"), 1);
+}
+
+#[test]
+fn a_refused_super_packet_goes_again_in_segments_and_in_order() {
+    let refuse = |frame: &TxFrame| frame.gso.is_some().then(|| Stop::Offload(io::Error::from_raw_os_error(22)));
+    let mut bench = Bench::refusing(|_| (), refuse);
+    let frames = workload::w1(2 * workload::TRAIN);
+    assert!(bytes(&bench.forward(&frames)) == frames, "two super-packets, one after the other");
+    assert_eq!(bench.egress.shared.counts.fallbacks.value(), 2);
+    let frames = workload::w1(30);
+    for _ in 2..REFUSAL_LIMIT {
+        assert!(bytes(&bench.forward(&frames)) == frames);
+    }
+    assert!(!bench.egress.runtime.has(Feature::TcpSegmentationOffload), "it is not asked for again and again");
+    let before = bench.egress.shared.counts.fallbacks.value();
+    assert!(bytes(&bench.forward(&frames)) == frames);
+    assert_eq!(bench.egress.shared.counts.fallbacks.value(), before);
+}
+
+#[test]
+fn a_refused_checksum_is_filled_in() {
+    let frame = Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+    let refuse = |frame: &TxFrame| (!frame.is_plain()).then(|| Stop::Offload(io::Error::from_raw_os_error(5)));
+    let mut bench = Bench::refusing(|_| (), refuse);
+    let sent = bench.pass(RxPacket::new(Buffer::from(frame)).with_checksum(RxChecksum::Partial { start: 34, offset: 16 }));
+    check::frame(&sent[0].bytes, &Expect::default()).expect("a right frame");
+    assert_eq!((sent.len(), bench.egress.shared.counts.fallbacks.value()), (1, 1));
+}
+
+#[test]
+fn a_full_port_is_tried_again_and_then_drops_with_a_count() {
+    let mut calls = 0;
+    let mut sometimes = Bench::refusing(
+        |_| (),
+        move |_| {
+            calls += 1;
+            (calls % 2 == 1).then_some(Stop::Full)
+        },
+    );
+    let frame = Frame::udp4(100).to_bytes();
+    assert_eq!(sometimes.forward(&[frame.clone(), frame.clone()]).len(), 2);
+    assert_eq!(sometimes.drops("full"), 0);
+    let mut never = Bench::refusing(|_| (), |_| Some(Stop::Full));
+    assert!(never.forward(&[frame.clone(), frame.clone(), frame]).is_empty());
+    assert_eq!(never.drops("full"), 3);
+}
+
+#[test]
+fn a_frame_that_is_refused_does_not_keep_the_others_back() {
+    let frame = |payload| Frame::udp4(payload).to_bytes();
+    let rule = |frame: &TxFrame| match frame.length {
+        142 => Some(Stop::Refused(io::Error::from_raw_os_error(1))),
+        242 => Some(Stop::TooLong),
+        _ => None,
+    };
+    let mut bench = Bench::refusing(|_| (), rule);
+    assert_eq!(bench.forward(&[frame(100), frame(50), frame(200), frame(60)]).len(), 2);
+    assert_eq!((bench.drops("refused"), bench.drops("too_big")), (1, 1));
+}
+
+#[test]
+fn a_port_that_is_down_or_gone_drops_the_rest_with_a_count() {
+    let frame = Frame::udp4(100).to_bytes();
+    let mut down = Bench::refusing(|_| (), |_| Some(Stop::Down));
+    assert!(down.forward(&[frame.clone(), frame.clone()]).is_empty());
+    assert_eq!(down.drops("down"), 2);
+    let gone = superpacket_io::port::PortError::Gone { port: "test".into() };
+    let mut gone = Some(gone);
+    let mut bench = Bench::refusing(|_| (), move |_| gone.take().map(Stop::Gone));
+    let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+    aggregator.bypass(RxPacket::new(Buffer::from(frame)), &mut |packet: SuperPacket<'_, Buffer>| bench.add(packet));
+    assert_eq!(bench.egress.flush(&mut bench.outgoing, &mut bench.segmenter), Err(Broken));
+    assert_eq!(bench.drops("gone"), 1);
+}
