@@ -23,10 +23,13 @@ struct Sent {
     slices: usize,
 }
 
+/// What a port refuses.
+type Rule = Box<dyn FnMut(&TxFrame) -> Option<Stop> + Send>;
+
 /// Takes frames, or refuses them by a rule.
 struct Recorder {
     sent: Arc<Mutex<Vec<Sent>>>,
-    rule: Box<dyn FnMut(&TxFrame) -> Option<Stop> + Send>,
+    rule: Rule,
 }
 
 impl std::fmt::Debug for Recorder {
