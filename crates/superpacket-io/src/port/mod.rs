@@ -13,6 +13,10 @@
 mod batch;
 mod buffer;
 mod error;
+#[allow(dead_code, reason = "each kind of port needs another part of it")]
+mod ethtool;
+#[allow(dead_code, reason = "each kind of port needs another part of it")]
+mod interface;
 mod open;
 mod spec;
 
