@@ -175,6 +175,24 @@ impl Region {
         let data = unsafe { self.start().add(slot * self.slot_size + range.start) };
         Some(Buffer { data, length: range.end - range.start, lent: Some(NonNull::from(flag)) })
     }
+
+    /// Lends bytes wherever they lie, `range` from the start of the memory, under the flag of `slot`: for memory in which a kernel packs packets of any length behind each
+    /// other. `None` if that slot is lent, or the range does not lie within the slots.
+    ///
+    /// # Safety
+    /// Nobody may write to these bytes until `slot` [is not lent](Self::is_lent) any more: neither the kernel, nor the caller through
+    /// [`slot_mut`](Self::slot_mut) of any slot that the range touches.
+    #[inline]
+    pub unsafe fn lend_packed(&mut self, slot: usize, range: Range<usize>) -> Option<Buffer> {
+        let flag = self.lent.get(slot)?;
+        if range.start > range.end || range.end > self.slots() * self.slot_size || flag.load(Ordering::Acquire) != 0 {
+            return None;
+        }
+        flag.store(1, Ordering::Relaxed);
+        // SAFETY: the range lies within the memory.
+        let data = unsafe { self.start().add(range.start) };
+        Some(Buffer { data, length: range.end - range.start, lent: Some(NonNull::from(flag)) })
+    }
 }
 
 fn flags(slots: usize) -> Box<[AtomicU8]> {
@@ -267,6 +285,22 @@ mod tests {
         assert!(region.lend(1, 0..64).is_some());
         assert!(region.lend(0, 0..65).is_none(), "beyond the slot");
         assert!(region.lend(2, 0..1).is_none(), "beyond the region");
+    }
+
+    #[test]
+    fn packed_bytes_have_the_flag_that_they_were_lent_under() {
+        let mut region = Region::heap(4, 16);
+        for slot in 0..4 {
+            region.slot_mut(slot).expect("there").fill(slot as u8);
+        }
+        // SAFETY: nothing is written from here on.
+        let buffer = unsafe { region.lend_packed(0, 30..50) }.expect("free");
+        assert_eq!(buffer.bytes(), [&[1; 2][..], &[2; 16], &[3; 2]].concat());
+        // SAFETY: as above.
+        assert!(unsafe { region.lend_packed(0, 0..1) }.is_none() && unsafe { region.lend_packed(1, 60..65) }.is_none());
+        assert!(region.is_lent(0) && !region.is_lent(2));
+        drop(buffer);
+        assert_eq!(region.lent(), 0);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) struct Link {
     pub is_up: bool,
     /// Its carrier is there (`IFF_LOWER_UP`).
     pub has_carrier: bool,
+    /// Its frames start with an Ethernet header (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
+    pub is_ethernet: bool,
     /// The longest IP packet in bytes.
     pub mtu: u32,
     /// Its Ethernet address; `None` for interfaces without one (TUN).
@@ -224,6 +226,7 @@ impl Reply {
         let mut link = Link {
             index: read_u32(message, HEADER + 4).unwrap_or(0),
             is_up: flags & libc::IFF_UP as u32 != 0,
+            is_ethernet: read_u16(message, HEADER + 2).is_some_and(|kind| [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK].contains(&kind)),
             has_carrier: flags & libc::IFF_LOWER_UP as u32 != 0,
             gso_max_size: GSO_LEGACY_MAX_SIZE,
             gso_max_segments: u32::from(u16::MAX),
@@ -274,7 +277,7 @@ mod tests {
         let mut interface = Interface::open("packet:lo", "lo").expect("every namespace has one");
         assert_eq!((interface.name(), interface.index()), ("lo", 1));
         let link = interface.link().expect("asked").expect("there");
-        assert_eq!((link.index, link.hardware_address), (1, Some([0; 6])));
+        assert_eq!((link.index, link.hardware_address, link.is_ethernet), (1, Some([0; 6]), true));
         assert!(link.mtu >= 1280 && link.gso_max_size >= 1280 && link.gso_max_segments >= 1 && link.rx_queues >= 1, "{link:?}");
         assert_eq!(interface.state().mtu, link.mtu);
     }

@@ -18,6 +18,7 @@ mod ethtool;
 #[allow(dead_code, reason = "each kind of port needs another part of it")]
 mod interface;
 mod open;
+mod packet;
 mod spec;
 
 pub use batch::{Outgoing, Slice, Staged, TxBatch, TxFrame};

@@ -1,0 +1,171 @@
+//! Packet sockets on an interface: `packet:IFACE?option=value&...`.
+//!
+//! | option | default | |
+//! |---|---|---|
+//! | `version` | `v2` | `v2`: a slot for each frame, handed over at once. `v3`: frames packed in blocks, which are handed over when full or `retire` old: fewer bytes touched for each frame, but a lone request waits |
+//! | `ring`, `slot` | `4m`, `2k` | of `v2`: bytes of memory and of a slot. Longer frames are read from the socket |
+//! | `blocks`, `block`, `retire` | `16`, `256k`, `1` | of `v3`: how many blocks, bytes of each, and milliseconds until one that is not full is handed over |
+//! | `hash` | `off` | of `v3`: the kernel's flow hash is asked for; where the device has none, it costs time |
+//! | `queues`, `fanout` | `1`, `hash` | how many receive queues, and how the kernel shares the traffic among them: `hash`, `balance`, `cpu`, `rollover`, `random`, `queue` |
+//! | `promiscuous` | `on` | frames for other hardware addresses are received too |
+//! | `tso` | `device` | `kernel`: super-packets are handed over even where the device does not cut them itself, and the kernel does |
+//!
+//! Memory is for each queue. What the machine itself sends on the interface, through this port or otherwise, is not received.
+//!
+//! # Latency
+//! `v2` hands a frame over as soon as it has come. In `v3` a frame in a block that does not fill waits for the retire timer, so that a
+//! request and its answer take about `retire` milliseconds at each such port: for bulk alone.
+
+mod blocks;
+mod frame;
+mod options;
+mod receive;
+mod slots;
+mod socket;
+mod transmit;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use superpacket::feature::{Feature, FeatureSet};
+use superpacket::virtio::VirtioError;
+
+use super::interface::{Interface, Link};
+use super::{Capabilities, LinkState, Port, PortCounters, PortError, PortSpec, PortState, Receive, Transmit};
+use options::{Options, RingOptions};
+use receive::Receiver;
+use socket::Socket;
+use transmit::{MAX_FRAME_SLICES, Transmitter};
+
+/// Bytes that the kernel counts to a super-packet's length besides those from the IP header on: an Ethernet header and a VLAN tag; and it must be less than the limit
+/// (`gso_features_check`).
+const GSO_OVERHEAD: u32 = 14 + 4 + 1;
+
+/// An interface.
+#[derive(Debug)]
+pub(super) struct PacketPort {
+    shared: Arc<Shared>,
+    interface: Interface,
+    hardware_address: Option<[u8; 6]>,
+    capabilities: Capabilities,
+    receivers: Vec<Box<dyn Receive>>,
+    /// The receivers' sockets: for what the kernel counts.
+    sockets: Vec<Arc<Socket>>,
+    sender: Arc<Socket>,
+}
+
+/// What the ends of a port share.
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    counters: Counters,
+}
+
+/// As [`PortCounters`].
+#[derive(Debug, Default)]
+struct Counters {
+    rx_dropped: AtomicU64,
+    rx_errors: AtomicU64,
+    tx_full: AtomicU64,
+    tx_refused: AtomicU64,
+}
+
+impl Counters {
+    /// A virtio header that contradicts its frame.
+    #[cold]
+    fn malformed(&self, error: &VirtioError) {
+        tracing::debug!(%error, "a received frame is left out");
+        self.rx_errors.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl PacketPort {
+    /// Opens the interface that `spec` names, in this thread's network namespace. It may be down.
+    ///
+    /// # Errors
+    /// [`PortError`]: an unknown option, no such interface, one whose frames have no Ethernet header, no right to open packet sockets.
+    pub fn open(spec: &PortSpec) -> Result<Self, PortError> {
+        let options = Options::parse(spec)?;
+        let name = spec.text();
+        let mut interface = Interface::open(name, spec.name())?;
+        let link = interface.link().map_err(|error| PortError::system(name, "asking for the interface (RTM_GETLINK)", error))?;
+        let link = link.ok_or_else(|| PortError::Gone { port: name.to_owned() })?;
+        if !link.is_ethernet {
+            return Err(PortError::Unsupported { port: name.to_owned(), reason: "its frames have no Ethernet header".to_owned() });
+        }
+        let shared = Arc::new(Shared { name: name.to_owned(), counters: Counters::default() });
+        // All sockets are opened here: later calls may come from a thread in another network namespace.
+        let sender = Arc::new(Socket::sender(name, link.index)?);
+        let (mut receivers, mut sockets) = (Vec::<Box<dyn Receive>>::new(), Vec::new());
+        for (queue, mapped) in Socket::receivers(name, link.index, &options)?.into_iter().enumerate() {
+            let interface = Interface::open(name, spec.name())?;
+            let (receiver, socket) = Receiver::new(Arc::clone(&shared), interface, mapped, &options.ring, queue as u16);
+            receivers.push(Box::new(receiver));
+            sockets.push(socket);
+        }
+        let capabilities = capabilities(name, &interface, &link, &options)?;
+        Ok(PacketPort { shared, hardware_address: link.hardware_address, interface, capabilities, receivers, sockets, sender })
+    }
+}
+
+/// What the interface's device does itself, and what the kernel does on the way to it.
+fn capabilities(port: &str, interface: &Interface, link: &Link, options: &Options) -> Result<Capabilities, PortError> {
+    let device = interface.features().map_err(|error| PortError::system(port, "asking for the device's offloads (SIOCETHTOOL)", error))?;
+    let has_hash = matches!(options.ring, RingOptions::Blocks { hash: true, .. });
+    let features = FeatureSet::all()
+        // Partial checksums are completed by the kernel where the device does not (`skb_csum_hwoffload_help`), super-packets too: but a cut in software is better made here,
+        // where the sums of the payloads are known.
+        .set(Feature::TcpSegmentationOffload, device.tcp_segmentation_offload || options.kernel_segmentation)
+        .set(Feature::TxUdpSegmentation, device.tx_udp_segmentation || options.kernel_segmentation)
+        .set(Feature::ReceiveHashing, has_hash);
+    Ok(Capabilities {
+        features,
+        max_gso_size: link.gso_max_size.saturating_sub(GSO_OVERHEAD),
+        max_gso_payload: u32::MAX,
+        max_gso_segments: link.gso_max_segments,
+        max_slices: MAX_FRAME_SLICES,
+        // The virtio header of packet sockets has no places for a tunnel's offsets.
+        tunnels: false,
+        fixed_ids: false,
+    })
+}
+
+impl Port for PacketPort {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn hardware_address(&self) -> Option<[u8; 6]> {
+        self.hardware_address
+    }
+
+    fn receivers(&mut self) -> Vec<Box<dyn Receive>> {
+        std::mem::take(&mut self.receivers)
+    }
+
+    fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
+        Ok(Box::new(Transmitter::new(Arc::clone(&self.shared), Arc::clone(&self.sender))))
+    }
+
+    fn state(&mut self) -> PortState {
+        // An interface that left and came back is there, but its sockets have lost it.
+        if self.sender.is_attached() { self.interface.state() } else { PortState { link: LinkState::Gone, mtu: 0 } }
+    }
+
+    fn counters(&mut self) -> PortCounters {
+        let counters = &self.shared.counters;
+        for socket in &self.sockets {
+            counters.rx_dropped.fetch_add(socket.take_drops(), Ordering::Relaxed);
+        }
+        PortCounters {
+            rx_dropped: counters.rx_dropped.load(Ordering::Relaxed),
+            rx_errors: counters.rx_errors.load(Ordering::Relaxed),
+            tx_full: counters.tx_full.load(Ordering::Relaxed),
+            tx_refused: counters.tx_refused.load(Ordering::Relaxed),
+        }
+    }
+}
