@@ -236,6 +236,11 @@ impl Pool {
         self.region.slot_size()
     }
 
+    /// Looks for free slots from the first on again: what comes back soon is then still in the cache when it is used next.
+    pub const fn rewind(&mut self) {
+        self.next = 0;
+    }
+
     /// A free slot, found in turn; `None` if all are lent. It stays free until [`lend`](Self::lend).
     #[inline]
     pub fn free(&mut self) -> Option<usize> {

@@ -19,7 +19,9 @@ mod ethtool;
 mod interface;
 mod open;
 mod packet;
+mod replay;
 mod spec;
+mod tap;
 
 pub use batch::{Outgoing, Slice, Staged, TxBatch, TxFrame};
 pub use buffer::{Buffer, Pool, Region};

@@ -1,6 +1,8 @@
 //! From a port string to a port.
 
 use super::packet::PacketPort;
+use super::replay::ReplayPort;
+use super::tap::TapPort;
 use super::{Port, PortError, PortKind, PortSpec};
 
 /// Opens the port that a port string names.
@@ -10,6 +12,8 @@ use super::{Port, PortError, PortKind, PortSpec};
 pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     match spec.kind() {
         PortKind::Packet => Ok(Box::new(PacketPort::open(spec)?)),
+        PortKind::Tap | PortKind::Tun => Ok(Box::new(TapPort::open(spec)?)),
+        PortKind::Pcap => Ok(Box::new(ReplayPort::open(spec)?)),
         kind => Err(PortError::Unsupported { port: spec.text().into(), reason: format!("{kind} ports are not part of this build") }),
     }
 }

@@ -1,0 +1,136 @@
+//! What the host may hand to a TAP or TUN port undone: the bits of `TUNSETOFFLOAD` (`drivers/net/tun.c`, `set_offload`).
+
+use std::fmt;
+
+/// A set of `TUN_F_*` bits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct HostOffloads(u32);
+
+/// `TUN_F_UDP_TUNNEL_GSO` and `TUN_F_UDP_TUNNEL_GSO_CSUM`, of Linux 6.17.
+const TUNNEL: u32 = 0x80;
+const TUNNEL_CHECKSUM: u32 = 0x100;
+
+/// Names in port strings. The kernel takes USO for both IP versions or for none.
+const NAMES: [(&str, u32); 7] = [
+    ("csum", libc::TUN_F_CSUM),
+    ("tso4", libc::TUN_F_TSO4),
+    ("tso6", libc::TUN_F_TSO6),
+    ("ecn", libc::TUN_F_TSO_ECN),
+    ("uso", libc::TUN_F_USO4 | libc::TUN_F_USO6),
+    ("tunnel", TUNNEL),
+    ("tunnel-csum", TUNNEL_CHECKSUM),
+];
+
+/// Each needs one of the second: without, the kernel refuses it.
+const NEEDS: [(u32, u32); 6] = [
+    (libc::TUN_F_TSO4, libc::TUN_F_CSUM),
+    (libc::TUN_F_TSO6, libc::TUN_F_CSUM),
+    (libc::TUN_F_TSO_ECN, libc::TUN_F_TSO4 | libc::TUN_F_TSO6),
+    (libc::TUN_F_USO4 | libc::TUN_F_USO6, libc::TUN_F_CSUM),
+    (TUNNEL, libc::TUN_F_TSO4 | libc::TUN_F_TSO6),
+    (TUNNEL_CHECKSUM, TUNNEL),
+];
+
+impl HostOffloads {
+    /// Every packet finished: cut, and with its checksums.
+    pub(super) const NONE: HostOffloads = HostOffloads(0);
+
+    const TCP: HostOffloads = HostOffloads(libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN);
+
+    /// With UDP segmentation, of Linux 6.2.
+    const UDP: HostOffloads = HostOffloads(Self::TCP.0 | libc::TUN_F_USO4 | libc::TUN_F_USO6);
+
+    const ALL: HostOffloads = HostOffloads(Self::UDP.0 | TUNNEL | TUNNEL_CHECKSUM);
+
+    /// From the most to the least, as kernels came to know them.
+    pub(super) const LADDER: [HostOffloads; 4] = [Self::ALL, Self::UDP, Self::TCP, Self::NONE];
+
+    /// Reads the value of the option: `on` (`None`: as many as there are), `off`, or names with commas between.
+    ///
+    /// The error says what the option takes.
+    pub(super) fn parse(value: &str) -> Result<Option<HostOffloads>, String> {
+        match value {
+            "on" => return Ok(None),
+            "off" => return Ok(Some(Self::NONE)),
+            _ => {}
+        }
+        let bits = value.split(',').try_fold(0, |bits, name| match NAMES.iter().find(|known| known.0 == name) {
+            Some((_, bit)) => Ok(bits | bit),
+            None => Err(format!("takes on, off, or some of {}", NAMES.map(|known| known.0).join(","))),
+        })?;
+        match NEEDS.iter().find(|(of, one)| bits & of != 0 && bits & one == 0) {
+            None => Ok(Some(HostOffloads(bits))),
+            Some(&(of, one)) => Err(format!("has {} without {}", HostOffloads(of), HostOffloads(one))),
+        }
+    }
+
+    /// As the system call takes them.
+    pub(super) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Are all of these in the set?
+    pub(super) const fn contain(self, others: HostOffloads) -> bool {
+        self.0 & others.0 == others.0
+    }
+
+    /// Those of `self` that `others` lacks.
+    pub(super) const fn beyond(self, others: HostOffloads) -> HostOffloads {
+        HostOffloads(self.0 & !others.0)
+    }
+
+    /// Super-packets in UDP tunnels are among them.
+    pub(super) const fn has_tunnels(self) -> bool {
+        self.0 & TUNNEL != 0
+    }
+
+    /// Those that a header without the places for tunnels can describe.
+    pub(super) const fn without_tunnels(self) -> HostOffloads {
+        HostOffloads(self.0 & !(TUNNEL | TUNNEL_CHECKSUM))
+    }
+
+    /// UDP super-packets are among them.
+    pub(super) const fn has_udp(self) -> bool {
+        self.0 & libc::TUN_F_USO4 != 0
+    }
+}
+
+impl fmt::Display for HostOffloads {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (name, _) in NAMES.iter().filter(|known| self.0 & known.1 != 0) {
+            write!(formatter, "{separator}{name}")?;
+            separator = ",";
+        }
+        if separator.is_empty() { formatter.write_str("off") } else { Ok(()) }
+    }
+}
+
+impl fmt::Debug for HostOffloads {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_shown() {
+        assert_eq!(HostOffloads::parse("on"), Ok(None));
+        assert_eq!(HostOffloads::parse("off"), Ok(Some(HostOffloads::NONE)));
+        assert_eq!(HostOffloads::parse("csum,tso4,tso6,ecn"), Ok(Some(HostOffloads::TCP)));
+        assert_eq!(HostOffloads::parse("csum,tso4,tso6,ecn,uso,tunnel,tunnel-csum"), Ok(Some(HostOffloads::ALL)));
+        assert_eq!(HostOffloads::UDP.to_string(), "csum,tso4,tso6,ecn,uso");
+        assert_eq!(HostOffloads::NONE.to_string(), "off");
+    }
+
+    #[test]
+    fn what_the_kernel_would_refuse_is_named() {
+        assert_eq!(HostOffloads::parse("tso4"), Err("has tso4 without csum".into()));
+        assert_eq!(HostOffloads::parse("csum,ecn"), Err("has ecn without tso4,tso6".into()));
+        assert_eq!(HostOffloads::parse("csum,tso6,tunnel-csum"), Err("has tunnel-csum without tunnel".into()));
+        assert!(HostOffloads::parse("csum,lro").expect_err("no name").contains("tunnel-csum"));
+    }
+}
