@@ -23,6 +23,9 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     if text.trim() == "0" {
         return Ok(0);
     }
+    if text.trim().strip_prefix('-').is_some_and(|rest| rest.starts_with(|character: char| character.is_ascii_digit())) {
+        return Err("a duration cannot be negative: write 50us, 1ms or 3600s".to_owned());
+    }
     let duration: Duration = humantime::parse_duration(text).map_err(|error| format!("{error}: write 50us, 1ms or 3600s"))?;
     u64::try_from(duration.as_nanos()).map_err(|_| format!("{text:?} is more than 584 years"))
 }
@@ -51,5 +54,7 @@ mod tests {
         for wrong in ["", "5", "ms", "-1s", "1000years"] {
             assert!(nanoseconds(wrong).is_err(), "{wrong}");
         }
+        assert!(nanoseconds("-1s").is_err_and(|message| message.contains("cannot be negative")));
+        assert!(nanoseconds("-q").is_err_and(|message| !message.contains("negative")), "another option, where a value is missing");
     }
 }

@@ -31,7 +31,7 @@ pub(crate) enum Command {
   tcpdump -w - -i eth0 | superpacket coalesce - -o - | tcpdump -r -
 
 A merged packet carries the time of its last packet. Checksums are written full and right. What cannot be merged passes bit for bit.
-Options of pcapng packets (comments, flags) stay with packets that are not held; a merged packet has none.")]
+Options of pcapng packets (comments, flags) stay; a merged packet has those of its last, but for a hash of its bytes.")]
     Coalesce(Coalesce),
     /// Cut frames above the MTU into what a wire would have carried
     #[command(after_help = "Examples:
@@ -41,8 +41,10 @@ Options of pcapng packets (comments, flags) stay with packets that are not held;
   superpacket segment in.pcap -o out.pcap --fragment
 
 TCP and DCCP are cut. A UDP datagram above the MTU is cut with --udp-size, if it was several
-datagrams (USO, UDP GRO), or with --fragment, if it was one. Frames that cannot be cut pass as they
-are and are counted by reason.")]
+datagrams (USO, UDP GRO), or with --fragment, if it was one. --fragment cuts whatever else is above
+the MTU too: over IPv4 if the don't-fragment bit is clear, over IPv6 with a fragment header, which
+the sender's host would have added and no router may (RFC 8200, section 4.5). Frames that cannot be
+cut pass as they are and are counted by reason.")]
     Segment(Segment),
     /// Aggregate (GRO), segment again, and compare byte for byte
     #[command(after_help = "Examples:
@@ -96,10 +98,10 @@ pub(crate) enum Mode {
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Stepping {
     /// Packets in a poll: at its end, everything held leaves; 0: only at the file's end
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
     pub(crate) batch: u64,
-    /// Hold nothing longer than this, by the capture's clock
-    #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = nanoseconds)]
+    /// Hold nothing longer than this, by the capture's clock: 50us, 1ms, 3600s, 0
+    #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = nanoseconds, allow_hyphen_values = true)]
     pub(crate) hold: u64,
 }
 
@@ -131,14 +133,14 @@ pub(crate) struct Coalesce {
     pub(crate) mode: Mode,
     #[command(flatten)]
     pub(crate) stepping: Stepping,
-    /// Longest merged packet in bytes, from the IP header; above 65535 ("BIG TCP") the IP length is written as 0
-    #[arg(long, value_name = "N", default_value = "65535", value_parser = size)]
+    /// Longest merged packet in bytes, from the IP header: 68 to 524280; above 65535 ("BIG TCP") the IP length is written as 0
+    #[arg(long, value_name = "N", default_value = "65535", value_parser = size, allow_negative_numbers = true)]
     pub(crate) max_bytes: u64,
-    /// Most packets in one; 512 at most
-    #[arg(long, value_name = "N", default_value_t = MAX_PACKETS, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKETS)))]
+    /// Most packets in one: 1 to 512, as each flow that is held has room for as many, and memory is bounded
+    #[arg(long, value_name = "N", default_value_t = MAX_PACKETS, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKETS)), allow_negative_numbers = true)]
     pub(crate) max_packets: u32,
-    /// Most flows held at a time [default: 1024; 8 with --mode lro]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FLOWS)))]
+    /// Most flows held at a time: 1 to 1024 [default: 1024; 8 with --mode lro]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FLOWS)), allow_negative_numbers = true)]
     pub(crate) max_flows: Option<u32>,
     /// Do not aggregate UDP
     #[arg(long)]
@@ -165,14 +167,14 @@ pub(crate) struct Segment {
     /// The capture to write; - for standard output. The ending may choose another format or compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
-    /// Longest IP packet that passes whole, in bytes
-    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(68..=65_535))]
+    /// Longest IP packet that passes whole, in bytes: 68 to 65535
+    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(68..=65_535), allow_negative_numbers = true)]
     pub(crate) mtu: u32,
-    /// Cut what cannot be cut otherwise into IP fragments, where the don't-fragment bit is clear
+    /// Cut what cannot be cut otherwise into IP fragments: IPv4 where the don't-fragment bit is clear, IPv6 as its sender would have
     #[arg(long)]
     pub(crate) fragment: bool,
-    /// Cut UDP above the MTU into datagrams of N bytes of payload (it was sent with UDP_SEGMENT, or received by UDP GRO)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Cut UDP above the MTU into datagrams of N bytes of payload, 1 to 65535 (it was sent with UDP_SEGMENT, or received by UDP GRO)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), allow_negative_numbers = true)]
     pub(crate) udp_size: Option<u16>,
     #[command(flatten)]
     pub(crate) common: Common,

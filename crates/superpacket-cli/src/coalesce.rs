@@ -1,5 +1,7 @@
 //! `superpacket coalesce`: a capture with what GRO or LRO would have merged, merged.
 
+use std::iter::once;
+use std::ops::Range;
 use std::path::Path;
 
 use serde::Serialize;
@@ -8,9 +10,7 @@ use superpacket::aggregate::{MAX_BIG_LENGTH, Mode as Rules, Policy};
 use superpacket::packet::RxChecksum;
 use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
-use superpacket_io::capture::{
-    CaptureError, Frame, FrameOptions, OutputFormat, Reader, Record, Sink, Source, Timestamp, Writer, same_file,
-};
+use superpacket_io::capture::{CaptureError, FrameOptions, OutputFormat, Reader, Record, Sink, Source, Timestamp, Writer, same_file};
 
 use crate::arguments::{Coalesce, Mode};
 use crate::failure::Failure;
@@ -36,18 +36,21 @@ pub(crate) fn run(arguments: &Coalesce) -> Result<(), Failure> {
     check_output(&arguments.input, &arguments.output, arguments.common.json)?;
     let simd = Simd::detect();
     let mut input = Input::open(&arguments.input, &arguments.common)?;
-    let mut output = Output { writer: create(&arguments.output, input.reader())?, tally: Tally::default(), error: None, simd };
+    let writer = create(&arguments.output, input.reader())?;
+    let mut output = Output { writer, tally: Tally::default(), error: None, simd, options: false, header: Vec::new(), pieces: Vec::new() };
     output.writer.declare(input.interfaces())?;
     let pool = Pool::default();
     let mut lanes = Lanes::new(policy, arguments.stepping, simd);
     input.for_each(|frame| {
         output.writer.declare(frame.interfaces)?;
         output.tally.arrived(frame.data.len());
+        output.options |= !frame.options.is_empty();
+        lanes.make_room(frame, &pool, &mut output);
         let arrival = Arrival::new(frame, &pool, Seeds::Rewrite, simd);
-        lanes.receive(arrival, &pool, &mut Step::new(&mut output, frame));
+        lanes.receive(arrival, &pool, &mut output);
         output.error.take().map_or(Ok(()), |error| Err(error.into()))
     })?;
-    lanes.finish(&mut Step { output: &mut output, number: 0, options: FrameOptions::NONE });
+    lanes.finish(&mut output);
     if let Some(error) = output.error.take() {
         return Err(error.into());
     }
@@ -146,70 +149,87 @@ pub(crate) fn write_completed(
     writer.write(record, parts)
 }
 
+/// The longest options that a merged packet takes over from its last, in bytes: together they must fit a record.
+const MOST_OPTIONS: usize = 1 << 20;
+
+/// Writes what leaves, a packet that merged with no other with all that its capture says of it.
 struct Output {
     writer: Writer,
     tally: Tally,
     /// What stopped the writing; a sink cannot say.
     error: Option<CaptureError>,
     simd: Simd,
+    /// Has a frame come with options?
+    options: bool,
+    /// A merged packet's header and payload, while its options are looked up. Their memory is kept.
+    header: Vec<u8>,
+    pieces: Vec<(Buffer, Range<usize>)>,
 }
 
-/// One step of the capture: what leaves is written, a frame that leaves at once with all that its capture says of it.
-struct Step<'a> {
-    output: &'a mut Output,
-    /// The frame that is being taken.
-    number: u64,
-    options: FrameOptions<'a>,
-}
-
-impl<'a> Step<'a> {
-    fn new(output: &'a mut Output, frame: &Frame<'a>) -> Self {
-        Step { output, number: frame.number, options: frame.options }
-    }
-
-    fn record(&self, interface: u32, buffer: &Buffer) -> Record<'a> {
-        let options = if buffer.number() == self.number { self.options } else { FrameOptions::NONE };
-        Record { interface, time: buffer.time(), original_length: Some(buffer.original_length()), options }
-    }
-
+impl Output {
     fn keep(&mut self, written: Result<(), CaptureError>) {
         if let Err(error) = written {
-            self.output.error.get_or_insert(error);
+            self.error.get_or_insert(error);
         }
+    }
+
+    /// Writes a merged packet with the options of the last packet in it whose payload is there. (An acknowledgement that was absorbed left
+    /// nothing behind.)
+    fn merged(&mut self, record: Record<'_>, link: &[u8], mut packet: SuperPacket<'_, Buffer>) -> Result<(), CaptureError> {
+        if !self.options || packet.contiguous().is_some() {
+            return self.writer.write(record, once(link).chain(packet.slices()));
+        }
+        self.header.clear();
+        self.header.extend_from_slice(packet.header());
+        self.pieces.clear();
+        self.pieces.extend(packet.take_pieces().filter_map(|piece| {
+            let range = piece.start()..piece.start() + piece.length();
+            Some((piece.into_buffer()?, range))
+        }));
+        let options = self.pieces.last().map_or(FrameOptions::NONE, |(buffer, _)| buffer.options());
+        let options = if options.bytes().len() > MOST_OPTIONS { FrameOptions::NONE } else { options.of_merged() };
+        let payload = self.pieces.iter().map(|(buffer, range)| buffer.as_ref().get(range.clone()).unwrap_or(&[]));
+        let written = self.writer.write(Record { options, ..record }, once(link).chain(once(self.header.as_slice())).chain(payload));
+        self.pieces.clear();
+        written
     }
 }
 
-impl Taker for Step<'_> {
+/// The record of a packet that merged with no other.
+fn record(interface: u32, buffer: &Buffer) -> Record<'_> {
+    Record { interface, time: buffer.time(), original_length: Some(buffer.original_length()), options: buffer.options() }
+}
+
+impl Taker for Output {
     fn packet(&mut self, link: &Link, mut packet: SuperPacket<'_, Buffer>) {
         let header = link.header();
-        self.output.tally.left(&packet.metadata, header.len() + packet.length());
+        self.tally.left(&packet.metadata, header.len() + packet.length());
         let written = if packet.is_merged() {
             let time = Some(Timestamp::from_nanoseconds(packet.metadata.time));
             let record = Record { interface: link.interface, time, original_length: None, options: FrameOptions::NONE };
-            self.output.writer.write(record, std::iter::once(header).chain(packet.slices()))
+            self.merged(record, header, packet)
         } else {
             let (checksum, layer) = (packet.metadata.checksum, packet.metadata.layer);
             let Some(buffer) = packet.take_pieces().next().and_then(|piece| piece.into_buffer()) else { return };
-            let record = self.record(link.interface, &buffer);
+            let record = record(link.interface, &buffer);
             let partial = match checksum {
-                RxChecksum::Partial { .. } => find_partial(buffer.as_ref(), layer, self.output.simd),
+                RxChecksum::Partial { .. } => find_partial(buffer.as_ref(), layer, self.simd),
                 _ => None,
             };
             match partial {
                 Some(partial) => {
-                    let fields = partial.completed(buffer.as_ref(), self.output.simd);
-                    write_completed(&mut self.output.writer, record, buffer.frame(), header.len(), fields)
+                    let fields = partial.completed(buffer.as_ref(), self.simd);
+                    write_completed(&mut self.writer, record, buffer.frame(), header.len(), fields)
                 }
-                None => self.output.writer.write(record, [buffer.frame()]),
+                None => self.writer.write(record, [buffer.frame()]),
             }
         };
         self.keep(written);
     }
 
     fn passed(&mut self, interface: u32, buffer: &Buffer, why: Why) {
-        self.output.tally.passed(why, buffer.frame().len());
-        let record = self.record(interface, buffer);
-        let written = self.output.writer.write(record, [buffer.frame()]);
+        self.tally.passed(why, buffer.frame().len());
+        let written = self.writer.write(record(interface, buffer), [buffer.frame()]);
         self.keep(written);
     }
 }

@@ -12,7 +12,7 @@ use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy, Reason};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
-use superpacket::wire::parse;
+use superpacket::wire::{parse, parse_datagram};
 use superpacket_io::capture::{Frame, Start, start_of};
 
 use crate::arguments::{MAX_FLOWS, MAX_PACKETS, Stepping};
@@ -117,7 +117,7 @@ impl Arrival {
 /// Looks for unfinished checksums in a packet that is all there.
 #[inline]
 pub(crate) fn find_partial(packet: &[u8], layer: Layer, simd: Simd) -> Option<Partial> {
-    let layout = parse(packet, packet.len(), layer).ok()?;
+    let layout = parse_datagram(packet, packet.len(), layer).ok()?;
     if layout.refusal == Some(Reason::Truncated) {
         return None;
     }
@@ -184,6 +184,14 @@ impl Lanes {
             ..policy
         };
         Lanes { policy, simd, stepping, lanes: Vec::new(), last: 0, clock: 0, packets: 0, in_poll: 0 }
+    }
+
+    /// Before a frame is copied into the pool: everything leaves if there would be too much with it.
+    #[inline]
+    pub(crate) fn make_room<T: Taker>(&mut self, frame: &Frame<'_>, pool: &Pool, taker: &mut T) {
+        if pool.used() + frame.data.len() + frame.options.bytes().len() > MEMORY_LIMIT {
+            self.flush(Flush::All, taker);
+        }
     }
 
     /// Takes a frame; before it, what has been held for too long leaves, and after it, if it ends the poll, everything.

@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use superpacket_io::capture::{Frame, Timestamp};
+use superpacket_io::capture::{Frame, FrameOptions, OptionForm, Timestamp};
 
 /// Capacities of pooled buffers: powers of two from this one.
 const SMALLEST: usize = 128;
@@ -23,7 +23,11 @@ pub(crate) struct Buffer(Rc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    /// The frame, and behind it the bytes of its options.
     bytes: Vec<u8>,
+    /// Length of the frame in bytes.
+    length: usize,
+    form: OptionForm,
     /// Length of the link header that the engine does not see, in bytes.
     link: usize,
     original_length: u32,
@@ -54,9 +58,13 @@ impl Pool {
     /// A copy of a frame, whose first `link` bytes are a header that the engine does not see.
     #[inline]
     pub(crate) fn copy(&self, frame: &Frame<'_>, link: usize) -> Buffer {
-        let mut inner = self.take(frame.data.len());
+        let options = frame.options.bytes();
+        let mut inner = self.take(frame.data.len() + options.len());
         if let Some(inner) = Rc::get_mut(&mut inner) {
             inner.bytes.extend_from_slice(frame.data);
+            inner.bytes.extend_from_slice(options);
+            inner.length = frame.data.len();
+            inner.form = frame.options.form();
             inner.link = link.min(frame.data.len());
             inner.original_length = frame.original_length;
             inner.time = frame.time;
@@ -78,6 +86,8 @@ impl Pool {
         let capacity = if class < CLASSES { SMALLEST << class } else { length };
         Rc::new(Inner {
             bytes: Vec::with_capacity(capacity),
+            length: 0,
+            form: OptionForm::NONE,
             link: 0,
             original_length: 0,
             time: None,
@@ -100,7 +110,13 @@ impl Buffer {
     /// The whole frame, its link header included.
     #[inline]
     pub(crate) fn frame(&self) -> &[u8] {
-        &self.0.bytes
+        self.0.bytes.get(..self.0.length).unwrap_or(&[])
+    }
+
+    /// What else its capture said of the frame.
+    #[inline]
+    pub(crate) fn options(&self) -> FrameOptions<'_> {
+        FrameOptions::new(self.0.bytes.get(self.0.length..).unwrap_or(&[]), self.0.form)
     }
 
     /// The frame's length on the wire, as its capture says it.
@@ -125,7 +141,7 @@ impl Buffer {
     pub(crate) fn put(&mut self, offset: usize, value: u16) {
         if let Some(inner) = Rc::get_mut(&mut self.0) {
             let start = inner.link + offset;
-            if let Some(field) = inner.bytes.get_mut(start..start + 2) {
+            if let Some(field) = inner.bytes.get_mut(..inner.length).and_then(|frame| frame.get_mut(start..start + 2)) {
                 field.copy_from_slice(&value.to_be_bytes());
             }
         }
@@ -135,7 +151,7 @@ impl Buffer {
 impl AsRef<[u8]> for Buffer {
     #[inline(always)]
     fn as_ref(&self) -> &[u8] {
-        self.0.bytes.get(self.0.link..).unwrap_or(&[])
+        self.0.bytes.get(self.0.link..self.0.length).unwrap_or(&[])
     }
 }
 
@@ -163,12 +179,15 @@ impl Drop for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superpacket_io::capture::{FrameOptions, Interface, LinkType, TimeResolution};
+    use superpacket_io::capture::{Interface, LinkType, TimeResolution};
 
     fn copy(pool: &Pool, data: &[u8], link: usize) -> Buffer {
+        copy_with(pool, data, link, FrameOptions::NONE)
+    }
+
+    fn copy_with(pool: &Pool, data: &[u8], link: usize, options: FrameOptions<'_>) -> Buffer {
         let interfaces = [Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)];
-        let frame =
-            Frame { number: 7, interface: 0, time: None, data, original_length: 99, options: FrameOptions::NONE, interfaces: &interfaces };
+        let frame = Frame { number: 7, interface: 0, time: None, data, original_length: 99, options, interfaces: &interfaces };
         pool.copy(&frame, link)
     }
 
@@ -185,6 +204,20 @@ mod tests {
         assert_eq!(pool.used(), 0);
         assert_eq!(copy(&pool, &[9; 128], 0).frame().as_ptr(), address, "taken again");
         assert_ne!(copy(&pool, &[9; 129], 0).frame().as_ptr(), address, "too short for this one");
+    }
+
+    #[test]
+    fn options_are_kept_and_counted_but_are_no_part_of_the_frame() {
+        let pool = Pool::default();
+        let mut buffer = copy_with(&pool, &[1; 100], 20, FrameOptions::new(&[9; 200], OptionForm::NONE));
+        assert_eq!((buffer.frame().len(), buffer.as_ref().len()), (100, 80));
+        assert_eq!(buffer.options().bytes(), [9; 200]);
+        assert!(pool.used() >= 300);
+        buffer.put(79, 0);
+        assert_eq!((buffer.frame(), buffer.options().bytes()), (&[1; 100][..], &[9; 200][..]), "the write was beyond the frame");
+        drop(buffer);
+        assert_eq!(pool.used(), 0);
+        assert!(copy(&pool, &[1; 300], 0).options().is_empty(), "the same memory, another frame");
     }
 
     #[test]

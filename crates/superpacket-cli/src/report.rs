@@ -50,10 +50,21 @@ impl Totals {
         *self.reasons.entry(name).or_default() += 1;
     }
 
-    /// Packets in for each packet out.
-    pub(crate) fn ratio(&self) -> f64 {
-        ratio(self.packets_in, self.packets_out)
+    /// Packets in for each packet out, as reports print it.
+    pub(crate) fn fewer_by(&self) -> String {
+        match self.packets_out {
+            0 => NOTHING.to_owned(),
+            _ => format!("{:.2}x", ratio(self.packets_in, self.packets_out)),
+        }
     }
+}
+
+/// What is printed where there is nothing to divide by.
+const NOTHING: &str = "-";
+
+/// One number over another with so many decimal places, as reports print it.
+pub(crate) fn average(over: u64, under: u64, places: usize) -> String {
+    if under == 0 { NOTHING.to_owned() } else { format!("{:.places$}", ratio(over, under)) }
 }
 
 /// One number over another; 0 if there is nothing to divide by.
@@ -258,7 +269,7 @@ pub(crate) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<I
 
 /// The table of what went in and came out, and that of the reasons.
 pub(crate) fn summary(totals: &Totals, verb: &str) -> String {
-    let per_packet = |bytes: u64, packets: u64| format!("{:.0}", ratio(bytes, packets));
+    let per_packet = |bytes: u64, packets: u64| average(bytes, packets, 0);
     let mut text = table(
         ["", "packets", "bytes", "bytes/packet"],
         [
@@ -284,7 +295,7 @@ pub(crate) fn reasons(totals: &Totals) -> String {
 
 /// A share in percent.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
-    format!("{:.1} %", 100.0 * ratio(part, whole))
+    if whole == 0 { NOTHING.to_owned() } else { format!("{:.1} %", 100.0 * ratio(part, whole)) }
 }
 
 /// A number with its thousands set apart.
@@ -316,6 +327,14 @@ mod tests {
         for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(grouped(number), text);
         }
+    }
+
+    #[test]
+    fn nothing_is_divided_by_nothing() {
+        assert_eq!((average(7, 2, 1), average(7, 0, 1)), ("3.5".to_owned(), "-".to_owned()));
+        assert_eq!((percent(1, 8), percent(0, 0)), ("12.5 %".to_owned(), "-".to_owned()));
+        assert_eq!(Totals::default().fewer_by(), "-");
+        assert_eq!(Totals { packets_in: 3, packets_out: 2, ..Totals::default() }.fewer_by(), "1.50x");
     }
 
     #[test]

@@ -7,8 +7,8 @@ use superpacket::Simd;
 use superpacket::aggregate::Reason;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
-use superpacket::wire::{IpVersion, Layout, Protocol, ethernet, ipv4, ipv6, parse, pppoe, tcp};
-use superpacket_io::capture::{CaptureError, Frame, FrameOptions, Record, Sink, Start, Writer, start_of};
+use superpacket::wire::{IpVersion, Layout, Protocol, ethernet, ipv4, ipv6, parse_datagram, pppoe, tcp};
+use superpacket_io::capture::{CaptureError, Frame, Record, Sink, Start, Writer, start_of};
 
 use crate::arguments::Segment;
 use crate::coalesce::{check_output, create, is_stream, write_completed};
@@ -121,7 +121,7 @@ impl Cutter {
             }
         };
         let packet = frame.data.get(link..).unwrap_or(&[]);
-        let layout = parse(packet, packet.len(), layer);
+        let layout = parse_datagram(packet, packet.len(), layer);
         let truncated = frame.is_truncated() || matches!(&layout, Ok(layout) if layout.refusal == Some(Reason::Truncated));
         let partial = match &layout {
             Ok(layout) if !truncated => Partial::find(packet, layout, self.simd),
@@ -193,8 +193,7 @@ impl Cutter {
 
     fn cut(&mut self, frame: &Frame<'_>, link: usize, layer: Layer, gso: Gso) -> Result<Result<(), SegmentError>, CaptureError> {
         let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
-        self.fragment_id = self.fragment_id.wrapping_add(1);
-        let options = SegmentOptions { fragment_id: self.fragment_id, ..SegmentOptions::default() };
+        let options = SegmentOptions { fragment_id: self.next_fragment_id(), ..SegmentOptions::default() };
         let Cutter { writer, segmenter, totals, .. } = self;
         let mut written = Ok(());
         let record = record(frame);
@@ -206,6 +205,11 @@ impl Cutter {
         });
         written?;
         Ok(plan.map(|plan| self.count_cut(plan.segments, if gso.kind == GsoKind::UdpFragments { "fragmented" } else { "cut" })))
+    }
+
+    fn next_fragment_id(&mut self) -> u32 {
+        self.fragment_id = self.fragment_id.wrapping_add(1);
+        self.fragment_id
     }
 
     fn count_cut(&mut self, pieces: u32, reason: &'static str) {
@@ -252,16 +256,19 @@ impl Cutter {
         partial: Option<&Partial>,
         layout: Option<Layout>,
     ) -> Result<Result<(), SegmentError>, CaptureError> {
-        // An IPv6 datagram can be fragmented by its source only: this capture may be the source's.
-        if let Some(layout) =
-            layout.filter(|layout| layout.outer.is_none() && layout.version == IpVersion::V6 && layout.protocol == Protocol::Udp)
-        {
+        // A datagram whose lengths were left to the device gets them on the way.
+        if let Some(layout) = layout.filter(|layout| {
+            let ipv6_udp = layout.version == IpVersion::V6 && layout.protocol == Protocol::Udp;
+            ipv6_udp && layout.outer.is_none() && layout.refusal == Some(Reason::NoLength)
+        }) {
             let headers = usize::from(layout.transport - layout.network) + 8;
             return match SegmentSize::new(self.mtu.saturating_sub(headers)) {
                 Some(size) => self.cut(frame, link, layer, Gso::new(GsoKind::UdpFragments, size)),
                 None => Ok(Err(SegmentError::SegmentTooSmall { needed: headers + 8, got: self.mtu })),
             };
         }
+        // An IPv6 packet can be fragmented by its source only, and the source's wire is what is rebuilt here.
+        let ipv6_id = Some(self.next_fragment_id());
         let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
         let Cutter { writer, segmenter, totals, completed, simd, .. } = self;
         let packet = match partial {
@@ -281,7 +288,7 @@ impl Cutter {
         let record = record(frame);
         let buffers = [packet];
         let packet = GsoPacket { buffers: &buffers, layer, gso: None, checksum: RxChecksum::None };
-        let plan = segmenter.fragment(&packet, self.mtu, |fragment| {
+        let plan = segmenter.fragment(&packet, self.mtu, ipv6_id, |fragment| {
             totals.bytes_out += (header.len() + fragment.length()) as u64;
             if written.is_ok() {
                 written = writer.write(record, once(header).chain(once(fragment.header())).chain(fragment.payload()));
@@ -315,9 +322,9 @@ impl Cutter {
     }
 }
 
-/// A segment's record: its frame's time and interface, and nothing that described the whole frame.
+/// A segment's record: its frame's time and interface, and nothing that described the frame as a whole.
 fn record<'a>(frame: &Frame<'a>) -> Record<'a> {
-    Record { interface: frame.interface, time: frame.time, original_length: None, options: FrameOptions::NONE }
+    Record { interface: frame.interface, time: frame.time, original_length: None, options: frame.options.of_segment() }
 }
 
 /// The name by which an error is counted.

@@ -10,7 +10,7 @@ use superpacket::aggregate::{Mode, Policy};
 use superpacket::segment::{ChecksumForm, ChecksumOutput, GsoPacket, SegmentOptions, Segmenter};
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::parse;
-use superpacket_io::capture::Truncated;
+use superpacket_io::capture::{Frame, FrameOptions, Truncated};
 
 use crate::arguments::Verify;
 use crate::failure::Failure;
@@ -120,6 +120,8 @@ fn verify(path: &std::path::Path, arguments: &Verify) -> Result<FileReport, Fail
     };
     input.for_each(|frame| {
         comparison.tally.arrived(frame.data.len());
+        // Options are not compared, so they are not held.
+        let frame = &Frame { options: FrameOptions::NONE, ..*frame };
         let arrival = Arrival::new(frame, &pool, Seeds::Leave, simd);
         comparison.current = arrival.link.as_ref().map(|link| Flow::of(arrival.buffer.as_ref(), link.layer(), link));
         if let Some(flow) = comparison.current {

@@ -45,6 +45,25 @@ fn a_page_goes_through_links_and_into_pipes() {
 }
 
 #[test]
+fn an_output_behind_a_dangling_link_is_created_where_the_link_points() {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &spaced(&Frame::tcp4(1, 500).run(5)));
+    fs::create_dir(bench.path("elsewhere")).expect("a directory");
+    for command in ["coalesce", "segment"] {
+        let link = format!("{command}.pcap");
+        std::os::unix::fs::symlink(format!("elsewhere/{command}"), bench.path(&link)).expect("a link");
+        let output = bench.run(&[command, "in.pcap", "-o", &link]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(fs::symlink_metadata(bench.path(&link)).expect("it is there").is_symlink(), "the link is not replaced");
+        assert!(!read(bench.path(&format!("elsewhere/{command}"))).is_empty());
+    }
+    std::os::unix::fs::symlink("absent/file", bench.path("nowhere.pcap")).expect("a link");
+    let output = bench.run(&["coalesce", "in.pcap", "-o", "nowhere.pcap"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("nowhere.pcap: cannot be created"), "{}", stderr(&output));
+}
+
+#[test]
 fn an_interrupted_run_leaves_nothing_behind() {
     let bench = Bench::new();
     let capture = bench.capture("in.pcap", &spaced(&Frame::tcp4(1, 500).run(5)));

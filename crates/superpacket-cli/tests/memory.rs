@@ -99,3 +99,39 @@ fn frames_of_16_megabytes() {
     bench.capture("long.pcapng.zst", &frames);
     all_commands(&bench, "long.pcapng.zst");
 }
+
+#[test]
+fn options_of_16_megabytes() {
+    let bench = Bench::new();
+    let little = |value: usize| (value as u32).to_le_bytes();
+    let block = |kind: usize, body: &[u8]| [&little(kind), &little(body.len() + 12), body, &little(body.len() + 12)].concat();
+    let mut section = little(0x1a2b_3c4d).to_vec();
+    section.extend([1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+    let mut file = [block(0x0a0d_0d0a, &section), block(1, &[1, 0, 0, 0, 0, 0, 0, 0])].concat();
+    let comment = [&[1, 0, 0xfc, 0xff][..], &[b'x'; 0xfffc]].concat();
+    // Two flows by turns, so that all of them are held.
+    let frames = [Frame::tcp4(1000, 502).run(3), Frame::tcp6(1000, 502).run(3)];
+    for (index, frame) in (0..6).map(|index| (index, frames[index % 2][index / 2].to_bytes())) {
+        let fields = [0, 0, index, frame.len(), frame.len()].map(little).concat();
+        let mut body = [fields, frame].concat();
+        body.resize(body.len().next_multiple_of(4), 0);
+        body.extend(comment.repeat(243));
+        file.extend(block(6, &body));
+    }
+    std::fs::write(bench.path("long.pcapng"), file).expect("writes");
+    for (name, out) in [("long.pcapng", "out.pcapng"), ("long.pcapng", "out.pcap"), ("copy.pcapng.gz", "out.pcapng")] {
+        for arguments in [
+            &["coalesce", name, "-o", out, "--batch", "0", "--hold", "3600s"][..],
+            &["coalesce", name, "-o", out, "--batch", "1"],
+            &["segment", name, "-o", out],
+            &["segment", name, "-o", "out.pcapng.zst"],
+            &["verify", name, "--batch", "0", "--hold", "3600s"],
+            &["analyze", name, "--batch", "0", "--hold", "3600s"],
+            &["segment", name, "-o", if name.ends_with("gz") { "out.pcapng.gz" } else { "copy.pcapng.gz" }],
+        ] {
+            let peak = peak(&bench, arguments);
+            eprintln!("{peak} KB: {}", arguments.join(" "));
+            assert!(peak < LIMIT, "{peak} KB: {arguments:?}");
+        }
+    }
+}

@@ -34,6 +34,91 @@ fn help_has_examples_and_goes_to_standard_output() {
 }
 
 #[test]
+fn help_says_the_ranges_that_hold() {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &spaced(&tcp_flow(3, 100)));
+    for (command, option, least, most) in [
+        ("coalesce", "--max-bytes", 68u64, 524_280),
+        ("coalesce", "--max-packets", 1, 512),
+        ("coalesce", "--max-flows", 1, 1024),
+        ("segment", "--mtu", 68, 65_535),
+        ("segment", "--udp-size", 1, 65_535),
+    ] {
+        let help = bench.run(&[command, "--help"]).stdout;
+        let help = String::from_utf8(help).expect("UTF-8").split_whitespace().collect::<Vec<_>>().join(" ");
+        let (_, text) = help.split_once(&format!("{option} <N>")).expect("it is described");
+        let text = text.split(" --").next().expect("some text");
+        assert!(text.contains(&format!("{least} to {most}")), "{option}: {text}");
+        for (value, code) in [(least - 1, 2), (least, 0), (most, 0), (most + 1, 2)] {
+            let output = bench.run(&[command, "in.pcap", "-o", "out.pcap", option, &value.to_string()]);
+            assert_eq!(output.status.code(), Some(code), "{option} {value}: {}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn negative_values_are_refused_by_what_they_are() {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &spaced(&tcp_flow(3, 100)));
+    for (arguments, words) in [
+        (["coalesce", "--hold", "-1s"], "invalid value '-1s' for '--hold <DURATION>': a duration cannot be negative"),
+        (["coalesce", "--batch", "-1"], "invalid value '-1' for '--batch <N>'"),
+        (["coalesce", "--max-bytes", "-5"], "invalid value '-5' for '--max-bytes <N>'"),
+        (["coalesce", "--max-flows", "-1"], "-1 is not in 1..=1024"),
+        (["segment", "--mtu", "-1500"], "-1500 is not in 68..=65535"),
+    ] {
+        let output = bench.run(&[&arguments[..], &["in.pcap", "-o", "out.pcap"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn an_empty_capture_has_no_averages() {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &[]);
+    for arguments in [
+        &["coalesce", "in.pcap", "-o", "out.pcap"][..],
+        &["segment", "in.pcap", "-o", "out.pcap"],
+        &["verify", "in.pcap"],
+        &["analyze", "in.pcap", "--html", "out.html"],
+        &["analyze", "in.pcap", "in.pcap", "--html", "both.html"],
+    ] {
+        let output = bench.run(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        assert!(!text.contains("0.0") && !text.contains("NaN"), "{text}");
+        assert!(arguments[0] == "verify" || text.contains(" -"), "{text}");
+    }
+    for page in ["out.html", "both.html"] {
+        let page = std::fs::read_to_string(bench.path(page)).expect("it was written");
+        assert!(page.contains("<b>-</b><span>fewer packets") && !page.contains("0.00x") && !page.contains("0.0 %"));
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_compressed_file_is_said() {
+    let bench = Bench::new();
+    let path = bench.capture("in.pcap.gz", &spaced(&tcp_flow(3, 100)));
+    let mut bytes = std::fs::read(path).expect("it was written");
+    let length = bytes.len();
+    bytes.extend_from_slice(b"garbage");
+    std::fs::write(bench.path("in.pcap.gz"), bytes).expect("writes");
+    // A frame header with a window of 16 MiB: exponent 14.
+    std::fs::write(bench.path("in.pcap.zst"), [0x28, 0xb5, 0x2f, 0xfd, 0, 14 << 3, 1, 0, 0]).expect("writes");
+    for (name, words) in [
+        ("in.pcap.gz", format!("in.pcap.gz: packet 4, byte 534: the gzip stream ends at byte {length} of the compressed file")),
+        ("in.pcap.zst", "in.pcap.zst: packet 1, byte 0: not supported: its zstd window of 16777216 bytes is above the limit".to_owned()),
+    ] {
+        for command in [&["coalesce", name, "-o", "out.pcap"][..], &["verify", name]] {
+            let output = bench.run(command);
+            assert_eq!(output.status.code(), Some(2), "{command:?}");
+            assert!(stderr(&output).starts_with(&format!("superpacket: {words}")), "{}", stderr(&output));
+        }
+    }
+}
+
+#[test]
 fn bad_usage_is_exit_code_2() {
     let bench = Bench::new();
     for arguments in [

@@ -2,7 +2,7 @@
 
 mod support;
 
-use superpacket_traffic::frame::{ACK, Checksum, Extension, Frame, Icmp, Ip, PSH, SYN, Transport};
+use superpacket_traffic::frame::{ACK, Checksum, Extension, Frame, Icmp, Ip, PSH, SYN, Sctp, Transport};
 use support::*;
 
 /// Segments a capture of these frames; the report, and what came out.
@@ -174,6 +174,92 @@ fn with_df_clear_fragment_cuts_the_rest() {
     assert_eq!(body, whole.split_off(34));
     for frame in &out {
         assert!(frame.data.len() <= 1514 || [frames[1].to_bytes(), frames[5].to_bytes()].contains(&frame.data));
+    }
+}
+
+/// IPv6 has no don't-fragment bit: the sender's host would have fragmented what no device cuts.
+#[test]
+fn ipv6_of_any_protocol_is_fragmented_as_its_sender_would_have() {
+    let bench = Bench::new();
+    let raw = |number| Frame::udp6(4001).with(|frame| frame.transport = Transport::Raw(number));
+    let frames = [
+        Frame::udp6(4001).with(|frame| frame.transport = Transport::Icmp(Icmp { kind: 128, ..Icmp::default() })),
+        Frame::udp6(4001).with(|frame| frame.transport = Transport::Sctp(Sctp::default())),
+        raw(50).tagged(9),
+        Frame::udp6(4001),
+        Frame::udp6(4001).with(|frame| frame.udp_mut().checksum = Checksum::Partial),
+        Frame::tcp6(1, 4001).with_flags(SYN),
+        // The outer packet of what the engine cannot look into.
+        raw(58).in_ip6(),
+    ];
+    let (report, _) = segment(&bench, &frames, &[]);
+    assert_eq!(report["uncut"], 7, "{report}");
+    let (report, out) = segment(&bench, &frames, &["--fragment"]);
+    assert_eq!((report["reasons"]["fragmented"].as_u64(), report["uncut"].as_u64()), (Some(7), Some(0)), "{report}");
+    let mut fragments = out.iter();
+    let mut ids = Vec::new();
+    for frame in &frames {
+        let whole = frame.clone().with(|frame| {
+            if let Transport::Udp(udp) = &mut frame.transport {
+                udp.checksum = Checksum::Right;
+            }
+        });
+        let offsets = whole.offsets();
+        let network = offsets.outer.unwrap_or(offsets.network);
+        let bytes = whole.to_bytes();
+        let mut contents = Vec::new();
+        loop {
+            let fragment = fragments.next().expect("all of them");
+            assert!(fragment.data.len() - network <= 1500);
+            assert_eq!(fragment.data[network + 6], 44, "a fragment header");
+            let header = &fragment.data[network + 40..network + 48];
+            assert_eq!(header[0], bytes[network + 6], "what it was before");
+            assert_eq!(usize::from(u16::from_be_bytes([header[2], header[3]]) & !7), contents.len());
+            ids.push(header[4..8].to_vec());
+            contents.extend_from_slice(&fragment.data[network + 48..]);
+            if header[3] & 1 == 0 {
+                break;
+            }
+        }
+        assert!(contents == bytes[network + 40..], "put together again: {frame:?}");
+    }
+    assert!(fragments.next().is_none());
+    ids.dedup();
+    assert_eq!(ids.len(), 7, "each packet has an identification of its own");
+}
+
+/// Nothing but the port announces VXLAN and Geneve, and it may be anyone's.
+#[test]
+fn datagrams_to_the_ports_of_tunnels_are_cut_if_they_are_none() {
+    let bench = Bench::new();
+    for port in [4789, 6081] {
+        let to = |frame: Frame| frame.with(|frame| frame.udp_mut().destination_port = port);
+        let frames = [
+            to(Frame::udp4(5000)),
+            to(Frame::udp6(5000)).with(|frame| frame.udp_mut().checksum = Checksum::Partial),
+            to(Frame::udp4(100)).with(|frame| frame.udp_mut().checksum = Checksum::Partial),
+        ];
+        let (report, _) = segment(&bench, &frames, &[]);
+        assert_eq!(report["reasons"]["udp_datagram"], 2, "{report}");
+        let (report, out) = segment(&bench, &frames, &["--udp-size", "1200"]);
+        assert_eq!((report["segments"].as_u64(), report["uncut"].as_u64(), out.len()), (Some(10), Some(0), 11), "{report}");
+        let payload: Vec<u8> = out[..5].iter().flat_map(|frame| frame.data[42..].to_vec()).collect();
+        assert_eq!(payload, frames[0].payload);
+        assert_eq!(out[10].data, to(Frame::udp4(100)).to_bytes(), "only the checksum was filled in");
+        out.iter().for_each(|frame| assert_right(&frame.data));
+        let clear = frames.map(|frame| {
+            frame.with(|frame| {
+                if let Ip::V4(ip) = &mut frame.ip {
+                    ip.dont_fragment = false
+                }
+            })
+        });
+        let (report, _) = segment(&bench, &clear, &["--fragment"]);
+        assert_eq!(report["reasons"]["fragmented"], 2, "{report}");
+        // They do not merge, and pass in order; their checksums are filled in nevertheless.
+        let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
+        assert_eq!(report["merged"], 0);
+        read(bench.path("out.pcap")).iter().for_each(|frame| assert_right(&frame.data));
     }
 }
 

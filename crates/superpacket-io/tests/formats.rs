@@ -43,6 +43,7 @@ fn the_modified_format_has_longer_record_headers() {
         assert_eq!(read.frames[0].data, b"abc");
         assert_eq!(read.frames[1].data, b"de");
         assert_eq!(read.frames[0].nanoseconds(), 1_000_002_000);
+        assert_eq!((read.frames[0].original_length, read.frames[1].original_length), (64, 2));
     }
 }
 
@@ -206,7 +207,29 @@ fn compression_is_found_by_its_magic_number() {
 fn a_zstd_window_above_the_limit_is_refused() {
     // Frame header: no single segment, no checksum; window descriptor: exponent 31, so 2 TiB.
     let error = open([0x28, 0xB5, 0x2F, 0xFD, 0x00, 0xF8, 0x01, 0x00, 0x00]).err().unwrap();
-    assert!(error.to_string().contains("window"), "{error}");
+    let message = error.to_string();
+    assert!(message.starts_with("test: packet 1, byte 0: not supported: its zstd window of 2199023255552 bytes"), "{message}");
+    assert!(message.contains("limit of 8388608: decompress it first (zstd -dc --long=31"), "{message}");
+}
+
+#[test]
+fn what_follows_a_gzip_stream_is_named() {
+    let plain = bytes(ByteOrder::Little).pcap_header(MICROSECONDS, (2, 4), 1).pcap_record(1, 1, 3, b"abc").0;
+    let compressed = gzip(&plain);
+    for garbage in [&b"garbage"[..], &[0; 512], b"\x1f\x8a", b"x"] {
+        let read = read([&compressed[..], garbage].concat());
+        assert_eq!(read.frames.len(), 1, "all before it");
+        let message = read.error.expect("it is no part of the capture").to_string();
+        let place = format!("test: packet 2, byte {}: the gzip stream ends at byte {} ", plain.len(), compressed.len());
+        assert!(message.starts_with(&place), "{message}");
+        let head: Vec<_> = garbage.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        assert!(message.contains(&format!("what follows is none: [{}]", head.join(", "))), "{message}");
+    }
+    // The start of a member that was cut.
+    for cut in [1, 2, 9, 12] {
+        let read = read([&compressed[..], &compressed[..cut]].concat());
+        assert!(read.error.is_none() && read.truncated.is_some(), "{cut}: {:?}", read.error);
+    }
 }
 
 #[test]

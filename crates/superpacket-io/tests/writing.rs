@@ -51,6 +51,71 @@ fn a_pcap_file_comes_out_as_it_went_in() {
 }
 
 #[test]
+fn the_modified_format_is_kept_with_what_its_records_add() {
+    for byte_order in [ByteOrder::Little, ByteOrder::Big] {
+        let file = bytes(byte_order).pcap_header(MODIFIED, (2, 4), 113);
+        let file = file.u32(9).u32(2).u32(3).u32(90).u32(7).u16(0x86dd).raw(&[4, 0]).raw(b"abc");
+        let mut file = file.u32(10).u32(3).u32(2).u32(2).u32(0xffff_fffe).u16(0x0800).raw(&[0, 9]).raw(b"de").0;
+        let (written, after) = copy(&file, "out");
+        let snap = if byte_order == ByteOrder::Big { [0, 4, 0, 0] } else { [0, 0, 4, 0] };
+        file[16..20].copy_from_slice(&snap);
+        assert_eq!(written, file);
+        assert_eq!(after.format, Format::Pcap { byte_order, variant: PcapVariant::Modified });
+        // In the other byte order, numbers are turned around; a frame from elsewhere has zeros.
+        let other = if byte_order == ByteOrder::Big { ByteOrder::Little } else { ByteOrder::Big };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("out");
+        let format = OutputFormat { byte_order: other, resolution: Some(PcapVariant::Modified), ..PCAP };
+        let mut reader = open(file).unwrap();
+        let mut writer = Writer::create(&path, format).unwrap();
+        while let Some(frame) = reader.next_frame().unwrap() {
+            writer.copy(&frame).unwrap();
+        }
+        writer.write(record(0, 5_000_000_000), [&b"new"[..]]).unwrap();
+        writer.finish().unwrap();
+        let expected = bytes(other).u32(9).u32(2).u32(3).u32(90).u32(7).u16(0x86dd).raw(&[4, 0]).raw(b"abc");
+        let expected = expected.u32(10).u32(3).u32(2).u32(2).u32(0xffff_fffe).u16(0x0800).raw(&[0, 9]).raw(b"de");
+        let expected = expected.u32(5).u32(0).u32(3).u32(3).u64(0).raw(b"new").0;
+        assert_eq!(std::fs::read(&path).unwrap()[24..], expected);
+        // Other formats have no place for it.
+        let (pcapng, _) = copy(&written, "out.pcapng");
+        assert!(drain(&mut open(pcapng.clone()).unwrap()).frames.len() == 2);
+        let mut reader = open(pcapng).unwrap();
+        while let Some(frame) = reader.next_frame().unwrap() {
+            assert!(frame.options.is_empty());
+        }
+    }
+}
+
+#[test]
+fn options_outlive_their_frame_as_bytes_and_form() {
+    let file = bytes(ByteOrder::Big).section().interface(1, 0, none);
+    let file = file.enhanced(0, 1, 3, b"abc", |b| b.option(1, b"note").option(3, &[2, 1, 2, 3, 4]).option(2, &[0, 0, 0, 1]).u32(0));
+    let mut reader = open(file.0).unwrap();
+    let (kept, form) = {
+        let frame = reader.next_frame().unwrap().unwrap();
+        (frame.options.bytes().to_vec(), frame.options.form())
+    };
+    let options = FrameOptions::new(&kept, form);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out");
+    let mut writer = Writer::create(&path, PCAPNG).unwrap();
+    writer.declare(reader.interfaces()).unwrap();
+    writer.write(Record { options, ..record(0, 0) }, [&b"whole"[..]]).unwrap();
+    writer.write(Record { options: options.of_merged(), ..record(0, 0) }, [&b"merged"[..]]).unwrap();
+    writer.finish().unwrap();
+    let mut reader = Reader::open(&path).unwrap();
+    let mut found = Vec::new();
+    while let Some(frame) = reader.next_frame().unwrap() {
+        found.push(frame.options.bytes().to_vec());
+    }
+    let little = || bytes(ByteOrder::Little).option(1, b"note");
+    let flags = [1, 0, 0, 0];
+    let whole = little().option(3, &[2, 1, 2, 3, 4]).option(2, &flags).u32(0).0;
+    assert_eq!(found, [whole, little().option(2, &flags).u32(0).0]);
+}
+
+#[test]
 fn a_pcapng_file_keeps_interfaces_times_and_options() {
     for byte_order in [ByteOrder::Little, ByteOrder::Big] {
         let offset = match byte_order {

@@ -1,11 +1,15 @@
-//! IP fragments: UDP datagrams (UFO), and IPv4 packets that nothing else can cut.
+//! IP fragments: UDP datagrams (UFO), and packets that nothing else can cut.
 
 use superpacket::Simd;
+use superpacket::aggregate::Reason;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
     BackToBack, ChecksumOutput, Gso, GsoKind, GsoPacket, MaxSegments, SegmentError, SegmentOptions, SegmentSize, Segmenter,
 };
-use superpacket_traffic::frame::{Checksum, Extension, Frame, Ip, Pppoe, Transport};
+use superpacket_traffic::frame::{Checksum, Extension, Frame, Icmp, Ip, Pppoe, Sctp, Transport};
+
+/// Identification of IPv6 fragments.
+const ID: u32 = 0xfeed_0001;
 
 fn ufo(size: usize) -> Gso {
     Gso::new(GsoKind::UdpFragments, SegmentSize::new(size).expect("a size"))
@@ -29,7 +33,7 @@ fn fragment(bytes: &[u8], layer: Layer, checksum: RxChecksum, mtu: usize) -> Res
     let mut segmenter = Segmenter::new(Simd::detect());
     let mut fragments = Vec::new();
     let packet = GsoPacket { buffers: &[bytes], layer, gso: None, checksum };
-    let result = segmenter.fragment(&packet, mtu, |segment| {
+    let result = segmenter.fragment(&packet, mtu, Some(ID), |segment| {
         let mut copy = Vec::new();
         segment.copy_to(&mut copy);
         fragments.push(copy);
@@ -37,7 +41,7 @@ fn fragment(bytes: &[u8], layer: Layer, checksum: RxChecksum, mtu: usize) -> Res
     assert!(segmenter.counters().balanced());
     let plan = result?;
     let mut all = Vec::new();
-    assert_eq!(segmenter.fragment_linear(&packet, mtu, &mut all), Ok(plan));
+    assert_eq!(segmenter.fragment_linear(&packet, mtu, Some(ID), &mut all), Ok(plan));
     assert_eq!(all, fragments.concat());
     Ok(fragments)
 }
@@ -157,6 +161,74 @@ fn any_ipv4_packet_without_df_can_be_fragmented() {
 }
 
 #[test]
+fn any_ipv6_packet_can_be_fragmented_for_its_source() {
+    let raw = |number| Frame::udp6(4001).with(|frame| frame.transport = Transport::Raw(number));
+    let router = Extension::Routing(vec![4, 0, 0, 0]);
+    for frame in [
+        // ICMPv6, ESP, a protocol of tomorrow; the payload is anything.
+        raw(58),
+        raw(50).tagged(9),
+        raw(253),
+        Frame::udp6(4001).with(|frame| frame.transport = Transport::Icmp(Icmp { kind: 128, ..Icmp::default() })),
+        Frame::udp6(4000).with(|frame| frame.transport = Transport::Sctp(Sctp::default())),
+        Frame::tcp6(1, 4000).with(|frame| frame.pppoe = Some(Pppoe::default())),
+        Frame::udp6(4001),
+        raw(58).with(|frame| frame.ipv6_mut().extensions = vec![Extension::HopByHop(vec![5, 2, 0, 0])]),
+        raw(58).with(|frame| frame.ipv6_mut().extensions = vec![Extension::DestinationOptions(vec![]), router.clone()]),
+    ] {
+        let extensions: usize = frame.offsets().transport - frame.offsets().network - 40;
+        for mtu in [1500, 1501, 1280, 576] {
+            let fragments = fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, mtu).expect("fragmented");
+            assert_same(&fragments, &bytes_of(&frame.fragments(mtu - 48 - extensions, ID)), &format!("{mtu}"));
+        }
+        let at_ip = frame.clone().with(|frame| (frame.pppoe, frame.vlans) = (None, vec![])).at_ip();
+        let padded = at_ip.clone().with(|frame| frame.trailer = vec![1; 5]);
+        let fragments = fragment(&padded.to_bytes(), Layer::Ip, RxChecksum::None, 1280).expect("fragmented");
+        assert_same(&fragments, &bytes_of(&at_ip.fragments(1232 - extensions, ID)), "padding goes");
+        // What is a fragment already keeps its identification.
+        let mut twice = Vec::new();
+        for first in frame.fragments(1472, 5) {
+            twice.extend(fragment(&first.to_bytes(), Layer::Ethernet, RxChecksum::None, 784 + extensions).expect("fragmented"));
+        }
+        assert_same(&twice, &bytes_of(&frame.fragments(736, 5)), "twice");
+    }
+    // The outer packet of a tunnel is one like any other.
+    let frame = Frame::tcp4(1, 4000).in_ip6();
+    let fragments = fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500).expect("fragmented");
+    let contents: Vec<u8> = fragments.iter().flat_map(|fragment| fragment[14 + 48..].to_vec()).collect();
+    assert_eq!((contents, fragments.len()), (frame.to_bytes()[14 + 40..].to_vec(), 3));
+    // A partial checksum is filled in first.
+    let partial = Frame::tcp6(1, 4001).with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
+    let state = RxChecksum::Partial { start: 54, offset: 16 };
+    let fragments = fragment(&partial.to_bytes(), Layer::Ethernet, state, 1500).expect("fragmented");
+    assert_same(&fragments, &bytes_of(&Frame::tcp6(1, 4001).fragments(1452, ID)), "partial");
+}
+
+#[test]
+fn ipv6_packets_that_contradict_themselves_are_not_fragmented() {
+    let raw = Frame::udp6(4001).with(|frame| frame.transport = Transport::Raw(58));
+    let refused = |frame: Frame, mtu| fragment(&frame.to_bytes(), Layer::Ethernet, RxChecksum::None, mtu).map(|fragments| fragments.len());
+    // A jumbo payload option would contradict the fragments' lengths.
+    let jumbo = raw.clone().with(|frame| {
+        (frame.ipv6_mut().extensions, frame.ipv6_mut().payload_length) = (vec![Extension::jumbo(4009)], Some(0));
+    });
+    assert_eq!(refused(jumbo, 1500), Err(SegmentError::Headers(Reason::ExtensionHeader)));
+    // A header behind the packet's end, and one behind what is looked at, which may hide a routing header.
+    let mut bytes = raw.clone().with(|frame| frame.ipv6_mut().next_header = Some(60)).to_bytes();
+    bytes[14 + 41] = 255;
+    let fragments = fragment(&bytes, Layer::Ethernet, RxChecksum::None, 1500);
+    assert_eq!(fragments, Err(SegmentError::Headers(Reason::HeaderTooLong)));
+    let mut bytes = raw.clone().with(|frame| (frame.payload.truncate(100), frame.ipv6_mut().next_header = Some(60)).1).to_bytes();
+    bytes[14 + 41] = 255;
+    assert_eq!(fragment(&bytes, Layer::Ethernet, RxChecksum::None, 130), Err(SegmentError::Headers(Reason::Malformed)));
+    // More than a length field can count once the fragments are one packet again.
+    assert_eq!(refused(raw.clone().with(|frame| frame.payload.resize(65_535, 0)), 1500).map(|count| count > 40), Ok(true));
+    let long = raw.clone().with(|frame| (frame.payload.resize(65_536, 0), frame.ipv6_mut().payload_length = Some(0)).1);
+    assert_eq!(refused(long, 1500), Err(SegmentError::SegmentTooLong { needed: 65_536, limit: 65_535 }));
+    assert_eq!(refused(raw, 55), Err(SegmentError::SegmentTooSmall { needed: 56, got: 55 }));
+}
+
+#[test]
 fn fragments_of_fragments_are_those_of_the_packet() {
     let frame = Frame::tcp4(1, 4000).with(|frame| frame.ipv4_mut().dont_fragment = false);
     let mut twice = Vec::new();
@@ -208,7 +280,10 @@ fn only_options_with_the_copied_flag_go_into_later_fragments() {
 fn what_must_not_be_fragmented_is_refused_and_what_fits_passes() {
     let df = Frame::tcp4(1, 3000);
     assert_eq!(fragment(&df.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500), Err(SegmentError::DontFragment));
-    assert_eq!(fragment(&Frame::tcp6(1, 3000).to_bytes(), Layer::Ethernet, RxChecksum::None, 1500), Err(SegmentError::DontFragment));
+    // IPv6 has no such bit; its packets are fragmented for their source, which chooses the identification, and for nobody else.
+    let ipv6 = Frame::tcp6(1, 3000).to_bytes();
+    let refused = Segmenter::new(Simd::detect()).fragment(&GsoPacket::new(&[&ipv6[..]], ufo(8)), 1500, None, |_| panic!("refused"));
+    assert_eq!(refused, Err(SegmentError::DontFragment));
     for frame in [df.clone(), Frame::tcp6(1, 100)] {
         let bytes = frame.padded_to(200).to_bytes();
         assert_eq!(fragment(&bytes, Layer::Ethernet, RxChecksum::None, 3040), Ok(vec![bytes]));

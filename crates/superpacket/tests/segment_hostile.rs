@@ -83,7 +83,8 @@ fn exercise(
     assert_eq!(out, segments.concat());
 
     let mut fragments = 0;
-    let fragmented = segmenter.fragment(&packet, mtu, |segment| {
+    let id = (!mtu.is_multiple_of(4)).then_some(mtu as u32);
+    let fragmented = segmenter.fragment(&packet, mtu, id, |segment| {
         fragments += 1;
         assert!(segment.length() <= total + 300);
     });

@@ -15,7 +15,7 @@ use superpacket::aggregate::Policy;
 use superpacket::packet::Layer;
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Protocol, parse, tcp};
-use superpacket_io::capture::{same_file, write_file};
+use superpacket_io::capture::{Frame, FrameOptions, same_file, write_file};
 
 use crate::arguments::Analyze;
 use crate::coalesce::is_stream;
@@ -24,7 +24,7 @@ use crate::input::Input;
 use crate::lanes::{Arrival, Lanes, Link, Seeds, Taker, Why};
 use crate::ledger::Flow;
 use crate::pool::{Buffer, Pool};
-use crate::report::{CutShort, Tally, Totals, Unreadable, grouped, print, print_json, ratio};
+use crate::report::{CutShort, Tally, Totals, Unreadable, average, grouped, print, print_json, ratio};
 use flows::{FlowRow, Label, TopFlows};
 use sizes::{Counts, Sizes};
 use timeline::Timeline;
@@ -65,6 +65,11 @@ impl Effect {
         self.super_packet_sizes.add(&other.super_packet_sizes);
         self.sizes.add(&other.sizes);
         self.average();
+    }
+
+    /// Packets in the average super-packet, as reports print it.
+    fn packets_in_one(&self) -> String {
+        average(self.totals.merged + self.totals.super_packets, self.totals.super_packets, 1)
     }
 
     fn average(&mut self) {
@@ -230,10 +235,10 @@ fn policy_row(name: &str, effect: &Effect) -> [String; 7] {
     [
         name.to_owned(),
         grouped(totals.packets_out),
-        format!("{:.2}x", totals.ratio()),
+        totals.fewer_by(),
         grouped(totals.super_packets),
-        format!("{:.1}", effect.packets_per_super_packet),
-        format!("{:.0}", ratio(totals.bytes_out, totals.packets_out)),
+        effect.packets_in_one(),
+        average(totals.bytes_out, totals.packets_out, 0),
         grouped(effect.absorbed_acks),
     ]
 }
@@ -274,6 +279,8 @@ fn analyze(path: &Path, arguments: &Analyze) -> Result<(FileReport, TopFlows), F
     let mut flows = TopFlows::default();
     let mut timeline = Timeline::default();
     input.for_each(|frame| {
+        // Options are not looked at, so they are not held.
+        let frame = &Frame { options: FrameOptions::NONE, ..*frame };
         let arrival = Arrival::new(frame, &pool, Seeds::Rewrite, simd);
         let layer = arrival.link.as_ref().map(Link::layer);
         traffic.count(frame.data.len(), arrival.buffer.as_ref(), layer);

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use super::{DEFAULT, FileReport, Findings, POLICY, POLICY_COLUMNS, Report, plots, policy_row};
 use crate::failure::Failure;
-use crate::report::{grouped, percent, printable, ratio};
+use crate::report::{average, grouped, percent, printable};
 
 /// Files whose plots are drawn; the figures of all are in the table.
 const MOST_PLOTTED: usize = 20;
@@ -106,7 +106,7 @@ fn files(report: &Report, page: &mut String) -> Result<(), Stop> {
             file.file.clone(),
             grouped(totals.packets_in),
             grouped(totals.packets_out),
-            format!("{:.2}x", totals.ratio()),
+            totals.fewer_by(),
             grouped(totals.super_packets),
             percent(traffic.pure_acks, traffic.packets),
         ]
@@ -125,10 +125,10 @@ fn findings(findings: &Findings, page: &mut String) -> Result<(), Stop> {
     let (totals, traffic) = (&findings.totals, &findings.traffic);
     writeln!(page, "<div class=\"tiles\">")?;
     let tiles = [
-        (format!("{:.2}x", totals.ratio()), "fewer packets, GRO with UDP".to_owned()),
-        (grouped(totals.packets_in), format!("packets in, {:.0} bytes each", ratio(totals.bytes_in, totals.packets_in))),
-        (grouped(totals.packets_out), format!("packets out, {:.0} bytes each", ratio(totals.bytes_out, totals.packets_out))),
-        (format!("{:.1}", findings.policies.gro_udp.packets_per_super_packet), "packets in a super-packet".to_owned()),
+        (totals.fewer_by(), "fewer packets, GRO with UDP".to_owned()),
+        (grouped(totals.packets_in), format!("packets in, {} bytes each", average(totals.bytes_in, totals.packets_in, 0))),
+        (grouped(totals.packets_out), format!("packets out, {} bytes each", average(totals.bytes_out, totals.packets_out, 0))),
+        (findings.policies.gro_udp.packets_in_one(), "packets in a super-packet".to_owned()),
         (percent(traffic.pure_acks, traffic.packets), "of all packets are pure ACKs".to_owned()),
     ];
     for (figure, words) in tiles {

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
@@ -31,7 +31,7 @@ pub(super) fn decompress(mut input: Box<dyn Read + Send>) -> io::Result<(Box<dyn
     let input = Cursor::new(head).chain(input);
     let decoded: Box<dyn Read + Send> = match compression {
         Compression::None => Box::new(input),
-        Compression::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(COMPRESSED_BUFFER, input))),
+        Compression::Gzip => Box::new(GzipMembers::new(input)),
         Compression::Zstd => Box::new(ZstdFrames::new(input)),
     };
     Ok((decoded, compression))
@@ -40,6 +40,63 @@ pub(super) fn decompress(mut input: Box<dyn Read + Send>) -> io::Result<(Box<dyn
 /// 0x184D2A50 to 0x184D2A5F, little endian: a zstd file may begin with a frame to be skipped.
 fn is_skippable(magic: &[u8]) -> bool {
     matches!(magic, [0x50..=0x5F, 0x2A, 0x4D, 0x18])
+}
+
+/// Decodes gzip members one after the other (RFC 1952, section 2.2). What follows the last one and is none is an error that says so.
+struct GzipMembers<R> {
+    /// `None` once the end or an error was met.
+    member: Option<GzDecoder<BufReader<Counting<R>>>>,
+}
+
+impl<R: Read> GzipMembers<R> {
+    fn new(input: R) -> Self {
+        let input = BufReader::with_capacity(COMPRESSED_BUFFER, Counting { input, bytes: 0 });
+        Self { member: Some(GzDecoder::new(input)) }
+    }
+
+    /// Begins the next member, if there is one.
+    fn next_member(&mut self) -> io::Result<()> {
+        let Some(mut input) = self.member.take().map(GzDecoder::into_inner) else { return Ok(()) };
+        let place = input.get_ref().bytes - input.buffer().len() as u64;
+        let head = input.fill_buf()?;
+        let compared = head.len().min(GZIP_MAGIC.len());
+        if head[..compared] != GZIP_MAGIC[..compared] {
+            let head = &head[..head.len().min(8)];
+            let message = format!("the gzip stream ends at byte {place} of the compressed file, and what follows is none: {head:02x?}...");
+            return Err(io::Error::new(ErrorKind::InvalidData, message));
+        }
+        if compared > 0 {
+            self.member = Some(GzDecoder::new(input));
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for GzipMembers<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            self.next_member()?;
+        }
+        Ok(0)
+    }
+}
+
+/// Counts what is read.
+struct Counting<R> {
+    input: R,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Counting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.bytes += read as u64;
+        Ok(read)
+    }
 }
 
 /// Decodes zstd frames one after the other, skipping skippable ones.
@@ -100,7 +157,9 @@ impl<R: Read> ZstdFrames<R> {
         match error {
             FrameDecoderError::WindowSizeTooBig { requested, max } => io::Error::new(
                 ErrorKind::Unsupported,
-                format!("a zstd window of {requested} bytes, above {max} (zstd -dc --long=31 FILE decompresses it)"),
+                format!(
+                    "its zstd window of {requested} bytes is above the limit of {max}: decompress it first (zstd -dc --long=31 FILE | superpacket ... -)"
+                ),
             ),
             FrameDecoderError::DictNotProvided { .. } => io::Error::new(ErrorKind::Unsupported, "a zstd stream that needs a dictionary"),
             _ if self.source.ended => ErrorKind::UnexpectedEof.into(),

@@ -28,7 +28,7 @@ pub enum PcapVariant {
     Microseconds,
     /// Times in nanoseconds: 0xA1B23C4D.
     Nanoseconds,
-    /// Kuznetzov's: microseconds, and 8 bytes more in each record header: 0xA1B2CD34. Written as `Microseconds`.
+    /// Kuznetzov's: microseconds, and 8 bytes more in each record header (interface index, protocol, packet type): 0xA1B2CD34.
     Modified,
 }
 

@@ -14,6 +14,9 @@
 //! | pcapng | several sections and interfaces, both byte orders, `if_tsresol`, `if_tsoffset`; Enhanced, Simple and (obsolete) Packet Blocks |
 //! | compression | gzip (also several members), zstd (also several frames; windows up to 8 MiB), found by magic number |
 //!
+//! The modified format is written as such, with what its records add. A zstd window above 8 MiB (`zstd --ultra -20` and beyond, `--long`) is
+//! refused, as it takes twice that of memory.
+//!
 //! Blocks of a pcapng file that hold no packets (name resolution, statistics, secrets, custom) are skipped and not
 //! written again. Sections are flattened into one: [`Frame::interface`] counts over the whole file.
 //!
@@ -57,7 +60,7 @@ pub use error::{CaptureError, Truncated};
 pub use format::{Compression, Container, Format, OutputFormat, PcapVariant};
 pub use interface::Interface;
 pub use link_type::{LinkType, Start, start_of};
-pub use option::FrameOptions;
+pub use option::{FrameOptions, OptionForm};
 pub use output::{remove_unfinished, same_file, write_file};
 pub use reader::Reader;
 pub use record::{Frame, Record, Sink, Source};

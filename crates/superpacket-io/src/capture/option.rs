@@ -1,4 +1,5 @@
-//! Options of pcapng blocks: kept as bytes, walked with checks, written again in the output's byte order.
+//! Options of pcapng blocks: kept as bytes, walked with checks, written again in the output's byte order. And the little that one pcap
+//! format says of a packet besides.
 //!
 //! An option is a code and a length (16 bits each, in the section's byte order) and a value padded to 4 bytes
 //! (draft-ietf-opsawg-pcapng section 3.5).
@@ -8,29 +9,123 @@ use super::ByteOrder;
 /// `opt_endofopt`.
 const END: u16 = 0;
 
-/// The options of one pcapng packet (`epb_flags`, comments...), as the file holds them. Empty for pcap.
+/// `epb_hash`: over the bytes of one packet.
+const EPB_HASH: u16 = 3;
+
+/// Bytes that Kuznetzov's pcap adds to a record's header: interface index (32 bits), protocol (16), packet type (8), padding (8).
+pub(super) const MODIFIED_LENGTH: usize = 8;
+
+/// What else than bytes, lengths and time a file says of one packet: the options of a pcapng packet (`epb_flags`, comments...), or what the
+/// record header of a modified pcap file adds. Empty for other pcap.
 ///
-/// They describe that one packet (a hash, a queue, a direction): a packet that replaces several has none.
+/// It is written again to a file of the same family, and left out of others.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameOptions<'a> {
     pub(super) bytes: &'a [u8],
-    pub(super) byte_order: ByteOrder,
+    pub(super) form: OptionForm,
 }
 
-impl FrameOptions<'_> {
+/// How the bytes of [`FrameOptions`] are to be read: with them, what is needed to keep them longer than their frame is lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionForm {
+    pub(super) byte_order: ByteOrder,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A list of pcapng options.
+    List,
+    /// The same, of a packet that others were merged into.
+    MergedList,
+    /// What Kuznetzov's pcap adds.
+    Modified,
+}
+
+impl<'a> FrameOptions<'a> {
     /// No options.
-    pub const NONE: FrameOptions<'static> = FrameOptions { bytes: &[], byte_order: ByteOrder::NATIVE };
+    pub const NONE: FrameOptions<'static> = FrameOptions { bytes: &[], form: OptionForm::NONE };
+
+    /// Options kept as [`bytes`](Self::bytes) and [`form`](Self::form) gave them.
+    pub const fn new(bytes: &'a [u8], form: OptionForm) -> Self {
+        FrameOptions { bytes, form }
+    }
 
     /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Appends them to `out` in another byte order, up to the first that is malformed.
-    pub(super) fn write_to(&self, byte_order: ByteOrder, out: &mut Vec<u8>) {
-        for (code, value) in walk(self.bytes, self.byte_order).map_while(Result::ok) {
-            put(out, byte_order, code, value, if byte_order == self.byte_order { 1 } else { packet_unit(code) });
+    /// The options as the file holds them.
+    pub const fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// How the bytes are to be read.
+    pub const fn form(&self) -> OptionForm {
+        self.form
+    }
+
+    /// What of them holds for a packet that this one and others before it became: all but a hash of the packet's bytes (`epb_hash`).
+    #[must_use]
+    pub fn of_merged(self) -> Self {
+        let kind = if self.form.kind == Kind::List { Kind::MergedList } else { self.form.kind };
+        FrameOptions { form: OptionForm { kind, ..self.form }, ..self }
+    }
+
+    /// What of them holds for each packet that this one is cut into: where a modified pcap file says it was captured. A pcapng packet's
+    /// options are of the whole.
+    #[must_use]
+    pub fn of_segment(self) -> Self {
+        if self.form.kind == Kind::Modified { self } else { Self::NONE }
+    }
+
+    /// The options of a pcapng packet, without the end of their list, if they can be written in this byte order as they are; up to the first
+    /// that is malformed.
+    pub(super) fn verbatim(&self, byte_order: ByteOrder) -> Option<&'a [u8]> {
+        if self.form != OptionForm::list(byte_order) {
+            return None;
         }
+        let options = walk(self.bytes, byte_order).map_while(Result::ok);
+        self.bytes.get(..options.map(|(_, value)| 4 + value.len().next_multiple_of(4)).sum())
+    }
+
+    /// Appends the options of a pcapng packet to `out` in another byte order, up to the first that is malformed, without the end of their list.
+    pub(super) fn write_list(&self, byte_order: ByteOrder, out: &mut Vec<u8>) {
+        let skipped = match self.form.kind {
+            Kind::List => None,
+            Kind::MergedList => Some(EPB_HASH),
+            Kind::Modified => return,
+        };
+        for (code, value) in walk(self.bytes, self.form.byte_order).map_while(Result::ok).filter(|&(code, _)| Some(code) != skipped) {
+            put(out, byte_order, code, value, if byte_order == self.form.byte_order { 1 } else { packet_unit(code) });
+        }
+    }
+
+    /// What the record header of a modified pcap file in another byte order adds; zeros if the packet comes from elsewhere.
+    pub(super) fn modified(&self, byte_order: ByteOrder) -> [u8; MODIFIED_LENGTH] {
+        let mut bytes = match (self.form.kind, self.bytes.first_chunk()) {
+            (Kind::Modified, Some(bytes)) => *bytes,
+            _ => return [0; MODIFIED_LENGTH],
+        };
+        if byte_order != self.form.byte_order {
+            bytes[..4].reverse();
+            bytes[4..6].reverse();
+        }
+        bytes
+    }
+}
+
+impl OptionForm {
+    /// Of no options.
+    pub const NONE: OptionForm = OptionForm::list(ByteOrder::NATIVE);
+
+    pub(super) const fn list(byte_order: ByteOrder) -> Self {
+        OptionForm { byte_order, kind: Kind::List }
+    }
+
+    pub(super) const fn modified(byte_order: ByteOrder) -> Self {
+        OptionForm { byte_order, kind: Kind::Modified }
     }
 }
 
@@ -109,16 +204,17 @@ mod tests {
         put(&mut big, ByteOrder::Big, 4, &9u64.to_be_bytes(), 1);
         put_end(&mut big, 0);
         assert_eq!(big.len() % 4, 0);
-        let options = FrameOptions { bytes: &big, byte_order: ByteOrder::Big };
+        let options = FrameOptions::new(&big, OptionForm::list(ByteOrder::Big));
         let mut little = Vec::new();
-        options.write_to(ByteOrder::Little, &mut little);
+        options.write_list(ByteOrder::Little, &mut little);
         let read: Vec<_> = walk(&little, ByteOrder::Little).map(Result::unwrap).collect();
         let (flags, drops) = (1u32.to_le_bytes(), 9u64.to_le_bytes());
         assert_eq!(read, [(1, &b"hello"[..]), (2, &flags), (4, &drops)]);
         let mut same = Vec::new();
-        options.write_to(ByteOrder::Big, &mut same);
-        put_end(&mut same, 0);
-        assert_eq!(same, big);
+        options.write_list(ByteOrder::Big, &mut same);
+        assert_eq!(same, big[..big.len() - 4], "without the end");
+        assert_eq!(options.verbatim(ByteOrder::Big), Some(same.as_slice()));
+        assert_eq!(options.verbatim(ByteOrder::Little), None);
     }
 
     #[test]
@@ -131,7 +227,45 @@ mod tests {
         assert!(walk(&bytes[..good + 2], ByteOrder::Little).nth(1).unwrap().is_err());
         assert_eq!(walk(&bytes, ByteOrder::Little).count(), 2, "nothing after the error");
         let mut out = Vec::new();
-        FrameOptions { bytes: &bytes, byte_order: ByteOrder::Little }.write_to(ByteOrder::Little, &mut out);
+        let options = FrameOptions::new(&bytes, OptionForm::list(ByteOrder::Little));
+        options.write_list(ByteOrder::Little, &mut out);
         assert_eq!(out, bytes[..good]);
+        assert_eq!(options.verbatim(ByteOrder::Little), Some(out.as_slice()));
+        // A value without its padding must be padded first.
+        let unpadded = FrameOptions::new(&[1, 0, 1, 0, b'x'], options.form());
+        assert_eq!(unpadded.verbatim(ByteOrder::Little), None);
+    }
+
+    #[test]
+    fn a_merged_packet_has_no_hash_of_one_that_it_was_made_from() {
+        let mut list = Vec::new();
+        put(&mut list, ByteOrder::Little, 3, &[2, 1, 2, 3, 4], 1);
+        let options = FrameOptions::new(&list, OptionForm::list(ByteOrder::Little));
+        let mut out = Vec::new();
+        options.of_merged().write_list(ByteOrder::Big, &mut out);
+        assert_eq!(out, [0; 0], "no list without options");
+        let end = list.len();
+        put(&mut list, ByteOrder::Little, 1, b"note", 1);
+        put_end(&mut list, 0);
+        let options = FrameOptions::new(&list, OptionForm::list(ByteOrder::Little));
+        options.of_merged().write_list(ByteOrder::Little, &mut out);
+        assert_eq!(out, list[end..list.len() - 4]);
+        assert_eq!(options.of_merged().verbatim(ByteOrder::Little), None);
+        assert!(options.of_segment().is_empty());
+    }
+
+    #[test]
+    fn what_a_modified_record_adds_is_turned_around_and_stays_out_of_lists() {
+        let bytes = [0, 0, 0, 7, 0x08, 0x00, 4, 0];
+        let options = FrameOptions::new(&bytes, OptionForm::modified(ByteOrder::Big));
+        for options in [options, options.of_merged(), options.of_segment()] {
+            assert_eq!(options.modified(ByteOrder::Big), bytes);
+            assert_eq!(options.modified(ByteOrder::Little), [7, 0, 0, 0, 0x00, 0x08, 4, 0]);
+            let mut out = Vec::new();
+            options.write_list(ByteOrder::Big, &mut out);
+            assert_eq!((out.len(), options.verbatim(ByteOrder::Big)), (0, None));
+        }
+        assert_eq!(FrameOptions::new(&bytes[..7], options.form()).modified(ByteOrder::Big), [0; 8]);
+        assert_eq!(FrameOptions::NONE.modified(ByteOrder::Big), [0; 8]);
     }
 }

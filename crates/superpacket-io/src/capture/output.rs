@@ -109,11 +109,15 @@ impl ZstdEncoder {
     }
 
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match &self.pieces {
-            Some(pieces) if pieces.send(bytes.to_vec()).is_ok() => Ok(()),
-            // The worker stops before its time only because of an error.
-            _ => Err(self.end().err().unwrap_or_else(|| ErrorKind::BrokenPipe.into())),
+        // Long frames go in parts, so that what waits stays small.
+        for part in bytes.chunks(BUFFER_LENGTH) {
+            match &self.pieces {
+                Some(pieces) if pieces.send(part.to_vec()).is_ok() => {}
+                // The worker stops before its time only because of an error.
+                _ => return Err(self.end().err().unwrap_or_else(|| ErrorKind::BrokenPipe.into())),
+            }
         }
+        Ok(())
     }
 
     fn end(&mut self) -> io::Result<Destination> {
@@ -212,7 +216,8 @@ impl Destination {
                 let _ = fs::set_permissions(&unfinished.temporary, metadata.permissions());
                 Ok(Self::File(unfinished))
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::File(Unfinished::create(path.to_owned())?)),
+            // What a symbolic link names will be there, and the link stays.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::File(Unfinished::create(behind_links(path)?)?)),
             Err(error) => Err(error),
         }
     }
@@ -239,6 +244,22 @@ impl Write for Destination {
             Self::Stream(stream) => stream.flush(),
         }
     }
+}
+
+/// The path that a chain of symbolic links names, whose last file does not exist.
+fn behind_links(path: &Path) -> io::Result<PathBuf> {
+    /// As many as Linux follows (`MAXSYMLINKS`).
+    const MOST_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..=MOST_LINKS {
+        match fs::read_link(&path) {
+            // Relative to the link's own directory, unless it is absolute.
+            Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
+            // No link, or nothing at all.
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::other("too many symbolic links"))
 }
 
 /// A file being written under a temporary name in its own directory; removed unless finished.
@@ -478,6 +499,26 @@ mod tests {
         Output::new(destination, Compression::None).finish().unwrap();
         assert!(fs::symlink_metadata(at("soft")).unwrap().is_symlink(), "the link stays");
         assert_eq!(fs::read(at("a")).unwrap(), b"", "the file behind it is replaced");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_a_dangling_link_names_is_created() {
+        use std::os::unix::fs::symlink;
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir(at("other")).unwrap();
+        // A relative link to another directory, through one with an absolute path.
+        symlink("other/next", at("first")).unwrap();
+        symlink(at("other/file"), at("other/next")).unwrap();
+        write_file(at("first"), b"here").unwrap();
+        assert_eq!(fs::read(at("other/file")).unwrap(), b"here");
+        assert!(["first", "other/next"].iter().all(|name| fs::symlink_metadata(at(name)).unwrap().is_symlink()), "the links stay");
+        assert_eq!(names(&at("other")), ["file", "next"]);
+        symlink(at("absent/file"), at("nowhere")).unwrap();
+        assert_eq!(write_file(at("nowhere"), b"").unwrap_err().kind(), ErrorKind::NotFound);
+        symlink(at("round"), at("round")).unwrap();
+        assert!(write_file(at("round"), b"").is_err());
     }
 
     #[cfg(unix)]

@@ -1,13 +1,15 @@
 //! The records of a pcap file (draft-ietf-opsawg-pcap; old versions as libpcap's `sf-pcap.c`).
 
 use super::error::Fault;
+use super::option::{MODIFIED_LENGTH, OptionForm};
 use super::window::Window;
 use super::{ByteOrder, Interface, LinkType, MAX_RECORD_LENGTH, PcapVariant, TimeResolution, Timestamp};
 
 pub(super) const MAGIC_MICROSECONDS: u32 = 0xA1B2_C3D4;
 pub(super) const MAGIC_NANOSECONDS: u32 = 0xA1B2_3C4D;
-const MAGIC_MODIFIED: u32 = 0xA1B2_CD34;
+pub(super) const MAGIC_MODIFIED: u32 = 0xA1B2_CD34;
 const FILE_HEADER: usize = 24;
+const RECORD_HEADER: usize = 16;
 
 /// Where a record's parts lie in the window's buffer, until the window is asked for more.
 pub(super) struct Located {
@@ -69,16 +71,20 @@ impl PcapReader {
         Ok((Self { byte_order, variant, lengths }, interface))
     }
 
+    /// How what the records add is to be read.
+    pub(super) fn option_form(&self) -> OptionForm {
+        OptionForm::modified(self.byte_order)
+    }
+
     /// Finds the next record; `None` at a clean end.
     #[inline]
     pub(super) fn next(&mut self, window: &mut Window) -> Result<Option<Located>, Fault> {
-        // Kuznetzov's patch adds interface index, protocol, packet type and a byte of padding.
-        let header_length = if self.variant == PcapVariant::Modified { 24 } else { 16 };
+        let header_length = RECORD_HEADER + if self.variant == PcapVariant::Modified { MODIFIED_LENGTH } else { 0 };
         if !window.has(header_length)? {
             window.finish(|| format!("a record header has {header_length} bytes"))?;
             return Ok(None);
         }
-        let header = &window.available()[..16];
+        let header = &window.available()[..RECORD_HEADER];
         let seconds = self.byte_order.u32_at(header, 0);
         let fraction = self.byte_order.u32_at(header, 4);
         let first = self.byte_order.u32_at(header, 8);
@@ -106,7 +112,7 @@ impl PcapReader {
         let ticks = u64::from(seconds) * ticks_per_second + u64::from(fraction);
         Ok(Some(Located {
             data: at + header_length..at + length,
-            options: at..at,
+            options: at + RECORD_HEADER..at + header_length,
             interface: 0,
             original_length,
             time: Some(Timestamp { ticks, resolution, offset_seconds: 0 }),

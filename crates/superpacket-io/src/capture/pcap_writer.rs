@@ -3,9 +3,9 @@
 use std::io;
 
 use super::output::Output;
-use super::pcap_reader::{MAGIC_MICROSECONDS, MAGIC_NANOSECONDS};
+use super::pcap_reader::{MAGIC_MICROSECONDS, MAGIC_MODIFIED, MAGIC_NANOSECONDS};
 use super::writer::{Declared, snap_length};
-use super::{ByteOrder, Interface, LinkType, PcapVariant, TimeResolution, Timestamp};
+use super::{ByteOrder, Interface, LinkType, PcapVariant, Record, TimeResolution};
 
 pub(super) struct PcapWriter {
     byte_order: ByteOrder,
@@ -21,6 +21,8 @@ struct Header {
     link_type: LinkType,
     ticks_per_second: u64,
     resolution: TimeResolution,
+    /// Record headers are those of Kuznetzov's format.
+    modified: bool,
 }
 
 /// Why a frame cannot be written.
@@ -57,7 +59,7 @@ impl PcapWriter {
         output: &mut Output,
         declared: &[Declared],
         interface: &Declared,
-        time: Option<Timestamp>,
+        frame: &Record<'_>,
         length: u32,
         original_length: u32,
     ) -> Result<(), Refusal> {
@@ -68,7 +70,7 @@ impl PcapWriter {
         if interface.link_type != header.link_type {
             return Err(Refusal::LinkType { first: header.link_type });
         }
-        let (seconds, fraction) = match time {
+        let (seconds, fraction) = match frame.time {
             Some(time) => {
                 let ticks = time.ticks_in(header.resolution, 0).ok_or(Refusal::Time)?;
                 seconds_and_fraction(ticks, header.ticks_per_second).ok_or(Refusal::Time)?
@@ -80,6 +82,9 @@ impl PcapWriter {
             field.copy_from_slice(&self.byte_order.u32_bytes(value));
         }
         output.put(&record)?;
+        if header.modified {
+            output.put(&frame.options.modified(self.byte_order))?;
+        }
         Ok(())
     }
 
@@ -102,7 +107,8 @@ impl PcapWriter {
         let resolution = variant.resolution();
         let magic = match variant {
             PcapVariant::Nanoseconds => MAGIC_NANOSECONDS,
-            PcapVariant::Microseconds | PcapVariant::Modified => MAGIC_MICROSECONDS,
+            PcapVariant::Microseconds => MAGIC_MICROSECONDS,
+            PcapVariant::Modified => MAGIC_MODIFIED,
         };
         output.put(&self.byte_order.u32_bytes(magic))?;
         output.put(&self.byte_order.u16_bytes(2))?;
@@ -112,7 +118,8 @@ impl PcapWriter {
             output.put(&self.byte_order.u32_bytes(field))?;
         }
         let ticks_per_second = resolution.ticks_per_second();
-        let header = Header { link_type: interface.link_type, ticks_per_second, resolution };
+        let modified = variant == PcapVariant::Modified;
+        let header = Header { link_type: interface.link_type, ticks_per_second, resolution, modified };
         self.header = Some(header);
         Ok(header)
     }

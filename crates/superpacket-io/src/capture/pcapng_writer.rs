@@ -36,6 +36,7 @@ impl PcapNgWriter {
 
     pub(super) fn declare(&mut self, output: &mut Output, interface: &Interface) -> io::Result<()> {
         let byte_order = self.byte_order;
+        self.body.clear();
         self.body.extend_from_slice(&byte_order.u16_bytes(interface.link_type.0));
         self.body.extend_from_slice(&[0; 2]);
         self.u32(snap_length(interface.snap_length));
@@ -70,7 +71,16 @@ impl PcapNgWriter {
         let word = |value: u32| self.byte_order.u32_bytes(value);
         // A simple packet block names no interface and no captured length: it fits the first interface, whole frames.
         let simple = record.time.is_none() && record.interface == 0 && length == original_length;
-        if simple && record.options.is_empty() && interface.holds(length) {
+        // Long lists of options are not copied.
+        self.body.clear();
+        let options = match record.options.verbatim(self.byte_order) {
+            Some(options) => options,
+            None => {
+                record.options.write_list(self.byte_order, &mut self.body);
+                self.body.as_slice()
+            }
+        };
+        if simple && options.is_empty() && interface.holds(length) {
             let total = 16 + length + padding as u32;
             for field in [SIMPLE_PACKET, total, original_length] {
                 output.put(&word(field))?;
@@ -86,11 +96,8 @@ impl PcapNgWriter {
             Some(time) => time.ticks_in(interface.resolution, interface.offset_seconds).ok_or(Refusal::Time)?,
             None => 0,
         };
-        if !record.options.is_empty() {
-            record.options.write_to(self.byte_order, &mut self.body);
-            put_end(&mut self.body, 0);
-        }
-        let total = 32 + length + padding as u32 + self.body.len() as u32;
+        let end = if options.is_empty() { 0 } else { 4 };
+        let total = 32 + length + padding as u32 + (options.len() + end) as u32;
         let mut head = [0; 28];
         let fields = [ENHANCED_PACKET, total, record.interface, (ticks >> 32) as u32, ticks as u32, length, original_length];
         for (bytes, field) in head.chunks_exact_mut(4).zip(fields) {
@@ -101,10 +108,8 @@ impl PcapNgWriter {
             output.put(part)?;
         }
         output.put(&[0; 4][..padding])?;
-        if !self.body.is_empty() {
-            output.put(&self.body)?;
-            self.body.clear();
-        }
+        output.put(options)?;
+        output.put(&[0; 4][..end])?;
         output.put(&self.byte_order.u32_bytes(total))?;
         Ok(())
     }

@@ -11,12 +11,12 @@ use super::error::Fault;
 use super::pcap_reader::{PcapReader, recognize};
 use super::pcapng_reader::{PcapNgReader, SECTION_HEADER};
 use super::window::Window;
-use super::{ByteOrder, CaptureError, Compression, Format, Frame, FrameOptions, Interface, Source, Truncated};
+use super::{ByteOrder, CaptureError, Compression, Format, Frame, FrameOptions, Interface, OptionForm, Source, Truncated};
 
 /// Reads a capture file as a stream.
 ///
 /// Memory: a window of 256 KiB, which grows to the longest record (16 MB at most), up to 4 MiB of interface descriptions,
-/// and what the decompression needs (64 KiB for gzip, twice the window for zstd).
+/// and what the decompression needs (64 KiB for gzip, twice the window of at most 8 MiB for zstd).
 pub struct Reader {
     file: String,
     window: Window,
@@ -150,11 +150,11 @@ impl Source for Reader {
         if self.done {
             return Ok(None);
         }
-        let (located, byte_order) = match &mut self.records {
-            Records::Pcap(reader) => (reader.next(&mut self.window), ByteOrder::NATIVE),
+        let (located, form) = match &mut self.records {
+            Records::Pcap(reader) => (reader.next(&mut self.window), reader.option_form()),
             Records::PcapNg(reader) => {
                 let located = reader.next(&mut self.window, &mut self.interfaces);
-                (located, reader.byte_order())
+                (located, OptionForm::list(reader.byte_order()))
             }
         };
         let located = match located {
@@ -175,7 +175,7 @@ impl Source for Reader {
             time: located.time,
             data: self.window.at(located.data),
             original_length: located.original_length,
-            options: FrameOptions { bytes: self.window.at(located.options), byte_order },
+            options: FrameOptions::new(self.window.at(located.options), form),
             interfaces: &self.interfaces,
         }))
     }

@@ -15,7 +15,7 @@ pub struct Frame<'a> {
     pub data: &'a [u8],
     /// The frame's length on the wire in bytes, as the file says it: usually at least `data.len()`, but not checked.
     pub original_length: u32,
-    /// What else a pcapng file says of this frame.
+    /// What else a pcapng file, or a modified pcap file, says of this frame.
     pub options: FrameOptions<'a>,
     /// All interfaces found in the file so far; `interface` is within it.
     pub interfaces: &'a [Interface],
@@ -56,7 +56,7 @@ pub struct Record<'a> {
     pub time: Option<Timestamp>,
     /// Its length on the wire in bytes; `None`: as long as its bytes.
     pub original_length: Option<u32>,
-    /// Written to pcapng only. [`FrameOptions::NONE`] for a frame made from several others.
+    /// Written to a file of the family that it comes from. For a frame made from several others: [`FrameOptions::of_merged`] of the last.
     pub options: FrameOptions<'a>,
 }
 

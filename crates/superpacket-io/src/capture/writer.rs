@@ -176,13 +176,10 @@ impl Sink for Writer {
         let original_length = record.original_length.unwrap_or(length as u32);
         let output = &mut self.output;
         let written = match &mut self.records {
-            Records::Pcap(writer) => {
-                let (time, length) = (record.time, length as u32);
-                match writer.begin(output, &self.interfaces, &interface, time, length, original_length) {
-                    Ok(()) => write_all(output, parts).map_err(Refusal::Io),
-                    Err(refusal) => Err(refusal),
-                }
-            }
+            Records::Pcap(writer) => match writer.begin(output, &self.interfaces, &interface, &record, length as u32, original_length) {
+                Ok(()) => write_all(output, parts).map_err(Refusal::Io),
+                Err(refusal) => Err(refusal),
+            },
             Records::PcapNg(writer) => writer.packet(output, &interface, &record, parts, length as u32, original_length),
         };
         match written {

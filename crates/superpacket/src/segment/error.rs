@@ -69,7 +69,7 @@ pub enum SegmentError {
         /// Payload of the shortest segment.
         got: usize,
     },
-    /// The packet must not be fragmented: IPv6, or the don't-fragment bit.
+    /// The packet must not be fragmented: the don't-fragment bit, or IPv6 without an identification for its fragments.
     #[error("the packet must not be fragmented")]
     DontFragment,
     /// A partial checksum whose place lies outside the packet, or beyond the headers that are looked at.

@@ -22,32 +22,52 @@ pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {
     layout.jumbo = false;
 }
 
-/// Makes room for an IPv6 fragment header and writes it (RFC 8200, section 4.5): behind hop-by-hop and routing headers and what stands before
-/// them; destination options behind those are fragmented with the payload. The layout's transport and payload move.
+/// Where the headers of an IPv6 packet part that every fragment carries, and those that only the first one has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parting {
+    /// End of those that every fragment carries.
+    split: usize,
+    /// The next-header field of the last of them.
+    field: usize,
+    /// A fragment header that is there already.
+    fragment: Option<usize>,
+}
+
+/// Finds where the headers of the IPv6 packet at `network` part (RFC 8200, section 4.5): behind hop-by-hop and routing headers and what stands
+/// before them; destination options behind those are fragmented with the payload. `None` if an extension header reaches beyond `limit`.
+pub(super) fn parting(bytes: &[u8], network: usize, limit: usize) -> Option<Parting> {
+    let mut at = network + ipv6::HEADER_LENGTH;
+    let mut before = network + ipv6::NEXT_HEADER;
+    let mut found = Parting { split: at, field: before, fragment: None };
+    loop {
+        let end = match byte(bytes, before) {
+            ipv6::FRAGMENT => at + FRAGMENT_HEADER,
+            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION => at + 8 + usize::from(byte(bytes, at + 1)) * 8,
+            _ => return Some(found),
+        };
+        if end > limit {
+            return None;
+        }
+        match byte(bytes, before) {
+            ipv6::FRAGMENT => return Some(Parting { split: at, field: before, fragment: Some(at) }),
+            ipv6::DESTINATION => {}
+            _ => found = Parting { split: end, field: at, fragment: None },
+        }
+        (before, at) = (at, end);
+    }
+}
+
+/// Makes room for a fragment header where the headers part, and writes it. All behind it moves.
 ///
 /// Returns the length of the headers that every fragment carries.
-pub(super) fn insert_fragment_header(bytes: &mut [u8; SCRATCH], layout: &mut Layout, id: u32) -> usize {
-    let network = usize::from(layout.network);
-    let mut at = network + ipv6::HEADER_LENGTH;
-    let (mut split, mut field) = (at, network + ipv6::NEXT_HEADER);
-    let mut next = byte(bytes, field);
-    while at < usize::from(layout.transport) {
-        let end = at + 8 + usize::from(byte(bytes, at + 1)) * 8;
-        if next == ipv6::HOP_BY_HOP || next == ipv6::ROUTING {
-            (split, field) = (end, at);
-        }
-        next = byte(bytes, at);
-        at = end;
-    }
-    let split = split.min(MAX_HEADER);
-    let follows = byte(bytes, field);
+pub(super) fn insert_fragment_header(bytes: &mut [u8; SCRATCH], parting: Parting, id: u32) -> usize {
+    let split = parting.split.min(MAX_HEADER);
+    let follows = byte(bytes, parting.field);
     bytes.copy_within(split..MAX_HEADER, split + FRAGMENT_HEADER);
-    bytes[field.min(SCRATCH - 1)] = ipv6::FRAGMENT;
+    bytes[parting.field.min(SCRATCH - 1)] = ipv6::FRAGMENT;
     put16(bytes, split, u16::from(follows) << 8);
     put16(bytes, split + 2, 0);
     put32(bytes, split + 4, id);
-    layout.transport += FRAGMENT_HEADER as u16;
-    layout.payload += FRAGMENT_HEADER as u16;
     split + FRAGMENT_HEADER
 }
 
@@ -97,6 +117,66 @@ pub(super) fn outermost(header: &[u8], layer: Layer) -> Result<Outermost, Segmen
         6 => Ok(Outermost { network, version: IpVersion::V6, pppoe: pppoe_at }),
         _ => not_ip,
     }
+}
+
+/// How an IP packet is taken apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts {
+    /// End of the headers that each fragment carries, in bytes from the start of the frame.
+    pub(super) base: usize,
+    /// Bytes of those headers that the packet's length field counts, but a fragment header.
+    pub(super) counted: usize,
+    /// Offset of the first fragment, in units of 8 bytes: the packet may be one itself.
+    pub(super) first: u16,
+    /// Do fragments follow the packet?
+    pub(super) more: bool,
+    /// The fragment header to be made: where, and its identification.
+    pub(super) insert: Option<(Parting, u32)>,
+}
+
+/// Takes a packet apart that ends at `end` and whose fragments, over IPv6, are to have the identification `ipv6_id`.
+pub(super) fn parts(header: &[u8], packet: &Outermost, end: usize, ipv6_id: Option<u32>) -> Result<Parts, SegmentError> {
+    match packet.version {
+        IpVersion::V4 => ipv4_parts(header, packet.network, end),
+        IpVersion::V6 => ipv6_parts(header, packet.network, end, ipv6_id.ok_or(SegmentError::DontFragment)?),
+    }
+}
+
+/// The parts of the IPv4 packet at `network`, which ends at `end`.
+fn ipv4_parts(header: &[u8], network: usize, end: usize) -> Result<Parts, SegmentError> {
+    let fragment = be16(header, network + ipv4::FRAGMENT);
+    if fragment & ipv4::DONT_FRAGMENT != 0 {
+        return Err(SegmentError::DontFragment);
+    }
+    let base = network + usize::from(byte(header, network) & 0x0f) * 4;
+    if base < network + ipv4::HEADER_LENGTH || base > end {
+        return Err(SegmentError::Length { needed: ipv4::HEADER_LENGTH, got: base - network });
+    }
+    if base > header.len() {
+        return Err(SegmentError::Truncated { needed: base, got: header.len() });
+    }
+    let (first, more) = (fragment & ipv4::FRAGMENT_OFFSET, fragment & ipv4::MORE_FRAGMENTS != 0);
+    Ok(Parts { base, counted: base - network, first, more, insert: None })
+}
+
+/// The parts of the IPv6 packet at `network`, which ends at `end`; fragments get the identification `id`, unless the packet is one.
+fn ipv6_parts(header: &[u8], network: usize, end: usize, id: u32) -> Result<Parts, SegmentError> {
+    let options = byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP;
+    if options && be16(header, network + ipv6::PAYLOAD_LENGTH) == 0 {
+        // A jumbo payload option, which would contradict the fragments' lengths (RFC 2675, section 3).
+        return Err(SegmentError::Headers(Reason::ExtensionHeader));
+    }
+    let limit = header.len().min(end);
+    let beyond = if limit == end { Reason::Malformed } else { Reason::HeaderTooLong };
+    let at = parting(header, network, limit).ok_or(SegmentError::Headers(beyond))?;
+    let counted = at.split - network - ipv6::HEADER_LENGTH;
+    Ok(match at.fragment {
+        Some(place) => {
+            let field = be16(header, place + 2);
+            Parts { base: place + FRAGMENT_HEADER, counted, first: field >> 3, more: field & 1 != 0, insert: None }
+        }
+        None => Parts { base: at.split, counted, first: 0, more: false, insert: Some((at, id)) },
+    })
 }
 
 /// Later fragments carry only the options whose copied flag is set (RFC 791, section 3.1): the others become no-operations, so that the

@@ -19,6 +19,9 @@
 //! | IPv6 hop-by-hop header that holds just a jumbo payload option | removed, as the kernel does with BIG TCP |
 //! | all else | copied |
 //!
+//! What nothing else can cut is [fragmented](Segmenter::fragment), over IPv6 if the caller acts for the packet's source. A datagram to the
+//! port of a tunnel that carries no packet is UDP like any other ([`parse_datagram`](crate::wire::parse_datagram)).
+//!
 //! Bytes after the end of the IP packet (padding) belong to no segment. The IPv6 pseudo-header is taken with the destination address
 //! that stands in the IPv6 header, as the kernel does, also where a routing header names a later one.
 

@@ -1,15 +1,16 @@
 //! What comes before the first segment: the packet is checked, and its template built.
 
-use super::fragment::{insert_fragment_header, outermost, remove_jumbo};
+use super::fragment::{insert_fragment_header, outermost, parting, parts, remove_jumbo};
 use super::output::Plan;
 use super::payload::{Position, gather, start_of, sum_payload};
 use super::segmenter::{ChecksumOutput, SegmentOptions, Segmenter};
 use super::shape::shape;
-use super::template::{Cut, Template};
+use super::template::{Cut, FRAGMENT_HEADER, Template};
 use super::{ChecksumForm, Gso, GsoKind, MaxSegments, SegmentError, Segmentable};
+use crate::aggregate::Reason;
 use crate::checksum::{Sum, at_offset, pseudo_header, transport_field, words};
 use crate::packet::RxChecksum;
-use crate::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, udp};
+use crate::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, be16, ipv4, ipv6, pppoe, put16, udp};
 
 /// A packet that has been checked, and its template.
 #[derive(Clone, Debug)]
@@ -77,7 +78,13 @@ impl Segmenter {
         }
         let base = match layout.version {
             IpVersion::V4 => usize::from(layout.transport),
-            IpVersion::V6 => insert_fragment_header(&mut self.scratch, &mut layout, options.fragment_id),
+            IpVersion::V6 => {
+                let at = parting(&self.scratch, usize::from(layout.network), usize::from(layout.transport));
+                let at = at.ok_or(SegmentError::Headers(Reason::HeaderTooLong))?;
+                layout.transport += FRAGMENT_HEADER as u16;
+                layout.payload += FRAGMENT_HEADER as u16;
+                insert_fragment_header(&mut self.scratch, at, options.fragment_id)
+            }
         };
         let extra = usize::from(layout.payload) - base;
         let size = gso.size.get() / 8 * 8;
@@ -117,7 +124,12 @@ impl Segmenter {
         Ok(Job { template: Template::untouched(base), plan, size: body.max(1), body, start, checksum: state, passes: true })
     }
 
-    pub(super) fn prepare_fragments<P: Segmentable + ?Sized>(&mut self, packet: &P, mtu: usize) -> Result<Job, SegmentError> {
+    pub(super) fn prepare_fragments<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        mtu: usize,
+        ipv6_id: Option<u32>,
+    ) -> Result<Job, SegmentError> {
         let length = packet.length();
         let header_bytes = gather(packet, &mut self.scratch[..MAX_HEADER]);
         let header = &self.scratch[..header_bytes];
@@ -141,22 +153,15 @@ impl Segmenter {
         if end - network <= mtu {
             return self.prepare_whole(packet, ChecksumOutput::Full);
         }
-        let fragment = be16(header, network + ipv4::FRAGMENT);
-        if found.version == IpVersion::V6 || fragment & ipv4::DONT_FRAGMENT != 0 {
-            return Err(SegmentError::DontFragment);
-        }
-        let base = network + usize::from(byte(header, network) & 0x0f) * 4;
-        if base < network + ipv4::HEADER_LENGTH || base > end {
-            return Err(SegmentError::Length { needed: ipv4::HEADER_LENGTH, got: base - network });
-        }
-        if base > header_bytes {
-            return Err(SegmentError::Truncated { needed: base, got: header_bytes });
-        }
+        let parts = parts(header, &found, end, ipv6_id)?;
+        // Each fragment has `base` bytes of what the packet has, and the fragment header that is still to come.
+        let base = parts.base;
+        let repeated = base - network + if parts.insert.is_some() { FRAGMENT_HEADER } else { 0 };
         let mut carried = base.max(packet.header().len());
         if carried > header_bytes.min(end) {
             return Err(SegmentError::HeaderLength { needed: header_bytes.min(end), got: carried });
         }
-        let size = mtu.saturating_sub(base - network) / 8 * 8;
+        let size = mtu.saturating_sub(repeated) / 8 * 8;
         if let RxChecksum::Partial { start, offset } = packet.checksum() {
             let (start, offset) = (usize::from(start), usize::from(offset));
             if start < base {
@@ -164,22 +169,28 @@ impl Segmenter {
             }
             carried = carried.max(start + offset + 2);
         }
-        let least = (carried - base).max(8);
+        let extra = carried - base;
+        let least = extra.max(8);
         if size < least {
-            return Err(SegmentError::SegmentTooSmall { needed: base - network + least, got: mtu });
+            return Err(SegmentError::SegmentTooSmall { needed: repeated + least, got: mtu });
         }
         let body = end - base;
-        // The last fragment's offset must fit its 13 bits, and what it ends at 65,535 (RFC 791).
-        let first = usize::from(fragment & ipv4::FRAGMENT_OFFSET) * 8;
+        // The whole that the fragments make again must fit its length field (RFC 791; RFC 8200, section 4.5), and so fit their offsets.
+        let whole = parts.counted + usize::from(parts.first) * 8 + body;
         let limit = usize::from(u16::MAX);
-        if first + body + (base - network) > limit {
-            return Err(SegmentError::SegmentTooLong { needed: first + body + (base - network), limit });
+        if whole > limit {
+            return Err(SegmentError::SegmentTooLong { needed: whole, limit });
         }
         if let RxChecksum::Partial { start, offset } = packet.checksum() {
             self.fill_in(packet, header_bytes, carried, usize::from(start), usize::from(offset))?;
         }
         let position = start_of(packet, carried)?;
-        let template = Template::ipv4_fragments(&self.scratch, network, found.pppoe, base, carried - base);
+        let base = match parts.insert {
+            Some((at, id)) => insert_fragment_header(&mut self.scratch, at, id),
+            None => base,
+        };
+        let place = (found.version == IpVersion::V6).then(|| base - FRAGMENT_HEADER);
+        let template = Template::ip_fragments(&self.scratch, &found, base, extra, place, (parts.first, parts.more));
         let plan = Plan::new(base, size, body, MaxSegments::ANY)?;
         Ok(Job { template, plan, size, body, start: position, checksum: RxChecksum::None, passes: false })
     }
@@ -195,7 +206,7 @@ impl Segmenter {
         offset: usize,
     ) -> Result<usize, SegmentError> {
         let place = start + offset;
-        let layout = wire::parse(&self.scratch[..header_bytes], packet.length(), packet.layer()).ok();
+        let layout = wire::parse_datagram(&self.scratch[..header_bytes], packet.length(), packet.layer()).ok();
         let layout = layout.filter(|layout| usize::from(layout.transport) == start);
         // Padding is no part of what is summed; where the headers cannot be read, the packet's end is all there is.
         let end = layout.map_or(packet.length(), |layout| layout.end as usize);

@@ -133,21 +133,26 @@ impl Segmenter {
         self.write_segments(packet, job, buffers)
     }
 
-    /// Fragments a packet over IPv4 so that each fragment has at most `mtu` bytes from its outermost IP header on, whatever the packet carries
-    /// (RFC 791, section 3.2). What fits passes whole. A fragment may be fragmented again.
+    /// Fragments a packet so that each fragment has at most `mtu` bytes from its outermost IP header on, whatever the packet carries (RFC 791,
+    /// section 3.2; RFC 8200, section 4.5). What fits passes whole. A fragment may be fragmented again.
     ///
-    /// A partial checksum is filled in first. Options without the copied flag are replaced by no-operations from the second fragment on.
+    /// `ipv6_id` is the identification of IPv6 fragments; the caller sees to it that it does not repeat. IPv6 packets are fragmented by their
+    /// source only: whoever forwards them gives `None`, and they are refused.
+    ///
+    /// A partial checksum is filled in first. IPv4 options without the copied flag are replaced by no-operations from the second fragment on.
+    /// An IPv6 packet gets a fragment header behind its hop-by-hop and routing headers; one that has a fragment header keeps it.
     ///
     /// # Errors
-    /// [`SegmentError::DontFragment`] if the packet is longer and has the don't-fragment bit, or is IPv6; other errors if it is malformed. The
-    /// sink has not been called then.
+    /// [`SegmentError::DontFragment`] if the packet is longer and has the don't-fragment bit, or is IPv6 without `ipv6_id`; other errors if it is
+    /// malformed. The sink has not been called then.
     pub fn fragment<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
         mtu: usize,
+        ipv6_id: Option<u32>,
         sink: impl FnMut(Segment<'_, P>),
     ) -> Result<Plan, SegmentError> {
-        let job = self.prepare_fragments(packet, mtu).map_err(|error| self.refuse(error))?;
+        let job = self.prepare_fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
         Ok(self.gather_segments(packet, job, sink))
     }
 
@@ -159,9 +164,10 @@ impl Segmenter {
         &mut self,
         packet: &P,
         mtu: usize,
+        ipv6_id: Option<u32>,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
-        let job = self.prepare_fragments(packet, mtu).map_err(|error| self.refuse(error))?;
+        let job = self.prepare_fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
         self.write_segments(packet, job, buffers)
     }
 

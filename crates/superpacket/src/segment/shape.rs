@@ -18,7 +18,7 @@ pub(super) struct Shape {
 
 /// Parses and checks a packet of `length` bytes, of which `header` holds the first, for segments of `kind`.
 pub(super) fn shape(header: &[u8], length: usize, layer: Layer, kind: GsoKind) -> Result<Shape, SegmentError> {
-    let layout = wire::parse(header, length, layer).map_err(|unparsed| SegmentError::Headers(unparsed.reason))?;
+    let layout = wire::parse_datagram(header, length, layer).map_err(|unparsed| SegmentError::Headers(unparsed.reason))?;
     let fits = matches!(
         (kind, layout.version, layout.protocol),
         (GsoKind::Tcp4, IpVersion::V4, Protocol::Tcp)

@@ -1,6 +1,6 @@
 //! One header, prepared once and patched for each segment.
 
-use super::fragment::keep_copied_options;
+use super::fragment::{Outermost, keep_copied_options};
 use super::{ChecksumForm, Cwr, Gso, IpId};
 use crate::checksum::{Sum, pseudo_header, transport_field, words};
 use crate::packet::RxChecksum;
@@ -262,20 +262,23 @@ impl Template {
         template
     }
 
-    /// Fragments of the IPv4 packet whose header starts at `offset`.
-    pub(super) fn ipv4_fragments(bytes: &[u8; SCRATCH], offset: usize, pppoe: Option<usize>, base: usize, extra: usize) -> Self {
-        let fragment = be16(bytes, offset + ipv4::FRAGMENT);
+    /// Fragments of an IP packet, whatever it carries. `place`: of the IPv6 fragment header; `offset`: what the packet itself has of a fragment, its
+    /// offset in units of 8 bytes, and whether more follow.
+    pub(super) fn ip_fragments(
+        bytes: &[u8; SCRATCH],
+        packet: &Outermost,
+        base: usize,
+        extra: usize,
+        place: Option<usize>,
+        offset: (u16, bool),
+    ) -> Self {
         Template {
             base,
             extra,
-            pppoe: pppoe.map(|place| (place, offset)),
+            pppoe: packet.pppoe.map(|place| (place, packet.network)),
             outer: None,
-            network: Some(Network::new(bytes, offset, IpVersion::V4, IpId::Fixed)),
-            transport: Transport::Fragment {
-                header: None,
-                first: fragment & ipv4::FRAGMENT_OFFSET,
-                more: fragment & ipv4::MORE_FRAGMENTS != 0,
-            },
+            network: Some(Network::new(bytes, packet.network, packet.version, IpId::Fixed)),
+            transport: Transport::Fragment { header: place, first: offset.0, more: offset.1 },
             wanted: Wanted::default(),
         }
     }

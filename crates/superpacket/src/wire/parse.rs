@@ -50,6 +50,24 @@ pub fn parse(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unpar
     }
 }
 
+/// Parses as [`parse`] does, except that a datagram to the port of VXLAN or Geneve which carries no packet is UDP like any other.
+///
+/// Nothing but the port announces these tunnels, and the port may be anyone's. A datagram is taken for UDP if [`parse`] can make no tunnel
+/// of it, and if no IP packet that ends with it follows where the tunnel's header would end, whatever that header's flags say: so what
+/// extensions carry that the engine does not rewrite (GPE, group policy), and other protocols in a tunnel, are not mistaken for UDP.
+///
+/// This is for cutting, and for finding checksums. Aggregation does not use it: what cannot be read may carry any flow between these
+/// addresses, and is refused so that all of them stay in order.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
+    parse(header, length, layer).or_else(|unparsed| {
+        let mut cursor = Cursor { datagrams: true, ..Cursor::new(header, length) };
+        cursor.packet(layer).map_err(|_| unparsed)
+    })
+}
+
 /// The chain that most frames have: no tags, IP without options or extension headers, TCP. A few comparisons at known places instead of the
 /// [`walk`], with the same result; `None` says nothing but that the walk must tell.
 #[inline(always)]
@@ -92,22 +110,11 @@ fn plain(header: &[u8], length: usize, layer: Layer) -> Option<Layout> {
 /// The general way: header by header.
 #[inline(never)]
 fn walk(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
-    let mut cursor = Cursor {
-        header: header.get(..length.min(header.len())).unwrap_or(header),
-        length,
-        outer: None,
-        scope: Scope::None,
-        refusal: None,
-        pppoe: 0,
-        outer_end: None,
-    };
-    match layer {
-        Layer::Ip => cursor.version(0, length),
-        Layer::Ethernet => cursor.link(0, length),
-    }
+    Cursor::new(header, length).packet(layer)
 }
 
 /// The state of the walk: what is known so far.
+#[derive(Clone)]
 struct Cursor<'a> {
     header: &'a [u8],
     length: usize,
@@ -117,9 +124,31 @@ struct Cursor<'a> {
     pppoe: u16,
     /// End of the outermost IP packet, once known.
     outer_end: Option<usize>,
+    /// A datagram to a tunnel's port may be just that.
+    datagrams: bool,
 }
 
-impl Cursor<'_> {
+impl<'a> Cursor<'a> {
+    fn new(header: &'a [u8], length: usize) -> Self {
+        Cursor {
+            header: header.get(..length.min(header.len())).unwrap_or(header),
+            length,
+            outer: None,
+            scope: Scope::None,
+            refusal: None,
+            pppoe: 0,
+            outer_end: None,
+            datagrams: false,
+        }
+    }
+
+    fn packet(&mut self, layer: Layer) -> Result<Layout, Unparsed> {
+        match layer {
+            Layer::Ip => self.version(0, self.length),
+            Layer::Ethernet => self.link(0, self.length),
+        }
+    }
+
     /// Fails unless `bytes` bytes at `offset` are there, in the frame up to `limit` and in the part of it that may be looked at.
     #[inline(always)]
     fn need(&self, offset: usize, bytes: usize, limit: usize) -> Result<(), Unparsed> {
@@ -337,11 +366,14 @@ impl Cursor<'_> {
                 if offset + length != end && !(length == 0 && self.refusal == Some(Reason::NoLength)) {
                     self.refuse(Reason::UdpLength);
                 }
-                match be16(self.header, offset + udp::DESTINATION_PORT) {
-                    vxlan::PORT => return self.vxlan(network, version, offset, end),
-                    geneve::PORT => return self.geneve(network, version, offset, end),
-                    _ => (Protocol::Udp, udp::HEADER_LENGTH),
+                let port = be16(self.header, offset + udp::DESTINATION_PORT);
+                if (port == vxlan::PORT || port == geneve::PORT) && !(self.datagrams && self.is_datagram(port, offset, end)) {
+                    return match port {
+                        vxlan::PORT => self.vxlan(network, version, offset, end),
+                        _ => self.geneve(network, version, offset, end),
+                    };
                 }
+                (Protocol::Udp, udp::HEADER_LENGTH)
             }
             protocol::DCCP => {
                 self.need(offset, dccp::SHORT_HEADER_LENGTH, end)?;
@@ -387,6 +419,51 @@ impl Cursor<'_> {
         }
         self.outer = Some(Outer { network: network as u16, version, transport: transport as u16, tunnel });
         Ok(())
+    }
+
+    /// Is there no IP packet behind where the header of this port's tunnel would end?
+    #[cold]
+    fn is_datagram(&self, port: u16, offset: usize, end: usize) -> bool {
+        let header = offset + udp::HEADER_LENGTH;
+        let inner = match port {
+            vxlan::PORT => header + vxlan::HEADER_LENGTH,
+            _ => header + geneve::HEADER_LENGTH + usize::from(byte(self.header, header) & 0x3f) * 4,
+        };
+        // An inner Ethernet header with two tags and an IPv6 header: what may have to be looked at.
+        const LOOKED_AT: usize = ethernet::HEADER_LENGTH + 8 + ipv6::HEADER_LENGTH;
+        if inner + LOOKED_AT > self.header.len().min(MAX_HEADER) && inner < end {
+            // Beyond reach: the header itself must tell, by a VNI that is valid, or by a packet's type.
+            return match port {
+                vxlan::PORT => be32(self.header, header) & vxlan::FLAGS == 0,
+                _ => !matches!(be16(self.header, header + 2), ethernet::BRIDGED | ethernet::IPV4 | ethernet::IPV6),
+            };
+        }
+        // One level is looked at, so that the work is bounded.
+        let mut probe = Cursor { outer: None, scope: Scope::None, datagrams: false, ..self.clone() };
+        // The result does not matter: an IP header was met, or not.
+        let _ = probe.link(inner, end);
+        if probe.ends_at(end) {
+            return false;
+        }
+        probe = Cursor { outer: None, scope: Scope::None, datagrams: false, ..self.clone() };
+        let _ = probe.version(inner, end);
+        !probe.ends_at(end)
+    }
+
+    /// Does the IP packet whose header was met last end here by its length field, or leave its length to the device?
+    fn ends_at(&self, end: usize) -> bool {
+        let Scope::Pair { network, version } = self.scope else { return false };
+        let network = usize::from(network);
+        match version {
+            IpVersion::V4 => match usize::from(be16(self.header, network + ipv4::TOTAL_LENGTH)) {
+                0 => true,
+                length => network + length == end,
+            },
+            IpVersion::V6 => match usize::from(be16(self.header, network + ipv6::PAYLOAD_LENGTH)) {
+                0 => true,
+                length => network + ipv6::HEADER_LENGTH + length == end,
+            },
+        }
     }
 
     #[cold]

@@ -1,0 +1,174 @@
+//! Datagrams to the ports of VXLAN and Geneve that are no tunnel: nothing but the port announces one, and the port may be anyone's.
+
+mod support;
+
+use superpacket::Simd;
+use superpacket::aggregate::{Policy, Reason};
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::wire::{self, MAX_HEADER, geneve, vxlan};
+use superpacket_traffic::frame::{Carrier, Checksum, Frame, Geneve, Icmp, Transport, Vxlan, stream_bytes};
+use support::*;
+
+fn gso(kind: GsoKind, size: usize) -> Gso {
+    Gso::new(kind, SegmentSize::new(size).expect("a size"))
+}
+
+fn cut(frame: &Frame, gso: Gso) -> Result<Vec<Vec<u8>>, SegmentError> {
+    let packet = Packet::from(frame);
+    let mut segments = Vec::new();
+    Segmenter::new(Simd::detect()).segment(
+        &GsoPacket::linear(&packet.bytes, gso).at(packet.layer),
+        &SegmentOptions { fragment_id: 3, ..SegmentOptions::default() },
+        |segment| {
+            let mut copy = Vec::new();
+            segment.copy_to(&mut copy);
+            segments.push(copy);
+        },
+    )?;
+    Ok(segments)
+}
+
+/// Payloads that are no tunnel's, some of which begin like one.
+fn payloads() -> Vec<Vec<u8>> {
+    let mut vxlan_of_nothing = vec![0x08, 0, 0, 0, 0, 0, 1, 0];
+    vxlan_of_nothing.extend(stream_bytes(3, 2500));
+    let mut geneve_of_nothing = vec![0, 0, 0x08, 0, 0, 0, 1, 0];
+    geneve_of_nothing.extend(stream_bytes(9, 2500));
+    // An IPv4 header that does not end with the datagram.
+    let mut short_packet = vec![0x08, 0, 0, 0, 0, 0, 1, 0];
+    short_packet.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, 1]);
+    short_packet.extend(stream_bytes(4, 2500));
+    // Where Geneve's options would reach beyond what is looked at.
+    let long_options = [&[0x3f, 0, 0x11, 0x22][..], &stream_bytes(5, 2504)].concat();
+    vec![
+        long_options,
+        stream_bytes(0, 2508),
+        vec![0; 2508],
+        vec![0xff; 2508],
+        b"GET ".repeat(627),
+        vxlan_of_nothing,
+        geneve_of_nothing,
+        short_packet,
+    ]
+}
+
+/// Datagrams with such payloads, to both ports, under every header that may come before them.
+fn datagrams() -> Vec<Frame> {
+    let mut frames = Vec::new();
+    for payload in payloads() {
+        for port in [vxlan::PORT, geneve::PORT] {
+            for base in [Frame::udp4(0).with_id(7), Frame::udp6(0)] {
+                let frame = base.with(|frame| (frame.udp_mut().destination_port, frame.payload) = (port, payload.clone()));
+                frames.extend([frame.clone(), frame.clone().tagged(5), frame.clone().at_ip(), frame.clone().in_ip4(), frame.in_gre()]);
+            }
+        }
+    }
+    frames
+}
+
+#[test]
+fn they_are_cut_like_any_datagram() {
+    for frame in datagrams() {
+        let segments = cut(&frame, gso(GsoKind::Udp, 1000)).unwrap_or_else(|error| panic!("{error}: {:?}", &frame.payload[..40]));
+        let mut next = Frame { payload: Vec::new(), ..frame.clone() };
+        let pieces: Vec<_> = frame.payload.chunks(1000).collect();
+        assert_eq!(segments.len(), pieces.len());
+        for (segment, piece) in segments.iter().zip(pieces) {
+            assert!(*segment == next.clone().with(|next| next.payload = piece.to_vec()).to_bytes());
+            next = next.following();
+        }
+        let frame = frame.with(|frame| {
+            if let superpacket_traffic::frame::Ip::V4(ip) = &mut frame.ip {
+                ip.dont_fragment = false
+            }
+        });
+        let mut fragments = frame.fragments(1000, 3);
+        for (index, fragment) in fragments.iter_mut().enumerate() {
+            if let Some(superpacket_traffic::frame::Ip::V4(outer)) = fragment.tunnel.as_mut().map(|tunnel| &mut tunnel.ip) {
+                outer.id = outer.id.wrapping_add(index as u16);
+            }
+        }
+        assert!(cut(&frame, gso(GsoKind::UdpFragments, 1000)) == Ok(fragments.iter().map(Frame::to_bytes).collect()));
+    }
+}
+
+#[test]
+fn their_partial_checksums_are_filled_in_without_the_padding() {
+    for frame in datagrams().into_iter().filter(|frame| frame.link.is_some()) {
+        let partial = frame.clone().with(|frame| (frame.udp_mut().checksum, frame.trailer) = (Checksum::Partial, vec![7; 9]));
+        let state = RxChecksum::Partial { start: partial.offsets().transport as u16, offset: 6 };
+        let bytes = partial.to_bytes();
+        let mut whole = Vec::new();
+        Segmenter::new(Simd::detect())
+            .segment(
+                &GsoPacket { buffers: &[&bytes[..]], layer: Layer::Ethernet, gso: None, checksum: state },
+                &SegmentOptions::default(),
+                |segment| segment.copy_to(&mut whole),
+            )
+            .expect("it passes");
+        assert!(whole == frame.with(|frame| frame.trailer = vec![7; 9]).to_bytes());
+    }
+}
+
+/// They might be anything between these addresses, so they wait for all of it and are not merged: reversible, and in order.
+#[test]
+fn they_pass_aggregation_untouched() {
+    for frame in datagrams() {
+        let small = frame.with(|frame| frame.payload.truncate(200));
+        let run = reversible_packets(Policy::gro_with_udp(), &packets(&small.run(3)));
+        assert_eq!(run.outputs.len(), 3);
+        assert!(run.reasons().iter().all(|reason| !matches!(reason, Reason::PollEnd | Reason::UdpOff)), "{:?}", run.reasons());
+    }
+}
+
+#[test]
+fn what_may_be_a_tunnel_is_not_cut_as_a_datagram() {
+    let through = |frame: Frame, carrier| frame.through(superpacket_traffic::frame::Ip::V4(Default::default()), carrier, true);
+    let icmp = Frame::udp4(3000).with(|frame| frame.transport = Transport::Icmp(Icmp::default()));
+    let fragment = Frame::udp4(3000).with(|frame| frame.ipv4_mut().more_fragments = true);
+    let mut frames = vec![
+        // Group policy, a remote checksum offload, a version of tomorrow.
+        through(Frame::udp4(3000), Carrier::Vxlan(Vxlan { flags: 0x88, reserved: 7, ..Vxlan::default() })),
+        through(Frame::tcp4(1, 3000), Carrier::Vxlan(Vxlan { reserved: 0x20_0000, last_reserved: 8, ..Vxlan::default() })),
+        through(Frame::udp6(3000), Carrier::Geneve(Geneve { flags: 0x40, options: vec![9; 8], ..Geneve::default() })),
+        through(Frame::udp4(3000), Carrier::Geneve(Geneve { version: 1, ..Geneve::default() })),
+    ];
+    for inner in [icmp, fragment] {
+        frames.extend([inner.clone().in_vxlan4(), inner.clone().in_vxlan6(), inner.clone().in_geneve()]);
+        // Options that reach beyond what is looked at.
+        frames.push(through(inner, Carrier::Geneve(Geneve { options: vec![9; 200], ..Geneve::default() })));
+    }
+    for frame in &frames {
+        let refused = cut(frame, gso(GsoKind::Udp, 1000));
+        assert!(matches!(refused, Err(SegmentError::Headers(_))), "{refused:?}");
+    }
+    // GPE that carries IP without Ethernet, and a length that is left to the device.
+    let inner = Frame::tcp4(1, 3000).at_ip();
+    for inner in [inner.clone(), inner.with(|frame| frame.ipv4_mut().total_length = Some(0)), Frame::udp6(3000).at_ip()] {
+        let payload = [&[0x0c, 0, 0, 1, 0, 0, 7, 0][..], &inner.to_bytes()].concat();
+        let frame = Frame::udp4(0).with(|frame| (frame.udp_mut().destination_port, frame.payload) = (vxlan::PORT, payload));
+        assert_eq!(cut(&frame, gso(GsoKind::Udp, 1000)), Err(SegmentError::Headers(Reason::Tunnel)));
+    }
+    // What the engine can cut as a tunnel is one.
+    let frame = Frame::tcp4(1, 3000).in_vxlan4();
+    assert!(matches!(cut(&frame, gso(GsoKind::Udp, 1000)), Err(SegmentError::Kind { .. })));
+    assert_eq!(cut(&frame, gso(GsoKind::Tcp4, 1000)).map(|segments| segments.len()), Ok(3));
+}
+
+#[test]
+fn the_two_parses_differ_in_nothing_else() {
+    for base in [Frame::tcp4(1, 100), Frame::udp6(100), Frame::dccp4(1, 100)] {
+        for frame in shapes(&base) {
+            let packet = Packet::from(&frame);
+            let head = &packet.bytes[..packet.bytes.len().min(MAX_HEADER)];
+            for length in 0..head.len() {
+                let both = [wire::parse, wire::parse_datagram].map(|parse| parse(&head[..length], length, packet.layer));
+                // Cut within the inner headers, nothing tells a tunnel from a datagram.
+                assert!(both[0] == both[1] || (frame.tunnel.is_some() && both[0].is_err()), "{length}: {both:?}");
+            }
+            let both = [wire::parse, wire::parse_datagram].map(|parse| parse(head, packet.bytes.len(), packet.layer));
+            assert!(both[0] == both[1] && both[0].is_ok());
+        }
+    }
+}
