@@ -353,7 +353,8 @@ impl Inner {
                 return;
             }
             let mut changed = false;
-            for number in 0..lock(&self.places).len() {
+            let places = lock(&self.places).len();
+            for number in 0..places {
                 changed |= self.look_after(number, told.is_some_and(|told| usize::from(told) == number));
             }
             if changed {
