@@ -1,0 +1,222 @@
+//! The bridge against itself with one offload switched, and against the kernel's bridge: kernel TCP between two hosts, all in one run.
+//!
+//! `cargo bench -p superpacket-lab --bench bridge [-- [--rounds N] [--seconds S] [ROW...]]`: each row pairs two variants, measured in turn
+//! and compared within each round; what is printed is the median of the rounds' ratios. Rows are chosen by parts of their names.
+
+use std::fs;
+use std::time::Duration;
+
+use superpacket::feature::Feature;
+use superpacket_bridge::Bridge;
+use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_lab::{Blast, CpuTime, LabError, Paired, Receive, Route, Summary, TcpBulk, TcpTransactions, ThreeHosts, Until};
+
+superpacket_lab::enter_user_namespace_before_main!();
+
+/// What joins the hosts.
+#[derive(Clone, Copy, PartialEq)]
+enum Middle {
+    /// The kernel's bridge, with GRO on its ports or not.
+    Kernel { gro: bool },
+    /// Ours, by packet sockets, with GRO or not.
+    Ours { gro: bool, options: &'static str },
+}
+
+const OURS: Middle = Middle::Ours { gro: true, options: "" };
+const OURS_WITHOUT_GRO: Middle = Middle::Ours { gro: false, options: "" };
+const KERNEL: Middle = Middle::Kernel { gro: false };
+const KERNEL_WITH_GRO: Middle = Middle::Kernel { gro: true };
+
+/// One arrangement of hosts.
+#[derive(Clone, Copy)]
+struct Setup {
+    middle: Middle,
+    /// Does the sender's device cut super-packets?
+    sender_tso: bool,
+    /// Does the device towards the receiver?
+    egress_tso: bool,
+}
+
+/// What is measured.
+#[derive(Clone, Copy)]
+enum Load {
+    Bulk,
+    Transactions(usize),
+    Small,
+}
+
+/// A figure and the CPU time that it cost, in seconds for each unit of the figure.
+#[derive(Clone, Copy, Default)]
+struct Figure {
+    value: f64,
+    cpu: f64,
+    receiver_cpu: f64,
+    bridge_busy: f64,
+}
+
+struct Row {
+    name: &'static str,
+    a: Setup,
+    b: Setup,
+    load: Load,
+    mark: f64,
+    stretch: f64,
+}
+
+const fn setup(middle: Middle) -> Setup {
+    Setup { middle, sender_tso: true, egress_tso: true }
+}
+
+const fn tso_off(middle: Middle) -> Setup {
+    Setup { middle, sender_tso: false, egress_tso: true }
+}
+
+const ROWS: &[Row] = &[
+    Row { name: "gro: on against off, sender's TSO off", a: tso_off(OURS), b: tso_off(OURS_WITHOUT_GRO), load: Load::Bulk, mark: 2.5, stretch: 3.0 },
+    Row { name: "base: GRO off against the kernel's bridge", a: tso_off(OURS_WITHOUT_GRO), b: tso_off(KERNEL), load: Load::Bulk, mark: 0.55, stretch: 0.7 },
+    Row { name: "kernel-gro: GRO on against the kernel's bridge with GRO", a: tso_off(OURS), b: tso_off(KERNEL_WITH_GRO), load: Load::Bulk, mark: 0.85, stretch: 1.0 },
+    Row { name: "kernel-plain: GRO on against the kernel's bridge without GRO", a: tso_off(OURS), b: tso_off(KERNEL), load: Load::Bulk, mark: 1.5, stretch: 2.0 },
+    Row { name: "pass: super-packets through against the kernel's bridge", a: setup(OURS), b: setup(KERNEL), load: Load::Bulk, mark: 0.58, stretch: 0.8 },
+    Row {
+        name: "cut: our segmentation against the kernel's, egress without TSO",
+        a: Setup { middle: OURS, sender_tso: true, egress_tso: false },
+        b: Setup { middle: Middle::Ours { gro: true, options: "?tso=kernel" }, sender_tso: true, egress_tso: false },
+        load: Load::Bulk,
+        mark: 1.0,
+        stretch: 1.5,
+    },
+    Row { name: "small: 60-byte frames against the kernel's bridge", a: setup(OURS), b: setup(KERNEL), load: Load::Small, mark: 1.2, stretch: 2.0 },
+    Row { name: "rr500-gro: 500 x TCP_RR, GRO on against off", a: setup(OURS), b: setup(OURS_WITHOUT_GRO), load: Load::Transactions(500), mark: 0.98, stretch: 1.0 },
+    Row { name: "rr500: 500 x TCP_RR against the kernel's bridge", a: setup(OURS), b: setup(KERNEL), load: Load::Transactions(500), mark: 0.85, stretch: 0.95 },
+    Row { name: "rr1: 1 x TCP_RR against the kernel's bridge", a: setup(OURS), b: setup(KERNEL), load: Load::Transactions(1), mark: 0.55, stretch: 0.75 },
+];
+
+/// CPU time of the threads that move packets.
+fn bridge_cpu() -> f64 {
+    let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return 0.0 };
+    let stats = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    stats
+        .filter(|stat| stat.contains("(superpacket-"))
+        .filter_map(|stat| {
+            let fields: Vec<f64> = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11).take(2).map(|field| field.parse().unwrap_or(0.0)).collect();
+            Some(fields.iter().sum::<f64>() * tick)
+        })
+        .sum()
+}
+
+fn measure(setup: Setup, load: Load, time: Duration) -> Result<Figure, LabError> {
+    let hosts = ThreeHosts::new()?;
+    if !setup.sender_tso {
+        hosts.a.link.set_feature("tcp-segmentation-offload", false)?;
+    }
+    if !setup.egress_tso {
+        hosts.b_side.set_feature("tcp-segmentation-offload", false)?;
+    }
+    let mut kernel = None;
+    let mut ours = None;
+    match setup.middle {
+        Middle::Kernel { gro } => {
+            for side in [&hosts.a_side, &hosts.b_side] {
+                side.set_feature("generic-receive-offload", gro)?;
+            }
+            kernel = Some(hosts.with_kernel_bridge()?);
+        }
+        Middle::Ours { gro, options } => {
+            let port = |link: &superpacket_lab::Link| {
+                let mut port = PortSettings::new(format!("packet:{}{options}", link.name()).parse().expect("a port string"));
+                port.features = port.features.set(Feature::GenericReceiveOffload, gro);
+                port
+            };
+            let settings = BridgeSettings { ports: vec![port(&hosts.a_side), port(&hosts.b_side)], ..BridgeSettings::default() };
+            ours = Some(hosts.middle.run(|| Bridge::start(settings).map_err(|error| LabError::system(error.to_string(), std::io::Error::other("bridge"))))?);
+        }
+    }
+    let route = Route::ipv4(&hosts.a, &hosts.b);
+    // Addresses are resolved and learned before anything is timed.
+    TcpTransactions { time: Duration::from_millis(20), ..TcpTransactions::default() }.run(&route)?;
+    let before = bridge_cpu();
+    let figure = match load {
+        Load::Bulk => {
+            let report = TcpBulk { until: Until::Time(time), receive: Receive::Copy, ..TcpBulk::default() }.run(&route)?;
+            let direction = report.forward.unwrap_or_default();
+            let gigabits = direction.bytes as f64 * 8e-9;
+            Figure {
+                value: direction.gigabits_per_second(),
+                cpu: report.machine.total.busy() / gigabits,
+                receiver_cpu: direction.receiver.total().as_secs_f64() / gigabits,
+                bridge_busy: (bridge_cpu() - before) / direction.seconds,
+            }
+        }
+        Load::Transactions(connections) => {
+            let report = TcpTransactions { connections, time, ..TcpTransactions::default() }.run(&route)?;
+            Figure {
+                value: report.per_second(),
+                cpu: report.machine.total.busy() / report.transactions as f64,
+                bridge_busy: (bridge_cpu() - before) / report.seconds,
+                ..Figure::default()
+            }
+        }
+        Load::Small => {
+            let frame = Blast::minimal([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]);
+            let report = Blast { time, ..frame }.run(&hosts.a.link, &hosts.b.link)?;
+            Figure { value: report.received_per_second(), bridge_busy: (bridge_cpu() - before) / report.seconds, ..Figure::default() }
+        }
+    };
+    if let Some(bridge) = &ours
+        && std::env::var_os("BRIDGE_STATS").is_some()
+    {
+        bridge.stats().iter().for_each(|stats| eprintln!("{stats:?}"));
+    }
+    drop((ours, kernel));
+    Ok(figure)
+}
+
+fn main() -> Result<(), LabError> {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let (mut rounds, mut seconds, mut wanted) = (10, 1.0, Vec::new());
+    while let Some(argument) = arguments.next() {
+        let mut number = || arguments.next().and_then(|value| value.parse::<f64>().ok()).expect("a number follows");
+        match argument.as_str() {
+            "--rounds" => rounds = number() as usize,
+            "--seconds" => seconds = number(),
+            _ => wanted.push(argument),
+        }
+    }
+    let _ = CpuTime::of_this_thread();
+    let time = Duration::from_secs_f64(seconds);
+    println!("| row | median ratio (quartiles) | figures | bridge busy | CPU per unit | receiver's CPU per unit | mark | |\n|---|---|---|---|---|---|---|---|");
+    for row in ROWS.iter().filter(|row| wanted.is_empty() || wanted.iter().any(|part| row.name.starts_with(part.as_str()))) {
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        for round in 0..rounds {
+            if round % 2 == 0 {
+                a.push(measure(row.a, row.load, time)?);
+                b.push(measure(row.b, row.load, time)?);
+            } else {
+                b.push(measure(row.b, row.load, time)?);
+                a.push(measure(row.a, row.load, time)?);
+            }
+        }
+        let values = |figures: &[Figure], value: fn(&Figure) -> f64| figures.iter().map(value).collect::<Vec<_>>();
+        let paired = |value: fn(&Figure) -> f64| Paired::new(&values(&a, value), &values(&b, value));
+        let (value, cpu, receiver) = (paired(|figure| figure.value), paired(|figure| figure.cpu), paired(|figure| figure.receiver_cpu));
+        let busy = Summary::new(&values(&a, |figure| figure.bridge_busy)).median;
+        let ratio = value.ratio;
+        println!(
+            "| {} | {:.3}x ({:.3}-{:.3}) | {:.2} / {:.2} | {:.0} % | {:.2}x | {:.2}x | {:.2}x ({:.2}x) | {} |",
+            row.name,
+            ratio.median,
+            ratio.lower_quartile,
+            ratio.upper_quartile,
+            value.a.median,
+            value.b.median,
+            busy * 100.0,
+            cpu.ratio.median,
+            receiver.ratio.median,
+            row.mark,
+            row.stretch,
+            if ratio.median >= row.mark { "met" } else { "missed" }
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! CPU time: of a thread, of another process, of the whole machine; and on which CPUs a thread may run.
+
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::{Add, AddAssign, Sub};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::error::{Context, LabError};
+
+/// CPU time spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// In user mode.
+    pub user: Duration,
+    /// In the kernel. Interrupts and soft interrupts that struck the thread count as its own, unless the kernel accounts them apart
+    /// (`CONFIG_IRQ_TIME_ACCOUNTING`).
+    pub system: Duration,
+}
+
+impl CpuTime {
+    /// The calling thread's time since it started (getrusage(2), `RUSAGE_THREAD`).
+    #[must_use]
+    pub fn of_this_thread() -> Self {
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the pointer is valid for a write of one rusage; zeroed memory is a valid value of it, also where the call failed.
+        let usage = unsafe {
+            libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+            usage.assume_init()
+        };
+        let duration = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
+        Self { user: duration(usage.ru_utime), system: duration(usage.ru_stime) }
+    }
+
+    /// The time of all live threads of a process (`/proc/PID/task/*/stat`), in steps of a clock tick, usually 10 ms.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where there is no such process.
+    pub fn of_process(pid: u32) -> Result<Self, LabError> {
+        let path = format!("/proc/{pid}/task");
+        let mut sum = Self::default();
+        for task in fs::read_dir(&path).context(|| path.clone())? {
+            let Ok(task) = task else { continue };
+            // A thread may end between the listing and the reading.
+            let Ok(text) = fs::read_to_string(task.path().join("stat")) else { continue };
+            sum += Self::from_stat(&text).ok_or_else(|| LabError::system(format!("{path}: unreadable"), io::ErrorKind::InvalidData))?;
+        }
+        Ok(sum)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.user + self.system
+    }
+
+    /// Fields 14 and 15 of proc_pid_stat(5), counted after the name, which is in parentheses and may hold anything.
+    fn from_stat(text: &str) -> Option<Self> {
+        let (_, fields) = text.rsplit_once(')')?;
+        let mut fields = fields.split_ascii_whitespace().skip(11);
+        let mut ticks = || fields.next()?.parse::<u64>().ok().map(ticks_to_duration);
+        Some(Self { user: ticks()?, system: ticks()? })
+    }
+}
+
+fn ticks_to_duration(ticks: u64) -> Duration {
+    Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+impl Add for CpuTime {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self { user: self.user + other.user, system: self.system + other.system }
+    }
+}
+
+impl AddAssign for CpuTime {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for CpuTime {
+    type Output = Self;
+    /// Never less than zero.
+    fn sub(self, other: Self) -> Self {
+        Self { user: self.user.saturating_sub(other.user), system: self.system.saturating_sub(other.system) }
+    }
+}
+
+/// What CPUs were busy with, in seconds of CPU time (`/proc/stat`, in steps of a clock tick).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CpuUsage {
+    /// User mode, niced or not.
+    pub user: f64,
+    /// The kernel, without interrupts.
+    pub system: f64,
+    /// Interrupts.
+    pub interrupt: f64,
+    /// Soft interrupts, which is where the network stack receives.
+    pub soft_interrupt: f64,
+    /// Nothing to do, or waiting for a disk.
+    pub idle: f64,
+    /// Taken by the hypervisor for others.
+    pub stolen: f64,
+}
+
+impl CpuUsage {
+    /// The part of the time that was spent working, 0 to 1; 0 where no time passed.
+    #[must_use]
+    pub fn utilisation(&self) -> f64 {
+        let whole = self.busy() + self.idle + self.stolen;
+        if whole > 0.0 { self.busy() / whole } else { 0.0 }
+    }
+
+    /// Seconds of CPU time spent working.
+    #[must_use]
+    pub fn busy(&self) -> f64 {
+        self.user + self.system + self.interrupt + self.soft_interrupt
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        // The kernel's idle counter may step back (proc_stat(5)).
+        let difference = |now: f64, then: f64| (now - then).max(0.0);
+        Self {
+            user: difference(self.user, earlier.user),
+            system: difference(self.system, earlier.system),
+            interrupt: difference(self.interrupt, earlier.interrupt),
+            soft_interrupt: difference(self.soft_interrupt, earlier.soft_interrupt),
+            idle: difference(self.idle, earlier.idle),
+            stolen: difference(self.stolen, earlier.stolen),
+        }
+    }
+
+    /// The fields after the name of a `cpu` line: user, nice, system, idle, iowait, irq, softirq, steal.
+    fn from_fields<'a>(fields: impl Iterator<Item = &'a str>) -> Self {
+        let mut seconds = [0.0; 8];
+        for (second, field) in seconds.iter_mut().zip(fields) {
+            *second = field.parse().map_or(0.0, |ticks| ticks_to_duration(ticks).as_secs_f64());
+        }
+        let [user, nice, system, idle, wait, interrupt, soft_interrupt, stolen] = seconds;
+        Self { user: user + nice, system, interrupt, soft_interrupt, idle: idle + wait, stolen }
+    }
+}
+
+/// The counters of all CPUs at one moment.
+#[derive(Clone, Debug)]
+pub struct MachineSample {
+    at: Instant,
+    total: CpuUsage,
+    cpus: Vec<(usize, CpuUsage)>,
+}
+
+/// What the machine did between two samples.
+#[derive(Clone, Debug, Default)]
+pub struct MachineUsage {
+    /// Seconds between the samples.
+    pub seconds: f64,
+    /// All CPUs together; [`CpuUsage::utilisation`] of it is netperf's "CPU utilisation".
+    pub total: CpuUsage,
+    /// Each CPU by its number.
+    pub cpus: Vec<(usize, CpuUsage)>,
+}
+
+impl MachineSample {
+    /// Reads the counters.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where `/proc/stat` cannot be read.
+    pub fn now() -> Result<Self, LabError> {
+        let text = fs::read_to_string("/proc/stat").context(|| "/proc/stat".into())?;
+        let mut sample = Self { at: Instant::now(), total: CpuUsage::default(), cpus: Vec::new() };
+        for line in text.lines() {
+            let mut fields = line.split_ascii_whitespace();
+            match fields.next().and_then(|name| name.strip_prefix("cpu")) {
+                Some("") => sample.total = CpuUsage::from_fields(fields),
+                Some(number) => sample.cpus.extend(number.parse().ok().map(|number| (number, CpuUsage::from_fields(fields)))),
+                None => break,
+            }
+        }
+        Ok(sample)
+    }
+
+    /// What happened since an earlier sample.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> MachineUsage {
+        let cpus = self.cpus.iter().filter_map(|(number, usage)| {
+            let (_, then) = earlier.cpus.iter().find(|(other, _)| other == number)?;
+            Some((*number, usage.since(then)))
+        });
+        MachineUsage {
+            seconds: self.at.duration_since(earlier.at).as_secs_f64(),
+            total: self.total.since(&earlier.total),
+            cpus: cpus.collect(),
+        }
+    }
+}
+
+/// The numbers of the CPUs that this thread may run on.
+///
+/// # Errors
+///
+/// [`LabError::System`] where the kernel does not say.
+pub fn allowed_cpus() -> Result<Vec<usize>, LabError> {
+    let set = sched_getaffinity(None).context(|| "sched_getaffinity".into())?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+}
+
+/// Restricts the calling thread to some CPUs; an empty list changes nothing.
+///
+/// # Errors
+///
+/// [`LabError::System`] where none of them is there for this process; [`LabError::Invalid`] for a number that no kernel has.
+pub fn pin_this_thread(cpus: &[usize]) -> Result<(), LabError> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    for &cpu in cpus {
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(LabError::Invalid { what: format!("CPU {cpu}"), reason: format!("the largest is {}", CpuSet::MAX_CPU - 1) });
+        }
+        set.set(cpu);
+    }
+    sched_setaffinity(None, &set).context(|| format!("pinning a thread to CPUs {cpus:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_blanks_does_not_shift_the_fields() {
+        let tick = ticks_to_duration(1);
+        let text = "17 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 250 30 0 0 20 0";
+        assert_eq!(CpuTime::from_stat(text), Some(CpuTime { user: tick * 250, system: tick * 30 }));
+    }
+
+    #[test]
+    fn work_shows_in_the_thread_the_process_and_the_machine() -> Result<(), LabError> {
+        let (machine, thread, process) = (MachineSample::now()?, CpuTime::of_this_thread(), CpuTime::of_process(std::process::id())?);
+        let start = Instant::now();
+        while CpuTime::of_this_thread().total() - thread.total() < Duration::from_millis(60) {
+            assert!(start.elapsed() < Duration::from_secs(30), "no CPU time in 30 s of work");
+        }
+        assert!((CpuTime::of_process(std::process::id())? - process).total() >= Duration::from_millis(30));
+        let usage = MachineSample::now()?.since(&machine);
+        assert!(usage.total.busy() >= 0.03, "{usage:?}");
+        assert!((0.0..=1.0).contains(&usage.total.utilisation()));
+        assert!(!usage.cpus.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn a_pinned_thread_runs_where_it_was_told() -> Result<(), LabError> {
+        let cpu = allowed_cpus()?.last().copied().unwrap_or(0);
+        std::thread::scope(|scope| {
+            let pinned = scope.spawn(move || pin_this_thread(&[cpu]).map(|()| rustix::thread::sched_getcpu()));
+            pinned.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+        .map(|found| assert_eq!(found, cpu))
+    }
+}

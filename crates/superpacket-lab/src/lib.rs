@@ -1,0 +1,78 @@
+//! Hosts, links and load for testing and measuring what lies between hosts, on one machine and without traces.
+//!
+//! - [`Host`]: a network namespace held by file descriptors only. What is run in it with [`Host::run`], [`Host::spawn`] or
+//!   [`Host::command`] sees its interfaces, addresses and sysctls. It vanishes with its last holder, also on `kill -9`.
+//! - [`Link`]: its interfaces, by rtnetlink: veth pairs between hosts, bridges, VLANs, addresses, MTU, size limits, counters; offload
+//!   switches as by ethtool ([`Link::set_feature`]); a bad line by the kernel ([`Link::set_netem`]) or in user space ([`Wire`]).
+//! - [`TwoHosts`], [`ThreeHosts`]: the usual arrangements, with addresses.
+//! - [`TcpBulk`], [`TcpTransactions`], [`UdpBulk`]: load in the shape of netperf (TCP_STREAM, TCP_SENDFILE, TCP_RR, UDP_STREAM), with CPU
+//!   times and service demand. With `verify`, every byte is checked. A flow that stands still is an error.
+//! - [`RawSocket`], [`Blast`]: frames as they are, and as many as go.
+//! - [`paired`], [`interleaved`]: variants measured in turn, with medians and the ratio's spread.
+//!
+//! Root may do all this. Anybody else does it in a user namespace, which must be entered before the first thread starts:
+//! [`enter_user_namespace_if_needed`] at the beginning of `main`, [`enter_user_namespace_before_main!`] in tests. Where a machine
+//! forbids it, [`Host::new`] says what is forbidden and how that is lifted.
+//!
+//! # Example
+//!
+//! ```
+//! use std::time::Duration;
+//! use superpacket_lab::{LabError, Route, TcpBulk, TcpTransactions, ThreeHosts, Until, available_or_skip};
+//!
+//! superpacket_lab::enter_user_namespace_before_main!();
+//!
+//! fn main() -> Result<(), LabError> {
+//!     // Hosts A and B, and a middle that joins them by a kernel bridge.
+//!     let Some(hosts) = available_or_skip(ThreeHosts::new()) else { return Ok(()) };
+//!     let Some(_bridge) = available_or_skip(hosts.with_kernel_bridge()) else { return Ok(()) };
+//!     hosts.a.link.set_feature("tcp-segmentation-offload", false)?;
+//!
+//!     let route = Route::ipv4(&hosts.a, &hosts.b);
+//!     let bulk = TcpBulk { flows: 4, until: Until::Time(Duration::from_millis(100)), verify: Some(1), ..TcpBulk::default() };
+//!     let report = bulk.run(&route)?;
+//!     assert_eq!(report.forward.map(|direction| direction.flows.len()), Some(4));
+//!
+//!     let requests = TcpTransactions { connections: 8, time: Duration::from_millis(100), ..TcpTransactions::default() };
+//!     assert!(requests.run(&route)?.per_second() > 0.0);
+//!     Ok(())
+//! }
+//! ```
+#![cfg(target_os = "linux")]
+
+mod blast;
+mod cpu;
+mod error;
+mod ethtool;
+mod host;
+mod link;
+mod load;
+mod message;
+mod netem;
+mod netlink;
+mod option;
+mod paired;
+mod pattern;
+mod privilege;
+mod raw;
+mod sysctl;
+mod topology;
+mod wire;
+
+pub use blast::{Blast, BlastReport};
+pub use cpu::{CpuTime, CpuUsage, MachineSample, MachineUsage, allowed_cpus, pin_this_thread};
+pub use error::{LabError, available_or_skip};
+pub use ethtool::Feature;
+pub use host::Host;
+pub use link::{Link, LinkStatistics, SizeLimits};
+pub use load::{
+    BulkReport, Direction, DirectionReport, FlowReport, Latency, PatternFile, Pinning, Receive, Route, Source, TcpBulk, TcpOptions,
+    TcpTransactions, TransactionReport, UdpBulk, UdpReport, Until, service_demand,
+};
+pub use netem::Netem;
+pub use paired::{Paired, Summary, interleaved, paired};
+pub use pattern::Pattern;
+pub use privilege::{Privilege, enter_user_namespace_if_needed};
+pub use raw::{Capture, CapturedFrame, RawOptions, RawSocket, VlanTag, VnetHeader};
+pub use topology::{Station, ThreeHosts, TwoHosts};
+pub use wire::{Wire, WireCounters, WireSettings};

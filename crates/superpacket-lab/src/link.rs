@@ -1,0 +1,398 @@
+//! The interfaces of a host, made and changed by rtnetlink(7): veth pairs, bridges, VLANs, addresses, limits, counters.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::error::{Context, LabError};
+use crate::host::Host;
+use crate::netlink::request;
+
+/// An interface of a host, by name.
+///
+/// A value does not own the interface: it goes with [`Link::delete`] or with its host.
+#[derive(Clone, Debug)]
+pub struct Link {
+    host: Host,
+    name: String,
+}
+
+/// Counters of an interface, as `ip -s link` shows them (`IFLA_STATS64`). A super-packet counts as one packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkStatistics {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received, with the Ethernet header.
+    pub rx_bytes: u64,
+    /// Packets dropped on receiving.
+    pub rx_dropped: u64,
+    /// Packets received in error.
+    pub rx_errors: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent, with the Ethernet header.
+    pub tx_bytes: u64,
+    /// Packets dropped on sending.
+    pub tx_dropped: u64,
+    /// Packets whose sending failed.
+    pub tx_errors: u64,
+}
+
+/// The largest super-packets of an interface, in bytes; `None` leaves a limit as it is. More than 65,536 is BIG TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SizeLimits {
+    /// Largest that is sent to the device, IPv6 and (below 64 KB) IPv4.
+    pub gso_max_size: Option<u32>,
+    /// Largest that GRO makes, IPv6 and (below 64 KB) IPv4.
+    pub gro_max_size: Option<u32>,
+    /// Largest IPv4 one that is sent.
+    pub gso_ipv4_max_size: Option<u32>,
+    /// Largest IPv4 one that GRO makes.
+    pub gro_ipv4_max_size: Option<u32>,
+    /// Most segments in one that is sent.
+    pub gso_max_segments: Option<u32>,
+}
+
+impl Link {
+    pub(crate) fn new(host: &Host, name: &str) -> Self {
+        Self { host: host.clone(), name: name.to_owned() }
+    }
+
+    /// Joins two hosts by a veth pair: `left_name` in `left`, `right_name` in `right`, both up.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal, such as of a name in use.
+    pub fn veth(left: &Host, left_name: &str, right: &Host, right_name: &str) -> Result<(Self, Self), LabError> {
+        let mut peer = LinkMessage::default();
+        peer.attributes.push(LinkAttribute::IfName(right_name.to_owned()));
+        peer.attributes.push(LinkAttribute::NetNsFd(right.as_fd().as_raw_fd()));
+        let pair = (Self::new(left, left_name), Self::new(right, right_name));
+        pair.0.create(InfoKind::Veth, Some(InfoData::Veth(InfoVeth::Peer(peer))), Vec::new())?;
+        pair.0.up()?;
+        pair.1.up()?;
+        Ok(pair)
+    }
+
+    /// A kernel bridge (without spanning tree) in `host`, up, joining `ports` of that host.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal; [`LabError::Unsupported`] where it has no bridges.
+    pub fn bridge(host: &Host, name: &str, ports: &[&Link]) -> Result<Self, LabError> {
+        let bridge = Self::new(host, name);
+        bridge.create(InfoKind::Bridge, None, Vec::new())?;
+        for port in ports {
+            port.set_controller(Some(&bridge))?;
+        }
+        bridge.up()?;
+        Ok(bridge)
+    }
+
+    /// An interface that swallows what is sent to it, up.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal; [`LabError::Unsupported`] where it has no dummy devices.
+    pub fn dummy(host: &Host, name: &str) -> Result<Self, LabError> {
+        let dummy = Self::new(host, name);
+        dummy.create(InfoKind::Dummy, None, Vec::new())?;
+        dummy.up()?;
+        Ok(dummy)
+    }
+
+    /// An 802.1Q sub-interface of this one, up.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal; [`LabError::Unsupported`] where it has no VLAN devices (`CONFIG_VLAN_8021Q`).
+    pub fn vlan(&self, name: &str, vlan_id: u16) -> Result<Self, LabError> {
+        let vlan = Self::new(&self.host, name);
+        let parent = LinkAttribute::Link(self.index()?);
+        vlan.create(InfoKind::Vlan, Some(InfoData::Vlan(vec![InfoVlan::Id(vlan_id)])), vec![parent])?;
+        vlan.up()?;
+        Ok(vlan)
+    }
+
+    /// The interface's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The host that it is in.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Whether there is such an interface.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where the kernel does not answer.
+    pub fn exists(&self) -> Result<bool, LabError> {
+        match self.get() {
+            Ok(_) => Ok(true),
+            Err(LabError::System { source, .. }) if is_missing(&source) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The interface's index in its host.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where there is no such interface.
+    pub fn index(&self) -> Result<u32, LabError> {
+        Ok(self.get()?.header.index)
+    }
+
+    /// Switches the interface on.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal.
+    pub fn up(&self) -> Result<(), LabError> {
+        self.set_flags(LinkFlags::Up, LinkFlags::Up)
+    }
+
+    /// Switches the interface off.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal.
+    pub fn down(&self) -> Result<(), LabError> {
+        self.set_flags(LinkFlags::empty(), LinkFlags::Up)
+    }
+
+    /// Whether the interface is switched on.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where there is no such interface.
+    pub fn is_up(&self) -> Result<bool, LabError> {
+        Ok(self.get()?.header.flags.contains(LinkFlags::Up))
+    }
+
+    /// Removes the interface (of a veth pair, both ends).
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal.
+    pub fn delete(&self) -> Result<(), LabError> {
+        let message = self.message(Vec::new())?;
+        self.ask("delete", RouteNetlinkMessage::DelLink(message), 0).map(drop)
+    }
+
+    /// Moves the interface to another host under the same name; it arrives switched off and without addresses.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal, such as of a name in use there.
+    pub fn move_to(self, host: &Host) -> Result<Self, LabError> {
+        self.set(&format!("move to host {}", host.name()), vec![LinkAttribute::NetNsFd(host.as_fd().as_raw_fd())])?;
+        Ok(Self::new(host, &self.name))
+    }
+
+    /// Gives the interface an address, as in `10.0.0.1/24` or `fd00::1/64`; it may be used at once (no duplicate detection).
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Invalid`] for what is no address with a prefix length; the kernel's refusal.
+    pub fn add_address(&self, address: &str) -> Result<(), LabError> {
+        let invalid = || LabError::Invalid {
+            what: format!("{self}: address {address:?}"),
+            reason: "expected ADDRESS/PREFIX, such as 10.0.0.1/24 or fd00::1/64".into(),
+        };
+        let (ip, prefix) = address.split_once('/').ok_or_else(invalid)?;
+        let (ip, prefix): (IpAddr, u8) = (ip.parse().map_err(|_| invalid())?, prefix.parse().map_err(|_| invalid())?);
+        let (family, longest) = if ip.is_ipv4() { (AddressFamily::Inet, 32) } else { (AddressFamily::Inet6, 128) };
+        if prefix > longest {
+            return Err(invalid());
+        }
+        let mut message = AddressMessage::default();
+        message.header.family = family;
+        message.header.prefix_len = prefix;
+        message.header.flags = AddressHeaderFlags::Nodad;
+        message.header.index = self.index()?;
+        message.attributes = vec![AddressAttribute::Local(ip), AddressAttribute::Address(ip), AddressAttribute::Flags(AddressFlags::Nodad)];
+        self.ask(&format!("address {address}"), RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE).map(drop)
+    }
+
+    /// Sets the largest IP packet, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal.
+    pub fn set_mtu(&self, mtu: u32) -> Result<(), LabError> {
+        self.set(&format!("mtu {mtu}"), vec![LinkAttribute::Mtu(mtu)])
+    }
+
+    /// The largest IP packet, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where there is no such interface.
+    pub fn mtu(&self) -> Result<u32, LabError> {
+        self.attribute("mtu", |attribute| if let LinkAttribute::Mtu(mtu) = attribute { Some(*mtu) } else { None })
+    }
+
+    /// Sets the MAC address, in transmission order.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal.
+    pub fn set_mac(&self, mac: [u8; 6]) -> Result<(), LabError> {
+        self.set(&format!("mac {mac:02x?}"), vec![LinkAttribute::Address(mac.to_vec())])
+    }
+
+    /// The MAC address, in transmission order.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where there is no such interface, or it has no MAC address.
+    pub fn mac(&self) -> Result<[u8; 6], LabError> {
+        self.attribute(
+            "mac",
+            |attribute| {
+                if let LinkAttribute::Address(bytes) = attribute { bytes.as_slice().try_into().ok() } else { None }
+            },
+        )
+    }
+
+    /// Makes the interface a port of `controller` (a bridge of the same host), or of none.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal.
+    pub fn set_controller(&self, controller: Option<&Link>) -> Result<(), LabError> {
+        let index = controller.map_or(Ok(0), Link::index)?;
+        self.set("port of a bridge", vec![LinkAttribute::Controller(index)])
+    }
+
+    /// Sets how large super-packets may be.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal, such as of more than the device's `tso_max_size`.
+    pub fn set_size_limits(&self, limits: SizeLimits) -> Result<(), LabError> {
+        let attributes = [
+            limits.gso_max_size.map(LinkAttribute::GsoMaxSize),
+            limits.gro_max_size.map(LinkAttribute::GroMaxSize),
+            limits.gso_ipv4_max_size.map(LinkAttribute::GsoIpv4MaxSize),
+            limits.gro_ipv4_max_size.map(LinkAttribute::GroIpv4MaxSize),
+            limits.gso_max_segments.map(LinkAttribute::GsoMaxSegs),
+        ];
+        self.set(&format!("{limits:?}"), attributes.into_iter().flatten().collect())
+    }
+
+    /// How large super-packets may be; `None` where this kernel does not say.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where there is no such interface.
+    pub fn size_limits(&self) -> Result<SizeLimits, LabError> {
+        let mut limits = SizeLimits::default();
+        for attribute in self.get()?.attributes {
+            match attribute {
+                LinkAttribute::GsoMaxSize(size) => limits.gso_max_size = Some(size),
+                LinkAttribute::GroMaxSize(size) => limits.gro_max_size = Some(size),
+                LinkAttribute::GsoIpv4MaxSize(size) => limits.gso_ipv4_max_size = Some(size),
+                LinkAttribute::GroIpv4MaxSize(size) => limits.gro_ipv4_max_size = Some(size),
+                LinkAttribute::GsoMaxSegs(segments) => limits.gso_max_segments = Some(segments),
+                _ => {}
+            }
+        }
+        Ok(limits)
+    }
+
+    /// The interface's counters now.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where there is no such interface.
+    pub fn statistics(&self) -> Result<LinkStatistics, LabError> {
+        self.attribute("statistics", |attribute| {
+            let LinkAttribute::Stats64(counters) = attribute else { return None };
+            Some(LinkStatistics {
+                rx_packets: counters.rx_packets,
+                rx_bytes: counters.rx_bytes,
+                rx_dropped: counters.rx_dropped,
+                rx_errors: counters.rx_errors,
+                tx_packets: counters.tx_packets,
+                tx_bytes: counters.tx_bytes,
+                tx_dropped: counters.tx_dropped,
+                tx_errors: counters.tx_errors,
+            })
+        })
+    }
+
+    fn create(&self, kind: InfoKind, data: Option<InfoData>, mut attributes: Vec<LinkAttribute>) -> Result<(), LabError> {
+        let what = format!("create {kind:?}");
+        let mut info = vec![LinkInfo::Kind(kind)];
+        info.extend(data.map(LinkInfo::Data));
+        attributes.push(LinkAttribute::IfName(self.name.clone()));
+        attributes.push(LinkAttribute::LinkInfo(info));
+        let mut message = LinkMessage::default();
+        message.attributes = attributes;
+        match self.ask(&what, RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL) {
+            // "Unknown device type": the kernel has no such kind, neither built in nor as a module that it could load.
+            Err(LabError::System { what, source }) if source.to_string().contains("Unknown device type") => {
+                Err(LabError::Unsupported { what, reason: "this kernel has no such kind of device".into() })
+            }
+            other => other.map(drop),
+        }
+    }
+
+    fn set_flags(&self, flags: LinkFlags, mask: LinkFlags) -> Result<(), LabError> {
+        let mut message = self.message(Vec::new())?;
+        message.header.flags = flags;
+        message.header.change_mask = mask;
+        self.ask(&format!("{flags:?}"), RouteNetlinkMessage::SetLink(message), 0).map(drop)
+    }
+
+    fn set(&self, what: &str, attributes: Vec<LinkAttribute>) -> Result<(), LabError> {
+        let message = self.message(attributes)?;
+        self.ask(what, RouteNetlinkMessage::SetLink(message), 0).map(drop)
+    }
+
+    fn message(&self, attributes: Vec<LinkAttribute>) -> Result<LinkMessage, LabError> {
+        let mut message = LinkMessage::default();
+        message.header.index = self.index()?;
+        message.attributes = attributes;
+        Ok(message)
+    }
+
+    fn get(&self) -> Result<LinkMessage, LabError> {
+        let mut message = LinkMessage::default();
+        message.attributes = vec![LinkAttribute::IfName(self.name.clone())];
+        let answers = self.ask("look-up", RouteNetlinkMessage::GetLink(message), 0)?;
+        let found = answers.into_iter().find_map(|answer| if let RouteNetlinkMessage::NewLink(link) = answer { Some(link) } else { None });
+        found.ok_or_else(|| LabError::system(format!("{self}: look-up"), std::io::Error::from_raw_os_error(libc::ENODEV)))
+    }
+
+    fn attribute<T>(&self, what: &str, pick: impl Fn(&LinkAttribute) -> Option<T>) -> Result<T, LabError> {
+        let found = self.get()?.attributes.iter().find_map(pick);
+        found.ok_or_else(|| LabError::system(format!("{self}: {what}"), std::io::Error::other("the kernel gives none")))
+    }
+
+    fn ask(&self, what: &str, message: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlinkMessage>, LabError> {
+        self.host.run(|| request(message, flags).context(|| format!("{self}: {what}")))
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "host {}, interface {}", self.host.name(), self.name)
+    }
+}
+
+fn is_missing(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENODEV) || error.to_string().contains("No such device")
+}

@@ -1,0 +1,340 @@
+//! TCP_STREAM and TCP_SENDFILE: as many bytes as go, in flows side by side, one way or both.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+
+use crate::cpu::{CpuTime, MachineSample, pin_this_thread};
+use crate::error::{Context, LabError};
+use crate::load::flow::{Content, Expected, ReceiveFlow, SendFlow, Step};
+use crate::load::gate::{AbortOnFailure, Gate};
+use crate::load::lane::{Lane, Outcome, RunningLane, Work, deal};
+use crate::load::poller::{Poller, Progress};
+use crate::load::report::BulkReport;
+use crate::load::settings::{Pinning, Route, TcpOptions, Until, at_least_one};
+use crate::load::socket::{Connection, connections};
+use crate::load::source::Source;
+use crate::pattern::{Checker, Pattern, Producer};
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client to the server (TCP_STREAM).
+    Forward,
+    /// From the server to the client (TCP_MAERTS).
+    Reverse,
+    /// Both at once, each on connections of its own.
+    Both,
+    /// Both at once on the same connections, so that acknowledgements ride on data.
+    Duplex,
+}
+
+/// What the receiver does with the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receive {
+    /// Reads them into a buffer, as programs do.
+    Copy,
+    /// Has the kernel throw them away (`MSG_TRUNC`, tcp(7)): the cost of the path without the copy to the program.
+    Discard,
+}
+
+/// A bulk load over TCP. Set what differs from the default, and [`TcpBulk::run`].
+///
+/// On each side, and for each direction, `threads` threads serve the flows by epoll(7).
+#[derive(Clone, Debug)]
+pub struct TcpBulk {
+    /// Connections in each direction. Default 1.
+    pub flows: usize,
+    /// When it ends. Default: after one second.
+    pub until: Until,
+    /// Which way. Default: forward.
+    pub direction: Direction,
+    /// Where the bytes come from. Default: memory.
+    pub source: Source,
+    /// Bytes of one send call from memory, and of one receive call. Default 131,072.
+    pub message: usize,
+    /// What the receiver does with them. Default: copy.
+    pub receive: Receive,
+    /// Key of the pattern that the sender sends (a file has its own) and the receiver checks byte for byte, both sides summing up
+    /// what they see; `None` (the default) checks only that the number of bytes is right.
+    pub verify: Option<u64>,
+    /// Socket options.
+    pub options: TcpOptions,
+    /// CPUs of each host's threads. Default: left to the scheduler.
+    pub pinning: Pinning,
+    /// Threads for each direction on each side. Default 1.
+    pub threads: usize,
+    /// How long a flow may move nothing. Default 10 s.
+    pub stall: Duration,
+    /// Counts received bytes of all flows while the load runs, for whoever wants to watch. Default: none.
+    pub meter: Option<Arc<AtomicU64>>,
+}
+
+impl Default for TcpBulk {
+    fn default() -> Self {
+        Self {
+            flows: 1,
+            until: Until::Time(Duration::from_secs(1)),
+            direction: Direction::Forward,
+            source: Source::Memory,
+            message: 1 << 17,
+            receive: Receive::Copy,
+            verify: None,
+            options: TcpOptions::default(),
+            pinning: Pinning::default(),
+            threads: 1,
+            stall: Duration::from_secs(10),
+            meter: None,
+        }
+    }
+}
+
+impl TcpBulk {
+    /// Connects, runs, compares what was sent and received, and reports.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Stalled`] where a flow moved nothing for too long, [`LabError::Corrupted`] where the bytes received are not those
+    /// sent, [`LabError::Invalid`] for settings that make no sense, [`LabError::System`] where a connection cannot be made or breaks.
+    pub fn run(&self, route: &Route<'_>) -> Result<BulkReport, LabError> {
+        self.check()?;
+        let (forward, reverse) = self.lanes(route)?;
+        let gate = Gate::default();
+        thread::scope(|scope| {
+            // Where a thread cannot be started, those that were must not wait for ever.
+            let mut guard = AbortOnFailure(&gate, false);
+            let forward = forward.map(|lane| self.start(scope, &gate, lane)).transpose()?;
+            let reverse = reverse.map(|lane| self.start(scope, &gate, lane)).transpose()?;
+            let before = MachineSample::now()?;
+            gate.open();
+            let forward = forward.map(|lane| lane.finish()).transpose();
+            let reverse = reverse.map(|lane| lane.finish()).transpose();
+            let machine = MachineSample::now()?.since(&before);
+            guard.1 = true;
+            Ok(BulkReport { forward: forward?.flatten(), reverse: reverse?.flatten(), machine })
+        })
+    }
+
+    fn check(&self) -> Result<(), LabError> {
+        at_least_one("flows", self.flows)?;
+        at_least_one("message", self.message)?;
+        at_least_one("threads", self.threads)?;
+        if self.verify.is_some() && self.receive == Receive::Discard {
+            return Err(LabError::Invalid { what: "Receive::Discard".into(), reason: "what is thrown away cannot be verified".into() });
+        }
+        Ok(())
+    }
+
+    /// Connects, and sorts the ends of the connections by direction.
+    fn lanes(&self, route: &Route<'_>) -> Result<(Option<Lane<'_>>, Option<Lane<'_>>), LabError> {
+        let connect = || connections(route, self.flows, &self.options);
+        let (client, server) = (self.pinning.client.as_slice(), self.pinning.server.as_slice());
+        let lane = |name: &str, senders: Vec<_>, receivers: Vec<_>, sender_cpus, receiver_cpus| Lane {
+            name: format!("{} {name}", if matches!(self.source, Source::Memory) { "TCP_STREAM" } else { "TCP_SENDFILE" }),
+            sender_cpus,
+            receiver_cpus,
+            senders: senders.into_iter().enumerate().map(|(number, socket)| self.send_flow(name, number, socket)).collect(),
+            receivers: receivers.into_iter().enumerate().map(|(number, socket)| self.receive_flow(name, number, socket)).collect(),
+        };
+        let forward = |clients, servers| lane("forward", clients, servers, client, server);
+        let reverse = |clients, servers| lane("reverse", servers, clients, server, client);
+        let ends = |connections: Vec<Connection>| -> (Vec<_>, Vec<_>) {
+            connections.into_iter().map(|connection| (connection.client, connection.server)).unzip()
+        };
+        Ok(match self.direction {
+            Direction::Forward => {
+                let (clients, servers) = ends(connect()?);
+                (Some(forward(clients, servers)), None)
+            }
+            Direction::Reverse => {
+                let (clients, servers) = ends(connect()?);
+                (None, Some(reverse(clients, servers)))
+            }
+            Direction::Both => {
+                let ((clients, servers), (more_clients, more_servers)) = (ends(connect()?), ends(connect()?));
+                (Some(forward(clients, servers)), Some(reverse(more_clients, more_servers)))
+            }
+            Direction::Duplex => {
+                let (clients, servers) = ends(connect()?);
+                let copy = |sockets: &[OwnedFd]| -> Result<Vec<_>, LabError> {
+                    sockets.iter().map(|socket| socket.try_clone().context(|| "duplicating a socket".into())).collect()
+                };
+                let (more_clients, more_servers) = (copy(&clients)?, copy(&servers)?);
+                (Some(forward(clients, servers)), Some(reverse(more_clients, more_servers)))
+            }
+        })
+    }
+
+    fn pattern(&self, key: u64, direction: &str, flow: usize) -> Pattern {
+        Pattern::new(key).stream(u64::from(direction == "reverse")).stream(flow as u64)
+    }
+
+    fn send_flow(&self, direction: &str, number: usize, socket: OwnedFd) -> SendFlow {
+        let content = match (&self.source, self.verify) {
+            (Source::File(file), _) => Content::File(Arc::clone(file)),
+            (Source::Memory, Some(key)) => Content::Checked(Box::new(Producer::new(self.pattern(key, direction, number)))),
+            (Source::Memory, None) => Content::Any,
+        };
+        let limit = match self.until {
+            Until::Bytes(bytes) => bytes,
+            Until::Time(_) => u64::MAX,
+        };
+        SendFlow { number, socket, sent: 0, limit, content, done: false }
+    }
+
+    fn receive_flow(&self, direction: &str, number: usize, socket: OwnedFd) -> ReceiveFlow {
+        let checker = self.verify.map(|key| {
+            let expected = match &self.source {
+                Source::File(file) => Expected::File(Arc::clone(file)),
+                Source::Memory => Expected::Pattern(self.pattern(key, direction, number)),
+            };
+            (Checker::new(), expected)
+        });
+        let quick_acknowledgements = self.options.quick_acknowledgements;
+        ReceiveFlow { number, socket, received: 0, seconds: 0.0, checker, quick_acknowledgements, done: false }
+    }
+
+    fn start<'scope, 'load>(
+        &'load self,
+        scope: &'scope thread::Scope<'scope, '_>,
+        gate: &'load Gate,
+        lane: Lane<'load>,
+    ) -> Result<RunningLane<'scope>, LabError>
+    where
+        'load: 'scope,
+    {
+        let mut running = RunningLane { name: lane.name.clone(), senders: Vec::new(), receivers: Vec::new() };
+        let spawn = |what: &str| thread::Builder::new().name(format!("lab:{what}"));
+        for flows in deal(lane.receivers, self.threads) {
+            let (name, cpus) = (lane.name.clone(), lane.receiver_cpus);
+            let thread = spawn("receive").spawn_scoped(scope, move || self.receive(gate, &name, cpus, flows));
+            running.receivers.push(thread.context(|| "starting a thread".into())?);
+        }
+        for flows in deal(lane.senders, self.threads) {
+            let (name, cpus) = (lane.name.clone(), lane.sender_cpus);
+            let thread = spawn("send").spawn_scoped(scope, move || self.send(gate, &name, cpus, flows));
+            running.senders.push(thread.context(|| "starting a thread".into())?);
+        }
+        Ok(running)
+    }
+
+    fn send(&self, gate: &Gate, name: &str, cpus: &[usize], mut flows: Vec<SendFlow>) -> Outcome<SendFlow> {
+        let mut guard = AbortOnFailure(gate, false);
+        pin_this_thread(cpus)?;
+        let mut poller = Poller::new()?;
+        for (index, flow) in flows.iter().enumerate() {
+            poller.add(&flow.socket, index, EventFlags::OUT)?;
+        }
+        let mut buffer = vec![0x55; self.message];
+        let start = gate.wait();
+        let deadline = match self.until {
+            Until::Time(time) => Some(start + time),
+            Until::Bytes(_) => None,
+        };
+        let cpu = CpuTime::of_this_thread();
+        let (mut left, mut calls) = (flows.len(), 0);
+        let mut progress = Progress::new(name, "sender", flows.len(), self.stall);
+        let mut ready = Vec::new();
+        while left > 0 {
+            if gate.is_aborted() {
+                return Ok(None);
+            }
+            poller.wait(&mut ready)?;
+            for &index in &ready {
+                let flow = &mut flows[index];
+                let mut finished = false;
+                // A bound, so that a flow whose receiver keeps up does not starve the others.
+                for _ in 0..16 {
+                    match flow.step(&mut buffer).map_err(|error| broken(name, "sender", flow.number, flow.sent, error))? {
+                        Step::Moved(_) => calls += 1,
+                        Step::Blocked => break,
+                        Step::Finished => {
+                            finished = true;
+                            break;
+                        }
+                    }
+                }
+                progress.moved(index, Instant::now());
+                if finished {
+                    poller.remove(&flow.socket)?;
+                    flow.finish().map_err(|error| broken(name, "sender", flow.number, flow.sent, error))?;
+                    left -= 1;
+                }
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                for flow in flows.iter_mut().filter(|flow| !flow.done) {
+                    flow.finish().map_err(|error| broken(name, "sender", flow.number, flow.sent, error))?;
+                }
+                break;
+            }
+            progress.check(now, |index| (!flows[index].done).then(|| (flows[index].number, flows[index].sent)))?;
+        }
+        let cpu = CpuTime::of_this_thread() - cpu;
+        guard.1 = true;
+        Ok(Some(Work { flows, cpu, calls }))
+    }
+
+    fn receive(&self, gate: &Gate, name: &str, cpus: &[usize], mut flows: Vec<ReceiveFlow>) -> Outcome<ReceiveFlow> {
+        let mut guard = AbortOnFailure(gate, false);
+        pin_this_thread(cpus)?;
+        let mut poller = Poller::new()?;
+        for (index, flow) in flows.iter().enumerate() {
+            poller.add(&flow.socket, index, EventFlags::IN)?;
+        }
+        let mut buffer = vec![0; self.message];
+        let start = gate.wait();
+        let cpu = CpuTime::of_this_thread();
+        let (mut left, mut calls) = (flows.len(), 0);
+        let mut progress = Progress::new(name, "receiver", flows.len(), self.stall);
+        let mut ready = Vec::new();
+        while left > 0 {
+            if gate.is_aborted() {
+                return Ok(None);
+            }
+            poller.wait(&mut ready)?;
+            for &index in &ready {
+                let flow = &mut flows[index];
+                for _ in 0..16 {
+                    match flow
+                        .step(&mut buffer, self.receive)
+                        .map_err(|error| broken(name, "receiver", flow.number, flow.received, error))?
+                    {
+                        Step::Moved(length) => {
+                            calls += 1;
+                            if let Some(meter) = &self.meter {
+                                meter.fetch_add(length as u64, Ordering::Relaxed);
+                            }
+                            // A short read has emptied the socket; asking once more would only cost a call.
+                            if length < buffer.len() {
+                                break;
+                            }
+                        }
+                        Step::Blocked => break,
+                        Step::Finished => {
+                            poller.remove(&flow.socket)?;
+                            flow.done = true;
+                            flow.seconds = start.elapsed().as_secs_f64();
+                            left -= 1;
+                            break;
+                        }
+                    }
+                }
+                progress.moved(index, Instant::now());
+            }
+            progress.check(Instant::now(), |index| (!flows[index].done).then(|| (flows[index].number, flows[index].received)))?;
+        }
+        let cpu = CpuTime::of_this_thread() - cpu;
+        guard.1 = true;
+        Ok(Some(Work { flows, cpu, calls }))
+    }
+}
+
+fn broken(load: &str, role: &str, flow: usize, bytes: u64, error: Errno) -> LabError {
+    LabError::system(format!("{load}: {role} of flow {flow} after {bytes} bytes"), error)
+}

@@ -1,0 +1,131 @@
+//! One direction of a bulk load: its two sides, their threads, and the comparison of what was sent with what was received.
+
+use std::thread;
+
+use crate::cpu::CpuTime;
+use crate::error::{Context, LabError};
+use crate::load::flow::{ReceiveFlow, SendFlow};
+use crate::load::report::{DirectionReport, FlowReport};
+use crate::option::tcp_info;
+use crate::pattern::Checker;
+
+/// One direction, ready to go.
+pub(crate) struct Lane<'load> {
+    pub(crate) name: String,
+    pub(crate) sender_cpus: &'load [usize],
+    pub(crate) receiver_cpus: &'load [usize],
+    pub(crate) senders: Vec<SendFlow>,
+    pub(crate) receivers: Vec<ReceiveFlow>,
+}
+
+/// What a thread did: its flows, its CPU time, its calls that moved bytes.
+pub(crate) struct Work<Flow> {
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) cpu: CpuTime,
+    pub(crate) calls: u64,
+}
+
+/// The result of a thread; `None` where it ended early because another failed.
+pub(crate) type Outcome<Flow> = Result<Option<Work<Flow>>, LabError>;
+
+/// A direction whose threads run.
+pub(crate) struct RunningLane<'scope> {
+    pub(crate) name: String,
+    pub(crate) senders: Vec<thread::ScopedJoinHandle<'scope, Outcome<SendFlow>>>,
+    pub(crate) receivers: Vec<thread::ScopedJoinHandle<'scope, Outcome<ReceiveFlow>>>,
+}
+
+impl RunningLane<'_> {
+    /// Waits for the threads and compares both sides; `None` where the other direction failed.
+    pub(crate) fn finish(self) -> Result<Option<DirectionReport>, LabError> {
+        let (senders, receivers) = (gather(self.senders), gather(self.receivers));
+        let (Some(senders), Some(receivers)) = (senders?, receivers?) else { return Ok(None) };
+        let mut report = DirectionReport {
+            sender: senders.cpu,
+            receiver: receivers.cpu,
+            send_calls: senders.calls,
+            receive_calls: receivers.calls,
+            ..DirectionReport::default()
+        };
+        for (sender, receiver) in senders.flows.iter().zip(&receivers.flows) {
+            let digest = compare(&self.name, sender, receiver)?;
+            let info = tcp_info(&sender.socket).context(|| format!("{}: TCP_INFO", self.name))?;
+            report.bytes += receiver.received;
+            report.seconds = report.seconds.max(receiver.seconds);
+            report.flows.push(FlowReport {
+                bytes: receiver.received,
+                seconds: receiver.seconds,
+                digest,
+                retransmitted_segments: info.tcpi_total_retrans,
+                segment_size: info.tcpi_snd_mss,
+            });
+        }
+        Ok(Some(report))
+    }
+}
+
+/// The sum of the bytes on both sides, where they agree and are verified.
+fn compare(load: &str, sender: &SendFlow, receiver: &ReceiveFlow) -> Result<Option<u64>, LabError> {
+    let corrupted = |detail| LabError::Corrupted { load: load.to_owned(), flow: sender.number, detail };
+    let checker = receiver.checker.as_ref().map(|(checker, _)| checker);
+    if let Some(offset) = checker.and_then(Checker::first_difference) {
+        return Err(corrupted(format!("byte {offset} is not the one sent")));
+    }
+    if sender.sent != receiver.received {
+        return Err(corrupted(format!("{} bytes sent, {} received", sender.sent, receiver.received)));
+    }
+    let Some(checker) = checker else { return Ok(None) };
+    let (sent, received) = (sender.digest()?, checker.digest());
+    if sent.is_some_and(|sent| sent != received) {
+        return Err(corrupted(format!("XXH3 of what was sent is {sent:x?}, of what was received {received:x}")));
+    }
+    Ok(Some(received))
+}
+
+/// Joins threads; all are waited for, and the first error is given.
+fn gather<Flow: Numbered>(threads: Vec<thread::ScopedJoinHandle<'_, Outcome<Flow>>>) -> Outcome<Flow> {
+    let mut all = Work { flows: Vec::new(), cpu: CpuTime::default(), calls: 0 };
+    let (mut failure, mut complete) = (None, true);
+    for thread in threads {
+        match thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
+            Ok(Some(work)) => {
+                all.flows.extend(work.flows);
+                all.cpu += work.cpu;
+                all.calls += work.calls;
+            }
+            Ok(None) => complete = false,
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    all.flows.sort_by_key(Numbered::number);
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(complete.then_some(all)),
+    }
+}
+
+trait Numbered {
+    fn number(&self) -> usize;
+}
+
+impl Numbered for SendFlow {
+    fn number(&self) -> usize {
+        self.number
+    }
+}
+
+impl Numbered for ReceiveFlow {
+    fn number(&self) -> usize {
+        self.number
+    }
+}
+
+/// Deals flows to at most `threads` threads in turn.
+pub(crate) fn deal<Flow>(flows: Vec<Flow>, threads: usize) -> Vec<Vec<Flow>> {
+    let threads = threads.min(flows.len());
+    let mut hands: Vec<Vec<Flow>> = (0..threads).map(|_| Vec::new()).collect();
+    for (index, flow) in flows.into_iter().enumerate() {
+        hands[index % threads].push(flow);
+    }
+    hands
+}

@@ -1,0 +1,23 @@
+//! Load in the shape of netperf: real sockets of the kernel in two hosts, with CPU times, and every byte checkable.
+
+mod bulk;
+mod flow;
+mod gate;
+mod lane;
+mod latency;
+mod poller;
+mod report;
+mod settings;
+mod socket;
+mod source;
+mod transactions;
+mod udp;
+
+pub use bulk::{Direction, Receive, TcpBulk};
+pub use latency::Latency;
+pub(crate) use report::per_second;
+pub use report::{BulkReport, DirectionReport, FlowReport, TransactionReport, service_demand};
+pub use settings::{Pinning, Route, TcpOptions, Until};
+pub use source::{PatternFile, Source};
+pub use transactions::TcpTransactions;
+pub use udp::{UdpBulk, UdpReport};

@@ -1,0 +1,322 @@
+//! Frames as they are, sent and captured on an interface of a host (packet(7)).
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+
+use crate::error::{Context, LabError};
+use crate::link::Link;
+use crate::message::{self, Burst};
+use crate::option;
+
+/// Length of `struct virtio_net_hdr`.
+const VNET_LENGTH: usize = 10;
+/// The longest that an interface with BIG TCP hands over, with its header.
+const LARGEST_FRAME: usize = 1 << 20;
+const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
+const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
+
+/// How a [`RawSocket`] is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawOptions {
+    /// Frames go and come with a virtio header (`PACKET_VNET_HDR`): super-packets and missing checksums are said. Without, a
+    /// super-packet is captured as it lies in the kernel, and a checksum that a device was to fill in is wrong. Default: false.
+    pub vnet_headers: bool,
+    /// Captures frames for other MAC addresses too. Default: true.
+    pub promiscuous: bool,
+    /// Does not capture what this host sends. Default: true.
+    pub ignore_outgoing: bool,
+}
+
+impl Default for RawOptions {
+    fn default() -> Self {
+        Self { vnet_headers: false, promiscuous: true, ignore_outgoing: true }
+    }
+}
+
+/// `struct virtio_net_hdr`: what a frame leaves to be done by the device, in this machine's byte order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VnetHeader {
+    /// `VIRTIO_NET_HDR_F_NEEDS_CSUM` (1): the checksum is to be filled in; `VIRTIO_NET_HDR_F_DATA_VALID` (2): it was found right.
+    pub flags: u8,
+    /// `VIRTIO_NET_HDR_GSO_*`: 0 none, 1 TCPv4, 4 TCPv6, 5 UDP segments; 0x80 is added for ECN.
+    pub gso_type: u8,
+    /// Length of all headers in bytes; a hint.
+    pub header_length: u16,
+    /// Payload bytes of a segment.
+    pub gso_size: u16,
+    /// From where the checksum is summed, in bytes from the frame's beginning.
+    pub checksum_start: u16,
+    /// Where it is put, in bytes from `checksum_start`.
+    pub checksum_offset: u16,
+}
+
+impl VnetHeader {
+    /// The header as the kernel reads it.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; VNET_LENGTH] {
+        let mut bytes = [0; VNET_LENGTH];
+        (bytes[0], bytes[1]) = (self.flags, self.gso_type);
+        let fields = [self.header_length, self.gso_size, self.checksum_start, self.checksum_offset];
+        for (place, field) in bytes[2..].chunks_exact_mut(2).zip(fields) {
+            place.copy_from_slice(&field.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// The header as the kernel wrote it.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; VNET_LENGTH]) -> Self {
+        let field = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        Self {
+            flags: bytes[0],
+            gso_type: bytes[1],
+            header_length: field(2),
+            gso_size: field(4),
+            checksum_start: field(6),
+            checksum_offset: field(8),
+        }
+    }
+}
+
+/// A VLAN tag that the kernel keeps beside the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanTag {
+    /// Its EtherType, mostly 0x8100.
+    pub protocol: u16,
+    /// Priority, drop eligibility and VLAN ID.
+    pub control: u16,
+}
+
+/// A captured frame.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CapturedFrame {
+    /// From the destination MAC address on, without the tag in `vlan`.
+    pub bytes: Vec<u8>,
+    /// The tag that stood in front of the EtherType.
+    pub vlan: Option<VlanTag>,
+    /// The virtio header, where asked for.
+    pub vnet: Option<VnetHeader>,
+}
+
+impl CapturedFrame {
+    /// The frame as it was on the wire, its tag put back.
+    #[must_use]
+    pub fn with_tag(&self) -> Vec<u8> {
+        let Some(tag) = self.vlan else { return self.bytes.clone() };
+        let (addresses, rest) = self.bytes.split_at(12.min(self.bytes.len()));
+        [addresses, &tag.protocol.to_be_bytes(), &tag.control.to_be_bytes(), rest].concat()
+    }
+}
+
+impl fmt::Debug for CapturedFrame {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} bytes", self.bytes.len())?;
+        if let Some(tag) = self.vlan {
+            write!(formatter, ", tag {:04x}:{:04x}", tag.protocol, tag.control)?;
+        }
+        if let Some(vnet) = self.vnet {
+            write!(formatter, ", {vnet:?}")?;
+        }
+        formatter.write_str(":")?;
+        self.bytes.iter().take(64).try_for_each(|byte| write!(formatter, " {byte:02x}"))
+    }
+}
+
+/// What was captured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Capture {
+    /// The frames, in the order of their arrival.
+    pub frames: Vec<CapturedFrame>,
+    /// Frames that found no room in the socket's buffer since it was opened or last asked.
+    pub dropped: u32,
+}
+
+/// A packet socket on one interface. It captures from the moment of its opening on.
+#[derive(Debug)]
+pub struct RawSocket {
+    socket: OwnedFd,
+    link: Link,
+    vnet_headers: bool,
+}
+
+impl RawSocket {
+    /// Opens a socket on an interface.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where there is no such interface, or the kernel refuses.
+    pub fn open(link: &Link, options: RawOptions) -> Result<Self, LabError> {
+        let index = link.index()? as libc::c_int;
+        let what = || format!("{link}: packet socket");
+        let socket = link.host().run(|| packet_socket().context(what))?;
+        // A large buffer, so that a burst is not lost; the limit of an unprivileged user is the system's.
+        if sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).is_err() {
+            sockopt::set_socket_recv_buffer_size(&socket, 64 << 20).context(what)?;
+        }
+        let set = |name, value: libc::c_int| option::set(&socket, libc::SOL_PACKET, name, value);
+        set(libc::PACKET_AUXDATA, 1).context(what)?;
+        if options.ignore_outgoing {
+            set(libc::PACKET_IGNORE_OUTGOING, 1).context(what)?;
+        }
+        if options.vnet_headers {
+            set(libc::PACKET_VNET_HDR, 1).context(what)?;
+        }
+        if options.promiscuous {
+            let membership =
+                libc::packet_mreq { mr_ifindex: index, mr_type: libc::PACKET_MR_PROMISC as u16, mr_alen: 0, mr_address: [0; 8] };
+            option::set(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, membership).context(what)?;
+        }
+        bind(&socket, index).context(what)?;
+        Ok(Self { socket, link: link.clone(), vnet_headers: options.vnet_headers })
+    }
+
+    /// Sends frames in one burst (sendmmsg(2)), in order.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] with the frame's place in the list, where one is refused.
+    pub fn send<Frame: AsRef<[u8]>>(&self, frames: &[Frame]) -> Result<(), LabError> {
+        if self.vnet_headers {
+            let pairs: Vec<(VnetHeader, &[u8])> = frames.iter().map(|frame| (VnetHeader::default(), frame.as_ref())).collect();
+            return self.send_with_headers(&pairs);
+        }
+        let messages: Vec<_> = frames.iter().map(|frame| vec![IoSlice::new(frame.as_ref())]).collect();
+        self.send_messages(&messages)
+    }
+
+    /// Sends frames with what the device is to do to them, in one burst, in order.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Invalid`] where the socket was opened without virtio headers; [`LabError::System`] with the frame's place in the
+    /// list, where one is refused.
+    pub fn send_with_headers<Frame: AsRef<[u8]>>(&self, frames: &[(VnetHeader, Frame)]) -> Result<(), LabError> {
+        if !self.vnet_headers {
+            let what = format!("{}: frames with virtio headers", self.link);
+            return Err(LabError::Invalid { what, reason: "the socket was opened without RawOptions::vnet_headers".into() });
+        }
+        let headers: Vec<_> = frames.iter().map(|(header, _)| header.to_bytes()).collect();
+        let parts = frames.iter().zip(&headers);
+        let messages: Vec<_> = parts.map(|((_, frame), header)| vec![IoSlice::new(header), IoSlice::new(frame.as_ref())]).collect();
+        self.send_messages(&messages)
+    }
+
+    /// Captures for `time`, or until `enough` frames have come.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where the interface is gone.
+    pub fn capture(&self, time: Duration, enough: usize) -> Result<Capture, LabError> {
+        let deadline = Instant::now() + time;
+        let mut buffer = vec![0; LARGEST_FRAME];
+        let mut capture = Capture::default();
+        while capture.frames.len() < enough {
+            match self.receive(&mut buffer)? {
+                Some(frame) => capture.frames.push(frame),
+                None => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        break;
+                    }
+                    self.wait(left)?;
+                }
+            }
+        }
+        capture.dropped = self.dropped()?;
+        Ok(capture)
+    }
+
+    /// The next frame, if one is there.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> Result<Option<CapturedFrame>, LabError> {
+        let what = || format!("{}: capturing", self.link);
+        let received = match message::receive(&self.socket, buffer, libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+            Ok(received) => received,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return Ok(None),
+            Err(error) => return Err(LabError::system(what(), error)),
+        };
+        if received.truncated {
+            return Err(LabError::system(format!("{}: a frame longer than {} bytes", what(), buffer.len()), io::ErrorKind::InvalidData));
+        }
+        let mut bytes = &buffer[..received.length];
+        let mut vnet = None;
+        if self.vnet_headers {
+            let (header, frame) =
+                bytes.split_first_chunk::<VNET_LENGTH>().ok_or_else(|| LabError::system(what(), io::ErrorKind::InvalidData))?;
+            (vnet, bytes) = (Some(VnetHeader::from_bytes(*header)), frame);
+        }
+        Ok(Some(CapturedFrame { bytes: bytes.to_vec(), vlan: received.control.and_then(vlan_tag), vnet }))
+    }
+
+    /// Waits until a frame is there, or the time is over.
+    pub(crate) fn wait(&self, time: Duration) -> Result<(), LabError> {
+        let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(LabError::system(format!("{}: waiting for frames", self.link), error)),
+        }
+    }
+
+    /// Frames that found no room since this was last asked (`PACKET_STATISTICS` starts anew with each call).
+    fn dropped(&self) -> Result<u32, LabError> {
+        option::packet_drops(&self.socket).context(|| format!("{}: counters of the packet socket", self.link))
+    }
+
+    fn send_messages(&self, messages: &[Vec<IoSlice<'_>>]) -> Result<(), LabError> {
+        let mut burst = Burst::new(messages);
+        let mut sent = 0;
+        while sent < messages.len() {
+            match burst.send(&self.socket, sent) {
+                Ok(count) => sent += count,
+                // The device's queue is full: it drains by itself.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN | libc::EINTR)) => std::thread::yield_now(),
+                Err(error) => return Err(LabError::system(format!("{}: sending frame {sent} of {}", self.link, messages.len()), error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for RawSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// `struct tpacket_auxdata`: status at 0, `tp_vlan_tci` at 16, `tp_vlan_tpid` at 18.
+fn vlan_tag(auxdata: [u8; 32]) -> Option<VlanTag> {
+    let status = u32::from_ne_bytes([auxdata[0], auxdata[1], auxdata[2], auxdata[3]]);
+    let field = |at: usize| u16::from_ne_bytes([auxdata[at], auxdata[at + 1]]);
+    let protocol = if status & TP_STATUS_VLAN_TPID_VALID != 0 { field(18) } else { 0x8100 };
+    (status & TP_STATUS_VLAN_VALID != 0).then(|| VlanTag { protocol, control: field(16) })
+}
+
+/// A packet socket that receives nothing until it is bound to a protocol.
+pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: no pointers are passed.
+    let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
+}
+
+/// Binds to all protocols of an interface.
+fn bind(socket: &OwnedFd, index: libc::c_int) -> io::Result<()> {
+    // SAFETY: all-zero is a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = index;
+    let length = std::mem::size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the pointer is to an address of the length named.
+    let result = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

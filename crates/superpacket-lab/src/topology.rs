@@ -1,0 +1,102 @@
+//! The two ways in which hosts are mostly joined: directly, or through a middle host in which the thing under test runs.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::error::LabError;
+use crate::host::Host;
+use crate::link::Link;
+
+/// One end of a topology: a host, its interface `eth0`, and its addresses there.
+#[derive(Clone, Debug)]
+pub struct Station {
+    /// The host.
+    pub host: Host,
+    /// Its interface, `eth0`.
+    pub link: Link,
+    /// `10.77.0.N/24`.
+    pub ipv4: IpAddr,
+    /// `fd77::N/64`.
+    pub ipv6: IpAddr,
+}
+
+impl Station {
+    /// Gives `link` the addresses of station `number` (1 to 254), MAC `02:00:00:00:00:N`.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal. Where it has no IPv6, that alone is no error; using the address will be.
+    pub fn new(link: Link, number: u8) -> Result<Self, LabError> {
+        let (ipv4, ipv6) = (Ipv4Addr::new(10, 77, 0, number), Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, u16::from(number)));
+        link.set_mac([2, 0, 0, 0, 0, number])?;
+        link.add_address(&format!("{ipv4}/24"))?;
+        if std::path::Path::new("/proc/sys/net/ipv6").exists() {
+            link.add_address(&format!("{ipv6}/64"))?;
+        }
+        Ok(Self { host: link.host().clone(), link, ipv4: ipv4.into(), ipv6: ipv6.into() })
+    }
+}
+
+/// Hosts A and B joined by a veth pair.
+#[derive(Clone, Debug)]
+pub struct TwoHosts {
+    /// Host A, station 1.
+    pub a: Station,
+    /// Host B, station 2.
+    pub b: Station,
+}
+
+impl TwoHosts {
+    /// Makes both hosts and the pair.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Forbidden`] where namespaces are refused; the kernel's refusals.
+    pub fn new() -> Result<Self, LabError> {
+        let (a, b) = Link::veth(&Host::new("A")?, "eth0", &Host::new("B")?, "eth0")?;
+        Ok(Self { a: Station::new(a, 1)?, b: Station::new(b, 2)? })
+    }
+}
+
+/// Hosts A and B, each joined by a veth pair to the middle host, where a bridge is to join `a_side` and `b_side`.
+#[derive(Clone, Debug)]
+pub struct ThreeHosts {
+    /// Host A, station 1.
+    pub a: Station,
+    /// Host B, station 2.
+    pub b: Station,
+    /// The host between them, without addresses.
+    pub middle: Host,
+    /// The middle's interface towards A, `port-a`.
+    pub a_side: Link,
+    /// The middle's interface towards B, `port-b`.
+    pub b_side: Link,
+}
+
+impl ThreeHosts {
+    /// Makes the hosts and pairs; nothing joins the middle's interfaces yet.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Forbidden`] where namespaces are refused; the kernel's refusals.
+    pub fn new() -> Result<Self, LabError> {
+        let middle = Host::new("M")?;
+        let (a, a_side) = Link::veth(&Host::new("A")?, "eth0", &middle, "port-a")?;
+        let (b, b_side) = Link::veth(&Host::new("B")?, "eth0", &middle, "port-b")?;
+        // The middle is no party to the traffic: without an address of its own it sends nothing.
+        for link in [&a_side, &b_side] {
+            let _ = middle.set_sysctl(&format!("net/ipv6/conf/{}/disable_ipv6", link.name()), "1");
+        }
+        Ok(Self { a: Station::new(a, 1)?, b: Station::new(b, 2)?, middle, a_side, b_side })
+    }
+
+    /// Joins both sides by a kernel bridge, `bridge0`.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal; [`LabError::Unsupported`] where it has no bridges.
+    pub fn with_kernel_bridge(&self) -> Result<Link, LabError> {
+        let bridge = Link::bridge(&self.middle, "bridge0", &[&self.a_side, &self.b_side])?;
+        let _ = self.middle.set_sysctl("net/ipv6/conf/bridge0/disable_ipv6", "1");
+        Ok(bridge)
+    }
+}

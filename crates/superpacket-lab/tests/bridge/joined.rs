@@ -1,0 +1,121 @@
+//! Hosts joined by the bridge.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use superpacket::feature::Feature;
+use superpacket_bridge::Bridge;
+use superpacket_bridge::report::PortStats;
+use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_lab::{Host, LabError, Link, Route, Station, TcpBulk, ThreeHosts, Until, Wire, WireSettings, available_or_skip};
+
+/// Key of the patterns that are sent and compared.
+pub const KEY: u64 = 0x5eed;
+
+/// Two hosts, and the bridge in the middle.
+pub struct Joined {
+    pub a: Station,
+    pub b: Station,
+    pub middle: Host,
+    pub bridge: Bridge,
+    /// The port strings towards A and B.
+    pub names: [String; 2],
+    /// The middle's interfaces, where there are some.
+    pub sides: Option<[Link; 2]>,
+    /// What is between the hosts and the bridge, if not a plain cable.
+    wires: Vec<Wire>,
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        crate::carried::note(&self.bridge.stats());
+    }
+}
+
+fn started(result: Result<Bridge, superpacket_bridge::BridgeError>) -> Result<Bridge, LabError> {
+    result.map_err(|error| LabError::system(error.to_string(), io::Error::other("the bridge")))
+}
+
+fn port(text: &str) -> PortSettings {
+    PortSettings::new(text.parse().expect("a port string"))
+}
+
+/// Two hosts joined by ports `KIND:port-a` and `KIND:port-b` on veth pairs; `None` where the machine forbids it.
+pub fn by_veth(kind: &str, options: &str, prepare: impl FnOnce(&ThreeHosts) -> Result<(), LabError>) -> Result<Option<Joined>, LabError> {
+    let Some(hosts) = available_or_skip(ThreeHosts::new()) else { return Ok(None) };
+    prepare(&hosts)?;
+    let names = ["port-a", "port-b"].map(|name| format!("{kind}:{name}{options}"));
+    let settings = BridgeSettings { ports: names.iter().map(|name| port(name)).collect(), ..BridgeSettings::default() };
+    let bridge = started(hosts.middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
+    let ThreeHosts { a, b, middle, a_side, b_side } = hosts;
+    Ok(Some(Joined { a, b, middle, bridge, names, sides: Some([a_side, b_side]), wires: Vec::new() }))
+}
+
+/// Two hosts joined by packet sockets.
+pub fn by_packet() -> Result<Option<Joined>, LabError> {
+    by_veth("packet", "", |_| Ok(()))
+}
+
+/// Two hosts joined by packet sockets, each by a wire that does this to its frames.
+pub fn by_wires(settings: [WireSettings; 2]) -> Result<Option<Joined>, LabError> {
+    let Some(middle) = available_or_skip(Host::new("M")) else { return Ok(None) };
+    let (wire_a, a, a_side) = Wire::between(&Host::new("A")?, "eth0", &middle, "port-a", settings[0])?;
+    let (wire_b, b, b_side) = Wire::between(&Host::new("B")?, "eth0", &middle, "port-b", settings[1])?;
+    let names = ["port-a", "port-b"].map(|name| format!("packet:{name}"));
+    let settings = BridgeSettings { ports: names.iter().map(|name| port(name)).collect(), ..BridgeSettings::default() };
+    let bridge = started(middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
+    let (a, b) = (Station::new(a, 1)?, Station::new(b, 2)?);
+    Ok(Some(Joined { a, b, middle, bridge, names, sides: Some([a_side, b_side]), wires: vec![wire_a, wire_b] }))
+}
+
+/// Two hosts, each with its end of a TAP device.
+pub fn by_tap(options: &str) -> Result<Option<Joined>, LabError> {
+    let Some(middle) = available_or_skip(Host::new("M")) else { return Ok(None) };
+    let names = ["tap-a", "tap-b"].map(|name| format!("tap:{name}{options}"));
+    let settings = BridgeSettings { ports: names.iter().map(|name| port(name)).collect(), ..BridgeSettings::default() };
+    let bridge = started(middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
+    let station = |device: &str, host: &str, number| {
+        let link = middle.link(device).move_to(&Host::new(host)?)?;
+        link.up()?;
+        Station::new(link, number)
+    };
+    Ok(Some(Joined { a: station("tap-a", "A", 1)?, b: station("tap-b", "B", 2)?, middle, bridge, names, sides: None, wires: Vec::new() }))
+}
+
+impl Joined {
+    /// From A to B over IPv4.
+    pub fn route(&self) -> Route<'_> {
+        Route::ipv4(&self.a, &self.b)
+    }
+
+    /// Sends this much in each of so many flows from A to B, and compares it.
+    pub fn carries(&self, flows: usize, bytes: u64) -> Result<(), LabError> {
+        let report = TcpBulk { flows, until: Until::Bytes(bytes), verify: Some(KEY), ..TcpBulk::default() }.run(&self.route())?;
+        assert_eq!(report.bytes(), bytes * flows as u64);
+        Ok(())
+    }
+
+    /// Frames that the wires lost or held back so far.
+    pub fn spoiled(&self) -> u64 {
+        self.wires.iter().map(|wire| wire.counters().lost + wire.counters().reordered).sum()
+    }
+
+    /// What the port towards A (0) or B (1) counted.
+    pub fn stats(&self, side: usize) -> PortStats {
+        self.bridge.stats().into_iter().find(|stats| stats.port == self.names[side]).expect("the port is there")
+    }
+
+    /// Switches an offload of the port towards A (0) or B (1).
+    pub fn switch(&self, side: usize, feature: Feature, on: bool) {
+        self.bridge.set_feature(&self.names[side], feature, on, true).expect("the port is there");
+    }
+
+    /// Waits until `holds`; panics after 10 s.
+    pub fn wait(&self, what: &str, mut holds: impl FnMut(&Joined) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(start.elapsed() < Duration::from_secs(10), "{what} in 10 s: {:?}", self.bridge.ports());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

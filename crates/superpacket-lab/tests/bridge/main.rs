@@ -1,0 +1,9 @@
+//! The bridge between real hosts: the kernel's TCP and UDP on both sides, every byte compared.
+
+mod carried;
+mod joined;
+mod offloads;
+mod ports;
+mod traffic;
+
+superpacket_lab::enter_user_namespace_before_main!();

@@ -1,0 +1,72 @@
+//! Ports that go and come back, links that change.
+
+use std::time::Duration;
+
+use superpacket_lab::{LabError, Link, Route, Station, TcpBulk, Until};
+
+use crate::joined::{KEY, by_packet};
+
+#[test]
+fn a_port_that_is_removed_comes_back_under_load() -> Result<(), LabError> {
+    let Some(mut joined) = by_packet()? else { return Ok(()) };
+    let [_, b_side] = joined.sides.take().expect("veth pairs");
+    std::thread::scope(|scope| {
+        let route = joined.route();
+        let load = scope.spawn(move || {
+            TcpBulk { until: Until::Time(Duration::from_secs(4)), flows: 2, verify: Some(KEY), stall: Duration::from_secs(20), ..TcpBulk::default() }.run(&route)
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        b_side.delete()?;
+        joined.wait("the port is missed", |joined| joined.bridge.ports()[1].state == "gone");
+        // The same names, the same addresses: B's connections go on.
+        let (b, _b_side) = Link::veth(&joined.b.host, "eth0", &joined.middle, "port-b")?;
+        Station::new(b, 2)?;
+        joined.wait("the port is back", |joined| joined.bridge.ports()[1].reopened == 1);
+        let report = load.join().expect("no panic")?;
+        assert!(report.bytes() > 0);
+        Ok::<_, LabError>(())
+    })?;
+    assert_eq!(joined.bridge.ports()[1].state, "up");
+    Ok(())
+}
+
+#[test]
+fn a_link_that_was_down_carries_again() -> Result<(), LabError> {
+    let Some(joined) = by_packet()? else { return Ok(()) };
+    joined.carries(1, 1 << 20)?;
+    let side = &joined.sides.as_ref().expect("veth pairs")[1];
+    for _ in 0..3 {
+        side.down()?;
+        joined.wait("down is seen", |joined| joined.bridge.ports()[1].state == "down");
+        side.up()?;
+        joined.wait("up is seen", |joined| joined.bridge.ports()[1].state == "up");
+    }
+    joined.carries(1, 1 << 20)
+}
+
+#[test]
+fn an_mtu_that_changes_is_kept_to() -> Result<(), LabError> {
+    let Some(joined) = by_packet()? else { return Ok(()) };
+    joined.carries(1, 4 << 20)?;
+    joined.sides.as_ref().expect("veth pairs")[1].set_mtu(1200)?;
+    joined.wait("the MTU is seen", |joined| joined.bridge.ports()[1].mtu == 1200);
+    // A still sends for 1500: what is too long for the port is cut smaller.
+    joined.carries(1, 4 << 20)?;
+    assert!(joined.stats(1).segmented > 0);
+    Ok(())
+}
+
+#[test]
+fn a_third_host_hears_floods_only() -> Result<(), LabError> {
+    let Some(joined) = by_packet()? else { return Ok(()) };
+    let (c, c_side) = Link::veth(&superpacket_lab::Host::new("C")?, "eth0", &joined.middle, "port-c")?;
+    let c = Station::new(c, 3)?;
+    let mut settings = joined.bridge.settings();
+    settings.ports.push(superpacket_bridge::settings::PortSettings::new(format!("packet:{}", c_side.name()).parse().expect("a port string")));
+    joined.middle.run(|| Ok::<_, LabError>(joined.bridge.apply(settings).expect("a third port")))?;
+    TcpBulk { until: Until::Bytes(1 << 20), verify: Some(KEY), ..TcpBulk::default() }.run(&Route::ipv4(&joined.a, &c))?;
+    joined.carries(1, 8 << 20)?;
+    let to_c = joined.bridge.stats().into_iter().find(|stats| stats.port == "packet:port-c").expect("the port is there");
+    assert!(to_c.tx_bytes < 3 << 20, "what A sends to B is no business of C's: {to_c:?}");
+    Ok(())
+}
