@@ -50,8 +50,6 @@ pub(crate) struct Egress {
     again: TxBatch,
     /// Refusals in a row of super-packets, and of partial checksums.
     refusals: [u32; 2],
-    /// The identification of fragments over IPv6.
-    fragment_id: u32,
 }
 
 /// The port can be used no longer.
@@ -62,7 +60,7 @@ impl Egress {
     /// An end that sends by `transmit`.
     pub(crate) fn new(shared: Arc<Shared>, transmit: Box<dyn Transmit>) -> Self {
         let runtime = shared.runtime();
-        Egress { shared, runtime, transmit, batch: TxBatch::new(), again: TxBatch::new(), refusals: [0; 2], fragment_id: 0 }
+        Egress { shared, runtime, transmit, batch: TxBatch::new(), again: TxBatch::new(), refusals: [0; 2] }
     }
 
     /// How many frames wait to be sent.
@@ -98,10 +96,10 @@ impl Egress {
             }
             Need::Shorter => match self.runtime.too_big {
                 TooBig::Fragment => {
-                    self.fragment_id = self.fragment_id.wrapping_add(1);
                     let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
                     let before = batch.frames().len();
-                    let done = segmenter.fragment(packet, self.runtime.mtu, |segment| {
+                    // Over IPv6 only the sender's host may fragment (RFC 8200, section 4.5).
+                    let done = segmenter.fragment(packet, self.runtime.mtu, None, |segment| {
                         batch.push_segment(outgoing, staged, &segment, metadata.vlan, metadata.layer, slices);
                     });
                     match done {
