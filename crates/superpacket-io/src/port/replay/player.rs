@@ -44,6 +44,8 @@ pub(super) struct Player {
     reader: Option<Capture>,
     /// The frame that is not yet due.
     next: Option<Ready>,
+    /// What ended the reading, to be told at the next poll.
+    failure: Option<PortError>,
 }
 
 /// A capture that is being read.
@@ -84,6 +86,7 @@ impl Player {
             clock: Clock::default(),
             reader: (times != Some(0)).then_some(Capture(reader)),
             next: first.map(|first| first.0).filter(|_| times != Some(0)),
+            failure: None,
         };
         player.go_on_at_end()?;
         // The first frame is due when it is first asked for.
@@ -153,6 +156,9 @@ impl Player {
 
 impl Receive for Player {
     fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
+        if let Some(failure) = self.failure.take() {
+            return self.wait_until(0).and(Err(failure));
+        }
         let now = monotonic_nanoseconds();
         let mut count = 0;
         let result = loop {
@@ -174,8 +180,9 @@ impl Receive for Player {
             packets.push(packet);
             count += 1;
             self.clock.sent(due.max(1));
-            if let Err(error) = self.advance() {
-                break self.wait_until(0).and(Err(error));
+            if let Err(failure) = self.advance() {
+                self.failure = Some(failure);
+                break self.wait_until(1);
             }
         };
         result.map(|()| count)
@@ -229,7 +236,7 @@ impl Clock {
         let start = if self.last == 0 { now } else { self.last };
         let Some(time) = time else { return start };
         let (first, begin) = *self.origin.get_or_insert((time, start));
-        // Rounding is below a microsecond in the first hundred days of a capture.
+        // Rounding is below a nanosecond in the first hundred days of a capture.
         let since = (time.saturating_sub(first) as f64 / speed) as u64;
         begin.saturating_add(since).max(self.last)
     }

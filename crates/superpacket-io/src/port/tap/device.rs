@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use superpacket::packet::Layer;
@@ -59,19 +60,13 @@ impl Device {
     /// [`PortError`]
     pub(super) fn open(text: &str, mode: Mode, name: &str, options: &Options) -> Result<Self, PortError> {
         let system = |action| move |error: io::Error| PortError::system(text, action, error);
-        // A persistent device, or one with several queues, may be there already: then it is not for this port to switch it on.
-        let found = Interface::open(text, name).ok();
-        let several = options.queues > 1;
-        let attach = |name: &str| {
-            let fd = open_clone_device().map_err(system("open /dev/net/tun"))?;
-            Queue::attach(fd, name, mode, several).map_err(|error| refused(text, mode, several, found.as_ref(), error))
-        };
-        let first = attach(name)?;
+        let (found, first) = attach_first(text, mode, name, options.queues > 1)?;
         let identity = first.identity().map_err(system("ask for the interface (TUNGETIFF)"))?;
         let (format, takes_udp) = set_up_offloads(&first, text, options)?;
         let mut queues = vec![first];
         for _ in 1..options.queues {
-            queues.push(attach(&identity.name)?);
+            let queue = attach(text, mode, &identity.name, true)?;
+            queues.push(queue.map_err(|error| refused(text, mode, true, None, error))?);
         }
         if let Some(persist) = options.persist.filter(|persist| *persist != identity.persistent) {
             queues[0].set_persistent(persist).map_err(system("keep the device (TUNSETPERSIST)"))?;
@@ -80,7 +75,8 @@ impl Device {
         if let Some(mtu) = options.mtu {
             interface.set_mtu(mtu).map_err(system("set the MTU (RTM_SETLINK)"))?;
         }
-        if options.up.unwrap_or(found.is_none()) {
+        let is_new = found.is_none_or(|found| found.index() != interface.index());
+        if options.up.unwrap_or(is_new) {
             interface.set_up(true).map_err(system("switch the interface on (RTM_SETLINK)"))?;
         }
         let state = interface.state();
@@ -190,6 +186,32 @@ impl Device {
             tx_refused: self.counters.tx_refused.load(Ordering::Relaxed),
         }
     }
+}
+
+/// How often, and how long apart, a busy device is tried.
+const ATTEMPTS: u32 = 20;
+const BETWEEN: Duration = Duration::from_millis(10);
+
+/// Makes or attaches to the device; the interface is the one that was there before, if any.
+///
+/// A device that was just closed may be busy for a moment more: a child that another thread has forked holds it until it executes its program.
+fn attach_first(text: &str, mode: Mode, name: &str, several: bool) -> Result<(Option<Interface>, Queue), PortError> {
+    let mut attempt = 1;
+    loop {
+        let found = Interface::open(text, name).ok();
+        match attach(text, mode, name, several)? {
+            Ok(queue) => return Ok((found, queue)),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < ATTEMPTS => std::thread::sleep(BETWEEN),
+            Err(error) => return Err(refused(text, mode, several, found.as_ref(), error)),
+        }
+        attempt += 1;
+    }
+}
+
+/// Attaches one queue; the inner error is that of `TUNSETIFF`.
+fn attach(text: &str, mode: Mode, name: &str, several: bool) -> Result<io::Result<Queue>, PortError> {
+    let fd = open_clone_device().map_err(|error| PortError::system(text, "open /dev/net/tun", error))?;
+    Ok(Queue::attach(fd, name, mode, several))
 }
 
 /// Chooses header and offloads; says which header, and whether the kernel knows UDP super-packets.
