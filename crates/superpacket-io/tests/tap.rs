@@ -274,7 +274,9 @@ fn udp_super_packets_pass() {
             let received = b.start(move || {
                 receiver.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
                 let mut datagram = [0; 2000];
-                (0..20).map(|_| receiver.recv(&mut datagram).map(|length| datagram[..length].to_vec()).expect("a datagram")).collect::<Vec<_>>()
+                (0..20)
+                    .map(|_| receiver.recv(&mut datagram).map(|length| datagram[..length].to_vec()).expect("a datagram"))
+                    .collect::<Vec<_>>()
             });
             let sent = a.start(move || {
                 let any: SocketAddr = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().expect("an address");
@@ -420,7 +422,8 @@ fn short(frame: &[u8]) -> Vec<u8> {
     frame[38..42].copy_from_slice(&(index * PAYLOAD as u32).to_be_bytes());
     frame[16..18].copy_from_slice(&(100u16).to_be_bytes());
     let sum = |bytes: &[u8], start: u32| {
-        let mut sum = bytes.chunks(2).fold(start, |sum, pair| sum + u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])));
+        let mut sum =
+            bytes.chunks(2).fold(start, |sum, pair| sum + u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])));
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);
         }

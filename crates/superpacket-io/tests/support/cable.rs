@@ -82,7 +82,8 @@ pub fn join(a: &mut End, b: &mut End, mut done: impl FnMut() -> bool) -> [Passed
         assert!(Instant::now() < deadline, "stuck after {passed:?}");
         let moved = a.pass(&mut *b.transmitter, slices_b, &mut passed[0]) + b.pass(&mut *a.transmitter, slices_a, &mut passed[1]);
         if moved == 0 {
-            let mut ready: Vec<_> = a.receivers.iter().chain(&b.receivers).map(|end| PollFd::from_borrowed_fd(end.readiness(), PollFlags::IN)).collect();
+            let mut ready: Vec<_> =
+                a.receivers.iter().chain(&b.receivers).map(|end| PollFd::from_borrowed_fd(end.readiness(), PollFlags::IN)).collect();
             poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 })).expect("poll");
         }
     }

@@ -30,7 +30,9 @@ fn in_user_namespace() {
     let thread = std::thread::current();
     let name = thread.name().expect("the harness names threads after tests");
     let program = std::env::current_exe().expect("this program");
-    let run = |arguments: &[&std::ffi::OsStr]| Command::new("unshare").args(["--user", "--map-root-user", "--net"]).args(arguments).env(INSIDE, "1").status();
+    let run = |arguments: &[&std::ffi::OsStr]| {
+        Command::new("unshare").args(["--user", "--map-root-user", "--net"]).args(arguments).env(INSIDE, "1").status()
+    };
     if !run(&["true".as_ref()]).is_ok_and(|status| status.success()) {
         return skip("user namespaces are forbidden");
     }

@@ -30,7 +30,8 @@ impl TapTransmitter {
         // A plain frame has a header of zeros.
         let mut header = [0; Format::LONGEST];
         if !frame.is_plain() {
-            self.describe(outgoing, batch, frame, &mut header).map_err(|error| Stop::Offload(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
+            self.describe(outgoing, batch, frame, &mut header)
+                .map_err(|error| Stop::Offload(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
         }
         let header = &header[..self.device.format.length()];
         let slices = batch.slices(frame);
