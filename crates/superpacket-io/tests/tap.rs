@@ -12,10 +12,13 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use cable::{End, Passed, bytes, join, receive, wait};
+use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::feature::Feature;
-use superpacket::packet::{Layer, RxChecksum};
+use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
-use superpacket_io::port::{LinkState, Outgoing, POLL_LIMIT, Port, PortError, Progress, Stop, Transmit, TxBatch, open};
+use superpacket::super_packet::SuperPacket;
+use superpacket_io::port::{Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Progress, Stop, Transmit, TxBatch, open};
+use superpacket_traffic::frame::Frame;
 use support::{Host, PacketSocket, has_link_type, in_namespace, interface_exists, ip, quiet, skip};
 
 fn port(text: &str) -> Box<dyn Port> {
@@ -242,6 +245,37 @@ fn tagged_super_packets_pass() {
 }
 
 #[test]
+fn the_kernel_takes_a_tagged_super_packet() {
+    in_namespace(|| {
+        quiet();
+        let mut port = port("tap:t0");
+        let mut transmitter = port.transmitter().expect("an end");
+        let raw = PacketSocket::open("t0");
+        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), superpacket::Simd::detect());
+        let tag = superpacket::packet::VlanTag { protocol: 0x8100, control: 5 };
+        let frames = superpacket_traffic::workload::w1(40);
+        let mut packets: Vec<_> = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone())).with_vlan(tag)).collect();
+        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+        let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
+            let staged = outgoing.stage(&packet);
+            batch.push_packet(&mut outgoing, &staged, &packet, 1023);
+            outgoing.keep(staged, &mut packet);
+        };
+        aggregator.receive_batch(&mut packets, 0, &mut sink);
+        aggregator.poll_end(0, &mut sink);
+        let [frame] = batch.frames() else { panic!("they are one flow: {:?}", batch.frames()) };
+        assert!(frame.gso.is_some() && matches!(frame.checksum, RxChecksum::Partial { start: 38, offset: 16 }), "{frame:?}");
+        let progress = transmitter.transmit(&outgoing, &batch, 0);
+        assert!(progress.stopped.is_none(), "{:?}", progress.stopped);
+        let mut expected = Vec::new();
+        batch.copy_to(&outgoing, frame, &mut expected);
+        // The kernel keeps the tag beside the packet.
+        expected.drain(12..16);
+        assert_eq!(raw.receive(), expected);
+    });
+}
+
+#[test]
 fn super_packets_in_tunnels_pass() {
     in_namespace(|| {
         let (a, b, mut end_a, mut end_b) = two_hosts("tap", "");
@@ -380,28 +414,29 @@ fn refusals_say_what_was_refused() {
 fn the_most_slices_are_taken() {
     in_namespace(|| {
         quiet();
-        use superpacket::aggregate::{Aggregator, HashKey, Policy};
         let mut port = port("tap:t0");
         let raw = PacketSocket::open("t0");
         let max_slices = port.capabilities().max_slices;
         assert_eq!(max_slices, 1023);
-        // Datagrams of 8 bytes that merge: one slice each.
+        // Segments of 48 bytes that merge: a slice each, and one for the header.
         let mut transmitter = port.transmitter().expect("an end");
         for segments in [60usize, 64, 65, 1022, 1023, 1300] {
             let simd = superpacket::Simd::detect();
             let policy = Policy { max_packets: 2000, ..Policy::gro() };
             let mut aggregator = Aggregator::new(policy, HashKey::new(1), simd);
-            let frames = superpacket_traffic::workload::w1(segments);
-            let mut packets: Vec<_> =
-                frames.iter().map(|frame| superpacket::packet::RxPacket::new(superpacket_io::port::Buffer::from(short(frame)))).collect();
+            let frames = Frame::tcp4(1, 48).run(segments);
+            let mut packets: Vec<_> = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.to_bytes()))).collect();
             let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-            let mut sink = |mut packet: superpacket::super_packet::SuperPacket<'_, superpacket_io::port::Buffer>| {
+            let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
                 let staged = outgoing.stage(&packet);
                 batch.push_packet(&mut outgoing, &staged, &packet, max_slices);
                 outgoing.keep(staged, &mut packet);
             };
             aggregator.receive_batch(&mut packets, 0, &mut sink);
             aggregator.poll_end(0, &mut sink);
+            let [only] = batch.frames() else { panic!("{segments} segments merge to one, not {}", batch.frames().len()) };
+            // With more than there may be, all is copied into one.
+            assert_eq!(batch.slices(only).len(), if segments < max_slices { segments + 1 } else { 1 });
             let progress = transmitter.transmit(&outgoing, &batch, 0);
             assert!(progress.stopped.is_none(), "{segments} segments: {:?}", progress.stopped);
             for frame in batch.frames() {
@@ -411,32 +446,6 @@ fn the_most_slices_are_taken() {
             }
         }
     });
-}
-
-/// A TCP frame of the workload cut to 48 bytes of payload, with its sequence number, lengths and checksums made to fit.
-fn short(frame: &[u8]) -> Vec<u8> {
-    const PAYLOAD: usize = 48;
-    let mut frame = frame[..66 + PAYLOAD].to_vec();
-    let number = u32::from_be_bytes([frame[38], frame[39], frame[40], frame[41]]);
-    let index = number / 1448;
-    frame[38..42].copy_from_slice(&(index * PAYLOAD as u32).to_be_bytes());
-    frame[16..18].copy_from_slice(&(100u16).to_be_bytes());
-    let sum = |bytes: &[u8], start: u32| {
-        let mut sum =
-            bytes.chunks(2).fold(start, |sum, pair| sum + u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])));
-        while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        !(sum as u16)
-    };
-    frame[24..26].fill(0);
-    let ip = sum(&frame[14..34], 0);
-    frame[24..26].copy_from_slice(&ip.to_be_bytes());
-    frame[50..52].fill(0);
-    let pseudo = frame[26..34].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum::<u32>() + 6 + 80;
-    let tcp = sum(&frame[34..], pseudo);
-    frame[50..52].copy_from_slice(&tcp.to_be_bytes());
-    frame
 }
 
 /// The interface goes; while another test starts a program, the child may hold the device a moment longer.
