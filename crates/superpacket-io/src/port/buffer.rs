@@ -1,9 +1,11 @@
 //! Buffers that ports lend: a view of a ring slot, of a chunk, or of bytes of their own, given back by being dropped.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes of a received packet, in memory of a port or of their own.
@@ -91,12 +93,25 @@ pub struct Region {
 
 #[derive(Debug)]
 enum Memory {
-    Heap { data: NonNull<u8>, layout: Layout },
-    Mapped { data: NonNull<u8>, length: usize },
+    Heap {
+        data: NonNull<u8>,
+        layout: Layout,
+    },
+    Mapped {
+        data: NonNull<u8>,
+        length: usize,
+    },
+    /// Part of what `owner` keeps.
+    Shared {
+        data: NonNull<u8>,
+        owner: Arc<dyn Any + Send + Sync>,
+    },
 }
 
 // SAFETY: the memory belongs to the region, and is written through `&mut self` only.
 unsafe impl Send for Region {}
+// SAFETY: through `&self` only the flags are looked at, which are atomic.
+unsafe impl Sync for Region {}
 
 impl Region {
     /// Zeroed memory of the heap: `slots` of `slot_size` bytes, page-aligned.
@@ -121,6 +136,15 @@ impl Region {
         Region { memory: Memory::Mapped { data, length }, slot_size, lent: flags(length / slot_size) }
     }
 
+    /// Part of memory that other regions have parts of too, and that stays as long as `owner` lives: `slots` of `slot_size` bytes.
+    ///
+    /// # Safety
+    /// `data` must point at `slots * slot_size` initialised bytes that stay where they are while `owner` lives, and that nobody else uses but a kernel, as for
+    /// [`mapped`](Self::mapped).
+    pub unsafe fn shared(owner: Arc<dyn Any + Send + Sync>, data: NonNull<u8>, slots: usize, slot_size: usize) -> Self {
+        Region { memory: Memory::Shared { data, owner }, slot_size, lent: flags(slots) }
+    }
+
     /// How many slots there are.
     #[inline]
     pub const fn slots(&self) -> usize {
@@ -137,7 +161,7 @@ impl Region {
     #[inline]
     pub const fn start(&self) -> NonNull<u8> {
         match self.memory {
-            Memory::Heap { data, .. } | Memory::Mapped { data, .. } => data,
+            Memory::Heap { data, .. } | Memory::Mapped { data, .. } | Memory::Shared { data, .. } => data,
         }
     }
 
@@ -204,6 +228,9 @@ impl Drop for Region {
         if self.lent() != 0 {
             // A borrower outlives its port: memory and flags stay.
             std::mem::forget(std::mem::take(&mut self.lent));
+            if let Memory::Shared { owner, .. } = &self.memory {
+                std::mem::forget(Arc::clone(owner));
+            }
             return;
         }
         match self.memory {
@@ -211,6 +238,8 @@ impl Drop for Region {
             Memory::Heap { data, layout } => unsafe { dealloc(data.as_ptr(), layout) },
             // SAFETY: mapped with this length, as the caller of `mapped` promised, and no buffer points into it any more.
             Memory::Mapped { data, length } => drop(unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) }),
+            // The owner goes with the region.
+            Memory::Shared { .. } => {}
         }
     }
 }
@@ -318,6 +347,24 @@ mod tests {
         assert_eq!(buffer.bytes(), [9; 4]);
         buffer.skip(5);
         assert!(buffer.bytes().is_empty());
+    }
+
+    #[test]
+    fn a_buffer_outlives_the_owner_of_shared_memory() {
+        let owner: Arc<Vec<u8>> = Arc::new(vec![3; 64]);
+        let data = NonNull::new(owner.as_ptr().cast_mut()).expect("not empty");
+        let kept = Arc::downgrade(&owner);
+        let part = |offset| {
+            // SAFETY: the parts are halves of the vector, which nobody changes, and which lives as long as `owner`.
+            unsafe { Region::shared(Arc::clone(&owner) as Arc<dyn Any + Send + Sync>, data.add(offset), 1, 32) }
+        };
+        let (mut first, second) = (part(0), part(32));
+        drop(owner);
+        drop(second);
+        let buffer = first.lend(0, 4..8).expect("free");
+        drop(first);
+        assert_eq!(buffer.bytes(), [3; 4]);
+        assert!(kept.upgrade().is_some(), "the memory stays while a buffer is abroad");
     }
 
     #[test]

@@ -30,6 +30,15 @@ pub(crate) struct DeviceFeatures {
     pub receive_hashing: bool,
 }
 
+/// The queues of a device that are in use now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Channels {
+    /// Receive queues.
+    pub rx: u32,
+    /// Transmit queues.
+    pub tx: u32,
+}
+
 impl Interface {
     /// The driver's name: `veth`, `tun`, `virtio_net`.
     ///
@@ -110,6 +119,17 @@ impl Interface {
         }
     }
 
+    /// How many receive and transmit queues are in use now, those that do both counted for each (`ethtool -l`).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` from drivers that do not tell; what else the system refused.
+    pub fn channels(&self) -> io::Result<Channels> {
+        let mut channels = [0; CHANNELS];
+        self.ethtool(ETHTOOL_GCHANNELS, &mut channels)?;
+        let [rx, tx, combined] = [20, 24, 32].map(|at| read(&channels, at));
+        Ok(Channels { rx: rx + combined, tx: tx + combined })
+    }
+
     /// One `SIOCETHTOOL` call; `data` starts with room for the command.
     fn ethtool(&self, command: u32, data: &mut [u8]) -> io::Result<()> {
         write(data, 0, command);
@@ -152,12 +172,16 @@ const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETH_SS_FEATURES: u32 = 4;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 const ETH_FLAG_RXHASH: u32 = 1 << 28;
 
 /// Length of `struct ethtool_drvinfo` in bytes.
 const DRIVER_INFO: usize = 196;
+
+/// Length of `struct ethtool_channels` in bytes.
+const CHANNELS: usize = 36;
 
 /// Length of a name in a string set in bytes (`ETH_GSTRING_LEN`).
 const NAME: usize = 32;

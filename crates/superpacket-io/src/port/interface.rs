@@ -41,6 +41,8 @@ pub(crate) struct Link {
     pub rx_queues: u32,
     /// Transmit queues.
     pub tx_queues: u32,
+    /// The number of an XDP program that is attached to it.
+    pub xdp_program: Option<u32>,
 }
 
 impl Interface {
@@ -175,6 +177,9 @@ const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_GSO_MAX_SEGS: u16 = 40;
 const IFLA_GSO_MAX_SIZE: u16 = 41;
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_PROG_ID: u16 = 4;
+const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
 
 /// `linux/rtnetlink.h`: no statistics in the answer.
@@ -249,6 +254,7 @@ impl Reply {
                 IFLA_GSO_MAX_SEGS => link.gso_max_segments = number.unwrap_or(link.gso_max_segments),
                 IFLA_GSO_MAX_SIZE => gso_max_size = number,
                 IFLA_GSO_IPV4_MAX_SIZE => gso_ipv4_max_size = number,
+                IFLA_XDP => link.xdp_program = xdp_program(value),
                 _ => {}
             }
             at += length.next_multiple_of(4);
@@ -258,6 +264,19 @@ impl Reply {
         link.gso_max_size = both.min(gso_ipv4_max_size.unwrap_or(both));
         Reply { link, name }
     }
+}
+
+/// The number of a program in nested attributes: that of the only one, or of one of several.
+fn xdp_program(attributes: &[u8]) -> Option<u32> {
+    let mut at = 0;
+    while let (Some(length), Some(kind)) = (read_u16(attributes, at), read_u16(attributes, at + 2)) {
+        let value = attributes.get(at + 4..at + usize::from(length))?;
+        if (IFLA_XDP_PROG_ID..=IFLA_XDP_SKB_PROG_ID).contains(&kind) {
+            return read_u32(value, 0).filter(|&number| number != 0);
+        }
+        at += usize::from(length).next_multiple_of(4);
+    }
+    None
 }
 
 fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
@@ -318,10 +337,15 @@ mod tests {
         request.attribute(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1]);
         request.attribute(IFLA_GSO_MAX_SIZE, &185_000u32.to_ne_bytes());
         request.attribute(IFLA_GSO_IPV4_MAX_SIZE, &65_536u32.to_ne_bytes());
+        let (attached, program) = ([5, 0, 2, 0, 1, 0, 0, 0], [8, 0, 4, 0]);
+        #[cfg(target_endian = "big")]
+        let (attached, program) = ([0, 5, 0, 2, 1, 0, 0, 0], [0, 8, 0, 4]);
+        request.attribute(IFLA_XDP, &[&attached[..], &program, &91u32.to_ne_bytes()].concat());
         let bytes = request.finish(1);
         let whole = Reply::parse(&bytes);
         assert_eq!((whole.name.as_str(), whole.link.mtu, whole.link.index, whole.link.is_up), ("veth0", 9000, 7, true));
         assert_eq!((whole.link.hardware_address, whole.link.gso_max_size), (Some([2, 0, 0, 0, 0, 1]), 65_536));
+        assert_eq!(whole.link.xdp_program, Some(91));
         for length in 0..bytes.len() {
             Reply::parse(&bytes[..length]);
         }

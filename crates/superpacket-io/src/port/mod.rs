@@ -22,6 +22,7 @@ mod packet;
 mod replay;
 mod spec;
 mod tap;
+pub mod xdp;
 
 pub use batch::{Outgoing, Slice, Staged, TxBatch, TxFrame};
 pub use buffer::{Buffer, Pool, Region};

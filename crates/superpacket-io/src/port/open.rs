@@ -3,6 +3,7 @@
 use super::packet::PacketPort;
 use super::replay::ReplayPort;
 use super::tap::TapPort;
+use super::xdp::XdpPort;
 use super::{Port, PortError, PortKind, PortSpec};
 
 /// Opens the port that a port string names.
@@ -14,6 +15,7 @@ pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
         PortKind::Packet => Ok(Box::new(PacketPort::open(spec)?)),
         PortKind::Tap | PortKind::Tun => Ok(Box::new(TapPort::open(spec)?)),
         PortKind::Pcap => Ok(Box::new(ReplayPort::open(spec)?)),
+        PortKind::Xdp => Ok(Box::new(XdpPort::open(spec)?)),
         kind => Err(PortError::Unsupported { port: spec.text().into(), reason: format!("{kind} ports are not part of this build") }),
     }
 }

@@ -1,0 +1,180 @@
+//! What follows the interface in `xdp:IFACE?...`.
+
+use superpacket::packet::MAX_BUFFERS;
+
+use super::super::{PortError, PortSpec};
+
+/// Which program slot of the interface is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attach {
+    /// The driver's, or the kernel's generic one where the driver has none.
+    Auto,
+    /// The driver's (`XDP_FLAGS_DRV_MODE`).
+    Native,
+    /// The kernel's own, behind the driver (`XDP_FLAGS_SKB_MODE`).
+    Generic,
+}
+
+/// Who moves frames into the memory of the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copying {
+    /// The device where it can, else the kernel.
+    Auto,
+    /// The kernel (`XDP_COPY`).
+    Copy,
+    /// The device (`XDP_ZEROCOPY`).
+    Zero,
+}
+
+/// A switch that may be left to the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Switch {
+    Auto,
+    On,
+    Off,
+}
+
+/// The options of an AF_XDP port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    /// The one queue to be used; `None`: all.
+    pub(super) queue: Option<u32>,
+    pub(super) attach: Attach,
+    pub(super) copying: Copying,
+    /// Chunks of each queue: half to receive, half to send.
+    pub(super) frames: u32,
+    /// Bytes of a chunk.
+    pub(super) frame_size: u32,
+    /// Frames that need several chunks.
+    pub(super) multi_buffer: Switch,
+    /// How long a look for packets drives the device's own polling, in microseconds; 0: not at all.
+    pub(super) busy_poll: u32,
+    /// Are checksums that their sender left unfinished recognized?
+    pub(super) partial: Switch,
+    /// Is the device asked for frames to all addresses?
+    pub(super) promiscuous: bool,
+}
+
+/// All options.
+const KNOWN: [&str; 9] = ["queue", "mode", "copy", "frames", "frame", "multi_buffer", "busy_poll", "partial", "promiscuous"];
+
+impl Options {
+    /// Reads those of a port string.
+    ///
+    /// # Errors
+    /// [`PortError::Spec`] names the option and what it takes.
+    pub(super) fn read(spec: &PortSpec) -> Result<Self, PortError> {
+        let options = spec.options();
+        options.only(&KNOWN)?;
+        let one_of = |key: &str, takes: &str, values: &[&str]| match options.get(key) {
+            None => Ok(0),
+            Some(value) => values.iter().position(|known| *known == value).ok_or_else(|| options.wrong(key, takes)),
+        };
+        let attach = [Attach::Auto, Attach::Native, Attach::Generic]
+            [one_of("mode", "takes auto, native or generic", &["auto", "native", "generic"])?];
+        let copying = [Copying::Auto, Copying::Copy, Copying::Zero][one_of("copy", "takes auto, copy or zero", &["auto", "copy", "zero"])?];
+        if attach == Attach::Generic && copying == Copying::Zero {
+            return Err(options.wrong("copy", "is not to be had with mode=generic: zero copy needs the driver").into());
+        }
+        let switches = [Switch::Auto, Switch::On, Switch::Off];
+        let frames = options.value("frames", "takes a power of two from 64 to 65536", 4096u32)?;
+        if !frames.is_power_of_two() || !(64..=65536).contains(&frames) {
+            return Err(options.wrong("frames", "takes a power of two from 64 to 65536").into());
+        }
+        let frame_size = options.bytes("frame", 2048)?;
+        if ![2048, 4096].contains(&frame_size) {
+            return Err(options.wrong("frame", "takes 2k or 4k").into());
+        }
+        let queue = match options.get("queue") {
+            None | Some("all") => None,
+            Some(_) => Some(options.value("queue", "takes the number of a queue, or all", 0u32)?),
+        };
+        if queue.is_some_and(|queue| queue >= u32::from(u16::MAX)) {
+            return Err(options.wrong("queue", "takes a number less than 65535").into());
+        }
+        Ok(Options {
+            queue,
+            attach,
+            copying,
+            frames,
+            frame_size: frame_size as u32,
+            multi_buffer: switches[one_of("multi_buffer", "takes auto, on or off", &["auto", "on", "off"])?],
+            busy_poll: options.value("busy_poll", "takes microseconds", 0)?,
+            partial: switches[one_of("partial", "takes auto, detect or off", &["auto", "detect", "off"])?],
+            promiscuous: options.switch("promiscuous", true)?,
+        })
+    }
+
+    /// Entries of each ring.
+    pub(super) const fn ring_size(&self) -> u32 {
+        self.frames / 2
+    }
+
+    /// The longest frame that is received in one chunk, in bytes: the kernel keeps [`HEADROOM`] of it.
+    pub(super) const fn room(&self) -> u32 {
+        self.frame_size - HEADROOM
+    }
+}
+
+/// Bytes at the start of each chunk that received frames leave free (`XDP_PACKET_HEADROOM`).
+pub(super) const HEADROOM: u32 = 256;
+
+/// The most chunks of a frame: a kernel packet's fragments (`MAX_SKB_FRAGS`).
+pub(super) const MAX_CHUNKS: usize = MAX_BUFFERS;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Options, PortError> {
+        Options::read(&text.parse().expect("a port string"))
+    }
+
+    #[test]
+    fn what_is_left_out_is_chosen() {
+        let options = read("xdp:eth0").expect("no option");
+        assert_eq!((options.queue, options.attach, options.copying), (None, Attach::Auto, Copying::Auto));
+        assert_eq!((options.frames, options.frame_size, options.ring_size(), options.room()), (4096, 2048, 2048, 1792));
+        assert_eq!((options.multi_buffer, options.partial, options.busy_poll), (Switch::Auto, Switch::Auto, 0));
+        assert!(options.promiscuous);
+    }
+
+    #[test]
+    fn every_option_is_read() {
+        let options =
+            read("xdp:eth0?queue=3&mode=native&copy=zero&frames=1024&frame=4k&multi_buffer=on&busy_poll=20&partial=detect&promiscuous=off")
+                .expect("all known");
+        let expected = Options {
+            queue: Some(3),
+            attach: Attach::Native,
+            copying: Copying::Zero,
+            frames: 1024,
+            frame_size: 4096,
+            multi_buffer: Switch::On,
+            busy_poll: 20,
+            partial: Switch::On,
+            promiscuous: false,
+        };
+        assert_eq!(options, expected);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (text, says) in [
+            ("xdp:e?ring=4m", "\"ring=4m\" is not known"),
+            ("xdp:e?mode=skb", "\"mode=skb\" takes auto, native or generic"),
+            ("xdp:e?copy=1", "takes auto, copy or zero"),
+            ("xdp:e?mode=generic&copy=zero", "zero copy needs the driver"),
+            ("xdp:e?frames=1000", "power of two"),
+            ("xdp:e?frames=32", "from 64"),
+            ("xdp:e?frame=1k", "takes 2k or 4k"),
+            ("xdp:e?queue=x", "number of a queue"),
+            ("xdp:e?queue=70000", "less than 65535"),
+            ("xdp:e?multi_buffer=maybe", "auto, on or off"),
+            ("xdp:e?partial=on", "auto, detect or off"),
+        ] {
+            let error = read(text).expect_err(text).to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Frames out of the RX ring, and chunks back into the fill ring.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use rustix::net::xdp::{XdpDesc, XdpDescOptions};
+use rustix::time::{ClockId, clock_gettime};
+
+use superpacket::packet::{MAX_BUFFERS, RxPacket};
+
+use super::Shared;
+use super::partial;
+use super::queue::{Counts, Queue};
+use super::ring::{Consumer, Producer};
+use super::umem::Umem;
+use crate::port::{Buffer, PortError, Receive, Region};
+
+/// How often a look at an empty ring asks the kernel whether the interface is still up, in nanoseconds.
+const INTERVAL: i64 = 10_000_000;
+
+/// The receiving half of a socket.
+#[derive(Debug)]
+pub(super) struct ReceiveHalf {
+    rx: Consumer<XdpDesc>,
+    fill: Producer<u64>,
+    /// The chunks that are received into; gone only when the queue is.
+    pub(super) region: Option<Region>,
+    umem: Arc<Umem>,
+    /// The first of them, counted from the UMEM's start.
+    first: u32,
+    /// Slots that frames were taken from and that have not been given back.
+    outstanding: Vec<u32>,
+}
+
+impl ReceiveHalf {
+    pub(super) fn new(rx: Consumer<XdpDesc>, fill: Producer<u64>, region: Region, umem: Arc<Umem>, first: u32) -> Self {
+        // Whoever had the memory before may have left some of it with others.
+        let outstanding = (0..region.slots() as u32).collect();
+        let mut half = ReceiveHalf { rx, fill, region: Some(region), umem, first, outstanding };
+        half.refill();
+        half
+    }
+
+    /// Gives the kernel all chunks that nobody holds any more, and says how many.
+    fn refill(&mut self) -> usize {
+        let Some(region) = &self.region else { return 0 };
+        let before = self.outstanding.len();
+        let size = u64::from(self.umem.frame_size());
+        let (fill, umem, first) = (&mut self.fill, &self.umem, self.first);
+        let mut room = fill.room();
+        self.outstanding.retain(|&slot| {
+            // Lent first: once it is not, no descriptor for it is added.
+            let keep = room == 0 || region.is_lent(slot as usize) || umem.is_in_flight(first + slot);
+            if !keep {
+                fill.push(u64::from(first + slot) * size);
+                room -= 1;
+            }
+            keep
+        });
+        fill.publish();
+        before - self.outstanding.len()
+    }
+
+    /// Appends up to `limit` frames of the RX ring.
+    fn take(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize, queue: &Queue, detect: bool) -> usize {
+        let available = self.rx.available();
+        if available == 0 {
+            return 0;
+        }
+        let now = clock_gettime(ClockId::Realtime);
+        let time = (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64);
+        let (mut used, mut count) = (0, 0);
+        while count < limit && used < available {
+            let continued = |index| self.rx.peek(index).options.contains(XdpDescOptions::XDP_PKT_CONTD);
+            // The kernel publishes a frame's descriptors at once; if it ever does not, the frame waits for its rest.
+            let Some(last) = (used..available).find(|&index| !continued(index)) else { break };
+            match self.packet(used, last) {
+                Some(mut packet) => {
+                    packet.time = time;
+                    packet.queue = queue.number() as u16;
+                    if detect {
+                        let length = packet.length();
+                        let checksum = packet.buffers().next().map(|first| partial::detect(first.bytes(), length));
+                        packet.checksum = checksum.unwrap_or_default();
+                    }
+                    packets.push(packet);
+                    count += 1;
+                }
+                None => Counts::add(&queue.counts.malformed, 1),
+            }
+            used = last + 1;
+        }
+        self.rx.release(used);
+        count
+    }
+
+    /// The frame whose descriptors have the numbers `from` to `last`; `None` if they make no sense.
+    fn packet(&mut self, from: u32, last: u32) -> Option<RxPacket<Buffer>> {
+        if last - from >= MAX_BUFFERS as u32 {
+            return self.copied(from, last);
+        }
+        let mut packet = self.buffer(from).map(RxPacket::new);
+        for index in from + 1..=last {
+            // All chunks are taken, so that they come back, whatever the others are.
+            let buffer = self.buffer(index);
+            packet = packet.zip(buffer).and_then(|(mut packet, buffer)| packet.push(buffer).is_ok().then_some(packet));
+        }
+        packet
+    }
+
+    /// A frame with more chunks than a packet has buffers.
+    fn copied(&mut self, from: u32, last: u32) -> Option<RxPacket<Buffer>> {
+        let mut bytes = Some(Vec::new());
+        for index in from..=last {
+            let buffer = self.buffer(index);
+            bytes = bytes.zip(buffer).map(|(mut bytes, buffer)| {
+                bytes.extend_from_slice(buffer.bytes());
+                bytes
+            });
+        }
+        Some(RxPacket::new(Buffer::from(bytes?)))
+    }
+
+    /// Lends what the descriptor number `index` describes.
+    fn buffer(&mut self, index: u32) -> Option<Buffer> {
+        let XdpDesc { addr, len, .. } = self.rx.peek(index);
+        let size = u64::from(self.umem.frame_size());
+        let region = self.region.as_mut()?;
+        let slot = u32::try_from(addr / size).ok()?.checked_sub(self.first).filter(|&slot| (slot as usize) < region.slots())?;
+        self.outstanding.push(slot);
+        let within = (addr % size) as usize;
+        region.lend(slot as usize, within..within + len as usize)
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.region.as_ref().is_some_and(|region| self.outstanding.len() * 2 > region.slots())
+    }
+
+    /// Is so much outstanding that it is worth to look for what other ports have sent?
+    fn is_short(&self) -> bool {
+        self.region.as_ref().is_some_and(|region| self.outstanding.len() * 4 > region.slots())
+    }
+}
+
+/// The receiving end of a queue.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    queue: Arc<Queue>,
+    shared: Arc<Shared>,
+    /// When the kernel was last asked for the interface's state, in nanoseconds.
+    asked: i64,
+    /// The interface was down then.
+    is_down: bool,
+}
+
+impl Receiver {
+    pub(super) const fn new(shared: Arc<Shared>, queue: Arc<Queue>) -> Self {
+        Receiver { queue, shared, asked: 0, is_down: false }
+    }
+
+    /// What is left to do when no frame is there.
+    fn idle(&mut self) -> Result<(), PortError> {
+        let needs_wakeup = {
+            let mut half = self.queue.receive();
+            half.refill();
+            half.fill.needs_wakeup()
+        };
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        let now = now.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec);
+        if !(needs_wakeup || self.is_down || self.shared.busy_poll || now.wrapping_sub(self.asked) >= INTERVAL) {
+            return Ok(());
+        }
+        self.asked = now;
+        let port = || self.shared.name.clone();
+        self.is_down = false;
+        match wake(&self.queue) {
+            Err(Errno::NETDOWN) => {
+                self.is_down = true;
+                Err(PortError::Down { port: port() })
+            }
+            Err(Errno::NXIO | Errno::NODEV) => Err(PortError::Gone { port: port() }),
+            // Anything else would be said again where it matters.
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Receive for Receiver {
+    fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
+        let count = self.queue.receive().take(packets, limit, &self.queue, self.shared.detect);
+        if count == 0 && limit != 0 {
+            self.idle()?;
+        }
+        Ok(count)
+    }
+
+    fn give_back(&mut self) {
+        let mut half = self.queue.receive();
+        half.refill();
+        if half.is_short() {
+            self.queue.umem().reap();
+            half.refill();
+        }
+        let needs_wakeup = half.fill.needs_wakeup();
+        drop(half);
+        if needs_wakeup {
+            // The next look at an empty ring says what is wrong.
+            let _ = wake(&self.queue);
+        }
+        if self.shared.stalled.load(Ordering::Relaxed) {
+            // Frames are left in a TX ring: whoever put them there may have nothing more to send.
+            self.shared.resume();
+        }
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.queue.socket()
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.queue.receive().is_crowded()
+    }
+}
+
+/// Makes the kernel look at the fill ring, and, where it polls busily, at the device.
+fn wake(queue: &Queue) -> Result<(), Errno> {
+    Counts::add(&queue.counts.rx_wakeups, 1);
+    rustix::net::recv(queue.socket(), &mut [0u8; 0][..], RecvFlags::DONTWAIT).map(drop)
+}

@@ -1,0 +1,143 @@
+//! An AF_XDP socket: its memory and rings, and its binding to a queue.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING,
+    XdpDesc, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::ring::{Consumer, Producer};
+use super::umem::Umem;
+
+/// How long a queue may stay busy that a socket has just been closed on: the kernel gives it up in deferred work.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Bytes of sent frames that a device may hold: at the default of some 200 KB, a hundred frames would be all.
+const SEND_BUFFER: usize = 16 << 20;
+
+/// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.17): frames that one system call sends in copy mode, 32 if it is not said.
+const MAX_TX_SKB_BUDGET: libc::c_int = 9;
+
+/// Frames that the device's own polling takes at a time.
+const BUSY_POLL_BUDGET: libc::c_int = 64;
+
+/// A system call failed.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// What was tried.
+    pub(super) action: &'static str,
+    pub(super) error: io::Error,
+}
+
+impl Failed {
+    fn at(action: &'static str) -> impl Fn(Errno) -> Failed {
+        move |error| Failed { action, error: error.into() }
+    }
+}
+
+/// A socket with its rings, which are unmapped before it is closed.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) rx: Consumer<XdpDesc>,
+    pub(super) fill: Producer<u64>,
+    pub(super) tx: Producer<XdpDesc>,
+    pub(super) completion: Consumer<u64>,
+    pub(super) descriptor: OwnedFd,
+}
+
+impl Socket {
+    /// Opens a socket that receives into `umem` and sends from it, with rings of `ring_size` entries.
+    ///
+    /// # Errors
+    /// What failed, and why.
+    pub(super) fn open(umem: &Umem, ring_size: u32) -> Result<Self, Failed> {
+        let failed = Failed::at;
+        let descriptor = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
+            .map_err(failed("opening an AF_XDP socket (socket)"))?;
+        let registration = XdpUmemReg {
+            addr: umem.start(),
+            len: umem.length() as u64,
+            chunk_size: umem.frame_size(),
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        let registering =
+            "pinning memory for frames (XDP_UMEM_REG; without CAP_IPC_LOCK, RLIMIT_MEMLOCK limits it, and frames=N asks for less)";
+        sockopt::set_xdp_umem_reg(&descriptor, registration).map_err(failed(registering))?;
+        sockopt::set_xdp_umem_fill_ring_size(&descriptor, ring_size).map_err(failed("making a ring (XDP_UMEM_FILL_RING)"))?;
+        sockopt::set_xdp_umem_completion_ring_size(&descriptor, ring_size).map_err(failed("making a ring (XDP_UMEM_COMPLETION_RING)"))?;
+        sockopt::set_xdp_rx_ring_size(&descriptor, ring_size).map_err(failed("making a ring (XDP_RX_RING)"))?;
+        sockopt::set_xdp_tx_ring_size(&descriptor, ring_size).map_err(failed("making a ring (XDP_TX_RING)"))?;
+        let offsets = sockopt::xdp_mmap_offsets(&descriptor).map_err(failed("asking for the rings' layout (XDP_MMAP_OFFSETS)"))?;
+        let mapping = |error| Failed { action: "mapping a ring (mmap)", error };
+        let socket = descriptor.as_fd();
+        Ok(Socket {
+            rx: Consumer::map(socket, XDP_PGOFF_RX_RING, &offsets.rx, ring_size).map_err(mapping)?,
+            fill: Producer::map(socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, ring_size).map_err(mapping)?,
+            tx: Producer::map(socket, XDP_PGOFF_TX_RING, &offsets.tx, ring_size).map_err(mapping)?,
+            completion: Consumer::map(socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, ring_size).map_err(mapping)?,
+            descriptor,
+        })
+    }
+
+    /// Lets more be sent at a time, and the device be polled for `busy_poll` microseconds. What the kernel refuses costs speed only.
+    pub(super) fn tune(&self, busy_poll: u32) {
+        if sockopt::set_socket_send_buffer_size_force(&self.descriptor, SEND_BUFFER).is_err() {
+            let _ = sockopt::set_socket_send_buffer_size(&self.descriptor, SEND_BUFFER);
+        }
+        let limit = libc::c_int::try_from(crate::port::POLL_LIMIT).unwrap_or(libc::c_int::MAX);
+        drop(set(self.descriptor.as_fd(), libc::SOL_XDP, MAX_TX_SKB_BUDGET, limit));
+        if busy_poll != 0 {
+            let time = libc::c_int::try_from(busy_poll).unwrap_or(libc::c_int::MAX);
+            for (option, value) in
+                [(libc::SO_PREFER_BUSY_POLL, 1), (libc::SO_BUSY_POLL, time), (libc::SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET)]
+            {
+                if let Err(error) = set(self.descriptor.as_fd(), libc::SOL_SOCKET, option, value) {
+                    tracing::warn!(%error, option, "busy polling was refused");
+                }
+            }
+        }
+    }
+}
+
+/// Binds a socket to `queue` of the interface number `interface`. A queue that is busy is tried again for two seconds.
+///
+/// # Errors
+/// What `bind` refused.
+pub(super) fn bind(socket: BorrowedFd<'_>, interface: u32, queue: u32, flags: SocketAddrXdpFlags) -> io::Result<()> {
+    let address = SocketAddrXdp::new(flags | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP, interface, queue);
+    let start = Instant::now();
+    loop {
+        match rustix::net::bind(socket, &address) {
+            Err(Errno::BUSY) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(5)),
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// Asks the device for frames to all addresses while the socket that this yields is open (`PACKET_MR_PROMISC`).
+///
+/// # Errors
+/// What the system refused.
+pub(super) fn promiscuous(interface: u32) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let index = libc::c_int::try_from(interface).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let request =
+        libc::packet_mreq { mr_ifindex: index, mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort, mr_alen: 0, mr_address: [0; 8] };
+    set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, request)?;
+    Ok(socket)
+}
+
+/// `setsockopt` for what has no call of its own.
+fn set<T: Copy>(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: T) -> io::Result<()> {
+    let length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel reads as many bytes of `value` as it has; it lives until the call returns.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, std::ptr::from_ref(&value).cast(), length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
