@@ -54,6 +54,7 @@ pub mod checksum;
 pub mod feature;
 pub mod packet;
 pub mod segment;
+pub mod steer;
 pub mod super_packet;
 pub mod virtio;
 pub mod wire;

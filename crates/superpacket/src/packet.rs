@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::segment::{ChecksumForm, Gso, SegmentSize};
+use crate::segment::{ChecksumForm, Cwr, Gso, IpId, SegmentSize};
 
 /// The most buffers that one packet may have, as a Linux `skb` of 64 KB in 4 KB pages has (`MAX_SKB_FRAGS`).
 pub const MAX_BUFFERS: usize = 17;
@@ -63,14 +63,6 @@ pub struct RxGso {
     pub size: SegmentSize,
 }
 
-impl RxGso {
-    /// What is needed to cut the packet, whose checksums stand like this: what its sender did not say is as in any TSO engine.
-    pub(crate) fn metadata(self, checksum: RxChecksum) -> Gso {
-        let form = if let RxChecksum::Partial { .. } = checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
-        Gso { checksum: form, ..Gso::new(self.kind, self.size) }
-    }
-}
-
 /// Buffers after a packet's first, kept in a box so that a packet of one buffer stays small.
 #[derive(Debug)]
 pub struct Chain<B>(Box<ChainStorage<B>>);
@@ -122,6 +114,10 @@ pub struct RxPacket<B> {
     pub queue: u16,
     /// Where the first byte lies.
     pub layer: Layer,
+    /// What [`RxGso`] does not say of a super-packet's segments.
+    pub(crate) id: IpId,
+    pub(crate) outer_id: IpId,
+    pub(crate) cwr: Cwr,
 }
 
 /// A packet cannot take another buffer; here it is back.
@@ -143,6 +139,9 @@ impl<B> RxPacket<B> {
             gso: None,
             queue: 0,
             layer: Layer::Ethernet,
+            id: IpId::Increment,
+            outer_id: IpId::Increment,
+            cwr: Cwr::First,
         }
     }
 
@@ -164,6 +163,22 @@ impl<B> RxPacket<B> {
     #[must_use]
     pub fn with_vlan(self, vlan: VlanTag) -> Self {
         RxPacket { vlan: Some(vlan), ..self }
+    }
+
+    /// The same packet as a super-packet of which all is known that cutting it takes: from a sender that says more than a virtio header can. The state of
+    /// its checksums is [said apart](Self::checksum).
+    #[inline]
+    #[must_use]
+    pub fn with_gso(self, gso: Gso) -> Self {
+        let Gso { kind, size, id, outer_id, cwr, checksum: _ } = gso;
+        RxPacket { gso: Some(RxGso { kind, size }), id, outer_id, cwr, ..self }
+    }
+
+    /// What is needed to cut a super-packet: what its sender did not say is as in any TSO engine.
+    pub(crate) fn whole_gso(&self) -> Option<Gso> {
+        let form = if let RxChecksum::Partial { .. } = self.checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
+        let RxGso { kind, size } = self.gso?;
+        Some(Gso { kind, size, id: self.id, outer_id: self.outer_id, cwr: self.cwr, checksum: form })
     }
 
     /// The same packet with an arrival time in nanoseconds.

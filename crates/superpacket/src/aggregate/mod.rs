@@ -418,7 +418,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         let metadata = Metadata {
             layer: packet.layer,
             layout: layout.copied(),
-            gso: packet.gso.map(|gso| gso.metadata(packet.checksum)),
+            gso: packet.whole_gso(),
             checksum: packet.checksum,
             hash: packet.hash,
             vlan: packet.vlan,

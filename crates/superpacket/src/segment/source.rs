@@ -117,14 +117,14 @@ impl<B: AsRef<[u8]>> Segmentable for GsoPacket<'_, B> {
     }
 }
 
-/// A received packet is cut by the kind and size that its device reported, as a TSO engine would.
+/// A received packet is cut as its device reported; what it did not say is as in any TSO engine.
 impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
     fn layer(&self) -> Layer {
         self.layer
     }
 
     fn gso(&self) -> Option<Gso> {
-        self.gso.map(|gso| Gso::new(gso.kind, gso.size))
+        self.whole_gso()
     }
 
     fn checksum(&self) -> RxChecksum {
