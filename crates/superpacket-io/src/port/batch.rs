@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
-use superpacket::segment::{Gso, Segment, Segmentable};
+use superpacket::segment::{Gso, Segment, SegmentBuffers, Segmentable, Written};
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::MAX_HEADER;
 
@@ -229,6 +229,17 @@ impl TxBatch {
         self.finish(outgoing, first, std::iter::once(frame), usize::MAX, segments, Source { vlan: None, layer, checksum, gso });
     }
 
+    /// Takes segments that are [written](superpacket::segment::Segmenter::segment_linear), as frames that start at `layer`.
+    pub fn writer<'a>(&'a mut self, outgoing: &'a mut Outgoing, layer: Layer) -> FrameWriter<'a> {
+        FrameWriter { batch: self, outgoing, layer, start: 0 }
+    }
+
+    /// Forgets all frames but the first `frames`.
+    pub fn truncate(&mut self, frames: usize) {
+        self.frames.truncate(frames);
+        self.slices.truncate(self.frames.last().map_or(0, |last| (last.first + last.slices) as usize));
+    }
+
     /// Makes a frame of the slices from `first` on.
     fn finish<'p>(
         &mut self,
@@ -295,6 +306,32 @@ impl TxBatch {
             }
         }
         self.slices.insert(first, head);
+    }
+}
+
+/// Writes segments into an [`Outgoing`], each a frame of a [`TxBatch`].
+#[derive(Debug)]
+pub struct FrameWriter<'a> {
+    batch: &'a mut TxBatch,
+    outgoing: &'a mut Outgoing,
+    layer: Layer,
+    /// Where the segment being written starts.
+    start: usize,
+}
+
+impl SegmentBuffers for FrameWriter<'_> {
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.start = self.outgoing.bytes.len();
+        self.outgoing.bytes.resize(self.start + length, 0);
+        self.outgoing.bytes.get_mut(self.start..)
+    }
+
+    fn written(&mut self, segment: Written) {
+        let length = segment.length as u32;
+        let first = self.batch.slices.len() as u32;
+        self.batch.slices.push(Slice { place: Slice::OWN, start: self.start as u32, length });
+        let Written { checksum, .. } = segment;
+        self.batch.frames.push(TxFrame { first, slices: 1, length, segments: 1, checksum, gso: None, layer: self.layer });
     }
 }
 
@@ -376,6 +413,31 @@ mod tests {
             assert_eq!(whole.len(), 1);
             assert_eq!(whole[0].len(), frames.iter().map(|frame| frame.len() - 66).sum::<usize>() + 66);
         }
+    }
+
+    #[test]
+    fn segments_are_written_as_frames() {
+        let frame = superpacket_traffic::frame::Frame::tcp4(1, 2500);
+        let bytes = frame.to_bytes();
+        let gso = Gso::new(superpacket::segment::GsoKind::Tcp4, superpacket::segment::SegmentSize::new(1000).expect("not 0"));
+        let packet = superpacket::segment::GsoPacket::linear(&bytes, gso);
+        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+        batch.push_bytes(&mut outgoing, &[1, 2, 3], RxChecksum::None, None, Layer::Ethernet);
+        let mut segmenter = Segmenter::new(Simd::detect());
+        segmenter
+            .segment_linear(&packet, &SegmentOptions::default(), &mut batch.writer(&mut outgoing, Layer::Ethernet))
+            .expect("well formed");
+        let mut expected = Vec::new();
+        segmenter.segment(&packet, &SegmentOptions::default(), |segment| segment.copy_to(&mut expected)).expect("well formed");
+        assert_eq!(batch.frames().iter().map(|frame| frame.length).collect::<Vec<_>>(), [3, 1054, 1054, 554]);
+        let mut written = Vec::new();
+        batch.frames()[1..].iter().for_each(|frame| batch.copy_to(&outgoing, frame, &mut written));
+        assert_eq!(written, expected);
+        batch.truncate(2);
+        assert_eq!(batch.frames().len(), 2);
+        assert_eq!(outgoing.slice(batch.slices(&batch.frames()[0])[0]), [1, 2, 3]);
+        batch.push_bytes(&mut outgoing, &[4], RxChecksum::None, None, Layer::Ethernet);
+        assert_eq!(outgoing.slice(batch.slices(&batch.frames()[2])[0]), [4]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub struct Buffer {
     data: NonNull<u8>,
     length: usize,
-    /// The flag of the slot in its region; `None`: the bytes are a `Box<[u8]>` of this buffer.
+    /// The flag of the first slot in its region, which says how many slots are lent together; `None`: the bytes are a `Box<[u8]>` of this buffer.
     lent: Option<NonNull<AtomicU8>>,
 }
 
@@ -66,8 +66,15 @@ impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
         match self.lent {
-            // SAFETY: the region lives while the flag is set. Release: all reads of the bytes come before the slot is used again.
-            Some(flag) => unsafe { flag.as_ref() }.store(0, Ordering::Release),
+            Some(flag) => {
+                // SAFETY: the flags live while they are set (see `Region`'s drop), and nobody else changes them until they are cleared.
+                let slots = usize::from(unsafe { flag.as_ref() }.load(Ordering::Relaxed));
+                for slot in (0..slots).rev() {
+                    // SAFETY: `lend_run` made the pointer from the flags of all these slots, and this slot's flag is still set.
+                    // Release: all reads of the bytes come before the slot is used again.
+                    unsafe { flag.add(slot).as_ref() }.store(0, Ordering::Release);
+                }
+            }
             // SAFETY: pointer and length come from `Box::into_raw` in `from`, and `skip` does not change those of such a buffer.
             None => drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.data.as_ptr(), self.length)) }),
         }
@@ -87,7 +94,7 @@ impl fmt::Debug for Buffer {
 pub struct Region {
     memory: Memory,
     slot_size: usize,
-    /// One for each slot: is it lent?
+    /// One for each slot: is it lent? The first of slots that are lent together says how many they are.
     lent: Box<[AtomicU8]>,
 }
 
@@ -180,24 +187,46 @@ impl Region {
     /// The bytes of a slot, to be written, if it is there and not lent. Of mapped memory that the kernel may write, only what it has handed over may be asked for.
     #[inline]
     pub fn slot_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
-        if slot >= self.slots() || self.is_lent(slot) {
+        self.run_mut(slot, 1)
+    }
+
+    /// The bytes of `slots` slots from `first` on, as [`slot_mut`](Self::slot_mut).
+    #[inline]
+    pub fn run_mut(&mut self, first: usize, slots: usize) -> Option<&mut [u8]> {
+        if !self.is_free(first, slots) {
             return None;
         }
-        // SAFETY: the slot lies within the memory; no buffer of it is abroad, and `&mut self` keeps it so.
-        Some(unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr().add(slot * self.slot_size), self.slot_size) })
+        // SAFETY: the slots lie within the memory; no buffer of them is abroad, and `&mut self` keeps it so.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr().add(first * self.slot_size), slots * self.slot_size) })
+    }
+
+    /// Are all of `slots` slots from `first` on there, and none of them lent?
+    #[inline]
+    pub fn is_free(&self, first: usize, slots: usize) -> bool {
+        let flags = first.checked_add(slots).and_then(|end| self.lent.get(first..end));
+        // Acquire: as in `is_lent`.
+        flags.is_some_and(|flags| flags.iter().all(|flag| flag.load(Ordering::Acquire) == 0))
     }
 
     /// Lends bytes of a slot, `range` from its start; `None` if the slot is lent, or the range does not lie within it.
     #[inline]
     pub fn lend(&mut self, slot: usize, range: Range<usize>) -> Option<Buffer> {
-        let flag = self.lent.get(slot)?;
-        if range.start > range.end || range.end > self.slot_size || flag.load(Ordering::Acquire) != 0 {
+        self.lend_run(slot, 1, range)
+    }
+
+    /// Lends bytes of `slots` slots from `first` on as one buffer, `range` from the first one's start: all of them come back together. `None` if one of them is lent or not
+    /// there, if the range does not lie within them, or if they are none or more than [`MAX_RUN`](Self::MAX_RUN).
+    #[inline]
+    pub fn lend_run(&mut self, first: usize, slots: usize, range: Range<usize>) -> Option<Buffer> {
+        let count = u8::try_from(slots).ok().filter(|&count| count != 0)?;
+        if range.start > range.end || range.end > slots.checked_mul(self.slot_size)? || !self.is_free(first, slots) {
             return None;
         }
-        flag.store(1, Ordering::Relaxed);
-        // SAFETY: the range lies within the slot, which lies within the memory.
-        let data = unsafe { self.start().add(slot * self.slot_size + range.start) };
-        Some(Buffer { data, length: range.end - range.start, lent: Some(NonNull::from(flag)) })
+        let flags = self.lent.get(first..first + slots)?;
+        flags.iter().for_each(|flag| flag.store(count, Ordering::Relaxed));
+        // SAFETY: the range lies within the slots, which lie within the memory.
+        let data = unsafe { self.start().add(first * self.slot_size + range.start) };
+        Some(Buffer { data, length: range.end - range.start, lent: Some(NonNull::from(flags).cast()) })
     }
 
     /// Lends bytes wherever they lie, `range` from the start of the memory, under the flag of `slot`: for memory in which a kernel packs packets of any length behind each
@@ -217,6 +246,9 @@ impl Region {
         let data = unsafe { self.start().add(range.start) };
         Some(Buffer { data, length: range.end - range.start, lent: Some(NonNull::from(flag)) })
     }
+
+    /// The most slots that are lent as one buffer.
+    pub const MAX_RUN: usize = u8::MAX as usize;
 }
 
 fn flags(slots: usize) -> Box<[AtomicU8]> {
@@ -335,6 +367,28 @@ mod tests {
         assert!(region.is_lent(0) && !region.is_lent(2));
         drop(buffer);
         assert_eq!(region.lent(), 0);
+    }
+
+    #[test]
+    fn slots_lent_together_come_back_together() {
+        let mut region = Region::heap(300, 16);
+        region.run_mut(3, 4).expect("free").fill(5);
+        let buffer = region.lend_run(3, 4, 2..64).expect("free");
+        assert_eq!(buffer.bytes(), [5; 62]);
+        assert_eq!(region.lent(), 4);
+        for (first, slots) in [(0, 4), (6, 1), (4, 2), (6, 9)] {
+            assert!(region.lend_run(first, slots, 0..1).is_none() && region.run_mut(first, slots).is_none(), "{first} {slots}");
+        }
+        let (before, behind) = (region.lend_run(0, 3, 0..48), region.lend(7, 0..16));
+        assert!(before.is_some() && behind.is_some());
+        drop(buffer);
+        assert_eq!(region.lent(), 4);
+        assert!(region.is_free(3, 4) && !region.is_free(2, 2) && !region.is_free(6, 2));
+        assert!(region.lend_run(3, 4, 0..65).is_none(), "beyond the slots");
+        assert!(region.lend_run(299, 2, 0..1).is_none() && region.lend_run(usize::MAX, 2, 0..1).is_none(), "beyond the region");
+        assert!(region.lend_run(20, 0, 0..0).is_none() && region.lend_run(20, Region::MAX_RUN + 1, 0..1).is_none());
+        assert!(region.lend_run(20, Region::MAX_RUN, 0..1).is_some());
+        assert_eq!(region.lent(), 4);
     }
 
     #[test]

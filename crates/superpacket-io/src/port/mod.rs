@@ -15,8 +15,13 @@ mod buffer;
 mod error;
 #[allow(dead_code, reason = "each kind of port needs another part of it")]
 mod ethtool;
+mod fit;
+#[cfg(test)]
+mod fixture;
 #[allow(dead_code, reason = "each kind of port needs another part of it")]
 mod interface;
+pub mod memory;
+pub mod nic;
 mod open;
 mod packet;
 mod replay;
@@ -24,7 +29,7 @@ mod spec;
 mod tap;
 pub mod xdp;
 
-pub use batch::{Outgoing, Slice, Staged, TxBatch, TxFrame};
+pub use batch::{FrameWriter, Outgoing, Slice, Staged, TxBatch, TxFrame};
 pub use buffer::{Buffer, Pool, Region};
 pub use error::PortError;
 pub use open::open;

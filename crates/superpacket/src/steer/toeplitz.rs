@@ -325,7 +325,8 @@ mod tests {
         let frame = Frame::tcp4(1000, 500);
         let bytes = frame.to_bytes();
         let expected = bitwise(&ToeplitzKey::MICROSOFT, &bytes[26..38]);
-        for same in [frame.clone(), frame.clone().tagged(5).tagged(6), frame.clone().at_ip(), frame.following(), frame.clone().in_vxlan4()] {
+        for same in [frame.clone(), frame.clone().tagged(5).tagged(6), frame.clone().at_ip(), frame.following(), frame.clone().in_vxlan4()]
+        {
             assert_eq!(hash(&same), Some(FlowHash(expected)));
         }
         let bytes = Frame::udp6(10).to_bytes();

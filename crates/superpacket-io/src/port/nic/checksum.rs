@@ -1,0 +1,138 @@
+//! What the card finds out of checksums.
+
+use superpacket::checksum::{Sum, at_offset, pseudo_header, words};
+use superpacket::packet::RxChecksum;
+use superpacket::wire::{IpVersion, Layout, Protocol, Tunnel, ethernet, gre, udp};
+
+/// What came of looking at a frame's checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// What is told of them.
+    pub(super) checksum: RxChecksum,
+    /// How many were right.
+    pub(super) right: u32,
+    /// One was wrong.
+    pub(super) wrong: bool,
+}
+
+/// A frame's bytes behind the Ethernet header, as far as sums go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sums<'a> {
+    /// The first bytes of the frame.
+    pub(super) head: &'a [u8],
+    /// The sum of everything behind the Ethernet header, up to the end of the outermost IP packet.
+    pub(super) packet: u16,
+}
+
+impl Sums<'_> {
+    /// The sum from a place, within the head, to the packet's end.
+    fn from(&self, place: usize) -> u16 {
+        let before = words(self.head.get(ethernet::HEADER_LENGTH..place).unwrap_or(&[])).fold();
+        at_offset(Sum::new(self.packet).subtract(before).fold(), place - ethernet::HEADER_LENGTH)
+    }
+}
+
+fn field(head: &[u8], place: usize) -> u16 {
+    head.get(place..place + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+}
+
+/// Is the checksum of an IPv4 header right? An IPv6 header has none.
+fn is_header_right(head: &[u8], network: u16, version: IpVersion) -> bool {
+    let header = head.get(usize::from(network)..).unwrap_or(&[]);
+    let length = header.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
+    version == IpVersion::V6 || header.get(..length).is_some_and(|header| words(header).is_valid())
+}
+
+/// The one's-complement negative of a packet's pseudo-header: what its transport header and payload sum to if its checksum is right.
+pub(super) fn transport_sum(head: &[u8], layout: &Layout) -> u16 {
+    let network = head.get(usize::from(layout.network)..).unwrap_or(&[]);
+    pseudo_header(network, layout.version, layout.protocol.number(), layout.end - u32::from(layout.transport)).checksum()
+}
+
+/// Is the transport checksum one that covers all of the packet, and there?
+pub(super) fn covers_all(head: &[u8], layout: &Layout) -> bool {
+    match layout.protocol {
+        Protocol::Tcp => true,
+        Protocol::Udp => field(head, usize::from(layout.checksum())) != 0,
+        Protocol::Dccp => false,
+    }
+}
+
+/// Verifies the checksums of a frame from the outside in, as many as there are. Of DCCP, and of headers in which something is unusual, the card knows nothing.
+pub(super) fn verify(sums: &Sums<'_>, layout: &Layout) -> Verdict {
+    let head = sums.head;
+    let (mut right, mut wrong) = (0, false);
+    let unknown = layout.refusal.is_some()
+        || !is_header_right(head, layout.network, layout.version)
+        || layout.outer.is_some_and(|outer| !is_header_right(head, outer.network, outer.version));
+    if !unknown {
+        let outer = layout.outer.and_then(|outer| {
+            let transport = usize::from(outer.transport);
+            let sum = Sum::new(sums.from(transport));
+            match outer.tunnel {
+                Tunnel::Vxlan | Tunnel::Geneve if field(head, transport + udp::CHECKSUM) != 0 => {
+                    let network = head.get(usize::from(outer.network)..).unwrap_or(&[]);
+                    let length = layout.end - u32::from(outer.transport);
+                    Some(sum.add_sum(pseudo_header(network, outer.version, Protocol::Udp.number(), length)))
+                }
+                Tunnel::Gre if field(head, transport) & gre::CHECKSUM_PRESENT != 0 => Some(sum),
+                _ => None,
+            }
+        });
+        let inner =
+            covers_all(head, layout).then(|| Sum::new(sums.from(usize::from(layout.transport))).subtract(transport_sum(head, layout)));
+        for sum in [outer, inner].into_iter().flatten() {
+            if !sum.is_valid() {
+                wrong = true;
+                break;
+            }
+            right += 1;
+        }
+    }
+    let checksum = if right == 0 { RxChecksum::None } else { RxChecksum::Unnecessary { level: (right - 1) as u8 } };
+    Verdict { checksum, right, wrong }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superpacket::packet::Layer;
+    use superpacket::wire::parse;
+    use superpacket_traffic::checksum;
+    use superpacket_traffic::frame::{Checksum, Frame};
+
+    fn verdict(frame: &Frame) -> Verdict {
+        let bytes = frame.to_bytes();
+        let layout = parse(&bytes[..bytes.len().min(256)], bytes.len(), Layer::Ethernet).expect("well formed");
+        verify(&Sums { head: &bytes[..bytes.len().min(256)], packet: checksum::sum(&bytes[14..layout.end as usize]) }, &layout)
+    }
+
+    fn known(level: u8) -> Verdict {
+        Verdict { checksum: RxChecksum::Unnecessary { level }, right: u32::from(level) + 1, wrong: false }
+    }
+
+    const UNKNOWN: Verdict = Verdict { checksum: RxChecksum::None, right: 0, wrong: false };
+
+    #[test]
+    fn each_checksum_that_is_right_is_a_level() {
+        let tcp = Frame::tcp4(1, 101);
+        for frame in [tcp.clone(), Frame::tcp6(1, 100), Frame::udp4(9), Frame::udp6(8), tcp.clone().tagged(4), tcp.clone().in_ip4()] {
+            assert_eq!(verdict(&frame), known(0), "{frame:?}");
+        }
+        assert_eq!(verdict(&tcp.clone().in_vxlan4()), known(0), "the outer checksum is 0");
+        assert_eq!(verdict(&tcp.clone().in_vxlan6()), known(1));
+        assert_eq!(verdict(&Frame::udp4(9).with(|frame| frame.udp_mut().checksum = Checksum::Zero)), UNKNOWN);
+        assert_eq!(verdict(&Frame::dccp4(9, 80)), UNKNOWN);
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_not_vouched_for() {
+        let wrong = |frame: Frame| frame.with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Wrong);
+        let none = Verdict { wrong: true, ..UNKNOWN };
+        assert_eq!(verdict(&wrong(Frame::tcp4(1, 100))), none);
+        assert_eq!(verdict(&wrong(Frame::udp6(100))), none);
+        assert_eq!(verdict(&wrong(Frame::tcp4(1, 100)).in_vxlan6()), Verdict { wrong: true, ..known(0) }, "the outer one is right");
+        let outer = Frame::tcp4(1, 100).in_vxlan6().with(|frame| frame.outer_udp_mut().checksum = Checksum::Wrong);
+        assert_eq!(verdict(&outer), none);
+    }
+}
