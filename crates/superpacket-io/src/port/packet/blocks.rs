@@ -6,7 +6,7 @@ use superpacket::packet::RxPacket;
 
 use super::Counters;
 use super::frame::{self, Metadata, VIRTIO};
-use super::socket::{Mapped, Socket};
+use super::socket::{FLAG, Mapped, Socket};
 use crate::port::{Buffer, Region};
 
 /// The ring.
@@ -39,17 +39,12 @@ struct Cursor {
     frames: u32,
 }
 
-/// A frame with its header takes at least 82 bytes, so a block never has more frames than slots of this size.
-const FLAG: usize = 64;
-
 impl Blocks {
     /// The ring in `mapped`, with blocks of `block_size` bytes, and its socket.
     pub fn new(mapped: Mapped, block_size: usize) -> (Self, Socket) {
-        // SAFETY: the memory was mapped for this ring alone. The kernel writes to a block only while its status says that it is the kernel's; bytes are lent after the
-        // status said that they are ours, and the status is changed only when no frame of the block is lent.
-        let region = unsafe { Region::mapped(mapped.data, mapped.length, FLAG) };
-        let lent = vec![Lent::default(); mapped.length / block_size].into_boxed_slice();
-        let ring = Blocks { region, block_size, lent, next: 0, cursor: None, taken: 0, ignores_outgoing: mapped.ignores_outgoing };
+        let lent = vec![Lent::default(); mapped.region.slots() / (block_size / FLAG)].into_boxed_slice();
+        let ring =
+            Blocks { region: mapped.region, block_size, lent, next: 0, cursor: None, taken: 0, ignores_outgoing: mapped.ignores_outgoing };
         (ring, mapped.socket)
     }
 

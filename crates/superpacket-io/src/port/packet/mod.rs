@@ -12,6 +12,14 @@
 //!
 //! Memory is for each queue. What the machine itself sends on the interface, through this port or otherwise, is not received.
 //!
+//! # Limits
+//! - The kernel lets a frame be longer than the MTU by a tag of 0x8100, but not of 0x88a8: a frame of full length whose 802.1ad tag was stripped elsewhere is
+//!   too long here with its tag, unless the interface's MTU leaves room for it.
+//! - The virtio header of packet sockets names no tunnel: super-packets in tunnels are received, and must be cut before they are sent.
+//! - Frames longer than a slot wait in the socket's memory: 8 MB, but `net.core.rmem_max` in a user namespace, which is few super-packets. `version=v3`
+//!   or longer slots do not need it.
+//! - BIG TCP beyond 64 KB is received whole: up to a block in `v3`.
+//!
 //! # Latency
 //! `v2` hands a frame over as soon as it has come. In `v3` a frame in a block that does not fill waits for the retire timer, so that a
 //! request and its answer take about `retire` milliseconds at each such port: for bulk alone.

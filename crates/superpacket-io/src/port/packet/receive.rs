@@ -37,8 +37,8 @@ impl Receiver {
     /// A queue on what has been mapped, and its socket.
     pub fn new(shared: Arc<Shared>, interface: Interface, mapped: Mapped, ring: &RingOptions, queue: u16) -> (Self, Arc<Socket>) {
         let (ring, socket) = match *ring {
-            RingOptions::Slots { slot_size, .. } => {
-                let (slots, socket) = Slots::new(mapped, slot_size);
+            RingOptions::Slots { .. } => {
+                let (slots, socket) = Slots::new(mapped);
                 (Ring::Slots(slots), socket)
             }
             RingOptions::Blocks { block_size, .. } => {

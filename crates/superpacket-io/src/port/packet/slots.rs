@@ -30,12 +30,10 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// The ring in `mapped`, with slots of `slot_size` bytes, and its socket.
-    pub fn new(mapped: Mapped, slot_size: usize) -> (Self, Socket) {
-        // SAFETY: the memory was mapped for this ring alone. The kernel writes to a slot only while its status says that it is the kernel's; bytes are lent after the
-        // status said that they are ours, and the status is changed only when the slot is not lent.
-        let region = unsafe { Region::mapped(mapped.data, mapped.length, slot_size) };
-        let ring = Slots { region, next: 0, taken: 0, long: LongFrames::default(), ignores_outgoing: mapped.ignores_outgoing };
+    /// The ring in `mapped`, and its socket.
+    pub fn new(mapped: Mapped) -> (Self, Socket) {
+        let ring =
+            Slots { region: mapped.region, next: 0, taken: 0, long: LongFrames::default(), ignores_outgoing: mapped.ignores_outgoing };
         (ring, mapped.socket)
     }
 

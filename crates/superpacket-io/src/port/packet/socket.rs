@@ -8,10 +8,13 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::options::{Options, RingOptions};
-use crate::port::PortError;
+use crate::port::{PortError, Region};
 
 /// Bytes of frames longer than a slot that may wait in the receive queue, and of frames that may wait to be sent.
 const SOCKET_BUFFER: usize = 8 << 20;
+
+/// Bytes of a block for each flag that a frame may be lent under. A frame with its header takes at least 82, so there are always enough.
+pub(super) const FLAG: usize = 64;
 
 /// A packet socket of one interface.
 #[derive(Debug)]
@@ -24,8 +27,8 @@ pub(super) struct Socket {
 #[derive(Debug)]
 pub(super) struct Mapped {
     pub socket: Socket,
-    pub data: NonNull<u8>,
-    pub length: usize,
+    /// The memory, in slots as the ring's options say, or in flags of [`FLAG`] bytes for the frames in blocks.
+    pub region: Region,
     /// The kernel leaves out what this machine sends.
     pub ignores_outgoing: bool,
 }
@@ -48,7 +51,7 @@ impl Socket {
     pub fn sender(port: &str, index: u32) -> Result<Self, PortError> {
         let socket = Socket::open(port, index)?;
         if rustix::net::sockopt::set_socket_send_buffer_size_force(&socket.fd, SOCKET_BUFFER).is_err() {
-            // Without CAP_NET_ADMIN the limit is the system's.
+            // Without CAP_NET_ADMIN in the first user namespace the limit is the system's.
             let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket.fd, SOCKET_BUFFER);
         }
         socket.bind(0).map_err(|error| PortError::system(port, "binding the sending socket to the interface (bind)", error))?;
@@ -87,14 +90,17 @@ impl Socket {
         let socket = Socket::open(port, index)?;
         let ignores_outgoing = socket.set(libc::PACKET_IGNORE_OUTGOING, &1).is_ok();
         if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket.fd, SOCKET_BUFFER).is_err() {
+            // Without CAP_NET_ADMIN in the first user namespace the limit is the system's.
             let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket.fd, SOCKET_BUFFER);
+            let bytes = rustix::net::sockopt::socket_recv_buffer_size(&socket.fd).unwrap_or(0);
+            tracing::info!(port, bytes, "no more than net.core.rmem_max for frames longer than a slot");
         }
         let version = match options.ring {
             RingOptions::Slots { .. } => libc::tpacket_versions::TPACKET_V2,
             RingOptions::Blocks { .. } => libc::tpacket_versions::TPACKET_V3,
         };
         socket.set(libc::PACKET_VERSION, &(version as i32)).map_err(refused("choosing the ring's version (PACKET_VERSION)"))?;
-        let (set, length) = match options.ring {
+        let (set, length, granularity) = match options.ring {
             RingOptions::Slots { slots, slot_size } => {
                 // Any other than 0: frames longer than a slot are queued whole.
                 socket.set(libc::PACKET_COPY_THRESH, &i32::MAX).map_err(refused("asking for long frames (PACKET_COPY_THRESH)"))?;
@@ -106,7 +112,7 @@ impl Socket {
                     tp_frame_size: slot_size as u32,
                     tp_frame_nr: slots as u32,
                 };
-                (socket.set(libc::PACKET_RX_RING, &request), length)
+                (socket.set(libc::PACKET_RX_RING, &request), length, slot_size)
             }
             RingOptions::Blocks { blocks, block_size, retire, hash } => {
                 let request = libc::tpacket_req3 {
@@ -119,7 +125,7 @@ impl Socket {
                     tp_sizeof_priv: 0,
                     tp_feature_req_word: if hash { libc::TP_FT_REQ_FILL_RXHASH } else { 0 },
                 };
-                (socket.set(libc::PACKET_RX_RING, &request), blocks * block_size)
+                (socket.set(libc::PACKET_RX_RING, &request), blocks * block_size, FLAG)
             }
         };
         set.map_err(refused("taking memory for the ring (PACKET_RX_RING)"))?;
@@ -134,7 +140,10 @@ impl Socket {
         let data = data.map_err(|error| refused("mapping the ring (mmap)")(error.into()))?;
         // SAFETY: the kernel maps nothing at address 0 that it was not told to.
         let data = unsafe { NonNull::new_unchecked(data.cast::<u8>()) };
-        Ok(Mapped { socket, data, length, ignores_outgoing })
+        // SAFETY: the memory was mapped for this ring alone. The kernel writes to a slot or block only while its status says that it is the kernel's; the rings lend bytes after
+        // the status said that they are ours, and change it only when nothing of the slot or block is lent.
+        let region = unsafe { Region::mapped(data, length, granularity) };
+        Ok(Mapped { socket, region, ignores_outgoing })
     }
 
     /// The socket's error, taken out: `ENETDOWN` when the interface was switched off, or went.

@@ -40,13 +40,15 @@ impl Transmitter {
     fn stop(&self, frame: &TxFrame, error: io::Error) -> Stop {
         let counters = &self.shared.counters;
         match error.raw_os_error() {
+            // ENOMEM is also what is left of the reason where the kernel has to look into a super-packet and finds that it cannot cut it
+            // (`__dev_queue_xmit` after `validate_xmit_skb`).
+            Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOMEM) if !frame.is_plain() => {
+                counters.tx_refused.fetch_add(1, Ordering::Relaxed);
+                Stop::Offload(error)
+            }
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
                 counters.tx_full.fetch_add(1, Ordering::Relaxed);
                 Stop::Full
-            }
-            Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP) if !frame.is_plain() => {
-                counters.tx_refused.fetch_add(1, Ordering::Relaxed);
-                Stop::Offload(error)
             }
             // No header can say it.
             None if !frame.is_plain() && error.kind() == io::ErrorKind::InvalidInput => {
