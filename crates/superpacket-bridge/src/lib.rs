@@ -27,6 +27,8 @@
 #![forbid(unsafe_code)]
 
 mod bridge;
+pub mod config;
+pub mod control;
 mod counters;
 mod egress;
 mod error;
@@ -34,10 +36,15 @@ mod frame;
 mod icmp;
 mod ingress;
 mod lane;
+pub mod metrics;
 mod output;
+pub mod privileges;
 pub mod report;
 mod runtime;
+mod serve;
 pub mod settings;
+#[cfg(test)]
+mod sham;
 mod table;
 
 pub use bridge::Bridge;

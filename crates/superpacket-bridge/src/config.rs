@@ -1,0 +1,293 @@
+//! The file that a bridge reads: `bridge.toml`. `docs/bridge.toml` is an example of everything in it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use superpacket::feature::Feature;
+use superpacket_io::port::PortSpec;
+use toml::Spanned;
+
+use crate::settings::{BridgeSettings, PortSettings, TooBig};
+
+/// The longest file that is read, in bytes.
+const MAX_FILE: u64 = 1 << 20;
+
+/// What a file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// The bridge.
+    pub bridge: BridgeSettings,
+    /// Where it is controlled.
+    pub control: Option<PathBuf>,
+    /// Where metrics are served.
+    pub metrics: Option<SocketAddr>,
+    /// The user that it becomes after it has opened its ports.
+    pub user: Option<String>,
+}
+
+/// A file could not be read, or says something that makes no sense.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// It could not be read.
+    #[error("{file}: cannot be read: {source}")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A line makes no sense.
+    #[error("{file}:{line}: {problem}\n    {text}")]
+    Line {
+        /// The file.
+        file: String,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong with it; names the key.
+        problem: String,
+        /// The line as it is written.
+        text: String,
+    },
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let file = path.display().to_string();
+        let text = std::fs::File::open(path).and_then(|opened| {
+            let mut text = String::new();
+            io::Read::read_to_string(&mut io::Read::take(opened, MAX_FILE + 1), &mut text)?;
+            match text.len() as u64 > MAX_FILE {
+                true => Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is longer than 1 MiB")),
+                false => Ok(text),
+            }
+        });
+        match text {
+            Ok(text) => Config::parse(&text, &file),
+            Err(source) => Err(ConfigError::Unreadable { file, source }),
+        }
+    }
+
+    /// Reads the text of a file that errors call `file`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Line`].
+    pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
+        let source = Source { text, file };
+        let written: Written =
+            toml::from_str(text).map_err(|error| source.wrong(&error.span().unwrap_or_default(), error.message().trim_end()))?;
+        written.check(&source)
+    }
+}
+
+/// A text, for errors that point into it.
+struct Source<'a> {
+    text: &'a str,
+    file: &'a str,
+}
+
+impl Source<'_> {
+    fn wrong(&self, span: &Range<usize>, problem: impl std::fmt::Display) -> ConfigError {
+        let before = self.text.get(..span.start).unwrap_or(self.text);
+        let line = before.bytes().filter(|&byte| byte == b'\n').count();
+        let text = self.text.lines().nth(line).unwrap_or_default().trim().to_owned();
+        ConfigError::Line { file: self.file.to_owned(), line: line + 1, problem: problem.to_string(), text }
+    }
+}
+
+/// The file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default)]
+    bridge: WrittenBridge,
+    #[serde(default)]
+    port: Vec<WrittenPort>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct WrittenBridge {
+    threads: Option<Spanned<usize>>,
+    table_size: Option<Spanned<usize>>,
+    ageing_time: Option<Spanned<String>>,
+    busy_poll: Option<bool>,
+    control: Option<PathBuf>,
+    metrics: Option<Spanned<String>>,
+    user: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct WrittenPort {
+    port: Spanned<String>,
+    #[serde(default)]
+    features: BTreeMap<Spanned<String>, bool>,
+    #[serde(default)]
+    force_lro: bool,
+    gso_max_size: Option<Spanned<u64>>,
+    gro_max_size: Option<Spanned<u64>>,
+    gro_flush_timeout: Option<Spanned<String>>,
+    too_big: Option<Spanned<String>>,
+}
+
+/// The most threads: more than machines have CPUs.
+const MAX_THREADS: usize = 1024;
+
+/// The most addresses: a table of some hundred MB.
+const MAX_TABLE: usize = 1 << 24;
+
+impl Written {
+    fn check(self, source: &Source<'_>) -> Result<Config, ConfigError> {
+        let mut bridge = BridgeSettings::default();
+        let WrittenBridge { threads, table_size, ageing_time, busy_poll, control, metrics, user } = self.bridge;
+        if let Some(threads) = threads {
+            if *threads.as_ref() > MAX_THREADS {
+                return Err(source.wrong(&threads.span(), format_args!("threads is at most {MAX_THREADS}")));
+            }
+            bridge.threads = threads.into_inner();
+        }
+        if let Some(size) = table_size {
+            if !(1..=MAX_TABLE).contains(size.as_ref()) {
+                return Err(source.wrong(&size.span(), format_args!("table-size is 1 to {MAX_TABLE} addresses")));
+            }
+            bridge.table_size = size.into_inner();
+        }
+        if let Some(time) = ageing_time {
+            bridge.ageing_time = duration(&time, "ageing-time", source)?;
+        }
+        bridge.busy_poll = busy_poll.unwrap_or_default();
+        let metrics =
+            match metrics {
+                None => None,
+                Some(address) => Some(address.as_ref().parse().map_err(|_| {
+                    source.wrong(&address.span(), "metrics takes an address and a port: \"127.0.0.1:9600\", \"[::1]:9600\"")
+                })?),
+            };
+        for port in self.port {
+            let span = port.port.span();
+            let settings = port.check(source)?;
+            if bridge.ports.iter().any(|known| known.port == settings.port) {
+                return Err(source.wrong(&span, format_args!("port {} is there twice", settings.port)));
+            }
+            bridge.ports.push(settings);
+        }
+        Ok(Config { bridge, control, metrics, user })
+    }
+}
+
+impl WrittenPort {
+    fn check(self, source: &Source<'_>) -> Result<PortSettings, ConfigError> {
+        let spec: PortSpec = self.port.as_ref().parse().map_err(|error| source.wrong(&self.port.span(), error))?;
+        let mut settings = PortSettings::new(spec);
+        let mut named: Vec<Feature> = Vec::new();
+        for (name, on) in &self.features {
+            let feature: Feature = name.as_ref().parse().map_err(|_| {
+                let names = Feature::ALL.map(Feature::name).join(", ");
+                source.wrong(&name.span(), format_args!("features: {:?} is no offload: there are {names}", name.as_ref()))
+            })?;
+            // By its long and by its short name: which of them should hold?
+            if named.contains(&feature) {
+                return Err(source.wrong(&name.span(), format_args!("features: {feature} is there twice")));
+            }
+            named.push(feature);
+            settings.features = settings.features.set(feature, *on);
+        }
+        settings.force_lro = self.force_lro;
+        for (name, size) in [("gso_max_size", &self.gso_max_size), ("gro_max_size", &self.gro_max_size)] {
+            if let Some(size) = size {
+                settings.limits.set(name, *size.as_ref()).map_err(|problem| source.wrong(&size.span(), problem))?;
+            }
+        }
+        if let Some(time) = &self.gro_flush_timeout {
+            let nanoseconds = u64::try_from(duration(time, "gro-flush-timeout", source)?.as_nanos()).unwrap_or(u64::MAX);
+            settings.limits.set("gro_flush_timeout", nanoseconds).map_err(|problem| source.wrong(&time.span(), problem))?;
+        }
+        if let Some(word) = &self.too_big {
+            let known = TooBig::NAMES.into_iter().find(|(name, _)| name == word.as_ref());
+            let (_, too_big) = known.ok_or_else(|| {
+                let names = TooBig::NAMES.map(|(name, _)| name).join(", ");
+                source.wrong(&word.span(), format_args!("too-big is one of {names}, not {:?}", word.as_ref()))
+            })?;
+            settings.too_big = too_big;
+        }
+        Ok(settings)
+    }
+}
+
+fn duration(text: &Spanned<String>, key: &str, source: &Source<'_>) -> Result<Duration, ConfigError> {
+    if text.as_ref() == "0" {
+        return Ok(Duration::ZERO);
+    }
+    humantime::parse_duration(text.as_ref())
+        .map_err(|error| source.wrong(&text.span(), format_args!("{key}: {error}: write \"50us\", \"1ms\" or \"300s\"")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_example_says_what_its_comments_say() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridge.toml");
+        let config = Config::read(&path).expect("the example is right");
+        assert_eq!(config.control.as_deref(), Some(Path::new("/run/superpacket/control.sock")));
+        assert_eq!(config.metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9600))));
+        assert_eq!(config.user.as_deref(), Some("superpacket"));
+        let BridgeSettings { ports, table_size, ageing_time, threads, busy_poll } = config.bridge;
+        assert_eq!((table_size, ageing_time, threads, busy_poll), (8192, Duration::from_secs(300), 0, false));
+        assert_eq!(ports.iter().map(|port| port.port.text()).collect::<Vec<_>>(), ["packet:eth0", "tap:tap0"]);
+        let first = &ports[0];
+        assert!(first.features.contains(Feature::GenericReceiveOffload) && first.features.contains(Feature::RxUdpGroForwarding));
+        assert!(!first.features.contains(Feature::TcpSegmentationOffload) && !first.features.contains(Feature::LargeReceiveOffload));
+        assert_eq!((first.limits.gro_flush_timeout, first.limits.gro_max_size, first.too_big), (50_000, 65_535, TooBig::Icmp));
+        assert_eq!(ports[1], PortSettings::new("tap:tap0".parse().expect("a port")), "nothing said: the defaults");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named_by_file_line_and_key() {
+        for (text, line, says) in [
+            ("[bridge]\nthreds = 1\n", 2, "unknown field `threds`, expected one of `threads`"),
+            ("[bridge]\nthreads = \"many\"\n", 2, "threads = \"many\""),
+            ("[bridge]\nthreads = 5000\n", 2, "threads is at most 1024"),
+            ("[bridge]\ntable-size = 0\n", 2, "table-size is 1 to"),
+            ("[bridge]\n\n\nageing-time = \"300\"\n", 4, "ageing-time: "),
+            ("[bridge]\nmetrics = \"9600\"\n", 2, "metrics takes an address"),
+            ("[[port]]\nport = \"eth0\"\n", 2, "starts with no kind"),
+            ("[[port]]\nprt = \"packet:eth0\"\n", 2, "unknown field `prt`"),
+            ("[[port]]\nforce-lro = true\n", 1, "missing field `port`"),
+            ("[[port]]\nport = \"packet:a\"\n[[port]]\nport = \"packet:a\"\n", 4, "packet:a is there twice"),
+            ("[[port]]\nport = \"packet:a\"\nfeatures = { turbo = true }\n", 3, "\"turbo\" is no offload"),
+            ("[[port]]\nport = \"packet:a\"\n[port.features]\ngro = true\ngeneric-receive-offload = false\n", 4, "is there twice"),
+            ("[[port]]\nport = \"packet:a\"\ngso-max-size = 99999999\n", 3, "gso_max_size is at most"),
+            ("[[port]]\nport = \"packet:a\"\ngro-flush-timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),
+            ("[[port]]\nport = \"packet:a\"\ntoo-big = \"explode\"\n", 3, "too-big is one of drop, icmp, fragment"),
+            ("[ports]\n", 1, "unknown field `ports`"),
+            ("[bridge\n", 1, ""),
+        ] {
+            let error = Config::parse(text, "bridge.toml").expect_err(text).to_string();
+            assert!(error.starts_with(&format!("bridge.toml:{line}: ")), "{text}: {error}");
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_are_named() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("absent.toml");
+        assert!(Config::read(&path).expect_err("absent").to_string().contains("absent.toml: cannot be read"));
+        std::fs::write(&path, vec![b'#'; MAX_FILE as usize + 1]).expect("writes");
+        assert!(Config::read(&path).expect_err("long").to_string().contains("longer than 1 MiB"));
+        std::fs::write(&path, [0xff, 0xfe]).expect("writes");
+        assert!(Config::read(&path).is_err());
+    }
+}

@@ -1,0 +1,180 @@
+//! The client's side of the control socket.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use super::request::Reply;
+use super::{ErrorCode, Refusal, Request, ServedBy};
+use crate::report::{PortFeatures, PortReport, PortStats};
+
+/// How long a bridge may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The longest answer that is read, in bytes: far more than thousands of ports need.
+const MAX_REPLY: u64 = 16 << 20;
+
+/// A bridge could not be asked, or said no.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// There is no socket.
+    #[error("{path}: there is no control socket: is a bridge running? (`superpacket bridge` makes it; --control PATH if it is elsewhere)")]
+    Absent {
+        /// The socket file.
+        path: PathBuf,
+    },
+    /// There is a socket file and nobody behind it.
+    #[error("{path}: nobody listens there any more: is a bridge running?")]
+    Dead {
+        /// The socket file.
+        path: PathBuf,
+    },
+    /// This user may not.
+    #[error("{path}: only root and the user that the bridge runs as may control it")]
+    Denied {
+        /// The socket file.
+        path: PathBuf,
+    },
+    /// The bridge said no.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// What came back is no answer.
+    #[error("{path}: what came back is no answer of a bridge: {problem}")]
+    Malformed {
+        /// The socket file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The connection failed.
+    #[error("{path}: {source}")]
+    Io {
+        /// The socket file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A connection to a running bridge.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the bridge that is controlled there.
+    ///
+    /// # Errors
+    /// [`ClientError`] says what is missing.
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let whole = || path.to_owned();
+        let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => ClientError::Absent { path: whole() },
+            io::ErrorKind::ConnectionRefused => ClientError::Dead { path: whole() },
+            io::ErrorKind::PermissionDenied => ClientError::Denied { path: whole() },
+            _ => ClientError::Io { path: whole(), source: error },
+        })?;
+        let bounded = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        bounded.map_err(|source| ClientError::Io { path: whole(), source })?;
+        Ok(Client { path: whole(), stream: BufReader::new(stream) })
+    }
+
+    /// Where the bridge is controlled.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sends a request and waits for its answer.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] if the bridge says no; others if it cannot be asked.
+    pub fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, ClientError> {
+        let malformed = |problem: String| ClientError::Malformed { path: self.path.clone(), problem };
+        let failed = |source: io::Error| ClientError::Io { path: self.path.clone(), source };
+        let mut line = serde_json::to_vec(request).map_err(|error| malformed(error.to_string()))?;
+        line.push(b'\n');
+        // A server that does not serve us says so and closes: its word is there to read although ours found nobody.
+        let sent = self.stream.get_mut().write_all(&line);
+        let mut reply = Vec::new();
+        let read = self.stream.by_ref().take(MAX_REPLY).read_until(b'\n', &mut reply);
+        if !reply.ends_with(b"\n") {
+            sent.map_err(failed)?;
+            read.map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => failed(io::Error::new(io::ErrorKind::TimedOut, "the bridge does not answer")),
+                _ => failed(error),
+            })?;
+            return Err(match reply.is_empty() {
+                true => failed(io::Error::new(io::ErrorKind::UnexpectedEof, "the bridge has closed the connection")),
+                false => malformed(format!("it breaks off after {} bytes", reply.len())),
+            });
+        }
+        match serde_json::from_slice(&reply) {
+            Ok(Reply::Ok(value)) => Ok(value),
+            Ok(Reply::Error(refusal)) if refusal.code == ErrorCode::Forbidden => Err(ClientError::Denied { path: self.path.clone() }),
+            Ok(Reply::Error(refusal)) => Err(ClientError::Refused(refusal)),
+            Err(error) => Err(malformed(error.to_string())),
+        }
+    }
+
+    /// Who serves, and which protocol.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn version(&mut self) -> Result<ServedBy, ClientError> {
+        self.ask(&Request::Version {})
+    }
+
+    /// All ports at a glance, or one.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn ports(&mut self, port: Option<&str>) -> Result<Vec<PortReport>, ClientError> {
+        self.ask(&Request::Ports { port: port.map(str::to_owned) })
+    }
+
+    /// The offloads of all ports, or of one.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn features(&mut self, port: Option<&str>) -> Result<Vec<PortFeatures>, ClientError> {
+        self.ask(&Request::Features { port: port.map(str::to_owned) })
+    }
+
+    /// What all ports counted, or one.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn stats(&mut self, port: Option<&str>) -> Result<Vec<PortStats>, ClientError> {
+        self.ask(&Request::Stats { port: port.map(str::to_owned) })
+    }
+
+    /// Switches an offload, named as in ethtool.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn set_feature(&mut self, port: &str, feature: &str, on: bool, force: bool) -> Result<PortFeatures, ClientError> {
+        self.ask(&Request::SetFeature { port: port.to_owned(), feature: feature.to_owned(), on, force })
+    }
+
+    /// Sets a limit.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn set_limit(&mut self, port: &str, name: &str, value: u64) -> Result<PortReport, ClientError> {
+        self.ask(&Request::SetLimit { port: port.to_owned(), name: name.to_owned(), value })
+    }
+
+    /// Says what becomes of packets that are too long: `drop`, `icmp`, `fragment`.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn set_too_big(&mut self, port: &str, what: &str) -> Result<PortReport, ClientError> {
+        self.ask(&Request::SetTooBig { port: port.to_owned(), what: what.to_owned() })
+    }
+}

@@ -1,0 +1,52 @@
+//! Control of a running bridge over a Unix socket: a published protocol (`docs/control.md`), its server and its client.
+//!
+//! A question is a line with a JSON object, and so is its answer. Only root and the user that the bridge runs as are served.
+
+mod client;
+mod path;
+mod request;
+mod server;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use client::{Client, ClientError};
+pub use path::default_path;
+pub use request::{ErrorCode, MAX_REQUEST, PROTOCOL, Refusal, Request, ServedBy};
+pub use server::{ControlCounters, ControlServer};
+pub use socket::{ControlSocket, SocketError};
+
+use superpacket::feature::Feature;
+
+use crate::report::{PortFeatures, PortReport, PortStats};
+use crate::settings::TooBig;
+
+/// What can be asked of a bridge, and changed in it, while it runs.
+pub trait Control: Send + Sync {
+    /// The ports at a glance.
+    fn ports(&self) -> Vec<PortReport>;
+
+    /// Their offloads.
+    fn features(&self) -> Vec<PortFeatures>;
+
+    /// What they counted.
+    fn stats(&self) -> Vec<PortStats>;
+
+    /// Switches an offload of a port; `force` lets `large-receive-offload` through although packets are forwarded.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
+    fn set_feature(&self, port: &str, feature: Feature, on: bool, force: bool) -> Result<PortFeatures, Refusal>;
+
+    /// Sets a limit of a port by a name of [`Limits::NAMES`](crate::settings::Limits::NAMES).
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
+    fn set_limit(&self, port: &str, name: &str, value: u64) -> Result<PortReport, Refusal>;
+
+    /// Says what becomes of packets that are too long for a port.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`].
+    fn set_too_big(&self, port: &str, what: TooBig) -> Result<PortReport, Refusal>;
+}

@@ -1,0 +1,283 @@
+//! What goes over the control socket: requests, answers, and why a request was not granted.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use superpacket::feature::Feature;
+
+use super::Control;
+use crate::settings::TooBig;
+
+/// The version of the protocol. It changes when a client of the old one would misunderstand; additions do not change it.
+pub const PROTOCOL: u32 = 1;
+
+/// The longest request in bytes, its line feed included.
+pub const MAX_REQUEST: usize = 4096;
+
+/// A request, as JSON has it: `{"request":"set-feature","port":"packet:eth0","feature":"gro","on":false}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Who serves, and which protocol.
+    Version {},
+    /// The ports at a glance.
+    Ports {
+        /// Only this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
+    /// Their offloads.
+    Features {
+        /// Only of this port.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
+    /// What they counted.
+    Stats {
+        /// Only of this port.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
+    /// Switches an offload.
+    SetFeature {
+        /// The port string.
+        port: String,
+        /// The offload's name in ethtool, long or short.
+        feature: String,
+        /// On or off.
+        on: bool,
+        /// Let `large-receive-offload` through although packets are forwarded.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        force: bool,
+    },
+    /// Sets a limit.
+    SetLimit {
+        /// The port string.
+        port: String,
+        /// `gso_max_size`, `gro_max_size` (bytes) or `gro_flush_timeout` (nanoseconds).
+        name: String,
+        /// The limit.
+        value: u64,
+    },
+    /// Says what becomes of packets that are too long.
+    SetTooBig {
+        /// The port string.
+        port: String,
+        /// `drop`, `icmp` or `fragment`.
+        what: String,
+    },
+}
+
+impl Request {
+    /// The names that requests have.
+    pub const NAMES: [&'static str; 7] = ["version", "ports", "features", "stats", "set-feature", "set-limit", "set-too-big"];
+}
+
+/// The answer to `version`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServedBy {
+    /// The version of the protocol.
+    pub protocol: u32,
+    /// The version of the program.
+    pub program: String,
+    /// The bridge's process.
+    pub pid: u32,
+}
+
+/// Why a request was not granted, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// It is no JSON object, or has a wrong or missing field.
+    Malformed,
+    /// It is none of the requests that are known.
+    UnknownRequest,
+    /// It asks for another version of the protocol.
+    UnknownVersion,
+    /// The bridge has no port of this name.
+    UnknownPort,
+    /// There is no offload, limit or word of this name.
+    UnknownName,
+    /// The bridge will not do it; the message says why.
+    Refused,
+    /// It comes from another user.
+    Forbidden,
+    /// It is longer than [`MAX_REQUEST`].
+    TooLong,
+    /// It did not come in time.
+    TooSlow,
+    /// Too many connections are open.
+    Busy,
+    /// A code that this version does not know.
+    #[serde(other)]
+    Other,
+}
+
+/// Why a request was not granted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct Refusal {
+    /// For programs.
+    pub code: ErrorCode,
+    /// For people.
+    pub message: String,
+}
+
+impl Refusal {
+    /// A refusal.
+    pub fn new(code: ErrorCode, message: impl fmt::Display) -> Self {
+        Refusal { code, message: message.to_string() }
+    }
+
+    /// The bridge has no such port, but these.
+    pub fn unknown_port<'a>(port: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        let known = known.into_iter().collect::<Vec<_>>().join(", ");
+        Refusal::new(ErrorCode::UnknownPort, format_args!("the bridge has no port {port:?}: it has {known}"))
+    }
+}
+
+/// What is sent back.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Reply<T> {
+    Ok(T),
+    Error(Refusal),
+}
+
+/// The line that answers a line.
+pub(super) fn answer(line: &[u8], control: &dyn Control) -> Vec<u8> {
+    match read(line).and_then(|request| perform(request, control)) {
+        Ok(value) => reply(&Reply::Ok(value)),
+        Err(refusal) => refuse(refusal),
+    }
+}
+
+/// The line that says no.
+pub(super) fn refuse(refusal: Refusal) -> Vec<u8> {
+    reply(&Reply::<()>::Error(refusal))
+}
+
+fn reply<T: Serialize>(reply: &Reply<T>) -> Vec<u8> {
+    // Reports are plain structures with strings for keys, which JSON can always say.
+    let mut line =
+        serde_json::to_vec(reply).unwrap_or_else(|_| br#"{"error":{"code":"refused","message":"no JSON can say this"}}"#.to_vec());
+    line.push(b'\n');
+    line
+}
+
+fn read(line: &[u8]) -> Result<Request, Refusal> {
+    let malformed = |problem: &dyn fmt::Display| Refusal::new(ErrorCode::Malformed, format_args!("the request cannot be read: {problem}"));
+    let mut object: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
+    if let Some(version) = object.remove("version")
+        && version != PROTOCOL
+    {
+        return Err(Refusal::new(
+            ErrorCode::UnknownVersion,
+            format_args!("the bridge speaks version {PROTOCOL} of the protocol, not {version}"),
+        ));
+    }
+    match object.get("request").map(serde_json::Value::as_str) {
+        Some(Some(name)) if Request::NAMES.contains(&name) => {}
+        Some(Some(name)) => {
+            let known = Request::NAMES.join(", ");
+            return Err(Refusal::new(ErrorCode::UnknownRequest, format_args!("{name:?} is no request: there are {known}")));
+        }
+        _ => return Err(malformed(&"it has no string \"request\"")),
+    }
+    serde_json::from_value(serde_json::Value::Object(object)).map_err(|error| malformed(&error))
+}
+
+fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value, Refusal> {
+    fn value(report: impl Serialize) -> Result<serde_json::Value, Refusal> {
+        serde_json::to_value(report).map_err(|error| Refusal::new(ErrorCode::Refused, error))
+    }
+    match request {
+        Request::Version {} => {
+            value(ServedBy { protocol: PROTOCOL, program: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() })
+        }
+        Request::Ports { port } => value(only(control.ports(), port.as_deref(), |report| &report.port)?),
+        Request::Features { port } => value(only(control.features(), port.as_deref(), |report| &report.port)?),
+        Request::Stats { port } => value(only(control.stats(), port.as_deref(), |report| &report.port)?),
+        Request::SetFeature { port, feature, on, force } => {
+            let known: Feature = feature.parse().map_err(|_| {
+                let names = Feature::ALL.map(Feature::name).join(", ");
+                Refusal::new(ErrorCode::UnknownName, format_args!("{feature:?} is no offload: there are {names}"))
+            })?;
+            value(control.set_feature(&port, known, on, force)?)
+        }
+        Request::SetLimit { port, name, value: limit } => value(control.set_limit(&port, &name, limit)?),
+        Request::SetTooBig { port, what } => {
+            let known = TooBig::NAMES.into_iter().find(|(name, _)| *name == what);
+            let (_, known) = known.ok_or_else(|| {
+                let names = TooBig::NAMES.map(|(name, _)| name).join(", ");
+                Refusal::new(
+                    ErrorCode::UnknownName,
+                    format_args!("{what:?} is not what can be done with a packet that is too long: {names}"),
+                )
+            })?;
+            value(control.set_too_big(&port, known)?)
+        }
+    }
+}
+
+/// The reports, or that of one port.
+fn only<T>(mut reports: Vec<T>, port: Option<&str>, name: impl Fn(&T) -> &str) -> Result<Vec<T>, Refusal> {
+    if let Some(port) = port {
+        if !reports.iter().any(|report| name(report) == port) {
+            return Err(Refusal::unknown_port(port, reports.iter().map(&name)));
+        }
+        reports.retain(|report| name(report) == port);
+    }
+    Ok(reports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_is_read_as_it_is_written() {
+        let port = || "packet:eth0".to_owned();
+        let requests = [
+            Request::Version {},
+            Request::Ports { port: None },
+            Request::Features { port: Some(port()) },
+            Request::Stats { port: None },
+            Request::SetFeature { port: port(), feature: "gro".into(), on: true, force: false },
+            Request::SetLimit { port: port(), name: "gro_flush_timeout".into(), value: 50_000 },
+            Request::SetTooBig { port: port(), what: "icmp".into() },
+        ];
+        for (request, name) in requests.into_iter().zip(Request::NAMES) {
+            let line = serde_json::to_string(&request).expect("JSON");
+            assert!(line.starts_with(&format!("{{\"request\":\"{name}\"")), "{line}");
+            assert_eq!(read(line.as_bytes()), Ok(request));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for (line, code, says) in [
+            ("", ErrorCode::Malformed, "EOF"),
+            ("[]", ErrorCode::Malformed, "expected a map"),
+            ("{}", ErrorCode::Malformed, "no string \"request\""),
+            (r#"{"request":7}"#, ErrorCode::Malformed, "no string \"request\""),
+            (r#"{"request":"reboot"}"#, ErrorCode::UnknownRequest, "there are version, ports"),
+            (r#"{"request":"ports","prot":"x"}"#, ErrorCode::Malformed, "unknown field `prot`"),
+            (r#"{"request":"version","x":1}"#, ErrorCode::Malformed, "unknown field `x`"),
+            (r#"{"request":"set-feature","port":"packet:a","feature":"gro"}"#, ErrorCode::Malformed, "missing field `on`"),
+            (r#"{"request":"set-limit","port":"packet:a","name":"gro_max_size","value":-1}"#, ErrorCode::Malformed, "-1"),
+            (r#"{"request":"ports","version":2}"#, ErrorCode::UnknownVersion, "not 2"),
+        ] {
+            let refusal = read(line.as_bytes()).expect_err(line);
+            assert!(refusal.code == code && refusal.message.contains(says), "{line}: {refusal:?}");
+        }
+        assert_eq!(read(br#" {"version":1,"request":"ports"} "#), Ok(Request::Ports { port: None }));
+    }
+
+    #[test]
+    fn a_code_of_a_later_version_is_another_one() {
+        let refusal: Refusal = serde_json::from_str(r#"{"code":"on-fire","message":"hot"}"#).expect("reads");
+        assert_eq!(refusal, Refusal::new(ErrorCode::Other, "hot"));
+    }
+}

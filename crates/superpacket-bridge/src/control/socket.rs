@@ -1,0 +1,214 @@
+//! The socket file: who may use it, what happens to one that is there already, and that it goes away.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, RenameFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Gid, Uid};
+
+/// The control socket could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SocketError {
+    /// Another bridge listens there.
+    #[error("{path}: another bridge is controlled there: give this one its own --control PATH")]
+    Taken {
+        /// The socket file.
+        path: PathBuf,
+    },
+    /// Something else is there, which is left alone.
+    #[error("{path}: is there and is no socket")]
+    NoSocket {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system refused something.
+    #[error("{path}: {action}: {source}")]
+    System {
+        /// The socket file.
+        path: PathBuf,
+        /// What was tried, with the system call's name.
+        action: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// A control socket that exists and queues clients; [`ControlServer`](super::ControlServer) serves them. The file goes away with it.
+#[derive(Debug)]
+pub struct ControlSocket {
+    socket: OwnedFd,
+    file: SocketFile,
+}
+
+impl ControlSocket {
+    /// Makes the socket, with mode 0600 from the moment it is there; a socket file that nobody listens to any more is replaced.
+    ///
+    /// # Errors
+    /// [`SocketError`]: a bridge listens there, something other than a socket is there, or the system refuses.
+    pub fn bind(path: &Path) -> Result<Self, SocketError> {
+        let system = |action| move |errno: Errno| SocketError::System { path: path.to_owned(), action, source: errno.into() };
+        let address = SocketAddrUnix::new(path).map_err(system("socket address (its path has at most 107 bytes)"))?;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system("socket"))?;
+        // Linux gives the file the mode of the unbound socket (unix_bind_bsd), less the umask. A umask would hold for all threads.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(system("fchmod"))?;
+        clear(path)?;
+        match rustix::net::bind(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::ADDRINUSE) => return Err(SocketError::Taken { path: path.to_owned() }),
+            Err(errno) => return Err(system("bind")(errno)),
+        }
+        let metadata =
+            std::fs::symlink_metadata(path).map_err(|source| SocketError::System { path: path.to_owned(), action: "lstat", source })?;
+        let file = SocketFile { path: path.to_owned(), identity: identity(&metadata) };
+        rustix::net::listen(&socket, 16).map_err(system("listen"))?;
+        Ok(ControlSocket { socket, file })
+    }
+
+    /// Makes the file that of the user that the bridge is going to run as.
+    ///
+    /// # Errors
+    /// [`SocketError::System`]: only root may.
+    pub fn give_to(&self, user: Uid, group: Gid) -> Result<(), SocketError> {
+        let path = &self.file.path;
+        rustix::fs::chown(path, Some(user), Some(group)).map_err(|errno| SocketError::System {
+            path: path.clone(),
+            action: "chown",
+            source: errno.into(),
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    pub(super) fn into_parts(self) -> (OwnedFd, SocketFile) {
+        (self.socket, self.file)
+    }
+}
+
+impl AsFd for ControlSocket {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The file of a socket of ours: removed when this is dropped, if it is still the same.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|metadata| identity(&metadata) == self.identity);
+        if ours && let Err(error) = std::fs::remove_file(&self.path) {
+            // A bridge that has changed its user may not write to the directory. The next one replaces the file.
+            tracing::info!(path = %self.path.display(), %error, "the control socket's file stays behind");
+        }
+    }
+}
+
+fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Removes a socket file that nobody listens to.
+fn clear(path: &Path) -> Result<(), SocketError> {
+    let system = |action| move |source: io::Error| SocketError::System { path: path.to_owned(), action, source };
+    let taken = || SocketError::Taken { path: path.to_owned() };
+    let found = match std::fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => identity(&metadata),
+        Ok(_) => return Err(SocketError::NoSocket { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(system("lstat")(error)),
+    };
+    match UnixStream::connect(path) {
+        Ok(_) => return Err(taken()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+        // It went away by itself.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        // A full queue (EAGAIN) is somebody's too.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(taken()),
+        Err(error) => return Err(system("connect to the socket that is there")(error)),
+    }
+    // Two bridges may have found it dead at once, and the other may have put its own there since: what is removed must be what was found.
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(format!(".{}", std::process::id()));
+    let aside = PathBuf::from(aside);
+    match std::fs::rename(path, &aside) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(system("rename, to replace the socket of a bridge that is gone")(error)),
+    }
+    let moved = std::fs::symlink_metadata(&aside).map_err(system("lstat"))?;
+    if identity(&moved) != found {
+        rustix::fs::renameat_with(rustix::fs::CWD, &aside, rustix::fs::CWD, path, RenameFlags::NOREPLACE)
+            .map_err(|errno| system("rename, to give another bridge its socket back")(errno.into()))?;
+        return Err(taken());
+    }
+    std::fs::remove_file(&aside).map_err(system("unlink"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_private_from_the_start_and_goes_away() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s");
+        let socket = ControlSocket::bind(&path).expect("binds");
+        assert_eq!(std::fs::metadata(&path).expect("is there").mode() & 0o777, 0o600);
+        drop(socket);
+        assert_eq!(std::fs::read_dir(directory.path()).expect("lists").count(), 0);
+    }
+
+    #[test]
+    fn the_socket_of_a_dead_bridge_is_replaced_and_a_live_one_is_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s");
+        // What a killed bridge leaves: a file, and nobody behind it.
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("binds"));
+        assert!(path.exists());
+        let socket = ControlSocket::bind(&path).expect("replaces it");
+        let error = ControlSocket::bind(&path).expect_err("it is live");
+        assert!(matches!(error, SocketError::Taken { .. }) && error.to_string().contains("--control"), "{error}");
+        UnixStream::connect(&path).expect("the first is still there");
+        drop(socket);
+    }
+
+    #[test]
+    fn other_files_are_left_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s");
+        std::fs::write(&path, "precious").expect("writes");
+        assert!(matches!(ControlSocket::bind(&path), Err(SocketError::NoSocket { .. })));
+        assert_eq!(std::fs::read_to_string(&path).expect("reads"), "precious");
+        let error = ControlSocket::bind(&directory.path().join("absent/s")).expect_err("no directory");
+        assert!(error.to_string().contains("absent/s: bind"), "{error}");
+        let long = directory.path().join("x".repeat(120));
+        assert!(ControlSocket::bind(&long).expect_err("too long").to_string().contains("107"));
+    }
+
+    #[test]
+    fn what_came_in_its_place_is_not_removed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s");
+        let first = ControlSocket::bind(&path).expect("binds");
+        std::fs::remove_file(&path).expect("somebody removes it");
+        let second = ControlSocket::bind(&path).expect("binds");
+        drop(first);
+        UnixStream::connect(&path).expect("the second is there");
+        drop(second);
+        assert!(!path.exists());
+    }
+}

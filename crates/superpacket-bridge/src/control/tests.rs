@@ -1,0 +1,265 @@
+//! The control socket from both ends: what is asked is answered, and who behaves badly harms nobody.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::serve::Bounds;
+use crate::sham::Sham;
+
+struct Bench {
+    path: PathBuf,
+    server: ControlServer,
+    _directory: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Bench::within(Bounds { connections: 16, question: MAX_REQUEST, patience: Duration::from_secs(10) })
+    }
+
+    fn within(bounds: Bounds) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("control.sock");
+        let socket = ControlSocket::bind(&path).expect("binds");
+        let server = ControlServer::start_within(socket, Arc::new(Sham::new()), bounds).expect("starts");
+        Bench { path, server, _directory: directory }
+    }
+
+    fn raw(&self) -> UnixStream {
+        let stream = UnixStream::connect(&self.path).expect("connects");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("bounded");
+        stream
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.path).expect("connects")
+    }
+}
+
+/// All that comes until the other end closes; a connection reset after it is its end too.
+fn rest(mut stream: UnixStream) -> String {
+    let mut text = Vec::new();
+    let _ = stream.read_to_end(&mut text);
+    String::from_utf8(text).expect("UTF-8")
+}
+
+#[test]
+fn what_is_asked_is_answered() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let served = client.version().expect("answers");
+    assert_eq!((served.protocol, served.pid), (PROTOCOL, std::process::id()));
+    assert_eq!(client.ports(None).expect("answers"), Sham::new().ports());
+    assert_eq!(client.stats(Some("tap:b")).expect("answers"), Sham::new().stats()[1..]);
+    let features = client.set_feature("packet:a", "gro", false, false).expect("answers");
+    let gro = features.features.iter().find(|report| report.feature == "generic-receive-offload").expect("is there");
+    assert!(!gro.asked && !gro.active);
+    assert_eq!(client.features(Some("packet:a")).expect("answers"), [features]);
+    assert_eq!(client.set_limit("tap:b", "gro_flush_timeout", 50_000).expect("answers").limits["gro_flush_timeout"], 50_000);
+    assert_eq!(client.set_too_big("tap:b", "icmp").expect("answers").too_big, "icmp");
+    assert_eq!(bench.server.counters().answered, 7);
+}
+
+#[test]
+fn what_is_refused_says_why() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let mut refused = |request: Request| match client.ask::<serde_json::Value>(&request) {
+        Err(ClientError::Refused(refusal)) => refusal,
+        other => panic!("{request:?}: {other:?}"),
+    };
+    let port = |port: &str| port.to_owned();
+    let lro = |force| Request::SetFeature { port: port("tap:b"), feature: "lro".into(), on: true, force };
+    let refusal = refused(lro(false));
+    assert!(refusal.code == ErrorCode::Refused && refusal.message.contains("cannot be restored"), "{refusal}");
+    let refusal = refused(Request::Stats { port: Some(port("packet:x")) });
+    assert!(refusal.code == ErrorCode::UnknownPort && refusal.message.contains("it has packet:a, tap:b"), "{refusal}");
+    let refusal = refused(Request::SetFeature { port: port("tap:b"), feature: "turbo".into(), on: true, force: false });
+    assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("there are rx-checksumming"), "{refusal}");
+    let refusal = refused(Request::SetLimit { port: port("tap:b"), name: "gro_max_size".into(), value: 1 << 40 });
+    assert!(refusal.message.contains("at most"), "{refusal}");
+    let refusal = refused(Request::SetTooBig { port: port("tap:b"), what: "explode".into() });
+    assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("drop, icmp, fragment"), "{refusal}");
+    client.ask::<serde_json::Value>(&lro(true)).expect("forced");
+}
+
+#[test]
+fn garbage_is_answered_and_the_connection_goes_on() {
+    let bench = Bench::new();
+    let mut stream = bench.raw();
+    let mut lines = BufReader::new(stream.try_clone().expect("clones"));
+    // Bytes of a simple generator: none of them a line feed.
+    let mut state = 1u32;
+    for length in [0, 1, 2, 10, 100, 1000, 4095] {
+        let mut line: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .filter(|&byte| byte != b'\n')
+        .take(length)
+        .collect();
+        line.push(b'\n');
+        stream.write_all(&line).expect("is read");
+        let mut answer = String::new();
+        lines.read_line(&mut answer).expect("is answered");
+        assert!(answer.starts_with(r#"{"error":{"code":"malformed""#), "{length}: {answer}");
+    }
+    stream.write_all("[".repeat(4000).as_bytes()).expect("is read");
+    stream.write_all(b"\n{\"request\":\"version\"}\n").expect("is read");
+    let mut answers = String::new();
+    lines.read_line(&mut answers).expect("is answered");
+    lines.read_line(&mut answers).expect("is answered");
+    assert!(answers.contains("malformed") && answers.contains(r#""protocol":1"#), "{answers}");
+}
+
+#[test]
+fn a_line_without_end_is_cut_off() {
+    let bench = Bench::new();
+    let mut stream = bench.raw();
+    // More than a socket holds: it would block for ever if nobody closed.
+    let chunk = vec![b'x'; 65_536];
+    let mut written = 0;
+    while let Ok(length) = stream.write(&chunk) {
+        written += length;
+        assert!(written < 16 << 20, "it is read without end");
+    }
+    assert!(rest(stream).starts_with(r#"{"error":{"code":"too-long""#));
+    assert_eq!(bench.server.counters().too_long, 1);
+    // A line feed too late is no better.
+    let mut stream = bench.raw();
+    stream.write_all(&[&[b' '; MAX_REQUEST][..], b"\n"].concat()).expect("fits the socket");
+    assert!(rest(stream).contains("too-long"));
+    bench.client().version().expect("others are served");
+}
+
+#[test]
+fn many_questions_at_once_are_answered_in_order() {
+    let bench = Bench::new();
+    let mut stream = bench.raw();
+    let asked = ["version", "ports", "features", "stats"].map(|name| format!("{{\"request\":\"{name}\"}}\n")).concat().repeat(500);
+    let mut writer = stream.try_clone().expect("clones");
+    let writing = std::thread::spawn(move || {
+        writer.write_all(asked.as_bytes()).expect("is read in the end");
+        writer.shutdown(std::net::Shutdown::Write).expect("ends");
+    });
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("all answers, then the end");
+    writing.join().expect("no panic");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 2000);
+    assert!(
+        lines.chunks(4).all(|four| four[0].contains("protocol")
+            && four[1].contains("mtu")
+            && four[2].contains("asked")
+            && four[3].contains("rx_bytes"))
+    );
+}
+
+#[test]
+fn half_a_line_at_the_end_is_told() {
+    let bench = Bench::new();
+    let mut stream = bench.raw();
+    stream.write_all(br#"{"request":"version"}"#).expect("is read");
+    stream.shutdown(std::net::Shutdown::Write).expect("ends");
+    assert!(rest(stream).contains("line feed"));
+}
+
+#[test]
+fn silence_and_slowness_cost_a_place_for_a_while_and_nothing_else() {
+    let bench = Bench::within(Bounds { connections: 3, question: MAX_REQUEST, patience: Duration::from_millis(300) });
+    let silent = bench.raw();
+    // One who asks and does not read: far more answers than a socket holds.
+    let mut deaf = bench.raw();
+    deaf.set_nonblocking(true).expect("non-blocking");
+    let questions = b"{\"request\":\"features\"}\n".repeat(100);
+    let started = Instant::now();
+    while deaf.write(&questions).is_ok() && started.elapsed() < Duration::from_secs(5) {}
+    // A drop at a time, and never the end of a line.
+    let mut slow = bench.raw();
+    let drips = std::thread::spawn(move || {
+        let mut sent = 0;
+        while slow.write_all(b" ").is_ok() {
+            sent += 1;
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(sent < 500, "it is never cut off");
+        }
+        rest(slow)
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    let crowded = rest(bench.raw());
+    assert!(crowded.contains(r#""code":"busy""#), "{crowded}");
+    assert!(drips.join().expect("no panic").contains("too-slow"));
+    assert!(rest(silent).contains("too-slow"));
+    bench.client().version().expect("there is room again");
+    let counters = bench.server.counters();
+    assert_eq!((counters.crowded, counters.late), (1, 3), "{counters:?}");
+    drop(deaf);
+}
+
+#[test]
+fn many_clients_at_once_are_all_served() {
+    let bench = Bench::new();
+    std::thread::scope(|scope| {
+        for _ in 0..12 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    bench.client().stats(None).expect("is served");
+                }
+            });
+        }
+    });
+    assert_eq!(bench.server.counters().answered, 600);
+}
+
+#[test]
+fn the_end_of_the_server_ends_its_connections_and_its_file() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    client.version().expect("answers");
+    let Bench { path, server, _directory } = bench;
+    let started = Instant::now();
+    drop(server);
+    assert!(started.elapsed() < Duration::from_secs(2) && !path.exists());
+    assert!(matches!(client.version(), Err(ClientError::Io { .. })));
+    let error = Client::connect(&path).expect_err("nothing there");
+    assert!(error.to_string().contains("is a bridge running?"), "{error}");
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("binds"));
+    assert!(matches!(Client::connect(&path), Err(ClientError::Dead { .. })));
+}
+
+/// Runs on a thread that is another user, and on no other.
+fn as_another<T: Send>(job: impl FnOnce() -> T + Send) -> Option<T> {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "only root can try to be another user");
+        eprintln!("skipped: only root can try to be another user");
+        return None;
+    }
+    let job = || {
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65_534)).expect("root may");
+        job()
+    };
+    Some(std::thread::scope(|scope| scope.spawn(job).join().expect("no panic")))
+}
+
+#[test]
+fn another_user_is_refused_without_harm() {
+    let bench = Bench::new();
+    std::fs::set_permissions(bench.path.parent().expect("a directory"), std::fs::Permissions::from_mode(0o755)).expect("changes");
+    // The file alone keeps others out ...
+    let Some(error) = as_another(|| Client::connect(&bench.path).map(drop).expect_err("mode 0600")) else { return };
+    assert!(matches!(error, ClientError::Denied { .. }), "{error}");
+    assert_eq!(bench.server.counters().accepted, 0);
+    // ... and if somebody opens it, the server does.
+    std::fs::set_permissions(&bench.path, std::fs::Permissions::from_mode(0o666)).expect("changes");
+    let error = as_another(|| Client::connect(&bench.path).and_then(|mut client| client.version()).expect_err("not served"));
+    assert!(matches!(error, Some(ClientError::Denied { .. })), "{error:?}");
+    let said = as_another(|| rest(UnixStream::connect(&bench.path).expect("connects"))).expect("root");
+    assert!(said.contains(r#""code":"forbidden""#) && said.contains("65534"), "{said}");
+    assert_eq!((bench.server.counters().refused, bench.server.counters().answered), (2, 0));
+    bench.client().version().expect("root is served");
+}

@@ -1,0 +1,241 @@
+//! The bridge's counters for Prometheus, over HTTP.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::control::Control;
+use crate::report::PortStats;
+use crate::serve::{Answer, Bounds, Complaint, Protocol, Server};
+
+/// What clients get at most: a scraper needs one connection for a moment, and its request has some hundred bytes.
+const BOUNDS: Bounds = Bounds { connections: 16, question: 8192, patience: Duration::from_secs(5) };
+
+/// Serves `GET /metrics` on a thread of its own; dropped, it stops.
+#[derive(Debug)]
+pub struct MetricsServer {
+    _server: Server,
+    address: SocketAddr,
+}
+
+impl MetricsServer {
+    /// Serves what `control` reports to whoever connects to the listener.
+    ///
+    /// # Errors
+    /// What the system says if it gives no thread or descriptor.
+    pub fn start(listener: TcpListener, control: Arc<dyn Control>) -> io::Result<Self> {
+        MetricsServer::start_within(listener, control, BOUNDS)
+    }
+
+    fn start_within(listener: TcpListener, control: Arc<dyn Control>, bounds: Bounds) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Ports { control }));
+        let server = Server::start("metrics", listener.into(), bounds, Arc::default(), Http { registry })?;
+        Ok(MetricsServer { _server: server, address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// The little of HTTP/1.1 (RFC 9112) that a scraper needs: `GET /metrics`, an answer, the end of the connection.
+struct Http {
+    registry: Registry,
+}
+
+impl Protocol for Http {
+    fn refusal(&self, _: BorrowedFd<'_>) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn answer(&mut self, received: &[u8], _: bool) -> Answer {
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut request = httparse::Request::new(&mut headers);
+        let (consumed, text) = match request.parse(received) {
+            Ok(httparse::Status::Partial) => return Answer::Incomplete,
+            Ok(httparse::Status::Complete(length)) => (length, self.respond(request.method, request.path)),
+            Err(error) => (received.len().min(BOUNDS.question), plain("400 Bad Request", "", &format!("not HTTP: {error}\n"))),
+        };
+        Answer::Reply { consumed, text, close: true }
+    }
+
+    fn complaint(&self, complaint: Complaint) -> Vec<u8> {
+        match complaint {
+            Complaint::Crowded => plain("503 Service Unavailable", "", "too many connections\n"),
+            Complaint::TooLong => plain("431 Request Header Fields Too Large", "", "the request is too long\n"),
+            Complaint::Late => plain("408 Request Timeout", "", "the request did not come in time\n"),
+        }
+    }
+}
+
+impl Http {
+    fn respond(&self, method: Option<&str>, target: Option<&str>) -> Vec<u8> {
+        let path = target.map(|target| target.split_once('?').map_or(target, |(path, _)| path));
+        match (method, path) {
+            (Some("GET"), Some("/metrics")) => {
+                let mut text = String::new();
+                match encode(&mut text, &self.registry) {
+                    Ok(()) => response("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", "", &text),
+                    Err(error) => plain("500 Internal Server Error", "", &format!("{error}\n")),
+                }
+            }
+            (Some("GET"), _) => plain("404 Not Found", "", "there is only /metrics\n"),
+            _ => plain("405 Method Not Allowed", "Allow: GET\r\n", "there is only GET\n"),
+        }
+    }
+}
+
+fn plain(status: &str, headers: &str, body: &str) -> Vec<u8> {
+    response(status, "text/plain; charset=utf-8", headers, body)
+}
+
+fn response(status: &str, kind: &str, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{headers}Connection: close\r\n\r\n{body}")
+        .into_bytes()
+}
+
+/// Reads the ports' counters when somebody asks.
+struct Ports {
+    control: Arc<dyn Control>,
+}
+
+impl fmt::Debug for Ports {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Ports")
+    }
+}
+
+/// A counter: its name without `_total`, what it means, its unit, and where it is read.
+type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
+
+const COUNTERS: [PortCounter; 14] = [
+    ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
+    ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
+    ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| stats.tx_packets),
+    ("tx", "Bytes given to the port", Some(Unit::Bytes), |stats| stats.tx_bytes),
+    ("rx_super_packets", "Packets that were received as super-packets", None, |stats| stats.rx_super_packets),
+    ("tx_super_packets", "Super-packets given to the port", None, |stats| stats.tx_super_packets),
+    ("tx_super_segments", "The frames that the super-packets given to the port are on a wire", None, |stats| stats.tx_super_segments),
+    ("merged", "Received packets that joined another", None, |stats| stats.merged),
+    ("aggregated", "Packets that others joined", None, |stats| stats.aggregated),
+    ("segmented", "Packets cut into segments before the port", None, |stats| stats.segmented),
+    ("segments", "The segments that came of them", None, |stats| stats.segments),
+    ("checksummed", "Partial checksums filled in before the port", None, |stats| stats.checksummed),
+    ("fallbacks", "Packets that the port refused and that were sent in another form", None, |stats| stats.fallbacks),
+    ("filtered", "Packets not forwarded because their destination lies behind the port they came from", None, |stats| stats.filtered),
+];
+
+impl Collector for Ports {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let stats = self.control.stats();
+        for (name, help, unit, read) in COUNTERS {
+            let name = format!("superpacket_port_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, unit.as_ref(), MetricType::Counter)?;
+            for port in &stats {
+                ConstCounter::new(read(port)).encode(family.encode_family(&[("port", port.port.as_str())])?)?;
+            }
+        }
+        let mut family =
+            encoder.encode_descriptor("superpacket_port_drops", "Received packets that were dropped", None, MetricType::Counter)?;
+        for port in &stats {
+            for (cause, count) in &port.drops {
+                let labels = [("port", port.port.as_str()), ("cause", cause.as_str())];
+                ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let mut family = encoder.encode_descriptor("superpacket_port_up", "1 if packets can pass the port", None, MetricType::Gauge)?;
+        let ports = self.control.ports();
+        for port in &ports {
+            ConstGauge::new(i64::from(port.state == "up")).encode(family.encode_family(&[("port", port.port.as_str())])?)?;
+        }
+        let mut family =
+            encoder.encode_descriptor("superpacket_port_reopened", "Times that the port was opened again", None, MetricType::Counter)?;
+        for port in &ports {
+            ConstCounter::new(port.reopened).encode(family.encode_family(&[("port", port.port.as_str())])?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::sham::Sham;
+
+    fn serve(bounds: Bounds) -> MetricsServer {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        MetricsServer::start_within(listener, Arc::new(Sham::new()), bounds).expect("starts")
+    }
+
+    fn ask(server: &MetricsServer, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(server.address()).expect("connects");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("bounded");
+        // Who is cut off may find that out while writing.
+        let _ = stream.write_all(request);
+        let mut text = Vec::new();
+        let _ = stream.read_to_end(&mut text);
+        String::from_utf8(text).expect("UTF-8")
+    }
+
+    #[test]
+    fn counters_have_the_names_and_labels_of_the_documentation() {
+        let server = serve(BOUNDS);
+        let answer = ask(&server, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(head.contains("Content-Type: application/openmetrics-text; version=1.0.0"), "{head}");
+        assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+        for line in [
+            "# TYPE superpacket_port_rx_packets counter",
+            "superpacket_port_rx_packets_total{port=\"packet:a\"} 7",
+            "superpacket_port_rx_bytes_total{port=\"tap:b\"} 8000",
+            "superpacket_port_merged_total{port=\"packet:a\"} 9",
+            "superpacket_port_drops_total{port=\"packet:a\",cause=\"too_long\"} 5",
+            "superpacket_port_drops_total{port=\"packet:a\",cause=\"table \\\"full\\\"\"} 6",
+            "superpacket_port_up{port=\"packet:a\"} 1",
+            "superpacket_port_reopened_total{port=\"packet:a\"} 2",
+        ] {
+            assert!(body.lines().any(|known| known == line), "{line}\n{body}");
+        }
+        assert!(body.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn anything_else_is_refused_in_http() {
+        let server = serve(BOUNDS);
+        for (request, status) in [
+            (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
+            (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", "200"),
+            (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
+            (b"\x16\x03\x01\x02\x00\x01\x00", "400"),
+            (&[&b"GET /metrics HTTP/1.1\r\nX: "[..], &[b'x'; 100_000]].concat(), "431"),
+        ] {
+            let answer = ask(&server, request);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{status}: {answer}");
+        }
+    }
+
+    #[test]
+    fn who_does_not_finish_a_request_is_cut_off() {
+        let server = serve(Bounds { patience: Duration::from_millis(200), ..BOUNDS });
+        assert!(ask(&server, b"GET /metrics HTTP/1.1\r\n").starts_with("HTTP/1.1 408 "));
+    }
+}

@@ -1,0 +1,171 @@
+//! Giving up what is not needed: another user, few capabilities, and no way back.
+
+use std::io;
+
+use nix::unistd::User;
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use superpacket_io::port::{PortKind, PortSpec};
+
+/// The privileges could not be given up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrivilegeError {
+    /// There is no such user.
+    #[error("user {name:?}: there is no such user")]
+    NoUser {
+        /// The name, or number.
+        name: String,
+    },
+    /// The system refused something.
+    #[error("user {name:?}: {action}: {source}")]
+    System {
+        /// The user.
+        name: String,
+        /// What was tried, with the system call's name.
+        action: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// A user that a process can become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    name: String,
+    user: Uid,
+    group: Gid,
+}
+
+impl Account {
+    /// Looks a user up by name or by number.
+    ///
+    /// # Errors
+    /// [`PrivilegeError`]: there is none, or the look-up failed.
+    pub fn find(name: &str) -> Result<Self, PrivilegeError> {
+        let failed = |errno: nix::Error| PrivilegeError::System { name: name.to_owned(), action: "getpwnam", source: errno.into() };
+        let found = match name.parse() {
+            Ok(number) => User::from_uid(nix::unistd::Uid::from_raw(number)),
+            Err(_) => User::from_name(name),
+        };
+        let user = found.map_err(failed)?.ok_or_else(|| PrivilegeError::NoUser { name: name.to_owned() })?;
+        Ok(Account { name: name.to_owned(), user: Uid::from_raw(user.uid.as_raw()), group: Gid::from_raw(user.gid.as_raw()) })
+    }
+
+    /// Its number.
+    pub fn user(&self) -> Uid {
+        self.user
+    }
+
+    /// The number of its group.
+    pub fn group(&self) -> Gid {
+        self.group
+    }
+
+    /// Becomes this user, with these capabilities and no others, for this thread and the threads that it starts from now on.
+    ///
+    /// The order is that of capabilities(7): the permitted set is kept over the change of the user, the rest is given up after it, and `no_new_privs`
+    /// closes the way back through set-user-ID programs.
+    ///
+    /// # Errors
+    /// [`PrivilegeError::System`]: only root, or who has CAP_SETUID and CAP_SETGID, may. The thread may then have given up a part already, and should end.
+    pub fn become_with(&self, keep: CapabilitySet) -> Result<(), PrivilegeError> {
+        let system = |action| move |errno: Errno| PrivilegeError::System { name: self.name.clone(), action, source: errno.into() };
+        let held = rustix::thread::capabilities(None).map_err(system("capget"))?;
+        // Where the process itself was given less, in a container perhaps, ports need to do with it.
+        let keep = keep & held.permitted;
+        rustix::thread::set_keep_capabilities(true).map_err(system("prctl(PR_SET_KEEPCAPS)"))?;
+        if rustix::process::geteuid() != self.user || rustix::process::getuid() != self.user {
+            rustix::thread::set_thread_groups(&[]).map_err(system("setgroups"))?;
+            rustix::thread::set_thread_res_gid(self.group, self.group, self.group).map_err(system("setresgid"))?;
+            rustix::thread::set_thread_res_uid(self.user, self.user, self.user).map_err(system("setresuid"))?;
+        }
+        rustix::thread::clear_ambient_capability_set().map_err(system("prctl(PR_CAP_AMBIENT_CLEAR_ALL)"))?;
+        let sets = CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };
+        rustix::thread::set_capabilities(None, sets).map_err(system("capset"))?;
+        rustix::thread::set_keep_capabilities(false).map_err(system("prctl(PR_SET_KEEPCAPS)"))?;
+        rustix::thread::set_no_new_privs(true).map_err(system("prctl(PR_SET_NO_NEW_PRIVS)"))
+    }
+}
+
+/// The capabilities that it takes to open these ports again.
+pub fn needed<'a>(ports: impl IntoIterator<Item = &'a PortSpec>) -> CapabilitySet {
+    ports.into_iter().fold(CapabilitySet::empty(), |all, port| {
+        let own = match port.kind() {
+            // The virtio header and the sizes of buffers need NET_ADMIN, the socket NET_RAW.
+            PortKind::Packet => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
+            PortKind::Xdp => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF,
+            PortKind::Tap | PortKind::Tun => CapabilitySet::NET_ADMIN,
+            _ => CapabilitySet::empty(),
+        };
+        all | own | port.inner().map_or(CapabilitySet::empty(), |inner| needed([inner]))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_need_what_the_documentation_says() {
+        let needed = |text: &str| needed([&text.parse::<PortSpec>().expect(text)]);
+        let socket = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
+        assert_eq!(needed("packet:eth0"), socket);
+        assert_eq!(needed("nic:page=4k@xdp:eth0"), socket | CapabilitySet::BPF);
+        assert_eq!(needed("tap:tap0"), CapabilitySet::NET_ADMIN);
+        assert_eq!(needed("pcap:in.pcap"), CapabilitySet::empty());
+    }
+
+    #[test]
+    fn users_are_found_by_name_and_number() {
+        let root = Account::find("root").expect("there is root");
+        assert!(root.user().is_root() && root.group().is_root());
+        assert_eq!(Account::find("0").expect("by number").user(), root.user());
+        let error = Account::find("nobody-has-this-name").expect_err("no user");
+        assert!(error.to_string().contains("nobody-has-this-name"), "{error}");
+    }
+
+    /// What `/proc` says of a thread: (real to file system user, permitted and effective capabilities, no_new_privs).
+    fn status(thread: std::num::NonZeroI32) -> (String, String, String) {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("is there");
+        let field = |key: &str| {
+            let line = status.lines().find(|line| line.starts_with(key)).expect(key);
+            line[key.len()..].split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        (field("Uid:"), format!("{} {}", field("CapPrm:"), field("CapEff:")), field("NoNewPrivs:"))
+    }
+
+    #[test]
+    fn a_thread_and_its_children_keep_two_capabilities_and_nothing_else() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "only root can change its user");
+            eprintln!("skipped: only root can change its user");
+            return;
+        }
+        let account = Account { name: "nobody".into(), user: Uid::from_raw(65_534), group: Gid::from_raw(65_534) };
+        // A thread's own, so that the other tests of this process stay who they are.
+        let (own, tried) = std::thread::spawn(move || {
+            account.become_with(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW).expect("root may");
+            // Statuses are read while the child lives.
+            let ((started, child), (end, ended)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+            let living = std::thread::spawn(move || {
+                started.send(rustix::thread::gettid().as_raw_nonzero()).expect("the parent waits");
+                ended.recv().expect_err("the other end is dropped")
+            });
+            let found = [rustix::thread::gettid().as_raw_nonzero(), child.recv().expect("it starts")].map(status);
+            drop(end);
+            living.join().expect("ends");
+            (found, rustix::thread::set_thread_uid(Uid::ROOT))
+        })
+        .join()
+        .expect("no panic");
+        for (users, capabilities, no_new_privs) in own {
+            assert_eq!(users, "65534 65534 65534 65534");
+            // CAP_NET_ADMIN is 12, CAP_NET_RAW 13.
+            assert_eq!(capabilities, "0000000000003000 0000000000003000");
+            assert_eq!(no_new_privs, "1");
+        }
+        assert_eq!(tried, Err(Errno::PERM), "no way back");
+    }
+}

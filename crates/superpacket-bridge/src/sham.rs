@@ -1,0 +1,113 @@
+//! A bridge that only remembers what it is told: for tests of what stands between it and people.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use superpacket::feature::{Feature, FeatureSet, resolve};
+
+use crate::control::{Control, ErrorCode, Refusal};
+use crate::report::{FeatureReport, PortFeatures, PortReport, PortStats};
+use crate::settings::{PortSettings, TooBig};
+
+/// Two ports, of which one cannot do TSO.
+#[derive(Debug)]
+pub(crate) struct Sham {
+    ports: Mutex<Vec<PortSettings>>,
+}
+
+impl Sham {
+    pub(crate) fn new() -> Self {
+        let ports = ["packet:a", "tap:b"].map(|port| PortSettings::new(port.parse().expect("a port")));
+        Sham { ports: Mutex::new(ports.into()) }
+    }
+
+    fn change<T>(
+        &self,
+        port: &str,
+        change: impl FnOnce(&mut PortSettings) -> Result<(), Refusal>,
+        report: fn(&PortSettings) -> T,
+    ) -> Result<T, Refusal> {
+        let mut ports = self.ports.lock().expect("no panic");
+        let known: Vec<String> = ports.iter().map(|port| port.port.to_string()).collect();
+        let found = ports.iter_mut().find(|known| known.port.text() == port);
+        let found = found.ok_or_else(|| Refusal::unknown_port(port, known.iter().map(String::as_str)))?;
+        change(found)?;
+        Ok(report(found))
+    }
+
+    fn each<T>(&self, report: fn(&PortSettings) -> T) -> Vec<T> {
+        self.ports.lock().expect("no panic").iter().map(report).collect()
+    }
+}
+
+fn port(settings: &PortSettings) -> PortReport {
+    let limit = |name: &'static str| (name.to_owned(), settings.limits.value(name).expect("known"));
+    let (too_big, _) = TooBig::NAMES.into_iter().find(|(_, known)| *known == settings.too_big).expect("known");
+    PortReport {
+        port: settings.port.to_string(),
+        state: "up".into(),
+        error: None,
+        mtu: 1500,
+        hardware_address: Some("02:00:00:00:00:01".into()),
+        queues: 1,
+        reopened: 2,
+        addresses: 3,
+        limits: ["gso_max_size", "gro_max_size", "gro_flush_timeout"].map(limit).into(),
+        too_big: too_big.into(),
+    }
+}
+
+fn features(settings: &PortSettings) -> PortFeatures {
+    let supported =
+        if settings.port.name() == "a" { FeatureSet::all().without(Feature::TcpSegmentationOffload) } else { FeatureSet::all() };
+    let resolved = resolve(settings.features, supported);
+    let report = |feature: Feature| FeatureReport {
+        feature: feature.name().into(),
+        asked: resolved.asked.contains(feature),
+        active: resolved.active.contains(feature),
+        reason: resolved.hindrance(feature).map(|reason| reason.to_string()),
+    };
+    PortFeatures { port: settings.port.to_string(), features: Feature::ALL.map(report).into() }
+}
+
+fn stats(settings: &PortSettings) -> PortStats {
+    let drops = BTreeMap::from([("too_long".to_owned(), 5), ("table \"full\"".to_owned(), 6)]);
+    PortStats { port: settings.port.to_string(), rx_packets: 7, rx_bytes: 8000, merged: 9, drops, ..PortStats::default() }
+}
+
+impl Control for Sham {
+    fn ports(&self) -> Vec<PortReport> {
+        self.each(port)
+    }
+
+    fn features(&self) -> Vec<PortFeatures> {
+        self.each(features)
+    }
+
+    fn stats(&self) -> Vec<PortStats> {
+        self.each(stats)
+    }
+
+    fn set_feature(&self, port: &str, feature: Feature, on: bool, force: bool) -> Result<PortFeatures, Refusal> {
+        let change = |settings: &mut PortSettings| {
+            if feature == Feature::LargeReceiveOffload && on && !force {
+                return Err(Refusal::new(ErrorCode::Refused, "large-receive-offload: what it merges cannot be restored"));
+            }
+            settings.features = settings.features.set(feature, on);
+            Ok(())
+        };
+        self.change(port, change, features)
+    }
+
+    fn set_limit(&self, name: &str, limit: &str, value: u64) -> Result<PortReport, Refusal> {
+        self.change(name, |settings| settings.limits.set(limit, value).map_err(|why| Refusal::new(ErrorCode::Refused, why)), port)
+    }
+
+    fn set_too_big(&self, name: &str, what: TooBig) -> Result<PortReport, Refusal> {
+        let change = |settings: &mut PortSettings| {
+            settings.too_big = what;
+            Ok(())
+        };
+        self.change(name, change, port)
+    }
+}
