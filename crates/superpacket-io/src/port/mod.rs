@@ -13,12 +13,10 @@
 mod batch;
 mod buffer;
 mod error;
-#[allow(dead_code, reason = "each kind of port needs another part of it")]
 mod ethtool;
 mod fit;
 #[cfg(test)]
 mod fixture;
-#[allow(dead_code, reason = "each kind of port needs another part of it")]
 mod interface;
 pub mod memory;
 pub mod nic;
