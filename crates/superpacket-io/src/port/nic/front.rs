@@ -124,7 +124,10 @@ impl Front {
             if count == limit || result.is_err() {
                 break;
             }
-            match self.pump() {
+            let pumped = self.pump();
+            // What it took is copied: the wrapped port can have its memory back.
+            self.give_back();
+            match pumped {
                 Ok(0) => break,
                 // All for other queues: they will be told.
                 Ok(_) if self.device.queues[queue].frames.is_empty() => break,
@@ -186,7 +189,7 @@ impl Front {
         Ok(count)
     }
 
-    /// Buffers have been dropped.
+    /// Buffers of the wrapped port have been dropped.
     pub(super) fn give_back(&mut self) {
         self.inner.iter_mut().for_each(|receive| receive.give_back());
     }
