@@ -1,5 +1,6 @@
 //! Each setting by itself, then the card before an aggregator.
 
+mod live;
 mod merging;
 mod receiving;
 mod rings;
