@@ -95,7 +95,29 @@ pub struct Region {
     memory: Memory,
     slot_size: usize,
     /// One for each slot: is it lent? The first of slots that are lent together says how many they are.
-    lent: Box<[AtomicU8]>,
+    lent: Flags,
+}
+
+/// The flags of slots. Not in a `Box`, which claims its bytes for itself whenever it moves: buffers point at them.
+#[derive(Debug)]
+struct Flags(NonNull<[AtomicU8]>);
+
+impl Flags {
+    fn new(slots: usize) -> Self {
+        let flags: Box<[AtomicU8]> = (0..slots).map(|_| AtomicU8::new(0)).collect();
+        // SAFETY: a box is never null.
+        Flags(unsafe { NonNull::new_unchecked(Box::into_raw(flags)) })
+    }
+}
+
+impl std::ops::Deref for Flags {
+    type Target = [AtomicU8];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU8] {
+        // SAFETY: the flags are freed when the region is dropped, and not before; they are atomic.
+        unsafe { self.0.as_ref() }
+    }
 }
 
 #[derive(Debug)]
@@ -130,7 +152,7 @@ impl Region {
         let layout = Layout::from_size_align(size, 4096).expect("fewer bytes than the address space");
         // SAFETY: the size is not zero.
         let data = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        Region { memory: Memory::Heap { data, layout }, slot_size, lent: flags(slots) }
+        Region { memory: Memory::Heap { data, layout }, slot_size, lent: Flags::new(slots) }
     }
 
     /// Mapped memory, unmapped at the end: as many slots of `slot_size` bytes as fit `length`.
@@ -140,7 +162,7 @@ impl Region {
     /// that the caller keeps: it calls [`lend`](Self::lend) only for bytes that the kernel has handed over, and hands slots back only when they
     /// [are not lent](Self::is_lent).
     pub unsafe fn mapped(data: NonNull<u8>, length: usize, slot_size: usize) -> Self {
-        Region { memory: Memory::Mapped { data, length }, slot_size, lent: flags(length / slot_size) }
+        Region { memory: Memory::Mapped { data, length }, slot_size, lent: Flags::new(length / slot_size) }
     }
 
     /// Part of memory that other regions have parts of too, and that stays as long as `owner` lives: `slots` of `slot_size` bytes.
@@ -149,13 +171,13 @@ impl Region {
     /// `data` must point at `slots * slot_size` initialised bytes that stay where they are while `owner` lives, and that nobody else uses but a kernel, as for
     /// [`mapped`](Self::mapped).
     pub unsafe fn shared(owner: Arc<dyn Any + Send + Sync>, data: NonNull<u8>, slots: usize, slot_size: usize) -> Self {
-        Region { memory: Memory::Shared { data, owner }, slot_size, lent: flags(slots) }
+        Region { memory: Memory::Shared { data, owner }, slot_size, lent: Flags::new(slots) }
     }
 
     /// How many slots there are.
     #[inline]
     pub const fn slots(&self) -> usize {
-        self.lent.len()
+        self.lent.0.len()
     }
 
     /// Bytes of a slot.
@@ -251,20 +273,17 @@ impl Region {
     pub const MAX_RUN: usize = u8::MAX as usize;
 }
 
-fn flags(slots: usize) -> Box<[AtomicU8]> {
-    (0..slots).map(|_| AtomicU8::new(0)).collect()
-}
-
 impl Drop for Region {
     fn drop(&mut self) {
         if self.lent() != 0 {
             // A borrower outlives its port: memory and flags stay.
-            std::mem::forget(std::mem::take(&mut self.lent));
             if let Memory::Shared { owner, .. } = &self.memory {
                 std::mem::forget(Arc::clone(owner));
             }
             return;
         }
+        // SAFETY: made from a box in `Flags::new`, and no buffer points at them any more.
+        drop(unsafe { Box::from_raw(self.lent.0.as_ptr()) });
         match self.memory {
             // SAFETY: allocated with this layout in `heap`, and no buffer points into it any more.
             Memory::Heap { data, layout } => unsafe { dealloc(data.as_ptr(), layout) },
