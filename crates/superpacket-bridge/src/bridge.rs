@@ -61,6 +61,14 @@ struct Place {
     next_try: Instant,
 }
 
+/// Refuses two ports of one name.
+fn twice(ports: &[PortSettings]) -> Result<(), BridgeError> {
+    match ports.iter().enumerate().find(|(index, port)| ports[..*index].iter().any(|earlier| earlier.port == port.port)) {
+        None => Ok(()),
+        Some((_, port)) => Err(BridgeError::Twice { port: port.port.text().into() }),
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -71,6 +79,21 @@ impl Bridge {
     /// # Errors
     /// [`BridgeError`]: a port cannot be opened, is named twice, or cannot be joined with the others.
     pub fn start(settings: BridgeSettings) -> Result<Bridge, BridgeError> {
+        Bridge::start_with(settings, || Ok(()))
+    }
+
+    /// As [`start`](Bridge::start), and calls `opened` when the ports are open and no thread of the bridge has started: what it gives up for the thread
+    /// it runs on, users and capabilities, the bridge's threads do not have either.
+    ///
+    /// # Errors
+    /// As [`start`](Bridge::start), and what `opened` says.
+    pub fn start_with(
+        settings: BridgeSettings,
+        opened: impl FnOnce() -> Result<(), crate::privileges::PrivilegeError>,
+    ) -> Result<Bridge, BridgeError> {
+        twice(&settings.ports)?;
+        let ports = settings.ports.iter().map(|port| open(&port.port)).collect::<Result<Vec<_>, _>>()?;
+        opened()?;
         let threads = match settings.threads {
             0 => std::thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2)).min(settings.ports.len().max(1)),
             threads => threads,
@@ -95,8 +118,8 @@ impl Bridge {
             stopping: AtomicBool::new(false),
         });
         let mut bridge = Bridge { inner: inner.clone(), supervisor: None };
-        for port in &settings.ports {
-            inner.add(port)?;
+        for (settings, port) in settings.ports.iter().zip(ports) {
+            inner.join(settings, port)?;
         }
         inner.settings.lock().unwrap_or_else(PoisonError::into_inner).ports = settings.ports;
         let supervisor = std::thread::Builder::new().name("superpacket-ports".into()).spawn(move || inner.supervise(&inbox));
@@ -188,11 +211,7 @@ impl Bridge {
                 return Err(BridgeError::Fixed { setting });
             }
         }
-        for (index, port) in settings.ports.iter().enumerate() {
-            if settings.ports[..index].iter().any(|earlier| earlier.port == port.port) {
-                return Err(BridgeError::Twice { port: port.port.text().into() });
-            }
-        }
+        twice(&settings.ports)?;
         let wanted = |name: &str| settings.ports.iter().find(|port| port.port.text() == name);
         let gone: Vec<u16> = lock(&inner.places)
             .iter()
@@ -263,18 +282,19 @@ impl Inner {
         lock(&self.lanes).iter().for_each(Lane::wake);
     }
 
-    /// Opens a new port.
+    /// Opens a new port, and joins it.
     fn add(&self, settings: &PortSettings) -> Result<(), BridgeError> {
+        self.join(settings, open(&settings.port)?)
+    }
+
+    /// Joins a port that is open.
+    fn join(&self, settings: &PortSettings, mut port: Box<dyn Port>) -> Result<(), BridgeError> {
         let name = settings.port.text();
         let mut places = lock(&self.places);
-        if places.iter().flatten().any(|place| place.shared.name == name) {
-            return Err(BridgeError::Twice { port: name.into() });
-        }
         let number = places.iter().position(Option::is_none).unwrap_or(places.len());
         if number >= MAX_PORTS {
             return Err(BridgeError::TooManyPorts { limit: MAX_PORTS });
         }
-        let mut port = open(&settings.port)?;
         if let Some(other) = places.iter().flatten().next()
             && other.shared.layer != port.layer()
         {

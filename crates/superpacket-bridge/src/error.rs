@@ -2,6 +2,8 @@
 
 use superpacket_io::port::PortError;
 
+use crate::privileges::PrivilegeError;
+
 /// A bridge could not be made, or not be changed as asked. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -61,6 +63,9 @@ pub enum BridgeError {
         /// The setting.
         setting: &'static str,
     },
+    /// Privileges could not be given up.
+    #[error(transparent)]
+    Privileges(#[from] PrivilegeError),
     /// A thread or a descriptor could not be had.
     #[error("{action}: {source}")]
     System {

@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use crate::amount::{nanoseconds, size};
 
-/// Aggregate, segment, verify and analyze packet captures, by the rules of LRO, GRO, TSO and GSO
+/// Aggregate, segment, verify and analyze packet captures, and bridge live ports, by the rules of LRO, GRO, TSO and GSO
 ///
 /// Captures are pcap or pcapng files, plain or compressed with gzip or zstd; `-` is standard input or output. Memory stays under 64 MB whatever
 /// the file's size.
@@ -68,6 +68,9 @@ Exit code 1 if a byte differs.")]
 
 The same arguments give the same file.")]
     Generate(Generate),
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    Live(crate::live::LiveCommand),
     /// Print a completion script for a shell
     #[command(after_help = "Example:
   superpacket completions bash > /etc/bash_completion.d/superpacket")]
@@ -83,6 +86,16 @@ The same arguments give the same file.")]
         /// The command to describe; without it, the program
         command: Option<String>,
     },
+}
+
+impl Command {
+    /// Does it see to SIGINT and SIGTERM itself?
+    pub(crate) fn has_its_own_signals(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return matches!(self, Command::Live(command) if command.has_its_own_signals());
+        #[cfg(not(target_os = "linux"))]
+        false
+    }
 }
 
 /// By which rules to aggregate.

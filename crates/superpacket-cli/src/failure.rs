@@ -31,6 +31,14 @@ pub(crate) enum Failure {
         /// What the system said.
         source: io::Error,
     },
+    /// A bridge could not be asked, or said no.
+    #[cfg(target_os = "linux")]
+    #[error(transparent)]
+    Control(#[from] superpacket_bridge::control::ClientError),
+    /// A bridge could not run.
+    #[cfg(target_os = "linux")]
+    #[error("{0}")]
+    Bridge(String),
     /// A plot could not be drawn.
     #[error("a plot could not be drawn: {0}")]
     Plot(String),

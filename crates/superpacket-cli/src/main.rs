@@ -1,7 +1,7 @@
-//! The `superpacket` program: aggregates, segments, verifies and analyzes packet captures.
+//! The `superpacket` program: aggregates, segments, verifies and analyzes packet captures, and bridges live ports.
 //!
 //! Each command is a module with a `run`. Captures come through [`input`], held frames live in a [`pool`], the engine is stepped by
-//! [`lanes`], and what is counted is printed by [`report`].
+//! [`lanes`], and what is counted is printed by [`report`]. The commands that run and control a bridge are in `live`; they exist on Linux only.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,8 @@ mod generate;
 mod input;
 mod lanes;
 mod ledger;
+#[cfg(target_os = "linux")]
+mod live;
 mod partial;
 mod pool;
 mod progress;
@@ -39,13 +41,16 @@ enum Outcome {
 }
 
 fn main() -> ExitCode {
-    // An interrupted run leaves no half-written file behind. Without a handler it still leaves OUT as it was.
-    let _ = ctrlc::set_handler(|| {
-        superpacket_io::capture::remove_unfinished();
-        // What a shell reports for a process that SIGINT ended.
-        std::process::exit(130);
-    });
-    match run(Arguments::parse().command) {
+    let command = Arguments::parse().command;
+    if !command.has_its_own_signals() {
+        // An interrupted run leaves no half-written file behind. Without a handler it still leaves OUT as it was.
+        let _ = ctrlc::set_handler(|| {
+            superpacket_io::capture::remove_unfinished();
+            // What a shell reports for a process that SIGINT ended.
+            std::process::exit(130);
+        });
+    }
+    match run(command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
@@ -68,6 +73,8 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         }
         Command::Generate(arguments) => generate::run(&arguments)?,
         Command::Analyze(arguments) => analyze::run(&arguments)?,
+        #[cfg(target_os = "linux")]
+        Command::Live(command) => live::run(command)?,
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "superpacket", &mut text);

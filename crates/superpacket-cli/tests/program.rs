@@ -7,7 +7,11 @@ use std::process::Stdio;
 
 use support::*;
 
-const COMMANDS: [&str; 5] = ["coalesce", "segment", "verify", "analyze", "generate"];
+const COMMANDS: &[&str] = if cfg!(target_os = "linux") {
+    &["coalesce", "segment", "verify", "analyze", "generate", "bridge", "features", "stats", "ports", "limits", "top"]
+} else {
+    &["coalesce", "segment", "verify", "analyze", "generate"]
+};
 
 #[test]
 fn help_has_examples_and_goes_to_standard_output() {
@@ -149,6 +153,10 @@ fn completions_and_man_pages_name_every_command() {
     COMMANDS.iter().for_each(|command| assert!(page.contains(command), "{command}"));
     let page = String::from_utf8(bench.run(&["man", "coalesce"]).stdout).expect("UTF-8");
     assert!(page.contains(".TH superpacket-coalesce 1") && page.contains("hold"), "{page}");
+    for command in COMMANDS {
+        let page = String::from_utf8(bench.run(&["man", command]).stdout).expect("UTF-8");
+        assert!(page.contains(&format!(".TH superpacket-{command} 1")) && page.contains("\\-\\-json"), "{page}");
+    }
 }
 
 #[test]

@@ -133,7 +133,7 @@ impl Refusal {
     /// The bridge has no such port, but these.
     pub fn unknown_port<'a>(port: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
-        Refusal::new(ErrorCode::UnknownPort, format_args!("the bridge has no port {port:?}: it has {known}"))
+        Refusal::new(ErrorCode::UnknownPort, format_args!("there is no port {port:?}: there are {known}"))
     }
 }
 

@@ -78,7 +78,7 @@ fn what_is_refused_says_why() {
     let refusal = refused(lro(false));
     assert!(refusal.code == ErrorCode::Refused && refusal.message.contains("cannot be restored"), "{refusal}");
     let refusal = refused(Request::Stats { port: Some(port("packet:x")) });
-    assert!(refusal.code == ErrorCode::UnknownPort && refusal.message.contains("it has packet:a, tap:b"), "{refusal}");
+    assert!(refusal.code == ErrorCode::UnknownPort && refusal.message.contains("there are packet:a, tap:b"), "{refusal}");
     let refusal = refused(Request::SetFeature { port: port("tap:b"), feature: "turbo".into(), on: true, force: false });
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("there are rx-checksumming"), "{refusal}");
     let refusal = refused(Request::SetLimit { port: port("tap:b"), name: "gro_max_size".into(), value: 1 << 40 });

@@ -1,0 +1,253 @@
+//! The command line of the live commands.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use superpacket::feature::Feature;
+use superpacket_io::port::PortSpec;
+
+use crate::amount::nanoseconds;
+
+/// The commands that run, ask and change a bridge.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LiveCommand {
+    /// Join ports by a learning bridge that gives every port the offloads it lacks
+    #[command(after_help = "Examples:
+  superpacket bridge packet:veth0 packet:veth1
+  superpacket bridge tap:tap0 packet:eth1 --feature packet:eth1:tso=off --metrics 127.0.0.1:9600
+  superpacket bridge --config /etc/superpacket/bridge.toml
+
+Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, pcap:FILE, nic:SETTINGS@PORT, with options after a
+question mark (packet:eth0?ring=v3). Packet and XDP ports take the interface over: give it no addresses.
+
+SIGTERM and SIGINT send what is held and end with exit code 0 (a second one ends at once), SIGHUP reads the file again.
+It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_BPF for xdp, in the user namespace that owns the network namespace:
+`unshare -Urn` gives them to everybody who may use it.")]
+    Bridge(Bridge),
+    /// Show the offloads of a bridge's ports as `ethtool -k` does, or switch one
+    #[command(after_help = "Examples:
+  superpacket features
+  superpacket features packet:eth0
+  superpacket features packet:eth0 gro off
+  superpacket features packet:eth0 large-receive-offload on --force
+
+Offloads have the long and short names of ethtool. What is asked for and not in force is shown with the reason.")]
+    Features(Features),
+    /// Show what a bridge's ports counted
+    #[command(after_help = "Examples:
+  superpacket stats
+  superpacket stats packet:eth0 --json | jq '.[0].drops'")]
+    Stats(Stats),
+    /// Show a bridge's ports: state, MTU, addresses learned, limits
+    #[command(after_help = "Examples:
+  superpacket ports
+  superpacket ports --json | jq -r '.[] | select(.state != \"up\") | .port'")]
+    Ports(Stats),
+    /// Show or set the limits of a bridge's ports
+    #[command(after_help = "Examples:
+  superpacket limits
+  superpacket limits packet:eth0 gro_flush_timeout 50us
+  superpacket limits packet:eth0 gso_max_size 32k
+  superpacket limits packet:eth0 too_big icmp
+
+Limits are gso_max_size and gro_max_size (bytes from the IP header on), gro_flush_timeout (a duration), and too_big: what
+becomes of packets that are too long for a port and cannot be cut (drop, icmp, fragment).")]
+    Limits(Limits),
+    /// Watch a bridge: rates, packets per super-packet, drops by cause
+    #[command(after_help = "Examples:
+  superpacket top
+  superpacket top --control /run/superpacket/control.sock
+  superpacket top --json --interval 10s
+
+Keys: q quits, up and down scroll.")]
+    Top(Top),
+}
+
+impl LiveCommand {
+    /// Does it see to SIGINT and SIGTERM itself?
+    pub(crate) fn has_its_own_signals(&self) -> bool {
+        matches!(self, LiveCommand::Bridge(_) | LiveCommand::Top(_))
+    }
+}
+
+/// Which bridge.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Connection {
+    /// The bridge's control socket [default: /run/superpacket.sock for root, $XDG_RUNTIME_DIR/superpacket.sock for others]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+/// `superpacket bridge`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Bridge {
+    /// The ports to join
+    #[arg(value_name = "PORT", required_unless_present = "config", conflicts_with = "config")]
+    pub(crate) ports: Vec<PortSpec>,
+    /// Read ports and settings from a file; the options below go before what it says
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Serve the counters for Prometheus at http://ADDR/metrics
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Threads that move packets; 0: one for each two CPUs, and at most one for each port
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Look for packets all the time instead of waiting for them: less delay, a CPU at 100 %
+    #[arg(long)]
+    pub(crate) busy_poll: bool,
+    /// Become this user (a name or a number) after the ports are open, and keep only the capabilities that opening them again takes
+    #[arg(long, value_name = "NAME")]
+    pub(crate) user: Option<String>,
+    /// Switch an offload of a port, named as in ethtool: packet:eth0:gro=off
+    #[arg(long, value_name = "PORT:FEATURE=on|off", value_parser = feature_switch)]
+    pub(crate) feature: Vec<FeatureSwitch>,
+    /// How the log on standard error is written
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+    /// What is logged: error, warn, info, debug, trace, or by module as in superpacket_bridge=debug,info
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub(crate) log: String,
+    /// Print what the ports counted as JSON at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How a log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// A line for people
+    Text,
+    /// A JSON object a line
+    Json,
+}
+
+/// An offload of a port to be switched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FeatureSwitch {
+    pub(crate) port: String,
+    pub(crate) feature: Feature,
+    pub(crate) on: bool,
+}
+
+/// Reads `packet:eth0?ring=v3:gro=off`: port strings have colons and equals signs too, so from the end.
+fn feature_switch(text: &str) -> Result<FeatureSwitch, String> {
+    let parts = text.rsplit_once('=').and_then(|(rest, state)| Some((rest.rsplit_once(':')?, state)));
+    let ((port, feature), state) = parts.ok_or("write PORT:FEATURE=on or PORT:FEATURE=off")?;
+    let on = match state {
+        "on" => true,
+        "off" => false,
+        _ => return Err(format!("{state:?} is neither on nor off")),
+    };
+    Ok(FeatureSwitch { port: port.to_owned(), feature: feature_name(feature)?, on })
+}
+
+fn feature_name(text: &str) -> Result<Feature, String> {
+    text.parse().map_err(|_| format!("{text:?} is no offload: there are {}", Feature::ALL.map(Feature::name).join(", ")))
+}
+
+/// A switch's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+/// `superpacket features`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Features {
+    /// Only this port: the whole port string, as in packet:eth0
+    pub(crate) port: Option<String>,
+    /// The offload to switch
+    #[arg(value_parser = feature_name, requires = "state")]
+    pub(crate) feature: Option<Feature>,
+    /// On or off
+    #[arg(value_enum, value_name = "on|off", hide_possible_values = true)]
+    pub(crate) state: Option<Switch>,
+    /// Let large-receive-offload through although packets are forwarded: what it merges cannot be restored
+    #[arg(long, requires = "state")]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `superpacket stats` and `superpacket ports`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Stats {
+    /// Only this port: the whole port string, as in packet:eth0
+    pub(crate) port: Option<String>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `superpacket limits`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Limits {
+    /// Only this port: the whole port string, as in packet:eth0
+    pub(crate) port: Option<String>,
+    /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, too_big
+    #[arg(requires = "value")]
+    pub(crate) name: Option<String>,
+    /// A size (32k), a duration (50us), or what becomes of packets that are too long (drop, icmp, fragment)
+    pub(crate) value: Option<String>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `superpacket top`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Top {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Time between two looks
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
+    pub(crate) interval: u64,
+    /// Print the rates of one interval as JSON, and end
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn interval(text: &str) -> Result<u64, String> {
+    match nanoseconds(text)? {
+        nanoseconds @ 100_000_000..=3_600_000_000_000 => Ok(nanoseconds),
+        _ => Err("from 100ms to 3600s".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_is_read_from_its_end() {
+        let read = feature_switch("packet:eth0?ring=v3:gro=off").expect("reads");
+        assert_eq!(read, FeatureSwitch { port: "packet:eth0?ring=v3".into(), feature: Feature::GenericReceiveOffload, on: false });
+        for (text, says) in [
+            ("packet:eth0:gro", "PORT:FEATURE=on"),
+            ("gro=on", "PORT:FEATURE=on"),
+            ("packet:eth0:gro=maybe", "neither on nor off"),
+            ("packet:eth0=on", "\"eth0\" is no offload"),
+        ] {
+            let error = feature_switch(text).expect_err(text);
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn intervals_are_bounded() {
+        assert_eq!(interval("1s"), Ok(1_000_000_000));
+        assert!(interval("1ms").is_err() && interval("2h").is_err());
+    }
+}

@@ -1,0 +1,91 @@
+//! `superpacket features`: a bridge's offloads, as ethtool prints and switches them.
+
+use superpacket_bridge::report::{FeatureReport, PortFeatures};
+
+use super::arguments::{Features, Switch};
+use super::connect;
+use crate::failure::Failure;
+use crate::report::{print, print_json, printable};
+
+/// Shows, or switches and shows what changed.
+pub(crate) fn run(arguments: &Features) -> Result<(), Failure> {
+    let mut client = connect(&arguments.connection)?;
+    if let (Some(port), Some(feature), Some(state)) = (&arguments.port, arguments.feature, arguments.state) {
+        let before = client.features(Some(port))?;
+        let after = client.set_feature(port, feature.name(), state == Switch::On, arguments.force)?;
+        if arguments.json {
+            print_json(&after)?;
+        } else {
+            print(&changes(before.first(), &after, feature.name()), false)?;
+        }
+        return Ok(());
+    }
+    let ports = client.features(arguments.port.as_deref())?;
+    if arguments.json {
+        print_json(&ports)?;
+    } else {
+        print(&ports.iter().map(features).collect::<Vec<_>>().join("\n"), false)?;
+    }
+    Ok(())
+}
+
+/// All offloads of a port, as `ethtool -k` prints them.
+fn features(port: &PortFeatures) -> String {
+    let lines = port.features.iter().map(line).collect::<String>();
+    format!("Features for {}:\n{lines}", printable(&port.port))
+}
+
+/// What a switch changed, what depends on it included, as `ethtool -K` says it; the switch itself in any case.
+fn changes(before: Option<&PortFeatures>, after: &PortFeatures, feature: &str) -> String {
+    let same = |report: &FeatureReport| before.is_some_and(|before| before.features.contains(report));
+    after.features.iter().filter(|report| report.feature == feature || !same(report)).map(line).collect()
+}
+
+fn line(report: &FeatureReport) -> String {
+    let state = if report.active { "on" } else { "off" };
+    let why = match (&report.reason, report.asked == report.active) {
+        (Some(reason), _) => format!(" [requested {}: {}]", if report.asked { "on" } else { "off" }, printable(reason)),
+        (None, false) => format!(" [requested {}]", if report.asked { "on" } else { "off" }),
+        (None, true) => String::new(),
+    };
+    format!("{}: {state}{why}\n", printable(&report.feature))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(feature: &str, asked: bool, active: bool, reason: Option<&str>) -> FeatureReport {
+        FeatureReport { feature: feature.into(), asked, active, reason: reason.map(str::to_owned) }
+    }
+
+    #[test]
+    fn it_reads_like_ethtool() {
+        let port = PortFeatures {
+            port: "packet:eth0".into(),
+            features: vec![
+                report("generic-receive-offload", true, true, None),
+                report("receive-hashing", false, false, None),
+                report("large-receive-offload", true, false, Some("packets are forwarded")),
+            ],
+        };
+        assert_eq!(
+            features(&port),
+            "Features for packet:eth0:\ngeneric-receive-offload: on\nreceive-hashing: off\n\
+             large-receive-offload: off [requested on: packets are forwarded]\n"
+        );
+    }
+
+    #[test]
+    fn a_switch_shows_what_went_along() {
+        let before = PortFeatures {
+            port: "packet:eth0".into(),
+            features: vec![report("tx", true, true, None), report("tso", true, true, None), report("gro", true, true, None)],
+        };
+        let mut after = before.clone();
+        assert_eq!(changes(Some(&before), &after, "gro"), "gro: on\n", "nothing changed: how it is");
+        after.features[0] = report("tx", false, false, None);
+        after.features[1] = report("tso", true, false, Some("it needs tx, which is off"));
+        assert_eq!(changes(Some(&before), &after, "tx"), "tx: off\ntso: off [requested on: it needs tx, which is off]\n");
+    }
+}

@@ -1,0 +1,38 @@
+//! Live ports: the bridge, and the commands that ask and change a running one over its control socket.
+
+mod arguments;
+mod bridge;
+mod features;
+mod limits;
+mod logging;
+mod plan;
+mod ports;
+mod stats;
+mod top;
+
+pub(crate) use arguments::LiveCommand;
+
+use superpacket_bridge::control::{Client, default_path};
+
+use crate::failure::Failure;
+use arguments::Connection;
+
+/// Runs one of the commands.
+pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
+    match command {
+        LiveCommand::Bridge(arguments) => bridge::run(&arguments),
+        LiveCommand::Features(arguments) => features::run(&arguments),
+        LiveCommand::Stats(arguments) => stats::run(&arguments),
+        LiveCommand::Ports(arguments) => ports::run(&arguments),
+        LiveCommand::Limits(arguments) => limits::run(&arguments),
+        LiveCommand::Top(arguments) => top::run(&arguments),
+    }
+}
+
+/// Connects to the bridge that the arguments name.
+fn connect(connection: &Connection) -> Result<Client, Failure> {
+    match connection.control.clone().or_else(default_path) {
+        Some(path) => Ok(Client::connect(&path)?),
+        None => Err(Failure::Usage("where is the bridge controlled? XDG_RUNTIME_DIR is not set: give --control PATH".into())),
+    }
+}

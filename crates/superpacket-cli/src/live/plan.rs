@@ -1,0 +1,115 @@
+//! What a bridge is to be: what its file says, and what the command line says instead.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use superpacket_bridge::config::Config;
+use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+
+use super::arguments::Bridge;
+use crate::failure::Failure;
+
+/// A bridge to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) settings: BridgeSettings,
+    pub(crate) control: Option<PathBuf>,
+    pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) user: Option<String>,
+}
+
+impl Plan {
+    /// Reads the file, if there is one, and the command line.
+    pub(crate) fn read(arguments: &Bridge) -> Result<Self, Failure> {
+        let Config { bridge: mut settings, control, metrics, user } = match &arguments.config {
+            Some(path) => Config::read(path).map_err(|error| Failure::Usage(error.to_string()))?,
+            None => Config::default(),
+        };
+        settings.ports.extend(arguments.ports.iter().cloned().map(PortSettings::new));
+        if settings.ports.is_empty() {
+            let file = arguments.config.as_deref().unwrap_or_else(|| "the command line".as_ref());
+            return Err(Failure::Usage(format!("{}: names no port", file.display())));
+        }
+        if let Some(threads) = arguments.threads {
+            settings.threads = usize::from(threads);
+        }
+        settings.busy_poll |= arguments.busy_poll;
+        for switch in &arguments.feature {
+            let Some(port) = settings.ports.iter_mut().find(|port| port.port.text() == switch.port) else {
+                let known = settings.ports.iter().map(|port| port.port.text()).collect::<Vec<_>>().join(", ");
+                return Err(Failure::Usage(format!("--feature: the bridge has no port {:?}: it has {known}", switch.port)));
+            };
+            port.features = port.features.set(switch.feature, switch.on);
+        }
+        Ok(Plan {
+            settings,
+            control: arguments.connection.control.clone().or(control),
+            metrics: arguments.metrics.or(metrics),
+            user: arguments.user.clone().or(user),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use superpacket::feature::Feature;
+
+    fn plan(arguments: &[&str]) -> Result<Plan, String> {
+        #[derive(Parser)]
+        struct Alone {
+            #[command(flatten)]
+            bridge: Bridge,
+        }
+        let parsed = Alone::try_parse_from([&["bridge"], arguments].concat()).map_err(|error| error.to_string())?;
+        Plan::read(&parsed.bridge).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_file() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bridge.toml");
+        let said = plan(&["--config", file]).expect("the example is right");
+        assert_eq!((said.settings.ports.len(), said.settings.threads, said.user.as_deref()), (2, 0, Some("superpacket")));
+        let arguments = [
+            "--config",
+            file,
+            "--threads",
+            "3",
+            "--busy-poll",
+            "--user",
+            "nobody",
+            "--control",
+            "/c",
+            "--metrics",
+            "[::1]:1",
+            "--feature",
+            "tap:tap0:gro=off",
+        ];
+        let changed = plan(&arguments).expect("reads");
+        assert_eq!((changed.settings.threads, changed.settings.busy_poll), (3, true));
+        assert_eq!((changed.user.as_deref(), changed.control), (Some("nobody"), Some("/c".into())));
+        assert_eq!(changed.metrics, Some("[::1]:1".parse().expect("an address")));
+        assert!(!changed.settings.ports[1].features.contains(Feature::GenericReceiveOffload));
+        assert_eq!(changed.settings.ports[0], said.settings.ports[0]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (arguments, says) in [
+            (&[][..], "required"),
+            (&["packet:a", "--config", "x.toml"], "cannot be used with"),
+            (&["eth0"], "starts with no kind"),
+            (&["packet:a", "--feature", "packet:b:gro=on"], "no port \"packet:b\": it has packet:a"),
+            (&["--config", "/absent/bridge.toml"], "/absent/bridge.toml: cannot be read"),
+            (&["packet:a", "--threads", "5000"], "1024"),
+            (&["packet:a", "--metrics", "9600"], "9600"),
+        ] {
+            let error = plan(arguments).expect_err(says);
+            assert!(error.contains(says), "{arguments:?}: {error}");
+        }
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path().display().to_string();
+        assert!(plan(&["--config", &path]).expect_err("empty").contains(&format!("{path}: names no port")));
+    }
+}

@@ -1,0 +1,133 @@
+//! `superpacket top`: a bridge, live.
+
+mod rates;
+mod screen;
+
+use std::io::{IsTerminal, stdout};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use superpacket_bridge::control::{Client, ClientError};
+
+use self::rates::Sample;
+use self::screen::{Screen, draw};
+use super::arguments::Top;
+use super::connect;
+use crate::failure::Failure;
+use crate::report::print_json;
+
+/// Shows the bridge until `q`, or prints one interval as JSON.
+pub(crate) fn run(arguments: &Top) -> Result<(), Failure> {
+    let interval = Duration::from_nanos(arguments.interval);
+    let mut client = connect(&arguments.connection)?;
+    if arguments.json {
+        let before = sample(&mut client)?;
+        std::thread::sleep(interval);
+        let rates = sample(&mut client)?.since(&before);
+        return Ok(print_json(&rates)?);
+    }
+    if !stdout().is_terminal() {
+        return Err(Failure::Usage("top draws on a terminal, and standard output is none: use --json".into()));
+    }
+    let ending = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, ending.clone())?;
+    }
+    let mut watch = Watch { path: client.path().to_owned(), client: Some(client), before: None, screen: Screen::default(), interval };
+    // From here on the terminal is in another mode, also if something fails: it is put back in any case.
+    let mut terminal = ratatui::try_init()?;
+    let result = watch.run(&mut terminal, &ending);
+    ratatui::try_restore()?;
+    result
+}
+
+fn sample(client: &mut Client) -> Result<Sample, ClientError> {
+    Ok(Sample { taken: Instant::now(), ports: client.ports(None)?, stats: client.stats(None)? })
+}
+
+/// What is looked at, and what was seen.
+struct Watch {
+    path: PathBuf,
+    /// `None` while the bridge is away.
+    client: Option<Client>,
+    before: Option<Sample>,
+    screen: Screen,
+    interval: Duration,
+}
+
+impl Watch {
+    fn run(&mut self, terminal: &mut DefaultTerminal, ending: &AtomicBool) -> Result<(), Failure> {
+        let mut next = Instant::now();
+        while !ending.load(Ordering::Relaxed) {
+            if next <= Instant::now() {
+                self.look();
+                next = Instant::now() + self.interval;
+            }
+            terminal.draw(|frame| draw(frame, &mut self.screen))?;
+            // Short, so that a signal is noticed.
+            if event::poll(next.saturating_duration_since(Instant::now()).min(Duration::from_millis(200)))? {
+                match event::read()? {
+                    Event::Key(key) if key.kind == KeyEventKind::Press => {
+                        if self.screen.press(key) {
+                            return Ok(());
+                        }
+                    }
+                    // Anything else, a new size among it, is drawn at the next turn.
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the bridge; if it is away, says so and tries to find it again.
+    fn look(&mut self) {
+        let taken = match &mut self.client {
+            Some(client) => sample(client),
+            None => Client::connect(&self.path).and_then(|mut client| {
+                let taken = sample(&mut client)?;
+                self.client = Some(client);
+                Ok(taken)
+            }),
+        };
+        self.screen.title = self.path.display().to_string();
+        match taken {
+            Ok(sample) => {
+                self.screen.problem = None;
+                // Nothing to compare with yet: what is counted is shown, rates are 0.
+                self.screen.show(match &self.before {
+                    Some(before) => sample.since(before),
+                    None => sample.since(&sample),
+                });
+                self.before = Some(sample);
+            }
+            Err(error) => {
+                self.screen.problem = Some(error.to_string());
+                self.client = None;
+                // A bridge that comes back counts from zero.
+                self.before = None;
+            }
+        }
+    }
+}
+
+impl Screen {
+    /// Does what a key says; true to quit.
+    fn press(&mut self, key: KeyEvent) -> bool {
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return true,
+            // In raw mode a terminal makes no signal of it.
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
+            KeyCode::Up | KeyCode::Char('k') => self.scroll(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.scroll(1),
+            KeyCode::PageUp => self.scroll(-10),
+            KeyCode::PageDown => self.scroll(10),
+            _ => {}
+        }
+        false
+    }
+}

@@ -1,0 +1,130 @@
+//! From counters to rates.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use superpacket_bridge::report::{PortReport, PortStats};
+
+/// What a bridge said at some time.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    pub(super) taken: Instant,
+    pub(super) ports: Vec<PortReport>,
+    pub(super) stats: Vec<PortStats>,
+}
+
+/// A port's rates over an interval.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct PortRates {
+    /// The port string.
+    pub(super) port: String,
+    /// `up`, `down` or `gone`.
+    pub(super) state: String,
+    /// Packets received a second, a super-packet counted once.
+    pub(super) rx_packets: f64,
+    /// Bits received a second.
+    pub(super) rx_bits: f64,
+    /// Packets given to the port a second, a super-packet counted once.
+    pub(super) tx_packets: f64,
+    /// Bits given to the port a second.
+    pub(super) tx_bits: f64,
+    /// Received packets that joined another, a second.
+    pub(super) merged: f64,
+    /// Received packets in each that was aggregated; 0 if there was none.
+    pub(super) packets_per_aggregate: f64,
+    /// Frames in each super-packet given to the port; 0 if there was none.
+    pub(super) packets_per_super_packet: f64,
+    /// Packets cut into segments before the port, a second.
+    pub(super) segmented: f64,
+    /// Drops by cause: a second, and since the bridge started.
+    pub(super) drops: BTreeMap<String, Drops>,
+}
+
+/// What was dropped for one cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Drops {
+    /// A second.
+    pub(super) rate: f64,
+    /// Since the bridge started.
+    pub(super) total: u64,
+}
+
+impl Sample {
+    /// The rates since an earlier sample; a port that was not there then has none yet.
+    pub(super) fn since(&self, before: &Sample) -> Vec<PortRates> {
+        let time = self.taken.saturating_duration_since(before.taken);
+        let rates = |now: &PortStats| {
+            let state = self.ports.iter().find(|port| port.port == now.port).map_or("gone", |port| &port.state);
+            let before = before.stats.iter().find(|before| before.port == now.port).unwrap_or(now);
+            rates(now, before, state, time)
+        };
+        self.stats.iter().map(rates).collect()
+    }
+}
+
+fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> PortRates {
+    // A bridge that started anew in between counts from zero: that is no rate.
+    let difference = |read: fn(&PortStats) -> u64| read(now).saturating_sub(read(before)) as f64;
+    let a_second = |number: f64| if time.is_zero() { 0.0 } else { number / time.as_secs_f64() };
+    let rate = |read: fn(&PortStats) -> u64| a_second(difference(read));
+    let each = |whole: f64, number: f64| if number > 0.0 { whole / number } else { 0.0 };
+    let drops = now.drops.iter().map(|(cause, &total)| {
+        let earlier = before.drops.get(cause).copied().unwrap_or_default();
+        (cause.clone(), Drops { rate: a_second(total.saturating_sub(earlier) as f64), total })
+    });
+    let aggregated = difference(|stats| stats.aggregated);
+    PortRates {
+        port: now.port.clone(),
+        state: state.to_owned(),
+        rx_packets: rate(|stats| stats.rx_packets),
+        rx_bits: 8.0 * rate(|stats| stats.rx_bytes),
+        tx_packets: rate(|stats| stats.tx_packets),
+        tx_bits: 8.0 * rate(|stats| stats.tx_bytes),
+        merged: rate(|stats| stats.merged),
+        packets_per_aggregate: each(difference(|stats| stats.merged) + aggregated, aggregated),
+        packets_per_super_packet: each(difference(|stats| stats.tx_super_segments), difference(|stats| stats.tx_super_packets)),
+        segmented: rate(|stats| stats.segmented),
+        drops: drops.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(taken: Instant, rx_packets: u64, ring: u64) -> Sample {
+        let stats = PortStats {
+            port: "packet:a".into(),
+            rx_packets,
+            rx_bytes: 1500 * rx_packets,
+            tx_super_packets: rx_packets / 10,
+            tx_super_segments: rx_packets,
+            merged: rx_packets / 10 * 9,
+            aggregated: rx_packets / 10,
+            drops: [("rx_ring".to_owned(), ring)].into(),
+            ..PortStats::default()
+        };
+        Sample { taken, ports: Vec::new(), stats: vec![stats] }
+    }
+
+    #[test]
+    fn rates_are_differences_by_time() {
+        let start = Instant::now();
+        let rates = sample(start + Duration::from_secs(2), 3000, 7).since(&sample(start, 1000, 3));
+        let [rates] = rates.as_slice() else { panic!("{rates:?}") };
+        assert_eq!((rates.rx_packets, rates.rx_bits, rates.merged), (1000.0, 12_000_000.0, 900.0));
+        assert_eq!((rates.packets_per_super_packet, rates.packets_per_aggregate), (10.0, 10.0));
+        assert_eq!(rates.drops["rx_ring"], Drops { rate: 2.0, total: 7 });
+        assert_eq!(rates.state, "gone", "the bridge does not name it any more");
+    }
+
+    #[test]
+    fn a_bridge_that_started_anew_has_no_negative_rates() {
+        let start = Instant::now();
+        let rates = sample(start + Duration::from_secs(1), 10, 0).since(&sample(start, 1000, 3));
+        assert_eq!((rates[0].rx_packets, rates[0].drops["rx_ring"].rate), (0.0, 0.0));
+        let first = sample(start, 10, 1);
+        assert_eq!(first.since(&first)[0].rx_packets, 0.0, "no time has passed");
+    }
+}

@@ -1,0 +1,310 @@
+//! The bridge as a program: forwards between hosts, obeys signals and its control socket, gives up its privileges, and leaves nothing behind.
+#![cfg(target_os = "linux")]
+
+#[path = "support/namespaces.rs"]
+mod namespaces;
+mod support;
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use namespaces::Namespace;
+use serde_json::Value;
+use support::{Bench, stderr};
+
+const PORTS: [&str; 2] = ["packet:left", "packet:right"];
+
+/// Two hosts, a bridge to be between them, and a directory for its files.
+struct House {
+    bench: Bench,
+    // Hosts first: they are children of the bridge's namespace.
+    left: Namespace,
+    right: Namespace,
+    middle: Namespace,
+}
+
+impl House {
+    fn new() -> Option<Self> {
+        let middle = Namespace::new()?;
+        let left = middle.host("left", "10.9.0.1/24")?;
+        let right = middle.host("right", "10.9.0.2/24")?;
+        Some(House { bench: Bench::new(), left, right, middle })
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.bench.path("control.sock")
+    }
+
+    /// Starts `superpacket bridge` with these and `--control`, and waits until it can be asked.
+    fn bridge(&self, arguments: &[&str]) -> Running {
+        let log = std::fs::File::create(self.bench.path("log")).expect("creates");
+        let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        command.arg("bridge").args(arguments).arg("--control").arg(self.socket());
+        let child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("runs");
+        let mut running = Running { child: Some(child) };
+        let started = Instant::now();
+        while self.ask(&["ports"]).is_none() {
+            let ended = running.child.as_mut().and_then(|child| child.try_wait().expect("waits"));
+            assert!(ended.is_none() && started.elapsed() < Duration::from_secs(10), "{ended:?}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        running
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.bench.path("log")).unwrap_or_default()
+    }
+
+    /// Runs a command that asks the bridge; its JSON, if it succeeded.
+    fn ask(&self, arguments: &[&str]) -> Option<Value> {
+        let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let output = command.args(arguments).arg("--json").arg("--control").arg(self.socket()).output().expect("runs");
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).expect("JSON and nothing else"))
+    }
+
+    /// The same as text: (exit code, standard output, standard error).
+    fn text(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let output = command.args(arguments).arg("--control").arg(self.socket()).output().expect("runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), stderr(&output))
+    }
+
+    /// Does the right host answer the left one? A refused connection is an answer: address resolution and TCP went both ways.
+    fn reaches(&self) -> bool {
+        let output = self.left.run("timeout", &["5", "bash", "-c", "exec 3<>/dev/tcp/10.9.0.2/9"]);
+        stderr(&output).contains("refused")
+    }
+
+    fn wait_for(&self, what: &str, mut found: impl FnMut() -> bool) {
+        let started = Instant::now();
+        while !found() {
+            assert!(started.elapsed() < Duration::from_secs(10), "{what}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// A running bridge; killed if a test fails.
+struct Running {
+    child: Option<Child>,
+}
+
+impl Running {
+    /// nsenter has become the bridge: it executes it in its own process.
+    fn signal(&self, signal: rustix::process::Signal) {
+        let child = self.child.as_ref().expect("runs");
+        rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).expect("lives");
+    }
+
+    fn id(&self) -> u32 {
+        self.child.as_ref().expect("runs").id()
+    }
+
+    /// Waits for its end: (exit code, standard output).
+    fn end(mut self) -> (Option<i32>, String) {
+        let output = self.child.take().expect("runs").wait_with_output().expect("waits");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn hosts_reach_each_other_through_it_and_sigterm_ends_it_well() {
+    let Some(house) = House::new() else { return };
+    assert!(!house.reaches(), "nothing joins them yet");
+    let bridge = house.bridge(&[PORTS[0], PORTS[1], "--json", "--log-format", "json"]);
+    assert!(house.reaches(), "{}", house.log());
+    let stats = house.ask(&["stats"]).expect("answers");
+    let names: Vec<_> = stats.as_array().expect("an array").iter().map(|port| port["port"].as_str().expect("a name")).collect();
+    assert_eq!(names, PORTS);
+    for port in stats.as_array().expect("an array") {
+        assert!(port["rx_packets"].as_u64() >= Some(2) && port["tx_packets"].as_u64() >= Some(2) && port["drops"].is_object(), "{port}");
+    }
+    let ports = house.ask(&["ports", PORTS[0]]).expect("answers");
+    assert!(ports[0]["state"] == "up" && ports[0]["mtu"] == 1500 && ports[0]["addresses"].as_u64() >= Some(1), "{ports}");
+    bridge.signal(rustix::process::Signal::TERM);
+    let (code, counted) = bridge.end();
+    assert_eq!(code, Some(0), "{}", house.log());
+    assert!(!house.socket().exists(), "the socket goes away");
+    let counted: Value = serde_json::from_str(&counted).expect("JSON and nothing else");
+    assert!(counted[1]["tx_packets"].as_u64() >= stats[1]["tx_packets"].as_u64());
+    for line in house.log().lines() {
+        let line: Value = serde_json::from_str(line).expect("a JSON object a line");
+        assert!(line["level"].is_string() && line["message"].is_string(), "{line}");
+    }
+    let (code, _, error) = house.text(&["stats"]);
+    assert!(code == Some(2) && error.contains("is a bridge running?"), "{error}");
+}
+
+#[test]
+fn offloads_and_limits_are_switched_while_it_runs() {
+    let Some(house) = House::new() else { return };
+    let _bridge = house.bridge(&[PORTS[0], PORTS[1], "--feature", "packet:right:gro=off"]);
+    let (_, text, _) = house.text(&["features", PORTS[0]]);
+    assert!(text.starts_with("Features for packet:left:\nrx-checksumming: on\n"), "{text}");
+    assert!(text.contains("\ngeneric-receive-offload: on\n") && text.contains("\nlarge-receive-offload: off\n"), "{text}");
+    let (_, text, _) = house.text(&["features", PORTS[1]]);
+    assert!(text.contains("\ngeneric-receive-offload: off\n"), "{text}");
+    let (code, text, _) = house.text(&["features", PORTS[0], "gro", "off"]);
+    assert_eq!((code, text.as_str()), (Some(0), "generic-receive-offload: off\n"));
+    // What TSO needs goes, and takes it along.
+    let (_, text, _) = house.text(&["features", PORTS[0], "tx-checksumming", "off"]);
+    assert!(text.contains("tx-checksumming: off\n"), "{text}");
+    if text.contains("tcp-segmentation-offload") {
+        assert!(text.contains("tcp-segmentation-offload: off [requested on: "), "{text}");
+    }
+    let (code, _, error) = house.text(&["features", PORTS[0], "lro", "on"]);
+    assert!(code == Some(2) && error.contains("large-receive-offload is refused"), "{error}");
+    let forced = house.ask(&["features", PORTS[0], "lro", "on", "--force"]).expect("forced");
+    let lro = forced["features"].as_array().expect("an array").iter().find(|report| report["feature"] == "large-receive-offload");
+    assert_eq!(lro.expect("is there")["asked"], true);
+    let limits = house.ask(&["limits", PORTS[0], "gro-flush-timeout", "50us"]).expect("sets");
+    assert_eq!(limits[0]["limits"]["gro_flush_timeout"], 50_000);
+    let (code, text, _) = house.text(&["limits", PORTS[0], "too_big", "icmp"]);
+    assert!(code == Some(0) && text.contains("gro_flush_timeout: 50000 ns\n") && text.ends_with("too_big: icmp\n"), "{text}");
+    for (arguments, says) in [
+        (&["features", "packet:up"][..], "there are packet:left, packet:right"),
+        (&["features", PORTS[0], "turbo", "on"], "\"turbo\" is no offload"),
+        (&["limits", PORTS[0], "mtu", "9000"], "is no limit"),
+        (&["limits", PORTS[0], "gro_flush_timeout", "2s"], "at most"),
+        (&["features", PORTS[0], "gro"], "Usage"),
+    ] {
+        let (code, out, error) = house.text(arguments);
+        assert!(code == Some(2) && out.is_empty() && error.contains(says), "{arguments:?}: {error}");
+    }
+    assert!(house.reaches());
+    let rates = house.ask(&["top", "--interval", "200ms"]).expect("answers");
+    assert!(rates[0]["port"] == PORTS[0] && rates[0]["rx_packets"].is_number(), "{rates}");
+}
+
+#[test]
+fn sighup_rereads_the_file_and_a_bad_file_changes_nothing() {
+    let Some(house) = House::new() else { return };
+    let file = house.bench.path("bridge.toml");
+    let write = |text: &str| std::fs::write(&file, text).expect("writes");
+    write("[[port]]\nport = \"packet:left\"\n");
+    let bridge = house.bridge(&["--config", &file.display().to_string()]);
+    assert_eq!(house.ask(&["ports"]).expect("answers").as_array().map(Vec::len), Some(1));
+    write("[[port]]\nport = \"packet:left\"\nfeatures = { gro = false }\n[[port]]\nport = \"packet:right\"\n");
+    bridge.signal(rustix::process::Signal::HUP);
+    house.wait_for("the new port", || house.ask(&["ports"]).is_some_and(|ports| ports.as_array().is_some_and(|ports| ports.len() == 2)));
+    house.wait_for("the end of the change", || house.log().contains("the file is in force"));
+    assert!(house.text(&["features", PORTS[0]]).1.contains("generic-receive-offload: off\n"));
+    assert!(house.reaches(), "{}", house.log());
+    write("[[port]]\nport = \"packet:left\"\nspeed = 9\n");
+    bridge.signal(rustix::process::Signal::HUP);
+    house.wait_for("the error", || house.log().contains("bridge.toml:3: unknown field `speed`"));
+    assert_eq!(house.ask(&["ports"]).expect("goes on").as_array().map(Vec::len), Some(2));
+    assert!(house.reaches());
+    write("[[port]]\nport = \"packet:right\"\n");
+    bridge.signal(rustix::process::Signal::HUP);
+    house.wait_for("the port to go", || house.ask(&["ports"]).is_some_and(|ports| ports.as_array().is_some_and(|ports| ports.len() == 1)));
+    bridge.signal(rustix::process::Signal::INT);
+    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+}
+
+#[test]
+fn every_thread_of_it_gives_up_what_it_does_not_need() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "only root can change its user");
+        eprintln!("SKIPPED: only root can change its user");
+        return;
+    }
+    let Some(house) = House::new() else { return };
+    let bridge = house.bridge(&[PORTS[0], PORTS[1], "--user", "65534", "--metrics", "127.0.0.1:0", "--threads", "2"]);
+    let tasks: Vec<_> =
+        std::fs::read_dir(format!("/proc/{}/task", bridge.id())).expect("runs").map(|task| task.expect("lists").path()).collect();
+    // The main thread, two that move packets, one for the ports, the control socket, the metrics.
+    assert!(tasks.len() >= 6, "{tasks:?}");
+    for task in tasks {
+        let status = std::fs::read_to_string(task.join("status")).expect("runs");
+        let has = |line: &str| assert!(status.lines().any(|known| known == line), "{line}\n{status}");
+        has("Uid:\t65534\t65534\t65534\t65534");
+        has("Groups:\t ");
+        // CAP_NET_ADMIN and CAP_NET_RAW.
+        ["CapPrm", "CapEff"].iter().for_each(|set| has(&format!("{set}:\t0000000000003000")));
+        ["CapInh", "CapAmb"].iter().for_each(|set| has(&format!("{set}:\t0000000000000000")));
+        has("NoNewPrivs:\t1");
+    }
+    assert!(house.reaches());
+    // What is left is enough to open a port again.
+    house.middle.ip("link del left");
+    house.wait_for("the port to be missed", || house.ask(&["ports", PORTS[0]]).is_some_and(|ports| ports[0]["state"] == "gone"));
+    house.middle.ip("link add left type veth peer name back");
+    house.middle.ip("link set left up");
+    house.middle.ip("link set back up");
+    house.wait_for("the port to come back", || house.ask(&["ports", PORTS[0]]).is_some_and(|ports| ports[0]["state"] == "up"));
+    bridge.signal(rustix::process::Signal::TERM);
+    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+}
+
+#[test]
+fn metrics_are_served_over_http() {
+    let Some(house) = House::new() else { return };
+    let _bridge = house.bridge(&[PORTS[0], PORTS[1], "--metrics", "127.0.0.1:9600"]);
+    assert!(house.reaches());
+    // The port is in the bridge's namespace: bash speaks HTTP there.
+    let script = "exec 3<>/dev/tcp/127.0.0.1/9600; printf 'GET /metrics HTTP/1.1\\r\\nHost: here\\r\\n\\r\\n' >&3; cat <&3";
+    let output = house.middle.run("timeout", &["5", "bash", "-c", script]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text} {}", stderr(&output));
+    let received = text.lines().find_map(|line| line.strip_prefix("superpacket_port_rx_packets_total{port=\"packet:left\"} "));
+    assert!(received.and_then(|count| count.parse::<u64>().ok()).is_some_and(|count| count > 0), "{text}");
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let Some(house) = House::new() else { return };
+    let start = |arguments: &[&str]| {
+        let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let output = command.arg("bridge").args(arguments).arg("--control").arg(house.socket()).output().expect("runs");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!house.socket().exists() || arguments == PORTS, "{arguments:?}");
+        stderr(&output)
+    };
+    assert!(start(&["packet:absent"]).contains("packet:absent: there is no interface \"absent\""));
+    assert!(start(&["packet:left", "packet:left"]).contains("twice"));
+    assert!(start(&["packet:left", "--user", "no-such-user"]).contains("there is no such user"));
+    assert!(start(&["packet:left", "--log", "loud=very"]).contains("--log"));
+    let _bridge = house.bridge(&PORTS);
+    assert!(start(&PORTS).contains("another bridge is controlled there"));
+    house.ask(&["ports"]).expect("the first one is unharmed");
+}
+
+#[test]
+fn a_killed_bridge_leaves_a_socket_that_the_next_one_replaces() {
+    let Some(house) = House::new() else { return };
+    let bridge = house.bridge(&PORTS);
+    bridge.signal(rustix::process::Signal::KILL);
+    assert_eq!(bridge.end().0, None);
+    assert!(house.socket().exists());
+    let (code, _, error) = house.text(&["ports"]);
+    assert!(code == Some(2) && error.contains("nobody listens there any more"), "{error}");
+    let _bridge = house.bridge(&PORTS);
+    assert!(house.reaches());
+}
+
+#[test]
+fn who_is_silent_on_the_control_socket_holds_nobody_up() {
+    let Some(house) = House::new() else { return };
+    let _bridge = house.bridge(&PORTS);
+    let mut silent = std::os::unix::net::UnixStream::connect(house.socket()).expect("connects");
+    silent.write_all(b"{\"request\":").expect("is read");
+    let mut other = std::os::unix::net::UnixStream::connect(house.socket()).expect("connects");
+    other.write_all(b"{\"request\":\"version\"}\nnonsense\n").expect("is read");
+    other.shutdown(std::net::Shutdown::Write).expect("ends");
+    let mut text = String::new();
+    other.read_to_string(&mut text).expect("answers");
+    assert!(text.contains("\"protocol\":1") && text.contains("malformed"), "{text}");
+    assert!(house.reaches());
+}
