@@ -72,11 +72,46 @@ const fn tso_off(middle: Middle) -> Setup {
 }
 
 const ROWS: &[Row] = &[
-    Row { name: "gro: on against off, sender's TSO off", a: tso_off(OURS), b: tso_off(OURS_WITHOUT_GRO), load: Load::Bulk, mark: 2.5, stretch: 3.0 },
-    Row { name: "base: GRO off against the kernel's bridge", a: tso_off(OURS_WITHOUT_GRO), b: tso_off(KERNEL), load: Load::Bulk, mark: 0.55, stretch: 0.7 },
-    Row { name: "kernel-gro: GRO on against the kernel's bridge with GRO", a: tso_off(OURS), b: tso_off(KERNEL_WITH_GRO), load: Load::Bulk, mark: 0.85, stretch: 1.0 },
-    Row { name: "kernel-plain: GRO on against the kernel's bridge without GRO", a: tso_off(OURS), b: tso_off(KERNEL), load: Load::Bulk, mark: 1.5, stretch: 2.0 },
-    Row { name: "pass: super-packets through against the kernel's bridge", a: setup(OURS), b: setup(KERNEL), load: Load::Bulk, mark: 0.58, stretch: 0.8 },
+    Row {
+        name: "gro: on against off, sender's TSO off",
+        a: tso_off(OURS),
+        b: tso_off(OURS_WITHOUT_GRO),
+        load: Load::Bulk,
+        mark: 2.5,
+        stretch: 3.0,
+    },
+    Row {
+        name: "base: GRO off against the kernel's bridge",
+        a: tso_off(OURS_WITHOUT_GRO),
+        b: tso_off(KERNEL),
+        load: Load::Bulk,
+        mark: 0.55,
+        stretch: 0.7,
+    },
+    Row {
+        name: "kernel-gro: GRO on against the kernel's bridge with GRO",
+        a: tso_off(OURS),
+        b: tso_off(KERNEL_WITH_GRO),
+        load: Load::Bulk,
+        mark: 0.85,
+        stretch: 1.0,
+    },
+    Row {
+        name: "kernel-plain: GRO on against the kernel's bridge without GRO",
+        a: tso_off(OURS),
+        b: tso_off(KERNEL),
+        load: Load::Bulk,
+        mark: 1.5,
+        stretch: 2.0,
+    },
+    Row {
+        name: "pass: super-packets through against the kernel's bridge",
+        a: setup(OURS),
+        b: setup(KERNEL),
+        load: Load::Bulk,
+        mark: 0.58,
+        stretch: 0.8,
+    },
     Row {
         name: "cut: our segmentation against the kernel's, egress without TSO",
         a: Setup { middle: OURS, sender_tso: true, egress_tso: false },
@@ -85,10 +120,38 @@ const ROWS: &[Row] = &[
         mark: 1.0,
         stretch: 1.5,
     },
-    Row { name: "small: 60-byte frames against the kernel's bridge", a: setup(OURS), b: setup(KERNEL), load: Load::Small, mark: 1.2, stretch: 2.0 },
-    Row { name: "rr500-gro: 500 x TCP_RR, GRO on against off", a: setup(OURS), b: setup(OURS_WITHOUT_GRO), load: Load::Transactions(500), mark: 0.98, stretch: 1.0 },
-    Row { name: "rr500: 500 x TCP_RR against the kernel's bridge", a: setup(OURS), b: setup(KERNEL), load: Load::Transactions(500), mark: 0.85, stretch: 0.95 },
-    Row { name: "rr1: 1 x TCP_RR against the kernel's bridge", a: setup(OURS), b: setup(KERNEL), load: Load::Transactions(1), mark: 0.55, stretch: 0.75 },
+    Row {
+        name: "small: 60-byte frames against the kernel's bridge",
+        a: setup(OURS),
+        b: setup(KERNEL),
+        load: Load::Small,
+        mark: 1.2,
+        stretch: 2.0,
+    },
+    Row {
+        name: "rr500-gro: 500 x TCP_RR, GRO on against off",
+        a: setup(OURS),
+        b: setup(OURS_WITHOUT_GRO),
+        load: Load::Transactions(500),
+        mark: 0.98,
+        stretch: 1.0,
+    },
+    Row {
+        name: "rr500: 500 x TCP_RR against the kernel's bridge",
+        a: setup(OURS),
+        b: setup(KERNEL),
+        load: Load::Transactions(500),
+        mark: 0.85,
+        stretch: 0.95,
+    },
+    Row {
+        name: "rr1: 1 x TCP_RR against the kernel's bridge",
+        a: setup(OURS),
+        b: setup(KERNEL),
+        load: Load::Transactions(1),
+        mark: 0.55,
+        stretch: 0.75,
+    },
 ];
 
 /// CPU time of the threads that move packets.
@@ -99,7 +162,8 @@ fn bridge_cpu() -> f64 {
     stats
         .filter(|stat| stat.contains("(superpacket-"))
         .filter_map(|stat| {
-            let fields: Vec<f64> = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11).take(2).map(|field| field.parse().unwrap_or(0.0)).collect();
+            let fields: Vec<f64> =
+                stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11).take(2).map(|field| field.parse().unwrap_or(0.0)).collect();
             Some(fields.iter().sum::<f64>() * tick)
         })
         .sum()
@@ -129,7 +193,10 @@ fn measure(setup: Setup, load: Load, time: Duration) -> Result<Figure, LabError>
                 port
             };
             let settings = BridgeSettings { ports: vec![port(&hosts.a_side), port(&hosts.b_side)], ..BridgeSettings::default() };
-            ours = Some(hosts.middle.run(|| Bridge::start(settings).map_err(|error| LabError::system(error.to_string(), std::io::Error::other("bridge"))))?);
+            ours =
+                Some(hosts.middle.run(|| {
+                    Bridge::start(settings).map_err(|error| LabError::system(error.to_string(), std::io::Error::other("bridge")))
+                })?);
         }
     }
     let route = Route::ipv4(&hosts.a, &hosts.b);
@@ -185,7 +252,9 @@ fn main() -> Result<(), LabError> {
     }
     let _ = CpuTime::of_this_thread();
     let time = Duration::from_secs_f64(seconds);
-    println!("| row | median ratio (quartiles) | figures | bridge busy | CPU per unit | receiver's CPU per unit | mark | |\n|---|---|---|---|---|---|---|---|");
+    println!(
+        "| row | median ratio (quartiles) | figures | bridge busy | CPU per unit | receiver's CPU per unit | mark | |\n|---|---|---|---|---|---|---|---|"
+    );
     for row in ROWS.iter().filter(|row| wanted.is_empty() || wanted.iter().any(|part| row.name.starts_with(part.as_str()))) {
         let (mut a, mut b) = (Vec::new(), Vec::new());
         for round in 0..rounds {

@@ -1,6 +1,7 @@
 //! Hosts joined by the bridge.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use superpacket::feature::Feature;
@@ -70,16 +71,32 @@ pub fn by_wires(settings: [WireSettings; 2]) -> Result<Option<Joined>, LabError>
 
 /// Two hosts, each with its end of a TAP device.
 pub fn by_tap(options: &str) -> Result<Option<Joined>, LabError> {
+    by_device("tap", options, Station::new)
+}
+
+/// Two hosts, each with its end of a TUN device, which has no hardware address.
+pub fn by_tun() -> Result<Option<Joined>, LabError> {
+    by_device("tun", "", |link, number| {
+        let address = |text: String| -> Result<IpAddr, LabError> {
+            link.add_address(&text)?;
+            Ok(text.split('/').next().and_then(|address| address.parse().ok()).expect("an address"))
+        };
+        let (ipv4, ipv6) = (address(format!("10.77.0.{number}/24"))?, address(format!("fd77::{number}/64"))?);
+        Ok(Station { host: link.host().clone(), ipv4, ipv6, link })
+    })
+}
+
+fn by_device(kind: &str, options: &str, station: impl Fn(Link, u8) -> Result<Station, LabError>) -> Result<Option<Joined>, LabError> {
     let Some(middle) = available_or_skip(Host::new("M")) else { return Ok(None) };
-    let names = ["tap-a", "tap-b"].map(|name| format!("tap:{name}{options}"));
+    let names = ["dev-a", "dev-b"].map(|name| format!("{kind}:{name}{options}"));
     let settings = BridgeSettings { ports: names.iter().map(|name| port(name)).collect(), ..BridgeSettings::default() };
     let bridge = started(middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
     let station = |device: &str, host: &str, number| {
         let link = middle.link(device).move_to(&Host::new(host)?)?;
         link.up()?;
-        Station::new(link, number)
+        station(link, number)
     };
-    Ok(Some(Joined { a: station("tap-a", "A", 1)?, b: station("tap-b", "B", 2)?, middle, bridge, names, sides: None, wires: Vec::new() }))
+    Ok(Some(Joined { a: station("dev-a", "A", 1)?, b: station("dev-b", "B", 2)?, middle, bridge, names, sides: None, wires: Vec::new() }))
 }
 
 impl Joined {

@@ -5,6 +5,12 @@ use std::time::Duration;
 use superpacket_lab::{LabError, Link, Route, Station, TcpBulk, Until};
 
 use crate::joined::{KEY, by_packet};
+use superpacket_bridge::Bridge;
+use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_io::capture::{
+    ByteOrder, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Reader, Record, Sink, Source, TimeResolution, Writer,
+};
+use superpacket_traffic::workload;
 
 #[test]
 fn a_port_that_is_removed_comes_back_under_load() -> Result<(), LabError> {
@@ -13,7 +19,14 @@ fn a_port_that_is_removed_comes_back_under_load() -> Result<(), LabError> {
     std::thread::scope(|scope| {
         let route = joined.route();
         let load = scope.spawn(move || {
-            TcpBulk { until: Until::Time(Duration::from_secs(4)), flows: 2, verify: Some(KEY), stall: Duration::from_secs(20), ..TcpBulk::default() }.run(&route)
+            TcpBulk {
+                until: Until::Time(Duration::from_secs(4)),
+                flows: 2,
+                verify: Some(KEY),
+                stall: Duration::from_secs(20),
+                ..TcpBulk::default()
+            }
+            .run(&route)
         });
         std::thread::sleep(Duration::from_millis(500));
         b_side.delete()?;
@@ -62,11 +75,56 @@ fn a_third_host_hears_floods_only() -> Result<(), LabError> {
     let (c, c_side) = Link::veth(&superpacket_lab::Host::new("C")?, "eth0", &joined.middle, "port-c")?;
     let c = Station::new(c, 3)?;
     let mut settings = joined.bridge.settings();
-    settings.ports.push(superpacket_bridge::settings::PortSettings::new(format!("packet:{}", c_side.name()).parse().expect("a port string")));
+    settings.ports.push(PortSettings::new(format!("packet:{}", c_side.name()).parse().expect("a port string")));
     joined.middle.run(|| Ok::<_, LabError>(joined.bridge.apply(settings).expect("a third port")))?;
     TcpBulk { until: Until::Bytes(1 << 20), verify: Some(KEY), ..TcpBulk::default() }.run(&Route::ipv4(&joined.a, &c))?;
     joined.carries(1, 8 << 20)?;
     let to_c = joined.bridge.stats().into_iter().find(|stats| stats.port == "packet:port-c").expect("the port is there");
     assert!(to_c.tx_bytes < 3 << 20, "what A sends to B is no business of C's: {to_c:?}");
     Ok(())
+}
+
+/// The frames of a capture.
+fn frames(path: &std::path::Path) -> Vec<Vec<u8>> {
+    let mut reader = Reader::open(path).expect("a capture");
+    let mut frames = Vec::new();
+    while let Some(frame) = reader.next_frame().expect("a capture") {
+        frames.push(frame.data.to_vec());
+    }
+    frames
+}
+
+#[test]
+fn a_capture_goes_through_memory_into_a_recording_frame_by_frame() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (from, to) = (folder.path().join("in.pcap"), folder.path().join("out.pcap"));
+    let sent = workload::w1(2_000);
+    let like = Format::Pcap { byte_order: ByteOrder::Little, variant: PcapVariant::Microseconds };
+    let mut writer = Writer::create(&from, OutputFormat::like(like)).expect("a writable folder");
+    writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS)]).expect("one interface");
+    for frame in &sent {
+        let record = Record { interface: 0, time: None, original_length: None, options: FrameOptions::NONE };
+        writer.write(record, [&frame[..]]).expect("a writable file");
+    }
+    writer.finish().expect("a writable file");
+    let bridge = |ports: [String; 2]| {
+        let ports = ports.into_iter().map(|port| PortSettings::new(port.parse().expect("a port string"))).collect();
+        Bridge::start(BridgeSettings { ports, ..BridgeSettings::default() }).expect("these ports need no privilege")
+    };
+    // The recorder is there before the player starts.
+    let recording = bridge([format!("pcap:{}?mode=record", to.display()), "memory:between".into()]);
+    let playing = bridge(["memory:between".into(), format!("pcap:{}?speed=max", from.display())]);
+    let start = std::time::Instant::now();
+    while recording.stats()[0].tx_packets < sent.len() as u64 {
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?} {:?}", playing.stats(), recording.stats());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // On the way they were few: the link takes super-packets, the file does not.
+    assert!(playing.stats()[0].tx_super_packets > 0 && recording.stats()[0].segmented > 0);
+    for bridge in [&playing, &recording] {
+        crate::carried::note(&bridge.stats());
+    }
+    playing.stop();
+    recording.stop();
+    assert!(frames(&to) == sent, "every frame came as it was, in order");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use superpacket::feature::Feature;
 use superpacket_lab::{Direction, LabError, Route, TcpBulk, TcpTransactions, UdpBulk, Until, WireSettings};
 
-use crate::joined::{KEY, by_packet, by_tap, by_veth, by_wires};
+use crate::joined::{KEY, by_packet, by_tap, by_tun, by_veth, by_wires};
 
 fn bulk(bytes: u64) -> TcpBulk {
     TcpBulk { until: Until::Bytes(bytes), verify: Some(KEY), ..TcpBulk::default() }
@@ -155,6 +155,17 @@ fn tap_devices_carry_super_packets_and_segments() -> Result<(), LabError> {
     joined.switch(1, Feature::TcpSegmentationOffload, false);
     joined.carries(2, 16 << 20)?;
     assert!(joined.stats(1).segmented > 0);
+    Ok(())
+}
+
+#[test]
+fn tun_devices_carry_packets_without_a_link_layer() -> Result<(), LabError> {
+    let Some(joined) = by_tun()? else { return Ok(()) };
+    joined.carries(2, 8 << 20)?;
+    bulk(8 << 20).run(&Route::ipv6(&joined.a, &joined.b))?;
+    joined.switch(1, Feature::TcpSegmentationOffload, false);
+    joined.carries(2, 8 << 20)?;
+    assert!(joined.stats(0).rx_super_packets > 0 && joined.stats(1).segmented > 0);
     Ok(())
 }
 
