@@ -95,7 +95,8 @@ pub fn needed<'a>(ports: impl IntoIterator<Item = &'a PortSpec>) -> CapabilitySe
         let own = match port.kind() {
             // The virtio header and the sizes of buffers need NET_ADMIN, the socket NET_RAW.
             PortKind::Packet => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
-            PortKind::Xdp => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF,
+            // Its memory is locked, beyond what RLIMIT_MEMLOCK usually allows.
+            PortKind::Xdp => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF | CapabilitySet::IPC_LOCK,
             PortKind::Tap | PortKind::Tun => CapabilitySet::NET_ADMIN,
             _ => CapabilitySet::empty(),
         };
@@ -112,7 +113,7 @@ mod tests {
         let needed = |text: &str| needed([&text.parse::<PortSpec>().expect(text)]);
         let socket = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
         assert_eq!(needed("packet:eth0"), socket);
-        assert_eq!(needed("nic:page=4k@xdp:eth0"), socket | CapabilitySet::BPF);
+        assert_eq!(needed("nic:page=4k@xdp:eth0"), socket | CapabilitySet::BPF | CapabilitySet::IPC_LOCK);
         assert_eq!(needed("tap:tap0"), CapabilitySet::NET_ADMIN);
         assert_eq!(needed("pcap:in.pcap"), CapabilitySet::empty());
     }

@@ -21,7 +21,7 @@ struct House {
     bench: Bench,
     // Hosts first: they are children of the bridge's namespace.
     left: Namespace,
-    right: Namespace,
+    _right: Namespace,
     middle: Namespace,
 }
 
@@ -30,7 +30,7 @@ impl House {
         let middle = Namespace::new()?;
         let left = middle.host("left", "10.9.0.1/24")?;
         let right = middle.host("right", "10.9.0.2/24")?;
-        Some(House { bench: Bench::new(), left, right, middle })
+        Some(House { bench: Bench::new(), left, _right: right, middle })
     }
 
     fn socket(&self) -> PathBuf {

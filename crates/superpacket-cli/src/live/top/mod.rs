@@ -71,11 +71,7 @@ impl Watch {
             // Short, so that a signal is noticed.
             if event::poll(next.saturating_duration_since(Instant::now()).min(Duration::from_millis(200)))? {
                 match event::read()? {
-                    Event::Key(key) if key.kind == KeyEventKind::Press => {
-                        if self.screen.press(key) {
-                            return Ok(());
-                        }
-                    }
+                    Event::Key(key) if key.kind == KeyEventKind::Press && self.screen.press(key) => return Ok(()),
                     // Anything else, a new size among it, is drawn at the next turn.
                     _ => {}
                 }
