@@ -18,10 +18,11 @@ pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The counters as a list for each port: names and numbers, easy to grep.
-pub(crate) fn text(ports: &[PortStats]) -> String {
+/// The counters as a list for each port: names and numbers, easy to grep; of the causes of drops, those that there were.
+fn text(ports: &[PortStats]) -> String {
     let each = ports.iter().map(|port| {
-        let drops = port.drops.iter().map(|(cause, count)| (format!("drops[{}]", printable(cause)), *count));
+        let causes = port.drops.iter().filter(|(_, count)| **count > 0).map(|(cause, count)| (format!("  {}", printable(cause)), *count));
+        let drops = std::iter::once(("drops".to_owned(), port.drops.values().sum())).chain(causes);
         let rows = counters(port).into_iter().map(|(name, count)| (name.to_owned(), count)).chain(drops);
         table([printable(&port.port), String::new()].each_ref().map(String::as_str), rows.map(|(name, count)| [name, grouped(count)]))
     });
@@ -54,8 +55,12 @@ mod tests {
 
     #[test]
     fn every_counter_of_the_json_is_in_the_text() {
-        let stats =
-            PortStats { port: "packet:eth0".into(), rx_packets: 1234, drops: [("too_long".into(), 5)].into(), ..PortStats::default() };
+        let stats = PortStats {
+            port: "packet:eth0".into(),
+            rx_packets: 1234,
+            drops: [("too_long".into(), 5), ("full".into(), 0)].into(),
+            ..PortStats::default()
+        };
         let text = text(std::slice::from_ref(&stats));
         let json = serde_json::to_value(&stats).expect("JSON");
         for name in json.as_object().expect("an object").keys().filter(|name| !["port", "drops"].contains(&name.as_str())) {
@@ -63,6 +68,7 @@ mod tests {
         }
         assert!(text.starts_with("  packet:eth0"), "{text}");
         assert!(text.lines().any(|line| line.split_whitespace().eq(["rx_packets", "1,234"])), "{text}");
-        assert!(text.lines().any(|line| line.split_whitespace().eq(["drops[too_long]", "5"])), "{text}");
+        assert!(text.lines().any(|line| line.split_whitespace().eq(["drops", "5"])), "{text}");
+        assert!(text.lines().any(|line| line.split_whitespace().eq(["too_long", "5"])) && !text.contains("full"), "{text}");
     }
 }
