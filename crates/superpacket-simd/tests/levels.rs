@@ -1,7 +1,7 @@
 //! Every level against RFC 1071 byte by byte.
 
 use proptest::prelude::*;
-use superpacket_simd::{Simd, prefetch_range, prefetch_read};
+use superpacket_simd::{Simd, prefetch_lines, prefetch_range, prefetch_read};
 
 /// Lengths and alignments of the exhaustive tests: all that a vector loop can tell apart, or few where each step is
 /// interpreted.
@@ -229,8 +229,10 @@ fn prefetching_changes_nothing_and_takes_any_range() {
         prefetch_range(&data[start..], 0);
         prefetch_range(&data[start..], 65);
         prefetch_range(&data[start..], usize::MAX);
+        prefetch_lines::<3>(&data[start..]);
     }
     prefetch_range(&[], usize::MAX);
+    prefetch_lines::<2>(&[]);
     prefetch_read(&data[..]);
     prefetch_read::<[u8]>(&[]);
     prefetch_read("text");

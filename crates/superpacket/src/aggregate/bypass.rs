@@ -14,7 +14,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         let length = packet.length();
         self.counters.packets_in += 1;
         self.counters.bytes_in += length as u64;
-        self.pass(packet, length, None, Reason::Requested, sink);
+        self.out.pass_unknown(packet, length, Reason::Requested, &mut self.counters, sink);
     }
 }
 
@@ -30,7 +30,9 @@ mod tests {
         let frames = superpacket_traffic::workload::w1(3);
         let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
         let mut out = vec![];
-        let mut sink = |packet: SuperPacket<'_, &[u8]>| out.push((packet.metadata.packets, packet.slices().flatten().copied().collect::<alloc::vec::Vec<u8>>()));
+        let mut sink = |packet: SuperPacket<'_, &[u8]>| {
+            out.push((packet.metadata.packets, packet.slices().flatten().copied().collect::<alloc::vec::Vec<u8>>()))
+        };
         aggregator.receive(RxPacket::new(&frames[0][..]), 0, &mut sink);
         aggregator.receive(RxPacket::new(&frames[1][..]), 0, &mut sink);
         aggregator.bypass(RxPacket::new(&frames[2][..]), &mut sink);

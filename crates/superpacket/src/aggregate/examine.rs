@@ -27,6 +27,8 @@ pub(super) struct Facts {
     pub(super) form: ChecksumForm,
     /// The payload's sum, or the covered part's in DCCP, if it is known.
     pub(super) sum: Option<u16>,
+    /// The sum is not known, but follows from the headers: the device has verified the checksum.
+    pub(super) implied: bool,
     /// The payload was read to verify it.
     pub(super) read: bool,
 }
@@ -37,9 +39,9 @@ pub(super) struct Constants {
     /// The pseudo-header but the length, and the transport header but the fields that [`varying`] sums.
     pub(super) transport: Sum,
     /// The innermost IPv4 header but length, identification and checksum.
-    pub(super) ip: Sum,
+    pub(super) ip: u16,
     /// The outer one, likewise.
-    outer_ip: Sum,
+    pub(super) outer_ip: u16,
     /// The pseudo-header but the length.
     pseudo: Sum,
 }
@@ -50,44 +52,50 @@ impl Constants {
     pub(super) fn new(header: &[u8], layout: &Layout, mode: Mode) -> Self {
         let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
         let pseudo = pseudo_header(header.get(usize::from(layout.network)..).unwrap_or(&[]), layout.version, layout.protocol.number(), 0);
+        // IPv6 headers have no checksum.
+        let ip = |network: u16, version: IpVersion| match version {
+            IpVersion::V4 => ipv4_fields(header, network).map_or(0, |fields| constant_ip(fields).fold()),
+            IpVersion::V6 => 0,
+        };
         Constants {
             transport: words(transport).add_sum(pseudo).subtract(varying(transport, layout.protocol, mode).fold()),
-            ip: constant_ip(header, layout.network, layout.version),
-            outer_ip: layout.outer.map_or(Sum::default(), |outer| constant_ip(header, outer.network, outer.version)),
+            ip: ip(layout.network, layout.version),
+            outer_ip: layout.outer.map_or(0, |outer| ip(outer.network, outer.version)),
             pseudo,
         }
     }
+
+    /// The sum of the pseudo-header and the transport header of a packet of this flow, whose IP packet ends at `end`: with the payload's they make a valid packet.
+    #[inline(always)]
+    fn headers(&self, header: &[u8], layout: &Layout, end: u32, mode: Mode) -> Sum {
+        let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
+        self.transport.add32(end - u32::from(layout.transport)).add_sum(varying(transport, layout.protocol, mode))
+    }
+
+    /// The sum of a payload under these headers, whose checksum is right.
+    #[inline(always)]
+    pub(super) fn implied_sum(&self, header: &[u8], layout: &Layout, end: u32, mode: Mode) -> u16 {
+        self.headers(header, layout, end, mode).checksum()
+    }
 }
 
-/// The sum of an IPv4 header's fields but length, identification and checksum; nothing in IPv6, whose header has no checksum.
+/// The sum of an IPv4 header's fields but length, identification and checksum.
 #[inline(always)]
-fn constant_ip(header: &[u8], network: u16, version: IpVersion) -> Sum {
-    match (version, header.get(usize::from(network)..).and_then(|bytes| bytes.first_chunk::<{ ipv4::HEADER_LENGTH }>())) {
-        (IpVersion::V4, Some(bytes)) => Sum::new(be16(bytes, 0))
-            .add32(be32(bytes, ipv4::FRAGMENT))
-            .add32(be32(bytes, ipv4::ADDRESSES))
-            .add32(be32(bytes, ipv4::ADDRESSES + 4)),
-        (IpVersion::V4, None) | (IpVersion::V6, _) => Sum::default(),
-    }
+fn constant_ip(fields: &[u8; ipv4::HEADER_LENGTH]) -> Sum {
+    Sum::new(be16(fields, 0))
+        .add32(be32(fields, ipv4::FRAGMENT))
+        .add32(be32(fields, ipv4::ADDRESSES))
+        .add32(be32(fields, ipv4::ADDRESSES + 4))
 }
 
 /// The sum of the transport header's fields that differ from packet to packet: just those that the [mask](super::mask) leaves out.
 #[inline(always)]
 pub(super) fn varying(transport: &[u8], protocol: Protocol, mode: Mode) -> Sum {
     match protocol {
-        Protocol::Tcp => {
-            let Some(fields) = transport.first_chunk::<{ tcp::HEADER_LENGTH }>() else {
-                return Sum::default();
-            };
-            let mut sum = Sum::new(u16::from(fields[tcp::FLAGS] & (tcp::PSH | tcp::FIN)))
-                .add32(be32(fields, tcp::SEQUENCE))
-                .add(be16(fields, tcp::CHECKSUM));
-            if let Mode::Lro { .. } = mode {
-                sum = sum.add32(be32(fields, tcp::ACKNOWLEDGEMENT)).add(be16(fields, tcp::WINDOW));
-                sum = sum.add_sum(words(transport.get(tcp::TIMESTAMP_VALUE..).unwrap_or(&[])));
-            }
-            sum
-        }
+        Protocol::Tcp => match mode {
+            Mode::Gro { .. } => varying_tcp::<false>(transport),
+            Mode::Lro { .. } => varying_tcp::<true>(transport),
+        },
         Protocol::Udp => Sum::new(be16(transport, udp::LENGTH)).add(be16(transport, udp::CHECKSUM)),
         Protocol::Dccp => {
             let checksum = Sum::new(be16(transport, dccp::CHECKSUM));
@@ -100,6 +108,21 @@ pub(super) fn varying(transport: &[u8], protocol: Protocol, mode: Mode) -> Sum {
     }
 }
 
+/// [`varying`] in TCP.
+#[inline(always)]
+pub(super) fn varying_tcp<const LRO: bool>(transport: &[u8]) -> Sum {
+    let Some(fields) = transport.first_chunk::<{ tcp::HEADER_LENGTH }>() else {
+        return Sum::default();
+    };
+    let sum =
+        Sum::new(u16::from(fields[tcp::FLAGS] & (tcp::PSH | tcp::FIN))).add32(be32(fields, tcp::SEQUENCE)).add(be16(fields, tcp::CHECKSUM));
+    if !LRO {
+        return sum;
+    }
+    let newest = words(transport.get(tcp::TIMESTAMP_VALUE..).unwrap_or(&[]));
+    sum.add32(be32(fields, tcp::ACKNOWLEDGEMENT)).add(be16(fields, tcp::WINDOW)).add_sum(newest)
+}
+
 /// What of the policy an examination depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
@@ -110,27 +133,28 @@ pub(super) struct Terms {
     pub(super) simd: Simd,
 }
 
-/// Examines a packet whose headers are laid out as `layout` says, sum to `constants`, and whose lengths agree up to `end`.
+/// Examines a packet whose headers are laid out as `layout` says and whose lengths agree with it. `known` are its flow's sums; where there is none
+/// yet, no more is summed than must be.
 #[inline(always)]
 pub(super) fn examine<B: AsRef<[u8]>>(
     packet: &RxPacket<B>,
     header: &[u8],
     layout: &Layout,
-    constants: &Constants,
-    end: usize,
+    known: Option<&Constants>,
     terms: &Terms,
 ) -> Result<Facts, Reason> {
     let lro = matches!(terms.mode, Mode::Lro { .. });
     let transport = usize::from(layout.transport);
     let payload = usize::from(layout.payload);
+    let end = layout.end as usize;
     let transport_length = (end - transport) as u32;
 
     let id = match layout.version {
-        IpVersion::V4 => ipv4_checksum(header, usize::from(layout.network), constants.ip, lro)?,
+        IpVersion::V4 => ipv4_checksum(header, layout.network, known.map(|known| known.ip), lro)?,
         IpVersion::V6 => 0,
     };
     let outer_id = match &layout.outer {
-        Some(outer) if outer.version == IpVersion::V4 => ipv4_checksum(header, usize::from(outer.network), constants.outer_ip, lro)?,
+        Some(outer) if outer.version == IpVersion::V4 => ipv4_checksum(header, outer.network, known.map(|known| known.outer_ip), lro)?,
         _ => 0,
     };
 
@@ -186,14 +210,17 @@ pub(super) fn examine<B: AsRef<[u8]>>(
         }
     }
 
-    // Pseudo-header and transport header: with the payload's sum they make a valid packet.
-    let headers = constants.transport.add32(transport_length).add_sum(varying(transport_header, layout.protocol, terms.mode));
+    let constants = || known.copied().unwrap_or_else(|| Constants::new(header, layout, terms.mode));
     let mut form = ChecksumForm::Full;
+    let mut implied = false;
     let mut read = false;
     let sum = match packet.checksum {
-        RxChecksum::Unnecessary { level } if trusted(header, layout, level) => Some(headers.checksum()),
+        RxChecksum::Unnecessary { level } if trusted(header, layout, level) => {
+            implied = known.is_none();
+            known.map(|known| known.implied_sum(header, layout, end as u32, terms.mode))
+        }
         RxChecksum::Partial { start, offset } => {
-            let pseudo = constants.pseudo.add32(transport_length).fold();
+            let pseudo = constants().pseudo.add32(transport_length).fold();
             if start != layout.transport || offset != layout.protocol.checksum_offset() || field != pseudo {
                 return Err(Reason::PartialChecksum);
             }
@@ -205,14 +232,15 @@ pub(super) fn examine<B: AsRef<[u8]>>(
             let first = if packet.layer == Layer::Ethernet { ethernet::HEADER_LENGTH } else { 0 };
             let before = words(header.get(first..transport).unwrap_or(&[])).fold();
             let rest = at_offset(Sum::new(complete).subtract(before).fold(), transport - first);
+            let constants = constants();
             if !constants.pseudo.add32(transport_length).add(rest).is_valid() {
                 return Err(Reason::BadChecksum);
             }
-            Some(headers.checksum())
+            Some(constants.implied_sum(header, layout, end as u32, terms.mode))
         }
         RxChecksum::Complete(_) | RxChecksum::Unnecessary { .. } | RxChecksum::None => {
             let sum = payload_sum(packet, payload, covered, terms.simd);
-            if !headers.add(sum).is_valid() {
+            if !constants().headers(header, layout, end as u32, terms.mode).add(sum).is_valid() {
                 return Err(Reason::BadChecksum);
             }
             read = true;
@@ -221,10 +249,10 @@ pub(super) fn examine<B: AsRef<[u8]>>(
     };
 
     if layout.outer.is_some() {
-        let pseudo = constants.pseudo.add32(transport_length).fold();
+        let pseudo = constants().pseudo.add32(transport_length).fold();
         verify_outer(header, layout, pseudo, end, covered == end && !(layout.protocol == Protocol::Udp && field == 0))?;
     }
-    Ok(Facts { payload: (end - payload) as u32, end: end as u32, sequence, id, outer_id, flags, form, sum, read })
+    Ok(Facts { payload: (end - payload) as u32, end: end as u32, sequence, id, outer_id, flags, form, sum, implied, read })
 }
 
 /// Verifies the tunnel's own checksum, if it has one, without reading the payload: with the inner checksum right, or to be filled in, everything from the
@@ -271,13 +299,14 @@ fn trusted(header: &[u8], layout: &Layout, level: u8) -> bool {
     layout.outer.is_none() || level > 0 || outer_checksum(header, layout).is_none()
 }
 
-/// Verifies an IPv4 header's checksum from the sum of its constant fields; returns the identification.
+/// Verifies an IPv4 header's checksum, from the sum of its constant fields if that is known; returns the identification.
 #[inline(always)]
-fn ipv4_checksum(header: &[u8], network: usize, constant: Sum, lro: bool) -> Result<u16, Reason> {
-    let Some(fields) = header.get(network..).and_then(|bytes| bytes.first_chunk::<{ ipv4::HEADER_LENGTH }>()) else {
+fn ipv4_checksum(header: &[u8], network: u16, constant: Option<u16>, lro: bool) -> Result<u16, Reason> {
+    let Some(fields) = ipv4_fields(header, network) else {
         return Err(Reason::Truncated);
     };
     let (length_and_id, checksum) = (be32(fields, ipv4::TOTAL_LENGTH), be16(fields, ipv4::CHECKSUM));
+    let constant = constant.map_or_else(|| constant_ip(fields), Sum::new);
     if !constant.add32(length_and_id).add(checksum).is_valid() {
         return Err(Reason::BadIpChecksum);
     }
@@ -285,6 +314,11 @@ fn ipv4_checksum(header: &[u8], network: usize, constant: Sum, lro: bool) -> Res
         return Err(Reason::NonCanonicalChecksum);
     }
     Ok(length_and_id as u16)
+}
+
+#[inline(always)]
+fn ipv4_fields(header: &[u8], network: u16) -> Option<&[u8; ipv4::HEADER_LENGTH]> {
+    header.get(usize::from(network)..)?.first_chunk()
 }
 
 /// The sum of the frame's bytes from `start` to `end`, over all buffers.

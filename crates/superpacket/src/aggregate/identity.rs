@@ -57,7 +57,7 @@ impl HashKey {
         let mut flow = self.mix(pair, ports << 8 | u64::from(layout.protocol.number()));
         let mut outer_pair = None;
         if layer == Layer::Ethernet {
-            let macs = self.mix(word(header, 0), u64::from(be32(header, 8)));
+            let macs = header.first_chunk::<12>().map_or(0, |macs| self.mix(word(macs, 0), u64::from(be32(macs, 8))));
             flow = self.mix(flow, macs);
             if usize::from(layout.outermost()) != ethernet::HEADER_LENGTH {
                 flow = self.mix(flow, self.tags(header, layout));

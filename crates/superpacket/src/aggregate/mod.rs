@@ -1,10 +1,10 @@
 //! Aggregation: many received packets in, few large ones out.
 //!
-//! The life of a packet, in this file from top to bottom: [`Aggregator::receive_batch`] asks ahead for the headers of packets to come, and takes one
-//! after the other. Its headers are compared with those of the flow hit last; if they do not fit they are [parsed](crate::wire::parse) and the
-//! flow is looked up by a keyed hash (`identity`, `table`). The packet is examined by itself (`examine`): lengths, checksums, flags. Then it joins what is
-//! held (`held`), or what is held leaves and it is held instead, or it passes; in any case after all that was held of its flow. What leaves is given to the
-//! [`Sink`] with a [`Reason`].
+//! The life of a packet, in this file from top to bottom: [`Aggregator::receive_batch`] asks ahead for the headers of packets to come. Packets that come
+//! in line of the flow hit last join it in a run (`held::line`). Any other is [parsed](crate::wire::parse), and its flow is looked up by a keyed hash
+//! (`identity`, `table`). If the packet is what that flow expects, it begins a run there; else it is examined by itself (`examine`): lengths, checksums,
+//! flags. Then it joins what is held (`held`), or what is held leaves and it is held instead, or it passes; in any case after all that was held of its flow.
+//! What leaves is given to the [`Sink`] with a [`Reason`].
 
 mod acknowledged;
 mod bypass;
@@ -12,7 +12,9 @@ mod counters;
 mod examine;
 mod held;
 mod identity;
+mod lro;
 mod mask;
+mod out;
 mod policy;
 mod reason;
 mod table;
@@ -22,30 +24,20 @@ pub use identity::HashKey;
 pub use policy::{Delivery, MAX_BIG_LENGTH, MAX_IP_LENGTH, Mode, Policy, Storage};
 pub use reason::Reason;
 
-use alloc::vec::Vec;
+use alloc::vec::{Drain, Vec};
 
 use crate::packet::{Chain, RxPacket};
 use crate::segment::ChecksumForm;
-use crate::super_packet::{Metadata, Piece, Sink, SuperPacket};
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Scope, be16, be32, byte, ipv4, parse, tcp};
+use crate::super_packet::Sink;
+use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, tcp};
 use acknowledged::Acknowledged;
-use examine::{Constants, Facts, Terms, examine};
-use held::{Attempt, Joined};
+use examine::{Facts, Terms, examine};
+use held::{Attempt, Joined, ask_ahead, ask_for_first};
 use identity::Identity;
-use superpacket_simd::{Simd, prefetch_range};
+use lro::{eligible_ack, lro_refusal};
+use out::Out;
+use superpacket_simd::Simd;
 use table::{NONE, Room, Table};
-
-/// How many packets ahead headers are asked for: enough to cover a miss to memory at some 10 ns a packet.
-const AHEAD: usize = 10;
-
-/// How many packets ahead payload is asked for where it is read: each takes as long as several headers.
-const READ_AHEAD: usize = 2;
-
-/// The bytes of a header that are asked for ahead: link, IP, TCP with timestamps, in up to two cache lines.
-const AHEAD_LENGTH: usize = 80;
-
-/// How many empty chains are kept: a poll's worth.
-const KEPT_CHAINS: usize = 512;
 
 /// How many pieces a slot keeps room for after its packet has left: enough for 64 KB in segments of 256 bytes. Without a limit, flows of tiny segments would leave every slot
 /// with room for thousands.
@@ -68,10 +60,10 @@ pub struct Aggregator<B> {
     /// The flow hit last: packets come in runs.
     last: u32,
     counters: Counters,
-    /// Pieces of a packet that passes.
-    passing: Vec<Piece<B>>,
-    /// Empty chains to be had again.
-    chains: Vec<Chain<B>>,
+    /// For packets that leave as they came.
+    out: Out<B>,
+    /// A batch of one.
+    single: Vec<RxPacket<B>>,
 }
 
 impl<B: AsRef<[u8]>> Aggregator<B> {
@@ -102,8 +94,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             acknowledged: Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows),
             last: NONE,
             counters: Counters::default(),
-            passing: Vec::new(),
-            chains: Vec::new(),
+            out: Out { pieces: Vec::new(), chains: Vec::new() },
+            single: Vec::new(),
         }
     }
 
@@ -119,7 +111,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// An empty chain for a packet of several buffers: one that an earlier packet left behind, if there is one.
     pub fn chain(&mut self) -> Chain<B> {
-        self.chains.pop().unwrap_or_default()
+        self.out.chains.pop().unwrap_or_default()
     }
 
     /// Takes all packets of a poll, in order; `packets` is left empty. What leaves goes to `sink`.
@@ -127,33 +119,13 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// `now` is the time in nanoseconds from which [hold times](Policy::hold_time) count.
     #[inline]
     pub fn receive_batch<S: Sink<B> + ?Sized>(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64, sink: &mut S) {
-        for packet in packets.iter().take(AHEAD) {
-            prefetch_range(packet.first.as_ref(), AHEAD_LENGTH);
-        }
+        ask_for_first(packets);
         let mut batch = packets.drain(..);
         while let Some(next) = batch.as_slice().first() {
-            if let Some(ahead) = batch.as_slice().get(AHEAD) {
-                prefetch_range(ahead.first.as_ref(), AHEAD_LENGTH);
-            }
-            // Packets come in runs: most are what the flow hit last expects, and only their buffer is moved.
-            match self.expected(next) {
-                Some(facts) => {
-                    if facts.read
-                        && let Some(following) = batch.as_slice().get(READ_AHEAD)
-                    {
-                        // It will be read too, most likely: it comes nearer while this packet is summed and counted in.
-                        let bytes = following.first.as_ref();
-                        prefetch_range(bytes, bytes.len());
-                    }
-                    if let Some(packet) = batch.next() {
-                        self.extend(packet.first, &facts, sink);
-                    }
-                }
-                None => {
-                    if let Some(packet) = batch.next() {
-                        self.take(packet, now, sink);
-                    }
-                }
+            // Packets come in runs: most are what the flow hit last expects.
+            let expected = self.table.slots.get(self.last as usize).is_some_and(|held| held.expects(next));
+            if !expected || !self.take_run(self.last, &mut batch, sink) {
+                self.take(&mut batch, now, sink);
             }
         }
         self.end_call(sink);
@@ -162,11 +134,10 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// Takes one packet.
     #[inline]
     pub fn receive<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, now: u64, sink: &mut S) {
-        match self.expected(&packet) {
-            Some(facts) => self.extend(packet.first, &facts, sink),
-            None => self.take(packet, now, sink),
-        }
-        self.end_call(sink);
+        let mut batch = core::mem::take(&mut self.single);
+        batch.push(packet);
+        self.receive_batch(&mut batch, now, sink);
+        self.single = batch;
     }
 
     #[inline]
@@ -176,42 +147,44 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         }
     }
 
-    /// Is this the very packet that the flow hit last expects? Then it is part of it now, but for its buffer.
+    /// Takes as many packets as come in line of a flow that expects the first of them; it leaves if they completed it. `false` if none did.
     #[inline(always)]
-    fn expected(&mut self, packet: &RxPacket<B>) -> Option<Facts> {
-        if self.last == NONE || packet.rest.is_some() || packet.gso.is_some() {
-            return None;
-        }
-        let header = packet.first.as_ref();
-        let held = &mut self.table.slots[self.last as usize];
-        if !held.matches(header, packet) {
-            return None;
-        }
+    fn take_run<S: Sink<B> + ?Sized>(&mut self, slot: u32, batch: &mut Drain<'_, RxPacket<B>>, sink: &mut S) -> bool {
+        self.open(slot);
+        let held = &mut self.table.slots[slot as usize];
+        let room = self.policy.max_held_bytes.saturating_sub(self.counters.held_bytes);
         // Compiled for each mode, which so is asked for only here.
-        match self.policy.mode {
-            Mode::Gro { .. } => held.next_in_line::<false>(packet, header, &self.terms),
-            Mode::Lro { .. } => held.next_in_line::<true>(packet, header, &self.terms),
+        let run = match self.policy.mode {
+            Mode::Gro { .. } => held.next_in_line::<false>(batch, &self.terms, self.policy.storage, room),
+            Mode::Lro { .. } => held.next_in_line::<true>(batch, &self.terms, self.policy.storage, room),
+        };
+        if run.packets == 0 {
+            return false;
         }
-    }
-
-    /// Takes the buffer of an expected packet; the flow leaves if that completed it.
-    #[inline(always)]
-    fn extend<S: Sink<B> + ?Sized>(&mut self, buffer: B, facts: &Facts, sink: &mut S) {
-        let length = u64::from(facts.end);
-        self.counters.packets_in += 1;
-        self.counters.bytes_in += length;
-        self.counters.merged += 1;
-        self.counters.held_bytes += length;
-        self.counters.verified_in_software += u64::from(facts.read);
+        self.last = slot;
+        self.counters.packets_in += run.packets;
+        self.counters.bytes_in += run.bytes;
+        self.counters.merged += run.packets;
+        self.counters.held_bytes += run.bytes;
+        self.counters.verified_in_software += run.read;
         if let Mode::Lro { .. } = self.policy.mode {
-            self.counters.aggregated += 1;
+            self.counters.aggregated += run.packets;
         }
-        let held = &mut self.table.slots[self.last as usize];
-        held.extend(buffer, facts, self.policy.storage);
-        if let Some(reason) = held.complete(facts.payload, self.policy.mode) {
-            self.emit(self.last, reason, sink);
+        if let Some(reason) = run.complete {
+            self.emit(slot, reason, sink);
         }
         self.limit_memory(sink);
+        true
+    }
+
+    /// What ends a flow right after a packet joined, if anything does.
+    #[inline(always)]
+    fn complete(&self, slot: u32, last_payload: u32) -> Option<Reason> {
+        let held = &self.table.slots[slot as usize];
+        match self.policy.mode {
+            Mode::Gro { .. } => held.complete::<false>(last_payload),
+            Mode::Lro { .. } => held.complete::<true>(last_payload),
+        }
     }
 
     #[inline(always)]
@@ -221,82 +194,147 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         }
     }
 
-    /// Takes a packet the long way.
+    /// Takes a packet of another flow than the last, or one that did not come in line.
     #[inline(never)]
-    fn take<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, now: u64, sink: &mut S) {
-        let length = packet.length();
-        self.counters.packets_in += 1;
-        self.counters.bytes_in += length as u64;
-        let gathered;
-        let first = packet.first.as_ref();
-        let header = if packet.rest.is_none() || first.len() >= MAX_HEADER {
-            first
-        } else {
-            gathered = Gathered::new(&packet);
-            gathered.bytes()
-        };
-        // Layout and facts are looked at where they lie: they were written field by field, and a copy would wait for all of these writes.
-        let parsed = parse(header, length, packet.layer);
+    fn take<S: Sink<B> + ?Sized>(&mut self, batch: &mut Drain<'_, RxPacket<B>>, now: u64, sink: &mut S) {
+        ask_ahead(batch.as_slice());
+        let Some(next) = batch.as_slice().first() else { return };
+        let length = next.length();
+        let gathered = (next.rest.is_some() && next.first.as_ref().len() < MAX_HEADER).then(|| Gathered::new(next));
+        // The layout is looked at where it lies: it was written field by field, and a copy would wait for all of these writes.
+        let header = gathered.as_ref().map_or(next.first.as_ref(), Gathered::bytes);
+        let parsed = parse(header, length, next.layer);
         let layout = match &parsed {
             Ok(layout) => layout,
             Err(unparsed) => {
                 // A packet whose flow is not known passes after all flows that it may belong to.
                 self.flush_scope(unparsed.scope, header, sink);
-                return self.pass(packet, length, None, unparsed.reason, sink);
+                let Some(packet) = self.arrived(batch, length) else { return };
+                return self.out.pass_unknown(packet, length, unparsed.reason, &mut self.counters, sink);
             }
         };
         if layout.protocol == Protocol::Udp && self.policy.mode != (Mode::Gro { udp: true }) {
             // Nothing of its flow is held, so nothing can be overtaken.
-            return self.pass(packet, length, Some(layout), layout.refusal.unwrap_or(Reason::UdpOff), sink);
+            return self.pass(batch, length, layout, layout.refusal.unwrap_or(Reason::UdpOff), sink);
         }
-        let identity = self.key.flow(header, layout, packet.layer, packet.vlan);
+        let identity = self.key.flow(header, layout, next.layer, next.vlan);
         let slot = self.table.find(identity.flow, &mut self.counters.probes);
-        if let Some(reason) = self.refusal(&packet, header, layout, length) {
-            self.overtake(slot, identity.flow, header, layout, sink);
-            return self.pass(packet, length, Some(layout), reason, sink);
+        let expected = slot != self.last && self.table.slots.get(slot as usize).is_some_and(|held| held.expects(next));
+        if expected && self.take_run(slot, batch, sink) {
+            return;
         }
-        // Headers that fit the held ones are laid out as those are, and sum up to the same.
-        let held = self.table.slots.get(slot as usize).filter(|held| held.matches(header, &packet));
-        let fits = held.is_some();
-        let constants = held.map_or_else(|| Constants::new(header, layout, self.policy.mode), |held| held.constants);
-        let examined = examine(&packet, header, layout, &constants, layout.end as usize, &self.terms);
-        let facts = match &examined {
+        let Some(next) = batch.as_slice().first() else { return };
+        let header = gathered.as_ref().map_or(next.first.as_ref(), Gathered::bytes);
+        let facts = match self.refusal(next, header, layout, length) {
+            Some(reason) => Err(reason),
+            None if slot == NONE => examine(next, header, layout, None, &self.terms),
+            None => match self.meet(slot, next, header, layout) {
+                Ok((Attempt::Joined(joined), facts)) => {
+                    let Some(packet) = self.arrived(batch, length) else { return };
+                    return match joined {
+                        Joined::Absorbed => self.absorb(slot, packet, sink),
+                        Joined::Merged | Joined::AbsorbedHead => self.hold(slot, packet, &facts, length, sink),
+                    };
+                }
+                Ok((Attempt::Ended(reason), facts)) => {
+                    self.emit(slot, reason, sink);
+                    Ok(facts)
+                }
+                Err(reason) => Err(reason),
+            },
+        };
+        let facts = match facts {
             Ok(facts) => facts,
             Err(reason) => {
                 self.overtake(slot, identity.flow, header, layout, sink);
-                return self.pass(packet, length, Some(layout), *reason, sink);
+                return self.pass(batch, length, layout, reason, sink);
             }
         };
-        if fits {
-            match self.table.slots[slot as usize].attempt(&packet, header, facts, &self.policy) {
-                Attempt::Joined(joined) => {
-                    self.counters.merged += 1;
-                    self.counters.absorbed_acks += u64::from(joined != Joined::Merged);
-                    self.last = slot;
-                    return if joined == Joined::Absorbed {
-                        self.absorb(slot, packet, sink)
-                    } else {
-                        self.hold(slot, packet, facts, length, sink)
-                    };
-                }
-                Attempt::Ended(reason) => self.emit(slot, reason, sink),
-                Attempt::Refused(reason) => {
-                    self.overtake(slot, identity.flow, header, layout, sink);
-                    return self.pass(packet, length, Some(layout), reason, sink);
-                }
-            }
-        } else if slot != NONE {
-            let reason = self.table.slots[slot as usize].mismatch(header, &packet);
-            self.emit(slot, reason, sink);
-        }
-        if let Err(reason) = self.make_room(&identity, header, layout, facts, sink) {
-            return self.pass(packet, length, Some(layout), reason, sink);
+        if let Err(reason) = self.make_room(&identity, header, layout, &facts, sink) {
+            return self.pass(batch, length, layout, reason, sink);
         }
         let slot = self.table.insert(&identity, now);
-        self.table.slots[slot as usize].start(&packet, header, layout, &constants, facts, &self.policy);
-        self.counters.held += 1;
         self.last = slot;
-        self.hold(slot, packet, facts, length, sink);
+        self.counters.held += 1;
+        self.count_in(&facts, length);
+        self.table.slots[slot as usize].start(next, header, layout, self.policy.mode);
+        let Some(packet) = self.arrived(batch, length) else { return };
+        let held = &mut self.table.slots[slot as usize];
+        held.begin(packet, facts, length);
+        let alone = held::packet_limit(&held.layout, &self.policy) == 1;
+        if self.policy.storage == Storage::Linear {
+            self.open(slot);
+        }
+        if alone {
+            self.emit(slot, Reason::PacketLimit, sink);
+        }
+        self.limit_memory(sink);
+    }
+
+    /// The next packet passes.
+    #[inline(always)]
+    fn pass<S: Sink<B> + ?Sized>(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        length: usize,
+        layout: &Layout,
+        reason: Reason,
+        sink: &mut S,
+    ) {
+        if let Some(packet) = self.arrived(batch, length) {
+            self.out.pass(packet, length, layout, reason, &mut self.counters, sink);
+        }
+    }
+
+    /// A packet meets its flow, and joins it or ends it. `Err` says why it may do neither.
+    #[inline(never)]
+    fn meet(&mut self, slot: u32, packet: &RxPacket<B>, header: &[u8], layout: &Layout) -> Result<(Attempt, Facts), Reason> {
+        // Headers that fit the held ones are laid out as those are, and sum up to the same.
+        let fits = self.table.slots[slot as usize].matches(header, packet);
+        if fits {
+            self.open(slot);
+        }
+        let held = &mut self.table.slots[slot as usize];
+        let facts = examine(packet, header, layout, fits.then_some(&held.constants), &self.terms)?;
+        if !fits {
+            return Ok((Attempt::Ended(held.mismatch(header, packet)), facts));
+        }
+        let attempt = held.attempt(packet, header, &facts, &self.policy)?;
+        if let Attempt::Joined(joined) = attempt {
+            self.counters.merged += 1;
+            self.counters.absorbed_acks += u64::from(joined != Joined::Merged);
+            self.last = slot;
+        }
+        Ok((attempt, facts))
+    }
+
+    /// The next packet, counted in.
+    #[inline(always)]
+    fn arrived(&mut self, batch: &mut Drain<'_, RxPacket<B>>, length: usize) -> Option<RxPacket<B>> {
+        self.counters.packets_in += 1;
+        self.counters.bytes_in += length as u64;
+        batch.next()
+    }
+
+    /// Makes a held packet the first of others, if it was alone until now.
+    #[inline(always)]
+    fn open(&mut self, slot: u32) {
+        let held = &mut self.table.slots[slot as usize];
+        if held.first.is_some()
+            && let Some(chain) = held.open(&self.policy)
+        {
+            self.out.recycle(chain);
+        }
+    }
+
+    /// Counts a packet that joined or began a flow.
+    #[inline(always)]
+    fn count_in(&mut self, facts: &Facts, length: usize) {
+        self.counters.held_bytes += length as u64;
+        self.counters.verified_in_software += u64::from(facts.read);
+        if let Mode::Lro { .. } = self.policy.mode {
+            self.counters.aggregated += 1;
+        }
     }
 
     /// Makes room for a new flow, unless its first packet must pass.
@@ -382,19 +420,16 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         }
     }
 
-    /// Takes the buffers of a packet that joined or began a flow; the flow leaves if that completed it.
+    /// Takes the buffers of a packet that joined a flow; the flow leaves if that completed it.
     #[inline(always)]
     fn hold<S: Sink<B> + ?Sized>(&mut self, slot: u32, packet: RxPacket<B>, facts: &Facts, length: usize, sink: &mut S) {
-        self.counters.held_bytes += length as u64;
-        self.counters.verified_in_software += u64::from(facts.read);
-        if let Mode::Lro { .. } = self.policy.mode {
-            self.counters.aggregated += 1;
-        }
+        self.count_in(facts, length);
         let held = &mut self.table.slots[slot as usize];
-        if let Some(chain) = held.attach(packet, facts, length, self.policy.storage) {
-            recycle(&mut self.chains, chain);
+        held.bytes += length as u64;
+        if let Some(chain) = held.attach(packet, facts, self.policy.storage) {
+            self.out.recycle(chain);
         }
-        if let Some(reason) = held.complete(facts.payload, self.policy.mode) {
+        if let Some(reason) = self.complete(slot, facts.payload) {
             self.emit(slot, reason, sink);
         }
         self.limit_memory(sink);
@@ -405,41 +440,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         self.counters.aggregated += 1;
         if let Some(mut chain) = packet.rest {
             chain.buffers_mut().clear();
-            recycle(&mut self.chains, chain);
+            self.out.recycle(chain);
         }
-        if let Some(reason) = self.table.slots[slot as usize].complete(0, self.policy.mode) {
+        if let Some(reason) = self.complete(slot, 0) {
             self.emit(slot, reason, sink);
         }
-    }
-
-    /// Gives a packet to the sink as it came.
-    #[inline(never)]
-    fn pass<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, length: usize, layout: Option<&Layout>, reason: Reason, sink: &mut S) {
-        let metadata = Metadata {
-            layer: packet.layer,
-            layout: layout.copied(),
-            gso: packet.whole_gso(),
-            checksum: packet.checksum,
-            hash: packet.hash,
-            vlan: packet.vlan,
-            queue: packet.queue,
-            time: packet.time,
-            packets: 1,
-            absorbed_acks: 0,
-            largest_payload: layout.map_or(0, |layout| layout.end.saturating_sub(u32::from(layout.payload))),
-            reason,
-        };
-        let whole = |buffer: B| Piece { length: buffer.as_ref().len() as u32, buffer: Some(buffer), start: 0, sum: 0, flags: 0 };
-        self.passing.push(whole(packet.first));
-        if let Some(mut chain) = packet.rest {
-            self.passing.extend(chain.buffers_mut().drain(..).map(whole));
-            recycle(&mut self.chains, chain);
-        }
-        self.counters.packets_out += 1;
-        self.counters.bytes_out += length as u64;
-        self.counters.reasons[reason as usize] += 1;
-        sink.receive(SuperPacket { metadata, header: &[], pieces: &mut self.passing, linear: &[] });
-        self.passing.clear();
     }
 
     /// Gives what a slot holds to the sink.
@@ -451,18 +456,21 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             self.last = NONE;
         }
         let held = &mut self.table.slots[slot as usize];
+        self.counters.held -= 1;
+        self.counters.held_bytes -= held.bytes;
+        if let Mode::Lro { .. } = self.policy.mode {
+            self.counters.flushed += 1;
+            self.acknowledged.note(flow, &held.header, &held.layout);
+        }
+        if let Some(first) = held.first.take() {
+            return self.out.pass(first.packet, held.bytes as usize, &held.layout, reason, &mut self.counters, sink);
+        }
         let merged = held.packets > 1;
         let left = if merged { held.finish(&self.policy, self.terms.simd) } else { held.restore_single() };
         self.counters.packets_out += 1;
         self.counters.bytes_out += left.length;
         self.counters.super_packets += u64::from(merged);
-        self.counters.held -= 1;
-        self.counters.held_bytes -= held.bytes;
         self.counters.reasons[reason as usize] += 1;
-        if let Mode::Lro { .. } = self.policy.mode {
-            self.counters.flushed += 1;
-            self.acknowledged.note(flow, &held.header, &held.layout);
-        }
         sink.receive(held.super_packet(&left, reason));
         held.pieces.clear();
         held.linear.clear();
@@ -528,48 +536,6 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             NONE => None,
             oldest => Some(self.table.slots[oldest as usize].since.saturating_add(self.policy.hold_time)),
         }
-    }
-}
-
-/// May a pure ACK with these flags start or join a session?
-#[inline]
-fn eligible_ack(mode: Mode, flags: u8) -> Result<(), Reason> {
-    match mode {
-        Mode::Lro { acks: true } if flags == tcp::ACK => Ok(()),
-        Mode::Lro { .. } | Mode::Gro { .. } => Err(Reason::NoPayload),
-    }
-}
-
-/// What LRO leaves alone besides what GRO does: everything but TCP in IP with no options but an aligned timestamp, and any sign of congestion.
-fn lro_refusal(header: &[u8], layout: &Layout) -> Option<Reason> {
-    let network = usize::from(layout.network);
-    let transport = usize::from(layout.transport);
-    if layout.protocol != Protocol::Tcp || layout.outer.is_some() {
-        return Some(Reason::NotLro);
-    }
-    let congestion = match layout.version {
-        IpVersion::V4 => byte(header, network + ipv4::TOS) & 3 == 3,
-        IpVersion::V6 => be16(header, network) & 0x0030 == 0x0030,
-    };
-    let flags = byte(header, transport + tcp::FLAGS);
-    // FIN ends a connection: inet_lro bypasses it with SYN, RST and URG, which `examine` refuses.
-    if flags & (tcp::SYN | tcp::RST | tcp::URG | tcp::FIN | tcp::ACK) != tcp::ACK {
-        return Some(Reason::TcpFlags);
-    }
-    if congestion || flags & (tcp::ECE | tcp::CWR) != 0 {
-        return Some(Reason::Congestion);
-    }
-    let options = usize::from(layout.payload) - transport - tcp::HEADER_LENGTH;
-    let aligned_timestamp = options == tcp::TIMESTAMP_OPTIONS_LENGTH
-        && header.get(transport + tcp::OPTIONS..transport + tcp::OPTIONS + 4) == Some(&tcp::ALIGNED_TIMESTAMP[..])
-        && be32(header, transport + tcp::TIMESTAMP_ECHO) != 0;
-    (options != 0 && !aligned_timestamp).then_some(Reason::TcpOptions)
-}
-
-/// Keeps an empty chain for the next packet of several buffers, up to a number: a caller that never asks for one must not fill the memory.
-fn recycle<B>(chains: &mut Vec<Chain<B>>, chain: Chain<B>) {
-    if chains.len() < KEPT_CHAINS {
-        chains.push(chain);
     }
 }
 

@@ -11,67 +11,54 @@ pub(super) const NONE: u32 = u32::MAX;
 
 const WAYS: usize = 8;
 
-/// One cache line: tags and slots of up to eight flows, oldest first.
+/// One cache line: tags and slots of up to eight flows.
 ///
-/// Where a flow lies among the eight is random, so nothing here branches on it: all eight places are compared or moved at once.
+/// Where a flow lies among the eight is random, so nothing here branches on it: all tags are looked at at once.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Bucket {
-    /// 16 bits of each flow's hash, the first place in the lowest bits; 0 in places not in use.
-    tags: u128,
+    /// 8 bits of each flow's hash, the first place in the lowest. What was in a place not in use stays there.
+    tags: u64,
     /// The slots, [`NONE`] in places not in use.
     slots: [u32; WAYS],
-    count: u8,
+    /// A bit for each place in use, and how many they are.
+    used: u32,
+    count: u32,
 }
 
-const EMPTY: Bucket = Bucket { tags: 0, slots: [NONE; WAYS], count: 0 };
+const EMPTY: Bucket = Bucket { tags: 0, slots: [NONE; WAYS], used: 0, count: 0 };
 
-/// A bit in each of eight lanes of 16: the lowest, and all but the highest.
-const LOWEST: u128 = u128::MAX / 0xffff;
-const BUT_HIGHEST: u128 = LOWEST * 0x7fff;
+/// The lowest bit of each tag.
+const LOWEST: u64 = u64::MAX / 0xff;
 
 impl Bucket {
-    /// The places whose tag this is: the highest bit of each one's lane.
+    /// The places whose tag this may be: the highest bit of each one's lane. All whose tag it is, and few others.
     #[inline(always)]
-    fn tagged(&self, tag: u16) -> u128 {
-        // A product of 64 bits twice costs less than one of 128.
-        let half = LOWEST as u64 * u64::from(tag);
-        let differ = self.tags ^ (u128::from(half) << 64 | u128::from(half));
-        // The sum reaches a lane's highest bit if any lower one differs, and never the next lane.
-        !(((differ & BUT_HIGHEST) + BUT_HIGHEST) | differ | BUT_HIGHEST)
+    fn tagged(&self, tag: u8) -> u64 {
+        let differ = self.tags ^ (LOWEST * u64::from(tag));
+        // From a lane of zeros a borrow goes out, which may reach the next.
+        differ.wrapping_sub(LOWEST) & !differ & (LOWEST << 7)
     }
 
+    /// Puts a slot in, for which there must be room; returns its place.
     #[inline(always)]
-    fn push(&mut self, tag: u16, slot: u32) {
-        let way = usize::from(self.count) % WAYS;
-        self.tags |= u128::from(tag) << (16 * way);
-        self.slots[way] = slot;
-        self.count = way as u8 + 1;
+    fn push(&mut self, tag: u8, slot: u32) -> u8 {
+        let place = self.used.trailing_ones() as usize % WAYS;
+        self.tags = self.tags & !(0xff << (8 * place)) | u64::from(tag) << (8 * place);
+        self.slots[place] = slot;
+        self.used |= 1 << place;
+        self.count += 1;
+        place as u8
     }
 
-    /// Takes a slot out, which must be in; the younger ones close up.
+    /// Takes out what is at a place in use.
     #[inline(always)]
-    fn remove(&mut self, tag: u16, slot: u32) {
-        let mut tagged = self.tagged(tag);
-        let mut way = lane(tagged);
-        while self.slots[way] != slot && tagged != 0 {
-            tagged &= tagged - 1;
-            way = lane(tagged);
-        }
-        let before = (1u128 << (16 * way)) - 1;
-        self.tags = self.tags & before | (self.tags >> 16) & !before;
-        for place in 0..WAYS - 1 {
-            self.slots[place] = if place >= way { self.slots[place + 1] } else { self.slots[place] };
-        }
-        self.slots[WAYS - 1] = NONE;
+    fn remove(&mut self, place: u8) {
+        let place = usize::from(place) % WAYS;
+        self.slots[place] = NONE;
+        self.used &= !(1 << place);
         self.count -= 1;
     }
-}
-
-/// The first lane with a bit.
-#[inline(always)]
-fn lane(bits: u128) -> usize {
-    bits.trailing_zeros() as usize / 16 % WAYS
 }
 
 /// A node of a circular doubly linked list, whose head is a node too: putting in and taking out never ask whether there is a neighbour.
@@ -110,11 +97,13 @@ pub(super) struct Table<B> {
     free: Vec<u32>,
     /// The held flows by age: the head, whose next is the oldest and whose previous is the newest, then a node a slot.
     ages: Vec<Link>,
-    /// The held flows of each address pair: `pair_heads` heads, then two nodes a slot, the second for the outer pair of a tunnel.
+    /// The held flows of each address pair: `pair_heads` heads, then two nodes a slot, the second for the outer pair, linked in tunnels only.
     pairs: Vec<Link>,
     pair_heads: usize,
     held: u32,
     max_flows: u32,
+    /// How many were ever put in.
+    inserted: u64,
 }
 
 /// Where to hold a new flow.
@@ -139,6 +128,7 @@ impl<B> Table<B> {
             pair_heads: places,
             held: 0,
             max_flows,
+            inserted: 0,
         }
     }
 
@@ -162,17 +152,15 @@ impl<B> Table<B> {
     #[inline(always)]
     pub(super) fn find(&self, flow: u64, probes: &mut u64) -> u32 {
         let bucket = &self.buckets[self.bucket_of(flow)];
-        let mut tagged = bucket.tagged(flow as u16);
+        *probes += u64::from(bucket.count);
+        let mut tagged = bucket.tagged(flow as u8);
         while tagged != 0 {
-            let way = lane(tagged);
-            let slot = bucket.slots[way];
+            let slot = bucket.slots[tagged.trailing_zeros() as usize / 8 % WAYS];
             if self.slots.get(slot as usize).is_some_and(|held| held.flow == flow) {
-                *probes += way as u64 + 1;
                 return slot;
             }
             tagged &= tagged - 1;
         }
-        *probes += u64::from(bucket.count);
         NONE
     }
 
@@ -180,13 +168,20 @@ impl<B> Table<B> {
     #[inline(always)]
     pub(super) fn room(&self, flow: u64) -> Room {
         let bucket = &self.buckets[self.bucket_of(flow)];
-        if usize::from(bucket.count) == WAYS {
-            Room::Evict(bucket.slots[0])
+        if bucket.count as usize == WAYS {
+            Room::Evict(self.oldest_in(bucket))
         } else if self.held >= self.max_flows {
             Room::Evict(self.oldest())
         } else {
             Room::Free
         }
+    }
+
+    /// The flow of a full bucket that was held longest.
+    #[cold]
+    fn oldest_in(&self, bucket: &Bucket) -> u32 {
+        let age = |slot: &u32| self.slots.get(*slot as usize).map(|held| held.number);
+        bucket.slots.iter().copied().min_by_key(age).unwrap_or(NONE)
     }
 
     /// Puts a flow in; there must be [room](Self::room). The slot's contents are the last flow's that used it.
@@ -197,23 +192,23 @@ impl<B> Table<B> {
             None => self.grow(),
         };
         let index = self.bucket_of(identity.flow);
-        self.buckets[index].push(identity.flow as u16, slot);
+        let place = self.buckets[index].push(identity.flow as u8, slot);
         self.held += 1;
         let newest = self.ages[0].previous as usize;
         link(&mut self.ages, slot as usize + 1, newest);
         let (head, node) = (self.pair_of(identity.pair), self.pair_node(slot, 0));
         link(&mut self.pairs, node, head);
-        let outer = self.pair_node(slot, 1);
-        match identity.outer_pair {
-            Some(pair) => {
-                let head = self.pair_of(pair);
-                link(&mut self.pairs, outer, head);
-            }
-            None => self.pairs[outer] = Link { previous: outer as u32, next: outer as u32 },
+        if let Some(pair) = identity.outer_pair {
+            let (head, node) = (self.pair_of(pair), self.pair_node(slot, 1));
+            link(&mut self.pairs, node, head);
         }
         let held = &mut self.slots[slot as usize];
         held.since = now;
         held.flow = identity.flow;
+        held.place = place;
+        held.number = self.inserted;
+        self.inserted += 1;
+        held.tunnelled = identity.outer_pair.is_some();
         slot
     }
 
@@ -228,15 +223,19 @@ impl<B> Table<B> {
     /// Takes a flow out; its slot is free for the next. Returns the flow's hash.
     #[inline(always)]
     pub(super) fn remove(&mut self, slot: u32) -> u64 {
-        let flow = self.slots[slot as usize].flow;
+        let held = &self.slots[slot as usize];
+        let (flow, place, tunnelled) = (held.flow, held.place, held.tunnelled);
         self.held -= 1;
         self.free.push(slot);
         let index = self.bucket_of(flow);
-        self.buckets[index].remove(flow as u16, slot);
+        self.buckets[index].remove(place);
         unlink(&mut self.ages, slot as usize + 1);
-        let (inner, outer) = (self.pair_node(slot, 0), self.pair_node(slot, 1));
-        unlink(&mut self.pairs, inner);
-        unlink(&mut self.pairs, outer);
+        let node = self.pair_node(slot, 0);
+        unlink(&mut self.pairs, node);
+        if tunnelled {
+            let node = self.pair_node(slot, 1);
+            unlink(&mut self.pairs, node);
+        }
         flow
     }
 
@@ -265,7 +264,6 @@ impl<B> Table<B> {
         let oldest = self.ages[0].next as usize;
         let second = self.ages[oldest].next as usize;
         if let Some(held) = self.slots.get(oldest.wrapping_sub(1)) {
-            held.prefetch_pieces();
             superpacket_simd::prefetch_read(&self.buckets[self.bucket_of(held.flow)]);
         }
         if let Some(held) = self.slots.get(second.wrapping_sub(1)) {

@@ -4,11 +4,11 @@ use super::super::Reason;
 use super::super::examine::outer_checksum;
 use super::super::policy::{Mode, Policy, Storage};
 use super::Held;
-use crate::checksum::{Sum, ipv4_header, pseudo_header, sum_ranges, transport_field, words};
+use crate::checksum::{Sum, pseudo_header, sum_ranges, transport_field, words};
 use crate::packet::RxChecksum;
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, SegmentSize};
 use crate::super_packet::{Metadata, Piece, SuperPacket};
-use crate::wire::{IpVersion, Layout, Protocol, byte, ipv4, ipv6, pppoe, put16, tcp, udp};
+use crate::wire::{IpVersion, Layout, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, tcp, udp};
 use superpacket_simd::Simd;
 
 /// What leaving changed of a held packet.
@@ -26,7 +26,7 @@ pub(in crate::aggregate) struct Leaving {
 
 impl<B: AsRef<[u8]>> Held<B> {
     /// Makes a merged packet ready to leave: headers that fit what merged.
-    #[inline(never)]
+    #[inline(always)]
     pub(in crate::aggregate) fn finish(&mut self, policy: &Policy, simd: Simd) -> Leaving {
         self.write_lengths();
         let lro = matches!(policy.mode, Mode::Lro { .. });
@@ -139,26 +139,28 @@ impl<B: AsRef<[u8]>> Held<B> {
             put16(&mut self.header, pppoe + pppoe::LENGTH, (end - pppoe - 6) as u16);
         }
         if let Some(outer) = layout.outer {
-            self.write_ip_length(usize::from(outer.network), outer.version, end);
+            self.write_ip_length(usize::from(outer.network), outer.version, end, self.constants.outer_ip);
             if outer.tunnel.is_udp() {
                 let transport = usize::from(outer.transport);
                 put16(&mut self.header, transport + udp::LENGTH, (end - transport) as u16);
             }
         }
-        self.write_ip_length(usize::from(layout.network), layout.version, end);
+        self.write_ip_length(usize::from(layout.network), layout.version, end, self.constants.ip);
         if layout.protocol == Protocol::Udp {
             let transport = usize::from(layout.transport);
             put16(&mut self.header, transport + udp::LENGTH, (end - transport) as u16);
         }
     }
 
-    fn write_ip_length(&mut self, network: usize, version: IpVersion, end: usize) {
+    /// Writes the length of an IP header and its checksum, from the sum of the fields that [all packets share](super::super::examine::Constants).
+    fn write_ip_length(&mut self, network: usize, version: IpVersion, end: usize, constant: u16) {
         // What does not fit 16 bits is written as 0: BIG TCP, as Linux writes it.
         match version {
             IpVersion::V4 => {
-                put16(&mut self.header, network + ipv4::TOTAL_LENGTH, u16::try_from(end - network).unwrap_or(0));
-                let checksum = ipv4_header(self.header.get(network..network + ipv4::HEADER_LENGTH).unwrap_or(&[]));
-                put16(&mut self.header, network + ipv4::CHECKSUM, checksum);
+                let length = u16::try_from(end - network).unwrap_or(0);
+                let id = be16(&self.header, network + ipv4::ID);
+                put16(&mut self.header, network + ipv4::TOTAL_LENGTH, length);
+                put16(&mut self.header, network + ipv4::CHECKSUM, Sum::new(constant).add(length).add(id).checksum());
             }
             IpVersion::V6 => {
                 let length = if end - network > usize::from(u16::MAX) { 0 } else { end - network - ipv6::HEADER_LENGTH };

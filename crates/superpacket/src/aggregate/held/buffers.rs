@@ -1,0 +1,77 @@
+//! The buffers of a held flow: kept as they are, or copied into one run of bytes.
+
+use super::super::examine::{Facts, ranges};
+use super::super::policy::Storage;
+use super::Held;
+use crate::packet::{Chain, RxPacket};
+use crate::super_packet::Piece;
+
+impl<B: AsRef<[u8]>> Held<B> {
+    /// Takes the packet's buffers, or a copy of their bytes.
+    #[inline(always)]
+    pub(in crate::aggregate) fn attach(&mut self, packet: RxPacket<B>, facts: &Facts, storage: Storage) -> Option<Chain<B>> {
+        let header = usize::from(self.layout.payload);
+        let end = facts.end as usize;
+        let first = self.packets == 1;
+        let flags = Piece::<B>::FIRST | if facts.sum.is_some() { Piece::<B>::SUM } else { 0 };
+        let sum = facts.sum.unwrap_or(0);
+        match (storage, packet.rest) {
+            (Storage::Fragments, None) => {
+                self.pieces.push(Piece { buffer: Some(packet.first), start: header as u32, length: facts.payload, sum, flags });
+                None
+            }
+            (Storage::Fragments, Some(mut chain)) => {
+                let mut offset = 0;
+                let mut flags = flags;
+                for buffer in core::iter::once(packet.first).chain(chain.buffers_mut().drain(..)) {
+                    let size = buffer.as_ref().len();
+                    let start = header.saturating_sub(offset).min(size);
+                    let stop = end.saturating_sub(offset).min(size).max(start);
+                    offset += size;
+                    // A head may have to leave as it came, so all its buffers stay; of others only those with payload.
+                    if first || stop > start {
+                        let has_payload = stop > start;
+                        self.pieces.push(Piece {
+                            buffer: Some(buffer),
+                            start: start as u32,
+                            length: (stop - start) as u32,
+                            sum,
+                            flags: if has_payload { flags } else { 0 },
+                        });
+                        if has_payload {
+                            flags = 0;
+                        }
+                    }
+                }
+                Some(chain)
+            }
+            (Storage::Linear, rest) => {
+                let packet = RxPacket { rest, ..RxPacket::new(packet.first) };
+                let start = if first {
+                    self.linear.clear();
+                    packet.buffers().for_each(|buffer| self.linear.extend_from_slice(buffer.as_ref()));
+                    header as u32
+                } else {
+                    self.append(ranges(&packet, header, end), facts.payload)
+                };
+                if facts.payload > 0 {
+                    self.pieces.push(Piece { buffer: None, start, length: facts.payload, sum, flags });
+                }
+                packet.rest.map(|mut chain| {
+                    chain.buffers_mut().clear();
+                    chain
+                })
+            }
+        }
+    }
+
+    /// Copies the last packet's payload behind the others'; returns where it starts.
+    #[inline(always)]
+    pub(super) fn append<'a>(&mut self, payload: impl IntoIterator<Item = &'a [u8]>, length: u32) -> u32 {
+        // Padding behind the first packet goes as soon as something follows it.
+        self.linear.truncate(usize::from(self.layout.payload) + (self.payload - length) as usize);
+        let start = self.linear.len() as u32;
+        payload.into_iter().for_each(|bytes| self.linear.extend_from_slice(bytes));
+        start
+    }
+}

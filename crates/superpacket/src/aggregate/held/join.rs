@@ -1,0 +1,170 @@
+//! A packet meets the held flow it belongs to, the long way: by the rules one by one, which tell why it may not join.
+
+use super::super::Reason;
+use super::super::examine::{Facts, outer_checksum};
+use super::super::lro::eligible_ack;
+use super::super::policy::{Mode, Policy, Storage};
+use super::Held;
+use crate::packet::RxPacket;
+use crate::wire::{IpVersion, Protocol, be16, be32, put16, put32, tcp};
+
+impl<B: AsRef<[u8]>> Held<B> {
+    /// Takes a packet whose headers [match](Self::matches), if the rules allow it. Nothing changes if they do not. `Err` says why it may not even begin
+    /// anew: the flow must leave, and the packet pass.
+    #[inline(always)]
+    pub(in crate::aggregate) fn attempt(
+        &mut self,
+        packet: &RxPacket<B>,
+        header: &[u8],
+        facts: &Facts,
+        policy: &Policy,
+    ) -> Result<Attempt, Reason> {
+        if facts.payload == 0 {
+            eligible_ack(policy.mode, facts.flags)?;
+        }
+        let joined = if facts.payload > 0 && self.too_many_fragments(packet, policy) {
+            Err(Reason::FragmentLimit)
+        } else {
+            match policy.mode {
+                Mode::Gro { .. } => self.join_gro(packet, header, facts),
+                Mode::Lro { .. } => self.join_lro(packet, header, facts),
+            }
+        };
+        match joined {
+            Ok(joined) => Ok(Attempt::Joined(joined)),
+            // An ACK that may not be absorbed tells the sender something by being one of its own.
+            Err(reason) if facts.payload == 0 && matches!(reason, Reason::DuplicateAck | Reason::WindowUpdate | Reason::AckOlder) => {
+                Err(reason)
+            }
+            Err(reason) => Ok(Attempt::Ended(reason)),
+        }
+    }
+
+    /// Takes a packet whose headers [match](Self::matches), by GRO's rules. `Err` says why the flow must end before it.
+    #[inline(always)]
+    fn join_gro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts) -> Result<Joined, Reason> {
+        if facts.sequence != self.next_sequence {
+            return Err(Reason::Sequence);
+        }
+        if facts.payload > self.segment_size {
+            return Err(Reason::LongerSegment);
+        }
+        if facts.form != self.form {
+            return Err(Reason::ChecksumForm);
+        }
+        if self.payload + facts.payload > self.payload_limit {
+            return Err(Reason::ByteLimit);
+        }
+        // DCCP's packets are counted, not its bytes, and all are of one length.
+        if self.layout.protocol == Protocol::Dccp && facts.payload != self.segment_size {
+            return Err(Reason::ShortSegment);
+        }
+        let mut id_run = self.id_run;
+        if self.layout.version == IpVersion::V4 {
+            id_run = self.id_run.next(self.packets, facts.id).ok_or(Reason::IpId)?;
+        }
+        if let Some(outer) = &self.layout.outer {
+            if outer_checksum(header, &self.layout).is_some() != self.outer_has_checksum {
+                return Err(Reason::TunnelHeader);
+            }
+            if outer.version == IpVersion::V4 {
+                self.outer_id_run = self.outer_id_run.next(self.packets, facts.outer_id).ok_or(Reason::IpId)?;
+            }
+        }
+        self.id_run = id_run;
+        self.advance(packet, facts);
+        Ok(Joined::Merged)
+    }
+
+    /// Takes a packet whose headers match, by LRO's rules. `Err` says why the flow must end before it.
+    #[inline]
+    pub(super) fn join_lro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts) -> Result<Joined, Reason> {
+        if facts.sequence != self.next_sequence {
+            return Err(Reason::Sequence);
+        }
+        if let Some(reason) = self.is_older(header) {
+            return Err(reason);
+        }
+        let pure = facts.payload == 0;
+        let transport = usize::from(self.layout.transport);
+        if pure && be32(header, transport + tcp::ACKNOWLEDGEMENT) == be32(&self.header, transport + tcp::ACKNOWLEDGEMENT) {
+            let same_window = be16(header, transport + tcp::WINDOW) == be16(&self.header, transport + tcp::WINDOW);
+            return Err(if same_window { Reason::DuplicateAck } else { Reason::WindowUpdate });
+        }
+        if self.payload + facts.payload > self.payload_limit {
+            return Err(Reason::ByteLimit);
+        }
+        self.take_over(header);
+        // Data on top of a held pure ACK absorbs that ACK.
+        let absorbs = pure || self.payload == 0;
+        self.absorbed_acks += u32::from(absorbs);
+        self.advance(packet, facts);
+        Ok(if pure {
+            Joined::Absorbed
+        } else if absorbs {
+            Joined::AbsorbedHead
+        } else {
+            Joined::Merged
+        })
+    }
+
+    /// LRO: why a packet with these headers is older than those that were merged, if it is.
+    #[inline(always)]
+    pub(super) fn is_older(&self, header: &[u8]) -> Option<Reason> {
+        let transport = usize::from(self.layout.transport);
+        let before = |offset: usize| is_before(be32(header, transport + offset), be32(&self.header, transport + offset));
+        if usize::from(self.layout.payload) - transport > tcp::HEADER_LENGTH && before(tcp::TIMESTAMP_VALUE) {
+            return Some(Reason::TimestampOlder);
+        }
+        before(tcp::ACKNOWLEDGEMENT).then_some(Reason::AckOlder)
+    }
+
+    /// LRO: the newest acknowledgement, window and timestamps leave on the merged packet.
+    #[inline(always)]
+    pub(super) fn take_over(&mut self, header: &[u8]) {
+        let transport = usize::from(self.layout.transport);
+        let mut newest = |offset: usize| put32(&mut self.header, transport + offset, be32(header, transport + offset));
+        newest(tcp::ACKNOWLEDGEMENT);
+        if usize::from(self.layout.payload) - transport > tcp::HEADER_LENGTH {
+            newest(tcp::TIMESTAMP_VALUE);
+            newest(tcp::TIMESTAMP_ECHO);
+        }
+        put16(&mut self.header, transport + tcp::WINDOW, be16(header, transport + tcp::WINDOW));
+    }
+
+    /// Would these buffers pass the limit of fragments?
+    #[inline(always)]
+    fn too_many_fragments(&self, packet: &RxPacket<B>, policy: &Policy) -> bool {
+        let more = match &packet.rest {
+            None => 1,
+            Some(chain) => 1 + chain.buffers().len(),
+        };
+        policy.storage == Storage::Fragments && self.pieces.len() + more > policy.max_fragments as usize
+    }
+}
+
+/// What became of a packet that met a held flow.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::aggregate) enum Attempt {
+    /// It is part of the flow now, but for its buffers.
+    Joined(Joined),
+    /// The flow must leave, and the packet may begin another.
+    Ended(Reason),
+}
+
+/// How a packet joined in LRO mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::aggregate) enum Joined {
+    /// Its payload was added.
+    Merged,
+    /// Its payload was added to a held pure ACK, which so was absorbed.
+    AbsorbedHead,
+    /// It was a pure ACK and is gone.
+    Absorbed,
+}
+
+/// Is sequence number `left` before `right` (RFC 9293, section 3.4)?
+#[inline(always)]
+fn is_before(left: u32, right: u32) -> bool {
+    (left.wrapping_sub(right) as i32) < 0
+}
