@@ -95,7 +95,7 @@ impl Bridge {
         let ports = settings.ports.iter().map(|port| open(&port.port)).collect::<Result<Vec<_>, _>>()?;
         opened()?;
         let threads = match settings.threads {
-            0 => std::thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2)).min(settings.ports.len().max(1)),
+            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(settings.ports.len().max(1)),
             threads => threads,
         };
         let table = Arc::new(Table::new(settings.table_size, settings.ageing_time));

@@ -18,6 +18,7 @@ use superpacket_io::port::{Buffer, Outgoing, Progress, Staged, Stop, Transmit, T
 use crate::counters::Drop;
 use crate::frame::{Head, network_offset};
 use crate::runtime::{Runtime, Shared};
+use crate::sctp;
 use crate::settings::TooBig;
 
 /// How often a full port is tried again before its frames are dropped.
@@ -33,6 +34,8 @@ pub(crate) enum Need {
     Nothing,
     /// Its partial checksum filled in.
     Checksum,
+    /// Its CRC filled in.
+    Crc,
     /// To be cut like this.
     Cut(Gso),
     /// To be shorter, and it cannot be cut.
@@ -83,6 +86,17 @@ impl Egress {
             Need::Checksum => {
                 if self.cut(outgoing, staged, packet, segmenter, SegmentOptions::default()) {
                     self.shared.counts.checksummed.add(1);
+                }
+            }
+            Need::Crc => {
+                let mut bytes = Vec::with_capacity(packet.length());
+                packet.copy_to(&mut bytes);
+                let RxChecksum::Partial { start, .. } = metadata.checksum else { return true };
+                if sctp::fill_in(&mut bytes, usize::from(start)) {
+                    self.batch.push_owned(outgoing, &bytes, metadata.vlan, metadata.layer);
+                    self.shared.counts.checksummed.add(1);
+                } else {
+                    self.shared.counts.dropped(Drop::CannotSegment, 1);
                 }
             }
             Need::Cut(gso) => {
@@ -259,6 +273,15 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
     let metadata = &packet.metadata;
     let length = packet.length();
     let partial = matches!(metadata.checksum, RxChecksum::Partial { .. });
+    // SCTP's checksum is no sum: no port can be asked for it.
+    if matches!(metadata.checksum, RxChecksum::Partial { offset: 8, .. }) {
+        let head = Head::new(packet, MAX_HEADER);
+        let bytes = head.bytes(packet);
+        let network = network_offset(bytes, metadata);
+        if sctp::is_partial(bytes, network, metadata.checksum) {
+            return if length - network <= runtime.mtu { Need::Crc } else { Need::Shorter };
+        }
+    }
     let checksum = if partial && !runtime.has(Feature::TxChecksumming) { Need::Checksum } else { Need::Nothing };
     // What fits with the link header fits without it.
     if metadata.gso.is_none() && length <= runtime.mtu {

@@ -41,6 +41,7 @@ mod output;
 pub mod privileges;
 pub mod report;
 mod runtime;
+mod sctp;
 mod serve;
 pub mod settings;
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub struct BridgeSettings {
     pub table_size: usize,
     /// How long an address is remembered after its last packet.
     pub ageing_time: Duration,
-    /// How many threads move packets; 0: one for each two CPUs, and at most one for each port.
+    /// How many threads move packets; 0: one for each port, and at most one for each CPU: what a host's kernel does with a packet it does in the thread that sends it there.
     pub threads: usize,
     /// Look for packets all the time instead of waiting for them: less delay, a CPU at 100 %.
     pub busy_poll: bool,

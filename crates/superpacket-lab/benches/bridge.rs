@@ -114,8 +114,8 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "cut: our segmentation against the kernel's, egress without TSO",
-        a: Setup { middle: OURS, sender_tso: true, egress_tso: false },
-        b: Setup { middle: Middle::Ours { gro: true, options: "?tso=kernel" }, sender_tso: true, egress_tso: false },
+        a: Setup { middle: Middle::Ours { gro: true, options: "?tso=device" }, sender_tso: true, egress_tso: false },
+        b: Setup { middle: OURS, sender_tso: true, egress_tso: false },
         load: Load::Bulk,
         mark: 1.0,
         stretch: 1.5,
@@ -187,12 +187,15 @@ fn measure(setup: Setup, load: Load, time: Duration) -> Result<Figure, LabError>
             kernel = Some(hosts.with_kernel_bridge()?);
         }
         Middle::Ours { gro, options } => {
+            let more = std::env::var("BRIDGE_OPTIONS").unwrap_or_default();
+            let options = if options.is_empty() { more } else { format!("{options}{}", more.replace('?', "&")) };
             let port = |link: &superpacket_lab::Link| {
                 let mut port = PortSettings::new(format!("packet:{}{options}", link.name()).parse().expect("a port string"));
                 port.features = port.features.set(Feature::GenericReceiveOffload, gro);
                 port
             };
-            let settings = BridgeSettings { ports: vec![port(&hosts.a_side), port(&hosts.b_side)], ..BridgeSettings::default() };
+            let threads = std::env::var("BRIDGE_THREADS").ok().and_then(|threads| threads.parse().ok()).unwrap_or(0);
+            let settings = BridgeSettings { ports: vec![port(&hosts.a_side), port(&hosts.b_side)], threads, ..BridgeSettings::default() };
             ours =
                 Some(hosts.middle.run(|| {
                     Bridge::start(settings).map_err(|error| LabError::system(error.to_string(), std::io::Error::other("bridge")))

@@ -317,3 +317,17 @@ fn a_port_that_is_down_or_gone_drops_the_rest_with_a_count() {
     assert_eq!(bench.egress.flush(&mut bench.outgoing, &mut bench.segmenter), Err(Broken));
     assert_eq!(bench.drops("gone"), 1);
 }
+
+#[test]
+fn the_crc_of_sctp_is_filled_in_for_every_port() {
+    let mut frame = Frame::udp4(40).to_bytes();
+    (frame[23], frame[24], frame[25]) = (132, 0, 0);
+    let packet = RxPacket::new(Buffer::from(frame.clone())).with_checksum(RxChecksum::Partial { start: 34, offset: 8 });
+    let mut bench = Bench::new(|_| ());
+    let sent = bench.pass(packet);
+    assert!(!sent[0].partial);
+    frame[42..46].fill(0);
+    let crc = crc32c::crc32c(&frame[34..]);
+    assert_eq!(sent[0].bytes[42..46], crc.to_le_bytes());
+    assert_eq!(bench.egress.shared.counts.checksummed.value(), 1);
+}

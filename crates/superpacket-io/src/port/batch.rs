@@ -221,6 +221,13 @@ impl TxBatch {
         self.finish(outgoing, first, parts, max_slices, 1, from);
     }
 
+    /// Appends a frame that is copied, with the `vlan` tag that a device stripped put back, and nothing left to do.
+    pub fn push_owned(&mut self, outgoing: &mut Outgoing, frame: &[u8], vlan: Option<VlanTag>, layer: Layer) {
+        let first = self.slices.len();
+        self.slices.push(outgoing.own(frame));
+        self.finish(outgoing, first, std::iter::once(frame), usize::MAX, 1, Source { vlan, layer, checksum: RxChecksum::None, gso: None });
+    }
+
     /// Appends a frame that is copied.
     pub fn push_bytes(&mut self, outgoing: &mut Outgoing, frame: &[u8], checksum: RxChecksum, gso: Option<Gso>, layer: Layer) {
         let first = self.slices.len();

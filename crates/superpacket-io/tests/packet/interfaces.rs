@@ -36,9 +36,9 @@ fn capabilities_are_the_device_s() {
         let capabilities = OpenPort::new("packet:port0").port.capabilities();
         assert_eq!((capabilities.max_gso_size, capabilities.max_gso_segments), (39_981, 20));
         set_offload("port0", ETHTOOL_STSO, false);
-        let without = OpenPort::new("packet:port0").port.capabilities().features;
+        let without = OpenPort::new("packet:port0?tso=device").port.capabilities().features;
         assert!(!without.contains(Feature::TcpSegmentationOffload) && without.contains(Feature::TxChecksumming), "{without:?}");
-        let handed_over = OpenPort::new("packet:port0?tso=kernel").port.capabilities().features;
+        let handed_over = OpenPort::new("packet:port0").port.capabilities().features;
         assert!(handed_over.contains(Feature::TcpSegmentationOffload));
     });
 }

@@ -86,7 +86,7 @@ fn a_super_packet_s_tag_is_stripped_and_put_back() {
 fn what_the_device_lacks_the_kernel_does() {
     in_namespace(|| {
         pair();
-        let mut port = OpenPort::new("packet:port0?tso=kernel");
+        let mut port = OpenPort::new("packet:port0");
         let witness = Witness::open("peer0");
         let partial = Frame::tcp4(1, 100).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
         assert_eq!(port.send_with(&[(&partial, TCP, None)]).sent, 1);

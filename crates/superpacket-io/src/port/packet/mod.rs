@@ -8,7 +8,7 @@
 //! | `hash` | `off` | of `v3`: the kernel's flow hash is asked for; where the device has none, it costs time |
 //! | `queues`, `fanout` | `1`, `hash` | how many receive queues, and how the kernel shares the traffic among them: `hash`, `balance`, `cpu`, `rollover`, `random`, `queue` |
 //! | `promiscuous` | `on` | frames for other hardware addresses are received too |
-//! | `tso` | `device` | `kernel`: super-packets are handed over even where the device does not cut them itself, and the kernel does |
+//! | `tso` | `kernel` | `kernel`: super-packets are handed over also where the device does not cut them itself, and the kernel does, for less than many frames cost that are sent one by one; `device`: only where the device cuts them |
 //!
 //! Memory is for each queue. What the machine itself sends on the interface, through this port or otherwise, is not received.
 //!

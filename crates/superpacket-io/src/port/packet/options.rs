@@ -75,8 +75,8 @@ impl Options {
         let fanout = FANOUT.iter().find(|(known, _)| *known == name).map(|&(_, mode)| mode);
         let fanout = fanout.ok_or_else(|| options.wrong("fanout", "takes hash, balance, cpu, rollover, random or queue"))?;
         let kernel_segmentation = match options.get("tso") {
-            None | Some("device") => false,
-            Some("kernel") => true,
+            None | Some("kernel") => true,
+            Some("device") => false,
             Some(_) => return Err(options.wrong("tso", "takes device or kernel")),
         };
         Ok(Options { ring, queues, fanout, promiscuous: options.switch("promiscuous", true)?, kernel_segmentation })
@@ -131,10 +131,10 @@ mod tests {
     fn a_bare_port_has_slots_of_2_kib_in_4_mib() {
         let options = parse("packet:eth0").expect("defaults");
         assert_eq!(options.ring, RingOptions::Slots { slots: 2048, slot_size: 2048 });
-        assert_eq!((options.queues, options.fanout, options.promiscuous, options.kernel_segmentation), (1, 0, true, false));
-        let options = parse("packet:eth0?version=v3&hash=on&queues=2&fanout=cpu&promiscuous=off&tso=kernel").expect("known");
+        assert_eq!((options.queues, options.fanout, options.promiscuous, options.kernel_segmentation), (1, 0, true, true));
+        let options = parse("packet:eth0?version=v3&hash=on&queues=2&fanout=cpu&promiscuous=off&tso=device").expect("known");
         assert_eq!(options.ring, RingOptions::Blocks { blocks: 16, block_size: 256 << 10, retire: 1, hash: true });
-        assert_eq!((options.queues, options.fanout, options.promiscuous, options.kernel_segmentation), (2, 2, false, true));
+        assert_eq!((options.queues, options.fanout, options.promiscuous, options.kernel_segmentation), (2, 2, false, false));
     }
 
     #[test]
