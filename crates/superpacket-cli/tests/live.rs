@@ -308,3 +308,36 @@ fn who_is_silent_on_the_control_socket_holds_nobody_up() {
     assert!(text.contains("\"protocol\":1") && text.contains("malformed"), "{text}");
     assert!(house.reaches());
 }
+
+#[test]
+fn a_killed_bridge_leaves_no_device_and_no_xdp_program() {
+    let Some(house) = House::new() else { return };
+    // Loading a program takes capabilities of the machine's first user namespace.
+    let root = rustix::process::geteuid().is_root();
+    let running = house.bridge(if root { &["tap:made", "xdp:left"] } else { &["tap:made", "packet:left"] });
+    let links = || String::from_utf8_lossy(&house.middle.run("ip", &["-d", "link", "show"]).stdout).into_owned();
+    let before = links();
+    assert!(before.contains("made:") && before.contains("prog/xdp") == root, "{before}");
+    running.signal(rustix::process::Signal::KILL);
+    assert_eq!(running.end().0, None, "killed");
+    house.wait_for("the kernel cleans up", || !links().contains("made:") && !links().contains("prog/xdp"));
+}
+
+/// CPU time of a process so far, in clock ticks (proc_pid_stat(5), fields 14 and 15).
+fn ticks(id: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("lives");
+    let fields = stat.rsplit_once(')').expect("a name in parentheses").1;
+    fields.split_ascii_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
+}
+
+#[test]
+fn an_idle_bridge_costs_nothing() {
+    let Some(house) = House::new() else { return };
+    let running = house.bridge(&PORTS);
+    assert!(house.reaches(), "{}", house.log());
+    std::thread::sleep(Duration::from_millis(300));
+    let before = ticks(running.id());
+    std::thread::sleep(Duration::from_secs(2));
+    let used = ticks(running.id()) - before;
+    assert!(used * 50 <= 2 * rustix::param::clock_ticks_per_second(), "{used} ticks in two seconds without traffic");
+}

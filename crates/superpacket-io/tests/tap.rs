@@ -19,7 +19,7 @@ use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::{Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Progress, Stop, Transmit, TxBatch, open};
 use superpacket_traffic::frame::Frame;
-use support::{Host, PacketSocket, has_link_type, in_namespace, interface_exists, ip, quiet, skip};
+use support::{Host, PacketSocket, has_link_type, in_namespace, interface_exists, ip, not_built_in, quiet};
 
 fn port(text: &str) -> Box<dyn Port> {
     try_port(text).unwrap_or_else(|error| panic!("{error}"))
@@ -231,7 +231,7 @@ fn without_offloads_the_host_cuts_and_fills_in() {
 fn tagged_super_packets_pass() {
     in_namespace(|| {
         if !has_link_type("vlan") {
-            return skip("this kernel has no VLAN devices");
+            return not_built_in("VLAN devices");
         }
         let (a, b, mut end_a, mut end_b) = two_hosts("tap", "");
         for (host, number) in [(&a, 1), (&b, 2)] {
@@ -280,7 +280,7 @@ fn super_packets_in_tunnels_pass() {
     in_namespace(|| {
         let (a, b, mut end_a, mut end_b) = two_hosts("tap", "");
         if !end_a.port.capabilities().tunnels || !has_link_type("vxlan") {
-            return skip("this kernel has no tunnel offload for TUN devices, or no VXLAN");
+            return not_built_in("tunnel offload for TUN devices, or VXLAN");
         }
         for (host, number, other) in [(&a, 1, 2), (&b, 2, 1)] {
             host.ip(&format!("link add vx0 type vxlan id 7 local 10.9.0.{number} remote 10.9.0.{other} dstport 4789 dev t0"));

@@ -109,16 +109,28 @@ fn ipv6_with_and_without_super_packets() -> Result<(), LabError> {
 }
 
 #[test]
-fn jumbo_frames_reach_a_host_that_takes_none() -> Result<(), LabError> {
+fn jumbo_frames_are_cut_for_a_port_that_takes_none() -> Result<(), LabError> {
+    // Both hosts take 9000 bytes and tell each other so; the line to B does not.
     let jumbo = |hosts: &superpacket_lab::ThreeHosts| {
-        hosts.a.link.set_mtu(9000)?;
-        hosts.a_side.set_mtu(9000)
+        [&hosts.a.link, &hosts.a_side, &hosts.b.link].into_iter().try_for_each(|link| link.set_mtu(9000))
     };
     let Some(joined) = by_veth("packet", "", jumbo)? else { return Ok(()) };
-    // The receiver says that it takes 1460 bytes; a sender that does not listen is what an operator has: its segments are made to fit.
-    joined.carries(1, 16 << 20)?;
+    for tso in [true, false] {
+        joined.a.link.set_feature("tcp-segmentation-offload", tso)?;
+        joined.carries(1, 16 << 20)?;
+    }
+    let to_b = joined.stats(1);
+    assert!(to_b.segmented > 0 && to_b.drops["too_big"] == 0, "{to_b:?}");
     let reverse = TcpBulk { direction: Direction::Reverse, ..bulk(16 << 20) };
     reverse.run(&joined.route())?;
+    Ok(())
+}
+
+#[test]
+fn a_host_with_a_smaller_mtu_is_reached() -> Result<(), LabError> {
+    let jumbo = |hosts: &superpacket_lab::ThreeHosts| [&hosts.a.link, &hosts.a_side].into_iter().try_for_each(|link| link.set_mtu(9000));
+    let Some(joined) = by_veth("packet", "", jumbo)? else { return Ok(()) };
+    TcpBulk { direction: Direction::Both, ..bulk(16 << 20) }.run(&joined.route())?;
     assert_eq!(joined.stats(1).drops["too_big"], 0);
     Ok(())
 }
