@@ -4,6 +4,7 @@
 //! - [`generate`]: seeded traffic of all protocols through all tunnels, with mischief.
 //! - [`workload`]: the traffic that the benches time.
 //! - [`demo`]: a small, realistic capture.
+//! - [`gro_table`]: the kernel's own GRO test as frames and what must become of them.
 //! - [`check`]: is a frame right in every length and checksum, which flow is it of, what does it carry?
 //! - [`checksum`], [`random`]: what the others are made of.
 
@@ -12,5 +13,6 @@ pub mod checksum;
 pub mod demo;
 pub mod frame;
 pub mod generate;
+pub mod gro_table;
 pub mod random;
 pub mod workload;

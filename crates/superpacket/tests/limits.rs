@@ -7,6 +7,7 @@ use expect::*;
 use superpacket::aggregate::{Delivery, MAX_BIG_LENGTH, Policy, Reason, Reason::*, Storage};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::{ACK, Carrier, Extension, Frame, Geneve, Gre, Ip, Ipv6, PSH, Pppoe};
+use superpacket_traffic::gro_table::ip_in_ip;
 use support::*;
 
 /// What leaves a run of frames under a policy, cut and compared.

@@ -173,19 +173,6 @@ pub fn truncated(frame: &Frame, length: usize) -> Packet {
     packet
 }
 
-/// The base frames of TCP over both versions, plain and in the tunnels of IP in IP.
-pub fn ip_in_ip() -> Vec<(&'static str, Frame)> {
-    let (tcp4, tcp6) = (Frame::tcp4(1000, 100), Frame::tcp6(1000, 100));
-    vec![
-        ("IPv4", tcp4.clone()),
-        ("IPv6", tcp6.clone()),
-        ("IPIP", tcp4.clone().in_ip4()),
-        ("4in6", tcp4.in_ip6()),
-        ("SIT", tcp6.clone().in_ip4()),
-        ("IP6IP6", tcp6.in_ip6()),
-    ]
-}
-
 /// Where a frame starts.
 pub fn layer(frame: &Frame) -> Layer {
     if frame.link.is_some() { Layer::Ethernet } else { Layer::Ip }
