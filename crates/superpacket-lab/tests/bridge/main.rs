@@ -1,6 +1,7 @@
 //! The bridge between real hosts: the kernel's TCP and UDP on both sides, every byte compared.
 
 mod carried;
+mod gro_table;
 mod joined;
 mod offloads;
 mod ports;
