@@ -109,6 +109,22 @@ const ROWS: &[Row] = &[
         stretch: 2.0,
     },
     Row {
+        name: "tap: TAP to TAP, GRO on against off, sender's TSO off",
+        a: tso_off(Middle::Taps { gro: true }),
+        b: tso_off(Middle::Taps { gro: false }),
+        load: Load::Bulk,
+        mark: 2.2,
+        stretch: 3.0,
+    },
+    Row {
+        name: "xdp: AF_XDP on veth (copy mode) against packet sockets, sender's TSO off",
+        a: tso_off(Middle::Xdp),
+        b: tso_off(OURS),
+        load: Load::Bulk,
+        mark: 0.0,
+        stretch: 0.0,
+    },
+    Row {
         name: "pass: super-packets through against the kernel's bridge",
         a: setup(OURS),
         b: setup(KERNEL),
