@@ -27,6 +27,9 @@ const PAUSE: u64 = 50_000_000;
 /// While some queue is busy, the others' descriptors are looked at every so many rounds.
 const LOOK_EVERY: u32 = 4;
 
+/// So many packets in a round are a burst, not requests and answers.
+const BULK: usize = 8;
+
 /// What a thread is told.
 pub(crate) enum Order {
     /// A port is there: receive by these queues, send by this end.
@@ -123,6 +126,8 @@ struct Work {
 impl Work {
     fn run(mut self) {
         let mut events = Vec::with_capacity(64);
+        // The last packets came many at once.
+        let mut bulk = false;
         loop {
             while let Ok(order) = self.inbox.try_recv() {
                 if self.obey(order) {
@@ -131,20 +136,28 @@ impl Work {
             }
             self.refresh();
             let now = self.start.elapsed().as_nanos() as u64;
-            let busy = self.round(now);
+            let received = self.round(now);
             self.report_broken();
             self.round = self.round.wrapping_add(1);
+            let busy = received != 0;
             if busy && !self.round.is_multiple_of(LOOK_EVERY) {
+                bulk = received >= BULK;
+                continue;
+            }
+            if !busy && std::mem::take(&mut bulk) {
+                // More of a burst is on its way, most likely: whoever makes it, or takes it, may run first.
+                std::thread::yield_now();
+                self.ingress.iter_mut().for_each(|ingress| ingress.ready = true);
                 continue;
             }
             self.wait(&mut events, if busy || self.common.busy_poll { Some(Duration::ZERO) } else { self.timeout() });
         }
     }
 
-    /// Polls every queue that may have packets; says whether any had.
-    fn round(&mut self, now: u64) -> bool {
+    /// Polls every queue that may have packets; says how many packets there were.
+    fn round(&mut self, now: u64) -> usize {
         self.output.begin();
-        let mut busy = false;
+        let mut received = 0;
         for index in 0..self.ingress.len() {
             let ingress = &mut self.ingress[index];
             let due = ingress.deadline().is_some_and(|deadline| deadline <= now);
@@ -159,7 +172,7 @@ impl Work {
             match ingress.poll(&mut self.output, now) {
                 Ok(packets) => {
                     ingress.ready = packets != 0;
-                    busy |= ingress.ready;
+                    received += packets;
                 }
                 Err(error) => {
                     // Down or gone: its descriptor would be readable all the time.
@@ -174,7 +187,7 @@ impl Work {
                 }
             }
         }
-        busy
+        received
     }
 
     fn report_broken(&mut self) {
