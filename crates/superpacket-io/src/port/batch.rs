@@ -272,7 +272,8 @@ impl TxBatch {
             self.insert(outgoing, first, tag, parts);
         }
         if let (Some(_), RxChecksum::Partial { start, offset }) = (tag, checksum) {
-            checksum = RxChecksum::Partial { start: start + TAG as u16, offset };
+            // A start that no header can say any more is refused by the port, or found wrong in software.
+            checksum = RxChecksum::Partial { start: start.saturating_add(TAG as u16), offset };
         }
         let slices = &self.slices[first..];
         let length = slices.iter().map(|slice| slice.length).sum();

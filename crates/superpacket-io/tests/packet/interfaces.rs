@@ -1,6 +1,7 @@
 //! Interfaces that are not there, change, are switched off, or go.
 
 use superpacket::feature::Feature;
+use superpacket::packet::RxChecksum;
 use superpacket_io::port::{LinkState, PortError, PortState, Stop, open};
 
 use crate::open_port::{OpenPort, bytes, wait};
@@ -53,6 +54,10 @@ fn the_hardware_address_and_the_mtu_are_the_interface_s() {
         assert_eq!(port.port.state(), PortState { link: LinkState::Up, mtu: 1500 });
         let progress = port.send(&[frame(0, 1514), frame(1, 1515), frame(2, 60)]);
         assert!(progress.sent == 1 && matches!(progress.stopped, Some(Stop::TooLong)), "{progress:?}");
+        // Too long is too long, and no fault of the offload's.
+        let partial = RxChecksum::Partial { start: 34, offset: 6 };
+        let progress = port.send_with(&[(&frame(1, 1515), partial, None)]);
+        assert!(progress.sent == 0 && matches!(progress.stopped, Some(Stop::TooLong)), "{progress:?}");
         ip("link set port0 mtu 2000");
         ip("link set peer0 mtu 2000");
         assert_eq!(port.port.state().mtu, 2000);

@@ -42,6 +42,8 @@ impl Transmitter {
         match error.raw_os_error() {
             // ENOMEM is also what is left of the reason where the kernel has to look into a super-packet and finds that it cannot cut it
             // (`__dev_queue_xmit` after `validate_xmit_skb`).
+            // A single frame that is too long stays so, whoever fills in its checksum: the MTU has shrunk.
+            Some(libc::EMSGSIZE) if frame.gso.is_none() => Stop::TooLong,
             Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOMEM) if !frame.is_plain() => {
                 counters.tx_refused.fetch_add(1, Ordering::Relaxed);
                 Stop::Offload(error)
@@ -55,7 +57,6 @@ impl Transmitter {
                 counters.tx_refused.fetch_add(1, Ordering::Relaxed);
                 Stop::Offload(error)
             }
-            Some(libc::EMSGSIZE) => Stop::TooLong,
             Some(libc::ENETDOWN) => Stop::Down,
             Some(libc::ENXIO | libc::ENODEV | libc::EBADFD) => Stop::Gone(PortError::Gone { port: self.shared.name.clone() }),
             _ => Stop::Refused(error),
