@@ -43,7 +43,7 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// A line makes no sense.
-    #[error("{file}:{line}: {problem}\n    {text}")]
+    #[error("{file}:{line}: {problem}, in: {text}")]
     Line {
         /// The file.
         file: String,
@@ -89,6 +89,9 @@ impl Config {
     }
 }
 
+/// The most characters of a line that an error shows.
+const SHOWN: usize = 120;
+
 /// A text, for errors that point into it.
 struct Source<'a> {
     text: &'a str,
@@ -99,7 +102,11 @@ impl Source<'_> {
     fn wrong(&self, span: &Range<usize>, problem: impl std::fmt::Display) -> ConfigError {
         let before = self.text.get(..span.start).unwrap_or(self.text);
         let line = before.bytes().filter(|&byte| byte == b'\n').count();
-        let text = self.text.lines().nth(line).unwrap_or_default().trim().to_owned();
+        let whole = self.text.lines().nth(line).unwrap_or_default().trim();
+        let mut text: String = whole.chars().take(SHOWN).collect();
+        if text.len() < whole.len() {
+            text.push_str("...");
+        }
         ConfigError::Line { file: self.file.to_owned(), line: line + 1, problem: problem.to_string(), text }
     }
 }
@@ -143,8 +150,8 @@ struct WrittenPort {
 /// The most threads: more than machines have CPUs.
 const MAX_THREADS: usize = 1024;
 
-/// The most addresses: a table of some hundred MB.
-const MAX_TABLE: usize = 1 << 24;
+/// The most addresses: what a table has at most, 16 MB.
+const MAX_TABLE: usize = 1 << 20;
 
 impl Written {
     fn check(self, source: &Source<'_>) -> Result<Config, ConfigError> {

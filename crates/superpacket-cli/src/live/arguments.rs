@@ -93,7 +93,7 @@ pub(crate) struct Bridge {
     /// Serve the counters for Prometheus at http://ADDR/metrics
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// Threads that move packets; 0: one for each two CPUs, and at most one for each port
+    /// Threads that move packets; 0: one for each CPU, and at most one for each port
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=1024))]
     pub(crate) threads: Option<u16>,
     /// Look for packets all the time instead of waiting for them: less delay, a CPU at 100 %
