@@ -43,6 +43,8 @@ struct Inner {
     table: Arc<Table>,
     epoch: Arc<AtomicU64>,
     stopping: AtomicBool,
+    /// Held by who opens, closes and reopens ports: a number must not change hands between two steps of another's. Taken before all other locks.
+    changes: Mutex<()>,
 }
 
 /// A port of the bridge, open or waiting to be.
@@ -116,6 +118,7 @@ impl Bridge {
             table,
             epoch,
             stopping: AtomicBool::new(false),
+            changes: Mutex::new(()),
         });
         let mut bridge = Bridge { inner: inner.clone(), supervisor: None };
         for (settings, port) in settings.ports.iter().zip(ports) {
@@ -196,7 +199,8 @@ impl Bridge {
     /// without a packet lost.
     ///
     /// # Errors
-    /// [`BridgeError`]: a new port cannot be opened, or a setting changed that only a new start can change. What could be done by then is done.
+    /// [`BridgeError`]: a new port cannot be opened, or a setting changed that only a new start can change: then the bridge is as it was. Where a device that a
+    /// port had cannot be opened again with other options, or a port cannot be joined with the others, all the rest is done.
     pub fn apply(&self, settings: BridgeSettings) -> Result<(), BridgeError> {
         let inner = &self.inner;
         {
@@ -212,26 +216,36 @@ impl Bridge {
             }
         }
         twice(&settings.ports)?;
-        let wanted = |name: &str| settings.ports.iter().find(|port| port.port.text() == name);
-        let gone: Vec<u16> = lock(&inner.places)
-            .iter()
-            .flatten()
-            .filter(|place| wanted(&place.shared.name).is_none())
-            .map(|place| place.shared.number)
-            .collect();
-        gone.into_iter().for_each(|number| inner.remove(number));
-        for port in &settings.ports {
-            let known =
-                lock(&inner.places).iter().flatten().find(|place| place.shared.name == port.port.text()).map(|place| place.shared.clone());
-            match known {
-                Some(shared) if shared.settings() != *port => shared.change(|settings| *settings = port.clone()),
-                Some(_) => {}
-                None => inner.add(port)?,
+        let _alone = lock(&inner.changes);
+        let wanted = |name: &str| settings.ports.iter().any(|port| port.port.text() == name);
+        let known: Vec<Arc<Shared>> = lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect();
+        let (kept, gone): (Vec<_>, Vec<_>) = known.into_iter().partition(|shared| wanted(&shared.name));
+        let kept_as = |port: &PortSettings| kept.iter().find(|shared| shared.name == port.port.text());
+        let mut opened = BTreeMap::new();
+        for (index, port) in settings.ports.iter().enumerate().filter(|(_, port)| kept_as(port).is_none()) {
+            // A device that is to be opened in another way must be closed before.
+            if !gone.iter().any(|shared| shared.settings().port.name() == port.port.name()) {
+                opened.insert(index, open(&port.port)?);
             }
+        }
+        gone.iter().for_each(|shared| inner.remove(shared.number));
+        // One port that cannot be opened does not keep the others from what is asked of them.
+        let mut failed = None;
+        for (index, port) in settings.ports.iter().enumerate() {
+            let done = match (kept_as(port), opened.remove(&index)) {
+                (Some(shared), _) if shared.settings() != *port => {
+                    shared.change(|settings| *settings = port.clone());
+                    Ok(())
+                }
+                (Some(_), _) => Ok(()),
+                (None, Some(open)) => inner.join(port, open),
+                (None, None) => inner.add(port),
+            };
+            failed = failed.or(done.err());
         }
         inner.announce();
         lock(&inner.settings).ports = settings.ports;
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// Sends what is held, closes the ports, and ends.
@@ -336,8 +350,11 @@ impl Inner {
         let queues = receivers.len();
         for (queue, receive) in receivers.into_iter().enumerate() {
             // Ports one after the other start at the next thread, so that each has about as many queues.
+            // Without threads the bridge is about to end.
             let lane = (queue + usize::from(shared.number)) % lanes.len().max(1);
-            shares[lane].push(receive);
+            if let Some(share) = shares.get_mut(lane) {
+                share.push(receive);
+            }
         }
         for ((lane, receivers), transmit) in lanes.iter().zip(shares).zip(transmitters) {
             lane.order(Order::Open { shared: shared.clone(), receivers, transmit });
@@ -366,16 +383,18 @@ impl Inner {
     }
 
     /// Looks after the ports until the bridge ends.
-    fn supervise(&self, broken: &Receiver<u16>) {
+    fn supervise(&self, broken: &Receiver<(u16, u32)>) {
         while !self.stopping.load(Ordering::Acquire) {
-            let told = broken.recv_timeout(LOOK).ok();
+            // Threads say it with every packet: all of it is taken at once.
+            let told: Vec<_> = broken.recv_timeout(LOOK).into_iter().chain(broken.try_iter()).collect();
             if self.stopping.load(Ordering::Acquire) {
                 return;
             }
+            let _alone = lock(&self.changes);
             let mut changed = false;
             let places = lock(&self.places).len();
             for number in 0..places {
-                changed |= self.look_after(number, told.is_some_and(|told| usize::from(told) == number));
+                changed |= self.look_after(number, &told);
             }
             if changed {
                 self.announce();
@@ -384,12 +403,14 @@ impl Inner {
     }
 
     /// Looks at the state of a port; says whether the threads must hear of it.
-    fn look_after(&self, number: usize, is_broken: bool) -> bool {
+    fn look_after(&self, number: usize, told: &[(u16, u32)]) -> bool {
         let mut places = lock(&self.places);
         let Some(Some(place)) = places.get_mut(number) else { return false };
         let Some(port) = &mut place.port else {
             return place.next_try <= Instant::now() && self.reopen(place);
         };
+        // What is said of an earlier opening is old.
+        let is_broken = told.contains(&(place.shared.number, place.shared.opening()));
         let before = place.state;
         place.state = port.state();
         if place.state.link == LinkState::Gone || is_broken && place.state.link != LinkState::Down {
@@ -406,6 +427,10 @@ impl Inner {
         }
         if before.link != place.state.link {
             tracing::info!(port = %place.shared.name, state = link_name(place.state.link), "the link changed");
+            if place.state.link == LinkState::Down {
+                // Who was there may be reached by another port now.
+                self.table.forget(place.shared.number);
+            }
         }
         let changed = place.shared.set_mtu(place.state.mtu);
         if changed {
@@ -486,5 +511,28 @@ fn add(a: PortCounters, b: PortCounters) -> PortCounters {
         rx_errors: a.rx_errors + b.rx_errors,
         tx_full: a.tx_full + b.tx_full,
         tx_refused: a.tx_refused + b.tx_refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_cannot_be_opened_leaves_the_bridge_as_it_was() {
+        let settings = |ports: &[&str]| {
+            let ports = ports.iter().map(|port| PortSettings::new(port.parse().expect("a port string"))).collect();
+            BridgeSettings { ports, threads: 1, ..BridgeSettings::default() }
+        };
+        let bridge = Bridge::start(settings(&["memory:kept", "memory:other"])).expect("no privilege is needed");
+        let names = || bridge.ports().into_iter().map(|port| port.port).collect::<Vec<_>>();
+        let mut wrong = settings(&["memory:kept", "packet:no-such-port"]);
+        wrong.ports[0].too_big = TooBig::Icmp;
+        let error = bridge.apply(wrong).expect_err("there is none");
+        assert!(error.to_string().contains("no-such-port"), "{error}");
+        assert_eq!(names(), ["memory:kept", "memory:other"]);
+        assert_eq!(bridge.ports()[0].too_big, "drop");
+        bridge.apply(settings(&["memory:kept", "memory:new"])).expect("all can be opened");
+        assert_eq!(names(), ["memory:kept", "memory:new"]);
     }
 }

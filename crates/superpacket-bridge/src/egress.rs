@@ -53,6 +53,10 @@ pub(crate) struct Egress {
     again: TxBatch,
     /// Refusals in a row of super-packets, and of partial checksums.
     refusals: [u32; 2],
+    /// Of which of them the log has spoken.
+    told: [bool; 2],
+    /// Which opening of the port this is an end of.
+    pub(crate) opening: u32,
 }
 
 /// The port can be used no longer.
@@ -62,8 +66,8 @@ pub(crate) struct Broken;
 impl Egress {
     /// An end that sends by `transmit`.
     pub(crate) fn new(shared: Arc<Shared>, transmit: Box<dyn Transmit>) -> Self {
-        let runtime = shared.runtime();
-        Egress { shared, runtime, transmit, batch: TxBatch::new(), again: TxBatch::new(), refusals: [0; 2] }
+        let (runtime, opening) = (shared.runtime(), shared.opening());
+        Egress { shared, runtime, transmit, batch: TxBatch::new(), again: TxBatch::new(), refusals: [0; 2], told: [false; 2], opening }
     }
 
     /// How many frames wait to be sent.
@@ -204,13 +208,18 @@ impl Egress {
     }
 
     /// These frames were sent.
-    fn count(&self, sent: Range<usize>) {
+    fn count(&mut self, sent: Range<usize>) {
         let (counts, frames) = (&self.shared.counts, &self.batch.frames()[sent]);
         counts.tx_packets.add(frames.len() as u64);
         counts.tx_bytes.add(frames.iter().map(|frame| u64::from(frame.length)).sum());
         let whole = || frames.iter().filter(|frame| frame.gso.is_some());
         counts.tx_super_packets.add(whole().count() as u64);
         counts.tx_super_segments.add(whole().map(|frame| u64::from(frame.segments)).sum());
+        if self.refusals != [0; 2] {
+            for frame in frames.iter().filter(|frame| !frame.is_plain()) {
+                self.refusals[usize::from(frame.gso.is_none())] = 0;
+            }
+        }
     }
 
     /// Sends a frame in software that the kernel refused with its offloads.
@@ -222,9 +231,10 @@ impl Egress {
             Some(_) => Feature::TcpSegmentationOffload,
             None => Feature::TxChecksumming,
         };
-        let refusals = &mut self.refusals[usize::from(frame.gso.is_none())];
+        let kind = usize::from(frame.gso.is_none());
+        let refusals = &mut self.refusals[kind];
         *refusals += 1;
-        if *refusals == 1 {
+        if !std::mem::replace(&mut self.told[kind], true) {
             tracing::warn!(port = %self.shared.name, %error, offload = %feature, "the kernel refused an offload: it is done in software");
         }
         if *refusals == REFUSAL_LIMIT {
@@ -261,7 +271,14 @@ impl Egress {
             from += sent;
             if let Some(stop) = stopped {
                 tracing::debug!(port = %self.shared.name, ?stop, "a segment was refused too");
-                counts.dropped(if matches!(stop, Stop::Full) { Drop::Full } else { Drop::Refused }, 1);
+                let cause = match stop {
+                    Stop::Full => Drop::Full,
+                    Stop::TooLong => Drop::TooBig,
+                    Stop::Down => Drop::Down,
+                    Stop::Gone(_) => Drop::Gone,
+                    _ => Drop::Refused,
+                };
+                counts.dropped(cause, 1);
                 from += 1;
             }
         }

@@ -54,11 +54,17 @@ impl RateLimit {
 /// `None` where no answer may be given: to groups and nobodies, to ICMP errors, to fragments but the first, to IPv4 that may be fragmented.
 pub(crate) fn too_big(frame: &[u8], network: usize, vlan: Option<VlanTag>, mtu: usize) -> Option<Vec<u8>> {
     let packet = frame.get(network..)?;
+    let version = packet.first()? >> 4;
     let mut answer = Vec::with_capacity(network + IPV6 + ICMP + QUOTE6);
     if network >= ETHERNET {
         // The sender's own address is not asked for by ARP: it is in the frame.
         let (to, from) = (frame.get(6..12)?, frame.get(0..6)?);
-        if from[0] & 1 != 0 {
+        let is_ip = match frame.get(network - 2..network)? {
+            [0x08, 0x00] => version == 4,
+            [0x86, 0xdd] => version == 6,
+            _ => false,
+        };
+        if from[0] & 1 != 0 || !is_ip {
             return None;
         }
         answer.extend_from_slice(to);
@@ -69,7 +75,7 @@ pub(crate) fn too_big(frame: &[u8], network: usize, vlan: Option<VlanTag>, mtu: 
         }
         answer.extend_from_slice(frame.get(12..network)?);
     }
-    match packet.first()? >> 4 {
+    match version {
         4 => ipv4(packet, mtu, &mut answer)?,
         6 => ipv6(packet, mtu, &mut answer)?,
         _ => return None,
@@ -191,6 +197,10 @@ mod tests {
         assert!(too_big(&group, 14, None, 1280).is_none());
         group[0] = 1;
         assert!(too_big(&group, 14, None, 1280).is_none());
+        let mut other = ipv4_frame(0x4000, 17);
+        assert!(too_big(&other, 14, None, 1280).is_some());
+        other[12..14].copy_from_slice(&[0x88, 0xb5]);
+        assert!(too_big(&other, 14, None, 1280).is_none(), "what is not IP only looks like it");
         for length in 0..60 {
             let _ = too_big(&ipv4_frame(0x4000, 17)[..length], 14, None, 1280);
         }

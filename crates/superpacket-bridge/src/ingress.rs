@@ -24,6 +24,8 @@ pub(crate) struct Ingress {
     /// The aggregator's counters as of the last time that they were added to the port's.
     counted: Counters,
     packets: Vec<RxPacket<Buffer>>,
+    /// Which opening of the port this is a queue of.
+    pub(crate) opening: u32,
     /// Its descriptor's name in the thread's `epoll`.
     pub(crate) token: u64,
     /// May there be packets?
@@ -35,7 +37,7 @@ pub(crate) struct Ingress {
 impl Ingress {
     /// A queue of a port. `key` should be random.
     pub(crate) fn new(shared: Arc<Shared>, receive: Box<dyn Receive>, key: HashKey, token: u64) -> Self {
-        let runtime = shared.runtime();
+        let (runtime, opening) = (shared.runtime(), shared.opening());
         let policy = runtime.policy();
         let aggregator = Aggregator::new(policy.unwrap_or(Policy::gro()), key, Simd::detect());
         let packets = Vec::with_capacity(POLL_LIMIT);
@@ -48,6 +50,7 @@ impl Ingress {
             aggregator,
             counted: Counters::default(),
             packets,
+            opening,
             token,
             ready: true,
             paused_until: None,

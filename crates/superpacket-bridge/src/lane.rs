@@ -54,8 +54,8 @@ pub(crate) struct Common {
     pub(crate) table: Arc<Table>,
     /// Grows whenever wishes or abilities change.
     pub(crate) epoch: Arc<AtomicU64>,
-    /// Takes the numbers of ports that turned out to be gone.
-    pub(crate) broken: Sender<u16>,
+    /// Takes the numbers of ports that turned out to be gone, and which opening of them.
+    pub(crate) broken: Sender<(u16, u32)>,
     pub(crate) busy_poll: bool,
     pub(crate) key: HashKey,
 }
@@ -178,11 +178,13 @@ impl Work {
                     // Down or gone: its descriptor would be readable all the time.
                     tracing::debug!(port = %ingress.shared.name, %error, "nothing is received");
                     let _ = epoll::delete(&self.poller, ingress.receive.readiness());
+                    // Nobody would look at what it holds before the pause is over.
+                    ingress.drain(&mut self.output);
                     ingress.ready = false;
                     ingress.paused_until = Some(now + PAUSE);
                     if matches!(error, PortError::Gone { .. }) {
                         ingress.paused_until = Some(u64::MAX);
-                        self.output.broken.push(ingress.shared.number);
+                        self.output.broken.push((ingress.shared.number, ingress.opening));
                     }
                 }
             }
@@ -191,9 +193,9 @@ impl Work {
     }
 
     fn report_broken(&mut self) {
-        for number in self.output.broken.drain(..) {
+        for broken in self.output.broken.drain(..) {
             // Nobody listens while the bridge ends.
-            let _ = self.common.broken.send(number);
+            let _ = self.common.broken.send(broken);
         }
     }
 

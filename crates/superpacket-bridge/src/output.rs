@@ -1,5 +1,6 @@
 //! From a packet to the ports that it leaves by: what a learning bridge does.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,6 +23,13 @@ const FLUSH_AT: usize = 256;
 /// Answers to packets that are too long, a second.
 const ANSWERS: u32 = 100;
 
+/// While there is a loop, a packet that is to be flooded and is the same as one within this time has come round, in ticks of the table. Who asks again does so
+/// later: ARP and neighbour discovery after a second.
+const ROUND: u64 = 50;
+
+/// How many packets are remembered while there is a loop.
+const ROUNDS: usize = 4096;
+
 /// All ways out, for one thread.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -33,8 +41,11 @@ pub(crate) struct Output {
     /// The table's time, as of the round's start.
     tick: u64,
     answers: RateLimit,
-    /// Ports that turned out to be gone.
-    pub(crate) broken: Vec<u16>,
+    /// There is a loop, as of the round's start.
+    loops: bool,
+    rounds: Rounds,
+    /// Ports that turned out to be gone, and which opening of them.
+    pub(crate) broken: Vec<(u16, u32)>,
 }
 
 impl Output {
@@ -47,6 +58,8 @@ impl Output {
             table,
             tick: 0,
             answers: RateLimit::new(ANSWERS),
+            loops: false,
+            rounds: Rounds::default(),
             broken: Vec::new(),
         }
     }
@@ -54,6 +67,7 @@ impl Output {
     /// A round begins.
     pub(crate) fn begin(&mut self) {
         self.tick = self.table.now();
+        self.loops = self.table.has_loop(self.tick);
     }
 
     /// Sends a packet, received by port `from`, on its way.
@@ -74,14 +88,19 @@ impl Output {
             Destination::Many => None,
             Destination::Neighbour => return from.counts.dropped(Drop::Reserved, packets),
         };
+        if known.is_none() && self.loops && self.rounds.again(from.number, &packet, self.tick) {
+            return from.counts.dropped(Drop::Loop, packets);
+        }
         let Output { egress, outgoing, segmenter, .. } = self;
         let staged = outgoing.stage(&packet);
         let mut waiting = 0;
-        // The MTU that a packet was too long for, where its sender is to be told.
-        let mut told = None;
+        // The MTU that a packet was too long for, where its sender is to be told. One that is flooded may well have reached its destination by another port.
+        let (mut told, mut fits) = (None, false);
         let mut send = |egress: &mut Egress| {
-            if !egress.add(outgoing, &staged, &packet, segmenter) {
-                told = Some(egress.runtime.mtu);
+            if egress.add(outgoing, &staged, &packet, segmenter) {
+                fits = true;
+            } else {
+                told = told.max(Some(egress.runtime.mtu));
             }
             waiting = waiting.max(egress.waiting());
         };
@@ -99,7 +118,7 @@ impl Output {
                 others.for_each(send);
             }
         }
-        if let Some(mtu) = told {
+        if let Some(mtu) = told.filter(|_| !fits) {
             self.answer(from, &packet, mtu);
         }
         self.outgoing.keep(staged, &mut packet);
@@ -127,9 +146,178 @@ impl Output {
     pub(crate) fn flush(&mut self) {
         for egress in self.egress.iter_mut().flatten().filter(|egress| egress.waiting() != 0) {
             if egress.flush(&mut self.outgoing, &mut self.segmenter).is_err() {
-                self.broken.push(egress.shared.number);
+                self.broken.push((egress.shared.number, egress.opening));
             }
         }
         self.outgoing.clear();
+    }
+}
+
+/// Packets that were flooded lately, while there is a loop. That an address is taken from one port only does not end what goes round to this very port.
+#[derive(Debug, Default)]
+struct Rounds {
+    /// Random: who chooses the traffic must not choose the places.
+    hasher: RandomState,
+    /// A packet's hash, and when it was flooded; empty until there is a loop.
+    seen: Vec<(u64, u64)>,
+}
+
+impl Rounds {
+    /// Was the same packet flooded from this port just now? If not, it is remembered.
+    #[cold]
+    fn again(&mut self, port: u16, packet: &SuperPacket<'_, Buffer>, tick: u64) -> bool {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u16(port);
+        hasher.write_usize(packet.length());
+        packet.slices().for_each(|slice| hasher.write(slice));
+        let hash = hasher.finish();
+        self.seen.resize(ROUNDS, (0, 0));
+        let place = &mut self.seen[hash as usize % ROUNDS];
+        // The time stays that of the first: what is sent again and again passes now and then. One that finds the place of another taken has its turn when that
+        // is over: if they took it from each other, both would go round for ever.
+        if tick.saturating_sub(place.1) < ROUND && place.0 != 0 {
+            return place.0 == hash;
+        }
+        *place = (hash, tick);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::runtime::tests::shared_as;
+    use superpacket::aggregate::{Aggregator, HashKey, Policy};
+    use superpacket::packet::RxPacket;
+    use superpacket_io::port::{Progress, Transmit, TxBatch};
+
+    /// Takes all frames.
+    #[derive(Debug)]
+    struct Taker(Taken);
+
+    impl Transmit for Taker {
+        fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
+            let mut taken = self.0.lock().expect("no panic");
+            for frame in &batch.frames()[from..] {
+                let mut bytes = Vec::new();
+                batch.copy_to(outgoing, frame, &mut bytes);
+                taken.push(bytes);
+            }
+            Progress { sent: batch.frames().len() - from, stopped: None }
+        }
+    }
+
+    /// Frames that a port was given.
+    type Taken = Arc<Mutex<Vec<Vec<u8>>>>;
+
+    struct Bench {
+        output: Output,
+        ports: Vec<(Arc<Shared>, Taken)>,
+    }
+
+    impl Bench {
+        /// Ports with these MTUs.
+        fn new(mtus: &[usize], change: impl Fn(&mut crate::settings::PortSettings)) -> Bench {
+            let mut output = Output::new(Arc::new(Table::new(64, Duration::from_secs(300))));
+            let ports = mtus.iter().enumerate().map(|(number, &mtu)| {
+                let (shared, taken) = (Arc::new(shared_as(number as u16, &change)), Arc::default());
+                let mut egress = Egress::new(Arc::clone(&shared), Box::new(Taker(Arc::clone(&taken))));
+                egress.runtime.mtu = mtu;
+                output.egress.push(Some(egress));
+                (shared, taken)
+            });
+            let ports = ports.collect();
+            output.begin();
+            Bench { output, ports }
+        }
+
+        /// A frame comes in at a port: to how many does it go?
+        fn receive(&mut self, port: usize, frame: &[u8]) -> Vec<usize> {
+            let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+            let packet = RxPacket::new(Buffer::from(frame.to_vec()));
+            aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| self.output.forward(&self.ports[port].0, packet));
+            self.output.flush();
+            self.ports.iter().map(|(_, taken)| std::mem::take(&mut *taken.lock().expect("no panic")).len()).collect()
+        }
+
+        fn drops(&self, port: usize, cause: &str) -> u64 {
+            self.ports[port].0.counts.report("").drops[cause]
+        }
+    }
+
+    fn broadcast(source: u8, content: u8) -> Vec<u8> {
+        [&[0xff; 6][..], &[2, 0, 0, 0, 0, source], &[0x88, 0xb5], &[content; 46]].concat()
+    }
+
+    #[test]
+    fn what_goes_round_a_loop_to_where_it_came_from_ends_there() {
+        let mut bench = Bench::new(&[1500; 3], |_| ());
+        // A host with two links, at ports 1 and 2, which repeats on each what it hears on the other, and what it says on both.
+        let mut waiting = VecDeque::from([(1, broadcast(7, 0)), (2, broadcast(7, 0))]);
+        let mut rounds = 0;
+        while let Some((port, frame)) = waiting.pop_front() {
+            rounds += 1;
+            bench.output.begin();
+            assert!(rounds < 100, "it goes round and round");
+            let sent = bench.receive(port, &frame);
+            assert_eq!(sent[port], 0, "nothing is sent back");
+            for (other, back) in [(1, 2), (2, 1)] {
+                waiting.extend((0..sent[other]).map(|_| (back, frame.clone())));
+            }
+        }
+        assert!(bench.drops(1, "loop") + bench.drops(2, "loop") >= 2);
+        // What the host says then is heard, once.
+        let home = if bench.receive(1, &broadcast(7, 1))[0] == 1 { 1 } else { 2 };
+        assert_eq!(bench.receive(home, &broadcast(7, 2))[0], 1);
+        assert_eq!(bench.receive(home, &broadcast(7, 2))[0], 0, "it has come round");
+        assert_eq!(bench.receive(3 - home, &broadcast(7, 3))[0], 0, "not its port");
+        // So is what others say, and what goes round in one direction only.
+        assert_eq!(bench.receive(0, &broadcast(8, 0)), [0, 1, 1]);
+        assert_eq!(bench.receive(1, &broadcast(9, 0)), [1, 0, 1]);
+        assert_eq!(bench.receive(1, &broadcast(9, 0)), [0, 0, 0], "it has come round");
+    }
+
+    #[test]
+    fn more_than_can_be_remembered_ends_too() {
+        let mut rounds = Rounds::default();
+        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        let mut left: Vec<u16> = (0..2 * ROUNDS as u16).collect();
+        let mut tick = 0;
+        while !left.is_empty() {
+            assert!(tick < 20 * ROUND, "{} go round", left.len());
+            tick += 1;
+            left.retain(|number| {
+                let packet = RxPacket::new(Buffer::from([&number.to_be_bytes()[..], &[0; 58]].concat()));
+                let mut again = false;
+                aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| again = rounds.again(0, &packet, tick));
+                !again
+            });
+        }
+    }
+
+    #[test]
+    fn without_a_loop_the_same_may_be_said_again() {
+        let mut bench = Bench::new(&[1500; 3], |_| ());
+        for _ in 0..100 {
+            bench.output.begin();
+            assert_eq!(bench.receive(0, &broadcast(8, 0)), [0, 1, 1]);
+        }
+    }
+
+    #[test]
+    fn a_sender_is_told_only_if_nobody_had_its_packet() {
+        let mut frame =
+            vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0x05, 0x78, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        frame.resize(14 + 1400, 0);
+        let answered = |mtus: &[usize]| {
+            let mut bench = Bench::new(mtus, |settings| settings.too_big = crate::settings::TooBig::Icmp);
+            bench.receive(0, &frame)
+        };
+        assert_eq!(answered(&[1500, 1280, 1500]), [0, 0, 1], "the destination may be behind the third port");
+        assert_eq!(answered(&[1500, 1280, 1300]), [1, 0, 0]);
     }
 }

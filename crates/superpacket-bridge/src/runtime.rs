@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     mtu: AtomicU32,
     /// The offloads that the kernel refused again and again.
     refused: AtomicU16,
+    /// How often it was opened again.
+    opening: AtomicU32,
 }
 
 /// What a port is asked, and what it can.
@@ -100,6 +102,7 @@ impl Shared {
             wish: RwLock::new(Wish { settings, capabilities }),
             mtu: AtomicU32::new(state.mtu),
             refused: AtomicU16::new(0),
+            opening: AtomicU32::new(0),
         }
     }
 
@@ -120,9 +123,15 @@ impl Shared {
 
     /// It was opened again, perhaps as another device.
     pub(crate) fn reopened(&self, capabilities: Capabilities, state: PortState) {
+        self.opening.fetch_add(1, Ordering::Relaxed);
         self.refused.store(0, Ordering::Relaxed);
         self.wish.write().unwrap_or_else(PoisonError::into_inner).capabilities = capabilities;
         self.set_mtu(state.mtu);
+    }
+
+    /// Which opening this is, from 0 on: what is said of an earlier one is not meant of this.
+    pub(crate) fn opening(&self) -> u32 {
+        self.opening.load(Ordering::Relaxed)
     }
 
     /// The MTU changed; says whether it did.
@@ -200,6 +209,11 @@ pub(crate) mod tests {
 
     /// A port that can do everything, asked what `change` says.
     pub(crate) fn shared(change: impl FnOnce(&mut PortSettings)) -> Shared {
+        shared_as(0, change)
+    }
+
+    /// The same, with a number.
+    pub(crate) fn shared_as(number: u16, change: impl FnOnce(&mut PortSettings)) -> Shared {
         let capabilities = Capabilities {
             features: FeatureSet::all(),
             max_gso_size: 65_535,
@@ -211,7 +225,7 @@ pub(crate) mod tests {
         };
         let mut settings = PortSettings::new("memory:test".parse().expect("a port string"));
         change(&mut settings);
-        Shared::new(0, settings, capabilities, Layer::Ethernet, PortState { link: LinkState::Up, mtu: 1500 })
+        Shared::new(number, settings, capabilities, Layer::Ethernet, PortState { link: LinkState::Up, mtu: 1500 })
     }
 
     fn reason(shared: &Shared, feature: Feature) -> String {

@@ -22,8 +22,19 @@ const FLAP: u64 = 100;
 /// So many flaps are a loop.
 const FLAP_LIMIT: u64 = 8;
 
-/// How long an address of a loop is believed at the port where it was first seen only, in ticks after it was last seen there.
+/// How long an address of a loop is believed at the port where it was first seen only, in ticks: after it was last seen there, and after it was last seen
+/// elsewhere.
 const LOCK: u64 = 500;
+
+/// The flaps of an address that has just been seen elsewhere in a loop: what is above [`FLAP_LIMIT`] is the time left of its lock, in units of [`REFRESH`].
+const LOCKED: u64 = FLAP_LIMIT + LOCK / REFRESH;
+
+/// How long after an address was seen at several ports at once a loop is reckoned with, in ticks: what goes round in one direction only shows itself when
+/// somebody else speaks to all, as ARP does about once a minute.
+const SUSPECT: u64 = 6000;
+
+/// How seldom the log speaks of loops, in ticks: who chooses the traffic must not fill it.
+const SILENCE: u64 = 100;
 
 /// Which address a packet comes from or goes to, in which VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +92,11 @@ impl Seen {
     fn flaps(self) -> u64 {
         self.0 & 0xff
     }
+
+    /// Has it been seen at several ports at once, of late?
+    fn is_looping(self) -> bool {
+        self.flaps() >= FLAP_LIMIT
+    }
 }
 
 #[derive(Debug, Default)]
@@ -114,6 +130,10 @@ pub(crate) struct Table {
     ageing: u64,
     start: Instant,
     insert: Mutex<()>,
+    /// When the log last spoke of a loop.
+    told: AtomicU64,
+    /// When an address was last seen at several ports at once; 0: never.
+    looped: AtomicU64,
 }
 
 impl Table {
@@ -125,6 +145,8 @@ impl Table {
             ageing: (ageing.as_millis() as u64 / TICK).max(1),
             start: Instant::now(),
             insert: Mutex::new(()),
+            told: AtomicU64::new(0),
+            looped: AtomicU64::new(0),
         }
     }
 
@@ -162,26 +184,57 @@ impl Table {
     #[cold]
     fn refresh(&self, entry: &Entry, seen: Seen, port: u16, now: u64) -> Learned {
         let age = now.saturating_sub(seen.tick());
-        let locked = seen.flaps() >= FLAP_LIMIT && age <= LOCK;
+        let locked = seen.is_looping() && age <= LOCK;
         let next = if seen.port() == port {
-            // Flaps are forgotten when the address has stayed for as long as a lock lasts.
-            Seen::new(now, port, port, if age > FLAP && !locked { 0 } else { seen.flaps() })
+            // The lock runs off while it is seen here and nowhere else; flaps that made none are forgotten sooner.
+            let flaps = match seen.flaps() {
+                flaps if locked => Some(flaps - (age / REFRESH).max(1).min(flaps)).filter(|&left| left >= FLAP_LIMIT).unwrap_or(0),
+                _ if age > FLAP => 0,
+                flaps => flaps,
+            };
+            Seen::new(now, port, port, flaps)
         } else if locked {
-            return Learned::Loop;
+            // Still there: the lock starts anew.
+            self.looped.store(now, Ordering::Relaxed);
+            Seen::new(seen.tick(), seen.port(), seen.home(), LOCKED)
         } else if age > FLAP {
             Seen::new(now, port, port, 0)
-        } else if seen.flaps() + 1 >= FLAP_LIMIT {
-            // Back to where it was first seen, and there it stays for a while.
-            let home = if seen.flaps() == 0 { seen.port() } else { seen.home() };
-            tracing::warn!("an address is seen at several ports at once: its packets are taken from the first only");
-            Seen::new(now, home, home, FLAP_LIMIT)
         } else {
             let home = if seen.flaps() == 0 { seen.port() } else { seen.home() };
-            Seen::new(now, port, home, seen.flaps() + 1)
+            if seen.flaps() + 1 >= FLAP_LIMIT {
+                self.looped.store(now, Ordering::Relaxed);
+                self.tell(home, if port == home { seen.port() } else { port }, now);
+                // Back to where it was first seen, and there it stays for a while.
+                Seen::new(now, home, home, LOCKED)
+            } else {
+                Seen::new(now, port, home, seen.flaps() + 1)
+            }
         };
         // Another thread's news are as good.
-        let _ = entry.seen.compare_exchange(seen.0, next.0, Ordering::Release, Ordering::Relaxed);
+        if next != seen {
+            let _ = entry.seen.compare_exchange(seen.0, next.0, Ordering::Release, Ordering::Relaxed);
+        }
         if next.port() == port { Learned::Here } else { Learned::Loop }
+    }
+
+    /// Is there a loop, or was there one until just now?
+    pub(crate) fn has_loop(&self, now: u64) -> bool {
+        let looped = self.looped.load(Ordering::Relaxed);
+        looped != 0 && now.saturating_sub(looped) <= SUSPECT
+    }
+
+    /// Says that there is a loop, unless it has just been said.
+    fn tell(&self, home: u16, port: u16, now: u64) {
+        let told = self.told.load(Ordering::Relaxed);
+        if (told == 0 || now.saturating_sub(told) >= SILENCE)
+            && self.told.compare_exchange(told, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            tracing::warn!(
+                first = home,
+                again = port,
+                "a loop: an address is seen at several ports (by number, from 0 on) at once, and its packets are taken from the first only"
+            );
+        }
     }
 
     #[cold]
@@ -280,6 +333,33 @@ mod tests {
         assert_eq!(table.learn(A, 1, 15), Learned::Here);
         assert_eq!(table.learn(A, 2, 16), Learned::Loop);
         assert_eq!(table.learn(A, 2, 16 + LOCK + 1), Learned::Here, "a lock ends when nothing is seen at the first port");
+    }
+
+    #[test]
+    fn a_loop_is_over_when_an_address_is_seen_at_its_own_port_only() {
+        let table = table();
+        for step in 0..=FLAP_LIMIT {
+            table.learn(A, (step % 2) as u16, 1 + step);
+        }
+        let mut now = 20;
+        for _ in 0..LOCK {
+            assert_eq!(table.learn(A, 0, now), Learned::Here);
+            assert_eq!(table.learn(A, 1, now), Learned::Loop, "it goes on: {now}");
+            assert!(table.has_loop(now));
+            now += REFRESH;
+        }
+        let mut quiet = |times| {
+            for _ in 0..times {
+                now += REFRESH;
+                assert_eq!(table.learn(A, 0, now), Learned::Here);
+            }
+            now
+        };
+        let soon = quiet(LOCK / REFRESH - 1);
+        assert_eq!(table.learn(A, 1, soon + 1), Learned::Loop, "the last was just now");
+        let later = quiet(LOCK / REFRESH + 2);
+        assert_eq!(table.learn(A, 1, later + 1), Learned::Here, "one move is none");
+        assert!(table.has_loop(later) && !table.has_loop(later + SUSPECT));
     }
 
     #[test]

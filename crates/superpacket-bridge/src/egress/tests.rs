@@ -263,6 +263,24 @@ fn a_refused_super_packet_goes_again_in_segments_and_in_order() {
 }
 
 #[test]
+fn refusals_with_successes_in_between_switch_nothing_off() {
+    let mut number = 0;
+    let mut bench = Bench::refusing(
+        |_| (),
+        move |frame: &TxFrame| {
+            number += u32::from(frame.gso.is_some());
+            (frame.gso.is_some() && number % 2 == 1).then(|| Stop::Offload(io::Error::from_raw_os_error(22)))
+        },
+    );
+    let frames = workload::w1(30);
+    for _ in 0..4 * REFUSAL_LIMIT {
+        bench.forward(&frames);
+    }
+    assert_eq!(bench.egress.shared.counts.fallbacks.value(), u64::from(2 * REFUSAL_LIMIT));
+    assert!(bench.egress.shared.runtime().has(Feature::TcpSegmentationOffload));
+}
+
+#[test]
 fn a_refused_checksum_is_filled_in() {
     let frame = Frame::tcp4(1, 500).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
     let refuse = |frame: &TxFrame| (!frame.is_plain()).then(|| Stop::Offload(io::Error::from_raw_os_error(5)));
