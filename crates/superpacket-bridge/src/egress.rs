@@ -24,6 +24,9 @@ use crate::settings::TooBig;
 /// How often a full port is tried again before its frames are dropped.
 const FULL_RETRIES: u32 = 4;
 
+/// The most segments of a packet: 64 KB in segments of 8 bytes, the least that the kernel's TCP cuts (`TCP_MIN_GSO_SIZE`). With less, few packets would keep a thread busy for a second.
+const MOST_SEGMENTS: MaxSegments = MaxSegments::new(8192).expect("not zero");
+
 /// So many refusals without a success in between, and an offload is no longer left to the port.
 const REFUSAL_LIMIT: u32 = 16;
 
@@ -107,7 +110,13 @@ impl Egress {
                 let partial = self.runtime.has(Feature::TxChecksumming);
                 let checksum = if partial { ChecksumOutput::AsMerged } else { ChecksumOutput::Full };
                 let before = self.waiting();
-                if self.cut(outgoing, staged, packet, segmenter, SegmentOptions { gso: Some(gso), checksum, ..SegmentOptions::default() }) {
+                if self.cut(
+                    outgoing,
+                    staged,
+                    packet,
+                    segmenter,
+                    SegmentOptions { gso: Some(gso), checksum, max_segments: MOST_SEGMENTS, ..SegmentOptions::default() },
+                ) {
                     self.shared.counts.segmented.add(1);
                     self.shared.counts.segments.add((self.waiting() - before) as u64);
                 }

@@ -349,3 +349,11 @@ fn the_crc_of_sctp_is_filled_in_for_every_port() {
     assert_eq!(sent[0].bytes[42..46], crc.to_le_bytes());
     assert_eq!(bench.egress.shared.counts.checksummed.value(), 1);
 }
+
+#[test]
+fn a_packet_is_not_cut_into_crumbs() {
+    let mut bench = Bench::new(without(&[Feature::TcpSegmentationOffload]));
+    assert_eq!(bench.pass(from_kernel(8_192 * 7, 7)).len(), 8_192);
+    assert!(bench.pass(from_kernel(8_192 * 7 + 1, 7)).is_empty());
+    assert_eq!(bench.drops("cannot_segment"), 1);
+}
