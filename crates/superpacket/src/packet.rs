@@ -2,8 +2,10 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem::offset_of;
 
 use crate::segment::{ChecksumForm, Cwr, Gso, IpId, SegmentSize};
+use crate::wire::MAX_HEADER;
 
 /// The most buffers that one packet may have, as a Linux `skb` of 64 KB in 4 KB pages has (`MAX_SKB_FRAGS`).
 pub const MAX_BUFFERS: usize = 17;
@@ -95,21 +97,13 @@ impl<B> Default for Chain<B> {
 
 /// A received packet: 1 to [`MAX_BUFFERS`] buffers and what the device knows.
 ///
-/// At most 64 bytes for buffers of 16 bytes, so that a batch streams through the cache.
+/// At most 64 bytes for buffers of 16 bytes, so that a batch streams through the cache. What steering reads of a packet whose hash the device has reported lies in its first
+/// 16 bytes, which are aligned to 16 and so never in two cache lines: whoever hands packets to other CPUs touches one line of each.
 #[derive(Debug)]
+#[repr(C, align(16))]
 pub struct RxPacket<B> {
-    pub(crate) first: B,
-    pub(crate) rest: Option<Chain<B>>,
-    /// When it arrived, in nanoseconds of any clock that does not matter to the engine but in differences.
-    pub time: u64,
     /// The device's flow hash.
     pub hash: Option<FlowHash>,
-    /// What the device knows of the checksums.
-    pub checksum: RxChecksum,
-    /// The VLAN tag that the device stripped.
-    pub vlan: Option<VlanTag>,
-    /// Set if the packet is a super-packet already.
-    pub gso: Option<RxGso>,
     /// The receive queue.
     pub queue: u16,
     /// Where the first byte lies.
@@ -118,7 +112,27 @@ pub struct RxPacket<B> {
     pub(crate) id: IpId,
     pub(crate) outer_id: IpId,
     pub(crate) cwr: Cwr,
+    /// What the device knows of the checksums.
+    pub checksum: RxChecksum,
+    /// The VLAN tag that the device stripped.
+    pub vlan: Option<VlanTag>,
+    /// Set if the packet is a super-packet already.
+    pub gso: Option<RxGso>,
+    /// When it arrived, in nanoseconds of any clock that does not matter to the engine but in differences.
+    pub time: u64,
+    pub(crate) rest: Option<Chain<B>>,
+    pub(crate) first: B,
 }
+
+/// Alignment in bytes of what steering reads of a packet, and its size at most: a cache line is a multiple of it.
+pub(crate) const STEERING_UNIT: usize = 16;
+
+const _: () = {
+    assert!(align_of::<RxPacket<&[u8]>>().is_multiple_of(STEERING_UNIT));
+    assert!(offset_of!(RxPacket<&[u8]>, hash) + size_of::<Option<FlowHash>>() <= STEERING_UNIT);
+    assert!(offset_of!(RxPacket<&[u8]>, queue) + size_of::<u16>() <= STEERING_UNIT);
+    assert!(offset_of!(RxPacket<&[u8]>, layer) + size_of::<Layer>() <= STEERING_UNIT);
+};
 
 /// A packet cannot take another buffer; here it is back.
 #[derive(Debug, thiserror::Error)]
@@ -222,6 +236,31 @@ impl<B: AsRef<[u8]>> RxPacket<B> {
             None => self.first.as_ref().len(),
             Some(_) => self.buffers().map(|buffer| buffer.as_ref().len()).sum(),
         }
+    }
+}
+
+/// The first bytes of a packet that lies in several pieces, copied together.
+pub(crate) struct Gathered {
+    bytes: [u8; MAX_HEADER],
+    filled: usize,
+}
+
+impl Gathered {
+    #[cold]
+    pub(crate) fn new<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut gathered = Gathered { bytes: [0; MAX_HEADER], filled: 0 };
+        for bytes in pieces {
+            let take = bytes.len().min(MAX_HEADER - gathered.filled);
+            if let (Some(to), Some(from)) = (gathered.bytes.get_mut(gathered.filled..gathered.filled + take), bytes.get(..take)) {
+                to.copy_from_slice(from);
+            }
+            gathered.filled += take;
+        }
+        gathered
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.filled).unwrap_or(&self.bytes)
     }
 }
 

@@ -1,9 +1,10 @@
 //! What leaves the aggregator and enters the segmenter: a header, and payload where it lies.
 
 use alloc::vec::Vec;
+use core::mem::offset_of;
 
 use crate::aggregate::Reason;
-use crate::packet::{FlowHash, Layer, RxChecksum, VlanTag};
+use crate::packet::{FlowHash, Layer, RxChecksum, STEERING_UNIT, VlanTag};
 use crate::segment::Gso;
 use crate::wire::Layout;
 
@@ -70,33 +71,44 @@ impl<B: AsRef<[u8]>> Piece<B> {
 }
 
 /// What is known of a packet besides its bytes.
+///
+/// What steering reads of a packet whose hash the device has reported lies in the first 16 bytes, as in [`RxPacket`](crate::packet::RxPacket).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(16))]
 pub struct Metadata {
+    /// The device's flow hash.
+    pub hash: Option<FlowHash>,
+    /// The receive queue.
+    pub queue: u16,
     /// Where the packet starts.
     pub layer: Layer,
+    /// Why it left as it is.
+    pub reason: Reason,
+    /// How many received packets it stands for, absorbed ACKs included.
+    pub packets: u32,
     /// Where its headers are, if the engine understood them.
     pub layout: Option<Layout>,
     /// What is needed to cut it again; `None` for a packet of one that did not come as a super-packet, for merged ACKs, and for what LRO merged.
     pub gso: Option<Gso>,
     /// The state of its checksums.
     pub checksum: RxChecksum,
-    /// The device's flow hash.
-    pub hash: Option<FlowHash>,
     /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// The receive queue.
-    pub queue: u16,
     /// The time of the last packet in it, in nanoseconds.
     pub time: u64,
-    /// How many received packets it stands for, absorbed ACKs included.
-    pub packets: u32,
     /// How many pure ACKs it absorbed: a consumer adds them when it counts ACKs for its congestion window.
     pub absorbed_acks: u32,
     /// The largest payload of a packet in it, in bytes; 0 where that is not known.
     pub largest_payload: u32,
-    /// Why it left as it is.
-    pub reason: Reason,
 }
+
+const _: () = {
+    assert!(align_of::<Metadata>().is_multiple_of(STEERING_UNIT));
+    assert!(offset_of!(Metadata, hash) + size_of::<Option<FlowHash>>() <= STEERING_UNIT);
+    assert!(offset_of!(Metadata, queue) + size_of::<u16>() <= STEERING_UNIT);
+    assert!(offset_of!(Metadata, layer) + size_of::<Layer>() <= STEERING_UNIT);
+    assert!(offset_of!(Metadata, packets) + size_of::<u32>() <= STEERING_UNIT);
+};
 
 /// A packet, single or merged: header bytes of its own and payload as ranges of the buffers it came in.
 ///

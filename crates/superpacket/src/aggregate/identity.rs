@@ -30,7 +30,7 @@ impl HashKey {
     }
 
     #[inline(always)]
-    fn mix(self, state: u64, word: u64) -> u64 {
+    pub(crate) fn mix(self, state: u64, word: u64) -> u64 {
         let product = u128::from(state ^ self.first) * u128::from(word ^ self.second);
         (product as u64) ^ ((product >> 64) as u64)
     }

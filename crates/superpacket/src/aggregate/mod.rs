@@ -26,7 +26,7 @@ pub use reason::Reason;
 
 use alloc::vec::{Drain, Vec};
 
-use crate::packet::{Chain, RxPacket};
+use crate::packet::{Chain, Gathered, RxPacket};
 use crate::segment::ChecksumForm;
 use crate::super_packet::Sink;
 use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, tcp};
@@ -200,7 +200,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         ask_ahead(batch.as_slice());
         let Some(next) = batch.as_slice().first() else { return };
         let length = next.length();
-        let gathered = (next.rest.is_some() && next.first.as_ref().len() < MAX_HEADER).then(|| Gathered::new(next));
+        let gathered =
+            (next.rest.is_some() && next.first.as_ref().len() < MAX_HEADER).then(|| Gathered::new(next.buffers().map(AsRef::as_ref)));
         // The layout is looked at where it lies: it was written field by field, and a copy would wait for all of these writes.
         let header = gathered.as_ref().map_or(next.first.as_ref(), Gathered::bytes);
         let parsed = parse(header, length, next.layer);
@@ -515,7 +516,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// Emits what is held of the flow that `packet` belongs to, or, where its ports cannot be told, of its address pair (`inet_lro`'s `flush_pkt`).
     pub fn flush_flow<S: Sink<B> + ?Sized>(&mut self, packet: &RxPacket<B>, sink: &mut S) {
-        let gathered = Gathered::new(packet);
+        let gathered = Gathered::new(packet.buffers().map(AsRef::as_ref));
         let header = gathered.bytes();
         match parse(header, packet.length(), packet.layer) {
             Ok(layout) => {
@@ -536,31 +537,5 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             NONE => None,
             oldest => Some(self.table.slots[oldest as usize].since.saturating_add(self.policy.hold_time)),
         }
-    }
-}
-
-/// The first bytes of a packet of several buffers, copied together.
-struct Gathered {
-    bytes: [u8; MAX_HEADER],
-    filled: usize,
-}
-
-impl Gathered {
-    #[cold]
-    fn new<B: AsRef<[u8]>>(packet: &RxPacket<B>) -> Self {
-        let mut gathered = Gathered { bytes: [0; MAX_HEADER], filled: 0 };
-        for buffer in packet.buffers() {
-            let bytes = buffer.as_ref();
-            let take = bytes.len().min(MAX_HEADER - gathered.filled);
-            if let (Some(to), Some(from)) = (gathered.bytes.get_mut(gathered.filled..gathered.filled + take), bytes.get(..take)) {
-                to.copy_from_slice(from);
-            }
-            gathered.filled += take;
-        }
-        gathered
-    }
-
-    fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.filled).unwrap_or(&self.bytes)
     }
 }

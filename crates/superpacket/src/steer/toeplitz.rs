@@ -6,14 +6,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::tuple::{FlowTuple, MAX_INPUT};
 use crate::packet::{FlowHash, Layer};
-use crate::wire::{IpVersion, Layout, Scope, be16, byte, ethernet, ipv4, ipv6, parse};
-
-/// The longest input in bytes: two IPv6 addresses and two ports.
-const MAX_INPUT: usize = 36;
-
-/// The most VLAN tags that are looked behind for an IP header.
-const MAX_TAGS: usize = 4;
 
 /// The key of a Toeplitz hash: 40 bytes, enough for IPv6 addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,113 +63,6 @@ pub fn bitwise(key: &ToeplitzKey, input: &[u8]) -> u32 {
         }
     }
     hash
-}
-
-/// The fields of a packet that are hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FlowTuple {
-    version: IpVersion,
-    /// In network byte order; an IPv4 address takes the first 4 bytes.
-    source: [u8; 16],
-    destination: [u8; 16],
-    ports: Option<[u16; 2]>,
-}
-
-impl FlowTuple {
-    /// Over IPv4. `ports` are source and destination port; `None` for packets without: fragments, other protocols.
-    pub const fn v4(source: [u8; 4], destination: [u8; 4], ports: Option<[u16; 2]>) -> Self {
-        FlowTuple { version: IpVersion::V4, source: wide(source), destination: wide(destination), ports }
-    }
-
-    /// Over IPv6.
-    pub const fn v6(source: [u8; 16], destination: [u8; 16], ports: Option<[u16; 2]>) -> Self {
-        FlowTuple { version: IpVersion::V6, source, destination, ports }
-    }
-
-    /// Of a frame of `length` bytes, of which `header` holds the first [`MAX_HEADER`](crate::wire::MAX_HEADER) (or all): the innermost addresses and ports that can be read,
-    /// the addresses alone in fragments and in protocols other than TCP, UDP and DCCP. `None` if it is not IP.
-    pub fn of(header: &[u8], length: usize, layer: Layer) -> Option<Self> {
-        match parse(header, length, layer) {
-            Ok(layout) => Some(Self::of_layout(header, &layout)),
-            Err(unparsed) => match unparsed.scope {
-                Scope::Pair { network, version } => Some(Self::read(header, usize::from(network), version, None)),
-                Scope::None => {
-                    let (network, version) = outermost(header, layer)?;
-                    Some(Self::read(header, network, version, None))
-                }
-            },
-        }
-    }
-
-    /// Of a frame whose headers have been parsed.
-    pub fn of_layout(header: &[u8], layout: &Layout) -> Self {
-        let transport = usize::from(layout.transport);
-        let ports = [be16(header, transport), be16(header, transport + 2)];
-        Self::read(header, usize::from(layout.network), layout.version, Some(ports))
-    }
-
-    fn read(header: &[u8], network: usize, version: IpVersion, ports: Option<[u16; 2]>) -> Self {
-        let at = |offset: usize, length: usize| {
-            let mut address = [0; 16];
-            if let Some(bytes) = header.get(offset..offset + length) {
-                address[..length].copy_from_slice(bytes);
-            }
-            address
-        };
-        let (addresses, length) = match version {
-            IpVersion::V4 => (network + ipv4::ADDRESSES, 4),
-            IpVersion::V6 => (network + ipv6::ADDRESSES, 16),
-        };
-        FlowTuple { version, source: at(addresses, length), destination: at(addresses + length, length), ports }
-    }
-
-    /// The fields with source and destination mixed (XOR), so that both directions of a connection are the same (the kernel's `RXH_XFRM_SYM_XOR`).
-    #[must_use]
-    pub fn symmetric(mut self) -> Self {
-        for (source, destination) in self.source.iter_mut().zip(&mut self.destination) {
-            *source ^= *destination;
-            *destination = *source;
-        }
-        self.ports = self.ports.map(|[source, destination]| [source ^ destination; 2]);
-        self
-    }
-
-    /// What is hashed: source address, destination address, source port, destination port, in network byte order, and how many bytes.
-    fn input(&self) -> ([u8; MAX_INPUT], usize) {
-        let mut input = [0; MAX_INPUT];
-        let length = match self.version {
-            IpVersion::V4 => 4,
-            IpVersion::V6 => 16,
-        };
-        input[..length].copy_from_slice(&self.source[..length]);
-        input[length..2 * length].copy_from_slice(&self.destination[..length]);
-        let Some([source, destination]) = self.ports else { return (input, 2 * length) };
-        input[2 * length..2 * length + 2].copy_from_slice(&source.to_be_bytes());
-        input[2 * length + 2..2 * length + 4].copy_from_slice(&destination.to_be_bytes());
-        (input, 2 * length + 4)
-    }
-}
-
-const fn wide(address: [u8; 4]) -> [u8; 16] {
-    let [a, b, c, d] = address;
-    [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
-}
-
-/// The outermost IP header, where the parse went no further.
-fn outermost(header: &[u8], layer: Layer) -> Option<(usize, IpVersion)> {
-    let network = match layer {
-        Layer::Ip => 0,
-        Layer::Ethernet => {
-            let tags = (0..MAX_TAGS).take_while(|tag| ethernet::is_vlan(be16(header, ethernet::ETHERTYPE + tag * 4))).count();
-            let place = ethernet::ETHERTYPE + tags * 4;
-            matches!(be16(header, place), ethernet::IPV4 | ethernet::IPV6).then_some(place + 2)?
-        }
-    };
-    match byte(header, network) >> 4 {
-        4 if header.len() >= network + ipv4::HEADER_LENGTH => Some((network, IpVersion::V4)),
-        6 if header.len() >= network + ipv6::HEADER_LENGTH => Some((network, IpVersion::V6)),
-        _ => None,
-    }
 }
 
 /// The Toeplitz hash with one key, by a table for each byte of the input.

@@ -68,6 +68,17 @@ pub fn parse_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layo
     })
 }
 
+/// Parses as [`parse`] does, but no further than the first transport header: a tunnel is UDP like any other, or a protocol without ports.
+///
+/// # Errors
+/// As [`parse`]; GRE and IP in IP are a [`Protocol`](Reason::Protocol) that the engine does not know, between the addresses of their IP header.
+pub fn parse_outermost(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
+    match plain(header, length, layer) {
+        Some(layout) => Ok(layout),
+        None => Cursor { tunnels: false, ..Cursor::new(header, length) }.packet(layer),
+    }
+}
+
 /// The chain that most frames have: no tags, IP without options or extension headers, TCP. A few comparisons at known places instead of the
 /// [`walk`], with the same result; `None` says nothing but that the walk must tell.
 #[inline(always)]
@@ -126,6 +137,8 @@ struct Cursor<'a> {
     outer_end: Option<usize>,
     /// A datagram to a tunnel's port may be just that.
     datagrams: bool,
+    /// Tunnels are entered.
+    tunnels: bool,
 }
 
 impl<'a> Cursor<'a> {
@@ -139,6 +152,7 @@ impl<'a> Cursor<'a> {
             pppoe: 0,
             outer_end: None,
             datagrams: false,
+            tunnels: true,
         }
     }
 
@@ -367,7 +381,8 @@ impl<'a> Cursor<'a> {
                     self.refuse(Reason::UdpLength);
                 }
                 let port = be16(self.header, offset + udp::DESTINATION_PORT);
-                if (port == vxlan::PORT || port == geneve::PORT) && !(self.datagrams && self.is_datagram(port, offset, end)) {
+                if self.tunnels && (port == vxlan::PORT || port == geneve::PORT) && !(self.datagrams && self.is_datagram(port, offset, end))
+                {
                     return match port {
                         vxlan::PORT => self.vxlan(network, version, offset, end),
                         _ => self.geneve(network, version, offset, end),
@@ -391,6 +406,7 @@ impl<'a> Cursor<'a> {
                 self.need(offset, header_length, end)?;
                 (Protocol::Dccp, header_length)
             }
+            protocol::GRE | protocol::IPIP | protocol::IPV6 if !self.tunnels => return Err(self.unknown(Reason::Protocol)),
             protocol::GRE => return self.gre(network, version, offset, end),
             protocol::IPIP | protocol::IPV6 => {
                 self.enter(network, version, offset, Tunnel::Ip)?;

@@ -1,0 +1,265 @@
+//! The flow hash that steering goes by: the device's where there is one, else one of our own.
+
+use super::toeplitz::{Toeplitz, ToeplitzKey};
+use super::tuple::{FlowHeaders, FlowTuple};
+use crate::aggregate::HashKey;
+use crate::packet::{FlowHash, Gathered, Layer, RxPacket};
+use crate::super_packet::SuperPacket;
+use crate::wire::{IpVersion, Layout, MAX_HEADER};
+
+/// By what a flow is hashed where the device did not.
+#[derive(Clone, Debug)]
+enum Function {
+    /// Multiply and fold, with a secret key.
+    Keyed(HashKey),
+    /// As devices do.
+    Toeplitz(Toeplitz),
+}
+
+/// Which hashes there were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HashCounters {
+    /// Packets whose hash the device reported: not a byte of them was read.
+    pub reported: u64,
+    /// Packets whose hash was computed.
+    pub computed: u64,
+    /// Packets without a hash: not IP, or too short to tell.
+    pub none: u64,
+}
+
+/// Finds the flow hash of packets.
+///
+/// A hash that the device reports is used as it is, and no byte of the packet is read. Else the hash is over addresses and ports, in fragments and in protocols other than TCP, UDP
+/// and DCCP over the addresses alone.
+///
+/// ```
+/// use superpacket::aggregate::HashKey;
+/// use superpacket::packet::{FlowHash, RxPacket};
+/// use superpacket::steer::FlowHasher;
+///
+/// let mut hasher = FlowHasher::keyed(HashKey::new(42));
+/// let mut packet = RxPacket::new(&[0u8; 60][..]);
+/// assert_eq!(hasher.packet(&packet), None, "it is not IP");
+/// packet.hash = Some(FlowHash(7));
+/// assert_eq!(hasher.packet(&packet), Some(FlowHash(7)));
+/// assert_eq!((hasher.counters().reported, hasher.counters().none), (1, 1));
+/// ```
+#[derive(Clone, Debug)]
+pub struct FlowHasher {
+    function: Function,
+    symmetric: bool,
+    headers: FlowHeaders,
+    trusts_device: bool,
+    counters: HashCounters,
+}
+
+impl FlowHasher {
+    /// A fast hash with a secret key (128-bit multiply and fold), for ports that report none. It is never 0, as the kernel's is not.
+    pub const fn keyed(key: HashKey) -> Self {
+        FlowHasher::new(Function::Keyed(key))
+    }
+
+    /// The hash that devices compute ([`Toeplitz`]).
+    pub fn toeplitz(key: &ToeplitzKey) -> Self {
+        FlowHasher::new(Function::Toeplitz(Toeplitz::new(key)))
+    }
+
+    const fn new(function: Function) -> Self {
+        let counters = HashCounters { reported: 0, computed: 0, none: 0 };
+        FlowHasher { function, symmetric: false, headers: FlowHeaders::Inner, trusts_device: true, counters }
+    }
+
+    /// The same hasher, to which both directions of a connection are one flow. Toeplitz hashes the [XOR of the ends](FlowTuple::symmetric), as devices do; the keyed hash
+    /// has the [lower end first](FlowTuple::ordered).
+    #[must_use]
+    pub fn symmetric(mut self) -> Self {
+        self.symmetric = true;
+        self.function = match self.function {
+            Function::Toeplitz(toeplitz) => Function::Toeplitz(toeplitz.symmetric()),
+            keyed @ Function::Keyed(_) => keyed,
+        };
+        self
+    }
+
+    /// The same hasher, for these headers of tunnelled packets.
+    #[must_use]
+    pub fn with_headers(self, headers: FlowHeaders) -> Self {
+        FlowHasher { headers, ..self }
+    }
+
+    /// The same hasher, which computes the hash of every packet, whatever the device reports.
+    #[must_use]
+    pub fn without_device(self) -> Self {
+        FlowHasher { trusts_device: false, ..self }
+    }
+
+    /// Which hashes there were so far.
+    pub const fn counters(&self) -> &HashCounters {
+        &self.counters
+    }
+
+    /// The hash of a received packet; `None` if it has none.
+    #[inline]
+    pub fn packet<B: AsRef<[u8]>>(&mut self, packet: &RxPacket<B>) -> Option<FlowHash> {
+        if let Some(hash) = self.reported(packet.hash) {
+            return Some(hash);
+        }
+        let first = packet.first.as_ref();
+        if packet.rest.is_some() && first.len() < MAX_HEADER {
+            let gathered = Gathered::new(packet.buffers().map(AsRef::as_ref));
+            return self.computed(gathered.bytes(), packet.length(), packet.layer, None);
+        }
+        self.computed(first, packet.length(), packet.layer, None)
+    }
+
+    /// The hash of what an aggregator emitted; `None` if it has none.
+    #[inline]
+    pub fn super_packet<B: AsRef<[u8]>>(&mut self, packet: &SuperPacket<'_, B>) -> Option<FlowHash> {
+        let metadata = &packet.metadata;
+        if let Some(hash) = self.reported(metadata.hash) {
+            return Some(hash);
+        }
+        let mut slices = packet.slices();
+        let first = slices.next().unwrap_or(&[]);
+        // A merged packet's headers lie together, those of one that came in several buffers may not.
+        if !packet.is_merged() && first.len() < MAX_HEADER && slices.next().is_some() {
+            let gathered = Gathered::new(packet.slices());
+            return self.computed(gathered.bytes(), packet.length(), metadata.layer, metadata.layout.as_ref());
+        }
+        self.computed(first, packet.length(), metadata.layer, metadata.layout.as_ref())
+    }
+
+    /// The hash of a flow.
+    #[inline]
+    pub fn flow(&self, tuple: &FlowTuple) -> FlowHash {
+        match &self.function {
+            Function::Toeplitz(toeplitz) => toeplitz.flow(tuple),
+            Function::Keyed(key) if self.symmetric => keyed(*key, &tuple.ordered()),
+            Function::Keyed(key) => keyed(*key, tuple),
+        }
+    }
+
+    #[inline]
+    fn reported(&mut self, hash: Option<FlowHash>) -> Option<FlowHash> {
+        let hash = hash.filter(|_| self.trusts_device)?;
+        self.counters.reported += 1;
+        Some(hash)
+    }
+
+    fn computed(&mut self, header: &[u8], length: usize, layer: Layer, layout: Option<&Layout>) -> Option<FlowHash> {
+        let tuple = match (self.headers, layout) {
+            (FlowHeaders::Inner, Some(layout)) => Some(FlowTuple::of_layout(header, layout)),
+            (FlowHeaders::Outer, Some(layout)) if layout.outer.is_none() => Some(FlowTuple::of_layout(header, layout)),
+            (FlowHeaders::Inner, None) => FlowTuple::of(header, length, layer),
+            (FlowHeaders::Outer, _) => FlowTuple::outermost(header, length, layer),
+        };
+        match tuple {
+            Some(_) => self.counters.computed += 1,
+            None => self.counters.none += 1,
+        }
+        Some(self.flow(&tuple?))
+    }
+}
+
+/// The keyed hash of a flow.
+#[inline]
+fn keyed(key: HashKey, tuple: &FlowTuple) -> FlowHash {
+    let (input, length) = tuple.input();
+    let word = |place: usize| u64::from_ne_bytes(core::array::from_fn(|index| input[place + index]));
+    let last = |place: usize| u64::from(u32::from_ne_bytes(core::array::from_fn(|index| input[place + index])));
+    // The length tells versions apart, and flows with ports from those without.
+    let seed = length as u64;
+    let state = match tuple.version() {
+        IpVersion::V4 => key.mix(key.mix(seed, word(0)), last(8)),
+        IpVersion::V6 => {
+            let source = key.mix(seed ^ word(0), word(8));
+            key.mix(key.mix(source ^ word(16), word(24)), last(32))
+        }
+    };
+    let folded = (state ^ state >> 32) as u32;
+    // 0 would say that there is no hash (the kernel's __flow_hash_from_keys).
+    FlowHash(folded.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+    use superpacket_traffic::frame::Frame;
+
+    const KEY: HashKey = HashKey::new(0x0123_4567_89ab_cdef_1122_3344_5566_7788);
+
+    fn all(hasher: FlowHasher) -> Vec<FlowHasher> {
+        let outer = hasher.clone().with_headers(FlowHeaders::Outer);
+        vec![hasher.clone(), hasher.clone().symmetric(), outer.clone(), outer.symmetric()]
+    }
+
+    fn hash(hasher: &mut FlowHasher, frame: &Frame) -> Option<FlowHash> {
+        hasher.packet(&RxPacket::new(frame.to_bytes()))
+    }
+
+    #[test]
+    fn packets_of_a_flow_have_one_hash_however_they_lie() {
+        for mut hasher in [all(FlowHasher::keyed(KEY)), all(FlowHasher::toeplitz(&ToeplitzKey::MICROSOFT))].concat() {
+            for frame in [Frame::tcp4(1, 700), Frame::tcp6(1, 700), Frame::udp4(700), Frame::dccp6(1, 700), Frame::tcp4(1, 700).in_vxlan6()]
+            {
+                let one = hash(&mut hasher, &frame);
+                assert!(one.is_some());
+                assert_eq!(hash(&mut hasher, &frame.following()), one);
+                assert_eq!(hash(&mut hasher, &frame.clone().tagged(9)), one);
+                let bytes = frame.to_bytes();
+                for cut in [1, 14, 34, 60, 300] {
+                    let mut packet = RxPacket::new(&bytes[..cut]);
+                    packet.push(&bytes[cut..]).expect("two buffers");
+                    assert_eq!(hasher.packet(&packet), one, "cut at {cut}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn directions_are_one_flow_only_where_that_is_asked_for() {
+        for hasher in [FlowHasher::keyed(KEY), FlowHasher::toeplitz(&ToeplitzKey::MICROSOFT)] {
+            let (mut plain, mut symmetric) = (hasher.clone(), hasher.symmetric());
+            for frame in [Frame::tcp4(1, 10), Frame::tcp6(1, 10), Frame::udp6(10)] {
+                let back = frame.reversed();
+                assert_eq!(hash(&mut symmetric, &frame), hash(&mut symmetric, &back));
+                assert_ne!(hash(&mut plain, &frame), hash(&mut plain, &back));
+            }
+        }
+    }
+
+    #[test]
+    fn tunnels_are_one_flow_or_many() {
+        let flows: Vec<Frame> =
+            (0..50u16).map(|port| Frame::tcp4(1, 10).with(|frame| frame.tcp_mut().source_port = 1000 + port).in_gre()).collect();
+        let distinct =
+            |mut hasher: FlowHasher| flows.iter().map(|frame| hash(&mut hasher, frame).expect("IP").0).collect::<BTreeSet<_>>().len();
+        assert_eq!(distinct(FlowHasher::keyed(KEY)), 50);
+        assert_eq!(distinct(FlowHasher::keyed(KEY).with_headers(FlowHeaders::Outer)), 1);
+    }
+
+    #[test]
+    fn the_keyed_hash_spreads_and_depends_on_its_key() {
+        let flow = |index: u32| FlowTuple::v4([10, 0, (index >> 8) as u8, index as u8], [10, 1, 0, 1], Some([40_000, 443]));
+        let hashes = |key: HashKey| (0..40_000).map(|index| FlowHasher::keyed(key).flow(&flow(index)).0).collect::<Vec<_>>();
+        let own = hashes(KEY);
+        // Collisions of 32 bits among 40,000: 0.19 expected.
+        assert!(own.iter().collect::<BTreeSet<_>>().len() >= 39_990);
+        // Both the high bits, by which CPUs are chosen, and the low ones.
+        for share in [|hash: u32| (hash >> 28) as usize, |hash: u32| hash as usize % 16] {
+            let mut counts = [0u32; 16];
+            own.iter().for_each(|&hash| counts[share(hash)] += 1);
+            assert!(counts.iter().all(|count| (2200..=2800).contains(count)), "{counts:?}");
+        }
+        let others = hashes(HashKey::new(99));
+        assert!(own.iter().zip(&others).filter(|(own, other)| own == other).count() < 10);
+        let with = FlowHasher::keyed(KEY).flow(&FlowTuple::v4([1; 4], [2; 4], Some([0, 0])));
+        assert_ne!(with, FlowHasher::keyed(KEY).flow(&FlowTuple::v4([1; 4], [2; 4], None)), "port 0 is a port");
+        assert_ne!(
+            FlowHasher::keyed(KEY).flow(&FlowTuple::v6([0; 16], [0; 16], None)),
+            FlowHasher::keyed(KEY).flow(&FlowTuple::v4([0; 4], [0; 4], None))
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! Lists of CPUs: `0-3,8`.
+
+use alloc::string::String;
+use core::fmt;
+
+use super::parse::{parts_chunks, place, shown};
+use super::{Cpu, CpuMask, MAX_CPUS};
+
+/// Why a list is refused. Positions are bytes from the start of the text, from 0.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListError {
+    /// An item that is no number, no range `first-last` and no range with a pattern `first-last:used/group`.
+    #[error("EINVAL: {item:?} at byte {position} is no CPU and no range of CPUs: write 8, 0-3 or 0-15:2/4")]
+    BadItem {
+        /// The item; its start, if it is long.
+        item: String,
+        /// Where it starts.
+        position: usize,
+    },
+    /// A range that ends before it begins, or a pattern that uses more than there is in a group of it.
+    #[error(
+        "EINVAL: {item:?} at byte {position} holds nothing, or more than there is: the lower number comes first, and the used of a group are 0 to all of it"
+    )]
+    BadRange {
+        /// The item.
+        item: String,
+        /// Where it starts.
+        position: usize,
+    },
+    /// A CPU beyond the last.
+    #[error("ERANGE: {item:?} at byte {position} goes beyond CPU {}, the last that there may be", cpus - 1)]
+    NoSuchCpu {
+        /// The item.
+        item: String,
+        /// Where it starts.
+        position: usize,
+        /// How many CPUs there may be.
+        cpus: usize,
+    },
+}
+
+impl ListError {
+    /// The name of the kernel's error number: `EINVAL` or `ERANGE`.
+    pub const fn kernel_name(&self) -> &'static str {
+        match self {
+            ListError::BadItem { .. } | ListError::BadRange { .. } => "EINVAL",
+            ListError::NoSuchCpu { .. } => "ERANGE",
+        }
+    }
+}
+
+impl CpuMask {
+    /// Reads a list of CPUs and ranges (`0-3,8`), as `taskset -c` and the kernel's `cpulist` files have it, with room for `cpus` CPUs (1 to [`MAX_CPUS`], other numbers are
+    /// brought into that range). `0-15:2/4` is the first 2 of every 4 of them. Commas and white space part items. The kernel's words `all` and `N` are not understood.
+    ///
+    /// # Errors
+    /// [`ListError`], with the item that it is about.
+    pub fn parse_list(text: &str, cpus: usize) -> Result<Self, ListError> {
+        let cpus = cpus.clamp(1, MAX_CPUS);
+        let mut mask = CpuMask::EMPTY;
+        for item in text.split(parts_chunks).filter(|item| !item.is_empty()) {
+            let position = place(text, item);
+            let range = Range::read(item).ok_or_else(|| ListError::BadItem { item: shown(item), position })?;
+            if range.first > range.last || range.group == 0 || range.used > range.group {
+                return Err(ListError::BadRange { item: shown(item), position });
+            }
+            if range.last as usize >= cpus {
+                return Err(ListError::NoSuchCpu { item: shown(item), position, cpus });
+            }
+            let used = (range.first..=range.last).filter(|cpu| (cpu - range.first) % range.group < range.used);
+            mask.extend(used.filter_map(|cpu| Cpu::new(cpu as usize)));
+        }
+        Ok(mask)
+    }
+}
+
+/// `first-last:used/group`.
+struct Range {
+    first: u32,
+    last: u32,
+    used: u32,
+    group: u32,
+}
+
+impl Range {
+    fn read(item: &str) -> Option<Self> {
+        let Some((first, rest)) = item.split_once('-') else {
+            let cpu = number(item)?;
+            return Some(Range { first: cpu, last: cpu, used: 1, group: 1 });
+        };
+        let (last, pattern) = rest.split_once(':').unwrap_or((rest, "1/1"));
+        let (used, group) = pattern.split_once('/')?;
+        Some(Range { first: number(first)?, last: number(last)?, used: number(used)?, group: number(group)? })
+    }
+}
+
+/// A number of digits alone: Rust would take a sign too.
+fn number(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// A set as a list.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuList<'a>(&'a CpuMask);
+
+impl<'a> CpuList<'a> {
+    pub(super) const fn new(mask: &'a CpuMask) -> Self {
+        CpuList(mask)
+    }
+}
+
+impl fmt::Display for CpuList<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut cpus = self.0.iter().map(Cpu::number).peekable();
+        let mut separator = "";
+        while let Some(first) = cpus.next() {
+            let mut last = first;
+            while let Some(next) = cpus.next_if(|&next| next == last + 1) {
+                last = next;
+            }
+            write!(formatter, "{separator}{first}")?;
+            if last > first {
+                write!(formatter, "-{last}")?;
+            }
+            separator = ",";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn lists_are_read_and_written() {
+        for (text, written) in [
+            ("0-3,8", "0-3,8"),
+            ("", ""),
+            (" 8, 0-3\n", "0-3,8"),
+            ("5,4,3-3", "3-5"),
+            ("0-15:2/4", "0-1,4-5,8-9,12-13"),
+            ("1-7:0/3", ""),
+            ("8191", "8191"),
+        ] {
+            let mask = CpuMask::parse_list(text, MAX_CPUS).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+            assert_eq!(mask.list().to_string(), written, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_is_named_with_its_place() {
+        for (text, name, item, at) in [
+            ("0-3,x", "EINVAL", "x", 4),
+            ("0-", "EINVAL", "0-", 0),
+            ("-3", "EINVAL", "-3", 0),
+            ("+3", "EINVAL", "+3", 0),
+            ("0-3:2", "EINVAL", "0-3:2", 0),
+            ("3:1/2", "EINVAL", "3:1/2", 0),
+            ("99999999999", "EINVAL", "99999999999", 0),
+            ("ff", "EINVAL", "ff", 0),
+            ("1,3-0", "EINVAL", "3-0", 2),
+            ("0-3:3/2", "EINVAL", "0-3:3/2", 0),
+            ("0-3:0/0", "EINVAL", "0-3:0/0", 0),
+            ("1 8", "ERANGE", "8", 2),
+            ("0-8", "ERANGE", "0-8", 0),
+        ] {
+            let error = CpuMask::parse_list(text, 8).expect_err(text);
+            assert_eq!(error.kernel_name(), name, "{text:?}");
+            let words = format!("{name}: {item:?} at byte {at} ");
+            assert!(error.to_string().starts_with(&words), "{text:?}: {error}");
+        }
+    }
+}

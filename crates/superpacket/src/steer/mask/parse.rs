@@ -1,0 +1,208 @@
+//! Reading a bitmap as the kernel's `bitmap_parse` does.
+
+use alloc::string::String;
+use core::str::FromStr;
+
+use super::{CpuMask, GROUP, MAX_CPUS};
+
+/// Hexadecimal digits in a chunk.
+const DIGITS: usize = GROUP / 4;
+
+/// Why a bitmap is refused. Positions are bytes from the start of the text, from 0.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MaskError {
+    /// Something that is no hexadecimal digit.
+    #[error("EINVAL: {character:?} at byte {position}, in chunk {chunk:?}, is not a hexadecimal digit")]
+    BadCharacter {
+        /// What stands there.
+        character: char,
+        /// Where.
+        position: usize,
+        /// The chunk it is in; its start, if it is long.
+        chunk: String,
+    },
+    /// A chunk of more than 8 digits, leading zeros included.
+    #[error("EOVERFLOW: chunk {chunk:?} at byte {position} has more than 8 digits; commas part groups of 32 CPUs")]
+    LongChunk {
+        /// Where it starts.
+        position: usize,
+        /// The chunk; its start, if it is long.
+        chunk: String,
+    },
+    /// More chunks than the CPUs take, even if they are zero.
+    #[error("EOVERFLOW: chunk {chunk:?} at byte {position} is one too many: {cpus} CPUs take {}", cpus.div_ceil(GROUP))]
+    TooManyChunks {
+        /// Where it starts.
+        position: usize,
+        /// The chunk; its start, if it is long.
+        chunk: String,
+        /// How many CPUs there may be.
+        cpus: usize,
+    },
+    /// A CPU beyond the last.
+    #[error("EOVERFLOW: chunk {chunk:?} at byte {position} names CPU {cpu}, and there may be {cpus}, from 0 on")]
+    NoSuchCpu {
+        /// The lowest such CPU.
+        cpu: usize,
+        /// Where the chunk starts.
+        position: usize,
+        /// The chunk.
+        chunk: String,
+        /// How many CPUs there may be.
+        cpus: usize,
+    },
+}
+
+impl MaskError {
+    /// The name of the kernel's error number: `EINVAL` or `EOVERFLOW`.
+    pub const fn kernel_name(&self) -> &'static str {
+        match self {
+            MaskError::BadCharacter { .. } => "EINVAL",
+            MaskError::LongChunk { .. } | MaskError::TooManyChunks { .. } | MaskError::NoSuchCpu { .. } => "EOVERFLOW",
+        }
+    }
+}
+
+impl CpuMask {
+    /// Reads a bitmap as a write to `rps_cpus` is read on a machine with room for `cpus` CPUs (`nr_cpu_ids`; 1 to [`MAX_CPUS`], other numbers are brought into that range).
+    ///
+    /// Hexadecimal digits in chunks of 32 bits, the highest first, 8 digits each or fewer; commas and white space part chunks, any number of them (`1,,5` is `1,5`), and an
+    /// empty text is an empty set. What follows a line feed or a zero byte is not read.
+    ///
+    /// # Errors
+    /// The kernel's, with the chunk that it is about ([`MaskError`]): of several, the one nearest to the end, where the kernel begins. One thing is stricter: a bad
+    /// character right before a chunk's last 8 digits is not overlooked.
+    pub fn parse(text: &str, cpus: usize) -> Result<Self, MaskError> {
+        let cpus = cpus.clamp(1, MAX_CPUS);
+        let line = text.split(['\n', '\0']).next().unwrap_or("");
+        let mut mask = CpuMask::EMPTY;
+        let mut highest = "";
+        for (group, chunk) in line.rsplit(parts_chunks).filter(|chunk| !chunk.is_empty()).enumerate() {
+            if group == cpus.div_ceil(GROUP) {
+                return Err(MaskError::TooManyChunks { position: place(text, chunk), chunk: shown(chunk), cpus });
+            }
+            mask.groups[group] = number(text, chunk)?;
+            highest = chunk;
+        }
+        match mask.iter().find(|cpu| cpu.number() >= cpus) {
+            None => Ok(mask),
+            Some(cpu) => Err(MaskError::NoSuchCpu { cpu: cpu.number(), position: place(text, highest), chunk: shown(highest), cpus }),
+        }
+    }
+}
+
+/// As [`CpuMask::parse`] with room for all CPUs that a mask can name.
+impl FromStr for CpuMask {
+    type Err = MaskError;
+
+    fn from_str(text: &str) -> Result<Self, MaskError> {
+        CpuMask::parse(text, MAX_CPUS)
+    }
+}
+
+/// A comma, or the kernel's `isspace`, which has the vertical tab too.
+pub(super) fn parts_chunks(character: char) -> bool {
+    matches!(character, ',' | ' ' | '\t'..='\r')
+}
+
+/// The value of a chunk, read from its end.
+fn number(text: &str, chunk: &str) -> Result<u32, MaskError> {
+    let mut value = 0;
+    for (index, (offset, character)) in chunk.char_indices().rev().enumerate() {
+        let Some(digit) = character.to_digit(16) else {
+            return Err(MaskError::BadCharacter { character, position: place(text, chunk) + offset, chunk: shown(chunk) });
+        };
+        if index == DIGITS {
+            return Err(MaskError::LongChunk { position: place(text, chunk), chunk: shown(chunk) });
+        }
+        value |= digit << (4 * index);
+    }
+    Ok(value)
+}
+
+/// Where a part of the text starts in it.
+pub(super) fn place(text: &str, part: &str) -> usize {
+    part.as_ptr() as usize - text.as_ptr() as usize
+}
+
+/// As much of a part as an error shows: the text may be anybody's.
+pub(super) fn shown(part: &str) -> String {
+    const MOST: usize = 24;
+    let mut text: String = part.chars().take(MOST).collect();
+    if part.chars().nth(MOST).is_some() {
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steer::mask::Cpu;
+    use std::string::ToString;
+    use std::vec::Vec;
+
+    fn cpus(text: &str, room: usize) -> Vec<usize> {
+        let mask = CpuMask::parse(text, room).unwrap_or_else(|error| panic!("{text:?} of {room}: {error}"));
+        mask.iter().map(Cpu::number).collect()
+    }
+
+    #[test]
+    fn what_the_kernel_takes() {
+        let none: [usize; 0] = [];
+        for empty in ["", ",", " ", "\n", ",,,", "0", "00000000,0", " \t,\u{b}\u{c}\r", "\nff", "\0ff"] {
+            assert_eq!(cpus(empty, 64), none, "{empty:?}");
+        }
+        assert_eq!(cpus("ff", 8), (0..8).collect::<Vec<_>>());
+        assert_eq!(cpus("FF\n", 8), (0..8).collect::<Vec<_>>());
+        assert_eq!(cpus("1,,5", 64), [0, 2, 32]);
+        assert_eq!(cpus("1 5", 64), [0, 2, 32]);
+        assert_eq!(cpus(",44", 7), [2, 6]);
+        assert_eq!(cpus("44,", 7), [2, 6], "separators at the end part nothing");
+        assert_eq!(cpus("00000000,00000001", 64), [0]);
+        assert_eq!(cpus("  a ", 4), [1, 3]);
+        assert_eq!(cpus("1\nzz", 1), [0], "the next line is not read");
+        assert_eq!(cpus("80000000", 32), [31]);
+        let all = alloc::vec!["ffffffff"; 256].join(",");
+        assert_eq!(cpus(&all, MAX_CPUS).len(), MAX_CPUS);
+        assert_eq!(all.parse::<CpuMask>().map(|mask| mask.len()), Ok(MAX_CPUS));
+    }
+
+    #[test]
+    fn what_the_kernel_refuses() {
+        let chunk = |text: &str| text.to_string();
+        for (text, room, error) in [
+            ("0x3", 64, MaskError::BadCharacter { character: 'x', position: 1, chunk: chunk("0x3") }),
+            ("-1", 64, MaskError::BadCharacter { character: '-', position: 0, chunk: chunk("-1") }),
+            ("0-3", 64, MaskError::BadCharacter { character: '-', position: 1, chunk: chunk("0-3") }),
+            ("1,é5", 64, MaskError::BadCharacter { character: 'é', position: 2, chunk: chunk("é5") }),
+            ("1, 2g", 64, MaskError::BadCharacter { character: 'g', position: 4, chunk: chunk("2g") }),
+            ("g12345678", 64, MaskError::BadCharacter { character: 'g', position: 0, chunk: chunk("g12345678") }),
+            ("012345678", 64, MaskError::LongChunk { position: 0, chunk: chunk("012345678") }),
+            ("0,000000000", 64, MaskError::LongChunk { position: 2, chunk: chunk("000000000") }),
+            ("0,0", 32, MaskError::TooManyChunks { position: 0, chunk: chunk("0"), cpus: 32 }),
+            ("00000000,00000001", 4, MaskError::TooManyChunks { position: 0, chunk: chunk("00000000"), cpus: 4 }),
+            ("10", 4, MaskError::NoSuchCpu { cpu: 4, position: 0, chunk: chunk("10"), cpus: 4 }),
+            ("5,0", 33, MaskError::NoSuchCpu { cpu: 34, position: 0, chunk: chunk("5"), cpus: 33 }),
+            // Of two mistakes, the kernel meets the last first.
+            ("g,123456789", 64, MaskError::LongChunk { position: 2, chunk: chunk("123456789") }),
+            ("123456789,g", 64, MaskError::BadCharacter { character: 'g', position: 10, chunk: chunk("g") }),
+        ] {
+            assert_eq!(CpuMask::parse(text, room), Err(error), "{text:?} of {room}");
+        }
+        let name = |text: &str| CpuMask::parse(text, 4).map_err(|error| error.kernel_name());
+        assert_eq!((name("z"), name("f0"), name("1,1")), (Err("EINVAL"), Err("EOVERFLOW"), Err("EOVERFLOW")));
+        let long = CpuMask::parse(&"5".repeat(1000), 4).map_err(|error| error.to_string());
+        assert_eq!(
+            long,
+            Err("EOVERFLOW: chunk \"555555555555555555555555…\" at byte 0 has more than 8 digits; commas part groups of 32 CPUs"
+                .to_string())
+        );
+        assert_eq!(
+            CpuMask::parse("3", 0).map(|mask| mask.len()).map_err(|error| error.kernel_name()),
+            Err("EOVERFLOW"),
+            "one CPU at least"
+        );
+    }
+}

@@ -1,0 +1,275 @@
+//! The fields of a packet that say which flow it is of, as receive-side scaling has them.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::packet::Layer;
+use crate::wire::{IpVersion, Layout, Scope, Unparsed, be16, byte, ethernet, ipv4, ipv6, parse, parse_outermost};
+
+/// The longest input of a hash in bytes: two IPv6 addresses and two ports.
+pub(super) const MAX_INPUT: usize = 36;
+
+/// The most VLAN tags that are looked behind for an IP header.
+const MAX_TAGS: usize = 4;
+
+/// Which headers of a tunnelled packet tell its flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FlowHeaders {
+    /// The innermost that can be read: the flows within a tunnel spread over the CPUs.
+    #[default]
+    Inner,
+    /// The outermost: all that a tunnel carries stays together, as far as its outer UDP source port does not tell flows apart.
+    Outer,
+}
+
+/// The fields of a packet that are hashed: addresses and ports; and its protocol, which is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowTuple {
+    version: IpVersion,
+    /// In network byte order; an IPv4 address takes the first 4 bytes.
+    source: [u8; 16],
+    destination: [u8; 16],
+    ports: Option<[u16; 2]>,
+    protocol: Option<u8>,
+}
+
+impl FlowTuple {
+    /// Over IPv4. `ports` are source and destination port; `None` for packets without: fragments, other protocols.
+    pub const fn v4(source: [u8; 4], destination: [u8; 4], ports: Option<[u16; 2]>) -> Self {
+        FlowTuple { version: IpVersion::V4, source: wide(source), destination: wide(destination), ports, protocol: None }
+    }
+
+    /// Over IPv6.
+    pub const fn v6(source: [u8; 16], destination: [u8; 16], ports: Option<[u16; 2]>) -> Self {
+        FlowTuple { version: IpVersion::V6, source, destination, ports, protocol: None }
+    }
+
+    /// Of a frame of `length` bytes, of which `header` holds the first [`MAX_HEADER`](crate::wire::MAX_HEADER) (or all): the innermost addresses and ports that can be read,
+    /// the addresses alone in fragments and in protocols other than TCP, UDP and DCCP. `None` if it is not IP.
+    pub fn of(header: &[u8], length: usize, layer: Layer) -> Option<Self> {
+        Self::from_parse(header, layer, parse(header, length, layer))
+    }
+
+    /// The same of the outermost IP header and what follows it: a tunnel is UDP, or a protocol without ports.
+    pub fn outermost(header: &[u8], length: usize, layer: Layer) -> Option<Self> {
+        Self::from_parse(header, layer, parse_outermost(header, length, layer))
+    }
+
+    /// Of a frame whose headers have been parsed: of the innermost.
+    pub fn of_layout(header: &[u8], layout: &Layout) -> Self {
+        let transport = usize::from(layout.transport);
+        let ports = [be16(header, transport), be16(header, transport + 2)];
+        Self::read(header, usize::from(layout.network), layout.version, Some(ports), layout.protocol.number())
+    }
+
+    /// IP version.
+    pub const fn version(&self) -> IpVersion {
+        self.version
+    }
+
+    /// Source address.
+    pub fn source(&self) -> IpAddr {
+        self.address(&self.source)
+    }
+
+    /// Destination address.
+    pub fn destination(&self) -> IpAddr {
+        self.address(&self.destination)
+    }
+
+    /// Source and destination port; `None` in fragments and in protocols other than TCP, UDP and DCCP.
+    pub const fn ports(&self) -> Option<[u16; 2]> {
+        self.ports
+    }
+
+    /// The IP protocol number, if the tuple was read from a packet. It is not hashed.
+    pub const fn protocol(&self) -> Option<u8> {
+        self.protocol
+    }
+
+    /// The fields with source and destination mixed (XOR), so that both directions of a connection are the same (the kernel's `RXH_XFRM_SYM_XOR`).
+    #[must_use]
+    pub fn symmetric(mut self) -> Self {
+        for (source, destination) in self.source.iter_mut().zip(&mut self.destination) {
+            *source ^= *destination;
+            *destination = *source;
+        }
+        self.ports = self.ports.map(|[source, destination]| [source ^ destination; 2]);
+        self
+    }
+
+    /// The fields with the lower end first, so that both directions of a connection are the same and connections stay apart that XOR would mix up (as the kernel's
+    /// `__flow_hash_consistentify`).
+    #[must_use]
+    pub fn ordered(self) -> Self {
+        let FlowTuple { source, destination, ports, .. } = self;
+        let [from, to] = ports.unwrap_or_default();
+        if (source, from) <= (destination, to) {
+            return self;
+        }
+        FlowTuple { source: destination, destination: source, ports: ports.map(|[from, to]| [to, from]), ..self }
+    }
+
+    /// What is hashed: source address, destination address, source port, destination port, in network byte order, and how many bytes.
+    pub(super) fn input(&self) -> ([u8; MAX_INPUT], usize) {
+        let mut input = [0; MAX_INPUT];
+        let length = match self.version {
+            IpVersion::V4 => 4,
+            IpVersion::V6 => 16,
+        };
+        input[..length].copy_from_slice(&self.source[..length]);
+        input[length..2 * length].copy_from_slice(&self.destination[..length]);
+        let Some([source, destination]) = self.ports else { return (input, 2 * length) };
+        input[2 * length..2 * length + 2].copy_from_slice(&source.to_be_bytes());
+        input[2 * length + 2..2 * length + 4].copy_from_slice(&destination.to_be_bytes());
+        (input, 2 * length + 4)
+    }
+
+    fn from_parse(header: &[u8], layer: Layer, parsed: Result<Layout, Unparsed>) -> Option<Self> {
+        let (network, version) = match parsed {
+            Ok(layout) => return Some(Self::of_layout(header, &layout)),
+            Err(Unparsed { scope: Scope::Pair { network, version }, .. }) => (usize::from(network), version),
+            Err(Unparsed { scope: Scope::None, .. }) => outermost(header, layer)?,
+        };
+        Some(Self::read(header, network, version, None, protocol_number(header, network, version)))
+    }
+
+    #[inline]
+    fn read(header: &[u8], network: usize, version: IpVersion, ports: Option<[u16; 2]>, protocol: u8) -> Self {
+        let at = |offset: usize, length: usize| {
+            let mut address = [0; 16];
+            if let Some(bytes) = header.get(offset..offset + length) {
+                address[..length].copy_from_slice(bytes);
+            }
+            address
+        };
+        let (addresses, length) = match version {
+            IpVersion::V4 => (network + ipv4::ADDRESSES, 4),
+            IpVersion::V6 => (network + ipv6::ADDRESSES, 16),
+        };
+        FlowTuple { version, source: at(addresses, length), destination: at(addresses + length, length), ports, protocol: Some(protocol) }
+    }
+
+    fn address(&self, address: &[u8; 16]) -> IpAddr {
+        match self.version {
+            IpVersion::V4 => IpAddr::V4(Ipv4Addr::new(address[0], address[1], address[2], address[3])),
+            IpVersion::V6 => IpAddr::V6(Ipv6Addr::from(*address)),
+        }
+    }
+}
+
+const fn wide(address: [u8; 4]) -> [u8; 16] {
+    let [a, b, c, d] = address;
+    [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+}
+
+/// The outermost IP header, where the parse went no further.
+fn outermost(header: &[u8], layer: Layer) -> Option<(usize, IpVersion)> {
+    let network = match layer {
+        Layer::Ip => 0,
+        Layer::Ethernet => {
+            let tags = (0..MAX_TAGS).take_while(|tag| ethernet::is_vlan(be16(header, ethernet::ETHERTYPE + tag * 4))).count();
+            let place = ethernet::ETHERTYPE + tags * 4;
+            matches!(be16(header, place), ethernet::IPV4 | ethernet::IPV6).then_some(place + 2)?
+        }
+    };
+    match byte(header, network) >> 4 {
+        4 if header.len() >= network + ipv4::HEADER_LENGTH => Some((network, IpVersion::V4)),
+        6 if header.len() >= network + ipv6::HEADER_LENGTH => Some((network, IpVersion::V6)),
+        _ => None,
+    }
+}
+
+/// The protocol behind an IP header and its extension headers, as far as they are there.
+fn protocol_number(header: &[u8], network: usize, version: IpVersion) -> u8 {
+    if version == IpVersion::V4 {
+        return byte(header, network + ipv4::PROTOCOL);
+    }
+    let mut next = byte(header, network + ipv6::NEXT_HEADER);
+    let mut offset = network + ipv6::HEADER_LENGTH;
+    while offset + 8 <= header.len() {
+        let length = match next {
+            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION => 8 + usize::from(byte(header, offset + 1)) * 8,
+            ipv6::FRAGMENT => 8,
+            _ => break,
+        };
+        next = byte(header, offset);
+        offset += length;
+    }
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::protocol;
+    use std::string::ToString;
+    use superpacket_traffic::frame::Frame;
+
+    fn both(frame: &Frame) -> [Option<FlowTuple>; 2] {
+        let bytes = frame.to_bytes();
+        let layer = if frame.link.is_some() { Layer::Ethernet } else { Layer::Ip };
+        [FlowTuple::of(&bytes, bytes.len(), layer), FlowTuple::outermost(&bytes, bytes.len(), layer)]
+    }
+
+    #[test]
+    fn a_tunnel_has_two_flows() {
+        let plain = Frame::tcp4(1000, 500);
+        let [inner, outer] = both(&plain);
+        assert!(inner.is_some() && inner == outer, "outside tunnels there is one");
+        for (tunnelled, carrier, with_ports) in [
+            (plain.clone().in_vxlan4(), protocol::UDP, true),
+            (plain.clone().in_vxlan6(), protocol::UDP, true),
+            (plain.clone().in_geneve(), protocol::UDP, true),
+            (plain.clone().in_gre(), protocol::GRE, false),
+            (plain.clone().in_ip4(), protocol::IPIP, false),
+            (plain.clone().in_ip6(), protocol::IPIP, false),
+            (plain.clone().in_vxlan4().tagged(7), protocol::UDP, true),
+        ] {
+            let [within, around] = both(&tunnelled);
+            assert_eq!(within, inner, "{tunnelled:?}");
+            let around = around.expect("IP");
+            assert_eq!((around.protocol(), around.ports().is_some()), (Some(carrier), with_ports), "{tunnelled:?}");
+            assert_ne!(around.source(), inner.expect("IP").source());
+            // Whatever the tunnel carries, its own flow is the same.
+            let mut bytes = tunnelled.to_bytes();
+            let frame = bytes.len();
+            bytes[frame - 500 - 20 - 20..].fill(0xff);
+            assert_eq!(FlowTuple::outermost(&bytes, frame, Layer::Ethernet), Some(around), "{tunnelled:?}");
+        }
+    }
+
+    #[test]
+    fn fields_are_told() {
+        let [tuple, _] = both(&Frame::tcp4(1, 1));
+        let tuple = tuple.expect("IP");
+        assert_eq!((tuple.version(), tuple.protocol()), (IpVersion::V4, Some(protocol::TCP)));
+        let made = FlowTuple::v6([1; 16], [2; 16], None);
+        assert_eq!(
+            (made.source().to_string(), made.destination().to_string()),
+            ("101:101:101:101:101:101:101:101".to_string(), "202:202:202:202:202:202:202:202".to_string())
+        );
+        assert_eq!((made.ports(), made.protocol()), (None, None));
+        assert_eq!(FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 2], None).source().to_string(), "10.0.0.1");
+        // Fragments have no ports but a protocol, over IPv6 behind the fragment header.
+        for (whole, layer) in [(Frame::udp4(3000), Layer::Ethernet), (Frame::udp6(3000), Layer::Ethernet)] {
+            for fragment in whole.fragments(1400, 9) {
+                let bytes = fragment.to_bytes();
+                let tuple = FlowTuple::of(&bytes, bytes.len(), layer).expect("IP");
+                assert_eq!((tuple.ports(), tuple.protocol()), (None, Some(protocol::UDP)));
+            }
+        }
+    }
+
+    #[test]
+    fn the_lower_end_comes_first() {
+        let there = FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 2], Some([80, 4000]));
+        let back = FlowTuple::v4([10, 0, 0, 2], [10, 0, 0, 1], Some([4000, 80]));
+        assert_eq!((there.ordered(), back.ordered()), (there, there));
+        let within = FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 1], Some([4000, 80]));
+        assert_eq!(within.ordered().ports(), Some([80, 4000]), "of one address, the ports tell");
+        // XOR mixes these two up.
+        let (a, b) = (FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 2], None), FlowTuple::v4([10, 0, 0, 5], [10, 0, 0, 6], None));
+        assert_eq!(a.symmetric(), b.symmetric());
+        assert_ne!(a.ordered(), b.ordered());
+    }
+}
