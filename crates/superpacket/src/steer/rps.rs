@@ -1,0 +1,70 @@
+//! Receive packet steering: a CPU for each flow, by its hash.
+
+use alloc::boxed::Box;
+
+use super::mask::{Cpu, CpuMask};
+use crate::packet::FlowHash;
+
+/// The CPUs among which packets are spread (the kernel's `rps_map`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rps {
+    cpus: Box<[Cpu]>,
+}
+
+impl Rps {
+    /// Spreads over the CPUs of the mask; over none if it is empty.
+    pub fn new(mask: &CpuMask) -> Self {
+        Rps { cpus: mask.iter().collect() }
+    }
+
+    /// The CPU that the kernel chooses for a flow (`get_rps_cpu`): the hash scaled to the number of CPUs, so that its high bits decide. `None` if packets of the flow stay
+    /// where they were received: there is no CPU to choose, or the hash is 0, which says that there is none.
+    ///
+    /// ```
+    /// use superpacket::packet::FlowHash;
+    /// use superpacket::steer::{CpuMask, Rps};
+    ///
+    /// let rps = Rps::new(&CpuMask::parse("f0", 8)?);
+    /// assert_eq!(rps.cpu(FlowHash(0x51cc_c178)).map(|cpu| cpu.number()), Some(5));
+    /// # Ok::<(), superpacket::steer::MaskError>(())
+    /// ```
+    #[inline]
+    pub fn cpu(&self, hash: FlowHash) -> Option<Cpu> {
+        if hash.0 == 0 { None } else { self.scaled(hash.0) }
+    }
+
+    /// The same of any number.
+    #[inline]
+    pub(super) fn scaled(&self, number: u32) -> Option<Cpu> {
+        self.cpus.get(reciprocal_scale(number, self.cpus.len() as u32) as usize).copied()
+    }
+
+    /// The CPUs, in ascending order.
+    pub fn cpus(&self) -> &[Cpu] {
+        &self.cpus
+    }
+}
+
+/// Maps a 32-bit number evenly to `0..bound` (the kernel's `reciprocal_scale`).
+#[inline]
+pub(super) const fn reciprocal_scale(number: u32, bound: u32) -> u32 {
+    ((number as u64 * bound as u64) >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_s_choice() {
+        let rps = Rps::new(&CpuMask::parse_list("1,4,9", 10).expect("a list"));
+        let cpu = |hash: u32| rps.cpu(FlowHash(hash)).map(Cpu::number);
+        // The bounds of thirds of 2^32.
+        for (hash, chosen) in [(1, 1), (0x5555_5555, 1), (0x5555_5556, 4), (0xaaaa_aaaa, 4), (0xaaaa_aaab, 9), (u32::MAX, 9)] {
+            assert_eq!(cpu(hash), Some(chosen), "{hash:08x}");
+        }
+        assert_eq!(cpu(0), None);
+        assert_eq!(Rps::new(&CpuMask::EMPTY).cpu(FlowHash(5)), None);
+        assert_eq!(Rps::new(&CpuMask::first_cpus(1)).cpu(FlowHash(u32::MAX)).map(Cpu::number), Some(0));
+    }
+}
