@@ -83,7 +83,7 @@ impl Walker<'_> {
         self.layer(Kind::Ethernet, offset, 14, limit);
         let mut ethertype = header.ether_type().0;
         let mut offset = offset + 14;
-        while matches!(ethertype, 0x8100 | 0x88a8) {
+        while matches!(ethertype, 0x8100 | 0x88a8 | 0x9100) {
             self.need(Kind::Vlan, offset, 4, limit)?;
             let Ok(tag) = SingleVlanHeaderSlice::from_slice(&self.bytes[offset..limit]) else { return Err(Stop) };
             self.layer(Kind::Vlan, offset, 4, limit);
