@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use superpacket::steer::{CpuMask, MAX_CPUS, ToeplitzKey};
+
 use crate::amount::{nanoseconds, size};
 
 /// Aggregate, segment, verify and analyze packet captures, and bridge live ports, by the rules of LRO, GRO, TSO and GSO
@@ -59,6 +61,20 @@ Exit code 1 if a byte differs.")]
   superpacket analyze *.pcap.gz --html report.html
   superpacket analyze in.pcap --json | jq .policies.gro_udp.reasons")]
     Analyze(Analyze),
+    /// Show how a capture's flows and packets would spread over the CPUs of a host (RPS)
+    #[command(after_help = "Examples:
+  superpacket steer in.pcap --cpus ff
+  superpacket steer in.pcap --cpu-list 0-3,8 --symmetric
+  superpacket steer in.pcap --cpus 1,00000000 --html report.html
+  superpacket steer in.pcap --cpus f --json | jq '.cpus, .imbalance'
+
+A flow's CPU is the one that the kernel chooses by the Toeplitz hash of its addresses and ports:
+the mask's CPUs, scaled by the hash. Fragments, and protocols other than TCP, UDP and DCCP, are
+hashed by their addresses alone. An empty mask switches steering off. The flow limit is shown as it
+would act in overload, if every backlog stayed half full or fuller: it drops packets of a flow that
+has more than half of the last 128. --json lists the flows, but not those after the first 100,000:
+of these, packets are counted by CPU.")]
+    Steer(Box<Steer>),
     /// Write a capture of generated traffic
     #[command(after_help = "Examples:
   superpacket generate bulk.pcap --size 1G
@@ -229,6 +245,37 @@ pub(crate) struct Analyze {
     pub(crate) common: Common,
 }
 
+/// `superpacket steer`.
+#[derive(Debug, Args)]
+pub(crate) struct Steer {
+    /// The capture to read; - for standard input
+    #[arg(value_name = "CAPTURE")]
+    pub(crate) input: PathBuf,
+    /// The host's CPUs as sysfs has them (rps_cpus): hexadecimal, in groups of 32 CPUs with commas between them, the highest first
+    #[arg(long, value_name = "MASK", value_parser = mask, required_unless_present = "cpu_list", allow_hyphen_values = true)]
+    pub(crate) cpus: Option<CpuMask>,
+    /// The host's CPUs as a list: 0-3,8
+    #[arg(long, value_name = "LIST", value_parser = cpu_list, conflicts_with = "cpus", allow_hyphen_values = true)]
+    pub(crate) cpu_list: Option<CpuMask>,
+    /// The hash's key, 80 hexadecimal digits or more, with or without colons; the first 40 bytes count [default: the published one]
+    #[arg(long, value_name = "HEX", value_parser = toeplitz_key, allow_hyphen_values = true)]
+    pub(crate) key: Option<ToeplitzKey>,
+    /// Hash both directions of a connection alike
+    #[arg(long)]
+    pub(crate) symmetric: bool,
+    /// Hash the outermost headers of tunnelled packets, not the innermost
+    #[arg(long)]
+    pub(crate) outer: bool,
+    /// Write a page with tables and a plot
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Flows in the top list of text and page; 100 at most
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) top: u32,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
 /// What to generate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Workload {
@@ -269,10 +316,56 @@ pub(crate) struct Generate {
     pub(crate) json: bool,
 }
 
+/// Reads a bitmap of CPUs.
+fn mask(text: &str) -> Result<CpuMask, String> {
+    text.parse().map_err(|error: superpacket::steer::MaskError| error.to_string())
+}
+
+/// Reads a list of CPUs.
+fn cpu_list(text: &str) -> Result<CpuMask, String> {
+    CpuMask::parse_list(text, MAX_CPUS).map_err(|error| error.to_string())
+}
+
+/// Reads the key of a Toeplitz hash, as `ethtool -x` writes it or without colons.
+fn toeplitz_key(text: &str) -> Result<ToeplitzKey, String> {
+    let mut bytes = [0; ToeplitzKey::LENGTH];
+    let mut digits = 0;
+    for (place, character) in text.char_indices().filter(|&(_, character)| character != ':') {
+        let digit = character.to_digit(16).ok_or_else(|| format!("{character:?} at byte {place} is not a hexadecimal digit"))?;
+        if let Some(byte) = bytes.get_mut(digits / 2) {
+            *byte = *byte << 4 | digit as u8;
+        }
+        digits += 1;
+    }
+    match digits {
+        short if short < 2 * ToeplitzKey::LENGTH => {
+            Err(format!("a key has {} hexadecimal digits or more, and this has {short}", 2 * ToeplitzKey::LENGTH))
+        }
+        odd if odd % 2 == 1 => Err(format!("a key has two hexadecimal digits a byte, and this has {odd}")),
+        _ => Ok(ToeplitzKey::new(bytes)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn keys_are_read_as_ethtool_writes_them() {
+        let published: Vec<_> = ToeplitzKey::MICROSOFT.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        for text in [published.concat(), published.join(":"), published.concat().to_uppercase(), published.concat() + "0011"] {
+            assert_eq!(toeplitz_key(&text), Ok(ToeplitzKey::MICROSOFT), "{text}");
+        }
+        for (text, words) in [
+            (published[1..].concat(), "80 hexadecimal digits or more, and this has 78"),
+            (published.concat() + "1", "two hexadecimal digits a byte, and this has 81"),
+            ("6dxx".to_owned(), "'x' at byte 2 is not a hexadecimal digit"),
+            (String::new(), "and this has 0"),
+        ] {
+            assert!(toeplitz_key(&text).is_err_and(|error| error.contains(words)), "{text}");
+        }
+    }
 
     #[test]
     fn the_definitions_are_consistent() {

@@ -16,11 +16,14 @@ mod lanes;
 mod ledger;
 #[cfg(target_os = "linux")]
 mod live;
+mod page;
 mod partial;
+mod plot;
 mod pool;
 mod progress;
 mod report;
 mod segment;
+mod steer;
 mod verify;
 
 use std::io::Write;
@@ -73,6 +76,7 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         }
         Command::Generate(arguments) => generate::run(&arguments)?,
         Command::Analyze(arguments) => analyze::run(&arguments)?,
+        Command::Steer(arguments) => steer::run(&arguments)?,
         #[cfg(target_os = "linux")]
         Command::Live(command) => live::run(command)?,
         Command::Completions { shell } => {

@@ -239,11 +239,12 @@ pub(crate) fn print(text: &str, to_error: bool) -> io::Result<()> {
     }
 }
 
-/// Prints a report as JSON, to standard output.
+/// Prints a report as JSON, to standard output: as it goes, so that long ones take no memory.
 pub(crate) fn print_json(report: &impl Serialize) -> io::Result<()> {
-    let mut text = serde_json::to_string_pretty(report)?;
-    text.push('\n');
-    print(&text, false)
+    let mut output = io::BufWriter::new(io::stdout().lock());
+    serde_json::to_writer_pretty(&mut output, report)?;
+    output.write_all(b"\n")?;
+    output.flush()
 }
 
 /// A table whose first column is text and whose others are numbers.

@@ -44,6 +44,7 @@ fn all_commands(bench: &Bench, name: &str) {
         &["segment", name, "-o", "out.pcap", "--mtu", "68"],
         &["verify", name, "--batch", "0", "--hold", "3600s"],
         &["analyze", name, "--batch", "0", "--hold", "3600s", "--html", "out.html"],
+        &["steer", name, "--cpu-list", "0-8191", "--html", "out.html", "--json"],
     ] {
         let peak = peak(bench, arguments);
         eprintln!("{peak} KB: {}", arguments.join(" "));

@@ -8,9 +8,9 @@ use std::process::Stdio;
 use support::*;
 
 const COMMANDS: &[&str] = if cfg!(target_os = "linux") {
-    &["coalesce", "segment", "verify", "analyze", "generate", "bridge", "features", "stats", "ports", "limits", "top"]
+    &["coalesce", "segment", "verify", "analyze", "steer", "generate", "bridge", "features", "stats", "ports", "limits", "top"]
 } else {
-    &["coalesce", "segment", "verify", "analyze", "generate"]
+    &["coalesce", "segment", "verify", "analyze", "steer", "generate"]
 };
 
 #[test]
@@ -23,6 +23,7 @@ fn help_has_examples_and_goes_to_standard_output() {
         &["segment", "-h"],
         &["verify", "--help"],
         &["analyze", "--help"],
+        &["steer", "--help"],
         &["generate", "--help"],
     ] {
         let output = bench.run(arguments);
@@ -87,6 +88,7 @@ fn an_empty_capture_has_no_averages() {
         &["verify", "in.pcap"],
         &["analyze", "in.pcap", "--html", "out.html"],
         &["analyze", "in.pcap", "in.pcap", "--html", "both.html"],
+        &["steer", "in.pcap", "--cpus", "f", "--html", "spread.html"],
     ] {
         let output = bench.run(arguments);
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));

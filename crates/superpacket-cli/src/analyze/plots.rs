@@ -1,39 +1,16 @@
-//! The plots, as SVG that takes its colours from the page around it.
-//!
-//! Plotters knows fixed colours only, so each role is drawn in a colour of its own that is then replaced by the page's variable: dark and light follow
-//! the reader's setting. No text of a capture gets into a plot.
+//! The plots.
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::sizes::Sizes;
 use super::timeline::Timeline;
 use crate::failure::Failure;
+use crate::plot::{AFTER, BEFORE, GRID, INK, MUTED, WIDTH, draw};
 use crate::report::{Totals, grouped};
-
-/// Text, axes and grid, before, after.
-const INK: RGBColor = RGBColor(1, 2, 3);
-const MUTED: RGBColor = RGBColor(1, 2, 4);
-const GRID: RGBColor = RGBColor(1, 2, 5);
-const BEFORE: RGBColor = RGBColor(1, 2, 6);
-const AFTER: RGBColor = RGBColor(1, 2, 7);
-/// What each becomes.
-const ROLES: [(&str, &str); 5] = [
-    ("#010203", "var(--ink)"),
-    ("#010204", "var(--muted)"),
-    ("#010205", "var(--grid)"),
-    ("#010206", "var(--before)"),
-    ("#010207", "var(--after)"),
-];
-
-const WIDTH: u32 = 860;
 
 /// Reasons shown in the plot; all are in the table.
 const MOST_REASONS: usize = 12;
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Frames by length, before and after.
 pub(super) fn sizes(before: &Sizes, after: &Sizes) -> Result<String, Failure> {
@@ -147,22 +124,6 @@ pub(super) fn timeline(timeline: &Timeline) -> Result<String, Failure> {
 fn plain(number: f64) -> String {
     let text = format!("{number:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-fn draw(title: &str, height: u32, plot: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, Failure> {
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-        let drawn = plot(&area).and_then(|()| Ok(area.present()?));
-        drawn.map_err(|error| Failure::Plot(error.to_string()))?;
-    }
-    for (colour, role) in ROLES {
-        svg = svg.replace(colour, role);
-    }
-    // Inside a page, SVG needs no namespace.
-    let svg = svg.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1);
-    // A name for those who do not see it; the page's width decides over the plot's.
-    Ok(svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{title}\" "), 1))
 }
 
 #[cfg(test)]

@@ -1,0 +1,114 @@
+//! Pages that need nothing else: no script, no font, no picture from elsewhere.
+
+use std::fmt::{self, Write};
+
+use crate::failure::Failure;
+use crate::report::printable;
+
+/// Renders a page of this title, by a command: `body` writes what is in it.
+pub(crate) fn render(title: &str, command: &str, body: impl FnOnce(&mut String) -> Result<(), Stop>) -> Result<String, Failure> {
+    let mut page = String::with_capacity(1 << 17);
+    let written = head(title, command, &mut page).and_then(|()| body(&mut page)).and_then(|()| foot(&mut page));
+    match written {
+        Ok(()) => Ok(page),
+        Err(Stop::Plot(failure)) => Err(failure),
+        Err(Stop::Format) => Err(Failure::Plot("the page could not be written".to_owned())),
+    }
+}
+
+/// What can stop the writing of the page.
+pub(crate) enum Stop {
+    Plot(Failure),
+    Format,
+}
+
+impl From<fmt::Error> for Stop {
+    fn from(_: fmt::Error) -> Self {
+        Stop::Format
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Stop::Plot(failure)
+    }
+}
+
+/// Text from outside, made harmless: control characters visible, markup escaped.
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in printable(self.0).chars() {
+            match character {
+                '&' => formatter.write_str("&amp;")?,
+                '<' => formatter.write_str("&lt;")?,
+                '>' => formatter.write_str("&gt;")?,
+                '"' => formatter.write_str("&quot;")?,
+                '\'' => formatter.write_str("&#39;")?,
+                other => formatter.write_char(other)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn head(title: &str, command: &str, page: &mut String) -> Result<(), Stop> {
+    write!(
+        page,
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>{0}: superpacket {command}</title>\n<style>\n{1}</style>\n</head>\n<body>\n<main>\n<h1 class=\"name\">{0}</h1>\n",
+        Escaped(title),
+        include_str!("page.css"),
+    )?;
+    Ok(())
+}
+
+fn foot(page: &mut String) -> Result<(), Stop> {
+    write!(page, "<p class=\"muted\">superpacket {}</p>\n</main>\n</body>\n</html>\n", env!("CARGO_PKG_VERSION"))?;
+    Ok(())
+}
+
+/// Figures, each with its words below.
+pub(crate) fn tiles(tiles: impl IntoIterator<Item = (String, String)>, page: &mut String) -> Result<(), Stop> {
+    writeln!(page, "<div class=\"tiles\">")?;
+    for (figure, words) in tiles {
+        writeln!(page, "<div class=\"tile\"><b>{figure}</b><span>{words}</span></div>")?;
+    }
+    writeln!(page, "</div>")?;
+    Ok(())
+}
+
+/// A table; the row numbered `main` stands out.
+pub(crate) fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    main: Option<usize>,
+    page: &mut String,
+) -> Result<(), Stop> {
+    page.push_str("<div class=\"table\"><table>\n<tr>");
+    for cell in header {
+        write!(page, "<th>{cell}</th>")?;
+    }
+    page.push_str("</tr>\n");
+    for (index, row) in rows.into_iter().enumerate() {
+        page.push_str(if main == Some(index) { "<tr class=\"main\">" } else { "<tr>" });
+        for cell in row {
+            write!(page, "<td>{}</td>", Escaped(&cell))?;
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</table></div>\n");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_is_escaped() {
+        assert_eq!(Escaped("<b>&\"'\u{1b}").to_string(), "&lt;b&gt;&amp;&quot;&#39;\\u{1b}");
+    }
+}

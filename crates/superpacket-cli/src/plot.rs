@@ -1,0 +1,49 @@
+//! Plots as SVG that takes its colours from the page around it.
+//!
+//! Plotters knows fixed colours only, so each role is drawn in a colour of its own that is then replaced by the page's variable: dark and light follow
+//! the reader's setting. No text of a capture gets into a plot.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use crate::failure::Failure;
+
+/// Text, axes and grid, before, after.
+pub(crate) const INK: RGBColor = RGBColor(1, 2, 3);
+pub(crate) const MUTED: RGBColor = RGBColor(1, 2, 4);
+pub(crate) const GRID: RGBColor = RGBColor(1, 2, 5);
+pub(crate) const BEFORE: RGBColor = RGBColor(1, 2, 6);
+pub(crate) const AFTER: RGBColor = RGBColor(1, 2, 7);
+/// What each becomes.
+const ROLES: [(&str, &str); 5] = [
+    ("#010203", "var(--ink)"),
+    ("#010204", "var(--muted)"),
+    ("#010205", "var(--grid)"),
+    ("#010206", "var(--before)"),
+    ("#010207", "var(--after)"),
+];
+
+/// How wide plots are, in units of their own: the page decides over what that is.
+pub(crate) const WIDTH: u32 = 860;
+
+/// Where plots are drawn.
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// Whether that worked.
+pub(crate) type Drawn = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+/// Draws a plot of this name and height.
+pub(crate) fn draw(title: &str, height: u32, plot: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, Failure> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let drawn = plot(&area).and_then(|()| Ok(area.present()?));
+        drawn.map_err(|error| Failure::Plot(error.to_string()))?;
+    }
+    for (colour, role) in ROLES {
+        svg = svg.replace(colour, role);
+    }
+    // Inside a page, SVG needs no namespace.
+    let svg = svg.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1);
+    // A name for those who do not see it; the page's width decides over the plot's.
+    Ok(svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{title}\" "), 1))
+}

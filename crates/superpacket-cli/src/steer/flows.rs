@@ -1,0 +1,180 @@
+//! The flows of a capture, as many as there is room for.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
+
+use serde::{Serialize, Serializer};
+use superpacket::packet::FlowHash;
+use superpacket::steer::{Cpu, FlowTuple};
+use superpacket::wire::{IpVersion, protocol};
+
+/// Flows that are listed at most: with it, the table stays below 15 MB while it grows.
+pub(super) const MOST_FLOWS: usize = 100_000;
+
+#[derive(Clone, Debug)]
+struct Counted {
+    /// Its place among the flows, by their first packets.
+    order: u32,
+    hash: FlowHash,
+    cpu: Option<Cpu>,
+    packets: u64,
+    flow_limited: u64,
+}
+
+/// The flows that came first.
+#[derive(Debug, Default)]
+pub(super) struct Flows {
+    counted: HashMap<FlowTuple, Counted>,
+    left_out: u64,
+}
+
+impl Flows {
+    /// Counts a packet; `true` if it is the first of a flow that is listed.
+    pub(super) fn count(&mut self, tuple: FlowTuple, hash: FlowHash, cpu: Option<Cpu>, limited: bool) -> bool {
+        let listed = self.counted.len();
+        match self.counted.entry(tuple) {
+            Entry::Occupied(mut counted) => {
+                let counted = counted.get_mut();
+                counted.packets += 1;
+                counted.flow_limited += u64::from(limited);
+                false
+            }
+            Entry::Vacant(place) if listed < MOST_FLOWS => {
+                place.insert(Counted { order: listed as u32, hash, cpu, packets: 1, flow_limited: u64::from(limited) });
+                true
+            }
+            Entry::Vacant(_) => {
+                self.left_out += 1;
+                false
+            }
+        }
+    }
+
+    /// Packets of flows that are not listed.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// The flows, those with the most packets first.
+    pub(super) fn rows(&self) -> Vec<FlowRow<'_>> {
+        let mut rows: Vec<_> = self.counted.iter().collect();
+        rows.sort_by_key(|(_, counted)| (std::cmp::Reverse(counted.packets), counted.order));
+        rows.into_iter().map(|(tuple, counted)| FlowRow::new(tuple, counted)).collect()
+    }
+}
+
+/// A flow, as JSON has it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct FlowRow<'a> {
+    src: IpAddr,
+    dst: IpAddr,
+    /// `None` in fragments and in protocols without ports.
+    sport: Option<u16>,
+    dport: Option<u16>,
+    #[serde(serialize_with = "protocol_name")]
+    proto: &'a FlowTuple,
+    #[serde(serialize_with = "hexadecimal")]
+    pub(super) hash: FlowHash,
+    /// `None` if its packets stay where they are received.
+    pub(super) cpu: Option<usize>,
+    pub(super) packets: u64,
+    /// Packets that the flow limit would drop.
+    pub(super) flow_limited: u64,
+}
+
+impl<'a> FlowRow<'a> {
+    fn new(tuple: &'a FlowTuple, counted: &Counted) -> Self {
+        FlowRow {
+            src: tuple.source(),
+            dst: tuple.destination(),
+            sport: tuple.ports().map(|[source, _]| source),
+            dport: tuple.ports().map(|[_, destination]| destination),
+            proto: tuple,
+            hash: counted.hash,
+            cpu: counted.cpu.map(Cpu::number),
+            packets: counted.packets,
+            flow_limited: counted.flow_limited,
+        }
+    }
+}
+
+/// As reports print it: `TCP 10.0.0.1:80 > 10.0.0.2:4000`.
+impl std::fmt::Display for FlowRow<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let end = |address: IpAddr, port: Option<u16>| match (address, port) {
+            (IpAddr::V6(address), Some(port)) => format!("[{address}]:{port}"),
+            (IpAddr::V4(address), Some(port)) => format!("{address}:{port}"),
+            (address, None) => address.to_string(),
+        };
+        write!(formatter, "{} {} > {}", name(self.proto).to_uppercase(), end(self.src, self.sport), end(self.dst, self.dport))
+    }
+}
+
+/// The protocol by its name, as /etc/protocols has it, or by its number.
+fn name(tuple: &FlowTuple) -> String {
+    let number = tuple.protocol().unwrap_or(0);
+    let name = match (number, tuple.version()) {
+        (1, IpVersion::V4) => "icmp",
+        (2, IpVersion::V4) => "igmp",
+        (protocol::IPIP, _) => "ipip",
+        (protocol::TCP, _) => "tcp",
+        (protocol::UDP, _) => "udp",
+        (protocol::DCCP, _) => "dccp",
+        (protocol::IPV6, _) => "ipv6",
+        (protocol::GRE, _) => "gre",
+        (50, _) => "esp",
+        (51, _) => "ah",
+        (58, IpVersion::V6) => "icmpv6",
+        (89, _) => "ospf",
+        (protocol::SCTP, _) => "sctp",
+        _ => return number.to_string(),
+    };
+    name.to_owned()
+}
+
+fn protocol_name<S: Serializer>(tuple: &&FlowTuple, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&name(tuple))
+}
+
+fn hexadecimal<S: Serializer>(hash: &FlowHash, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format!("{:08x}", hash.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(index: u32) -> FlowTuple {
+        FlowTuple::v4(index.to_be_bytes(), [10, 0, 0, 1], Some([1, 2]))
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_flows() {
+        let mut flows = Flows::default();
+        for round in 0..2 {
+            for index in 0..MOST_FLOWS as u32 + 500 {
+                let is_new = flows.count(tuple(index), FlowHash(index), None, false);
+                assert_eq!(is_new, round == 0 && (index as usize) < MOST_FLOWS);
+            }
+        }
+        assert_eq!(flows.left_out(), 1000);
+        flows.count(tuple(7), FlowHash(7), Cpu::new(3), true);
+        let rows = flows.rows();
+        assert_eq!(rows.len(), MOST_FLOWS);
+        assert_eq!((rows[0].hash, rows[0].packets, rows[0].flow_limited), (FlowHash(7), 3, 1));
+        assert!(rows[1..].iter().map(|row| row.hash.0).eq((0..MOST_FLOWS as u32).filter(|&index| index != 7)), "in the order they came");
+    }
+
+    #[test]
+    fn a_flow_is_written_as_people_write_it() {
+        let counted = Counted { order: 0, hash: FlowHash(0x1a), cpu: Cpu::new(2), packets: 5, flow_limited: 0 };
+        let six = FlowTuple::v6([0xfe; 16], [1; 16], Some([80, 90]));
+        let row = FlowRow::new(&six, &counted);
+        assert_eq!(row.to_string(), "0 [fefe:fefe:fefe:fefe:fefe:fefe:fefe:fefe]:80 > [101:101:101:101:101:101:101:101]:90");
+        let value = serde_json::to_value(&row).expect("serializes");
+        assert_eq!((value["hash"].as_str(), value["cpu"].as_u64(), value["sport"].as_u64()), (Some("0000001a"), Some(2), Some(80)));
+        let four = FlowTuple::v4([1, 2, 3, 4], [5, 6, 7, 8], None);
+        assert_eq!(FlowRow::new(&four, &counted).to_string(), "0 1.2.3.4 > 5.6.7.8");
+    }
+}

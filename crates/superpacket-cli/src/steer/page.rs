@@ -1,0 +1,52 @@
+//! The report as a page.
+
+use std::fmt::Write;
+
+use super::text::{CPU_COLUMNS, FLOW_COLUMNS, balance, busiest, cpu_row, flow_limit, flow_row, left_out, summary, times};
+use super::{Report, plot};
+use crate::failure::Failure;
+use crate::page::{self, Escaped, Stop, table, tiles};
+use crate::report::{grouped, percent};
+
+/// CPUs in the table and in the plot; of more, the busiest.
+const MOST_CPUS: usize = 128;
+
+/// Renders the page, with so many flows.
+pub(super) fn render(report: &Report<'_>, top: usize) -> Result<String, Failure> {
+    page::render(&report.file, report.command, |page| write(report, top, page))
+}
+
+fn write(report: &Report<'_>, top: usize, page: &mut String) -> Result<(), Stop> {
+    writeln!(page, "<p class=\"muted\">How receive packet steering would spread this traffic: {}.</p>", Escaped(&summary(report)))?;
+    if let Some(cut) = &report.cut_short {
+        writeln!(page, "<p class=\"name\">The file is cut short: {}</p>", Escaped(&cut.to_string()))?;
+    }
+    if report.left_out.packets > 0 {
+        writeln!(page, "<p>Left out: {}.</p>", Escaped(&left_out(&report.left_out)))?;
+    }
+    let (packets, steered) = (report.totals.packets_in, report.steered());
+    let figures = [
+        (times(report.imbalance), "packets of the busiest CPU over the average".to_owned()),
+        (times(report.imbalance_flows), "flows of the CPU with the most over the average".to_owned()),
+        (grouped(report.flows.len() as u64), format!("flows in {} packets", grouped(packets))),
+        (percent(steered, packets), "of the packets are steered".to_owned()),
+        (percent(report.flow_limit.packets, steered), "of these dropped by the flow limit in overload".to_owned()),
+    ];
+    tiles(figures, page)?;
+    if !report.cpus.is_empty() {
+        let (rows, more) = busiest(report, MOST_CPUS);
+        let svg = plot::cpus(&rows, &report.cpus)?;
+        let key = "<span class=\"key before\"></span>of the flows<span class=\"key after\"></span>of the packets";
+        writeln!(page, "<h3>CPUs</h3>\n<figure><figcaption>Share by CPU.{key}; the line is an even share</figcaption>{svg}</figure>")?;
+        table(CPU_COLUMNS, rows.into_iter().map(|cpu| cpu_row(cpu, steered)), None, page)?;
+        if more > 0 {
+            writeln!(page, "<p class=\"muted\">And {more} more with fewer packets.</p>")?;
+        }
+        writeln!(page, "<p>{}</p>\n<p>{}</p>", Escaped(&balance(report)), Escaped(&flow_limit(report)))?;
+    }
+    if top > 0 && !report.flows.is_empty() {
+        writeln!(page, "<h3>Flows with the most packets</h3>")?;
+        table(FLOW_COLUMNS, report.flows.iter().take(top).map(flow_row), None, page)?;
+    }
+    Ok(())
+}
