@@ -30,6 +30,9 @@ pub enum LabError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// Whoever started it asked for the end.
+    #[error("ended before it was done")]
+    Cancelled,
     /// An argument that cannot be used.
     #[error("{what}: {reason}")]
     Invalid {

@@ -44,6 +44,7 @@ mod blast;
 mod cpu;
 mod error;
 mod ethtool;
+pub mod experiment;
 mod host;
 mod link;
 mod load;

@@ -1,0 +1,249 @@
+//! What an experiment found: tables in the form of their source, with the spread of every figure, and marks.
+
+use serde::{Serialize, Serializer};
+
+use crate::paired::{Paired, Summary};
+
+/// How a figure was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// Measured: kernel TCP between hosts, through ports, engine and bridge. No two runs are alike.
+    Live,
+    /// Counted on the model NIC, without kernel and clock: every run gives the same.
+    Model,
+    /// Computed by the real steering code on virtual CPUs whose costs are constants: every run gives the same.
+    Simulated,
+}
+
+/// An experiment that was run.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// `lro`, `ack`, `rps`, `tso` or `gso`.
+    pub name: &'static str,
+    /// Which of the five sources it repeats, by author, subject and year.
+    pub source: &'static str,
+    /// What was done, in a line or two.
+    pub summary: &'static str,
+    /// Its tables, in the order in which they are to be read.
+    pub tables: Vec<Table>,
+    /// What it is to reach.
+    pub marks: Vec<Mark>,
+    /// What a reader of the figures should know: what could not be run and why, what a source's machine had and this one has not.
+    pub notes: Vec<String>,
+}
+
+/// A table in the form of its source.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// As the source heads it.
+    pub title: String,
+    /// How its figures were made.
+    pub form: Form,
+    /// What its figures are.
+    pub columns: Vec<Column>,
+    /// Its rows.
+    pub rows: Vec<Row>,
+    /// How many rounds each figure sums up; 1 where every run gives the same.
+    pub rounds: usize,
+    /// The column that a plot of the table shows, by its place; `None`: a plot would say nothing.
+    pub plot: Option<usize>,
+}
+
+/// What a column's figures are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Its name for machines: `throughput`, `receiver_cpu`, ...
+    pub name: &'static str,
+    /// Its heading.
+    pub title: &'static str,
+    /// The unit: `Gb/s`, `%`, `us/KB`, `1/s`, `MB/s`; empty for counts.
+    pub unit: &'static str,
+    /// Digits after the point.
+    pub digits: usize,
+}
+
+/// A row of a table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// What is the same for several rows: an MTU pair, a client; may be empty.
+    pub group: String,
+    /// What distinguishes the row within its group.
+    pub name: String,
+    /// One figure for each column.
+    pub figures: Vec<Option<Figure>>,
+    /// What the source measured, one for each column; empty where it did not.
+    pub source: Vec<Option<f64>>,
+    /// This row against the one that it is to be compared with.
+    pub ratio: Option<Ratio>,
+    /// The same ratio in the source.
+    pub source_ratio: Option<f64>,
+}
+
+/// A figure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// The median of the rounds, or the count.
+    pub value: f64,
+    /// A quarter of the rounds lies below; equal to `value` where every run gives the same.
+    pub low: f64,
+    /// A quarter of the rounds lies above.
+    pub high: f64,
+}
+
+impl Figure {
+    /// A figure that every run gives.
+    #[must_use]
+    pub const fn exact(value: f64) -> Self {
+        Self { value, low: value, high: value }
+    }
+}
+
+impl From<Summary> for Figure {
+    fn from(summary: Summary) -> Self {
+        Self { value: summary.median, low: summary.lower_quartile, high: summary.upper_quartile }
+    }
+}
+
+/// How two rows compare.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    /// With what: the name of the other row.
+    pub against: String,
+    /// What is compared: a column's name.
+    pub column: &'static str,
+    /// The median of the rounds' ratios; `None` where the rounds differ so much that it means nothing.
+    pub value: Option<f64>,
+    /// A quarter of the rounds' ratios lies below.
+    pub low: f64,
+    /// A quarter of the rounds' ratios lies above.
+    pub high: f64,
+}
+
+impl Ratio {
+    /// The ratio of two variants that were measured in turn.
+    #[must_use]
+    pub fn paired(against: impl Into<String>, column: &'static str, paired: &Paired) -> Self {
+        let Summary { lower_quartile: low, upper_quartile: high, .. } = paired.ratio;
+        Self { against: against.into(), column, value: paired.meaningful_ratio(), low, high }
+    }
+
+    /// The ratio of two figures that every run gives.
+    #[must_use]
+    pub fn exact(against: impl Into<String>, column: &'static str, value: f64) -> Self {
+        Self { against: against.into(), column, value: Some(value), low: value, high: value }
+    }
+}
+
+/// On which side of its target a value should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// The more the better.
+    AtLeast,
+    /// The less the better.
+    AtMost,
+}
+
+/// What an experiment is to reach.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Mark {
+    /// The experiment and what is compared: `lro: 4K pages, LRO against none, MTU 1500`.
+    pub name: String,
+    /// How the value was made.
+    pub form: Form,
+    /// What was reached; `None` where it could not be measured.
+    pub value: Option<f64>,
+    /// What is to be reached.
+    pub target: f64,
+    /// On which side of it.
+    pub side: Side,
+    /// Whether it was reached; `None` where nothing can be said.
+    pub met: Option<bool>,
+    /// The quartiles of the rounds' values; equal where every run gives the same.
+    pub spread: [f64; 2],
+    /// Why nothing can be said, or what the value was judged by instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Mark {
+    /// A mark on a ratio that was measured in turn: judged only if the ratio means something.
+    #[must_use]
+    pub fn paired(name: impl Into<String>, paired: &Paired, side: Side, target: f64) -> Self {
+        let Summary { median, lower_quartile, upper_quartile, .. } = paired.ratio;
+        let mark = Self { spread: [lower_quartile, upper_quartile], ..Self::exact(name, Form::Live, median, side, target) };
+        if paired.is_meaningful() { mark } else { mark.undecided("the rounds differ too much for a ratio to mean anything") }
+    }
+
+    /// A mark on a value that every run gives.
+    #[must_use]
+    pub fn exact(name: impl Into<String>, form: Form, value: f64, side: Side, target: f64) -> Self {
+        let met = match side {
+            Side::AtLeast => value >= target,
+            Side::AtMost => value <= target,
+        };
+        Self { name: name.into(), form, value: Some(value), target, side, met: Some(met), spread: [value; 2], reason: None }
+    }
+
+    /// A mark that could not be measured, and why.
+    #[must_use]
+    pub fn unmeasured(name: impl Into<String>, side: Side, target: f64, reason: impl Into<String>) -> Self {
+        Self { name: name.into(), form: Form::Live, value: None, target, side, met: None, spread: [0.0; 2], reason: Some(reason.into()) }
+    }
+
+    /// The same value, of which nothing can be said.
+    #[must_use]
+    pub fn undecided(self, reason: impl Into<String>) -> Self {
+        Self { met: None, reason: Some(reason.into()), ..self }
+    }
+}
+
+/// What machines read: the rows of all tables, each with its table's title and form, figures by name.
+impl Serialize for Experiment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Flat<'a> {
+            source: &'a str,
+            name: &'a str,
+            summary: &'a str,
+            rows: Vec<FlatRow<'a>>,
+            notes: &'a [String],
+        }
+        #[derive(Serialize)]
+        struct FlatRow<'a> {
+            table: &'a str,
+            form: Form,
+            rounds: usize,
+            group: &'a str,
+            name: &'a str,
+            figures: std::collections::BTreeMap<&'a str, FlatFigure<'a>>,
+            source: std::collections::BTreeMap<&'a str, f64>,
+            ratio: &'a Option<Ratio>,
+            source_ratio: Option<f64>,
+        }
+        #[derive(Serialize)]
+        struct FlatFigure<'a> {
+            #[serde(flatten)]
+            figure: Figure,
+            unit: &'a str,
+        }
+        let rows = self.tables.iter().flat_map(|table| {
+            table.rows.iter().map(move |row| FlatRow {
+                table: &table.title,
+                form: table.form,
+                rounds: table.rounds,
+                group: &row.group,
+                name: &row.name,
+                figures: (table.columns.iter().zip(&row.figures))
+                    .filter_map(|(column, figure)| Some((column.name, FlatFigure { figure: (*figure)?, unit: column.unit })))
+                    .collect(),
+                source: table.columns.iter().zip(&row.source).filter_map(|(column, value)| Some((column.name, (*value)?))).collect(),
+                ratio: &row.ratio,
+                source_ratio: row.source_ratio,
+            })
+        });
+        let flat = Flat { source: self.source, name: self.name, summary: self.summary, rows: rows.collect(), notes: &self.notes };
+        flat.serialize(serializer)
+    }
+}
