@@ -3,6 +3,7 @@
 //! A fixed number of sets of four entries: memory and work per packet do not depend on how many addresses there are. Threads look up and refresh
 //! entries without a lock; only an address that is new takes one.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -127,6 +128,8 @@ pub(crate) const MAX_PORTS: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Table {
     sets: Box<[[Entry; WAYS]]>,
+    /// Random: who chooses the addresses must not choose the sets.
+    secret: [u64; 2],
     ageing: u64,
     start: Instant,
     insert: Mutex<()>,
@@ -139,9 +142,11 @@ pub(crate) struct Table {
 impl Table {
     /// A table of at least `size` entries (rounded up to a power of two, at most 2^20), whose addresses are forgotten after `ageing`.
     pub(crate) fn new(size: usize, ageing: Duration) -> Self {
+        let random = || RandomState::new().build_hasher().finish();
         let sets = size.clamp(WAYS, 1 << 20).div_ceil(WAYS).next_power_of_two();
         Table {
             sets: (0..sets).map(|_| Default::default()).collect(),
+            secret: [random(), random()],
             ageing: (ageing.as_millis() as u64 / TICK).max(1),
             start: Instant::now(),
             insert: Mutex::new(()),
@@ -157,7 +162,8 @@ impl Table {
 
     #[inline]
     fn set(&self, key: Key) -> &[Entry; WAYS] {
-        let hash = key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let product = u128::from(key.0 ^ self.secret[0]) * u128::from(self.secret[1] | 1);
+        let hash = (product >> 64) as u64 ^ product as u64;
         &self.sets[hash as usize & (self.sets.len() - 1)]
     }
 

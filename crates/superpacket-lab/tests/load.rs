@@ -1,5 +1,7 @@
 //! Load between hosts: every byte arrives, in every shape, and what goes wrong is said.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -97,6 +99,33 @@ fn requests_and_answers_of_all_sizes() -> Result<(), LabError> {
         assert!(report.seconds >= 0.2 && report.per_second() > 0.0 && report.service_demand() > 0.0);
         assert!(report.latency.percentile(0.5) <= report.latency.longest() && !report.latency.mean().is_zero());
     }
+    Ok(())
+}
+
+#[test]
+fn a_client_asks_a_server_that_is_none_of_the_labs() -> Result<(), LabError> {
+    let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
+    let server = hosts.b.host.run(|| TcpListener::bind((hosts.b.ipv4, 0)).map_err(|error| LabError::system("listening", error)))?;
+    let address = server.local_addr().map_err(|error| LabError::system("the port", error))?;
+    let load = TcpTransactions { connections: 3, request: 5, answer: 2, time: Duration::from_millis(100), ..TcpTransactions::default() };
+    let answered = AtomicU64::new(0);
+    let report = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for mut connection in server.incoming().take(3).flatten() {
+                let answered = &answered;
+                scope.spawn(move || {
+                    while connection.read_exact(&mut [0; 5]).is_ok() && connection.write_all(b"ok").is_ok() {
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        load.run_client(&hosts.a.host, address)
+    })?;
+    assert!(report.transactions >= 3);
+    assert_eq!(report.transactions, answered.into_inner());
+    let error = TcpTransactions { verify: Some(1), ..load }.run_client(&hosts.a.host, address).expect_err("no pattern can be asked for");
+    assert!(error.to_string().contains("verify"), "{error}");
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, connect, socket_with, sockopt};
 
 use crate::error::{Context, LabError};
+use crate::host::Host;
 use crate::load::settings::{Route, TcpOptions};
 
 /// How long a connection may take to come about: three lost SYNs.
@@ -39,6 +40,14 @@ pub(crate) fn connections(route: &Route<'_>, count: usize, options: &TcpOptions)
             sockopt::set_tcp_nodelay(&server, options.no_delay).context(what)?;
             Ok(Connection { client, server })
         };
+        (1..=count).map(connect).collect()
+    })
+}
+
+/// Makes `count` connections to a server that is none of the lab's, one after the other.
+pub(crate) fn clients(host: &Host, target: SocketAddr, count: usize, options: &TcpOptions) -> Result<Vec<OwnedFd>, LabError> {
+    host.run(|| {
+        let connect = |number| connect_to(target, options, &|| format!("host {}: connection {number} of {count} to {target}", host.name()));
         (1..=count).map(connect).collect()
     })
 }

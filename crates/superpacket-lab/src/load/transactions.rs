@@ -1,5 +1,6 @@
 //! TCP_RR: on each of many connections, a request, its answer, the next request.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,11 +11,12 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
 use crate::cpu::{CpuTime, MachineSample, pin_this_thread};
 use crate::error::{Context, LabError};
+use crate::host::Host;
 use crate::load::gate::{AbortOnFailure, Gate};
 use crate::load::poller::{Poller, Progress};
 use crate::load::report::TransactionReport;
 use crate::load::settings::{Pinning, Route, TcpOptions, at_least_one};
-use crate::load::socket::connections;
+use crate::load::socket::{clients, connections};
 use crate::pattern::{Checker, Pattern, Producer};
 
 /// Requests and answers over TCP. Set what differs from the default, and [`TcpTransactions::run`].
@@ -209,6 +211,33 @@ impl TcpTransactions {
                 // A thread ends early only where the other returns an error, which has been given above.
                 _ => Err(LabError::system("TCP_RR", std::io::ErrorKind::Interrupted)),
             }
+        })
+    }
+
+    /// Connects to a server that is none of the lab's (a user-space stack, another machine), runs, and reports; the server's CPU time is not known.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run); [`LabError::Invalid`] where bytes are to be verified: only [`run`](Self::run) has a server that makes the pattern.
+    pub fn run_client(&self, host: &Host, server: SocketAddr) -> Result<TransactionReport, LabError> {
+        at_least_one("connections", self.connections)?;
+        at_least_one("request", self.request)?;
+        at_least_one("answer", self.answer)?;
+        if self.verify.is_some() {
+            return Err(LabError::Invalid { what: "verify".into(), reason: "the server at the other end makes no pattern".into() });
+        }
+        let talkers = clients(host, server, self.connections, &self.options)?.into_iter().map(|socket| Talker::new(socket, None)).collect();
+        let gate = Gate::default();
+        thread::scope(|scope| {
+            let client = thread::Builder::new().name("lab:client".into());
+            let client = client.spawn_scoped(scope, || self.ask(&gate, talkers)).context(|| "starting a thread".into())?;
+            let before = MachineSample::now()?;
+            gate.open();
+            let asked = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let machine = MachineSample::now()?.since(&before);
+            // Nobody else could have ended it early.
+            let (report, _) = asked?.ok_or_else(|| LabError::system("TCP_RR", std::io::ErrorKind::Interrupted))?;
+            Ok(TransactionReport { machine, ..report })
         })
     }
 
