@@ -1,10 +1,37 @@
 //! The experiments of the five sources, again.
 //!
 //! Each has two forms: live, with kernel TCP between hosts, through ports, engine and bridge; and on the model NIC, without kernel and clock, where every run
-//! gives the same.
+//! gives the same. An experiment is a file of its own here, with an [`Entry`] of its own, and [`ALL`] is where they are found.
 
 mod plan;
 mod report;
 
 pub use plan::{Plan, Session, Variant, Watch};
 pub use report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
+
+use crate::error::LabError;
+
+/// An experiment: what it repeats, and how it is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// `lro`, `ack`, `rps`, `tso` or `gso`.
+    pub name: &'static str,
+    /// Which of the five sources it repeats, by author, subject and year.
+    pub source: &'static str,
+    /// What is done, in a line or two.
+    pub summary: &'static str,
+    /// Measures it between live hosts. [`LabError::Forbidden`] and [`LabError::Unsupported`] mean that this machine cannot, [`LabError::Cancelled`] that the
+    /// session's watcher asked for the end.
+    pub live: fn(&Session<'_>) -> Result<Experiment, LabError>,
+    /// Counts it on the model NIC, or simulates it: the same in every run, and done in about a second.
+    pub model: fn() -> Result<Experiment, LabError>,
+}
+
+/// All experiments, in the order in which they are to be read.
+pub const ALL: &[Entry] = &[];
+
+/// The experiment of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Entry> {
+    ALL.iter().find(|entry| entry.name == name)
+}

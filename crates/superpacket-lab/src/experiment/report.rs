@@ -2,6 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
+use super::Entry;
 use crate::paired::{Paired, Summary};
 
 /// How a figure was made.
@@ -31,6 +32,35 @@ pub struct Experiment {
     pub marks: Vec<Mark>,
     /// What a reader of the figures should know: what could not be run and why, what a source's machine had and this one has not.
     pub notes: Vec<String>,
+}
+
+impl Experiment {
+    /// Nothing found as yet.
+    #[must_use]
+    pub const fn new(entry: &Entry) -> Self {
+        let Entry { name, source, summary, .. } = *entry;
+        Self { name, source, summary, tables: Vec::new(), marks: Vec::new(), notes: Vec::new() }
+    }
+
+    /// What was measured, and after it what was counted of the same experiment.
+    ///
+    /// A mark that both have is one, told apart by its name: the measured one where that could be judged, else the counted one, with the reason why not the other.
+    #[must_use]
+    pub fn with_model(mut self, model: Self) -> Self {
+        self.tables.extend(model.tables);
+        self.notes.extend(model.notes.into_iter().filter(|note| !self.notes.contains(note)).collect::<Vec<_>>());
+        for counted in model.marks {
+            match self.marks.iter_mut().find(|mark| mark.name == counted.name) {
+                Some(measured) if measured.met.is_none() => {
+                    let reason = measured.reason.take().or(counted.reason);
+                    *measured = Mark { reason, ..counted };
+                }
+                Some(_) => {}
+                None => self.marks.push(counted),
+            }
+        }
+        self
+    }
 }
 
 /// A table in the form of its source.
@@ -245,5 +275,74 @@ impl Serialize for Experiment {
         });
         let flat = Flat { source: self.source, name: self.name, summary: self.summary, rows: rows.collect(), notes: &self.notes };
         flat.serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRY: Entry = Entry {
+        name: "lro",
+        source: "somebody, something, 2007",
+        summary: "Something is done.",
+        live: |_| Ok(Experiment::new(&ENTRY)),
+        model: || Ok(Experiment::new(&ENTRY)),
+    };
+
+    fn paired(a: &[f64]) -> Paired {
+        Paired::new(a, &vec![1.0; a.len()])
+    }
+
+    #[test]
+    fn a_mark_that_the_spread_hides_is_judged_by_the_counts() {
+        let mut live = Experiment::new(&ENTRY);
+        live.marks.push(Mark::paired("clear", &paired(&[3.0, 3.1, 2.9]), Side::AtLeast, 2.5));
+        live.marks.push(Mark::paired("hidden", &paired(&[0.2, 1.0, 3.0]), Side::AtLeast, 2.5));
+        live.notes.push("said twice".into());
+        assert_eq!((live.marks[0].met, live.marks[1].met), (Some(true), None));
+        let mut model = Experiment::new(&ENTRY);
+        model.marks.push(Mark::exact("clear", Form::Model, 1.0, Side::AtLeast, 2.5));
+        model.marks.push(Mark::exact("hidden", Form::Model, 40.0, Side::AtLeast, 2.5));
+        model.marks.push(Mark::exact("counted only", Form::Model, 2.0, Side::AtMost, 1.0));
+        model.notes.push("said twice".into());
+        let joined = live.with_model(model);
+        let judged: Vec<_> = joined.marks.iter().map(|mark| (mark.name.as_str(), mark.form, mark.met, mark.reason.is_some())).collect();
+        assert_eq!(
+            judged,
+            [
+                ("clear", Form::Live, Some(true), false),
+                ("hidden", Form::Model, Some(true), true),
+                ("counted only", Form::Model, Some(false), false)
+            ]
+        );
+        assert_eq!(joined.notes, ["said twice"]);
+    }
+
+    #[test]
+    fn machines_find_figures_by_name_and_miss_what_is_not_there() -> Result<(), serde_json::Error> {
+        let column = |name, unit| Column { name, title: "heading", unit, digits: 1 };
+        let mut experiment = Experiment::new(&ENTRY);
+        experiment.tables.push(Table {
+            title: "as the source has it".into(),
+            form: Form::Live,
+            columns: vec![column("throughput", "Gb/s"), column("cpu", "%")],
+            rows: vec![Row {
+                group: "MTU 1500".into(),
+                name: "none".into(),
+                figures: vec![Some(Figure { value: 3.0, low: 2.5, high: 3.5 }), None],
+                source: vec![None, Some(89.0)],
+                ratio: Some(Ratio { against: "4K".into(), column: "throughput", value: None, low: 0.2, high: 3.0 }),
+                source_ratio: None,
+            }],
+            rounds: 3,
+            plot: Some(0),
+        });
+        let json = serde_json::to_value(&experiment)?;
+        let row = &json["rows"][0];
+        assert_eq!(row["figures"], serde_json::json!({"throughput": {"value": 3.0, "low": 2.5, "high": 3.5, "unit": "Gb/s"}}));
+        assert_eq!((&row["source"], &row["form"]), (&serde_json::json!({"cpu": 89.0}), &serde_json::json!("live")));
+        assert!(row["ratio"]["value"].is_null() && row["ratio"]["high"] == 3.0, "{row}");
+        Ok(())
     }
 }
