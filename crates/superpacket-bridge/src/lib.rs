@@ -47,6 +47,7 @@ pub mod settings;
 #[cfg(test)]
 mod sham;
 mod table;
+pub mod topology;
 
 pub use bridge::Bridge;
 pub use error::BridgeError;
