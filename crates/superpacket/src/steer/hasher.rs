@@ -1,11 +1,11 @@
 //! The flow hash that steering goes by: the device's where there is one, else one of our own.
 
 use super::toeplitz::{Toeplitz, ToeplitzKey};
-use super::tuple::{FlowHeaders, FlowTuple};
+use super::tuple::{Addresses, FlowHeaders, FlowTuple};
 use crate::aggregate::HashKey;
 use crate::packet::{FlowHash, Gathered, Layer, RxPacket};
 use crate::super_packet::SuperPacket;
-use crate::wire::{IpVersion, Layout, MAX_HEADER};
+use crate::wire::{Layout, MAX_HEADER};
 
 /// By what a flow is hashed where the device did not.
 #[derive(Clone, Debug)]
@@ -164,21 +164,29 @@ impl FlowHasher {
 /// The keyed hash of a flow.
 #[inline]
 fn keyed(key: HashKey, tuple: &FlowTuple) -> FlowHash {
-    let (input, length) = tuple.input();
-    let word = |place: usize| u64::from_ne_bytes(core::array::from_fn(|index| input[place + index]));
-    let last = |place: usize| u64::from(u32::from_ne_bytes(core::array::from_fn(|index| input[place + index])));
+    let ports = tuple.port_bytes();
     // The length tells versions apart, and flows with ports from those without.
-    let seed = length as u64;
-    let state = match tuple.version() {
-        IpVersion::V4 => key.mix(key.mix(seed, word(0)), last(8)),
-        IpVersion::V6 => {
-            let source = key.mix(seed ^ word(0), word(8));
-            key.mix(key.mix(source ^ word(16), word(24)), last(32))
+    let seed = |addresses: u64| addresses + if ports.is_some() { 4 } else { 0 };
+    let ports = u64::from(u32::from_ne_bytes(ports.unwrap_or_default()));
+    let state = match tuple.addresses() {
+        Addresses::V4(source, destination) => {
+            let both = u64::from(u32::from_be_bytes(source)) << 32 | u64::from(u32::from_be_bytes(destination));
+            key.mix(key.mix(seed(8), both), ports)
+        }
+        Addresses::V6(source, destination) => {
+            let ([from, from_last], [to, to_last]) = (halves(source), halves(destination));
+            let source = key.mix(seed(32) ^ from, from_last);
+            key.mix(key.mix(source ^ to, to_last), ports)
         }
     };
     let folded = (state ^ state >> 32) as u32;
     // 0 would say that there is no hash (the kernel's __flow_hash_from_keys).
     FlowHash(folded.max(1))
+}
+
+fn halves(address: [u8; 16]) -> [u64; 2] {
+    let both = u128::from_ne_bytes(address);
+    [both as u64, (both >> 64) as u64]
 }
 
 #[cfg(test)]

@@ -4,9 +4,8 @@
 //! it is looked up: one read a byte instead of eight shifts.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
-use super::tuple::{FlowTuple, MAX_INPUT};
+use super::tuple::{Addresses, FlowTuple, MAX_INPUT};
 use crate::packet::{FlowHash, Layer};
 
 /// The key of a Toeplitz hash: 40 bytes, enough for IPv6 addresses and ports.
@@ -78,7 +77,7 @@ pub fn bitwise(key: &ToeplitzKey, input: &[u8]) -> u32 {
 pub struct Toeplitz {
     key: ToeplitzKey,
     /// What each value of each byte adds: 36 KB, of which IPv4 touches 12.
-    tables: Box<[[u32; 256]]>,
+    tables: Box<[[u32; 256]; MAX_INPUT]>,
     symmetric: bool,
 }
 
@@ -94,7 +93,7 @@ impl Toeplitz {
             }
             table
         };
-        Toeplitz { key: *key, tables: (0..MAX_INPUT).map(table).collect::<Vec<_>>().into_boxed_slice(), symmetric: false }
+        Toeplitz { key: *key, tables: Box::new(core::array::from_fn(table)), symmetric: false }
     }
 
     /// The same hash over [symmetric](FlowTuple::symmetric) tuples: both directions of a connection get the same.
@@ -115,14 +114,37 @@ impl Toeplitz {
     }
 
     /// The hash of a flow.
+    #[inline]
     pub fn flow(&self, tuple: &FlowTuple) -> FlowHash {
-        let (input, length) = if self.symmetric { tuple.symmetric().input() } else { tuple.input() };
-        FlowHash(self.hash(&input[..length]))
+        let tuple = if self.symmetric { &tuple.symmetric() } else { tuple };
+        let (addresses, ports) = match tuple.addresses() {
+            Addresses::V4(source, destination) => (self.at::<0, _>(source) ^ self.at::<4, _>(destination), self.ports::<8>(tuple)),
+            Addresses::V6(source, destination) => (self.at::<0, _>(source) ^ self.at::<16, _>(destination), self.ports::<32>(tuple)),
+        };
+        FlowHash(addresses ^ ports)
     }
 
     /// The hash of a frame, as [`FlowTuple::of`] reads it; `None` if it is not IP.
     pub fn frame(&self, header: &[u8], length: usize, layer: Layer) -> Option<FlowHash> {
         FlowTuple::of(header, length, layer).map(|tuple| self.flow(&tuple))
+    }
+}
+
+impl Toeplitz {
+    /// What bytes at a place of the input add. With place and number known when it is compiled, nothing is left but the look-ups.
+    #[inline]
+    fn at<const PLACE: usize, const N: usize>(&self, bytes: [u8; N]) -> u32 {
+        let mut sum = 0;
+        for (index, byte) in bytes.into_iter().enumerate() {
+            sum ^= self.tables[PLACE + index][usize::from(byte)];
+        }
+        sum
+    }
+
+    /// What ports behind the addresses add; nothing, if there are none.
+    #[inline]
+    fn ports<const PLACE: usize>(&self, tuple: &FlowTuple) -> u32 {
+        tuple.port_bytes().map_or(0, |ports| self.at::<PLACE, _>(ports))
     }
 }
 

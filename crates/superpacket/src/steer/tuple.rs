@@ -11,6 +11,13 @@ pub(super) const MAX_INPUT: usize = 36;
 /// The most VLAN tags that are looked behind for an IP header.
 const MAX_TAGS: usize = 4;
 
+/// Addresses of a flow, source and destination, in network byte order.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Addresses {
+    V4([u8; 4], [u8; 4]),
+    V6([u8; 16], [u8; 16]),
+}
+
 /// Which headers of a tunnelled packet tell its flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FlowHeaders {
@@ -88,6 +95,7 @@ impl FlowTuple {
 
     /// The fields with source and destination mixed (XOR), so that both directions of a connection are the same (the kernel's `RXH_XFRM_SYM_XOR`).
     #[must_use]
+    #[inline]
     pub fn symmetric(mut self) -> Self {
         for (source, destination) in self.source.iter_mut().zip(&mut self.destination) {
             *source ^= *destination;
@@ -100,6 +108,7 @@ impl FlowTuple {
     /// The fields with the lower end first, so that both directions of a connection are the same and connections stay apart that XOR would mix up (as the kernel's
     /// `__flow_hash_consistentify`).
     #[must_use]
+    #[inline]
     pub fn ordered(self) -> Self {
         let FlowTuple { source, destination, ports, .. } = self;
         let [from, to] = ports.unwrap_or_default();
@@ -109,19 +118,21 @@ impl FlowTuple {
         FlowTuple { source: destination, destination: source, ports: ports.map(|[from, to]| [to, from]), ..self }
     }
 
-    /// What is hashed: source address, destination address, source port, destination port, in network byte order, and how many bytes.
-    pub(super) fn input(&self) -> ([u8; MAX_INPUT], usize) {
-        let mut input = [0; MAX_INPUT];
-        let length = match self.version {
-            IpVersion::V4 => 4,
-            IpVersion::V6 => 16,
-        };
-        input[..length].copy_from_slice(&self.source[..length]);
-        input[length..2 * length].copy_from_slice(&self.destination[..length]);
-        let Some([source, destination]) = self.ports else { return (input, 2 * length) };
-        input[2 * length..2 * length + 2].copy_from_slice(&source.to_be_bytes());
-        input[2 * length + 2..2 * length + 4].copy_from_slice(&destination.to_be_bytes());
-        (input, 2 * length + 4)
+    /// What is hashed of the addresses: source and destination, in network byte order.
+    #[inline]
+    pub(super) const fn addresses(&self) -> Addresses {
+        match self.version {
+            IpVersion::V4 => Addresses::V4(narrow(self.source), narrow(self.destination)),
+            IpVersion::V6 => Addresses::V6(self.source, self.destination),
+        }
+    }
+
+    /// What is hashed behind the addresses: source and destination port, in network byte order.
+    #[inline]
+    pub(super) const fn port_bytes(&self) -> Option<[u8; 4]> {
+        let Some([source, destination]) = self.ports else { return None };
+        let ([a, b], [c, d]) = (source.to_be_bytes(), destination.to_be_bytes());
+        Some([a, b, c, d])
     }
 
     fn from_parse(header: &[u8], layer: Layer, parsed: Result<Layout, Unparsed>) -> Option<Self> {
@@ -160,6 +171,11 @@ impl FlowTuple {
 const fn wide(address: [u8; 4]) -> [u8; 16] {
     let [a, b, c, d] = address;
     [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+}
+
+const fn narrow(address: [u8; 16]) -> [u8; 4] {
+    let [a, b, c, d, ..] = address;
+    [a, b, c, d]
 }
 
 /// The outermost IP header, where the parse went no further.
