@@ -41,6 +41,8 @@ pub(crate) enum Need {
     Crc,
     /// To be cut like this.
     Cut(Gso),
+    /// To be told the port that it may cut it like this: it is what LRO merged, as a card hands it to its host.
+    Whole(Gso, Layout),
     /// To be shorter, and it cannot be cut.
     Shorter,
 }
@@ -105,6 +107,9 @@ impl Egress {
                 } else {
                     self.shared.counts.dropped(Drop::CannotSegment, 1);
                 }
+            }
+            Need::Whole(gso, layout) => {
+                self.batch.push_super_packet(outgoing, staged, packet, gso, &layout, self.runtime.max_slices());
             }
             Need::Cut(gso) => {
                 let partial = self.runtime.has(Feature::TxChecksumming);
@@ -354,7 +359,13 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
                 .filter(|_| metadata.packets > 1)
                 .map_or(fitting, |size| size.min(fitting));
             let form = if partial { ChecksumForm::Partial } else { ChecksumForm::Full };
-            Need::Cut(Gso { checksum: form, ..Gso::new(kind, size) })
+            let gso = Gso { checksum: form, ..Gso::new(kind, size) };
+            // Its headers were written anew: only there can the checksum be made partial without touching what came.
+            if metadata.packets > 1 && !packet.header().is_empty() && takes(runtime, &layout, gso, length - network, payload) {
+                Need::Whole(gso, layout)
+            } else {
+                Need::Cut(gso)
+            }
         }
     }
 }

@@ -45,6 +45,10 @@ pub(crate) struct Runtime {
     pub(crate) capabilities: Capabilities,
     pub(crate) limits: Limits,
     pub(crate) too_big: TooBig,
+    /// LRO absorbs pure ACKs.
+    lro_acks: bool,
+    /// What is aggregated is copied into one run of bytes.
+    linear: bool,
     /// The longest IP packet; `usize::MAX` without a limit.
     pub(crate) mtu: usize,
 }
@@ -74,7 +78,7 @@ impl Runtime {
     /// How packets that the port receives are aggregated; `None`: not at all.
     pub(crate) fn policy(&self) -> Option<Policy> {
         let policy = if self.has(Feature::LargeReceiveOffload) {
-            Policy { max_flows: 64, ..Policy::lro() }
+            Policy { mode: Mode::Lro { acks: self.lro_acks }, max_flows: 64, ..Policy::lro() }
         } else if self.has(Feature::GenericReceiveOffload) {
             Policy { mode: Mode::Gro { udp: self.has(Feature::RxUdpGroForwarding) }, ..Policy::gro() }
         } else {
@@ -85,7 +89,7 @@ impl Runtime {
             max_bytes: self.limits.gro_max_size,
             hold_time,
             // What is held past a poll must not keep a ring from moving on: it is copied out.
-            storage: if hold_time == 0 { Storage::Fragments } else { Storage::Linear },
+            storage: if hold_time == 0 && !self.linear { Storage::Fragments } else { Storage::Linear },
             ..policy
         })
     }
@@ -172,6 +176,8 @@ impl Shared {
             capabilities: wish.capabilities,
             limits: wish.settings.limits,
             too_big: wish.settings.too_big,
+            lro_acks: wish.settings.lro_acks,
+            linear: wish.settings.linear,
             mtu: match self.mtu() {
                 0 => usize::MAX,
                 mtu => mtu as usize,
@@ -241,7 +247,10 @@ pub(crate) mod tests {
         assert!(reason(&port, Feature::LargeReceiveOffload).contains("must be forced"));
         assert!(matches!(port.runtime().policy().map(|policy| policy.mode), Some(Mode::Gro { udp: false })));
         port.change(|settings| settings.force_lro = true);
-        assert!(matches!(port.runtime().policy().map(|policy| policy.mode), Some(Mode::Lro { .. })));
+        assert_eq!(port.runtime().policy().map(|policy| policy.mode), Some(Mode::Lro { acks: false }));
+        port.change(|settings| (settings.lro_acks, settings.linear) = (true, true));
+        let policy = port.runtime().policy().expect("LRO is on");
+        assert_eq!((policy.mode, policy.storage), (Mode::Lro { acks: true }, Storage::Linear));
     }
 
     #[test]

@@ -36,6 +36,10 @@ pub struct PortSettings {
     pub features: FeatureSet,
     /// `large-receive-offload` is let through although packets are forwarded.
     pub force_lro: bool,
+    /// Where LRO is in force, pure ACKs are absorbed into the newest too.
+    pub lro_acks: bool,
+    /// What is aggregated is copied into one run of bytes at once, as by drivers that receive into linear buffers, rather than kept where it was received.
+    pub linear: bool,
     /// Its limits.
     pub limits: Limits,
     /// What becomes of packets that are too long for it and cannot be cut.
@@ -46,7 +50,15 @@ impl PortSettings {
     /// What a port is asked without further wishes: every offload but LRO and the aggregation of UDP.
     pub fn new(port: PortSpec) -> Self {
         let features = FeatureSet::all().without(Feature::LargeReceiveOffload).without(Feature::RxUdpGroForwarding);
-        PortSettings { port, features, force_lro: false, limits: Limits::default(), too_big: TooBig::default() }
+        PortSettings {
+            port,
+            features,
+            force_lro: false,
+            lro_acks: false,
+            linear: false,
+            limits: Limits::default(),
+            too_big: TooBig::default(),
+        }
     }
 }
 

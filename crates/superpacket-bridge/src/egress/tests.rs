@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use super::*;
 use crate::runtime::tests::shared;
 use superpacket::Simd;
-use superpacket::aggregate::{Aggregator, HashKey, Policy};
+use superpacket::aggregate::{Aggregator, HashKey, Policy, Storage};
 use superpacket::feature::FeatureSet;
 use superpacket::packet::{RxGso, RxPacket};
 use superpacket_io::port::TxFrame;
@@ -93,6 +93,16 @@ impl Bench {
         self.flush()
     }
 
+    /// As [`forward`](Self::forward), by LRO.
+    fn deliver(&mut self, frames: &[Vec<u8>], storage: Storage) -> Vec<Sent> {
+        let mut aggregator = Aggregator::new(Policy { storage, ..Policy::lro_with_acks() }, HashKey::new(1), Simd::detect());
+        let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
+        let mut sink = |packet: SuperPacket<'_, Buffer>| self.add(packet);
+        aggregator.receive_batch(&mut packets, 0, &mut sink);
+        aggregator.flush_all(&mut sink);
+        self.flush()
+    }
+
     /// Sends a packet that came as it is.
     fn pass(&mut self, packet: RxPacket<Buffer>) -> Vec<Sent> {
         let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
@@ -150,6 +160,60 @@ fn a_port_with_tso_gets_it_whole_and_one_without_gets_what_came() {
         assert!(bytes(&unable.forward(&frames)) == frames, "{lacking:?}");
         assert_eq!((unable.egress.shared.counts.segmented.value(), unable.egress.shared.counts.segments.value()), (1, 40));
     }
+}
+
+/// Frames of one flow whose sender was in no hurry to send full ones, with identifications that GRO would not merge.
+fn uneven() -> Vec<Vec<u8>> {
+    let mut sequence = 1;
+    [1_448, 1_448, 700, 1_448, 1_448, 9]
+        .map(|payload| {
+            let frame = Frame::tcp4(sequence, payload).with_id(7 * sequence as u16).to_bytes();
+            sequence += payload as u32;
+            frame
+        })
+        .into()
+}
+
+#[test]
+fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
+    let frames = uneven();
+    let stream: Vec<u8> = frames.iter().flat_map(|frame| frame[54..].to_vec()).collect();
+    for storage in [Storage::Fragments, Storage::Linear] {
+        let mut able = Bench::new(|_| ());
+        let whole = able.deliver(&frames, storage);
+        assert_eq!((whole.len(), whole[0].partial), (1, true));
+        assert_eq!(whole[0].gso.map(|gso| (gso.kind, gso.size.get())), Some((GsoKind::Tcp4, 1_448)), "by the largest that came");
+        assert!(tcp_payload(&whole) == stream);
+        assert_eq!(able.egress.shared.counts.tx_super_segments.value(), stream.len().div_ceil(1_448) as u64);
+        // Filled in, it is right: in the field stands the sum of the pseudo-header alone.
+        let mut frame = whole[0].bytes.clone();
+        let sum = superpacket_traffic::checksum::sum(&frame[34..]);
+        frame[50..52].copy_from_slice(&(!sum).to_be_bytes());
+        check::frame(&frame, &Expect::default()).expect("a right frame");
+        let cut = Bench::new(without(&[Feature::TcpSegmentationOffload])).deliver(&frames, storage);
+        assert_eq!(cut.len(), stream.len().div_ceil(1_448), "a port without TSO gets frames");
+        assert!(tcp_payload(&cut) == stream);
+        let one_piece = Bench::new(without(&[Feature::ScatterGather])).deliver(&frames, storage);
+        assert_eq!((one_piece.len(), one_piece[0].slices), (1, 1));
+        assert!(one_piece[0].bytes == whole[0].bytes);
+    }
+    let refuse = |frame: &TxFrame| frame.gso.is_some().then(|| Stop::Offload(io::Error::from_raw_os_error(22)));
+    let again = Bench::refusing(|_| (), refuse).deliver(&frames, Storage::Fragments);
+    assert!(tcp_payload(&again) == stream);
+    for sent in &again {
+        check::frame(&sent.bytes, &Expect::default()).expect("a right frame");
+    }
+    let smaller = Bench::new(|runtime| runtime.mtu = 1_000).deliver(&frames, Storage::Fragments);
+    assert_eq!(smaller[0].gso.map(|gso| gso.size.get()), Some(960), "never more than the port's MTU takes");
+}
+
+#[test]
+fn what_lro_made_of_acknowledgements_is_a_frame_like_any_other() {
+    let acks: Vec<_> =
+        (1..=8).map(|number| Frame::tcp4(1, 0).with(|frame| frame.tcp_mut().acknowledgement = number * 2_896).to_bytes()).collect();
+    let sent = Bench::new(|_| ()).deliver(&acks, Storage::Fragments);
+    assert_eq!((sent.len(), sent[0].partial, sent[0].gso), (1, false, None));
+    assert_eq!(sent[0].bytes, acks[7]);
 }
 
 #[test]

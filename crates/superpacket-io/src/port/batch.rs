@@ -5,10 +5,11 @@
 
 use std::ops::Range;
 
+use superpacket::checksum::pseudo_header;
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
 use superpacket::segment::{Gso, Segment, SegmentBuffers, Segmentable, Written};
 use superpacket::super_packet::SuperPacket;
-use superpacket::wire::MAX_HEADER;
+use superpacket::wire::{Layout, MAX_HEADER};
 
 use super::Buffer;
 
@@ -199,6 +200,41 @@ impl TxBatch {
         }
         self.slices.extend(outgoing.pieces.iter().filter(|piece| piece.length != 0));
         self.finish(outgoing, first, packet.slices(), max_slices, segments, from);
+    }
+
+    /// Appends the staged packet, whose headers are in [`SuperPacket::header`], whole, as one that the port is to cut as `gso` says: in its checksum field stands the
+    /// pseudo-header's sum, whatever stood there. As [`push_packet`](Self::push_packet).
+    ///
+    /// `layout` is that of its headers: TCP or UDP, not in a tunnel.
+    pub fn push_super_packet(
+        &mut self,
+        outgoing: &mut Outgoing,
+        _staged: &Staged,
+        packet: &SuperPacket<'_, Buffer>,
+        gso: Gso,
+        layout: &Layout,
+        max_slices: usize,
+    ) {
+        let metadata = &packet.metadata;
+        let mut copy = [0; MAX_HEADER];
+        let header = &mut copy[..packet.header().len().min(MAX_HEADER)];
+        header.copy_from_slice(&packet.header()[..header.len()]);
+        let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
+        let length = packet.length().saturating_sub(transport) as u32;
+        let sum = pseudo_header(header.get(network..).unwrap_or(&[]), layout.version, layout.protocol.number(), length);
+        let place = usize::from(layout.checksum());
+        if let Some(field) = header.get_mut(place..place + 2) {
+            field.copy_from_slice(&sum.fold().to_be_bytes());
+        }
+        let checksum = RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() };
+        let first = self.slices.len();
+        self.slices.push(outgoing.own(header));
+        self.slices.extend(outgoing.pieces.iter().filter(|piece| piece.length != 0));
+        let payload = packet.length() - usize::from(layout.payload).min(packet.length());
+        let segments = payload.div_ceil(gso.size.get()).max(1) as u32;
+        let parts = std::iter::once(&*header).chain(packet.payload());
+        let from = Source { vlan: metadata.vlan, layer: metadata.layer, checksum, gso: Some(gso) };
+        self.finish(outgoing, first, parts, max_slices, segments, from);
     }
 
     /// Appends a segment of the staged packet, with the packet's `vlan` tag put back. As [`push_packet`](Self::push_packet).
