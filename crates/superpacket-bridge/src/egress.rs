@@ -13,7 +13,7 @@ use superpacket::segment::{
 };
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, parse};
-use superpacket_io::port::{Buffer, Outgoing, Progress, Staged, Stop, Transmit, TxBatch};
+use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch};
 
 use crate::counters::Drop;
 use crate::frame::{Head, network_offset};
@@ -41,6 +41,8 @@ pub(crate) enum Need {
     Crc,
     /// To be cut like this.
     Cut(Gso),
+    /// To be cut into super-packets of so much payload, since it is more than the port takes at once.
+    Parts(Gso, SegmentSize, Layout),
     /// To be told the port that it may cut it like this: it is what LRO merged, as a card hands it to its host.
     Whole(Gso, Layout),
     /// To be shorter, and it cannot be cut.
@@ -108,6 +110,7 @@ impl Egress {
                     self.shared.counts.dropped(Drop::CannotSegment, 1);
                 }
             }
+            Need::Parts(gso, size, layout) => self.cut_into_parts(outgoing, staged, packet, segmenter, gso, size, &layout),
             Need::Whole(gso, layout) => {
                 self.batch.push_super_packet(outgoing, staged, packet, gso, &layout, self.runtime.max_slices());
             }
@@ -172,6 +175,42 @@ impl Egress {
             self.shared.counts.dropped(Drop::CannotSegment, 1);
         }
         done.is_ok()
+    }
+
+    /// Adds a super-packet in smaller ones, of `size` bytes of payload each.
+    #[expect(clippy::too_many_arguments, reason = "what `cut` takes, and how")]
+    fn cut_into_parts(
+        &mut self,
+        outgoing: &mut Outgoing,
+        staged: &Staged,
+        packet: &SuperPacket<'_, Buffer>,
+        segmenter: &mut Segmenter,
+        gso: Gso,
+        size: SegmentSize,
+        layout: &Layout,
+    ) {
+        let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
+        let (vlan, layer) = (packet.metadata.vlan, packet.metadata.layer);
+        let before = batch.frames().len();
+        // Each part counts as one identification where it is cut, and takes one for each of its segments.
+        let extra = (size.get() / gso.size.get() - 1) as u16;
+        let mut skipped = 0u16;
+        let whole = Gso { size, checksum: ChecksumForm::Partial, ..gso };
+        let options = SegmentOptions { gso: Some(whole), checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
+        let done = segmenter.segment(packet, &options, |segment| {
+            batch.push_part(outgoing, staged, &segment, &Part { gso, layout, skipped }, vlan, layer, slices);
+            skipped = skipped.wrapping_add(extra);
+        });
+        match done {
+            Ok(_) => {
+                self.shared.counts.segmented.add(1);
+                self.shared.counts.segments.add((self.waiting() - before) as u64);
+            }
+            Err(error) => {
+                tracing::debug!(port = %self.shared.name, %error, "a packet cannot be cut");
+                self.shared.counts.dropped(Drop::CannotSegment, 1);
+            }
+        }
     }
 
     /// Sends what was added.
@@ -337,6 +376,11 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
             let fits = fitting.is_some_and(|fitting| gso.size <= fitting) || payload <= gso.size.get() && length - network <= runtime.mtu;
             if fits && partial && takes(runtime, &layout, gso, length - network, payload) {
                 Need::Nothing
+            } else if fits
+                && partial
+                && let Some(size) = part(runtime, &layout, gso)
+            {
+                Need::Parts(gso, size, layout)
             } else if fits {
                 Need::Cut(gso)
             } else {
@@ -370,23 +414,42 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
     }
 }
 
-/// Does the port cut this super-packet itself? `length` counts from the IP header on.
-fn takes(runtime: &Runtime, layout: &Layout, gso: Gso, length: usize, payload: usize) -> bool {
+/// Does the port cut super-packets of this kind itself, if they are not too large?
+fn cuts(runtime: &Runtime, layout: &Layout, gso: Gso) -> bool {
     let capabilities = &runtime.capabilities;
-    let segments = payload.div_ceil(gso.size.get());
     let offload = match gso.kind {
         GsoKind::Tcp4 | GsoKind::Tcp6 => runtime.has(Feature::TcpSegmentationOffload),
-        GsoKind::Udp => runtime.has(Feature::TxUdpSegmentation) && segments <= MaxSegments::UDP.get() as usize,
+        GsoKind::Udp => runtime.has(Feature::TxUdpSegmentation),
         _ => false,
     };
     // A virtio header has no place for identifications that stay the same, nor for CWR on all segments.
     let same_ids = gso.id == IpId::Fixed && layout.version == IpVersion::V4 || gso.outer_id == IpId::Fixed && layout.outer.is_some();
     offload
+        && (layout.outer.is_none() || capabilities.tunnels && layout.outer.is_some_and(|outer| outer.tunnel.is_udp()))
+        && (capabilities.fixed_ids || !(same_ids || gso.cwr == Cwr::All))
+}
+
+/// Does the port cut this super-packet itself? `length` counts from the IP header on.
+fn takes(runtime: &Runtime, layout: &Layout, gso: Gso, length: usize, payload: usize) -> bool {
+    let capabilities = &runtime.capabilities;
+    let segments = payload.div_ceil(gso.size.get());
+    cuts(runtime, layout, gso)
+        && (gso.kind != GsoKind::Udp || segments <= MaxSegments::UDP.get() as usize)
         && length <= runtime.max_gso_size()
         && payload <= capabilities.max_gso_payload as usize
         && segments <= capabilities.max_gso_segments as usize
-        && (layout.outer.is_none() || capabilities.tunnels && layout.outer.is_some_and(|outer| outer.tunnel.is_udp()))
-        && (capabilities.fixed_ids || !(same_ids || gso.cwr == Cwr::All))
+}
+
+/// The payload of the largest super-packets that the port takes of this one, of which it takes smaller ones only: whole segments, and two at least, or nothing is gained.
+fn part(runtime: &Runtime, layout: &Layout, gso: Gso) -> Option<SegmentSize> {
+    if !matches!(gso.kind, GsoKind::Tcp4 | GsoKind::Tcp6) || layout.outer.is_some() || !cuts(runtime, layout, gso) {
+        return None;
+    }
+    let (capabilities, size) = (&runtime.capabilities, gso.size.get());
+    let headers = usize::from(layout.payload - layout.network);
+    let payload = runtime.max_gso_size().checked_sub(headers)?.min(capabilities.max_gso_payload as usize).min(usize::from(u16::MAX));
+    let segments = (payload / size).min(capabilities.max_gso_segments as usize);
+    if segments < 2 { None } else { SegmentSize::new(segments * size) }
 }
 
 #[cfg(test)]

@@ -247,13 +247,37 @@ fn limits_of_the_port_and_of_its_user_cut() {
         |runtime| runtime.capabilities.features = FeatureSet::NONE,
     ];
     let lengths: Vec<_> = limits.into_iter().map(|limit| Bench::new(limit).pass(from_kernel(14_480, 1_448)).len()).collect();
-    assert_eq!(lengths, [10, 10, 10, 10, 1], "what is in force counts, not what could be");
+    assert_eq!(lengths, [2, 2, 2, 2, 1], "what is in force counts, not what could be");
     let exact: fn(&mut Runtime) = |runtime| {
         runtime.limits.gso_max_size = 14_520;
         runtime.capabilities.max_gso_payload = 14_480;
         runtime.capabilities.max_gso_segments = 10;
     };
     assert_eq!(Bench::new(exact).pass(from_kernel(14_480, 1_448)).len(), 1);
+}
+
+#[test]
+fn what_is_too_large_for_the_port_goes_in_the_largest_super_packets_that_it_takes() {
+    let frames = workload::w1(40);
+    let size = workload::TCP_PAYLOAD;
+    for (limit, parts) in [(8, [8; 5].as_slice()), (13, &[13, 13, 13, 1]), (1, &[1; 40])] {
+        let mut bench = Bench::new(|runtime| runtime.capabilities.max_gso_segments = limit);
+        let sent = bench.forward(&frames);
+        let mut came = frames.iter();
+        for (sent, segments) in sent.iter().zip(parts) {
+            assert_eq!((sent.gso.map(|gso| gso.size.get()), sent.partial), ((*segments > 1).then_some(size), limit > 1));
+            // Cut as the port would cut them, they are the very frames that came, identifications included.
+            let mut again = Bench::new(without(&[Feature::TcpSegmentationOffload, Feature::TxChecksumming]));
+            let checksum = if sent.partial { RxChecksum::Partial { start: 34, offset: 16 } } else { RxChecksum::None };
+            let mut packet = RxPacket::new(Buffer::from(sent.bytes.clone())).with_checksum(checksum);
+            packet.gso = sent.gso.map(|gso| RxGso { kind: gso.kind, size: gso.size });
+            for frame in again.pass(packet) {
+                assert!(Some(&frame.bytes) == came.next());
+            }
+        }
+        assert_eq!((sent.len(), came.len()), (parts.len(), 0), "{limit}");
+        assert_eq!(bench.egress.shared.counts.segments.value(), parts.len() as u64);
+    }
 }
 
 #[test]

@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
-use superpacket::checksum::pseudo_header;
+use superpacket::checksum::{pseudo_header, update};
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
-use superpacket::segment::{Gso, Segment, SegmentBuffers, Segmentable, Written};
+use superpacket::segment::{Gso, IpId, Segment, SegmentBuffers, Segmentable, Written};
 use superpacket::super_packet::SuperPacket;
-use superpacket::wire::{Layout, MAX_HEADER};
+use superpacket::wire::{IpVersion, Layout, MAX_HEADER, ipv4};
 
 use super::Buffer;
 
@@ -257,6 +257,32 @@ impl TxBatch {
         self.finish(outgoing, first, parts, max_slices, 1, from);
     }
 
+    /// Appends a part of the staged packet that is a super-packet itself, as `part` says. As [`push_segment`](Self::push_segment).
+    #[expect(clippy::too_many_arguments, reason = "a segment's, and what the part is")]
+    pub fn push_part(
+        &mut self,
+        outgoing: &mut Outgoing,
+        _staged: &Staged,
+        segment: &Segment<'_, SuperPacket<'_, Buffer>>,
+        part: &Part<'_>,
+        vlan: Option<VlanTag>,
+        layer: Layer,
+        max_slices: usize,
+    ) {
+        let mut copy = [0; MAX_HEADER];
+        let header = &mut copy[..segment.header().len().min(MAX_HEADER)];
+        header.copy_from_slice(&segment.header()[..header.len()]);
+        part.skip_identifications(header);
+        let payload = segment.length().saturating_sub(usize::from(part.layout.payload));
+        let segments = payload.div_ceil(part.gso.size.get()).max(1) as u32;
+        let from = Source { vlan, layer, checksum: segment.checksum, gso: (segments > 1).then_some(part.gso) };
+        let first = self.slices.len();
+        self.slices.push(outgoing.own(header));
+        self.slices.extend(segment.ranges().map(|range| outgoing.pieces[range.range].part(range.offset..range.offset + range.length)));
+        let parts = std::iter::once(&*header).chain(segment.payload());
+        self.finish(outgoing, first, parts, max_slices, segments, from);
+    }
+
     /// Appends a frame that is copied, with the `vlan` tag that a device stripped put back, and nothing left to do.
     pub fn push_owned(&mut self, outgoing: &mut Outgoing, frame: &[u8], vlan: Option<VlanTag>, layer: Layer) {
         let first = self.slices.len();
@@ -351,6 +377,35 @@ impl TxBatch {
         }
         self.slices.insert(first, head);
     }
+}
+
+/// What a part of a super-packet is that was cut into smaller super-packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// How the port is to cut it.
+    pub gso: Gso,
+    /// Where the headers are: TCP, not in a tunnel.
+    pub layout: &'a Layout,
+    /// How many segments come in the parts before it, beyond one for each: the identifications that they take.
+    pub skipped: u16,
+}
+
+impl Part<'_> {
+    /// Gives the part the identification of its first segment, where they count up over IPv4.
+    fn skip_identifications(&self, header: &mut [u8]) {
+        if self.layout.version != IpVersion::V4 || self.gso.id != IpId::Increment {
+            return;
+        }
+        let network = usize::from(self.layout.network);
+        let (Some(old), Some(sum)) = (word(header, network + ipv4::ID), word(header, network + ipv4::CHECKSUM)) else { return };
+        let new = old.wrapping_add(self.skipped);
+        header[network + ipv4::ID..][..2].copy_from_slice(&new.to_be_bytes());
+        header[network + ipv4::CHECKSUM..][..2].copy_from_slice(&update(sum, old, new).to_be_bytes());
+    }
+}
+
+fn word(bytes: &[u8], place: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(place..)?.first_chunk()?))
 }
 
 /// Writes segments into an [`Outgoing`], each a frame of a [`TxBatch`].

@@ -27,7 +27,7 @@ mod spec;
 mod tap;
 pub mod xdp;
 
-pub use batch::{FrameWriter, Outgoing, Slice, Staged, TxBatch, TxFrame};
+pub use batch::{FrameWriter, Outgoing, Part, Slice, Staged, TxBatch, TxFrame};
 pub use buffer::{Buffer, Pool, Region};
 pub use error::PortError;
 pub use open::open;
