@@ -32,6 +32,7 @@ pub mod control;
 mod counters;
 mod egress;
 mod error;
+mod forwarder;
 mod frame;
 mod icmp;
 mod ingress;
@@ -51,3 +52,4 @@ pub mod topology;
 
 pub use bridge::Bridge;
 pub use error::BridgeError;
+pub use forwarder::Forwarder;

@@ -47,6 +47,12 @@ impl Slice {
         self.length as usize
     }
 
+    /// Does it lie where it was received, rather than in bytes that were made or copied for sending?
+    #[inline]
+    pub const fn is_received(self) -> bool {
+        self.place != Slice::OWN
+    }
+
     fn part(self, range: Range<usize>) -> Slice {
         Slice { place: self.place, start: self.start + range.start as u32, length: range.len() as u32 }
     }

@@ -1,0 +1,158 @@
+//! The bridge without threads: its user says when it looks for packets, and what time it is.
+//!
+//! The same steps as in a thread of [`Bridge`](crate::Bridge), so for the same packets in the same rounds the same comes out: what experiments and tests
+//! count. It also serves who has an event loop of his own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use superpacket::aggregate::HashKey;
+use superpacket::packet::Layer;
+use superpacket_io::port::{Port, PortError};
+
+use crate::egress::Egress;
+use crate::error::BridgeError;
+use crate::ingress::Ingress;
+use crate::output::Output;
+use crate::report::PortStats;
+use crate::runtime::Shared;
+use crate::settings::PortSettings;
+use crate::table::{MAX_PORTS, Table};
+
+/// A bridge that does nothing by itself. What its ports can do and their MTU are as they were when they joined.
+#[derive(Debug)]
+pub struct Forwarder {
+    key: HashKey,
+    output: Output,
+    ingress: Vec<Ingress>,
+    ports: Vec<(Arc<Shared>, Box<dyn Port>)>,
+}
+
+impl Forwarder {
+    /// A bridge without ports that remembers about `table_size` addresses for `ageing_time`. `key` is that of the hash by which flows are told apart: random,
+    /// where strangers choose the traffic.
+    #[must_use]
+    pub fn new(table_size: usize, ageing_time: Duration, key: HashKey) -> Self {
+        let output = Output::new(Arc::new(Table::new(table_size, ageing_time)));
+        Forwarder { key, output, ingress: Vec::new(), ports: Vec::new() }
+    }
+
+    /// Joins a port that is open; it is asked what `settings` say, whatever port they name.
+    ///
+    /// # Errors
+    /// [`BridgeError::TooManyPorts`]; [`BridgeError::Layer`] if its packets do not start where the others' do; [`BridgeError::Port`] if it gives no end to send
+    /// through.
+    pub fn join(&mut self, settings: PortSettings, mut port: Box<dyn Port>) -> Result<(), BridgeError> {
+        let number = self.ports.len();
+        if number >= MAX_PORTS {
+            return Err(BridgeError::TooManyPorts { limit: MAX_PORTS });
+        }
+        if self.ports.first().is_some_and(|(other, _)| other.layer != port.layer()) {
+            let layer = if port.layer() == Layer::Ip { "IP" } else { "Ethernet" };
+            return Err(BridgeError::Layer { port: settings.port.text().into(), layer });
+        }
+        let state = port.state();
+        let shared = Arc::new(Shared::new(number as u16, settings, port.capabilities(), port.layer(), state));
+        self.output.egress.push(Some(Egress::new(shared.clone(), port.transmitter()?)));
+        for receive in port.receivers() {
+            let token = self.ingress.len() as u64;
+            self.ingress.push(Ingress::new(shared.clone(), receive, self.key, token));
+        }
+        self.ports.push((shared, port));
+        Ok(())
+    }
+
+    /// Polls every receive queue once, in the order in which their ports joined, and sends on their way what came; says how many packets that were. `now` is in
+    /// nanoseconds of any clock, and matters only where a port has a `gro_flush_timeout`.
+    ///
+    /// # Errors
+    /// The first port's from which nothing more will come as it is: it is down or gone. The others have been polled.
+    pub fn round(&mut self, now: u64) -> Result<usize, PortError> {
+        self.output.begin();
+        let (mut received, mut failed) = (0, None);
+        for ingress in &mut self.ingress {
+            match ingress.poll(&mut self.output, now) {
+                Ok(packets) => received += packets,
+                Err(error) => {
+                    ingress.drain(&mut self.output);
+                    failed = failed.or(Some(error));
+                }
+            }
+        }
+        self.output.broken.clear();
+        failed.map_or(Ok(received), Err)
+    }
+
+    /// When the next round is due although nothing arrives, in nanoseconds of the clock of [`round`](Self::round); `None`: nothing is held.
+    #[must_use]
+    pub fn deadline(&self) -> Option<u64> {
+        self.ingress.iter().filter_map(Ingress::deadline).min()
+    }
+
+    /// What the ports counted, in the order in which they joined.
+    pub fn stats(&mut self) -> Vec<PortStats> {
+        let report = |(shared, port): &mut (Arc<Shared>, Box<dyn Port>)| {
+            let (mut stats, own) = (shared.counts.report(&shared.name), port.counters());
+            stats.drops.insert("rx_ring".into(), own.rx_dropped);
+            stats.drops.insert("rx_errors".into(), own.rx_errors);
+            stats
+        };
+        self.ports.iter_mut().map(report).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superpacket::packet::RxChecksum;
+    use superpacket_io::port::memory::{MemoryPort, MemorySettings, pair};
+    use superpacket_io::port::{Outgoing, TxBatch};
+
+    /// A host's end and the bridge's of a link, the latter joined.
+    fn joined(bridge: &mut Forwarder, name: &str) -> MemoryPort {
+        let (host, port) = pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");
+        bridge.join(PortSettings::new(format!("memory:{name}").parse().expect("a port string")), Box::new(port)).expect("there is room");
+        host
+    }
+
+    fn send(host: &mut MemoryPort, frames: &[Vec<u8>]) {
+        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+        frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet));
+        let sent = host.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
+        assert_eq!(sent, frames.len());
+    }
+
+    #[test]
+    fn a_round_takes_what_is_there_and_sends_it_on() {
+        let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
+        let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| joined(&mut bridge, name));
+        let mut ends = [&mut b, &mut c].map(|host| host.receivers().remove(0));
+        assert_eq!(bridge.round(0).expect("all are up"), 0);
+        let frame = |to: u8, from: u8| [&[2, 0, 0, 0, 0, to], &[2, 0, 0, 0, 0, from], &[0x88, 0xb5][..], &[7; 46]].concat();
+        send(&mut a, &[frame(2, 1), frame(2, 1)]);
+        assert_eq!(bridge.round(0).expect("all are up"), 2);
+        let mut came = || ends.each_mut().map(|end| end.poll(&mut Vec::new(), 64).expect("up"));
+        assert_eq!(came(), [2, 2], "nobody knows yet where it is");
+        send(&mut b, &[frame(1, 2)]);
+        send(&mut a, &[frame(2, 1)]);
+        // A's port comes first: its packet still goes to both.
+        assert_eq!(bridge.round(0).expect("all are up"), 2);
+        send(&mut a, &[frame(2, 1)]);
+        assert_eq!(bridge.round(0).expect("all are up"), 1);
+        assert_eq!(came(), [2, 1]);
+        let stats = bridge.stats();
+        assert_eq!(stats.iter().map(|port| (port.rx_packets, port.tx_packets)).collect::<Vec<_>>(), [(4, 1), (1, 4), (0, 3)]);
+        assert_eq!(bridge.deadline(), None);
+    }
+
+    #[test]
+    fn one_that_is_down_does_not_keep_the_others_from_being_served() {
+        let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
+        let gone = joined(&mut bridge, "gone");
+        gone.control().set_state(superpacket_io::port::LinkState::Gone);
+        let [mut a, mut b] = ["a", "b"].map(|name| joined(&mut bridge, name));
+        send(&mut a, &[[&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[7; 46]].concat()]);
+        assert!(matches!(bridge.round(0), Err(PortError::Gone { .. })));
+        assert_eq!(b.receivers()[0].poll(&mut Vec::new(), 64).expect("up"), 1);
+    }
+}
