@@ -1,5 +1,8 @@
 //! The bridge as its user holds it: ports come and go, wishes change, and the threads that move packets hear of it.
 
+mod steered;
+mod steering;
+
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,18 +10,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use superpacket::aggregate::HashKey;
 use superpacket::feature::Feature;
 use superpacket::packet::Layer;
 use superpacket_io::port::{LinkState, Port, PortCounters, PortError, PortState, open};
 
+use crate::consumer::Factory;
 use crate::error::BridgeError;
 use crate::lane::{Common, Lane, Order};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::Shared;
 use crate::settings::{BridgeSettings, Limits, PortSettings, TooBig};
+use crate::steering::{State, UsableCpus};
 use crate::table::{MAX_PORTS, Table};
+
+pub use steered::Steered;
+use steering::{Workers, sock_flow_table};
 
 /// How often the state of the ports is looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -40,6 +48,8 @@ struct Inner {
     /// By number; places of removed ports are free.
     places: Mutex<Vec<Option<Place>>>,
     lanes: Mutex<Vec<Lane>>,
+    workers: Mutex<Workers>,
+    common: Common,
     table: Arc<Table>,
     epoch: Arc<AtomicU64>,
     stopping: AtomicBool,
@@ -93,6 +103,14 @@ impl Bridge {
         settings: BridgeSettings,
         opened: impl FnOnce() -> Result<(), crate::privileges::PrivilegeError>,
     ) -> Result<Bridge, BridgeError> {
+        Bridge::assemble(settings, opened, None)
+    }
+
+    fn assemble(
+        settings: BridgeSettings,
+        opened: impl FnOnce() -> Result<(), crate::privileges::PrivilegeError>,
+        factory: Option<Factory>,
+    ) -> Result<Bridge, BridgeError> {
         twice(&settings.ports)?;
         let ports = settings.ports.iter().map(|port| open(&port.port)).collect::<Result<Vec<_>, _>>()?;
         opened()?;
@@ -105,16 +123,28 @@ impl Bridge {
         let (broken, inbox) = crossbeam_channel::unbounded();
         // Random: who chooses the traffic must not choose the buckets.
         let random = || u128::from(RandomState::new().build_hasher().finish());
-        let key = HashKey::new(random() << 64 | random());
-        let common = Common { table: table.clone(), epoch: epoch.clone(), broken, busy_poll: settings.busy_poll, key };
+        let key = || HashKey::new(random() << 64 | random());
+        let steering = State::new(settings.steering.clone(), sock_flow_table(&settings.steering)?, key());
+        let common = Common {
+            table: table.clone(),
+            epoch: epoch.clone(),
+            broken,
+            busy_poll: settings.busy_poll,
+            key: key(),
+            steering: Arc::new(steering),
+            start: Instant::now(),
+            factory,
+        };
         let lanes = (0..threads)
-            .map(|number| Lane::start(number, common.clone()))
+            .map(|number| Lane::start(format!("superpacket-{number}"), None, Arc::default(), common.clone()))
             .collect::<Result<_, _>>()
             .map_err(|source| BridgeError::System { action: "starting a thread", source })?;
         let inner = Arc::new(Inner {
             settings: Mutex::new(BridgeSettings { ports: Vec::new(), ..settings.clone() }),
             places: Mutex::new(Vec::new()),
             lanes: Mutex::new(lanes),
+            workers: Mutex::new(Workers::new(UsableCpus::read())),
+            common,
             table,
             epoch,
             stopping: AtomicBool::new(false),
@@ -124,7 +154,8 @@ impl Bridge {
         for (settings, port) in settings.ports.iter().zip(ports) {
             inner.join(settings, port)?;
         }
-        inner.settings.lock().unwrap_or_else(PoisonError::into_inner).ports = settings.ports;
+        lock(&inner.settings).ports = settings.ports;
+        inner.staff()?;
         let supervisor = std::thread::Builder::new().name("superpacket-ports".into()).spawn(move || inner.supervise(&inbox));
         bridge.supervisor = Some(supervisor.map_err(|source| BridgeError::System { action: "starting a thread", source })?);
         Ok(bridge)
@@ -243,9 +274,11 @@ impl Bridge {
             };
             failed = failed.or(done.err());
         }
+        inner.set_steering(settings.steering.clone())?;
+        let staffed = inner.staff();
         inner.announce();
         lock(&inner.settings).ports = settings.ports;
-        failed.map_or(Ok(()), Err)
+        failed.map_or(staffed, Err)
     }
 
     /// Sends what is held, closes the ports, and ends.
@@ -255,7 +288,9 @@ impl Bridge {
 
     fn end(&mut self) {
         self.inner.stopping.store(true, Ordering::Release);
+        // Those who receive first: what they hand over is still processed.
         lock(&self.inner.lanes).drain(..).for_each(|mut lane| lane.stop());
+        lock(&self.inner.workers).stop();
         if let Some(supervisor) = self.supervisor.take() {
             supervisor.thread().unpark();
             if supervisor.join().is_err() {
@@ -294,6 +329,7 @@ impl Inner {
     fn announce(&self) {
         self.epoch.fetch_add(1, Ordering::Release);
         lock(&self.lanes).iter().for_each(Lane::wake);
+        lock(&self.workers).all().for_each(Lane::wake);
     }
 
     /// Opens a new port, and joins it.
@@ -341,8 +377,9 @@ impl Inner {
     /// Gives each thread its share of a port; says how many receive queues that were.
     fn connect(&self, shared: &Arc<Shared>, port: &mut dyn Port) -> Result<usize, PortError> {
         let lanes = lock(&self.lanes);
+        let workers = lock(&self.workers);
         let mut transmitters = Vec::with_capacity(lanes.len());
-        for _ in 0..lanes.len() {
+        for _ in 0..lanes.len() + workers.all().count() {
             transmitters.push(port.transmitter()?);
         }
         let mut shares: Vec<Vec<_>> = lanes.iter().map(|_| Vec::new()).collect();
@@ -353,8 +390,12 @@ impl Inner {
             // Without threads the bridge is about to end.
             let lane = (queue + usize::from(shared.number)) % lanes.len().max(1);
             if let Some(share) = shares.get_mut(lane) {
-                share.push(receive);
+                share.push((queue as u16, receive));
             }
+        }
+        // Before the lanes: what they receive must find the way out.
+        for (worker, transmit) in workers.all().zip(transmitters.drain(lanes.len()..)) {
+            worker.order(Order::Open { shared: shared.clone(), receivers: Vec::new(), transmit });
         }
         for ((lane, receivers), transmit) in lanes.iter().zip(shares).zip(transmitters) {
             lane.order(Order::Open { shared: shared.clone(), receivers, transmit });
@@ -364,13 +405,19 @@ impl Inner {
 
     /// Takes a port from all threads, and waits until they have let go of it.
     fn disconnect(&self, number: u16) {
-        let (done, wait) = crossbeam_channel::bounded::<()>(0);
-        lock(&self.lanes).iter().for_each(|lane| lane.order(Order::Close { number, done: done.clone() }));
-        drop(done);
-        // Ends when the last sender is dropped.
-        if wait.recv_timeout(LET_GO) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!(number, "a thread did not let go of a port in time");
-        }
+        let close = |tell: &dyn Fn(&Sender<()>)| {
+            let (done, wait) = crossbeam_channel::bounded::<()>(0);
+            tell(&done);
+            drop(done);
+            // Ends when the last sender is dropped.
+            if wait.recv_timeout(LET_GO) == Err(RecvTimeoutError::Timeout) {
+                tracing::warn!(number, "a thread did not let go of a port in time");
+            }
+        };
+        let order = |lane: &Lane, done: &Sender<()>| lane.order(Order::Close { number, done: done.clone() });
+        close(&|done| lock(&self.lanes).iter().for_each(|lane| order(lane, done)));
+        // Then those who process what these have received.
+        close(&|done| lock(&self.workers).all().for_each(|worker| order(worker, done)));
         self.table.forget(number);
     }
 
@@ -396,6 +443,7 @@ impl Inner {
             for number in 0..places {
                 changed |= self.look_after(number, &told);
             }
+            changed |= self.look_after_workers();
             if changed {
                 self.announce();
             }

@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(config.control.as_deref(), Some(Path::new("/run/superpacket/control.sock")));
         assert_eq!(config.metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9600))));
         assert_eq!(config.user.as_deref(), Some("superpacket"));
-        let BridgeSettings { ports, table_size, ageing_time, threads, busy_poll } = config.bridge;
+        let BridgeSettings { ports, table_size, ageing_time, threads, busy_poll, steering: _ } = config.bridge;
         assert_eq!((table_size, ageing_time, threads, busy_poll), (8192, Duration::from_secs(300), 0, false));
         assert_eq!(ports.iter().map(|port| port.port.text()).collect::<Vec<_>>(), ["packet:eth0", "tap:tap0"]);
         let first = &ports[0];

@@ -28,10 +28,16 @@ pub(crate) enum Drop {
     Malformed,
     /// No other port is open.
     NoPort,
+    /// The backlog of the worker that it is for is as long as it may be.
+    Backlog,
+    /// Its flow fills the backlog of the worker that it is for.
+    FlowLimit,
+    /// The thread that processed it panicked.
+    Panic,
 }
 
 impl Drop {
-    const ALL: [(Drop, &str); 10] = [
+    const ALL: [(Drop, &str); 13] = [
         (Drop::TooBig, "too_big"),
         (Drop::CannotSegment, "cannot_segment"),
         (Drop::Full, "full"),
@@ -42,6 +48,9 @@ impl Drop {
         (Drop::Reserved, "reserved"),
         (Drop::Malformed, "malformed"),
         (Drop::NoPort, "no_port"),
+        (Drop::Backlog, "backlog"),
+        (Drop::FlowLimit, "flow_limit"),
+        (Drop::Panic, "panic"),
     ];
 }
 
@@ -78,7 +87,13 @@ counts!(
     segments,
     checksummed,
     fallbacks,
-    filtered
+    filtered,
+    steered,
+    in_place,
+    held_back,
+    flow_moves,
+    wake_ups,
+    in_place_switches
 );
 
 impl Counts {

@@ -159,6 +159,12 @@ impl Egress {
         self.batch.push_bytes(outgoing, frame, RxChecksum::None, None, layer);
     }
 
+    /// Forgets what was added.
+    pub(crate) fn abandon(&mut self) {
+        self.batch.clear();
+        self.again.clear();
+    }
+
     fn cut(
         &mut self,
         outgoing: &mut Outgoing,

@@ -3,6 +3,7 @@
 use superpacket_io::port::PortError;
 
 use crate::privileges::PrivilegeError;
+use crate::settings::SteeringProblem;
 
 /// A bridge could not be made, or not be changed as asked. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +64,27 @@ pub enum BridgeError {
         /// The setting.
         setting: &'static str,
     },
+    /// A mask of CPUs that the kernel would refuse too.
+    #[error("{port}: rps_cpus: {problem}")]
+    Mask {
+        /// The port.
+        port: String,
+        /// The kernel's error, with the chunk or item that it is about.
+        problem: String,
+    },
+    /// There is no receive queue of this number.
+    #[error("{port} has no receive queue {queue}: it has {queues}, numbered from 0")]
+    NoSuchQueue {
+        /// The port.
+        port: String,
+        /// What was asked for.
+        queue: u16,
+        /// How many there are.
+        queues: usize,
+    },
+    /// A setting of steering that is none, or out of range.
+    #[error(transparent)]
+    Steering(#[from] SteeringProblem),
     /// Privileges could not be given up.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),

@@ -9,8 +9,12 @@ use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::{Buffer, POLL_LIMIT, PortError, Receive};
 
+use crate::counters::Drop;
+use crate::handover::Doorbell;
+use crate::lane::Common;
 use crate::output::Output;
 use crate::runtime::{Runtime, Shared};
+use crate::steering::Dispatch;
 
 /// One receive queue of a port.
 #[derive(Debug)]
@@ -24,6 +28,9 @@ pub(crate) struct Ingress {
     /// The aggregator's counters as of the last time that they were added to the port's.
     counted: Counters,
     packets: Vec<RxPacket<Buffer>>,
+    pub(crate) dispatch: Dispatch,
+    /// The bell of the thread that polls it.
+    bell: Arc<Doorbell>,
     /// Which opening of the port this is a queue of.
     pub(crate) opening: u32,
     /// Its descriptor's name in the thread's `epoll`.
@@ -32,17 +39,28 @@ pub(crate) struct Ingress {
     pub(crate) ready: bool,
     /// It is left alone until then, in nanoseconds: its interface is down.
     pub(crate) paused_until: Option<u64>,
+    /// It waits for a worker: when the thread is woken, it may go on.
+    pub(crate) watching: bool,
+    /// Its readiness ends a wait only when it is new ([`Lane`](crate::lane::Lane) says why).
+    pub(crate) edge: bool,
+    /// Nothing was with workers when its readiness was looked at last.
+    pub(crate) armed: bool,
 }
 
 impl Ingress {
-    /// A queue of a port. `key` should be random.
-    pub(crate) fn new(shared: Arc<Shared>, receive: Box<dyn Receive>, key: HashKey, token: u64) -> Self {
+    /// A queue of a port, polled by the thread with this bell.
+    pub(crate) fn new(shared: Arc<Shared>, queue: u16, receive: Box<dyn Receive>, common: &Common, bell: Arc<Doorbell>, token: u64) -> Self {
+        let key = common.key;
         let (runtime, opening) = (shared.runtime(), shared.opening());
         let policy = runtime.policy();
         let aggregator = Aggregator::new(policy.unwrap_or(Policy::gro()), key, Simd::detect());
         let packets = Vec::with_capacity(POLL_LIMIT);
+        let mut dispatch = Dispatch::new(common.steering.clone(), queue);
+        dispatch.refresh(&shared, &bell);
         Ingress {
             shared,
+            dispatch,
+            bell,
             receive,
             runtime,
             policy,
@@ -54,6 +72,9 @@ impl Ingress {
             token,
             ready: true,
             paused_until: None,
+            watching: false,
+            edge: false,
+            armed: false,
         }
     }
 
@@ -67,10 +88,38 @@ impl Ingress {
             self.aggregator = Aggregator::new(policy.unwrap_or(Policy::gro()), self.key, Simd::detect());
             self.counted = Counters::default();
         }
+        // What is held was received under the old settings, and is steered by them.
+        self.drain(output);
+        self.dispatch.refresh(&self.shared, &self.bell);
+    }
+
+    /// Does what is due without packets: sends what waited for room, leaves CPUs that are not wanted any more.
+    pub(crate) fn tend(&mut self) {
+        if self.dispatch.is_on() {
+            if self.dispatch.is_stuck() {
+                self.dispatch.end_of_round(&self.shared);
+            }
+            self.dispatch.leave(&self.shared, &self.bell);
+        }
+    }
+
+    /// After a panic: what is in the thread's hands is lost, and counted; `unsent` of it were on their way out.
+    pub(crate) fn lose(&mut self, unsent: u64) {
+        let held = self.aggregator.counters().held;
+        self.shared.counts.dropped(Drop::Panic, unsent + held + self.packets.len() as u64);
+        self.packets.clear();
+        self.aggregator = Aggregator::new(self.policy.unwrap_or(Policy::gro()), self.key, Simd::detect());
+        self.counted = Counters::default();
+        self.dispatch.lose();
     }
 
     /// Takes what has arrived, and sends it on its way; says how many packets that were.
     pub(crate) fn poll(&mut self, output: &mut Output, now: u64) -> Result<usize, PortError> {
+        if self.dispatch.must_wait() {
+            // Nothing is lost by it: the packets wait in the port. When workers have gone on, this thread is woken.
+            self.receive.give_back();
+            return Ok(0);
+        }
         let polled = self.receive.poll(&mut self.packets, POLL_LIMIT);
         let received = self.packets.len();
         if received != 0 {
@@ -83,6 +132,7 @@ impl Ingress {
     }
 
     fn take(&mut self, output: &mut Output, now: u64) {
+        self.dispatch.received(self.packets.len(), now);
         let (checksums, hashes) = (self.runtime.has(Feature::RxChecksumming), self.runtime.has(Feature::ReceiveHashing));
         if !checksums || !hashes {
             for packet in &mut self.packets {
@@ -97,8 +147,8 @@ impl Ingress {
         counts.rx_packets.add(self.packets.len() as u64);
         counts.rx_bytes.add(self.packets.iter().map(|packet| packet.length() as u64).sum());
         counts.rx_super_packets.add(self.packets.iter().filter(|packet| packet.gso.is_some()).count() as u64);
-        let Ingress { shared, aggregator, packets, policy, .. } = self;
-        let mut sink = |packet: SuperPacket<'_, Buffer>| output.forward(shared, packet);
+        let Ingress { shared, aggregator, packets, policy, dispatch, .. } = self;
+        let mut sink = |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet);
         if policy.is_some() {
             aggregator.receive_batch(packets, now, &mut sink);
         } else {
@@ -109,10 +159,11 @@ impl Ingress {
 
     /// Ends a poll: what may not be held leaves, and all that waits is sent.
     fn end(&mut self, output: &mut Output, now: u64) {
-        let Ingress { shared, aggregator, .. } = self;
-        aggregator.poll_end(now, &mut |packet: SuperPacket<'_, Buffer>| output.forward(shared, packet));
+        let Ingress { shared, aggregator, dispatch, .. } = self;
+        aggregator.poll_end(now, &mut |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet));
         self.count();
         output.flush();
+        self.dispatch.end_of_round(&self.shared);
     }
 
     fn count(&mut self) {
@@ -125,10 +176,11 @@ impl Ingress {
 
     /// Sends on its way all that is held.
     pub(crate) fn drain(&mut self, output: &mut Output) {
-        let Ingress { shared, aggregator, .. } = self;
-        aggregator.flush_all(&mut |packet: SuperPacket<'_, Buffer>| output.forward(shared, packet));
+        let Ingress { shared, aggregator, dispatch, .. } = self;
+        aggregator.flush_all(&mut |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet));
         self.count();
         output.flush();
+        self.dispatch.end_of_round(&self.shared);
     }
 
     /// When something held must leave, in nanoseconds; `None`: nothing is held.

@@ -1,21 +1,34 @@
-//! A thread that moves packets: it polls its receive queues, and has a way out by every port.
+//! A thread that moves packets: it polls its receive queues and the backlogs that are for it, and has a way out by every port.
+//!
+//! A thread with receive queues is a lane; one that has backlogs instead, and stays on one CPU, is a worker. Both are the same loop.
+//!
+//! Waiting: the descriptors of receive queues end a wait as long as they are readable. That of a packet ring is readable while its last packet has not been given back, so where
+//! workers have packets it would never be quiet: steered queues end a wait only with what is new (`EPOLLET`), are looked at once more when all is back, and until then every
+//! [`GIVE_BACK`], so that the ring gets its memory.
 
+use std::any::Any;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
+use rustix::event::Timespec;
 use rustix::event::epoll;
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 use superpacket::aggregate::HashKey;
+use superpacket::steer::{Cpu, SockFlowTable};
 use superpacket_io::port::{PortError, Receive, Transmit};
 
+use crate::consumer::{Consumer, Factory};
+use crate::counters::{Count, Drop};
 use crate::egress::Egress;
+use crate::handover::{BacklogReceiver, Doorbell};
 use crate::ingress::Ingress;
 use crate::output::Output;
 use crate::runtime::Shared;
+use crate::steering::{State, Watch, pin};
 use crate::table::Table;
 
 /// The name of the thread's own descriptor in its `epoll`.
@@ -30,12 +43,22 @@ const LOOK_EVERY: u32 = 4;
 /// So many packets in a round are a burst, not requests and answers.
 const BULK: usize = 8;
 
+/// A sleeping thread looks so soon again whether workers have given back what they have of its queues.
+const GIVE_BACK: Duration = Duration::from_millis(1);
+
+/// The log speaks of panics so often at most.
+const SPEAK: Duration = Duration::from_secs(1);
+
 /// What a thread is told.
 pub(crate) enum Order {
-    /// A port is there: receive by these queues, send by this end.
-    Open { shared: Arc<Shared>, receivers: Vec<Box<dyn Receive>>, transmit: Box<dyn Transmit> },
+    /// A port is there: receive by these queues, by number, send by this end.
+    Open { shared: Arc<Shared>, receivers: Vec<(u16, Box<dyn Receive>)>, transmit: Box<dyn Transmit> },
     /// The port of this number is not to be used any more; the sender is dropped when all its buffers are back.
     Close { number: u16, done: Sender<()> },
+    /// A receive queue has packets for this thread.
+    Backlog(BacklogReceiver),
+    /// End when nobody has packets for this thread any more.
+    Retire,
     /// Send what is held, and end.
     Stop,
 }
@@ -43,9 +66,22 @@ pub(crate) enum Order {
 /// A running thread.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    orders: Sender<Order>,
-    wake: Arc<OwnedFd>,
+    pub(crate) orders: Sender<Order>,
+    pub(crate) bell: Arc<Doorbell>,
+    pub(crate) counts: Arc<LaneCounts>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What a thread counts.
+#[derive(Debug, Default)]
+pub(crate) struct LaneCounts {
+    /// Packets of backlogs that were processed, a super-packet counted once.
+    pub(crate) processed: Count,
+    /// Turns that a backlog had.
+    pub(crate) turns: Count,
+    /// How often threads that have ended were woken for packets.
+    pub(crate) wake_ups: Count,
+    pub(crate) panics: Count,
 }
 
 /// What all threads share.
@@ -58,31 +94,47 @@ pub(crate) struct Common {
     pub(crate) broken: Sender<(u16, u32)>,
     pub(crate) busy_poll: bool,
     pub(crate) key: HashKey,
+    pub(crate) steering: Arc<State>,
+    /// When time began.
+    pub(crate) start: Instant,
+    /// Makes those who take the packets instead of the bridge.
+    pub(crate) factory: Option<Factory>,
+}
+
+impl Common {
+    fn consumer(&self, cpu: Option<Cpu>) -> Option<Box<dyn Consumer>> {
+        self.factory.as_ref().map(|factory| factory.make(cpu))
+    }
 }
 
 impl Lane {
-    /// Starts a thread without ports.
-    pub(crate) fn start(number: usize, common: Common) -> std::io::Result<Lane> {
+    /// Starts a thread without ports, with this name; on `cpu` alone if it is a worker. It adds to what `counts` holds.
+    pub(crate) fn start(name: String, cpu: Option<Cpu>, counts: Arc<LaneCounts>, common: Common) -> std::io::Result<Lane> {
         let (orders, inbox) = crossbeam_channel::unbounded();
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let bell = Arc::new(Doorbell::new()?);
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&poller, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
-        let output = Output::new(common.table.clone());
-        let epoch = common.epoch.load(Ordering::Acquire);
+        epoll::add(&poller, &*bell, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let work = Work {
+            output: Output::new(common.table.clone(), common.consumer(cpu)),
+            // Everything is still to be looked at.
+            epoch: common.epoch.load(Ordering::Acquire).wrapping_sub(1),
             common,
+            cpu,
             inbox,
-            wake: wake.clone(),
+            bell: bell.clone(),
+            counts: counts.clone(),
             poller,
-            output,
             ingress: Vec::new(),
+            backlogs: Vec::new(),
+            weight: 1,
+            sock_flows: None,
+            retiring: false,
             next_token: WAKE + 1,
-            epoch,
-            start: Instant::now(),
             round: 0,
+            spoken: None,
         };
-        let thread = std::thread::Builder::new().name(format!("superpacket-{number}")).spawn(move || work.run())?;
-        Ok(Lane { orders, wake, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name(name).spawn(move || work.run())?;
+        Ok(Lane { orders, bell, counts, thread: Some(thread) })
     }
 
     /// Tells the thread something.
@@ -94,8 +146,12 @@ impl Lane {
 
     /// Makes the thread look at its orders and at the epoch.
     pub(crate) fn wake(&self) {
-        // A full counter wakes as well.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        self.bell.force();
+    }
+
+    /// Has it ended?
+    pub(crate) fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Ends the thread when it has sent what it holds.
@@ -112,19 +168,42 @@ impl Lane {
 /// The thread's own side.
 struct Work {
     common: Common,
+    /// The only CPU that it runs on.
+    cpu: Option<Cpu>,
     inbox: Receiver<Order>,
-    wake: Arc<OwnedFd>,
+    bell: Arc<Doorbell>,
+    counts: Arc<LaneCounts>,
     poller: OwnedFd,
     output: Output,
     ingress: Vec<Ingress>,
+    backlogs: Vec<BacklogReceiver>,
+    /// The most packets of a backlog in turn.
+    weight: usize,
+    sock_flows: Option<Arc<SockFlowTable>>,
+    /// It ends when it has no more backlogs.
+    retiring: bool,
     next_token: u64,
     epoch: u64,
-    start: Instant,
     round: u32,
+    /// When the log spoke of a panic last.
+    spoken: Option<Instant>,
+}
+
+/// Whose packets are being processed.
+#[derive(Clone, Copy, Debug)]
+enum Whose {
+    Ingress(usize),
+    Backlog(usize),
+    Consumer,
 }
 
 impl Work {
     fn run(mut self) {
+        if let Some(cpu) = self.cpu
+            && let Err(error) = pin(cpu)
+        {
+            tracing::warn!(%cpu, %error, "a worker cannot be kept on its CPU");
+        }
         let mut events = Vec::with_capacity(64);
         // The last packets came many at once.
         let mut bulk = false;
@@ -134,9 +213,11 @@ impl Work {
                     return;
                 }
             }
+            if self.retiring && self.backlogs.is_empty() {
+                return;
+            }
             self.refresh();
-            let now = self.start.elapsed().as_nanos() as u64;
-            let received = self.round(now);
+            let received = self.round();
             self.report_broken();
             self.round = self.round.wrapping_add(1);
             let busy = received != 0;
@@ -150,16 +231,27 @@ impl Work {
                 self.ingress.iter_mut().for_each(|ingress| ingress.ready = true);
                 continue;
             }
-            self.wait(&mut events, if busy || self.common.busy_poll { Some(Duration::ZERO) } else { self.timeout() });
+            if busy || self.common.busy_poll {
+                self.wait(&mut events, Some(Duration::ZERO));
+            } else {
+                self.sleep(&mut events);
+            }
         }
     }
 
-    /// Polls every queue that may have packets; says how many packets there were.
-    fn round(&mut self, now: u64) -> usize {
-        self.output.begin();
+    /// The time, in nanoseconds.
+    fn now(&self) -> u64 {
+        self.common.start.elapsed().as_nanos() as u64
+    }
+
+    /// Polls every queue and backlog that may have packets; says how many packets there were.
+    fn round(&mut self) -> usize {
+        let now = self.now();
+        self.output.begin(now);
         let mut received = 0;
         for index in 0..self.ingress.len() {
             let ingress = &mut self.ingress[index];
+            ingress.tend();
             let due = ingress.deadline().is_some_and(|deadline| deadline <= now);
             if ingress.paused_until.is_some_and(|until| until <= now) {
                 ingress.paused_until = None;
@@ -169,27 +261,94 @@ impl Work {
             if !(ingress.ready || due || self.common.busy_poll) || ingress.paused_until.is_some() {
                 continue;
             }
-            match ingress.poll(&mut self.output, now) {
-                Ok(packets) => {
-                    ingress.ready = packets != 0;
+            match self.guarded(Whose::Ingress(index), |work| work.ingress[index].poll(&mut work.output, now)) {
+                Some(Ok(packets)) => {
+                    self.ingress[index].ready = packets != 0;
                     received += packets;
                 }
-                Err(error) => {
+                Some(Err(error)) => {
                     // Down or gone: its descriptor would be readable all the time.
-                    tracing::debug!(port = %ingress.shared.name, %error, "nothing is received");
-                    let _ = epoll::delete(&self.poller, ingress.receive.readiness());
+                    tracing::debug!(port = %self.ingress[index].shared.name, %error, "nothing is received");
                     // Nobody would look at what it holds before the pause is over.
-                    ingress.drain(&mut self.output);
-                    ingress.ready = false;
-                    ingress.paused_until = Some(now + PAUSE);
+                    self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output));
+                    let ingress = &mut self.ingress[index];
+                    pause(&self.poller, ingress, now + PAUSE);
                     if matches!(error, PortError::Gone { .. }) {
                         ingress.paused_until = Some(u64::MAX);
                         self.output.broken.push((ingress.shared.number, ingress.opening));
                     }
                 }
+                // It would most likely panic again at once, and keep the others waiting.
+                None => pause(&self.poller, &mut self.ingress[index], now + PAUSE),
             }
         }
+        for index in 0..self.backlogs.len() {
+            received += self.guarded(Whose::Backlog(index), |work| work.take(index)).unwrap_or(1);
+        }
+        self.backlogs.retain_mut(|backlog| !backlog.is_over());
+        if self.output.next_call.is_some_and(|time| time <= now) {
+            self.guarded(Whose::Consumer, |work| work.output.flush());
+        }
         received
+    }
+
+    /// Processes packets of a backlog, as many as it has in turn.
+    fn take(&mut self, index: usize) -> usize {
+        let Work { backlogs, output, sock_flows, cpu, .. } = self;
+        let backlog = &mut backlogs[index];
+        let count = backlog.take(self.weight, |from, packet| {
+            // Who processes a flow reads it, if nobody else says that he does.
+            if let (Some(table), Some(hash), Some(cpu)) = (&sock_flows, packet.metadata.hash, *cpu)
+                && table.cpu(hash).is_none()
+            {
+                table.record(hash, cpu);
+            }
+            output.forward(from, packet);
+        });
+        if count != 0 {
+            output.flush();
+            self.counts.turns.add(1);
+            self.counts.processed.add(backlog.publish());
+        }
+        count
+    }
+
+    /// Does something that may panic: what was in its hands then is lost and counted, and the thread goes on.
+    fn guarded<R>(&mut self, whose: Whose, work: impl FnOnce(&mut Self) -> R) -> Option<R> {
+        match catch_unwind(AssertUnwindSafe(|| work(self))) {
+            Ok(done) => Some(done),
+            Err(panic) => {
+                self.recover(whose, &*panic);
+                None
+            }
+        }
+    }
+
+    #[cold]
+    fn recover(&mut self, whose: Whose, panic: &(dyn Any + Send)) {
+        self.counts.panics.add(1);
+        // Made again: nobody knows what state the old one is in.
+        let unsent = self.output.abandon(self.common.consumer(self.cpu));
+        let port = match whose {
+            Whose::Ingress(index) => {
+                let ingress = &mut self.ingress[index];
+                ingress.lose(unsent);
+                Some(ingress.shared.name.clone())
+            }
+            Whose::Backlog(index) => {
+                let backlog = &mut self.backlogs[index];
+                backlog.from.counts.dropped(Drop::Panic, unsent);
+                // Nothing of them is left here: their flows may move.
+                backlog.publish();
+                Some(backlog.from.name.clone())
+            }
+            Whose::Consumer => None,
+        };
+        if self.spoken.is_none_or(|spoken| spoken.elapsed() >= SPEAK) {
+            self.spoken = Some(Instant::now());
+            let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            tracing::error!(port, lost = unsent, panic = text.unwrap_or("?"), "a thread that moves packets panicked, and goes on");
+        }
     }
 
     fn report_broken(&mut self) {
@@ -201,10 +360,42 @@ impl Work {
 
     /// When something must be done although nothing arrives.
     fn timeout(&self) -> Option<Duration> {
-        let now = self.start.elapsed().as_nanos() as u64;
+        let now = self.now();
         let paused = self.ingress.iter().filter_map(|ingress| ingress.paused_until).filter(|&until| until != u64::MAX);
-        let next = self.ingress.iter().filter_map(Ingress::deadline).chain(paused).min()?;
+        let next = self.ingress.iter().filter_map(Ingress::deadline).chain(paused).chain(self.output.next_call).min()?;
         Some(Duration::from_nanos(next.saturating_sub(now)))
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
+        let mut timeout = self.timeout();
+        self.bell.fall_asleep();
+        let mut stay = self.backlogs.iter().any(BacklogReceiver::has_work) || !self.inbox.is_empty();
+        for ingress in self.ingress.iter_mut().filter(|ingress| ingress.paused_until.is_none()) {
+            if !ingress.dispatch.is_on() {
+                if ingress.edge {
+                    ingress.edge = false;
+                    watch_again(&self.poller, ingress);
+                }
+                continue;
+            }
+            ingress.receive.give_back();
+            let waits = ingress.dispatch.watch(ingress.receive.is_crowded());
+            ingress.watching = waits != Watch::Nothing;
+            if waits == Watch::GoOn {
+                ingress.ready = true;
+                stay = true;
+            }
+            if ingress.dispatch.is_outstanding() {
+                ingress.armed = false;
+                timeout = Some(timeout.map_or(GIVE_BACK, |timeout| timeout.min(GIVE_BACK)));
+            } else if !ingress.edge || !ingress.armed {
+                (ingress.edge, ingress.armed) = (true, true);
+                watch_again(&self.poller, ingress);
+            }
+        }
+        self.wait(events, if stay { Some(Duration::ZERO) } else { timeout });
+        self.bell.awake();
     }
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) {
@@ -215,7 +406,8 @@ impl Work {
         for event in events.iter() {
             let token = event.data.u64();
             if token == WAKE {
-                let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
+                self.bell.silence();
+                self.ingress.iter_mut().filter(|ingress| ingress.watching).for_each(|ingress| ingress.ready = true);
             } else if let Some(ingress) = self.ingress.iter_mut().find(|ingress| ingress.token == token) {
                 ingress.ready = true;
             }
@@ -232,8 +424,11 @@ impl Work {
         for egress in self.output.egress.iter_mut().flatten() {
             egress.runtime = egress.shared.runtime();
         }
-        for ingress in &mut self.ingress {
-            ingress.refresh(&mut self.output);
+        let now = self.common.steering.now();
+        self.weight = now.settings.weight;
+        self.sock_flows = now.sock_flows.clone();
+        for index in 0..self.ingress.len() {
+            self.guarded(Whose::Ingress(index), |work| work.ingress[index].refresh(&mut work.output));
         }
     }
 
@@ -246,44 +441,82 @@ impl Work {
                     self.output.egress.resize_with(number + 1, || None);
                 }
                 self.output.egress[number] = Some(Egress::new(shared.clone(), transmit));
-                for receive in receivers {
-                    let ingress = Ingress::new(shared.clone(), receive, self.common.key, self.next_token);
+                for (queue, receive) in receivers {
+                    let ingress = Ingress::new(shared.clone(), queue, receive, &self.common, self.bell.clone(), self.next_token);
                     self.next_token += 1;
                     watch(&self.poller, &ingress);
                     self.ingress.push(ingress);
                 }
             }
             Order::Close { number, done } => {
+                self.output.begin(self.now());
                 for index in (0..self.ingress.len()).rev().filter(|&index| self.ingress[index].shared.number == number).collect::<Vec<_>>()
                 {
-                    let mut ingress = self.ingress.remove(index);
-                    ingress.drain(&mut self.output);
+                    self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output));
+                    let ingress = self.ingress.remove(index);
                     let _ = epoll::delete(&self.poller, ingress.receive.readiness());
                 }
-                self.output.flush();
+                // What the port received, its lane has left here.
+                self.finish(|shared| shared.number == number);
                 if let Some(egress) = self.output.egress.get_mut(usize::from(number)) {
                     *egress = None;
                 }
                 drop(done);
             }
+            Order::Backlog(backlog) => self.backlogs.push(backlog),
+            Order::Retire => self.retiring = true,
             Order::Stop => {
                 // What has arrived already is still forwarded, once round.
-                let now = self.start.elapsed().as_nanos() as u64;
-                for ingress in &mut self.ingress {
-                    let _ = ingress.poll(&mut self.output, now);
-                    ingress.drain(&mut self.output);
+                let now = self.now();
+                self.output.begin(now);
+                for index in 0..self.ingress.len() {
+                    self.guarded(Whose::Ingress(index), |work| {
+                        let _ = work.ingress[index].poll(&mut work.output, now);
+                        work.ingress[index].drain(&mut work.output);
+                    });
                 }
+                self.finish(|_| true);
                 return true;
             }
         }
         false
     }
+
+    /// Processes all that is left of these ports' backlogs.
+    fn finish(&mut self, whose: impl Fn(&Shared) -> bool) {
+        for index in 0..self.backlogs.len() {
+            // One that is still open belongs to a thread that has not let go of it in time: there is no end to wait for.
+            while whose(&self.backlogs[index].from) && self.backlogs[index].is_closed() && !self.backlogs[index].is_over() {
+                self.guarded(Whose::Backlog(index), |work| work.take(index));
+            }
+        }
+    }
+}
+
+/// Leaves a queue alone for a while.
+fn pause(poller: &OwnedFd, ingress: &mut Ingress, until: u64) {
+    let _ = epoll::delete(poller, ingress.receive.readiness());
+    ingress.ready = false;
+    ingress.paused_until = Some(until);
+}
+
+/// What of a queue ends a wait.
+fn events_of(ingress: &Ingress) -> epoll::EventFlags {
+    if ingress.edge { epoll::EventFlags::IN | epoll::EventFlags::ET } else { epoll::EventFlags::IN }
 }
 
 /// Has a queue's packets end a wait.
 fn watch(poller: &OwnedFd, ingress: &Ingress) {
     let data = epoll::EventData::new_u64(ingress.token);
-    if let Err(error) = epoll::add(poller.as_fd(), ingress.receive.readiness(), data, epoll::EventFlags::IN) {
+    if let Err(error) = epoll::add(poller.as_fd(), ingress.receive.readiness(), data, events_of(ingress)) {
+        tracing::error!(port = %ingress.shared.name, %error, "the port's packets cannot be waited for");
+    }
+}
+
+/// The same in another way, or once more for what is there already.
+fn watch_again(poller: &OwnedFd, ingress: &Ingress) {
+    let data = epoll::EventData::new_u64(ingress.token);
+    if let Err(error) = epoll::modify(poller.as_fd(), ingress.receive.readiness(), data, events_of(ingress)) {
         tracing::error!(port = %ingress.shared.name, %error, "the port's packets cannot be waited for");
     }
 }

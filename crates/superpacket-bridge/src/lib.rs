@@ -7,6 +7,7 @@
 //! ```text
 //! lane      a thread polls its receive queues
 //! ingress   checksums and hashes are believed or not; GRO or LRO
+//! steering  in place, or over to the worker of another CPU (handover), which is a lane too
 //! output    addresses are learned and looked up; one port, or all others
 //! egress    whole if the port takes it; else cut, filled in, fragmented or dropped; sent in batches
 //! ```
@@ -28,12 +29,14 @@
 
 mod bridge;
 pub mod config;
+pub mod consumer;
 pub mod control;
 mod counters;
 mod egress;
 mod error;
 mod forwarder;
 mod frame;
+mod handover;
 mod icmp;
 mod ingress;
 mod lane;
@@ -47,9 +50,10 @@ mod serve;
 pub mod settings;
 #[cfg(test)]
 mod sham;
+mod steering;
 mod table;
 pub mod topology;
 
-pub use bridge::Bridge;
+pub use bridge::{Bridge, Steered};
 pub use error::BridgeError;
 pub use forwarder::Forwarder;

@@ -10,6 +10,7 @@ use superpacket::super_packet::SuperPacket;
 use superpacket::wire::MAX_HEADER;
 use superpacket_io::port::{Buffer, Outgoing};
 
+use crate::consumer::{Consumer, Consuming};
 use crate::counters::Drop;
 use crate::egress::Egress;
 use crate::frame::{ADDRESSES, Destination, Head, addresses, network_offset};
@@ -46,11 +47,19 @@ pub(crate) struct Output {
     rounds: Rounds,
     /// Ports that turned out to be gone, and which opening of them.
     pub(crate) broken: Vec<(u16, u32)>,
+    /// Takes the packets instead of the bridge.
+    consuming: Option<Consuming>,
+    /// When it wants to be called, in nanoseconds.
+    pub(crate) next_call: Option<u64>,
+    /// The time of the round, in nanoseconds.
+    now: u64,
+    /// Packets that have come since the last time that all was sent.
+    unsent: u64,
 }
 
 impl Output {
-    /// No way out.
-    pub(crate) fn new(table: Arc<Table>) -> Self {
+    /// No way out. Packets go to the consumer, if there is one; else they are bridged.
+    pub(crate) fn new(table: Arc<Table>, consumer: Option<Box<dyn Consumer>>) -> Self {
         Output {
             egress: Vec::new(),
             outgoing: Outgoing::new(),
@@ -61,11 +70,16 @@ impl Output {
             loops: false,
             rounds: Rounds::default(),
             broken: Vec::new(),
+            consuming: consumer.map(Consuming::new),
+            next_call: None,
+            now: 0,
+            unsent: 0,
         }
     }
 
-    /// A round begins.
-    pub(crate) fn begin(&mut self) {
+    /// A round begins, at this time in nanoseconds.
+    pub(crate) fn begin(&mut self, now: u64) {
+        self.now = now;
         self.tick = self.table.now();
         self.loops = self.table.has_loop(self.tick);
     }
@@ -73,6 +87,10 @@ impl Output {
     /// Sends a packet, received by port `from`, on its way.
     pub(crate) fn forward(&mut self, from: &Shared, mut packet: SuperPacket<'_, Buffer>) {
         let packets = u64::from(packet.metadata.packets);
+        self.unsent += packets;
+        if self.consuming.is_some() {
+            return self.consume(from, packet);
+        }
         let head = Head::new(&packet, ADDRESSES);
         let Some(addresses) = addresses(head.bytes(&packet), &packet.metadata) else {
             return from.counts.dropped(Drop::Malformed, packets);
@@ -123,7 +141,21 @@ impl Output {
         }
         self.outgoing.keep(staged, &mut packet);
         if waiting >= FLUSH_AT {
-            self.flush();
+            self.send();
+        }
+    }
+
+    /// Gives a packet to the consumer.
+    fn consume(&mut self, from: &Shared, packet: SuperPacket<'_, Buffer>) {
+        let packets = u64::from(packet.metadata.packets);
+        let Output { consuming: Some(consuming), egress, outgoing, segmenter, .. } = self else { return };
+        let Some(Some(egress)) = egress.get_mut(usize::from(from.number)) else {
+            return from.counts.dropped(Drop::NoPort, packets);
+        };
+        let (consumer, mut end) = consuming.split(egress, outgoing, segmenter);
+        consumer.receive(packet, self.now, &mut end);
+        if egress.waiting() >= FLUSH_AT {
+            self.send();
         }
     }
 
@@ -142,14 +174,36 @@ impl Output {
         }
     }
 
-    /// Sends all that waits, and lets go of the buffers.
+    /// Ends a batch: the consumer, if there is one, may act, then all that waits is sent.
     pub(crate) fn flush(&mut self) {
+        let Output { consuming, egress, outgoing, segmenter, .. } = self;
+        if let Some(consuming) = consuming
+            && let Some(egress) = egress.iter_mut().flatten().next()
+        {
+            let (consumer, mut end) = consuming.split(egress, outgoing, segmenter);
+            self.next_call = consumer.poll(self.now, &mut end);
+        }
+        self.send();
+    }
+
+    /// Forgets all that waits, after a panic, and goes on with another consumer; says how many packets may be lost with it.
+    pub(crate) fn abandon(&mut self, consumer: Option<Box<dyn Consumer>>) -> u64 {
+        self.consuming = consumer.map(Consuming::new);
+        self.egress.iter_mut().flatten().for_each(Egress::abandon);
+        self.outgoing.clear();
+        self.next_call = None;
+        std::mem::take(&mut self.unsent)
+    }
+
+    /// Sends all that waits, and lets go of the buffers.
+    fn send(&mut self) {
         for egress in self.egress.iter_mut().flatten().filter(|egress| egress.waiting() != 0) {
             if egress.flush(&mut self.outgoing, &mut self.segmenter).is_err() {
                 self.broken.push((egress.shared.number, egress.opening));
             }
         }
         self.outgoing.clear();
+        self.unsent = 0;
     }
 }
 
@@ -222,7 +276,7 @@ mod tests {
     impl Bench {
         /// Ports with these MTUs.
         fn new(mtus: &[usize], change: impl Fn(&mut crate::settings::PortSettings)) -> Bench {
-            let mut output = Output::new(Arc::new(Table::new(64, Duration::from_secs(300))));
+            let mut output = Output::new(Arc::new(Table::new(64, Duration::from_secs(300))), None);
             let ports = mtus.iter().enumerate().map(|(number, &mtu)| {
                 let (shared, taken) = (Arc::new(shared_as(number as u16, &change)), Arc::default());
                 let mut egress = Egress::new(Arc::clone(&shared), Box::new(Taker(Arc::clone(&taken))));
@@ -231,7 +285,7 @@ mod tests {
                 (shared, taken)
             });
             let ports = ports.collect();
-            output.begin();
+            output.begin(0);
             Bench { output, ports }
         }
 
@@ -261,7 +315,7 @@ mod tests {
         let mut rounds = 0;
         while let Some((port, frame)) = waiting.pop_front() {
             rounds += 1;
-            bench.output.begin();
+            bench.output.begin(0);
             assert!(rounds < 100, "it goes round and round");
             let sent = bench.receive(port, &frame);
             assert_eq!(sent[port], 0, "nothing is sent back");
@@ -303,7 +357,7 @@ mod tests {
     fn without_a_loop_the_same_may_be_said_again() {
         let mut bench = Bench::new(&[1500; 3], |_| ());
         for _ in 0..100 {
-            bench.output.begin();
+            bench.output.begin(0);
             assert_eq!(bench.receive(0, &broadcast(8, 0)), [0, 1, 1]);
         }
     }

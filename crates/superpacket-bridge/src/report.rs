@@ -84,6 +84,93 @@ pub struct PortStats {
     pub fallbacks: u64,
     /// Packets not forwarded because their destination lies behind the port they came from.
     pub filtered: u64,
+    /// Packets handed to workers, a super-packet counted once.
+    #[serde(default)]
+    pub steered: u64,
+    /// Packets of steered queues that were processed where they were received.
+    #[serde(default)]
+    pub in_place: u64,
+    /// Packets that went where their flow was, not where it is wanted: others of it were left there.
+    #[serde(default)]
+    pub held_back: u64,
+    /// How often flows, in buckets, moved from one CPU to another.
+    #[serde(default)]
+    pub flow_moves: u64,
+    /// How often a sleeping worker was woken for this port's packets.
+    #[serde(default)]
+    pub wake_ups: u64,
+    /// How often a queue went over from steering to processing in place, or back, because of its rate.
+    #[serde(default)]
+    pub in_place_switches: u64,
     /// Received packets that were dropped, by cause.
     pub drops: BTreeMap<String, u64>,
+}
+
+/// How a port's packets are steered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortRps {
+    /// The port string.
+    pub port: String,
+    /// Its receive queues.
+    pub queues: Vec<QueueRps>,
+    /// Below so many packets a second, a queue's packets are processed where they are received; 0: never for that.
+    pub in_place_below: u64,
+}
+
+/// How the packets of a receive queue are steered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueRps {
+    /// Its number.
+    pub queue: u16,
+    /// The mask as it was set, in the form of sysfs.
+    pub rps_cpus: String,
+    /// What is left of it without CPUs that cannot be used, in the form of sysfs.
+    pub effective: String,
+    /// The same as a list (`0-3,8`).
+    pub effective_list: String,
+    /// CPUs of the mask that cannot be used.
+    pub dropped: Vec<DroppedCpu>,
+    /// How many flows RFS tells apart.
+    pub rps_flow_cnt: u32,
+}
+
+/// A CPU that a mask names and that has no worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DroppedCpu {
+    /// Its number.
+    pub cpu: usize,
+    /// Why.
+    pub reason: String,
+}
+
+/// What holds for the steering of all ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SteeringReport {
+    /// The settings, by name ([`SteeringSettings::NAMES`](crate::settings::SteeringSettings::NAMES)).
+    pub settings: BTreeMap<String, String>,
+    /// For how many CPUs a mask has room.
+    pub possible_cpus: usize,
+    /// The CPUs that workers can be on, as a list (`0-3,8`).
+    pub usable_cpus: String,
+    /// The workers, by CPU.
+    pub workers: Vec<WorkerReport>,
+    /// Panics of the threads that receive, caught.
+    pub lane_panics: u64,
+}
+
+/// A worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerReport {
+    /// The CPU that it is on.
+    pub cpu: usize,
+    /// `running`; `leaving` if no mask names its CPU any more, and what it has is not done yet; `ended`. What was counted stays.
+    pub state: String,
+    /// Packets processed, a super-packet counted once.
+    pub processed: u64,
+    /// Turns that a backlog had, each of `dev_weight` packets at most.
+    pub turns: u64,
+    /// How often it was woken for packets.
+    pub wake_ups: u64,
+    /// Panics, caught.
+    pub panics: u64,
 }

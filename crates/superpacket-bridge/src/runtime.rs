@@ -10,7 +10,7 @@ use superpacket_io::port::{Capabilities, PortState};
 
 use crate::counters::Counts;
 use crate::report::{FeatureReport, PortFeatures};
-use crate::settings::{Limits, PortSettings, TooBig};
+use crate::settings::{Limits, PortSettings, PortSteering, TooBig};
 
 /// A port as all threads see it.
 #[derive(Debug)]
@@ -123,6 +123,11 @@ impl Shared {
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut PortSettings) -> R) -> R {
         self.refused.store(0, Ordering::Relaxed);
         change(&mut self.wish.write().unwrap_or_else(PoisonError::into_inner).settings)
+    }
+
+    /// Changes how its packets are steered.
+    pub(crate) fn change_steering(&self, change: impl FnOnce(&mut PortSteering)) {
+        change(&mut self.wish.write().unwrap_or_else(PoisonError::into_inner).settings.steering);
     }
 
     /// It was opened again, perhaps as another device.

@@ -6,6 +6,10 @@ use superpacket::aggregate::{MAX_BIG_LENGTH, MAX_IP_LENGTH};
 use superpacket::feature::{Feature, FeatureSet};
 use superpacket_io::port::PortSpec;
 
+pub use crate::steering::{
+    HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus,
+};
+
 /// What a bridge is asked to be: its ports, and what holds for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeSettings {
@@ -19,11 +23,13 @@ pub struct BridgeSettings {
     pub threads: usize,
     /// Look for packets all the time instead of waiting for them: less delay, a CPU at 100 %.
     pub busy_poll: bool,
+    /// How packets are steered to workers.
+    pub steering: SteeringSettings,
 }
 
 impl Default for BridgeSettings {
     fn default() -> Self {
-        BridgeSettings { ports: Vec::new(), table_size: 8192, ageing_time: Duration::from_secs(300), threads: 0, busy_poll: false }
+        BridgeSettings { ports: Vec::new(), table_size: 8192, ageing_time: Duration::from_secs(300), threads: 0, busy_poll: false, steering: SteeringSettings::default() }
     }
 }
 
@@ -44,6 +50,8 @@ pub struct PortSettings {
     pub limits: Limits,
     /// What becomes of packets that are too long for it and cannot be cut.
     pub too_big: TooBig,
+    /// To which CPUs the packets that it receives are steered.
+    pub steering: PortSteering,
 }
 
 impl PortSettings {
@@ -58,6 +66,7 @@ impl PortSettings {
             linear: false,
             limits: Limits::default(),
             too_big: TooBig::default(),
+            steering: PortSteering::default(),
         }
     }
 }

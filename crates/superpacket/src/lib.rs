@@ -53,6 +53,7 @@ pub mod aggregate;
 pub mod checksum;
 pub mod feature;
 pub mod packet;
+pub mod packet_batch;
 pub mod segment;
 pub mod steer;
 pub mod super_packet;

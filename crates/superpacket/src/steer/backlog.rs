@@ -77,6 +77,11 @@ impl FlowLimit {
         drops
     }
 
+    /// How many flows its table has room for.
+    pub const fn table_length(&self) -> usize {
+        1 << self.bits
+    }
+
     /// How many packets were dropped.
     pub const fn dropped(&self) -> u64 {
         self.dropped

@@ -142,6 +142,12 @@ impl Choice<'_> {
         self.hash
     }
 
+    /// How many packets are in the place's backlog, or not done with yet, before this one.
+    #[inline]
+    pub fn queued(&self, heads: &impl Heads) -> u64 {
+        self.tail.saturating_sub(heads.head(self.place))
+    }
+
     /// Notes that the packet is in the place's backlog, the last there, and that it will be counted among what [is done](Heads). Processed at once, it is in the backlog too.
     #[inline]
     pub fn enqueued(self) {
@@ -301,6 +307,12 @@ impl Steering {
     pub fn outstanding(&self, place: Place, heads: &impl Heads) -> u64 {
         let tail = self.tails.get(place.index()).copied().unwrap_or(0);
         tail.saturating_sub(heads.head(place))
+    }
+
+    /// Would [`choose`](Self::choose) let everything wait now? For callers who cannot leave a packet where it is once they have it: they ask before they receive.
+    #[inline]
+    pub fn is_waiting(&mut self, heads: &impl Heads) -> bool {
+        !self.barrier.is_empty() && self.waits(heads)
     }
 
     /// Chooses where a received packet goes. `None`: nowhere yet; leave the packet and all behind it where they are, and ask again when workers have gone on.

@@ -1,0 +1,352 @@
+//! Steering while the bridge runs: masks and settings change, and workers come and go with them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use superpacket::packet::FlowHash;
+use superpacket::steer::{Cpu, CpuMask, MAX_CPUS, SockFlowTable, flow_entries};
+
+use super::{Bridge, Inner, Place, lock};
+use crate::error::BridgeError;
+use crate::lane::{Lane, LaneCounts, Order};
+use crate::report::{DroppedCpu, PortRps, QueueRps, SteeringReport, WorkerReport};
+use crate::settings::{PortSteering, SteeringProblem, SteeringSettings};
+use crate::steering::{UsableCpus, WorkerHandle, possible_cpus};
+
+/// How often it is looked whether CPUs have come or gone.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The table of RFS that settings ask for.
+pub(super) fn sock_flow_table(settings: &SteeringSettings) -> Result<Option<Arc<SockFlowTable>>, BridgeError> {
+    let table = SockFlowTable::new(u64::from(settings.sock_flow_entries), possible_cpus());
+    Ok(table.map_err(|error| SteeringProblem(format!("rps_sock_flow_entries: {error}")))?.map(Arc::new))
+}
+
+/// The workers, and where there can be some.
+#[derive(Debug)]
+pub(super) struct Workers {
+    running: BTreeMap<Cpu, Lane>,
+    /// No mask names their CPUs any more; they end when their backlogs are empty.
+    leaving: Vec<(Cpu, Lane)>,
+    /// What the workers of each CPU counted, one after the other.
+    counts: BTreeMap<Cpu, Arc<LaneCounts>>,
+    usable: UsableCpus,
+    /// CPUs on which somebody reads flows.
+    readers: CpuMask,
+    /// It was said of a CPU without a worker that flows are read there.
+    more_readers: bool,
+    looked: Instant,
+}
+
+impl Workers {
+    /// None.
+    pub(super) fn new(usable: UsableCpus) -> Self {
+        let readers = CpuMask::EMPTY;
+        Workers {
+            running: BTreeMap::new(),
+            leaving: Vec::new(),
+            counts: BTreeMap::new(),
+            usable,
+            readers,
+            more_readers: false,
+            looked: Instant::now(),
+        }
+    }
+
+    /// All of them, those that are about to end too.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Lane> {
+        self.running.values().chain(self.leaving.iter().map(|(_, worker)| worker))
+    }
+
+    /// Ends them all.
+    pub(super) fn stop(&mut self) {
+        self.leaving.drain(..).for_each(|(_, mut worker)| worker.stop());
+        std::mem::take(&mut self.running).into_values().for_each(|mut worker| worker.stop());
+    }
+
+    /// Forgets those that have ended.
+    fn reap(&mut self) {
+        self.leaving.retain_mut(|(cpu, worker)| {
+            let over = worker.is_over();
+            if over {
+                worker.stop();
+                worker.counts.wake_ups.add(worker.bell.rung());
+                tracing::info!(%cpu, "a worker has ended");
+            }
+            !over
+        });
+    }
+}
+
+impl Bridge {
+    /// How the ports' packets are steered.
+    pub fn rps(&self) -> Vec<PortRps> {
+        lock(&self.inner.places).iter().flatten().map(|place| self.inner.rps(place)).collect()
+    }
+
+    /// Spreads what a receive queue of a port brings, or all of its queues, over the CPUs of the mask (`rps_cpus`); an empty mask switches that off. CPUs that are offline or outside the
+    /// process's affinity are left out, which the answer shows. Flows move when what they have at the old CPU is done with: no packet overtakes another.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`], [`BridgeError::NoSuchQueue`]; [`BridgeError::System`] and [`BridgeError::Port`] if a worker cannot be made. Nothing has changed then.
+    pub fn set_rps_cpus(&self, port: &str, queue: Option<u16>, mask: &CpuMask) -> Result<PortRps, BridgeError> {
+        self.change_steering(port, queue, |steering| {
+            steering.rps_cpus.set(queue, mask.clone());
+            Ok(())
+        })
+    }
+
+    /// Sets how many flows of a receive queue, or of each, RFS tells apart (`rps_flow_cnt`); 0 switches RFS off there.
+    ///
+    /// # Errors
+    /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Steering`] for more than the kernel takes.
+    pub fn set_rps_flow_count(&self, port: &str, queue: Option<u16>, count: u64) -> Result<PortRps, BridgeError> {
+        self.change_steering(port, queue, |steering| {
+            let count = flow_entries(count).map_err(|error| SteeringProblem(format!("rps_flow_cnt: {error}")))?;
+            steering.rps_flow_cnt.set(queue, count);
+            Ok(())
+        })
+    }
+
+    /// Sets the rate, in packets a second of a receive queue, below which packets are processed where they are received; 0: packets are always steered.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`].
+    pub fn set_in_place_below(&self, port: &str, rate: u64) -> Result<PortRps, BridgeError> {
+        self.change_steering(port, None, |steering| {
+            steering.in_place_below = rate;
+            Ok(())
+        })
+    }
+
+    fn change_steering(
+        &self,
+        port: &str,
+        queue: Option<u16>,
+        change: impl FnOnce(&mut PortSteering) -> Result<(), BridgeError>,
+    ) -> Result<PortRps, BridgeError> {
+        let _alone = lock(&self.inner.changes);
+        let (shared, queues) = self.with(port, |place| (place.shared.clone(), place.queues))?;
+        if let Some(queue) = queue.filter(|&queue| usize::from(queue) >= queues) {
+            return Err(BridgeError::NoSuchQueue { port: port.into(), queue, queues });
+        }
+        let before = shared.settings().steering;
+        let mut wanted = before.clone();
+        change(&mut wanted)?;
+        shared.change_steering(|steering| *steering = wanted);
+        if let Err(error) = self.inner.staff() {
+            shared.change_steering(|steering| *steering = before);
+            return Err(error);
+        }
+        self.inner.announce();
+        self.with(port, |place| self.inner.rps(place))
+    }
+
+    /// What holds for the steering of all ports, and the workers.
+    pub fn steering(&self) -> SteeringReport {
+        let settings = &self.inner.common.steering.now().settings;
+        let named = |name: &&str| ((*name).to_owned(), settings.value(name).unwrap_or_default());
+        let lanes = lock(&self.inner.lanes);
+        let workers = lock(&self.inner.workers);
+        let report = |(cpu, counts): (&Cpu, &Arc<LaneCounts>)| {
+            let running = workers.running.get(cpu);
+            let leaving = || workers.leaving.iter().filter(|(leaving, _)| leaving == cpu).map(|(_, worker)| worker);
+            let state = match (running, leaving().next()) {
+                (Some(_), _) => "running",
+                (None, Some(_)) => "leaving",
+                (None, None) => "ended",
+            };
+            let rung: u64 = running.into_iter().chain(leaving()).map(|worker| worker.bell.rung()).sum();
+            WorkerReport {
+                cpu: cpu.number(),
+                state: state.to_owned(),
+                processed: counts.processed.value(),
+                turns: counts.turns.value(),
+                wake_ups: counts.wake_ups.value() + rung,
+                panics: counts.panics.value(),
+            }
+        };
+        SteeringReport {
+            settings: SteeringSettings::NAMES.iter().map(named).collect(),
+            possible_cpus: possible_cpus(),
+            usable_cpus: workers.usable.mask().list().to_string(),
+            workers: workers.counts.iter().map(report).collect(),
+            lane_panics: lanes.iter().map(|lane| lane.counts.panics.value()).sum(),
+        }
+    }
+
+    /// Changes what holds for the steering of all ports.
+    ///
+    /// # Errors
+    /// [`BridgeError::Steering`] for what makes no sense, [`BridgeError::System`] and [`BridgeError::Port`] if a worker cannot be made.
+    pub fn change_steering_settings(
+        &self,
+        change: impl FnOnce(&mut SteeringSettings) -> Result<(), SteeringProblem>,
+    ) -> Result<SteeringReport, BridgeError> {
+        {
+            let _alone = lock(&self.inner.changes);
+            let mut settings = self.inner.common.steering.now().settings.clone();
+            change(&mut settings)?;
+            self.inner.set_steering(settings)?;
+            self.inner.staff()?;
+            self.inner.announce();
+        }
+        Ok(self.steering())
+    }
+
+    /// Says that the flow with this hash is read on this CPU, as `recvmsg(2)` does for a socket (`rps_record_sock_flow`): where RFS is on, its packets go there from when nothing of it is
+    /// left elsewhere. A CPU that has no worker gets one, within a second, if there can be one. Without RFS it does nothing.
+    pub fn record_flow(&self, hash: FlowHash, cpu: Cpu) {
+        let now = self.inner.common.steering.now();
+        let Some(table) = &now.sock_flows else { return };
+        table.record(hash, cpu);
+        if !now.workers.contains_key(&cpu) {
+            let mut workers = lock(&self.inner.workers);
+            // The supervisor makes it: who records may be a worker, and must not wait for others.
+            workers.more_readers |= workers.usable.mask().contains(cpu) && workers.readers.insert(cpu);
+        }
+    }
+
+    /// The table of RFS, for who records many flows; `None` without RFS. It is another one when its size changes.
+    pub fn sock_flows(&self) -> Option<Arc<SockFlowTable>> {
+        self.inner.common.steering.now().sock_flows.clone()
+    }
+}
+
+impl Inner {
+    fn rps(&self, place: &Place) -> PortRps {
+        let steering = place.shared.settings().steering;
+        let usable = lock(&self.workers).usable.clone();
+        let cpus = possible_cpus();
+        let queue = |queue: u16| {
+            let mask = steering.rps_cpus.queue(queue);
+            let effective = mask & &usable.mask();
+            let dropped = mask.iter().filter_map(|cpu| {
+                let reason = usable.hindrance(cpu)?;
+                Some(DroppedCpu { cpu: cpu.number(), reason: reason.to_owned() })
+            });
+            QueueRps {
+                queue,
+                rps_cpus: mask.sysfs(cpus).to_string(),
+                effective: effective.sysfs(cpus).to_string(),
+                effective_list: effective.list().to_string(),
+                dropped: dropped.collect(),
+                rps_flow_cnt: *steering.rps_flow_cnt.queue(queue),
+            }
+        };
+        PortRps {
+            port: place.shared.name.clone(),
+            queues: (0..place.queues as u16).map(queue).collect(),
+            in_place_below: steering.in_place_below,
+        }
+    }
+
+    /// Takes over settings. Workers, and threads that look, are for the caller to see to.
+    pub(super) fn set_steering(&self, settings: SteeringSettings) -> Result<(), BridgeError> {
+        let before = self.common.steering.now();
+        let table = match before.settings.sock_flow_entries == settings.sock_flow_entries {
+            true => before.sock_flows.clone(),
+            false => sock_flow_table(&settings)?,
+        };
+        lock(&self.settings).steering = settings.clone();
+        self.common.steering.change(|now| {
+            now.settings = settings;
+            now.sock_flows = table;
+        });
+        Ok(())
+    }
+
+    /// Makes workers for the CPUs that masks name, and lets those go whose CPUs none names. Who calls it holds `changes`, and has threads look.
+    pub(super) fn staff(&self) -> Result<(), BridgeError> {
+        let usable = UsableCpus::read();
+        let mut places = lock(&self.places);
+        let steering: Vec<PortSteering> = places.iter().flatten().map(|place| place.shared.settings().steering).collect();
+        let rfs = self.common.steering.now().sock_flows.is_some()
+            && steering.iter().any(|steering| steering.rps_flow_cnt.values().any(|&count| count != 0));
+        let mut wanted = CpuMask::EMPTY;
+        steering.iter().flat_map(|steering| steering.rps_cpus.values()).for_each(|mask| wanted.extend(mask.iter()));
+        let mut workers = lock(&self.workers);
+        if rfs {
+            wanted.extend(workers.readers.iter());
+        } else {
+            workers.readers = CpuMask::EMPTY;
+        }
+        let wanted = &wanted & &usable.mask();
+        workers.usable = usable;
+        let mut made = Vec::new();
+        let missing: Vec<Cpu> = wanted.iter().filter(|cpu| !workers.running.contains_key(cpu)).collect();
+        for cpu in missing {
+            let counts = workers.counts.entry(cpu).or_default().clone();
+            let start = Lane::start(format!("superpacket-rps{cpu}"), Some(cpu), counts, self.common.clone());
+            match start.map_err(|source| BridgeError::System { action: "starting a worker", source }) {
+                Ok(worker) => made.push((cpu, worker)),
+                Err(error) => {
+                    made.iter_mut().for_each(|(_, worker): &mut (Cpu, Lane)| worker.stop());
+                    return Err(error);
+                }
+            }
+        }
+        for place in places.iter_mut().flatten() {
+            let Some(port) = &mut place.port else { continue };
+            for (_, worker) in &made {
+                match port.transmitter() {
+                    Ok(transmit) => worker.order(Order::Open { shared: place.shared.clone(), receivers: Vec::new(), transmit }),
+                    Err(error) => {
+                        made.iter_mut().for_each(|(_, worker)| worker.stop());
+                        return Err(error.into());
+                    }
+                }
+            }
+        }
+        for (cpu, worker) in made {
+            tracing::info!(%cpu, "a worker has started");
+            workers.running.insert(cpu, worker);
+        }
+        let gone: Vec<Cpu> = workers.running.keys().copied().filter(|cpu| !wanted.contains(*cpu)).collect();
+        for cpu in gone {
+            if let Some(worker) = workers.running.remove(&cpu) {
+                worker.order(Order::Retire);
+                workers.leaving.push((cpu, worker));
+            }
+        }
+        workers.reap();
+        let handle = |worker: &Lane| WorkerHandle { orders: worker.orders.clone(), bell: worker.bell.clone() };
+        let handles = workers.running.iter().map(|(&cpu, worker)| (cpu, handle(worker))).collect();
+        self.common.steering.change(|now| now.workers = handles);
+        Ok(())
+    }
+
+    /// Looks whether workers have ended, and whether CPUs have come or gone; says whether threads must hear of it.
+    pub(super) fn look_after_workers(&self) -> bool {
+        let mut workers = lock(&self.workers);
+        workers.reap();
+        let mut changed = std::mem::take(&mut workers.more_readers);
+        if workers.looked.elapsed() >= LOOK {
+            workers.looked = Instant::now();
+            changed |= UsableCpus::read() != workers.usable;
+        }
+        drop(workers);
+        if changed && let Err(error) = self.staff() {
+            tracing::warn!(%error, "a worker cannot be made");
+        }
+        changed && !self.stopping.load(Ordering::Acquire)
+    }
+}
+
+/// A mask as a write to `rps_cpus` has it, for this machine.
+///
+/// # Errors
+/// [`BridgeError::Mask`] with the kernel's error and the chunk that it is about.
+pub(crate) fn parse_mask(port: &str, text: &str) -> Result<CpuMask, BridgeError> {
+    CpuMask::parse(text, possible_cpus()).map_err(|error| BridgeError::Mask { port: port.into(), problem: error.to_string() })
+}
+
+/// A list of CPUs (`0-3,8`), for this machine.
+///
+/// # Errors
+/// [`BridgeError::Mask`] with the item that it is about.
+pub(crate) fn parse_list(port: &str, text: &str) -> Result<CpuMask, BridgeError> {
+    CpuMask::parse_list(text, possible_cpus().min(MAX_CPUS)).map_err(|error| BridgeError::Mask { port: port.into(), problem: error.to_string() })
+}

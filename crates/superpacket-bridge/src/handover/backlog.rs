@@ -1,0 +1,299 @@
+//! The packets that wait for a worker: one queue for each receive queue and worker.
+//!
+//! Packets go over in batches, through a ring with one producer and one consumer; emptied batches come back through a second ring, so that nothing is allocated. The ring bounds batches,
+//! not packets: where it is full, packets join the batch that waits before it. How many packets may wait is for
+//! [`BacklogLimit`](superpacket::steer::BacklogLimit) to say.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rtrb::{Consumer, Producer, RingBuffer};
+use superpacket::packet_batch::PacketBatch;
+use superpacket::super_packet::SuperPacket;
+use superpacket_io::port::Buffer;
+
+use super::doorbell::Doorbell;
+use super::protocol::{Head, Sleep};
+use crate::runtime::Shared;
+
+/// Batches that are on their way at a time.
+const RING: usize = 256;
+
+/// So many packets do not wait for the end of the round: the worker may begin.
+const BATCH: usize = 64;
+
+type Batch = Box<PacketBatch<Buffer>>;
+
+/// What a receive queue and the workers of one CPU, one after the other, know of each other.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Link {
+    /// How many packets are done with; it goes on from worker to worker.
+    pub(crate) head: Head,
+    /// The receive queue waits for the head to move.
+    pub(crate) watch: Sleep,
+    /// The bell of the thread that receives.
+    lane: Arc<Doorbell>,
+}
+
+impl Link {
+    /// Between a receive queue of the thread with this bell, and a CPU.
+    pub(crate) fn new(lane: Arc<Doorbell>) -> Self {
+        Link { head: Head::new(), watch: Sleep::new(), lane }
+    }
+}
+
+/// What is said when a sender ends.
+#[derive(Debug, Default)]
+struct End {
+    /// What the ring had no room for.
+    last: Mutex<Option<Batch>>,
+    closed: AtomicBool,
+}
+
+/// Makes a backlog of packets that `from` received, for the worker with this bell.
+pub(crate) fn backlog(link: Arc<Link>, worker: Arc<Doorbell>, from: Arc<Shared>) -> (BacklogSender, BacklogReceiver) {
+    let (full, filled) = RingBuffer::new(RING);
+    let (emptied, empty) = RingBuffer::new(RING);
+    let end = Arc::<End>::default();
+    let sender = BacklogSender { open: Batch::default(), full, empty, worker, end: end.clone(), told: true };
+    let receiver = BacklogReceiver { link, from, filled, emptied, current: None, end, taken: 0 };
+    (sender, receiver)
+}
+
+/// The end of who receives. Dropped, it leaves to the worker what is in it.
+#[derive(Debug)]
+pub(crate) struct BacklogSender {
+    open: Batch,
+    full: Producer<Batch>,
+    empty: Consumer<Batch>,
+    worker: Arc<Doorbell>,
+    end: Arc<End>,
+    /// Nothing has been sent since the worker was told.
+    told: bool,
+}
+
+impl BacklogSender {
+    /// Adds a packet.
+    #[inline]
+    pub(crate) fn push(&mut self, packet: &mut SuperPacket<'_, Buffer>) {
+        self.open.push(packet);
+        if self.open.len() >= BATCH {
+            self.send();
+        }
+    }
+
+    /// Sends what waits here, and wakes the worker if it sleeps, once for all; `true` if it did.
+    pub(crate) fn end_of_round(&mut self) -> bool {
+        if !self.open.is_empty() {
+            self.send();
+        }
+        !std::mem::replace(&mut self.told, true) && self.worker.ring()
+    }
+
+    /// Do packets wait for room in the ring?
+    pub(crate) fn is_stuck(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Is this the worker that it leads to?
+    pub(crate) fn leads_to(&self, worker: &Arc<Doorbell>) -> bool {
+        Arc::ptr_eq(&self.worker, worker)
+    }
+
+    fn send(&mut self) {
+        if self.full.is_full() {
+            return;
+        }
+        let next = self.empty.pop().unwrap_or_default();
+        // There is room: nobody else adds to it.
+        let _ = self.full.push(std::mem::replace(&mut self.open, next));
+        self.told = false;
+    }
+}
+
+impl Drop for BacklogSender {
+    fn drop(&mut self) {
+        self.send();
+        if !self.open.is_empty() {
+            *self.end.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::mem::take(&mut self.open));
+        }
+        // Release: what was sent is there for who sees this.
+        self.end.closed.store(true, Ordering::Release);
+        self.worker.force();
+    }
+}
+
+/// The worker's end.
+#[derive(Debug)]
+pub(crate) struct BacklogReceiver {
+    link: Arc<Link>,
+    /// The port that received the packets.
+    pub(crate) from: Arc<Shared>,
+    filled: Consumer<Batch>,
+    emptied: Producer<Batch>,
+    current: Option<Batch>,
+    end: Arc<End>,
+    /// Packets that were taken and are not done with.
+    taken: u64,
+}
+
+impl BacklogReceiver {
+    /// Hands at most `limit` packets to `take`, and says how many there were. They are not done with before [`publish`](Self::publish).
+    pub(crate) fn take(&mut self, limit: usize, mut take: impl FnMut(&Shared, SuperPacket<'_, Buffer>)) -> usize {
+        let mut count = 0;
+        while count < limit && self.fetch() {
+            let Some(current) = &mut self.current else { break };
+            while count < limit
+                && let Some(packet) = current.next_packet()
+            {
+                count += 1;
+                // Before it is looked at: if that ends in a panic, it has been taken nevertheless.
+                self.taken += 1;
+                take(&self.from, packet);
+            }
+            if current.is_empty()
+                && let Some(mut emptied) = self.current.take()
+            {
+                emptied.clear();
+                // Without room for it there are enough of them.
+                let _ = self.emptied.push(emptied);
+            }
+        }
+        count
+    }
+
+    /// What was taken is done with: its receive queue may move flows. Says how many packets that were.
+    pub(crate) fn publish(&mut self) -> u64 {
+        let taken = std::mem::take(&mut self.taken);
+        if taken != 0 {
+            self.link.head.publish(taken);
+            if self.link.watch.must_be_woken() {
+                self.link.lane.force();
+            }
+        }
+        taken
+    }
+
+    /// Are there packets? Also says that there are if the sender has ended, until that has been [seen](Self::is_over).
+    pub(crate) fn has_work(&self) -> bool {
+        self.current.is_some() || !self.filled.is_empty() || self.is_closed()
+    }
+
+    /// Has the sender ended?
+    pub(crate) fn is_closed(&self) -> bool {
+        self.end.closed.load(Ordering::Acquire)
+    }
+
+    /// Has the sender ended, and is nothing left?
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.is_closed() && !self.fetch()
+    }
+
+    /// Makes sure that there is a current batch with packets; `false` if there are none.
+    fn fetch(&mut self) -> bool {
+        if self.current.as_ref().is_some_and(|current| !current.is_empty()) {
+            return true;
+        }
+        // Before the ring: what was sent before the end is in it.
+        let closed = self.is_closed();
+        let next = self.filled.pop().ok();
+        let last = || self.end.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.current = next.or_else(|| if closed { last() } else { None });
+        self.current.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use superpacket::Simd;
+    use superpacket::aggregate::{Aggregator, HashKey, Policy};
+    use superpacket::packet::RxPacket;
+
+    use super::*;
+    use crate::runtime::tests::shared;
+
+    /// Sends packets that consist of their number.
+    fn push(sender: &mut BacklogSender, numbers: std::ops::Range<u32>) {
+        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        for number in numbers {
+            let packet = RxPacket::new(Buffer::from(number.to_be_bytes().to_vec()));
+            aggregator.bypass(packet, &mut |mut packet: SuperPacket<'_, Buffer>| sender.push(&mut packet));
+        }
+    }
+
+    fn number(packet: &SuperPacket<'_, Buffer>) -> u32 {
+        u32::from_be_bytes(packet.contiguous().expect("one piece").try_into().expect("four bytes"))
+    }
+
+    fn pair() -> (BacklogSender, BacklogReceiver, Arc<Link>, Arc<Doorbell>) {
+        let lane = Arc::new(Doorbell::new().expect("a descriptor"));
+        let worker = Arc::new(Doorbell::new().expect("a descriptor"));
+        let link = Arc::new(Link::new(lane.clone()));
+        let (sender, receiver) = backlog(link.clone(), worker, Arc::new(shared(|_| ())));
+        (sender, receiver, link, lane)
+    }
+
+    #[test]
+    fn packets_come_in_order_and_no_more_than_asked_for() {
+        let (mut sender, mut receiver, link, _) = pair();
+        push(&mut sender, 0..200);
+        assert!(receiver.has_work(), "full batches do not wait");
+        sender.end_of_round();
+        let mut expected = 0..200;
+        for limit in [1, 63, 64, 7, 1000] {
+            let before = expected.start;
+            let count = receiver.take(limit, |_, packet| assert_eq!(Some(number(&packet)), expected.next()));
+            assert_eq!(count, limit.min(200 - before as usize));
+            assert_eq!(link.head.done(), u64::from(before), "not before it is sent");
+            receiver.publish();
+        }
+        assert_eq!((link.head.done(), receiver.has_work(), receiver.is_over()), (200, false, false));
+    }
+
+    #[test]
+    fn where_the_ring_is_full_packets_wait_and_all_come() {
+        let (mut sender, mut receiver, ..) = pair();
+        for number in 0..2 * RING as u32 {
+            push(&mut sender, number..number + 1);
+            sender.end_of_round();
+        }
+        assert!(sender.is_stuck());
+        let mut expected = VecDeque::from_iter(0..2 * RING as u32);
+        let mut take = |limit| receiver.take(limit, |_, packet| assert_eq!(expected.pop_front(), Some(number(&packet))));
+        assert_eq!(take(RING + 9), RING);
+        drop(sender);
+        assert_eq!(take(1000), RING);
+        assert!(receiver.has_work() && receiver.is_over());
+    }
+
+    #[test]
+    fn what_the_ring_has_no_room_for_is_left_at_the_end() {
+        let (mut sender, mut receiver, ..) = pair();
+        for number in 0..2 * RING as u32 {
+            push(&mut sender, number..number + 1);
+            sender.end_of_round();
+        }
+        drop(sender);
+        assert!(!receiver.is_over());
+        let mut expected = 0..2 * RING as u32;
+        receiver.take(usize::MAX, |_, packet| assert_eq!(Some(number(&packet)), expected.next()));
+        assert!(expected.is_empty() && receiver.is_over());
+    }
+
+    #[test]
+    fn who_waits_for_the_head_is_told_once() {
+        let (mut sender, mut receiver, link, lane) = pair();
+        push(&mut sender, 0..2);
+        sender.end_of_round();
+        link.watch.fall_asleep();
+        for heard in [true, false] {
+            receiver.take(1, |_, _| ());
+            receiver.publish();
+            let mut count = [0u8; 8];
+            assert_eq!(rustix::io::read(&*lane, &mut count).is_ok(), heard);
+        }
+    }
+}

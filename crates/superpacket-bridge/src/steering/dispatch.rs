@@ -1,0 +1,317 @@
+//! What a receive queue does with each packet that it has aggregated: process it where it is, hand it to a worker, or drop it.
+
+use std::sync::Arc;
+
+use superpacket::steer::{Admission, BacklogLimit, Cpu, CpuMask, Heads, Place, Steering, SteeringCounters};
+use superpacket::super_packet::SuperPacket;
+use superpacket_io::port::Buffer;
+
+use super::in_place::InPlace;
+use super::{HashSettings, PortSteering, Snapshot, State};
+use crate::counters::Drop;
+use crate::handover::{BacklogSender, Doorbell, Link, backlog};
+use crate::lane::Order;
+use crate::output::Output;
+use crate::runtime::Shared;
+
+/// The steering of one receive queue.
+#[derive(Debug)]
+pub(crate) struct Dispatch {
+    queue: u16,
+    state: Arc<State>,
+    snapshot: Arc<Snapshot>,
+    steering: Steering,
+    hash: HashSettings,
+    limit: BacklogLimit,
+    places: Places,
+    /// The CPUs that have a backlog.
+    cpus: Vec<Cpu>,
+    in_place: InPlace,
+    /// Packets may go elsewhere, or some that did are not done with.
+    on: bool,
+    /// The steering's counters, and the switches, as of the last time that they were added to the port's.
+    counted: (SteeringCounters, u64),
+}
+
+/// Does a receive queue wait for a worker?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watch {
+    /// No.
+    Nothing,
+    /// Yes: its thread is woken when one goes on.
+    Waits,
+    /// It did, and one has gone on.
+    GoOn,
+}
+
+/// By CPU: the way there, and how far it has come.
+#[derive(Debug, Default)]
+struct Places {
+    /// Packets processed here and sent.
+    here: u64,
+    /// Packets processed here.
+    here_tail: u64,
+    links: Vec<Option<Arc<Link>>>,
+    backlogs: Vec<Option<Backlog>>,
+}
+
+#[derive(Debug)]
+struct Backlog {
+    sender: BacklogSender,
+    /// Nothing is sent there any more but packets of flows that cannot move yet.
+    leaving: bool,
+}
+
+impl Places {
+    fn backlog(&mut self, cpu: Cpu) -> Option<&mut Backlog> {
+        self.backlogs.get_mut(cpu.number())?.as_mut()
+    }
+}
+
+/// The heads alone: the backlogs change while they are read.
+struct Done<'a> {
+    here: u64,
+    links: &'a [Option<Arc<Link>>],
+}
+
+impl Heads for Done<'_> {
+    #[inline]
+    fn head(&self, place: Place) -> u64 {
+        match place {
+            Place::Here => self.here,
+            Place::Cpu(cpu) => self.links.get(cpu.number()).and_then(Option::as_ref).map_or(0, |link| link.head.done()),
+        }
+    }
+}
+
+/// The heads of these places.
+macro_rules! done {
+    ($places:expr) => {
+        Done { here: $places.here, links: &$places.links }
+    };
+}
+
+impl Dispatch {
+    /// Steers nothing yet.
+    pub(crate) fn new(state: Arc<State>, queue: u16) -> Self {
+        let snapshot = state.now();
+        let hash = snapshot.settings.hash.clone();
+        Dispatch {
+            queue,
+            steering: Steering::new(hash.hasher(state.key)),
+            limit: snapshot.settings.backlog_limit(),
+            hash,
+            state,
+            snapshot,
+            places: Places::default(),
+            cpus: Vec::new(),
+            in_place: InPlace::default(),
+            on: false,
+            counted: Default::default(),
+        }
+    }
+
+    /// Settings or workers have changed. What was received before has been steered.
+    pub(crate) fn refresh(&mut self, shared: &Arc<Shared>, lane: &Arc<Doorbell>) {
+        self.snapshot = self.state.now();
+        let settings = &self.snapshot.settings;
+        if settings.hash != self.hash {
+            self.hash = settings.hash.clone();
+            self.steering.set_hasher(self.hash.hasher(self.state.key));
+        }
+        self.steering.set_moves(settings.moves);
+        let limit = &mut self.limit;
+        limit.max_backlog = settings.max_backlog;
+        let table = settings.backlog_limit().flow_limit;
+        if table.is_some() != limit.flow_limit.is_some() || settings.flow_limit_table != self.table_length() {
+            self.limit.flow_limit = table;
+        }
+        let wanted = shared.settings().steering;
+        // It was a count when it was set.
+        let _ = self.steering.set_flow_count(u64::from(*wanted.rps_flow_cnt.queue(self.queue)));
+        self.steering.set_sock_flows(self.snapshot.sock_flows.clone());
+        self.steering.set_mask(wanted.rps_cpus.queue(self.queue));
+        let in_place = self.in_place.set(wanted.in_place_below);
+        self.steering.set_in_place(in_place);
+        self.arrange(shared, lane, &wanted);
+    }
+
+    fn table_length(&self) -> usize {
+        self.limit.flow_limit.as_ref().map_or(0, |limit| limit.table_length())
+    }
+
+    /// Opens and closes backlogs, as the mask and the workers want it.
+    fn arrange(&mut self, shared: &Arc<Shared>, lane: &Arc<Doorbell>, wanted: &PortSteering) {
+        let rfs = self.snapshot.sock_flows.is_some() && *wanted.rps_flow_cnt.queue(self.queue) != 0;
+        let mask = wanted.rps_cpus.queue(self.queue);
+        let mut online = CpuMask::EMPTY;
+        for (&cpu, worker) in self.snapshot.workers.iter().filter(|(cpu, _)| rfs || mask.contains(**cpu)) {
+            let index = cpu.number();
+            if self.places.links.len() <= index {
+                self.places.links.resize(index + 1, None);
+                self.places.backlogs.resize_with(index + 1, || None);
+            }
+            let link = self.places.links[index].get_or_insert_with(|| Arc::new(Link::new(lane.clone()))).clone();
+            match &mut self.places.backlogs[index] {
+                Some(backlog) if !backlog.sender.leads_to(&worker.bell) => {
+                    // To the CPU's earlier worker: what is there must be done with before the new one gets anything.
+                    backlog.leaving = true;
+                    continue;
+                }
+                Some(backlog) => backlog.leaving = false,
+                place @ None => {
+                    let (sender, receiver) = backlog(link, worker.bell.clone(), shared.clone());
+                    if worker.orders.send(Order::Backlog(receiver)).is_err() {
+                        // It has ended: another is being made.
+                        continue;
+                    }
+                    worker.bell.force();
+                    *place = Some(Backlog { sender, leaving: false });
+                }
+            }
+            online.insert(cpu);
+        }
+        for (index, backlog) in self.places.backlogs.iter_mut().enumerate() {
+            if let (Some(backlog), Some(cpu)) = (backlog, Cpu::new(index)) {
+                backlog.leaving |= !online.contains(cpu);
+            }
+        }
+        self.steering.set_online(&online);
+        self.list();
+    }
+
+    fn list(&mut self) {
+        let places = &self.places.backlogs;
+        self.cpus.clear();
+        self.cpus.extend(places.iter().enumerate().filter(|(_, backlog)| backlog.is_some()).filter_map(|(index, _)| Cpu::new(index)));
+        self.on = !self.cpus.is_empty();
+    }
+
+    /// Closes backlogs that are to be left, as far as all that was sent there is done with.
+    pub(crate) fn leave(&mut self, shared: &Arc<Shared>, lane: &Arc<Doorbell>) {
+        if !self.is_leaving() {
+            return;
+        }
+        let Dispatch { steering, places, .. } = self;
+        let mut closed = false;
+        for index in 0..places.backlogs.len() {
+            let Some(cpu) = Cpu::new(index) else { break };
+            let is_done = || steering.outstanding(Place::Cpu(cpu), &done!(places)) == 0;
+            if places.backlogs[index].as_ref().is_some_and(|backlog| backlog.leaving) && is_done() {
+                places.backlogs[index] = None;
+                closed = true;
+            }
+        }
+        if closed {
+            self.arrange(shared, lane, &shared.settings().steering);
+        }
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.places.backlogs.iter().flatten().any(|backlog| backlog.leaving)
+    }
+
+    /// Must everything wait, because the hash has changed and packets of the old one are not done with?
+    pub(crate) fn must_wait(&mut self) -> bool {
+        self.steering.is_waiting(&done!(self.places))
+    }
+
+    /// So many packets were received.
+    #[inline]
+    pub(crate) fn received(&mut self, packets: usize, now: u64) {
+        if self.on {
+            let in_place = self.in_place.received(packets, now);
+            self.steering.set_in_place(in_place);
+        }
+    }
+
+    /// Sends a packet on its way: by `output`, or to a worker.
+    #[inline]
+    pub(crate) fn forward(&mut self, shared: &Shared, output: &mut Output, packet: SuperPacket<'_, Buffer>) {
+        if self.on { self.steer(shared, output, packet) } else { output.forward(shared, packet) }
+    }
+
+    fn steer(&mut self, shared: &Shared, output: &mut Output, mut packet: SuperPacket<'_, Buffer>) {
+        let Dispatch { steering, places, limit, .. } = self;
+        // Nothing is received while all must wait, so there is a choice.
+        let Some(choice) = steering.choose_super_packet(&packet, &done!(places)) else { return output.forward(shared, packet) };
+        let Place::Cpu(cpu) = choice.place() else {
+            choice.enqueued();
+            places.here_tail += 1;
+            return output.forward(shared, packet);
+        };
+        let packets = u64::from(packet.metadata.packets);
+        let queued = choice.queued(&done!(places)) as usize;
+        match limit.admit(choice.hash(), queued) {
+            Admission::Queued => {}
+            Admission::BacklogFull => return shared.counts.dropped(Drop::Backlog, packets),
+            Admission::FlowLimit => return shared.counts.dropped(Drop::FlowLimit, packets),
+        }
+        // Where packets are not done with, the backlog stays open.
+        let Some(backlog) = places.backlog(cpu) else { return shared.counts.dropped(Drop::Backlog, packets) };
+        // As the kernel keeps it with the packet: whoever processes it need not compute it again.
+        packet.metadata.hash = choice.hash();
+        choice.enqueued();
+        backlog.sender.push(&mut packet);
+    }
+
+    /// All that was processed here has been sent: hands over what waits, and wakes workers.
+    pub(crate) fn end_of_round(&mut self, shared: &Shared) {
+        if !self.on {
+            return;
+        }
+        let places = &mut self.places;
+        places.here = places.here_tail;
+        let mut woken = 0;
+        for &cpu in &self.cpus {
+            if let Some(backlog) = places.backlog(cpu) {
+                woken += u64::from(backlog.sender.end_of_round());
+            }
+        }
+        let (now, counts) = (*self.steering.counters(), &shared.counts);
+        let (before, switches) = self.counted;
+        counts.steered.add(now.steered - before.steered);
+        counts.in_place.add(now.here - before.here);
+        counts.flow_moves.add(now.moves - before.moves);
+        counts.held_back.add(now.held_back - before.held_back);
+        counts.wake_ups.add(woken);
+        counts.in_place_switches.add(self.in_place.switches() - switches);
+        self.counted = (now, self.in_place.switches());
+    }
+
+    /// What was processed here is lost with a panic: it is done with.
+    pub(crate) fn lose(&mut self) {
+        self.places.here = self.places.here_tail;
+    }
+
+    /// Are packets of this queue with workers?
+    pub(crate) fn is_outstanding(&self) -> bool {
+        self.cpus.iter().any(|&cpu| self.steering.outstanding(Place::Cpu(cpu), &done!(self.places)) != 0)
+    }
+
+    /// The thread is about to sleep. If something here waits for a worker, or `crowded` says that the port's memory does, workers are asked to say when they go on.
+    pub(crate) fn watch(&mut self, crowded: bool) -> Watch {
+        if !self.on || !(crowded && self.is_outstanding() || self.must_wait() || self.is_leaving() || self.is_stuck()) {
+            return Watch::Nothing;
+        }
+        let heads = |dispatch: &Self| dispatch.cpus.iter().map(|&cpu| done!(dispatch.places).head(Place::Cpu(cpu))).sum::<u64>();
+        let before = heads(self);
+        for &cpu in &self.cpus {
+            if let Some(Some(link)) = self.places.links.get(cpu.number()) {
+                link.watch.fall_asleep();
+            }
+        }
+        // What was done before the watch, nobody says; and where nothing is left, nobody will say anything.
+        if heads(self) != before || !self.is_outstanding() { Watch::GoOn } else { Watch::Waits }
+    }
+
+    /// Do packets wait for room on their way to a worker?
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.places.backlogs.iter().flatten().any(|backlog| backlog.sender.is_stuck())
+    }
+
+    /// May packets go to workers?
+    pub(crate) const fn is_on(&self) -> bool {
+        self.on
+    }
+}

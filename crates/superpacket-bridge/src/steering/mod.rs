@@ -1,0 +1,13 @@
+//! Steering in the bridge: what is asked of it, the CPUs that there are, and what a receive queue does with each packet.
+
+mod cpus;
+mod dispatch;
+mod in_place;
+mod settings;
+mod state;
+
+pub(crate) use cpus::pin;
+pub use cpus::{UsableCpus, possible_cpus};
+pub(crate) use dispatch::{Dispatch, Watch};
+pub use settings::{HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings};
+pub(crate) use state::{Snapshot, State, WorkerHandle};

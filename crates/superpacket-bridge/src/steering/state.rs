@@ -1,0 +1,53 @@
+//! What all threads go by when they steer: settings, the table of RFS, and the workers that there are.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crossbeam_channel::Sender;
+use superpacket::aggregate::HashKey;
+use superpacket::steer::{Cpu, SockFlowTable};
+
+use super::SteeringSettings;
+use crate::handover::Doorbell;
+use crate::lane::Order;
+
+/// How a worker is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerHandle {
+    pub(crate) orders: Sender<Order>,
+    pub(crate) bell: Arc<Doorbell>,
+}
+
+/// What holds at one time.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) settings: SteeringSettings,
+    pub(crate) sock_flows: Option<Arc<SockFlowTable>>,
+    pub(crate) workers: BTreeMap<Cpu, WorkerHandle>,
+}
+
+/// What holds now. Threads look at it when the bridge's epoch changes.
+#[derive(Debug)]
+pub(crate) struct State {
+    now: RwLock<Arc<Snapshot>>,
+    /// The secret key of the keyed hash.
+    pub(crate) key: HashKey,
+}
+
+impl State {
+    /// No worker.
+    pub(crate) fn new(settings: SteeringSettings, sock_flows: Option<Arc<SockFlowTable>>, key: HashKey) -> Self {
+        State { now: RwLock::new(Arc::new(Snapshot { settings, sock_flows, workers: BTreeMap::new() })), key }
+    }
+
+    /// What holds now.
+    pub(crate) fn now(&self) -> Arc<Snapshot> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes it. Who does so must have threads look at it.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Snapshot)) {
+        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(&mut now));
+    }
+}

@@ -1,0 +1,4 @@
+//! Steering in the bridge, between ports in memory: order, balance, and what happens while all of it is changed.
+
+mod order;
+mod traffic;

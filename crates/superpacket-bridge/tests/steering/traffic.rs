@@ -1,0 +1,206 @@
+//! Flows of numbered packets through a bridge of two memory ports, and what came of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket::steer::{Cpu, CpuMask};
+use superpacket_bridge::Bridge;
+use superpacket_bridge::report::{PortStats, SteeringReport};
+use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_io::port::{Outgoing, Port, PortSpec, TxBatch, open};
+use superpacket_traffic::frame::Frame;
+
+/// Packets that are sent at a time.
+const BURST: usize = 128;
+
+/// Where the source port and the number are in a frame.
+const SOURCE_PORT: usize = 34;
+const NUMBER: usize = 42;
+
+/// A frame of a flow, with its number.
+pub fn frame(flow: u16, number: u32) -> Vec<u8> {
+    let mut bytes = Frame::udp4(18).to_bytes();
+    bytes[SOURCE_PORT..SOURCE_PORT + 2].copy_from_slice(&(1000 + flow).to_be_bytes());
+    bytes[NUMBER..NUMBER + 4].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+/// The flow and the number of a frame.
+pub fn read(bytes: &[u8]) -> (u16, u32) {
+    let port = u16::from_be_bytes([bytes[SOURCE_PORT], bytes[SOURCE_PORT + 1]]);
+    let number = bytes[NUMBER..NUMBER + 4].try_into().expect("four bytes");
+    (port - 1000, u32::from_be_bytes(number))
+}
+
+/// Two CPUs that workers can be on; `None`, said aloud, where there is one only: that fails where the environment variable `CI` is set.
+pub fn two_cpus() -> Option<[Cpu; 2]> {
+    let usable = superpacket_bridge::settings::UsableCpus::read().mask();
+    let mut cpus = usable.iter();
+    match (cpus.next(), cpus.next()) {
+        (Some(first), Some(second)) => Some([first, second]),
+        _ => {
+            assert!(std::env::var_os("CI").is_none(), "steering needs two CPUs");
+            eprintln!("SKIPPED: this machine lets the process use one CPU only");
+            None
+        }
+    }
+}
+
+/// A mask of these.
+pub fn mask(cpus: &[Cpu]) -> CpuMask {
+    cpus.iter().copied().collect()
+}
+
+/// A bridge between two memory links, whose other ends are the test's.
+pub struct Joined {
+    pub bridge: Bridge,
+    pub names: [String; 2],
+    ends: Option<[Box<dyn Port>; 2]>,
+}
+
+/// What arrived.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arrived {
+    pub packets: u64,
+    /// Packets that came behind one of their flow with a higher number.
+    pub overtaken: u64,
+}
+
+/// Traffic that runs until it is stopped.
+pub struct Running {
+    stop: Arc<AtomicBool>,
+    sender: JoinHandle<u64>,
+    receiver: JoinHandle<Arrived>,
+}
+
+impl Joined {
+    /// Joins links of this name, with settings changed before the start.
+    pub fn new(name: &str, change: impl FnOnce(&mut BridgeSettings)) -> Joined {
+        let names = ["in", "out"].map(|side| format!("memory:{name}-{side}?slots=8192"));
+        let port = |text: &String| {
+            let mut settings = PortSettings::new(text.parse().expect("a port string"));
+            // Each packet is to go by itself.
+            settings.features = settings.features.without(superpacket::feature::Feature::GenericReceiveOffload);
+            settings
+        };
+        let mut settings = BridgeSettings { ports: names.iter().map(port).collect(), threads: 1, ..BridgeSettings::default() };
+        change(&mut settings);
+        let bridge = Bridge::start(settings).expect("memory ports need nothing");
+        let ends = names.each_ref().map(|text| open(&text.parse::<PortSpec>().expect("a port string")).expect("the other end"));
+        Joined { bridge, names, ends: Some(ends) }
+    }
+
+    /// Starts to send packets of so many flows, `rate` a second at most.
+    pub fn run(&mut self, flows: u16, rate: Arc<AtomicU32>) -> Running {
+        let [mut from, mut to] = self.ends.take().expect("runs once");
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut out = from.transmitter().expect("an end");
+        let stopped = stop.clone();
+        let sender = std::thread::spawn(move || {
+            let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+            let mut numbers = vec![0u32; usize::from(flows)];
+            let (mut sent, mut turn, start) = (0u64, 0, Instant::now());
+            let mut due = start;
+            while !stopped.load(Ordering::Relaxed) {
+                outgoing.clear();
+                batch.clear();
+                for _ in 0..BURST {
+                    let number = &mut numbers[turn];
+                    *number += 1;
+                    batch.push_bytes(&mut outgoing, &frame(turn as u16, *number), RxChecksum::None, None, Layer::Ethernet);
+                    turn = (turn + 1) % usize::from(flows);
+                }
+                let mut done = 0;
+                while done < BURST && !stopped.load(Ordering::Relaxed) {
+                    done += out.transmit(&outgoing, &batch, done).sent;
+                    if done < BURST {
+                        std::thread::yield_now();
+                    }
+                }
+                sent += done as u64;
+                due += Duration::from_secs(1) * BURST as u32 / rate.load(Ordering::Relaxed).max(1);
+                match due.checked_duration_since(Instant::now()) {
+                    Some(wait) => std::thread::sleep(wait),
+                    // What was missed is not caught up with.
+                    None => due = Instant::now(),
+                }
+            }
+            // The port stays until all is through.
+            drop((out, from));
+            sent
+        });
+        let stopped = stop.clone();
+        let receiver = std::thread::spawn(move || {
+            let mut inputs = to.receivers();
+            let (mut packets, mut last) = (Vec::new(), vec![0u32; usize::from(flows)]);
+            let mut arrived = Arrived::default();
+            let mut quiet = Instant::now();
+            while !stopped.load(Ordering::Relaxed) || quiet.elapsed() < Duration::from_millis(200) {
+                for input in &mut inputs {
+                    let _ = input.poll(&mut packets, 512);
+                }
+                if packets.is_empty() {
+                    std::thread::sleep(Duration::from_micros(200));
+                    continue;
+                }
+                quiet = Instant::now();
+                for packet in packets.drain(..) {
+                    let (flow, number) = read(packet.buffers().next().expect("one at least").bytes());
+                    let last = &mut last[usize::from(flow)];
+                    arrived.packets += 1;
+                    arrived.overtaken += u64::from(number < *last);
+                    *last = number.max(*last);
+                }
+                inputs.iter_mut().for_each(|input| input.give_back());
+            }
+            drop(to);
+            arrived
+        });
+        Running { stop, sender, receiver }
+    }
+
+    /// What the port that packets come in by counted.
+    pub fn input(&self) -> PortStats {
+        self.bridge.stats().into_iter().find(|stats| stats.port == self.names[0]).expect("the port is there")
+    }
+
+    /// Sets the mask of the port that packets come in by.
+    pub fn steer(&self, mask: &CpuMask) {
+        self.bridge.set_rps_cpus(&self.names[0], None, mask).expect("it can be set");
+    }
+
+    /// Sets something of all steering.
+    pub fn set(&self, name: &str, value: &str) -> SteeringReport {
+        self.bridge.change_steering_settings(|settings| settings.set(name, value)).expect("it can be set")
+    }
+
+    /// Packets that the workers of these CPUs processed.
+    pub fn processed(&self, cpus: &[Cpu]) -> Vec<u64> {
+        let workers = self.bridge.steering().workers;
+        let of = |cpu: &Cpu| workers.iter().find(|worker| worker.cpu == cpu.number()).map_or(0, |worker| worker.processed);
+        cpus.iter().map(of).collect()
+    }
+}
+
+impl Running {
+    /// Stops, and says how many packets were sent, and what arrived.
+    pub fn stop(self) -> (u64, Arrived) {
+        self.stop.store(true, Ordering::Relaxed);
+        (self.sender.join().expect("no panic"), self.receiver.join().expect("no panic"))
+    }
+}
+
+/// Numbers that look random, the same each time.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}

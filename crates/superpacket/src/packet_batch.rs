@@ -1,0 +1,220 @@
+//! Packets that own all they consist of: for a queue between two threads.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::super_packet::{Metadata, Piece, SuperPacket};
+
+/// Packets in order, with their headers and buffers: filled by one thread, emptied by another, and used again.
+///
+/// What a sink is given borrows the aggregator's memory. Here headers are copied, buffers move in, and everything lies in four arrays, so that a batch that
+/// goes round needs no allocation and is read as it was written, from front to back.
+///
+/// ```
+/// use superpacket::Simd;
+/// use superpacket::aggregate::{Aggregator, HashKey, Policy};
+/// use superpacket::packet::RxPacket;
+/// use superpacket::packet_batch::PacketBatch;
+/// use superpacket::super_packet::SuperPacket;
+///
+/// let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(42), Simd::detect());
+/// let mut batch = PacketBatch::new();
+/// aggregator.receive(RxPacket::new(vec![7; 60]), 0, &mut |mut packet: SuperPacket<'_, _>| batch.push(&mut packet));
+/// aggregator.flush_all(&mut |mut packet: SuperPacket<'_, _>| batch.push(&mut packet));
+/// assert_eq!(batch.len(), 1);
+/// assert_eq!(batch.next_packet().map(|packet| packet.length()), Some(60));
+/// assert!(batch.next_packet().is_none());
+/// ```
+pub struct PacketBatch<B> {
+    entries: Vec<Entry>,
+    /// Taken out one after the other.
+    pieces: Vec<Option<Piece<B>>>,
+    /// Headers, and what lies in linear storage.
+    bytes: Vec<u8>,
+    /// The pieces of the packet that is lent.
+    lent: Vec<Piece<B>>,
+    /// The next packet, and where its pieces and bytes are.
+    next: usize,
+    next_piece: usize,
+    next_byte: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    metadata: Metadata,
+    pieces: u32,
+    header: u32,
+    linear: u32,
+}
+
+impl<B> PacketBatch<B> {
+    /// No packet.
+    pub const fn new() -> Self {
+        PacketBatch {
+            entries: Vec::new(),
+            pieces: Vec::new(),
+            bytes: Vec::new(),
+            lent: Vec::new(),
+            next: 0,
+            next_piece: 0,
+            next_byte: 0,
+        }
+    }
+
+    /// Puts a packet behind the others. Its buffers move, its metadata, header and linear storage are copied: what is left of it has no bytes.
+    #[inline]
+    pub fn push(&mut self, packet: &mut SuperPacket<'_, B>) {
+        let entry = Entry {
+            metadata: packet.metadata,
+            pieces: packet.pieces.len() as u32,
+            header: packet.header.len() as u32,
+            linear: packet.linear.len() as u32,
+        };
+        self.bytes.extend_from_slice(packet.header);
+        self.bytes.extend_from_slice(packet.linear);
+        self.pieces.extend(packet.pieces.drain(..).map(Some));
+        self.entries.push(entry);
+    }
+
+    /// How many packets are left.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.next
+    }
+
+    /// Is none left?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Lends the next packet, the oldest that is left. Buffers that are not taken out of it are dropped when the next one is lent, or with [`clear`](Self::clear).
+    #[inline]
+    pub fn next_packet(&mut self) -> Option<SuperPacket<'_, B>> {
+        self.lent.clear();
+        let entry = self.entries.get(self.next)?;
+        self.next += 1;
+        let pieces = self.next_piece..self.next_piece + entry.pieces as usize;
+        self.next_piece = pieces.end;
+        self.lent.extend(self.pieces.get_mut(pieces)?.iter_mut().filter_map(Option::take));
+        let header = self.next_byte..self.next_byte + entry.header as usize;
+        let linear = header.end..header.end + entry.linear as usize;
+        self.next_byte = linear.end;
+        Some(SuperPacket {
+            metadata: entry.metadata,
+            header: self.bytes.get(header)?,
+            pieces: &mut self.lent,
+            linear: self.bytes.get(linear)?,
+        })
+    }
+
+    /// Forgets all packets, drops their buffers, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.pieces.clear();
+        self.bytes.clear();
+        self.lent.clear();
+        (self.next, self.next_piece, self.next_byte) = (0, 0, 0);
+    }
+}
+
+impl<B> Default for PacketBatch<B> {
+    fn default() -> Self {
+        PacketBatch::new()
+    }
+}
+
+impl<B> fmt::Debug for PacketBatch<B> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("PacketBatch").field("packets", &self.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::Simd;
+    use crate::aggregate::{Aggregator, HashKey, Policy, Storage};
+    use crate::packet::RxPacket;
+    use crate::segment::{ChecksumOutput, SegmentOptions, Segmenter};
+
+    /// Aggregates two runs and a stranger, sends them through a batch, and cuts them again: (what came, what left, packets between).
+    fn through(storage: Storage) -> (Vec<Vec<u8>>, Vec<Vec<u8>>, usize) {
+        let mut frames = superpacket_traffic::workload::w1(40);
+        frames.push(vec![0xff; 60]);
+        frames.extend(superpacket_traffic::workload::w1(7));
+        let mut aggregator = Aggregator::new(Policy { storage, ..Policy::gro() }, HashKey::new(1), Simd::detect());
+        let (mut batch, mut between) = (PacketBatch::new(), 0);
+        let mut segmenter = Segmenter::new(Simd::detect());
+        let mut sent = Vec::new();
+        for part in frames.chunks(41) {
+            let mut sink = |mut packet: SuperPacket<'_, Vec<u8>>| {
+                batch.push(&mut packet);
+                assert_eq!(packet.pieces().len(), 0);
+            };
+            let mut packets: Vec<_> = part.iter().cloned().map(RxPacket::new).collect();
+            aggregator.receive_batch(&mut packets, 0, &mut sink);
+            aggregator.poll_end(0, &mut sink);
+            let packets = batch.len();
+            between += packets;
+            for left in (0..packets).rev() {
+                let packet = batch.next_packet().expect("there are more");
+                let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
+                if packet.is_merged() {
+                    let cut = segmenter.segment(&packet, &options, |segment| {
+                        let mut frame = Vec::new();
+                        segment.copy_to(&mut frame);
+                        sent.push(frame);
+                    });
+                    assert!(cut.is_ok());
+                } else {
+                    let mut frame = Vec::new();
+                    packet.copy_to(&mut frame);
+                    sent.push(frame);
+                }
+                assert_eq!(batch.len(), left);
+            }
+            assert!(batch.next_packet().is_none() && batch.is_empty());
+            // The second time it is used again.
+            batch.clear();
+        }
+        (frames, sent, between)
+    }
+
+    #[test]
+    fn what_goes_through_is_what_came() {
+        for storage in [Storage::Fragments, Storage::Linear] {
+            let (mut came, mut left, between) = through(storage);
+            assert!(between < 6, "{between} of 48: it was merged");
+            came.sort();
+            left.sort();
+            assert_eq!(came, left);
+        }
+    }
+
+    #[test]
+    fn what_is_not_taken_is_dropped() {
+        use std::sync::Arc;
+        #[derive(Clone)]
+        struct Counted(Arc<[u8; 60]>);
+        impl AsRef<[u8]> for Counted {
+            fn as_ref(&self) -> &[u8] {
+                &*self.0
+            }
+        }
+        let bytes = Arc::new([7; 60]);
+        let mut batch = PacketBatch::new();
+        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        for _ in 0..3 {
+            aggregator.bypass(RxPacket::new(Counted(bytes.clone())), &mut |mut packet: SuperPacket<'_, _>| batch.push(&mut packet));
+        }
+        assert_eq!((batch.len(), Arc::strong_count(&bytes)), (3, 4));
+        assert!(batch.next_packet().is_some());
+        assert!(batch.next_packet().is_some());
+        assert_eq!((batch.len(), Arc::strong_count(&bytes)), (1, 3), "the first is gone with the second");
+        batch.clear();
+        assert_eq!((batch.len(), Arc::strong_count(&bytes)), (0, 1));
+    }
+}
