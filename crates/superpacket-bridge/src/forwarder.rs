@@ -12,17 +12,21 @@ use superpacket_io::port::{Port, PortError};
 
 use crate::egress::Egress;
 use crate::error::BridgeError;
+use crate::handover::Doorbell;
 use crate::ingress::Ingress;
 use crate::output::Output;
 use crate::report::PortStats;
 use crate::runtime::Shared;
-use crate::settings::PortSettings;
+use crate::settings::{PortSettings, SteeringSettings};
+use crate::steering::State;
 use crate::table::{MAX_PORTS, Table};
 
 /// A bridge that does nothing by itself. What its ports can do and their MTU are as they were when they joined.
 #[derive(Debug)]
 pub struct Forwarder {
     key: HashKey,
+    /// Without workers: packets are processed where they are received.
+    steering: Arc<State>,
     output: Output,
     ingress: Vec<Ingress>,
     ports: Vec<(Arc<Shared>, Box<dyn Port>)>,
@@ -33,15 +37,16 @@ impl Forwarder {
     /// where strangers choose the traffic.
     #[must_use]
     pub fn new(table_size: usize, ageing_time: Duration, key: HashKey) -> Self {
-        let output = Output::new(Arc::new(Table::new(table_size, ageing_time)));
-        Forwarder { key, output, ingress: Vec::new(), ports: Vec::new() }
+        let output = Output::new(Arc::new(Table::new(table_size, ageing_time)), None);
+        let steering = Arc::new(State::new(SteeringSettings::default(), None, key));
+        Forwarder { key, steering, output, ingress: Vec::new(), ports: Vec::new() }
     }
 
     /// Joins a port that is open; it is asked what `settings` say, whatever port they name.
     ///
     /// # Errors
     /// [`BridgeError::TooManyPorts`]; [`BridgeError::Layer`] if its packets do not start where the others' do; [`BridgeError::Port`] if it gives no end to send
-    /// through.
+    /// through; [`BridgeError::System`] if there is no descriptor to be had.
     pub fn join(&mut self, settings: PortSettings, mut port: Box<dyn Port>) -> Result<(), BridgeError> {
         let number = self.ports.len();
         if number >= MAX_PORTS {
@@ -54,9 +59,12 @@ impl Forwarder {
         let state = port.state();
         let shared = Arc::new(Shared::new(number as u16, settings, port.capabilities(), port.layer(), state));
         self.output.egress.push(Some(Egress::new(shared.clone(), port.transmitter()?)));
-        for receive in port.receivers() {
-            let token = self.ingress.len() as u64;
-            self.ingress.push(Ingress::new(shared.clone(), receive, self.key, token));
+        // Nobody sleeps here, and nobody rings.
+        let bell = Doorbell::new().map_err(|source| BridgeError::System { action: "making an event descriptor", source })?;
+        let bell = Arc::new(bell);
+        for (queue, receive) in port.receivers().into_iter().enumerate() {
+            let (token, steering, bell) = (self.ingress.len() as u64, self.steering.clone(), bell.clone());
+            self.ingress.push(Ingress::new(shared.clone(), queue as u16, receive, self.key, steering, bell, token));
         }
         self.ports.push((shared, port));
         Ok(())
@@ -68,7 +76,7 @@ impl Forwarder {
     /// # Errors
     /// The first port's from which nothing more will come as it is: it is down or gone. The others have been polled.
     pub fn round(&mut self, now: u64) -> Result<usize, PortError> {
-        self.output.begin();
+        self.output.begin(now);
         let (mut received, mut failed) = (0, None);
         for ingress in &mut self.ingress {
             match ingress.poll(&mut self.output, now) {

@@ -11,10 +11,9 @@ use superpacket_io::port::{Buffer, POLL_LIMIT, PortError, Receive};
 
 use crate::counters::Drop;
 use crate::handover::Doorbell;
-use crate::lane::Common;
 use crate::output::Output;
 use crate::runtime::{Runtime, Shared};
-use crate::steering::Dispatch;
+use crate::steering::{Dispatch, State};
 
 /// One receive queue of a port.
 #[derive(Debug)]
@@ -48,14 +47,21 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
-    /// A queue of a port, polled by the thread with this bell.
-    pub(crate) fn new(shared: Arc<Shared>, queue: u16, receive: Box<dyn Receive>, common: &Common, bell: Arc<Doorbell>, token: u64) -> Self {
-        let key = common.key;
+    /// A queue of a port, polled by the thread with this bell. `key` should be random.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        queue: u16,
+        receive: Box<dyn Receive>,
+        key: HashKey,
+        steering: Arc<State>,
+        bell: Arc<Doorbell>,
+        token: u64,
+    ) -> Self {
         let (runtime, opening) = (shared.runtime(), shared.opening());
         let policy = runtime.policy();
         let aggregator = Aggregator::new(policy.unwrap_or(Policy::gro()), key, Simd::detect());
         let packets = Vec::with_capacity(POLL_LIMIT);
-        let mut dispatch = Dispatch::new(common.steering.clone(), queue);
+        let mut dispatch = Dispatch::new(steering, queue);
         dispatch.refresh(&shared, &bell);
         Ingress {
             shared,

@@ -442,7 +442,8 @@ impl Work {
                 }
                 self.output.egress[number] = Some(Egress::new(shared.clone(), transmit));
                 for (queue, receive) in receivers {
-                    let ingress = Ingress::new(shared.clone(), queue, receive, &self.common, self.bell.clone(), self.next_token);
+                    let (steering, bell) = (self.common.steering.clone(), self.bell.clone());
+                    let ingress = Ingress::new(shared.clone(), queue, receive, self.common.key, steering, bell, self.next_token);
                     self.next_token += 1;
                     watch(&self.poller, &ingress);
                     self.ingress.push(ingress);

@@ -29,7 +29,14 @@ pub struct BridgeSettings {
 
 impl Default for BridgeSettings {
     fn default() -> Self {
-        BridgeSettings { ports: Vec::new(), table_size: 8192, ageing_time: Duration::from_secs(300), threads: 0, busy_poll: false, steering: SteeringSettings::default() }
+        BridgeSettings {
+            ports: Vec::new(),
+            table_size: 8192,
+            ageing_time: Duration::from_secs(300),
+            threads: 0,
+            busy_poll: false,
+            steering: SteeringSettings::default(),
+        }
     }
 }
 

@@ -348,5 +348,6 @@ pub(crate) fn parse_mask(port: &str, text: &str) -> Result<CpuMask, BridgeError>
 /// # Errors
 /// [`BridgeError::Mask`] with the item that it is about.
 pub(crate) fn parse_list(port: &str, text: &str) -> Result<CpuMask, BridgeError> {
-    CpuMask::parse_list(text, possible_cpus().min(MAX_CPUS)).map_err(|error| BridgeError::Mask { port: port.into(), problem: error.to_string() })
+    CpuMask::parse_list(text, possible_cpus().min(MAX_CPUS))
+        .map_err(|error| BridgeError::Mask { port: port.into(), problem: error.to_string() })
 }

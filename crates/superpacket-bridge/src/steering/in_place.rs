@@ -45,9 +45,9 @@ impl InPlace {
         let passed = now.saturating_sub(self.start);
         // As many as a whole window would have: there is no need to wait for its end.
         let reached = rate(self.packets, passed.max(WINDOW)) >= u128::from(self.below);
-        if self.in_place && reached {
-            self.switch();
-        } else if passed >= WINDOW && !self.in_place && rate(self.packets, passed) < u128::from(self.below / 2) {
+        let is_quiet = passed >= WINDOW && rate(self.packets, passed) < u128::from(self.below / 2);
+        let due = if self.in_place { reached } else { is_quiet };
+        if due {
             self.switch();
         }
         if passed >= WINDOW {
