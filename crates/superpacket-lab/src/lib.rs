@@ -56,6 +56,7 @@ mod paired;
 mod pattern;
 mod privilege;
 mod raw;
+pub mod simulation;
 mod sysctl;
 mod topology;
 mod wire;

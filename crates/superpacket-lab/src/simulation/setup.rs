@@ -1,0 +1,125 @@
+//! What is simulated.
+
+use superpacket::steer::CpuMask;
+
+use super::Costs;
+
+/// A machine, its device, and its load.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// CPUs; at least 1.
+    pub cpus: usize,
+    /// So many neighbours share a cache: CPUs 0 to `cache_group - 1`, and so on. At least 1.
+    pub cache_group: usize,
+    /// What things cost.
+    pub costs: Costs,
+    /// The device's receive queues; at least 1.
+    pub queues: Vec<Queue>,
+    /// Flows are steered to where they are read.
+    pub rfs: bool,
+    /// Connections, each with one request under way.
+    pub connections: u32,
+    /// What passes between an answer and the next request of the connection, in nanoseconds: both ways on the wire, and the other host.
+    pub client_delay: u64,
+}
+
+/// A receive queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// The CPU that it interrupts.
+    pub cpu: usize,
+    /// Its `rps_cpus`; empty: no RPS.
+    pub mask: CpuMask,
+}
+
+impl Setup {
+    /// A machine whose device has queues that interrupt CPUs at even distances, without RPS, under the source's load: 500 connections.
+    #[must_use]
+    pub fn new(cpus: usize, queues: usize, costs: Costs) -> Self {
+        let queue = |index: usize| Queue { cpu: index * cpus / queues.max(1), mask: CpuMask::EMPTY };
+        Self {
+            cpus,
+            cache_group: 4,
+            costs,
+            queues: (0..queues.max(1)).map(queue).collect(),
+            rfs: false,
+            connections: 500,
+            client_delay: 100_000,
+        }
+    }
+
+    /// The same, where each queue is steered to all CPUs that no queue interrupts; to all, if each is.
+    #[must_use]
+    pub fn with_rps(self) -> Self {
+        self.with_masks(|_| true)
+    }
+
+    /// The same, where each queue is steered to those of these CPUs that share a cache with the one that it interrupts.
+    #[must_use]
+    pub fn with_cache_aware_rps(self) -> Self {
+        self.with_masks(|near| near)
+    }
+
+    /// The same, where all queues have this mask.
+    #[must_use]
+    pub fn with_mask(mut self, mask: &CpuMask) -> Self {
+        self.queues.iter_mut().for_each(|queue| queue.mask = mask.clone());
+        self
+    }
+
+    /// The same, with RFS.
+    #[must_use]
+    pub fn with_rfs(self) -> Self {
+        Self { rfs: true, ..self }
+    }
+
+    /// The same, with so many connections.
+    #[must_use]
+    pub fn with_connections(self, connections: u32) -> Self {
+        Self { connections, ..self }
+    }
+
+    /// Do two CPUs share a cache?
+    #[must_use]
+    pub fn shares_cache(&self, one: usize, other: usize) -> bool {
+        one / self.cache_group.max(1) == other / self.cache_group.max(1)
+    }
+
+    fn with_masks(mut self, takes: impl Fn(bool) -> bool) -> Self {
+        let interrupted: Vec<usize> = self.queues.iter().map(|queue| queue.cpu).collect();
+        let masks: Vec<CpuMask> = interrupted
+            .iter()
+            .map(|&receiving| {
+                let chosen = |spared: bool| -> CpuMask {
+                    (0..self.cpus)
+                        .filter(|cpu| takes(self.shares_cache(*cpu, receiving)) && !(spared && interrupted.contains(cpu)))
+                        .filter_map(superpacket::steer::Cpu::new)
+                        .collect()
+                };
+                Some(chosen(true)).filter(|mask| !mask.is_empty()).unwrap_or_else(|| chosen(false))
+            })
+            .collect();
+        for (queue, mask) in self.queues.iter_mut().zip(masks) {
+            queue.mask = mask;
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_leave_out_the_cpus_that_are_interrupted() {
+        let lists = |setup: Setup| -> Vec<(usize, String)> {
+            setup.queues.iter().map(|queue| (queue.cpu, queue.mask.list().to_string())).collect()
+        };
+        let setup = |queues| Setup::new(8, queues, Costs::WORKERS);
+        assert_eq!(lists(setup(1)), [(0, String::new())]);
+        assert_eq!(lists(setup(1).with_rps()), [(0, "1-7".into())]);
+        assert_eq!(lists(setup(2).with_rps()), [(0, "1-3,5-7".into()), (4, "1-3,5-7".into())]);
+        assert_eq!(lists(setup(2).with_cache_aware_rps()), [(0, "1-3".into()), (4, "5-7".into())]);
+        assert_eq!(lists(Setup::new(2, 2, Costs::WORKERS).with_rps()), [(0, "0-1".into()), (1, "0-1".into())], "none is left");
+    }
+}

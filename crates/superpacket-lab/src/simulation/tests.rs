@@ -1,0 +1,132 @@
+use superpacket::steer::CpuMask;
+
+use super::*;
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// The source's machines, as they were measured without RPS.
+const EIGHT: Measured = Measured { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
+const SIXTEEN: Measured = Measured { cpus: 16, queues: 1, transactions_per_second: 156_000.0, utilisation: 0.15 };
+const SIXTEEN_4: Measured = Measured { cpus: 16, queues: 4, transactions_per_second: 567_000.0, utilisation: 0.61 };
+
+fn setup(measured: &Measured) -> Setup {
+    Setup::new(measured.cpus, measured.queues, Costs::calibrated(measured, DRIVER_SHARE))
+}
+
+fn run(setup: &Setup) -> Outcome {
+    simulate(setup, 20 * MILLISECOND, 100 * MILLISECOND)
+}
+
+/// How much more with RPS than without.
+fn gain(setup: &Setup) -> f64 {
+    run(&setup.clone().with_rps()).transactions_per_second / run(setup).transactions_per_second
+}
+
+#[test]
+fn what_a_machine_is_calibrated_by_comes_out_again() {
+    for measured in [EIGHT, SIXTEEN, SIXTEEN_4] {
+        let outcome = run(&setup(&measured));
+        let (rate, share) =
+            (outcome.transactions_per_second / measured.transactions_per_second, outcome.utilisation - measured.utilisation);
+        assert!((0.99..1.01).contains(&rate) && share.abs() < 0.03, "{measured:?}: {rate}, {share}");
+        // Receiving CPUs are full, and the only ones to do protocol work.
+        for (cpu, outcome) in outcome.cpus.iter().enumerate() {
+            let receives = cpu % (measured.cpus / measured.queues) == 0;
+            assert_eq!((outcome.utilisation > 0.99, outcome.processed > 0, outcome.received > 0), (receives, receives, receives), "{cpu}");
+        }
+        assert_eq!((outcome.counts.ipis, outcome.counts.moves, outcome.counts.dropped), (0, 0, 0));
+    }
+}
+
+#[test]
+fn every_run_gives_the_same() {
+    for (measured, transactions, ipis) in [(EIGHT, 34_339, 2316), (SIXTEEN, 47_212, 9033), (SIXTEEN_4, 104_062, 20_505)] {
+        let setup = setup(&measured).with_rps();
+        let outcome = run(&setup);
+        assert_eq!((outcome.counts.transactions, outcome.counts.ipis), (transactions, ipis), "{measured:?}");
+        assert_eq!(run(&setup), outcome);
+    }
+}
+
+#[test]
+fn no_row_hangs_on_what_the_source_does_not_tell() {
+    type Change = fn(&mut Costs);
+    let doubled: [(&str, Change); 8] = [
+        ("idle_wake", |costs| costs.idle_wake *= 2),
+        ("interrupt", |costs| costs.interrupt *= 2),
+        ("dispatch", |costs| costs.dispatch *= 2),
+        ("ipi", |costs| costs.ipi *= 2),
+        ("ipi_taken", |costs| costs.ipi_taken *= 2),
+        ("ipi_delay", |costs| costs.ipi_delay *= 2),
+        ("near_miss", |costs| costs.near_miss *= 2),
+        ("far_miss", |costs| costs.far_miss *= 2),
+    ];
+    for measured in [EIGHT, SIXTEEN, SIXTEEN_4] {
+        let typical = gain(&setup(&measured));
+        for (name, double) in doubled {
+            let mut setup = setup(&measured);
+            double(&mut setup.costs);
+            let change = gain(&setup) / typical;
+            assert!((0.9..1.1).contains(&change), "{measured:?}: {name} doubled: {change}");
+        }
+    }
+}
+
+#[test]
+fn with_one_connection_steering_costs_more_than_it_brings() {
+    let alone = setup(&EIGHT).with_connections(1);
+    let (without, with, rfs) = (run(&alone), run(&alone.clone().with_rps()), run(&alone.clone().with_rps().with_rfs()));
+    let ratio = with.transactions_per_second / without.transactions_per_second;
+    assert!((0.9..0.99).contains(&ratio), "{ratio}");
+    // One interrupt for another CPU each time; steered to where it is read, no process has to be woken up on a third.
+    assert!(with.counts.ipis.abs_diff(with.counts.transactions) <= 1, "{:?}", with.counts);
+    assert!(with.counts.read_elsewhere > 0 && rfs.counts.read_elsewhere == 0, "{:?} {:?}", with.counts, rfs.counts);
+}
+
+#[test]
+fn a_worker_for_too_many_packets_drops_some() {
+    let one = CpuMask::parse("2", 8).expect("a mask");
+    let setup = setup(&EIGHT).with_mask(&one).with_connections(3000);
+    let outcome = simulate(&setup, 0, 300 * MILLISECOND);
+    assert!(outcome.counts.dropped > 1000, "{:?}", outcome.counts);
+    let received: u64 = outcome.cpus.iter().map(|cpu| cpu.received).sum();
+    let processed: u64 = outcome.cpus.iter().map(|cpu| cpu.processed).sum();
+    assert_eq!((processed, outcome.cpus[1].processed), (outcome.cpus[1].processed, processed), "the mask's CPU alone");
+    // What is left: the backlog, a packet in work and one on its way.
+    let left = received - outcome.counts.dropped - processed;
+    assert!((1000..=1003).contains(&left), "{left} left of {received}");
+}
+
+#[test]
+fn flows_are_read_where_they_are_steered() {
+    // Where all CPUs are busy, processes stay, and so do flows.
+    let without = run(&setup(&SIXTEEN_4).with_rps());
+    let with = run(&setup(&SIXTEEN_4).with_rps().with_rfs());
+    let elsewhere = |outcome: &Outcome| outcome.counts.read_elsewhere as f64 / outcome.counts.transactions as f64;
+    assert!(elsewhere(&without) > 0.85 && elsewhere(&with) < 0.1, "{:?} {:?}", without.counts, with.counts);
+    assert!(with.transactions_per_second > without.transactions_per_second * 1.03);
+    assert!(with.counts.moves > 0, "{:?}", with.counts);
+}
+
+#[test]
+fn cache_aware_masks_need_fewer_cpus_for_as_much() {
+    let (all, near) = (run(&setup(&EIGHT).with_rps()), run(&setup(&EIGHT).with_cache_aware_rps()));
+    assert!(near.transactions_per_second >= all.transactions_per_second, "{near:?}");
+    let workers = |outcome: &Outcome| outcome.cpus.iter().filter(|cpu| cpu.processed > 0).count();
+    assert_eq!((workers(&all), workers(&near)), (7, 3));
+    assert!(near.counts.ipis * 3 < all.counts.ipis, "{:?} {:?}", near.counts, all.counts);
+}
+
+#[test]
+fn workers_that_answer_scale_until_the_receiving_cpu_is_full() {
+    let rate = |setup: Setup| run(&setup.with_connections(4000)).transactions_per_second;
+    let one = rate(Setup::new(1, 1, Costs::WORKERS));
+    let workers = |workers: usize| rate(Setup::new(workers + 1, 1, Costs::WORKERS).with_rps()) / one;
+    let curve = [2, 4, 8, 15].map(workers);
+    for (found, expected) in curve.into_iter().zip([2.0, 4.0, 8.0, 15.0]) {
+        assert!((0.95..1.06).contains(&(found / expected)), "{curve:?}");
+    }
+    // Twice as many as there is work for: they sleep, and to wake them up all the time is more than the receiving CPU can do.
+    let wide = workers(32);
+    assert!(wide < curve[2], "{wide}");
+}
