@@ -3,8 +3,11 @@
 //! Each has two forms: live, with kernel TCP between hosts, through ports, engine and bridge; and on the model NIC, without kernel and clock, where every run
 //! gives the same. An experiment is a file of its own here, with an [`Entry`] of its own, and [`ALL`] is where they are found.
 
+mod gso;
 mod plan;
 mod report;
+mod segmentation;
+mod tso;
 
 pub use plan::{Plan, Session, Variant, Watch};
 pub use report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
@@ -28,7 +31,7 @@ pub struct Entry {
 }
 
 /// All experiments, in the order in which they are to be read.
-pub const ALL: &[Entry] = &[];
+pub const ALL: &[Entry] = &[tso::ENTRY, gso::ENTRY];
 
 /// The experiment of this name.
 #[must_use]

@@ -1,0 +1,170 @@
+//! What cutting late saves, counted: packets through the bridge, bytes copied, checksums, wake-ups.
+
+use superpacket_io::port::nic::{NicSettings, TsoLimit};
+
+use super::{AT_EGRESS, BEFORE, ENTRY, MARKS, TARGET};
+use crate::error::LabError;
+use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::segmentation::modelled::{Exit, forward};
+use crate::experiment::segmentation::stack::{Stack, Transport};
+
+/// Super-packets of a stream.
+const SUPER_PACKETS: u64 = 64;
+
+const COLUMNS: [Column; 8] = [
+    count("handled", "through the bridge"),
+    count("wakes", "wake-ups"),
+    count("segments", "cut by the engine"),
+    count("sent", "given to the card"),
+    count("copied", "bytes copied"),
+    count("sums", "checksums by the engine"),
+    count("card_sums", "checksums by the card"),
+    count("frames", "frames on the wire"),
+];
+
+const fn count(name: &'static str, title: &'static str) -> Column {
+    Column { name, title, unit: "", digits: 0 }
+}
+
+/// A card without TSO.
+fn without_tso() -> NicSettings {
+    NicSettings { tso: TsoLimit::Off, uso: false, ..NicSettings::default() }
+}
+
+/// What one stream took.
+#[derive(Clone, Debug)]
+struct Taken {
+    handled: u64,
+    wakes: u64,
+    exit: Exit,
+    /// The engine computes the checksums of what leaves.
+    sums: u64,
+}
+
+/// Sends 64 super-packets' worth to host number `to`, whole or cut before the bridge.
+fn take(transport: Transport, cards: &[NicSettings], to: u8, whole: bool) -> Result<Taken, LabError> {
+    let bytes = SUPER_PACKETS * transport.longest() as u64;
+    let stack = Stack::new(transport, to, bytes, if whole { transport.longest() } else { 0 });
+    let mut counts = forward(stack, cards, |_, _| ())?;
+    let place = usize::from(to) - 2;
+    let exit = counts.exits.swap_remove(place);
+    let sums = exit.filled + if cards[place].checksums { 0 } else { exit.segments };
+    Ok(Taken { handled: counts.handled, wakes: counts.wakes, exit, sums })
+}
+
+impl Taken {
+    fn row(&self, group: &str, name: &str, against: Option<(&str, &Taken)>) -> Row {
+        let Self { handled, wakes, exit, sums } = self;
+        let card_sums = exit.card.tx_filled + exit.card.tx_segments;
+        let figures = [*handled, *wakes, exit.segments, exit.sent.packets, exit.sent.copied, *sums, card_sums, exit.frames];
+        Row {
+            group: group.into(),
+            name: name.into(),
+            figures: figures.map(|count| Some(Figure::exact(count as f64))).into(),
+            source: Vec::new(),
+            ratio: against.map(|(name, other)| Ratio::exact(name, "handled", *handled as f64 / other.handled as f64)),
+            source_ratio: None,
+        }
+    }
+}
+
+fn table(title: String, rows: Vec<Row>) -> Table {
+    Table { title, form: Form::Model, columns: COLUMNS.into(), rows, rounds: 1, plot: None }
+}
+
+/// Counts it.
+///
+/// # Errors
+/// [`LabError::System`] if the system gives no more file descriptors.
+pub(super) fn run() -> Result<Experiment, LabError> {
+    let gathering = without_tso();
+    let linear = NicSettings { scatter_gather: false, ..gathering };
+    let bare = NicSettings { checksums: false, ..linear };
+    let (mut rows, mut marks) = (Vec::new(), Vec::new());
+    for transport in Transport::ALL {
+        for (card, kind) in [(gathering, "scatter/gather"), (linear, "linear"), (bare, "linear, no checksums")] {
+            let before = take(transport, &[card], 2, false)?;
+            let after = take(transport, &[card], 2, true)?;
+            let group = format!("{}, {kind}", transport.name());
+            rows.push(before.row(&group, BEFORE, None));
+            rows.push(after.row(&group, AT_EGRESS, Some((BEFORE, &before))));
+            if card == gathering {
+                // What is measured as throughput is counted as ways through the bridge.
+                let fewer = before.handled as f64 / after.handled as f64;
+                let names = if transport == Transport::Tcp4 { &MARKS[..] } else { &[] };
+                marks.extend(names.iter().map(|name| Mark::exact(*name, Form::Model, fewer, Side::AtLeast, TARGET)));
+            }
+        }
+    }
+    let streams = table(format!("{SUPER_PACKETS} super-packets of 64 KB to a card without TSO, MTU 1500"), rows);
+    let note =
+        "Counted, cutting late is judged by how many fewer packets go through the bridge. DCCP is counted only: kernels speak it no more.";
+    Ok(Experiment { tables: vec![streams, mixed()?], marks, notes: vec![note.into()], ..Experiment::new(&ENTRY) })
+}
+
+const WITHOUT: &str = "TSO off on the whole bridge";
+
+/// A bridge of which one card has TSO and one has not.
+fn mixed() -> Result<Table, LabError> {
+    let cards = [NicSettings::default(), without_tso()];
+    let mut rows = Vec::new();
+    for (to, name) in [(2, "to the card with TSO"), (3, "to the card without")] {
+        let without = take(Transport::Tcp4, &cards, to, false)?;
+        let with = take(Transport::Tcp4, &cards, to, true)?;
+        rows.push(without.row(name, WITHOUT, None));
+        rows.push(with.row(name, "with the fallback", Some((WITHOUT, &without))));
+    }
+    Ok(table(format!("{SUPER_PACKETS} super-packets of 64 KB of TCPv4 through a bridge of one card with TSO and one without"), rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rows of a table: name of the group, and all counts.
+    fn counts(table: &Table) -> Vec<(String, Vec<u64>)> {
+        let counts = |row: &Row| row.figures.iter().flatten().map(|figure| figure.value as u64).collect();
+        table.rows.iter().map(|row| (format!("{}: {}", row.group, row.name), counts(row))).collect()
+    }
+
+    #[test]
+    fn cutting_late_costs_what_it_should() {
+        let experiment = run().expect("memory is there");
+        let rows = counts(&experiment.tables[0]);
+        // 64 super-packets, the segments in each, and the bytes of an Ethernet frame and of its headers.
+        let transports = [("TCPv4", 45, 1514, 66), ("TCPv6", 45, 1514, 86), ("UDP", 44, 1514, 42), ("DCCP", 44, 1514, 50)];
+        let mut expected = Vec::new();
+        for (name, each, frame, headers) in transports {
+            let all = 64 * each;
+            // Packets through the bridge, wake-ups, cut, given to the card, bytes copied, checksums by the engine and by the card, frames.
+            for (kind, before, after) in [
+                ("scatter/gather", [all, each, 0, all, 0, 0, all, all], [64, 1, all, all, all * headers, 0, all, all]),
+                ("linear", [all, each, 0, all, 0, 0, all, all], [64, 1, all, all, all * frame, 0, all, all]),
+                ("linear, no checksums", [all, each, 0, all, all * frame, all, 0, all], [64, 1, all, all, all * frame, all, 0, all]),
+            ] {
+                expected.push((format!("{name}, {kind}: {BEFORE}"), before.to_vec()));
+                expected.push((format!("{name}, {kind}: {AT_EGRESS}"), after.to_vec()));
+            }
+        }
+        assert_eq!(rows, expected);
+        assert!(experiment.marks.iter().all(|mark| mark.met == Some(true) && mark.value == Some(45.0)), "{:?}", experiment.marks);
+        assert_eq!(experiment.marks.len(), MARKS.len());
+    }
+
+    #[test]
+    fn one_port_without_tso_does_not_cost_the_others_theirs() {
+        let table = mixed().expect("memory is there");
+        let all = 64 * 45;
+        let (with_tso, without) = ("to the card with TSO", "to the card without");
+        let cut_before = [all, 45, 0, all, 0, 0, all, all];
+        let expected = [
+            (with_tso, WITHOUT, cut_before),
+            // Whole to the card, which cuts: no byte is touched before it.
+            (with_tso, "with the fallback", [64, 1, 0, 64, 0, 0, all, all]),
+            (without, WITHOUT, cut_before),
+            (without, "with the fallback", [64, 1, all, all, all * 66, 0, all, all]),
+        ];
+        let expected: Vec<_> = expected.into_iter().map(|(to, name, counts)| (format!("{to}: {name}"), counts.to_vec())).collect();
+        assert_eq!(counts(&table), expected);
+    }
+}

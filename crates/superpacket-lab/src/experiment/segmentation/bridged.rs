@@ -1,0 +1,223 @@
+//! Hosts joined by a bridge, of which each may or may not have its super-packets cut by its own kernel, and each port by the engine, the kernel or nobody.
+
+use std::fs;
+use std::time::Duration;
+
+use superpacket::feature::{Feature, FeatureSet};
+use superpacket_bridge::Bridge;
+use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+
+use crate::error::{Context, LabError};
+use crate::host::Host;
+use crate::link::{Link, SizeLimits};
+use crate::load::{Route, TcpBulk, TcpTransactions, UdpBulk, UdpReport, Until, service_demand};
+use crate::topology::Station;
+
+use super::refused;
+
+/// What a port of the bridge is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A packet socket on one end of a veth pair, whose other end is the host's.
+    Packet,
+    /// A TAP device, which is the host's.
+    Tap,
+}
+
+/// A host and the port that it hangs on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) kind: Kind,
+    /// The host's device takes the super-packets of its stack; else the stack cuts them before.
+    pub(crate) host_tso: bool,
+    /// `gso_max_size` of the host's device in bytes, where it is to differ.
+    pub(crate) gso_max_size: Option<u32>,
+    /// Of packet sockets: the device that they send through takes super-packets; else the kernel cuts them right before it.
+    pub(crate) device_tso: bool,
+    /// The offloads that the port is asked.
+    pub(crate) features: FeatureSet,
+}
+
+impl Place {
+    /// A host and a port that have every offload but aggregation: it would join again what was cut, and its gain is another experiment's.
+    pub(crate) fn new(kind: Kind) -> Self {
+        let features = PortSettings::new(port_string("memory:any")).features.without(Feature::GenericReceiveOffload);
+        Self { kind, host_tso: true, gso_max_size: None, device_tso: true, features }
+    }
+
+    /// The host's stack cuts its super-packets itself.
+    pub(crate) fn cut_by_its_host(self) -> Self {
+        Self { host_tso: false, ..self }
+    }
+
+    /// What leaves by this port is cut by the kernel, right before the device.
+    pub(crate) fn cut_by_the_kernel(self) -> Self {
+        Self { device_tso: false, ..self }
+    }
+
+    /// What leaves by this port is cut by the engine.
+    pub(crate) fn cut_by_the_engine(self) -> Self {
+        let features = self.features.without(Feature::TcpSegmentationOffload).without(Feature::TxUdpSegmentation);
+        Self { device_tso: false, features, ..self }
+    }
+
+    /// The port takes frames in one piece only.
+    pub(crate) fn linear(self) -> Self {
+        Self { features: self.features.without(Feature::ScatterGather), ..self }
+    }
+}
+
+/// Hosts and the bridge between them. All goes with it.
+#[derive(Debug)]
+pub(crate) struct Bridged {
+    /// The hosts, in the order of their places.
+    pub(crate) stations: Vec<Station>,
+    /// The bridge's side of each veth pair; `None` for a TAP device.
+    pub(crate) sides: Vec<Option<Link>>,
+    _bridge: Bridge,
+}
+
+impl Bridged {
+    /// Makes the hosts and starts the bridge.
+    ///
+    /// # Errors
+    /// [`LabError::Forbidden`] where namespaces are refused; what the kernel or the bridge refuses.
+    pub(crate) fn new(places: &[Place]) -> Result<Self, LabError> {
+        let middle = Host::new("M")?;
+        let mut ports = Vec::new();
+        let mut ends = Vec::new();
+        for (number, place) in (1u8..).zip(places) {
+            let host = Host::new(&format!("H{number}"))?;
+            let text = match place.kind {
+                Kind::Packet => {
+                    let (link, side) = Link::veth(&host, "eth0", &middle, &format!("port-{number}"))?;
+                    side.set_features(&[("tcp-segmentation-offload", place.device_tso), ("tx-udp-segmentation", place.device_tso)])?;
+                    let text = format!("packet:{}", side.name());
+                    ends.push(Err((link, side)));
+                    text
+                }
+                Kind::Tap => {
+                    ends.push(Ok(host));
+                    format!("tap:tap-{number}")
+                }
+            };
+            let mut port = PortSettings::new(text.parse().map_err(|error| refused(&text, &error))?);
+            port.features = place.features;
+            ports.push(port);
+        }
+        let settings = BridgeSettings { ports, ..BridgeSettings::default() };
+        let bridge = middle.run(|| Bridge::start(settings).map_err(|error| refused("the bridge", &error)))?;
+        let (mut stations, mut sides) = (Vec::new(), Vec::new());
+        for ((number, place), end) in (1u8..).zip(places).zip(ends) {
+            let (link, side) = match end {
+                Err((link, side)) => (link, Some(side)),
+                Ok(host) => {
+                    let link = middle.link(&format!("tap-{number}")).move_to(&host)?;
+                    link.up()?;
+                    (link, None)
+                }
+            };
+            link.set_features(&[("tcp-segmentation-offload", place.host_tso), ("tx-udp-segmentation", place.host_tso)])?;
+            if let Some(size) = place.gso_max_size {
+                link.set_size_limits(SizeLimits { gso_max_size: Some(size), gso_ipv4_max_size: Some(size), ..SizeLimits::default() })?;
+            }
+            stations.push(Station::new(link, number)?);
+            sides.push(side);
+        }
+        Ok(Self { stations, sides, _bridge: bridge })
+    }
+
+    /// From one host to another.
+    pub(crate) fn route(&self, from: usize, to: usize, ip: Ip) -> Route<'_> {
+        let (from, to) = (&self.stations[from], &self.stations[to]);
+        match ip {
+            Ip::V4 => Route::ipv4(from, to),
+            Ip::V6 => Route::ipv6(from, to),
+        }
+    }
+
+    /// Has addresses resolved and learned and buffers grown, before anything is timed.
+    ///
+    /// # Errors
+    /// As [`TcpTransactions::run`].
+    pub(crate) fn greet(&self, route: &Route<'_>) -> Result<(), LabError> {
+        TcpTransactions { time: Duration::from_millis(5), ..TcpTransactions::default() }.run(route)?;
+        TcpBulk { until: Until::Time(Duration::from_millis(20)), ..TcpBulk::default() }.run(route).map(drop)
+    }
+
+    /// Runs a bulk load.
+    ///
+    /// # Errors
+    /// As [`TcpBulk::run`].
+    pub(crate) fn tcp(&self, load: &TcpBulk, route: &Route<'_>) -> Result<Carried, LabError> {
+        let before = bridge_seconds()?;
+        let report = load.run(route)?;
+        let bridge = bridge_seconds()? - before;
+        let direction = report.forward.unwrap_or_default();
+        let threads = [direction.sender.total().as_secs_f64(), direction.receiver.total().as_secs_f64(), bridge];
+        Ok(Carried::new(direction.bytes, direction.seconds, threads))
+    }
+
+    /// Runs a load of datagrams. What was lost is not carried.
+    ///
+    /// # Errors
+    /// As [`UdpBulk::run`].
+    pub(crate) fn udp(&self, load: &UdpBulk, route: &Route<'_>) -> Result<Carried, LabError> {
+        let before = bridge_seconds()?;
+        let report = load.run(route)?;
+        let bridge = bridge_seconds()? - before;
+        let UdpReport { bytes, seconds, sender, receiver, .. } = report;
+        Ok(Carried::new(bytes, seconds, [sender.total().as_secs_f64(), receiver.total().as_secs_f64(), bridge]))
+    }
+}
+
+/// A version of IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ip {
+    V4,
+    V6,
+}
+
+/// What a load carried, and what it cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Carried {
+    /// 10^6 bytes of payload a second, as received.
+    pub(crate) megabytes: f64,
+    /// CPU of the sending program's thread, of the receiving one's and of the bridge's, in percent of one CPU.
+    pub(crate) sender: f64,
+    pub(crate) receiver: f64,
+    pub(crate) bridge: f64,
+    /// CPU time of all three for the payload, in microseconds per 1,024 bytes: a neighbour's is not in it.
+    pub(crate) demand: f64,
+}
+
+impl Carried {
+    fn new(bytes: u64, seconds: f64, threads: [f64; 3]) -> Self {
+        let part = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
+        let demand = service_demand(Duration::from_secs_f64(threads.iter().sum()), bytes);
+        let [sender, receiver, bridge] = threads.map(|busy| part(busy) * 100.0);
+        Self { megabytes: part(bytes as f64) / 1e6, sender, receiver, bridge, demand }
+    }
+
+    /// 10^9 bits of payload a second.
+    pub(crate) fn gigabits(&self) -> f64 {
+        self.megabytes * 8e-3
+    }
+}
+
+/// CPU time in seconds of the threads of this process's bridges that move packets, by what the scheduler counts: a clock tick is a long time in a short measurement.
+fn bridge_seconds() -> Result<f64, LabError> {
+    let mut nanoseconds = 0u64;
+    for task in fs::read_dir("/proc/self/task").context(|| "/proc/self/task".into())?.flatten() {
+        // A thread may end between the listing and the reading.
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        if read("comm").starts_with("superpacket-") {
+            nanoseconds += read("schedstat").split_ascii_whitespace().next().and_then(|time| time.parse().ok()).unwrap_or(0);
+        }
+    }
+    Ok(nanoseconds as f64 * 1e-9)
+}
+
+fn port_string(text: &str) -> superpacket_io::port::PortSpec {
+    text.parse().expect("a port string of the lab's own is well formed")
+}

@@ -1,0 +1,143 @@
+//! The file, sent between hosts by sendfile(2).
+
+use std::sync::Arc;
+
+use superpacket::feature::Feature;
+
+use super::{CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, mark};
+use crate::error::LabError;
+use crate::experiment::plan::{Session, Variant};
+use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place};
+use crate::experiment::segmentation::carried::{COSTS, COSTS_NOTE, costs, speed, summed};
+use crate::experiment::segmentation::lengths::{self, Lengths, histogram, largest_payload, while_doing};
+use crate::load::{PatternFile, Source, TcpBulk, Until};
+
+/// `gso_max_size` in bytes with which Linux sends at most 11 segments of 1,448 bytes at once: it leaves room for headers (`MAX_TCP_HEADER`) and takes whole
+/// segments of the rest. Whether it does is seen by the frames.
+const GSO_MAX_SIZE: u32 = 16_384;
+
+/// A quick run sends a part of the file.
+const QUICK_PART: u64 = 10;
+
+/// Measures it.
+///
+/// # Errors
+/// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot, [`LabError::Cancelled`] when its end was asked for.
+pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
+    let plan = session.plan;
+    let clients = &CLIENTS[..if plan.quick { 2 } else { 3 }];
+    let file = PatternFile::new(if plan.quick { FILE / QUICK_PART } else { FILE }, 3)?;
+    let mut hosts = Vec::new();
+    for client in 0..clients.len() {
+        for sender in senders() {
+            session.check()?;
+            let bridged = arrange(sender, client)?;
+            bridged.greet(&bridged.route(0, 1, Ip::V4))?;
+            hosts.push(bridged);
+        }
+    }
+    let mut sizes = Vec::new();
+    for hosts in &hosts[..VARIANTS.len()] {
+        session.check()?;
+        sizes.push(frames(hosts, &file)?);
+    }
+    let names = clients.iter().flat_map(|client| VARIANTS.map(|variant| format!("tso: {client}, {variant}")));
+    let mut variants: Vec<Variant<'_, Carried>> =
+        names.zip(&hosts).map(|(name, hosts)| Variant::new(name, || transfer(hosts, &file, file.size()))).collect();
+    let measured = session.interleaved(&mut variants)?;
+
+    let mut experiment = Experiment::new(&ENTRY);
+    // As in the source, the first half is for warming up; of few transfers all are needed.
+    let last = if plan.rounds >= 6 { plan.rounds / 2 } else { plan.rounds };
+    let mut rows = Vec::new();
+    for (client, rounds) in clients.iter().zip(measured.chunks_exact(VARIANTS.len())) {
+        let rounds: Vec<&[Carried]> = rounds.iter().map(|rounds| &rounds[rounds.len() - last..]).collect();
+        let is_source = *client == CLIENTS[0];
+        for (variant, loads) in rounds.iter().enumerate() {
+            let paired = speed(loads, rounds[0]);
+            rows.push(Row {
+                group: (*client).into(),
+                name: VARIANTS[variant].into(),
+                figures: speeds(loads).into_iter().chain(costs(loads)).collect(),
+                source: if is_source { source(variant) } else { Vec::new() },
+                ratio: (variant != 0).then(|| Ratio::paired(VARIANTS[0], "average", &paired)),
+                source_ratio: (is_source && variant == 1).then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0]),
+            });
+            if variant != 0 {
+                experiment.marks.push(Mark::paired(mark(client, variant), &paired, Side::AtLeast, TARGET));
+            }
+        }
+    }
+    let speed = |name, title| Column { name, title, unit: "MB/s", digits: 1 };
+    let columns = [speed("average", "average speed"), speed("best", "max speed")].into_iter().chain(COSTS).collect();
+    let which = if last == plan.rounds { "all".to_owned() } else { format!("the last {last}") };
+    let title = format!("{} bytes by sendfile: {} transfers with each setting, average and best of {which}", file.size(), plan.rounds);
+    experiment.tables.push(Table { title, form: Form::Live, columns, rows, rounds: last, plot: Some(0) });
+    let rows = sizes.iter().zip(VARIANTS).flat_map(|(sizes, variant)| histogram(variant, sizes)).collect();
+    let title = "Payload of the frames that the sender's device gave to the port, sampled in a transfer of its own".into();
+    experiment.tables.push(Table { title, form: Form::Live, columns: lengths::COLUMNS.into(), rows, rounds: 1, plot: None });
+    experiment.notes.extend(notes(largest_payload(&sizes[1])));
+    Ok(experiment)
+}
+
+/// The sender's settings, in the order of [`VARIANTS`].
+fn senders() -> [Place; 3] {
+    let packet = Place::new(Kind::Packet);
+    [packet.cut_by_its_host(), Place { gso_max_size: Some(GSO_MAX_SIZE), ..packet }, packet]
+}
+
+/// The sender, and a client of the kind of [`CLIENTS`].
+fn arrange(sender: Place, client: usize) -> Result<Bridged, LabError> {
+    let receiver = Place::new(Kind::Packet);
+    // The device in front of the client has no TSO: the kernel cuts right before it, and frames of the MTU arrive.
+    let wire = receiver.cut_by_the_kernel();
+    let with_gro = |place: Place| Place { features: place.features.with(Feature::GenericReceiveOffload), ..place };
+    match client {
+        0 => Bridged::new(&[sender, wire]),
+        1 => Bridged::new(&[sender, receiver]),
+        _ => Bridged::new(&[with_gro(sender), with_gro(wire)]),
+    }
+}
+
+/// Sends so much of the file.
+fn transfer(hosts: &Bridged, file: &Arc<PatternFile>, bytes: u64) -> Result<Carried, LabError> {
+    let load = TcpBulk { source: Source::File(Arc::clone(file)), until: Until::Bytes(bytes), ..TcpBulk::default() };
+    hosts.tcp(&load, &hosts.route(0, 1, Ip::V4))
+}
+
+/// The lengths of the frames that arrive at the sender's port.
+fn frames(hosts: &Bridged, file: &Arc<PatternFile>) -> Result<Lengths, LabError> {
+    let Some(port) = &hosts.sides[0] else {
+        return Err(LabError::Invalid { what: "a TAP device".into(), reason: "it has no other side to be watched".into() });
+    };
+    Ok(while_doing(port, || transfer(hosts, file, file.size().min(FILE / QUICK_PART)))?.1)
+}
+
+/// The average and the best speed in 10^6 bytes a second.
+fn speeds(loads: &[Carried]) -> [Option<Figure>; 2] {
+    let all = summed(loads, |load| load.megabytes);
+    let average = loads.iter().map(|load| load.megabytes).sum::<f64>() / loads.len().max(1) as f64;
+    [Some(Figure { value: average, low: all.lower_quartile, high: all.upper_quartile }), Some(Figure::exact(all.greatest))]
+}
+
+/// The source's figures of a variant: it knew TSO with 15,928 bytes only.
+fn source(variant: usize) -> Vec<Option<f64>> {
+    SOURCE_SPEED.get(variant).map_or_else(Vec::new, |speeds| speeds.iter().map(|speed| Some(*speed)).chain([None; COSTS.len()]).collect())
+}
+
+fn notes(largest: u32) -> Vec<String> {
+    vec![
+        "The source's figures are those of its client Alpha; its client Beta had 102.1 (at best 102.4) MB/s with TSO off, 93.2 (95.5) with TSO on. Its CPU was not \
+         measured, and between the hosts was a wire of 1 Gb/s."
+            .to_owned(),
+        "Behind a wire of 1500 bytes the device in front of the client has no TSO, so that frames of the MTU arrive whatever was sent; a client that takes \
+         super-packets gets them whole, as virtual machines do. The bridge aggregates nothing, but where it is said."
+            .to_owned(),
+        format!(
+            "15,928 bytes ({SOURCE_PAYLOAD} = 11 x 1448) are asked for by a gso_max_size of {GSO_MAX_SIZE} bytes on the sender's device; the largest payload then \
+             seen was {largest} bytes. Why the source's card was given no more, and why TSO was slower there, its text does not say, and these runs do not show."
+        ),
+        COSTS_NOTE.to_owned(),
+    ]
+}

@@ -1,0 +1,110 @@
+//! The same file, handed to a model NIC: what the stack, the card and the wire have of it.
+
+use superpacket_io::port::nic::{NicSettings, TsoLimit};
+
+use super::{CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, TARGET, VARIANTS, mark};
+use crate::error::LabError;
+use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::segmentation::lengths::{self, histogram, largest_payload};
+use crate::experiment::segmentation::modelled::{Exit, send};
+use crate::experiment::segmentation::stack::{Stack, Transport};
+
+/// So much of the file is sent.
+const PART: u64 = FILE / 64;
+
+const COLUMNS: [Column; 6] = [
+    count("sent", "packets of the stack"),
+    count("largest", "largest payload"),
+    count("calls", "calls of the driver"),
+    count("segments", "cut by the card"),
+    count("card_sums", "checksums by the card"),
+    count("frames", "frames on the wire"),
+];
+
+const fn count(name: &'static str, title: &'static str) -> Column {
+    Column { name, title, unit: "", digits: 0 }
+}
+
+/// Sends the part of the file as each variant does.
+fn send_all() -> Result<Vec<Exit>, LabError> {
+    let limits = [(TsoLimit::Off, 0), (TsoLimit::Payload(SOURCE_PAYLOAD), SOURCE_PAYLOAD as usize), (TsoLimit::Full, usize::MAX)];
+    let send = |(tso, largest)| send(Stack::new(Transport::Tcp4, 2, PART, largest), &NicSettings { tso, ..NicSettings::default() }, |_| ());
+    limits.into_iter().map(send).collect()
+}
+
+/// Counts it.
+///
+/// # Errors
+/// [`LabError::System`] if the system gives no more file descriptors.
+pub(super) fn run() -> Result<Experiment, LabError> {
+    let exits = send_all()?;
+    let off = exits[0].sent.packets as f64;
+    let mut experiment = Experiment::new(&ENTRY);
+    let mut rows = Vec::new();
+    for (variant, exit) in exits.iter().enumerate() {
+        let Exit { sent, card, frames, .. } = exit;
+        let largest = u64::from(largest_payload(&sent.lengths));
+        let figures = [sent.packets, largest, sent.calls, card.tx_segments, card.tx_segments + card.tx_filled, *frames];
+        let ratio = (variant != 0).then(|| Ratio::exact(VARIANTS[0], "sent", sent.packets as f64 / off));
+        rows.push(Row {
+            group: String::new(),
+            name: VARIANTS[variant].into(),
+            figures: figures.map(|count| Some(Figure::exact(count as f64))).into(),
+            source: Vec::new(),
+            ratio,
+            source_ratio: None,
+        });
+        if variant != 0 {
+            // What is measured as speed is counted as packets of the stack.
+            let fewer = off / sent.packets as f64;
+            let marks = CLIENTS[..2].iter().map(|client| Mark::exact(mark(client, variant), Form::Model, fewer, Side::AtLeast, TARGET));
+            experiment.marks.extend(marks);
+        }
+    }
+    let table =
+        |title: String, columns: &[Column], rows| Table { title, form: Form::Model, columns: columns.into(), rows, rounds: 1, plot: None };
+    let sizes = exits.iter().zip(VARIANTS).flat_map(|(exit, variant)| histogram(variant, &exit.sent.lengths)).collect();
+    experiment.tables.push(table(format!("A 64th of the file ({PART} bytes) to a model NIC, MTU 1500"), &COLUMNS, rows));
+    experiment.tables.push(table("Payload of the frames given to the model NIC".into(), &lengths::COLUMNS, sizes));
+    experiment.notes.push("Counted, TSO is judged by how many fewer packets the sender's stack handles.".into());
+    Ok(experiment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wire_has_the_same_frames_and_the_stack_fewer_packets() {
+        let exits = send_all().expect("memory is there");
+        let segments = PART.div_ceil(1448);
+        assert_eq!((PART, segments), (10_397_408, 7_181));
+        let shown = |exit: &Exit| (exit.sent.packets, largest_payload(&exit.sent.lengths), exit.sent.calls);
+        assert_eq!(exits.iter().map(shown).collect::<Vec<_>>(), [(7_181, 1_448, 113), (653, 15_928, 11), (160, 65_160, 3)]);
+        for exit in &exits {
+            assert_eq!((exit.frames, exit.digest), (segments, exits[0].digest), "the same bytes on the wire");
+            assert_eq!(exit.card.tx_filled + exit.card.tx_segments, segments, "every checksum is the card's");
+        }
+        assert_eq!(exits.iter().map(|exit| exit.card.tx_cut).collect::<Vec<_>>(), [0, 653, 160]);
+    }
+
+    #[test]
+    fn marks_are_those_of_the_live_form_and_met() {
+        let experiment = run().expect("memory is there");
+        let values: Vec<_> = experiment.marks.iter().map(|mark| (mark.value.map(|value| value as u32), mark.met)).collect();
+        assert_eq!(values, [(Some(10), Some(true)), (Some(10), Some(true)), (Some(44), Some(true)), (Some(44), Some(true))]);
+        assert_eq!(experiment.marks[0].name, "tso: client behind a wire of 1500 bytes, TSO on, at most 15,928 bytes against off");
+        let sizes: Vec<_> = experiment.tables[1].rows.iter().map(|row| (row.group.as_str(), row.name.as_str())).collect();
+        let [off, limited, full] = VARIANTS;
+        // The last of each is what was left of the file.
+        let expected = [
+            (off, "1 to 1,447 bytes"),
+            (off, "1,448 bytes"),
+            (limited, "1,449 to 15,927 bytes"),
+            (limited, "15,928 bytes"),
+            (full, "15,929 to 65,159 bytes"),
+            (full, "65,160 bytes"),
+        ];
+        assert_eq!(sizes, expected);
+    }
+}
