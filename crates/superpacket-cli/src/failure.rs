@@ -39,6 +39,10 @@ pub(crate) enum Failure {
     #[cfg(target_os = "linux")]
     #[error("{0}")]
     Bridge(String),
+    /// No experiment could be begun.
+    #[cfg(target_os = "linux")]
+    #[error("the lab cannot begin: {0}")]
+    Lab(String),
     /// A plot could not be drawn.
     #[error("a plot could not be drawn: {0}")]
     Plot(String),

@@ -1,7 +1,8 @@
 //! The `superpacket` program: aggregates, segments, verifies and analyzes packet captures, and bridges live ports.
 //!
 //! Each command is a module with a `run`. Captures come through [`input`], held frames live in a [`pool`], the engine is stepped by
-//! [`lanes`], and what is counted is printed by [`report`]. The commands that run and control a bridge are in `live`; they exist on Linux only.
+//! [`lanes`], and what is counted is printed by [`report`]. The commands that run and control a bridge are in `live`, and the experiments' in `lab`; they exist
+//! on Linux only.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,8 @@ mod coalesce;
 mod failure;
 mod generate;
 mod input;
+#[cfg(target_os = "linux")]
+mod lab;
 mod lanes;
 mod ledger;
 #[cfg(target_os = "linux")]
@@ -41,7 +44,13 @@ enum Outcome {
     Done,
     /// The check failed.
     Failed,
+    /// A signal ended it.
+    #[cfg(target_os = "linux")]
+    Interrupted,
 }
+
+/// What a shell reports for a process that SIGINT ended.
+const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     let command = Arguments::parse().command;
@@ -49,13 +58,14 @@ fn main() -> ExitCode {
         // An interrupted run leaves no half-written file behind. Without a handler it still leaves OUT as it was.
         let _ = ctrlc::set_handler(|| {
             superpacket_io::capture::remove_unfinished();
-            // What a shell reports for a process that SIGINT ended.
-            std::process::exit(130);
+            std::process::exit(i32::from(INTERRUPTED));
         });
     }
     match run(command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
+        #[cfg(target_os = "linux")]
+        Ok(Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             // Nobody can be told that standard error is gone.
@@ -77,6 +87,8 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         Command::Generate(arguments) => generate::run(&arguments)?,
         Command::Analyze(arguments) => analyze::run(&arguments)?,
         Command::Steer(arguments) => steer::run(&arguments)?,
+        #[cfg(target_os = "linux")]
+        Command::Lab(arguments) => return lab::run(&arguments),
         #[cfg(target_os = "linux")]
         Command::Live(command) => live::run(command)?,
         Command::Completions { shell } => {

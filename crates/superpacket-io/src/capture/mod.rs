@@ -61,7 +61,7 @@ pub use format::{Compression, Container, Format, OutputFormat, PcapVariant};
 pub use interface::Interface;
 pub use link_type::{LinkType, Start, start_of};
 pub use option::{FrameOptions, OptionForm};
-pub use output::{remove_unfinished, same_file, write_file};
+pub use output::{can_write_file, remove_unfinished, same_file, write_file};
 pub use reader::Reader;
 pub use record::{Frame, Record, Sink, Source};
 pub use time::{TimeResolution, Timestamp};

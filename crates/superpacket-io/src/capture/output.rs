@@ -336,6 +336,17 @@ pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
     destination.finish()
 }
 
+/// Whether [`write_file`] can begin to write there, for a program that has long work before it has what to write. Nothing is left behind. Pipes and devices are
+/// not opened, for that may block, or end what their reader reads.
+///
+/// # Errors
+/// What would stop [`write_file`] from beginning.
+pub fn can_write_file(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref();
+    let is_special = path == Path::new("-") || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
+    if is_special { Ok(()) } else { Destination::create(path).map(drop) }
+}
+
 /// Temporary files that are being written in this process.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 

@@ -1,0 +1,79 @@
+//! The command line of `superpacket lab`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use superpacket_lab::experiment::{ALL, Entry, Plan, find};
+
+/// What stands for all experiments.
+const EVERY: &str = "all";
+
+/// `superpacket lab`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Lab {
+    /// Which experiment, or all of them
+    #[arg(value_name = "EXPERIMENT", value_parser = PossibleValuesParser::new(ALL.iter().map(|entry| entry.name).chain([EVERY])))]
+    pub(super) experiment: String,
+    /// Fewer and shorter rounds: under a minute for all experiments
+    #[arg(long)]
+    pub(super) quick: bool,
+    /// Measure each variant so often [default: 10; 3 with --quick]; ratios need 3 or more
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), allow_negative_numbers = true)]
+    pub(super) rounds: Option<u16>,
+    /// Measure for so many seconds each time, 0.05 to 60 [default: 1; 0.25 with --quick]
+    #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
+    pub(super) seconds: Option<Duration>,
+    /// Only what every run gives alike: counts on the model NIC and simulations
+    #[arg(long, conflicts_with_all = ["quick", "rounds", "seconds"])]
+    pub(super) model: bool,
+    /// Write a page with tables and plots
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
+    /// Put the tables into a Markdown file, between its lines `<!-- lab: begin -->` and `<!-- lab: end -->`
+    #[arg(long, value_name = "FILE")]
+    pub(super) markdown: Option<PathBuf>,
+    /// Write each plot as a file lab-EXPERIMENT-NUMBER.svg in this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(super) svg: Option<PathBuf>,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+}
+
+impl Lab {
+    /// What is to be run.
+    pub(super) fn entries(&self) -> Vec<&'static Entry> {
+        if self.experiment == EVERY { ALL.iter().collect() } else { find(&self.experiment).into_iter().collect() }
+    }
+
+    /// How much of it.
+    pub(super) fn plan(&self) -> Plan {
+        let plan = if self.quick { Plan::QUICK } else { Plan::FULL };
+        Plan { rounds: self.rounds.map_or(plan.rounds, usize::from), time: self.seconds.unwrap_or(plan.time), ..plan }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds @ 0.05..=60.0) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("a number of seconds from 0.05 to 60".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_bounded() {
+        assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
+        for wrong in ["0", "-1", "61", "nan", "inf", "", "1s"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! A table of an experiment as cells of text: what terminal, page and Markdown show alike.
+
+use superpacket_lab::experiment::{Form, Mark, Ratio, Row, Side, Table};
+
+use crate::report::grouped;
+
+/// Cells of text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Grid {
+    /// How many columns from the left are names.
+    pub(super) names: usize,
+    pub(super) header: Vec<Heading>,
+    pub(super) rows: Vec<Vec<Cell>>,
+    /// A ratio was refused: that is to be explained below.
+    pub(super) refused: bool,
+}
+
+/// What a column is headed by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Heading {
+    pub(super) text: String,
+    /// Its figures are the source's.
+    pub(super) of_source: bool,
+}
+
+/// A cell: a figure, and its spread where it has one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub(super) text: String,
+    pub(super) spread: Option<String>,
+}
+
+impl Cell {
+    fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), spread: None }
+    }
+
+    /// In one piece.
+    pub(super) fn whole(&self) -> String {
+        match &self.spread {
+            Some(spread) => format!("{} ({spread})", self.text),
+            None => self.text.clone(),
+        }
+    }
+}
+
+/// Stands where there is nothing.
+pub(super) const NOTHING: &str = "-";
+
+/// What is said of a ratio that is not given.
+const NO_RATIO: &str = "no ratio";
+
+/// Why it is not.
+pub(super) const WHY_NO_RATIO: &str =
+    "no ratio: the rounds differ too much for one to mean anything; in parentheses, between what half of them lie";
+
+/// How the figures of a table were made, in words.
+pub(super) fn made(table: &Table) -> String {
+    match (table.form, table.rounds) {
+        (Form::Live, 1) => "measured once".to_owned(),
+        (Form::Live, rounds) => format!("measured, medians of {rounds} rounds, half of which lie between what is in parentheses"),
+        (Form::Model, _) => "counted on the model NIC, the same in every run".to_owned(),
+        (Form::Simulated, _) => "simulated, the same in every run".to_owned(),
+    }
+}
+
+impl Grid {
+    /// The cells of a table. A group's name stands in its first row only.
+    pub(super) fn new(table: &Table) -> Self {
+        let grouped_rows = table.rows.iter().any(|row| !row.group.is_empty());
+        let from_source: Vec<_> =
+            (0..table.columns.len()).filter(|&place| table.rows.iter().any(|row| source_of(row, place).is_some())).collect();
+        let ratios: Vec<_> = table.rows.iter().filter_map(|row| row.ratio.as_ref()).collect();
+        let common = Common::of(&ratios);
+        let source_ratios = table.rows.iter().any(|row| row.source_ratio.is_some());
+
+        let here = |text: String| Heading { text, of_source: false };
+        let there = |text: String| Heading { text, of_source: true };
+        let mut header: Vec<_> = std::iter::repeat_n(here(String::new()), 1 + usize::from(grouped_rows)).collect();
+        let names = header.len();
+        let title = |place: usize| {
+            let column = &table.columns[place];
+            if column.unit.is_empty() { column.title.to_owned() } else { format!("{}, {}", column.title, column.unit) }
+        };
+        header.extend((0..table.columns.len()).map(|place| here(title(place))));
+        if !ratios.is_empty() {
+            header.push(here(common.heading(table)));
+        }
+        header.extend(from_source.iter().map(|&place| there(title(place))));
+        if source_ratios {
+            header.push(there("ratio".to_owned()));
+        }
+
+        let mut group = None;
+        let rows = table.rows.iter().map(|row| {
+            let mut cells = Vec::with_capacity(header.len());
+            if grouped_rows {
+                let same = group.replace(&row.group) == Some(&row.group);
+                cells.push(Cell::new(if same { "" } else { &row.group }));
+            }
+            cells.push(Cell::new(&row.name));
+            for (place, column) in table.columns.iter().enumerate() {
+                cells.push(match row.figures.get(place).copied().flatten() {
+                    Some(figure) => Cell {
+                        text: number(figure.value, column.digits),
+                        spread: (figure.low != figure.high).then(|| range(figure.low, figure.high, column.digits)),
+                    },
+                    None => Cell::new(NOTHING),
+                });
+            }
+            if !ratios.is_empty() {
+                cells.push(row.ratio.as_ref().map_or_else(|| Cell::new(""), |ratio| common.cell(ratio)));
+            }
+            for &place in &from_source {
+                cells.push(Cell::new(
+                    source_of(row, place).map_or_else(|| NOTHING.to_owned(), |value| plain(value, table.columns[place].digits)),
+                ));
+            }
+            if source_ratios {
+                cells.push(Cell::new(row.source_ratio.map(times).unwrap_or_default()));
+            }
+            cells
+        });
+        let rows = rows.collect();
+        Self { names, header, rows, refused: ratios.iter().any(|ratio| ratio.value.is_none()) }
+    }
+}
+
+/// What all ratios of a table have in common, and so stands in their heading.
+struct Common<'a> {
+    against: Option<&'a str>,
+    column: Option<&'static str>,
+}
+
+impl<'a> Common<'a> {
+    fn of(ratios: &[&'a Ratio]) -> Self {
+        let against = ratios.first().map(|first| first.against.as_str()).filter(|first| ratios.iter().all(|ratio| ratio.against == *first));
+        let column = ratios.first().map(|first| first.column).filter(|first| ratios.iter().all(|ratio| ratio.column == *first));
+        Self { against, column }
+    }
+
+    fn heading(&self, table: &Table) -> String {
+        let column = self.column.map(|name| table.columns.iter().find(|column| column.name == name).map_or(name, |column| column.title));
+        match (column, self.against) {
+            (Some(column), Some(against)) => format!("{column} to {against}"),
+            (Some(column), None) => format!("{column}, ratio"),
+            (None, Some(against)) => format!("ratio to {against}"),
+            (None, None) => "ratio".to_owned(),
+        }
+    }
+
+    fn cell(&self, ratio: &Ratio) -> Cell {
+        let mut text = ratio.value.map_or_else(|| NO_RATIO.to_owned(), times);
+        if self.column.is_none() {
+            text = format!("{} {text}", ratio.column.replace('_', " "));
+        }
+        if self.against.is_none() {
+            text = format!("{text} to {}", ratio.against);
+        }
+        Cell { text, spread: (ratio.low != ratio.high).then(|| range(ratio.low, ratio.high, 2)) }
+    }
+}
+
+fn source_of(row: &Row, place: usize) -> Option<f64> {
+    row.source.get(place).copied().flatten()
+}
+
+/// A mark in words: what was reached, and what was to be.
+pub(super) fn mark(mark: &Mark) -> String {
+    let side = match mark.side {
+        Side::AtLeast => "at least",
+        Side::AtMost => "at most",
+    };
+    let [low, high] = mark.spread;
+    let value = match mark.value {
+        Some(value) if low != high => format!("{} ({}), ", number(value, 3), range(low, high, 3)),
+        Some(value) => format!("{}, ", number(value, 3)),
+        None => String::new(),
+    };
+    format!("{value}{side} {}", plain(mark.target, 3))
+}
+
+/// What became of a mark.
+pub(super) fn verdict(mark: &Mark) -> &'static str {
+    match mark.met {
+        Some(true) => "met",
+        Some(false) => "missed",
+        None => "cannot be said",
+    }
+}
+
+/// Where a mark's value is from, unless it was measured.
+pub(super) fn origin(mark: &Mark) -> Option<&'static str> {
+    match mark.form {
+        Form::Live => None,
+        Form::Model => Some("counted"),
+        Form::Simulated => Some("simulated"),
+    }
+}
+
+fn times(factor: f64) -> String {
+    format!("{factor:.2}x")
+}
+
+fn range(low: f64, high: f64, digits: usize) -> String {
+    format!("{}-{}", number(low, digits), number(high, digits))
+}
+
+/// A number with so many digits after the point, and its thousands set apart.
+pub(super) fn number(value: f64, digits: usize) -> String {
+    let text = format!("{:.digits$}", value.abs());
+    let (whole, fraction) = text.split_once('.').map_or((text.as_str(), ""), |(whole, fraction)| (whole, fraction));
+    let whole = whole.parse().map_or_else(|_| whole.to_owned(), grouped);
+    let sign = if value < 0.0 && text.contains(|digit| ('1'..='9').contains(&digit)) { "-" } else { "" };
+    if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
+}
+
+/// A number as somebody wrote it down: with no more digits after the point than it needs, and at most one more than the table's.
+fn plain(value: f64, digits: usize) -> String {
+    let text = number(value, digits + 1);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use superpacket_lab::experiment::{Column, Figure};
+
+    /// Two groups, a ratio that is given and one that is not, and a source that measured one of two columns.
+    pub(in super::super) fn table() -> Table {
+        let column = |name, title, unit, digits| Column { name, title, unit, digits };
+        let row = |group: &str, name: &str, value: f64, ratio: Option<Option<f64>>, source: f64| Row {
+            group: group.into(),
+            name: name.into(),
+            figures: vec![Some(Figure { value, low: value - 0.5, high: value + 0.5 }), None],
+            source: vec![Some(source), None],
+            ratio: ratio.map(|value| Ratio { against: "none".into(), column: "throughput", value, low: 2.0, high: 3.25 }),
+            source_ratio: ratio.map(|_| 2.378),
+        };
+        Table {
+            title: "Sender <MTU> 1500".into(),
+            form: Form::Live,
+            columns: vec![column("throughput", "throughput", "Gb/s", 1), column("frames", "frames", "", 0)],
+            rows: vec![
+                row("4K pages", "none", 2.0, None, 3.7),
+                row("4K pages", "LRO", 5.0, Some(Some(2.5)), 8.8),
+                row("linear", "none", 2.0, None, 4.1),
+                row("linear", "LRO", 1234.0, Some(None), 5.5),
+            ],
+            rounds: 3,
+            plot: Some(0),
+        }
+    }
+
+    #[test]
+    fn cells_say_figure_spread_source_and_ratio() {
+        let grid = Grid::new(&table());
+        let header: Vec<_> = grid.header.iter().map(|heading| (heading.text.as_str(), heading.of_source)).collect();
+        let expected = [
+            ("", false),
+            ("", false),
+            ("throughput, Gb/s", false),
+            ("frames", false),
+            ("throughput to none", false),
+            ("throughput, Gb/s", true),
+            ("ratio", true),
+        ];
+        assert_eq!((grid.names, header.as_slice(), grid.refused), (2, &expected[..], true));
+        let rows: Vec<Vec<_>> = grid.rows.iter().map(|row| row.iter().map(Cell::whole).collect()).collect();
+        assert_eq!(rows[1], ["", "LRO", "5.0 (4.5-5.5)", "-", "2.50x (2.00-3.25)", "8.8", "2.38x"]);
+        assert_eq!(rows[2], ["linear", "none", "2.0 (1.5-2.5)", "-", "", "4.1", ""]);
+        assert_eq!(rows[3][4], "no ratio (2.00-3.25)");
+        assert_eq!(rows[3][2], "1,234.0 (1,233.5-1,234.5)");
+    }
+
+    #[test]
+    fn what_ratios_do_not_have_in_common_stands_with_each() {
+        let mut table = table();
+        let change = |ratio: &mut Option<Ratio>| {
+            if let Some(ratio) = ratio {
+                *ratio = Ratio { against: "GRO".into(), column: "frames", ..ratio.clone() };
+            }
+        };
+        change(&mut table.rows[3].ratio);
+        let grid = Grid::new(&table);
+        assert_eq!(grid.header[4].text, "ratio");
+        assert_eq!(grid.rows[1][4].text, "throughput 2.50x to none");
+        assert_eq!(grid.rows[3][4].text, "frames no ratio to GRO");
+    }
+
+    #[test]
+    fn marks_are_told_in_words() {
+        let counted = Mark::exact("lro: counts", Form::Model, 2.6, Side::AtLeast, 2.5);
+        assert_eq!((mark(&counted), verdict(&counted), origin(&counted)), ("2.600, at least 2.5".into(), "met", Some("counted")));
+        let spread =
+            Mark { form: Form::Live, met: Some(false), spread: [0.9, 1.1], value: Some(1.0), side: Side::AtMost, target: 0.84, ..counted };
+        assert_eq!((mark(&spread), verdict(&spread), origin(&spread)), ("1.000 (0.900-1.100), at most 0.84".into(), "missed", None));
+        let unmeasured = Mark::unmeasured("lro", Side::AtLeast, 1.0, "why");
+        assert_eq!((mark(&unmeasured), verdict(&unmeasured)), ("at least 1".into(), "cannot be said"));
+    }
+
+    #[test]
+    fn numbers_have_their_thousands_set_apart() {
+        assert_eq!((number(1_234_567.0, 0), number(-1234.56, 1), number(-0.04, 1)), ("1,234,567".into(), "-1,234.6".into(), "0.0".into()));
+        assert_eq!((plain(108.7, 1), plain(3061.05, 1), plain(89.0, 1)), ("108.7".into(), "3,061.05".into(), "89".into()));
+    }
+}

@@ -1,0 +1,118 @@
+//! The machine that figures come from: without it they say little.
+
+use std::fs;
+
+use serde::Serialize;
+use superpacket_lab::allowed_cpus;
+
+/// What is known of a machine.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Machine {
+    /// The processor, by its own name; empty where the kernel does not tell.
+    pub(super) cpu: String,
+    /// CPUs that this process may use.
+    pub(super) cores: usize,
+    /// The kernel's name and release.
+    pub(super) kernel: String,
+    /// Memory in bytes.
+    pub(super) memory: u64,
+    /// It is a guest: others share its processor unseen.
+    pub(super) virtual_machine: bool,
+    /// How many threads wanted a CPU in the minute before the run, on average.
+    pub(super) load: f64,
+    /// This program's version.
+    pub(super) version: &'static str,
+    /// The program was built to be run, not to be debugged: what a build for debugging measures is mostly itself.
+    pub(super) optimised: bool,
+}
+
+impl Machine {
+    /// This one.
+    pub(super) fn this() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let (cpuinfo, system) = (read("/proc/cpuinfo"), rustix::system::uname());
+        Self {
+            // The name of the field on x86; on Arm there is none, the device tree may know the board.
+            cpu: field(&cpuinfo, "model name").map_or_else(|| printed(&read("/proc/device-tree/model")), printed),
+            cores: allowed_cpus().map_or(1, |cpus| cpus.len()),
+            kernel: format!("{} {}", system.sysname().to_string_lossy(), system.release().to_string_lossy()),
+            memory: field(&read("/proc/meminfo"), "MemTotal").and_then(kilobytes).unwrap_or(0),
+            virtual_machine: field(&cpuinfo, "flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+            load: read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
+            version: env!("CARGO_PKG_VERSION"),
+            optimised: !cfg!(debug_assertions),
+        }
+    }
+
+    /// In a line.
+    pub(super) fn line(&self) -> String {
+        let cores = if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) };
+        let cpu = if self.cpu.is_empty() { "an unnamed processor" } else { &self.cpu };
+        let guest = if self.virtual_machine { " (virtual)" } else { "" };
+        format!("{cores} of {cpu}{guest}, {}, {}, load {:.2}", self.memory_text(), self.kernel, self.load)
+    }
+
+    /// The memory in words.
+    pub(super) fn memory_text(&self) -> String {
+        format!("{:.1} GB of memory", self.memory as f64 / 1e9)
+    }
+
+    /// Why its figures should not be believed as they are, if there is a reason.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if !self.optimised {
+            warnings.push("this program was built for debugging, and is several times slower than it is: use cargo run --release".into());
+        }
+        // Half a core: a terminal and a browser need less.
+        if self.load > 0.5 * self.cores as f64 {
+            warnings
+                .push(format!("the machine was busy with something else before the run: load {:.2} on {} cores", self.load, self.cores));
+        }
+        warnings
+    }
+}
+
+/// The value of the first line that begins with `name:`.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
+fn kilobytes(text: &str) -> Option<u64> {
+    text.strip_suffix("kB")?.trim().parse().ok().map(|kilobytes: u64| kilobytes * 1024)
+}
+
+/// Device trees end their strings with a zero byte.
+fn printed(text: &str) -> String {
+    text.trim_end_matches('\0').trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let text = "model\t\t: 17\nmodel name\t: A: B\nflags\t: fpu hypervisor\n";
+        assert_eq!((field(text, "model name"), field(text, "model"), field(text, "mode")), (Some("A: B"), Some("17"), None));
+        assert_eq!(kilobytes("16316412 kB"), Some(16_316_412 * 1024));
+    }
+
+    #[test]
+    fn this_machine_is_described() {
+        let machine = Machine::this();
+        assert!(machine.cores >= 1 && machine.memory > 1 << 20 && machine.kernel.starts_with("Linux "), "{machine:?}");
+        assert!(machine.line().contains(&machine.kernel));
+    }
+
+    #[test]
+    fn a_busy_machine_is_warned_of() {
+        let calm = Machine { load: 0.1, cores: 2, optimised: true, ..Machine::this() };
+        assert!(calm.warnings().is_empty());
+        let busy = Machine { load: 6.5, ..calm.clone() };
+        assert!(busy.warnings().iter().any(|warning| warning.contains("load 6.50 on 2 cores")));
+        assert!(Machine { optimised: false, ..calm }.warnings().iter().any(|warning| warning.contains("--release")));
+    }
+}

@@ -1,0 +1,132 @@
+//! The report as Markdown, put into a document between two marker lines.
+
+use std::fmt::Write;
+
+use superpacket_lab::experiment::{Experiment, Mark};
+
+use super::Report;
+use super::grid::{Grid, WHY_NO_RATIO, made, mark, origin, verdict};
+use crate::report::printable;
+
+/// What is between these lines is the lab's.
+pub(super) const BEGIN: &str = "<!-- lab: begin -->";
+/// Ends it.
+pub(super) const END: &str = "<!-- lab: end -->";
+
+/// The document with the report in the place of what was between its markers.
+///
+/// # Errors
+/// What is wrong with the markers, in words.
+pub(super) fn replaced(document: &str, report: &Report) -> Result<String, String> {
+    let place = |marker: &str| {
+        let mut places = document.match_indices(marker).map(|(place, _)| place);
+        match (places.next(), places.next()) {
+            (Some(place), None) => Ok(place),
+            (None, _) => Err(format!("has no line {marker}")),
+            (Some(_), Some(_)) => Err(format!("has more than one line {marker}")),
+        }
+    };
+    let (begin, end) = (place(BEGIN)?, place(END)?);
+    if end < begin {
+        return Err(format!("{END} stands before {BEGIN}"));
+    }
+    Ok(format!("{}{BEGIN}\n{}{}", &document[..begin], part(report), &document[end..]))
+}
+
+fn part(report: &Report) -> String {
+    let mut text = String::new();
+    let plan = match &report.plan {
+        super::RunPlan { form: "live", rounds, seconds, .. } => format!(", {rounds} rounds of {seconds} s"),
+        _ => String::new(),
+    };
+    let _ = writeln!(text, "Printed by `{}` on {}{plan}.\n", report.command, escaped(&report.machine.line()));
+    for note in &report.notes {
+        let _ = writeln!(text, "{}\n", escaped(note));
+    }
+    marks(&report.marks, &mut text);
+    for found in &report.experiments {
+        experiment(found, &mut text);
+    }
+    text
+}
+
+fn marks(marks: &[Mark], text: &mut String) {
+    text.push_str("| mark | reached, target | |\n|---|---|---|\n");
+    for found in marks {
+        let origin = origin(found).map(|origin| format!(" ({origin})")).unwrap_or_default();
+        let verdict = if found.met == Some(true) { verdict(found).to_owned() } else { format!("**{}**", verdict(found)) };
+        let reason = found.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let _ = writeln!(text, "| {}{origin} | {} | {verdict}{} |", escaped(&found.name), escaped(&mark(found)), escaped(&reason));
+    }
+    text.push('\n');
+}
+
+fn experiment(experiment: &Experiment, text: &mut String) {
+    let _ = writeln!(text, "### {}: {}\n{}\n", experiment.name, escaped(experiment.source), escaped(experiment.summary));
+    for table in &experiment.tables {
+        let grid = Grid::new(table);
+        let _ = writeln!(text, "{}: {}.\n", escaped(&table.title), made(table));
+        for heading in &grid.header {
+            let source = if heading.of_source { "source's " } else { "" };
+            let _ = write!(text, "| {source}{} ", escaped(&heading.text));
+        }
+        text.push_str("|\n");
+        for place in 0..grid.header.len() {
+            text.push_str(if place < grid.names { "|---" } else { "|---:" });
+        }
+        text.push_str("|\n");
+        for row in &grid.rows {
+            for cell in row {
+                let _ = write!(text, "| {} ", escaped(&cell.whole()));
+            }
+            text.push_str("|\n");
+        }
+        text.push('\n');
+        if grid.refused {
+            let _ = writeln!(text, "{WHY_NO_RATIO}.\n");
+        }
+    }
+    for note in &experiment.notes {
+        let _ = writeln!(text, "- {}", escaped(note));
+    }
+    if !experiment.notes.is_empty() {
+        text.push('\n');
+    }
+}
+
+/// Text that makes no cell, no markup and no marker of its own.
+fn escaped(text: &str) -> String {
+    printable(text).replace('|', "\\|").replace('<', "&lt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::report;
+    use super::*;
+
+    #[test]
+    fn what_is_around_the_markers_stays() -> Result<(), String> {
+        let before = format!("# Title\n{BEGIN}\nold\n{END}\nafter\n");
+        let first = replaced(&before, &report())?;
+        assert!(
+            first.starts_with(&format!("# Title\n{BEGIN}\nPrinted by `superpacket lab")) && first.ends_with(&format!("{END}\nafter\n")),
+            "{first}"
+        );
+        assert!(!first.contains("old") && first.contains("| 4K pages | none | 2.0 (1.5-2.5) | - |  | 3.7 |  |"), "{first}");
+        assert!(first.contains("Sender &lt;MTU> 1500"), "{first}");
+        assert_eq!(replaced(&first, &report())?, first, "again it is the same");
+        Ok(())
+    }
+
+    #[test]
+    fn documents_without_the_markers_are_refused() {
+        for (document, words) in [
+            (String::new(), "has no line <!-- lab: begin -->"),
+            (BEGIN.to_owned(), "has no line <!-- lab: end -->"),
+            (format!("{END}\n{BEGIN}"), "stands before"),
+            (format!("{BEGIN}{BEGIN}{END}"), "more than one"),
+        ] {
+            assert!(replaced(&document, &report()).is_err_and(|error| error.contains(words)), "{document}");
+        }
+    }
+}

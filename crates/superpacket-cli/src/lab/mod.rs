@@ -1,0 +1,305 @@
+//! `superpacket lab`: the sources' experiments again, on this machine.
+
+mod arguments;
+mod grid;
+mod machine;
+mod markdown;
+mod page;
+mod plot;
+mod run;
+mod text;
+mod watch;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+use superpacket_io::capture::{can_write_file, write_file};
+use superpacket_lab::experiment::{Experiment, Mark, Plan, Session};
+use superpacket_lab::{LabError, enter_user_namespace_if_needed};
+
+pub(crate) use arguments::Lab;
+use machine::Machine;
+use run::{Failed, Forms};
+use watch::Watcher;
+
+use crate::Outcome;
+use crate::coalesce::is_stream;
+use crate::failure::Failure;
+use crate::input::warn;
+use crate::report::{print, print_json};
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// As it was asked for.
+    #[serde(skip)]
+    command: String,
+    machine: Machine,
+    plan: RunPlan,
+    experiments: Vec<Experiment>,
+    /// The marks of all experiments.
+    marks: Vec<Mark>,
+    /// What a reader of all figures should know.
+    notes: Vec<String>,
+    /// Experiments that could not be run.
+    failed: Vec<Failed>,
+    /// A signal ended the run before all was done.
+    interrupted: bool,
+}
+
+/// How much was run.
+#[derive(Clone, Debug, Serialize)]
+struct RunPlan {
+    /// `live`, or `model` where nothing was measured.
+    form: &'static str,
+    quick: bool,
+    /// How often each variant was measured, and for how long each time, in seconds.
+    rounds: usize,
+    seconds: f64,
+    /// What was to be run.
+    experiments: Vec<&'static str>,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
+    if !arguments.model {
+        // Before the first thread starts. A refusal comes out, with its reason, where the first host is made.
+        let _ = enter_user_namespace_if_needed();
+    }
+    let outputs = Outputs::of(arguments)?;
+    let plan = arguments.plan();
+    let forbidden = if arguments.model { None } else { run::forbidden().map_err(cannot_begin)? };
+    let live = !arguments.model && forbidden.is_none();
+    let report = Arc::new(Mutex::new(Report::new(arguments, plan, live, forbidden)));
+    let watcher = Watcher::new(arguments.entries().len(), arguments.quiet || !live);
+    let (cut_off, json) = (report.clone(), arguments.json);
+    let ended = move || {
+        // Nobody can be told that standard output is gone.
+        let _ = interrupted(&mut cut_off.lock().unwrap_or_else(PoisonError::into_inner), json);
+    };
+    watcher.heed_signals(ended).map_err(|error| cannot_begin(LabError::system("signals", error)))?;
+
+    let width = text::width();
+    if !arguments.json {
+        print(&locked(&report, |report| report.heading(width)), false)?;
+    }
+    let session = Session::new(plan, &*watcher);
+    for entry in arguments.entries() {
+        watcher.begin();
+        let outcome = run::experiment(entry, if live { Forms::Both(session) } else { Forms::Model });
+        let found = match outcome {
+            run::Outcome::Done(found) => Some(found),
+            run::Outcome::Failed(failed, found) => {
+                watcher.aside(|| warn(&format!("lab {}: {}", failed.name, failed.error)));
+                locked(&report, |report| report.failed.push(failed));
+                found
+            }
+            run::Outcome::Cancelled => {
+                stay_unless(watcher.may_end());
+                watcher.clear();
+                locked(&report, |report| interrupted(report, arguments.json))?;
+                return Ok(Outcome::Interrupted);
+            }
+        };
+        if let Some(found) = found {
+            if !arguments.json {
+                watcher.aside(|| print(&text::experiment(&found, width), false))?;
+            }
+            locked(&report, |report| report.add(found));
+        }
+    }
+    stay_unless(watcher.may_end());
+    watcher.clear();
+    locked(&report, |report| finish(report, &outputs, arguments.json, width))
+}
+
+/// Writes what is written when all is done.
+fn finish(report: &Report, outputs: &Outputs, json: bool, width: usize) -> Result<Outcome, Failure> {
+    if json {
+        print_json(report)?;
+    } else if !report.marks.is_empty() {
+        print(&text::marks(report.marks.iter(), width), false)?;
+    }
+    outputs.write(report)?;
+    Ok(if report.failed.is_empty() { Outcome::Done } else { Outcome::Failed })
+}
+
+/// Says what there is when a signal ends the run. Pages and other files are left as they were: half of a report is none.
+fn interrupted(report: &mut Report, json: bool) -> Result<(), Failure> {
+    report.interrupted = true;
+    let done: Vec<_> = report.experiments.iter().map(|experiment| experiment.name).collect();
+    let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
+    warn(&format!("lab: ended before it was done; finished: {done}"));
+    if json {
+        print_json(report)?;
+    } else if !report.marks.is_empty() {
+        print(&text::marks(report.marks.iter(), text::width()), false)?;
+    }
+    Ok(())
+}
+
+/// Where somebody else says what is said at the end, and ends the process, there is nothing to do but wait for it.
+fn stay_unless(mine: bool) {
+    while !mine {
+        std::thread::park();
+    }
+}
+
+fn locked<T>(report: &Mutex<Report>, work: impl FnOnce(&mut Report) -> T) -> T {
+    work(&mut report.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn cannot_begin(error: LabError) -> Failure {
+    Failure::Lab(error.to_string())
+}
+
+impl Report {
+    fn new(arguments: &Lab, plan: Plan, live: bool, forbidden: Option<String>) -> Self {
+        let machine = Machine::this();
+        let mut notes = if live { machine.warnings() } else { Vec::new() };
+        notes.extend(forbidden.map(|why| format!("nothing was measured between live hosts, only counted and simulated: {why}")));
+        let mut command = format!("superpacket lab {}", arguments.experiment);
+        for (given, option) in [(arguments.quick, " --quick"), (arguments.model, " --model")] {
+            command.push_str(if given { option } else { "" });
+        }
+        for (name, value) in [("rounds", arguments.rounds.map(f64::from)), ("seconds", arguments.seconds.map(|time| time.as_secs_f64()))] {
+            command.push_str(&value.map(|value| format!(" --{name} {value}")).unwrap_or_default());
+        }
+        let plan = RunPlan {
+            form: if live { "live" } else { "model" },
+            quick: plan.quick,
+            rounds: plan.rounds,
+            seconds: plan.time.as_secs_f64(),
+            experiments: arguments.entries().iter().map(|entry| entry.name).collect(),
+        };
+        Self { command, machine, plan, experiments: Vec::new(), marks: Vec::new(), notes, failed: Vec::new(), interrupted: false }
+    }
+
+    fn add(&mut self, found: Experiment) {
+        self.marks.extend(found.marks.iter().cloned());
+        self.experiments.push(found);
+    }
+
+    /// What is said before the first experiment.
+    fn heading(&self, width: usize) -> String {
+        let how = match self.plan.form {
+            "live" => format!("{} rounds of {} s each, variants in turn", self.plan.rounds, self.plan.seconds),
+            _ => "counted on the model NIC and simulated, the same in every run".to_owned(),
+        };
+        let mut text = String::new();
+        text::paragraph(&self.machine.line(), 0, width, &mut text);
+        text::paragraph(&how, 0, width, &mut text);
+        for note in &self.notes {
+            text::paragraph(note, 0, width, &mut text);
+        }
+        text.push('\n');
+        text
+    }
+}
+
+/// Files to be written.
+struct Outputs {
+    html: Option<PathBuf>,
+    markdown: Option<PathBuf>,
+    svg: Option<PathBuf>,
+}
+
+impl Outputs {
+    /// Finds out what cannot be written before minutes were spent on what should be.
+    fn of(arguments: &Lab) -> Result<Self, Failure> {
+        let outputs = Self { html: arguments.html.clone(), markdown: arguments.markdown.clone(), svg: arguments.svg.clone() };
+        for (option, path) in [("--html", &outputs.html), ("--markdown", &outputs.markdown)] {
+            if let Some(path) = path {
+                if is_stream(path) {
+                    return Err(Failure::Usage(format!("{option} needs a file")));
+                }
+                can_write_file(path).map_err(unwritable(path))?;
+            }
+        }
+        if let Some(directory) = &outputs.svg {
+            can_write_file(directory.join("lab-.svg")).map_err(unwritable(directory))?;
+        }
+        if let Some(path) = &outputs.markdown {
+            let nothing = Report::new(arguments, arguments.plan(), false, None);
+            markdown::replaced(&read(path)?, &nothing).map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
+        }
+        Ok(outputs)
+    }
+
+    fn write(&self, report: &Report) -> Result<(), Failure> {
+        if let Some(path) = &self.html {
+            write_file(path, page::render(report)?.as_bytes()).map_err(unwritable(path))?;
+        }
+        if let Some(path) = &self.markdown {
+            let text = markdown::replaced(&read(path)?, report).map_err(|what| Failure::Usage(format!("{}: {what}", path.display())))?;
+            write_file(path, text.as_bytes()).map_err(unwritable(path))?;
+        }
+        if let Some(directory) = &self.svg {
+            for experiment in &report.experiments {
+                for (index, svg) in experiment.tables.iter().filter_map(plot::bars).enumerate() {
+                    let path = directory.join(format!("lab-{}-{}.svg", experiment.name, index + 1));
+                    write_file(&path, plot::file(&svg?).as_bytes()).map_err(unwritable(&path))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    fs::read_to_string(path).map_err(|error| Failure::Usage(format!("{}: cannot be read: {error}", path.display())))
+}
+
+fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> Failure {
+    let path = path.to_owned();
+    move |source| Failure::Page { path, source }
+}
+
+#[cfg(test)]
+pub(in crate::lab) mod tests {
+    use super::*;
+    use superpacket_lab::experiment::{Entry, Form, Side};
+
+    const ENTRY: Entry = Entry {
+        name: "lro",
+        source: "somebody, 2007",
+        summary: "Something.",
+        live: |_| Ok(Experiment::new(&ENTRY)),
+        model: || Ok(Experiment::new(&ENTRY)),
+    };
+
+    /// A report of one experiment with one table, a mark missed and one of which nothing can be said.
+    pub(in crate::lab) fn report() -> Report {
+        let mut found = Experiment::new(&ENTRY);
+        found.tables.push(grid::tests::table());
+        found.marks.push(Mark::exact("lro: counts", Form::Model, 1.0, Side::AtLeast, 2.5));
+        found.marks.push(Mark::unmeasured("lro: figures", Side::AtMost, 0.84, "no & namespaces"));
+        let mut report = Report {
+            command: "superpacket lab lro".into(),
+            machine: Machine::this(),
+            plan: RunPlan { form: "live", quick: false, rounds: 10, seconds: 1.0, experiments: vec!["lro"] },
+            experiments: Vec::new(),
+            marks: Vec::new(),
+            notes: Vec::new(),
+            failed: vec![Failed { name: "ack", error: "a <b>".into() }],
+            interrupted: false,
+        };
+        report.add(found);
+        report
+    }
+
+    #[test]
+    fn marks_of_all_experiments_stand_together() -> Result<(), serde_json::Error> {
+        let json = serde_json::to_value(report())?;
+        assert_eq!((json["marks"].as_array().map(Vec::len), &json["marks"][0]["met"]), (Some(2), &serde_json::json!(false)));
+        assert!(json["marks"][1]["met"].is_null() && json["marks"][1]["reason"] == "no & namespaces");
+        assert!(
+            json["experiments"][0].get("marks").is_none() && json["experiments"][0]["rows"].as_array().is_some_and(|rows| rows.len() == 4)
+        );
+        assert_eq!(json["failed"][0]["name"], "ack");
+        Ok(())
+    }
+}

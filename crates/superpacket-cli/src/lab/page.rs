@@ -1,0 +1,158 @@
+//! The report as a page.
+
+use std::fmt::Write;
+
+use superpacket_lab::experiment::{Experiment, Mark};
+
+use super::Report;
+use super::grid::{Grid, WHY_NO_RATIO, made, mark, origin, verdict};
+use super::plot;
+use crate::failure::Failure;
+use crate::page::{self, Escaped, Stop, tiles};
+
+/// Renders the page.
+pub(super) fn render(report: &Report) -> Result<String, Failure> {
+    let title = match report.experiments.as_slice() {
+        [only] => format!("The experiment {}, again", only.name),
+        _ => "The sources' experiments, again".to_owned(),
+    };
+    page::render(&title, "lab", |page| write(report, page))
+}
+
+fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
+    let plan = &report.plan;
+    let how = match plan.form {
+        "live" => format!("{} rounds of {} s each, variants in turn", plan.rounds, plan.seconds),
+        _ => "counted on the model NIC and simulated; nothing was measured".to_owned(),
+    };
+    writeln!(page, "<p class=\"muted\">{}: {how}.</p>", Escaped(&report.command))?;
+    let machine = &report.machine;
+    let guest = if machine.virtual_machine { ", virtual" } else { "" };
+    let cores = if machine.cores == 1 { "core" } else { "cores" };
+    let count = |met| report.marks.iter().filter(|mark| mark.met == met).count();
+    let figures = [
+        (format!("{} of {}", count(Some(true)), report.marks.len()), "marks met".to_owned()),
+        (format!("{} {cores}", machine.cores), format!("{}{guest}", Escaped(&machine.cpu))),
+        (format!("{:.1} GB", machine.memory as f64 / 1e9), "of memory".to_owned()),
+        (format!("{:.2}", machine.load), format!("load before the run, {}", Escaped(&machine.kernel))),
+    ];
+    tiles(figures, page)?;
+    for note in &report.notes {
+        writeln!(page, "<p class=\"name\">{}</p>", Escaped(note))?;
+    }
+    for failed in &report.failed {
+        writeln!(page, "<p class=\"name\"><span class=\"missed\">{} failed</span>: {}</p>", Escaped(failed.name), Escaped(&failed.error))?;
+    }
+    if !report.marks.is_empty() {
+        marks(&report.marks, page)?;
+    }
+    for found in &report.experiments {
+        experiment(found, page)?;
+    }
+    Ok(())
+}
+
+fn marks(marks: &[Mark], page: &mut String) -> Result<(), Stop> {
+    page.push_str(
+        "<h2>Marks</h2>\n<div class=\"table\"><table class=\"words\">\n<tr><th>mark</th><th></th><th>reached, target</th></tr>\n",
+    );
+    for found in marks {
+        let class = match found.met {
+            Some(true) => "met",
+            Some(false) => "missed",
+            None => "muted",
+        };
+        let origin = origin(found).map(|origin| format!(" <small>{origin}</small>")).unwrap_or_default();
+        let reason = found.reason.as_ref().map(|reason| format!("<small>{}</small>", Escaped(reason))).unwrap_or_default();
+        writeln!(
+            page,
+            "<tr><td>{}{origin}</td><td class=\"{class}\">{}</td><td>{}{reason}</td></tr>",
+            Escaped(&found.name),
+            verdict(found),
+            Escaped(&mark(found)),
+        )?;
+    }
+    page.push_str("</table></div>\n");
+    Ok(())
+}
+
+fn experiment(experiment: &Experiment, page: &mut String) -> Result<(), Stop> {
+    writeln!(
+        page,
+        "<h2 id=\"{0}\">{0}</h2>\n<p class=\"muted\">{1}</p>\n<p>{2}</p>",
+        Escaped(experiment.name),
+        Escaped(experiment.source),
+        Escaped(experiment.summary),
+    )?;
+    for table in &experiment.tables {
+        let grid = Grid::new(table);
+        writeln!(page, "<h3>{}</h3>\n<p class=\"muted\">{}.</p>", Escaped(&table.title), made(table))?;
+        cells(&grid, page)?;
+        if grid.refused {
+            writeln!(page, "<p class=\"muted\">{}.</p>", Escaped(WHY_NO_RATIO))?;
+        }
+        if let Some(svg) = plot::bars(table) {
+            let source = if grid.header.iter().any(|heading| heading.of_source) {
+                "<span class=\"key before\"></span>the source, in a measure of its own"
+            } else {
+                ""
+            };
+            let key = format!("<span class=\"key after\"></span>here{source}");
+            writeln!(page, "<figure class=\"scrolled\"><figcaption>{key}</figcaption>{}</figure>", svg?)?;
+        }
+    }
+    if !experiment.notes.is_empty() {
+        page.push_str("<ul>\n");
+        for note in &experiment.notes {
+            writeln!(page, "<li>{}</li>", Escaped(note))?;
+        }
+        page.push_str("</ul>\n");
+    }
+    Ok(())
+}
+
+fn cells(grid: &Grid, page: &mut String) -> Result<(), Stop> {
+    page.push_str("<div class=\"table\"><table>\n<tr>");
+    for (place, heading) in grid.header.iter().enumerate() {
+        let source = if heading.of_source { "source’s " } else { "" };
+        write!(page, "<th{}>{source}{}</th>", class(place, grid, heading.of_source), Escaped(&heading.text))?;
+    }
+    page.push_str("</tr>\n");
+    for row in &grid.rows {
+        page.push_str("<tr>");
+        for (place, (cell, heading)) in row.iter().zip(&grid.header).enumerate() {
+            write!(page, "<td{}>{}", class(place, grid, heading.of_source), Escaped(&cell.text))?;
+            if let Some(spread) = &cell.spread {
+                write!(page, "<small>{}</small>", Escaped(spread))?;
+            }
+            page.push_str("</td>");
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</table></div>\n");
+    Ok(())
+}
+
+fn class(place: usize, grid: &Grid, of_source: bool) -> &'static str {
+    match (place < grid.names, of_source) {
+        (true, _) => " class=\"named\"",
+        (false, true) => " class=\"muted\"",
+        (false, false) => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::report;
+    use super::*;
+
+    #[test]
+    fn every_figure_has_its_spread_and_stands_beside_the_source_s() -> Result<(), Failure> {
+        let page = render(&report())?;
+        assert!(page.contains("<td>5.0<small>4.5-5.5</small></td>") && page.contains("<td class=\"muted\">8.8</td>"), "{page}");
+        assert!(page.contains("<td>no ratio<small>2.00-3.25</small></td>") && page.contains("the rounds differ too much"));
+        assert!(page.contains("<td class=\"missed\">missed</td>") && page.contains("<h3>Sender &lt;MTU&gt; 1500</h3>"));
+        assert_eq!(page.matches("<svg ").count(), 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! Runs experiments one after the other, whatever becomes of each.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde::Serialize;
+use superpacket_lab::experiment::{Entry, Experiment, Session};
+use superpacket_lab::{Host, LabError};
+
+/// An experiment that could not be run for a reason that is not the machine's.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Failed {
+    pub(super) name: &'static str,
+    pub(super) error: String,
+}
+
+/// What became of an experiment.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It was run.
+    Done(Experiment),
+    /// It failed. What can be counted without hosts is there nevertheless.
+    Failed(Failed, Option<Experiment>),
+    /// The watcher asked for its end.
+    Cancelled,
+}
+
+/// In which forms experiments are run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Forms<'a> {
+    /// Between live hosts, and counted.
+    Both(Session<'a>),
+    /// Counted only.
+    Model,
+}
+
+/// Why no network namespace is to be had here, in words for the user; `None` where one is.
+///
+/// # Errors
+/// Whatever else went wrong.
+pub(super) fn forbidden() -> Result<Option<String>, LabError> {
+    match Host::new("probe") {
+        Ok(_) => Ok(None),
+        Err(error) if error.is_unavailable() => Ok(Some(error.to_string())),
+        Err(error) => Err(error),
+    }
+}
+
+/// Runs an experiment.
+pub(super) fn experiment(entry: &Entry, forms: Forms<'_>) -> Outcome {
+    let failed = |error: String| Failed { name: entry.name, error };
+    let counted = caught(entry.model);
+    let Forms::Both(session) = forms else {
+        return match counted {
+            Ok(counted) => Outcome::Done(counted),
+            Err(error) => Outcome::Failed(failed(error.to_string()), None),
+        };
+    };
+    match (caught(|| (entry.live)(&session)), counted) {
+        (Ok(live), Ok(counted)) => Outcome::Done(live.with_model(counted)),
+        (Ok(live), Err(error)) => Outcome::Failed(failed(error.to_string()), Some(live)),
+        (Err(LabError::Cancelled), _) => Outcome::Cancelled,
+        (Err(error), Ok(mut counted)) if error.is_unavailable() => {
+            counted.notes.insert(0, format!("not measured between live hosts: {error}"));
+            Outcome::Done(counted)
+        }
+        (Err(error), counted) => Outcome::Failed(failed(error.to_string()), counted.ok()),
+    }
+}
+
+/// A mistake in one experiment does not take the others with it: a panic is an error too. What it was about has been said by the panic hook.
+fn caught(run: impl FnOnce() -> Result<Experiment, LabError>) -> Result<Experiment, LabError> {
+    catch_unwind(AssertUnwindSafe(run))
+        .unwrap_or_else(|panic| Err(LabError::Invalid { what: "a panic".into(), reason: words(panic.as_ref()) }))
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("without words").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superpacket_lab::experiment::{Plan, Watch};
+
+    struct Nobody;
+
+    impl Watch for Nobody {
+        fn step(&self, _: &str) {}
+        fn announce(&self, _: usize) {}
+        fn is_cancelled(&self) -> bool {
+            false
+        }
+    }
+
+    const WELL: Entry = Entry {
+        name: "lro",
+        source: "",
+        summary: "",
+        live: |_| Ok(Experiment::new(&WELL)),
+        model: || {
+            let mut counted = Experiment::new(&WELL);
+            counted.notes.push("counted".into());
+            Ok(counted)
+        },
+    };
+
+    fn run(entry: Entry) -> Outcome {
+        experiment(&entry, Forms::Both(Session::new(Plan::QUICK, &Nobody)))
+    }
+
+    #[test]
+    fn what_the_machine_lacks_is_a_note_and_what_fails_is_told() {
+        assert!(matches!(run(WELL), Outcome::Done(experiment) if experiment.notes == ["counted"]));
+        let unavailable = |_: &Session<'_>| Err(LabError::Unsupported { what: "DCCP".into(), reason: "gone".into() });
+        let Outcome::Done(found) = run(Entry { live: unavailable, ..WELL }) else { panic!("done") };
+        assert_eq!(found.notes, ["not measured between live hosts: DCCP is not available here: gone", "counted"]);
+        assert!(matches!(run(Entry { live: |_| Err(LabError::Cancelled), ..WELL }), Outcome::Cancelled));
+        let broken = |_: &Session<'_>| Err(LabError::Invalid { what: "a".into(), reason: "b".into() });
+        let Outcome::Failed(Failed { name: "lro", error }, Some(_)) = run(Entry { live: broken, ..WELL }) else { panic!("failed") };
+        assert_eq!(error, "a: b");
+    }
+
+    #[test]
+    fn a_panic_is_a_failure_like_others() {
+        let Outcome::Failed(Failed { error, .. }, Some(counted)) = run(Entry { live: |_| panic!("of {}", "old"), ..WELL }) else {
+            panic!("failed")
+        };
+        assert_eq!((error.as_str(), counted.notes.len()), ("a panic: of old", 1));
+        assert!(matches!(experiment(&Entry { model: || panic!("short"), ..WELL }, Forms::Model), Outcome::Failed(_, None)));
+    }
+}

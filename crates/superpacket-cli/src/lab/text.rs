@@ -1,0 +1,193 @@
+//! The report as text, for terminals of any width.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table as TextTable, presets};
+use rustix::termios::tcgetwinsize;
+use superpacket_lab::experiment::{Experiment, Mark, Table};
+
+use super::grid::{Grid, NOTHING, WHY_NO_RATIO, made, mark, origin, verdict};
+use crate::report::printable;
+
+/// Columns of a terminal below which nothing can be laid out.
+const LEAST_WIDTH: usize = 40;
+
+/// How wide standard output is, if it is a terminal; what is written elsewhere may be as wide as it is.
+pub(super) fn width() -> usize {
+    match tcgetwinsize(std::io::stdout()) {
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col).max(LEAST_WIDTH),
+        _ => usize::MAX,
+    }
+}
+
+/// An experiment with its tables and notes.
+pub(super) fn experiment(experiment: &Experiment, width: usize) -> String {
+    let mut text = format!("{}: {}\n", experiment.name, experiment.source);
+    paragraph(experiment.summary, 2, width, &mut text);
+    for found in &experiment.tables {
+        text.push('\n');
+        paragraph(&format!("{}: {}", found.title, made(found)), 2, width, &mut text);
+        table(found, width, &mut text);
+    }
+    if !experiment.notes.is_empty() {
+        text.push('\n');
+    }
+    for note in &experiment.notes {
+        paragraph(note, 2, width, &mut text);
+    }
+    text.push('\n');
+    text
+}
+
+/// The marks of all experiments.
+pub(super) fn marks<'a>(marks: impl Iterator<Item = &'a Mark>, width: usize) -> String {
+    let mut text = String::from("marks\n");
+    for found in marks {
+        let origin = origin(found).map(|origin| format!(" ({origin})")).unwrap_or_default();
+        let reason = found.reason.as_ref().map(|reason| format!("; {reason}")).unwrap_or_default();
+        // The verdicts below each other, the rest beside them.
+        let line = format!("{:<16}{}{origin}: {}{reason}", verdict(found), found.name, mark(found));
+        hanging(&line, 2, 18, width, &mut text);
+    }
+    text
+}
+
+/// A table as wide as it is, or, where that is too wide, its figures below each other.
+fn table(table: &Table, width: usize, text: &mut String) {
+    let grid = Grid::new(table);
+    let wide = wide(&grid);
+    if wide.lines().all(|line| line.chars().count() <= width) {
+        text.push_str(&wide);
+    } else {
+        narrow(&grid, width, text);
+    }
+    if grid.refused {
+        paragraph(WHY_NO_RATIO, 2, width, text);
+    }
+}
+
+fn wide(grid: &Grid) -> String {
+    let mut table = TextTable::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(grid.header.iter().map(|heading| {
+        let source = if heading.of_source { "source's\n" } else { "" };
+        // A unit below its name keeps columns narrow.
+        format!("{source}{}", heading.text.replace(", ", "\n"))
+    }));
+    for row in &grid.rows {
+        table.add_row(row.iter().map(|cell| printable(&cell.whole())));
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((if index == 0 { 4 } else { 1 }, 1));
+        if index >= grid.names {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn narrow(grid: &Grid, width: usize, text: &mut String) {
+    let mut group = String::new();
+    for row in &grid.rows {
+        let (names, figures) = row.split_at(grid.names);
+        if let [first, _] = names
+            && !first.text.is_empty()
+        {
+            group = format!("{}, ", first.text);
+        }
+        let name = names.last().map_or("", |name| &name.text);
+        paragraph(&format!("{group}{name}"), 4, width, text);
+        for (heading, cell) in grid.header[grid.names..].iter().zip(figures) {
+            if !cell.text.is_empty() && cell.text != NOTHING {
+                let source = if heading.of_source { "source's " } else { "" };
+                hanging(&format!("{source}{}: {}", heading.text, cell.whole()), 6, 8, width, text);
+            }
+        }
+    }
+}
+
+/// Text broken at blanks, all lines so far from the left.
+pub(super) fn paragraph(words: &str, indent: usize, width: usize, text: &mut String) {
+    hanging(words, indent, indent, width, text);
+}
+
+/// The same with lines after the first further from the left. Blanks within a line stay as they are.
+fn hanging(words: &str, first: usize, others: usize, width: usize, text: &mut String) {
+    let words = printable(words);
+    let (mut indent, mut rest) = (first, words.as_str());
+    loop {
+        let room = width.saturating_sub(indent).max(1);
+        // The line ends in front of the last blank in reach, else of the next: long words are not cut.
+        let blanks = || rest.match_indices(' ').map(|(place, _)| place);
+        let end = match rest.char_indices().nth(room) {
+            Some((reach, _)) => blanks().take_while(|&place| place <= reach).last().or_else(|| blanks().next()).unwrap_or(rest.len()),
+            None => rest.len(),
+        };
+        let (line, more) = rest.split_at(end);
+        let _ = writeln!(text, "{:indent$}{}", "", line.trim_end());
+        rest = more.trim_start();
+        indent = others;
+        if rest.is_empty() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superpacket_lab::experiment::{Form, Side};
+
+    fn shown(width: usize) -> String {
+        let mut text = String::new();
+        table(&super::super::grid::tests::table(), width, &mut text);
+        text
+    }
+
+    #[test]
+    fn a_wide_terminal_has_a_table() {
+        let text = shown(usize::MAX);
+        let line = text.lines().find(|line| line.contains("2.50x")).unwrap_or_default();
+        assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["LRO", "5.0", "(4.5-5.5)", "-", "2.50x", "(2.00-3.25)", "8.8", "2.38x"]);
+        assert!(text.contains("no ratio (2.00-3.25)") && text.contains("the rounds differ too much"), "{text}");
+    }
+
+    #[test]
+    fn a_narrow_one_has_all_figures_below_each_other() {
+        let text = shown(40);
+        assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
+        for words in
+            ["    4K pages, LRO\n", "      throughput, Gb/s: 5.0 (4.5-5.5)\n", "      source's throughput, Gb/s: 8.8\n", "2.00-3.25"]
+        {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+
+    #[test]
+    fn lines_break_at_blanks_and_long_words_stay_whole() {
+        let mut text = String::new();
+        hanging("met   one two three", 2, 6, 12, &mut text);
+        assert_eq!(text, "  met   one\n      two\n      three\n");
+        text.clear();
+        paragraph("a unbreakable_word b", 0, 5, &mut text);
+        assert_eq!(text, "a\nunbreakable_word\nb\n");
+        text.clear();
+        paragraph("as it is", 0, usize::MAX, &mut text);
+        assert_eq!(text, "as it is\n");
+    }
+
+    #[test]
+    fn verdicts_stand_below_each_other() {
+        let met = Mark::exact("lro: counts", Form::Model, 2.6, Side::AtLeast, 2.5);
+        let unmeasured = Mark::unmeasured("ack: figures", Side::AtMost, 0.84, "no namespaces here");
+        let text = marks([&met, &unmeasured].into_iter(), 80);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[1], "  met             lro: counts (counted): 2.600, at least 2.5");
+        assert_eq!(lines[2], "  cannot be said  ack: figures: at most 0.84; no namespaces here");
+    }
+}

@@ -1,0 +1,166 @@
+//! Who watches a run: a progress bar with the time left, and the signals that end it.
+
+use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use superpacket_lab::experiment::Watch;
+
+/// How long a run may take to end by itself once it is asked to. A measurement that goes on for longer is cut off.
+const GRACE: Duration = Duration::from_millis(1500);
+
+/// Watches a run.
+pub(super) struct Watcher {
+    bar: Option<ProgressBar>,
+    steps: Mutex<Steps>,
+    cancelled: AtomicBool,
+    /// Somebody has begun to write what the program says at its end.
+    ending: AtomicBool,
+}
+
+/// How far the run is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Steps {
+    /// Experiments that are run.
+    experiments: usize,
+    /// Experiments that were begun.
+    begun: usize,
+    /// Measurements that those said they would make.
+    announced: usize,
+    /// Measurements that were begun.
+    taken: usize,
+}
+
+impl Steps {
+    /// The measurements of the whole run: those announced, and for each experiment that is to come as many as the others had on average.
+    fn whole(&self) -> usize {
+        self.announced + self.announced * (self.experiments - self.begun.min(self.experiments)) / self.begun.max(1)
+    }
+}
+
+impl Watcher {
+    /// Watches so many experiments; shows no bar if `quiet`, or if nobody looks.
+    pub(super) fn new(experiments: usize, quiet: bool) -> Arc<Self> {
+        let shown = !quiet && io::stderr().is_terminal();
+        let bar = shown.then(|| {
+            let template = "{msg:40!} {wide_bar:.cyan/dim} {pos}/{len}, {eta} left";
+            let bar =
+                ProgressBar::new(1).with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.enable_steady_tick(Duration::from_secs(1));
+            bar
+        });
+        let steps = Mutex::new(Steps { experiments, ..Steps::default() });
+        Arc::new(Self { bar, steps, cancelled: AtomicBool::new(false), ending: AtomicBool::new(false) })
+    }
+
+    /// From now on SIGINT and SIGTERM ask the run for its end. Where it goes on for too long, or a second signal comes, `cut_off` says what there is to be
+    /// said, and the process ends with what a shell reports for a process that SIGINT ended; its namespaces end with it.
+    ///
+    /// # Errors
+    /// If the signals cannot be handled.
+    pub(super) fn heed_signals(self: &Arc<Self>, cut_off: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let watcher = self.clone();
+        std::thread::Builder::new().name("signals".into()).spawn(move || {
+            if signals.forever().next().is_none() {
+                return;
+            }
+            watcher.cancelled.store(true, Ordering::Relaxed);
+            let asked = Instant::now();
+            while asked.elapsed() < GRACE && signals.pending().next().is_none() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            if watcher.may_end() {
+                watcher.clear();
+                cut_off();
+            } else {
+                // The run is over and its report is being written. Whoever waits for that in vain is let go.
+                std::thread::sleep(GRACE);
+            }
+            superpacket_io::capture::remove_unfinished();
+            std::process::exit(i32::from(crate::INTERRUPTED));
+        })?;
+        Ok(())
+    }
+
+    /// The next experiment begins.
+    pub(super) fn begin(&self) {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        steps.begun += 1;
+        self.show(&steps);
+    }
+
+    /// Writes past the bar.
+    pub(super) fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
+        match &self.bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+
+    /// Takes the bar away.
+    pub(super) fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// Whether the caller is the one that says what is said at the end: true once.
+    pub(super) fn may_end(&self) -> bool {
+        !self.ending.swap(true, Ordering::AcqRel)
+    }
+
+    fn show(&self, steps: &Steps) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(steps.whole() as u64);
+            bar.set_position(steps.taken.saturating_sub(1) as u64);
+        }
+    }
+}
+
+impl Watch for Watcher {
+    fn step(&self, what: &str) {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        steps.taken += 1;
+        if let Some(bar) = &self.bar {
+            bar.set_message(what.to_owned());
+        }
+        self.show(&steps);
+    }
+
+    fn announce(&self, more: usize) {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        steps.announced += more;
+        self.show(&steps);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn experiments_to_come_are_taken_for_like_those_that_were() {
+        let whole = |experiments, begun, announced| Steps { experiments, begun, announced, taken: 0 }.whole();
+        assert_eq!((whole(1, 1, 30), whole(5, 1, 30), whole(5, 2, 50), whole(5, 5, 100)), (30, 150, 125, 100));
+        assert_eq!(whole(5, 0, 0), 0);
+    }
+
+    #[test]
+    fn the_end_is_said_once() {
+        let watcher = Watcher::new(1, true);
+        watcher.begin();
+        watcher.announce(2);
+        watcher.step("a");
+        assert!(!watcher.is_cancelled());
+        assert_eq!([watcher.may_end(), watcher.may_end()], [true, false]);
+    }
+}
