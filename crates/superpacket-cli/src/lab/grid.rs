@@ -51,14 +51,13 @@ pub(super) const NOTHING: &str = "-";
 const NO_RATIO: &str = "no ratio";
 
 /// Why it is not.
-pub(super) const WHY_NO_RATIO: &str =
-    "no ratio: the rounds differ too much for one to mean anything; in parentheses, between what half of them lie";
+pub(super) const WHY_NO_RATIO: &str = "no ratio: the rounds differ too much for one to mean anything";
 
 /// How the figures of a table were made, in words.
 pub(super) fn made(table: &Table) -> String {
     match (table.form, table.rounds) {
         (Form::Live, 1) => "measured once".to_owned(),
-        (Form::Live, rounds) => format!("measured, medians of {rounds} rounds, half of which lie between what is in parentheses"),
+        (Form::Live, rounds) => format!("measured, medians of {rounds} rounds, and between what half of them lie"),
         (Form::Model, _) => "counted on the model NIC, the same in every run".to_owned(),
         (Form::Simulated, _) => "simulated, the same in every run".to_owned(),
     }
@@ -157,7 +156,7 @@ impl<'a> Common<'a> {
         if self.against.is_none() {
             text = format!("{text} to {}", ratio.against);
         }
-        Cell { text, spread: (ratio.low != ratio.high).then(|| range(ratio.low, ratio.high, 2)) }
+        Cell { text, spread: (ratio.low != ratio.high).then(|| range(ratio.low, ratio.high, ratio_digits(ratio.low))) }
     }
 }
 
@@ -199,7 +198,12 @@ pub(super) fn origin(mark: &Mark) -> Option<&'static str> {
 }
 
 fn times(factor: f64) -> String {
-    format!("{factor:.2}x")
+    format!("{}x", number(factor, ratio_digits(factor)))
+}
+
+/// Two digits that say something.
+fn ratio_digits(factor: f64) -> usize {
+    if factor.abs() < 0.1 { 3 } else { 2 }
 }
 
 fn range(low: f64, high: f64, digits: usize) -> String {

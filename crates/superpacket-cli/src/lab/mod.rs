@@ -143,8 +143,10 @@ fn interrupted(report: &mut Report, json: bool) -> Result<(), Failure> {
 
 /// Where somebody else says what is said at the end, and ends the process, there is nothing to do but wait for it.
 fn stay_unless(mine: bool) {
-    while !mine {
-        std::thread::park();
+    if !mine {
+        loop {
+            std::thread::park();
+        }
     }
 }
 

@@ -33,8 +33,8 @@ fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
     let figures = [
         (format!("{} of {}", count(Some(true)), report.marks.len()), "marks met".to_owned()),
         (format!("{} {cores}", machine.cores), format!("{}{guest}", Escaped(&machine.cpu))),
-        (format!("{:.1} GB", machine.memory as f64 / 1e9), "of memory".to_owned()),
-        (format!("{:.2}", machine.load), format!("load before the run, {}", Escaped(&machine.kernel))),
+        (format!("{:.1} GB", machine.memory as f64 / 1e9), format!("of memory, {}", Escaped(&machine.kernel))),
+        (format!("{:.2}", machine.load), "load in the minute before".to_owned()),
     ];
     tiles(figures, page)?;
     for note in &report.notes {
@@ -54,7 +54,7 @@ fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
 
 fn marks(marks: &[Mark], page: &mut String) -> Result<(), Stop> {
     page.push_str(
-        "<h2>Marks</h2>\n<div class=\"table\"><table class=\"words\">\n<tr><th>mark</th><th></th><th>reached, target</th></tr>\n",
+        "<h2>Marks</h2>\n<div class=\"table\"><table class=\"lab words\">\n<tr><th>mark</th><th></th><th>reached, target</th></tr>\n",
     );
     for found in marks {
         let class = match found.met {
@@ -112,7 +112,7 @@ fn experiment(experiment: &Experiment, page: &mut String) -> Result<(), Stop> {
 }
 
 fn cells(grid: &Grid, page: &mut String) -> Result<(), Stop> {
-    page.push_str("<div class=\"table\"><table>\n<tr>");
+    page.push_str("<div class=\"table\"><table class=\"lab\">\n<tr>");
     for (place, heading) in grid.header.iter().enumerate() {
         let source = if heading.of_source { "source’s " } else { "" };
         write!(page, "<th{}>{source}{}</th>", class(place, grid, heading.of_source), Escaped(&heading.text))?;

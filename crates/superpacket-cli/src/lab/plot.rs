@@ -14,7 +14,7 @@ const HEAD: u32 = 34;
 const GAP: u32 = 12;
 
 /// Room for the names of rows, and behind the longest bar for its figure.
-const NAMES: i32 = 250;
+const NAMES: i32 = 270;
 const FIGURE: i32 = 150;
 
 /// A bar with its whisker.
@@ -55,9 +55,9 @@ fn panels(bars: &[Bar], unit: &str, digits: usize, area: &Area<'_>) -> Drawn {
     let most_there = most(&mut bars.iter().filter_map(|bar| bar.source));
     let length = |value: f64, most: f64| if most > 0.0 { (f64::from(room - FIGURE) * value.max(0.0) / most).round() as i32 } else { 0 };
 
-    area.draw(&Text::new(format!("here: {unit}"), (NAMES, HEAD as i32 / 2), style(16, &MUTED, HPos::Left)))?;
+    area.draw(&Text::new(format!("here: {unit}"), (NAMES, HEAD as i32 / 2), style(18, &MUTED, HPos::Left)))?;
     if sourced {
-        area.draw(&Text::new(format!("source: {unit}"), (NAMES + room, HEAD as i32 / 2), style(16, &MUTED, HPos::Left)))?;
+        area.draw(&Text::new(format!("source: {unit}"), (NAMES + room, HEAD as i32 / 2), style(18, &MUTED, HPos::Left)))?;
     }
     let mut top = HEAD;
     for (index, bar) in bars.iter().enumerate() {
@@ -66,7 +66,7 @@ fn panels(bars: &[Bar], unit: &str, digits: usize, area: &Area<'_>) -> Drawn {
         }
         let middle = (top + ROW / 2) as i32;
         top += ROW;
-        area.draw(&Text::new(shortened(&bar.name), (NAMES - 10, middle), style(16, &INK, HPos::Right)))?;
+        area.draw(&Text::new(shortened(&bar.name), (NAMES - 10, middle), style(18, &INK, HPos::Right)))?;
         if let Some((value, low, high)) = bar.here {
             let end = NAMES + length(value, most_here);
             area.draw(&Rectangle::new([(NAMES, middle - 9), (end.max(NAMES + 1), middle + 9)], AFTER.filled()))?;
@@ -81,13 +81,13 @@ fn panels(bars: &[Bar], unit: &str, digits: usize, area: &Area<'_>) -> Drawn {
             if low != high {
                 words = format!("{words} ({}-{})", number(low, digits), number(high, digits));
             }
-            area.draw(&Text::new(words, (end.max(right) + 8, middle), style(14, &MUTED, HPos::Left)))?;
+            area.draw(&Text::new(words, (end.max(right) + 8, middle), style(16, &MUTED, HPos::Left)))?;
         }
         if let Some(value) = bar.source {
             let start = NAMES + room;
             let end = start + length(value, most_there);
             area.draw(&Rectangle::new([(start, middle - 9), (end.max(start + 1), middle + 9)], BEFORE.filled()))?;
-            area.draw(&Text::new(number(value, digits), (end + 8, middle), style(14, &MUTED, HPos::Left)))?;
+            area.draw(&Text::new(number(value, digits), (end + 8, middle), style(16, &MUTED, HPos::Left)))?;
         }
     }
     Ok(())
