@@ -81,6 +81,11 @@ fn twice(ports: &[PortSettings]) -> Result<(), BridgeError> {
     }
 }
 
+/// The thread, of so many, that receives by a queue of the port with this number: ports one after the other start at the next thread, so that each has about as many queues.
+fn lane_of(queue: usize, number: usize, lanes: usize) -> usize {
+    (queue + number) % lanes.max(1)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -386,10 +391,8 @@ impl Inner {
         let receivers = port.receivers();
         let queues = receivers.len();
         for (queue, receive) in receivers.into_iter().enumerate() {
-            // Ports one after the other start at the next thread, so that each has about as many queues.
             // Without threads the bridge is about to end.
-            let lane = (queue + usize::from(shared.number)) % lanes.len().max(1);
-            if let Some(share) = shares.get_mut(lane) {
+            if let Some(share) = shares.get_mut(lane_of(queue, usize::from(shared.number), lanes.len())) {
                 share.push((queue as u16, receive));
             }
         }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use superpacket::feature::Feature;
+use superpacket::steer::{CpuMask, flow_entries};
 use superpacket_io::port::PortSpec;
 use toml::Spanned;
 
-use crate::settings::{BridgeSettings, PortSettings, TooBig};
+use crate::settings::{BridgeSettings, PerQueue, PortSettings, TooBig, possible_cpus};
 
 /// The longest file that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -117,6 +118,9 @@ impl Source<'_> {
 struct Written {
     #[serde(default)]
     bridge: WrittenBridge,
+    /// By the names of `SteeringSettings`, with hyphens.
+    #[serde(default)]
+    steering: BTreeMap<Spanned<String>, Spanned<Plain>>,
     #[serde(default)]
     port: Vec<WrittenPort>,
 }
@@ -145,6 +149,52 @@ struct WrittenPort {
     gro_max_size: Option<Spanned<u64>>,
     gro_flush_timeout: Option<Spanned<String>>,
     too_big: Option<Spanned<String>>,
+    rps_cpus: Option<Spanned<EachQueue<String>>>,
+    rps_flow_cnt: Option<Spanned<EachQueue<u64>>>,
+    in_place_below: Option<u64>,
+}
+
+/// A value of a setting, as people write it: a number, a word, or true and false.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Plain {
+    Number(u64),
+    Switch(bool),
+    Word(String),
+}
+
+impl Plain {
+    fn text(&self) -> String {
+        match self {
+            Plain::Number(number) => number.to_string(),
+            Plain::Switch(on) => if *on { "on" } else { "off" }.to_owned(),
+            Plain::Word(word) => word.clone(),
+        }
+    }
+}
+
+/// The same for all receive queues, or one for each from the first on.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum EachQueue<T> {
+    All(T),
+    Listed(Vec<T>),
+}
+
+impl<T> EachQueue<T> {
+    /// Reads each value: those behind the last of a list have the default.
+    fn read<R: PartialEq + Default>(&self, read: impl Fn(&T) -> Result<R, ConfigError>) -> Result<PerQueue<R>, ConfigError> {
+        Ok(match self {
+            EachQueue::All(value) => PerQueue::all(read(value)?),
+            EachQueue::Listed(values) => {
+                let mut queues = PerQueue::default();
+                for (queue, value) in (0..=u16::MAX).zip(values) {
+                    queues.set(Some(queue), read(value)?);
+                }
+                queues
+            }
+        })
+    }
 }
 
 /// The most threads: more than machines have CPUs.
@@ -173,6 +223,10 @@ impl Written {
             bridge.ageing_time = duration(&time, "ageing-time", source)?;
         }
         bridge.busy_poll = busy_poll.unwrap_or_default();
+        for (name, value) in &self.steering {
+            let set = bridge.steering.set(&name.as_ref().replace('-', "_"), &value.as_ref().text());
+            set.map_err(|problem| source.wrong(&name.span(), problem))?;
+        }
         let metrics =
             match metrics {
                 None => None,
@@ -227,6 +281,18 @@ impl WrittenPort {
             })?;
             settings.too_big = too_big;
         }
+        if let Some(masks) = &self.rps_cpus {
+            let mask = |text: &String| {
+                CpuMask::parse(text, possible_cpus()).map_err(|error| source.wrong(&masks.span(), format_args!("rps-cpus: {error}")))
+            };
+            settings.steering.rps_cpus = masks.as_ref().read(mask)?;
+        }
+        if let Some(counts) = &self.rps_flow_cnt {
+            let count =
+                |asked: &u64| flow_entries(*asked).map_err(|error| source.wrong(&counts.span(), format_args!("rps-flow-cnt: {error}")));
+            settings.steering.rps_flow_cnt = counts.as_ref().read(count)?;
+        }
+        settings.steering.in_place_below = self.in_place_below.unwrap_or_default();
         Ok(settings)
     }
 }
@@ -242,6 +308,7 @@ fn duration(text: &Spanned<String>, key: &str, source: &Source<'_>) -> Result<Du
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::{PortSteering, SteeringSettings};
 
     #[test]
     fn the_documented_example_says_what_its_comments_say() {
@@ -250,7 +317,11 @@ mod tests {
         assert_eq!(config.control.as_deref(), Some(Path::new("/run/superpacket/control.sock")));
         assert_eq!(config.metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9600))));
         assert_eq!(config.user.as_deref(), Some("superpacket"));
-        let BridgeSettings { ports, table_size, ageing_time, threads, busy_poll, steering: _ } = config.bridge;
+        let BridgeSettings { ports, table_size, ageing_time, threads, busy_poll, steering } = config.bridge;
+        assert_eq!((steering.max_backlog, steering.weight, steering.sock_flow_entries), (1000, 64, 0));
+        assert_eq!(steering, SteeringSettings::default());
+        let masks = &ports[0].steering.rps_cpus;
+        assert_eq!((masks.queue(0).list().to_string(), masks.queue(7).list().to_string()), ("0".into(), "0".into()));
         assert_eq!((table_size, ageing_time, threads, busy_poll), (8192, Duration::from_secs(300), 0, false));
         assert_eq!(ports.iter().map(|port| port.port.text()).collect::<Vec<_>>(), ["packet:eth0", "tap:tap0"]);
         let first = &ports[0];
@@ -278,6 +349,11 @@ mod tests {
             ("[[port]]\nport = \"packet:a\"\ngso-max-size = 99999999\n", 3, "gso_max_size is at most"),
             ("[[port]]\nport = \"packet:a\"\ngro-flush-timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),
             ("[[port]]\nport = \"packet:a\"\ntoo-big = \"explode\"\n", 3, "too-big is one of drop, icmp, fragment"),
+            ("[[port]]\nport = \"packet:a\"\nrps-cpus = \"fg\"\n", 3, "rps-cpus: EINVAL"),
+            ("[[port]]\nport = \"packet:a\"\nrps-cpus = [\"1\", \"1,,x\"]\n", 3, "\"x\""),
+            ("[[port]]\nport = \"packet:a\"\nrps-flow-cnt = 999999999999\n", 3, "rps-flow-cnt: EINVAL"),
+            ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
+            ("[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n", 3, "netdev_max_backlog: EINVAL"),
             ("[ports]\n", 1, "unknown field `ports`"),
             ("[bridge\n", 1, ""),
         ] {
@@ -285,6 +361,17 @@ mod tests {
             assert!(error.starts_with(&format!("bridge.toml:{line}: ")), "{text}: {error}");
             assert!(error.contains(says), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn steering_is_for_all_queues_or_for_each() {
+        let text = "[steering]\nhash-symmetric = true\nhash = \"toeplitz\"\ndev-weight = 8\n\
+                    [[port]]\nport = \"tap:a\"\nrps-cpus = [\"1\", \"0\"]\nrps-flow-cnt = 1000\nin-place-below = 5000\n";
+        let bridge = Config::parse(text, "bridge.toml").expect("it is right").bridge;
+        assert!(bridge.steering.hash.symmetric && bridge.steering.weight == 8);
+        let PortSteering { rps_cpus, rps_flow_cnt, in_place_below } = &bridge.ports[0].steering;
+        assert_eq!([0, 1, 2].map(|queue| rps_cpus.queue(queue).list().to_string()), ["0", "", ""]);
+        assert_eq!((*rps_flow_cnt.queue(3), *in_place_below), (1024, 5000));
     }
 
     #[test]

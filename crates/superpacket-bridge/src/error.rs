@@ -4,6 +4,7 @@ use superpacket_io::port::PortError;
 
 use crate::privileges::PrivilegeError;
 use crate::settings::SteeringProblem;
+use crate::topology::TopologyError;
 
 /// A bridge could not be made, or not be changed as asked. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +86,9 @@ pub enum BridgeError {
     /// A setting of steering that is none, or out of range.
     #[error(transparent)]
     Steering(#[from] SteeringProblem),
+    /// The machine's CPUs could not be read.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
     /// Privileges could not be given up.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),

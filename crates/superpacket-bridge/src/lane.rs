@@ -10,13 +10,14 @@ use std::any::Any;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use rustix::event::Timespec;
 use rustix::event::epoll;
+use rustix::thread::sched_getcpu;
 use superpacket::aggregate::HashKey;
 use superpacket::steer::{Cpu, SockFlowTable};
 use superpacket_io::port::{PortError, Receive, Transmit};
@@ -82,6 +83,8 @@ pub(crate) struct LaneCounts {
     /// How often threads that have ended were woken for packets.
     pub(crate) wake_ups: Count,
     pub(crate) panics: Count,
+    /// The CPU that it ran on last.
+    pub(crate) cpu: AtomicU32,
 }
 
 /// What all threads share.
@@ -399,6 +402,7 @@ impl Work {
     }
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) {
+        self.counts.cpu.store(sched_getcpu() as u32, Ordering::Relaxed);
         let timeout = timeout.map(|timeout| Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) as _ });
         events.clear();
         // Interrupted by a signal: the loop looks again anyway.

@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::control::Control;
-use crate::report::PortStats;
+use crate::report::{PortStats, WorkerReport};
 use crate::serve::{Answer, Bounds, Complaint, Protocol, Server};
 
 /// What clients get at most: a scraper needs one connection for a moment, and its request has some hundred bytes.
@@ -123,7 +123,7 @@ impl fmt::Debug for Ports {
 /// A counter: its name without `_total`, what it means, its unit, and where it is read.
 type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
 
-const COUNTERS: [PortCounter; 14] = [
+const COUNTERS: [PortCounter; 20] = [
     ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
     ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
     ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| stats.tx_packets),
@@ -138,6 +138,24 @@ const COUNTERS: [PortCounter; 14] = [
     ("checksummed", "Partial checksums filled in before the port", None, |stats| stats.checksummed),
     ("fallbacks", "Packets that the port refused and that were sent in another form", None, |stats| stats.fallbacks),
     ("filtered", "Packets not forwarded because their destination lies behind the port they came from", None, |stats| stats.filtered),
+    ("steered", "Packets handed to workers, a super-packet counted once", None, |stats| stats.steered),
+    ("in_place", "Packets of steered queues that were processed where they were received", None, |stats| stats.in_place),
+    ("held_back", "Packets that went where their flow was, not where it is wanted", None, |stats| stats.held_back),
+    ("flow_moves", "Times that flows, in buckets, moved from one CPU to another", None, |stats| stats.flow_moves),
+    ("wake_ups", "Times that a sleeping worker was woken for the port's packets", None, |stats| stats.wake_ups),
+    ("in_place_switches", "Times that a queue went over to processing in place, or back, because of its rate", None, |stats| {
+        stats.in_place_switches
+    }),
+];
+
+/// A counter of a worker: its name without `_total`, what it means, and where it is read.
+type WorkerCounter = (&'static str, &'static str, fn(&WorkerReport) -> u64);
+
+const WORKER_COUNTERS: [WorkerCounter; 4] = [
+    ("processed", "Packets processed by the workers of a CPU, a super-packet counted once", |worker| worker.processed),
+    ("turns", "Turns that backlogs had, each of dev_weight packets at most", |worker| worker.turns),
+    ("wake_ups", "Times that the workers of a CPU were woken for packets", |worker| worker.wake_ups),
+    ("panics", "Panics of the workers of a CPU, caught", |worker| worker.panics),
 ];
 
 impl Collector for Ports {
@@ -168,6 +186,17 @@ impl Collector for Ports {
         for port in &ports {
             ConstCounter::new(port.reopened).encode(family.encode_family(&[("port", port.port.as_str())])?)?;
         }
+        let steering = self.control.steering();
+        for (name, help, read) in WORKER_COUNTERS {
+            let name = format!("superpacket_worker_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
+            for worker in &steering.workers {
+                ConstCounter::new(read(worker)).encode(family.encode_family(&[("cpu", worker.cpu.to_string().as_str())])?)?;
+            }
+        }
+        let panics = "Panics of the threads that receive, caught";
+        let metric = encoder.encode_descriptor("superpacket_lane_panics", panics, None, MetricType::Counter)?;
+        ConstCounter::new(steering.lane_panics).encode(metric)?;
         Ok(())
     }
 }
@@ -212,6 +241,10 @@ mod tests {
             "superpacket_port_drops_total{port=\"packet:a\",cause=\"table \\\"full\\\"\"} 6",
             "superpacket_port_up{port=\"packet:a\"} 1",
             "superpacket_port_reopened_total{port=\"packet:a\"} 2",
+            "superpacket_port_flow_moves_total{port=\"packet:a\"} 0",
+            "superpacket_worker_processed_total{cpu=\"1\"} 11",
+            "superpacket_worker_panics_total{cpu=\"1\"} 14",
+            "superpacket_lane_panics_total 15",
         ] {
             assert!(body.lines().any(|known| known == line), "{line}\n{body}");
         }

@@ -115,6 +115,9 @@ pub struct PortRps {
     pub queues: Vec<QueueRps>,
     /// Below so many packets a second, a queue's packets are processed where they are received; 0: never for that.
     pub in_place_below: u64,
+    /// Why a mask is what it is: in the answer to who had it chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// How the packets of a receive queue are steered.

@@ -4,21 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use superpacket::feature::{Feature, FeatureSet, resolve};
+use superpacket::steer::CpuMask;
 
-use crate::control::{Control, ErrorCode, Refusal};
-use crate::report::{FeatureReport, PortFeatures, PortReport, PortStats};
-use crate::settings::{PortSettings, TooBig};
+use crate::control::{Control, ErrorCode, Refusal, RpsChange};
+use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, SteeringReport, WorkerReport};
+use crate::settings::{PortSettings, SteeringSettings, TooBig};
 
 /// Two ports, of which one cannot do TSO.
 #[derive(Debug)]
 pub(crate) struct Sham {
     ports: Mutex<Vec<PortSettings>>,
+    steering: Mutex<SteeringSettings>,
 }
 
 impl Sham {
     pub(crate) fn new() -> Self {
         let ports = ["packet:a", "tap:b"].map(|port| PortSettings::new(port.parse().expect("a port")));
-        Sham { ports: Mutex::new(ports.into()) }
+        Sham { ports: Mutex::new(ports.into()), steering: Mutex::default() }
     }
 
     fn change<T>(
@@ -110,4 +112,52 @@ impl Control for Sham {
         };
         self.change(name, change, port)
     }
+
+    fn rps(&self) -> Vec<PortRps> {
+        self.each(rps)
+    }
+
+    fn set_rps(&self, port: &str, queue: Option<u16>, change: &RpsChange) -> Result<PortRps, Refusal> {
+        let refused = |error: &dyn std::fmt::Display| Refusal::new(ErrorCode::Refused, error);
+        let change = |settings: &mut PortSettings| {
+            match change {
+                RpsChange::Mask(text) => settings.steering.rps_cpus.set(queue, CpuMask::parse(text, 4).map_err(|error| refused(&error))?),
+                RpsChange::List(text) => {
+                    settings.steering.rps_cpus.set(queue, CpuMask::parse_list(text, 4).map_err(|error| refused(&error))?)
+                }
+                RpsChange::Auto => settings.steering.rps_cpus.set(queue, CpuMask::first_cpus(4)),
+                RpsChange::FlowCount(count) => settings.steering.rps_flow_cnt.set(queue, *count as u32),
+                RpsChange::InPlaceBelow(rate) => settings.steering.in_place_below = *rate,
+            }
+            Ok(())
+        };
+        self.change(port, change, rps)
+    }
+
+    fn steering(&self) -> SteeringReport {
+        let settings = self.steering.lock().expect("no panic").clone();
+        let named = |name: &'static str| (name.to_owned(), settings.value(name).expect("known"));
+        let workers = vec![WorkerReport { cpu: 1, state: "running".into(), processed: 11, turns: 12, wake_ups: 13, panics: 14 }];
+        let settings = SteeringSettings::NAMES.map(named).into();
+        SteeringReport { settings, possible_cpus: 4, usable_cpus: "0-3".into(), workers, lane_panics: 15 }
+    }
+
+    fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal> {
+        self.steering.lock().expect("no panic").set(name, value).map_err(|problem| Refusal::new(ErrorCode::Refused, problem))?;
+        Ok(self.steering())
+    }
+}
+
+fn rps(settings: &PortSettings) -> PortRps {
+    let steering = &settings.steering;
+    let mask = steering.rps_cpus.queue(0);
+    let queue = QueueRps {
+        queue: 0,
+        rps_cpus: mask.sysfs(4).to_string(),
+        effective: mask.sysfs(4).to_string(),
+        effective_list: mask.list().to_string(),
+        dropped: Vec::new(),
+        rps_flow_cnt: *steering.rps_flow_cnt.queue(0),
+    };
+    PortRps { port: settings.port.to_string(), queues: vec![queue], in_place_below: steering.in_place_below, why: None }
 }

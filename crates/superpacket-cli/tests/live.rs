@@ -188,6 +188,77 @@ fn offloads_and_limits_are_switched_while_it_runs() {
 }
 
 #[test]
+fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
+    let Some(house) = House::new() else { return };
+    let bridge = house.bridge(&PORTS);
+    let shown = house.ask(&["rps", PORTS[0]]).expect("answers");
+    assert!(shown["ports"][0]["queues"][0]["effective_list"] == "" && shown["steering"]["workers"] == serde_json::json!([]), "{shown}");
+    let usable = shown["steering"]["usable_cpus"].as_str().expect("a list").to_owned();
+    let first = usable.split(['-', ',']).next().expect("one at least");
+    let mask = format!("{:x}", 1u128 << first.parse::<u32>().expect("a number"));
+    for port in PORTS {
+        let set = house.ask(&["rps", port, "0", &mask]).expect("sets");
+        assert_eq!(set["ports"][0]["queues"][0]["effective_list"], first, "{set}");
+    }
+    assert!(house.reaches(), "{}", house.log());
+    let worker = |house: &House| house.ask(&["rps"]).expect("answers")["steering"]["workers"][0].clone();
+    assert!(worker(&house)["processed"].as_u64() >= Some(2) && worker(&house)["state"] == "running", "{}", worker(&house));
+    let (code, text, _) = house.text(&["rps", PORTS[0]]);
+    assert!(code == Some(0) && text.contains(&format!("CPUs {first}")) && text.contains("netdev_max_backlog: 1000\n"), "{text}");
+    // The kernel's errors, with the chunk that they are about, and the mask stays.
+    let possible = shown["steering"]["possible_cpus"].as_u64().expect("a number");
+    let wide = format!("1{}", "0".repeat((possible as usize).div_ceil(4)));
+    for (arguments, says) in [
+        (&["rps", PORTS[0], "0", "12,xyz"][..], "EINVAL"),
+        (&["rps", PORTS[0], "0", "12,xyz"], "xyz"),
+        (&["rps", PORTS[0], "0", &wide], "EOVERFLOW"),
+        (&["rps", PORTS[0], "--cpu-list", "3-1"], "3-1"),
+        (&["rps", PORTS[0], "9", "1"], "no receive queue 9"),
+        (&["rps", "packet:up", "0", "1"], "there are packet:left, packet:right"),
+        (&["rps", "--set", "netdev_max_backlog=0"], "netdev_max_backlog: EINVAL"),
+        (&["rps", "--set", "backlog=9"], "is no setting of steering"),
+    ] {
+        let (code, out, error) = house.text(arguments);
+        assert!(code == Some(2) && out.is_empty() && error.contains(says), "{arguments:?}: {error}");
+    }
+    let kept = house.ask(&["rps", PORTS[0]]).expect("answers");
+    assert_eq!(kept["ports"][0]["queues"][0]["effective_list"], first, "{kept}");
+    let list = house.ask(&["rps", PORTS[0], "--cpu-list", &usable]).expect("sets");
+    assert_eq!(list["ports"][0]["queues"][0]["effective_list"], usable.as_str(), "{list}");
+    let auto = house.ask(&["rps", PORTS[0], "auto"]).expect("sets");
+    assert!(auto["ports"][0]["why"].as_str().is_some_and(|why| why.contains("queue 0, received on CPU")), "{auto}");
+    assert_eq!(house.ask(&["rps", "--set", "dev-weight=7"]).expect("sets")["steering"]["settings"]["dev_weight"], "7");
+    // Workers are pinned, and asleep.
+    assert!(house.reaches());
+    std::thread::sleep(Duration::from_millis(300));
+    let of_workers = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", bridge.id())).expect("runs");
+        let stats = tasks.flatten().map(|task| (std::fs::read_to_string(task.path().join("stat")), task.path().join("status")));
+        let workers = stats.filter_map(|(stat, status)| Some((stat.ok().filter(|stat| stat.contains("(superpacket-rps"))?, status)));
+        workers.map(|(stat, status)| (ticks_of(&stat), std::fs::read_to_string(status).expect("runs"))).collect::<Vec<_>>()
+    };
+    let before = of_workers();
+    assert!(!before.is_empty());
+    for (_, status) in &before {
+        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t")).expect("is there");
+        assert!(allowed.parse::<u32>().is_ok(), "one CPU: {allowed}");
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let used = of_workers().iter().map(|(ticks, _)| ticks).sum::<u64>() - before.iter().map(|(ticks, _)| ticks).sum::<u64>();
+    assert!(used <= 2, "{used} ticks of 10 ms in an idle second");
+    for port in PORTS {
+        house.ask(&["rps", port, "all", "0"]).expect("sets");
+    }
+    house.wait_for("the workers to end", || {
+        let workers = house.ask(&["rps"]).expect("answers")["steering"]["workers"].clone();
+        workers.as_array().is_some_and(|workers| workers.iter().all(|worker| worker["state"] == "ended"))
+    });
+    assert!(house.reaches());
+    bridge.signal(rustix::process::Signal::TERM);
+    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+}
+
+#[test]
 fn sighup_rereads_the_file_and_a_bad_file_changes_nothing() {
     let Some(house) = House::new() else { return };
     let file = house.bench.path("bridge.toml");
@@ -325,7 +396,11 @@ fn a_killed_bridge_leaves_no_device_and_no_xdp_program() {
 
 /// CPU time of a process so far, in clock ticks (proc_pid_stat(5), fields 14 and 15).
 fn ticks(id: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("lives");
+    ticks_of(&std::fs::read_to_string(format!("/proc/{id}/stat")).expect("lives"))
+}
+
+/// The same of what a `stat` file says.
+fn ticks_of(stat: &str) -> u64 {
     let fields = stat.rsplit_once(')').expect("a name in parentheses").1;
     fields.split_ascii_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
 }

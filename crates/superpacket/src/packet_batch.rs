@@ -50,15 +50,7 @@ struct Entry {
 impl<B> PacketBatch<B> {
     /// No packet.
     pub const fn new() -> Self {
-        PacketBatch {
-            entries: Vec::new(),
-            pieces: Vec::new(),
-            bytes: Vec::new(),
-            lent: Vec::new(),
-            next: 0,
-            next_piece: 0,
-            next_byte: 0,
-        }
+        PacketBatch { entries: Vec::new(), pieces: Vec::new(), bytes: Vec::new(), lent: Vec::new(), next: 0, next_piece: 0, next_byte: 0 }
     }
 
     /// Puts a packet behind the others. Its buffers move, its metadata, header and linear storage are copied: what is left of it has no bytes.

@@ -13,7 +13,8 @@ use crate::settings::{BridgeSettings, PortSettings, SteeringSettings};
 
 /// A port whose packets are aggregated and steered to workers, as the bridge does it, and then go to a [`Consumer`] instead of other ports. Dropping it ends it.
 ///
-/// Masks, settings and counters are those of [`Bridge`], which [`as_bridge`](Self::as_bridge) gives: its control socket and metrics serve this, too.
+/// Masks, settings and counters are those of a [`Bridge`] with one port: [`as_bridge`](Self::as_bridge) lends it, [`into_bridge`](Self::into_bridge) gives it to a
+/// [`ControlServer`](crate::control::ControlServer) or [`MetricsServer`](crate::metrics::MetricsServer).
 #[derive(Debug)]
 pub struct Steered {
     bridge: Bridge,
@@ -63,6 +64,11 @@ impl Steered {
     /// All else that a bridge with one port can be asked.
     pub const fn as_bridge(&self) -> &Bridge {
         &self.bridge
+    }
+
+    /// The same as a bridge with one port.
+    pub fn into_bridge(self) -> Bridge {
+        self.bridge
     }
 
     /// Sends what is held, closes the port, and ends.

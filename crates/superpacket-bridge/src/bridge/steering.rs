@@ -6,14 +6,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use superpacket::packet::FlowHash;
-use superpacket::steer::{Cpu, CpuMask, MAX_CPUS, SockFlowTable, flow_entries};
+use superpacket::steer::{Cpu, CpuMask, SockFlowTable, flow_entries};
 
-use super::{Bridge, Inner, Place, lock};
+use super::{Bridge, Inner, Place, lane_of, lock};
 use crate::error::BridgeError;
 use crate::lane::{Lane, LaneCounts, Order};
 use crate::report::{DroppedCpu, PortRps, QueueRps, SteeringReport, WorkerReport};
 use crate::settings::{PortSteering, SteeringProblem, SteeringSettings};
 use crate::steering::{UsableCpus, WorkerHandle, possible_cpus};
+use crate::topology::Topology;
 
 /// How often it is looked whether CPUs have come or gone.
 const LOOK: Duration = Duration::from_secs(1);
@@ -96,6 +97,35 @@ impl Bridge {
             steering.rps_cpus.set(queue, mask.clone());
             Ok(())
         })
+    }
+
+    /// Sets the mask of a receive queue, or of each, to the CPUs that share a cache with the one that it is received on at this time ([`Topology::sharing_cache`]); the answer says
+    /// why these.
+    ///
+    /// # Errors
+    /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Topology`] if the machine's CPUs cannot be read.
+    pub fn set_rps_auto(&self, port: &str, queue: Option<u16>) -> Result<PortRps, BridgeError> {
+        let topology = Topology::read()?;
+        let (number, queues) = self.with(port, |place| (usize::from(place.shared.number), place.queues as u16))?;
+        let mut why = Vec::new();
+        let mut report = None;
+        for each in queue.map_or(0..queues, |queue| queue..queue.saturating_add(1)) {
+            let receiving = {
+                let lanes = lock(&self.inner.lanes);
+                let lane = lanes.get(lane_of(usize::from(each), number, lanes.len()));
+                lane.and_then(|lane| Cpu::new(lane.counts.cpu.load(Ordering::Relaxed) as usize))
+            };
+            // One that has not run yet is on some CPU.
+            let receiving = receiving.filter(|cpu| topology.usable().contains(*cpu)).or_else(|| topology.usable().first());
+            let Some(cpu) = receiving else { continue };
+            let auto = topology.sharing_cache(cpu);
+            report = Some(self.set_rps_cpus(port, Some(each), &auto.mask)?);
+            why.push(format!("queue {each}, received on CPU {cpu}: {}", auto.why));
+        }
+        match report {
+            Some(report) => Ok(PortRps { why: Some(why.join("; ")), ..report }),
+            None => self.with(port, |place| self.inner.rps(place)),
+        }
     }
 
     /// Sets how many flows of a receive queue, or of each, RFS tells apart (`rps_flow_cnt`); 0 switches RFS off there.
@@ -240,6 +270,7 @@ impl Inner {
             port: place.shared.name.clone(),
             queues: (0..place.queues as u16).map(queue).collect(),
             in_place_below: steering.in_place_below,
+            why: None,
         }
     }
 
@@ -333,21 +364,4 @@ impl Inner {
         }
         changed && !self.stopping.load(Ordering::Acquire)
     }
-}
-
-/// A mask as a write to `rps_cpus` has it, for this machine.
-///
-/// # Errors
-/// [`BridgeError::Mask`] with the kernel's error and the chunk that it is about.
-pub(crate) fn parse_mask(port: &str, text: &str) -> Result<CpuMask, BridgeError> {
-    CpuMask::parse(text, possible_cpus()).map_err(|error| BridgeError::Mask { port: port.into(), problem: error.to_string() })
-}
-
-/// A list of CPUs (`0-3,8`), for this machine.
-///
-/// # Errors
-/// [`BridgeError::Mask`] with the item that it is about.
-pub(crate) fn parse_list(port: &str, text: &str) -> Result<CpuMask, BridgeError> {
-    CpuMask::parse_list(text, possible_cpus().min(MAX_CPUS))
-        .map_err(|error| BridgeError::Mask { port: port.into(), problem: error.to_string() })
 }

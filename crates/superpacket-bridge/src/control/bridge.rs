@@ -1,10 +1,11 @@
 //! What the control socket asks is asked of the bridge.
 
 use superpacket::feature::Feature;
+use superpacket::steer::CpuMask;
 
-use super::{Control, ErrorCode, Refusal};
-use crate::report::{PortFeatures, PortReport, PortStats};
-use crate::settings::TooBig;
+use super::{Control, ErrorCode, Refusal, RpsChange};
+use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
+use crate::settings::{TooBig, possible_cpus};
 use crate::{Bridge, BridgeError};
 
 impl From<BridgeError> for Refusal {
@@ -40,5 +41,34 @@ impl Control for Bridge {
 
     fn set_too_big(&self, port: &str, what: TooBig) -> Result<PortReport, Refusal> {
         Ok(Bridge::set_too_big(self, port, what)?)
+    }
+
+    fn rps(&self) -> Vec<PortRps> {
+        Bridge::rps(self)
+    }
+
+    fn set_rps(&self, port: &str, queue: Option<u16>, change: &RpsChange) -> Result<PortRps, Refusal> {
+        let wrong = |problem: &dyn std::fmt::Display| BridgeError::Mask { port: port.into(), problem: problem.to_string() };
+        Ok(match change {
+            RpsChange::Mask(text) => {
+                let mask = CpuMask::parse(text, possible_cpus()).map_err(|error| wrong(&error))?;
+                self.set_rps_cpus(port, queue, &mask)?
+            }
+            RpsChange::List(text) => {
+                let mask = CpuMask::parse_list(text, possible_cpus()).map_err(|error| wrong(&error))?;
+                self.set_rps_cpus(port, queue, &mask)?
+            }
+            RpsChange::Auto => self.set_rps_auto(port, queue)?,
+            RpsChange::FlowCount(count) => self.set_rps_flow_count(port, queue, *count)?,
+            RpsChange::InPlaceBelow(rate) => self.set_in_place_below(port, *rate)?,
+        })
+    }
+
+    fn steering(&self) -> SteeringReport {
+        Bridge::steering(self)
+    }
+
+    fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal> {
+        Ok(self.change_steering_settings(|settings| settings.set(name, value))?)
     }
 }

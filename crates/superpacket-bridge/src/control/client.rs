@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::request::Reply;
-use super::{ErrorCode, Refusal, Request, ServedBy};
-use crate::report::{PortFeatures, PortReport, PortStats};
+use super::{ErrorCode, Refusal, Request, RpsChange, ServedBy};
+use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 
 /// How long a bridge may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -176,5 +176,45 @@ impl Client {
     /// As [`ask`](Client::ask).
     pub fn set_too_big(&mut self, port: &str, what: &str) -> Result<PortReport, ClientError> {
         self.ask(&Request::SetTooBig { port: port.to_owned(), what: what.to_owned() })
+    }
+
+    /// How packets of all ports are steered, or of one.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn rps(&mut self, port: Option<&str>) -> Result<Vec<PortRps>, ClientError> {
+        self.ask(&Request::Rps { port: port.map(str::to_owned) })
+    }
+
+    /// Changes how packets of a receive queue, or of all of a port, are steered.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn set_rps(&mut self, port: &str, queue: Option<u16>, change: &RpsChange) -> Result<PortRps, ClientError> {
+        let (mut mask, mut cpu_list, mut auto, mut flow_count, mut in_place_below) = (None, None, false, None, None);
+        match change {
+            RpsChange::Mask(text) => mask = Some(text.clone()),
+            RpsChange::List(text) => cpu_list = Some(text.clone()),
+            RpsChange::Auto => auto = true,
+            RpsChange::FlowCount(count) => flow_count = Some(*count),
+            RpsChange::InPlaceBelow(rate) => in_place_below = Some(*rate),
+        }
+        self.ask(&Request::SetRps { port: port.to_owned(), queue, mask, cpu_list, auto, flow_count, in_place_below })
+    }
+
+    /// What holds for the steering of all ports, and the workers.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn steering(&mut self) -> Result<SteeringReport, ClientError> {
+        self.ask(&Request::Steering {})
+    }
+
+    /// Changes what holds for the steering of all ports, by its name.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn set_steering(&mut self, name: &str, value: &str) -> Result<SteeringReport, ClientError> {
+        self.ask(&Request::SetSteering { name: name.to_owned(), value: value.to_owned() })
     }
 }

@@ -6,6 +6,7 @@ mod bridge;
 mod client;
 mod path;
 mod request;
+mod rps;
 mod server;
 mod socket;
 #[cfg(test)]
@@ -14,12 +15,13 @@ mod tests;
 pub use client::{Client, ClientError};
 pub use path::default_path;
 pub use request::{ErrorCode, MAX_REQUEST, PROTOCOL, Refusal, Request, ServedBy};
+pub use rps::RpsChange;
 pub use server::{ControlCounters, ControlServer};
 pub use socket::{ControlSocket, SocketError};
 
 use superpacket::feature::Feature;
 
-use crate::report::{PortFeatures, PortReport, PortStats};
+use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::settings::TooBig;
 
 /// What can be asked of a bridge, and changed in it, while it runs.
@@ -50,4 +52,22 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// [`ErrorCode::UnknownPort`].
     fn set_too_big(&self, port: &str, what: TooBig) -> Result<PortReport, Refusal>;
+
+    /// How the ports' packets are steered.
+    fn rps(&self) -> Vec<PortRps>;
+
+    /// Changes how the packets of a receive queue, or of all queues of a port, are steered.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason: for a mask, the kernel's error and the chunk that it is about. Nothing has changed then.
+    fn set_rps(&self, port: &str, queue: Option<u16>, change: &RpsChange) -> Result<PortRps, Refusal>;
+
+    /// What holds for the steering of all ports, and the workers.
+    fn steering(&self) -> SteeringReport;
+
+    /// Changes what holds for the steering of all ports, by a name of [`SteeringSettings::NAMES`](crate::settings::SteeringSettings::NAMES).
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownName`] for another name, or [`ErrorCode::Refused`] with the reason.
+    fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal>;
 }

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use superpacket::feature::Feature;
 
-use super::Control;
-use crate::settings::TooBig;
+use super::{Control, RpsChange};
+use crate::settings::{SteeringSettings, TooBig};
 
 /// The version of the protocol. It changes when a client of the old one would misunderstand; additions do not change it.
 pub const PROTOCOL: u32 = 1;
@@ -66,11 +66,50 @@ pub enum Request {
         /// `drop`, `icmp` or `fragment`.
         what: String,
     },
+    /// How the ports' packets are steered.
+    Rps {
+        /// Only of this port.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
+    /// Changes that: exactly one of `mask`, `cpu_list`, `auto`, `flow_count` and `in_place_below`.
+    SetRps {
+        /// The port string.
+        port: String,
+        /// Only of this receive queue; all of them without.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        queue: Option<u16>,
+        /// `rps_cpus` in the form of sysfs; empty for off.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mask: Option<String>,
+        /// `rps_cpus` as a list.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cpu_list: Option<String>,
+        /// `rps_cpus` by the caches of the machine.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        auto: bool,
+        /// `rps_flow_cnt`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        flow_count: Option<u64>,
+        /// Packets a second of a queue below which they are processed where they are received; of all queues.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        in_place_below: Option<u64>,
+    },
+    /// What holds for the steering of all ports, and the workers.
+    Steering {},
+    /// Changes that.
+    SetSteering {
+        /// `rps_sock_flow_entries`, `netdev_max_backlog`, `dev_weight`, ...
+        name: String,
+        /// The value, as text.
+        value: String,
+    },
 }
 
 impl Request {
     /// The names that requests have.
-    pub const NAMES: [&'static str; 7] = ["version", "ports", "features", "stats", "set-feature", "set-limit", "set-too-big"];
+    pub const NAMES: [&'static str; 11] =
+        ["version", "ports", "features", "stats", "set-feature", "set-limit", "set-too-big", "rps", "set-rps", "steering", "set-steering"];
 }
 
 /// The answer to `version`.
@@ -218,6 +257,19 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
             })?;
             value(control.set_too_big(&port, known)?)
         }
+        Request::Rps { port } => value(only(control.rps(), port.as_deref(), |report| &report.port)?),
+        Request::SetRps { port, queue, mask, cpu_list, auto, flow_count, in_place_below } => {
+            let change = RpsChange::of(queue, mask, cpu_list, auto, flow_count, in_place_below)?;
+            value(control.set_rps(&port, queue, &change)?)
+        }
+        Request::Steering {} => value(control.steering()),
+        Request::SetSteering { name, value: text } => {
+            if !SteeringSettings::NAMES.contains(&name.as_str()) {
+                let names = SteeringSettings::NAMES.join(", ");
+                return Err(Refusal::new(ErrorCode::UnknownName, format_args!("{name:?} is no setting of steering: there are {names}")));
+            }
+            value(control.set_steering(&name, &text)?)
+        }
     }
 }
 
@@ -247,6 +299,18 @@ mod tests {
             Request::SetFeature { port: port(), feature: "gro".into(), on: true, force: false },
             Request::SetLimit { port: port(), name: "gro_flush_timeout".into(), value: 50_000 },
             Request::SetTooBig { port: port(), what: "icmp".into() },
+            Request::Rps { port: None },
+            Request::SetRps {
+                port: port(),
+                queue: Some(1),
+                mask: Some("1,,5".into()),
+                cpu_list: None,
+                auto: false,
+                flow_count: None,
+                in_place_below: None,
+            },
+            Request::Steering {},
+            Request::SetSteering { name: "dev_weight".into(), value: "64".into() },
         ];
         for (request, name) in requests.into_iter().zip(Request::NAMES) {
             let line = serde_json::to_string(&request).expect("JSON");
@@ -268,6 +332,7 @@ mod tests {
             (r#"{"request":"set-feature","port":"packet:a","feature":"gro"}"#, ErrorCode::Malformed, "missing field `on`"),
             (r#"{"request":"set-limit","port":"packet:a","name":"gro_max_size","value":-1}"#, ErrorCode::Malformed, "-1"),
             (r#"{"request":"ports","version":2}"#, ErrorCode::UnknownVersion, "not 2"),
+            (r#"{"request":"set-rps","port":"packet:a","queue":70000,"mask":"1"}"#, ErrorCode::Malformed, "70000"),
         ] {
             let refusal = read(line.as_bytes()).expect_err(line);
             assert!(refusal.code == code && refusal.message.contains(says), "{line}: {refusal:?}");

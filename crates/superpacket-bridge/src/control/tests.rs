@@ -62,7 +62,16 @@ fn what_is_asked_is_answered() {
     assert_eq!(client.features(Some("packet:a")).expect("answers"), [features]);
     assert_eq!(client.set_limit("tap:b", "gro_flush_timeout", 50_000).expect("answers").limits["gro_flush_timeout"], 50_000);
     assert_eq!(client.set_too_big("tap:b", "icmp").expect("answers").too_big, "icmp");
-    assert_eq!(bench.server.counters().answered, 7);
+    let rps = client.set_rps("tap:b", None, &RpsChange::Mask("5".into())).expect("answers");
+    assert_eq!((rps.queues[0].rps_cpus.as_str(), rps.queues[0].effective_list.as_str()), ("5", "0,2"));
+    assert_eq!(client.set_rps("tap:b", Some(0), &RpsChange::List("1-3".into())).expect("answers").queues[0].rps_cpus, "e");
+    assert_eq!(client.set_rps("tap:b", None, &RpsChange::FlowCount(64)).expect("answers").queues[0].rps_flow_cnt, 64);
+    let rps = client.set_rps("tap:b", None, &RpsChange::InPlaceBelow(9)).expect("answers");
+    assert_eq!(client.rps(Some("tap:b")).expect("answers"), [rps]);
+    let steering = client.set_steering("netdev_max_backlog", "300").expect("answers");
+    assert_eq!(steering.settings["netdev_max_backlog"], "300");
+    assert_eq!(client.steering().expect("answers"), steering);
+    assert_eq!(bench.server.counters().answered, 14);
 }
 
 #[test]

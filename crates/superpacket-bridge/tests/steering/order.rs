@@ -1,29 +1,42 @@
 //! No packet overtakes another of its flow, whatever is changed under load.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use superpacket::steer::{Cpu, CpuMask};
+use superpacket::steer::{Cpu, CpuMask, FlowTuple, Toeplitz, ToeplitzKey};
 use superpacket_bridge::settings::PerQueue;
 
-use crate::traffic::{Arrived, Joined, Random, mask, two_cpus};
+use crate::traffic::{Arrived, Joined, Random, frame, mask, two_cpus};
 
 /// What came of a run.
 struct Outcome {
     arrived: Arrived,
     moves: u64,
     processed: Vec<u64>,
-    joined: Joined,
+    /// Times that a queue went over to processing in place or back.
+    switches: u64,
 }
 
 /// Runs traffic, as fast as it goes, while `change` is called 1,000 times.
 fn under_load(name: &str, cpus: [Cpu; 2], prepare: impl FnOnce(&Joined), mut change: impl FnMut(&Joined, &mut Random)) -> Outcome {
+    let rate = Arc::new(AtomicU32::new(u32::MAX));
+    under_load_at(name, cpus, &rate, prepare, |joined, random| change(joined, random))
+}
+
+/// The same, at a rate that `change` may change.
+fn under_load_at(
+    name: &str,
+    cpus: [Cpu; 2],
+    rate: &Arc<AtomicU32>,
+    prepare: impl FnOnce(&Joined),
+    mut change: impl FnMut(&Joined, &mut Random),
+) -> Outcome {
     let mut joined = Joined::new(name, |settings| {
         settings.ports[0].steering.rps_cpus = PerQueue::all(mask(&cpus));
     });
     prepare(&joined);
-    let running = joined.run(200, Arc::new(AtomicU32::new(u32::MAX)));
+    let running = joined.run(200, rate.clone());
     let mut random = Random(0x5eed);
     for _ in 0..1000 {
         change(&joined, &mut random);
@@ -33,7 +46,7 @@ fn under_load(name: &str, cpus: [Cpu; 2], prepare: impl FnOnce(&Joined), mut cha
     let (stats, processed) = (joined.input(), joined.processed(&cpus));
     eprintln!("{name}: {sent} sent, {arrived:?}, {} moves, {} held back, processed {processed:?}", stats.flow_moves, stats.held_back);
     assert!(arrived.packets > 10_000, "{arrived:?} of {sent}");
-    Outcome { arrived, moves: stats.flow_moves, processed, joined }
+    Outcome { arrived, moves: stats.flow_moves, processed, switches: stats.in_place_switches }
 }
 
 impl Outcome {
@@ -66,4 +79,71 @@ fn without_epochs_the_same_run_finds_packets_overtaken() {
     let outcome = under_load("at-once", cpus, prepare, |joined, random| joined.steer(&some_mask(cpus, random)));
     outcome.was_spread();
     assert_ne!(outcome.arrived.overtaken, 0);
+}
+
+#[test]
+fn readers_move_and_nothing_is_overtaken() {
+    let Some(cpus) = two_cpus() else { return };
+    // Every packet has a hash of the bridge's own, which a reader would get with the packet: here the test computes it, by the published key.
+    let toeplitz = Toeplitz::new(&ToeplitzKey::MICROSOFT);
+    let hash = |flow: u16| {
+        let bytes = frame(flow, 0);
+        let address = |at: usize| <[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes");
+        let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        toeplitz.flow(&FlowTuple::v4(address(26), address(30), Some([port(34), port(36)])))
+    };
+    let prepare = |joined: &Joined| {
+        joined.set("hash", "toeplitz");
+        joined.set("rps_sock_flow_entries", "4096");
+        joined.bridge.set_rps_flow_count(&joined.names[0], None, 4096).expect("it can be set");
+    };
+    let outcome = under_load("readers", cpus, prepare, |joined, random| {
+        for _ in 0..20 {
+            joined.bridge.record_flow(hash(random.below(200) as u16), cpus[random.below(2) as usize]);
+        }
+    });
+    outcome.was_spread();
+    assert_eq!(outcome.arrived.overtaken, 0);
+}
+
+#[test]
+fn everything_changes_and_nothing_is_overtaken() {
+    let Some(cpus) = two_cpus() else { return };
+    let outcome = under_load(
+        "everything",
+        cpus,
+        |_| (),
+        |joined, random| {
+            let some = |random: &mut Random, values: &[&str]| values[random.below(values.len() as u64) as usize].to_owned();
+            match random.below(8) {
+                0 => drop(joined.set("dev_weight", &some(random, &["1", "7", "64", "300"]))),
+                1 => drop(joined.set("netdev_max_backlog", &some(random, &["50", "1000", "5000"]))),
+                2 => drop(joined.set("hash", &some(random, &["keyed", "toeplitz"]))),
+                3 => drop(joined.set("hash_symmetric", &some(random, &["on", "off"]))),
+                4 => drop(joined.set("flow_limit_table_len", &some(random, &["0", "512", "4096"]))),
+                5 => drop(
+                    joined.bridge.set_in_place_below(&joined.names[0], [0, 0, u64::MAX][random.below(3) as usize]).expect("it can be set"),
+                ),
+                _ => joined.steer(&some_mask(cpus, random)),
+            }
+        },
+    );
+    outcome.was_spread();
+    assert_eq!(outcome.arrived.overtaken, 0);
+}
+
+#[test]
+fn in_place_and_back_nothing_is_overtaken() {
+    let Some(cpus) = two_cpus() else { return };
+    let rate = Arc::new(AtomicU32::new(u32::MAX));
+    let prepare = |joined: &Joined| drop(joined.bridge.set_in_place_below(&joined.names[0], 20_000).expect("it can be set"));
+    let mut changes = 0;
+    let outcome = under_load_at("in-place", cpus, &rate, prepare, |_, _| {
+        changes += 1;
+        // For some 30 ms each: slow enough to be processed in place, then as fast as it goes.
+        let slow = changes / 30 % 2 == 0;
+        rate.store(if slow { 4_000 } else { u32::MAX }, Ordering::Relaxed);
+    });
+    assert!(outcome.switches >= 4, "{} switches", outcome.switches);
+    assert_eq!(outcome.arrived.overtaken, 0);
 }

@@ -54,6 +54,24 @@ Offloads have the long and short names of ethtool. What is asked for and not in 
 Limits are gso_max_size and gro_max_size (bytes from the IP header on), gro_flush_timeout (a duration), and too_big: what
 becomes of packets that are too long for a port and cannot be cut (drop, icmp, fragment).")]
     Limits(Limits),
+    /// Show or set to which CPUs a bridge's ports steer their packets
+    #[command(after_help = "Examples:
+  superpacket rps
+  superpacket rps packet:eth0 0 f
+  superpacket rps packet:eth0 all 1,,5
+  superpacket rps packet:eth0 --cpu-list 2-5
+  superpacket rps packet:eth0 auto
+  superpacket rps packet:eth0 all 0
+  superpacket rps --set netdev_max_backlog=3000
+
+A mask is what /sys/class/net/DEVICE/queues/rx-N/rps_cpus takes: hexadecimal, in groups of 32 CPUs with commas between; 0
+switches steering off. auto takes the CPUs that share a cache with the one that receives, and says why. CPUs that are offline
+or outside the process's affinity get no worker, which is shown. Flows move when nothing of them is left at the old CPU, so no
+packet overtakes another.
+
+--set takes rps_sock_flow_entries, netdev_max_backlog, dev_weight, flow_limit_table_len, hash (keyed, toeplitz, toeplitz:KEY),
+hash_symmetric, hash_headers (inner, outer), hash_device, moves (epochs, at-once).")]
+    Rps(Rps),
     /// Watch a bridge: rates, packets per super-packet, drops by cause
     #[command(after_help = "Examples:
   superpacket top
@@ -204,6 +222,42 @@ pub(crate) struct Limits {
     /// Print as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `superpacket rps`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Rps {
+    /// Only this port: the whole port string, as in packet:eth0
+    pub(crate) port: Option<String>,
+    /// Only this receive queue, from 0 on, or all of them
+    #[arg(value_name = "QUEUE|all")]
+    pub(crate) queue: Option<String>,
+    /// Steer to these CPUs: a mask in hexadecimal, or auto
+    #[arg(value_name = "MASK|auto")]
+    pub(crate) mask: Option<String>,
+    /// Steer to these CPUs: a list, as in 0-3,8
+    #[arg(long, value_name = "LIST", requires = "port")]
+    pub(crate) cpu_list: Option<String>,
+    /// Flows of a receive queue that RFS tells apart (rps_flow_cnt); 0: no RFS
+    #[arg(long, value_name = "N", requires = "port")]
+    pub(crate) flow_count: Option<u64>,
+    /// Process a queue's packets where they are received while there are fewer than so many a second; 0: always steer
+    #[arg(long, value_name = "N", requires = "port")]
+    pub(crate) in_place_below: Option<u64>,
+    /// Set what holds for all ports
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    pub(crate) set: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Reads `netdev_max_backlog=3000`; with hyphens, too, as files write it.
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.replace('-', "_"), value.to_owned()))
 }
 
 /// `superpacket top`.

@@ -7,6 +7,7 @@ mod limits;
 mod logging;
 mod plan;
 mod ports;
+mod rps;
 mod stats;
 mod top;
 
@@ -25,6 +26,7 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Stats(arguments) => stats::run(&arguments),
         LiveCommand::Ports(arguments) => ports::run(&arguments),
         LiveCommand::Limits(arguments) => limits::run(&arguments),
+        LiveCommand::Rps(arguments) => rps::run(&arguments),
         LiveCommand::Top(arguments) => top::run(&arguments),
     }
 }

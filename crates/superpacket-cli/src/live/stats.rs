@@ -30,7 +30,7 @@ fn text(ports: &[PortStats]) -> String {
 }
 
 /// The counters by their names in JSON, but for the drops.
-fn counters(port: &PortStats) -> [(&'static str, u64); 14] {
+fn counters(port: &PortStats) -> [(&'static str, u64); 20] {
     [
         ("rx_packets", port.rx_packets),
         ("rx_bytes", port.rx_bytes),
@@ -46,6 +46,12 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 14] {
         ("checksummed", port.checksummed),
         ("fallbacks", port.fallbacks),
         ("filtered", port.filtered),
+        ("steered", port.steered),
+        ("in_place", port.in_place),
+        ("held_back", port.held_back),
+        ("flow_moves", port.flow_moves),
+        ("wake_ups", port.wake_ups),
+        ("in_place_switches", port.in_place_switches),
     ]
 }
 

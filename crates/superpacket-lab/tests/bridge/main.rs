@@ -5,6 +5,7 @@ mod gro_table;
 mod joined;
 mod offloads;
 mod ports;
+mod steering;
 mod traffic;
 
 superpacket_lab::enter_user_namespace_before_main!();

@@ -1,0 +1,181 @@
+//! `superpacket rps`: to which CPUs a bridge's ports steer their packets, shown and set.
+
+use serde_json::json;
+use superpacket_bridge::control::RpsChange;
+use superpacket_bridge::report::{PortRps, SteeringReport};
+
+use super::arguments::Rps;
+use super::connect;
+use crate::failure::Failure;
+use crate::report::{grouped, print, print_json, printable, table};
+
+/// Shows, or sets and shows.
+pub(crate) fn run(arguments: &Rps) -> Result<(), Failure> {
+    let (queue, change) = arguments.wish()?;
+    let mut client = connect(&arguments.connection)?;
+    for (name, value) in &arguments.set {
+        client.set_steering(name, value)?;
+    }
+    let mut ports = Vec::new();
+    if let Some(port) = &arguments.port {
+        for change in &change {
+            ports = vec![client.set_rps(port, queue, change)?];
+        }
+    }
+    if ports.is_empty() {
+        ports = client.rps(arguments.port.as_deref())?;
+    }
+    if let Some(queue) = queue {
+        for port in &mut ports {
+            let queues = port.queues.len();
+            port.queues.retain(|report| report.queue == queue);
+            if port.queues.is_empty() {
+                let says = format!("{} has no receive queue {queue}: it has {queues}, numbered from 0", printable(&port.port));
+                return Err(Failure::Usage(format!("{says} (a mask for all queues: superpacket rps PORT all MASK)")));
+            }
+        }
+    }
+    let steering = client.steering()?;
+    if arguments.json {
+        print_json(&json!({ "ports": ports, "steering": steering }))?;
+    } else {
+        print(&text(&ports, &steering), false)?;
+    }
+    Ok(())
+}
+
+impl Rps {
+    /// The queue that it is about (all without one), and what is to be changed there.
+    fn wish(&self) -> Result<(Option<u16>, Vec<RpsChange>), Failure> {
+        let usage = |says: String| Err(Failure::Usage(says));
+        let (queue, mask) = match (self.queue.as_deref(), self.mask.as_deref()) {
+            (Some("auto"), None) => (None, Some("auto")),
+            (queue, mask) => (queue, mask),
+        };
+        let queue = match queue.filter(|queue| *queue != "all") {
+            None => None,
+            Some(text) => match text.parse() {
+                Ok(queue) => Some(queue),
+                Err(_) => return usage(format!("{text:?} is no receive queue: write its number, or all; then the mask")),
+            },
+        };
+        let mut changes: Vec<RpsChange> = self.flow_count.map(RpsChange::FlowCount).into_iter().collect();
+        changes.extend(self.in_place_below.map(RpsChange::InPlaceBelow));
+        match (mask, &self.cpu_list) {
+            (Some(_), Some(_)) => return usage("either MASK or --cpu-list".into()),
+            (Some("auto"), None) => changes.push(RpsChange::Auto),
+            (Some(mask), None) => changes.push(RpsChange::Mask(mask.to_owned())),
+            (None, Some(list)) => changes.push(RpsChange::List(list.clone())),
+            (None, None) => {}
+        }
+        if queue.is_some() && self.in_place_below.is_some() {
+            return usage("--in-place-below holds for all queues of a port: name none".into());
+        }
+        Ok((queue, changes))
+    }
+}
+
+/// All of it for people.
+fn text(ports: &[PortRps], steering: &SteeringReport) -> String {
+    let mut text = String::new();
+    for port in ports {
+        text.push_str(&format!("{}:\n", printable(&port.port)));
+        let rows = port.queues.iter().map(|queue| {
+            let effective = match queue.effective_list.as_str() {
+                "" => "off".to_owned(),
+                list => format!("CPUs {}", printable(list)),
+            };
+            [queue.queue.to_string(), printable(&queue.rps_cpus), effective, queue.rps_flow_cnt.to_string()]
+        });
+        text.push_str(&table(["queue", "rps_cpus", "in force", "rps_flow_cnt"], rows));
+        for queue in &port.queues {
+            for cpu in &queue.dropped {
+                text.push_str(&format!("  queue {}: no worker on CPU {}: it is {}\n", queue.queue, cpu.cpu, printable(&cpu.reason)));
+            }
+        }
+        if port.in_place_below != 0 {
+            text.push_str(&format!("  processed in place below {} packets a second\n", grouped(port.in_place_below)));
+        }
+        if let Some(why) = &port.why {
+            text.push_str(&format!("  {}\n", printable(why)));
+        }
+        text.push('\n');
+    }
+    let rows = steering.workers.iter().map(|worker| {
+        let counts = [worker.processed, worker.turns, worker.wake_ups, worker.panics].map(grouped);
+        let [processed, turns, wake_ups, panics] = counts;
+        [worker.cpu.to_string(), printable(&worker.state), processed, turns, wake_ups, panics]
+    });
+    text.push_str(&table(["worker on CPU", "state", "processed", "turns", "wake-ups", "panics"], rows));
+    text.push_str(&format!("\nUsable CPUs: {}\n", printable(&steering.usable_cpus)));
+    for (name, value) in &steering.settings {
+        text.push_str(&format!("{}: {}\n", printable(name), printable(value)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use superpacket_bridge::report::{DroppedCpu, QueueRps, WorkerReport};
+
+    fn wish(arguments: &[&str]) -> Result<(Option<u16>, Vec<RpsChange>), String> {
+        #[derive(Parser)]
+        struct Alone {
+            #[command(flatten)]
+            rps: Rps,
+        }
+        let parsed = Alone::try_parse_from([&["rps"], arguments].concat()).map_err(|error| error.to_string())?;
+        parsed.rps.wish().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn masks_are_for_a_queue_or_for_all() {
+        let mask = |text: &str| vec![RpsChange::Mask(text.into())];
+        for (arguments, expected) in [
+            (&[][..], (None, vec![])),
+            (&["p"], (None, vec![])),
+            (&["p", "1"], (Some(1), vec![])),
+            (&["p", "0", "3"], (Some(0), mask("3"))),
+            (&["p", "all", "1,,5"], (None, mask("1,,5"))),
+            (&["p", "all", ""], (None, mask(""))),
+            (&["p", "auto"], (None, vec![RpsChange::Auto])),
+            (&["p", "2", "auto"], (Some(2), vec![RpsChange::Auto])),
+            (&["p", "--cpu-list", "0-3,8"], (None, vec![RpsChange::List("0-3,8".into())])),
+            (&["p", "1", "--flow-count", "64"], (Some(1), vec![RpsChange::FlowCount(64)])),
+            (&["p", "--in-place-below", "1000"], (None, vec![RpsChange::InPlaceBelow(1000)])),
+        ] {
+            assert_eq!(wish(arguments), Ok(expected), "{arguments:?}");
+        }
+        for (arguments, says) in [
+            (&["p", "ff"][..], "\"ff\" is no receive queue"),
+            (&["p", "0", "3", "--cpu-list", "1"], "either MASK or --cpu-list"),
+            (&["--cpu-list", "1"], "required"),
+            (&["p", "1", "--in-place-below", "9"], "all queues"),
+            (&["--set", "dev_weight"], "NAME=VALUE"),
+        ] {
+            let error = wish(arguments).expect_err(says);
+            assert!(error.contains(says), "{arguments:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn dropped_cpus_are_shown_with_the_reason() {
+        let queue = QueueRps {
+            queue: 0,
+            rps_cpus: "f".into(),
+            effective: "3".into(),
+            effective_list: "0-1".into(),
+            dropped: vec![DroppedCpu { cpu: 3, reason: "offline".into() }],
+            rps_flow_cnt: 0,
+        };
+        let port = PortRps { port: "tap:t".into(), queues: vec![queue], in_place_below: 5000, why: None };
+        let worker = WorkerReport { cpu: 1, state: "running".into(), processed: 1234, ..WorkerReport::default() };
+        let steering = SteeringReport { workers: vec![worker], usable_cpus: "0-1".into(), ..SteeringReport::default() };
+        let text = text(&[port], &steering);
+        for says in ["tap:t:\n", "CPUs 0-1", "no worker on CPU 3: it is offline", "below 5,000 packets", "1,234", "Usable CPUs: 0-1"] {
+            assert!(text.contains(says), "{says}: {text}");
+        }
+    }
+}
