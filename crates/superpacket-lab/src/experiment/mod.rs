@@ -6,6 +6,7 @@
 mod gso;
 mod plan;
 mod report;
+mod rps;
 mod segmentation;
 mod tso;
 
@@ -31,7 +32,7 @@ pub struct Entry {
 }
 
 /// All experiments, in the order in which they are to be read.
-pub const ALL: &[Entry] = &[tso::ENTRY, gso::ENTRY];
+pub const ALL: &[Entry] = &[rps::ENTRY, tso::ENTRY, gso::ENTRY];
 
 /// The experiment of this name.
 #[must_use]

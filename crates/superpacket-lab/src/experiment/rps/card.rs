@@ -1,0 +1,167 @@
+//! The packets themselves: through a model NIC with as many queues, then steered by what it says of them. Nothing is timed, all is counted.
+
+use superpacket::checksum::words;
+use superpacket::packet::{Layer, RxChecksum, RxPacket};
+use superpacket::steer::{CpuMask, DEFAULT_WEIGHT, Done, FlowHasher, Place, Steering};
+use superpacket_io::port::memory::MemorySettings;
+use superpacket_io::port::nic::{NicSettings, RxSums, pair};
+use superpacket_io::port::{Buffer, Outgoing, Port, PortError, TxBatch};
+
+use super::exact_row;
+use crate::error::LabError;
+use crate::experiment::{Column, Form, Table};
+
+/// CPUs of the imaginary host.
+const CPUS: usize = 16;
+
+/// Connections, as in the source.
+const CONNECTIONS: u16 = 500;
+
+/// Requests of each.
+const REQUESTS: usize = 8;
+
+const COLUMNS: [Column; 7] = [
+    column("packets", "packets", 0),
+    column("parsed", "headers parsed by the card", 0),
+    column("hashed", "hashed by us", 0),
+    column("cpus", "CPUs at work", 0),
+    column("busiest", "packets of the busiest", 0),
+    column("imbalance", "imbalance", 2),
+    column("wakes", "wake-ups", 0),
+];
+
+const fn column(name: &'static str, title: &'static str, digits: usize) -> Column {
+    Column { name, title, unit: "", digits }
+}
+
+/// How the packets are spread.
+struct Case {
+    name: &'static str,
+    queues: u16,
+    mask: &'static str,
+    reports_hash: bool,
+}
+
+const CASES: [Case; 6] = [
+    Case { name: "one queue, no steering", queues: 1, mask: "0", reports_hash: true },
+    Case { name: "one queue, mask fffe", queues: 1, mask: "fffe", reports_hash: true },
+    Case { name: "one queue, mask fffe, no hash of the card", queues: 1, mask: "fffe", reports_hash: false },
+    Case { name: "4 queues, no steering", queues: 4, mask: "0", reports_hash: true },
+    Case { name: "4 queues, mask eeee", queues: 4, mask: "eeee", reports_hash: true },
+    Case { name: "8 queues, no steering", queues: 8, mask: "0", reports_hash: true },
+];
+
+/// What became of the packets of a case.
+#[derive(Debug, Default)]
+struct Counted {
+    parsed: u64,
+    hashed: u64,
+    /// By CPU.
+    packets: [u64; CPUS],
+    /// Wake-ups of workers: one for each that slept when a poll brought it something.
+    wakes: u64,
+}
+
+/// The table.
+pub(super) fn table() -> Result<Table, LabError> {
+    let rows = CASES.iter().map(|case| {
+        let counted = run(case)?;
+        let busy: Vec<u64> = counted.packets.iter().copied().filter(|&packets| packets > 0).collect();
+        let (sum, most) = (busy.iter().sum::<u64>() as f64, busy.iter().copied().max().unwrap_or(0) as f64);
+        let imbalance = most * busy.len() as f64 / sum;
+        let figures = [sum, counted.parsed as f64, counted.hashed as f64, busy.len() as f64, most, imbalance, counted.wakes as f64];
+        Ok(exact_row(case.name, &figures))
+    });
+    Ok(Table {
+        title: format!("Model NIC: {CONNECTIONS} connections, {REQUESTS} requests each, polls of {DEFAULT_WEIGHT} packets, {CPUS} CPUs"),
+        form: Form::Model,
+        columns: COLUMNS.into(),
+        rows: rows.collect::<Result<_, LabError>>()?,
+        rounds: 1,
+        plot: None,
+    })
+}
+
+fn run(case: &Case) -> Result<Counted, LabError> {
+    let failed = |error: PortError| LabError::system(format!("model NIC, {}", case.name), std::io::Error::other(error));
+    let settings = NicSettings { queues: case.queues, hash: case.reports_hash, sums: RxSums::None, ..NicSettings::default() };
+    let (mut card, mut wire) = pair(&settings, &MemorySettings::default()).map_err(failed)?;
+    let mut queues = card.receivers();
+    let mut transmitter = wire.transmitter().map_err(failed)?;
+    let mask = CpuMask::parse(case.mask, CPUS).map_err(|error| LabError::Invalid { what: case.mask.into(), reason: error.to_string() })?;
+    let steering = || {
+        let mut steering = Steering::new(FlowHasher::toeplitz(&settings.key));
+        steering.set_mask(&mask);
+        (steering, Done::default())
+    };
+    let mut steerings: Vec<_> = queues.iter().map(|_| steering()).collect();
+    let mut counted = Counted::default();
+    // As many frames at a time as fill a poll of each queue, the connections in turn.
+    let burst = DEFAULT_WEIGHT * usize::from(case.queues);
+    let frames: Vec<Vec<u8>> = (0..REQUESTS).flat_map(|_| (0..CONNECTIONS).map(request)).collect();
+    for frames in frames.chunks(burst) {
+        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+        frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet));
+        let progress = transmitter.transmit(&outgoing, &batch, 0);
+        if progress.sent != frames.len() {
+            return Err(LabError::system(format!("model NIC, {}: {progress:?}", case.name), std::io::ErrorKind::WriteZero));
+        }
+        for (queue, (receive, (steering, done))) in queues.iter_mut().zip(&mut steerings).enumerate() {
+            let mut packets: Vec<RxPacket<Buffer>> = Vec::new();
+            while receive.poll(&mut packets, DEFAULT_WEIGHT).map_err(failed)? > 0 {
+                let receiving = queue * CPUS / usize::from(case.queues);
+                poll(&mut packets, receiving, steering, done, &mut counted);
+                receive.give_back();
+            }
+        }
+    }
+    counted.parsed = card.monitor().counters().rx_parsed;
+    counted.hashed = steerings.iter().map(|(steering, _)| steering.hasher().counters().computed).sum();
+    Ok(counted)
+}
+
+/// Steers what a poll brought. By the next poll all of it is processed, and the workers sleep.
+fn poll(packets: &mut Vec<RxPacket<Buffer>>, receiving: usize, steering: &mut Steering, done: &mut Done, counted: &mut Counted) {
+    let mut given = [0u64; CPUS];
+    let mut here = 0;
+    for packet in packets.drain(..) {
+        // The hash never changes, so that there is always a choice.
+        let Some(choice) = steering.choose(&packet, done) else { continue };
+        match choice.place() {
+            Place::Here => here += 1,
+            Place::Cpu(cpu) => given[cpu.number()] += 1,
+        }
+        choice.enqueued();
+    }
+    done.note_done(Place::Here, here);
+    counted.packets[receiving] += here;
+    for (number, &packets) in given.iter().enumerate().filter(|(_, packets)| **packets > 0) {
+        counted.packets[number] += packets;
+        counted.wakes += 1;
+        if let Some(cpu) = superpacket::steer::Cpu::new(number) {
+            done.note_done(Place::Cpu(cpu), packets);
+        }
+    }
+}
+
+/// A request of a connection: a TCP segment of one byte, padded to the 60 bytes that an Ethernet has at least. Nobody looks at its TCP checksum.
+fn request(connection: u16) -> Vec<u8> {
+    const IP: usize = 14;
+    const TCP: usize = IP + 20;
+    let mut frame = vec![0; 60];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    frame[12..IP].copy_from_slice(&[0x08, 0x00]);
+    // Version and length of the header; total length; don't fragment; time to live; TCP.
+    frame[IP] = 0x45;
+    frame[IP + 3] = 41;
+    frame[IP + 6] = 0x40;
+    frame[IP + 8..IP + 10].copy_from_slice(&[64, 6]);
+    frame[IP + 12..TCP].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    let sum = !words(&frame[IP..TCP]).fold();
+    frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
+    frame[TCP..TCP + 2].copy_from_slice(&(32_768 + connection).to_be_bytes());
+    frame[TCP + 2..TCP + 4].copy_from_slice(&12_865u16.to_be_bytes());
+    // Header length; PSH and ACK.
+    frame[TCP + 12..TCP + 14].copy_from_slice(&[0x50, 0x18]);
+    frame
+}

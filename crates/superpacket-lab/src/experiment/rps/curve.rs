@@ -1,0 +1,85 @@
+//! How far steering scales: to 64 CPUs.
+
+use super::exact_row;
+use crate::experiment::{Column, Form, Ratio, Row, Table};
+use crate::simulation::{Costs, DRIVER_SHARE, Measured, Setup, simulate};
+
+/// So many connections keep 64 CPUs busy.
+const CONNECTIONS: u32 = 4000;
+
+/// Simulated before anything is counted, and while it is, in nanoseconds.
+const WARM_UP: u64 = 10_000_000;
+const TIME: u64 = 20_000_000;
+
+/// CPUs that share a cache, and for each such group a receive queue where there are several.
+const GROUP: usize = 8;
+
+fn rate(setup: Setup) -> f64 {
+    simulate(&setup.with_connections(CONNECTIONS), WARM_UP, TIME).transactions_per_second
+}
+
+/// Kernel TCP on the source's Intel machine, if it had as many CPUs; and this project's own workers.
+pub(super) fn tables() -> [Table; 2] {
+    [processes(), workers()]
+}
+
+fn processes() -> Table {
+    let measured = Measured { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
+    let costs = Costs::calibrated(&measured, DRIVER_SHARE);
+    let rows = [1, 2, 4, 8, 16, 32, 64].map(|cpus: usize| {
+        let one = Setup { cache_group: GROUP, ..Setup::new(cpus, 1, costs) };
+        let several = Setup { cache_group: GROUP, ..Setup::new(cpus, cpus.div_ceil(GROUP), costs) };
+        let figures = [
+            rate(one.clone()),
+            rate(one.clone().with_rps()),
+            rate(one.with_cache_aware_rps()),
+            rate(several.clone()),
+            rate(several.with_cache_aware_rps()),
+        ];
+        Row { ratio: Some(Ratio::exact("one queue", "all", figures[4] / figures[0])), ..exact_row(cpus_named(cpus), &figures) }
+    });
+    let column = |name, title| Column { name, title, unit: "1/s", digits: 0 };
+    Table {
+        title: "The same Intel machine with more CPUs: transactions a second".into(),
+        form: Form::Simulated,
+        columns: vec![
+            column("one_queue", "one queue"),
+            column("rps", "one queue, RPS: all others"),
+            column("rps_near", "one queue, RPS: same cache"),
+            column("queues", "a queue for 8 CPUs"),
+            column("all", "a queue for 8 CPUs, RPS: same cache"),
+        ],
+        rows: rows.into(),
+        rounds: 1,
+        plot: Some(4),
+    }
+}
+
+fn workers() -> Table {
+    let alone = rate(setup(0, 1));
+    let rows = [1, 2, 4, 8, 16, 32, 64].map(|workers: usize| {
+        let figures = [rate(setup(workers, 1)), rate(setup(workers, workers.div_ceil(GROUP)))];
+        let name = format!("{workers} worker{}", if workers == 1 { "" } else { "s" });
+        Row { ratio: Some(Ratio::exact("in place, on one CPU", "several", figures[1] / alone)), ..exact_row(name, &figures) }
+    });
+    let column = |name, title| Column { name, title, unit: "1/s", digits: 0 };
+    Table {
+        title: format!("This project's workers, 1 us of work a packet: packets a second ({alone:.0} in place, on one CPU)"),
+        form: Form::Simulated,
+        columns: vec![column("one", "one receiving CPU"), column("several", "one for 8 workers")],
+        rows: rows.into(),
+        rounds: 1,
+        plot: Some(1),
+    }
+}
+
+/// Receiving CPUs, each with its share of the workers beside it, in a cache of their own. The load is never what is missing.
+fn setup(workers: usize, receiving: usize) -> Setup {
+    let cpus = workers + receiving;
+    let setup = Setup { cache_group: cpus / receiving, client_delay: 10_000, ..Setup::new(cpus, receiving, Costs::WORKERS) };
+    if workers == 0 { setup } else { setup.with_cache_aware_rps() }
+}
+
+fn cpus_named(cpus: usize) -> String {
+    format!("{cpus} CPU{}", if cpus == 1 { "" } else { "s" })
+}

@@ -1,0 +1,165 @@
+//! The same load on this machine: kernel TCP on both hosts, and between them the kernel's bridge or ours.
+
+use std::io;
+use std::time::Duration;
+
+use superpacket::steer::{Cpu, CpuMask};
+use superpacket_bridge::Bridge;
+use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_bridge::topology::{Auto, Topology};
+
+use super::{CPU, TRANSACTIONS};
+use crate::error::LabError;
+use crate::experiment::{Figure, Form, Ratio, Row, Session, Table, Variant};
+use crate::host::Host;
+use crate::link::Link;
+use crate::load::{Route, TcpTransactions};
+use crate::paired::{Paired, Summary};
+use crate::topology::ThreeHosts;
+
+/// Connections, as in the source.
+const CONNECTIONS: usize = 500;
+
+/// What joins the hosts.
+#[derive(Clone, Debug)]
+enum Middle {
+    /// The kernel's bridge; every interface on the way has this `rps_cpus`.
+    Kernel(CpuMask),
+    /// Ours.
+    Ours,
+}
+
+/// What is measured in turn.
+struct Arrangement {
+    group: &'static str,
+    name: String,
+    middle: Middle,
+    /// The row that it is compared with.
+    against: Option<usize>,
+}
+
+#[derive(Clone, Copy)]
+struct Measured {
+    per_second: f64,
+    utilisation: f64,
+}
+
+/// The table, and what is to be said of it.
+pub(super) fn table(session: &Session<'_>) -> Result<(Table, Vec<String>), LabError> {
+    let topology = Topology::read().map_err(|error| LabError::system("the machine's CPUs", io::Error::other(error)))?;
+    let usable = topology.usable();
+    let arrangements = arrangements(&usable);
+    let mut variants: Vec<Variant<'_, Measured>> = arrangements
+        .iter()
+        .map(|arrangement| {
+            let what = format!("rps: {}, {}", arrangement.group, arrangement.name);
+            Variant::new(what, || measure(&arrangement.middle, session.plan.time))
+        })
+        .collect();
+    let measured = session.interleaved(&mut variants)?;
+    let values = |row: usize, value: fn(&Measured) -> f64| measured[row].iter().map(value).collect::<Vec<_>>();
+    let rows = arrangements.iter().enumerate().map(|(row, arrangement)| {
+        let (rates, cpu) = (values(row, |measured| measured.per_second), values(row, |measured| measured.utilisation * 100.0));
+        let ratio = arrangement.against.map(|against| {
+            let paired = Paired::new(&rates, &values(against, |measured| measured.per_second));
+            Ratio::paired(format!("{}, {}", arrangements[against].group, arrangements[against].name), TRANSACTIONS.name, &paired)
+        });
+        Row {
+            group: arrangement.group.into(),
+            name: arrangement.name.clone(),
+            figures: vec![Some(Summary::new(&rates).into()), Some(Figure::from(Summary::new(&cpu)))],
+            source: vec![None; 2],
+            ratio,
+            source_ratio: None,
+        }
+    });
+    let table = Table {
+        title: format!("{CONNECTIONS} x TCP_RR of 1 byte between two hosts on this machine ({} CPUs)", usable.len()),
+        form: Form::Live,
+        columns: vec![TRANSACTIONS, CPU],
+        rows: rows.collect(),
+        rounds: session.plan.rounds,
+        plot: None,
+    };
+    Ok((table, notes(&usable, &topology)))
+}
+
+/// The first usable CPU stands for the one that receives: the bridge's threads are not pinned.
+fn auto(usable: &CpuMask, topology: &Topology) -> Auto {
+    match usable.first() {
+        Some(receiving) => topology.sharing_cache(receiving),
+        None => Auto { mask: CpuMask::EMPTY, why: "no CPU may be used".into() },
+    }
+}
+
+fn arrangements(usable: &CpuMask) -> Vec<Arrangement> {
+    const KERNEL: &str = "the kernel's bridge";
+    const OURS: &str = "this bridge";
+    let arrangement = |group, name: String, middle, against| Arrangement { group, name, middle, against };
+    vec![
+        arrangement(KERNEL, "without RPS".into(), Middle::Kernel(CpuMask::EMPTY), None),
+        arrangement(KERNEL, format!("with RPS, mask {usable}"), Middle::Kernel(usable.clone()), Some(0)),
+        arrangement(OURS, "without RPS".into(), Middle::Ours, None),
+    ]
+}
+
+fn notes(usable: &CpuMask, topology: &Topology) -> Vec<String> {
+    let mut notes = vec![
+        "Live, both hosts and all of their TCP share this machine's CPUs with what joins them, and kernel TCP is most of the work: it runs where packets are sent to a host, not where they are \
+         steered to."
+            .into(),
+    ];
+    if usable.len() < 8 {
+        notes.push(format!(
+            "The source had 8 and 16 CPUs, of which one or a few were full and the others idle. Here are {}, and the load fills them without steering: no gain is to be expected.",
+            usable.len()
+        ));
+    }
+    notes.push(format!("rps_cpus auto, if CPU {} receives: {}.", usable.first().map_or(0, Cpu::number), auto(usable, topology).why));
+    notes
+}
+
+fn measure(middle: &Middle, time: Duration) -> Result<Measured, LabError> {
+    let hosts = ThreeHosts::new()?;
+    let (_kernel, _bridge) = join(&hosts, middle)?;
+    let route = Route::ipv4(&hosts.a, &hosts.b);
+    // Addresses are resolved and learned before anything is timed, and workers started.
+    TcpTransactions { connections: CONNECTIONS, time: Duration::from_millis(20), ..TcpTransactions::default() }.run(&route)?;
+    let report = TcpTransactions { connections: CONNECTIONS, time, ..TcpTransactions::default() }.run(&route)?;
+    Ok(Measured { per_second: report.per_second(), utilisation: report.machine.total.utilisation() })
+}
+
+fn join(hosts: &ThreeHosts, middle: &Middle) -> Result<(Option<Link>, Option<Bridge>), LabError> {
+    match middle {
+        Middle::Kernel(mask) => {
+            let bridge = hosts.with_kernel_bridge()?;
+            if !mask.is_empty() {
+                let links = [
+                    (&hosts.a.host, &hosts.a.link),
+                    (&hosts.b.host, &hosts.b.link),
+                    (&hosts.middle, &hosts.a_side),
+                    (&hosts.middle, &hosts.b_side),
+                ];
+                links.into_iter().try_for_each(|(host, link)| set_kernel_mask(host, link, mask))?;
+            }
+            Ok((Some(bridge), None))
+        }
+        Middle::Ours => {
+            let ports = [&hosts.a_side, &hosts.b_side].map(|side| port(side));
+            let ports = ports.into_iter().collect::<Result<_, LabError>>()?;
+            let settings = BridgeSettings { ports, ..BridgeSettings::default() };
+            let start = || Bridge::start(settings).map_err(|error| LabError::system("the bridge", io::Error::other(error)));
+            Ok((None, Some(hosts.middle.run(start)?)))
+        }
+    }
+}
+
+fn port(side: &Link) -> Result<PortSettings, LabError> {
+    let text = format!("packet:{}", side.name());
+    let spec = text.parse().map_err(|error| LabError::Invalid { what: text, reason: format!("{error}") })?;
+    Ok(PortSettings::new(spec))
+}
+
+fn set_kernel_mask(host: &Host, link: &Link, mask: &CpuMask) -> Result<(), LabError> {
+    host.set_sysfs(&format!("class/net/{}/queues/rx-0/rps_cpus", link.name()), &mask.to_string())
+}

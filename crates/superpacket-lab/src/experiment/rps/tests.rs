@@ -1,0 +1,96 @@
+use std::sync::Mutex;
+
+use super::*;
+use crate::error::available_or_skip;
+use crate::experiment::{Form, Plan, Watch};
+
+/// Notes what is measured, and ends nothing.
+#[derive(Default)]
+struct Steps(Mutex<Vec<String>>);
+
+impl Watch for Steps {
+    fn step(&self, what: &str) {
+        self.0.lock().expect("no panic").push(what.into());
+    }
+
+    fn announce(&self, _: usize) {}
+
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+fn values(row: &Row) -> Vec<f64> {
+    row.figures.iter().map(|figure| figure.expect("every cell is filled").value).collect()
+}
+
+/// The table whose title begins so.
+fn table<'a>(experiment: &'a Experiment, title: &str) -> &'a super::super::Table {
+    experiment.tables.iter().find(|table| table.title.starts_with(title)).expect(title)
+}
+
+#[test]
+fn simulated_figures_are_exact_and_meet_the_marks() {
+    let experiment = model().expect("the model NIC needs nothing but descriptors");
+    let marks: Vec<_> = experiment.marks.iter().map(|mark| (mark.value.map(|value| (value * 1000.0).round()), mark.target)).collect();
+    assert_eq!(marks, [(Some(3180.0), 2.9), (Some(3026.0), 2.6), (Some(1835.0), 1.5)]);
+    assert!(experiment.marks.iter().all(|mark| mark.met == Some(true) && mark.form == Form::Simulated), "{:?}", experiment.marks);
+    let expected: [(&str, &[f64], &[Option<f64>]); 3] = [
+        ("e1000e", &[108_000.0, 343_390.0, 267_390.0, 346_870.0, 340_900.0], &[Some(108_000.0), Some(311_000.0), None, None, None]),
+        ("forcedeth", &[156_010.0, 472_120.0, 413_570.0, 492_800.0, 468_370.0], &[Some(156_000.0), Some(404_000.0), None, None, None]),
+        (
+            "bnx2x",
+            &[567_070.0, 1_131_430.0, 1_040_620.0, 1_082_340.0, 1_115_420.0],
+            &[Some(567_000.0), Some(738_000.0), Some(854_000.0), None, None],
+        ),
+    ];
+    for (title, rates, source) in expected {
+        let table = table(&experiment, title);
+        assert_eq!(table.rows.iter().map(|row| values(row)[0].round()).collect::<Vec<_>>(), rates, "{title}");
+        assert_eq!(table.rows.iter().map(|row| row.source[0]).collect::<Vec<_>>(), source, "{title}");
+        for row in &table.rows {
+            assert_eq!((row.figures.len(), row.source.len()), (table.columns.len(), table.columns.len()), "{}", row.name);
+        }
+    }
+    // One queue scales to its CPU's end, a queue for every 8 CPUs on and on.
+    let curve = table(&experiment, "The same Intel machine");
+    let at_64 = values(curve.rows.last().expect("64 CPUs"));
+    assert!(at_64[1] < 3.3 * at_64[0] && at_64[4] > 25.0 * at_64[0], "{at_64:?}");
+    let workers = table(&experiment, "This project's workers");
+    let at_64 = workers.rows.last().expect("64 workers").ratio.as_ref().and_then(|ratio| ratio.value);
+    assert!(at_64.is_some_and(|ratio| (60.0..68.0).contains(&ratio)), "{at_64:?}");
+}
+
+#[test]
+fn packets_on_the_model_nic_are_counted_exactly() {
+    let table = card::table().expect("the model NIC needs nothing but descriptors");
+    let counts: Vec<_> =
+        table.rows.iter().map(|row| values(row).iter().map(|value| (value * 1000.0).round() / 1000.0).collect::<Vec<_>>()).collect();
+    // Packets, parsed by the card, hashed by us, CPUs, the busiest, imbalance, wake-ups.
+    let expected = [
+        [4000.0, 4000.0, 0.0, 1.0, 4000.0, 1.0, 0.0],
+        [4000.0, 4000.0, 0.0, 15.0, 280.0, 1.05, 943.0],
+        // The same hash computed here: the same CPUs.
+        [4000.0, 0.0, 4000.0, 15.0, 280.0, 1.05, 943.0],
+        [4000.0, 4000.0, 0.0, 4.0, 1008.0, 1.008, 0.0],
+        [4000.0, 4000.0, 0.0, 12.0, 352.0, 1.056, 782.0],
+        [4000.0, 4000.0, 0.0, 8.0, 512.0, 1.024, 0.0],
+    ];
+    assert_eq!(counts, expected);
+}
+
+#[test]
+fn the_same_load_runs_on_this_machine() {
+    let steps = Steps::default();
+    let plan = Plan { rounds: 2, time: std::time::Duration::from_millis(60), quick: true };
+    let Some(experiment) = available_or_skip(live(&Session::new(plan, &steps))) else { return };
+    let [table] = &experiment.tables[..] else { panic!("{:?}", experiment.tables) };
+    for row in &table.rows {
+        println!("   {:60} {:?} {:?}", row.name, row.figures, row.ratio);
+        // 500 connections answer often enough on any machine, and more than one CPU's worth of nothing is done.
+        let [per_second, cpu] = values(row)[..] else { panic!("{row:?}") };
+        assert!(per_second > 500.0 && cpu > 1.0 && cpu <= 100.0, "{row:?}");
+    }
+    println!("{:#?}", experiment.notes);
+    assert_eq!(steps.0.lock().expect("no panic").len(), table.rows.len() * plan.rounds);
+}
