@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use superpacket::steer::{Cpu, CpuMask};
 use superpacket_bridge::Bridge;
+use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_bridge::topology::{Auto, Topology};
 
 use super::{CPU, TRANSACTIONS};
 use crate::error::LabError;
-use crate::experiment::{Figure, Form, Ratio, Row, Session, Table, Variant};
+use crate::experiment::{Column, Figure, Form, Ratio, Row, Session, Table, Variant};
 use crate::host::Host;
 use crate::link::Link;
 use crate::load::{Route, TcpTransactions};
@@ -25,8 +26,8 @@ const CONNECTIONS: usize = 500;
 enum Middle {
     /// The kernel's bridge; every interface on the way has this `rps_cpus`.
     Kernel(CpuMask),
-    /// Ours.
-    Ours,
+    /// Ours; both ports have this `rps_cpus`.
+    Ours(CpuMask),
 }
 
 /// What is measured in turn.
@@ -42,13 +43,22 @@ struct Arrangement {
 struct Measured {
     per_second: f64,
     utilisation: f64,
+    /// Of this bridge: packets handed to workers, of 100 that it received, and wake-ups of sleeping workers, for 1,000 handed over.
+    steered: Option<[f64; 2]>,
 }
+
+const COLUMNS: [Column; 4] = [
+    TRANSACTIONS,
+    CPU,
+    Column { name: "steered", title: "steered", unit: "%", digits: 0 },
+    Column { name: "wake_ups", title: "wake-ups / 1000", unit: "", digits: 0 },
+];
 
 /// The table, and what is to be said of it.
 pub(super) fn table(session: &Session<'_>) -> Result<(Table, Vec<String>), LabError> {
     let topology = Topology::read().map_err(|error| LabError::system("the machine's CPUs", io::Error::other(error)))?;
     let usable = topology.usable();
-    let arrangements = arrangements(&usable);
+    let arrangements = arrangements(&usable, &topology, session.plan.quick);
     let mut variants: Vec<Variant<'_, Measured>> = arrangements
         .iter()
         .map(|arrangement| {
@@ -60,6 +70,10 @@ pub(super) fn table(session: &Session<'_>) -> Result<(Table, Vec<String>), LabEr
     let values = |row: usize, value: fn(&Measured) -> f64| measured[row].iter().map(value).collect::<Vec<_>>();
     let rows = arrangements.iter().enumerate().map(|(row, arrangement)| {
         let (rates, cpu) = (values(row, |measured| measured.per_second), values(row, |measured| measured.utilisation * 100.0));
+        let steered = |place: usize| -> Option<Figure> {
+            let values: Vec<f64> = measured[row].iter().filter_map(|measured| Some(measured.steered?[place])).collect();
+            (!values.is_empty()).then(|| Summary::new(&values).into())
+        };
         let ratio = arrangement.against.map(|against| {
             let paired = Paired::new(&rates, &values(against, |measured| measured.per_second));
             Ratio::paired(format!("{}, {}", arrangements[against].group, arrangements[against].name), TRANSACTIONS.name, &paired)
@@ -67,8 +81,8 @@ pub(super) fn table(session: &Session<'_>) -> Result<(Table, Vec<String>), LabEr
         Row {
             group: arrangement.group.into(),
             name: arrangement.name.clone(),
-            figures: vec![Some(Summary::new(&rates).into()), Some(Figure::from(Summary::new(&cpu)))],
-            source: vec![None; 2],
+            figures: vec![Some(Summary::new(&rates).into()), Some(Summary::new(&cpu).into()), steered(0), steered(1)],
+            source: vec![None; COLUMNS.len()],
             ratio,
             source_ratio: None,
         }
@@ -76,7 +90,7 @@ pub(super) fn table(session: &Session<'_>) -> Result<(Table, Vec<String>), LabEr
     let table = Table {
         title: format!("{CONNECTIONS} x TCP_RR of 1 byte between two hosts on this machine ({} CPUs)", usable.len()),
         form: Form::Live,
-        columns: vec![TRANSACTIONS, CPU],
+        columns: COLUMNS.into(),
         rows: rows.collect(),
         rounds: session.plan.rounds,
         plot: None,
@@ -92,15 +106,21 @@ fn auto(usable: &CpuMask, topology: &Topology) -> Auto {
     }
 }
 
-fn arrangements(usable: &CpuMask) -> Vec<Arrangement> {
+fn arrangements(usable: &CpuMask, topology: &Topology, quick: bool) -> Vec<Arrangement> {
     const KERNEL: &str = "the kernel's bridge";
     const OURS: &str = "this bridge";
     let arrangement = |group, name: String, middle, against| Arrangement { group, name, middle, against };
-    vec![
+    let mut all = vec![
         arrangement(KERNEL, "without RPS".into(), Middle::Kernel(CpuMask::EMPTY), None),
         arrangement(KERNEL, format!("with RPS, mask {usable}"), Middle::Kernel(usable.clone()), Some(0)),
-        arrangement(OURS, "without RPS".into(), Middle::Ours, None),
-    ]
+        arrangement(OURS, "without RPS".into(), Middle::Ours(CpuMask::EMPTY), None),
+        arrangement(OURS, format!("with RPS, mask {usable}"), Middle::Ours(usable.clone()), Some(2)),
+    ];
+    let Auto { mask, .. } = auto(usable, topology);
+    if !quick && !mask.is_empty() && mask != *usable {
+        all.push(arrangement(OURS, format!("with RPS, mask {mask}: auto"), Middle::Ours(mask), Some(2)));
+    }
+    all
 }
 
 fn notes(usable: &CpuMask, topology: &Topology) -> Vec<String> {
@@ -121,12 +141,22 @@ fn notes(usable: &CpuMask, topology: &Topology) -> Vec<String> {
 
 fn measure(middle: &Middle, time: Duration) -> Result<Measured, LabError> {
     let hosts = ThreeHosts::new()?;
-    let (_kernel, _bridge) = join(&hosts, middle)?;
+    let (_kernel, bridge) = join(&hosts, middle)?;
     let route = Route::ipv4(&hosts.a, &hosts.b);
     // Addresses are resolved and learned before anything is timed, and workers started.
     TcpTransactions { connections: CONNECTIONS, time: Duration::from_millis(20), ..TcpTransactions::default() }.run(&route)?;
     let report = TcpTransactions { connections: CONNECTIONS, time, ..TcpTransactions::default() }.run(&route)?;
-    Ok(Measured { per_second: report.per_second(), utilisation: report.machine.total.utilisation() })
+    Ok(Measured {
+        per_second: report.per_second(),
+        utilisation: report.machine.total.utilisation(),
+        steered: bridge.filter(|_| matches!(middle, Middle::Ours(mask) if !mask.is_empty())).map(|bridge| steered(&bridge.stats())),
+    })
+}
+
+fn steered(ports: &[PortStats]) -> [f64; 2] {
+    let sum = |value: fn(&PortStats) -> u64| ports.iter().map(value).sum::<u64>() as f64;
+    let steered = sum(|port| port.steered);
+    [steered * 100.0 / sum(|port| port.rx_packets).max(1.0), sum(|port| port.wake_ups) * 1000.0 / steered.max(1.0)]
 }
 
 fn join(hosts: &ThreeHosts, middle: &Middle) -> Result<(Option<Link>, Option<Bridge>), LabError> {
@@ -144,8 +174,8 @@ fn join(hosts: &ThreeHosts, middle: &Middle) -> Result<(Option<Link>, Option<Bri
             }
             Ok((Some(bridge), None))
         }
-        Middle::Ours => {
-            let ports = [&hosts.a_side, &hosts.b_side].map(|side| port(side));
+        Middle::Ours(mask) => {
+            let ports = [&hosts.a_side, &hosts.b_side].map(|side| port(side, mask));
             let ports = ports.into_iter().collect::<Result<_, LabError>>()?;
             let settings = BridgeSettings { ports, ..BridgeSettings::default() };
             let start = || Bridge::start(settings).map_err(|error| LabError::system("the bridge", io::Error::other(error)));
@@ -154,10 +184,12 @@ fn join(hosts: &ThreeHosts, middle: &Middle) -> Result<(Option<Link>, Option<Bri
     }
 }
 
-fn port(side: &Link) -> Result<PortSettings, LabError> {
+fn port(side: &Link, mask: &CpuMask) -> Result<PortSettings, LabError> {
     let text = format!("packet:{}", side.name());
     let spec = text.parse().map_err(|error| LabError::Invalid { what: text, reason: format!("{error}") })?;
-    Ok(PortSettings::new(spec))
+    let mut port = PortSettings::new(spec);
+    port.steering.rps_cpus.set(None, mask.clone());
+    Ok(port)
 }
 
 fn set_kernel_mask(host: &Host, link: &Link, mask: &CpuMask) -> Result<(), LabError> {
