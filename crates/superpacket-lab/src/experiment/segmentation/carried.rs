@@ -33,7 +33,13 @@ pub(crate) fn speed(this: &[Carried], other: &[Carried]) -> Paired {
     Paired::new(&speeds(this), &speeds(other))
 }
 
-/// A row whose first column is the throughput in Gb/s.
+/// What one load cost against another, round by round.
+pub(crate) fn demand(this: &[Carried], other: &[Carried]) -> Paired {
+    let demands = |rounds: &[Carried]| rounds.iter().map(|load| load.demand).collect::<Vec<_>>();
+    Paired::new(&demands(this), &demands(other))
+}
+
+/// A row whose first column is the throughput in Gb/s, compared by that.
 pub(crate) fn row(group: &str, name: &str, rounds: &[Carried], against: Option<(&str, &[Carried])>) -> Row {
     let throughput = Some(summed(rounds, Carried::gigabits).into());
     Row {

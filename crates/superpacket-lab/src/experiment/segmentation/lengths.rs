@@ -28,14 +28,13 @@ pub(crate) type Lengths = BTreeMap<u32, u64>;
 pub(crate) fn while_doing<T>(link: &Link, work: impl FnOnce() -> Result<T, LabError>) -> Result<(T, Lengths), LabError> {
     let socket = RawSocket::open(link, RawOptions::default())?;
     let done = AtomicBool::new(false);
-    let watched = thread::scope(|scope| {
+    thread::scope(|scope| {
         let watcher = scope.spawn(|| watch(&socket, &done));
         let result = work();
         done.store(true, Ordering::Release);
         let lengths = watcher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Ok((result?, lengths?))
-    });
-    watched
+    })
 }
 
 fn watch(socket: &RawSocket, done: &AtomicBool) -> Result<Lengths, LabError> {
