@@ -359,15 +359,18 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
         }
     }
     let checksum = if partial && !runtime.has(Feature::TxChecksumming) { Need::Checksum } else { Need::Nothing };
+    // LRO's, with headers written anew: only there can a checksum be made partial without touching what came.
+    let merged = metadata.gso.is_none() && metadata.packets > 1 && metadata.largest_payload != 0 && !packet.header().is_empty();
     // What fits with the link header fits without it.
-    if metadata.gso.is_none() && length <= runtime.mtu {
+    if metadata.gso.is_none() && !merged && length <= runtime.mtu {
         return checksum;
     }
     // Where the headers are known, no byte is read.
     let head = Head::new(packet, if metadata.layout.is_some() { 0 } else { MAX_HEADER });
     let bytes = head.bytes(packet);
     let network = network_offset(bytes, metadata);
-    if metadata.gso.is_none() && length.saturating_sub(network) <= runtime.mtu {
+    let short = length.saturating_sub(network) <= runtime.mtu;
+    if metadata.gso.is_none() && !merged && short {
         return checksum;
     }
     let layout = metadata.layout.or_else(|| parse(bytes, length, metadata.layer).ok());
@@ -401,7 +404,7 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
             let kind = match (layout.protocol, layout.version) {
                 (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
                 (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
-                (Protocol::Udp | Protocol::Dccp, _) => return Need::Shorter,
+                (Protocol::Udp | Protocol::Dccp, _) => return if short { checksum } else { Need::Shorter },
             };
             let Some(fitting) = SegmentSize::for_mtu(&layout, kind, runtime.mtu) else { return Need::Shorter };
             // What LRO merged is cut no longer than what its sender sent.
@@ -410,9 +413,11 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
                 .map_or(fitting, |size| size.min(fitting));
             let form = if partial { ChecksumForm::Partial } else { ChecksumForm::Full };
             let gso = Gso { checksum: form, ..Gso::new(kind, size) };
-            // Its headers were written anew: only there can the checksum be made partial without touching what came.
-            if metadata.packets > 1 && !packet.header().is_empty() && takes(runtime, &layout, gso, length - network, payload) {
+            // Even where it is no longer than the MTU: a receiver learns from it how long segments are, and acknowledges by that.
+            if merged && payload > size.get() && takes(runtime, &layout, gso, length - network, payload) {
                 Need::Whole(gso, layout)
+            } else if short {
+                checksum
             } else {
                 Need::Cut(gso)
             }

@@ -58,7 +58,7 @@ impl CpuTime {
     }
 
     /// Fields 14 and 15 of proc_pid_stat(5), counted after the name, which is in parentheses and may hold anything.
-    fn from_stat(text: &str) -> Option<Self> {
+    pub(crate) fn from_stat(text: &str) -> Option<Self> {
         let (_, fields) = text.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace().skip(11);
         let mut ticks = || fields.next()?.parse::<u64>().ok().map(ticks_to_duration);

@@ -205,6 +205,12 @@ fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
     }
     let smaller = Bench::new(|runtime| runtime.mtu = 1_000).deliver(&frames, Storage::Fragments);
     assert_eq!(smaller[0].gso.map(|gso| gso.size.get()), Some(960), "never more than the port's MTU takes");
+    let jumbo = Bench::new(|runtime| runtime.mtu = 9_000).deliver(&frames, Storage::Fragments);
+    assert_eq!(jumbo[0].gso.map(|gso| gso.size.get()), Some(1_448), "also where it would fit");
+    let frame = |runtime: &mut Runtime| (runtime.mtu, runtime.active) = (9_000, runtime.active.without(Feature::TcpSegmentationOffload));
+    let frame = Bench::new(frame).deliver(&frames, Storage::Fragments);
+    assert_eq!((frame.len(), frame[0].gso, frame[0].partial), (1, None, false), "a port without TSO takes what fits");
+    check::frame(&frame[0].bytes, &Expect::default()).expect("a right frame");
 }
 
 #[test]

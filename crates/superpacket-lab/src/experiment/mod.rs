@@ -3,11 +3,14 @@
 //! Each has two forms: live, with kernel TCP between hosts, through ports, engine and bridge; and on the model NIC, without kernel and clock, where every run
 //! gives the same. An experiment is a file of its own here, with an [`Entry`] of its own, and [`ALL`] is where they are found.
 
+mod ack;
 mod gso;
+mod lro;
 mod plan;
 mod report;
 mod rps;
 mod segmentation;
+mod stage;
 mod tso;
 
 pub use plan::{Plan, Session, Variant, Watch};
@@ -32,7 +35,7 @@ pub struct Entry {
 }
 
 /// All experiments, in the order in which they are to be read.
-pub const ALL: &[Entry] = &[rps::ENTRY, tso::ENTRY, gso::ENTRY];
+pub const ALL: &[Entry] = &[lro::ENTRY, ack::ENTRY, rps::ENTRY, tso::ENTRY, gso::ENTRY];
 
 /// The experiment of this name.
 #[must_use]

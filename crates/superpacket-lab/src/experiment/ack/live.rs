@@ -1,0 +1,157 @@
+//! Pure-ACK aggregation between live hosts: the bridge is the sender's card.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+use superpacket::feature::Feature;
+use superpacket::steer::{Cpu, CpuMask};
+
+use super::Receiver;
+use crate::error::LabError;
+use crate::experiment::stage::{Hosts, Stage, napi_thread, port, split_cpus, task_time};
+use crate::load::{Pinning, Source, TcpBulk, TcpOptions, Until, service_demand};
+use crate::route::RouteMetrics;
+
+/// How long ACKs are held for others to join them, in nanoseconds: the delay of the source's card between an arrival and its interrupt was of this order.
+const HOLD: u64 = 50_000;
+
+/// The window that the receiver offers, in bytes. One that follows the reader's pace would have ACKs wait for reads instead of segments.
+const WINDOW: u32 = 1 << 20;
+
+/// The IP and TCP headers of a segment with timestamps, in bytes.
+const HEADERS: u32 = 52;
+
+/// What a segment carries at an MTU of 1500, in bytes.
+const SEGMENT: u32 = 1500 - HEADERS;
+
+/// What a load showed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sample {
+    /// Payload in 10^9 bits a second.
+    pub(super) throughput: f64,
+    /// The sender's CPU time over time, in per cent of a CPU.
+    pub(super) sender_cpu: f64,
+    /// The sender's CPU time per payload, in microseconds per 1,024 bytes.
+    pub(super) demand: f64,
+    /// ACKs that arrived at the card, for each MB of payload.
+    pub(super) acks: f64,
+    /// ACKs that the sender's host was given, for each MB of payload.
+    pub(super) delivered: f64,
+}
+
+/// Who receives for the sender's host.
+#[derive(Debug)]
+enum Account {
+    /// A thread of the kernel: its time is exact, and nobody else's work is in it.
+    Thread(PathBuf),
+    /// The CPU with this number, on which the sender runs too: by the clock's ticks, with whatever else runs there.
+    Cpu(usize),
+}
+
+/// Two hosts, and the sender's card between them.
+#[derive(Debug)]
+pub(super) struct Arrangement {
+    stage: Stage,
+    account: Account,
+    quick: bool,
+    pinning: Pinning,
+    source: Source,
+}
+
+impl Arrangement {
+    /// Makes it: with pure-ACK aggregation or without.
+    pub(super) fn new(receiver: Receiver, acks: bool, source: Source) -> Result<Self, LabError> {
+        let hosts = Hosts::new()?;
+        let (sender, others) = split_cpus()?;
+        let account = receive_apart(&hosts, sender)?;
+        // What the sender's device hands to the card, the card fetches. Best effort: where it is refused, the sender pays for it, with aggregation and without.
+        let _ = hosts.middle.set_sysfs("class/net/port-a/queues/rx-0/rps_cpus", &mask(&others));
+        // Segments for the receiver that takes them one by one: the kernel cuts them.
+        hosts.b_side.set_feature("tcp-segmentation-offload", receiver.segments() != Some(1))?;
+        let quick = receiver != Receiver::Delaying;
+        hosts.b.link.set_neighbour_route(hosts.a.ipv4, RouteMetrics { window: Some(WINDOW), quick_acknowledgements: quick })?;
+        let (towards_a, mut towards_b) = (port("packet:port-a")?, port("packet:port-b")?);
+        towards_b.features = towards_b.features.with(Feature::LargeReceiveOffload);
+        (towards_b.force_lro, towards_b.lro_acks) = (true, acks);
+        towards_b.limits.gro_flush_timeout = HOLD;
+        towards_b.limits.gso_max_size =
+            receiver.segments().filter(|&segments| segments > 1).map_or(0, |segments| segments * SEGMENT + HEADERS);
+        let pinning = Pinning { client: vec![sender], server: others.clone() };
+        Ok(Self { stage: hosts.join([towards_a, towards_b], &others)?, account, quick, pinning, source })
+    }
+
+    /// Is what is accounted exact?
+    pub(super) fn is_exact(&self) -> bool {
+        matches!(self.account, Account::Thread(_))
+    }
+
+    /// Sends for a time.
+    pub(super) fn measure(&self, time: Duration) -> Result<Sample, LabError> {
+        let load = TcpBulk {
+            until: Until::Time(time),
+            source: self.source.clone(),
+            options: TcpOptions { quick_acknowledgements: self.quick, ..TcpOptions::default() },
+            pinning: self.pinning.clone(),
+            ..TcpBulk::default()
+        };
+        let received = || if let Account::Thread(path) = &self.account { task_time(path) } else { Ok(Duration::ZERO) };
+        let ([a_before, b_before], before) = (self.stage.stats()?, received()?);
+        let report = load.run(&self.stage.route())?;
+        let (received, [a, b]) = (received()?.saturating_sub(before), self.stage.stats()?);
+        let direction = report.forward.unwrap_or_default();
+        let cpu = match self.account {
+            Account::Thread(_) => direction.sender.total() + received,
+            Account::Cpu(sender) => {
+                let busy = report.machine.cpus.iter().find(|(cpu, _)| *cpu == sender).map_or(0.0, |(_, usage)| usage.busy());
+                Duration::from_secs_f64(busy)
+            }
+        };
+        let megabytes = direction.bytes as f64 / 1e6;
+        Ok(Sample {
+            throughput: direction.gigabits_per_second(),
+            sender_cpu: 100.0 * cpu.as_secs_f64() / direction.seconds,
+            demand: service_demand(cpu, direction.bytes),
+            acks: (b.rx_packets - b_before.rx_packets) as f64 / megabytes,
+            delivered: (a.tx_packets - a_before.tx_packets) as f64 / megabytes,
+        })
+    }
+}
+
+/// Has host A's softirqs done apart from whoever sends to it: by a thread of the kernel on the sender's CPU, or at least on that CPU.
+fn receive_apart(hosts: &Hosts, sender: usize) -> Result<Account, LabError> {
+    let name = hosts.a.link.name();
+    // A veth device receives by NAPI only with GRO on, and only if the other end does not cut by itself (`veth_skb_is_eligible_for_gro`).
+    hosts.a_side.set_feature("tcp-segmentation-offload", false)?;
+    hosts.a.link.set_feature("generic-receive-offload", true)?;
+    let threaded = hosts.a.host.set_sysfs(&format!("class/net/{name}/threaded"), "1");
+    if let Some((pid, path)) = threaded.ok().and_then(|()| napi_thread(&hosts.a.link)) {
+        let mut set = CpuSet::new();
+        set.set(sender);
+        // Best effort: only root may, and its time is its own wherever it runs.
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+            let _ = sched_setaffinity(Some(pid), &set);
+        }
+        return Ok(Account::Thread(path));
+    }
+    hosts.a.link.set_feature("generic-receive-offload", false)?;
+    hosts.a.host.set_sysfs(&format!("class/net/{name}/queues/rx-0/rps_cpus"), &mask(&[sender]))?;
+    Ok(Account::Cpu(sender))
+}
+
+/// CPUs as sysfs has them.
+fn mask(cpus: &[usize]) -> String {
+    let mask: CpuMask = cpus.iter().filter_map(|&cpu| Cpu::new(cpu)).collect();
+    mask.sysfs(cpus.iter().max().map_or(1, |last| last + 1)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_as_sysfs_takes_them() {
+        assert_eq!((mask(&[0]), mask(&[1]), mask(&[1, 2, 3])), ("1".into(), "2".into(), "e".into()));
+        assert_eq!(mask(&[32]), "1,00000000");
+    }
+}

@@ -1,0 +1,106 @@
+//! Pure-ACK aggregation on the model of a card: what its host is handed, counted.
+
+use superpacket::aggregate::Policy;
+use superpacket_io::port::nic::NicSettings;
+
+use super::{NAME, ROWS, Receiver, SOURCE, SUMMARY};
+use crate::error::LabError;
+use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
+use crate::model::{Acknowledgements, Counts, receive};
+
+/// The segments that the sender sends, and the receiver acknowledges.
+const SEGMENTS: u32 = 10_560;
+
+/// The segments that are sent from one interrupt of the sender's card to the next: 98 us at 10 Gb/s, of the order of what the cards of 2007 waited.
+const INTERVAL: u32 = 80;
+
+/// The segments of a super-packet of 64 KB, as a receiver that aggregates is handed them: whole ones only.
+const AGGREGATED: u32 = 44;
+
+const COLUMNS: [Column; 6] = [
+    Column { name: "acks", title: "ACKs at the card", unit: "", digits: 0 },
+    Column { name: "delivered", title: "ACKs at the host", unit: "", digits: 0 },
+    Column { name: "checksums", title: "Checksums by the card", unit: "", digits: 0 },
+    Column { name: "pages", title: "Pages", unit: "", digits: 0 },
+    Column { name: "copied", title: "Bytes copied", unit: "", digits: 0 },
+    Column { name: "polls", title: "Wake-ups", unit: "", digits: 0 },
+];
+
+/// The receivers, and how many segments each of their ACKs is for. One that delays its ACKs goes by a clock, and there is none here.
+const RECEIVERS: [(Receiver, u32); 4] =
+    [(Receiver::Eighth, 8), (Receiver::Aggregating, AGGREGATED), (Receiver::Each, 1), (Receiver::Second, 2)];
+
+pub(super) fn run() -> Result<Experiment, LabError> {
+    let (mut rows, mut marks) = (Vec::new(), Vec::new());
+    for (receiver, segments) in RECEIVERS {
+        let [without, with] = [count(segments, false)?, count(segments, true)?];
+        let ratio = with.delivered as f64 / without.delivered as f64;
+        for (counts, name) in [without, with].into_iter().zip(ROWS) {
+            let figures = [counts.frames, counts.delivered, counts.checksums, counts.pages, counts.copied, counts.polls];
+            rows.push(Row {
+                group: format!("receiver {}", receiver.name()),
+                name: name.into(),
+                figures: figures.into_iter().map(|count| Some(Figure::exact(count as f64))).collect(),
+                source: vec![None; COLUMNS.len()],
+                ratio: (name == ROWS[1]).then(|| Ratio::exact(ROWS[0], "delivered", ratio)),
+                source_ratio: None,
+            });
+        }
+        let mark = |against: &str, target| {
+            let name = format!("ack: ACKs that the sender's host handles against {against}, with over without");
+            Mark::exact(name, Form::Model, ratio, Side::AtMost, target)
+        };
+        match receiver {
+            Receiver::Eighth => marks.push(mark("an 8:1 receiver", 0.70)),
+            Receiver::Aggregating => marks.push(mark("an aggregating receiver", 0.84)),
+            Receiver::Each | Receiver::Second | Receiver::Delaying => {}
+        }
+    }
+    let title = format!("ACKs for {SEGMENTS} segments, the card polled after every {INTERVAL}");
+    let table = Table { title, form: Form::Model, columns: COLUMNS.into(), rows, rounds: 1, plot: Some(1) };
+    Ok(Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables: vec![table], marks, notes: Vec::new() })
+}
+
+/// Receives the ACKs of all segments, each for so many of them.
+fn count(segments: u32, acks: bool) -> Result<Counts, LabError> {
+    let policy = if acks { Policy::lro_with_acks() } else { Policy::lro() };
+    // What has been acknowledged when an interrupt comes, less what had been at the one before.
+    let arrivals = (1..=SEGMENTS / INTERVAL).map(|interval| {
+        let acknowledged = |segment: u32| segment / segments;
+        (acknowledged(interval * INTERVAL) - acknowledged((interval - 1) * INTERVAL)) as usize
+    });
+    receive(&NicSettings::default(), Some(policy), Acknowledgements::new(SEGMENTS / segments, segments), arrivals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_host_is_handed_is_counted_exactly() -> Result<(), LabError> {
+        // ACKs at the card, at the host without and with aggregation, wake-ups.
+        let expected = [(8, 1320, 1320, 132), (44, 240, 132, 132), (1, 10_560, 10_560, 132), (2, 5280, 5280, 132)];
+        for (segments, acks, _, polls) in expected {
+            let (without, with) = (count(segments, false)?, count(segments, true)?);
+            assert_eq!((without.frames, without.delivered, without.polls), (acks, acks, polls), "{segments}");
+            assert_eq!((with.frames, with.delivered, with.polls), (acks, polls, polls), "{segments}");
+            assert_eq!((without.checksums, with.checksums), (acks, acks), "each is verified once, by the card");
+            assert_eq!((without.copied, with.copied), (0, 0));
+            assert_eq!((without.bytes, with.bytes), (acks * 66, polls * 66));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn its_marks_are_met_by_these_counts() -> Result<(), LabError> {
+        let experiment = run()?;
+        let values: Vec<_> = experiment.marks.iter().map(|mark| (mark.value, mark.met)).collect();
+        assert_eq!(values, [(Some(0.1), Some(true)), (Some(0.55), Some(true))]);
+        assert_eq!(experiment.tables[0].rows.len(), 8);
+        let again = run()?;
+        for (row, other) in experiment.tables[0].rows.iter().zip(&again.tables[0].rows) {
+            assert_eq!((&row.name, &row.figures, &row.ratio), (&other.name, &other.figures, &other.ratio), "every run gives the same");
+        }
+        Ok(())
+    }
+}

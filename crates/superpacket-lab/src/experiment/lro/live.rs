@@ -1,0 +1,69 @@
+//! LRO between live hosts: the bridge is the receiver's card and its driver.
+
+use std::time::Duration;
+
+use superpacket::feature::Feature;
+
+use super::{Buffers, Merge, Mtus};
+use crate::error::LabError;
+use crate::experiment::stage::{Hosts, Stage, port};
+use crate::load::{Source, TcpBulk, Until};
+
+/// What a load showed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sample {
+    /// Payload in 10^9 bits a second.
+    pub(super) throughput: f64,
+    /// The receiver's CPU time over time, in per cent of a CPU.
+    pub(super) cpu: f64,
+    /// Segments in a packet that the receiver's host was handed.
+    pub(super) merged: f64,
+}
+
+impl Sample {
+    /// The receiver's CPU time per payload: per cent of a CPU for each 10^9 bits a second.
+    pub(super) fn demand(&self) -> f64 {
+        if self.throughput > 0.0 { self.cpu / self.throughput } else { 0.0 }
+    }
+}
+
+/// Two hosts, and the receiver's card between them.
+#[derive(Debug)]
+pub(super) struct Arrangement {
+    stage: Stage,
+    source: Source,
+}
+
+impl Arrangement {
+    /// Makes it.
+    pub(super) fn new(buffers: Buffers, mtus: Mtus, merge: Merge, source: Source) -> Result<Self, LabError> {
+        let hosts = Hosts::new()?;
+        for link in [&hosts.b.link, &hosts.b_side, &hosts.a_side] {
+            link.set_mtu(mtus.receiver)?;
+        }
+        hosts.a.link.set_mtu(mtus.sender)?;
+        // Frames arrive as long as the sender's MTU lets them be.
+        hosts.a.link.set_feature("tcp-segmentation-offload", false)?;
+        let mut card = port(&format!("nic:page={}@packet:port-a", buffers.option()))?;
+        let features = card.features.set(Feature::LargeReceiveOffload, merge == Merge::Lro);
+        card.features = features.set(Feature::GenericReceiveOffload, merge == Merge::Gro);
+        (card.force_lro, card.linear) = (true, buffers == Buffers::Linear);
+        Ok(Self { stage: hosts.join([card, port("packet:port-b")?], &[])?, source })
+    }
+
+    /// Sends for a time.
+    pub(super) fn measure(&self, time: Duration) -> Result<Sample, LabError> {
+        let load = TcpBulk { until: Until::Time(time), source: self.source.clone(), ..TcpBulk::default() };
+        let ([driver, _], [card, host]) = (self.stage.lane_times()?, self.stage.stats()?);
+        let report = load.run(&self.stage.route())?;
+        let ([driver_now, _], [card_now, host_now]) = (self.stage.lane_times()?, self.stage.stats()?);
+        let direction = report.forward.unwrap_or_default();
+        // What the driver's thread sends, the receiver's host receives within the sending call: its softirqs are that thread's time.
+        let cpu = direction.receiver.total() + driver_now.saturating_sub(driver);
+        Ok(Sample {
+            throughput: direction.gigabits_per_second(),
+            cpu: 100.0 * cpu.as_secs_f64() / direction.seconds,
+            merged: (card_now.rx_packets - card.rx_packets) as f64 / (host_now.tx_packets - host.tx_packets).max(1) as f64,
+        })
+    }
+}

@@ -1,0 +1,88 @@
+//! LRO on the model of a card: what the receiver's host is handed, counted.
+
+use superpacket::aggregate::{Policy, Storage};
+use superpacket_io::port::nic::{NicSettings, PageSize};
+
+use super::{Buffers, Merge, Mtus, NAME, SOURCE, SUMMARY};
+use crate::error::LabError;
+use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
+use crate::model::{Counts, Segments, receive};
+
+/// Bytes of the stream.
+const BYTES: u64 = 14_827_520;
+
+/// Frames that a poll finds: as many as a driver's poll may take (`NAPI_POLL_WEIGHT`).
+const POLL: usize = 64;
+
+const COLUMNS: [Column; 7] = [
+    Column { name: "frames", title: "Frames", unit: "", digits: 0 },
+    Column { name: "delivered", title: "Packets at the host", unit: "", digits: 0 },
+    Column { name: "pieces", title: "Their pieces", unit: "", digits: 0 },
+    Column { name: "pages", title: "Buffers", unit: "", digits: 0 },
+    Column { name: "checksums", title: "Checksums by the card", unit: "", digits: 0 },
+    Column { name: "copied", title: "Bytes copied", unit: "", digits: 0 },
+    Column { name: "polls", title: "Wake-ups", unit: "", digits: 0 },
+];
+
+pub(super) fn run() -> Result<Experiment, LabError> {
+    let (mut tables, mut marks) = (Vec::new(), Vec::new());
+    for mtus in Mtus::ALL {
+        let mut rows = Vec::new();
+        for buffers in Buffers::ALL {
+            let none = count(buffers, mtus, Merge::Not)?;
+            let lro = count(buffers, mtus, Merge::Lro)?;
+            for (merge, counts) in [(Merge::Lro, lro), (Merge::Gro, count(buffers, mtus, Merge::Gro)?), (Merge::Not, none)] {
+                rows.push(row(buffers, merge, counts, none));
+            }
+            let mark = |what: &str, a: Counts, b: Counts, target| {
+                let name = format!("{NAME}: {}, packets at the host, {what}", buffers.name());
+                Mark::exact(name, Form::Model, a.delivered as f64 / b.delivered as f64, Side::AtLeast, target)
+            };
+            match mtus {
+                Mtus::SMALL => marks.push(mark("none over LRO at MTU 1500", none, lro, if buffers == Buffers::Linear { 1.34 } else { 2.5 })),
+                Mtus::MIXED => {
+                    let small = count(buffers, Mtus::SMALL, Merge::Lro)?;
+                    marks.push(mark("LRO at MTU 1500 to 1500 over 1500 to 9000", small, lro, 0.98));
+                }
+                _ => {}
+            }
+        }
+        let title = format!("{BYTES} bytes by MTU {} to {}, {POLL} frames a poll", mtus.sender, mtus.receiver);
+        tables.push(Table { title, form: Form::Model, columns: COLUMNS.into(), rows, rounds: 1, plot: Some(1) });
+    }
+    Ok(Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables, marks, notes: Vec::new() })
+}
+
+fn row(buffers: Buffers, merge: Merge, counts: Counts, none: Counts) -> Row {
+    let figures = [counts.frames, counts.delivered, counts.pieces, counts.pages, counts.checksums, counts.copied, counts.polls];
+    let ratio = none.delivered as f64 / counts.delivered as f64;
+    Row {
+        group: buffers.name().into(),
+        name: merge.name().into(),
+        figures: figures.into_iter().map(|count| Some(Figure::exact(count as f64))).collect(),
+        source: vec![None; COLUMNS.len()],
+        // How many times fewer packets the host is handed.
+        ratio: (merge != Merge::Not).then(|| Ratio::exact(Merge::Not.name(), "delivered", ratio)),
+        source_ratio: None,
+    }
+}
+
+/// Receives the stream.
+fn count(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<Counts, LabError> {
+    let (page, storage) = match buffers {
+        Buffers::Page4K => (PageSize::Page4K, Storage::Fragments),
+        Buffers::Page8K => (PageSize::Page8K, Storage::Fragments),
+        Buffers::Page16K => (PageSize::Page16K, Storage::Fragments),
+        Buffers::Page32K => (PageSize::Page32K, Storage::Fragments),
+        Buffers::Linear => (PageSize::Linear, Storage::Linear),
+    };
+    let policy = match merge {
+        Merge::Lro => Some(Policy { storage, ..Policy::lro() }),
+        Merge::Gro => Some(Policy { storage, ..Policy::gro() }),
+        Merge::Not => None,
+    };
+    let settings = NicSettings { page, mtu: mtus.receiver, ..NicSettings::default() };
+    let frames = Segments::new(mtus.sender as usize, BYTES);
+    let polls = frames.clone().count().div_ceil(POLL);
+    receive(&settings, policy, frames, std::iter::repeat_n(POLL, polls))
+}

@@ -1,0 +1,90 @@
+//! A card that receives, and what its host is handed.
+
+use std::io;
+
+use superpacket::Simd;
+use superpacket::aggregate::{Aggregator, HashKey, Policy, Storage};
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket::super_packet::SuperPacket;
+use superpacket_io::port::memory::MemorySettings;
+use superpacket_io::port::nic::{NicSettings, pair};
+use superpacket_io::port::{Buffer, Outgoing, Port, PortError, TxBatch};
+
+use crate::error::LabError;
+
+/// What was counted while frames were received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Frames that arrived.
+    pub(crate) frames: u64,
+    /// How often the driver was woken and found frames.
+    pub(crate) polls: u64,
+    /// Packets that the host was handed: so many headers its protocols parse.
+    pub(crate) delivered: u64,
+    /// Buffers, or parts of them, that these consisted of.
+    pub(crate) pieces: u64,
+    /// Pages, or linear buffers, that the card filled.
+    pub(crate) pages: u64,
+    /// Checksums that the card verified.
+    pub(crate) checksums: u64,
+    /// Bytes that were copied after the card had written them to memory.
+    pub(crate) copied: u64,
+    /// Bytes of the packets that the host was handed.
+    pub(crate) bytes: u64,
+}
+
+/// Has a card with these settings receive frames, as many at each poll as `arrivals` says in turn, and its driver aggregate them by a policy, or not.
+///
+/// # Errors
+/// A setting that no card has; a frame that the wire does not take.
+pub(crate) fn receive(
+    settings: &NicSettings,
+    policy: Option<Policy>,
+    mut frames: impl Iterator<Item = Vec<u8>>,
+    arrivals: impl IntoIterator<Item = usize>,
+) -> Result<Counts, LabError> {
+    let failed = |error: PortError| LabError::system(error.to_string(), io::Error::other("the model of a card"));
+    let memory = MemorySettings { mtu: NicSettings::MAX_MTU, ..MemorySettings::default() };
+    let (mut card, mut wire) = pair(settings, &memory).map_err(failed)?;
+    let mut transmit = wire.transmitter().map_err(failed)?;
+    let mut receivers = card.receivers();
+    let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+    let mut packets = Vec::new();
+    let mut aggregator = Aggregator::new(policy.unwrap_or(Policy::gro()), HashKey::new(1), Simd::detect());
+    let mut counts = Counts::default();
+    for arrived in arrivals {
+        for frame in frames.by_ref().take(arrived) {
+            batch.push_bytes(&mut outgoing, &frame, RxChecksum::None, None, Layer::Ethernet);
+        }
+        let sent = transmit.transmit(&outgoing, &batch, 0).sent;
+        if sent != batch.frames().len() {
+            return Err(LabError::system(format!("{sent} of {} frames", batch.frames().len()), io::Error::other("the wire is full")));
+        }
+        batch.clear();
+        outgoing.clear();
+        for receive in &mut receivers {
+            counts.polls += u64::from(receive.poll(&mut packets, sent).map_err(failed)? != 0);
+            let copies = aggregator.policy().storage == Storage::Linear && policy.is_some();
+            let mut sink = |packet: SuperPacket<'_, Buffer>| {
+                counts.delivered += 1;
+                counts.bytes += packet.length() as u64;
+                counts.pieces += packet.pieces().len() as u64;
+                // What lies in no buffer that the card filled was copied there.
+                let own = packet.pieces().iter().filter(|piece| !piece.has_buffer()).map(|piece| piece.length() as u64).sum::<u64>();
+                counts.copied += if copies { own } else { 0 };
+            };
+            match policy {
+                Some(_) => aggregator.receive_batch(&mut packets, 0, &mut sink),
+                None => packets.drain(..).for_each(|packet| aggregator.bypass(packet, &mut sink)),
+            }
+            aggregator.poll_end(0, &mut sink);
+            receive.give_back();
+        }
+    }
+    let seen = card.monitor().counters();
+    (counts.frames, counts.pages, counts.checksums) = (seen.rx_frames, seen.rx_pages, seen.sums_verified);
+    if seen.rx_delivered != seen.rx_frames || frames.next().is_some() {
+        return Err(LabError::system("the model of a card", io::Error::other("frames were lost")));
+    }
+    Ok(counts)
+}

@@ -1,0 +1,74 @@
+//! A host's routes, where they say more than the addresses of its interfaces do (ip-route(8)).
+
+use std::net::IpAddr;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::error::{Context, LabError};
+use crate::link::Link;
+use crate::netlink::request;
+
+/// How TCP is to behave towards a neighbour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouteMetrics {
+    /// `window`: the largest window that is offered, in bytes; `None`: as large as the receive buffer allows.
+    pub window: Option<u32>,
+    /// `quickack`: every segment is acknowledged as it comes.
+    pub quick_acknowledgements: bool,
+}
+
+impl Link {
+    /// Makes, or makes anew, the route to one neighbour on this interface.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal, such as of an address that is not reached by this interface.
+    pub fn set_neighbour_route(&self, neighbour: IpAddr, metrics: RouteMetrics) -> Result<(), LabError> {
+        let mut message = RouteMessage::default();
+        let (family, length, address) = match neighbour {
+            IpAddr::V4(address) => (AddressFamily::Inet, 32, RouteAddress::Inet(address)),
+            IpAddr::V6(address) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(address)),
+        };
+        message.header.address_family = family;
+        message.header.destination_prefix_length = length;
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.scope = RouteScope::Link;
+        message.header.kind = RouteType::Unicast;
+        let mut values = vec![RouteMetric::QuickAck(u32::from(metrics.quick_acknowledgements))];
+        values.extend(metrics.window.map(RouteMetric::Window));
+        message.attributes =
+            vec![RouteAttribute::Destination(address), RouteAttribute::Oif(self.index()?), RouteAttribute::Metrics(values)];
+        let request = || request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE);
+        self.host().run(|| request().context(|| format!("{self}: route to {neighbour} with {metrics:?}"))).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::available_or_skip;
+    use crate::host::Host;
+    use crate::topology::Station;
+
+    #[test]
+    fn a_neighbour_is_reached_by_its_own_route_and_nobody_else() -> Result<(), LabError> {
+        let Some(host) = available_or_skip(Host::new("R")) else { return Ok(()) };
+        let station = Station::new(Link::dummy(&host, "eth0")?, 1)?;
+        let metrics = RouteMetrics { window: Some(1 << 19), quick_acknowledgements: true };
+        station.link.set_neighbour_route(IpAddr::from([10, 77, 0, 2]), metrics)?;
+        station.link.set_neighbour_route(IpAddr::from([10, 77, 0, 2]), RouteMetrics::default())?;
+        let routes = host.run(|| std::fs::read_to_string("/proc/thread-self/net/route").context(|| "routes".into()))?;
+        let routes: Vec<Vec<&str>> = routes.lines().map(|line| line.split_ascii_whitespace().collect()).collect();
+        // Hexadecimal in memory order: the neighbour, and all of the network.
+        let to = |destination: &str, mask: &str| routes.iter().filter(|route| route[1] == destination && route[7] == mask).count();
+        let hexadecimal = |bytes: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(bytes));
+        assert_eq!(to(&hexadecimal([10, 77, 0, 2]), "FFFFFFFF"), 1, "{routes:?}");
+        assert!(station.link.set_neighbour_route(IpAddr::from([10, 77, 0, 2]), RouteMetrics { window: Some(0), ..metrics }).is_ok());
+        Ok(())
+    }
+}
