@@ -39,7 +39,9 @@ pub(super) fn run() -> Result<Experiment, LabError> {
                 Mark::exact(name, Form::Model, a.delivered as f64 / b.delivered as f64, Side::AtLeast, target)
             };
             match mtus {
-                Mtus::SMALL => marks.push(mark("none over LRO at MTU 1500", none, lro, if buffers == Buffers::Linear { 1.34 } else { 2.5 })),
+                Mtus::SMALL => {
+                    marks.push(mark("none over LRO at MTU 1500", none, lro, if buffers == Buffers::Linear { 1.34 } else { 2.5 }))
+                }
                 Mtus::MIXED => {
                     let small = count(buffers, Mtus::SMALL, Merge::Lro)?;
                     marks.push(mark("LRO at MTU 1500 to 1500 over 1500 to 9000", small, lro, 0.98));
@@ -85,4 +87,58 @@ fn count(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<Counts, LabError>
     let frames = Segments::new(mtus.sender as usize, BYTES);
     let polls = frames.clone().count().div_ceil(POLL);
     receive(&settings, policy, frames, std::iter::repeat_n(POLL, polls))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frames, packets at the host, their pieces, buffers, bytes copied, wake-ups.
+    fn counted(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<[u64; 6], LabError> {
+        let counts = count(buffers, mtus, merge)?;
+        assert_eq!(counts.checksums, counts.frames, "the card verifies each once");
+        Ok([counts.frames, counts.delivered, counts.pieces, counts.pages, counts.copied, counts.polls])
+    }
+
+    #[test]
+    fn pages_are_shared_and_what_lro_merges_is_handed_over_whole() -> Result<(), LabError> {
+        for mtus in [Mtus::SMALL, Mtus::MIXED] {
+            for (buffers, pages) in [(Buffers::Page4K, 5120), (Buffers::Page8K, 2560), (Buffers::Page16K, 1280), (Buffers::Page32K, 640)] {
+                // A poll's 64 frames are one packet of 45 segments, as many as 64 KB hold, and one of 19: the receiver's MTU is no limit.
+                for merge in [Merge::Lro, Merge::Gro] {
+                    assert_eq!(counted(buffers, mtus, merge)?, [10_240, 320, 10_240, pages, 0, 160], "{buffers:?} {mtus:?} {merge:?}");
+                }
+                assert_eq!(counted(buffers, mtus, Merge::Not)?, [10_240, 10_240, 10_240, pages, 0, 160], "{buffers:?} {mtus:?}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn linear_buffers_cost_a_copy_of_every_byte_that_merges() -> Result<(), LabError> {
+        assert_eq!(counted(Buffers::Linear, Mtus::SMALL, Merge::Lro)?, [10_240, 320, 10_240, 10_240, BYTES, 160]);
+        assert_eq!(counted(Buffers::Linear, Mtus::SMALL, Merge::Not)?, [10_240, 10_240, 10_240, 10_240, 0, 160]);
+        Ok(())
+    }
+
+    #[test]
+    fn jumbo_frames_span_small_pages() -> Result<(), LabError> {
+        // Seven of them fill 64 KB: ten packets a poll.
+        let expected =
+            [(Buffers::Page4K, 4972, 4971), (Buffers::Page8K, 3315, 3314), (Buffers::Page16K, 1658, 1657), (Buffers::Page32K, 1658, 569)];
+        for (buffers, pieces, pages) in expected {
+            assert_eq!(counted(buffers, Mtus::JUMBO, Merge::Lro)?, [1658, 259, pieces, pages, 0, 26], "{buffers:?}");
+            assert_eq!(counted(buffers, Mtus::JUMBO, Merge::Not)?, [1658, 1658, pieces, pages, 0, 26], "{buffers:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn its_marks_are_met_by_these_counts() -> Result<(), LabError> {
+        let experiment = run()?;
+        assert_eq!(experiment.tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>(), [15; 3]);
+        let values: Vec<_> = experiment.marks.iter().map(|mark| (mark.value, mark.met)).collect();
+        assert_eq!(values, [[(Some(32.0), Some(true)); 5], [(Some(1.0), Some(true)); 5]].concat());
+        Ok(())
+    }
 }
