@@ -2,27 +2,35 @@
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use superpacket_lab::experiment::Table;
+use superpacket_lab::experiment::{Figure, Table};
 
 use super::grid::number;
 use crate::failure::Failure;
+use crate::page::Escaped;
 use crate::plot::{AFTER, Area, BEFORE, Drawn, INK, MUTED, WIDTH, draw};
 
-/// Height of a row, of the heading, and of the space between groups.
+/// Height of a row, be it a bar or the name of a group, of the heading, and of the space above a group.
 const ROW: u32 = 30;
 const HEAD: u32 = 34;
-const GAP: u32 = 12;
+const GAP: u32 = 8;
 
-/// Room for the names of rows, and behind the longest bar for its figure.
-const NAMES: i32 = 270;
-const FIGURE: i32 = 150;
+/// The longest name that has room, in letters, and about how wide a letter of a name and of a figure is.
+const MOST_LETTERS: usize = 34;
+const LETTER: i32 = 9;
+const DIGIT: i32 = 8;
+
+/// A row of the plot.
+#[derive(Clone, Debug)]
+enum Line<'a> {
+    Group(&'a str),
+    Bar(Bar<'a>),
+}
 
 /// A bar with its whisker.
-#[derive(Clone, Debug)]
-struct Bar {
-    name: String,
-    first_of_group: bool,
-    here: Option<(f64, f64, f64)>,
+#[derive(Clone, Copy, Debug)]
+struct Bar<'a> {
+    name: &'a str,
+    here: Option<Figure>,
     source: Option<f64>,
 }
 
@@ -30,67 +38,111 @@ struct Bar {
 pub(super) fn bars(table: &Table) -> Option<Result<String, Failure>> {
     let place = table.plot?;
     let column = table.columns.get(place)?;
-    let mut group = None;
-    let bars: Vec<_> = (table.rows.iter())
-        .map(|row| {
-            let first_of_group = group.replace(&row.group) != Some(&row.group);
-            let name = if row.group.is_empty() { row.name.clone() } else { format!("{}, {}", row.group, row.name) };
-            let here = row.figures.get(place).copied().flatten().map(|figure| (figure.value, figure.low, figure.high));
-            Bar { name, first_of_group, here, source: row.source.get(place).copied().flatten() }
-        })
-        .collect();
-    let gaps = bars.iter().skip(1).filter(|bar| bar.first_of_group).count() as u32;
-    let height = HEAD + bars.len() as u32 * ROW + gaps * GAP + 10;
+    let mut lines = Vec::new();
+    let mut group = "";
+    for row in &table.rows {
+        if row.group != group {
+            group = &row.group;
+            lines.push(Line::Group(group));
+        }
+        let here = row.figures.get(place).copied().flatten();
+        lines.push(Line::Bar(Bar { name: &row.name, here, source: row.source.get(place).copied().flatten() }));
+    }
+    let height = HEAD + lines.iter().map(Line::height).sum::<u32>() + 10;
     let unit = if column.unit.is_empty() { column.title.to_owned() } else { format!("{}, {}", column.title, column.unit) };
-    Some(draw(&crate::page::Escaped(&format!("{}: {unit}", table.title)).to_string(), height, |area| {
-        panels(&bars, &unit, column.digits, area)
-    }))
+    let title = Escaped(&format!("{}: {unit}", table.title)).to_string();
+    Some(draw(&title, height, |area| panels(&lines, &unit, column.digits, area)))
 }
 
-fn panels(bars: &[Bar], unit: &str, digits: usize, area: &Area<'_>) -> Drawn {
-    let sourced = bars.iter().any(|bar| bar.source.is_some());
-    let room = (WIDTH as i32 - NAMES) / if sourced { 2 } else { 1 };
-    let most = |figures: &mut dyn Iterator<Item = f64>| figures.fold(0.0, f64::max);
-    let most_here = most(&mut bars.iter().filter_map(|bar| bar.here.map(|(value, _, high)| high.max(value))));
-    let most_there = most(&mut bars.iter().filter_map(|bar| bar.source));
-    let length = |value: f64, most: f64| if most > 0.0 { (f64::from(room - FIGURE) * value.max(0.0) / most).round() as i32 } else { 0 };
+impl Line<'_> {
+    fn height(&self) -> u32 {
+        match self {
+            Line::Group(_) => GAP + ROW,
+            Line::Bar(_) => ROW,
+        }
+    }
+}
 
-    area.draw(&Text::new(format!("here: {unit}"), (NAMES, HEAD as i32 / 2), style(18, &MUTED, HPos::Left)))?;
+/// Where bars begin, how long they may be, and what the longest stands for.
+#[derive(Clone, Copy, Debug)]
+struct Panel {
+    left: i32,
+    room: i32,
+    most: f64,
+}
+
+impl Panel {
+    fn at(&self, value: f64) -> i32 {
+        let part = if self.most > 0.0 { value.max(0.0) / self.most } else { 0.0 };
+        self.left + (f64::from(self.room) * part).round() as i32
+    }
+
+    /// A bar that can be seen, however short.
+    fn bar(&self, value: f64, middle: i32, colour: &RGBColor) -> Rectangle<(i32, i32)> {
+        Rectangle::new([(self.left, middle - 9), (self.at(value).max(self.left + 1), middle + 9)], colour.filled())
+    }
+}
+
+fn panels(lines: &[Line<'_>], unit: &str, digits: usize, area: &Area<'_>) -> Drawn {
+    let bars = || lines.iter().filter_map(|line| if let Line::Bar(bar) = line { Some(bar) } else { None });
+    let letters = bars().map(|bar| bar.name.chars().count().min(MOST_LETTERS)).max().unwrap_or(0);
+    let names = 20 + LETTER * letters as i32;
+    let sourced = bars().any(|bar| bar.source.is_some());
+    let width = (WIDTH as i32 - names) / if sourced { 2 } else { 1 };
+    let longest = |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
+    // Behind the longest bar there is room for its figure.
+    let panel = |left, words, most| Panel { left, room: (width - 20 - DIGIT * words as i32).max(20), most };
+    let figures = || bars().filter_map(|bar| bar.here);
+    let of_source = || bars().filter_map(|bar| bar.source);
+    let words = longest(&mut figures().map(|figure| with_spread(figure, digits)));
+    let here = panel(names, words, figures().map(|figure| figure.high.max(figure.value)).fold(0.0, f64::max));
+    let words = longest(&mut of_source().map(|value| number(value, digits)));
+    let there = panel(names + width, words, of_source().fold(0.0, f64::max));
+
+    area.draw(&Text::new(format!("here: {unit}"), (here.left, HEAD as i32 / 2), style(18, &MUTED, HPos::Left)))?;
     if sourced {
-        area.draw(&Text::new(format!("source: {unit}"), (NAMES + room, HEAD as i32 / 2), style(18, &MUTED, HPos::Left)))?;
+        area.draw(&Text::new(format!("source: {unit}"), (there.left, HEAD as i32 / 2), style(18, &MUTED, HPos::Left)))?;
     }
     let mut top = HEAD;
-    for (index, bar) in bars.iter().enumerate() {
-        if index > 0 && bar.first_of_group {
-            top += GAP;
-        }
-        let middle = (top + ROW / 2) as i32;
-        top += ROW;
-        area.draw(&Text::new(shortened(&bar.name), (NAMES - 10, middle), style(18, &INK, HPos::Right)))?;
-        if let Some((value, low, high)) = bar.here {
-            let end = NAMES + length(value, most_here);
-            area.draw(&Rectangle::new([(NAMES, middle - 9), (end.max(NAMES + 1), middle + 9)], AFTER.filled()))?;
-            let (left, right) = (NAMES + length(low, most_here), NAMES + length(high, most_here));
-            if left < right {
-                area.draw(&PathElement::new([(left, middle), (right, middle)], INK.stroke_width(2)))?;
-                for x in [left, right] {
-                    area.draw(&PathElement::new([(x, middle - 5), (x, middle + 5)], INK.stroke_width(2)))?;
+    for line in lines {
+        top += line.height();
+        let middle = (top - ROW / 2) as i32;
+        match line {
+            Line::Group(name) => area.draw(&Text::new(*name, (4, middle), style(18, &MUTED, HPos::Left)))?,
+            Line::Bar(bar) => {
+                area.draw(&Text::new(shortened(bar.name), (names - 10, middle), style(18, &INK, HPos::Right)))?;
+                if let Some(figure) = bar.here {
+                    area.draw(&here.bar(figure.value, middle, &AFTER))?;
+                    whisker(figure, &here, middle, digits, area)?;
+                }
+                if let Some(value) = bar.source {
+                    area.draw(&there.bar(value, middle, &BEFORE))?;
+                    area.draw(&Text::new(number(value, digits), (there.at(value) + 8, middle), style(16, &MUTED, HPos::Left)))?;
                 }
             }
-            let mut words = number(value, digits);
-            if low != high {
-                words = format!("{words} ({}-{})", number(low, digits), number(high, digits));
-            }
-            area.draw(&Text::new(words, (end.max(right) + 8, middle), style(16, &MUTED, HPos::Left)))?;
-        }
-        if let Some(value) = bar.source {
-            let start = NAMES + room;
-            let end = start + length(value, most_there);
-            area.draw(&Rectangle::new([(start, middle - 9), (end.max(start + 1), middle + 9)], BEFORE.filled()))?;
-            area.draw(&Text::new(number(value, digits), (end + 8, middle), style(16, &MUTED, HPos::Left)))?;
         }
     }
     Ok(())
+}
+
+/// From where to where half of the rounds lie, and the figures.
+fn whisker(figure: Figure, panel: &Panel, middle: i32, digits: usize, area: &Area<'_>) -> Drawn {
+    let Figure { value, low, high } = figure;
+    let (left, right) = (panel.at(low), panel.at(high));
+    if low != high {
+        area.draw(&PathElement::new([(left, middle), (right, middle)], INK.stroke_width(2)))?;
+        for x in [left, right] {
+            area.draw(&PathElement::new([(x, middle - 5), (x, middle + 5)], INK.stroke_width(2)))?;
+        }
+    }
+    area.draw(&Text::new(with_spread(figure, digits), (panel.at(value).max(right) + 8, middle), style(16, &MUTED, HPos::Left)))?;
+    Ok(())
+}
+
+fn with_spread(figure: Figure, digits: usize) -> String {
+    let Figure { value, low, high } = figure;
+    let value = number(value, digits);
+    if low == high { value } else { format!("{value} ({}-{})", number(low, digits), number(high, digits)) }
 }
 
 fn style(size: i32, colour: &RGBColor, side: HPos) -> TextStyle<'_> {
@@ -99,8 +151,7 @@ fn style(size: i32, colour: &RGBColor, side: HPos) -> TextStyle<'_> {
 
 /// A name as far as there is room for it.
 fn shortened(name: &str) -> String {
-    const MOST: usize = 34;
-    if name.chars().count() <= MOST { name.to_owned() } else { name.chars().take(MOST - 1).chain(['…']).collect() }
+    if name.chars().count() <= MOST_LETTERS { name.to_owned() } else { name.chars().take(MOST_LETTERS - 1).chain(['…']).collect() }
 }
 
 /// Colours for a plot that is a file of its own, with no page around it: those of `page.css`.
