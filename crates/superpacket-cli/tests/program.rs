@@ -8,7 +8,10 @@ use std::process::Stdio;
 use support::*;
 
 const COMMANDS: &[&str] = if cfg!(target_os = "linux") {
-    &["coalesce", "segment", "verify", "analyze", "steer", "generate", "lab", "bridge", "features", "stats", "ports", "limits", "rps", "top"]
+    &[
+        "coalesce", "segment", "verify", "analyze", "steer", "generate", "lab", "bridge", "features", "stats", "ports", "limits", "rps",
+        "top",
+    ]
 } else {
     &["coalesce", "segment", "verify", "analyze", "steer", "generate"]
 };

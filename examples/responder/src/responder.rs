@@ -88,7 +88,8 @@ impl Responder {
 impl Consumer for Responder {
     fn receive(&mut self, packet: SuperPacket<'_, Buffer>, _now: u64, end: &mut PortEnd<'_>) {
         // A merged packet's checksums were verified before it was merged; a partial one never was on a wire.
-        let is_intact = packet.is_merged() || matches!(packet.metadata.checksum, RxChecksum::Unnecessary { .. } | RxChecksum::Partial { .. });
+        let is_intact =
+            packet.is_merged() || matches!(packet.metadata.checksum, RxChecksum::Unnecessary { .. } | RxChecksum::Partial { .. });
         self.frame.clear();
         packet.copy_to(&mut self.frame);
         if packet.metadata.vlan.is_some() {
