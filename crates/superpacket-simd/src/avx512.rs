@@ -6,6 +6,7 @@ use core::arch::x86::*;
 use core::arch::x86_64::*;
 
 use crate::level::each_range;
+use crate::prefetch::{LINE, prefetch_line};
 
 /// Bytes a vector.
 const VECTOR: usize = 64;
@@ -17,18 +18,41 @@ const ALIGNED: usize = 256;
 /// The unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
+    sum_and_ask::<false>(bytes, &[])
+}
+
+/// [`sum`], hinting at the cache lines of `ahead` at the same pace: as many as `bytes` has.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) fn sum_ahead(bytes: &[u8], ahead: &[u8]) -> u64 {
+    sum_and_ask::<true>(bytes, ahead)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn sum_and_ask<const AHEAD: bool>(bytes: &[u8], ahead: &[u8]) -> u64 {
+    const { assert!(LINE == VECTOR) };
+    let mut line = ahead.as_ptr();
+    let mut ask = || {
+        if AHEAD {
+            prefetch_line(line);
+            line = line.wrapping_add(LINE);
+        }
+    };
     let (strides, rest) = bytes.as_chunks::<{ VECTOR * WIDTH }>();
     let mut lanes = [Lanes::zero(); WIDTH];
     for stride in strides {
         for (vector, lanes) in stride.as_chunks::<VECTOR>().0.iter().zip(&mut lanes) {
+            ask();
             lanes.add(load(vector));
         }
     }
     let (vectors, tail) = rest.as_chunks::<VECTOR>();
     for vector in vectors {
+        ask();
         lanes[0].add(load(vector));
     }
     if !tail.is_empty() {
+        ask();
         lanes[WIDTH - 1].add(load_partial(tail));
     }
     total(lanes)

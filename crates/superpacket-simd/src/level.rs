@@ -80,6 +80,25 @@ impl Simd {
         if bytes.len() < SHORT { scalar::finish(scalar::sum_short(bytes)) } else { self.sum_long(bytes) }
     }
 
+    /// The sum of `bytes`, as [`Simd::sum`] gives it, with a hint that `ahead`, or as much of it as `bytes` are long, will be read soon.
+    ///
+    /// With AVX-512 the cache lines of `ahead` are hinted at one by one as those of `bytes` are read: all at once, they would keep those waiting. Otherwise as
+    /// [`prefetch_range`](crate::prefetch_range), before the sum.
+    #[inline]
+    pub fn sum_ahead(self, bytes: &[u8], ahead: &[u8]) -> u16 {
+        match self.0 {
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
+            Level::Avx512 if (SHORT..=BLOCK.min(ahead.len())).contains(&bytes.len()) => {
+                // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
+                scalar::finish(unsafe { crate::avx512::sum_ahead(bytes, ahead) })
+            }
+            _ => {
+                crate::prefetch_range(ahead, bytes.len());
+                self.sum(bytes)
+            }
+        }
+    }
+
     /// The sum of each of `ranges`, as [`Simd::sum`] gives it, with one dispatch for all.
     ///
     /// # Panics

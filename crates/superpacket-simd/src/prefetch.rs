@@ -1,7 +1,7 @@
 //! Hints to bring cache lines near before they are read.
 
 /// Bytes a cache line, as assumed: right for x86 and most of aarch64; with longer lines a line is hinted twice.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// Hints that the first cache line of `place` will be read soon.
 ///
@@ -47,8 +47,9 @@ pub fn prefetch_range(bytes: &[u8], length: usize) {
     }
 }
 
+/// Hints that the line of `address` will be read soon. Any address will do.
 #[inline(always)]
-fn prefetch_line(address: *const u8) {
+pub(crate) fn prefetch_line(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse", not(miri)))]
     // SAFETY: a prefetch is a hint for any address: it does not fault and changes no state that a program sees (Intel
     // SDM volume 2, PREFETCHh). This build has SSE, which brought the instruction.

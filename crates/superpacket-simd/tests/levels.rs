@@ -59,6 +59,10 @@ fn sum_at_all_lengths_and_alignments() {
         let expected = reference(bytes);
         for simd in Simd::available() {
             assert_eq!(simd.sum(bytes), expected, "{}, {length} bytes at {start}", simd.name());
+            // Whatever is hinted at: nothing, less, as much, more.
+            for ahead in [&data[..0], &data[..length / 2], bytes, &data] {
+                assert_eq!(simd.sum_ahead(bytes, ahead), expected, "{}, {length} bytes at {start}, {} ahead", simd.name(), ahead.len());
+            }
         }
     }
 }
