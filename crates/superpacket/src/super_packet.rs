@@ -74,6 +74,8 @@ impl<B: AsRef<[u8]>> Piece<B> {
 ///
 /// What steering reads of a packet whose hash the device has reported lies in the first 16 bytes, as in [`RxPacket`](crate::packet::RxPacket).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// The order of fields matters: one with a byte of padding at its end comes before a number, or compilers move that byte together with what follows it, by words that were
+// not written whole, and wait for them.
 #[repr(C, align(16))]
 pub struct Metadata {
     /// The device's flow hash.
@@ -88,16 +90,16 @@ pub struct Metadata {
     pub packets: u32,
     /// Where its headers are, if the engine understood them.
     pub layout: Option<Layout>,
-    /// What is needed to cut it again; `None` for a packet of one that did not come as a super-packet, for merged ACKs, and for what LRO merged.
-    pub gso: Option<Gso>,
     /// The state of its checksums.
     pub checksum: RxChecksum,
     /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// The time of the last packet in it, in nanoseconds.
-    pub time: u64,
+    /// What is needed to cut it again; `None` for a packet of one that did not come as a super-packet, for merged ACKs, and for what LRO merged.
+    pub gso: Option<Gso>,
     /// How many pure ACKs it absorbed: a consumer adds them when it counts ACKs for its congestion window.
     pub absorbed_acks: u32,
+    /// The time of the last packet in it, in nanoseconds.
+    pub time: u64,
     /// The largest payload of a packet in it, in bytes; 0 where that is not known.
     pub largest_payload: u32,
 }

@@ -6,24 +6,26 @@ use super::Reason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
+    // Those that are counted in the same breath do not lie side by side: compilers would take two of them as one word of 128 bits, which waits for both if they were last
+    // written one by one.
     /// Packets received.
     pub packets_in: u64,
-    /// Their bytes, link headers and padding included.
-    pub bytes_in: u64,
     /// Packets emitted, single or merged.
     pub packets_out: u64,
-    /// Their bytes.
+    /// Received packets that joined another, absorbed ACKs included.
+    pub merged: u64,
+    /// Held packets at this moment, a merged one counted once.
+    pub held: u64,
+    /// Bytes of received packets, link headers and padding included.
+    pub bytes_in: u64,
+    /// Bytes of emitted packets.
     pub bytes_out: u64,
     /// Packets emitted that stand for more than one received packet.
     pub super_packets: u64,
-    /// Received packets that joined another, absorbed ACKs included.
-    pub merged: u64,
-    /// Of those, pure ACKs that were absorbed.
-    pub absorbed_acks: u64,
-    /// Held packets at this moment, a merged one counted once.
-    pub held: u64,
     /// Received bytes held at this moment.
     pub held_bytes: u64,
+    /// Of the merged packets, pure ACKs that were absorbed.
+    pub absorbed_acks: u64,
     /// Packets whose payload was read to verify a checksum.
     pub verified_in_software: u64,
     /// LRO: packets accepted into a session, its first included (`inet_lro`'s statistic).

@@ -2,7 +2,7 @@
 
 use super::Reason;
 use super::policy::Mode;
-use crate::checksum::{Sum, at_offset, pseudo_header, sum_ranges, transport_field, words};
+use crate::checksum::{Sum, at_offset, pseudo_header, sum_ranges, transport_field, transport_header, words};
 use crate::packet::{Layer, RxChecksum, RxPacket};
 use crate::segment::ChecksumForm;
 use crate::wire::{IpVersion, Layout, Protocol, Tunnel, be16, be32, byte, dccp, dccp_sequence, ethernet, gre, ipv4, tcp, udp};
@@ -33,6 +33,22 @@ pub(super) struct Facts {
     pub(super) read: bool,
 }
 
+impl Facts {
+    /// Of no packet.
+    pub(super) const NONE: Facts = Facts {
+        payload: 0,
+        end: 0,
+        sequence: 0,
+        id: 0,
+        outer_id: 0,
+        flags: 0,
+        form: ChecksumForm::Full,
+        sum: None,
+        implied: false,
+        read: false,
+    };
+}
+
 /// Sums over the header bytes that all packets of a held flow share, so that a packet's checksums are verified from its few other fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Constants {
@@ -58,7 +74,7 @@ impl Constants {
             IpVersion::V6 => 0,
         };
         Constants {
-            transport: words(transport).add_sum(pseudo).subtract(varying(transport, layout.protocol, mode).fold()),
+            transport: transport_header(transport).add_sum(pseudo).subtract(varying(transport, layout.protocol, mode).fold()),
             ip: ip(layout.network, layout.version),
             outer_ip: layout.outer.map_or(0, |outer| ip(outer.network, outer.version)),
             pseudo,

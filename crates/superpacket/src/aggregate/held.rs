@@ -16,11 +16,11 @@ use alloc::vec::Vec;
 use super::Reason;
 use super::examine::{Constants, Facts, outer_checksum};
 use super::mask::{self, HeaderBytes, USUAL_HEADER};
-use super::policy::{Mode, Policy};
+use super::policy::Policy;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{ChecksumForm, IpId};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be32, dccp_sequence_mask, ipv6, tcp};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be32, be64, dccp_sequence_mask, ipv6, tcp};
 
 /// One descriptor of the flow table.
 #[derive(Debug)]
@@ -41,8 +41,14 @@ pub(super) struct Held<B> {
     pub(super) layout: Layout,
     /// Frame bytes held, headers included.
     pub(super) bytes: u64,
+    /// Of its [ports and addresses](whereabouts): by it most packets of other flows are known for such.
+    whereabouts: u64,
     /// The packet that it began with, until it is [opened](Self::open).
     pub(super) first: Option<First<B>>,
+    /// What is known of the first packet.
+    facts: Facts,
+    /// The [shape] of the layout that the mask is for.
+    masked: u64,
 
     // What follows is that of an open flow.
     /// The next packet may take the [short way](Self::next_in_line).
@@ -76,16 +82,27 @@ pub(super) struct Held<B> {
     hash: Option<FlowHash>,
     pub(super) linear: Vec<u8>,
 
-    // What its packets must be equal to, and where.
-    pub(super) header: HeaderBytes,
+    // What its packets must be equal to, and where: a mask is kept for the next flow, and rebuilt if that is laid out otherwise.
+    header: HeaderBytes,
     mask: HeaderBytes,
 }
 
-/// The packet that a flow began with, and what is known of it.
+/// The packet that a flow began with, as it came.
+///
+/// What tells `Some` from `None` lies behind the packet: hidden in one of its fields, it would have the packet moved in words that straddle others, and who reads those
+/// waits for them.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct First<B> {
     pub(super) packet: RxPacket<B>,
-    facts: Facts,
+    there: There,
+}
+
+/// It has only one value, and so more of others than any field of a packet.
+#[derive(Clone, Copy, Debug)]
+#[repr(u64)]
+enum There {
+    Yes = 1,
 }
 
 impl<B> Held<B> {
@@ -98,20 +115,12 @@ impl<B> Held<B> {
             tunnelled: false,
             layer: Layer::Ethernet,
             vlan: None,
-            layout: Layout {
-                outer: None,
-                network: 0,
-                version: IpVersion::V4,
-                transport: 0,
-                protocol: Protocol::Tcp,
-                payload: 0,
-                pppoe: 0,
-                jumbo: false,
-                end: 0,
-                refusal: None,
-            },
+            layout: NO_LAYOUT,
             bytes: 0,
+            whereabouts: 0,
             first: None,
+            facts: Facts::NONE,
+            masked: 0,
             in_line: false,
             form: ChecksumForm::Full,
             flags: 0,
@@ -144,10 +153,8 @@ impl<B> Held<B> {
     #[inline(always)]
     pub(super) fn prefetch(&self) {
         superpacket_simd::prefetch_read(&self.flow);
-        superpacket_simd::prefetch_read(&self.first);
+        superpacket_simd::prefetch_read(&self.bytes);
         superpacket_simd::prefetch_read(&self.in_line);
-        superpacket_simd::prefetch_lines::<2>(&self.header);
-        superpacket_simd::prefetch_lines::<2>(&self.mask);
     }
 
     /// Are these headers those of the held packets, but for what may differ?
@@ -158,13 +165,10 @@ impl<B> Held<B> {
             && self.layer == packet.layer
     }
 
-    /// May this packet be the [next in line](Self::next_in_line)?
+    /// May this packet be the [next in line](Self::next_in_line)? Whether its headers are like those held is asked for there.
     #[inline(always)]
     pub(super) fn expects<C: AsRef<[u8]>>(&self, packet: &RxPacket<C>) -> bool {
-        let header = packet.first.as_ref();
-        // Another flow mostly has other ports: one look at them saves the comparison of all.
-        let ports = usize::from(self.layout.transport);
-        be32(header, ports) == be32(&self.header, ports) && (self.in_line || self.first.is_some()) && self.is_alike(packet)
+        whereabouts(packet.first.as_ref(), &self.layout) == self.whereabouts && (self.in_line || self.first.is_some())
     }
 
     /// Is it a packet in one buffer with headers like those held?
@@ -186,11 +190,11 @@ impl<B> Held<B> {
 impl<B: AsRef<[u8]>> Held<B> {
     /// Starts to hold a flow with this packet, whose headers these are; the packet itself follows by [`begin`](Self::begin).
     #[inline(always)]
-    pub(super) fn start(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, mode: Mode) {
-        self.keep(header, usize::from(layout.payload));
-        // Flows of one kind follow each other: their masks are equal more often than not.
-        if self.layout.payload == 0 || !same_shape(&self.layout, layout) || layout.outer.is_some() || layout.protocol == Protocol::Dccp {
-            self.mask = mask::build(layout, header, mode);
+    pub(super) fn start(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout) {
+        self.whereabouts = whereabouts(header, layout);
+        if packet.rest.is_some() {
+            // They may not lie together again.
+            self.keep(header, usize::from(layout.payload));
         }
         self.layout = *layout;
         self.layer = packet.layer;
@@ -201,14 +205,28 @@ impl<B: AsRef<[u8]>> Held<B> {
     #[inline(always)]
     pub(super) fn begin(&mut self, packet: RxPacket<B>, facts: Facts, length: usize) {
         self.bytes = length as u64;
-        self.first = Some(First { packet, facts });
+        self.facts = facts;
+        // Nothing is kept there, which says that nothing is dropped.
+        if self.first.is_none() {
+            self.first = Some(First { packet, there: There::Yes });
+        }
     }
 
     /// Makes a flow that others can join of the packet that it began with, if that has not been done. Gives back the chain of its buffers.
     #[inline(never)]
     pub(super) fn open(&mut self, policy: &Policy) -> Option<Chain<B>> {
-        let First { packet, mut facts } = self.first.take()?;
+        let First { packet, .. } = self.first.take()?;
+        let mut facts = self.facts;
+        if packet.rest.is_none() {
+            self.keep(packet.first.as_ref(), usize::from(self.layout.payload));
+        }
         let (header, layout) = (&self.header[..], &self.layout);
+        // Flows of one kind follow each other: their masks are equal more often than not.
+        let shape = shape(layout);
+        if shape == 0 || shape != self.masked {
+            self.mask = mask::build(layout, header, policy.mode);
+            self.masked = shape;
+        }
         self.constants = Constants::new(header, layout, policy.mode);
         if facts.implied {
             facts.sum = Some(self.constants.implied_sum(header, layout, facts.end, policy.mode));
@@ -237,6 +255,14 @@ impl<B: AsRef<[u8]>> Held<B> {
         self.queue = packet.queue;
         self.advance(&packet, &facts);
         self.attach(packet, &facts, policy.storage)
+    }
+
+    /// The headers of what is held; more bytes may follow.
+    pub(super) fn header(&self) -> &[u8] {
+        match &self.first {
+            Some(First { packet: RxPacket { first, rest: None, .. }, .. }) => first.as_ref(),
+            _ => &self.header,
+        }
     }
 
     /// Keeps the first `length` bytes as those that the next packets are compared with.
@@ -282,6 +308,13 @@ impl<B: AsRef<[u8]>> Held<B> {
         }
         (self.packets >= self.packet_limit).then_some(Reason::PacketLimit)
     }
+}
+
+/// The ports, and the 8 bytes before them, which in IPv4 are the addresses, made one.
+#[inline(always)]
+fn whereabouts(header: &[u8], layout: &Layout) -> u64 {
+    let ports = usize::from(layout.transport);
+    be64(header, ports.wrapping_sub(8)) ^ u64::from(be32(header, ports)) << 16
 }
 
 /// How an IPv4 identification runs: from the first packet's in steps of 1, until a second packet shows that it is fixed.
@@ -334,9 +367,28 @@ pub(super) fn packet_limit(layout: &Layout, policy: &Policy) -> u32 {
     if layout.protocol == Protocol::Udp { policy.max_datagrams.min(policy.max_packets) } else { policy.max_packets }
 }
 
-/// Do masks built for these layouts have bits at the same places? DCCP's and tunnels' also depend on header bytes.
+/// Of a descriptor that was never in use.
+const NO_LAYOUT: Layout = Layout {
+    outer: None,
+    network: 0,
+    version: IpVersion::V4,
+    transport: 0,
+    protocol: Protocol::Tcp,
+    payload: 0,
+    pppoe: 0,
+    jumbo: false,
+    end: 0,
+    refusal: None,
+};
+
+/// What a mask built for a layout depends on, as a number that is not 0; 0 if it depends on header bytes too, as DCCP's and tunnels' do.
 #[inline(always)]
-fn same_shape(held: &Layout, new: &Layout) -> bool {
-    let differ = (held.network ^ new.network) | (held.transport ^ new.transport) | (held.payload ^ new.payload) | (held.pppoe ^ new.pppoe);
-    differ == 0 && held.version == new.version && held.protocol == new.protocol && held.outer.is_none()
+fn shape(layout: &Layout) -> u64 {
+    const { assert!(MAX_HEADER <= 1 << 9) };
+    if layout.outer.is_some() || layout.protocol == Protocol::Dccp {
+        return 0;
+    }
+    let offsets =
+        [layout.network, layout.transport, layout.payload, layout.pppoe].iter().fold(0, |all, offset| all << 9 | u64::from(*offset));
+    offsets << 2 | u64::from(layout.version == IpVersion::V6) << 1 | u64::from(layout.protocol == Protocol::Udp)
 }

@@ -32,7 +32,7 @@ use crate::super_packet::Sink;
 use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, tcp};
 use acknowledged::Acknowledged;
 use examine::{Facts, Terms, examine};
-use held::{Attempt, Joined, ask_ahead, ask_for_first};
+use held::{Attempt, First, Joined, ask_ahead, ask_for_first};
 use identity::Identity;
 use lro::{eligible_ack, lro_refusal};
 use out::Out;
@@ -258,7 +258,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         self.last = slot;
         self.counters.held += 1;
         self.count_in(&facts, length);
-        self.table.slots[slot as usize].start(next, header, layout, self.policy.mode);
+        self.table.slots[slot as usize].start(next, header, layout);
         let Some(packet) = self.arrived(batch, length) else { return };
         let held = &mut self.table.slots[slot as usize];
         held.begin(packet, facts, length);
@@ -290,12 +290,10 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// A packet meets its flow, and joins it or ends it. `Err` says why it may do neither.
     #[inline(never)]
     fn meet(&mut self, slot: u32, packet: &RxPacket<B>, header: &[u8], layout: &Layout) -> Result<(Attempt, Facts), Reason> {
-        // Headers that fit the held ones are laid out as those are, and sum up to the same.
-        let fits = self.table.slots[slot as usize].matches(header, packet);
-        if fits {
-            self.open(slot);
-        }
+        self.open(slot);
         let held = &mut self.table.slots[slot as usize];
+        // Headers that fit the held ones are laid out as those are, and sum up to the same.
+        let fits = held.matches(header, packet);
         let facts = examine(packet, header, layout, fits.then_some(&held.constants), &self.terms)?;
         if !fits {
             return Ok((Attempt::Ended(held.mismatch(header, packet)), facts));
@@ -461,10 +459,10 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         self.counters.held_bytes -= held.bytes;
         if let Mode::Lro { .. } = self.policy.mode {
             self.counters.flushed += 1;
-            self.acknowledged.note(flow, &held.header, &held.layout);
+            self.acknowledged.note(flow, held.header(), &held.layout);
         }
-        if let Some(first) = held.first.take() {
-            return self.out.pass(first.packet, held.bytes as usize, &held.layout, reason, &mut self.counters, sink);
+        if let Some(First { packet, .. }) = held.first.take() {
+            return self.out.pass(packet, held.bytes as usize, &held.layout, reason, &mut self.counters, sink);
         }
         let merged = held.packets > 1;
         let left = if merged { held.finish(&self.policy, self.terms.simd) } else { held.restore_single() };

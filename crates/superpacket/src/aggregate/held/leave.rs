@@ -4,7 +4,7 @@ use super::super::Reason;
 use super::super::examine::outer_checksum;
 use super::super::policy::{Mode, Policy, Storage};
 use super::Held;
-use crate::checksum::{Sum, pseudo_header, sum_ranges, transport_field, words};
+use crate::checksum::{Sum, pseudo_header, sum_ranges, transport_field, transport_header, words};
 use crate::packet::RxChecksum;
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, SegmentSize};
 use crate::super_packet::{Metadata, Piece, SuperPacket};
@@ -49,7 +49,7 @@ impl<B: AsRef<[u8]>> Held<B> {
         let full = lro || policy.checksum == ChecksumForm::Full;
         let state = if full {
             put16(&mut self.header, checksum, 0);
-            let header = words(self.header.get(transport..start).unwrap_or(&[]));
+            let header = transport_header(self.header.get(transport..start).unwrap_or(&[]));
             let total = pseudo.add_sum(header).add(self.payload_sum(simd));
             put16(&mut self.header, checksum, transport_field(self.layout.protocol, total.checksum()));
             RxChecksum::Unnecessary { level: u8::from(self.outer_has_checksum) }

@@ -10,7 +10,7 @@ use super::Held;
 use crate::packet::{RxChecksum, RxPacket};
 use crate::super_packet::Piece;
 use crate::wire::{IpVersion, be16, be32, ipv4, ipv6, tcp};
-use superpacket_simd::{prefetch_lines, prefetch_range};
+use superpacket_simd::prefetch_lines;
 
 /// How many packets ahead headers are asked for: enough to cover a miss to memory at some 10 ns a packet.
 const AHEAD: usize = 10;
@@ -75,30 +75,33 @@ impl<B: AsRef<[u8]>> Held<B> {
         if !self.in_line || LRO && self.payload == 0 {
             return run;
         }
+        let packets = self.packets;
         while let Some(packet) = batch.as_slice().first() {
+            if !self.is_alike(packet) {
+                break;
+            }
             ask_ahead(batch.as_slice());
             let header = packet.first.as_ref();
-            let Some(next) = self.follows::<LRO>(packet, header, terms) else { break };
+            // If this one's payload is read, so will be that of those which follow, most likely.
+            let following = batch.as_slice().get(READ_AHEAD);
+            let Some(next) = self.follows::<LRO>(packet, header, following, terms) else { break };
             if LRO {
                 self.take_over(header);
             }
             self.next_sequence = u64::from(next.sequence.wrapping_add(next.payload));
             self.payload += next.payload;
-            self.largest_payload = self.largest_payload.max(next.payload);
+            if LRO {
+                // In GRO mode it is the first packet's.
+                self.largest_payload = self.largest_payload.max(next.payload);
+            }
             self.packets += 1;
             self.flags |= next.flags & (tcp::PSH | tcp::FIN);
             self.time = packet.time;
-            run.packets += 1;
             run.bytes += header.len() as u64;
-            if next.read {
-                run.read += 1;
-                if let Some(following) = batch.as_slice().get(READ_AHEAD) {
-                    // It will be read too, most likely: it comes nearer while this packet is counted in.
-                    let bytes = following.first.as_ref();
-                    prefetch_range(bytes, bytes.len());
-                }
-            }
+            run.read += u64::from(next.read);
             let Some(packet) = batch.next() else { break };
+            // It has no other buffers, which need not be found out again to drop them.
+            core::mem::forget(packet.rest);
             let start = u32::from(self.layout.payload);
             let (buffer, start) = match storage {
                 Storage::Fragments => (Some(packet.first), start),
@@ -110,18 +113,25 @@ impl<B: AsRef<[u8]>> Held<B> {
                 run.complete = Some(reason);
                 break;
             }
-            if run.bytes > room || !batch.as_slice().first().is_some_and(|next| self.is_alike(next)) {
+            if run.bytes > room {
                 break;
             }
         }
         self.bytes += run.bytes;
+        run.packets = u64::from(self.packets - packets);
         run
     }
 
     /// Does a packet with headers like those held come in line: TCP outside tunnels, in one buffer, with the next sequence number, right and canonical
     /// checksums, in GRO mode also the next identification and no longer than the others?
     #[inline(always)]
-    fn follows<const LRO: bool>(&self, packet: &RxPacket<B>, header: &[u8], terms: &Terms) -> Option<Next> {
+    fn follows<const LRO: bool>(
+        &self,
+        packet: &RxPacket<B>,
+        header: &[u8],
+        following: Option<&RxPacket<B>>,
+        terms: &Terms,
+    ) -> Option<Next> {
         let (network, transport, start) =
             (usize::from(self.layout.network), usize::from(self.layout.transport), usize::from(self.layout.payload));
         let headers = header.get(..start)?;
@@ -163,7 +173,8 @@ impl<B: AsRef<[u8]>> Held<B> {
         let (sum, read) = match packet.checksum {
             RxChecksum::Unnecessary { .. } => (all_but_payload.checksum(), false),
             RxChecksum::None => {
-                let sum = terms.simd.sum(header.get(start..)?);
+                let ahead = following.and_then(|following| following.first.as_ref().get(start..)).unwrap_or(&[]);
+                let sum = terms.simd.sum_ahead(header.get(start..)?, ahead);
                 if !all_but_payload.add(sum).is_valid() {
                     return None;
                 }
