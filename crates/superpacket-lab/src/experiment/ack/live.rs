@@ -68,15 +68,16 @@ impl Arrangement {
         // What the sender's device hands to the card, the card fetches. Best effort: where it is refused, the sender pays for it, with aggregation and without.
         let _ = hosts.middle.set_sysfs("class/net/port-a/queues/rx-0/rps_cpus", &mask(&others));
         // Segments for the receiver that takes them one by one: the kernel cuts them.
-        hosts.b_side.set_feature("tcp-segmentation-offload", receiver.segments() != Some(1))?;
+        hosts.b_side.set_feature("tcp-segmentation-offload", receiver.segments() > 1)?;
         let quick = receiver != Receiver::Delaying;
         hosts.b.link.set_neighbour_route(hosts.a.ipv4, RouteMetrics { window: Some(WINDOW), quick_acknowledgements: quick })?;
         let (towards_a, mut towards_b) = (port("packet:port-a")?, port("packet:port-b")?);
         towards_b.features = towards_b.features.with(Feature::LargeReceiveOffload);
         (towards_b.force_lro, towards_b.lro_acks) = (true, acks);
         towards_b.limits.gro_flush_timeout = HOLD;
-        towards_b.limits.gso_max_size =
-            receiver.segments().filter(|&segments| segments > 1).map_or(0, |segments| segments * SEGMENT + HEADERS);
+        if receiver.segments() > 1 {
+            towards_b.limits.gso_max_size = receiver.segments() * SEGMENT + HEADERS;
+        }
         let pinning = Pinning { client: vec![sender], server: others.clone() };
         Ok(Self { stage: hosts.join([towards_a, towards_b], &others)?, account, quick, pinning, source })
     }

@@ -31,7 +31,8 @@ enum Receiver {
     Second,
     /// Every eighth, as Solaris did.
     Eighth,
-    /// What arrives aggregated, once.
+    /// What arrives aggregated, once: up to 18 segments, one for each fragment of a buffer of 2007 (`MAX_SKB_FRAGS`), which is where `inet_lro` and its drivers
+    /// stopped.
     Aggregating,
     /// As the kernel does by itself: for two segments, after a delay, or for what was read.
     Delaying,
@@ -54,13 +55,13 @@ impl Receiver {
         }
     }
 
-    /// How many segments it is handed at a time, and acknowledges; `None`: as many as the sender made one super-packet of.
-    fn segments(self) -> Option<u32> {
+    /// How many segments it is handed at a time, at most; what it is handed it acknowledges.
+    fn segments(self) -> u32 {
         match self {
-            Self::Each | Self::Delaying => Some(1),
-            Self::Second => Some(2),
-            Self::Eighth => Some(8),
-            Self::Aggregating => None,
+            Self::Each | Self::Delaying => 1,
+            Self::Second => 2,
+            Self::Eighth => 8,
+            Self::Aggregating => 18,
         }
     }
 
