@@ -57,6 +57,22 @@ pub fn by_packet() -> Result<Option<Joined>, LabError> {
     by_veth("packet", "", |_| Ok(()))
 }
 
+/// Two hosts joined by packet sockets towards A and B, asked for what `change` says.
+pub fn by_packet_asked(
+    prepare: impl FnOnce(&ThreeHosts) -> Result<(), LabError>,
+    change: impl FnOnce(&mut [PortSettings]),
+) -> Result<Option<Joined>, LabError> {
+    let Some(hosts) = available_or_skip(ThreeHosts::new()) else { return Ok(None) };
+    prepare(&hosts)?;
+    let names = ["port-a", "port-b"].map(|name| format!("packet:{name}"));
+    let mut ports: Vec<_> = names.iter().map(|name| port(name)).collect();
+    change(&mut ports);
+    let settings = BridgeSettings { ports, ..BridgeSettings::default() };
+    let bridge = started(hosts.middle.run(|| Ok::<_, LabError>(Bridge::start(settings)))?)?;
+    let ThreeHosts { a, b, middle, a_side, b_side } = hosts;
+    Ok(Some(Joined { a, b, middle, bridge, names, sides: Some([a_side, b_side]), wires: Vec::new() }))
+}
+
 /// Two hosts joined by packet sockets, each by a wire that does this to its frames.
 pub fn by_wires(settings: [WireSettings; 2]) -> Result<Option<Joined>, LabError> {
     let Some(middle) = available_or_skip(Host::new("M")) else { return Ok(None) };

@@ -1,0 +1,92 @@
+//! The bridge as a host's card: what LRO merges leaves whole, and a port with a limit gets super-packets up to it.
+
+use superpacket::feature::Feature;
+use superpacket_bridge::report::PortStats;
+use superpacket_bridge::settings::PortSettings;
+use superpacket_lab::LabError;
+
+use crate::joined::{Joined, by_packet_asked};
+
+/// Bytes that are sent and compared.
+const BYTES: u64 = 32 << 20;
+
+/// What a segment carries at an MTU of 1500 with timestamps, in bytes.
+const SEGMENT: u32 = 1448;
+
+fn force_lro(port: &mut PortSettings) {
+    port.features = port.features.with(Feature::LargeReceiveOffload);
+    port.force_lro = true;
+}
+
+/// Segments in a super-packet that the port was given, on average.
+fn segments(stats: &PortStats) -> f64 {
+    stats.tx_super_segments as f64 / stats.tx_super_packets.max(1) as f64
+}
+
+/// Nothing was refused, or lost for want of anything but room.
+fn assert_taken(joined: &Joined) {
+    for stats in [joined.stats(0), joined.stats(1)] {
+        assert_eq!(stats.fallbacks, 0, "{stats:?}");
+        assert!(stats.drops.iter().all(|(cause, count)| cause == "full" || *count == 0), "{stats:?}");
+    }
+}
+
+#[test]
+fn what_lro_merged_leaves_whole() -> Result<(), LabError> {
+    for (receiver_mtu, linear) in [(1500, false), (1500, true), (9000, false)] {
+        let joined = by_packet_asked(
+            |hosts| {
+                for link in [&hosts.b.link, &hosts.b_side] {
+                    link.set_mtu(receiver_mtu)?;
+                }
+                hosts.a.link.set_feature("tcp-segmentation-offload", false)
+            },
+            |ports| {
+                force_lro(&mut ports[0]);
+                ports[0].linear = linear;
+            },
+        )?;
+        let Some(joined) = joined else { return Ok(()) };
+        joined.carries(1, BYTES)?;
+        let (card, host) = (joined.stats(0), joined.stats(1));
+        assert!(card.merged > BYTES / u64::from(SEGMENT) / 2, "{card:?}");
+        assert_eq!((host.segmented, host.segments), (0, 0), "nothing is cut again: {host:?}");
+        assert!(segments(&host) >= 4.0, "{host:?}");
+        assert_taken(&joined);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_limited_port_gets_super_packets_up_to_its_limit() -> Result<(), LabError> {
+    let joined = by_packet_asked(|_| Ok(()), |ports| ports[1].limits.gso_max_size = 8 * SEGMENT + 52)?;
+    let Some(joined) = joined else { return Ok(()) };
+    joined.carries(1, BYTES)?;
+    let stats = joined.stats(1);
+    assert!(stats.segmented > 0 && (4.0..=8.0).contains(&segments(&stats)), "{stats:?}");
+    assert_taken(&joined);
+    Ok(())
+}
+
+#[test]
+fn a_sender_does_well_on_the_newest_of_its_acks() -> Result<(), LabError> {
+    let joined = by_packet_asked(
+        |hosts| {
+            // Segments one by one, each acknowledged.
+            hosts.b_side.set_feature("tcp-segmentation-offload", false)?;
+            let metrics = superpacket_lab::RouteMetrics { quick_acknowledgements: true, ..Default::default() };
+            hosts.b.link.set_neighbour_route(hosts.a.ipv4, metrics)
+        },
+        |ports| {
+            force_lro(&mut ports[1]);
+            ports[1].lro_acks = true;
+        },
+    )?;
+    let Some(joined) = joined else { return Ok(()) };
+    joined.carries(1, BYTES)?;
+    let (sender, card) = (joined.stats(0), joined.stats(1));
+    assert!(card.rx_packets > BYTES / u64::from(SEGMENT) / 2, "each segment is acknowledged: {card:?}");
+    assert!(sender.tx_packets < card.rx_packets / 4, "{} of {} ACKs reach the sender", sender.tx_packets, card.rx_packets);
+    assert_taken(&joined);
+    Ok(())
+}
