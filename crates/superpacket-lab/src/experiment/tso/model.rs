@@ -6,7 +6,7 @@ use super::{CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, TARGET, VARIANTS, mark};
 use crate::error::LabError;
 use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
 use crate::experiment::segmentation::lengths::{self, histogram, largest_payload};
-use crate::experiment::segmentation::modelled::{Exit, send};
+use crate::experiment::segmentation::modelled::{Exit, forward, send};
 use crate::experiment::segmentation::stack::{Stack, Transport};
 
 /// So much of the file is sent.
@@ -21,15 +21,40 @@ const COLUMNS: [Column; 6] = [
     count("frames", "frames on the wire"),
 ];
 
+/// What is counted where the bridge is between.
+const BRIDGED: [Column; 6] = [
+    count("handled", "through the bridge"),
+    count("segments", "made by the engine"),
+    count("sent", "given to the card"),
+    count("largest", "largest payload"),
+    count("card_segments", "cut by the card"),
+    count("frames", "frames on the wire"),
+];
+
 const fn count(name: &'static str, title: &'static str) -> Column {
     Column { name, title, unit: "", digits: 0 }
 }
 
+/// The cards of the variants, and the most payload that their hosts' stacks give them at once.
+const CARDS: [(TsoLimit, usize); 3] =
+    [(TsoLimit::Off, 0), (TsoLimit::Payload(SOURCE_PAYLOAD), SOURCE_PAYLOAD as usize), (TsoLimit::Full, usize::MAX)];
+
+fn card(tso: TsoLimit) -> NicSettings {
+    NicSettings { tso, ..NicSettings::default() }
+}
+
 /// Sends the part of the file as each variant does.
 fn send_all() -> Result<Vec<Exit>, LabError> {
-    let limits = [(TsoLimit::Off, 0), (TsoLimit::Payload(SOURCE_PAYLOAD), SOURCE_PAYLOAD as usize), (TsoLimit::Full, usize::MAX)];
-    let send = |(tso, largest)| send(Stack::new(Transport::Tcp4, 2, PART, largest), &NicSettings { tso, ..NicSettings::default() }, |_| ());
-    limits.into_iter().map(send).collect()
+    CARDS.map(|(tso, largest)| send(Stack::new(Transport::Tcp4, 2, PART, largest), &card(tso), |_| ())).into_iter().collect()
+}
+
+/// Sends it in super-packets of 64 KB through a bridge to each variant's card; how many packets the bridge had, and what left.
+fn forward_all() -> Result<Vec<(u64, Exit)>, LabError> {
+    let pass = |(tso, _)| {
+        let mut counts = forward(Stack::new(Transport::Tcp4, 2, PART, usize::MAX), &[card(tso)], |_, _| ())?;
+        Ok((counts.handled, counts.exits.remove(0)))
+    };
+    CARDS.map(pass).into_iter().collect()
 }
 
 /// Counts it.
@@ -46,14 +71,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
         let largest = u64::from(largest_payload(&sent.lengths));
         let figures = [sent.packets, largest, sent.calls, card.tx_segments, card.tx_segments + card.tx_filled, *frames];
         let ratio = (variant != 0).then(|| Ratio::exact(VARIANTS[0], "sent", sent.packets as f64 / off));
-        rows.push(Row {
-            group: String::new(),
-            name: VARIANTS[variant].into(),
-            figures: figures.map(|count| Some(Figure::exact(count as f64))).into(),
-            source: Vec::new(),
-            ratio,
-            source_ratio: None,
-        });
+        rows.push(Row { ratio, ..row(VARIANTS[variant], figures) });
         if variant != 0 {
             // What is measured as speed is counted as packets of the stack.
             let fewer = off / sent.packets as f64;
@@ -66,8 +84,22 @@ pub(super) fn run() -> Result<Experiment, LabError> {
     let sizes = exits.iter().zip(VARIANTS).flat_map(|(exit, variant)| histogram(variant, &exit.sent.lengths)).collect();
     experiment.tables.push(table(format!("A 64th of the file ({PART} bytes) to a model NIC, MTU 1500"), &COLUMNS, rows));
     experiment.tables.push(table("Payload of the frames given to the model NIC".into(), &lengths::COLUMNS, sizes));
+    let row = |((handled, exit), variant): ((u64, Exit), &str)| {
+        let (sent, card) = (&exit.sent, &exit.card);
+        let largest = u64::from(largest_payload(&sent.lengths));
+        row(variant, [handled, exit.segments, sent.packets, largest, card.tx_segments, exit.frames])
+    };
+    let rows = forward_all()?.into_iter().zip(VARIANTS).map(row).collect();
+    let title = "The same, sent in super-packets of 64 KB through a bridge to a model NIC with these settings";
+    experiment.tables.push(table(title.into(), &BRIDGED, rows));
     experiment.notes.push("Counted, TSO is judged by how many fewer packets the sender's stack handles.".into());
     Ok(experiment)
+}
+
+/// A row of counts.
+fn row(name: &str, counts: [u64; 6]) -> Row {
+    let figures = counts.map(|count| Some(Figure::exact(count as f64))).into();
+    Row { group: String::new(), name: name.into(), figures, source: Vec::new(), ratio: None, source_ratio: None }
 }
 
 #[cfg(test)]
@@ -86,6 +118,20 @@ mod tests {
             assert_eq!(exit.card.tx_filled + exit.card.tx_segments, segments, "every checksum is the card's");
         }
         assert_eq!(exits.iter().map(|exit| exit.card.tx_cut).collect::<Vec<_>>(), [0, 653, 160]);
+    }
+
+    #[test]
+    fn a_bridge_gives_each_card_the_largest_that_it_takes() {
+        let shown = |(handled, exit): &(u64, Exit)| {
+            (*handled, exit.segments, exit.sent.packets, largest_payload(&exit.sent.lengths), exit.card.tx_segments, exit.frames)
+        };
+        let all = forward_all().expect("memory is there");
+        // 45 segments are 4 times 11 and 1, and the last 26 are twice 11 and 4: a part of one segment is nothing for the card to cut.
+        let expected =
+            [(160, 7_181, 7_181, 1_448, 0, 7_181), (160, 798, 798, 15_928, 7_181 - 159, 7_181), (160, 0, 160, 65_160, 7_181, 7_181)];
+        assert_eq!(all.iter().map(shown).collect::<Vec<_>>(), expected);
+        let direct = send_all().expect("memory is there");
+        assert!(all.iter().all(|(_, exit)| exit.digest == direct[0].digest), "the same bytes on the wire");
     }
 
     #[test]

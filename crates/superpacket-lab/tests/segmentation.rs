@@ -1,0 +1,107 @@
+//! The experiments with TSO and GSO between live hosts: what they say of frames and packets holds on any machine, however busy; of speed only the order is asserted.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use superpacket_lab::experiment::{Entry, Experiment, Form, Mark, Plan, Row, Session, Watch, find};
+use superpacket_lab::{LabError, available_or_skip, enter_user_namespace_before_main};
+
+enter_user_namespace_before_main!();
+
+const PLAN: Plan = Plan { rounds: 3, time: Duration::from_millis(150), quick: true };
+
+/// Counts what is announced and begun, and asks for the end after so many steps.
+struct Watcher {
+    announced: AtomicUsize,
+    begun: AtomicUsize,
+    patience: usize,
+}
+
+impl Watcher {
+    fn new(patience: usize) -> Self {
+        Self { announced: AtomicUsize::new(0), begun: AtomicUsize::new(0), patience }
+    }
+}
+
+impl Watch for Watcher {
+    fn step(&self, what: &str) {
+        assert!(!what.is_empty());
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn announce(&self, steps: usize) {
+        self.announced.fetch_add(steps, Ordering::Relaxed);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.begun.load(Ordering::Relaxed) >= self.patience
+    }
+}
+
+fn entry(name: &str) -> &'static Entry {
+    find(name).expect("it is in the list")
+}
+
+/// Runs the live form of an experiment to its end.
+fn run(name: &str) -> Option<Experiment> {
+    let watcher = Watcher::new(usize::MAX);
+    let experiment = available_or_skip((entry(name).live)(&Session::new(PLAN, &watcher)))?;
+    let steps = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+    assert_eq!(steps(&watcher.announced), steps(&watcher.begun), "progress comes to its end");
+    assert!(experiment.tables.iter().all(|table| table.form == Form::Live));
+    for table in &experiment.tables {
+        assert!(table.rows.iter().all(|row| row.figures.len() == table.columns.len() && [0, table.columns.len()].contains(&row.source.len())));
+        assert!(table.rows.iter().all(|row| row.figures[0].is_some_and(|figure| figure.value > 0.0)), "{table:?}");
+    }
+    Some(experiment)
+}
+
+/// The mark of this name has a counted form of the same name.
+fn is_counted_too(name: &str, mark: &Mark) -> bool {
+    let model = (entry(name).model)().expect("memory is there");
+    model.marks.iter().any(|counted| counted.name == mark.name)
+}
+
+#[test]
+fn the_file_goes_in_frames_of_the_size_that_was_asked_for() {
+    let Some(experiment) = run("tso") else { return };
+    let sizes = &experiment.tables[1].rows;
+    let of = |variant: &str| sizes.iter().filter(|row| row.group.contains(variant)).collect::<Vec<&Row>>();
+    let share = |rows: &[&Row], class: &str| {
+        rows.iter().filter(|row| row.name.contains(class)).filter_map(|row| row.figures[1]).map(|figure| figure.value).sum::<f64>()
+    };
+    let (off, limited, whole) = (of("off"), of("15,928"), of("64 KB"));
+    assert!(share(&off, "1,448 bytes") > 99.0, "{off:?}");
+    assert!(share(&limited, "15,928 bytes") > 50.0, "{limited:?}");
+    for (rows, beyond) in [(&off, "1,449 to"), (&off, "15,929 to"), (&off, "65,160"), (&limited, "15,929 to"), (&limited, "65,160")] {
+        assert!(!rows.iter().any(|row| row.name.starts_with(beyond)), "{rows:?}");
+    }
+    assert!(share(&whole, "15,929 to") + share(&whole, "65,160") > 50.0, "{whole:?}");
+    assert_eq!(experiment.marks.len(), 4);
+    for mark in &experiment.marks {
+        assert!(mark.value.is_some_and(|ratio| ratio > 1.0), "TSO is not slower than none: {mark:?}");
+        assert!(is_counted_too("tso", mark), "{mark:?}");
+    }
+}
+
+#[test]
+fn segmentation_is_late_or_early_and_late_is_not_slower() {
+    let Some(experiment) = run("gso") else { return };
+    assert_eq!(experiment.marks.len(), 4);
+    let late = &experiment.marks[0];
+    assert!(late.value.is_some_and(|ratio| ratio > 1.0), "{late:?}");
+    assert!(experiment.marks[..2].iter().all(|mark| is_counted_too("gso", mark)));
+    let ratios = experiment.tables[0].rows.iter().filter(|row| row.ratio.is_some()).count();
+    assert_eq!((experiment.tables[0].rows.len(), ratios), (8, 4));
+}
+
+#[test]
+fn who_asks_for_the_end_gets_it() {
+    for name in ["tso", "gso"] {
+        let watcher = Watcher::new(2);
+        match (entry(name).live)(&Session::new(PLAN, &watcher)) {
+            Err(LabError::Cancelled) => assert_eq!(watcher.begun.load(Ordering::Relaxed), 2),
+            other => assert!(available_or_skip(other).is_none(), "it went on to its end"),
+        }
+    }
+}
