@@ -50,7 +50,9 @@ fn run(name: &str) -> Option<Experiment> {
     assert_eq!(steps(&watcher.announced), steps(&watcher.begun), "progress comes to its end");
     assert!(experiment.tables.iter().all(|table| table.form == Form::Live));
     for table in &experiment.tables {
-        assert!(table.rows.iter().all(|row| row.figures.len() == table.columns.len() && [0, table.columns.len()].contains(&row.source.len())));
+        assert!(
+            table.rows.iter().all(|row| row.figures.len() == table.columns.len() && [0, table.columns.len()].contains(&row.source.len()))
+        );
         assert!(table.rows.iter().all(|row| row.figures[0].is_some_and(|figure| figure.value > 0.0)), "{table:?}");
     }
     Some(experiment)

@@ -6,7 +6,7 @@ use super::{AT_EGRESS, BEFORE, ENTRY, LINEAR_TARGET, MARKS, SOURCE_THROUGHPUT, T
 use crate::error::LabError;
 use crate::experiment::plan::{Session, Variant};
 use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
-use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place};
+use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several};
 use crate::experiment::segmentation::carried::{COSTS, COSTS_NOTE, demand, row, speed};
 use crate::load::{TcpBulk, UdpBulk, Until};
 
@@ -93,22 +93,16 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
 /// Segmentation before the bridge against segmentation at the egress.
 fn compare(session: &Session<'_>, experiment: &mut Experiment) -> Result<(), LabError> {
     let pairs: Vec<Pair> = pairs().into_iter().filter(|pair| !(pair.full && session.plan.quick)).collect();
-    let mut hosts = Vec::new();
-    for pair in &pairs {
-        for from in [pair.from.cut_by_its_host(), pair.from] {
+    let places = |pair: &Pair| [pair.from.cut_by_its_host(), pair.from].map(|from| vec![from, pair.to]);
+    let hosts = Several::new(&pairs.iter().flat_map(places).collect::<Vec<_>>())?;
+    let mut variants = Vec::new();
+    for (pair, hosts) in pairs.iter().zip(hosts.chunks_exact(2)) {
+        for (hosts, place) in hosts.iter().zip([BEFORE, AT_EGRESS]) {
             session.check()?;
-            hosts.push((Bridged::new(&[from, pair.to])?, *pair));
-        }
-    }
-    let variants = hosts.iter().zip([BEFORE, AT_EGRESS].iter().cycle());
-    let mut variants: Vec<Variant<'_, Carried>> = variants
-        .map(|((hosts, pair), place)| {
+            hosts.greet(&hosts.route(0, 1, ip(pair.load)))?;
             let name = format!("gso: {}, cut {place}", pair.group);
-            Variant::new(name, || measure(hosts, 1, pair.load, session.plan.time))
-        })
-        .collect();
-    for (hosts, pair) in &hosts {
-        hosts.greet(&hosts.route(0, 1, ip(pair.load)))?;
+            variants.push(Variant::new(name, || measure(hosts, 1, pair.load, session.plan.time)));
+        }
     }
     let measured = session.interleaved(&mut variants)?;
     let mut rows = Vec::new();
@@ -140,9 +134,9 @@ fn source(pair: &Pair, place: usize) -> Vec<Option<f64>> {
 fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
     let packet = Place::new(Kind::Packet);
     let ports = [packet, packet.cut_by_the_kernel()];
-    let with = Bridged::new(&[packet, ports[0], ports[1]])?;
-    let without = Bridged::new(&[packet.cut_by_its_host(), ports[0].cut_by_its_host(), ports[1].cut_by_its_host()])?;
-    let groups = [("TSO off on the whole bridge", &without), ("with the fallback", &with)];
+    let with = [packet, ports[0], ports[1]];
+    let hosts = Several::new(&[with.map(Place::cut_by_its_host).into(), with.into()])?;
+    let groups = [("TSO off on the whole bridge", &hosts[0]), ("with the fallback", &hosts[1])];
     let targets = [(1, "to the port with TSO"), (2, "to the port without")];
     let tcp = Load::Tcp(Ip::V4);
     let mut variants = Vec::new();

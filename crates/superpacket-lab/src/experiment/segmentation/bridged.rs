@@ -1,6 +1,8 @@
 //! Hosts joined by a bridge, of which each may or may not have its super-packets cut by its own kernel, and each port by the engine, the kernel or nobody.
 
 use std::fs;
+use std::ops::Deref;
+use std::thread;
 use std::time::Duration;
 
 use superpacket::feature::{Feature, FeatureSet};
@@ -168,6 +170,60 @@ impl Bridged {
         let bridge = bridge_seconds()? - before;
         let UdpReport { bytes, seconds, sender, receiver, .. } = report;
         Ok(Carried::new(bytes, seconds, [sender.total().as_secs_f64(), receiver.total().as_secs_f64(), bridge]))
+    }
+}
+
+/// Several arrangements, made and taken down all at once: for each socket that goes, the kernel waits until no CPU looks at it any more, and may wait for all
+/// together.
+#[derive(Debug)]
+pub(crate) struct Several(Vec<Bridged>);
+
+impl Several {
+    /// Makes them, in this order.
+    ///
+    /// # Errors
+    /// As [`Bridged::new`].
+    pub(crate) fn new(arrangements: &[Vec<Place>]) -> Result<Self, LabError> {
+        let made = thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for places in arrangements {
+                let thread = thread::Builder::new().name("lab:arrange".into()).spawn_scoped(scope, || Bridged::new(places));
+                threads.push(thread.context(|| "starting a thread".into()));
+            }
+            let join = |thread: thread::ScopedJoinHandle<'_, Result<Bridged, LabError>>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(|thread| thread.and_then(join)).collect::<Vec<_>>()
+        });
+        // What was made is taken down together, also where one could not be.
+        let mut several = Self(Vec::new());
+        let mut failed = None;
+        for made in made {
+            match made {
+                Ok(bridged) => several.0.push(bridged),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(several), Err)
+    }
+}
+
+impl Deref for Several {
+    type Target = [Bridged];
+
+    fn deref(&self) -> &[Bridged] {
+        &self.0
+    }
+}
+
+impl Drop for Several {
+    fn drop(&mut self) {
+        thread::scope(|scope| {
+            for bridged in self.0.drain(..) {
+                // Where no thread can be started, it is taken down here.
+                let _ = thread::Builder::new().spawn_scoped(scope, move || drop(bridged));
+            }
+        });
     }
 }
 

@@ -8,7 +8,7 @@ use super::{CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS
 use crate::error::LabError;
 use crate::experiment::plan::{Session, Variant};
 use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
-use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place};
+use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several};
 use crate::experiment::segmentation::carried::{COSTS, COSTS_NOTE, costs, speed, summed};
 use crate::experiment::segmentation::lengths::{self, Lengths, histogram, largest_payload, while_doing};
 use crate::load::{PatternFile, Source, TcpBulk, Until};
@@ -28,14 +28,11 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let plan = session.plan;
     let clients = &CLIENTS[..if plan.quick { 2 } else { 3 }];
     let file = PatternFile::new(if plan.quick { FILE / QUICK_PART } else { FILE }, 3)?;
-    let mut hosts = Vec::new();
-    for client in 0..clients.len() {
-        for sender in senders() {
-            session.check()?;
-            let bridged = arrange(sender, client)?;
-            bridged.greet(&bridged.route(0, 1, Ip::V4))?;
-            hosts.push(bridged);
-        }
+    let arrangements = (0..clients.len()).flat_map(|client| senders().map(|sender| arrange(sender, client)));
+    let hosts = Several::new(&arrangements.collect::<Vec<_>>())?;
+    for hosts in hosts.iter() {
+        session.check()?;
+        hosts.greet(&hosts.route(0, 1, Ip::V4))?;
     }
     let mut sizes = Vec::new();
     for hosts in &hosts[..VARIANTS.len()] {
@@ -44,7 +41,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     }
     let names = clients.iter().flat_map(|client| VARIANTS.map(|variant| format!("tso: {client}, {variant}")));
     let mut variants: Vec<Variant<'_, Carried>> =
-        names.zip(&hosts).map(|(name, hosts)| Variant::new(name, || transfer(hosts, &file, file.size()))).collect();
+        names.zip(hosts.iter()).map(|(name, hosts)| Variant::new(name, || transfer(hosts, &file, file.size()))).collect();
     let measured = session.interleaved(&mut variants)?;
 
     let mut experiment = Experiment::new(&ENTRY);
@@ -88,15 +85,15 @@ fn senders() -> [Place; 3] {
 }
 
 /// The sender, and a client of the kind of [`CLIENTS`].
-fn arrange(sender: Place, client: usize) -> Result<Bridged, LabError> {
+fn arrange(sender: Place, client: usize) -> Vec<Place> {
     let receiver = Place::new(Kind::Packet);
     // The device in front of the client has no TSO: the kernel cuts right before it, and frames of the MTU arrive.
     let wire = receiver.cut_by_the_kernel();
     let with_gro = |place: Place| Place { features: place.features.with(Feature::GenericReceiveOffload), ..place };
     match client {
-        0 => Bridged::new(&[sender, wire]),
-        1 => Bridged::new(&[sender, receiver]),
-        _ => Bridged::new(&[with_gro(sender), with_gro(wire)]),
+        0 => vec![sender, wire],
+        1 => vec![sender, receiver],
+        _ => vec![with_gro(sender), with_gro(wire)],
     }
 }
 
