@@ -37,7 +37,7 @@ impl Forwarder {
     /// where strangers choose the traffic.
     #[must_use]
     pub fn new(table_size: usize, ageing_time: Duration, key: HashKey) -> Self {
-        let output = Output::new(Arc::new(Table::new(table_size, ageing_time)), None);
+        let output = Output::new(Arc::new(Table::new(table_size, ageing_time)));
         let steering = Arc::new(State::new(SteeringSettings::default(), None, key));
         Forwarder { key, steering, output, ingress: Vec::new(), ports: Vec::new() }
     }

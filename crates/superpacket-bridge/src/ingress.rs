@@ -28,6 +28,8 @@ pub(crate) struct Ingress {
     counted: Counters,
     packets: Vec<RxPacket<Buffer>>,
     pub(crate) dispatch: Dispatch,
+    /// What the aggregator's count of packets will be when it has seen all that was polled.
+    polled: u64,
     /// The bell of the thread that polls it.
     bell: Arc<Doorbell>,
     /// Which opening of the port this is a queue of.
@@ -66,6 +68,7 @@ impl Ingress {
         Ingress {
             shared,
             dispatch,
+            polled: 0,
             bell,
             receive,
             runtime,
@@ -92,7 +95,7 @@ impl Ingress {
             self.drain(output);
             self.policy = policy;
             self.aggregator = Aggregator::new(policy.unwrap_or(Policy::gro()), self.key, Simd::detect());
-            self.counted = Counters::default();
+            (self.counted, self.polled) = (Counters::default(), 0);
         }
         // What is held was received under the old settings, and is steered by them.
         self.drain(output);
@@ -111,11 +114,12 @@ impl Ingress {
 
     /// After a panic: what is in the thread's hands is lost, and counted; `unsent` of it were on their way out.
     pub(crate) fn lose(&mut self, unsent: u64) {
-        let held = self.aggregator.counters().held;
-        self.shared.counts.dropped(Drop::Panic, unsent + held + self.packets.len() as u64);
+        let counters = self.aggregator.counters();
+        let unseen = self.polled.saturating_sub(counters.packets_in);
+        self.shared.counts.dropped(Drop::Panic, unsent + counters.held + unseen);
         self.packets.clear();
         self.aggregator = Aggregator::new(self.policy.unwrap_or(Policy::gro()), self.key, Simd::detect());
-        self.counted = Counters::default();
+        (self.counted, self.polled) = (Counters::default(), 0);
         self.dispatch.lose();
     }
 
@@ -138,6 +142,7 @@ impl Ingress {
     }
 
     fn take(&mut self, output: &mut Output, now: u64) {
+        self.polled = self.aggregator.counters().packets_in + self.packets.len() as u64;
         self.dispatch.received(self.packets.len(), now);
         let (checksums, hashes) = (self.runtime.has(Feature::RxChecksumming), self.runtime.has(Feature::ReceiveHashing));
         if !checksums || !hashes {

@@ -1,13 +1,11 @@
 //! A thread that moves packets: it polls its receive queues and the backlogs that are for it, and has a way out by every port.
 //!
 //! A thread with receive queues is a lane; one that has backlogs instead, and stays on one CPU, is a worker. Both are the same loop.
-//!
-//! Waiting: the descriptors of receive queues end a wait as long as they are readable. That of a packet ring is readable while its last packet has not been given back, so where
-//! workers have packets it would never be quiet: steered queues end a wait only with what is new (`EPOLLET`), are looked at once more when all is back, and until then every
-//! [`GIVE_BACK`], so that the ring gets its memory.
+
+mod sleep;
 
 use std::any::Any;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,9 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use rustix::event::Timespec;
 use rustix::event::epoll;
-use rustix::thread::sched_getcpu;
 use superpacket::aggregate::HashKey;
 use superpacket::steer::{Cpu, SockFlowTable};
 use superpacket_io::port::{PortError, Receive, Transmit};
@@ -29,8 +25,9 @@ use crate::handover::{BacklogReceiver, Doorbell};
 use crate::ingress::Ingress;
 use crate::output::Output;
 use crate::runtime::Shared;
-use crate::steering::{State, Watch, pin};
+use crate::steering::{State, pin};
 use crate::table::Table;
+use sleep::{pause, watch};
 
 /// The name of the thread's own descriptor in its `epoll`.
 const WAKE: u64 = 0;
@@ -44,9 +41,6 @@ const LOOK_EVERY: u32 = 4;
 /// So many packets in a round are a burst, not requests and answers.
 const BULK: usize = 8;
 
-/// A sleeping thread looks so soon again whether workers have given back what they have of its queues.
-const GIVE_BACK: Duration = Duration::from_millis(1);
-
 /// The log speaks of panics so often at most.
 const SPEAK: Duration = Duration::from_secs(1);
 
@@ -57,7 +51,7 @@ pub(crate) enum Order {
     /// The port of this number is not to be used any more; the sender is dropped when all its buffers are back.
     Close { number: u16, done: Sender<()> },
     /// A receive queue has packets for this thread.
-    Backlog(BacklogReceiver),
+    Backlog(BacklogReceiver<Arc<Shared>>),
     /// End when nobody has packets for this thread any more.
     Retire,
     /// Send what is held, and end.
@@ -106,7 +100,12 @@ pub(crate) struct Common {
 
 impl Common {
     fn consumer(&self, cpu: Option<Cpu>) -> Option<Box<dyn Consumer>> {
-        self.factory.as_ref().map(|factory| factory.make(cpu))
+        let factory = self.factory.as_ref()?;
+        let made = catch_unwind(AssertUnwindSafe(|| factory.make(cpu)));
+        if made.is_err() {
+            tracing::error!("a consumer cannot be made: its packets are dropped");
+        }
+        made.ok()
     }
 }
 
@@ -118,7 +117,7 @@ impl Lane {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&poller, &*bell, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let work = Work {
-            output: Output::new(common.table.clone(), common.consumer(cpu)),
+            output: Output::new(common.table.clone()),
             // Everything is still to be looked at.
             epoch: common.epoch.load(Ordering::Acquire).wrapping_sub(1),
             common,
@@ -179,7 +178,7 @@ struct Work {
     poller: OwnedFd,
     output: Output,
     ingress: Vec<Ingress>,
-    backlogs: Vec<BacklogReceiver>,
+    backlogs: Vec<BacklogReceiver<Arc<Shared>>>,
     /// The most packets of a backlog in turn.
     weight: usize,
     sock_flows: Option<Arc<SockFlowTable>>,
@@ -207,6 +206,8 @@ impl Work {
         {
             tracing::warn!(%cpu, %error, "a worker cannot be kept on its CPU");
         }
+        // Here, so that it is made by the thread, and in the memory, that it is for.
+        self.output.set_consumer(self.common.consumer(self.cpu));
         let mut events = Vec::with_capacity(64);
         // The last packets came many at once.
         let mut bulk = false;
@@ -331,7 +332,8 @@ impl Work {
     fn recover(&mut self, whose: Whose, panic: &(dyn Any + Send)) {
         self.counts.panics.add(1);
         // Made again: nobody knows what state the old one is in.
-        let unsent = self.output.abandon(self.common.consumer(self.cpu));
+        let unsent = self.output.abandon();
+        self.output.set_consumer(self.common.consumer(self.cpu));
         let port = match whose {
             Whose::Ingress(index) => {
                 let ingress = &mut self.ingress[index];
@@ -358,63 +360,6 @@ impl Work {
         for broken in self.output.broken.drain(..) {
             // Nobody listens while the bridge ends.
             let _ = self.common.broken.send(broken);
-        }
-    }
-
-    /// When something must be done although nothing arrives.
-    fn timeout(&self) -> Option<Duration> {
-        let now = self.now();
-        let paused = self.ingress.iter().filter_map(|ingress| ingress.paused_until).filter(|&until| until != u64::MAX);
-        let next = self.ingress.iter().filter_map(Ingress::deadline).chain(paused).chain(self.output.next_call).min()?;
-        Some(Duration::from_nanos(next.saturating_sub(now)))
-    }
-
-    /// Sleeps until there is something to do.
-    fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
-        let mut timeout = self.timeout();
-        self.bell.fall_asleep();
-        let mut stay = self.backlogs.iter().any(BacklogReceiver::has_work) || !self.inbox.is_empty();
-        for ingress in self.ingress.iter_mut().filter(|ingress| ingress.paused_until.is_none()) {
-            if !ingress.dispatch.is_on() {
-                if ingress.edge {
-                    ingress.edge = false;
-                    watch_again(&self.poller, ingress);
-                }
-                continue;
-            }
-            ingress.receive.give_back();
-            let waits = ingress.dispatch.watch(ingress.receive.is_crowded());
-            ingress.watching = waits != Watch::Nothing;
-            if waits == Watch::GoOn {
-                ingress.ready = true;
-                stay = true;
-            }
-            if ingress.dispatch.is_outstanding() {
-                ingress.armed = false;
-                timeout = Some(timeout.map_or(GIVE_BACK, |timeout| timeout.min(GIVE_BACK)));
-            } else if !ingress.edge || !ingress.armed {
-                (ingress.edge, ingress.armed) = (true, true);
-                watch_again(&self.poller, ingress);
-            }
-        }
-        self.wait(events, if stay { Some(Duration::ZERO) } else { timeout });
-        self.bell.awake();
-    }
-
-    fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) {
-        self.counts.cpu.store(sched_getcpu() as u32, Ordering::Relaxed);
-        let timeout = timeout.map(|timeout| Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) as _ });
-        events.clear();
-        // Interrupted by a signal: the loop looks again anyway.
-        let _ = epoll::wait(&self.poller, rustix::buffer::spare_capacity(events), timeout.as_ref());
-        for event in events.iter() {
-            let token = event.data.u64();
-            if token == WAKE {
-                self.bell.silence();
-                self.ingress.iter_mut().filter(|ingress| ingress.watching).for_each(|ingress| ingress.ready = true);
-            } else if let Some(ingress) = self.ingress.iter_mut().find(|ingress| ingress.token == token) {
-                ingress.ready = true;
-            }
         }
     }
 
@@ -498,30 +443,5 @@ impl Work {
     }
 }
 
-/// Leaves a queue alone for a while.
-fn pause(poller: &OwnedFd, ingress: &mut Ingress, until: u64) {
-    let _ = epoll::delete(poller, ingress.receive.readiness());
-    ingress.ready = false;
-    ingress.paused_until = Some(until);
-}
-
-/// What of a queue ends a wait.
-fn events_of(ingress: &Ingress) -> epoll::EventFlags {
-    if ingress.edge { epoll::EventFlags::IN | epoll::EventFlags::ET } else { epoll::EventFlags::IN }
-}
-
-/// Has a queue's packets end a wait.
-fn watch(poller: &OwnedFd, ingress: &Ingress) {
-    let data = epoll::EventData::new_u64(ingress.token);
-    if let Err(error) = epoll::add(poller.as_fd(), ingress.receive.readiness(), data, events_of(ingress)) {
-        tracing::error!(port = %ingress.shared.name, %error, "the port's packets cannot be waited for");
-    }
-}
-
-/// The same in another way, or once more for what is there already.
-fn watch_again(poller: &OwnedFd, ingress: &Ingress) {
-    let data = epoll::EventData::new_u64(ingress.token);
-    if let Err(error) = epoll::modify(poller.as_fd(), ingress.receive.readiness(), data, events_of(ingress)) {
-        tracing::error!(port = %ingress.shared.name, %error, "the port's packets cannot be waited for");
-    }
-}
+#[cfg(test)]
+mod tests;

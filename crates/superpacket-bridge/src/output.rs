@@ -58,8 +58,8 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// No way out. Packets go to the consumer, if there is one; else they are bridged.
-    pub(crate) fn new(table: Arc<Table>, consumer: Option<Box<dyn Consumer>>) -> Self {
+    /// No way out. Packets are bridged.
+    pub(crate) fn new(table: Arc<Table>) -> Self {
         Output {
             egress: Vec::new(),
             outgoing: Outgoing::new(),
@@ -70,11 +70,16 @@ impl Output {
             loops: false,
             rounds: Rounds::default(),
             broken: Vec::new(),
-            consuming: consumer.map(Consuming::new),
+            consuming: None,
             next_call: None,
             now: 0,
             unsent: 0,
         }
+    }
+
+    /// Gives all packets to this consumer from now on.
+    pub(crate) fn set_consumer(&mut self, consumer: Option<Box<dyn Consumer>>) {
+        self.consuming = consumer.map(Consuming::new);
     }
 
     /// A round begins, at this time in nanoseconds.
@@ -186,9 +191,8 @@ impl Output {
         self.send();
     }
 
-    /// Forgets all that waits, after a panic, and goes on with another consumer; says how many packets may be lost with it.
-    pub(crate) fn abandon(&mut self, consumer: Option<Box<dyn Consumer>>) -> u64 {
-        self.consuming = consumer.map(Consuming::new);
+    /// Forgets all that waits, after a panic; says how many packets may be lost with it.
+    pub(crate) fn abandon(&mut self) -> u64 {
         self.egress.iter_mut().flatten().for_each(Egress::abandon);
         self.outgoing.clear();
         self.next_call = None;
@@ -276,7 +280,7 @@ mod tests {
     impl Bench {
         /// Ports with these MTUs.
         fn new(mtus: &[usize], change: impl Fn(&mut crate::settings::PortSettings)) -> Bench {
-            let mut output = Output::new(Arc::new(Table::new(64, Duration::from_secs(300))), None);
+            let mut output = Output::new(Arc::new(Table::new(64, Duration::from_secs(300))));
             let ports = mtus.iter().enumerate().map(|(number, &mtu)| {
                 let (shared, taken) = (Arc::new(shared_as(number as u16, &change)), Arc::default());
                 let mut egress = Egress::new(Arc::clone(&shared), Box::new(Taker(Arc::clone(&taken))));

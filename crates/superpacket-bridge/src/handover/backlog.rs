@@ -14,8 +14,6 @@ use superpacket_io::port::Buffer;
 
 use super::doorbell::Doorbell;
 use super::protocol::{Head, Sleep};
-use crate::runtime::Shared;
-
 /// Batches that are on their way at a time.
 const RING: usize = 256;
 
@@ -51,8 +49,8 @@ struct End {
     closed: AtomicBool,
 }
 
-/// Makes a backlog of packets that `from` received, for the worker with this bell.
-pub(crate) fn backlog(link: Arc<Link>, worker: Arc<Doorbell>, from: Arc<Shared>) -> (BacklogSender, BacklogReceiver) {
+/// Makes a backlog of packets that `from`, the port, received, for the worker with this bell.
+pub(crate) fn backlog<F>(link: Arc<Link>, worker: Arc<Doorbell>, from: F) -> (BacklogSender, BacklogReceiver<F>) {
     let (full, filled) = RingBuffer::new(RING);
     let (emptied, empty) = RingBuffer::new(RING);
     let end = Arc::<End>::default();
@@ -126,10 +124,10 @@ impl Drop for BacklogSender {
 
 /// The worker's end.
 #[derive(Debug)]
-pub(crate) struct BacklogReceiver {
+pub(crate) struct BacklogReceiver<F> {
     link: Arc<Link>,
     /// The port that received the packets.
-    pub(crate) from: Arc<Shared>,
+    pub(crate) from: F,
     filled: Consumer<Batch>,
     emptied: Producer<Batch>,
     current: Option<Batch>,
@@ -138,9 +136,9 @@ pub(crate) struct BacklogReceiver {
     taken: u64,
 }
 
-impl BacklogReceiver {
+impl<F> BacklogReceiver<F> {
     /// Hands at most `limit` packets to `take`, and says how many there were. They are not done with before [`publish`](Self::publish).
-    pub(crate) fn take(&mut self, limit: usize, mut take: impl FnMut(&Shared, SuperPacket<'_, Buffer>)) -> usize {
+    pub(crate) fn take(&mut self, limit: usize, mut take: impl FnMut(&F, SuperPacket<'_, Buffer>)) -> usize {
         let mut count = 0;
         while count < limit && self.fetch() {
             let Some(current) = &mut self.current else { break };
@@ -213,7 +211,6 @@ mod tests {
     use superpacket::packet::RxPacket;
 
     use super::*;
-    use crate::runtime::tests::shared;
 
     /// Sends packets that consist of their number.
     fn push(sender: &mut BacklogSender, numbers: std::ops::Range<u32>) {
@@ -228,11 +225,11 @@ mod tests {
         u32::from_be_bytes(packet.contiguous().expect("one piece").try_into().expect("four bytes"))
     }
 
-    fn pair() -> (BacklogSender, BacklogReceiver, Arc<Link>, Arc<Doorbell>) {
+    fn pair() -> (BacklogSender, BacklogReceiver<()>, Arc<Link>, Arc<Doorbell>) {
         let lane = Arc::new(Doorbell::new().expect("a descriptor"));
         let worker = Arc::new(Doorbell::new().expect("a descriptor"));
         let link = Arc::new(Link::new(lane.clone()));
-        let (sender, receiver) = backlog(link.clone(), worker, Arc::new(shared(|_| ())));
+        let (sender, receiver) = backlog(link.clone(), worker, ());
         (sender, receiver, link, lane)
     }
 

@@ -20,13 +20,14 @@ impl Sleep {
 
     /// The thread is about to sleep. It must look for work again, and sleep only if there is none.
     pub(crate) fn fall_asleep(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
+        // Swapped, not stored, here and below: each write follows the one that it replaces, so that the order of the two sides' writes is settled by them alone.
+        self.asleep.swap(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// The thread does not sleep, or no longer.
     pub(crate) fn awake(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
+        self.asleep.swap(false, Ordering::Relaxed);
     }
 
     /// Work has been put where the thread looks for it: must it be woken? Of several that have work, one wakes it.

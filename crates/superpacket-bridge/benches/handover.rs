@@ -1,0 +1,264 @@
+//! Handing packets to workers: nanoseconds a packet from one core to another, and what a second core brings when there is work to do.
+//!
+//! The hand-over is the bridge's own file, driven here by two threads that are kept on two cores.
+
+#[path = "../src/handover/mod.rs"]
+#[allow(dead_code, unused_imports, unreachable_pub)]
+mod handover;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use handover::{BacklogReceiver, BacklogSender, Doorbell, Link, backlog};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use superpacket::Simd;
+use superpacket::aggregate::{Aggregator, HashKey, Policy};
+use superpacket::packet::{FlowHash, RxPacket};
+use superpacket::steer::{Admission, BacklogLimit, Cpu, CpuMask, FlowHasher, FlowLimit, Heads, Place, Steering};
+use superpacket::super_packet::SuperPacket;
+use superpacket_io::port::{Buffer, Pool};
+
+/// Packets between two looks at the others.
+const BATCH: usize = 64;
+
+/// So many packets wait for a worker before the dispatcher lets it catch up.
+const AHEAD: u64 = 512;
+
+/// Flows, each with a hash that a device has reported.
+const FLOWS: u32 = 256;
+
+/// The CPUs that this process may use.
+fn cpus() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).expect("Linux says it");
+    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
+}
+
+fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).expect("it may");
+}
+
+/// How far workers have come.
+struct Done(Vec<Arc<Link>>);
+
+impl Heads for Done {
+    fn head(&self, place: Place) -> u64 {
+        match place {
+            Place::Here => 0,
+            Place::Cpu(cpu) => self.0[cpu.number()].head.done(),
+        }
+    }
+}
+
+/// A port: packets in its memory.
+struct Source {
+    pool: Pool,
+    aggregator: Aggregator<Buffer>,
+    next: u32,
+}
+
+impl Source {
+    fn new() -> Self {
+        Source { pool: Pool::new(4096, 2048), aggregator: Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect()), next: 0 }
+    }
+
+    /// A batch of packets, each lent by the port's memory, to `sink`.
+    fn batch(&mut self, mut sink: impl FnMut(SuperPacket<'_, Buffer>)) {
+        for _ in 0..BATCH {
+            let Some(slot) = self.pool.free() else { break };
+            let Some(buffer) = self.pool.lend(slot, 0..60) else { break };
+            let mut packet = RxPacket::new(buffer);
+            self.next = (self.next + 1) % FLOWS;
+            packet.hash = Some(FlowHash((self.next + 1).wrapping_mul(0x9e37_79b1)));
+            self.aggregator.bypass(packet, &mut sink);
+        }
+    }
+}
+
+/// A receive queue that hands packets to so many workers.
+struct Dispatcher {
+    steering: Steering,
+    limit: BacklogLimit,
+    done: Done,
+    senders: Vec<BacklogSender>,
+}
+
+impl Dispatcher {
+    fn new(workers: usize) -> (Self, Vec<BacklogReceiver<()>>) {
+        let lane = Arc::new(Doorbell::new().expect("a descriptor"));
+        let links: Vec<_> = (0..workers).map(|_| Arc::new(Link::new(lane.clone()))).collect();
+        let (mut senders, mut receivers) = (Vec::new(), Vec::new());
+        for link in &links {
+            let bell = Arc::new(Doorbell::new().expect("a descriptor"));
+            let (sender, receiver) = backlog(link.clone(), bell, ());
+            senders.push(sender);
+            receivers.push(receiver);
+        }
+        let mut steering = Steering::new(FlowHasher::keyed(HashKey::new(1)));
+        steering.set_mask(&(0..workers).filter_map(Cpu::new).collect::<CpuMask>());
+        let dispatcher = Dispatcher { steering, limit: BacklogLimit::new(1000, Some(FlowLimit::default())), done: Done(links), senders };
+        (dispatcher, receivers)
+    }
+
+    /// What the bridge does with a packet of a steered queue.
+    fn steer(&mut self, mut packet: SuperPacket<'_, Buffer>) -> bool {
+        let Some(choice) = self.steering.choose_super_packet(&packet, &self.done) else { return false };
+        let Place::Cpu(cpu) = choice.place() else { return false };
+        let queued = choice.queued(&self.done) as usize;
+        if self.limit.admit(choice.hash(), queued) != Admission::Queued {
+            return false;
+        }
+        packet.metadata.hash = choice.hash();
+        choice.enqueued();
+        self.senders[cpu.number()].push(&mut packet);
+        true
+    }
+
+    fn end_of_round(&mut self) {
+        for sender in &mut self.senders {
+            sender.end_of_round();
+        }
+    }
+
+    fn outstanding(&self, worker: usize) -> u64 {
+        self.steering.outstanding(Place::Cpu(Cpu::new(worker).expect("few")), &self.done)
+    }
+}
+
+/// Runs a dispatcher on the first CPU and `workers` on CPUs from `first` on; a worker does `work` with each packet. The time for so many packets, all of them done.
+fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<usize>, work: impl Fn() + Copy + Send + 'static) -> Duration {
+    let cpus = cpus();
+    let mut source = Source::new();
+    let (mut dispatcher, receivers) = Dispatcher::new(workers);
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = receivers
+        .into_iter()
+        .enumerate()
+        .map(|(index, mut receiver)| {
+            let (stop, cpu) = (stop.clone(), cpus[(first + index) % cpus.len()]);
+            std::thread::spawn(move || {
+                pin(cpu);
+                let mut idle = 0u32;
+                while !stop.load(Ordering::Relaxed) {
+                    let count = receiver.take(BATCH, |(), packet| {
+                        std::hint::black_box(packet.metadata.hash);
+                        work();
+                    });
+                    receiver.publish();
+                    idle = if count == 0 { idle + 1 } else { 0 };
+                    if idle > 1000 {
+                        std::thread::yield_now();
+                    } else {
+                        std::hint::spin_loop();
+                    }
+                }
+            })
+        })
+        .collect();
+    let before = sched_getaffinity(None).expect("Linux says it");
+    if let Some(cpu) = dispatcher_cpu {
+        pin(cpus[cpu % cpus.len()]);
+    }
+    let start = Instant::now();
+    let mut sent = 0;
+    while sent < packets {
+        if (0..workers).all(|worker| dispatcher.outstanding(worker) > AHEAD / 2)
+            || (0..workers).any(|worker| dispatcher.outstanding(worker) > AHEAD)
+        {
+            if dispatcher_cpu.is_some() {
+                std::hint::spin_loop()
+            } else {
+                std::thread::sleep(Duration::from_micros(50))
+            }
+            continue;
+        }
+        source.batch(|packet| sent += u64::from(dispatcher.steer(packet)));
+        dispatcher.end_of_round();
+    }
+    while (0..workers).any(|worker| dispatcher.outstanding(worker) != 0) {
+        std::hint::spin_loop();
+    }
+    let time = start.elapsed();
+    stop.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    sched_setaffinity(None, &before).expect("it was so before");
+    time
+}
+
+fn hand_over(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("hand-over");
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("base: lend and drop here", |bencher| {
+        bencher.iter_custom(|packets| {
+            let mut source = Source::new();
+            let (start, mut done) = (Instant::now(), 0);
+            while done < packets {
+                source.batch(|packet| done += u64::from(std::hint::black_box(packet.metadata.packets)));
+            }
+            start.elapsed()
+        });
+    });
+    if cpus().len() < 2 {
+        eprintln!("one CPU: nothing can be handed to another");
+        return;
+    }
+    group.bench_function("one core to another, batch 64", |bencher| {
+        bencher.iter_custom(|packets| {
+            through(packets.max(1 << 16), 1, 1, Some(0), || ()).mul_f64(packets as f64 / packets.max(1 << 16) as f64)
+        });
+    });
+    group.finish();
+}
+
+/// Spins for about a microsecond, by a count found once: a clock read in each packet would be work of its own.
+fn microsecond() -> u64 {
+    static ROUNDS: AtomicU64 = AtomicU64::new(0);
+    match ROUNDS.load(Ordering::Relaxed) {
+        0 => {
+            const TRIED: u64 = 1 << 22;
+            // The fastest of some: others may run meanwhile.
+            let time = (0..5).map(|_| spin(TRIED)).min().expect("five");
+            let rounds = (TRIED as f64 * 1e-6 / time.as_secs_f64()) as u64;
+            ROUNDS.store(rounds, Ordering::Relaxed);
+            rounds
+        }
+        rounds => rounds,
+    }
+}
+
+fn spin(rounds: u64) -> Duration {
+    let start = Instant::now();
+    work(rounds);
+    start.elapsed()
+}
+
+fn work(rounds: u64) {
+    let mut value = 1u64;
+    for _ in 0..rounds {
+        value = std::hint::black_box(value.wrapping_mul(0x5851_f42d_4c95_7f2d) ^ value >> 7);
+    }
+}
+
+fn scaling(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("1 us of work a packet");
+    group.throughput(Throughput::Elements(1));
+    let rounds = microsecond();
+    for workers in [1, 2, 4, 8] {
+        if workers > cpus().len() {
+            break;
+        }
+        group.bench_function(format!("{workers} workers"), |bencher| {
+            bencher.iter_custom(|packets| {
+                let least = packets.max(1 << 15);
+                through(least, workers, 0, None, move || work(rounds)).mul_f64(packets as f64 / least as f64)
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, hand_over, scaling);
+criterion_main!(benches);

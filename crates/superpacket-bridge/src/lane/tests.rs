@@ -1,0 +1,158 @@
+//! Threads whose ports panic.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket::steer::CpuMask;
+use superpacket_io::port::memory::{MemoryPort, MemorySettings, pair};
+use superpacket_io::port::{Outgoing, Port, Progress, TxBatch};
+
+use super::*;
+use crate::runtime::tests::shared_as;
+use crate::settings::{PerQueue, SteeringSettings};
+use crate::steering::{UsableCpus, WorkerHandle};
+
+/// Takes all frames, but panics once.
+#[derive(Debug)]
+struct PanicsOnce {
+    due: Arc<AtomicBool>,
+    taken: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Transmit for PanicsOnce {
+    fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
+        assert!(!self.due.swap(false, Ordering::Relaxed), "this port panics once");
+        let mut taken = self.taken.lock().expect("no panic here");
+        for frame in &batch.frames()[from..] {
+            let mut bytes = Vec::new();
+            batch.copy_to(outgoing, frame, &mut bytes);
+            taken.push(bytes);
+        }
+        Progress { sent: batch.frames().len() - from, stopped: None }
+    }
+}
+
+/// A lane and a worker between a link in memory and a port that may panic.
+struct Bench {
+    lane: Lane,
+    worker: Lane,
+    input: Arc<Shared>,
+    epoch: Arc<AtomicU64>,
+    host: MemoryPort,
+    _port: MemoryPort,
+    due: Arc<AtomicBool>,
+    taken: Arc<Mutex<Vec<Vec<u8>>>>,
+    cpu: Cpu,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let key = HashKey::new(7);
+        let (broken, _) = crossbeam_channel::unbounded();
+        let common = Common {
+            table: Arc::new(Table::new(64, Duration::from_secs(300))),
+            epoch: Arc::default(),
+            broken,
+            busy_poll: false,
+            key,
+            steering: Arc::new(State::new(SteeringSettings::default(), None, key)),
+            start: Instant::now(),
+            factory: None,
+        };
+        let (host, mut port) = pair(&MemorySettings::default(), &MemorySettings::default()).expect("descriptors");
+        let cpu = UsableCpus::read().mask().first().expect("one CPU at least");
+        let start = |name: &str, cpu| Lane::start(name.into(), cpu, Arc::default(), common.clone()).expect("a thread");
+        let (lane, worker) = (start("lane", None), start("worker", Some(cpu)));
+        let handle = WorkerHandle { orders: worker.orders.clone(), bell: worker.bell.clone() };
+        common.steering.change(|now| drop(now.workers.insert(cpu, handle)));
+        let (input, output) = (Arc::new(shared_as(0, |_| ())), Arc::new(shared_as(1, |_| ())));
+        let (due, taken) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Vec<u8>>>>::default());
+        let mut receivers: Vec<_> = (0..).zip(port.receivers()).collect();
+        for thread in [&worker, &lane] {
+            let receivers = if std::ptr::eq(thread, &lane) { std::mem::take(&mut receivers) } else { Vec::new() };
+            let transmit = port.transmitter().expect("memory has many");
+            thread.order(Order::Open { shared: input.clone(), receivers, transmit });
+            let transmit = Box::new(PanicsOnce { due: due.clone(), taken: taken.clone() });
+            thread.order(Order::Open { shared: output.clone(), receivers: Vec::new(), transmit });
+        }
+        Bench { lane, worker, input, epoch: common.epoch, host, _port: port, due, taken, cpu }
+    }
+
+    /// Steers to the worker, or no longer.
+    fn steer(&self, on: bool) {
+        let mask: CpuMask = Some(self.cpu).into_iter().filter(|_| on).collect();
+        self.input.change_steering(|steering| steering.rps_cpus = PerQueue::all(mask));
+        self.epoch.fetch_add(1, Ordering::Release);
+        self.lane.wake();
+    }
+
+    /// Sends so many frames of a flow.
+    fn send(&mut self, count: u32) {
+        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+        let frame = superpacket_traffic::frame::Frame::udp4(100).to_bytes();
+        (0..count).for_each(|_| batch.push_bytes(&mut outgoing, &frame, RxChecksum::None, None, Layer::Ethernet));
+        let sent = self.host.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
+        assert_eq!(sent as u32, count);
+    }
+
+    fn taken(&self) -> usize {
+        self.taken.lock().expect("no panic here").len()
+    }
+
+    fn lost(&self) -> u64 {
+        self.input.counts.report("").drops["panic"]
+    }
+
+    fn wait(&self, what: &str, holds: impl Fn(&Bench) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            let counts = (self.taken(), self.lost(), self.lane.counts.panics.value(), self.worker.counts.panics.value());
+            assert!(start.elapsed() < Duration::from_secs(20), "{what}: (taken, lost, lane's panics, worker's) {counts:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl std::ops::Drop for Bench {
+    fn drop(&mut self) {
+        self.lane.stop();
+        self.worker.stop();
+    }
+}
+
+#[test]
+fn a_lane_that_panics_loses_what_it_had_and_goes_on() {
+    let mut bench = Bench::new();
+    bench.send(5);
+    bench.wait("the first five", |bench| bench.taken() == 5);
+    bench.due.store(true, Ordering::Relaxed);
+    bench.send(7);
+    bench.wait("a panic", |bench| bench.lane.counts.panics.value() == 1);
+    bench.send(9);
+    // How many of the seven were in its hands is for the threads to settle: each is lost and counted, or sent.
+    bench.wait("all others", |bench| bench.taken() as u64 + bench.lost() == 21);
+    assert!((1..=7).contains(&bench.lost()), "{}", bench.lost());
+    assert_eq!(bench.worker.counts.panics.value(), 0);
+}
+
+#[test]
+fn a_worker_that_panics_loses_what_it_had_and_its_flows_are_not_stuck() {
+    let mut bench = Bench::new();
+    bench.steer(true);
+    bench.send(5);
+    bench.wait("the first five", |bench| bench.taken() == 5);
+    assert_eq!(bench.input.counts.report("").steered, 5);
+    bench.due.store(true, Ordering::Relaxed);
+    bench.send(7);
+    bench.wait("a panic", |bench| bench.worker.counts.panics.value() == 1);
+    bench.send(9);
+    bench.wait("all others", |bench| bench.taken() as u64 + bench.lost() == 21);
+    assert!((1..=7).contains(&bench.lost()), "{}", bench.lost());
+    // Nothing of the flow counts as being there still: it moves.
+    bench.steer(false);
+    bench.send(3);
+    bench.wait("the last three", |bench| bench.taken() as u64 + bench.lost() == 24);
+    let stats = bench.input.counts.report("");
+    assert_eq!((stats.steered, bench.lane.counts.panics.value()), (21, 0));
+}

@@ -1,0 +1,181 @@
+//! Consumers in place of the bridge: each worker's own, called in order and on time, and made again after a panic.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket::segment::{Gso, GsoKind, SegmentSize};
+use superpacket::steer::{Cpu, Moves};
+use superpacket::super_packet::SuperPacket;
+use superpacket_bridge::Steered;
+use superpacket_bridge::consumer::{Consumer, PortEnd};
+use superpacket_bridge::settings::{PortSettings, SteeringSettings};
+use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch, open};
+use superpacket_traffic::frame::Frame;
+
+use crate::traffic::{frame, mask, read, two_cpus};
+
+/// What consumers tell the test.
+#[derive(Debug, Default)]
+struct Told {
+    made: AtomicU64,
+    /// By CPU, or `None` for the thread that receives: how many packets.
+    packets: Mutex<BTreeMap<Option<Cpu>, u64>>,
+    timely: AtomicU64,
+    /// The next packet makes its consumer panic.
+    panics: AtomicBool,
+}
+
+/// Sends every packet back.
+struct Echo {
+    cpu: Option<Cpu>,
+    told: Arc<Told>,
+    due: Option<u64>,
+}
+
+impl Consumer for Echo {
+    fn receive(&mut self, packet: SuperPacket<'_, Buffer>, now: u64, end: &mut PortEnd<'_>) {
+        assert!(!self.told.panics.swap(false, Ordering::Relaxed), "this consumer panics once");
+        let mut bytes = Vec::new();
+        packet.copy_to(&mut bytes);
+        end.send(&bytes);
+        *self.told.packets.lock().expect("no panic here").entry(self.cpu).or_default() += 1;
+        self.due = Some(now + 2_000_000);
+    }
+
+    fn poll(&mut self, now: u64, _: &mut PortEnd<'_>) -> Option<u64> {
+        if self.due.is_some_and(|due| due <= now) {
+            self.due = None;
+            self.told.timely.fetch_add(1, Ordering::Relaxed);
+        }
+        self.due
+    }
+}
+
+/// A link in memory, with the consumer at its far end.
+struct Bench {
+    steered: Steered,
+    told: Arc<Told>,
+    host: Box<dyn Port>,
+    input: Box<dyn Receive>,
+}
+
+fn bench(name: &str, options: &str, make: fn(Option<Cpu>, &Arc<Told>) -> Box<dyn Consumer>) -> Bench {
+    let spec: PortSpec = format!("memory:{name}{options}").parse().expect("a port string");
+    let told = Arc::<Told>::default();
+    let tell = told.clone();
+    let settings = SteeringSettings { moves: Moves::Epochs, ..SteeringSettings::default() };
+    let steered = Steered::start(PortSettings::new(spec), settings, move |cpu| {
+        tell.made.fetch_add(1, Ordering::Relaxed);
+        make(cpu, &tell)
+    });
+    let mut host = open(&format!("memory:{name}").parse::<PortSpec>().expect("a port string")).expect("the other end");
+    let input = host.receivers().remove(0);
+    Bench { steered: steered.expect("memory needs nothing"), told, host, input }
+}
+
+fn echo(cpu: Option<Cpu>, told: &Arc<Told>) -> Box<dyn Consumer> {
+    Box::new(Echo { cpu, told: told.clone(), due: None })
+}
+
+impl Bench {
+    fn send(&mut self, frames: &[Vec<u8>]) {
+        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+        frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet));
+        let sent = self.host.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
+        assert_eq!(sent, frames.len());
+    }
+
+    /// Waits for so many frames, or until nothing has come for a second.
+    fn receive(&mut self, count: usize) -> Vec<Vec<u8>> {
+        let (mut frames, mut packets, mut last) = (Vec::new(), Vec::new(), Instant::now());
+        while frames.len() < count && last.elapsed() < Duration::from_secs(1) {
+            if self.input.poll(&mut packets, 512).expect("up") == 0 {
+                std::thread::sleep(Duration::from_micros(200));
+                continue;
+            }
+            last = Instant::now();
+            frames.extend(packets.drain(..).map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<u8>>()));
+            self.input.give_back();
+        }
+        frames
+    }
+
+    fn wait(&self, what: &str, holds: impl Fn(&Bench) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(start.elapsed() < Duration::from_secs(10), "{what}: {:?}", self.told);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+fn each_worker_has_its_consumer_and_flows_keep_their_order() {
+    let Some(cpus) = two_cpus() else { return };
+    let mut bench = bench("echo", "?slots=8192", echo);
+    bench.steered.set_rps_cpus(None, &mask(&cpus)).expect("it can be set");
+    bench.wait("a consumer for each thread", |bench| bench.told.made.load(Ordering::Relaxed) == 3);
+    let frames: Vec<_> = (0..4000u32).map(|number| frame((number % 40) as u16, number)).collect();
+    let mut last = BTreeMap::new();
+    let mut came = 0;
+    for part in frames.chunks(500) {
+        bench.send(part);
+        for bytes in bench.receive(part.len()) {
+            let (flow, number) = read(&bytes);
+            assert!(last.insert(flow, number).is_none_or(|last| last < number), "flow {flow}: {number} came late");
+            came += 1;
+        }
+    }
+    assert_eq!(came, 4000);
+    let packets = bench.told.packets.lock().expect("no panic here").clone();
+    assert!(cpus.iter().all(|cpu| packets.get(&Some(*cpu)).is_some_and(|&count| count >= 400)), "{packets:?}");
+    assert!(!packets.contains_key(&None), "{packets:?}");
+    // Without packets, it is called when it has said so, and then no more.
+    bench.wait("a call without packets", |bench| bench.told.timely.load(Ordering::Relaxed) != 0);
+}
+
+#[test]
+fn a_consumer_that_panics_is_made_again() {
+    let Some(cpus) = two_cpus() else { return };
+    let mut bench = bench("panics", "?slots=8192", echo);
+    bench.steered.set_rps_cpus(None, &mask(&cpus)).expect("it can be set");
+    bench.wait("a consumer for each thread", |bench| bench.told.made.load(Ordering::Relaxed) == 3);
+    bench.told.panics.store(true, Ordering::Relaxed);
+    bench.send(&(0..200u32).map(|number| frame((number % 40) as u16, number)).collect::<Vec<_>>());
+    let came = bench.receive(200).len() as u64;
+    let lost = bench.steered.stats().drops["panic"];
+    assert!(lost >= 1 && came + lost == 200, "{came} came, {lost} lost");
+    assert_eq!(bench.told.made.load(Ordering::Relaxed), 4);
+    assert_eq!(bench.steered.steering().workers.iter().map(|worker| worker.panics).sum::<u64>(), 1);
+    bench.send(&(0..200u32).map(|number| frame((number % 40) as u16, number)).collect::<Vec<_>>());
+    assert_eq!(bench.receive(200).len(), 200, "no flow is stuck");
+}
+
+/// Answers each packet by a super-packet of 2,500 bytes in segments of 1,000, with a checksum to be filled in.
+struct Bulk;
+
+impl Consumer for Bulk {
+    fn receive(&mut self, _: SuperPacket<'_, Buffer>, _: u64, end: &mut PortEnd<'_>) {
+        let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(1000).expect("not 0"));
+        end.send_offloaded(&Frame::tcp4(1, 2500).to_bytes(), RxChecksum::None, Some(gso));
+    }
+
+    fn poll(&mut self, _: u64, _: &mut PortEnd<'_>) -> Option<u64> {
+        None
+    }
+}
+
+#[test]
+fn what_the_port_does_not_cut_is_cut_in_software() {
+    let mut bench = bench("bulk", "?tso=off", |_, _| Box::new(Bulk));
+    bench.send(&[frame(1, 1)]);
+    let frames = bench.receive(3);
+    let expected = Frame::tcp4(1, 1000).run(3);
+    assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [1054, 1054, 554]);
+    let payload: Vec<u8> = frames.iter().flat_map(|frame| &frame[54..]).copied().collect();
+    assert_eq!(payload, superpacket_traffic::frame::stream_bytes(1, 2500));
+    assert_eq!(frames[1][38..42], expected[1].to_bytes()[38..42], "the sequence number goes on");
+}
