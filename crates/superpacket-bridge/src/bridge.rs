@@ -161,6 +161,8 @@ impl Bridge {
         }
         lock(&inner.settings).ports = settings.ports;
         inner.staff()?;
+        // Threads that had their ports before there were workers must hear of these.
+        inner.announce();
         let supervisor = std::thread::Builder::new().name("superpacket-ports".into()).spawn(move || inner.supervise(&inbox));
         bridge.supervisor = Some(supervisor.map_err(|source| BridgeError::System { action: "starting a thread", source })?);
         Ok(bridge)

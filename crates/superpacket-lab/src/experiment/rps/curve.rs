@@ -4,19 +4,8 @@ use super::exact_row;
 use crate::experiment::{Column, Form, Ratio, Row, Table};
 use crate::simulation::{Costs, DRIVER_SHARE, Measured, Setup, simulate};
 
-/// So many connections keep 64 CPUs busy.
-const CONNECTIONS: u32 = 4000;
-
-/// Simulated before anything is counted, and while it is, in nanoseconds.
-const WARM_UP: u64 = 10_000_000;
-const TIME: u64 = 20_000_000;
-
 /// CPUs that share a cache, and for each such group a receive queue where there are several.
 const GROUP: usize = 8;
-
-fn rate(setup: Setup) -> f64 {
-    simulate(&setup.with_connections(CONNECTIONS), WARM_UP, TIME).transactions_per_second
-}
 
 /// Kernel TCP on the source's Intel machine, if it had as many CPUs; and this project's own workers.
 pub(super) fn tables() -> [Table; 2] {
@@ -26,15 +15,20 @@ pub(super) fn tables() -> [Table; 2] {
 fn processes() -> Table {
     let measured = Measured { cpus: 8, queues: 1, transactions_per_second: 108_000.0, utilisation: 0.33 };
     let costs = Costs::calibrated(&measured, DRIVER_SHARE);
+    let rate = |setup: &Setup| {
+        // As many connections as the source had, and as many more as keep more CPUs busy.
+        let connections = 500.max(64 * setup.cpus as u32);
+        simulate(&setup.clone().with_connections(connections), 20_000_000, 40_000_000).transactions_per_second
+    };
     let rows = [1, 2, 4, 8, 16, 32, 64].map(|cpus: usize| {
         let one = Setup { cache_group: GROUP, ..Setup::new(cpus, 1, costs) };
         let several = Setup { cache_group: GROUP, ..Setup::new(cpus, cpus.div_ceil(GROUP), costs) };
         let figures = [
-            rate(one.clone()),
-            rate(one.clone().with_rps()),
-            rate(one.with_cache_aware_rps()),
-            rate(several.clone()),
-            rate(several.with_cache_aware_rps()),
+            rate(&one),
+            rate(&one.clone().with_rps()),
+            rate(&one.with_cache_aware_rps()),
+            rate(&several),
+            rate(&several.clone().with_cache_aware_rps()),
         ];
         Row { ratio: Some(Ratio::exact("one queue", "all", figures[4] / figures[0])), ..exact_row(cpus_named(cpus), &figures) }
     });
@@ -56,9 +50,10 @@ fn processes() -> Table {
 }
 
 fn workers() -> Table {
-    let alone = rate(setup(0, 1));
+    let rate = |workers, receiving| simulate(&setup(workers, receiving), 2_000_000, 4_000_000).transactions_per_second;
+    let alone = rate(0, 1);
     let rows = [1, 2, 4, 8, 16, 32, 64].map(|workers: usize| {
-        let figures = [rate(setup(workers, 1)), rate(setup(workers, workers.div_ceil(GROUP)))];
+        let figures = [rate(workers, 1), rate(workers, workers.div_ceil(GROUP))];
         let name = format!("{workers} worker{}", if workers == 1 { "" } else { "s" });
         Row { ratio: Some(Ratio::exact("in place, on one CPU", "several", figures[1] / alone)), ..exact_row(name, &figures) }
     });
@@ -77,6 +72,7 @@ fn workers() -> Table {
 fn setup(workers: usize, receiving: usize) -> Setup {
     let cpus = workers + receiving;
     let setup = Setup { cache_group: cpus / receiving, client_delay: 10_000, ..Setup::new(cpus, receiving, Costs::WORKERS) };
+    let setup = setup.with_connections(4000);
     if workers == 0 { setup } else { setup.with_cache_aware_rps() }
 }
 
