@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use superpacket::Simd;
-use superpacket::checksum::{Sum, at_offset, sum_ranges, words};
+use superpacket::checksum::{Sum, at_offset, sum_ranges, transport_field, words};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{ChecksumOutput, Gso, SegmentOptions, Segmentable, Segmenter};
 use superpacket::steer::{FlowTuple, Toeplitz};
-use superpacket::wire::{ethernet, parse};
+use superpacket::wire::{MAX_HEADER, ethernet, parse};
 
 use super::arrival::{Arrival, is_plain};
 use super::checksum::{Sums, covers_all, transport_sum, verify};
 use super::counters::{NicCounters, NicMonitor};
 use super::pages::Pages;
-use super::settings::{NicSettings, RingFull, RxSums};
+use super::settings::{NicSettings, Padding, RingFull, RxSums};
 use crate::port::{Buffer, PortError, Receive};
 
 /// How many packets of the wrapped port are taken at a time: as many may be super-packets of some 45 frames.
@@ -83,6 +83,8 @@ struct Known {
     checksum: RxChecksum,
     /// Its checksums were computed here, so they are right.
     computed: bool,
+    /// Its checksum is computed as it is copied: what stands in its place is the sum of its pseudo-header.
+    fill: bool,
 }
 
 impl Front {
@@ -176,7 +178,7 @@ impl Front {
                 let Some(packet) = self.waiting.pop_front() else { break };
                 if plain {
                     self.device.pass(&packet)
-                } else {
+                } else if !self.device.fill(&packet) {
                     self.device.cut(&packet, &mut self.segmenter)
                 }
                 count += 1;
@@ -212,15 +214,41 @@ impl Device {
             // The card looks for itself.
             _ => RxChecksum::None,
         };
-        let known = Known { time: packet.time, gso: packet.gso(), checksum, computed: false };
+        let known = Known { time: packet.time, gso: packet.gso(), checksum, computed: false, fill: false };
         self.deliver(Arrival::new(packet.buffers().map(Buffer::bytes), packet.length(), packet.vlan, &self.settings), &known);
+    }
+
+    /// A frame whose checksum is not filled in, which is done as it is copied; `false` if it is none, or an unusual one.
+    fn fill(&mut self, packet: &RxPacket<Buffer>) -> bool {
+        let RxChecksum::Partial { start, offset } = packet.checksum else { return false };
+        let (length, first) = (packet.length(), packet.buffers().next().map_or(&[][..], Buffer::bytes));
+        let head = &first[..first.len().min(MAX_HEADER)];
+        // The checksum covers all behind its start, and is asked of a frame that is as long as its headers say.
+        let usual = packet.gso.is_none() && packet.vlan.is_none() && self.settings.padding == Padding::Off;
+        if !usual || self.settings.sums != RxSums::Verified {
+            return false;
+        }
+        let Ok(layout) = parse(head, length, Layer::Ethernet) else { return false };
+        let asked = start == layout.transport && offset == layout.protocol.checksum_offset();
+        if !asked || layout.end as usize != length || layout.outer.is_some() || layout.refusal.is_some() || !covers_all(head, &layout) {
+            return false;
+        }
+        let place = usize::from(layout.checksum());
+        // Of a wrong pseudo-header's sum comes a wrong checksum, which is found when it is verified.
+        if head.get(place..place + 2) != Some(&(!transport_sum(head, &layout)).to_be_bytes()) {
+            return false;
+        }
+        self.counters.rx_filled += 1;
+        let known = Known { time: packet.time, gso: None, checksum: RxChecksum::None, computed: true, fill: true };
+        self.deliver(Arrival::new(packet.buffers().map(Buffer::bytes), length, None, &self.settings), &known);
+        true
     }
 
     /// A packet that stands for frames: a super-packet, or one whose checksum is not filled in.
     fn cut(&mut self, packet: &RxPacket<Buffer>, segmenter: &mut Segmenter) {
         let options = SegmentOptions { checksum: ChecksumOutput::Full, ..SegmentOptions::default() };
         // The pseudo-header's sum of a packet that is not cut is its sender's word.
-        let known = Known { time: packet.time, gso: None, checksum: RxChecksum::None, computed: packet.gso.is_some() };
+        let known = Known { time: packet.time, gso: None, checksum: RxChecksum::None, computed: packet.gso.is_some(), fill: false };
         let cut = segmenter.segment(packet, &options, |segment| {
             self.counters.rx_filled += 1;
             let slices = std::iter::once(segment.header()).chain(segment.payload());
@@ -271,8 +299,16 @@ impl Device {
         };
         // Where the sum of all that follows the transport header is known, the payload is only copied.
         let known_layout = layout.filter(|layout| known.computed && layout.refusal.is_none() && covers_all(arrival.head(), layout));
-        let summing = known_layout.is_none() && (sums == RxSums::Complete || (sums == RxSums::Verified && layout.is_some()));
+        let summing = known.fill || known_layout.is_none() && (sums == RxSums::Complete || (sums == RxSums::Verified && layout.is_some()));
         let total = copy(&mut self.pages, &mut arrival, summing.then_some(self.simd));
+        if known.fill
+            && let Some(layout) = &known_layout
+        {
+            let transport = usize::from(layout.transport);
+            let before = words(arrival.head().get(..transport).unwrap_or(&[])).fold();
+            let sum = Sum::new(at_offset(total.subtract(before).fold(), transport));
+            self.pages.overwrite(usize::from(layout.checksum()), transport_field(layout.protocol, sum.checksum()).to_be_bytes());
+        }
 
         let mut lent = self.pages.lend();
         let Some(first) = lent.next() else { return };

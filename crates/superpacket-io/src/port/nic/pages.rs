@@ -149,6 +149,19 @@ impl Pages {
         }
     }
 
+    /// Writes two bytes of the frame again that fills the places found last, `offset` bytes from its start.
+    pub(super) fn overwrite(&mut self, offset: usize, bytes: [u8; 2]) {
+        let mut start = 0;
+        self.fill(|target| {
+            for (index, byte) in bytes.into_iter().enumerate() {
+                if let Some(place) = (offset + index).checked_sub(start).and_then(|place| target.get_mut(place)) {
+                    *place = byte;
+                }
+            }
+            start += target.len();
+        });
+    }
+
     /// Lends the places found last, in order.
     pub(super) fn lend(&mut self) -> impl Iterator<Item = Buffer> + '_ {
         let header = match (self.header.take(), &mut self.headers) {
