@@ -24,10 +24,20 @@ impl CpuTime {
     /// The calling thread's time since it started (getrusage(2), `RUSAGE_THREAD`).
     #[must_use]
     pub fn of_this_thread() -> Self {
+        Self::usage(libc::RUSAGE_THREAD)
+    }
+
+    /// This process's time since it started, threads that have ended included (getrusage(2), `RUSAGE_SELF`).
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        Self::usage(libc::RUSAGE_SELF)
+    }
+
+    fn usage(whose: libc::c_int) -> Self {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: the pointer is valid for a write of one rusage; zeroed memory is a valid value of it, also where the call failed.
         let usage = unsafe {
-            libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+            libc::getrusage(whose, usage.as_mut_ptr());
             usage.assume_init()
         };
         let duration = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
@@ -248,6 +258,7 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(30), "no CPU time in 30 s of work");
         }
         assert!((CpuTime::of_process(std::process::id())? - process).total() >= Duration::from_millis(30));
+        assert!(CpuTime::of_this_process().total() >= Duration::from_millis(60));
         let usage = MachineSample::now()?.since(&machine);
         assert!(usage.total.busy() >= 0.03, "{usage:?}");
         assert!((0.0..=1.0).contains(&usage.total.utilisation()));

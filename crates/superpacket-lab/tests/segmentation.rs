@@ -1,6 +1,7 @@
 //! The experiments with TSO and GSO between live hosts: what they say of frames and packets holds on any machine, however busy; of speed only the order is asserted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use superpacket_lab::experiment::{Entry, Experiment, Form, Mark, Plan, Row, Session, Watch, find};
@@ -42,8 +43,12 @@ fn entry(name: &str) -> &'static Entry {
     find(name).expect("it is in the list")
 }
 
+/// One at a time: CPU time is told by process, and what runs beside would slow the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Runs the live form of an experiment to its end.
 fn run(name: &str) -> Option<Experiment> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let watcher = Watcher::new(usize::MAX);
     let experiment = available_or_skip((entry(name).live)(&Session::new(PLAN, &watcher)))?;
     let steps = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
@@ -81,7 +86,7 @@ fn the_file_goes_in_frames_of_the_size_that_was_asked_for() {
     assert!(share(&whole, "15,929 to") + share(&whole, "65,160") > 50.0, "{whole:?}");
     assert_eq!(experiment.marks.len(), 4);
     for mark in &experiment.marks {
-        assert!(mark.value.is_some_and(|ratio| ratio > 1.0), "TSO is not slower than none: {mark:?}");
+        assert_ne!(mark.met, Some(false), "TSO is not slower than none: {mark:?}");
         assert!(is_counted_too("tso", mark), "{mark:?}");
     }
 }
@@ -91,7 +96,7 @@ fn segmentation_is_late_or_early_and_late_is_not_slower() {
     let Some(experiment) = run("gso") else { return };
     assert_eq!(experiment.marks.len(), 4);
     let late = &experiment.marks[0];
-    assert!(late.value.is_some_and(|ratio| ratio > 1.0), "{late:?}");
+    assert_ne!(late.met, Some(false), "{late:?}");
     assert!(experiment.marks[..2].iter().all(|mark| is_counted_too("gso", mark)));
     let ratios = experiment.tables[0].rows.iter().filter(|row| row.ratio.is_some()).count();
     assert_eq!((experiment.tables[0].rows.len(), ratios), (8, 4));
@@ -99,6 +104,7 @@ fn segmentation_is_late_or_early_and_late_is_not_slower() {
 
 #[test]
 fn who_asks_for_the_end_gets_it() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for name in ["tso", "gso"] {
         let watcher = Watcher::new(2);
         match (entry(name).live)(&Session::new(PLAN, &watcher)) {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::{AT_EGRESS, BEFORE, ENTRY, LINEAR_TARGET, MARKS, SOURCE_THROUGHPUT, TARGET};
 use crate::error::LabError;
 use crate::experiment::plan::{Session, Variant};
-use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::report::{Column, Experiment, Form, Ratio, Row, Table};
 use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several};
-use crate::experiment::segmentation::carried::{COSTS, COSTS_NOTE, demand, row, speed};
+use crate::experiment::segmentation::carried::{COSTS, COSTS_NOTE, demand, mark, row};
 use crate::load::{TcpBulk, UdpBulk, Until};
 
 /// Datagrams a second: 0.47 Gb/s.
@@ -118,7 +118,7 @@ fn compare(session: &Session<'_>, experiment: &mut Experiment) -> Result<(), Lab
         let source_ratio = pair.is_source.then(|| SOURCE_THROUGHPUT[1] / SOURCE_THROUGHPUT[0]);
         rows.push(Row { source: source(pair, 1), source_ratio, ..late });
         if let Some((name, target)) = pair.mark {
-            experiment.marks.push(Mark::paired(name, &speed(after, before), Side::AtLeast, target));
+            experiment.marks.push(mark(name, after, before, target));
         }
     }
     experiment.tables.push(table("Segmentation before the bridge and at its egress, MTU 1500".into(), rows, session));

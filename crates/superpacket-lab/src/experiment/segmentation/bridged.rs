@@ -9,6 +9,7 @@ use superpacket::feature::{Feature, FeatureSet};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 
+use crate::cpu::{CpuTime, CpuUsage};
 use crate::error::{Context, LabError};
 use crate::host::Host;
 use crate::link::{Link, SizeLimits};
@@ -152,12 +153,11 @@ impl Bridged {
     /// # Errors
     /// As [`TcpBulk::run`].
     pub(crate) fn tcp(&self, load: &TcpBulk, route: &Route<'_>) -> Result<Carried, LabError> {
-        let before = bridge_seconds()?;
+        let before = Clocks::now()?;
         let report = load.run(route)?;
-        let bridge = bridge_seconds()? - before;
+        let spent = Clocks::now()?.since(&before);
         let direction = report.forward.unwrap_or_default();
-        let threads = [direction.sender.total().as_secs_f64(), direction.receiver.total().as_secs_f64(), bridge];
-        Ok(Carried::new(direction.bytes, direction.seconds, threads))
+        Ok(Carried::new(direction.bytes, direction.seconds, [direction.sender, direction.receiver], &spent, &report.machine.total))
     }
 
     /// Runs a load of datagrams. What was lost is not carried.
@@ -165,11 +165,11 @@ impl Bridged {
     /// # Errors
     /// As [`UdpBulk::run`].
     pub(crate) fn udp(&self, load: &UdpBulk, route: &Route<'_>) -> Result<Carried, LabError> {
-        let before = bridge_seconds()?;
+        let before = Clocks::now()?;
         let report = load.run(route)?;
-        let bridge = bridge_seconds()? - before;
-        let UdpReport { bytes, seconds, sender, receiver, .. } = report;
-        Ok(Carried::new(bytes, seconds, [sender.total().as_secs_f64(), receiver.total().as_secs_f64(), bridge]))
+        let spent = Clocks::now()?.since(&before);
+        let UdpReport { bytes, seconds, sender, receiver, machine, .. } = report;
+        Ok(Carried::new(bytes, seconds, [sender, receiver], &spent, &machine.total))
     }
 }
 
@@ -245,14 +245,23 @@ pub(crate) struct Carried {
     pub(crate) bridge: f64,
     /// CPU time of all three for the payload, in microseconds per 1,024 bytes: a neighbour's is not in it.
     pub(crate) demand: f64,
+    /// The part of the machine's CPU time that others had meanwhile, 0 to 1: other programs, and a hypervisor's other guests.
+    pub(crate) others: f64,
 }
 
 impl Carried {
-    fn new(bytes: u64, seconds: f64, threads: [f64; 3]) -> Self {
-        let part = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
-        let demand = service_demand(Duration::from_secs_f64(threads.iter().sum()), bytes);
-        let [sender, receiver, bridge] = threads.map(|busy| part(busy) * 100.0);
-        Self { megabytes: part(bytes as f64) / 1e6, sender, receiver, bridge, demand }
+    fn new(bytes: u64, seconds: f64, ends: [CpuTime; 2], spent: &Clocks, machine: &CpuUsage) -> Self {
+        let part = |amount: f64, whole: f64| if whole > 0.0 { amount / whole } else { 0.0 };
+        let [sender, receiver] = ends.map(|time| time.total().as_secs_f64());
+        let [busy, own] = [machine.busy() + machine.stolen, spent.process];
+        Self {
+            megabytes: part(bytes as f64, seconds) / 1e6,
+            sender: part(sender, seconds) * 100.0,
+            receiver: part(receiver, seconds) * 100.0,
+            bridge: part(spent.bridge, seconds) * 100.0,
+            demand: service_demand(Duration::from_secs_f64(sender + receiver + spent.bridge), bytes),
+            others: part((busy - own).max(0.0), busy + machine.idle),
+        }
     }
 
     /// 10^9 bits of payload a second.
@@ -261,7 +270,25 @@ impl Carried {
     }
 }
 
-/// CPU time in seconds of the threads of this process's bridges that move packets, by what the scheduler counts: a clock tick is a long time in a short measurement.
+/// CPU time in seconds, of this process and of the threads of its bridges that move packets.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    process: f64,
+    bridge: f64,
+}
+
+impl Clocks {
+    fn now() -> Result<Self, LabError> {
+        Ok(Self { process: CpuTime::of_this_process().total().as_secs_f64(), bridge: bridge_seconds()? })
+    }
+
+    /// Never less than zero: a thread that has ended takes its time with it.
+    fn since(&self, earlier: &Self) -> Self {
+        Self { process: (self.process - earlier.process).max(0.0), bridge: (self.bridge - earlier.bridge).max(0.0) }
+    }
+}
+
+/// CPU time in seconds of the bridges' threads, by what the scheduler counts: a clock tick is a long time in a short measurement.
 fn bridge_seconds() -> Result<f64, LabError> {
     let mut nanoseconds = 0u64;
     for task in fs::read_dir("/proc/self/task").context(|| "/proc/self/task".into())?.flatten() {

@@ -7,9 +7,9 @@ use superpacket::feature::Feature;
 use super::{CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, mark};
 use crate::error::LabError;
 use crate::experiment::plan::{Session, Variant};
-use crate::experiment::report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::report::{Column, Experiment, Figure, Form, Ratio, Row, Table};
 use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several};
-use crate::experiment::segmentation::carried::{COSTS, COSTS_NOTE, costs, speed, summed};
+use crate::experiment::segmentation::carried::{self, COSTS, COSTS_NOTE, costs, speed, summed};
 use crate::experiment::segmentation::lengths::{self, Lengths, histogram, largest_payload, while_doing};
 use crate::load::{PatternFile, Source, TcpBulk, Until};
 
@@ -62,7 +62,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
                 source_ratio: (is_source && variant == 1).then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0]),
             });
             if variant != 0 {
-                experiment.marks.push(Mark::paired(mark(client, variant), &paired, Side::AtLeast, TARGET));
+                experiment.marks.push(carried::mark(&mark(client, variant), loads, rounds[0], TARGET));
             }
         }
     }
