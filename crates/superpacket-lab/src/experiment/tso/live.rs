@@ -69,7 +69,9 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let speed = |name, title| Column { name, title, unit: "MB/s", digits: 1 };
     let columns = [speed("average", "average speed"), speed("best", "max speed")].into_iter().chain(COSTS).collect();
     let which = if last == plan.rounds { "all".to_owned() } else { format!("the last {last}") };
-    let title = format!("{} bytes by sendfile: {} transfers with each setting, average and best of {which}", file.size(), plan.rounds);
+    let part = if plan.quick { "a tenth of the source's file, " } else { "" };
+    let title =
+        format!("{part}{} bytes by sendfile: {} transfers with each setting, average and best of {which}", file.size(), plan.rounds);
     experiment.tables.push(Table { title, form: Form::Live, columns, rows, rounds: last, plot: Some(0) });
     let rows = sizes.iter().zip(VARIANTS).flat_map(|(sizes, variant)| histogram(variant, sizes)).collect();
     let title = "Payload of the frames that the sender's device gave to the port, sampled in a transfer of its own".into();
