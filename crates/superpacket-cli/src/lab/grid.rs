@@ -69,7 +69,7 @@ impl Grid {
         let grouped_rows = table.rows.iter().any(|row| !row.group.is_empty());
         let from_source: Vec<_> =
             (0..table.columns.len()).filter(|&place| table.rows.iter().any(|row| source_of(row, place).is_some())).collect();
-        let ratios: Vec<_> = table.rows.iter().filter_map(|row| row.ratio.as_ref()).collect();
+        let ratios: Vec<_> = table.rows.iter().filter_map(ratio_of).collect();
         let common = Common::of(&ratios);
         let source_ratios = table.rows.iter().any(|row| row.source_ratio.is_some());
 
@@ -108,7 +108,7 @@ impl Grid {
                 });
             }
             if !ratios.is_empty() {
-                cells.push(row.ratio.as_ref().map_or_else(|| Cell::new(""), |ratio| common.cell(ratio)));
+                cells.push(ratio_of(row).map_or_else(|| Cell::new(""), |ratio| common.cell(ratio)));
             }
             for &place in &from_source {
                 cells.push(Cell::new(
@@ -158,6 +158,11 @@ impl<'a> Common<'a> {
         }
         Cell { text, spread: (ratio.low != ratio.high).then(|| range(ratio.low, ratio.high, ratio_digits(ratio.low))) }
     }
+}
+
+/// A row's ratio, unless it was formed of nothing.
+fn ratio_of(row: &Row) -> Option<&Ratio> {
+    row.ratio.as_ref().filter(|ratio| ratio.low.is_finite() && ratio.high.is_finite())
 }
 
 fn source_of(row: &Row, place: usize) -> Option<f64> {
@@ -290,6 +295,14 @@ pub(super) mod tests {
         assert_eq!(grid.header[4].text, "ratio");
         assert_eq!(grid.rows[1][4].text, "throughput 2.50x to none");
         assert_eq!(grid.rows[3][4].text, "frames no ratio to GRO");
+    }
+
+    #[test]
+    fn nothing_over_nothing_is_no_ratio() {
+        let mut table = table();
+        table.rows[3].ratio = Some(Ratio::exact("none", "throughput", f64::NAN));
+        let grid = Grid::new(&table);
+        assert_eq!((grid.rows[3][4].whole().as_str(), grid.refused), ("", false));
     }
 
     #[test]

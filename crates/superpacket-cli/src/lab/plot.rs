@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use superpacket_lab::experiment::{Figure, Table};
+use superpacket_lab::experiment::{Figure, Row, Table};
 
 use super::grid::number;
 use crate::failure::Failure;
@@ -22,7 +22,7 @@ const DIGIT: i32 = 8;
 /// A row of the plot.
 #[derive(Clone, Debug)]
 enum Line<'a> {
-    Group(&'a str),
+    Group(String),
     Bar(Bar<'a>),
 }
 
@@ -34,24 +34,54 @@ struct Bar<'a> {
     source: Option<f64>,
 }
 
-/// The plot of the column that the table names for it; `None` where it names none.
+/// Bars beyond which a plot shows no more than one column.
+const MOST_BARS: usize = 24;
+
+/// The plot of the column that the table names for it, and of others that are measured in the same unit; `None` where it names none.
 pub(super) fn bars(table: &Table) -> Option<Result<String, Failure>> {
     let place = table.plot?;
     let column = table.columns.get(place)?;
+    let mut shown: Vec<usize> = (0..table.columns.len()).filter(|&other| table.columns[other].unit == column.unit).collect();
+    if column.unit.is_empty() || shown.len() * table.rows.len() > MOST_BARS {
+        shown = vec![place];
+    }
+    let (lines, unit) = if shown.len() > 1 {
+        (by_column(table, &shown), column.unit.to_owned())
+    } else {
+        (by_row(table, place), if column.unit.is_empty() { column.title.to_owned() } else { format!("{}, {}", column.title, column.unit) })
+    };
+    let height = HEAD + lines.iter().map(Line::height).sum::<u32>() + 10;
+    let title = Escaped(&format!("{}: {unit}", table.title)).to_string();
+    Some(draw(&title, height, |area| panels(&lines, &unit, column.digits, area)))
+}
+
+/// A bar for each row, below the names of their groups.
+fn by_row(table: &Table, place: usize) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
     let mut group = "";
     for row in &table.rows {
         if row.group != group {
             group = &row.group;
-            lines.push(Line::Group(group));
+            lines.push(Line::Group(group.to_owned()));
         }
-        let here = row.figures.get(place).copied().flatten();
-        lines.push(Line::Bar(Bar { name: &row.name, here, source: row.source.get(place).copied().flatten() }));
+        lines.push(Line::Bar(bar(&row.name, row, place)));
     }
-    let height = HEAD + lines.iter().map(Line::height).sum::<u32>() + 10;
-    let unit = if column.unit.is_empty() { column.title.to_owned() } else { format!("{}, {}", column.title, column.unit) };
-    let title = Escaped(&format!("{}: {unit}", table.title)).to_string();
-    Some(draw(&title, height, |area| panels(&lines, &unit, column.digits, area)))
+    lines
+}
+
+/// A bar for each of several columns, below the names of the rows.
+fn by_column<'a>(table: &'a Table, shown: &[usize]) -> Vec<Line<'a>> {
+    let mut lines = Vec::new();
+    for row in &table.rows {
+        lines.push(Line::Group(if row.group.is_empty() { row.name.clone() } else { format!("{}, {}", row.group, row.name) }));
+        let bars = shown.iter().map(|&place| bar(table.columns[place].title, row, place));
+        lines.extend(bars.filter(|bar| bar.here.is_some() || bar.source.is_some()).map(Line::Bar));
+    }
+    lines
+}
+
+fn bar<'a>(name: &'a str, row: &Row, place: usize) -> Bar<'a> {
+    Bar { name, here: row.figures.get(place).copied().flatten(), source: row.source.get(place).copied().flatten() }
 }
 
 impl Line<'_> {
@@ -108,7 +138,7 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, area: &Area<'_>) -> Dra
         top += line.height();
         let middle = (top - ROW / 2) as i32;
         match line {
-            Line::Group(name) => area.draw(&Text::new(*name, (4, middle), style(18, &MUTED, HPos::Left)))?,
+            Line::Group(name) => area.draw(&Text::new(name.as_str(), (4, middle), style(18, &MUTED, HPos::Left)))?,
             Line::Bar(bar) => {
                 area.draw(&Text::new(shortened(bar.name), (names - 10, middle), style(18, &INK, HPos::Right)))?;
                 if let Some(figure) = bar.here {
@@ -185,6 +215,21 @@ mod tests {
         assert!(bars(&unplotted).is_none());
         unplotted.plot = Some(1);
         assert!(bars(&unplotted).is_some_and(|svg| svg.is_ok_and(|svg| !svg.contains("var(--after)"))), "a column without figures");
+        Ok(())
+    }
+
+    #[test]
+    fn columns_of_one_unit_stand_side_by_side() -> Result<(), Failure> {
+        let mut table = table();
+        table.columns[1].unit = "Gb/s";
+        table.rows.iter_mut().for_each(|row| row.figures[1] = row.figures[0]);
+        let Some(svg) = bars(&table) else { panic!("it is to be plotted") };
+        let svg = svg?;
+        assert_eq!(svg.matches("fill=\"var(--after)\"").count(), 8, "{svg}");
+        assert!(svg.contains("4K pages, LRO") && svg.matches("frames\n").count() == 4, "{svg}");
+        table.rows = table.rows.iter().cycle().take(MOST_BARS).cloned().collect();
+        let Some(svg) = bars(&table) else { panic!("it is to be plotted") };
+        assert_eq!(svg?.matches("fill=\"var(--after)\"").count(), MOST_BARS, "one column, if there are many rows");
         Ok(())
     }
 

@@ -52,7 +52,7 @@ impl Experiment {
         for counted in model.marks {
             match self.marks.iter_mut().find(|mark| mark.name == counted.name) {
                 Some(measured) if measured.met.is_none() => {
-                    let reason = measured.reason.take().or(counted.reason);
+                    let reason = measured.reason.take().map(|why| format!("judged by what was counted: {why}")).or(counted.reason);
                     *measured = Mark { reason, ..counted };
                 }
                 Some(_) => {}

@@ -57,7 +57,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
 
 fn row(buffers: Buffers, merge: Merge, counts: Counts, none: Counts) -> Row {
     let figures = [counts.frames, counts.delivered, counts.pieces, counts.pages, counts.checksums, counts.copied, counts.polls];
-    let ratio = none.delivered as f64 / counts.delivered as f64;
+    let ratio = counts.delivered as f64 / none.delivered as f64;
     Row {
         group: buffers.name().into(),
         name: merge.name().into(),

@@ -1,0 +1,381 @@
+//! The lab as a program: what it reports, where it can only count, and what is left of it when it is ended.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::{Bench, stderr};
+
+const EXPERIMENTS: [&str; 5] = ["lro", "ack", "rps", "tso", "gso"];
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// What every report of the lab keeps to.
+fn assert_sound(report: &Value) {
+    for key in ["cpu", "cores", "kernel", "memory", "load"] {
+        assert!(!report["machine"][key].is_null(), "{key}: {report}");
+    }
+    assert!(report["plan"]["rounds"].as_u64().is_some_and(|rounds| rounds > 0) && report["plan"]["seconds"].is_number());
+    for experiment in list(&report["experiments"]) {
+        let name = experiment["name"].as_str().expect("a name");
+        assert!(EXPERIMENTS.contains(&name), "{name}");
+        assert!(experiment["source"].as_str().is_some_and(|source| !source.is_empty()), "{name}");
+        assert!(!list(&experiment["rows"]).is_empty(), "{name}");
+        for row in list(&experiment["rows"]) {
+            for (column, figure) in row["figures"].as_object().expect("figures by name") {
+                let [value, low, high] = ["value", "low", "high"].map(|key| figure[key].as_f64().expect("a number"));
+                // A mean or a maximum may lie outside of what half of the rounds lie between; a median may not.
+                assert!(
+                    low <= high && (matches!(column.as_str(), "average" | "best") || low <= value && value <= high),
+                    "{name}, {column}: {row}"
+                );
+                let live = row["form"] == "live";
+                assert!(live || low == high, "{name}, {column}: what every run gives has no spread: {row}");
+            }
+            let ratio = &row["ratio"];
+            assert!(ratio.is_null() || ratio["value"].is_null() || ratio["low"].as_f64() <= ratio["value"].as_f64(), "{row}");
+        }
+    }
+    for mark in list(&report["marks"]) {
+        let name = mark["name"].as_str().expect("a name");
+        assert!(EXPERIMENTS.iter().any(|experiment| name.starts_with(experiment)), "{name}");
+        let target = mark["target"].as_f64().expect("a target");
+        assert_eq!(list(&mark["spread"]).len(), 2, "{mark}");
+        match mark["met"].as_bool() {
+            Some(met) => {
+                let value = mark["value"].as_f64().expect("a mark that is judged has a value");
+                let reached = if mark["side"] == "at_least" { value >= target } else { value <= target };
+                assert_eq!(met, reached, "{mark}");
+            }
+            None => assert!(mark["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{mark}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_counted_is_all_there_and_the_same_in_every_run() {
+    let bench = Bench::new();
+    let count = || bench.json(&["lab", "all", "--model"]);
+    let mut report = count();
+    assert_sound(&report);
+    let names: Vec<_> = list(&report["experiments"]).iter().filter_map(|experiment| experiment["name"].as_str()).collect();
+    assert_eq!(names, EXPERIMENTS);
+    assert_eq!(
+        (&report["plan"]["form"], &report["failed"], &report["interrupted"]),
+        (&"model".into(), &Value::Array(vec![]), &false.into())
+    );
+    let rows = list(&report["experiments"]).iter().flat_map(|experiment| list(&experiment["rows"]));
+    assert!(rows.clone().all(|row| row["form"] != "live") && rows.count() > 10);
+    assert!(list(&report["marks"]).iter().all(|mark| mark["form"] != "live" && mark["spread"][0] == mark["spread"][1]));
+    let mut again = count();
+    report["machine"]["load"] = Value::Null;
+    again["machine"]["load"] = Value::Null;
+    assert!(report == again, "{report}\n{again}");
+    let one = bench.json(&["lab", "ack", "--model"]);
+    assert_eq!(list(&one["experiments"]), &list(&report["experiments"])[1..2], "alone it is the same");
+}
+
+#[test]
+fn tables_name_every_row_and_fit_their_terminal() {
+    let bench = Bench::new();
+    let output = bench.run(&["lab", "all", "--model"]);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    let text = text(&output);
+    let report = bench.json(&["lab", "all", "--model"]);
+    for experiment in list(&report["experiments"]) {
+        let heading = format!("{}: {}", experiment["name"].as_str().expect("text"), experiment["source"].as_str().expect("text"));
+        assert!(text.contains(&heading), "{heading}");
+        for row in list(&experiment["rows"]) {
+            assert!(text.contains(row["name"].as_str().expect("text")), "{row}");
+        }
+    }
+    for mark in list(&report["marks"]) {
+        let verdict = if mark["met"] == true { "met" } else { "missed" };
+        let name = mark["name"].as_str().expect("text");
+        assert!(text.lines().any(|line| line.trim_start().starts_with(verdict) && line.contains(name)), "{mark}");
+    }
+}
+
+/// Every element of a page ends, in the order in which they began.
+fn assert_well_formed(page: &str) {
+    let mut open = Vec::new();
+    for tag in page.split('<').skip(1) {
+        let (tag, _) = tag.split_once('>').expect("a tag ends");
+        let name: String = tag.trim_start_matches('/').chars().take_while(|character| character.is_alphanumeric()).collect();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop().as_ref(), Some(&name), "</{name}> ends something else");
+        } else if !tag.starts_with('!') && !tag.ends_with('/') && name != "meta" {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "never ended: {open:?}");
+}
+
+#[test]
+fn the_page_needs_nothing_else() {
+    let bench = Bench::new();
+    let report = bench.json(&["lab", "all", "--model", "--html", "report.html"]);
+    let page = fs::read_to_string(bench.path("report.html")).expect("is there");
+    for forbidden in ["<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import", "=\"#", "\u{1b}"] {
+        assert!(!page.contains(forbidden), "{forbidden}");
+    }
+    assert_well_formed(&page);
+    assert!(page.contains("<svg ") && page.contains("prefers-color-scheme: dark") && page.contains("width=device-width"));
+    for name in EXPERIMENTS {
+        assert!(page.contains(&format!("<h2 id=\"{name}\">")), "{name}");
+    }
+    assert_eq!(page.matches(">met</td>").count(), list(&report["marks"]).iter().filter(|mark| mark["met"] == true).count());
+    assert!(page.contains(report["machine"]["kernel"].as_str().expect("text")));
+}
+
+#[test]
+fn documents_and_plots_are_made_by_the_command() {
+    let bench = Bench::new();
+    let document = bench.path("performance.md");
+    fs::write(&document, "before\n<!-- lab: begin -->\nold\n<!-- lab: end -->\nafter\n").expect("writes");
+    let output = bench.run(&["lab", "all", "--model", "--markdown", "performance.md", "--svg", "."]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let made = fs::read_to_string(&document).expect("reads");
+    assert!(made.starts_with("before\n<!-- lab: begin -->\n") && made.ends_with("<!-- lab: end -->\nafter\n") && !made.contains("old"));
+    assert!(EXPERIMENTS.iter().all(|name| made.contains(&format!("### {name}: "))), "{made}");
+    // Every row of a table has as many cells as its heading.
+    let cells = |line: &str| line.matches('|').count() - line.matches("\\|").count();
+    for (above, line) in made.lines().zip(made.lines().skip(1)).filter(|(above, line)| above.starts_with('|') && line.starts_with('|')) {
+        assert_eq!(cells(above), cells(line), "{above}\n{line}");
+    }
+    let plots: Vec<_> = fs::read_dir(bench.path("."))
+        .expect("lists")
+        .map(|file| file.expect("lists").path())
+        .filter(|path| path.extension().is_some_and(|end| end == "svg"))
+        .collect();
+    assert!(plots.len() >= EXPERIMENTS.len(), "{plots:?}");
+    for plot in plots {
+        let svg = fs::read_to_string(plot).expect("reads");
+        assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" ") && svg.contains("<rect "), "{svg}");
+        assert_well_formed(&svg);
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said_before_anything_is_measured() {
+    let bench = Bench::new();
+    fs::write(bench.path("empty.md"), "").expect("writes");
+    let started = Instant::now();
+    for (arguments, words) in [
+        (&["gro"][..], "invalid value 'gro'"),
+        (&[], "<EXPERIMENT>"),
+        (&["all", "--rounds", "0"], "0 is not in 1..=1000"),
+        (&["all", "--seconds", "0"], "a number of seconds from 0.05 to 60"),
+        (&["all", "--seconds", "-1"], "a number of seconds from 0.05 to 60"),
+        (&["all", "--model", "--quick"], "cannot be used with"),
+        (&["all", "--html", "absent/report.html"], "absent/report.html: cannot be written: No such file"),
+        (&["all", "--html", "."], ".: cannot be written"),
+        (&["all", "--html", "-"], "--html needs a file"),
+        (&["all", "--svg", "absent"], "absent: cannot be written"),
+        (&["all", "--markdown", "absent.md"], "absent.md: cannot be read"),
+        (&["all", "--markdown", "empty.md"], "empty.md: has no line <!-- lab: begin -->"),
+    ] {
+        let output = bench.run(&[&["lab"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(words) && output.stdout.is_empty(), "{arguments:?}: {}", stderr(&output));
+    }
+    assert!(started.elapsed() < Duration::from_secs(60), "something was measured");
+    assert_eq!(fs::read_dir(bench.path(".")).expect("lists").count(), 1, "nothing was left behind");
+}
+
+/// Says loudly that something was not tested; in CI that is a failure.
+fn skip(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "{why}");
+    eprintln!("*** NOT TESTED ***  {why}");
+}
+
+#[test]
+fn without_namespaces_it_says_how_they_are_had_and_counts() {
+    let bench = Bench::new();
+    // In a user namespace of its own, a process may forbid itself further namespaces.
+    let forbid = "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$@\"";
+    let inside = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-U", "-r", "sh", "-c", forbid, "sh", env!("CARGO_BIN_EXE_superpacket")]).args(arguments);
+        command.current_dir(bench.path(".")).stdin(Stdio::null()).output().expect("unshare (util-linux) is there")
+    };
+    if !Command::new("unshare").args(["-U", "-r", "sh", "-c", forbid, "sh", "true"]).status().is_ok_and(|status| status.success()) {
+        return skip("user namespaces are forbidden here");
+    }
+    let output = inside(&["lab", "all", "--quick", "--json", "--html", "report.html"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
+    assert_sound(&report);
+    assert_eq!((&report["plan"]["form"], list(&report["experiments"]).len()), (&"model".into(), EXPERIMENTS.len()));
+    let note = report["notes"][0].as_str().expect("a note");
+    assert!(note.contains("forbidden here") && note.contains("sysctl -w user.max_net_namespaces"), "{note}");
+    assert!(fs::read_to_string(bench.path("report.html")).expect("is there").contains("sysctl -w user.max_net_namespaces"));
+    let output = inside(&["lab", "lro"]);
+    assert!(output.status.success() && text(&output).contains("sysctl -w user.max_net_namespaces"), "{}", text(&output));
+}
+
+#[test]
+fn what_is_measured_is_told_with_its_spread() {
+    let bench = Bench::new();
+    let output = bench.run(&["lab", "all", "--quick", "--rounds", "3", "--seconds", "0.05", "--json", "--html", "report.html"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
+    if report["plan"]["form"] == "model" {
+        return skip(report["notes"][0].as_str().expect("a note"));
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_sound(&report);
+    for experiment in list(&report["experiments"]) {
+        let forms: BTreeSet<_> = list(&experiment["rows"]).iter().filter_map(|row| row["form"].as_str()).collect();
+        assert!(forms.contains("live") && forms.len() > 1, "{}: both forms, and not {forms:?}", experiment["name"]);
+    }
+    assert_well_formed(&fs::read_to_string(bench.path("report.html")).expect("is there"));
+}
+
+/// A lab at work, in a process group of its own; killed if a test fails.
+struct AtWork {
+    child: Option<Child>,
+    namespaces: BTreeSet<String>,
+}
+
+impl AtWork {
+    /// Starts it and waits until it has made its hosts; `None`, with a word, where the machine forbids them.
+    fn start(bench: &Bench, arguments: &[&str]) -> Option<Self> {
+        let mut command = bench.command(&[&["lab"], arguments].concat());
+        let child = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+        let mut lab = Self { child: Some(child), namespaces: BTreeSet::new() };
+        let own = fs::read_link("/proc/self/ns/net").expect("Linux").to_string_lossy().into_owned();
+        let started = Instant::now();
+        while lab.namespaces.len() < 2 {
+            if let Some(status) = lab.child.as_mut().and_then(|child| child.try_wait().expect("waits")) {
+                let output = lab.child.take().expect("runs").wait_with_output().expect("waits");
+                assert!(status.success() && text(&output).contains("forbidden here"), "{status}: {}{}", text(&output), stderr(&output));
+                skip("network namespaces are forbidden here");
+                return None;
+            }
+            assert!(started.elapsed() < Duration::from_secs(30), "no hosts were made: {:?}", lab.namespaces);
+            std::thread::sleep(Duration::from_millis(5));
+            lab.namespaces = network_namespaces(Path::new(&format!("/proc/{}", lab.id())));
+            lab.namespaces.remove(&own);
+        }
+        Some(lab)
+    }
+
+    fn id(&self) -> u32 {
+        self.child.as_ref().expect("runs").id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.child.as_ref().expect("runs")), signal).expect("lives");
+    }
+
+    /// Waits for its end; how long that took.
+    fn end(&mut self) -> (Output, Duration) {
+        let started = Instant::now();
+        let output = self.child.take().expect("runs").wait_with_output().expect("waits");
+        (output, started.elapsed())
+    }
+
+    /// Nothing holds its namespaces any more, and so no device that was in them is there; no process of its group is left.
+    fn assert_nothing_is_left(&self, group: u32) {
+        let started = Instant::now();
+        loop {
+            let mut held = BTreeSet::new();
+            let mut processes = Vec::new();
+            for process in fs::read_dir("/proc").expect("lists").flatten() {
+                let path = process.path();
+                held.extend(network_namespaces(&path));
+                let stat = fs::read_to_string(path.join("stat")).unwrap_or_default();
+                // Field 5 of proc_pid_stat(5), after a name that may hold anything.
+                let found = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(2)?.parse::<u32>().ok());
+                processes.extend((found == Some(group)).then(|| path.clone()));
+            }
+            let left: Vec<_> = self.namespaces.intersection(&held).collect();
+            if left.is_empty() && processes.is_empty() {
+                return;
+            }
+            assert!(started.elapsed() < Duration::from_secs(5), "left: {left:?} {processes:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The network namespaces that a process is in or holds open.
+fn network_namespaces(process: &Path) -> BTreeSet<String> {
+    let links = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|file| file.path());
+    let threads = fs::read_dir(process.join("task")).into_iter().flatten().flatten().map(|thread| thread.path().join("ns/net"));
+    links
+        .chain(threads)
+        .filter_map(|link| Some(fs::read_link(link).ok()?.to_string_lossy().into_owned()))
+        .filter(|name| name.starts_with("net:"))
+        .collect()
+}
+
+fn interfaces() -> BTreeSet<String> {
+    fs::read_dir("/sys/class/net")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|interface| interface.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+#[test]
+fn signals_end_it_soon_with_what_was_finished_and_nothing_is_left() {
+    let bench = Bench::new();
+    let before = interfaces();
+    // Between measurements, and amidst one that would go on for a minute.
+    for (signal, rounds) in [(Signal::INT, ["--rounds", "1000", "--seconds", "0.1"]), (Signal::TERM, ["--rounds", "3", "--seconds", "60"])]
+    {
+        let arguments = [&["all", "--json", "--html", "report.html"], &rounds[..]].concat();
+        let Some(mut lab) = AtWork::start(&bench, &arguments) else { return };
+        std::thread::sleep(Duration::from_millis(300));
+        let id = lab.id();
+        lab.signal(signal);
+        let (output, took) = lab.end();
+        assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+        assert!(took < Duration::from_secs(6), "{took:?}");
+        assert!(stderr(&output).contains("ended before it was done; finished: nothing"), "{}", stderr(&output));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
+        assert_eq!((&report["interrupted"], list(&report["experiments"]).len()), (&true.into(), 0));
+        assert!(!bench.path("report.html").exists(), "half of a report is none");
+        lab.assert_nothing_is_left(id);
+    }
+    assert_eq!(interfaces(), before);
+}
+
+#[test]
+fn nothing_is_left_of_one_that_was_killed() {
+    let bench = Bench::new();
+    let before = interfaces();
+    let Some(mut lab) = AtWork::start(&bench, &["all", "--rounds", "1000"]) else { return };
+    std::thread::sleep(Duration::from_millis(300));
+    let id = lab.id();
+    lab.signal(Signal::KILL);
+    let (output, _) = lab.end();
+    assert_eq!(output.status.code(), None, "a signal ended it");
+    lab.assert_nothing_is_left(id);
+    assert_eq!(interfaces(), before);
+}
