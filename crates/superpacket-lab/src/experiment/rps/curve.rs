@@ -50,7 +50,7 @@ fn processes() -> Table {
 }
 
 fn workers() -> Table {
-    let rate = |workers, receiving| simulate(&setup(workers, receiving), 2_000_000, 4_000_000).transactions_per_second;
+    let rate = |workers, receiving| simulate(&setup(workers, receiving), 10_000_000, 4_000_000).transactions_per_second;
     let alone = rate(0, 1);
     let rows = [1, 2, 4, 8, 16, 32, 64].map(|workers: usize| {
         let figures = [rate(workers, 1), rate(workers, workers.div_ceil(GROUP))];
