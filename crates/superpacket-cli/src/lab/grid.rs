@@ -1,6 +1,6 @@
 //! A table of an experiment as cells of text: what terminal, page and Markdown show alike.
 
-use superpacket_lab::experiment::{Form, Mark, Ratio, Row, Side, Table};
+use superpacket_lab::experiment::{Figure, Form, Mark, Ratio, Row, Side, Table};
 
 use crate::report::grouped;
 
@@ -67,6 +67,9 @@ impl Grid {
     /// The cells of a table. A group's name stands in its first row only.
     pub(super) fn new(table: &Table) -> Self {
         let grouped_rows = table.rows.iter().any(|row| !row.group.is_empty());
+        // What only a longer run measures is no column of this one.
+        let shown: Vec<_> =
+            (0..table.columns.len()).filter(|&place| table.rows.iter().any(|row| figure_of(row, place).is_some())).collect();
         let from_source: Vec<_> =
             (0..table.columns.len()).filter(|&place| table.rows.iter().any(|row| source_of(row, place).is_some())).collect();
         let ratios: Vec<_> = table.rows.iter().filter_map(ratio_of).collect();
@@ -81,7 +84,7 @@ impl Grid {
             let column = &table.columns[place];
             if column.unit.is_empty() { column.title.to_owned() } else { format!("{}, {}", column.title, column.unit) }
         };
-        header.extend((0..table.columns.len()).map(|place| here(title(place))));
+        header.extend(shown.iter().map(|&place| here(title(place))));
         if !ratios.is_empty() {
             header.push(here(common.heading(table)));
         }
@@ -98,11 +101,12 @@ impl Grid {
                 cells.push(Cell::new(if same { "" } else { &row.group }));
             }
             cells.push(Cell::new(&row.name));
-            for (place, column) in table.columns.iter().enumerate() {
-                cells.push(match row.figures.get(place).copied().flatten() {
+            for &place in &shown {
+                let digits = table.columns[place].digits;
+                cells.push(match figure_of(row, place) {
                     Some(figure) => Cell {
-                        text: number(figure.value, column.digits),
-                        spread: (figure.low != figure.high).then(|| range(figure.low, figure.high, column.digits)),
+                        text: number(figure.value, digits),
+                        spread: (figure.low != figure.high).then(|| range(figure.low, figure.high, digits)),
                     },
                     None => Cell::new(NOTHING),
                 });
@@ -163,6 +167,10 @@ impl<'a> Common<'a> {
 /// A row's ratio, unless it was formed of nothing.
 fn ratio_of(row: &Row) -> Option<&Ratio> {
     row.ratio.as_ref().filter(|ratio| ratio.low.is_finite() && ratio.high.is_finite())
+}
+
+fn figure_of(row: &Row, place: usize) -> Option<Figure> {
+    row.figures.get(place).copied().flatten()
 }
 
 fn source_of(row: &Row, place: usize) -> Option<f64> {
@@ -233,9 +241,9 @@ fn plain(value: f64, digits: usize) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use superpacket_lab::experiment::{Column, Figure};
+    use superpacket_lab::experiment::Column;
 
-    /// Two groups, a ratio that is given and one that is not, and a source that measured one of two columns.
+    /// Two groups, a ratio that is given and one that is not, and a source that measured one of two columns; of the other, there is one figure.
     pub(in super::super) fn table() -> Table {
         let column = |name, title, unit, digits| Column { name, title, unit, digits };
         let row = |group: &str, name: &str, value: f64, ratio: Option<Option<f64>>, source: f64| Row {
@@ -246,7 +254,7 @@ pub(super) mod tests {
             ratio: ratio.map(|value| Ratio { against: "none".into(), column: "throughput", value, low: 2.0, high: 3.25 }),
             source_ratio: ratio.map(|_| 2.378),
         };
-        Table {
+        let mut table = Table {
             title: "Sender <MTU> 1500".into(),
             form: Form::Live,
             columns: vec![column("throughput", "throughput", "Gb/s", 1), column("frames", "frames", "", 0)],
@@ -258,7 +266,17 @@ pub(super) mod tests {
             ],
             rounds: 3,
             plot: Some(0),
-        }
+        };
+        table.rows[0].figures[1] = Some(Figure::exact(7.0));
+        table
+    }
+
+    #[test]
+    fn what_was_not_measured_at_all_is_no_column() {
+        let mut table = table();
+        table.rows[0].figures[1] = None;
+        let grid = Grid::new(&table);
+        assert!(grid.header.iter().all(|heading| heading.text != "frames") && grid.rows.iter().all(|row| row.len() == grid.header.len()));
     }
 
     #[test]

@@ -112,7 +112,7 @@ mod tests {
             first.starts_with(&format!("# Title\n{BEGIN}\nPrinted by `superpacket lab")) && first.ends_with(&format!("{END}\nafter\n")),
             "{first}"
         );
-        assert!(!first.contains("old") && first.contains("| 4K pages | none | 2.0 (1.5-2.5) | - |  | 3.7 |  |"), "{first}");
+        assert!(!first.contains("old") && first.contains("| 4K pages | none | 2.0 (1.5-2.5) | 7 |  | 3.7 |  |"), "{first}");
         assert!(first.contains("Sender &lt;MTU> 1500"), "{first}");
         assert_eq!(replaced(&first, &report())?, first, "again it is the same");
         Ok(())
