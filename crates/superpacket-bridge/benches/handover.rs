@@ -133,6 +133,8 @@ fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<us
     let cpus = cpus();
     let mut source = Source::new();
     let (mut dispatcher, receivers) = Dispatcher::new(workers);
+    // Both awake, each on a core of its own; else they share the cores.
+    let spins = dispatcher_cpu.is_some();
     let stop = Arc::new(AtomicBool::new(false));
     let threads: Vec<_> = receivers
         .into_iter()
@@ -141,18 +143,17 @@ fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<us
             let (stop, cpu) = (stop.clone(), cpus[(first + index) % cpus.len()]);
             std::thread::spawn(move || {
                 pin(cpu);
-                let mut idle = 0u32;
                 while !stop.load(Ordering::Relaxed) {
                     let count = receiver.take(BATCH, |(), packet| {
                         std::hint::black_box(packet.metadata.hash);
                         work();
                     });
                     receiver.publish();
-                    idle = if count == 0 { idle + 1 } else { 0 };
-                    if idle > 1000 {
-                        std::thread::yield_now();
-                    } else {
+                    if count == 0 && spins {
                         std::hint::spin_loop();
+                    } else if count == 0 {
+                        // The core is the dispatcher's, too.
+                        std::thread::sleep(Duration::from_micros(20));
                     }
                 }
             })
