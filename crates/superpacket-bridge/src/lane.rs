@@ -25,7 +25,7 @@ use crate::handover::{BacklogReceiver, Doorbell};
 use crate::ingress::Ingress;
 use crate::output::Output;
 use crate::runtime::Shared;
-use crate::steering::{State, pin};
+use crate::steering::{Employment, State, WorkerHandle, pin};
 use crate::table::Table;
 use sleep::{pause, watch};
 
@@ -64,6 +64,7 @@ pub(crate) struct Lane {
     pub(crate) orders: Sender<Order>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) counts: Arc<LaneCounts>,
+    pub(crate) employment: Arc<Employment>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -116,7 +117,9 @@ impl Lane {
         let bell = Arc::new(Doorbell::new()?);
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&poller, &*bell, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        let employment = Arc::<Employment>::default();
         let work = Work {
+            employment: employment.clone(),
             output: Output::new(common.table.clone()),
             // Everything is still to be looked at.
             epoch: common.epoch.load(Ordering::Acquire).wrapping_sub(1),
@@ -136,7 +139,7 @@ impl Lane {
             spoken: None,
         };
         let thread = std::thread::Builder::new().name(name).spawn(move || work.run())?;
-        Ok(Lane { orders, bell, counts, thread: Some(thread) })
+        Ok(Lane { orders, bell, counts, employment, thread: Some(thread) })
     }
 
     /// Tells the thread something.
@@ -144,6 +147,11 @@ impl Lane {
         // A thread that has ended needs no orders.
         let _ = self.orders.send(order);
         self.wake();
+    }
+
+    /// How others reach it.
+    pub(crate) fn handle(&self) -> WorkerHandle {
+        WorkerHandle { orders: self.orders.clone(), bell: self.bell.clone(), employment: self.employment.clone() }
     }
 
     /// Makes the thread look at its orders and at the epoch.
@@ -184,6 +192,7 @@ struct Work {
     sock_flows: Option<Arc<SockFlowTable>>,
     /// It ends when it has no more backlogs.
     retiring: bool,
+    employment: Arc<Employment>,
     next_token: u64,
     epoch: u64,
     round: u32,
@@ -217,7 +226,7 @@ impl Work {
                     return;
                 }
             }
-            if self.retiring && self.backlogs.is_empty() {
+            if self.is_done() && self.employment.end(&self.inbox) {
                 return;
             }
             self.refresh();
@@ -241,6 +250,11 @@ impl Work {
                 self.sleep(&mut events);
             }
         }
+    }
+
+    /// Is it a worker that is not needed any more?
+    fn is_done(&self) -> bool {
+        self.retiring && self.backlogs.is_empty()
     }
 
     /// The time, in nanoseconds.

@@ -13,7 +13,7 @@ use crate::error::BridgeError;
 use crate::lane::{Lane, LaneCounts, Order};
 use crate::report::{DroppedCpu, PortRps, QueueRps, SteeringReport, WorkerReport};
 use crate::settings::{PortSteering, SteeringProblem, SteeringSettings};
-use crate::steering::{UsableCpus, WorkerHandle, possible_cpus};
+use crate::steering::{UsableCpus, possible_cpus};
 use crate::topology::Topology;
 
 /// How often it is looked whether CPUs have come or gone.
@@ -343,7 +343,7 @@ impl Inner {
             }
         }
         workers.reap();
-        let handle = |worker: &Lane| WorkerHandle { orders: worker.orders.clone(), bell: worker.bell.clone() };
+        let handle = Lane::handle;
         let handles = workers.running.iter().map(|(&cpu, worker)| (cpu, handle(worker))).collect();
         self.common.steering.change(|now| now.workers = handles);
         Ok(())

@@ -32,7 +32,7 @@ impl Work {
     pub(super) fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
         let mut timeout = self.timeout();
         self.bell.fall_asleep();
-        let mut stay = self.backlogs.iter().any(BacklogReceiver::has_work) || !self.inbox.is_empty();
+        let mut stay = self.backlogs.iter().any(BacklogReceiver::has_work) || !self.inbox.is_empty() || self.is_done();
         for ingress in self.ingress.iter_mut().filter(|ingress| ingress.paused_until.is_none()) {
             if !ingress.dispatch.is_on() {
                 if ingress.edge {

@@ -11,7 +11,7 @@ use superpacket_io::port::{Outgoing, Port, Progress, TxBatch};
 use super::*;
 use crate::runtime::tests::shared_as;
 use crate::settings::{PerQueue, SteeringSettings};
-use crate::steering::{UsableCpus, WorkerHandle};
+use crate::steering::UsableCpus;
 
 /// Takes all frames, but panics once.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Bench {
         let cpu = UsableCpus::read().mask().first().expect("one CPU at least");
         let start = |name: &str, cpu| Lane::start(name.into(), cpu, Arc::default(), common.clone()).expect("a thread");
         let (lane, worker) = (start("lane", None), start("worker", Some(cpu)));
-        let handle = WorkerHandle { orders: worker.orders.clone(), bell: worker.bell.clone() };
+        let handle = worker.handle();
         common.steering.change(|now| drop(now.workers.insert(cpu, handle)));
         let (input, output) = (Arc::new(shared_as(0, |_| ())), Arc::new(shared_as(1, |_| ())));
         let (due, taken) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Vec<u8>>>>::default());
@@ -119,6 +119,24 @@ impl std::ops::Drop for Bench {
         self.lane.stop();
         self.worker.stop();
     }
+}
+
+#[test]
+fn a_worker_that_is_not_needed_ends_when_its_last_backlog_is_closed() {
+    let mut bench = Bench::new();
+    bench.steer(true);
+    bench.send(3);
+    bench.wait("all through the worker", |bench| bench.taken() == 3 && bench.worker.counts.processed.value() != 0);
+    // It is told to go, knows it, and sleeps over an open backlog.
+    bench.worker.order(Order::Retire);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!bench.worker.is_over(), "it may still be sent something");
+    bench.steer(false);
+    bench.wait("the worker's end", |bench| bench.worker.is_over());
+    // Who did not hear of it in time finds nobody to give packets to, and keeps them.
+    bench.steer(true);
+    bench.send(4);
+    bench.wait("what is received processes it", |bench| bench.taken() == 7);
 }
 
 #[test]

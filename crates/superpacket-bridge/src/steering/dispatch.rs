@@ -10,7 +10,6 @@ use super::in_place::InPlace;
 use super::{HashSettings, PortSteering, Snapshot, State};
 use crate::counters::Drop;
 use crate::handover::{BacklogSender, Doorbell, Link, backlog};
-use crate::lane::Order;
 use crate::output::Output;
 use crate::runtime::Shared;
 
@@ -161,11 +160,9 @@ impl Dispatch {
                 Some(backlog) => backlog.leaving = false,
                 place @ None => {
                     let (sender, receiver) = backlog(link, worker.bell.clone(), shared.clone());
-                    if worker.orders.send(Order::Backlog(receiver)).is_err() {
-                        // It has ended: another is being made.
+                    if !worker.give(receiver) {
                         continue;
                     }
-                    worker.bell.force();
                     *place = Some(Backlog { sender, leaving: false });
                 }
             }
