@@ -416,6 +416,11 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
             // Even where it is no longer than the MTU: a receiver learns from it how long segments are, and acknowledges by that.
             if merged && payload > size.get() && takes(runtime, &layout, gso, length - network, payload) {
                 Need::Whole(gso, layout)
+            } else if merged
+                && let Some(size) = part(runtime, &layout, gso)
+                && payload > size.get()
+            {
+                Need::Parts(gso, size, layout)
             } else if short {
                 checksum
             } else {

