@@ -57,12 +57,19 @@ impl Heads for Done {
 struct Source {
     pool: Pool,
     aggregator: Aggregator<Buffer>,
+    received: Vec<RxPacket<Buffer>>,
     next: u32,
 }
 
 impl Source {
-    fn new() -> Self {
-        Source { pool: Pool::new(4096, 2048), aggregator: Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect()), next: 0 }
+    /// With so many packets' memory.
+    fn new(slots: usize) -> Self {
+        Source {
+            pool: Pool::new(slots, 2048),
+            aggregator: Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect()),
+            received: Vec::new(),
+            next: 0,
+        }
     }
 
     /// A batch of packets, each lent by the port's memory, to `sink`.
@@ -73,8 +80,9 @@ impl Source {
             let mut packet = RxPacket::new(buffer);
             self.next = (self.next + 1) % FLOWS;
             packet.hash = Some(FlowHash((self.next + 1).wrapping_mul(0x9e37_79b1)));
-            self.aggregator.bypass(packet, &mut sink);
+            self.received.push(packet);
         }
+        self.received.drain(..).for_each(|packet| self.aggregator.bypass(packet, &mut sink));
     }
 }
 
@@ -99,7 +107,7 @@ impl Dispatcher {
         }
         let mut steering = Steering::new(FlowHasher::keyed(HashKey::new(1)));
         steering.set_mask(&(0..workers).filter_map(Cpu::new).collect::<CpuMask>());
-        let dispatcher = Dispatcher { steering, limit: BacklogLimit::new(1000, Some(FlowLimit::default())), done: Done(links), senders };
+        let dispatcher = Dispatcher { steering, limit: BacklogLimit::new(10_000, Some(FlowLimit::default())), done: Done(links), senders };
         (dispatcher, receivers)
     }
 
@@ -131,10 +139,11 @@ impl Dispatcher {
 /// Runs a dispatcher on the first CPU and `workers` on CPUs from `first` on; a worker does `work` with each packet. The time for so many packets, all of them done.
 fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<usize>, work: impl Fn() + Copy + Send + 'static) -> Duration {
     let cpus = cpus();
-    let mut source = Source::new();
-    let (mut dispatcher, receivers) = Dispatcher::new(workers);
-    // Both awake, each on a core of its own; else they share the cores.
+    // Both awake, each on a core of its own; or they share the cores. There far more, or there would be no work while others run.
     let spins = dispatcher_cpu.is_some();
+    let ahead = if spins { AHEAD } else { 8 * AHEAD };
+    let mut source = Source::new(2 * ahead as usize);
+    let (mut dispatcher, receivers) = Dispatcher::new(workers);
     let stop = Arc::new(AtomicBool::new(false));
     let threads: Vec<_> = receivers
         .into_iter()
@@ -163,28 +172,75 @@ fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<us
     if let Some(cpu) = dispatcher_cpu {
         pin(cpus[cpu % cpus.len()]);
     }
+    // Where it shares a core, each turn of a loop would be a worker's time; and where the timer is a hypervisor's, each sleep costs tens of microseconds.
+    let wait = || if spins { std::hint::spin_loop() } else { std::thread::sleep(Duration::from_micros(1_000)) };
     let start = Instant::now();
     let mut sent = 0;
     while sent < packets {
-        if (0..workers).all(|worker| dispatcher.outstanding(worker) > AHEAD / 2)
-            || (0..workers).any(|worker| dispatcher.outstanding(worker) > AHEAD)
-        {
-            if dispatcher_cpu.is_some() {
-                std::hint::spin_loop()
-            } else {
-                std::thread::sleep(Duration::from_micros(50))
+        if (0..workers).any(|worker| dispatcher.outstanding(worker) > ahead) {
+            // Until there is room for many.
+            while (0..workers).any(|worker| dispatcher.outstanding(worker) > ahead / 2) {
+                wait();
             }
-            continue;
         }
         source.batch(|packet| sent += u64::from(dispatcher.steer(packet)));
         dispatcher.end_of_round();
     }
     while (0..workers).any(|worker| dispatcher.outstanding(worker) != 0) {
-        std::hint::spin_loop();
+        wait();
     }
     let time = start.elapsed();
     stop.store(true, Ordering::Relaxed);
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    sched_setaffinity(None, &before).expect("it was so before");
+    time
+}
+
+/// A cache line.
+#[repr(align(64))]
+struct Line([AtomicU64; 8]);
+
+/// What the machine takes to bring a packet's cache lines from one core to another and back, with nothing else done: the limit of every hand-over.
+fn bare_ring(packets: u64) -> Duration {
+    // As many as the hand-over has on their way, and as many bytes a packet.
+    const LINES: usize = 3;
+    const BATCHES: u64 = 8;
+    let lines: Arc<[Line]> = (0..BATCHES as usize * BATCH * LINES).map(|_| Line(Default::default())).collect();
+    let batch = |lines: &Arc<[Line]>, number: u64| {
+        let start = (number % BATCHES) as usize * BATCH * LINES;
+        start..(start + BATCH * LINES).min(lines.len())
+    };
+    let (head, tail) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let batches = packets / BATCH as u64 + 1;
+    let cpus = cpus();
+    let reader = {
+        let (lines, head, tail, cpu) = (lines.clone(), head.clone(), tail.clone(), cpus[1]);
+        std::thread::spawn(move || {
+            pin(cpu);
+            for number in 0..batches {
+                while tail.load(Ordering::Acquire) <= number {
+                    std::hint::spin_loop();
+                }
+                let sum = lines[batch(&lines, number)].iter().map(|line| line.0[0].load(Ordering::Relaxed)).fold(0, u64::wrapping_add);
+                std::hint::black_box(sum);
+                head.store(number + 1, Ordering::Release);
+            }
+        })
+    };
+    let before = sched_getaffinity(None).expect("Linux says it");
+    pin(cpus[0]);
+    let start = Instant::now();
+    for number in 0..batches {
+        while head.load(Ordering::Acquire) + BATCHES <= number {
+            std::hint::spin_loop();
+        }
+        for line in &lines[batch(&lines, number)] {
+            line.0.iter().for_each(|word| word.store(number, Ordering::Relaxed));
+        }
+        tail.store(number + 1, Ordering::Release);
+    }
+    reader.join().expect("no panic");
+    let time = start.elapsed();
     sched_setaffinity(None, &before).expect("it was so before");
     time
 }
@@ -194,7 +250,7 @@ fn hand_over(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     group.bench_function("base: lend and drop here", |bencher| {
         bencher.iter_custom(|packets| {
-            let mut source = Source::new();
+            let mut source = Source::new(2 * AHEAD as usize);
             let (start, mut done) = (Instant::now(), 0);
             while done < packets {
                 source.batch(|packet| done += u64::from(std::hint::black_box(packet.metadata.packets)));
@@ -206,6 +262,9 @@ fn hand_over(criterion: &mut Criterion) {
         eprintln!("one CPU: nothing can be handed to another");
         return;
     }
+    group.bench_function("limit: three cache lines from one core to another", |bencher| {
+        bencher.iter_custom(|packets| bare_ring(packets.max(1 << 16)).mul_f64(packets as f64 / packets.max(1 << 16) as f64));
+    });
     group.bench_function("one core to another, batch 64", |bencher| {
         bencher.iter_custom(|packets| {
             through(packets.max(1 << 16), 1, 1, Some(0), || ()).mul_f64(packets as f64 / packets.max(1 << 16) as f64)
@@ -253,7 +312,7 @@ fn scaling(criterion: &mut Criterion) {
         }
         group.bench_function(format!("{workers} workers"), |bencher| {
             bencher.iter_custom(|packets| {
-                let least = packets.max(1 << 15);
+                let least = packets.max(1 << 16);
                 through(least, workers, 0, None, move || work(rounds)).mul_f64(packets as f64 / least as f64)
             });
         });

@@ -13,4 +13,4 @@ mod prefetch;
 mod scalar;
 
 pub use level::Simd;
-pub use prefetch::{prefetch_lines, prefetch_range, prefetch_read};
+pub use prefetch::{prefetch_lines, prefetch_range, prefetch_read, prefetch_write};

@@ -39,6 +39,9 @@ pub struct PacketBatch<B> {
     next_byte: usize,
 }
 
+/// So many packets ahead memory is fetched: fewer leave less time than it takes another core to give a line away.
+const AHEAD: usize = 8;
+
 #[derive(Debug)]
 struct Entry {
     metadata: Metadata,
@@ -66,6 +69,13 @@ impl<B> PacketBatch<B> {
         self.bytes.extend_from_slice(packet.linear);
         self.pieces.extend(packet.pieces.drain(..).map(Some));
         self.entries.push(entry);
+        // The other thread has had this memory last.
+        if let Some(next) = self.entries.spare_capacity_mut().get(AHEAD) {
+            superpacket_simd::prefetch_write(next);
+        }
+        if let Some(next) = self.pieces.spare_capacity_mut().get(AHEAD) {
+            superpacket_simd::prefetch_write(next);
+        }
     }
 
     /// How many packets are left.

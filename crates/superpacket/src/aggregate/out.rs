@@ -63,7 +63,7 @@ impl<B: AsRef<[u8]>> Out<B> {
     ) {
         let gso = packet.whole_gso();
         let whole = |buffer: B| Piece { length: buffer.as_ref().len() as u32, buffer: Some(buffer), start: 0, sum: 0, flags: 0 };
-        self.pieces.push(whole(packet.first));
+        self.pieces.extend(core::iter::once(packet.first).map(whole));
         if let Some(mut chain) = packet.rest {
             self.pieces.extend(chain.buffers_mut().drain(..).map(whole));
             self.recycle(chain);
