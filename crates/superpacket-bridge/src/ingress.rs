@@ -34,7 +34,7 @@ pub(crate) struct Ingress {
     bell: Arc<Doorbell>,
     /// Which opening of the port this is a queue of.
     pub(crate) opening: u32,
-    /// Its descriptor's name in the thread's `epoll`.
+    /// Its descriptor's name in the thread's `epoll`, while it is there.
     pub(crate) token: u64,
     /// May there be packets?
     pub(crate) ready: bool,

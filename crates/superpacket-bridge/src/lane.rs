@@ -27,10 +27,7 @@ use crate::output::Output;
 use crate::runtime::Shared;
 use crate::steering::{Employment, State, WorkerHandle, pin};
 use crate::table::Table;
-use sleep::{pause, watch};
-
-/// The name of the thread's own descriptor in its `epoll`.
-const WAKE: u64 = 0;
+use sleep::{pause, unwatch};
 
 /// A queue whose interface is down is left alone for so long, in nanoseconds.
 const PAUSE: u64 = 50_000_000;
@@ -116,7 +113,6 @@ impl Lane {
         let (orders, inbox) = crossbeam_channel::unbounded();
         let bell = Arc::new(Doorbell::new()?);
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&poller, &*bell, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let employment = Arc::<Employment>::default();
         let work = Work {
             employment: employment.clone(),
@@ -134,7 +130,8 @@ impl Lane {
             weight: 1,
             sock_flows: None,
             retiring: false,
-            next_token: WAKE + 1,
+            next_token: 0,
+            readable: Vec::new(),
             round: 0,
             spoken: None,
         };
@@ -183,7 +180,10 @@ struct Work {
     inbox: Receiver<Order>,
     bell: Arc<Doorbell>,
     counts: Arc<LaneCounts>,
+    /// An `epoll` with the queues of which only what is new ends a wait.
     poller: OwnedFd,
+    /// Of the descriptors waited for, which could be read.
+    readable: Vec<bool>,
     output: Output,
     ingress: Vec<Ingress>,
     backlogs: Vec<BacklogReceiver<Arc<Shared>>>,
@@ -217,7 +217,6 @@ impl Work {
         }
         // Here, so that it is made by the thread, and in the memory, that it is for.
         self.output.set_consumer(self.common.consumer(self.cpu));
-        let mut events = Vec::with_capacity(64);
         // The last packets came many at once.
         let mut bulk = false;
         loop {
@@ -245,9 +244,9 @@ impl Work {
                 continue;
             }
             if busy || self.common.busy_poll {
-                self.wait(&mut events, Some(Duration::ZERO));
+                self.wait(Some(Duration::ZERO));
             } else {
-                self.sleep(&mut events);
+                self.sleep();
             }
         }
     }
@@ -274,7 +273,6 @@ impl Work {
             if ingress.paused_until.is_some_and(|until| until <= now) {
                 ingress.paused_until = None;
                 ingress.ready = true;
-                watch(&self.poller, ingress);
             }
             if !(ingress.ready || due || self.common.busy_poll) || ingress.paused_until.is_some() {
                 continue;
@@ -406,10 +404,8 @@ impl Work {
                 self.output.egress[number] = Some(Egress::new(shared.clone(), transmit));
                 for (queue, receive) in receivers {
                     let (steering, bell) = (self.common.steering.clone(), self.bell.clone());
-                    let ingress = Ingress::new(shared.clone(), queue, receive, self.common.key, steering, bell, self.next_token);
+                    self.ingress.push(Ingress::new(shared.clone(), queue, receive, self.common.key, steering, bell, self.next_token));
                     self.next_token += 1;
-                    watch(&self.poller, &ingress);
-                    self.ingress.push(ingress);
                 }
             }
             Order::Close { number, done } => {
@@ -417,8 +413,8 @@ impl Work {
                 for index in (0..self.ingress.len()).rev().filter(|&index| self.ingress[index].shared.number == number).collect::<Vec<_>>()
                 {
                     self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output));
-                    let ingress = self.ingress.remove(index);
-                    let _ = epoll::delete(&self.poller, ingress.receive.readiness());
+                    let mut ingress = self.ingress.remove(index);
+                    unwatch(&self.poller, &mut ingress);
                 }
                 // What the port received, its lane has left here.
                 self.finish(|shared| shared.number == number);

@@ -1,4 +1,4 @@
-//! A bell that wakes a thread that waits in `epoll`.
+//! A bell that wakes a thread that waits for descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
