@@ -64,7 +64,7 @@ impl Ingress {
         let aggregator = Aggregator::new(policy.unwrap_or(Policy::gro()), key, Simd::detect());
         let packets = Vec::with_capacity(POLL_LIMIT);
         let mut dispatch = Dispatch::new(steering, queue);
-        dispatch.refresh(&shared, &bell);
+        dispatch.refresh(&shared, &bell, runtime.has(Feature::ReceiveHashing));
         Ingress {
             shared,
             dispatch,
@@ -99,7 +99,7 @@ impl Ingress {
         }
         // What is held was received under the old settings, and is steered by them.
         self.drain(output);
-        self.dispatch.refresh(&self.shared, &self.bell);
+        self.dispatch.refresh(&self.shared, &self.bell, self.runtime.has(Feature::ReceiveHashing));
     }
 
     /// Does what is due without packets: sends what waited for room, leaves CPUs that are not wanted any more.

@@ -133,6 +133,7 @@ impl Lane {
             next_token: 0,
             readable: Vec::new(),
             round: 0,
+            bulk: false,
             spoken: None,
         };
         let thread = std::thread::Builder::new().name(name).spawn(move || work.run())?;
@@ -196,6 +197,8 @@ struct Work {
     next_token: u64,
     epoch: u64,
     round: u32,
+    /// The last packets came many at once.
+    bulk: bool,
     /// When the log spoke of a panic last.
     spoken: Option<Instant>,
 }
@@ -206,6 +209,7 @@ enum Whose {
     Ingress(usize),
     Backlog(usize),
     Consumer,
+    Thread,
 }
 
 impl Work {
@@ -217,38 +221,47 @@ impl Work {
         }
         // Here, so that it is made by the thread, and in the memory, that it is for.
         self.output.set_consumer(self.common.consumer(self.cpu));
-        // The last packets came many at once.
-        let mut bulk = false;
         loop {
-            while let Ok(order) = self.inbox.try_recv() {
-                if self.obey(order) {
-                    return;
-                }
-            }
-            if self.is_done() && self.employment.end(&self.inbox) {
-                return;
-            }
-            self.refresh();
-            let received = self.round();
-            self.report_broken();
-            self.round = self.round.wrapping_add(1);
-            let busy = received != 0;
-            if busy && !self.round.is_multiple_of(LOOK_EVERY) {
-                bulk = received >= BULK;
-                continue;
-            }
-            if !busy && std::mem::take(&mut bulk) {
-                // More of a burst is on its way, most likely: whoever makes it, or takes it, may run first.
-                std::thread::yield_now();
-                self.ingress.iter_mut().for_each(|ingress| ingress.ready = true);
-                continue;
-            }
-            if busy || self.common.busy_poll {
-                self.wait(Some(Duration::ZERO));
-            } else {
-                self.sleep();
+            match self.guarded(Whose::Thread, Self::turn) {
+                Some(true) => return,
+                Some(false) => {}
+                // It would most likely panic again at once.
+                None => std::thread::sleep(Duration::from_nanos(PAUSE)),
             }
         }
+    }
+
+    /// Obeys, moves what there is to move, and waits if there was nothing; `true`: the thread is to end.
+    fn turn(&mut self) -> bool {
+        while let Ok(order) = self.inbox.try_recv() {
+            if self.obey(order) {
+                return true;
+            }
+        }
+        if self.is_done() && self.employment.end(&self.inbox) {
+            return true;
+        }
+        self.refresh();
+        let received = self.round();
+        self.report_broken();
+        self.round = self.round.wrapping_add(1);
+        let busy = received != 0;
+        if busy && !self.round.is_multiple_of(LOOK_EVERY) {
+            self.bulk = received >= BULK;
+            return false;
+        }
+        if !busy && std::mem::take(&mut self.bulk) {
+            // More of a burst is on its way, most likely: whoever makes it, or takes it, may run first.
+            std::thread::yield_now();
+            self.ingress.iter_mut().for_each(|ingress| ingress.ready = true);
+            return false;
+        }
+        if busy || self.common.busy_poll {
+            self.wait(Some(Duration::ZERO));
+        } else {
+            self.sleep();
+        }
+        false
     }
 
     /// Is it a worker that is not needed any more?
@@ -359,7 +372,7 @@ impl Work {
                 backlog.publish();
                 Some(backlog.from.name.clone())
             }
-            Whose::Consumer => None,
+            Whose::Consumer | Whose::Thread => None,
         };
         if self.spoken.is_none_or(|spoken| spoken.elapsed() >= SPEAK) {
             self.spoken = Some(Instant::now());

@@ -210,7 +210,7 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
     let wide = format!("1{}", "0".repeat((possible as usize).div_ceil(4)));
     for (arguments, says) in [
         (&["rps", PORTS[0], "0", "12,xyz"][..], "EINVAL"),
-        (&["rps", PORTS[0], "0", "12,xyz"], "xyz"),
+        (&["rps", PORTS[0], "0", "12,xyz", "--flow-count", "64", "--set", "dev_weight=9"], "xyz"),
         (&["rps", PORTS[0], "0", &wide], "EOVERFLOW"),
         (&["rps", PORTS[0], "--cpu-list", "3-1"], "3-1"),
         (&["rps", PORTS[0], "9", "1"], "no receive queue 9"),
@@ -223,6 +223,15 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
     }
     let kept = house.ask(&["rps", PORTS[0]]).expect("answers");
     assert_eq!(kept["ports"][0]["queues"][0]["effective_list"], first, "{kept}");
+    assert_eq!(kept["ports"][0]["queues"][0]["rps_flow_cnt"], 0, "nothing else of the refused command took effect: {kept}");
+    assert_eq!(kept["steering"]["settings"]["dev_weight"], "64", "{kept}");
+    let counted = house.ask(&["rps", PORTS[0], "--flow-count", "64", "--in-place-below", "1000"]).expect("sets");
+    assert_eq!(
+        (&counted["ports"][0]["queues"][0]["rps_flow_cnt"], &counted["ports"][0]["in_place_below"]),
+        (&64.into(), &1000.into()),
+        "{counted}"
+    );
+    house.ask(&["rps", PORTS[0], "--flow-count", "0", "--in-place-below", "0"]).expect("sets");
     let list = house.ask(&["rps", PORTS[0], "--cpu-list", &usable]).expect("sets");
     assert_eq!(list["ports"][0]["queues"][0]["effective_list"], usable.as_str(), "{list}");
     let auto = house.ask(&["rps", PORTS[0], "auto"]).expect("sets");

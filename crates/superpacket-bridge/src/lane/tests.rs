@@ -3,26 +3,33 @@
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use superpacket::packet::{Layer, RxChecksum};
+use std::os::fd::BorrowedFd;
+
+use superpacket::feature::Feature;
+use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::steer::CpuMask;
 use superpacket_io::port::memory::{MemoryPort, MemorySettings, pair};
-use superpacket_io::port::{Outgoing, Port, Progress, TxBatch};
+use superpacket_io::port::{Buffer, Outgoing, Port, Progress, TxBatch};
 
 use super::*;
 use crate::runtime::tests::shared_as;
 use crate::settings::{PerQueue, SteeringSettings};
 use crate::steering::UsableCpus;
 
-/// Takes all frames, but panics once.
+/// Takes all frames, but panics once, or not before it may.
 #[derive(Debug)]
 struct PanicsOnce {
     due: Arc<AtomicBool>,
+    held_up: Arc<AtomicBool>,
     taken: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Transmit for PanicsOnce {
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
         assert!(!self.due.swap(false, Ordering::Relaxed), "this port panics once");
+        while self.held_up.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let mut taken = self.taken.lock().expect("no panic here");
         for frame in &batch.frames()[from..] {
             let mut bytes = Vec::new();
@@ -30,6 +37,28 @@ impl Transmit for PanicsOnce {
             taken.push(bytes);
         }
         Progress { sent: batch.frames().len() - from, stopped: None }
+    }
+}
+
+/// A receive queue that cannot be waited for, once.
+#[derive(Debug)]
+struct Touchy {
+    inner: Box<dyn Receive>,
+    due: Arc<AtomicBool>,
+}
+
+impl Receive for Touchy {
+    fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
+        self.inner.poll(packets, limit)
+    }
+
+    fn give_back(&mut self) {
+        self.inner.give_back();
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        assert!(!self.due.swap(false, Ordering::Relaxed), "this queue panics once");
+        self.inner.readiness()
     }
 }
 
@@ -42,6 +71,10 @@ struct Bench {
     host: MemoryPort,
     _port: MemoryPort,
     due: Arc<AtomicBool>,
+    /// The receive queue panics.
+    touchy: Arc<AtomicBool>,
+    /// Nothing is sent.
+    held_up: Arc<AtomicBool>,
     taken: Arc<Mutex<Vec<Vec<u8>>>>,
     cpu: Cpu,
 }
@@ -68,15 +101,17 @@ impl Bench {
         common.steering.change(|now| drop(now.workers.insert(cpu, handle)));
         let (input, output) = (Arc::new(shared_as(0, |_| ())), Arc::new(shared_as(1, |_| ())));
         let (due, taken) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Vec<u8>>>>::default());
-        let mut receivers: Vec<_> = (0..).zip(port.receivers()).collect();
+        let (touchy, held_up) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let receiver = |inner| Box::new(Touchy { inner, due: touchy.clone() }) as Box<dyn Receive>;
+        let mut receivers: Vec<_> = (0..).zip(port.receivers().into_iter().map(receiver)).collect();
         for thread in [&worker, &lane] {
             let receivers = if std::ptr::eq(thread, &lane) { std::mem::take(&mut receivers) } else { Vec::new() };
             let transmit = port.transmitter().expect("memory has many");
             thread.order(Order::Open { shared: input.clone(), receivers, transmit });
-            let transmit = Box::new(PanicsOnce { due: due.clone(), taken: taken.clone() });
+            let transmit = Box::new(PanicsOnce { due: due.clone(), held_up: held_up.clone(), taken: taken.clone() });
             thread.order(Order::Open { shared: output.clone(), receivers: Vec::new(), transmit });
         }
-        Bench { lane, worker, input, epoch: common.epoch, host, _port: port, due, taken, cpu }
+        Bench { lane, worker, input, epoch: common.epoch, host, _port: port, due, touchy, held_up, taken, cpu }
     }
 
     /// Steers to the worker, or no longer.
@@ -116,6 +151,7 @@ impl Bench {
 
 impl std::ops::Drop for Bench {
     fn drop(&mut self) {
+        self.held_up.store(false, Ordering::Relaxed);
         self.lane.stop();
         self.worker.stop();
     }
@@ -173,4 +209,35 @@ fn a_worker_that_panics_loses_what_it_had_and_its_flows_are_not_stuck() {
     bench.wait("the last three", |bench| bench.taken() as u64 + bench.lost() == 24);
     let stats = bench.input.counts.report("");
     assert_eq!((stats.steered, bench.lane.counts.panics.value()), (21, 0));
+}
+
+#[test]
+fn a_thread_that_panics_while_it_waits_goes_on() {
+    let mut bench = Bench::new();
+    bench.touchy.store(true, Ordering::Relaxed);
+    bench.lane.wake();
+    bench.wait("a panic", |bench| bench.lane.counts.panics.value() == 1);
+    bench.send(5);
+    bench.wait("all", |bench| bench.taken() == 5);
+    assert_eq!((bench.lost(), bench.lane.is_over()), (0, false));
+}
+
+#[test]
+fn a_device_hash_that_is_not_believed_any_more_is_a_move() {
+    let mut bench = Bench::new();
+    bench.steer(true);
+    bench.send(5);
+    bench.wait("the first five", |bench| bench.taken() == 5);
+    bench.held_up.store(true, Ordering::Relaxed);
+    bench.send(3);
+    bench.wait("three with the worker", |bench| bench.input.counts.report("").steered == 8);
+    bench.input.change(|settings| settings.features = settings.features.without(Feature::ReceiveHashing));
+    bench.epoch.fetch_add(1, Ordering::Release);
+    bench.lane.wake();
+    // What comes now may have another place: it waits, in the port, for what is under way.
+    bench.send(2);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(bench.input.counts.report("").rx_packets, 8);
+    bench.held_up.store(false, Ordering::Relaxed);
+    bench.wait("all", |bench| bench.taken() == 10);
 }

@@ -21,6 +21,8 @@ pub(crate) struct Dispatch {
     snapshot: Arc<Snapshot>,
     steering: Steering,
     hash: HashSettings,
+    /// The port's packets come with the device's hash, if it has one (`receive-hashing`).
+    hashed: bool,
     limit: BacklogLimit,
     places: Places,
     /// The CPUs that have a backlog.
@@ -100,6 +102,7 @@ impl Dispatch {
             steering: Steering::new(hash.hasher(state.key)),
             limit: snapshot.settings.backlog_limit(),
             hash,
+            hashed: true,
             state,
             snapshot,
             places: Places::default(),
@@ -110,11 +113,12 @@ impl Dispatch {
         }
     }
 
-    /// Settings or workers have changed. What was received before has been steered.
-    pub(crate) fn refresh(&mut self, shared: &Arc<Shared>, lane: &Arc<Doorbell>) {
+    /// Settings or workers have changed. What was received before has been steered; with `hashed`, what comes has the device's hash.
+    pub(crate) fn refresh(&mut self, shared: &Arc<Shared>, lane: &Arc<Doorbell>, hashed: bool) {
         self.snapshot = self.state.now();
         let settings = &self.snapshot.settings;
-        if settings.hash != self.hash {
+        // Either gives flows other hashes, and so other places.
+        if settings.hash != self.hash || hashed != std::mem::replace(&mut self.hashed, hashed) {
             self.hash = settings.hash.clone();
             self.steering.set_hasher(self.hash.hasher(self.state.key));
         }

@@ -187,6 +187,7 @@ pub(super) fn mark(mark: &Mark) -> String {
     let value = match mark.value {
         Some(value) if low != high => format!("{} ({}), ", number(value, 3), range(low, high, 3)),
         Some(value) => format!("{}, ", number(value, 3)),
+        None if low != high => format!("between {} and {}, ", number(low, 3), number(high, 3)),
         None => String::new(),
     };
     format!("{value}{side} {}", plain(mark.target, 3))
@@ -330,6 +331,8 @@ pub(super) mod tests {
         let spread =
             Mark { form: Form::Live, met: Some(false), spread: [0.9, 1.1], value: Some(1.0), side: Side::AtMost, target: 0.84, ..counted };
         assert_eq!((mark(&spread), verdict(&spread), origin(&spread)), ("1.000 (0.900-1.100), at most 0.84".into(), "missed", None));
+        let hidden = spread.clone().undecided("why");
+        assert_eq!((mark(&hidden), verdict(&hidden)), ("between 0.900 and 1.100, at most 0.84".into(), "cannot be said"));
         let unmeasured = Mark::unmeasured("lro", Side::AtLeast, 1.0, "why");
         assert_eq!((mark(&unmeasured), verdict(&unmeasured)), ("at least 1".into(), "cannot be said"));
     }

@@ -13,14 +13,14 @@ use crate::report::{grouped, print, print_json, printable, table};
 pub(crate) fn run(arguments: &Rps) -> Result<(), Failure> {
     let (queue, change) = arguments.wish()?;
     let mut client = connect(&arguments.connection)?;
-    for (name, value) in &arguments.set {
-        client.set_steering(name, value)?;
-    }
     let mut ports = Vec::new();
     if let Some(port) = &arguments.port {
         for change in &change {
             ports = vec![client.set_rps(port, queue, change)?];
         }
+    }
+    for (name, value) in &arguments.set {
+        client.set_steering(name, value)?;
     }
     if ports.is_empty() {
         ports = client.rps(arguments.port.as_deref())?;
@@ -59,8 +59,8 @@ impl Rps {
                 Err(_) => return usage(format!("{text:?} is no receive queue: write its number, or all; then the mask")),
             },
         };
-        let mut changes: Vec<RpsChange> = self.flow_count.map(RpsChange::FlowCount).into_iter().collect();
-        changes.extend(self.in_place_below.map(RpsChange::InPlaceBelow));
+        // The mask first: where it is refused, nothing has been changed.
+        let mut changes = Vec::new();
         match (mask, &self.cpu_list) {
             (Some(_), Some(_)) => return usage("either MASK or --cpu-list".into()),
             (Some("auto"), None) => changes.push(RpsChange::Auto),
@@ -68,6 +68,8 @@ impl Rps {
             (None, Some(list)) => changes.push(RpsChange::List(list.clone())),
             (None, None) => {}
         }
+        changes.extend(self.flow_count.map(RpsChange::FlowCount));
+        changes.extend(self.in_place_below.map(RpsChange::InPlaceBelow));
         if queue.is_some() && self.in_place_below.is_some() {
             return usage("--in-place-below holds for all queues of a port: name none".into());
         }

@@ -182,7 +182,7 @@ pub struct Mark {
     pub name: String,
     /// How the value was made.
     pub form: Form,
-    /// What was reached; `None` where it could not be measured.
+    /// What was reached; `None` where it could not be measured, or the rounds differ so much that it means nothing.
     pub value: Option<f64>,
     /// What is to be reached.
     pub target: f64,
@@ -222,10 +222,10 @@ impl Mark {
         Self { name: name.into(), form: Form::Live, value: None, target, side, met: None, spread: [0.0; 2], reason: Some(reason.into()) }
     }
 
-    /// The same value, of which nothing can be said.
+    /// The same without a value: nothing can be said but between what the rounds lie.
     #[must_use]
     pub fn undecided(self, reason: impl Into<String>) -> Self {
-        Self { met: None, reason: Some(reason.into()), ..self }
+        Self { value: None, met: None, reason: Some(reason.into()), ..self }
     }
 }
 
@@ -301,6 +301,8 @@ mod tests {
         live.marks.push(Mark::paired("hidden", &paired(&[0.2, 1.0, 3.0]), Side::AtLeast, 2.5));
         live.notes.push("said twice".into());
         assert_eq!((live.marks[0].met, live.marks[1].met), (Some(true), None));
+        assert_eq!((live.marks[0].value, live.marks[1].value), (Some(3.0), None), "a value that means nothing is not given");
+        assert!(live.marks[1].spread[0] < 1.0 && live.marks[1].spread[1] > 1.0, "but between what the rounds lie is");
         let mut model = Experiment::new(&ENTRY);
         model.marks.push(Mark::exact("clear", Form::Model, 1.0, Side::AtLeast, 2.5));
         model.marks.push(Mark::exact("hidden", Form::Model, 40.0, Side::AtLeast, 2.5));
