@@ -293,4 +293,39 @@ mod tests {
             assert_eq!(rustix::io::read(&*lane, &mut count).is_ok(), heard);
         }
     }
+
+    /// How often the bell was rung since it was heard last: the descriptor's count.
+    fn heard(bell: &Doorbell) -> u64 {
+        let mut count = [0u8; 8];
+        rustix::io::read(bell, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+    }
+
+    #[test]
+    fn a_sleeping_worker_is_woken_once_for_all_that_waits_and_one_that_is_awake_never() {
+        let (mut sender, _receiver, _, lane) = pair();
+        let worker = sender.worker.clone();
+        let (mut other, _other_receiver) = backlog(Arc::new(Link::new(lane)), worker.clone(), ());
+        push(&mut sender, 0..200);
+        assert!(!sender.end_of_round(), "it is awake");
+        assert_eq!(heard(&worker), 0);
+        worker.fall_asleep();
+        assert!(!sender.end_of_round(), "there is nothing new for it");
+        // Three full batches, which leave before the round ends, and a part.
+        push(&mut sender, 200..400);
+        push(&mut other, 0..200);
+        assert_eq!(heard(&worker), 0, "not before the round ends");
+        let mut woke = vec![sender.end_of_round(), other.end_of_round(), sender.end_of_round()];
+        // It has not heard the bell yet.
+        push(&mut sender, 400..600);
+        woke.push(sender.end_of_round());
+        assert_eq!(woke, [true, false, false, false]);
+        assert_eq!((heard(&worker), worker.rung()), (1, 1));
+        worker.awake();
+        push(&mut sender, 600..700);
+        assert!(!sender.end_of_round());
+        worker.fall_asleep();
+        push(&mut other, 200..201);
+        assert!(other.end_of_round(), "each backlog can wake it");
+        assert_eq!((heard(&worker), worker.rung()), (1, 2));
+    }
 }
