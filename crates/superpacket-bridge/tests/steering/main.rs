@@ -1,5 +1,7 @@
 //! Steering in the bridge, between ports in memory: order, balance, and what happens while all of it is changed.
 
+mod backlog;
 mod consumer;
 mod order;
 mod traffic;
+mod watched;
