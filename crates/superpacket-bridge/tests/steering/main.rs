@@ -3,5 +3,6 @@
 mod backlog;
 mod consumer;
 mod order;
+mod queues;
 mod traffic;
 mod watched;

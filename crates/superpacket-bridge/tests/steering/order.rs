@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use superpacket::steer::{Cpu, CpuMask, FlowTuple, Toeplitz, ToeplitzKey};
+use superpacket::steer::{Cpu, CpuMask};
 use superpacket_bridge::settings::PerQueue;
 
-use crate::traffic::{Arrived, Joined, Random, frame, mask, two_cpus};
+use crate::traffic::{Arrived, Joined, Random, hash, mask, two_cpus};
 
 /// What came of a run.
 struct Outcome {
@@ -84,14 +84,6 @@ fn without_epochs_the_same_run_finds_packets_overtaken() {
 #[test]
 fn readers_move_and_nothing_is_overtaken() {
     let Some(cpus) = two_cpus() else { return };
-    // Every packet has a hash of the bridge's own, which a reader would get with the packet: here the test computes it, by the published key.
-    let toeplitz = Toeplitz::new(&ToeplitzKey::MICROSOFT);
-    let hash = |flow: u16| {
-        let bytes = frame(flow, 0);
-        let address = |at: usize| <[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes");
-        let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-        toeplitz.flow(&FlowTuple::v4(address(26), address(30), Some([port(34), port(36)])))
-    };
     let prepare = |joined: &Joined| {
         joined.set("hash", "toeplitz");
         joined.set("rps_sock_flow_entries", "4096");

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use superpacket::packet::{Layer, RxChecksum};
-use superpacket::steer::{Cpu, CpuMask};
+use superpacket::packet::{FlowHash, Layer, RxChecksum};
+use superpacket::steer::{Cpu, CpuMask, FlowTuple, Toeplitz};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::{PortStats, SteeringReport};
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
@@ -33,6 +33,14 @@ pub fn read(bytes: &[u8]) -> (u16, u32) {
     let port = u16::from_be_bytes([bytes[SOURCE_PORT], bytes[SOURCE_PORT + 1]]);
     let number = bytes[NUMBER..NUMBER + 4].try_into().expect("four bytes");
     (port - 1000, u32::from_be_bytes(number))
+}
+
+/// The flow's hash by the published key, which a reader would get with its packets: each has it where the bridge hashes so.
+pub fn hash(flow: u16) -> FlowHash {
+    let bytes = frame(flow, 0);
+    let address = |at: usize| <[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes");
+    let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    Toeplitz::default().flow(&FlowTuple::v4(address(26), address(30), Some([port(34), port(36)])))
 }
 
 /// Two CPUs that workers can be on; `None`, said aloud, where there is one only: that fails where the environment variable `CI` is set.

@@ -1,0 +1,49 @@
+//! Two receive queues of a port: whose packets go where, and whose turn it is.
+
+use crate::traffic::{hash, two_cpus};
+use crate::watched::{Turn, Watched};
+
+/// Flows enough for each queue and CPU to have several.
+const FLOWS: u16 = 40;
+
+/// The queue that a flow's packets are received by.
+fn queue(flow: u16) -> u16 {
+    (hash(flow).0 % 2) as u16
+}
+
+/// The only queue that packets of a turn came by.
+fn queue_of(turn: &Turn) -> u16 {
+    let first = queue(turn.packets[0].0);
+    assert!(turn.packets.iter().all(|&(flow, _)| queue(flow) == first), "a turn is one backlog's: {turn:?}");
+    first
+}
+
+fn worker_turns(watched: &Watched) -> u64 {
+    watched.steered.steering().workers.iter().map(|worker| worker.turns).sum()
+}
+
+#[test]
+fn a_turn_is_of_dev_weight_packets_and_backlogs_take_turns() {
+    const WEIGHT: usize = 7;
+    /// Of each queue.
+    const PACKETS: u32 = 100;
+    let Some([cpu, _]) = two_cpus() else { return };
+    let watched = Watched::new("weight", "&queues=2", |settings| settings.weight = WEIGHT);
+    watched.steer(None, &[cpu]);
+    watched.settle(FLOWS, |_, by| by == Some(cpu));
+    let flows = [0, 1].map(|wanted| (0..FLOWS).find(|&flow| queue(flow) == wanted).expect("one of many"));
+    let (before, turns) = (watched.dispatched(), worker_turns(&watched));
+    let gate = watched.gate();
+    watched.send((0..PACKETS).flat_map(|number| flows.map(|flow| (flow, number))));
+    watched.wait("all is in backlogs", |watched| watched.dispatched() == before + 2 * u64::from(PACKETS));
+    drop(gate);
+    watched.rest();
+    let taken = watched.turns();
+    for number in [0, 1] {
+        let lengths: Vec<usize> = taken.iter().filter(|turn| queue_of(turn) == number).map(|turn| turn.packets.len()).collect();
+        // Held up with its first packet, the worker has all before its first turn ends.
+        assert_eq!(lengths, [[WEIGHT; 14].as_slice(), &[2]].concat(), "queue {number}");
+    }
+    assert!(taken.windows(2).all(|turns| queue_of(&turns[0]) != queue_of(&turns[1])), "one after the other: {taken:?}");
+    assert_eq!(worker_turns(&watched) - turns, taken.len() as u64);
+}
