@@ -1,5 +1,7 @@
 //! Two receive queues of a port: whose packets go where, and whose turn it is.
 
+use superpacket::steer::Cpu;
+
 use crate::traffic::{hash, two_cpus};
 use crate::watched::{Turn, Watched};
 
@@ -46,4 +48,36 @@ fn a_turn_is_of_dev_weight_packets_and_backlogs_take_turns() {
     }
     assert!(taken.windows(2).all(|turns| queue_of(&turns[0]) != queue_of(&turns[1])), "one after the other: {taken:?}");
     assert_eq!(worker_turns(&watched) - turns, taken.len() as u64);
+}
+
+#[test]
+fn each_receive_queue_goes_by_its_own_mask() {
+    let Some(cpus) = two_cpus() else { return };
+    let watched = Watched::new("own-masks", "&queues=2", |_| ());
+    let of = |number: u16| (0..FLOWS).filter(move |&flow| queue(flow) == number).count();
+    assert!(of(0) >= 10 && of(1) >= 10, "the test's flows come by both queues");
+    let masks: [[&[Cpu]; 2]; 4] = [[&cpus[..1], &cpus[1..]], [&cpus[1..], &cpus[..1]], [&cpus, &cpus[..1]], [&[], &cpus[1..]]];
+    for masks in masks {
+        for (queue, mask) in (0..).zip(masks) {
+            watched.steer(Some(queue), mask);
+        }
+        let is_right = |flow: u16, by: Option<Cpu>| {
+            let mask = masks[usize::from(queue(flow))];
+            by.map_or(mask.is_empty(), |cpu| mask.contains(&cpu))
+        };
+        watched.settle(FLOWS, is_right);
+        watched.send((0..1000).map(|number| (number as u16 % FLOWS, number)));
+        watched.rest();
+        let mut used = [[false; 3]; 2];
+        for turn in watched.turns() {
+            for &(flow, _) in &turn.packets {
+                assert!(is_right(flow, turn.cpu), "{masks:?}: flow {flow} of queue {} was processed by {:?}", queue(flow), turn.cpu);
+                let place = cpus.iter().position(|&cpu| turn.cpu == Some(cpu)).unwrap_or(2);
+                used[usize::from(queue(flow))][place] = true;
+            }
+        }
+        // No CPU of a mask is idle.
+        let expected = masks.map(|mask| [mask.contains(&cpus[0]), mask.contains(&cpus[1]), mask.is_empty()]);
+        assert_eq!(used, expected, "{masks:?}");
+    }
 }
