@@ -4,5 +4,6 @@ mod backlog;
 mod consumer;
 mod order;
 mod queues;
+mod rfs;
 mod traffic;
 mod watched;
