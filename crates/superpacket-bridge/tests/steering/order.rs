@@ -30,9 +30,21 @@ fn under_load_at(
     cpus: [Cpu; 2],
     rate: &Arc<AtomicU32>,
     prepare: impl FnOnce(&Joined),
+    change: impl FnMut(&Joined, &mut Random),
+) -> Outcome {
+    under_load_by(name, &format!("memory:{name}-in?slots=8192"), cpus, rate, prepare, change)
+}
+
+/// The same, with packets that come in by this port, on the link `NAME-in`.
+fn under_load_by(
+    name: &str,
+    input: &str,
+    cpus: [Cpu; 2],
+    rate: &Arc<AtomicU32>,
+    prepare: impl FnOnce(&Joined),
     mut change: impl FnMut(&Joined, &mut Random),
 ) -> Outcome {
-    let mut joined = Joined::new(name, |settings| {
+    let mut joined = Joined::new(name, input, |settings| {
         settings.ports[0].steering.rps_cpus = PerQueue::all(mask(&cpus));
     });
     prepare(&joined);
@@ -101,21 +113,31 @@ fn readers_move_and_nothing_is_overtaken() {
 #[test]
 fn everything_changes_and_nothing_is_overtaken() {
     let Some(cpus) = two_cpus() else { return };
-    let outcome = under_load(
+    // A card that reports hashes, so that it matters whether they are used.
+    let input = "nic:link=everything-in,ring=2048,full=wait";
+    let rate = Arc::new(AtomicU32::new(u32::MAX));
+    let outcome = under_load_by(
         "everything",
+        input,
         cpus,
+        &rate,
         |_| (),
         |joined, random| {
             let some = |random: &mut Random, values: &[&str]| values[random.below(values.len() as u64) as usize].to_owned();
-            match random.below(8) {
+            let port = &joined.names[0];
+            match random.below(16) {
                 0 => drop(joined.set("dev_weight", &some(random, &["1", "7", "64", "300"]))),
                 1 => drop(joined.set("netdev_max_backlog", &some(random, &["50", "1000", "5000"]))),
                 2 => drop(joined.set("hash", &some(random, &["keyed", "toeplitz"]))),
                 3 => drop(joined.set("hash_symmetric", &some(random, &["on", "off"]))),
-                4 => drop(joined.set("flow_limit_table_len", &some(random, &["0", "512", "4096"]))),
-                5 => drop(
-                    joined.bridge.set_in_place_below(&joined.names[0], [0, 0, u64::MAX][random.below(3) as usize]).expect("it can be set"),
-                ),
+                4 => drop(joined.set("hash_headers", &some(random, &["inner", "outer"]))),
+                5 => drop(joined.set("hash_device", &some(random, &["on", "off"]))),
+                6 => drop(joined.set("flow_limit_table_len", &some(random, &["0", "512", "4096"]))),
+                7 => drop(joined.bridge.set_in_place_below(port, [0, 0, u64::MAX][random.below(3) as usize]).expect("it can be set")),
+                8 => drop(joined.set("rps_sock_flow_entries", &some(random, &["0", "64", "4096"]))),
+                9 => drop(joined.bridge.set_rps_flow_count(port, None, [0, 64, 4096][random.below(3) as usize]).expect("it can be set")),
+                // By the hash that packets have if the device's is used, or Toeplitz is.
+                10 => (0..20).for_each(|_| joined.bridge.record_flow(hash(random.below(200) as u16), cpus[random.below(2) as usize])),
                 _ => joined.steer(&some_mask(cpus, random)),
             }
         },

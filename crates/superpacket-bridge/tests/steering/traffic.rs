@@ -85,9 +85,9 @@ pub struct Running {
 }
 
 impl Joined {
-    /// Joins links of this name, with settings changed before the start.
-    pub fn new(name: &str, change: impl FnOnce(&mut BridgeSettings)) -> Joined {
-        let names = ["in", "out"].map(|side| format!("memory:{name}-{side}?slots=8192"));
+    /// Joins links of this name, packets coming in by the port `input` on the link `NAME-in`, with settings changed before the start.
+    pub fn new(name: &str, input: &str, change: impl FnOnce(&mut BridgeSettings)) -> Joined {
+        let names = [input.to_owned(), format!("memory:{name}-out?slots=8192")];
         let port = |text: &String| {
             let mut settings = PortSettings::new(text.parse().expect("a port string"));
             // Each packet is to go by itself.
@@ -97,8 +97,9 @@ impl Joined {
         let mut settings = BridgeSettings { ports: names.iter().map(port).collect(), threads: 1, ..BridgeSettings::default() };
         change(&mut settings);
         let bridge = Bridge::start(settings).expect("memory ports need nothing");
-        let ends = names.each_ref().map(|text| open(&text.parse::<PortSpec>().expect("a port string")).expect("the other end"));
-        Joined { bridge, names, ends: Some(ends) }
+        let end =
+            |side| open(&format!("memory:{name}-{side}?slots=8192").parse::<PortSpec>().expect("a port string")).expect("the other end");
+        Joined { bridge, names, ends: Some(["in", "out"].map(end)) }
     }
 
     /// Starts to send packets of so many flows, `rate` a second at most.
