@@ -92,6 +92,8 @@ counts!(
     in_place,
     held_back,
     flow_moves,
+    hashes_reported,
+    hashes_computed,
     wake_ups,
     in_place_switches
 );

@@ -123,7 +123,7 @@ impl fmt::Debug for Ports {
 /// A counter: its name without `_total`, what it means, its unit, and where it is read.
 type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
 
-const COUNTERS: [PortCounter; 20] = [
+const COUNTERS: [PortCounter; 22] = [
     ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
     ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
     ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| stats.tx_packets),
@@ -142,6 +142,8 @@ const COUNTERS: [PortCounter; 20] = [
     ("in_place", "Packets of steered queues that were processed where they were received", None, |stats| stats.in_place),
     ("held_back", "Packets that went where their flow was, not where it is wanted", None, |stats| stats.held_back),
     ("flow_moves", "Times that flows, in buckets, moved from one CPU to another", None, |stats| stats.flow_moves),
+    ("hashes_reported", "Packets steered by the hash that the device reported", None, |stats| stats.hashes_reported),
+    ("hashes_computed", "Packets whose hash was computed to steer them", None, |stats| stats.hashes_computed),
     ("wake_ups", "Times that a sleeping worker was woken for the port's packets", None, |stats| stats.wake_ups),
     ("in_place_switches", "Times that a queue went over to processing in place, or back, because of its rate", None, |stats| {
         stats.in_place_switches

@@ -96,6 +96,12 @@ pub struct PortStats {
     /// How often flows, in buckets, moved from one CPU to another.
     #[serde(default)]
     pub flow_moves: u64,
+    /// Packets steered by the hash that the device reported.
+    #[serde(default)]
+    pub hashes_reported: u64,
+    /// Packets whose hash was computed to steer them.
+    #[serde(default)]
+    pub hashes_computed: u64,
     /// How often a sleeping worker was woken for this port's packets.
     #[serde(default)]
     pub wake_ups: u64,

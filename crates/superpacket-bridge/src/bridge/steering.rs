@@ -210,17 +210,22 @@ impl Bridge {
     /// Changes what holds for the steering of all ports.
     ///
     /// # Errors
-    /// [`BridgeError::Steering`] for what makes no sense, [`BridgeError::System`] and [`BridgeError::Port`] if a worker cannot be made.
+    /// [`BridgeError::Steering`] for what makes no sense, [`BridgeError::System`] and [`BridgeError::Port`] if a worker cannot be made. Nothing has changed then.
     pub fn change_steering_settings(
         &self,
         change: impl FnOnce(&mut SteeringSettings) -> Result<(), SteeringProblem>,
     ) -> Result<SteeringReport, BridgeError> {
         {
             let _alone = lock(&self.inner.changes);
-            let mut settings = self.inner.common.steering.now().settings.clone();
+            let before = self.inner.common.steering.now();
+            let mut settings = before.settings.clone();
             change(&mut settings)?;
             self.inner.set_steering(settings)?;
-            self.inner.staff()?;
+            if let Err(error) = self.inner.staff() {
+                // With the same table: what readers recorded stays.
+                self.inner.put_steering(before.settings.clone(), before.sock_flows.clone());
+                return Err(error);
+            }
             self.inner.announce();
         }
         Ok(self.steering())
@@ -281,12 +286,16 @@ impl Inner {
             true => before.sock_flows.clone(),
             false => sock_flow_table(&settings)?,
         };
+        self.put_steering(settings, table);
+        Ok(())
+    }
+
+    fn put_steering(&self, settings: SteeringSettings, sock_flows: Option<Arc<SockFlowTable>>) {
         lock(&self.settings).steering = settings.clone();
         self.common.steering.change(|now| {
             now.settings = settings;
-            now.sock_flows = table;
+            now.sock_flows = sock_flows;
         });
-        Ok(())
     }
 
     /// Makes workers for the CPUs that masks name, and lets those go whose CPUs none names. Who calls it holds `changes`, and has threads look.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use superpacket::steer::{Admission, BacklogLimit, Cpu, CpuMask, Heads, Place, Steering, SteeringCounters};
+use superpacket::steer::{Admission, BacklogLimit, Cpu, CpuMask, HashCounters, Heads, Place, Steering, SteeringCounters};
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::Buffer;
 
@@ -30,8 +30,15 @@ pub(crate) struct Dispatch {
     in_place: InPlace,
     /// Packets may go elsewhere, or some that did are not done with.
     on: bool,
-    /// The steering's counters, and the switches, as of the last time that they were added to the port's.
-    counted: (SteeringCounters, u64),
+    counted: Counted,
+}
+
+/// The steering's counters as of the last time that they were added to the port's.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    steering: SteeringCounters,
+    hashes: HashCounters,
+    switches: u64,
 }
 
 /// Does a receive queue wait for a worker?
@@ -109,7 +116,7 @@ impl Dispatch {
             cpus: Vec::new(),
             in_place: InPlace::default(),
             on: false,
-            counted: Default::default(),
+            counted: Counted::default(),
         }
     }
 
@@ -121,6 +128,8 @@ impl Dispatch {
         if settings.hash != self.hash || hashed != std::mem::replace(&mut self.hashed, hashed) {
             self.hash = settings.hash.clone();
             self.steering.set_hasher(self.hash.hasher(self.state.key));
+            // A new hasher begins at 0. What the old one did was added at the end of the last round.
+            self.counted.hashes = HashCounters::default();
         }
         self.steering.set_moves(settings.moves);
         let limit = &mut self.limit;
@@ -269,15 +278,17 @@ impl Dispatch {
                 woken += u64::from(backlog.sender.end_of_round());
             }
         }
-        let (now, counts) = (*self.steering.counters(), &shared.counts);
-        let (before, switches) = self.counted;
-        counts.steered.add(now.steered - before.steered);
-        counts.in_place.add(now.here - before.here);
-        counts.flow_moves.add(now.moves - before.moves);
-        counts.held_back.add(now.held_back - before.held_back);
+        let now =
+            Counted { steering: *self.steering.counters(), hashes: *self.steering.hasher().counters(), switches: self.in_place.switches() };
+        let (before, counts) = (std::mem::replace(&mut self.counted, now), &shared.counts);
+        counts.steered.add(now.steering.steered - before.steering.steered);
+        counts.in_place.add(now.steering.here - before.steering.here);
+        counts.flow_moves.add(now.steering.moves - before.steering.moves);
+        counts.held_back.add(now.steering.held_back - before.steering.held_back);
+        counts.hashes_reported.add(now.hashes.reported - before.hashes.reported);
+        counts.hashes_computed.add(now.hashes.computed - before.hashes.computed);
         counts.wake_ups.add(woken);
-        counts.in_place_switches.add(self.in_place.switches() - switches);
-        self.counted = (now, self.in_place.switches());
+        counts.in_place_switches.add(now.switches - before.switches);
     }
 
     /// What was processed here is lost with a panic: it is done with.

@@ -2,6 +2,7 @@
 
 mod backlog;
 mod consumer;
+mod hashes;
 mod order;
 mod queues;
 mod rfs;

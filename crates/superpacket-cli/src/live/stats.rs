@@ -50,6 +50,8 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 20] {
         ("in_place", port.in_place),
         ("held_back", port.held_back),
         ("flow_moves", port.flow_moves),
+        ("hashes_reported", port.hashes_reported),
+        ("hashes_computed", port.hashes_computed),
         ("wake_ups", port.wake_ups),
         ("in_place_switches", port.in_place_switches),
     ]
