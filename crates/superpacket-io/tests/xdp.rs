@@ -24,7 +24,7 @@ use superpacket_io::port::xdp::XdpPort;
 use superpacket_io::port::{Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch};
 
 use cable::{bytes, receive, wait};
-use support::{PacketSocket, in_namespace, ip, quiet, skip};
+use support::{PacketSocket, in_namespace, ip, not_built_in, quiet, skip};
 
 /// How long anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -513,6 +513,60 @@ fn several_queues() {
         assert!(packets.iter().all(|packet| packet.queue == 1));
         let message = refused("xdp:q1?queue=2");
         assert!(message.contains("has 2 receive queues"), "{message}");
+    });
+}
+
+/// The driver's hash, which comes before each frame.
+#[test]
+fn the_driver_is_asked_for_the_flow_hash() {
+    with_links(1500, || {
+        let port = match XdpPort::open(&"xdp:a1?hash=on".parse().expect("a port string")) {
+            Err(PortError::Unsupported { reason, .. }) if reason.contains("hash=on needs Linux 6.3") => return not_built_in(&reason),
+            Err(error) => panic!("{error}"),
+            Ok(port) => port,
+        };
+        assert!(port.is_native() && port.capabilities().features.contains(Feature::ReceiveHashing));
+        let mut port = port;
+        let mut receiver = receiver(&mut port);
+        let peer = PacketSocket::open("a0");
+        let mut hashes = Vec::new();
+        // Several times round the ring, so that chunks are used again.
+        for round in 0..200 {
+            let mut flows = HashSet::new();
+            for number in 0..20u8 {
+                peer.send(&datagram(number));
+                peer.send(&frame(usize::from(number), 60));
+            }
+            for packet in receive(&mut *receiver, 40) {
+                let frame = bytes(&packet);
+                match frame[12..14] {
+                    [8, 0] => {
+                        let (flow, hash) = (usize::from(frame[35]), packet.hash.expect("a flow has a hash"));
+                        assert_eq!(frame, datagram(flow as u8), "nothing else of the frame has changed");
+                        flows.insert(hash.0);
+                        if round == 0 {
+                            assert_eq!(flow, hashes.len(), "in order");
+                            hashes.push(hash);
+                        }
+                        assert_eq!(hashes[flow], hash, "a flow has the same hash each time");
+                    }
+                    // The kernel hashes what it knows by addresses: the same for all that have the same.
+                    _ => assert!(packet.hash.is_none_or(|hash| !flows.contains(&hash.0)), "no flow's hash"),
+                }
+            }
+            receiver.give_back();
+            assert!(flows.len() > 15, "{flows:?}");
+        }
+        drop((port, receiver));
+
+        let mut port = open("xdp:a1");
+        assert!(!port.capabilities().features.contains(Feature::ReceiveHashing));
+        let mut receiver = self::receiver(&mut port);
+        peer.send(&datagram(1));
+        assert_eq!(receive(&mut *receiver, 1)[0].hash, None);
+        let message = refused("xdp:lo?hash=on");
+        assert!(message.contains("hash=on: the driver \"\" gives no hash"), "{message}");
+        assert!(!has_program("lo"));
     });
 }
 

@@ -30,7 +30,7 @@ fn text(ports: &[PortStats]) -> String {
 }
 
 /// The counters by their names in JSON, but for the drops.
-fn counters(port: &PortStats) -> [(&'static str, u64); 20] {
+fn counters(port: &PortStats) -> [(&'static str, u64); 22] {
     [
         ("rx_packets", port.rx_packets),
         ("rx_bytes", port.rx_bytes),

@@ -10,10 +10,11 @@
 //! | `multi_buffer` | `auto`, `on`, `off`: frames in several chunks (Linux 6.6) | `auto`: where the MTU needs it, and where the kernel copies anyway |
 //! | `busy_poll` | microseconds that a look for packets polls the device (Linux 5.11) | `0`: not at all |
 //! | `partial` | `auto`, `detect`, `off`: unfinished checksums are recognized | `auto`: on veth |
+//! | `hash` | `on`, `off`: the driver is asked for the flow hash of each frame (XDP metadata, Linux 6.3, `mode=native`) | `off` |
 //! | `promiscuous` | `on`, `off`: the device is asked for frames to all addresses | `on` |
 //!
 //! It needs `CAP_NET_ADMIN`, `CAP_NET_RAW` and `CAP_BPF` (in the machine's first user namespace: a user namespace of one's own is not enough to load an XDP
-//! program), `CAP_IPC_LOCK` or a sufficient `RLIMIT_MEMLOCK`, and Linux 5.9. No compiler, library or file is needed: the program has six instructions. It
+//! program), `CAP_IPC_LOCK` or a sufficient `RLIMIT_MEMLOCK`, and Linux 5.9. No compiler, library or file is needed: the program has seven instructions, or 27 with `hash=on`. It
 //! vanishes with the port, also when the process is killed. An interface that has another XDP program is refused.
 //!
 //! All AF_XDP ports of a process with the same `frames` and `frame` share their memory, up to a limit: a frame that goes out as it came in is not copied by this
@@ -29,6 +30,8 @@
 //! - **VLAN tags**: a tag that the device (or veth's other end) took out of the frame is lost. Switch that off: `ethtool -K IFACE rxvlan off`, on veth
 //!   `ethtool -K PEER txvlan off`.
 
+mod btf;
+mod instructions;
 mod opening;
 mod option;
 mod partial;
@@ -118,6 +121,8 @@ struct Shared {
     mtu: AtomicU32,
     /// Unfinished checksums are looked for.
     detect: bool,
+    /// The program puts the flow hash before frames.
+    hash: bool,
     busy_poll: bool,
     /// The device moves the frames.
     zero_copy: bool,
@@ -219,6 +224,7 @@ impl XdpPort {
             interface: Mutex::new((interface, Instant::now())),
             mtu: AtomicU32::new(link.mtu),
             detect,
+            hash: options.hash,
             busy_poll: options.busy_poll != 0,
             zero_copy,
             stalled: AtomicBool::new(false),
@@ -300,7 +306,8 @@ impl Port for XdpPort {
             .with(Feature::GenericReceiveOffload)
             .with(Feature::RxUdpGroForwarding)
             .with(Feature::LargeReceiveOffload)
-            .with(Feature::RxChecksumming);
+            .with(Feature::RxChecksumming)
+            .set(Feature::ReceiveHashing, self.shared.hash);
         Capabilities {
             features,
             max_gso_size: 0,

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use rustix::net::xdp::SocketAddrXdpFlags;
 
+use super::btf::kernel_function;
 use super::option::{Attach, Copying, Options, Switch};
-use super::program::{Link, Redirect, Slot};
+use super::program::{Hash, Link, Redirect, Slot};
 use super::queue::Queue;
 use super::socket::{Failed, Socket};
 use super::umem::Lease;
@@ -53,7 +54,8 @@ impl Opening<'_> {
             Redirect::map(size).map_err(|error| self.system("making a map of sockets (BPF_MAP_CREATE)", error))
         };
         let fragments = self.options.multi_buffer != Switch::Off;
-        let refused = match Redirect::load(map()?, fragments) {
+        let hash = self.options.hash.then(|| self.hash()).transpose()?;
+        let refused = match Redirect::load(map()?, fragments, hash.as_ref()) {
             Ok(redirect) => return Ok((redirect, fragments)),
             Err(refused) => refused,
         };
@@ -61,11 +63,19 @@ impl Opening<'_> {
         if fragments
             && !needed
             && refused.error.raw_os_error() == Some(libc::EINVAL)
-            && let Ok(redirect) = Redirect::load(map()?, false)
+            && hash.is_none()
+            && let Ok(redirect) = Redirect::load(map()?, false, None)
         {
             return Ok((redirect, false));
         }
         Err(match refused.log.is_empty() {
+            _ if hash.is_some() && refused.error.raw_os_error() != Some(libc::EPERM) => self.unsupported(format!(
+                "hash=on: the driver {:?} gives no hash, or this kernel is older than Linux 6.3 (BPF_PROG_LOAD: {}{}{})",
+                self.driver,
+                refused.error,
+                if refused.log.is_empty() { "" } else { "; its verifier says: " },
+                refused.log
+            )),
             true => self.system("loading the program that hands frames over (BPF_PROG_LOAD)", refused.error),
             false => self.unsupported(format!(
                 "the kernel refused the program that hands frames over (BPF_PROG_LOAD): {}; its verifier says: {}",
@@ -74,11 +84,18 @@ impl Opening<'_> {
         })
     }
 
+    /// What a program needs to hash.
+    fn hash(&self) -> Result<Hash, PortError> {
+        let function = kernel_function("bpf_xdp_metadata_rx_hash");
+        let function = function.map_err(|error| self.unsupported(format!("hash=on needs Linux 6.3, and its types described: {error}")))?;
+        Ok(Hash { function, interface: self.link.index })
+    }
+
     /// Attaches it where the options say.
     pub(super) fn attach(&self, redirect: &Redirect, interface: &mut Interface) -> Result<(Link, Slot), PortError> {
         let slots: &[Slot] = match self.options.attach {
-            Attach::Auto => &[Slot::Native, Slot::Generic],
-            Attach::Native => &[Slot::Native],
+            Attach::Auto if !self.options.hash => &[Slot::Native, Slot::Generic],
+            Attach::Auto | Attach::Native => &[Slot::Native],
             Attach::Generic => &[Slot::Generic],
         };
         let mut refusal = None;

@@ -53,10 +53,12 @@ pub(super) struct Options {
     pub(super) partial: Switch,
     /// Is the device asked for frames to all addresses?
     pub(super) promiscuous: bool,
+    /// Is the driver asked for the flow hash of frames?
+    pub(super) hash: bool,
 }
 
 /// All options.
-const KNOWN: [&str; 9] = ["queue", "mode", "copy", "frames", "frame", "multi_buffer", "busy_poll", "partial", "promiscuous"];
+const KNOWN: [&str; 10] = ["queue", "mode", "copy", "frames", "frame", "multi_buffer", "busy_poll", "partial", "promiscuous", "hash"];
 
 impl Options {
     /// Reads those of a port string.
@@ -75,6 +77,10 @@ impl Options {
         let copying = [Copying::Auto, Copying::Copy, Copying::Zero][one_of("copy", "takes auto, copy or zero", &["auto", "copy", "zero"])?];
         if attach == Attach::Generic && copying == Copying::Zero {
             return Err(options.wrong("copy", "is not to be had with mode=generic: zero copy needs the driver").into());
+        }
+        let hash = options.switch("hash", false)?;
+        if attach == Attach::Generic && hash {
+            return Err(options.wrong("hash", "is not to be had with mode=generic: the driver is asked for it").into());
         }
         let switches = [Switch::Auto, Switch::On, Switch::Off];
         let frames = options.value("frames", "takes a power of two from 64 to 65536", 4096u32)?;
@@ -102,6 +108,7 @@ impl Options {
             busy_poll: options.value("busy_poll", "takes microseconds", 0)?,
             partial: switches[one_of("partial", "takes auto, detect or off", &["auto", "detect", "off"])?],
             promiscuous: options.switch("promiscuous", true)?,
+            hash,
         })
     }
 
@@ -136,13 +143,13 @@ mod tests {
         assert_eq!((options.queue, options.attach, options.copying), (None, Attach::Auto, Copying::Auto));
         assert_eq!((options.frames, options.frame_size, options.ring_size(), options.room()), (4096, 2048, 2048, 1792));
         assert_eq!((options.multi_buffer, options.partial, options.busy_poll), (Switch::Auto, Switch::Auto, 0));
-        assert!(options.promiscuous);
+        assert!(options.promiscuous && !options.hash);
     }
 
     #[test]
     fn every_option_is_read() {
         let options =
-            read("xdp:eth0?queue=3&mode=native&copy=zero&frames=1024&frame=4k&multi_buffer=on&busy_poll=20&partial=detect&promiscuous=off")
+            read("xdp:eth0?queue=3&mode=native&copy=zero&frames=1024&frame=4k&multi_buffer=on&busy_poll=20&partial=detect&promiscuous=off&hash=on")
                 .expect("all known");
         let expected = Options {
             queue: Some(3),
@@ -154,6 +161,7 @@ mod tests {
             busy_poll: 20,
             partial: Switch::On,
             promiscuous: false,
+            hash: true,
         };
         assert_eq!(options, expected);
     }
@@ -165,6 +173,8 @@ mod tests {
             ("xdp:e?mode=skb", "\"mode=skb\" takes auto, native or generic"),
             ("xdp:e?copy=1", "takes auto, copy or zero"),
             ("xdp:e?mode=generic&copy=zero", "zero copy needs the driver"),
+            ("xdp:e?mode=generic&hash=on", "\"hash=on\" is not to be had with mode=generic"),
+            ("xdp:e?hash=yes", "\"hash=yes\""),
             ("xdp:e?frames=1000", "power of two"),
             ("xdp:e?frames=32", "from 64"),
             ("xdp:e?frame=1k", "takes 2k or 4k"),

@@ -6,6 +6,8 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use super::instructions::program;
+
 // Commands, kinds and flags of `linux/bpf.h` and `linux/if_link.h`.
 const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
@@ -16,17 +18,9 @@ const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
+const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
-
-/// What to do with a frame that no socket waits for: the interface's own stack gets it.
-const XDP_PASS: i32 = 2;
-
-/// Number of the function `bpf_redirect_map`.
-const REDIRECT_MAP: i32 = 51;
-
-/// Where the receive queue's number lies in `struct xdp_md`.
-const RX_QUEUE_INDEX: i16 = 16;
 
 /// Bytes for what the verifier says of a program that it refuses.
 const LOG: usize = 64 << 10;
@@ -58,6 +52,15 @@ pub(super) struct Refused {
     pub(super) error: io::Error,
     /// The verifier's words; empty if it was not asked.
     pub(super) log: String,
+}
+
+/// What a program needs to ask the driver for the flow hash: it is for one interface then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hash {
+    /// The number of `bpf_xdp_metadata_rx_hash` in this kernel.
+    pub(super) function: i32,
+    /// The interface's number.
+    pub(super) interface: u32,
 }
 
 /// The program, loaded, and the map that it reads: a socket for each queue.
@@ -100,13 +103,17 @@ impl Redirect {
         unsafe { descriptor(BPF_MAP_CREATE, &mut create) }
     }
 
-    /// Loads the program that redirects to the sockets of `map` (`BPF_PROG_LOAD`); `fragments`: it takes frames of several buffers too.
+    /// Loads the program that redirects to the sockets of `map` (`BPF_PROG_LOAD`); `fragments`: it takes frames of several buffers too; `hash`: it puts the device's
+    /// hash before them.
     ///
     /// # Errors
-    /// What the system refused: `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`; else with the verifier's words.
-    pub(super) fn load(map: OwnedFd, fragments: bool) -> Result<Self, Refused> {
-        let program = program(map.as_raw_fd());
-        let license = c"MIT";
+    /// What the system refused: `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`, `EINVAL` for a driver without metadata or a kernel before Linux 6.3 that is to hash;
+    /// else with the verifier's words.
+    pub(super) fn load(map: OwnedFd, fragments: bool, hash: Option<&Hash>) -> Result<Self, Refused> {
+        let program = program(map.as_raw_fd(), hash.map(|hash| hash.function));
+        // Functions of the kernel are for programs under the GPL, be it among others.
+        let license = if hash.is_some() { c"Dual MIT/GPL" } else { c"MIT" };
+        let bound = if hash.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 };
         let mut log = Vec::new();
         loop {
             let mut load = ProgramLoad {
@@ -117,8 +124,9 @@ impl Redirect {
                 log_level: u32::from(!log.is_empty()),
                 log_size: log.len() as u32,
                 log_buffer: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
-                flags: if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 },
+                flags: bound | if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 },
                 name: NAME,
+                interface: hash.map_or(0, |hash| hash.interface),
                 expected_attach_type: BPF_XDP,
                 ..ProgramLoad::default()
             };
@@ -167,44 +175,6 @@ impl Redirect {
         // SAFETY: the command reads the attributes, which hold no address.
         Ok(Link { descriptor: unsafe { descriptor(BPF_LINK_CREATE, &mut create) }? })
     }
-}
-
-/// `struct bpf_insn`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Instruction {
-    code: u8,
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
-
-impl Instruction {
-    const fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
-        // Two fields of four bits each, in the order of the machine.
-        let registers = if cfg!(target_endian = "little") { destination | source << 4 } else { destination << 4 | source };
-        Instruction { code, registers, offset, immediate }
-    }
-}
-
-/// `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS);`
-const fn program(map: i32) -> [Instruction; 6] {
-    // Codes of `linux/bpf_common.h` and `linux/bpf.h`.
-    const LOAD_WORD: u8 = 0x61;
-    const LOAD_DOUBLE: u8 = 0x18;
-    const MOVE: u8 = 0xb7;
-    const CALL: u8 = 0x85;
-    const EXIT: u8 = 0x95;
-    /// What is loaded is a map, by its descriptor.
-    const PSEUDO_MAP_FD: u8 = 1;
-    [
-        Instruction::new(LOAD_WORD, 2, 1, RX_QUEUE_INDEX, 0),
-        Instruction::new(LOAD_DOUBLE, 1, PSEUDO_MAP_FD, 0, map),
-        Instruction::new(0, 0, 0, 0, 0),
-        Instruction::new(MOVE, 3, 0, 0, XDP_PASS),
-        Instruction::new(CALL, 0, 0, 0, REDIRECT_MAP),
-        Instruction::new(EXIT, 0, 0, 0, 0),
-    ]
 }
 
 // Parts of `union bpf_attr`, as far as they are used: the kernel takes what is missing at the end as zeros.
@@ -289,23 +259,8 @@ mod tests {
 
     #[test]
     fn structures_have_the_kernels_layout() {
-        assert_eq!((size_of::<Instruction>(), size_of::<MapCreate>(), size_of::<MapUpdate>(), size_of::<LinkCreate>()), (8, 44, 32, 16));
+        assert_eq!((size_of::<MapCreate>(), size_of::<MapUpdate>(), size_of::<LinkCreate>()), (44, 32, 16));
         assert_eq!(std::mem::offset_of!(ProgramLoad, name), 48);
         assert_eq!(size_of::<ProgramLoad>(), 72);
-    }
-
-    #[test]
-    #[cfg(target_endian = "little")]
-    fn the_program_in_bytes() {
-        let bytes: Vec<u8> = program(7)
-            .iter()
-            .flat_map(|instruction| {
-                let [a, b] = instruction.offset.to_le_bytes();
-                [&[instruction.code, instruction.registers, a, b][..], &instruction.immediate.to_le_bytes()].concat()
-            })
-            .collect();
-        let expected = "6112100000000000 1811000007000000 0000000000000000 b703000002000000 8500000033000000 9500000000000000";
-        let hex: Vec<String> = bytes.chunks(8).map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
-        assert_eq!(hex.join(" "), expected);
     }
 }

@@ -9,9 +9,10 @@ use rustix::net::RecvFlags;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::time::{ClockId, clock_gettime};
 
-use superpacket::packet::{MAX_BUFFERS, RxPacket};
+use superpacket::packet::{FlowHash, MAX_BUFFERS, RxPacket};
 
 use super::Shared;
+use super::instructions::{MARK, METADATA};
 use super::partial;
 use super::queue::{Counts, Queue};
 use super::ring::{Consumer, Producer};
@@ -65,7 +66,7 @@ impl ReceiveHalf {
     }
 
     /// Appends up to `limit` frames of the RX ring.
-    fn take(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize, queue: &Queue, detect: bool) -> usize {
+    fn take(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize, queue: &Queue, shared: &Shared) -> usize {
         let available = self.rx.available();
         if available == 0 {
             return 0;
@@ -77,11 +78,14 @@ impl ReceiveHalf {
             let continued = |index| self.rx.peek(index).options.contains(XdpDescOptions::XDP_PKT_CONTD);
             // The kernel publishes a frame's descriptors at once; if it ever does not, the frame waits for its rest.
             let Some(last) = (used..available).find(|&index| !continued(index)) else { break };
+            // While the chunk is nobody's.
+            let hash = if shared.hash { self.hash(used) } else { None };
             match self.packet(used, last) {
                 Some(mut packet) => {
+                    packet.hash = hash;
                     packet.time = time;
                     packet.queue = queue.number() as u16;
-                    if detect {
+                    if shared.detect {
                         let length = packet.length();
                         let checksum = packet.buffers().next().map(|first| partial::detect(first.bytes(), length));
                         packet.checksum = checksum.unwrap_or_default();
@@ -124,15 +128,30 @@ impl ReceiveHalf {
         Some(RxPacket::new(Buffer::from(bytes?)))
     }
 
+    /// The hash that the program put before the frame whose first descriptor has the number `index`.
+    fn hash(&mut self, index: u32) -> Option<FlowHash> {
+        let (slot, within) = self.locate(index)?;
+        let before = self.region.as_mut()?.slot_mut(slot)?.get_mut(within.checked_sub(METADATA)?..within)?;
+        let (mark, hash) = before.split_first_chunk_mut::<4>()?;
+        let is_there = u32::from_ne_bytes(std::mem::take(mark)) == MARK;
+        let hash = u32::from_ne_bytes(hash.try_into().ok()?);
+        (is_there && hash != 0).then_some(FlowHash(hash))
+    }
+
+    /// The chunk that the descriptor number `index` describes, and where its bytes begin there.
+    fn locate(&self, index: u32) -> Option<(usize, usize)> {
+        let (address, size) = (self.rx.peek(index).addr, u64::from(self.umem.frame_size()));
+        let slot = u32::try_from(address / size).ok()?.checked_sub(self.first)?;
+        Some((slot as usize, (address % size) as usize))
+    }
+
     /// Lends what the descriptor number `index` describes.
     fn buffer(&mut self, index: u32) -> Option<Buffer> {
-        let XdpDesc { addr, len, .. } = self.rx.peek(index);
-        let size = u64::from(self.umem.frame_size());
-        let region = self.region.as_mut()?;
-        let slot = u32::try_from(addr / size).ok()?.checked_sub(self.first).filter(|&slot| (slot as usize) < region.slots())?;
-        self.outstanding.push(slot);
-        let within = (addr % size) as usize;
-        region.lend(slot as usize, within..within + len as usize)
+        let length = self.rx.peek(index).len as usize;
+        let (slot, within) = self.locate(index)?;
+        let region = self.region.as_mut().filter(|region| slot < region.slots())?;
+        self.outstanding.push(slot as u32);
+        region.lend(slot, within..within + length)
     }
 
     fn is_crowded(&self) -> bool {
@@ -190,7 +209,7 @@ impl Receiver {
 
 impl Receive for Receiver {
     fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
-        let count = self.queue.receive().take(packets, limit, &self.queue, self.shared.detect);
+        let count = self.queue.receive().take(packets, limit, &self.queue, &self.shared);
         if count == 0 && limit != 0 {
             self.idle()?;
         }

@@ -1,0 +1,133 @@
+//! The program, instruction by instruction.
+
+/// `struct bpf_insn`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Instruction {
+    code: u8,
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+/// In the bytes before a frame: a hash follows. Whoever reads it overwrites it, so that no frame is taken to have the hash of one before.
+pub(super) const MARK: u32 = 0x5350_4858;
+
+/// Bytes that the program puts before a frame: the mark and the hash, 4 bytes each in the machine's byte order; a hash of 0 is none.
+pub(super) const METADATA: usize = 8;
+
+/// What to do with a frame that no socket waits for: the interface's own stack gets it.
+const XDP_PASS: i32 = 2;
+
+// Numbers of functions for programs (`enum bpf_func_id`).
+const REDIRECT_MAP: i32 = 51;
+const ADJUST_META: i32 = 54;
+
+// Where fields lie in `struct xdp_md`.
+const DATA: i16 = 0;
+const DATA_META: i16 = 8;
+const RX_QUEUE_INDEX: i16 = 16;
+
+// Codes of `linux/bpf_common.h` and `linux/bpf.h`.
+const LOAD_DOUBLE: u8 = 0x18;
+const LOAD_WORD: u8 = 0x61;
+const STORE_WORD: u8 = 0x62;
+const STORE_REGISTER_WORD: u8 = 0x63;
+const STORE_DOUBLE: u8 = 0x7a;
+const ADD: u8 = 0x07;
+const MOVE: u8 = 0xb7;
+const MOVE_REGISTER: u8 = 0xbf;
+const JUMP_IF_EQUAL: u8 = 0x15;
+const JUMP_IF_NOT_EQUAL: u8 = 0x55;
+const JUMP_IF_REGISTER_GREATER: u8 = 0x2d;
+const CALL: u8 = 0x85;
+const EXIT: u8 = 0x95;
+
+/// What is loaded is a map, by its descriptor.
+const PSEUDO_MAP_FD: u8 = 1;
+/// What is called is a function of the kernel, by its number in the kernel's BTF.
+const PSEUDO_KFUNC_CALL: u8 = 2;
+
+impl Instruction {
+    const fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
+        // Two fields of four bits each, in the order of the machine.
+        let registers = if cfg!(target_endian = "little") { destination | source << 4 } else { destination << 4 | source };
+        Instruction { code, registers, offset, immediate }
+    }
+}
+
+/// `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS);`
+///
+/// With `hash`, the number of `bpf_xdp_metadata_rx_hash`, before that: room for [`METADATA`] bytes is made before the frame, if there can be any, and filled.
+pub(super) fn program(map: i32, hash: Option<i32>) -> Vec<Instruction> {
+    let mut program = vec![Instruction::new(MOVE_REGISTER, 6, 1, 0, 0)];
+    if let Some(function) = hash {
+        // On the stack: the hash at -4, its kind (`enum xdp_rss_hash_type`), which is not used, at -8.
+        program.extend([
+            Instruction::new(MOVE, 2, 0, 0, -(METADATA as i32)),
+            Instruction::new(CALL, 0, 0, 0, ADJUST_META),
+            // To the end of this part: a driver without metadata.
+            Instruction::new(JUMP_IF_NOT_EQUAL, 0, 0, 17, 0),
+            Instruction::new(STORE_DOUBLE, 10, 0, -8, 0),
+            Instruction::new(MOVE_REGISTER, 1, 6, 0, 0),
+            Instruction::new(MOVE_REGISTER, 2, 10, 0, 0),
+            Instruction::new(ADD, 2, 0, 0, -4),
+            Instruction::new(MOVE_REGISTER, 3, 10, 0, 0),
+            Instruction::new(ADD, 3, 0, 0, -8),
+            Instruction::new(CALL, 0, PSEUDO_KFUNC_CALL, 0, function),
+            Instruction::new(JUMP_IF_EQUAL, 0, 0, 1, 0),
+            // The device has none for this frame.
+            Instruction::new(STORE_DOUBLE, 10, 0, -8, 0),
+            Instruction::new(LOAD_WORD, 1, 6, DATA_META, 0),
+            Instruction::new(LOAD_WORD, 2, 6, DATA, 0),
+            Instruction::new(MOVE_REGISTER, 3, 1, 0, 0),
+            Instruction::new(ADD, 3, 0, 0, METADATA as i32),
+            // The verifier must see that they fit.
+            Instruction::new(JUMP_IF_REGISTER_GREATER, 3, 2, 3, 0),
+            Instruction::new(STORE_WORD, 1, 0, 0, MARK as i32),
+            Instruction::new(LOAD_WORD, 4, 10, -4, 0),
+            Instruction::new(STORE_REGISTER_WORD, 1, 4, 4, 0),
+        ]);
+    }
+    program.extend([
+        Instruction::new(LOAD_WORD, 2, 6, RX_QUEUE_INDEX, 0),
+        Instruction::new(LOAD_DOUBLE, 1, PSEUDO_MAP_FD, 0, map),
+        Instruction::new(0, 0, 0, 0, 0),
+        Instruction::new(MOVE, 3, 0, 0, XDP_PASS),
+        Instruction::new(CALL, 0, 0, 0, REDIRECT_MAP),
+        Instruction::new(EXIT, 0, 0, 0, 0),
+    ]);
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn the_program_in_bytes() {
+        let hex = |program: Vec<Instruction>| {
+            let word = |instruction: Instruction| {
+                let [a, b] = instruction.offset.to_le_bytes();
+                let [c, d, e, f] = instruction.immediate.to_le_bytes();
+                let bytes = [instruction.code, instruction.registers, a, b, c, d, e, f];
+                bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+            };
+            program.into_iter().map(word).collect::<Vec<_>>().join(" ")
+        };
+        let plain =
+            "bf16000000000000 6162100000000000 1811000007000000 0000000000000000 b703000002000000 8500000033000000 9500000000000000";
+        assert_eq!(hex(program(7, None)), plain);
+        let hashing = program(7, Some(99));
+        assert_eq!(size_of::<Instruction>(), 8);
+        // Both ways past the part that fills the metadata lead to what it has in common with the plain one.
+        let lands = |code: u8| {
+            let at = hashing.iter().position(|instruction| instruction.code == code).expect("it is there");
+            hashing[at + 1 + hashing[at].offset as usize]
+        };
+        let common = program(7, None)[1];
+        assert_eq!((lands(JUMP_IF_NOT_EQUAL), lands(JUMP_IF_REGISTER_GREATER)), (common, common));
+        assert!(hex(hashing).ends_with(&plain[17..]));
+    }
+}
