@@ -267,6 +267,51 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
     assert_eq!(bridge.end().0, Some(0), "{}", house.log());
 }
 
+/// As `taskset -p` does, or a cpuset: with all of the process's threads, of which the first counts.
+#[test]
+fn cpus_that_go_lose_their_workers_and_get_them_again() {
+    let usable = rustix::thread::sched_getaffinity(None).expect("asked");
+    let cpus: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| usable.is_set(cpu)).take(2).collect();
+    let [first, second] = cpus[..] else {
+        assert!(std::env::var_os("CI").is_none(), "two CPUs are needed");
+        eprintln!("SKIPPED: two CPUs are needed");
+        return;
+    };
+    let Some(house) = House::new() else { return };
+    let bridge = house.bridge(&PORTS);
+    let both = format!("{first},{second}");
+    for port in PORTS {
+        house.ask(&["rps", port, "--cpu-list", &both]).expect("sets");
+    }
+    let allow = |cpus: &[usize]| {
+        let mut set = rustix::thread::CpuSet::new();
+        cpus.iter().for_each(|&cpu| set.set(cpu));
+        let id = rustix::process::Pid::from_raw(bridge.id() as i32).expect("a number");
+        rustix::thread::sched_setaffinity(Some(id), &set).expect("set");
+    };
+    let workers = || -> Vec<(u64, String)> {
+        let report = house.ask(&["rps"]).expect("answers");
+        let workers = report["steering"]["workers"].as_array().expect("a list").clone();
+        let pair = |worker: Value| (worker["cpu"].as_u64().expect("a number"), worker["state"].as_str().expect("a word").to_owned());
+        workers.into_iter().map(pair).collect()
+    };
+    let states = |of: [&str; 2]| [(first as u64, of[0].to_owned()), (second as u64, of[1].to_owned())];
+    assert_eq!(workers(), states(["running", "running"]));
+    allow(&[first]);
+    house.wait_for("the worker of the CPU that has gone to end", || workers() == states(["running", "ended"]));
+    let shown = house.ask(&["rps", PORTS[0]]).expect("answers")["ports"][0]["queues"][0].clone();
+    assert_eq!(shown["effective_list"], first.to_string(), "{shown}");
+    assert_eq!(shown["dropped"], serde_json::json!([{"cpu": second, "reason": "outside the process's affinity"}]), "{shown}");
+    assert!(house.reaches(), "{}", house.log());
+    let (_, text, _) = house.text(&["rps", PORTS[0]]);
+    assert!(text.contains("outside the process's affinity"), "{text}");
+    allow(&[first, second]);
+    house.wait_for("the worker of the CPU that has come back", || workers() == states(["running", "running"]));
+    let shown = house.ask(&["rps", PORTS[0]]).expect("answers")["ports"][0]["queues"][0].clone();
+    assert_eq!(shown["dropped"], serde_json::json!([]), "the mask is as it was set: {shown}");
+    assert!(house.reaches(), "{}", house.log());
+}
+
 #[test]
 fn sighup_rereads_the_file_and_a_bad_file_changes_nothing() {
     let Some(house) = House::new() else { return };
