@@ -99,6 +99,21 @@ be counted without them is. Without --quick, all experiments take several minute
 
 Exit codes: 0 done, whether marks are met or not; 1 an experiment failed; 2 bad usage or an unwritable file; 130 interrupted.")]
     Lab(crate::lab::Lab),
+    /// Load a path between two network namespaces, in the shape of netperf
+    #[cfg(target_os = "linux")]
+    #[command(after_help = "Examples:
+  superpacket load stream 10.0.0.2 --client $A --server $B --time 10s
+  superpacket load rr 10.0.0.2 --client left --server right --connections 500
+  superpacket load sendfile 10.0.0.2 --server right --bytes 665434112 --client-cpus 0 --server-cpus 1
+  superpacket load udp 10.0.0.2 --client left --server right --rate 100000 --message 1400 --json
+
+Both ends are of this one process: the server listens at the address, on a port that the kernel chooses, in one namespace,
+the client connects from the other. A namespace is the number of a process that is in it, a name of ip-netns(8), or a path;
+without one, it is the one that the program was started in. With --verify every byte is compared. CPU times are those of
+the sending and receiving threads, system calls and what runs within them; the machine's are all of it.
+
+Exit codes: 0 done; 1 bytes were lost, changed or stalled; 2 bad usage, or no connection.")]
+    Load(Box<crate::load::Load>),
     #[cfg(target_os = "linux")]
     #[command(flatten)]
     Live(crate::live::LiveCommand),
@@ -341,7 +356,7 @@ fn mask(text: &str) -> Result<CpuMask, String> {
 }
 
 /// Reads a list of CPUs.
-fn cpu_list(text: &str) -> Result<CpuMask, String> {
+pub(crate) fn cpu_list(text: &str) -> Result<CpuMask, String> {
     CpuMask::parse_list(text, MAX_CPUS).map_err(|error| error.to_string())
 }
 

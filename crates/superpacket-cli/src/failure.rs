@@ -43,6 +43,10 @@ pub(crate) enum Failure {
     #[cfg(target_os = "linux")]
     #[error("the lab cannot begin: {0}")]
     Lab(String),
+    /// A load could not run.
+    #[cfg(target_os = "linux")]
+    #[error("{0}")]
+    Load(superpacket_lab::LabError),
     /// A plot could not be drawn.
     #[error("a plot could not be drawn: {0}")]
     Plot(String),

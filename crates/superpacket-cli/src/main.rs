@@ -1,7 +1,7 @@
 //! The `superpacket` program: aggregates, segments, verifies and analyzes packet captures, and bridges live ports.
 //!
 //! Each command is a module with a `run`. Captures come through [`input`], held frames live in a [`pool`], the engine is stepped by
-//! [`lanes`], and what is counted is printed by [`report`]. The commands that run and control a bridge are in `live`, and the experiments' in `lab`; they exist
+//! [`lanes`], and what is counted is printed by [`report`]. The commands that run and control a bridge are in `live`, the experiments' in `lab`, and `load` is their generator by itself; they exist
 //! on Linux only.
 
 #![forbid(unsafe_code)]
@@ -19,6 +19,8 @@ mod lanes;
 mod ledger;
 #[cfg(target_os = "linux")]
 mod live;
+#[cfg(target_os = "linux")]
+mod load;
 mod page;
 mod partial;
 mod plot;
@@ -89,6 +91,8 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         Command::Steer(arguments) => steer::run(&arguments)?,
         #[cfg(target_os = "linux")]
         Command::Lab(arguments) => return lab::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::Load(arguments) => return load::run(&arguments),
         #[cfg(target_os = "linux")]
         Command::Live(command) => live::run(command)?,
         Command::Completions { shell } => {

@@ -5,10 +5,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
+use rustix::fs::{fstat, stat};
+use rustix::io::Errno;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
@@ -65,6 +68,16 @@ impl Host {
     /// [`LabError::System`] where `/proc` is not mounted.
     pub fn of_this_thread(name: &str) -> Result<Self, LabError> {
         let namespace = File::open("/proc/thread-self/ns/net").context(|| format!("host {name}: opening the thread's namespace"))?;
+        Ok(Self { name: name.into(), namespace: Arc::new(namespace.into()) })
+    }
+
+    /// The network namespace that a file stands for, such as `/run/netns/NAME` (ip-netns(8)) or `/proc/PID/ns/net`; `name` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where the file cannot be opened; that it is no network namespace, or not to be entered, shows at the first use.
+    pub fn of_file(name: &str, path: &Path) -> Result<Self, LabError> {
+        let namespace = File::open(path).context(|| format!("host {name}: opening its namespace {}", path.display()))?;
         Ok(Self { name: name.into(), namespace: Arc::new(namespace.into()) })
     }
 
@@ -166,8 +179,17 @@ impl Host {
     ///
     /// [`LabError::System`] where the kernel refuses, such as after capabilities were dropped.
     pub fn enter(&self) -> Result<(), LabError> {
-        move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Network))
-            .context(|| format!("host {}: entering its namespace", self.name))
+        match move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Network)) {
+            // Whoever may not enter any may stay where it is.
+            Err(Errno::PERM) if self.is_here() => Ok(()),
+            entered => entered.context(|| format!("host {}: entering its namespace", self.name)),
+        }
+    }
+
+    /// Is the calling thread in it?
+    fn is_here(&self) -> bool {
+        let (here, there) = (stat("/proc/thread-self/ns/net"), fstat(&self.namespace));
+        here.is_ok_and(|here| there.is_ok_and(|there| (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)))
     }
 
     fn thread_name(&self) -> String {

@@ -1,0 +1,424 @@
+//! `superpacket load`: the lab's generator between two network namespaces of one's own.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use superpacket::steer::{Cpu, CpuMask};
+use superpacket_lab::{
+    BulkReport, CpuTime, Direction, Host, LabError, MachineUsage, PatternFile, Pinning, Route, Source, TcpBulk, TcpTransactions, UdpBulk,
+    Until, allowed_cpus, service_demand,
+};
+
+use crate::Outcome;
+use crate::amount::{nanoseconds, size};
+use crate::arguments::cpu_list;
+use crate::failure::Failure;
+use crate::report::{print, print_json, printable};
+
+/// Key of the patterns that are sent and compared.
+const KEY: u64 = 0x5eed;
+
+/// What is done between client and server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// TCP_STREAM: as many bytes as go, from memory
+    Stream,
+    /// TCP_SENDFILE: the same, from a file in memory
+    Sendfile,
+    /// TCP_RR: requests and answers, one of each connection under way
+    Rr,
+    /// UDP_STREAM: datagrams from the client to the server
+    Udp,
+}
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Way {
+    /// From the client to the server
+    Forward,
+    /// From the server to the client
+    Reverse,
+    /// Both at once, each on connections of its own
+    Both,
+}
+
+/// `superpacket load`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Load {
+    /// What is done
+    #[arg(value_enum)]
+    kind: Kind,
+    /// An address of the server that the client reaches
+    address: IpAddr,
+    /// The client's network namespace: a process in it, a name, or a path
+    #[arg(long, value_name = "NETNS")]
+    client: Option<String>,
+    /// The server's network namespace
+    #[arg(long, value_name = "NETNS")]
+    server: Option<String>,
+    /// For how long
+    #[arg(long, value_name = "DURATION", value_parser = time, default_value = "10s")]
+    time: Duration,
+    /// So many bytes on each connection in place of a time
+    #[arg(long, value_name = "BYTES", value_parser = size, conflicts_with = "time")]
+    bytes: Option<u64>,
+    /// Connections side by side (in each direction)
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
+    connections: u16,
+    /// Which way the bytes go
+    #[arg(long, value_enum, default_value = "forward")]
+    direction: Way,
+    /// Bytes of a send call [default: 128k], of a request and of its answer [default: 1], of a datagram [default: 1400]
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    message: Option<u64>,
+    /// Datagrams a second; without it, as many as the kernel takes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
+    /// Datagrams that one send call hands over as a super-packet (UDP_SEGMENT); with more than 1 the receiver takes them merged (UDP_GRO)
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=128))]
+    segments: u16,
+    /// CPUs of the client's threads (0-3,8)
+    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
+    client_cpus: Option<CpuMask>,
+    /// CPUs of the server's threads
+    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
+    server_cpus: Option<CpuMask>,
+    /// Compare every byte
+    #[arg(long)]
+    verify: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came of a load.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    /// netperf's name of it.
+    test: &'static str,
+    connections: u16,
+    seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gigabits_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transactions_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latency_us: Option<Latency>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    datagrams: Option<Datagrams>,
+    /// CPU time of the threads that send, or of the client's, as a part of one CPU's time in percent.
+    sender_cpu: f64,
+    /// The same of the threads that receive, or of the server's.
+    receiver_cpu: f64,
+    /// All CPUs, in percent of all.
+    machine_cpu: f64,
+    /// The whole machine's CPU time in microseconds for each 1,024 bytes, or for each transaction: netperf's service demand.
+    service_demand_us: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retransmitted_segments: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Latency {
+    mean: f64,
+    p50: f64,
+    p99: f64,
+    longest: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Datagrams {
+    sent: u64,
+    received: u64,
+    lost: u64,
+    out_of_order: u64,
+    most_merged: u64,
+}
+
+/// Loads, and prints what came of it.
+pub(crate) fn run(arguments: &Load) -> Result<Outcome, Failure> {
+    arguments.check()?;
+    match arguments.load() {
+        Ok(report) => {
+            if arguments.json {
+                print_json(&report)?;
+            } else {
+                print(&report.text(), false)?;
+            }
+            Ok(Outcome::Done)
+        }
+        Err(error @ (LabError::Stalled { .. } | LabError::Corrupted { .. })) => {
+            print(&format!("superpacket: {}\n", printable(&error.to_string())), true)?;
+            Ok(Outcome::Failed)
+        }
+        Err(error) => Err(Failure::Load(error)),
+    }
+}
+
+impl Load {
+    /// Refuses what does not go together, before anything runs.
+    fn check(&self) -> Result<(), Failure> {
+        let only = |option: &str, kinds: &[Kind], given: bool| match given && !kinds.contains(&self.kind) {
+            true => Err(Failure::Usage(format!("{option} is not for {}", name(self.kind)))),
+            false => Ok(()),
+        };
+        only("--bytes", &[Kind::Stream, Kind::Sendfile], self.bytes.is_some())?;
+        only("--direction", &[Kind::Stream, Kind::Sendfile], self.direction != Way::Forward)?;
+        only("--rate", &[Kind::Udp], self.rate.is_some())?;
+        only("--segments", &[Kind::Udp], self.segments != 1)?;
+        only("--message", &[Kind::Stream, Kind::Rr, Kind::Udp], self.message.is_some())?;
+        if let Some(message @ (0 | 0x4000_0001..)) = self.message {
+            return Err(Failure::Usage(format!("--message {message}: expected 1 byte to 1 GiB")));
+        }
+        if self.bytes == Some(0) {
+            return Err(Failure::Usage("--bytes 0: expected at least 1".into()));
+        }
+        let allowed = allowed_cpus().map_err(Failure::Load)?;
+        for (option, mask) in [("--client-cpus", &self.client_cpus), ("--server-cpus", &self.server_cpus)] {
+            if mask.as_ref().is_some_and(CpuMask::is_empty) {
+                return Err(Failure::Usage(format!("{option}: no CPU is in the list")));
+            }
+            let missing = mask.iter().flat_map(CpuMask::iter).find(|cpu| !allowed.contains(&cpu.number()));
+            if let Some(cpu) = missing {
+                return Err(Failure::Usage(format!("{option}: CPU {cpu} is offline, or outside the process's affinity")));
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&self) -> Result<Report, LabError> {
+        let (client, server) = (host("client", self.client.as_deref())?, host("server", self.server.as_deref())?);
+        let route = Route { client: &client, server: &server, address: self.address };
+        let numbers = |mask: &Option<CpuMask>| mask.iter().flat_map(CpuMask::iter).map(Cpu::number).collect();
+        let pinning = Pinning { client: numbers(&self.client_cpus), server: numbers(&self.server_cpus) };
+        let connections = usize::from(self.connections);
+        let verify = self.verify.then_some(KEY);
+        match self.kind {
+            Kind::Stream | Kind::Sendfile => {
+                let source = match self.kind {
+                    // netperf fills a file of a few megabytes, which is sent again and again.
+                    Kind::Sendfile => Source::File(PatternFile::new(self.bytes.unwrap_or(64 << 20).min(64 << 20), KEY)?),
+                    _ => Source::Memory,
+                };
+                let load = TcpBulk {
+                    flows: connections,
+                    until: self.bytes.map_or(Until::Time(self.time), Until::Bytes),
+                    direction: match self.direction {
+                        Way::Forward => Direction::Forward,
+                        Way::Reverse => Direction::Reverse,
+                        Way::Both => Direction::Both,
+                    },
+                    source,
+                    message: self.message.unwrap_or(128 << 10) as usize,
+                    verify,
+                    pinning,
+                    ..TcpBulk::default()
+                };
+                Ok(self.bulk(&load.run(&route)?))
+            }
+            Kind::Rr => {
+                let message = self.message.unwrap_or(1) as usize;
+                let load = TcpTransactions {
+                    connections,
+                    request: message,
+                    answer: message,
+                    time: self.time,
+                    verify,
+                    pinning,
+                    ..TcpTransactions::default()
+                };
+                let report = load.run(&route)?;
+                let microseconds = |duration: Duration| duration.as_secs_f64() * 1e6;
+                let latency = &report.latency;
+                Ok(Report {
+                    transactions_per_second: Some(report.per_second()),
+                    latency_us: Some(Latency {
+                        mean: microseconds(latency.mean()),
+                        p50: microseconds(latency.percentile(0.5)),
+                        p99: microseconds(latency.percentile(0.99)),
+                        longest: microseconds(latency.longest()),
+                    }),
+                    service_demand_us: quotient(report.machine.total.busy() * 1e6, report.transactions as f64),
+                    ..self.report("TCP_RR", report.seconds, report.client, report.server, &report.machine)
+                })
+            }
+            Kind::Udp => {
+                let load = UdpBulk {
+                    flows: connections,
+                    datagram: self.message.unwrap_or(1400) as usize,
+                    time: self.time,
+                    segments: usize::from(self.segments),
+                    gro: self.segments > 1,
+                    datagrams_per_second: self.rate.map(f64::from),
+                    verify,
+                    pinning,
+                    ..UdpBulk::default()
+                };
+                let report = load.run(&route)?;
+                let (sent, received, lost) = (report.sent, report.received, report.lost());
+                Ok(Report {
+                    gigabits_per_second: Some(report.gigabits_per_second()),
+                    datagrams: Some(Datagrams { sent, received, lost, out_of_order: report.out_of_order, most_merged: report.most_merged }),
+                    service_demand_us: machine_demand(&report.machine, report.bytes),
+                    ..self.report("UDP_STREAM", report.seconds, report.sender, report.receiver, &report.machine)
+                })
+            }
+        }
+    }
+
+    fn bulk(&self, report: &BulkReport) -> Report {
+        let ways = || report.forward.iter().chain(&report.reverse);
+        let sum = |cpu: fn(&superpacket_lab::DirectionReport) -> CpuTime| ways().map(cpu).fold(CpuTime::default(), |sum, cpu| sum + cpu);
+        let seconds = ways().map(|way| way.seconds).fold(0.0, f64::max);
+        let segments = ways().flat_map(|way| &way.flows).map(|flow| u64::from(flow.retransmitted_segments)).sum();
+        let test = if self.kind == Kind::Sendfile { "TCP_SENDFILE" } else { "TCP_STREAM" };
+        Report {
+            gigabits_per_second: Some(report.gigabits_per_second()),
+            service_demand_us: machine_demand(&report.machine, report.bytes()),
+            retransmitted_segments: Some(segments),
+            ..self.report(test, seconds, sum(|way| way.sender), sum(|way| way.receiver), &report.machine)
+        }
+    }
+
+    /// What all loads have.
+    fn report(&self, test: &'static str, seconds: f64, sender: CpuTime, receiver: CpuTime, machine: &MachineUsage) -> Report {
+        let percent = |cpu: CpuTime| 100.0 * quotient(cpu.total().as_secs_f64(), seconds);
+        Report {
+            test,
+            connections: self.connections,
+            seconds,
+            sender_cpu: percent(sender),
+            receiver_cpu: percent(receiver),
+            machine_cpu: 100.0 * machine.total.utilisation(),
+            ..Report::default()
+        }
+    }
+}
+
+impl Report {
+    /// As netperf has it: a line of figures under their names.
+    fn text(&self) -> String {
+        let mut columns: Vec<(&str, String)> = vec![("s", format!("{:.1}", self.seconds))];
+        let mut add = |name, value: Option<String>| columns.extend(value.map(|value| (name, value)));
+        add("Gb/s", self.gigabits_per_second.map(|rate| format!("{rate:.2}")));
+        add("1/s", self.transactions_per_second.map(|rate| format!("{rate:.0}")));
+        if let Some(latency) = &self.latency_us {
+            let values = [("mean us", latency.mean), ("p50 us", latency.p50), ("p99 us", latency.p99), ("longest us", latency.longest)];
+            values.into_iter().for_each(|(name, value)| add(name, Some(format!("{value:.1}"))));
+        }
+        if let Some(datagrams) = &self.datagrams {
+            let values = [("sent", datagrams.sent), ("received", datagrams.received), ("lost", datagrams.lost)];
+            values.into_iter().for_each(|(name, value)| add(name, Some(value.to_string())));
+            add("most merged", Some(datagrams.most_merged.to_string()));
+        }
+        add("sender %", Some(format!("{:.0}", self.sender_cpu)));
+        add("receiver %", Some(format!("{:.0}", self.receiver_cpu)));
+        add("machine %", Some(format!("{:.0}", self.machine_cpu)));
+        let demand = if self.transactions_per_second.is_some() { "us/transaction" } else { "us/KB" };
+        add(demand, Some(format!("{:.3}", self.service_demand_us)));
+        add("sent again", self.retransmitted_segments.map(|segments| segments.to_string()));
+        let (names, values): (Vec<&str>, Vec<String>) = columns.into_iter().unzip();
+        let connections = if self.connections == 1 { "1 connection".to_owned() } else { format!("{} connections", self.connections) };
+        wide(&format!("{}, {connections}", self.test), &names, &values)
+    }
+}
+
+/// A table of one row, with as many columns as there are.
+fn wide(title: &str, names: &[&str], values: &[String]) -> String {
+    let widths: Vec<usize> = names.iter().zip(values).map(|(name, value)| name.len().max(value.len()) + 2).collect();
+    let line = |cells: &[&str]| cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:>width$}")).collect::<String>();
+    format!("{title}\n{}\n{}\n", line(names), line(&values.iter().map(String::as_str).collect::<Vec<_>>()))
+}
+
+/// The namespace that an argument names.
+fn host(name: &str, namespace: Option<&str>) -> Result<Host, LabError> {
+    let path = match namespace {
+        None => return Host::of_this_thread(name),
+        Some(path) if path.contains('/') => PathBuf::from(path),
+        Some(number) if number.bytes().all(|byte| byte.is_ascii_digit()) => PathBuf::from(format!("/proc/{number}/ns/net")),
+        Some(name) => PathBuf::from("/run/netns").join(name),
+    };
+    Host::of_file(name, &path)
+}
+
+/// The whole machine's CPU time for each 1,024 bytes, in microseconds.
+fn machine_demand(machine: &MachineUsage, bytes: u64) -> f64 {
+    service_demand(Duration::from_secs_f64(machine.total.busy()), bytes)
+}
+
+fn quotient(over: f64, under: f64) -> f64 {
+    if under > 0.0 { over / under } else { 0.0 }
+}
+
+fn name(kind: Kind) -> String {
+    kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    match nanoseconds(text)? {
+        time @ 10_000_000..=86_400_000_000_000 => Ok(Duration::from_nanos(time)),
+        _ => Err("10ms to 24h".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+
+    fn parse(arguments: &str) -> Result<Load, String> {
+        let arguments = Arguments::try_parse_from(["superpacket", "load"].into_iter().chain(arguments.split_ascii_whitespace()));
+        match arguments.map_err(|error| error.to_string())?.command {
+            Command::Load(load) => load.check().map(|()| *load).map_err(|error| error.to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_named() {
+        for (arguments, says) in [
+            ("stream", "<ADDRESS>"),
+            ("stream nowhere", "invalid"),
+            ("fast 10.0.0.1", "stream, sendfile, rr, udp"),
+            ("stream 10.0.0.1 --rate 5", "--rate is not for stream"),
+            ("rr 10.0.0.1 --bytes 5", "--bytes is not for rr"),
+            ("udp 10.0.0.1 --direction reverse", "--direction is not for udp"),
+            ("sendfile 10.0.0.1 --message 5", "--message is not for sendfile"),
+            ("stream 10.0.0.1 --message 0", "--message 0: expected 1 byte"),
+            ("stream 10.0.0.1 --bytes 0", "--bytes 0: expected at least 1"),
+            ("stream 10.0.0.1 --time 5", "write 50us"),
+            ("stream 10.0.0.1 --time 1us", "10ms to 24h"),
+            ("stream 10.0.0.1 --time 1s --bytes 5", "cannot be used with"),
+            ("stream 10.0.0.1 --client-cpus 3-1", "3-1"),
+            ("stream 10.0.0.1 --server-cpus 8000", "--server-cpus: CPU 8000 is offline"),
+            ("stream 10.0.0.1 --connections 0", "0"),
+        ] {
+            let error = parse(arguments).expect_err(arguments);
+            assert!(error.contains(says), "{arguments}: {error}");
+        }
+        assert!(parse("udp ::1 --rate 5 --segments 10 --message 100 --time 50ms --verify --json").is_ok());
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_they_must_be() {
+        let report = Report {
+            test: "TCP_RR",
+            connections: 500,
+            seconds: 1.0,
+            transactions_per_second: Some(123_456.0),
+            latency_us: Some(Latency { mean: 1.0, p50: 2.0, p99: 3.0, longest: 4.0 }),
+            service_demand_us: 7.25,
+            ..Report::default()
+        };
+        let expected = "TCP_RR, 500 connections
+    s     1/s  mean us  p50 us  p99 us  longest us  sender %  receiver %  machine %  us/transaction
+  1.0  123456      1.0     2.0     3.0         4.0         0           0          0           7.250
+";
+        assert_eq!(report.text(), expected);
+    }
+}
