@@ -21,11 +21,11 @@ use superpacket_io::port::{PortError, Receive, Transmit};
 use crate::consumer::{Consumer, Factory};
 use crate::counters::{Count, Drop};
 use crate::egress::Egress;
-use crate::handover::{BacklogReceiver, Doorbell};
+use crate::handover::{BacklogReceiver, Doorbell, Employment};
 use crate::ingress::Ingress;
 use crate::output::Output;
 use crate::runtime::Shared;
-use crate::steering::{Employment, State, WorkerHandle, pin};
+use crate::steering::{State, WorkerHandle, pin};
 use crate::table::Table;
 use sleep::{pause, unwatch};
 
@@ -113,7 +113,7 @@ impl Lane {
         let (orders, inbox) = crossbeam_channel::unbounded();
         let bell = Arc::new(Doorbell::new()?);
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let employment = Arc::<Employment>::default();
+        let employment = Arc::new(Employment::new());
         let work = Work {
             employment: employment.clone(),
             output: Output::new(common.table.clone()),
@@ -238,7 +238,7 @@ impl Work {
                 return true;
             }
         }
-        if self.is_done() && self.employment.end(&self.inbox) {
+        if self.is_done() && self.employment.end(|| self.inbox.is_empty()) {
             return true;
         }
         self.refresh();

@@ -4,6 +4,9 @@
 #![cfg(target_os = "linux")]
 
 mod sync {
+    pub(crate) use std::sync::PoisonError;
+
+    pub(crate) use loom::sync::Mutex;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 }
 
@@ -14,7 +17,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use protocol::{Head, Sleep};
+use protocol::{Employment, Head, Sleep};
 use sync::{AtomicU64, Ordering};
 
 /// A place where a thread sleeps: woken by a token that stays until it is taken, as an eventfd's count does.
@@ -147,5 +150,35 @@ fn who_waits_for_the_head_does_not_wait_for_ever() {
             lane.sleep_unless(|| head.done() != 0);
         }
         worker.join().expect("no panic");
+    });
+}
+
+/// A worker that is not needed any more ends, while a receive queue gives it another backlog: either it empties that, or the queue is told to look for another.
+#[test]
+fn nothing_is_given_to_who_has_ended() {
+    bounded(|| {
+        let employment = Arc::new(Employment::new());
+        let (given, emptied) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let worker = {
+            let (employment, given, emptied) = (employment.clone(), given.clone(), emptied.clone());
+            thread::spawn(move || {
+                let mut done = 0;
+                while !employment.end(|| given.load(Ordering::Acquire) == done) {
+                    done = given.load(Ordering::Acquire);
+                    emptied.store(done, Ordering::Release);
+                }
+            })
+        };
+        let mut taken = 0;
+        for _ in 0..2 {
+            let give = || {
+                given.store(taken + 1, Ordering::Release);
+                true
+            };
+            taken += u64::from(employment.give(give));
+        }
+        worker.join().expect("no panic");
+        assert_eq!((given.load(Ordering::Acquire), emptied.load(Ordering::Acquire)), (taken, taken));
+        assert!(!employment.give(|| panic!("it has ended")));
     });
 }

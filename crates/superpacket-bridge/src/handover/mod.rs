@@ -9,3 +9,4 @@ mod sync;
 
 pub(crate) use backlog::{BacklogReceiver, BacklogSender, Link, backlog};
 pub(crate) use doorbell::Doorbell;
+pub(crate) use protocol::Employment;

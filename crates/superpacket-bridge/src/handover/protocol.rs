@@ -2,7 +2,7 @@
 //!
 //! `tests/handover.rs` includes this file and runs it under loom, with loom's atomics in place of the real ones.
 
-use super::sync::{AtomicBool, AtomicU64, Ordering, fence};
+use super::sync::{AtomicBool, AtomicU64, Mutex, Ordering, PoisonError, fence};
 
 /// Whether a thread sleeps, for those who have work for it (the kernel's `rps_ipi_queued`, but for threads).
 ///
@@ -59,5 +59,32 @@ impl Head {
     #[inline]
     pub(crate) fn done(&self) -> u64 {
         self.done.load(Ordering::Acquire)
+    }
+}
+
+/// Whether a worker has ended. A backlog given to one that is about to end would never be emptied: it ends and is given backlogs one after the other.
+#[derive(Debug)]
+pub(crate) struct Employment {
+    over: Mutex<bool>,
+}
+
+impl Employment {
+    /// It has not ended.
+    pub(crate) fn new() -> Self {
+        Employment { over: Mutex::new(false) }
+    }
+
+    /// Gives it something, unless it has ended; says whether it was given.
+    pub(crate) fn give(&self, give: impl FnOnce() -> bool) -> bool {
+        // While the lock is held it cannot end.
+        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        !*over && give()
+    }
+
+    /// Ends it, unless it has more to do; says whether it has ended.
+    pub(crate) fn end(&self, is_done: impl FnOnce() -> bool) -> bool {
+        let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        *over = is_done();
+        *over
     }
 }

@@ -10,4 +10,4 @@ pub(crate) use cpus::pin;
 pub use cpus::{UsableCpus, possible_cpus};
 pub(crate) use dispatch::{Dispatch, Watch};
 pub use settings::{HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings};
-pub(crate) use state::{Employment, Snapshot, State, WorkerHandle};
+pub(crate) use state::{Snapshot, State, WorkerHandle};

@@ -1,14 +1,14 @@
 //! What all threads go by when they steer: settings, the table of RFS, and the workers that there are.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Sender;
 use superpacket::aggregate::HashKey;
 use superpacket::steer::{Cpu, SockFlowTable};
 
 use super::SteeringSettings;
-use crate::handover::{BacklogReceiver, Doorbell};
+use crate::handover::{BacklogReceiver, Doorbell, Employment};
 use crate::lane::Order;
 use crate::runtime::Shared;
 
@@ -23,31 +23,11 @@ pub(crate) struct WorkerHandle {
 impl WorkerHandle {
     /// Gives the worker a backlog to empty; `false` if it has ended, and another is being made.
     pub(crate) fn give(&self, backlog: BacklogReceiver<Arc<Shared>>) -> bool {
-        let taken = self.employment.is_over(|over| !over && self.orders.send(Order::Backlog(backlog)).is_ok());
+        let taken = self.employment.give(|| self.orders.send(Order::Backlog(backlog)).is_ok());
         if taken {
             self.bell.force();
         }
         taken
-    }
-}
-
-/// Whether a worker has ended. A backlog given to one that is about to end would never be emptied: it ends and is given backlogs one after the other.
-#[derive(Debug, Default)]
-pub(crate) struct Employment {
-    over: Mutex<bool>,
-}
-
-impl Employment {
-    /// Does something that depends on whether the worker has ended, while it cannot end.
-    fn is_over<R>(&self, with: impl FnOnce(bool) -> R) -> R {
-        with(*self.over.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Ends it, unless more has been given to it; says whether it has ended.
-    pub(crate) fn end(&self, inbox: &Receiver<Order>) -> bool {
-        let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-        *over = inbox.is_empty();
-        *over
     }
 }
 

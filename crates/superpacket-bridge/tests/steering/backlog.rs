@@ -19,8 +19,16 @@ fn overload() -> impl Iterator<Item = (u16, u32)> {
     (0..SENT).map(|number| if number % 4 == 0 { (1 + (number / 4 % LIGHT) as u16, number) } else { (HEAVY, number) })
 }
 
-/// Sends all to one worker that takes nothing before all is sent; says what it got then, by flow, and what was dropped.
-fn run(name: &str, change: impl FnOnce(&mut SteeringSettings)) -> Option<(BTreeMap<u16, Vec<u32>>, BTreeMap<String, u64>)> {
+/// What came of it.
+struct Outcome {
+    /// The numbers that the worker got, by flow.
+    taken: BTreeMap<u16, Vec<u32>>,
+    /// What was dropped, by cause.
+    drops: BTreeMap<String, u64>,
+}
+
+/// Sends all to one worker that takes nothing before all is sent.
+fn run(name: &str, change: impl FnOnce(&mut SteeringSettings)) -> Option<Outcome> {
     let [cpu, _] = two_cpus()?;
     let watched = Watched::new(name, "", change);
     watched.steer(None, &[cpu]);
@@ -38,12 +46,14 @@ fn run(name: &str, change: impl FnOnce(&mut SteeringSettings)) -> Option<(BTreeM
     }
     let count: usize = taken.values().map(Vec::len).sum();
     assert_eq!(stats.rx_packets - received, count as u64 + stats.drops.values().sum::<u64>(), "received = delivered + dropped: {stats:?}");
-    Some((taken, stats.drops))
+    Some(Outcome { taken, drops: stats.drops })
 }
 
 #[test]
 fn a_backlog_takes_no_more_than_it_may_hold_and_the_rest_is_counted() {
-    let Some((taken, drops)) = run("overflow", |settings| (settings.max_backlog, settings.flow_limit_table) = (100, 0)) else { return };
+    let Some(Outcome { taken, drops }) = run("overflow", |settings| (settings.max_backlog, settings.flow_limit_table) = (100, 0)) else {
+        return;
+    };
     // A queue of as many as it may hold still takes one, as in the kernel.
     let first: Vec<u32> = (0..101).collect();
     let mut all: Vec<u32> = taken.into_values().flatten().collect();
@@ -54,7 +64,8 @@ fn a_backlog_takes_no_more_than_it_may_hold_and_the_rest_is_counted() {
 
 #[test]
 fn the_flow_limit_drops_of_the_heavy_flow_alone() {
-    let Some((taken, drops)) = run("flow-limit", |settings| (settings.max_backlog, settings.flow_limit_table) = (600, 4096)) else {
+    let Some(Outcome { taken, drops }) = run("flow-limit", |settings| (settings.max_backlog, settings.flow_limit_table) = (600, 4096))
+    else {
         return;
     };
     for light in 1..=LIGHT as u16 {
