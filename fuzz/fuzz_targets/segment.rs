@@ -4,7 +4,9 @@
 use libfuzzer_sys::fuzz_target;
 use superpacket::Simd;
 use superpacket::packet::{Layer, RxChecksum};
-use superpacket::segment::{ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::segment::{
+    ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentOptions, SegmentSize, Segmenter,
+};
 
 fuzz_target!(|input: &[u8]| {
     let [kind, high, low, choice, start, split, packet @ ..] = input else { return };

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use superpacket_fuzz::write;
-use superpacket_traffic::frame::{Frame, Checksum};
+use superpacket_traffic::frame::{Checksum, Frame};
 use superpacket_traffic::generate::{self, Config, generate};
 
 fn main() -> std::io::Result<()> {
@@ -14,12 +14,23 @@ fn main() -> std::io::Result<()> {
         fs::create_dir_all(&folder)?;
         fs::write(folder.join(name), bytes)
     };
-    let shapes: Vec<Frame> = [Frame::tcp4(1, 60).with_timestamps(1, 2), Frame::tcp6(1, 60), Frame::udp4(60), Frame::udp6(60), Frame::dccp4(1, 60)]
-        .into_iter()
-        .flat_map(|frame| {
-            [frame.clone(), frame.clone().tagged(5), frame.clone().at_ip(), frame.clone().in_vxlan4(), frame.clone().in_vxlan6(), frame.clone().in_geneve(), frame.clone().in_gre(), frame.clone().in_ip4(), frame.in_ip6()]
-        })
-        .collect();
+    let shapes: Vec<Frame> =
+        [Frame::tcp4(1, 60).with_timestamps(1, 2), Frame::tcp6(1, 60), Frame::udp4(60), Frame::udp6(60), Frame::dccp4(1, 60)]
+            .into_iter()
+            .flat_map(|frame| {
+                [
+                    frame.clone(),
+                    frame.clone().tagged(5),
+                    frame.clone().at_ip(),
+                    frame.clone().in_vxlan4(),
+                    frame.clone().in_vxlan6(),
+                    frame.clone().in_geneve(),
+                    frame.clone().in_gre(),
+                    frame.clone().in_ip4(),
+                    frame.in_ip6(),
+                ]
+            })
+            .collect();
     for (index, frame) in shapes.iter().enumerate() {
         let at_ip = u8::from(frame.link.is_none());
         let bytes = frame.to_bytes();
@@ -40,8 +51,16 @@ fn main() -> std::io::Result<()> {
             .collect();
         save("aggregate", format!("mix-{seed}"), &[&[(seed as u8) << 4 | 4][..], &write(&frames)].concat())?;
     }
-    for (index, (gso_type, frame)) in [(1u8, Frame::tcp4(1, 100)), (4, Frame::tcp6(1, 100)), (5, Frame::udp4(100)), (3, Frame::udp4(100)), (0, Frame::tcp4(1, 10))].into_iter().enumerate() {
-        let frame = frame.with(|frame| if let Some(checksum) = frame.checksum_mut() { *checksum = Checksum::Partial });
+    for (index, (gso_type, frame)) in
+        [(1u8, Frame::tcp4(1, 100)), (4, Frame::tcp6(1, 100)), (5, Frame::udp4(100)), (3, Frame::udp4(100)), (0, Frame::tcp4(1, 10))]
+            .into_iter()
+            .enumerate()
+    {
+        let frame = frame.with(|frame| {
+            if let Some(checksum) = frame.checksum_mut() {
+                *checksum = Checksum::Partial
+            }
+        });
         let (transport, offset) = (frame.offsets().transport as u8, if gso_type == 1 || gso_type == 4 || gso_type == 0 { 16 } else { 6 });
         let header = [1, gso_type, 0, 0, 30, 0, transport, 0, offset, 0];
         save("virtio", format!("header-{index}"), &[&[0][..], &header, &frame.to_bytes()].concat())?;
@@ -64,7 +83,14 @@ fn main() -> std::io::Result<()> {
         let length = (body.len() as u32 + 12).to_le_bytes();
         [&kind.to_le_bytes()[..], &length, body, &length].concat()
     };
-    let mut body = [0u32.to_le_bytes(), 0u32.to_le_bytes(), 5u32.to_le_bytes(), (frame.len() as u32).to_le_bytes(), (frame.len() as u32).to_le_bytes()].concat();
+    let mut body = [
+        0u32.to_le_bytes(),
+        0u32.to_le_bytes(),
+        5u32.to_le_bytes(),
+        (frame.len() as u32).to_le_bytes(),
+        (frame.len() as u32).to_le_bytes(),
+    ]
+    .concat();
     body.extend(&frame);
     body.resize(body.len().next_multiple_of(4), 0);
     let section = block(0x0a0d_0d0a, &[&0x1a2b_3c4du32.to_le_bytes()[..], &[1, 0, 0, 0], &u64::MAX.to_le_bytes()].concat());
