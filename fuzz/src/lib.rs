@@ -1,4 +1,7 @@
-//! What the fuzz targets share: how an input is read as packets.
+//! What the fuzz targets share: how an input is read as packets, and where captures are written to.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use superpacket::packet::{Layer, MAX_BUFFERS, RxChecksum, RxPacket, VlanTag};
 
@@ -74,5 +77,27 @@ impl Packet {
         packet.checksum = self.checksum;
         packet.vlan = self.vlan;
         packet
+    }
+}
+
+/// A stream that keeps in memory what is written to it; clones are the same stream.
+#[derive(Clone, Debug, Default)]
+pub struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Written {
+    /// What was written so far.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -3,7 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use superpacket_fuzz::write;
+use superpacket_fuzz::{Written, write};
+use superpacket_io::capture::{
+    ByteOrder, CaptureError, Compression, Container, FrameOptions, Interface, LinkType, OutputFormat, Record, Sink, TimeResolution,
+    Timestamp, Writer,
+};
 use superpacket_traffic::frame::{Checksum, Frame};
 use superpacket_traffic::generate::{self, Config, generate};
 
@@ -95,5 +99,37 @@ fn main() -> std::io::Result<()> {
     body.resize(body.len().next_multiple_of(4), 0);
     let section = block(0x0a0d_0d0a, &[&0x1a2b_3c4du32.to_le_bytes()[..], &[1, 0, 0, 0], &u64::MAX.to_le_bytes()].concat());
     let interface = block(1, &[1, 0, 0, 0, 0, 0, 4, 0]);
-    save("capture", "pcapng".into(), &[section, interface, block(6, &body)].concat())
+    save("capture", "pcapng".into(), &[section, interface, block(6, &body)].concat())?;
+    // What else a capture may be.
+    let plain =
+        OutputFormat { container: Container::PcapNg, byte_order: ByteOrder::Little, resolution: None, compression: Compression::None };
+    let ethernet = Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS).named("eth0");
+    let mut tun = Interface::new(LinkType::RAW, TimeResolution::NANOSECONDS).named("tun0");
+    tun.offset_seconds = 7;
+    let (one, two) = ([ethernet.clone()], [ethernet, tun]);
+    let captures = [
+        ("pcap-gzip", OutputFormat { container: Container::Pcap, compression: Compression::Gzip, ..plain }, &one[..]),
+        ("pcapng-big-endian", OutputFormat { byte_order: ByteOrder::Big, ..plain }, &one[..]),
+        ("pcapng-two-interfaces", plain, &two[..]),
+    ];
+    for (name, format, interfaces) in captures {
+        save("capture", name.into(), &captured(format, interfaces).map_err(std::io::Error::other)?)?;
+    }
+    Ok(())
+}
+
+/// A capture of three frames, the interfaces in turn.
+fn captured(format: OutputFormat, interfaces: &[Interface]) -> Result<Vec<u8>, CaptureError> {
+    let written = Written::default();
+    let mut writer = Writer::into_stream("seed", Box::new(written.clone()), format)?;
+    writer.declare(interfaces)?;
+    for (number, frame) in Frame::tcp4(1, 30).run(3).into_iter().enumerate() {
+        let interface = number % interfaces.len();
+        let frame = if interfaces[interface].link_type == LinkType::RAW { frame.at_ip() } else { frame };
+        let time = Some(Timestamp::from_nanoseconds(1_700_000_000_000_000_000 + number as u64 * 1_000));
+        let record = Record { interface: interface as u32, time, original_length: None, options: FrameOptions::NONE };
+        writer.write(record, [&frame.to_bytes()[..]])?;
+    }
+    writer.finish()?;
+    Ok(written.bytes())
 }
