@@ -1,10 +1,12 @@
-//! Aggregation of the workloads W1-W3, UDP and hostile flows: nanoseconds a frame, with parse, look-up, merge, flush and sink in the time, and with it the making
-//! of the received packets from a list of frames. The limits, memcpy and the bare checksum of the same frames, come in the same run.
+//! Aggregation of the workloads W1-W3 and W5, and of hostile flows: nanoseconds a frame, with parse, look-up, merge, flush and sink in the time, and with it the
+//! making of the received packets from a list of frames. The limits, memcpy and the bare checksum of the same frames, come in the same run; those of W1 are also those
+//! of W2, whose frames have the same lengths.
 //!
-//! *Hot* takes the same frames again and again. *Streaming* goes round more than 500 MB of them, so that each comes from memory; the small frames of W3 and of the
-//! hostile flows have no such case, since headers alone are read of them.
+//! *Hot* takes the same frames again and again. *Streaming* goes round more than 400 MB of them, so that each comes from memory; the small frames of the hostile flows
+//! have no such case, since headers alone are read of them, as of the acknowledgements of W3.
 
 use std::hint::black_box;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use criterion::measurement::WallTime;
@@ -18,6 +20,9 @@ use superpacket_traffic::workload::{TCP_PAYLOAD, TRAIN, UDP_PAYLOAD, hostile, w1
 /// Frames of a streaming case: 545 MB of the longest.
 const STREAM: usize = 360_000;
 
+/// The same of acknowledgements: 416 MB with what the allocator and the list add to 60 bytes.
+const STREAM_OF_ACKS: usize = 4_000_000;
+
 /// Frames of a hot W1: one train, a super-packet of 64 KB.
 const HOT: usize = TRAIN;
 
@@ -28,8 +33,9 @@ const UNVERIFIED: RxChecksum = RxChecksum::None;
 
 const LINEAR: Policy = Policy { storage: Storage::Linear, ..Policy::gro() };
 
-/// Bytes before a TCP payload, and before the transport header.
+/// Bytes before a TCP payload with timestamps, before a UDP payload, and before the transport header of either.
 const TCP_HEADERS: usize = 66;
+const UDP_HEADERS: usize = 42;
 const TRANSPORT: usize = 34;
 
 /// How the frames are received.
@@ -103,24 +109,25 @@ fn aggregate(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, frames: &[Vec
     assert!(aggregator.counters().balance());
 }
 
-/// What no aggregation that copies, or verifies, can be faster than.
-fn limits(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
-    let simd = Simd::detect();
+/// What no aggregation that copies, or verifies, can be faster than: of each frame, the bytes that would be copied, and those that a checksum covers.
+fn limits(group: &mut BenchmarkGroup<'_, WallTime>, of: [&str; 2], frames: &[Vec<u8>], copied: Range<usize>, summed: Range<usize>) {
+    let [copy, checksum] = of;
     let mut round = Round { frames, next: 0 };
-    let mut linear = vec![0u8; TCP_PAYLOAD * TRAIN];
-    per_frame(group, "limit: memcpy of the payloads", || {
+    let mut linear = vec![0u8; copied.len() * TRAIN];
+    per_frame(group, copy, || {
         let run = round.run(TRAIN);
-        for (frame, to) in run.iter().zip(linear.chunks_exact_mut(TCP_PAYLOAD)) {
-            to.copy_from_slice(&frame[TCP_HEADERS..]);
+        for (frame, to) in run.iter().zip(linear.chunks_exact_mut(copied.len())) {
+            to.copy_from_slice(&frame[copied.clone()]);
         }
         black_box(&mut linear);
         run.len()
     });
+    let simd = Simd::detect();
     let mut round = Round { frames, next: 0 };
-    per_frame(group, "limit: checksum of the segments", || {
+    per_frame(group, checksum, || {
         let run = round.run(TRAIN);
         for frame in run {
-            black_box(simd.sum(&frame[TRANSPORT..]));
+            black_box(simd.sum(&frame[summed.clone()]));
         }
         run.len()
     });
@@ -133,7 +140,8 @@ fn one_flow(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
     aggregate(group, "W1 LRO", frames, Poll { policy: Policy::lro(), ..Poll::GRO });
     aggregate(group, "W1 GRO linear", frames, Poll { policy: LINEAR, ..Poll::GRO });
     aggregate(group, "W1 GRO linear, verifying", frames, Poll { policy: LINEAR, checksum: UNVERIFIED, ..Poll::GRO });
-    limits(group, frames);
+    let length = TCP_HEADERS + TCP_PAYLOAD;
+    limits(group, ["limit: memcpy of the payloads", "limit: checksum of the segments"], frames, TCP_HEADERS..length, TRANSPORT..length);
 }
 
 /// Many flows, and UDP.
@@ -144,20 +152,34 @@ fn many_flows(group: &mut BenchmarkGroup<'_, WallTime>, w2: &[Vec<u8>], w2b: &[V
     aggregate(group, "W2b, 1024 flows, resident", w2b, Poll { batch: 256, calls: 16, ..Poll::GRO });
 }
 
+/// Pure acknowledgements. What stands for the payload in their limits is the whole frame; padding is not summed.
+fn acknowledgements(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
+    assert!(frames.iter().all(|frame| frame.len() == 60));
+    aggregate(group, "W3 GRO, nothing merges", frames, Poll::GRO);
+    aggregate(group, "W3 LRO, ACKs absorbed", frames, Poll { policy: Policy::lro_with_acks(), ..Poll::GRO });
+    limits(group, ["W3 limit: memcpy of the frames", "W3 limit: checksum of the segments"], frames, 0..60, TRANSPORT..TRANSPORT + 20);
+}
+
 fn udp(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
-    assert!(frames.iter().all(|frame| frame.len() == 42 + UDP_PAYLOAD));
+    let length = UDP_HEADERS + UDP_PAYLOAD;
+    assert!(frames.iter().all(|frame| frame.len() == length));
     let poll = Poll { policy: Policy::gro_with_udp(), ..Poll::GRO };
     aggregate(group, "UDP GRO, 64 datagrams", frames, poll);
     aggregate(group, "UDP GRO, 64 datagrams, verifying", frames, Poll { checksum: UNVERIFIED, ..poll });
+    limits(
+        group,
+        ["UDP limit: memcpy of the payloads", "UDP limit: checksum of the datagrams"],
+        frames,
+        UDP_HEADERS..length,
+        TRANSPORT..length,
+    );
 }
 
 fn hot(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("hot");
     one_flow(&mut group, &w1(HOT));
     many_flows(&mut group, &w2(64, 64 * TRAIN), &w2b(4_096));
-    let acks = w3(64);
-    aggregate(&mut group, "W3 GRO, nothing merges", &acks, Poll::GRO);
-    aggregate(&mut group, "W3 LRO, ACKs absorbed", &acks, Poll { policy: Policy::lro_with_acks(), ..Poll::GRO });
+    acknowledgements(&mut group, &w3(64));
     // Never flushed: each packet finds the table full, evicts a flow, and takes its place.
     aggregate(&mut group, "4,000 hostile flows", &hostile(4_000, 4_000), Poll { batch: 250, calls: usize::MAX, ..Poll::GRO });
     udp(&mut group, &w5(64));
@@ -169,6 +191,7 @@ fn streaming(criterion: &mut Criterion) {
     one_flow(&mut group, &w1(STREAM));
     // The frames of both lie in memory together.
     many_flows(&mut group, &w2(64, STREAM), &w2b(STREAM));
+    acknowledgements(&mut group, &w3(STREAM_OF_ACKS));
     udp(&mut group, &w5(STREAM));
     group.finish();
 }
