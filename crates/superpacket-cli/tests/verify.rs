@@ -2,7 +2,11 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
+use superpacket_io::capture::{Interface, LinkType, TimeResolution};
 use superpacket_traffic::frame::{Checksum, Frame};
+use superpacket_traffic::generate::{Config, Generated, Mischief, generate};
 use support::*;
 
 /// Flows of all kinds, interleaved.
@@ -37,6 +41,34 @@ fn every_byte_comes_back() {
         assert_eq!(report["segments"].as_u64(), report["super_packets"].as_u64().map(|packets| packets + merged));
         assert_eq!(reasons(&report), 210 - merged);
     }
+}
+
+/// Flows of every protocol in every tunnel, a third of their packets a trap of some kind: one field changed, cut, padded, twice, lost, out of order.
+fn traps(seed: u64) -> Vec<Captured> {
+    let mischief =
+        Mischief { vary_field: 0.15, corrupt: 0.05, pad: 0.05, truncate: 0.02, fragments: 0.02, foreign: 0.05, ..Mischief::default() };
+    let packets = generate(seed, &Config { mischief, ..Config::default() }, 4000);
+    let captured = |packet: Generated| Captured { interface: u32::from(packet.starts_at_ip), ..Captured::at(packet.time_ns, packet.bytes) };
+    packets.into_iter().map(captured).collect()
+}
+
+#[test]
+fn traps_of_every_kind_come_back() {
+    let interfaces = [LinkType::ETHERNET, LinkType::RAW].map(|link_type| Interface::new(link_type, TimeResolution::NANOSECONDS));
+    let mut seen = BTreeSet::new();
+    for seed in 0..8 {
+        let bench = Bench::new();
+        bench.capture_of("in.pcapng", &interfaces, &traps(seed));
+        for arguments in [&[][..], &["--batch", "0", "--hold", "1h"]] {
+            let report = bench.json(&[&["verify", "in.pcapng"], arguments].concat());
+            assert_eq!(report["mismatches"], 0, "seed {seed} {arguments:?}: {report}");
+            assert_eq!(report["packets_in"], 4000);
+            assert!(report["merged"].as_u64().is_some_and(|merged| merged > 1000), "seed {seed} {arguments:?}: {report}");
+            let reasons = report["reasons"].as_object().expect("an object");
+            seen.extend(reasons.iter().filter(|(_, count)| count.as_u64() != Some(0)).map(|(reason, _)| reason.clone()));
+        }
+    }
+    assert!(seen.len() >= 40, "{} reasons: {seen:?}", seen.len());
 }
 
 #[test]
