@@ -1,0 +1,166 @@
+//! A bridge between ports in memory: what it holds when it is stopped, and how it looks for packets all the time.
+
+use std::fs;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use superpacket::packet::{Layer, RxChecksum, RxPacket};
+use superpacket_bridge::Bridge;
+use superpacket_bridge::settings::{BridgeSettings, PerQueue, PortSettings, UsableCpus};
+use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch, open};
+use superpacket_traffic::frame::{Frame, stream_bytes};
+
+/// How long anything is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Payload of each frame, and frames sent at once: less together than the longest super-packet.
+const PAYLOAD: usize = 1_000;
+const FRAMES: usize = 40;
+
+/// A bridge between two links in memory, and their other ends.
+struct Joined {
+    bridge: Bridge,
+    ends: [End; 2],
+}
+
+/// The far end of a link.
+struct End {
+    port: Box<dyn Port>,
+    input: Box<dyn Receive>,
+}
+
+impl Joined {
+    /// Joins links of this name, with settings changed before the start.
+    fn new(name: &str, change: impl FnOnce(&mut BridgeSettings)) -> Joined {
+        let specs = ["a", "b"].map(|side| format!("memory:{name}-{side}").parse::<PortSpec>().expect("a port string"));
+        // First: a link of which one end is open only is down.
+        let ends = specs.each_ref().map(|spec| {
+            let mut port = open(spec).expect("memory needs nothing");
+            End { input: port.receivers().remove(0), port }
+        });
+        let mut settings = BridgeSettings { ports: specs.map(PortSettings::new).into(), threads: 1, ..BridgeSettings::default() };
+        change(&mut settings);
+        Joined { bridge: Bridge::start(settings).expect("memory needs nothing"), ends }
+    }
+
+    /// Packets that the bridge has received from this end.
+    fn received(&self, end: usize) -> u64 {
+        self.bridge.stats()[end].rx_packets
+    }
+
+    /// Stops the bridge, which must not take long, and leaves the ends.
+    fn stop(self) -> [End; 2] {
+        let Joined { bridge, ends } = self;
+        let (done, stopped) = channel();
+        std::thread::spawn(move || {
+            bridge.stop();
+            let _ = done.send(());
+        });
+        stopped.recv_timeout(PATIENCE).expect("the bridge is stopped in time");
+        ends
+    }
+}
+
+impl End {
+    fn send(&mut self, frames: &[Vec<u8>]) {
+        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+        frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet));
+        let sent = self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
+        assert_eq!(sent, frames.len());
+    }
+
+    /// What is there now.
+    fn receive(&mut self) -> Vec<RxPacket<Buffer>> {
+        let mut packets = Vec::new();
+        self.input.poll(&mut packets, 512).expect("up");
+        packets
+    }
+}
+
+fn wait(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Frames of one flow, of which no one is urgent, from number `from` on.
+fn frames(from: usize) -> Vec<Vec<u8>> {
+    Frame::tcp4((from * PAYLOAD) as u32, PAYLOAD).with_id(from as u16).run(FRAMES).iter().map(Frame::to_bytes).collect()
+}
+
+fn payload(packets: &[RxPacket<Buffer>]) -> Vec<u8> {
+    let bytes = |packet: &RxPacket<Buffer>| packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<_>>();
+    packets.iter().flat_map(|packet| bytes(packet).split_off(54)).collect()
+}
+
+/// Has the bridge hold packets for far longer than the test takes, in this thread's hands or a worker's, and stops it.
+fn sends_what_it_holds(name: &str, change: impl FnOnce(&mut BridgeSettings)) {
+    let mut joined = Joined::new(name, |settings| {
+        settings.ports[0].limits.gro_flush_timeout = Duration::from_secs(600).as_nanos() as u64;
+        change(settings);
+    });
+    joined.ends[0].send(&frames(0));
+    wait("the bridge receives all", || joined.received(0) == FRAMES as u64);
+    // Long enough for whatever does not hold them.
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(joined.ends[1].receive().is_empty(), "they are held");
+    let [_, mut to] = joined.stop();
+    let packets = to.receive();
+    assert!(payload(&packets) == stream_bytes(0, FRAMES * PAYLOAD), "{packets:?}");
+    assert_eq!((packets.len(), packets[0].gso.map(|gso| gso.size.get())), (1, Some(PAYLOAD)), "they had waited for each other");
+}
+
+#[test]
+fn a_bridge_that_is_stopped_sends_what_it_holds() {
+    sends_what_it_holds("held", |_| ());
+}
+
+#[test]
+fn what_is_held_for_a_worker_is_sent_too() {
+    let cpu = UsableCpus::read().mask().first().expect("one CPU at least");
+    sends_what_it_holds("held-steered", |settings| settings.ports[0].steering.rps_cpus = PerQueue::all([cpu].into_iter().collect()));
+}
+
+/// CPU time of this process's thread of this name, in ticks of the clock; `None`: there is none.
+fn cpu_time(name: &str) -> Option<u64> {
+    fs::read_dir("/proc/self/task").expect("proc is there").flatten().find_map(|task| {
+        // A thread may end while it is looked at.
+        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+        let (head, fields) = stat.rsplit_once(')')?;
+        let ticks = || fields.split_ascii_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum();
+        head.ends_with(&format!("({name}")).then(ticks)
+    })
+}
+
+#[test]
+fn a_bridge_that_polls_all_the_time_carries_traffic_and_ends() {
+    // No other bridge here has a second thread, so that its name is this one's.
+    const THREAD: &str = "superpacket-1";
+    let mut joined = Joined::new("busy", |settings| (settings.busy_poll, settings.threads) = (true, 2));
+    for round in 0..50 {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let mut frames = frames(round * FRAMES);
+            if from == 1 {
+                // A station that spoke at both ends would be taken for a loop.
+                frames.iter_mut().for_each(|frame| frame[..12].rotate_left(6));
+            }
+            joined.ends[from].send(&frames);
+            let mut packets = Vec::new();
+            wait("all arrives", || {
+                packets.extend(joined.ends[to].receive());
+                payload(&packets).len() == FRAMES * PAYLOAD
+            });
+            assert!(payload(&packets) == stream_bytes((round * FRAMES * PAYLOAD) as u32, FRAMES * PAYLOAD), "round {round}");
+        }
+    }
+    // Without a packet, what sleeps takes no time.
+    let before = cpu_time(THREAD).expect("it runs");
+    wait("it looks for packets all the time", || cpu_time(THREAD).expect("it runs") >= before + 5);
+    joined.ends[0].send(&frames(0));
+    let [_, mut to] = joined.stop();
+    assert!(payload(&to.receive()) == stream_bytes(0, FRAMES * PAYLOAD), "what had come is sent");
+    // The kernel lists a thread for a moment after it was joined.
+    wait("no thread is left", || cpu_time(THREAD).is_none());
+}
