@@ -250,8 +250,12 @@ mod tests {
     use super::*;
     use crate::runtime::tests::shared_as;
     use superpacket::aggregate::{Aggregator, HashKey, Policy};
-    use superpacket::packet::RxPacket;
+    use superpacket::feature::Feature;
+    use superpacket::packet::{RxChecksum, RxGso, RxPacket};
+    use superpacket::segment::{GsoKind, SegmentSize};
     use superpacket_io::port::{Progress, Transmit, TxBatch};
+    use superpacket_traffic::check::{self, Expect};
+    use superpacket_traffic::frame::{Checksum, Frame};
 
     /// Takes all frames.
     #[derive(Debug)]
@@ -263,14 +267,25 @@ mod tests {
             for frame in &batch.frames()[from..] {
                 let mut bytes = Vec::new();
                 batch.copy_to(outgoing, frame, &mut bytes);
-                taken.push(bytes);
+                let partial = matches!(frame.checksum, RxChecksum::Partial { .. });
+                taken.push(Left { bytes, segment: frame.gso.map(|gso| gso.size.get()), partial });
             }
             Progress { sent: batch.frames().len() - from, stopped: None }
         }
     }
 
+    /// A frame that a port was given.
+    #[derive(Debug, PartialEq)]
+    struct Left {
+        bytes: Vec<u8>,
+        /// It is a super-packet, to be cut into segments with so much payload.
+        segment: Option<usize>,
+        /// Its checksum is to be filled in.
+        partial: bool,
+    }
+
     /// Frames that a port was given.
-    type Taken = Arc<Mutex<Vec<Vec<u8>>>>;
+    type Taken = Arc<Mutex<Vec<Left>>>;
 
     struct Bench {
         output: Output,
@@ -295,11 +310,35 @@ mod tests {
 
         /// A frame comes in at a port: to how many does it go?
         fn receive(&mut self, port: usize, frame: &[u8]) -> Vec<usize> {
+            self.pass(port, RxPacket::new(Buffer::from(frame.to_vec()))).iter().map(Vec::len).collect()
+        }
+
+        /// A packet comes in at a port as it is: what does each get?
+        fn pass(&mut self, port: usize, packet: RxPacket<Buffer>) -> Vec<Vec<Left>> {
             let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
-            let packet = RxPacket::new(Buffer::from(frame.to_vec()));
             aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| self.output.forward(&self.ports[port].0, packet));
+            self.sent()
+        }
+
+        /// As [`pass`](Self::pass), of what these frames are aggregated to.
+        fn merge(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Vec<Left>> {
+            let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+            let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
+            let mut sink = |packet: SuperPacket<'_, Buffer>| self.output.forward(&self.ports[port].0, packet);
+            aggregator.receive_batch(&mut packets, 0, &mut sink);
+            aggregator.flush_all(&mut sink);
+            self.sent()
+        }
+
+        fn sent(&mut self) -> Vec<Vec<Left>> {
             self.output.flush();
-            self.ports.iter().map(|(_, taken)| std::mem::take(&mut *taken.lock().expect("no panic")).len()).collect()
+            self.ports.iter().map(|(_, taken)| std::mem::take(&mut *taken.lock().expect("no panic"))).collect()
+        }
+
+        /// Takes offloads from a port.
+        fn lack(&mut self, port: usize, features: &[Feature]) {
+            let runtime = &mut self.output.egress[port].as_mut().expect("the port is there").runtime;
+            runtime.active = features.iter().fold(runtime.active, |active, &feature| active.without(feature));
         }
 
         fn drops(&self, port: usize, cause: &str) -> u64 {
@@ -377,5 +416,83 @@ mod tests {
         };
         assert_eq!(answered(&[1500, 1280, 1500]), [0, 0, 1], "the destination may be behind the third port");
         assert_eq!(answered(&[1500, 1280, 1300]), [1, 0, 0]);
+    }
+
+    /// Ports 1 to 4 and the one that all comes in by: the first cuts nothing, the second and the last all there is, the third not even fills in checksums.
+    fn mixed() -> Bench {
+        let mut bench = Bench::new(&[1500; 5], |_| ());
+        bench.lack(1, &[Feature::TcpSegmentationOffload]);
+        bench.lack(3, &[Feature::TcpSegmentationOffload, Feature::TxChecksumming]);
+        bench
+    }
+
+    fn checked(sent: &[Left]) {
+        for left in sent {
+            check::frame(&left.bytes, &Expect::default()).expect("a right frame");
+        }
+    }
+
+    /// The frame with its partial checksum filled in, as a device does it.
+    fn filled(left: &Left) -> Vec<u8> {
+        assert!(left.partial && left.segment.is_none(), "{left:?}");
+        let mut bytes = left.bytes.clone();
+        let sum = superpacket_traffic::checksum::sum(&bytes[34..]);
+        bytes[50..52].copy_from_slice(&(!sum).to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn what_was_merged_is_cut_only_for_the_ports_that_need_it() {
+        let mut bench = mixed();
+        let frames: Vec<_> = Frame::tcp4(1, 1_400).run(20).iter().map(Frame::to_bytes).collect();
+        let sent = bench.merge(0, &frames);
+        assert!(sent[0].is_empty(), "nothing is sent back");
+        for cut in [1, 3] {
+            assert!(sent[cut].iter().all(|left| left.segment.is_none() && !left.partial));
+            assert!(sent[cut].iter().map(|left| &left.bytes).eq(&frames), "port {cut} gets what came");
+        }
+        let payload = superpacket_traffic::frame::stream_bytes(1, 20 * 1_400);
+        for whole in [2, 4] {
+            let [left] = &sent[whole][..] else { panic!("{} frames to port {whole}", sent[whole].len()) };
+            assert_eq!((left.segment, left.partial), (Some(1_400), true));
+            assert!(left.bytes[54..] == payload, "port {whole}");
+        }
+        let segmented = |port: usize| bench.ports[port].0.counts.segmented.value();
+        assert_eq!([1, 2, 3, 4].map(segmented), [1, 0, 1, 0]);
+        // Whatever was written for the one, the other cuts the whole into the very frames that came.
+        let [whole] = &sent[4][..] else { panic!("seen above") };
+        let mut packet = RxPacket::new(Buffer::from(whole.bytes.clone())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
+        packet.gso = Some(RxGso { kind: GsoKind::Tcp4, size: SegmentSize::new(1_400).expect("not zero") });
+        assert!(bench.pass(0, packet)[3].iter().map(|left| &left.bytes).eq(&frames));
+    }
+
+    #[test]
+    fn a_senders_super_packet_is_cut_only_for_the_ports_that_need_it() {
+        let mut bench = mixed();
+        let frame = Frame::tcp4(1, 14_000).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+        let packet =
+            |frame: &[u8]| RxPacket::new(Buffer::from(frame.to_vec())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
+        let mut whole = packet(&frame);
+        whole.gso = Some(RxGso { kind: GsoKind::Tcp4, size: SegmentSize::new(1_400).expect("not zero") });
+        let sent = bench.pass(0, whole);
+        for able in [2, 4] {
+            assert!(sent[able] == [Left { bytes: frame.clone(), segment: Some(1_400), partial: true }], "port {able} gets what came");
+        }
+        assert_eq!((sent[0].len(), sent[1].len(), sent[3].len()), (0, 10, 10));
+        checked(&sent[3]);
+        let stream: Vec<u8> = sent[3].iter().flat_map(|left| &left.bytes[54..]).copied().collect();
+        assert!(stream == frame[54..] && sent[3].iter().all(|left| !left.partial));
+        assert!(sent[1].iter().map(filled).eq(sent[3].iter().map(|left| left.bytes.clone())), "they differ in who fills in the checksums");
+
+        // One frame with its checksum left to others: only the port that cannot has it filled in.
+        let frame = Frame::tcp4(1, 900).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+        let sent = bench.pass(0, packet(&frame));
+        for able in [1, 2, 4] {
+            assert!(sent[able] == [Left { bytes: frame.clone(), segment: None, partial: true }], "port {able} gets what came");
+        }
+        checked(&sent[3]);
+        assert!(sent[3].len() == 1 && !sent[3][0].partial && sent[3][0].bytes == filled(&sent[1][0]));
+        let checksummed = |port: usize| bench.ports[port].0.counts.checksummed.value();
+        assert_eq!([1, 2, 3, 4].map(checksummed), [0, 0, 1, 0]);
     }
 }
