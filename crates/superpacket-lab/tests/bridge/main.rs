@@ -7,6 +7,7 @@ mod lro;
 mod offloads;
 mod ports;
 mod steering;
+mod too_big;
 mod traffic;
 
 superpacket_lab::enter_user_namespace_before_main!();
