@@ -3,6 +3,7 @@
 mod carried;
 mod gro_table;
 mod joined;
+mod loops;
 mod lro;
 mod offloads;
 mod ports;
