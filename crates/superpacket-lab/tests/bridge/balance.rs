@@ -1,0 +1,113 @@
+//! Nothing is lost without being counted: what came in by a port left by the other, or its fate is in the counters.
+
+use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
+
+use superpacket::feature::Feature;
+use superpacket_bridge::report::PortStats;
+use superpacket_lab::{Direction, LabError, RawOptions, RawSocket, TcpBulk, UdpBulk, Until};
+
+use crate::joined::{Joined, KEY, by_packet};
+
+/// Causes counted at the port that a packet came in by, before it is known how it leaves.
+const COMING: [&str; 7] = ["loop", "reserved", "malformed", "no_port", "backlog", "flow_limit", "panic"];
+/// Causes counted at the port that it was to leave by.
+const LEAVING: [&str; 6] = ["too_big", "cannot_segment", "full", "down", "gone", "refused"];
+/// What never came in: lost or refused in the port's ring.
+const BEFORE: [&str; 2] = ["rx_ring", "rx_errors"];
+
+fn drops(stats: &PortStats, causes: &[&str]) -> u64 {
+    assert_eq!(stats.drops.len(), COMING.len() + LEAVING.len() + BEFORE.len(), "a cause is missing here: {:?}", stats.drops);
+    causes.iter().map(|&cause| stats.drops[cause]).sum()
+}
+
+/// Packets between two ports, by what came in and by what left: two sums of the same.
+fn sums(from: &PortStats, to: &PortStats) -> [u64; 2] {
+    let came = from.rx_packets - from.merged - from.filtered - drops(from, &COMING);
+    [came + to.segments, to.tx_packets + to.segmented + drops(to, &LEAVING)]
+}
+
+impl Joined {
+    /// Waits until all that came has left.
+    fn balances(&self, after: &str) {
+        let mut stats = [self.stats(0), self.stats(1)];
+        self.wait("what came has left, or is counted", |joined| {
+            stats = [joined.stats(0), joined.stats(1)];
+            let [a, b] = &stats;
+            let balanced = [(a, b), (b, a)].into_iter().all(|(from, to)| {
+                let [came, left] = sums(from, to);
+                came == left
+            });
+            if !balanced {
+                eprintln!("after {after}: {:?} {:?}", sums(a, b), sums(b, a));
+            }
+            balanced
+        });
+    }
+
+    /// Packets that B's interface had from the bridge, or lost on the way, beyond what the bridge says that it sent: a few of before it was there.
+    fn unsaid(&self) -> Result<u64, LabError> {
+        let sent = self.stats(1).tx_packets;
+        let side = &self.sides.as_ref().expect("veth pairs")[1];
+        // A veth device with no room beyond it drops without a word to who sends.
+        Ok((self.b.link.statistics()?.rx_packets + side.statistics()?.tx_dropped).wrapping_sub(sent))
+    }
+}
+
+#[test]
+fn what_comes_leaves_or_is_counted() -> Result<(), LabError> {
+    let Some(joined) = by_packet()? else { return Ok(()) };
+    let side = &joined.sides.as_ref().expect("veth pairs")[1];
+    joined.carries(1, 1 << 20)?;
+    joined.balances("the first bytes");
+    let mut unsaid = joined.unsaid()?;
+    joined.wait("the hosts are silent", |joined| {
+        // What is just being sent is counted here only.
+        std::thread::sleep(Duration::from_millis(50));
+        let now = joined.unsaid().expect("B is there");
+        std::mem::replace(&mut unsaid, now) == now
+    });
+
+    // Super-packets whole, merged, and cut.
+    for (sender, receiver) in [(true, true), (false, true), (true, false), (false, false)] {
+        joined.a.link.set_feature("tcp-segmentation-offload", sender)?;
+        joined.switch(1, Feature::TcpSegmentationOffload, receiver);
+        TcpBulk { flows: 4, direction: Direction::Both, until: Until::Bytes(4 << 20), verify: Some(KEY), ..TcpBulk::default() }
+            .run(&joined.route())?;
+        joined.balances("TCP");
+    }
+    let [a, b] = [joined.stats(0), joined.stats(1)];
+    assert!(a.merged > 0 && a.rx_super_packets > 0 && b.segmented > 0 && b.tx_super_packets > 0, "{a:?} {b:?}");
+    // More than there may be room for.
+    UdpBulk { datagram: 200, flows: 4, time: Duration::from_millis(300), ..UdpBulk::default() }.run(&joined.route())?;
+    joined.balances("a flood of datagrams");
+
+    // Too long for their port.
+    let socket = |address: IpAddr| UdpSocket::bind((address, 0)).map_err(|error| LabError::system("a UDP socket", error));
+    let from = joined.a.host.run(|| socket(joined.a.ipv4))?;
+    side.set_mtu(1200)?;
+    joined.wait("the MTU is seen", |joined| joined.bridge.ports()[1].mtu == 1200);
+    let send =
+        |length: usize| (0..10).for_each(|_| assert_eq!(from.send_to(&[0; 1400][..length], (joined.b.ipv4, 9)).expect("up"), length));
+    let count = |side: usize, cause: &str| joined.stats(side).drops[cause];
+    send(1400);
+    joined.wait("they are counted", |_| count(1, "too_big") == 10);
+    joined.balances("datagrams that are too long");
+
+    // What no bridge forwards, what is from nobody, and what is for a station behind the same port.
+    let frame = |to: u8, from: u8| [&[to, 0x80, 0xc2, 0, 0, 1][..], &[from, 0, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]].concat();
+    let near = [&[2, 0, 0, 0, 0, 9][..], &[2, 0, 0, 0, 0, 8], &[0x88, 0xb5], &[0; 46]].concat();
+    let raw = RawSocket::open(&joined.a.link, RawOptions::default())?;
+    raw.send(&[&[frame(3, 2), frame(1, 2)][..], &vec![frame(1, 2); 6], &vec![frame(3, 3); 5], &vec![near; 4]].concat())?;
+    joined.wait("each has its cause", |joined| (count(0, "reserved"), count(0, "malformed"), joined.stats(0).filtered) == (7, 5, 4));
+    joined.balances("frames that go nowhere");
+    joined.wait("B had what is said to be sent", |joined| joined.unsaid().is_ok_and(|now| now == unsaid));
+
+    // To a port that is down.
+    side.down()?;
+    joined.wait("down is seen", |joined| joined.bridge.ports()[1].state == "down");
+    send(1000);
+    joined.wait("they are counted", |_| count(1, "down") >= 10);
+    joined.balances("a port that is down");
+    Ok(())
+}
