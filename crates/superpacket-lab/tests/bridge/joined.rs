@@ -52,6 +52,16 @@ pub fn by_veth(kind: &str, options: &str, prepare: impl FnOnce(&ThreeHosts) -> R
     Ok(Some(Joined { a, b, middle, bridge, names, sides: Some([a_side, b_side]), wires: Vec::new() }))
 }
 
+/// Two hosts joined by AF_XDP sockets, which have no place for what is left undone: the hosts do it.
+pub fn by_xdp() -> Result<Option<Joined>, LabError> {
+    by_veth("xdp", "", |hosts| [&hosts.a.link, &hosts.b.link].into_iter().try_for_each(leave_nothing_undone))
+}
+
+/// Has a host do all that its device could.
+pub fn leave_nothing_undone(link: &Link) -> Result<(), LabError> {
+    link.set_features(&[("tx-checksumming", false), ("tcp-segmentation-offload", false)])
+}
+
 /// Two hosts joined by packet sockets.
 pub fn by_packet() -> Result<Option<Joined>, LabError> {
     by_veth("packet", "", |_| Ok(()))

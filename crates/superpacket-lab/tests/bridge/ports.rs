@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use superpacket_lab::{LabError, Link, Route, Station, TcpBulk, Until};
 
-use crate::joined::{KEY, by_packet};
+use crate::joined::{Joined, KEY, by_packet, by_tap, by_veth, by_xdp, leave_nothing_undone};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_io::capture::{
@@ -12,10 +12,8 @@ use superpacket_io::capture::{
 };
 use superpacket_traffic::workload;
 
-#[test]
-fn a_port_that_is_removed_comes_back_under_load() -> Result<(), LabError> {
-    let Some(mut joined) = by_packet()? else { return Ok(()) };
-    let [_, b_side] = joined.sides.take().expect("veth pairs");
+/// While bytes flow to B, the interface towards it goes and is made anew, with the same names and addresses; B's connections go on.
+fn comes_back_under_load(joined: &Joined, gone: &Link, anew: impl FnOnce() -> Result<(), LabError>) -> Result<(), LabError> {
     std::thread::scope(|scope| {
         let route = joined.route();
         let load = scope.spawn(move || {
@@ -29,18 +27,50 @@ fn a_port_that_is_removed_comes_back_under_load() -> Result<(), LabError> {
             .run(&route)
         });
         std::thread::sleep(Duration::from_millis(500));
-        b_side.delete()?;
-        joined.wait("the port is missed", |joined| joined.bridge.ports()[1].state == "gone");
-        // The same names, the same addresses: B's connections go on.
-        let (b, _b_side) = Link::veth(&joined.b.host, "eth0", &joined.middle, "port-b")?;
-        Station::new(b, 2)?;
+        gone.delete()?;
+        // One that the bridge itself can make anew is gone for a moment only.
+        joined.wait("the port is missed", |joined| joined.bridge.ports()[1].state == "gone" || joined.bridge.ports()[1].reopened == 1);
+        anew()?;
         joined.wait("the port is back", |joined| joined.bridge.ports()[1].reopened == 1);
         let report = load.join().expect("no panic")?;
         assert!(report.bytes() > 0);
         Ok::<_, LabError>(())
     })?;
     assert_eq!(joined.bridge.ports()[1].state, "up");
-    Ok(())
+    joined.carries(1, 1 << 20)
+}
+
+/// As above, of a port on a veth pair, whose new end in B is to be `prepared`.
+fn veth_comes_back(joined: Option<Joined>, prepared: impl FnOnce(&Link) -> Result<(), LabError>) -> Result<(), LabError> {
+    let Some(joined) = joined else { return Ok(()) };
+    let [_, b_side] = joined.sides.as_ref().expect("veth pairs");
+    comes_back_under_load(&joined, b_side, || {
+        let (b, _) = Link::veth(&joined.b.host, "eth0", &joined.middle, "port-b")?;
+        prepared(&b)?;
+        Station::new(b, 2).map(drop)
+    })
+}
+
+#[test]
+fn a_port_that_is_removed_comes_back_under_load() -> Result<(), LabError> {
+    veth_comes_back(by_packet()?, |_| Ok(()))
+}
+
+#[test]
+fn an_xdp_port_that_is_removed_comes_back_under_load() -> Result<(), LabError> {
+    veth_comes_back(by_xdp()?, leave_nothing_undone)
+}
+
+#[test]
+fn a_tap_device_that_is_removed_comes_back_under_load() -> Result<(), LabError> {
+    let Some(joined) = by_tap("")? else { return Ok(()) };
+    comes_back_under_load(&joined, &joined.b.link, || {
+        // It is the bridge that makes the device; the host gets it as before.
+        joined.wait("there is another", |joined| joined.bridge.ports()[1].reopened == 1);
+        let link = joined.middle.link("dev-b").move_to(&joined.b.host)?;
+        link.up()?;
+        Station::new(link, 2).map(drop)
+    })
 }
 
 #[test]
@@ -66,6 +96,47 @@ fn an_mtu_that_changes_is_kept_to() -> Result<(), LabError> {
     // A still sends for 1500: what is too long for the port is cut smaller.
     joined.carries(1, 4 << 20)?;
     assert!(joined.stats(1).segmented > 0);
+    Ok(())
+}
+
+#[test]
+fn an_mtu_may_change_under_load() -> Result<(), LabError> {
+    let jumbo = |hosts: &superpacket_lab::ThreeHosts| {
+        [&hosts.a.link, &hosts.a_side, &hosts.b.link, &hosts.b_side].into_iter().try_for_each(|link| link.set_mtu(9000))
+    };
+    let Some(joined) = by_veth("packet", "", jumbo)? else { return Ok(()) };
+    let side = &joined.sides.as_ref().expect("veth pairs")[1];
+    for whole in [true, false] {
+        joined.a.link.set_feature("tcp-segmentation-offload", whole)?;
+        let load = TcpBulk { until: Until::Time(Duration::from_secs(4)), flows: 2, verify: Some(KEY), ..TcpBulk::default() };
+        let changes = std::thread::scope(|scope| {
+            let route = joined.route();
+            let load = scope.spawn(move || load.run(&route));
+            let passes = |bytes: u64| {
+                let start = joined.stats(1).tx_bytes;
+                joined.wait("bytes flow", |joined| joined.stats(1).tx_bytes > start + bytes || load.is_finished());
+            };
+            let mut changes = 0;
+            for mtu in [1500, 9000].into_iter().cycle() {
+                side.set_mtu(mtu)?;
+                joined.wait("the MTU is seen", |joined| joined.bridge.ports()[1].mtu == mtu);
+                // What was on its way is of the time before.
+                passes(16 << 20);
+                let before = joined.stats(1);
+                passes(8 << 20);
+                if load.is_finished() {
+                    break;
+                }
+                let after = joined.stats(1);
+                let average = (after.tx_bytes - before.tx_bytes) / (after.tx_packets - before.tx_packets).max(1);
+                assert!(if mtu == 1500 { average <= 1514 } else { average > 3_000 }, "{average} bytes on average with {mtu}: {after:?}");
+                changes += 1;
+            }
+            load.join().expect("no panic")?;
+            Ok::<_, LabError>(changes)
+        })?;
+        assert!(changes >= 4, "{changes} changes");
+    }
     Ok(())
 }
 

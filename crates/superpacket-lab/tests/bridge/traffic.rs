@@ -5,7 +5,7 @@ use std::time::Duration;
 use superpacket::feature::Feature;
 use superpacket_lab::{Direction, LabError, Route, TcpBulk, TcpTransactions, UdpBulk, Until, WireSettings};
 
-use crate::joined::{KEY, by_packet, by_tap, by_tun, by_veth, by_wires};
+use crate::joined::{KEY, by_packet, by_tap, by_tun, by_veth, by_wires, by_xdp};
 
 fn bulk(bytes: u64) -> TcpBulk {
     TcpBulk { until: Until::Bytes(bytes), verify: Some(KEY), ..TcpBulk::default() }
@@ -194,14 +194,7 @@ fn tun_devices_carry_packets_without_a_link_layer() -> Result<(), LabError> {
 
 #[test]
 fn xdp_sockets_carry_tcp() -> Result<(), LabError> {
-    // AF_XDP has no place for what is left undone: the hosts do it.
-    let plain = |hosts: &superpacket_lab::ThreeHosts| {
-        for link in [&hosts.a.link, &hosts.b.link] {
-            link.set_features(&[("tx-checksumming", false), ("tcp-segmentation-offload", false)])?;
-        }
-        Ok(())
-    };
-    let Some(joined) = by_veth("xdp", "", plain)? else { return Ok(()) };
+    let Some(joined) = by_xdp()? else { return Ok(()) };
     joined.carries(2, 8 << 20)?;
     assert!(joined.stats(0).merged > 0 && joined.stats(1).segmented > 0);
     Ok(())
