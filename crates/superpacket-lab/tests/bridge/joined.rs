@@ -100,6 +100,11 @@ pub fn by_tap(options: &str) -> Result<Option<Joined>, LabError> {
     by_device("tap", options, Station::new)
 }
 
+/// As [`by_tap`], each TAP device behind a model NIC with these options.
+pub fn by_nic_on_tap(nic: &str) -> Result<Option<Joined>, LabError> {
+    by_device(&format!("nic:{nic}@tap"), "", Station::new)
+}
+
 /// Two hosts, each with its end of a TUN device, which has no hardware address.
 pub fn by_tun() -> Result<Option<Joined>, LabError> {
     by_device("tun", "", |link, number| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use superpacket::feature::Feature;
 use superpacket_lab::{Direction, LabError, Route, TcpBulk, TcpTransactions, UdpBulk, Until, WireSettings};
 
-use crate::joined::{KEY, by_packet, by_tap, by_tun, by_veth, by_wires, by_xdp};
+use crate::joined::{KEY, by_nic_on_tap, by_packet, by_tap, by_tun, by_veth, by_wires, by_xdp};
 
 fn bulk(bytes: u64) -> TcpBulk {
     TcpBulk { until: Until::Bytes(bytes), verify: Some(KEY), ..TcpBulk::default() }
@@ -205,5 +205,17 @@ fn a_model_nic_stands_between() -> Result<(), LabError> {
     let Some(joined) = by_veth("nic:page=4k,csum=complete,tso=off@packet", "", |_| Ok(()))? else { return Ok(()) };
     joined.carries(2, 8 << 20)?;
     assert!(joined.stats(0).merged > 0, "frames come off its wire one by one: {:?}", joined.stats(0));
+    Ok(())
+}
+
+#[test]
+fn model_nics_stand_before_tap_devices() -> Result<(), LabError> {
+    let Some(joined) = by_nic_on_tap("page=4k,csum=complete,hash=on,tso=off")? else { return Ok(()) };
+    // The hosts leave all to be done; beyond the cards are single frames with right checksums.
+    TcpBulk { direction: Direction::Both, flows: 2, ..bulk(8 << 20) }.run(&joined.route())?;
+    bulk(8 << 20).run(&Route::ipv6(&joined.a, &joined.b))?;
+    let [a, b] = [joined.stats(0), joined.stats(1)];
+    assert!(a.rx_super_packets == 0 && a.merged > 0 && b.merged > 0, "{a:?} {b:?}");
+    assert!(b.segmented > 0 && b.tx_super_packets == 0, "the card to B cuts nothing: {b:?}");
     Ok(())
 }
