@@ -191,6 +191,37 @@ fn frames_pass_both_ways_bit_for_bit() {
 }
 
 #[test]
+fn an_interface_whose_driver_has_no_xdp_is_opened_behind_it() {
+    with_links(1500, || {
+        // The one interface without XDP in its driver that every kernel has; what is sent by it comes in by it. Its MTU would need frames in several chunks.
+        ip("link set lo mtu 1500");
+        for options in ["", "?mode=auto&copy=auto&frames=256"] {
+            let mut port = open(&format!("xdp:lo{options}"));
+            assert!(!port.is_native() && !port.is_zero_copy(), "{port}");
+            assert!(port.to_string().contains("generic"), "{port}");
+            assert_eq!(port.queues(), [0]);
+            assert!(has_program("lo"));
+            let (mut receiver, mut transmitter) = (receiver(&mut port), port.transmitter().expect("one"));
+            let frames: Vec<_> = (0..40).map(|number| frame(number, 60 + 36 * number)).collect();
+            send(&mut *transmitter, &frames);
+            let packets = receive(&mut *receiver, frames.len());
+            assert_eq!(packets.iter().map(bytes).collect::<Vec<_>>(), frames);
+            assert_eq!((port.counters().rx_dropped, port.statistics().sent_by_copy), (0, 40));
+            drop((port, receiver, transmitter));
+            assert!(!has_program("lo"), "the program goes with its port");
+        }
+        // What was asked for by name has nothing to fall back to, and leaves nothing behind.
+        for (spec, says) in
+            [("xdp:lo?mode=native", "has no XDP: mode=generic needs none"), ("xdp:lo?copy=zero", "copy=zero needs mode=native")]
+        {
+            let message = refused(spec);
+            assert!(message.contains(says), "{message}");
+            assert!(!has_program("lo"));
+        }
+    });
+}
+
+#[test]
 fn frames_that_cannot_be_sent_are_refused_by_cause() {
     with_links(1500, || {
         let mut port = open("xdp:a1");
