@@ -8,6 +8,7 @@ use superpacket_bridge::report::PortStats;
 use superpacket_lab::{Direction, LabError, RawOptions, RawSocket, TcpBulk, UdpBulk, Until};
 
 use crate::joined::{Joined, KEY, by_packet};
+use crate::steering::{steer, two_cpus};
 
 /// Causes counted at the port that a packet came in by, before it is known how it leaves.
 const COMING: [&str; 7] = ["loop", "reserved", "malformed", "no_port", "backlog", "flow_limit", "panic"];
@@ -23,8 +24,8 @@ fn drops(stats: &PortStats, causes: &[&str]) -> u64 {
 
 /// Packets between two ports, by what came in and by what left: two sums of the same.
 fn sums(from: &PortStats, to: &PortStats) -> [u64; 2] {
-    let came = from.rx_packets - from.merged - from.filtered - drops(from, &COMING);
-    [came + to.segments, to.tx_packets + to.segmented + drops(to, &LEAVING)]
+    let left = to.tx_packets + to.segmented + drops(to, &LEAVING);
+    [from.rx_packets + to.segments, left + from.merged + from.filtered + drops(from, &COMING)]
 }
 
 impl Joined {
@@ -54,6 +55,16 @@ impl Joined {
     }
 }
 
+fn streams(joined: &Joined) -> Result<(), LabError> {
+    TcpBulk { flows: 4, direction: Direction::Both, until: Until::Bytes(4 << 20), verify: Some(KEY), ..TcpBulk::default() }
+        .run(&joined.route())
+        .map(drop)
+}
+
+fn flood(joined: &Joined) -> Result<(), LabError> {
+    UdpBulk { datagram: 200, flows: 4, time: Duration::from_millis(300), ..UdpBulk::default() }.run(&joined.route()).map(drop)
+}
+
 #[test]
 fn what_comes_leaves_or_is_counted() -> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
@@ -72,14 +83,13 @@ fn what_comes_leaves_or_is_counted() -> Result<(), LabError> {
     for (sender, receiver) in [(true, true), (false, true), (true, false), (false, false)] {
         joined.a.link.set_feature("tcp-segmentation-offload", sender)?;
         joined.switch(1, Feature::TcpSegmentationOffload, receiver);
-        TcpBulk { flows: 4, direction: Direction::Both, until: Until::Bytes(4 << 20), verify: Some(KEY), ..TcpBulk::default() }
-            .run(&joined.route())?;
+        streams(&joined)?;
         joined.balances("TCP");
     }
     let [a, b] = [joined.stats(0), joined.stats(1)];
     assert!(a.merged > 0 && a.rx_super_packets > 0 && b.segmented > 0 && b.tx_super_packets > 0, "{a:?} {b:?}");
     // More than there may be room for.
-    UdpBulk { datagram: 200, flows: 4, time: Duration::from_millis(300), ..UdpBulk::default() }.run(&joined.route())?;
+    flood(&joined)?;
     joined.balances("a flood of datagrams");
 
     // Too long for their port.
@@ -109,5 +119,27 @@ fn what_comes_leaves_or_is_counted() -> Result<(), LabError> {
     send(1000);
     joined.wait("they are counted", |_| count(1, "down") >= 10);
     joined.balances("a port that is down");
+    Ok(())
+}
+
+#[test]
+fn what_workers_process_leaves_or_is_counted() -> Result<(), LabError> {
+    let Some(cpus) = two_cpus() else { return Ok(()) };
+    let Some(joined) = by_packet()? else { return Ok(()) };
+    joined.a.link.set_feature("tcp-segmentation-offload", false)?;
+    steer(&joined, &cpus.into_iter().collect())?;
+    let room = |packets: &str| {
+        let changed = joined.bridge.change_steering_settings(|settings| settings.set("netdev_max_backlog", packets));
+        assert!(changed.is_ok(), "{changed:?}");
+    };
+    // A merged packet without a place in a backlog would be counted as all that it was made of.
+    room("100000");
+    streams(&joined)?;
+    joined.balances("TCP");
+    room("8");
+    flood(&joined)?;
+    joined.balances("a flood of datagrams");
+    let a = joined.stats(0);
+    assert!(a.steered > 0 && a.merged > 0 && a.drops["backlog"] > 0, "{a:?}");
     Ok(())
 }

@@ -14,7 +14,7 @@ use superpacket_lab::{Direction, LabError, TcpBulk, TcpTransactions, Until};
 use crate::joined::{Joined, KEY, by_packet, by_tap};
 
 /// Two CPUs that workers can be on; `None`, said aloud, where there is one only: that fails where the environment variable `CI` is set.
-fn two_cpus() -> Option<[Cpu; 2]> {
+pub fn two_cpus() -> Option<[Cpu; 2]> {
     let usable = UsableCpus::read().mask();
     let mut cpus = usable.iter();
     match (cpus.next(), cpus.next()) {
@@ -33,7 +33,7 @@ fn masks([first, second]: [Cpu; 2]) -> [CpuMask; 4] {
 }
 
 /// A worker sends by sockets of its own, which are made where masks are set: in the bridge's namespace.
-fn steer(joined: &Joined, mask: &CpuMask) -> Result<(), LabError> {
+pub fn steer(joined: &Joined, mask: &CpuMask) -> Result<(), LabError> {
     joined.middle.run(|| {
         for name in &joined.names {
             joined.bridge.set_rps_cpus(name, None, mask).expect("it can be set");
