@@ -241,6 +241,14 @@ fn what_is_measured_is_told_with_its_spread() {
     for experiment in list(&report["experiments"]) {
         let forms: BTreeSet<_> = list(&experiment["rows"]).iter().filter_map(|row| row["form"].as_str()).collect();
         assert!(forms.contains("live") && forms.len() > 1, "{}: both forms, and not {forms:?}", experiment["name"]);
+        let accounted = list(&experiment["rows"]).iter().filter(|row| {
+            let figure = |name: &str| row["figures"][name]["value"].as_f64();
+            let all = ["sender_cpu", "receiver_cpu", "bridge_cpu", "service_demand"].map(figure).into_iter().flatten().collect::<Vec<_>>();
+            all.len() == 4
+                && all.iter().all(|&value| value > 0.0)
+                && figure("machine_cpu").is_some_and(|value| (0.0..=100.0).contains(&value))
+        });
+        assert!(accounted.count() >= 2, "{}: where the CPU time went is told", experiment["name"]);
     }
     assert_well_formed(&fs::read_to_string(bench.path("report.html")).expect("is there"));
 }

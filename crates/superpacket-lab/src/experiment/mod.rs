@@ -10,6 +10,7 @@ mod plan;
 mod report;
 mod rps;
 mod segmentation;
+mod spent;
 mod stage;
 mod tso;
 

@@ -28,8 +28,8 @@ pub const ENTRY: Entry = Entry {
 /// # Errors
 /// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot; [`LabError::Cancelled`]; what hosts and bridge refuse.
 pub fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
-    let (table, notes) = live::table(session)?;
-    Ok(Experiment { tables: vec![table], notes, ..empty() })
+    let (tables, notes) = live::tables(session)?;
+    Ok(Experiment { tables, notes, ..empty() })
 }
 
 /// Simulates the source's machines, and larger ones, and counts what becomes of packets on the model NIC: the same in every run.

@@ -9,6 +9,7 @@ use superpacket::steer::{Cpu, CpuMask};
 
 use super::Receiver;
 use crate::error::LabError;
+use crate::experiment::spent::{Clocks, Load, Spent};
 use crate::experiment::stage::{Hosts, Stage, napi_thread, port, split_cpus, task_time};
 use crate::load::{Pinning, Source, TcpBulk, TcpOptions, Until, service_demand};
 use crate::route::RouteMetrics;
@@ -38,6 +39,8 @@ pub(super) struct Sample {
     pub(super) acks: f64,
     /// ACKs that the sender's host was given, for each MB of payload.
     pub(super) delivered: f64,
+    /// Where the CPU time went.
+    pub(super) spent: Spent,
 }
 
 /// Who receives for the sender's host.
@@ -98,9 +101,10 @@ impl Arrangement {
         };
         let received = || if let Account::Thread(path) = &self.account { task_time(path) } else { Ok(Duration::ZERO) };
         let ([a_before, b_before], before) = (self.stage.stats()?, received()?);
+        let clocks = Clocks::now()?;
         let report = load.run(&self.stage.route())?;
         let (received, [a, b]) = (received()?.saturating_sub(before), self.stage.stats()?);
-        let direction = report.forward.unwrap_or_default();
+        let direction = report.forward.clone().unwrap_or_default();
         let cpu = match self.account {
             Account::Thread(_) => direction.sender.total() + received,
             Account::Cpu(sender) => {
@@ -108,6 +112,8 @@ impl Arrangement {
                 Duration::from_secs_f64(busy)
             }
         };
+        // The sender's soft interrupts are the sender's time.
+        let spent = clocks.spent(&Load { sender: cpu, ..Load::from(&report) })?;
         let megabytes = direction.bytes as f64 / 1e6;
         Ok(Sample {
             throughput: direction.gigabits_per_second(),
@@ -115,6 +121,7 @@ impl Arrangement {
             demand: service_demand(cpu, direction.bytes),
             acks: (b.rx_packets - b_before.rx_packets) as f64 / megabytes,
             delivered: (a.tx_packets - a_before.tx_packets) as f64 / megabytes,
+            spent,
         })
     }
 }

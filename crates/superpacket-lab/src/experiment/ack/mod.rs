@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use self::live::{Arrangement, Sample};
 use super::{Column, Entry, Experiment, Figure, Form, Mark, Ratio, Row, Session, Side, Table, Variant};
 use crate::error::LabError;
+use crate::experiment::spent;
 use crate::load::{PatternFile, Source};
 use crate::paired::{Paired, Summary};
 
@@ -107,6 +108,7 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
         }
     }
     let samples = session.interleaved(&mut variants)?;
+    notes.insert(spent::NOTE);
     notes.insert(
         "The sender's CPU is its program's and that of what receives for it; the source's is the whole machine's, of two or four cores.",
     );
@@ -159,9 +161,13 @@ fn report(receivers: &[Receiver], samples: &[Vec<Sample>], rounds: usize, notes:
             Receiver::Each | Receiver::Second | Receiver::Delaying => {}
         }
     }
+    let accounts = receivers.iter().flat_map(|&receiver| ROWS.map(|row| (receiver, row))).zip(samples).map(|((receiver, row), samples)| {
+        spent::row(format!("receiver {}", receiver.name()), row, samples.iter().map(|sample| &sample.spent))
+    });
+    let accounts = spent::table(accounts.collect(), rounds);
     let table =
         Table { title: "TCP SENDFILE, local sender".into(), form: Form::Live, columns: COLUMNS.into(), rows, rounds, plot: Some(2) };
-    Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables: vec![table], marks, notes }
+    Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables: vec![table, accounts], marks, notes }
 }
 
 /// Against the 8:1 receiver the source saved time or sent more: either is as good.

@@ -7,7 +7,8 @@ use crate::error::LabError;
 use crate::experiment::plan::{Session, Variant};
 use crate::experiment::report::{Column, Experiment, Form, Ratio, Row, Table};
 use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several};
-use crate::experiment::segmentation::carried::{COSTS, COSTS_NOTE, demand, mark, row};
+use crate::experiment::segmentation::carried::{demand, mark, row};
+use crate::experiment::spent;
 use crate::load::{TcpBulk, UdpBulk, Until};
 
 /// Datagrams a second: 0.47 Gb/s.
@@ -85,7 +86,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
          engine does."
             .to_owned(),
         "At a linear port a segment is copied twice: into one piece, and by the kernel when it is sent.".to_owned(),
-        COSTS_NOTE.to_owned(),
+        spent::NOTE.to_owned(),
     ]);
     Ok(experiment)
 }
@@ -127,7 +128,7 @@ fn compare(session: &Session<'_>, experiment: &mut Experiment) -> Result<(), Lab
 
 /// The source's figure of a row: throughput without GSO, and with it.
 fn source(pair: &Pair, place: usize) -> Vec<Option<f64>> {
-    if pair.is_source { vec![Some(SOURCE_THROUGHPUT[place]), None, None, None, None] } else { Vec::new() }
+    if pair.is_source { [Some(SOURCE_THROUGHPUT[place])].into_iter().chain([None; spent::COLUMNS.len()]).collect() } else { Vec::new() }
 }
 
 /// A bridge of which one port has TSO and one has not: TSO for both, with the fallback; or for none.
@@ -157,7 +158,7 @@ fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
 
 fn table(title: String, rows: Vec<Row>, session: &Session<'_>) -> Table {
     let throughput = Column { name: "throughput", title: "throughput", unit: "Gb/s", digits: 2 };
-    let columns = [throughput].into_iter().chain(COSTS).collect();
+    let columns = [throughput].into_iter().chain(spent::COLUMNS).collect();
     Table { title, form: Form::Live, columns, rows, rounds: session.plan.rounds, plot: Some(0) }
 }
 

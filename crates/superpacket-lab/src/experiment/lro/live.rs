@@ -6,6 +6,7 @@ use superpacket::feature::Feature;
 
 use super::{Buffers, Merge, Mtus};
 use crate::error::LabError;
+use crate::experiment::spent::{Clocks, Spent};
 use crate::experiment::stage::{Hosts, Stage, port};
 use crate::load::{Source, TcpBulk, Until};
 
@@ -18,6 +19,8 @@ pub(super) struct Sample {
     pub(super) cpu: f64,
     /// Segments in a packet that the receiver's host was handed.
     pub(super) merged: f64,
+    /// Where the CPU time went.
+    pub(super) spent: Spent,
 }
 
 impl Sample {
@@ -55,7 +58,9 @@ impl Arrangement {
     pub(super) fn measure(&self, time: Duration) -> Result<Sample, LabError> {
         let load = TcpBulk { until: Until::Time(time), source: self.source.clone(), ..TcpBulk::default() };
         let ([driver, _], [card, host]) = (self.stage.lane_times()?, self.stage.stats()?);
+        let before = Clocks::now()?;
         let report = load.run(&self.stage.route())?;
+        let spent = before.spent(&(&report).into())?;
         let ([driver_now, _], [card_now, host_now]) = (self.stage.lane_times()?, self.stage.stats()?);
         let direction = report.forward.unwrap_or_default();
         // What the driver's thread sends, the receiver's host receives within the sending call: its softirqs are that thread's time.
@@ -64,6 +69,7 @@ impl Arrangement {
             throughput: direction.gigabits_per_second(),
             cpu: 100.0 * cpu.as_secs_f64() / direction.seconds,
             merged: (card_now.rx_packets - card.rx_packets) as f64 / (host_now.tx_packets - host.tx_packets).max(1) as f64,
+            spent,
         })
     }
 }

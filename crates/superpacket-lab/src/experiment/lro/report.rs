@@ -2,6 +2,7 @@
 
 use super::live::Sample;
 use super::{Buffers, Cell, Merge, Mtus, NAME, SOURCE, SUMMARY};
+use crate::experiment::spent;
 use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
 use crate::paired::{Paired, Summary};
 
@@ -61,10 +62,13 @@ pub(super) fn report(measured: &Measured, rounds: usize) -> Experiment {
             tables.push(Table { title: mtus.title(), form: Form::Live, columns: COLUMNS.into(), rows, rounds, plot: Some(0) });
         }
     }
+    let accounts: Vec<Row> = Mtus::ALL.into_iter().flat_map(|mtus| accounts(measured, mtus)).collect();
+    tables.push(spent::table(accounts, rounds));
     let notes = vec![
         "The receiver's CPU is its program's, its softirqs' and the driver's, which does in software what a card does in silicon: it copies each frame to its \
          buffer and verifies its checksum. LRO, GRO and neither pay for that alike."
             .to_owned(),
+        spent::NOTE.to_owned(),
     ];
     let marks = Buffers::ALL.into_iter().flat_map(|buffers| marks(measured, buffers)).collect();
     Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables, marks, notes }
@@ -87,6 +91,16 @@ fn marks(measured: &Measured, buffers: Buffers) -> impl Iterator<Item = Mark> {
     ]
     .into_iter()
     .flatten()
+}
+
+/// Where the CPU time went, in the order of the tables.
+fn accounts(measured: &Measured, mtus: Mtus) -> impl Iterator<Item = Row> {
+    let cells = Buffers::ALL.into_iter().flat_map(move |buffers| Merge::ALL.map(|merge| (buffers, mtus, merge)));
+    cells.filter_map(move |cell| {
+        let (buffers, Mtus { sender, receiver }, merge) = cell;
+        let group = format!("MTU {sender} to {receiver}, {}", buffers.name());
+        Some(spent::row(group, merge.name(), find(measured, cell)?.iter().map(|sample| &sample.spent)))
+    })
 }
 
 /// The row of some buffers; `None` where LRO was not measured with them.
@@ -122,7 +136,7 @@ mod tests {
     use super::*;
 
     fn samples(throughput: f64, cpu: f64) -> Vec<Sample> {
-        [0.99, 1.0, 1.01].map(|noise| Sample { throughput: throughput * noise, cpu, merged: 40.0 }).into()
+        [0.99, 1.0, 1.01].map(|noise| Sample { throughput: throughput * noise, cpu, merged: 40.0, ..Sample::default() }).into()
     }
 
     #[test]
@@ -133,7 +147,7 @@ mod tests {
         let marks: Vec<_> = experiment.marks.iter().map(|mark| (mark.value.map(|value| (value * 10.0).round()), mark.met)).collect();
         let met = |value| (Some(value), Some(true));
         assert_eq!(marks, [met(30.0), met(3.0), met(10.0), met(30.0), met(3.0)]);
-        assert_eq!(experiment.tables.len(), 2, "no table of 9000 to 9000");
+        assert_eq!(experiment.tables.len(), 3, "two pairs of MTUs, none of 9000 to 9000, and where the CPU time went");
     }
 
     #[test]
@@ -141,7 +155,7 @@ mod tests {
         let measured: Measured = cells(false).concat().into_iter().map(|cell| (cell, samples(5.0, 50.0))).collect();
         assert_eq!(measured.len(), 45);
         let experiment = report(&measured, 3);
-        assert_eq!(experiment.tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>(), [5; 3]);
+        assert_eq!(experiment.tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>(), [5, 5, 5, 45]);
         let linear = &experiment.tables[1].rows[4];
         assert_eq!((linear.name.as_str(), linear.source[0], linear.source[4]), ("skb", Some(4.9), Some(4.1)));
         assert!(linear.figures.iter().all(Option::is_some));

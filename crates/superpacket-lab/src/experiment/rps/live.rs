@@ -11,6 +11,7 @@ use superpacket_bridge::topology::{Auto, Topology};
 
 use super::{CPU, TRANSACTIONS};
 use crate::error::LabError;
+use crate::experiment::spent::{self, Clocks, Load, Spent};
 use crate::experiment::{Column, Figure, Form, Ratio, Row, Session, Table, Variant};
 use crate::host::Host;
 use crate::link::Link;
@@ -42,7 +43,9 @@ struct Arrangement {
 #[derive(Clone, Copy)]
 struct Measured {
     per_second: f64,
-    utilisation: f64,
+    spent: Spent,
+    /// CPU time of both programs and the bridge for a transaction, in microseconds.
+    transaction: f64,
     /// Of this bridge: packets handed to workers, of 100 that it received, and wake-ups of sleeping workers, for 1,000 handed over.
     steered: Option<[f64; 2]>,
 }
@@ -54,8 +57,8 @@ const COLUMNS: [Column; 4] = [
     Column { name: "wake_ups", title: "wake-ups / 1000", unit: "", digits: 0 },
 ];
 
-/// The table, and what is to be said of it.
-pub(super) fn table(session: &Session<'_>) -> Result<(Table, Vec<String>), LabError> {
+/// The tables, and what is to be said of them.
+pub(super) fn tables(session: &Session<'_>) -> Result<(Vec<Table>, Vec<String>), LabError> {
     let topology = Topology::read().map_err(|error| LabError::system("the machine's CPUs", io::Error::other(error)))?;
     let usable = topology.usable();
     let arrangements = arrangements(&usable, &topology, session.plan.quick);
@@ -69,7 +72,7 @@ pub(super) fn table(session: &Session<'_>) -> Result<(Table, Vec<String>), LabEr
     let measured = session.interleaved(&mut variants)?;
     let values = |row: usize, value: fn(&Measured) -> f64| measured[row].iter().map(value).collect::<Vec<_>>();
     let rows = arrangements.iter().enumerate().map(|(row, arrangement)| {
-        let (rates, cpu) = (values(row, |measured| measured.per_second), values(row, |measured| measured.utilisation * 100.0));
+        let (rates, cpu) = (values(row, |measured| measured.per_second), values(row, |measured| measured.spent.machine));
         let steered = |place: usize| -> Option<Figure> {
             let values: Vec<f64> = measured[row].iter().filter_map(|measured| Some(measured.steered?[place])).collect();
             (!values.is_empty()).then(|| Summary::new(&values).into())
@@ -87,6 +90,14 @@ pub(super) fn table(session: &Session<'_>) -> Result<(Table, Vec<String>), LabEr
             source_ratio: None,
         }
     });
+    let accounts = arrangements.iter().zip(&measured).map(|(arrangement, measured)| {
+        let mut row = spent::row(arrangement.group, arrangement.name.clone(), measured.iter().map(|measured| &measured.spent));
+        let transactions: Vec<f64> = measured.iter().map(|measured| measured.transaction).collect();
+        row.figures.push(Some(Summary::new(&transactions).into()));
+        row
+    });
+    let mut accounts = spent::table(accounts.collect(), session.plan.rounds);
+    accounts.columns.push(Column { name: "transaction_demand", title: "all three", unit: "us/Tr", digits: 1 });
     let table = Table {
         title: format!("{CONNECTIONS} x TCP_RR of 1 byte between two hosts on this machine ({} CPUs)", usable.len()),
         form: Form::Live,
@@ -95,7 +106,7 @@ pub(super) fn table(session: &Session<'_>) -> Result<(Table, Vec<String>), LabEr
         rounds: session.plan.rounds,
         plot: None,
     };
-    Ok((table, notes(&usable, &topology)))
+    Ok((vec![table, accounts], notes(&usable, &topology)))
 }
 
 /// The first usable CPU stands for the one that receives: the bridge's threads are not pinned.
@@ -128,6 +139,7 @@ fn notes(usable: &CpuMask, topology: &Topology) -> Vec<String> {
         "Live, both hosts and all of their TCP share this machine's CPUs with what joins them, and kernel TCP is most of the work: it runs where packets are sent to a host, not where they are \
          steered to."
             .into(),
+        format!("{} The client is the sender; a transaction's payload is 2 bytes, so that its time in microseconds (us/Tr) says more than that of a KB.", spent::NOTE),
     ];
     if usable.len() < 8 {
         notes.push(format!(
@@ -145,10 +157,16 @@ fn measure(middle: &Middle, time: Duration) -> Result<Measured, LabError> {
     let route = Route::ipv4(&hosts.a, &hosts.b);
     // Addresses are resolved and learned before anything is timed, and workers started.
     TcpTransactions { connections: CONNECTIONS, time: Duration::from_millis(20), ..TcpTransactions::default() }.run(&route)?;
-    let report = TcpTransactions { connections: CONNECTIONS, time, ..TcpTransactions::default() }.run(&route)?;
+    let transactions = TcpTransactions { connections: CONNECTIONS, time, ..TcpTransactions::default() };
+    let before = Clocks::now()?;
+    let report = transactions.run(&route)?;
+    let bytes = transactions.request + transactions.answer;
+    let spent = before.spent(&Load::transactions(&report, bytes as u64))?;
     Ok(Measured {
         per_second: report.per_second(),
-        utilisation: report.machine.total.utilisation(),
+        transaction: spent.demand * bytes as f64 / 1024.0,
+        // What the kernel's bridge does is done by whoever sends.
+        spent: Spent { bridge: spent.bridge.filter(|_| bridge.is_some()), ..spent },
         steered: bridge.filter(|_| matches!(middle, Middle::Ours(mask) if !mask.is_empty())).map(|bridge| steered(&bridge.stats())),
     })
 }

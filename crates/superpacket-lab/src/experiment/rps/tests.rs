@@ -87,7 +87,7 @@ fn the_same_load_runs_on_this_machine() {
     let steps = Steps::default();
     let plan = Plan { rounds: 2, time: std::time::Duration::from_millis(60), quick: true };
     let Some(experiment) = available_or_skip(live(&Session::new(plan, &steps))) else { return };
-    let [table] = &experiment.tables[..] else { panic!("{:?}", experiment.tables) };
+    let [table, accounts] = &experiment.tables[..] else { panic!("{:?}", experiment.tables) };
     for row in &table.rows {
         println!("   {} {:60} {:?} {:?}", row.group, row.name, row.figures, row.ratio);
         let figures: Vec<_> = row.figures.iter().map(|figure| figure.map(|figure| figure.value)).collect();
@@ -101,5 +101,11 @@ fn the_same_load_runs_on_this_machine() {
         assert!(wake_ups.is_none_or(|wake_ups| wake_ups < 1000.0), "{row:?}");
     }
     assert_eq!(table.rows.len(), 4);
+    for row in &accounts.rows {
+        // Sender, receiver, bridge, whole machine, us/KB, us/Tr: the kernel's bridge has no threads of its own.
+        let filled: Vec<_> = row.figures.iter().map(Option::is_some).collect();
+        assert_eq!(filled, [true, true, row.group == "this bridge", true, true, true], "{row:?}");
+    }
+    assert_eq!(accounts.rows.len(), 4);
     assert_eq!(steps.0.lock().expect("no panic").len(), table.rows.len() * plan.rounds);
 }

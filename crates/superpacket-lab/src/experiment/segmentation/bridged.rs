@@ -1,6 +1,5 @@
 //! Hosts joined by a bridge, of which each may or may not have its super-packets cut by its own kernel, and each port by the engine, the kernel or nobody.
 
-use std::fs;
 use std::ops::Deref;
 use std::thread;
 use std::time::Duration;
@@ -9,11 +8,11 @@ use superpacket::feature::{Feature, FeatureSet};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 
-use crate::cpu::{CpuTime, CpuUsage};
 use crate::error::{Context, LabError};
+use crate::experiment::spent::{Clocks, Load, Spent};
 use crate::host::Host;
 use crate::link::{Link, SizeLimits};
-use crate::load::{Route, TcpBulk, TcpTransactions, UdpBulk, UdpReport, Until, service_demand};
+use crate::load::{Route, TcpBulk, TcpTransactions, UdpBulk, Until};
 use crate::topology::Station;
 
 use super::refused;
@@ -154,10 +153,7 @@ impl Bridged {
     /// As [`TcpBulk::run`].
     pub(crate) fn tcp(&self, load: &TcpBulk, route: &Route<'_>) -> Result<Carried, LabError> {
         let before = Clocks::now()?;
-        let report = load.run(route)?;
-        let spent = Clocks::now()?.since(&before);
-        let direction = report.forward.unwrap_or_default();
-        Ok(Carried::new(direction.bytes, direction.seconds, [direction.sender, direction.receiver], &spent, &report.machine.total))
+        Carried::new(&(&load.run(route)?).into(), &before)
     }
 
     /// Runs a load of datagrams. What was lost is not carried.
@@ -166,10 +162,7 @@ impl Bridged {
     /// As [`UdpBulk::run`].
     pub(crate) fn udp(&self, load: &UdpBulk, route: &Route<'_>) -> Result<Carried, LabError> {
         let before = Clocks::now()?;
-        let report = load.run(route)?;
-        let spent = Clocks::now()?.since(&before);
-        let UdpReport { bytes, seconds, sender, receiver, machine, .. } = report;
-        Ok(Carried::new(bytes, seconds, [sender, receiver], &spent, &machine.total))
+        Carried::new(&(&load.run(route)?).into(), &before)
     }
 }
 
@@ -239,66 +232,20 @@ pub(crate) enum Ip {
 pub(crate) struct Carried {
     /// 10^6 bytes of payload a second, as received.
     pub(crate) megabytes: f64,
-    /// CPU of the sending program's thread, of the receiving one's and of the bridge's, in percent of one CPU.
-    pub(crate) sender: f64,
-    pub(crate) receiver: f64,
-    pub(crate) bridge: f64,
-    /// CPU time of all three for the payload, in microseconds per 1,024 bytes: a neighbour's is not in it.
-    pub(crate) demand: f64,
-    /// The part of the machine's CPU time that others had meanwhile, 0 to 1: other programs, and a hypervisor's other guests.
-    pub(crate) others: f64,
+    /// CPU time.
+    pub(crate) spent: Spent,
 }
 
 impl Carried {
-    fn new(bytes: u64, seconds: f64, ends: [CpuTime; 2], spent: &Clocks, machine: &CpuUsage) -> Self {
-        let part = |amount: f64, whole: f64| if whole > 0.0 { amount / whole } else { 0.0 };
-        let [sender, receiver] = ends.map(|time| time.total().as_secs_f64());
-        let [busy, own] = [machine.busy() + machine.stolen, spent.process];
-        Self {
-            megabytes: part(bytes as f64, seconds) / 1e6,
-            sender: part(sender, seconds) * 100.0,
-            receiver: part(receiver, seconds) * 100.0,
-            bridge: part(spent.bridge, seconds) * 100.0,
-            demand: service_demand(Duration::from_secs_f64(sender + receiver + spent.bridge), bytes),
-            others: part((busy - own).max(0.0), busy + machine.idle),
-        }
+    fn new(load: &Load, before: &Clocks) -> Result<Self, LabError> {
+        let megabytes = if load.seconds > 0.0 { load.bytes as f64 / load.seconds / 1e6 } else { 0.0 };
+        Ok(Self { megabytes, spent: before.spent(load)? })
     }
 
     /// 10^9 bits of payload a second.
     pub(crate) fn gigabits(&self) -> f64 {
         self.megabytes * 8e-3
     }
-}
-
-/// CPU time in seconds, of this process and of the threads of its bridges that move packets.
-#[derive(Clone, Copy, Debug)]
-struct Clocks {
-    process: f64,
-    bridge: f64,
-}
-
-impl Clocks {
-    fn now() -> Result<Self, LabError> {
-        Ok(Self { process: CpuTime::of_this_process().total().as_secs_f64(), bridge: bridge_seconds()? })
-    }
-
-    /// Never less than zero: a thread that has ended takes its time with it.
-    fn since(&self, earlier: &Self) -> Self {
-        Self { process: (self.process - earlier.process).max(0.0), bridge: (self.bridge - earlier.bridge).max(0.0) }
-    }
-}
-
-/// CPU time in seconds of the bridges' threads, by what the scheduler counts: a clock tick is a long time in a short measurement.
-fn bridge_seconds() -> Result<f64, LabError> {
-    let mut nanoseconds = 0u64;
-    for task in fs::read_dir("/proc/self/task").context(|| "/proc/self/task".into())?.flatten() {
-        // A thread may end between the listing and the reading.
-        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        if read("comm").starts_with("superpacket-") {
-            nanoseconds += read("schedstat").split_ascii_whitespace().next().and_then(|time| time.parse().ok()).unwrap_or(0);
-        }
-    }
-    Ok(nanoseconds as f64 * 1e-9)
 }
 
 fn port_string(text: &str) -> superpacket_io::port::PortSpec {

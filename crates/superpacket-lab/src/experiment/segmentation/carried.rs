@@ -1,26 +1,9 @@
 //! Loads as rows of a table.
 
 use super::bridged::Carried;
-use crate::experiment::report::{Column, Figure, Mark, Ratio, Row, Side};
+use crate::experiment::report::{Figure, Mark, Ratio, Row, Side};
+use crate::experiment::spent;
 use crate::paired::{Paired, Summary};
-
-/// What is shown of every load.
-pub(crate) const COSTS: [Column; 4] = [
-    Column { name: "sender_cpu", title: "sender CPU", unit: "%", digits: 0 },
-    Column { name: "bridge_cpu", title: "bridge CPU", unit: "%", digits: 0 },
-    Column { name: "receiver_cpu", title: "receiver CPU", unit: "%", digits: 0 },
-    Column { name: "service_demand", title: "all three", unit: "us/KB", digits: 3 },
-];
-
-/// How the columns of [`COSTS`] came about, for a reader.
-pub(crate) const COSTS_NOTE: &str = "CPU is that of the sending program's thread, of the bridge's threads and of the receiving program's thread, in percent of one CPU; what a kernel does \
-     with a packet counts where it is done: the sender's acknowledgements and most of the receiver's TCP run in the bridge's send calls.";
-
-/// The figures of [`COSTS`].
-pub(crate) fn costs(rounds: &[Carried]) -> [Option<Figure>; 4] {
-    [|load: &Carried| load.sender, |load: &Carried| load.bridge, |load: &Carried| load.receiver, |load: &Carried| load.demand]
-        .map(|cost: fn(&Carried) -> f64| Some(summed(rounds, cost).into()))
-}
 
 /// A value of all rounds.
 pub(crate) fn summed(rounds: &[Carried], value: fn(&Carried) -> f64) -> Summary {
@@ -34,7 +17,7 @@ const OTHERS: f64 = 0.25;
 pub(crate) fn mark(name: &str, this: &[Carried], other: &[Carried], target: f64) -> Mark {
     let mark = Mark::paired(name, &speed(this, other), Side::AtLeast, target);
     let both: Vec<Carried> = this.iter().chain(other).copied().collect();
-    let others = summed(&both, |load| load.others).median;
+    let others = summed(&both, |load| load.spent.others).median;
     if others <= OTHERS || mark.met.is_none() {
         return mark;
     }
@@ -42,6 +25,11 @@ pub(crate) fn mark(name: &str, this: &[Carried], other: &[Carried], target: f64)
         "other programs had {:.0} % of the machine's CPU time meanwhile: of its own speed nothing can be said",
         others * 100.0
     ))
+}
+
+/// The figures of [`spent::COLUMNS`].
+pub(crate) fn costs(rounds: &[Carried]) -> [Option<Figure>; 5] {
+    spent::figures(rounds.iter().map(|load| &load.spent))
 }
 
 /// How fast one load was against another, round by round.
@@ -52,7 +40,7 @@ pub(crate) fn speed(this: &[Carried], other: &[Carried]) -> Paired {
 
 /// What one load cost against another, round by round.
 pub(crate) fn demand(this: &[Carried], other: &[Carried]) -> Paired {
-    let demands = |rounds: &[Carried]| rounds.iter().map(|load| load.demand).collect::<Vec<_>>();
+    let demands = |rounds: &[Carried]| rounds.iter().map(|load| load.spent.demand).collect::<Vec<_>>();
     Paired::new(&demands(this), &demands(other))
 }
 
@@ -72,10 +60,11 @@ pub(crate) fn row(group: &str, name: &str, rounds: &[Carried], against: Option<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::spent::Spent;
 
     #[test]
     fn a_mark_is_not_judged_on_a_machine_that_others_use() {
-        let loads = |megabytes: f64, others: f64| [Carried { megabytes, others, ..Carried::default() }; 3];
+        let loads = |megabytes: f64, others: f64| [Carried { megabytes, spent: Spent { others, ..Spent::default() } }; 3];
         let met = |others: f64| mark("m", &loads(3.0, others), &loads(2.0, others), 1.175);
         assert_eq!((met(0.1).met, met(0.1).value), (Some(true), Some(1.5)));
         assert_eq!((met(0.6).met, met(0.6).value), (None, None));

@@ -9,8 +9,9 @@ use crate::error::LabError;
 use crate::experiment::plan::{Session, Variant};
 use crate::experiment::report::{Column, Experiment, Figure, Form, Ratio, Row, Table};
 use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several};
-use crate::experiment::segmentation::carried::{self, COSTS, COSTS_NOTE, costs, speed, summed};
+use crate::experiment::segmentation::carried::{self, costs, speed, summed};
 use crate::experiment::segmentation::lengths::{self, Lengths, histogram, largest_payload, while_doing};
+use crate::experiment::spent;
 use crate::load::{PatternFile, Source, TcpBulk, Until};
 
 /// `gso_max_size` in bytes with which Linux sends at most 11 segments of 1,448 bytes at once: it leaves room for headers (`MAX_TCP_HEADER`) and takes whole
@@ -67,7 +68,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         }
     }
     let speed = |name, title| Column { name, title, unit: "MB/s", digits: 1 };
-    let columns = [speed("average", "average speed"), speed("best", "max speed")].into_iter().chain(COSTS).collect();
+    let columns = [speed("average", "average speed"), speed("best", "max speed")].into_iter().chain(spent::COLUMNS).collect();
     let which = if last == plan.rounds { "all".to_owned() } else { format!("the last {last}") };
     let part = if plan.quick { "a tenth of the source's file, " } else { "" };
     let title =
@@ -122,7 +123,9 @@ fn speeds(loads: &[Carried]) -> [Option<Figure>; 2] {
 
 /// The source's figures of a variant: it knew TSO with 15,928 bytes only.
 fn source(variant: usize) -> Vec<Option<f64>> {
-    SOURCE_SPEED.get(variant).map_or_else(Vec::new, |speeds| speeds.iter().map(|speed| Some(*speed)).chain([None; COSTS.len()]).collect())
+    SOURCE_SPEED
+        .get(variant)
+        .map_or_else(Vec::new, |speeds| speeds.iter().map(|speed| Some(*speed)).chain([None; spent::COLUMNS.len()]).collect())
 }
 
 fn notes(largest: u32) -> Vec<String> {
@@ -137,6 +140,6 @@ fn notes(largest: u32) -> Vec<String> {
             "15,928 bytes ({SOURCE_PAYLOAD} = 11 x 1448) are asked for by a gso_max_size of {GSO_MAX_SIZE} bytes on the sender's device; the largest payload then \
              seen was {largest} bytes. Why the source's card was given no more, and why TSO was slower there, its text does not say, and these runs do not show."
         ),
-        COSTS_NOTE.to_owned(),
+        spent::NOTE.to_owned(),
     ]
 }
