@@ -29,6 +29,12 @@ const VARIANTS: [&str; 3] = ["TSO off", "TSO on, at most 15,928 bytes", "TSO on,
 /// What the source measured for its client Alpha, TSO off and on: 10^6 bytes a second on average, and at best, of the last five transfers.
 const SOURCE_SPEED: [[f64; 2]; 2] = [[108.7, 110.5], [100.9, 101.2]];
 
+/// The same for its client Beta.
+const BETA_SPEED: [[f64; 2]; 2] = [[102.1, 102.4], [93.2, 95.5]];
+
+/// What the rows of client Beta are called.
+const BETA: &str = "the source's client Beta";
+
 /// TSO is never to be slower than no TSO.
 const TARGET: f64 = 1.0;
 

@@ -35,6 +35,8 @@ pub(super) struct Sample {
     pub(super) sender_cpu: f64,
     /// The sender's CPU time per payload, in microseconds per 1,024 bytes.
     pub(super) demand: f64,
+    /// The receiving program's CPU time per payload, in microseconds per 1,024 bytes.
+    pub(super) receiver_demand: f64,
     /// ACKs that arrived at the card, for each MB of payload.
     pub(super) acks: f64,
     /// ACKs that the sender's host was given, for each MB of payload.
@@ -119,6 +121,7 @@ impl Arrangement {
             throughput: direction.gigabits_per_second(),
             sender_cpu: 100.0 * cpu.as_secs_f64() / direction.seconds,
             demand: service_demand(cpu, direction.bytes),
+            receiver_demand: direction.receiver_service_demand(),
             acks: (b.rx_packets - b_before.rx_packets) as f64 / megabytes,
             delivered: (a.tx_packets - a_before.tx_packets) as f64 / megabytes,
             spent,

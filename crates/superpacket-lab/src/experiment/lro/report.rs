@@ -6,7 +6,12 @@ use crate::experiment::spent;
 use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
 use crate::paired::{Paired, Summary};
 
-const COLUMNS: [Column; 9] = [
+/// Why a column of the source has no figure of this machine beside it.
+const DRIVER: &str = "\"1.3.1\" is the LRO of Myri10GE's driver outside of the kernel, rejected by it: a driver for a card that is not here, so that only the source's figures stand there.";
+
+const COLUMNS: [Column; 11] = [
+    Column { name: "driver_throughput", title: "1.3.1", unit: "Gb/s", digits: 1 },
+    Column { name: "driver_cpu", title: "1.3.1", unit: "%", digits: 0 },
     Column { name: "lro_throughput", title: "LRO", unit: "Gb/s", digits: 1 },
     Column { name: "lro_cpu", title: "LRO", unit: "%", digits: 0 },
     Column { name: "gro_throughput", title: "GRO", unit: "Gb/s", digits: 1 },
@@ -24,6 +29,16 @@ pub(super) type Measured = Vec<(Cell, Vec<Sample>)>;
 impl Mtus {
     fn title(self) -> String {
         format!("RX Performance for Sender MTU={}, Receiver MTU={}", self.sender, self.receiver)
+    }
+
+    /// The source's Gb/s and % CPU by the LRO of its driver 1.3.1, for each of the buffers; it had no linear ones.
+    fn driver(self) -> [Option<[f64; 2]>; 5] {
+        let pages = match (self.sender, self.receiver) {
+            (1500, _) => [[8.9, 78.0], [9.2, 77.0], [9.4, 73.0], [9.4, 72.0]],
+            _ => [[9.9, 63.0], [9.9, 60.0], [9.9, 55.0], [9.9, 53.0]],
+        };
+        let [a, b, c, d] = pages.map(Some);
+        [a, b, c, d, None]
     }
 
     /// The source's Gb/s and % CPU by `inet_lro` and without LRO, for each of the buffers.
@@ -56,10 +71,10 @@ fn paired(measured: &Measured, a: Cell, b: Cell, value: fn(&Sample) -> f64) -> O
 pub(super) fn report(measured: &Measured, rounds: usize) -> Experiment {
     let mut tables = Vec::new();
     for mtus in Mtus::ALL {
-        let row = |(buffers, source)| row(measured, buffers, mtus, source);
-        let rows: Vec<_> = Buffers::ALL.into_iter().zip(mtus.source()).filter_map(row).collect();
+        let row = |((buffers, source), driver)| row(measured, buffers, mtus, source, driver);
+        let rows: Vec<_> = Buffers::ALL.into_iter().zip(mtus.source()).zip(mtus.driver()).filter_map(row).collect();
         if !rows.is_empty() {
-            tables.push(Table { title: mtus.title(), form: Form::Live, columns: COLUMNS.into(), rows, rounds, plot: Some(0) });
+            tables.push(Table { title: mtus.title(), form: Form::Live, columns: COLUMNS.into(), rows, rounds, plot: Some(2) });
         }
     }
     let accounts: Vec<Row> = Mtus::ALL.into_iter().flat_map(|mtus| accounts(measured, mtus)).collect();
@@ -68,6 +83,7 @@ pub(super) fn report(measured: &Measured, rounds: usize) -> Experiment {
         "The receiver's CPU is its program's, its softirqs' and the driver's, which does in software what a card does in silicon: it copies each frame to its \
          buffer and verifies its checksum. LRO, GRO and neither pay for that alike."
             .to_owned(),
+        DRIVER.to_owned(),
         spent::NOTE.to_owned(),
     ];
     let marks = Buffers::ALL.into_iter().flat_map(|buffers| marks(measured, buffers)).collect();
@@ -104,7 +120,7 @@ fn accounts(measured: &Measured, mtus: Mtus) -> impl Iterator<Item = Row> {
 }
 
 /// The row of some buffers; `None` where LRO was not measured with them.
-fn row(measured: &Measured, buffers: Buffers, mtus: Mtus, source: [f64; 4]) -> Option<Row> {
+fn row(measured: &Measured, buffers: Buffers, mtus: Mtus, source: [f64; 4], driver: Option<[f64; 2]>) -> Option<Row> {
     let cell = |merge| (buffers, mtus, merge);
     find(measured, cell(Merge::Lro))?;
     let figure = |merge, value| find(measured, cell(merge)).map(|samples| Figure::from(Summary::new(&values(samples, value))));
@@ -114,6 +130,8 @@ fn row(measured: &Measured, buffers: Buffers, mtus: Mtus, source: [f64; 4]) -> O
         group: String::new(),
         name: buffers.name().into(),
         figures: vec![
+            None,
+            None,
             figure(Merge::Lro, |sample| sample.throughput),
             figure(Merge::Lro, |sample| sample.cpu),
             figure(Merge::Gro, |sample| sample.throughput),
@@ -124,7 +142,19 @@ fn row(measured: &Measured, buffers: Buffers, mtus: Mtus, source: [f64; 4]) -> O
             figure(Merge::Not, Sample::demand),
             figure(Merge::Lro, |sample| sample.merged),
         ],
-        source: vec![Some(lro), Some(lro_cpu), None, None, Some(none), Some(none_cpu), Some(lro_cpu / lro), Some(none_cpu / none), None],
+        source: vec![
+            driver.map(|[throughput, _]| throughput),
+            driver.map(|[_, cpu]| cpu),
+            Some(lro),
+            Some(lro_cpu),
+            None,
+            None,
+            Some(none),
+            Some(none_cpu),
+            Some(lro_cpu / lro),
+            Some(none_cpu / none),
+            None,
+        ],
         ratio: ratio.map(|paired| Ratio::paired(Merge::Not.name(), "throughput", &paired)),
         source_ratio: Some(lro / none),
     })
@@ -157,8 +187,12 @@ mod tests {
         let experiment = report(&measured, 3);
         assert_eq!(experiment.tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>(), [5, 5, 5, 45]);
         let linear = &experiment.tables[1].rows[4];
-        assert_eq!((linear.name.as_str(), linear.source[0], linear.source[4]), ("skb", Some(4.9), Some(4.1)));
-        assert!(linear.figures.iter().all(Option::is_some));
+        assert_eq!((linear.name.as_str(), linear.source[2], linear.source[6]), ("skb", Some(4.9), Some(4.1)));
+        assert!(linear.figures[2..].iter().all(Option::is_some) && linear.figures[..2] == [None; 2], "nobody has that driver");
+        let driver = |table: usize, row: usize| [0, 1].map(|column| experiment.tables[table].rows[row].source[column]);
+        assert_eq!(driver(0, 0), [Some(8.9), Some(78.0)]);
+        assert_eq!(driver(1, 3), [Some(9.4), Some(72.0)], "with the receiver's MTU it did not change");
+        assert_eq!((driver(2, 1), driver(2, 4)), ([Some(9.9), Some(60.0)], [None; 2]));
         let ratio = |row: &Row| row.source_ratio.map(|ratio| (ratio * 100.0).round());
         let ratios: Vec<_> = experiment.tables[0].rows.iter().filter_map(ratio).collect();
         assert_eq!(ratios, [238.0, 246.0, 247.0, 241.0, 134.0], "as the source's own figures have them");

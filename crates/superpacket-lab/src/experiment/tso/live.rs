@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use superpacket::feature::Feature;
 
-use super::{CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, mark};
+use super::{BETA, BETA_SPEED, CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, mark};
 use crate::error::LabError;
 use crate::experiment::plan::{Session, Variant};
 use crate::experiment::report::{Column, Experiment, Figure, Form, Ratio, Row, Table};
@@ -58,7 +58,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
                 group: (*client).into(),
                 name: VARIANTS[variant].into(),
                 figures: speeds(loads).into_iter().chain(costs(loads)).collect(),
-                source: if is_source { source(variant) } else { Vec::new() },
+                source: SOURCE_SPEED.get(variant).filter(|_| is_source).map_or_else(Vec::new, |speeds| source(*speeds)),
                 ratio: (variant != 0).then(|| Ratio::paired(VARIANTS[0], "average", &paired)),
                 source_ratio: (is_source && variant == 1).then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0]),
             });
@@ -67,6 +67,14 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
             }
         }
     }
+    rows.extend(BETA_SPEED.into_iter().zip(VARIANTS).enumerate().map(|(variant, (speeds, name))| Row {
+        group: BETA.into(),
+        name: name.into(),
+        figures: vec![None; 2 + spent::COLUMNS.len()],
+        source: source(speeds),
+        ratio: None,
+        source_ratio: (variant == 1).then(|| BETA_SPEED[1][0] / BETA_SPEED[0][0]),
+    }));
     let speed = |name, title| Column { name, title, unit: "MB/s", digits: 1 };
     let columns = [speed("average", "average speed"), speed("best", "max speed")].into_iter().chain(spent::COLUMNS).collect();
     let which = if last == plan.rounds { "all".to_owned() } else { format!("the last {last}") };
@@ -121,17 +129,16 @@ fn speeds(loads: &[Carried]) -> [Option<Figure>; 2] {
     [Some(Figure { value: average, low: all.lower_quartile, high: all.upper_quartile }), Some(Figure::exact(all.greatest))]
 }
 
-/// The source's figures of a variant: it knew TSO with 15,928 bytes only.
-fn source(variant: usize) -> Vec<Option<f64>> {
-    SOURCE_SPEED
-        .get(variant)
-        .map_or_else(Vec::new, |speeds| speeds.iter().map(|speed| Some(*speed)).chain([None; spent::COLUMNS.len()]).collect())
+/// The source's figures as a row has them: it measured no CPU.
+fn source(speeds: [f64; 2]) -> Vec<Option<f64>> {
+    speeds.into_iter().map(Some).chain([None; spent::COLUMNS.len()]).collect()
 }
 
 fn notes(largest: u32) -> Vec<String> {
     vec![
-        "The source's figures are those of its client Alpha; its client Beta had 102.1 (at best 102.4) MB/s with TSO off, 93.2 (95.5) with TSO on. Its CPU was not \
-         measured, and between the hosts was a wire of 1 Gb/s."
+        "The source's figures beside those measured here are of its client Alpha (dual Opteron 248), with which TSO on was of 15,928 bytes. Its client Beta was a machine of another kind \
+         (quad Opteron 848): a second host of this machine would be the first again, so that only the source's figures stand there. The source measured no CPU, and between its hosts was a wire of \
+         1 Gb/s."
             .to_owned(),
         "Behind a wire of 1500 bytes the device in front of the client has no TSO, so that frames of the MTU arrive whatever was sent; a client that takes \
          super-packets gets them whole, as virtual machines do. The bridge aggregates nothing, but where it is said."
