@@ -182,6 +182,11 @@ fn what_cannot_be_done_is_said_before_anything_is_measured() {
         (&["all", "--seconds", "0"], "a number of seconds from 0.05 to 60"),
         (&["all", "--seconds", "-1"], "a number of seconds from 0.05 to 60"),
         (&["all", "--model", "--quick"], "cannot be used with"),
+        (&["all", "--sender-cpus", "0,x"], "invalid value '0,x' for '--sender-cpus <CPUS>': EINVAL: \"x\" at byte 2 is no CPU"),
+        (&["all", "--receiver-cpus", "5-2"], "invalid value '5-2' for '--receiver-cpus <CPUS>': EINVAL: \"5-2\" at byte 0"),
+        (&["all", "--bridge-cpus", "8191"], "invalid value '8191' for '--bridge-cpus <CPUS>': CPU 8191 may not be used by this program"),
+        (&["all", "--bridge-cpus", ""], "a list of CPUs like 0,2-3"),
+        (&["all", "--model", "--bridge-cpus", "0"], "cannot be used with"),
         (&["all", "--html", "absent/report.html"], "absent/report.html: cannot be written: No such file"),
         (&["all", "--html", "."], ".: cannot be written"),
         (&["all", "--html", "-"], "--html needs a file"),
@@ -251,6 +256,54 @@ fn what_is_measured_is_told_with_its_spread() {
         assert!(accounted.count() >= 2, "{}: where the CPU time went is told", experiment["name"]);
     }
     assert_well_formed(&fs::read_to_string(bench.path("report.html")).expect("is there"));
+}
+
+/// The CPUs of a thread (`Cpus_allowed_list` of proc_pid_status(5)), by the thread's name.
+fn threads(process: u32) -> Vec<(String, String)> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let thread = |task: fs::DirEntry| {
+        let name = fs::read_to_string(task.path().join("comm")).ok()?;
+        let status = fs::read_to_string(task.path().join("status")).ok()?;
+        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        Some((name.trim().to_owned(), cpus.trim().to_owned()))
+    };
+    tasks.filter_map(thread).collect()
+}
+
+#[test]
+fn threads_run_where_they_were_told_to() {
+    let bench = Bench::new();
+    let own = fs::read_to_string("/proc/self/status").expect("Linux");
+    let own = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("is told").trim();
+    let first = own.split(['-', ',']).next().expect("at least one");
+    // Whoever may run on one CPU only is not told apart from one that was told to.
+    if own == first {
+        return skip("this machine has but one CPU");
+    }
+    for experiment in ["lro", "tso"] {
+        let arguments =
+            [experiment, "--quick", "--rounds", "1000", "--sender-cpus", first, "--receiver-cpus", first, "--bridge-cpus", first];
+        let Some(mut lab) = AtWork::start(&bench, &arguments) else { return };
+        // The bridge's threads, and those of the load, which come and go: "lab:send" and "lab:receive" (see what is named so there).
+        let mut seen = BTreeSet::new();
+        let started = Instant::now();
+        while seen.len() < 3 {
+            assert!(started.elapsed() < Duration::from_secs(60), "{experiment}: {seen:?}");
+            for (name, cpus) in threads(lab.id()) {
+                let kind = ["superpacket-0", "lab:send", "lab:receive"].into_iter().find(|kind| name.starts_with(kind));
+                // Before a thread of the load has pinned itself it may run anywhere.
+                if let Some(kind) = kind.filter(|_| cpus == first) {
+                    seen.insert(kind);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let id = lab.id();
+        lab.signal(Signal::INT);
+        let (output, _) = lab.end();
+        assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+        lab.assert_nothing_is_left(id);
+    }
 }
 
 /// A lab at work, in a process group of its own; killed if a test fails.

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use superpacket_io::capture::{can_write_file, write_file};
-use superpacket_lab::experiment::{Experiment, Mark, Plan, Session};
+use superpacket_lab::experiment::{Cpus, Experiment, Mark, Plan, Session};
 use superpacket_lab::{LabError, enter_user_namespace_if_needed};
 
 pub(crate) use arguments::Lab;
@@ -59,6 +59,8 @@ struct RunPlan {
     /// How often each variant was measured, and for how long each time, in seconds.
     rounds: usize,
     seconds: f64,
+    /// On which CPUs, where that was asked for.
+    cpus: Cpus,
     /// What was to be run.
     experiments: Vec<&'static str>,
 }
@@ -86,7 +88,8 @@ pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
     if !arguments.json {
         print(&locked(&report, |report| report.heading(width)), false)?;
     }
-    let session = Session::new(plan, &*watcher);
+    let cpus = arguments.cpus();
+    let session = Session::new(plan, &*watcher).with_cpus(&cpus);
     for entry in arguments.entries() {
         watcher.begin();
         let outcome = run::experiment(entry, if live { Forms::Both(session) } else { Forms::Model });
@@ -170,11 +173,16 @@ impl Report {
         for (name, value) in [("rounds", arguments.rounds.map(f64::from)), ("seconds", arguments.seconds.map(|time| time.as_secs_f64()))] {
             command.push_str(&value.map(|value| format!(" --{name} {value}")).unwrap_or_default());
         }
+        let masks = [&arguments.sender_cpus, &arguments.receiver_cpus, &arguments.bridge_cpus];
+        for (name, mask) in ["sender", "receiver", "bridge"].into_iter().zip(masks) {
+            command.push_str(&mask.as_ref().map(|mask| format!(" --{name}-cpus {}", mask.list())).unwrap_or_default());
+        }
         let plan = RunPlan {
             form: if live { "live" } else { "model" },
             quick: plan.quick,
             rounds: plan.rounds,
             seconds: plan.time.as_secs_f64(),
+            cpus: arguments.cpus(),
             experiments: arguments.entries().iter().map(|entry| entry.name).collect(),
         };
         Self { command, machine, plan, experiments: Vec::new(), marks: Vec::new(), notes, failed: Vec::new(), interrupted: false }
@@ -282,7 +290,7 @@ pub(in crate::lab) mod tests {
         let mut report = Report {
             command: "superpacket lab lro".into(),
             machine: Machine::this(),
-            plan: RunPlan { form: "live", quick: false, rounds: 10, seconds: 1.0, experiments: vec!["lro"] },
+            plan: RunPlan { form: "live", quick: false, rounds: 10, seconds: 1.0, cpus: Cpus::default(), experiments: vec!["lro"] },
             experiments: Vec::new(),
             marks: Vec::new(),
             notes: Vec::new(),

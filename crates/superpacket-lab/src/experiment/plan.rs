@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::error::LabError;
+use crate::load::Pinning;
 
 /// How much of an experiment is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,27 @@ impl Plan {
     pub const QUICK: Self = Self { rounds: 3, time: Duration::from_millis(250), quick: true };
 }
 
+/// On which CPUs the parts of a live experiment run. An empty list leaves it to the experiment, and most leave it to the scheduler.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cpus {
+    /// The sending program's thread; of requests and answers, the client's.
+    pub sender: Vec<usize>,
+    /// The receiving program's thread; of requests and answers, the server's.
+    pub receiver: Vec<usize>,
+    /// The bridge's threads. A kernel's bridge has none.
+    pub bridge: Vec<usize>,
+}
+
+impl Cpus {
+    /// Nothing is pinned.
+    pub const ANY: &'static Self = &Self { sender: Vec::new(), receiver: Vec::new(), bridge: Vec::new() };
+
+    /// Those of the programs.
+    pub(crate) fn pinning(&self) -> Pinning {
+        Pinning { client: self.sender.clone(), server: self.receiver.clone() }
+    }
+}
+
 /// Who watches an experiment.
 pub trait Watch: Sync {
     /// A measurement begins: what is measured, for a line of progress.
@@ -40,12 +64,14 @@ pub trait Watch: Sync {
 pub struct Session<'a> {
     /// How much is run.
     pub plan: Plan,
+    /// Where it is run.
+    pub cpus: &'a Cpus,
     watch: &'a dyn Watch,
 }
 
 impl std::fmt::Debug for Session<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Session").field("plan", &self.plan).finish_non_exhaustive()
+        formatter.debug_struct("Session").field("plan", &self.plan).field("cpus", &self.cpus).finish_non_exhaustive()
     }
 }
 
@@ -71,9 +97,15 @@ impl<'a, T> Variant<'a, T> {
 }
 
 impl<'a> Session<'a> {
-    /// A run by this plan.
+    /// A run by this plan, pinned nowhere.
     pub fn new(plan: Plan, watch: &'a dyn Watch) -> Self {
-        Self { plan, watch }
+        Self { plan, cpus: Cpus::ANY, watch }
+    }
+
+    /// The same on these CPUs.
+    #[must_use]
+    pub fn with_cpus(self, cpus: &'a Cpus) -> Self {
+        Self { cpus, ..self }
     }
 
     /// Measures variants in turn, as often as the plan says; gives for each its measurements, one a round, so that those of the same place belong together. Every

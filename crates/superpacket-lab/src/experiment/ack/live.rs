@@ -9,6 +9,7 @@ use superpacket::steer::{Cpu, CpuMask};
 
 use super::Receiver;
 use crate::error::LabError;
+use crate::experiment::Cpus;
 use crate::experiment::spent::{Clocks, Load, Spent};
 use crate::experiment::stage::{Hosts, Stage, napi_thread, port, split_cpus, task_time};
 use crate::load::{Pinning, Source, TcpBulk, TcpOptions, Until, service_demand};
@@ -50,8 +51,8 @@ pub(super) struct Sample {
 enum Account {
     /// A thread of the kernel: its time is exact, and nobody else's work is in it.
     Thread(PathBuf),
-    /// The CPU with this number, on which the sender runs too: by the clock's ticks, with whatever else runs there.
-    Cpu(usize),
+    /// These CPUs, on which the sender runs too: by the clock's ticks, with whatever else runs there.
+    Cpus(Vec<usize>),
 }
 
 /// Two hosts, and the sender's card between them.
@@ -65,13 +66,15 @@ pub(super) struct Arrangement {
 }
 
 impl Arrangement {
-    /// Makes it: with pure-ACK aggregation or without.
-    pub(super) fn new(receiver: Receiver, acks: bool, source: Source) -> Result<Self, LabError> {
+    /// Makes it: with pure-ACK aggregation or without. Where nothing else is asked for, the sender has a CPU of its own, if there are two.
+    pub(super) fn new(receiver: Receiver, acks: bool, source: Source, cpus: &Cpus) -> Result<Self, LabError> {
         let hosts = Hosts::new()?;
-        let (sender, others) = split_cpus()?;
-        let account = receive_apart(&hosts, sender)?;
+        let (first, others) = split_cpus()?;
+        let asked = |cpus: &[usize], otherwise: &[usize]| if cpus.is_empty() { otherwise.to_vec() } else { cpus.to_vec() };
+        let (sender, bridge) = (asked(&cpus.sender, &[first]), asked(&cpus.bridge, &others));
+        let account = receive_apart(&hosts, &sender)?;
         // What the sender's device hands to the card, the card fetches. Best effort: where it is refused, the sender pays for it, with aggregation and without.
-        let _ = hosts.middle.set_sysfs("class/net/port-a/queues/rx-0/rps_cpus", &mask(&others));
+        let _ = hosts.middle.set_sysfs("class/net/port-a/queues/rx-0/rps_cpus", &mask(&bridge));
         // Segments for the receiver that takes them one by one: the kernel cuts them.
         hosts.b_side.set_feature("tcp-segmentation-offload", receiver.segments() > 1)?;
         let quick = receiver != Receiver::Delaying;
@@ -83,8 +86,8 @@ impl Arrangement {
         if receiver.segments() > 1 {
             towards_b.limits.gso_max_size = receiver.segments() * SEGMENT + HEADERS;
         }
-        let pinning = Pinning { client: vec![sender], server: others.clone() };
-        Ok(Self { stage: hosts.join([towards_a, towards_b], &others)?, account, quick, pinning, source })
+        let pinning = Pinning { client: sender, server: asked(&cpus.receiver, &others) };
+        Ok(Self { stage: hosts.join([towards_a, towards_b], &bridge)?, account, quick, pinning, source })
     }
 
     /// Is what is accounted exact?
@@ -107,11 +110,11 @@ impl Arrangement {
         let report = load.run(&self.stage.route())?;
         let (received, [a, b]) = (received()?.saturating_sub(before), self.stage.stats()?);
         let direction = report.forward.clone().unwrap_or_default();
-        let cpu = match self.account {
+        let cpu = match &self.account {
             Account::Thread(_) => direction.sender.total() + received,
-            Account::Cpu(sender) => {
-                let busy = report.machine.cpus.iter().find(|(cpu, _)| *cpu == sender).map_or(0.0, |(_, usage)| usage.busy());
-                Duration::from_secs_f64(busy)
+            Account::Cpus(cpus) => {
+                let theirs = report.machine.cpus.iter().filter(|(cpu, _)| cpus.contains(cpu));
+                Duration::from_secs_f64(theirs.map(|(_, usage)| usage.busy()).sum())
             }
         };
         // The sender's soft interrupts are the sender's time.
@@ -129,8 +132,8 @@ impl Arrangement {
     }
 }
 
-/// Has host A's softirqs done apart from whoever sends to it: by a thread of the kernel on the sender's CPU, or at least on that CPU.
-fn receive_apart(hosts: &Hosts, sender: usize) -> Result<Account, LabError> {
+/// Has host A's softirqs done apart from whoever sends to it: by a thread of the kernel on the sender's CPUs, or at least on these.
+fn receive_apart(hosts: &Hosts, sender: &[usize]) -> Result<Account, LabError> {
     let name = hosts.a.link.name();
     // A veth device receives by NAPI only with GRO on, and only if the other end does not cut by itself (`veth_skb_is_eligible_for_gro`).
     hosts.a_side.set_feature("tcp-segmentation-offload", false)?;
@@ -138,7 +141,7 @@ fn receive_apart(hosts: &Hosts, sender: usize) -> Result<Account, LabError> {
     let threaded = hosts.a.host.set_sysfs(&format!("class/net/{name}/threaded"), "1");
     if let Some((pid, path)) = threaded.ok().and_then(|()| napi_thread(&hosts.a.link)) {
         let mut set = CpuSet::new();
-        set.set(sender);
+        sender.iter().for_each(|&cpu| set.set(cpu));
         // Best effort: only root may, and its time is its own wherever it runs.
         if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
             let _ = sched_setaffinity(Some(pid), &set);
@@ -146,8 +149,8 @@ fn receive_apart(hosts: &Hosts, sender: usize) -> Result<Account, LabError> {
         return Ok(Account::Thread(path));
     }
     hosts.a.link.set_feature("generic-receive-offload", false)?;
-    hosts.a.host.set_sysfs(&format!("class/net/{name}/queues/rx-0/rps_cpus"), &mask(&[sender]))?;
-    Ok(Account::Cpu(sender))
+    hosts.a.host.set_sysfs(&format!("class/net/{name}/queues/rx-0/rps_cpus"), &mask(sender))?;
+    Ok(Account::Cpus(sender.to_vec()))
 }
 
 /// CPUs as sysfs has them.

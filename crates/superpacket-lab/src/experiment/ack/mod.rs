@@ -109,7 +109,7 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
     for &receiver in receivers {
         for (acks, row) in [false, true].into_iter().zip(ROWS) {
             session.check()?;
-            let arrangement = Arrangement::new(receiver, acks, file.clone())?;
+            let arrangement = Arrangement::new(receiver, acks, file.clone(), session.cpus)?;
             if !arrangement.is_exact() {
                 notes.insert(
                     "No thread of the kernel receives for the sender here, or it is not seen: the sender's time is that of its CPU by the clock's ticks, with \

@@ -95,7 +95,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
 fn compare(session: &Session<'_>, experiment: &mut Experiment) -> Result<(), LabError> {
     let pairs: Vec<Pair> = pairs().into_iter().filter(|pair| !(pair.full && session.plan.quick)).collect();
     let places = |pair: &Pair| [pair.from.cut_by_its_host(), pair.from].map(|from| vec![from, pair.to]);
-    let hosts = Several::new(&pairs.iter().flat_map(places).collect::<Vec<_>>())?;
+    let hosts = Several::new(&pairs.iter().flat_map(places).collect::<Vec<_>>(), session.cpus)?;
     let mut variants = Vec::new();
     for (pair, hosts) in pairs.iter().zip(hosts.chunks_exact(2)) {
         for (hosts, place) in hosts.iter().zip([BEFORE, AT_EGRESS]) {
@@ -136,7 +136,7 @@ fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
     let packet = Place::new(Kind::Packet);
     let ports = [packet, packet.cut_by_the_kernel()];
     let with = [packet, ports[0], ports[1]];
-    let hosts = Several::new(&[with.map(Place::cut_by_its_host).into(), with.into()])?;
+    let hosts = Several::new(&[with.map(Place::cut_by_its_host).into(), with.into()], session.cpus)?;
     let groups = [("TSO off on the whole bridge", &hosts[0]), ("with the fallback", &hosts[1])];
     let targets = [(1, "to the port with TSO"), (2, "to the port without")];
     let tcp = Load::Tcp(Ip::V4);

@@ -6,9 +6,10 @@ use superpacket::feature::Feature;
 
 use super::{Buffers, Merge, Mtus};
 use crate::error::LabError;
+use crate::experiment::Cpus;
 use crate::experiment::spent::{Clocks, Spent};
 use crate::experiment::stage::{Hosts, Stage, port};
-use crate::load::{Source, TcpBulk, Until};
+use crate::load::{Pinning, Source, TcpBulk, Until};
 
 /// What a load showed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,11 +36,12 @@ impl Sample {
 pub(super) struct Arrangement {
     stage: Stage,
     source: Source,
+    pinning: Pinning,
 }
 
 impl Arrangement {
     /// Makes it.
-    pub(super) fn new(buffers: Buffers, mtus: Mtus, merge: Merge, source: Source) -> Result<Self, LabError> {
+    pub(super) fn new(buffers: Buffers, mtus: Mtus, merge: Merge, source: Source, cpus: &Cpus) -> Result<Self, LabError> {
         let hosts = Hosts::new()?;
         for link in [&hosts.b.link, &hosts.b_side, &hosts.a_side] {
             link.set_mtu(mtus.receiver)?;
@@ -51,12 +53,13 @@ impl Arrangement {
         let features = card.features.set(Feature::LargeReceiveOffload, merge == Merge::Lro);
         card.features = features.set(Feature::GenericReceiveOffload, merge == Merge::Gro);
         (card.force_lro, card.linear) = (true, buffers == Buffers::Linear);
-        Ok(Self { stage: hosts.join([card, port("packet:port-b")?], &[])?, source })
+        Ok(Self { stage: hosts.join([card, port("packet:port-b")?], &cpus.bridge)?, source, pinning: cpus.pinning() })
     }
 
     /// Sends for a time.
     pub(super) fn measure(&self, time: Duration) -> Result<Sample, LabError> {
-        let load = TcpBulk { until: Until::Time(time), source: self.source.clone(), ..TcpBulk::default() };
+        let (source, pinning) = (self.source.clone(), self.pinning.clone());
+        let load = TcpBulk { until: Until::Time(time), source, pinning, ..TcpBulk::default() };
         let ([driver, _], [card, host]) = (self.stage.lane_times()?, self.stage.stats()?);
         let before = Clocks::now()?;
         let report = load.run(&self.stage.route())?;

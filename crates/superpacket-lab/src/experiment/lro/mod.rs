@@ -116,7 +116,7 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
         let mut variants = Vec::new();
         for &(buffers, mtus, merge) in &group {
             session.check()?;
-            let arrangement = Arrangement::new(buffers, mtus, merge, file.clone())?;
+            let arrangement = Arrangement::new(buffers, mtus, merge, file.clone(), session.cpus)?;
             let name = format!("{NAME}: {}, MTU {} to {}, {}", buffers.name(), mtus.sender, mtus.receiver, merge.name());
             let time = session.plan.time;
             variants.push(Variant::new(name, move || arrangement.measure(time)));

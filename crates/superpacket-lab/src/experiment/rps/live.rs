@@ -10,6 +10,7 @@ use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_bridge::topology::{Auto, Topology};
 
 use super::{CPU, TRANSACTIONS};
+use crate::cpu::pin_this_thread;
 use crate::error::LabError;
 use crate::experiment::spent::{self, Clocks, Load, Spent};
 use crate::experiment::{Column, Figure, Form, Ratio, Row, Session, Table, Variant};
@@ -66,7 +67,7 @@ pub(super) fn tables(session: &Session<'_>) -> Result<(Vec<Table>, Vec<String>),
         .iter()
         .map(|arrangement| {
             let what = format!("rps: {}, {}", arrangement.group, arrangement.name);
-            Variant::new(what, || measure(&arrangement.middle, session.plan.time))
+            Variant::new(what, || measure(&arrangement.middle, session))
         })
         .collect();
     let measured = session.interleaved(&mut variants)?;
@@ -151,13 +152,14 @@ fn notes(usable: &CpuMask, topology: &Topology) -> Vec<String> {
     notes
 }
 
-fn measure(middle: &Middle, time: Duration) -> Result<Measured, LabError> {
+fn measure(middle: &Middle, session: &Session<'_>) -> Result<Measured, LabError> {
     let hosts = ThreeHosts::new()?;
-    let (_kernel, bridge) = join(&hosts, middle)?;
+    let (_kernel, bridge) = join(&hosts, middle, &session.cpus.bridge)?;
     let route = Route::ipv4(&hosts.a, &hosts.b);
     // Addresses are resolved and learned before anything is timed, and workers started.
     TcpTransactions { connections: CONNECTIONS, time: Duration::from_millis(20), ..TcpTransactions::default() }.run(&route)?;
-    let transactions = TcpTransactions { connections: CONNECTIONS, time, ..TcpTransactions::default() };
+    let (time, pinning) = (session.plan.time, session.cpus.pinning());
+    let transactions = TcpTransactions { connections: CONNECTIONS, time, pinning, ..TcpTransactions::default() };
     let before = Clocks::now()?;
     let report = transactions.run(&route)?;
     let bytes = transactions.request + transactions.answer;
@@ -177,7 +179,7 @@ fn steered(ports: &[PortStats]) -> [f64; 2] {
     [steered * 100.0 / sum(|port| port.rx_packets).max(1.0), sum(|port| port.wake_ups) * 1000.0 / steered.max(1.0)]
 }
 
-fn join(hosts: &ThreeHosts, middle: &Middle) -> Result<(Option<Link>, Option<Bridge>), LabError> {
+fn join(hosts: &ThreeHosts, middle: &Middle, cpus: &[usize]) -> Result<(Option<Link>, Option<Bridge>), LabError> {
     match middle {
         Middle::Kernel(mask) => {
             let bridge = hosts.with_kernel_bridge()?;
@@ -196,7 +198,11 @@ fn join(hosts: &ThreeHosts, middle: &Middle) -> Result<(Option<Link>, Option<Bri
             let ports = [&hosts.a_side, &hosts.b_side].map(|side| port(side, mask));
             let ports = ports.into_iter().collect::<Result<_, LabError>>()?;
             let settings = BridgeSettings { ports, ..BridgeSettings::default() };
-            let start = || Bridge::start(settings).map_err(|error| LabError::system("the bridge", io::Error::other(error)));
+            let start = || {
+                // Threads run where the thread that starts them may run.
+                pin_this_thread(cpus)?;
+                Bridge::start(settings).map_err(|error| LabError::system("the bridge", io::Error::other(error)))
+            };
             Ok((None, Some(hosts.middle.run(start)?)))
         }
     }

@@ -8,11 +8,13 @@ use superpacket::feature::{Feature, FeatureSet};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 
+use crate::cpu::pin_this_thread;
 use crate::error::{Context, LabError};
+use crate::experiment::Cpus;
 use crate::experiment::spent::{Clocks, Load, Spent};
 use crate::host::Host;
 use crate::link::{Link, SizeLimits};
-use crate::load::{Route, TcpBulk, TcpTransactions, UdpBulk, Until};
+use crate::load::{Pinning, Route, TcpBulk, TcpTransactions, UdpBulk, Until};
 use crate::topology::Station;
 
 use super::refused;
@@ -77,14 +79,15 @@ pub(crate) struct Bridged {
     /// The bridge's side of each veth pair; `None` for a TAP device.
     pub(crate) sides: Vec<Option<Link>>,
     _bridge: Bridge,
+    pinning: Pinning,
 }
 
 impl Bridged {
-    /// Makes the hosts and starts the bridge.
+    /// Makes the hosts and starts the bridge; it and loads run on these CPUs.
     ///
     /// # Errors
     /// [`LabError::Forbidden`] where namespaces are refused; what the kernel or the bridge refuses.
-    pub(crate) fn new(places: &[Place]) -> Result<Self, LabError> {
+    pub(crate) fn new(places: &[Place], cpus: &Cpus) -> Result<Self, LabError> {
         let middle = Host::new("M")?;
         let mut ports = Vec::new();
         let mut ends = Vec::new();
@@ -108,7 +111,11 @@ impl Bridged {
             ports.push(port);
         }
         let settings = BridgeSettings { ports, ..BridgeSettings::default() };
-        let bridge = middle.run(|| Bridge::start(settings).map_err(|error| refused("the bridge", &error)))?;
+        let bridge = middle.run(|| {
+            // Threads run where the thread that starts them may run.
+            pin_this_thread(&cpus.bridge)?;
+            Bridge::start(settings).map_err(|error| refused("the bridge", &error))
+        })?;
         let (mut stations, mut sides) = (Vec::new(), Vec::new());
         for ((number, place), end) in (1u8..).zip(places).zip(ends) {
             let (link, side) = match end {
@@ -126,7 +133,7 @@ impl Bridged {
             stations.push(Station::new(link, number)?);
             sides.push(side);
         }
-        Ok(Self { stations, sides, _bridge: bridge })
+        Ok(Self { stations, sides, _bridge: bridge, pinning: cpus.pinning() })
     }
 
     /// From one host to another.
@@ -152,7 +159,7 @@ impl Bridged {
     /// # Errors
     /// As [`TcpBulk::run`].
     pub(crate) fn tcp(&self, load: &TcpBulk, route: &Route<'_>) -> Result<Carried, LabError> {
-        let before = Clocks::now()?;
+        let (load, before) = (TcpBulk { pinning: self.pinning.clone(), ..load.clone() }, Clocks::now()?);
         Carried::new(&(&load.run(route)?).into(), &before)
     }
 
@@ -161,7 +168,7 @@ impl Bridged {
     /// # Errors
     /// As [`UdpBulk::run`].
     pub(crate) fn udp(&self, load: &UdpBulk, route: &Route<'_>) -> Result<Carried, LabError> {
-        let before = Clocks::now()?;
+        let (load, before) = (UdpBulk { pinning: self.pinning.clone(), ..load.clone() }, Clocks::now()?);
         Carried::new(&(&load.run(route)?).into(), &before)
     }
 }
@@ -176,11 +183,11 @@ impl Several {
     ///
     /// # Errors
     /// As [`Bridged::new`].
-    pub(crate) fn new(arrangements: &[Vec<Place>]) -> Result<Self, LabError> {
+    pub(crate) fn new(arrangements: &[Vec<Place>], cpus: &Cpus) -> Result<Self, LabError> {
         let made = thread::scope(|scope| {
             let mut threads = Vec::new();
             for places in arrangements {
-                let thread = thread::Builder::new().name("lab:arrange".into()).spawn_scoped(scope, || Bridged::new(places));
+                let thread = thread::Builder::new().name("lab:arrange".into()).spawn_scoped(scope, || Bridged::new(places, cpus));
                 threads.push(thread.context(|| "starting a thread".into()));
             }
             let join = |thread: thread::ScopedJoinHandle<'_, Result<Bridged, LabError>>| {

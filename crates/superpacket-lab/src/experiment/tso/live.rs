@@ -30,7 +30,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let clients = &CLIENTS[..if plan.quick { 2 } else { 3 }];
     let file = PatternFile::new(if plan.quick { FILE / QUICK_PART } else { FILE }, 3)?;
     let arrangements = (0..clients.len()).flat_map(|client| senders().map(|sender| arrange(sender, client)));
-    let hosts = Several::new(&arrangements.collect::<Vec<_>>())?;
+    let hosts = Several::new(&arrangements.collect::<Vec<_>>(), session.cpus)?;
     for hosts in hosts.iter() {
         session.check()?;
         hosts.greet(&hosts.route(0, 1, Ip::V4))?;
