@@ -19,7 +19,9 @@ pub(crate) struct Counts {
     pub(crate) frames: u64,
     /// How often the driver was woken and found frames.
     pub(crate) polls: u64,
-    /// Packets that the host was handed: so many headers its protocols parse.
+    /// Packets whose headers the driver read, to see whether they merge, and those whose headers the host's protocols read.
+    pub(crate) parsed: u64,
+    /// Packets that the host was handed.
     pub(crate) delivered: u64,
     /// Buffers, or parts of them, that these consisted of.
     pub(crate) pieces: u64,
@@ -65,8 +67,11 @@ pub(crate) fn receive(
         for receive in &mut receivers {
             counts.polls += u64::from(receive.poll(&mut packets, sent).map_err(failed)? != 0);
             let copies = aggregator.policy().storage == Storage::Linear && policy.is_some();
+            // A driver that does not merge reads nothing.
+            counts.parsed += if policy.is_some() { packets.len() as u64 } else { 0 };
             let mut sink = |packet: SuperPacket<'_, Buffer>| {
                 counts.delivered += 1;
+                counts.parsed += 1;
                 counts.bytes += packet.length() as u64;
                 counts.pieces += packet.pieces().len() as u64;
                 // What lies in no buffer that the card filled was copied there.

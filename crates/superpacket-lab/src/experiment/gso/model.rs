@@ -12,7 +12,7 @@ use crate::experiment::segmentation::stack::{Stack, Transport};
 const SUPER_PACKETS: u64 = 64;
 
 const COLUMNS: [Column; 8] = [
-    count("handled", "through the bridge"),
+    count("parsed", "through the bridge: headers parsed"),
     count("wakes", "wake-ups"),
     count("segments", "cut by the engine"),
     count("sent", "given to the card"),
@@ -62,7 +62,7 @@ impl Taken {
             name: name.into(),
             figures: figures.map(|count| Some(Figure::exact(count as f64))).into(),
             source: Vec::new(),
-            ratio: against.map(|(name, other)| Ratio::exact(name, "handled", *handled as f64 / other.handled as f64)),
+            ratio: against.map(|(name, other)| Ratio::exact(name, "parsed", *handled as f64 / other.handled as f64)),
             source_ratio: None,
         }
     }

@@ -14,11 +14,12 @@ const BYTES: u64 = 14_827_520;
 /// Frames that a poll finds: as many as a driver's poll may take (`NAPI_POLL_WEIGHT`).
 const POLL: usize = 64;
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 8] = [
     Column { name: "frames", title: "Frames", unit: "", digits: 0 },
     Column { name: "delivered", title: "Packets at the host", unit: "", digits: 0 },
     Column { name: "pieces", title: "Their pieces", unit: "", digits: 0 },
     Column { name: "pages", title: "Buffers", unit: "", digits: 0 },
+    Column { name: "parsed", title: "Headers parsed by driver and host", unit: "", digits: 0 },
     Column { name: "checksums", title: "Checksums by the card", unit: "", digits: 0 },
     Column { name: "copied", title: "Bytes copied", unit: "", digits: 0 },
     Column { name: "polls", title: "Wake-ups", unit: "", digits: 0 },
@@ -56,7 +57,8 @@ pub(super) fn run() -> Result<Experiment, LabError> {
 }
 
 fn row(buffers: Buffers, merge: Merge, counts: Counts, none: Counts) -> Row {
-    let figures = [counts.frames, counts.delivered, counts.pieces, counts.pages, counts.checksums, counts.copied, counts.polls];
+    let figures =
+        [counts.frames, counts.delivered, counts.pieces, counts.pages, counts.parsed, counts.checksums, counts.copied, counts.polls];
     let ratio = counts.delivered as f64 / none.delivered as f64;
     Row {
         group: buffers.name().into(),
@@ -97,6 +99,9 @@ mod tests {
     fn counted(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<[u64; 6], LabError> {
         let counts = count(buffers, mtus, merge)?;
         assert_eq!(counts.checksums, counts.frames, "the card verifies each once");
+        // Merging reads the headers of each frame once more; the host reads those of what it is handed.
+        let by_driver = if merge == Merge::Not { 0 } else { counts.frames };
+        assert_eq!(counts.parsed, by_driver + counts.delivered);
         Ok([counts.frames, counts.delivered, counts.pieces, counts.pages, counts.copied, counts.polls])
     }
 
@@ -130,6 +135,14 @@ mod tests {
             assert_eq!(counted(buffers, Mtus::JUMBO, Merge::Lro)?, [1658, 259, pieces, pages, 0, 26], "{buffers:?}");
             assert_eq!(counted(buffers, Mtus::JUMBO, Merge::Not)?, [1658, 1658, pieces, pages, 0, 26], "{buffers:?}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn headers_are_parsed_once_more_by_a_driver_that_merges() -> Result<(), LabError> {
+        let parsed = |mtus, merge| Ok::<_, LabError>(count(Buffers::Page4K, mtus, merge)?.parsed);
+        assert_eq!((parsed(Mtus::SMALL, Merge::Lro)?, parsed(Mtus::SMALL, Merge::Not)?), (10_560, 10_240));
+        assert_eq!((parsed(Mtus::JUMBO, Merge::Gro)?, parsed(Mtus::JUMBO, Merge::Not)?), (1917, 1658));
         Ok(())
     }
 

@@ -20,10 +20,12 @@ const CONNECTIONS: u16 = 500;
 /// Requests of each.
 const REQUESTS: usize = 8;
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 9] = [
     column("packets", "packets", 0),
     column("parsed", "headers parsed by the card", 0),
     column("hashed", "hashed by us", 0),
+    column("copied", "bytes copied", 0),
+    column("checksums", "checksums", 0),
     column("cpus", "CPUs at work", 0),
     column("busiest", "packets of the busiest", 0),
     column("imbalance", "imbalance", 2),
@@ -56,6 +58,10 @@ const CASES: [Case; 6] = [
 struct Counted {
     parsed: u64,
     hashed: u64,
+    /// Bytes that were copied after the card had written them to memory.
+    copied: u64,
+    /// Checksums verified, by the card or by us.
+    checksums: u64,
     /// By CPU.
     packets: [u64; CPUS],
     /// Wake-ups of workers: one for each that slept when a poll brought it something.
@@ -69,8 +75,9 @@ pub(super) fn table() -> Result<Table, LabError> {
         let busy: Vec<u64> = counted.packets.iter().copied().filter(|&packets| packets > 0).collect();
         let (sum, most) = (busy.iter().sum::<u64>() as f64, busy.iter().copied().max().unwrap_or(0) as f64);
         let imbalance = most * busy.len() as f64 / sum;
-        let figures = [sum, counted.parsed as f64, counted.hashed as f64, busy.len() as f64, most, imbalance, counted.wakes as f64];
-        Ok(exact_row(case.name, &figures))
+        let Counted { parsed, hashed, copied, checksums, wakes, .. } = counted;
+        let [parsed, hashed, copied, checksums, wakes] = [parsed, hashed, copied, checksums, wakes].map(|count| count as f64);
+        Ok(exact_row(case.name, &[sum, parsed, hashed, copied, checksums, busy.len() as f64, most, imbalance, wakes]))
     });
     Ok(Table {
         title: format!("Model NIC: {CONNECTIONS} connections, {REQUESTS} requests each, polls of {DEFAULT_WEIGHT} packets, {CPUS} CPUs"),
@@ -115,7 +122,11 @@ fn run(case: &Case) -> Result<Counted, LabError> {
             }
         }
     }
-    counted.parsed = card.monitor().counters().rx_parsed;
+    let seen = card.monitor().counters();
+    counted.parsed = seen.rx_parsed;
+    counted.checksums = seen.sums_verified;
+    // The card writes each byte once; whatever lies elsewhere when it is steered was copied there.
+    counted.copied += seen.rx_copied - seen.rx_bytes;
     counted.hashed = steerings.iter().map(|(steering, _)| steering.hasher().counters().computed).sum();
     Ok(counted)
 }

@@ -69,15 +69,15 @@ fn packets_on_the_model_nic_are_counted_exactly() {
     let table = card::table().expect("the model NIC needs nothing but descriptors");
     let counts: Vec<_> =
         table.rows.iter().map(|row| values(row).iter().map(|value| (value * 1000.0).round() / 1000.0).collect::<Vec<_>>()).collect();
-    // Packets, parsed by the card, hashed by us, CPUs, the busiest, imbalance, wake-ups.
+    // Packets, parsed by the card, hashed by us, bytes copied, checksums, CPUs, the busiest, imbalance, wake-ups.
     let expected = [
-        [4000.0, 4000.0, 0.0, 1.0, 4000.0, 1.0, 0.0],
-        [4000.0, 4000.0, 0.0, 15.0, 280.0, 1.05, 943.0],
+        [4000.0, 4000.0, 0.0, 0.0, 0.0, 1.0, 4000.0, 1.0, 0.0],
+        [4000.0, 4000.0, 0.0, 0.0, 0.0, 15.0, 280.0, 1.05, 943.0],
         // The same hash computed here: the same CPUs.
-        [4000.0, 0.0, 4000.0, 15.0, 280.0, 1.05, 943.0],
-        [4000.0, 4000.0, 0.0, 4.0, 1008.0, 1.008, 0.0],
-        [4000.0, 4000.0, 0.0, 12.0, 352.0, 1.056, 782.0],
-        [4000.0, 4000.0, 0.0, 8.0, 512.0, 1.024, 0.0],
+        [4000.0, 0.0, 4000.0, 0.0, 0.0, 15.0, 280.0, 1.05, 943.0],
+        [4000.0, 4000.0, 0.0, 0.0, 0.0, 4.0, 1008.0, 1.008, 0.0],
+        [4000.0, 4000.0, 0.0, 0.0, 0.0, 12.0, 352.0, 1.056, 782.0],
+        [4000.0, 4000.0, 0.0, 0.0, 0.0, 8.0, 512.0, 1.024, 0.0],
     ];
     assert_eq!(counts, expected);
 }
