@@ -91,6 +91,18 @@ fn the_file_goes_in_frames_of_the_size_that_was_asked_for() {
         assert!(!rows.iter().any(|row| row.name.starts_with(beyond)), "{rows:?}");
     }
     assert!(share(&whole, "15,929 to") + share(&whole, "65,160") > 50.0, "{whole:?}");
+    let [speeds, histogram] = [0, 1].map(|table: usize| experiment.tables[table].made.as_deref().expect("none is of medians"));
+    assert!(speeds.starts_with("measured, average and best of all 3 transfers") && !speeds.contains("rounds"), "{speeds}");
+    // Of what the watching socket saw, most: how much it was is told.
+    let seen: Vec<f64> = histogram
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .windows(2)
+        .filter(|words| words[1].starts_with('%'))
+        .filter_map(|words| words[0].parse().ok())
+        .collect();
+    assert!(seen.len() == 3 && seen.iter().all(|&percent| percent > 50.0), "{histogram}");
+    assert!(experiment.notes.iter().any(|note| note.contains(histogram)), "{:?}", experiment.notes);
     assert_eq!(experiment.marks.len(), 4);
     for mark in &experiment.marks {
         assert_ne!(mark.met, Some(false), "TSO is not slower than none: {mark:?}");

@@ -55,6 +55,9 @@ pub(super) const WHY_NO_RATIO: &str = "no ratio: the rounds differ too much for 
 
 /// How the figures of a table were made, in words.
 pub(super) fn made(table: &Table) -> String {
+    if let Some(made) = &table.made {
+        return made.clone();
+    }
     match (table.form, table.rounds) {
         (Form::Live, 1) => "measured once".to_owned(),
         (Form::Live, rounds) => format!("measured, medians of {rounds} rounds, and between what half of them lie"),
@@ -267,6 +270,7 @@ pub(super) mod tests {
             ],
             rounds: 3,
             plot: Some(0),
+            made: None,
         };
         table.rows[0].figures[1] = Some(Figure::exact(7.0));
         table
@@ -322,6 +326,14 @@ pub(super) mod tests {
         table.rows[3].ratio = Some(Ratio::exact("none", "throughput", f64::NAN));
         let grid = Grid::new(&table);
         assert_eq!((grid.rows[3][4].whole().as_str(), grid.refused), ("", false));
+    }
+
+    #[test]
+    fn figures_are_called_what_they_are() {
+        let medians = table();
+        assert_eq!(made(&medians), "measured, medians of 3 rounds, and between what half of them lie");
+        assert_eq!(made(&Table { rounds: 1, ..medians.clone() }), "measured once");
+        assert_eq!(made(&Table { made: Some("measured: the best".into()), ..medians }), "measured: the best");
     }
 
     #[test]

@@ -76,6 +76,8 @@ pub struct Table {
     pub rows: Vec<Row>,
     /// How many rounds each figure sums up; 1 where every run gives the same.
     pub rounds: usize,
+    /// How its figures were made, in words, where they are not the medians of the rounds with their quartiles.
+    pub made: Option<String>,
     /// The column that a plot of the table shows, by its place; `None`: a plot would say nothing.
     pub plot: Option<usize>,
 }
@@ -339,6 +341,7 @@ mod tests {
             }],
             rounds: 3,
             plot: Some(0),
+            made: None,
         });
         let json = serde_json::to_value(&experiment)?;
         let row = &json["rows"][0];

@@ -165,7 +165,7 @@ pub(crate) fn row<'a>(group: impl Into<String>, name: impl Into<String>, rounds:
 
 /// The account as a table of its own, for experiments whose source's form has no room for it.
 pub(crate) fn table(rows: Vec<Row>, rounds: usize) -> Table {
-    Table { title: "Where the CPU time went".into(), form: Form::Live, columns: COLUMNS.into(), rows, rounds, plot: None }
+    Table { title: "Where the CPU time went".into(), form: Form::Live, columns: COLUMNS.into(), rows, rounds, plot: None, made: None }
 }
 
 #[cfg(test)]

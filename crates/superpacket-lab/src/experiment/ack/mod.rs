@@ -185,8 +185,15 @@ fn report(receivers: &[Receiver], samples: &[Vec<Sample>], rounds: usize, notes:
         spent::row(format!("receiver {}", receiver.name()), row, samples.iter().map(|sample| &sample.spent))
     });
     let accounts = spent::table(accounts.collect(), rounds);
-    let table =
-        Table { title: "TCP SENDFILE, local sender".into(), form: Form::Live, columns: COLUMNS.into(), rows, rounds, plot: Some(3) };
+    let table = Table {
+        title: "TCP SENDFILE, local sender".into(),
+        form: Form::Live,
+        columns: COLUMNS.into(),
+        rows,
+        rounds,
+        plot: Some(3),
+        made: None,
+    };
     Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables: vec![table, accounts], marks, notes }
 }
 

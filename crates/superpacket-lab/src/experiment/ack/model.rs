@@ -54,7 +54,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
         }
     }
     let title = format!("ACKs for {SEGMENTS} segments, the card polled after every {INTERVAL}");
-    let table = Table { title, form: Form::Model, columns: COLUMNS.into(), rows, rounds: 1, plot: Some(1) };
+    let table = Table { title, form: Form::Model, columns: COLUMNS.into(), rows, rounds: 1, plot: Some(1), made: None };
     Ok(Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables: vec![table], marks, notes: Vec::new() })
 }
 

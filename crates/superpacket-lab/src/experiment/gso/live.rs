@@ -159,7 +159,7 @@ fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
 fn table(title: String, rows: Vec<Row>, session: &Session<'_>) -> Table {
     let throughput = Column { name: "throughput", title: "throughput", unit: "Gb/s", digits: 2 };
     let columns = [throughput].into_iter().chain(spent::COLUMNS).collect();
-    Table { title, form: Form::Live, columns, rows, rounds: session.plan.rounds, plot: Some(0) }
+    Table { title, form: Form::Live, columns, rows, rounds: session.plan.rounds, plot: Some(0), made: None }
 }
 
 fn ip(load: Load) -> Ip {

@@ -69,7 +69,7 @@ impl Taken {
 }
 
 fn table(title: String, rows: Vec<Row>) -> Table {
-    Table { title, form: Form::Model, columns: COLUMNS.into(), rows, rounds: 1, plot: None }
+    Table { title, form: Form::Model, columns: COLUMNS.into(), rows, rounds: 1, plot: None, made: None }
 }
 
 /// Counts it.

@@ -51,7 +51,7 @@ pub(super) fn run() -> Result<Experiment, LabError> {
             }
         }
         let title = format!("{BYTES} bytes by MTU {} to {}, {POLL} frames a poll", mtus.sender, mtus.receiver);
-        tables.push(Table { title, form: Form::Model, columns: COLUMNS.into(), rows, rounds: 1, plot: Some(1) });
+        tables.push(Table { title, form: Form::Model, columns: COLUMNS.into(), rows, rounds: 1, plot: Some(1), made: None });
     }
     Ok(Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables, marks, notes: Vec::new() })
 }

@@ -74,7 +74,7 @@ pub(super) fn report(measured: &Measured, rounds: usize) -> Experiment {
         let row = |((buffers, source), driver)| row(measured, buffers, mtus, source, driver);
         let rows: Vec<_> = Buffers::ALL.into_iter().zip(mtus.source()).zip(mtus.driver()).filter_map(row).collect();
         if !rows.is_empty() {
-            tables.push(Table { title: mtus.title(), form: Form::Live, columns: COLUMNS.into(), rows, rounds, plot: Some(2) });
+            tables.push(Table { title: mtus.title(), form: Form::Live, columns: COLUMNS.into(), rows, rounds, plot: Some(2), made: None });
         }
     }
     let accounts: Vec<Row> = Mtus::ALL.into_iter().flat_map(|mtus| accounts(measured, mtus)).collect();

@@ -86,6 +86,7 @@ pub(super) fn table() -> Result<Table, LabError> {
         rows: rows.collect::<Result<_, LabError>>()?,
         rounds: 1,
         plot: None,
+        made: None,
     })
 }
 

@@ -46,6 +46,7 @@ fn processes() -> Table {
         rows: rows.into(),
         rounds: 1,
         plot: Some(4),
+        made: None,
     }
 }
 
@@ -65,6 +66,7 @@ fn workers() -> Table {
         rows: rows.into(),
         rounds: 1,
         plot: Some(1),
+        made: None,
     }
 }
 

@@ -106,6 +106,7 @@ pub(super) fn tables(session: &Session<'_>) -> Result<(Vec<Table>, Vec<String>),
         rows: rows.collect(),
         rounds: session.plan.rounds,
         plot: None,
+        made: None,
     };
     Ok((vec![table, accounts], notes(&usable, &topology)))
 }

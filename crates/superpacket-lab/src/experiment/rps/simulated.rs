@@ -126,6 +126,7 @@ impl Machine {
             rows: rows.collect(),
             rounds: 1,
             plot: Some(0),
+            made: None,
         };
         (table, mark)
     }

@@ -56,6 +56,11 @@ pub(crate) fn largest_payload(lengths: &Lengths) -> u32 {
     lengths.keys().next_back().map_or(0, |length| length.saturating_sub(TCP4_HEADERS))
 }
 
+/// The payload of TCP over IPv4 in these frames, in bytes.
+pub(crate) fn payload(lengths: &Lengths) -> u64 {
+    lengths.iter().map(|(length, count)| u64::from(length.saturating_sub(TCP4_HEADERS)) * count).sum()
+}
+
 /// The columns of a histogram.
 pub(crate) const COLUMNS: [Column; 2] = [
     Column { name: "frames", title: "frames", unit: "", digits: 0 },
@@ -111,6 +116,6 @@ mod tests {
         );
         let shares: f64 = rows.iter().filter_map(|row| row.figures[1]).map(|figure| figure.value).sum();
         assert!((shares - 100.0).abs() < 1e-9, "{shares}");
-        assert_eq!(largest_payload(&lengths), 20_000);
+        assert_eq!((largest_payload(&lengths), payload(&lengths)), (20_000, 10 * 1_448 + 5 * 15_928 + 20_000));
     }
 }

@@ -10,7 +10,7 @@ use crate::experiment::plan::{Session, Variant};
 use crate::experiment::report::{Column, Experiment, Figure, Form, Ratio, Row, Table};
 use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several};
 use crate::experiment::segmentation::carried::{self, costs, speed, summed};
-use crate::experiment::segmentation::lengths::{self, Lengths, histogram, largest_payload, while_doing};
+use crate::experiment::segmentation::lengths::{self, Lengths, histogram, largest_payload, payload, while_doing};
 use crate::experiment::spent;
 use crate::load::{PatternFile, Source, TcpBulk, Until};
 
@@ -77,14 +77,30 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     }));
     let speed = |name, title| Column { name, title, unit: "MB/s", digits: 1 };
     let columns = [speed("average", "average speed"), speed("best", "max speed")].into_iter().chain(spent::COLUMNS).collect();
-    let which = if last == plan.rounds { "all".to_owned() } else { format!("the last {last}") };
+    let which = if last == plan.rounds { format!("all {last}") } else { format!("the last {last} of {}", plan.rounds) };
     let part = if plan.quick { "a tenth of the source's file, " } else { "" };
-    let title =
-        format!("{part}{} bytes by sendfile: {} transfers with each setting, average and best of {which}", file.size(), plan.rounds);
-    experiment.tables.push(Table { title, form: Form::Live, columns, rows, rounds: last, plot: Some(0) });
+    let title = format!("{part}{} bytes by sendfile, {} transfers with each setting", file.size(), plan.rounds);
+    let made =
+        format!("measured, average and best of {which} transfers, and between what half of these lie; CPU and us/KB are their medians");
+    experiment.tables.push(Table { title, form: Form::Live, columns, rows, rounds: last, plot: Some(0), made: Some(made) });
     let rows = sizes.iter().zip(VARIANTS).flat_map(|(sizes, variant)| histogram(variant, sizes)).collect();
-    let title = "Payload of the frames that the sender's device gave to the port, sampled in a transfer of its own".into();
-    experiment.tables.push(Table { title, form: Form::Live, columns: lengths::COLUMNS.into(), rows, rounds: 1, plot: None });
+    let title = format!("Payload of the frames that the sender's device gave to the port, in a transfer of its own to the {}", CLIENTS[0]);
+    // More than all: what was sent again.
+    let seen = |sizes: &Lengths| format!("{:.1} %", payload(sizes) as f64 / file.size() as f64 * 100.0);
+    let seen = sizes.iter().map(seen).collect::<Vec<_>>().join(", ");
+    let made = format!("measured once, over the whole of a transfer of {} bytes: the frames seen hold {seen} of them", file.size());
+    experiment.tables.push(Table {
+        title,
+        form: Form::Live,
+        columns: lengths::COLUMNS.into(),
+        rows,
+        rounds: 1,
+        plot: None,
+        made: Some(made.clone()),
+    });
+    experiment.notes.push(format!(
+        "The histogram was {made}, in the order of its settings. It is taken by a packet socket that watches the sender's port; frames for which that has no room are missed."
+    ));
     experiment.notes.extend(notes(largest_payload(&sizes[1])));
     Ok(experiment)
 }
@@ -114,12 +130,12 @@ fn transfer(hosts: &Bridged, file: &Arc<PatternFile>, bytes: u64) -> Result<Carr
     hosts.tcp(&load, &hosts.route(0, 1, Ip::V4))
 }
 
-/// The lengths of the frames that arrive at the sender's port.
+/// The lengths of the frames that arrive at the sender's port while the file is sent once.
 fn frames(hosts: &Bridged, file: &Arc<PatternFile>) -> Result<Lengths, LabError> {
     let Some(port) = &hosts.sides[0] else {
         return Err(LabError::Invalid { what: "a TAP device".into(), reason: "it has no other side to be watched".into() });
     };
-    Ok(while_doing(port, || transfer(hosts, file, file.size().min(FILE / QUICK_PART)))?.1)
+    Ok(while_doing(port, || transfer(hosts, file, file.size()))?.1)
 }
 
 /// The average and the best speed in 10^6 bytes a second.

@@ -80,8 +80,15 @@ pub(super) fn run() -> Result<Experiment, LabError> {
             experiment.marks.extend(marks);
         }
     }
-    let table =
-        |title: String, columns: &[Column], rows| Table { title, form: Form::Model, columns: columns.into(), rows, rounds: 1, plot: None };
+    let table = |title: String, columns: &[Column], rows| Table {
+        title,
+        form: Form::Model,
+        columns: columns.into(),
+        rows,
+        rounds: 1,
+        plot: None,
+        made: None,
+    };
     let sizes = exits.iter().zip(VARIANTS).flat_map(|(exit, variant)| histogram(variant, &exit.sent.lengths)).collect();
     experiment.tables.push(table(format!("A 64th of the file ({PART} bytes) to a model NIC, MTU 1500"), &COLUMNS, rows));
     experiment.tables.push(table("Payload of the frames given to the model NIC".into(), &lengths::COLUMNS, sizes));
