@@ -1,12 +1,13 @@
 //! Cutting late, measured: kernel TCP and UDP between hosts, through the bridge.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use super::{AT_EGRESS, BEFORE, ENTRY, LINEAR_TARGET, MARKS, SOURCE_THROUGHPUT, TARGET};
 use crate::error::LabError;
-use crate::experiment::plan::{Session, Variant};
-use crate::experiment::report::{Column, Experiment, Form, Ratio, Row, Table};
-use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several};
+use crate::experiment::plan::{Cpus, Session, Variant};
+use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
+use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several, arrange};
 use crate::experiment::segmentation::carried::{demand, mark, row};
 use crate::experiment::spent;
 use crate::load::{TcpBulk, UdpBulk, Until};
@@ -74,7 +75,7 @@ fn pairs() -> Vec<Pair> {
 /// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot, [`LabError::Cancelled`] when its end was asked for.
 pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let mut experiment = Experiment::new(&ENTRY);
-    compare(session, &mut experiment)?;
+    compare(session, &mut experiment, arrange)?;
     if !session.plan.quick {
         experiment.tables.push(mixed(session)?);
     }
@@ -91,24 +92,41 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     Ok(experiment)
 }
 
-/// Segmentation before the bridge against segmentation at the egress.
-fn compare(session: &Session<'_>, experiment: &mut Experiment) -> Result<(), LabError> {
+/// Segmentation before the bridge against segmentation at the egress. `make` makes the hosts: [`arrange`].
+fn compare(
+    session: &Session<'_>,
+    experiment: &mut Experiment,
+    make: impl FnOnce(&[Vec<Place>], &Cpus) -> Vec<Result<Bridged, LabError>>,
+) -> Result<(), LabError> {
     let pairs: Vec<Pair> = pairs().into_iter().filter(|pair| !(pair.full && session.plan.quick)).collect();
     let places = |pair: &Pair| [pair.from.cut_by_its_host(), pair.from].map(|from| vec![from, pair.to]);
-    let hosts = Several::new(&pairs.iter().flat_map(places).collect::<Vec<_>>(), session.cpus)?;
+    let made = make(&pairs.iter().flat_map(places).collect::<Vec<_>>(), session.cpus);
+    let (hosts, comparisons) = comparisons(pairs, made)?;
     let mut variants = Vec::new();
-    for (pair, hosts) in pairs.iter().zip(hosts.chunks_exact(2)) {
-        for (hosts, place) in hosts.iter().zip([BEFORE, AT_EGRESS]) {
+    for comparison in &comparisons {
+        let Some(first) = comparison.first else { continue };
+        for (hosts, place) in hosts[first..].iter().zip([BEFORE, AT_EGRESS]) {
             session.check()?;
-            hosts.greet(&hosts.route(0, 1, ip(pair.load)))?;
-            let name = format!("gso: {}, cut {place}", pair.group);
-            variants.push(Variant::new(name, || measure(hosts, 1, pair.load, session.plan.time)));
+            let load = comparison.pair.load;
+            comparison.attempt(|| hosts.greet(&hosts.route(0, 1, ip(load))))?;
+            let measure = move || comparison.attempt(|| measure(hosts, 1, load, session.plan.time));
+            variants.push(Variant::new(format!("gso: {}, cut {place}", comparison.pair.group), measure));
         }
     }
-    let measured = session.interleaved(&mut variants)?;
+    let mut measured = session.interleaved(&mut variants)?.into_iter();
+    drop(variants);
     let mut rows = Vec::new();
-    for (pair, rounds) in pairs.iter().zip(measured.chunks_exact(2)) {
-        let [before, after] = [&rounds[0][..], &rounds[1][..]];
+    for comparison in comparisons {
+        let pair = &comparison.pair;
+        let rounds = if comparison.first.is_some() { measured.by_ref().take(2).collect() } else { Vec::new() };
+        if let Some(reason) = comparison.failed.into_inner() {
+            experiment.notes.push(format!("The rows \"{}\" are missing: {reason}.", pair.group));
+            experiment.marks.extend(pair.mark.map(|(name, target)| Mark::unmeasured(name, Side::AtLeast, target, reason)));
+            continue;
+        }
+        let rounds: Vec<Vec<Carried>> =
+            rounds.into_iter().map(|rounds: Vec<Option<Carried>>| rounds.into_iter().flatten().collect()).collect();
+        let [before, after] = &rounds[..] else { continue };
         rows.push(Row { source: source(pair, 0), ..row(pair.group, BEFORE, before, None) });
         let late = row(pair.group, AT_EGRESS, after, Some((BEFORE, before)));
         // Datagrams come at a rate that both carry: what differs is what they cost.
@@ -124,6 +142,53 @@ fn compare(session: &Session<'_>, experiment: &mut Experiment) -> Result<(), Lab
     }
     experiment.tables.push(table("Segmentation before the bridge and at its egress, MTU 1500".into(), rows, session));
     Ok(())
+}
+
+/// A comparison that is being made.
+#[derive(Debug)]
+struct Comparison {
+    pair: Pair,
+    /// The place of its hosts among all; those of the other variant follow. `None` where they could not be made.
+    first: Option<usize>,
+    /// Why it cannot be made. Only those on TAP devices may fail: where a machine has none, the others are measured nevertheless.
+    failed: RefCell<Option<String>>,
+}
+
+/// The comparisons, and the hosts of those that can be made: two each, in order.
+fn comparisons(pairs: Vec<Pair>, made: Vec<Result<Bridged, LabError>>) -> Result<(Several, Vec<Comparison>), LabError> {
+    let (mut hosts, mut comparisons, mut made) = (Several::none(), Vec::new(), made.into_iter());
+    for pair in pairs {
+        let mut comparison = Comparison { pair, first: None, failed: RefCell::new(None) };
+        // Both are taken, also where the first failed.
+        let both: Vec<_> = made.by_ref().take(2).collect();
+        if let Some(both) = comparison.attempt(|| both.into_iter().collect::<Result<Vec<_>, _>>())? {
+            comparison.first = Some(hosts.len());
+            both.into_iter().for_each(|bridged| hosts.push(bridged));
+        }
+        comparisons.push(comparison);
+    }
+    Ok((hosts, comparisons))
+}
+
+impl Comparison {
+    /// Does a part of it; `None` where that fails, or something failed before.
+    ///
+    /// # Errors
+    /// What fails where there are no TAP devices; [`LabError::Cancelled`] everywhere.
+    fn attempt<T>(&self, work: impl FnOnce() -> Result<T, LabError>) -> Result<Option<T>, LabError> {
+        if self.failed.borrow().is_some() {
+            return Ok(None);
+        }
+        match work() {
+            Ok(done) => Ok(Some(done)),
+            Err(error) if [self.pair.from, self.pair.to].iter().all(|place| place.kind != Kind::Tap) => Err(error),
+            Err(LabError::Cancelled) => Err(LabError::Cancelled),
+            Err(error) => {
+                self.failed.replace(Some(error.to_string()));
+                Ok(None)
+            }
+        }
+    }
 }
 
 /// The source's figure of a row: throughput without GSO, and with it.
@@ -176,5 +241,81 @@ fn measure(hosts: &Bridged, to: usize, load: Load, time: Duration) -> Result<Car
             let load = UdpBulk { datagram: 1472, segments: 44, datagrams_per_second: Some(DATAGRAMS), time, ..UdpBulk::default() };
             hosts.udp(&load, &route)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::available_or_skip;
+    use crate::experiment::plan::{Plan, Watch};
+
+    struct Nobody;
+
+    impl Watch for Nobody {
+        fn step(&self, _: &str) {}
+        fn announce(&self, _: usize) {}
+        fn is_cancelled(&self) -> bool {
+            false
+        }
+    }
+
+    const PLAN: Plan = Plan { rounds: 2, time: Duration::from_millis(30), quick: true };
+
+    fn refusal() -> LabError {
+        LabError::Invalid { what: "/dev/net/tun".into(), reason: "no such device".into() }
+    }
+
+    fn is_tap(places: &[Place]) -> bool {
+        places.iter().any(|place| place.kind == Kind::Tap)
+    }
+
+    #[test]
+    fn without_tap_devices_only_their_rows_are_missing() {
+        let mut experiment = Experiment::new(&ENTRY);
+        let without = |places: &[Vec<Place>], cpus: &Cpus| {
+            let packet: Vec<_> = places.iter().filter(|places| !is_tap(places)).cloned().collect();
+            let mut made = arrange(&packet, cpus).into_iter();
+            places
+                .iter()
+                .map(|places| if is_tap(places) { Err(refusal()) } else { made.next().unwrap_or_else(|| Err(refusal())) })
+                .collect()
+        };
+        let done = compare(&Session::new(PLAN, &Nobody), &mut experiment, without);
+        if available_or_skip(done).is_none() {
+            return;
+        }
+        let groups: Vec<_> = experiment.tables[0].rows.iter().map(|row| row.group.as_str()).collect();
+        let (first, linear) = ("TCPv4, packet ports, the kernel cuts", "TCPv4, linear packet port");
+        assert_eq!(groups, [first, first, linear, linear]);
+        assert!(
+            experiment.notes.iter().filter(|note| note.contains("/dev/net/tun") && note.contains("TAP")).count() == 2,
+            "{:?}",
+            experiment.notes
+        );
+        let missing: Vec<_> = experiment.marks.iter().filter(|mark| mark.value.is_none() && mark.spread == [0.0; 2]).collect();
+        assert_eq!((experiment.marks.len(), missing.len()), (4, 2), "{:?}", experiment.marks);
+        for mark in missing {
+            assert!(
+                mark.met.is_none()
+                    && mark.name.contains("TAP")
+                    && mark.reason.as_ref().is_some_and(|reason| reason.contains("/dev/net/tun")),
+                "{mark:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_fails_elsewhere_fails_the_experiment_and_the_end_is_the_end() {
+        let mut pairs = pairs();
+        let tap = pairs.remove(pairs.iter().position(|pair| is_tap(&[pair.from])).expect("there are some"));
+        let comparison = |pair| Comparison { pair, first: None, failed: RefCell::new(None) };
+        let (packet, tap) = (comparison(pairs.remove(0)), comparison(tap));
+        assert!(packet.attempt(|| Err::<(), _>(refusal())).is_err());
+        assert!(matches!(tap.attempt(|| Err::<(), _>(LabError::Cancelled)), Err(LabError::Cancelled)));
+        assert!(matches!(tap.attempt(|| Ok(1)), Ok(Some(1))));
+        // In the middle of a measurement too; what comes after is not even tried.
+        assert!(matches!(tap.attempt(|| Err::<(), _>(refusal())), Ok(None)));
+        assert!(matches!(tap.attempt(|| Ok(1)), Ok(None)));
     }
 }

@@ -178,33 +178,46 @@ impl Bridged {
 #[derive(Debug)]
 pub(crate) struct Several(Vec<Bridged>);
 
+/// Makes arrangements all at once; each as it came out, in this order.
+pub(crate) fn arrange(arrangements: &[Vec<Place>], cpus: &Cpus) -> Vec<Result<Bridged, LabError>> {
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for places in arrangements {
+            let thread = thread::Builder::new().name("lab:arrange".into()).spawn_scoped(scope, || Bridged::new(places, cpus));
+            threads.push(thread.context(|| "starting a thread".into()));
+        }
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<Bridged, LabError>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(|thread| thread.and_then(join)).collect()
+    })
+}
+
 impl Several {
     /// Makes them, in this order.
     ///
     /// # Errors
     /// As [`Bridged::new`].
     pub(crate) fn new(arrangements: &[Vec<Place>], cpus: &Cpus) -> Result<Self, LabError> {
-        let made = thread::scope(|scope| {
-            let mut threads = Vec::new();
-            for places in arrangements {
-                let thread = thread::Builder::new().name("lab:arrange".into()).spawn_scoped(scope, || Bridged::new(places, cpus));
-                threads.push(thread.context(|| "starting a thread".into()));
-            }
-            let join = |thread: thread::ScopedJoinHandle<'_, Result<Bridged, LabError>>| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            threads.into_iter().map(|thread| thread.and_then(join)).collect::<Vec<_>>()
-        });
         // What was made is taken down together, also where one could not be.
-        let mut several = Self(Vec::new());
-        let mut failed = None;
-        for made in made {
+        let (mut several, mut failed) = (Self::none(), None);
+        for made in arrange(arrangements, cpus) {
             match made {
-                Ok(bridged) => several.0.push(bridged),
+                Ok(bridged) => several.push(bridged),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
         failed.map_or(Ok(several), Err)
+    }
+
+    /// None as yet.
+    pub(crate) const fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Adds one that was made.
+    pub(crate) fn push(&mut self, bridged: Bridged) {
+        self.0.push(bridged);
     }
 }
 
