@@ -44,14 +44,15 @@ impl Experiment {
 
     /// What was measured, and after it what was counted of the same experiment.
     ///
-    /// A mark that both have is one, told apart by its name: the measured one where that could be judged, else the counted one, with the reason why not the other.
+    /// A mark that both have is one, told apart by its name: the measured one where it has a value, be it so near to the target that there is no verdict; else the
+    /// counted one, with the reason why not the other.
     #[must_use]
     pub fn with_model(mut self, model: Self) -> Self {
         self.tables.extend(model.tables);
         self.notes.extend(model.notes.into_iter().filter(|note| !self.notes.contains(note)).collect::<Vec<_>>());
         for counted in model.marks {
             match self.marks.iter_mut().find(|mark| mark.name == counted.name) {
-                Some(measured) if measured.met.is_none() => {
+                Some(measured) if measured.met.is_none() && measured.value.is_none() => {
                     let reason = measured.reason.take().map(|why| format!("judged by what was counted: {why}")).or(counted.reason);
                     *measured = Mark { reason, ..counted };
                 }
@@ -190,7 +191,7 @@ pub struct Mark {
     pub target: f64,
     /// On which side of it.
     pub side: Side,
-    /// Whether it was reached; `None` where nothing can be said.
+    /// Whether it was reached; `None` where nothing can be said: there is no value, or it is nearer to the target than the rounds are to each other.
     pub met: Option<bool>,
     /// The quartiles of the rounds' values; equal where every run gives the same.
     pub spread: [f64; 2],
@@ -200,12 +201,31 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// A mark on a ratio that was measured in turn: judged only if the ratio means something.
+    /// A mark on a ratio that was measured in turn, judged by its median, where the rounds' spread leaves that a meaning.
+    ///
+    /// Where the target lies between the quartiles, the median must be further from it than chance moves a median: 1.57 times the distance of the quartiles over the
+    /// root of the number of rounds (the notch of a box plot: McGill, Tukey and Larsen, Variations of Box Plots, 1978). Else there is a value, but no verdict.
     #[must_use]
     pub fn paired(name: impl Into<String>, paired: &Paired, side: Side, target: f64) -> Self {
-        let Summary { median, lower_quartile, upper_quartile, .. } = paired.ratio;
-        let mark = Self { spread: [lower_quartile, upper_quartile], ..Self::exact(name, Form::Live, median, side, target) };
-        if paired.is_meaningful() { mark } else { mark.undecided("the rounds differ too much for a ratio to mean anything") }
+        let Summary { count, median, lower_quartile: low, upper_quartile: high, .. } = paired.ratio;
+        let mark = Self { spread: [low, high], ..Self::exact(name, Form::Live, median, side, target) };
+        if !paired.is_meaningful() {
+            return mark.undecided("the rounds differ too much for a ratio to mean anything");
+        }
+        if target <= low || high <= target {
+            return mark;
+        }
+        let amidst = format!("the target lies amidst the spread {low:.3}-{high:.3}");
+        let chance = 1.57 * (high - low) / (count as f64).sqrt();
+        if (median - target).abs() > chance {
+            Self { reason: Some(format!("judged by the median: {amidst}")), ..mark }
+        } else {
+            Self {
+                met: None,
+                reason: Some(format!("{amidst}, and {count} rounds do not tell on which side of it the median belongs")),
+                ..mark
+            }
+        }
     }
 
     /// A mark on a value that every run gives.
@@ -321,6 +341,43 @@ mod tests {
             ]
         );
         assert_eq!(joined.notes, ["said twice"]);
+    }
+
+    #[test]
+    fn a_target_amidst_the_spread_is_decided_by_many_rounds_only() {
+        let judged = |rounds: &[f64], side, target| {
+            let mark = Mark::paired("m", &paired(rounds), side, target);
+            (mark.met, mark.value, mark.reason.unwrap_or_default())
+        };
+        let three = [0.95, 1.0, 1.05];
+        // All of the spread on one side: the median says it.
+        assert_eq!(judged(&three, Side::AtLeast, 0.975), (Some(true), Some(1.0), String::new()));
+        assert_eq!(judged(&three, Side::AtLeast, 1.2), (Some(false), Some(1.0), String::new()));
+        assert_eq!(judged(&three, Side::AtMost, 1.025), (Some(true), Some(1.0), String::new()));
+        let (met, value, reason) = judged(&three, Side::AtLeast, 0.98);
+        assert_eq!((met, value), (None, Some(1.0)));
+        assert_eq!(
+            reason,
+            "the target lies amidst the spread 0.975-1.025, and 3 rounds do not tell on which side of it the median belongs"
+        );
+        assert_eq!(judged(&three, Side::AtMost, 1.0).0, None, "on the target itself");
+        // Quartiles of 0.975 and 1.025 again, of 49 rounds: chance moves their median by 0.0112.
+        let many: Vec<f64> = (0..49).map(|round| 0.95 + 0.1 * f64::from(round) / 48.0).collect();
+        let (met, value, reason) = judged(&many, Side::AtLeast, 0.98);
+        assert_eq!((met, value.map(|value| (value * 1e6).round())), (Some(true), Some(1e6)));
+        assert_eq!(reason, "judged by the median: the target lies amidst the spread 0.975-1.025");
+        assert_eq!(judged(&many, Side::AtMost, 0.98).0, Some(false));
+        assert_eq!(judged(&many, Side::AtLeast, 0.99).0, None, "too near");
+    }
+
+    #[test]
+    fn a_measured_value_near_its_target_is_not_replaced_by_a_count() {
+        let mut live = Experiment::new(&ENTRY);
+        live.marks.push(Mark::paired("near", &paired(&[0.95, 1.0, 1.05]), Side::AtLeast, 0.98));
+        let mut model = Experiment::new(&ENTRY);
+        model.marks.push(Mark::exact("near", Form::Model, 45.0, Side::AtLeast, 0.98));
+        let joined = live.with_model(model);
+        assert_eq!(joined.marks.iter().map(|mark| (mark.form, mark.value, mark.met)).collect::<Vec<_>>(), [(Form::Live, Some(1.0), None)]);
     }
 
     #[test]
