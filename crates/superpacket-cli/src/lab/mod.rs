@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use superpacket_io::capture::{can_write_file, write_file};
-use superpacket_lab::experiment::{Cpus, Experiment, Mark, Plan, Session};
+use superpacket_lab::experiment::{Cpus, Experiment, Mark, Plan, Session, planned};
 use superpacket_lab::{LabError, enter_user_namespace_if_needed};
 
 pub(crate) use arguments::Lab;
@@ -59,6 +59,8 @@ struct RunPlan {
     /// How often each variant was measured, and for how long each time, in seconds.
     rounds: usize,
     seconds: f64,
+    /// How long all measurements together take, in seconds; what is made ready in between comes on top. 0 where nothing is measured.
+    planned: f64,
     /// On which CPUs, where that was asked for.
     cpus: Cpus,
     /// What was to be run.
@@ -182,6 +184,7 @@ impl Report {
             quick: plan.quick,
             rounds: plan.rounds,
             seconds: plan.time.as_secs_f64(),
+            planned: if live { planned(&arguments.entries(), plan).as_secs_f64() } else { 0.0 },
             cpus: arguments.cpus(),
             experiments: arguments.entries().iter().map(|entry| entry.name).collect(),
         };
@@ -278,6 +281,7 @@ pub(in crate::lab) mod tests {
         source: "somebody, 2007",
         summary: "Something.",
         live: |_| Ok(Experiment::new(&ENTRY)),
+        measurements: |plan| plan.rounds,
         model: || Ok(Experiment::new(&ENTRY)),
     };
 
@@ -290,7 +294,15 @@ pub(in crate::lab) mod tests {
         let mut report = Report {
             command: "superpacket lab lro".into(),
             machine: Machine::this(),
-            plan: RunPlan { form: "live", quick: false, rounds: 10, seconds: 1.0, cpus: Cpus::default(), experiments: vec!["lro"] },
+            plan: RunPlan {
+                form: "live",
+                quick: false,
+                rounds: 10,
+                seconds: 1.0,
+                planned: 10.0,
+                cpus: Cpus::default(),
+                experiments: vec!["lro"],
+            },
             experiments: Vec::new(),
             marks: Vec::new(),
             notes: Vec::new(),

@@ -99,6 +99,7 @@ mod tests {
         source: "",
         summary: "",
         live: |_| Ok(Experiment::new(&WELL)),
+        measurements: |plan| plan.rounds,
         model: || {
             let mut counted = Experiment::new(&WELL);
             counted.notes.push("counted".into());

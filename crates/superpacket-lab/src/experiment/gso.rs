@@ -16,6 +16,7 @@ pub const ENTRY: Entry = Entry {
     summary: "Super-packets are cut in software before the bridge or at the port by which they leave, at an MTU of 1500: at ports that gather pieces and ports that \
               do not, and through a bridge of which one port has no TSO.",
     live: live::run,
+    measurements: live::measurements,
     model: model::run,
 };
 

@@ -309,6 +309,7 @@ mod tests {
         source: "somebody, something, 2007",
         summary: "Something is done.",
         live: |_| Ok(Experiment::new(&ENTRY)),
+        measurements: |plan| plan.rounds,
         model: || Ok(Experiment::new(&ENTRY)),
     };
 

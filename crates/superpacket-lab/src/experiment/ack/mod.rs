@@ -9,14 +9,14 @@ mod model;
 use std::collections::BTreeSet;
 
 use self::live::{Arrangement, Sample};
-use super::{Column, Entry, Experiment, Figure, Form, Mark, Ratio, Row, Session, Side, Table, Variant};
+use super::{Column, Entry, Experiment, Figure, Form, Mark, Plan, Ratio, Row, Session, Side, Table, Variant};
 use crate::error::LabError;
 use crate::experiment::spent;
 use crate::load::{PatternFile, Source};
 use crate::paired::{Paired, Summary};
 
 /// The experiment.
-pub const ENTRY: Entry = Entry { name: NAME, source: SOURCE, summary: SUMMARY, live, model: model::run };
+pub const ENTRY: Entry = Entry { name: NAME, source: SOURCE, summary: SUMMARY, live, measurements, model: model::run };
 
 const NAME: &str = "ack";
 const SOURCE: &str = "Gallatin, [PATCH] LRO ack aggregation, 2007";
@@ -45,6 +45,11 @@ type Measured = [f64; 5];
 impl Receiver {
     /// Those that the experiment's marks are about come first.
     const ALL: [Self; 5] = [Self::Eighth, Self::Aggregating, Self::Each, Self::Second, Self::Delaying];
+
+    /// Those that a plan measures.
+    fn measured(plan: Plan) -> &'static [Self] {
+        if plan.quick { &Self::ALL[..2] } else { &Self::ALL }
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -100,8 +105,12 @@ const DRIVER: (&str, &str) = (
 /// The names of the rows that are measured, without aggregation and with it.
 const ROWS: [&str; 2] = ["ACKs as they come", "pure ACKs aggregated"];
 
+fn measurements(plan: Plan) -> usize {
+    Receiver::measured(plan).len() * ROWS.len() * plan.rounds
+}
+
 fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
-    let receivers = if session.plan.quick { &Receiver::ALL[..2] } else { &Receiver::ALL };
+    let receivers = Receiver::measured(session.plan);
     // Small enough for a cache: what is measured is not the memory.
     let file = Source::File(PatternFile::new(4 << 20, 1)?);
     let mut notes = BTreeSet::new();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{AT_EGRESS, BEFORE, ENTRY, LINEAR_TARGET, MARKS, SOURCE_THROUGHPUT, TARGET};
 use crate::error::LabError;
-use crate::experiment::plan::{Cpus, Session, Variant};
+use crate::experiment::plan::{Cpus, Plan, Session, Variant};
 use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
 use crate::experiment::segmentation::bridged::{Bridged, Carried, Ip, Kind, Place, Several, arrange};
 use crate::experiment::segmentation::carried::{demand, mark, row};
@@ -37,13 +37,13 @@ struct Pair {
     full: bool,
 }
 
-/// The comparisons, in the order in which they are to be read.
-fn pairs() -> Vec<Pair> {
+/// The comparisons of a plan, in the order in which they are to be read.
+fn pairs(plan: Plan) -> Vec<Pair> {
     let (packet, tap) = (Place::new(Kind::Packet), Place::new(Kind::Tap));
     let (by_kernel, by_engine, tap_by_engine) = (packet.cut_by_the_kernel(), packet.cut_by_the_engine(), tap.cut_by_the_engine());
     let pair = |group, load, from, to| Pair { group, load, from, to, mark: None, is_source: false, full: true };
     let tcp4 = Load::Tcp(Ip::V4);
-    vec![
+    let all = vec![
         Pair {
             mark: Some((MARKS[0], TARGET)),
             is_source: true,
@@ -66,7 +66,13 @@ fn pairs() -> Vec<Pair> {
         pair("TCPv6, TAP ports, the engine cuts", Load::Tcp(Ip::V6), tap, tap_by_engine),
         pair("UDP, 40,000 datagrams a second, packet ports, the kernel cuts", Load::Udp, packet, by_kernel),
         pair("UDP, 40,000 datagrams a second, TAP ports, the engine cuts", Load::Udp, tap, tap_by_engine),
-    ]
+    ];
+    all.into_iter().filter(|pair| !(pair.full && plan.quick)).collect()
+}
+
+/// How many measurements a plan asks for: each comparison before and at the egress; and two bridges with two targets each.
+pub(super) fn measurements(plan: Plan) -> usize {
+    (pairs(plan).len() * 2 + if plan.quick { 0 } else { 4 }) * plan.rounds
 }
 
 /// Measures it.
@@ -98,7 +104,7 @@ fn compare(
     experiment: &mut Experiment,
     make: impl FnOnce(&[Vec<Place>], &Cpus) -> Vec<Result<Bridged, LabError>>,
 ) -> Result<(), LabError> {
-    let pairs: Vec<Pair> = pairs().into_iter().filter(|pair| !(pair.full && session.plan.quick)).collect();
+    let pairs = pairs(session.plan);
     let places = |pair: &Pair| [pair.from.cut_by_its_host(), pair.from].map(|from| vec![from, pair.to]);
     let made = make(&pairs.iter().flat_map(places).collect::<Vec<_>>(), session.cpus);
     let (hosts, comparisons) = comparisons(pairs, made)?;
@@ -248,7 +254,7 @@ fn measure(hosts: &Bridged, to: usize, load: Load, time: Duration) -> Result<Car
 mod tests {
     use super::*;
     use crate::error::available_or_skip;
-    use crate::experiment::plan::{Plan, Watch};
+    use crate::experiment::plan::Watch;
 
     struct Nobody;
 
@@ -307,7 +313,7 @@ mod tests {
 
     #[test]
     fn what_fails_elsewhere_fails_the_experiment_and_the_end_is_the_end() {
-        let mut pairs = pairs();
+        let mut pairs = pairs(PLAN);
         let tap = pairs.remove(pairs.iter().position(|pair| is_tap(&[pair.from])).expect("there are some"));
         let comparison = |pair| Comparison { pair, first: None, failed: RefCell::new(None) };
         let (packet, tap) = (comparison(pairs.remove(0)), comparison(tap));

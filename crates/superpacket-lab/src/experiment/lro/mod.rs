@@ -9,12 +9,12 @@ mod report;
 
 use self::live::Arrangement;
 use self::report::{Measured, report};
-use super::{Entry, Experiment, Session, Variant};
+use super::{Entry, Experiment, Plan, Session, Variant};
 use crate::error::LabError;
 use crate::load::{PatternFile, Source};
 
 /// The experiment.
-pub const ENTRY: Entry = Entry { name: NAME, source: SOURCE, summary: SUMMARY, live, model: model::run };
+pub const ENTRY: Entry = Entry { name: NAME, source: SOURCE, summary: SUMMARY, live, measurements, model: model::run };
 
 const NAME: &str = "lro";
 const SOURCE: &str = "Gallatin, Generic Large Receive Offload: review, 2007";
@@ -106,6 +106,10 @@ fn cells(quick: bool) -> Vec<Vec<Cell>> {
     }
     let group = |buffers| Mtus::ALL.into_iter().flat_map(move |mtus| Merge::ALL.map(|merge| (buffers, mtus, merge))).collect();
     Buffers::ALL.into_iter().map(group).collect()
+}
+
+fn measurements(plan: Plan) -> usize {
+    cells(plan.quick).iter().map(Vec::len).sum::<usize>() * plan.rounds
 }
 
 fn live(session: &Session<'_>) -> Result<Experiment, LabError> {

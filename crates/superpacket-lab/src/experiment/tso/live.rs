@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use superpacket::feature::Feature;
 
-use super::{BETA, BETA_SPEED, CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, mark};
+use super::{BETA, BETA_SPEED, CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, clients, mark};
 use crate::error::LabError;
 use crate::experiment::plan::{Session, Variant};
 use crate::experiment::report::{Column, Experiment, Figure, Form, Ratio, Row, Table};
@@ -27,7 +27,7 @@ const QUICK_PART: u64 = 10;
 /// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot, [`LabError::Cancelled`] when its end was asked for.
 pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let plan = session.plan;
-    let clients = &CLIENTS[..if plan.quick { 2 } else { 3 }];
+    let clients = clients(plan);
     let file = PatternFile::new(if plan.quick { FILE / QUICK_PART } else { FILE }, 3)?;
     let arrangements = (0..clients.len()).flat_map(|client| senders().map(|sender| arrange(sender, client)));
     let hosts = Several::new(&arrangements.collect::<Vec<_>>(), session.cpus)?;
