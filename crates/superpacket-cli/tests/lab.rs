@@ -10,7 +10,11 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::read;
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use support::{Bench, stderr};
 
@@ -483,7 +487,7 @@ fn ended_while_it_writes_its_report_it_leaves_a_whole_page_or_none() {
     assert!(bench.run(&arguments).status.success());
     let whole = started.elapsed();
     // From the beginning to after the end: some fall into the writing.
-    for part in (0..=24).map(|part| whole.mul_f64(f64::from(part) / 20.0)) {
+    for part in (0..=12).map(|part| whole.mul_f64(f64::from(part) / 10.0)) {
         let _ = fs::remove_file(bench.path("report.html"));
         let mut command = bench.command(&arguments);
         let child = command.env("TMPDIR", bench.path(".")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("runs");
@@ -524,4 +528,54 @@ fn ended_while_nobody_reads_its_report_it_leaves_no_file() {
     kill_process(Pid::from_child(&child), Signal::INT).expect("lives");
     assert_eq!(end_of(child), Some(130));
     assert_eq!(files(&bench), BTreeSet::new());
+}
+
+/// What a program writes to a terminal of so many columns that is its standard error, and all else of it.
+fn on_a_terminal(mut command: Command, columns: u16) -> (Output, String) {
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a pseudo-terminal");
+    grantpt(&controller).and_then(|()| unlockpt(&controller)).expect("unlocks");
+    let name = ptsname(&controller, Vec::new()).expect("has a name");
+    let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("opens");
+    tcsetwinsize(&terminal, Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).expect("sets its size");
+    command.env("TERM", "xterm").stdout(Stdio::piped()).stderr(terminal);
+    let child = command.spawn().expect("runs");
+    // Whoever reads learns of the end when nobody holds the terminal any more.
+    drop(command);
+    let reader = std::thread::spawn(move || {
+        let (mut shown, mut buffer) = (Vec::new(), [0; 4096]);
+        while let Ok(length @ 1..) = read(&controller, &mut buffer[..]) {
+            shown.extend_from_slice(&buffer[..length]);
+        }
+        shown
+    });
+    let output = child.wait_with_output().expect("ends");
+    (output, String::from_utf8(reader.join().expect("no panic")).expect("UTF-8"))
+}
+
+#[test]
+fn a_terminal_shows_a_bar_with_the_time_left_and_a_pipe_does_not() {
+    let bench = Bench::new();
+    let arguments = ["lab", "rps", "--quick", "--rounds", "2", "--seconds", "0.1", "--json"];
+    let (output, shown) = on_a_terminal(bench.command(&arguments), 120);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
+    if report["plan"]["form"] == "model" {
+        return skip(report["notes"][0].as_str().expect("a note"));
+    }
+    assert_eq!(output.status.code(), Some(0), "{shown}");
+    // What is measured, how many of the measurements are done, and how long the others take: each time the line is drawn anew.
+    let bars: Vec<&str> = shown.split(['\r', '\n']).filter(|line| line.contains(" left")).collect();
+    assert!(bars.iter().any(|bar| bar.contains("rps: this bridge, with")), "{shown:?}");
+    let done: Vec<u32> = bars.iter().filter_map(|bar| bar.split_once("/8, ")?.0.rsplit(' ').next()?.parse().ok()).collect();
+    assert!(done.len() > 2 && done.is_sorted() && done.iter().all(|&done| done < 8) && done.last() > done.first(), "{bars:?}");
+    let left: Vec<&str> = bars.iter().filter_map(|bar| bar.split_once("/8, ")?.1.split_once(" left").map(|(time, _)| time)).collect();
+    assert!(left.iter().all(|time| time.ends_with(['s', 'm', 'h']) && time.starts_with(|digit: char| digit.is_ascii_digit())), "{left:?}");
+    // At the end it is taken away: nothing stands on the line that the cursor is left on.
+    let last = shown.rsplit(['\r', '\n']).next().unwrap_or_default();
+    assert!(!last.contains("left"), "{last:?}");
+    // Asked for quiet it shows nothing, and neither in a pipe.
+    let shorter = ["lab", "rps", "--quick", "--rounds", "1", "--seconds", "0.05", "--json"];
+    let (output, shown) = on_a_terminal(bench.command(&[&shorter[..], &["--quiet"]].concat()), 120);
+    assert_eq!((output.status.code(), shown.as_str()), (Some(0), ""));
+    let piped = bench.run(&shorter);
+    assert_eq!((piped.status.code(), stderr(&piped).as_str()), (Some(0), ""));
 }
