@@ -2,6 +2,8 @@
 #![cfg(target_os = "linux")]
 
 mod support;
+#[path = "support/terminal.rs"]
+mod terminal;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,13 +12,10 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags, open};
-use rustix::io::read;
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use support::{Bench, stderr};
+use terminal::on_a_terminal;
 
 const EXPERIMENTS: [&str; 5] = ["lro", "ack", "rps", "tso", "gso"];
 
@@ -528,28 +527,6 @@ fn ended_while_nobody_reads_its_report_it_leaves_no_file() {
     kill_process(Pid::from_child(&child), Signal::INT).expect("lives");
     assert_eq!(end_of(child), Some(130));
     assert_eq!(files(&bench), BTreeSet::new());
-}
-
-/// What a program writes to a terminal of so many columns that is its standard error, and all else of it.
-fn on_a_terminal(mut command: Command, columns: u16) -> (Output, String) {
-    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a pseudo-terminal");
-    grantpt(&controller).and_then(|()| unlockpt(&controller)).expect("unlocks");
-    let name = ptsname(&controller, Vec::new()).expect("has a name");
-    let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("opens");
-    tcsetwinsize(&terminal, Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).expect("sets its size");
-    command.env("TERM", "xterm").stdout(Stdio::piped()).stderr(terminal);
-    let child = command.spawn().expect("runs");
-    // Whoever reads learns of the end when nobody holds the terminal any more.
-    drop(command);
-    let reader = std::thread::spawn(move || {
-        let (mut shown, mut buffer) = (Vec::new(), [0; 4096]);
-        while let Ok(length @ 1..) = read(&controller, &mut buffer[..]) {
-            shown.extend_from_slice(&buffer[..length]);
-        }
-        shown
-    });
-    let output = child.wait_with_output().expect("ends");
-    (output, String::from_utf8(reader.join().expect("no panic")).expect("UTF-8"))
 }
 
 #[test]
