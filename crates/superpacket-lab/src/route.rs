@@ -1,8 +1,9 @@
-//! A host's routes, where they say more than the addresses of its interfaces do (ip-route(8)).
+//! A host's neighbours and its routes to them, where they say more than the addresses of its interfaces do (ip-route(8)).
 
 use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
 };
@@ -22,6 +23,26 @@ pub struct RouteMetrics {
 }
 
 impl Link {
+    /// Says at which hardware address a neighbour on this interface is, for good (`ip neigh replace ... nud permanent`): nobody asks for it by ARP or neighbour discovery.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal.
+    pub fn set_neighbour(&self, neighbour: IpAddr, mac: [u8; 6]) -> Result<(), LabError> {
+        let mut message = NeighbourMessage::default();
+        let (family, address) = match neighbour {
+            IpAddr::V4(address) => (AddressFamily::Inet, NeighbourAddress::Inet(address)),
+            IpAddr::V6(address) => (AddressFamily::Inet6, NeighbourAddress::Inet6(address)),
+        };
+        message.header.family = family;
+        message.header.ifindex = self.index()?;
+        message.header.state = NeighbourState::Permanent;
+        message.header.kind = RouteType::Unicast;
+        message.attributes = vec![NeighbourAttribute::Destination(address), NeighbourAttribute::LinkLayerAddress(mac.to_vec())];
+        let request = || request(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE);
+        self.host().run(|| request().context(|| format!("{self}: neighbour {neighbour}"))).map(drop)
+    }
+
     /// Makes, or makes anew, the route to one neighbour on this interface.
     ///
     /// # Errors
@@ -53,6 +74,17 @@ mod tests {
     use super::*;
     use crate::error::available_or_skip;
     use crate::topology::TwoHosts;
+
+    #[test]
+    fn a_neighbour_is_known_without_being_asked() -> Result<(), LabError> {
+        let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
+        hosts.a.link.set_neighbour(hosts.b.ipv4, [2, 0, 0, 0, 0, 0x99])?;
+        let table = hosts.a.host.run(|| std::fs::read_to_string("/proc/thread-self/net/arp").context(|| "neighbours".into()))?;
+        let line = table.lines().find(|line| line.starts_with("10.77.0.2 ")).expect("it is there");
+        // Complete and permanent.
+        assert!(line.contains(" 0x6 ") && line.contains("02:00:00:00:00:99"), "{line}");
+        Ok(())
+    }
 
     #[test]
     fn a_neighbour_is_reached_by_its_own_route_and_nobody_else() -> Result<(), LabError> {

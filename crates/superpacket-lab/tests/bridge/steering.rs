@@ -119,6 +119,8 @@ fn overtaken_datagrams(cpus: [Cpu; 2], moves: &str) -> Result<Option<u64>, LabEr
     }
     let system = |action: &'static str| move |error: io::Error| LabError::system(action, error);
     let (from, to) = (joined.a.ipv4, joined.b.ipv4);
+    // While a neighbour is looked for, the kernel lets what is sent then wait, and later lets what follows overtake it.
+    joined.a.link.set_neighbour(to, joined.b.link.mac()?)?;
     let receiver = joined.b.host.run(|| UdpSocket::bind(SocketAddr::new(to, 7000)).map_err(system("binding")))?;
     let socket = |number: u16| UdpSocket::bind(SocketAddr::new(from, 8000 + number)).map_err(system("binding"));
     let senders = joined.a.host.run(|| (0..64).map(socket).collect::<Result<Vec<_>, _>>())?;
