@@ -16,7 +16,7 @@ fn inner() -> [Frame; 4] {
 fn everywhere() -> Vec<Frame> {
     let checked = Carrier::Gre(Gre { key: Some(7), checksum: Some(Checksum::Right), ..Gre::default() });
     let with_checksum = |frame: &Frame| frame.clone().through(Ip::V4(Ipv4::default()), checked.clone(), false);
-    inner().iter().flat_map(|frame| shapes(frame).into_iter().chain([with_checksum(frame)])).collect()
+    inner().iter().flat_map(|frame| frame.shapes(7).into_iter().chain([with_checksum(frame)])).collect()
 }
 
 /// The frame's fragment that `pick` takes.

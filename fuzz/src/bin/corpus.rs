@@ -21,19 +21,7 @@ fn main() -> std::io::Result<()> {
     let shapes: Vec<Frame> =
         [Frame::tcp4(1, 60).with_timestamps(1, 2), Frame::tcp6(1, 60), Frame::udp4(60), Frame::udp6(60), Frame::dccp4(1, 60)]
             .into_iter()
-            .flat_map(|frame| {
-                [
-                    frame.clone(),
-                    frame.clone().tagged(5),
-                    frame.clone().at_ip(),
-                    frame.clone().in_vxlan4(),
-                    frame.clone().in_vxlan6(),
-                    frame.clone().in_geneve(),
-                    frame.clone().in_gre(),
-                    frame.clone().in_ip4(),
-                    frame.in_ip6(),
-                ]
-            })
+            .flat_map(|frame| frame.shapes(5))
             .collect();
     for (index, frame) in shapes.iter().enumerate() {
         let at_ip = u8::from(frame.link.is_none());

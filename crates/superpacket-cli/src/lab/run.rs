@@ -82,17 +82,7 @@ fn words(panic: &(dyn Any + Send)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superpacket_lab::experiment::{Plan, Watch};
-
-    struct Nobody;
-
-    impl Watch for Nobody {
-        fn step(&self, _: &str) {}
-        fn announce(&self, _: usize) {}
-        fn is_cancelled(&self) -> bool {
-            false
-        }
-    }
+    use superpacket_lab::experiment::{Plan, Unwatched};
 
     const WELL: Entry = Entry {
         name: "lro",
@@ -108,7 +98,7 @@ mod tests {
     };
 
     fn run(entry: Entry) -> Outcome {
-        experiment(&entry, Forms::Both(Session::new(Plan::QUICK, &Nobody)))
+        experiment(&entry, Forms::Both(Session::new(Plan::QUICK, &Unwatched)))
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod spent;
 mod stage;
 mod tso;
 
-pub use plan::{Cpus, Plan, Session, Variant, Watch};
+pub use plan::{Cpus, Plan, Session, Unwatched, Variant, Watch};
 pub use report::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Side, Table};
 
 use std::time::Duration;

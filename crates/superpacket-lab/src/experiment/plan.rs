@@ -59,6 +59,20 @@ pub trait Watch: Sync {
     fn is_cancelled(&self) -> bool;
 }
 
+/// Nobody watches, and nobody ends it.
+#[derive(Clone, Copy, Debug)]
+pub struct Unwatched;
+
+impl Watch for Unwatched {
+    fn step(&self, _: &str) {}
+
+    fn announce(&self, _: usize) {}
+
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
 /// A run of experiments.
 #[derive(Clone, Copy)]
 pub struct Session<'a> {

@@ -140,6 +140,23 @@ impl Frame {
         self.through(outer6(), Carrier::Ip, false)
     }
 
+    /// Plain, with a tag of this VLAN, at IP, and in one tunnel of each kind.
+    #[must_use]
+    pub fn shapes(&self, vid: u16) -> [Self; 9] {
+        let frame = || self.clone();
+        [
+            frame(),
+            frame().tagged(vid),
+            frame().at_ip(),
+            frame().in_vxlan4(),
+            frame().in_vxlan6(),
+            frame().in_geneve(),
+            frame().in_gre(),
+            frame().in_ip4(),
+            frame().in_ip6(),
+        ]
+    }
+
     /// Through any tunnel.
     #[must_use]
     pub fn through(self, ip: Ip, carrier: Carrier, inner_ethernet: bool) -> Self {

@@ -194,21 +194,6 @@ pub fn packets(frames: &[Frame]) -> Vec<Packet> {
     frames.iter().map(Packet::from).collect()
 }
 
-/// The frame plain, tagged and at IP, and in one tunnel of each kind.
-pub fn shapes(frame: &Frame) -> [Frame; 9] {
-    [
-        frame.clone(),
-        frame.clone().tagged(7),
-        frame.clone().at_ip(),
-        frame.clone().in_vxlan4(),
-        frame.clone().in_vxlan6(),
-        frame.clone().in_geneve(),
-        frame.clone().in_gre(),
-        frame.clone().in_ip4(),
-        frame.clone().in_ip6(),
-    ]
-}
-
 /// Runs frames through GRO with UDP aggregation and checks that cutting gives back the very frames, per flow and in order.
 pub fn reversible(frames: &[Frame]) -> Run {
     reversible_packets(Policy::gro_with_udp(), &packets(frames))

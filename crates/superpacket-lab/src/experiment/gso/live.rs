@@ -254,17 +254,7 @@ fn measure(hosts: &Bridged, to: usize, load: Load, time: Duration) -> Result<Car
 mod tests {
     use super::*;
     use crate::error::available_or_skip;
-    use crate::experiment::plan::Watch;
-
-    struct Nobody;
-
-    impl Watch for Nobody {
-        fn step(&self, _: &str) {}
-        fn announce(&self, _: usize) {}
-        fn is_cancelled(&self) -> bool {
-            false
-        }
-    }
+    use crate::experiment::plan::Unwatched;
 
     const PLAN: Plan = Plan { rounds: 2, time: Duration::from_millis(30), quick: true };
 
@@ -287,7 +277,7 @@ mod tests {
                 .map(|places| if is_tap(places) { Err(refusal()) } else { made.next().unwrap_or_else(|| Err(refusal())) })
                 .collect()
         };
-        let done = compare(&Session::new(PLAN, &Nobody), &mut experiment, without);
+        let done = compare(&Session::new(PLAN, &Unwatched), &mut experiment, without);
         if available_or_skip(done).is_none() {
             return;
         }
