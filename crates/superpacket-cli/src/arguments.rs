@@ -356,7 +356,7 @@ fn mask(text: &str) -> Result<CpuMask, String> {
 }
 
 /// Reads a list of CPUs.
-pub(crate) fn cpu_list(text: &str) -> Result<CpuMask, String> {
+fn cpu_list(text: &str) -> Result<CpuMask, String> {
     CpuMask::parse_list(text, MAX_CPUS).map_err(|error| error.to_string())
 }
 

@@ -6,17 +6,16 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use superpacket::steer::{Cpu, CpuMask};
 use superpacket_lab::{
     BulkReport, CpuTime, Direction, Host, LabError, MachineUsage, PatternFile, Pinning, Route, Source, TcpBulk, TcpTransactions, UdpBulk,
-    Until, allowed_cpus, service_demand,
+    Until, service_demand,
 };
 
 use crate::Outcome;
 use crate::amount::{nanoseconds, size};
-use crate::arguments::cpu_list;
+use crate::cpus::CpuList;
 use crate::failure::Failure;
-use crate::report::{print, print_json, printable};
+use crate::report::{figures, print, print_json, printable};
 
 /// Key of the patterns that are sent and compared.
 const KEY: u64 = 0x5eed;
@@ -81,11 +80,11 @@ pub(crate) struct Load {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=128))]
     segments: u16,
     /// CPUs of the client's threads (0-3,8)
-    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
-    client_cpus: Option<CpuMask>,
+    #[arg(long, value_name = "LIST", value_parser = CpuList::read)]
+    client_cpus: Option<CpuList>,
     /// CPUs of the server's threads
-    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
-    server_cpus: Option<CpuMask>,
+    #[arg(long, value_name = "LIST", value_parser = CpuList::read)]
+    server_cpus: Option<CpuList>,
     /// Compare every byte
     #[arg(long)]
     verify: bool,
@@ -176,23 +175,13 @@ impl Load {
         if self.bytes == Some(0) {
             return Err(Failure::Usage("--bytes 0: expected at least 1".into()));
         }
-        let allowed = allowed_cpus().map_err(Failure::Load)?;
-        for (option, mask) in [("--client-cpus", &self.client_cpus), ("--server-cpus", &self.server_cpus)] {
-            if mask.as_ref().is_some_and(CpuMask::is_empty) {
-                return Err(Failure::Usage(format!("{option}: no CPU is in the list")));
-            }
-            let missing = mask.iter().flat_map(CpuMask::iter).find(|cpu| !allowed.contains(&cpu.number()));
-            if let Some(cpu) = missing {
-                return Err(Failure::Usage(format!("{option}: CPU {cpu} is offline, or outside the process's affinity")));
-            }
-        }
         Ok(())
     }
 
     fn load(&self) -> Result<Report, LabError> {
         let (client, server) = (host("client", self.client.as_deref())?, host("server", self.server.as_deref())?);
         let route = Route { client: &client, server: &server, address: self.address };
-        let numbers = |mask: &Option<CpuMask>| mask.iter().flat_map(CpuMask::iter).map(Cpu::number).collect();
+        let numbers = |list: &Option<CpuList>| CpuList::numbers(list.as_ref());
         let pinning = Pinning { client: numbers(&self.client_cpus), server: numbers(&self.server_cpus) };
         let connections = usize::from(self.connections);
         let verify = self.verify.then_some(KEY);
@@ -322,15 +311,8 @@ impl Report {
         add("sent again", self.retransmitted_segments.map(|segments| segments.to_string()));
         let (names, values): (Vec<&str>, Vec<String>) = columns.into_iter().unzip();
         let connections = if self.connections == 1 { "1 connection".to_owned() } else { format!("{} connections", self.connections) };
-        wide(&format!("{}, {connections}", self.test), &names, &values)
+        format!("{}, {connections}\n{}", self.test, figures(names, values))
     }
-}
-
-/// A table of one row, with as many columns as there are.
-fn wide(title: &str, names: &[&str], values: &[String]) -> String {
-    let widths: Vec<usize> = names.iter().zip(values).map(|(name, value)| name.len().max(value.len()) + 2).collect();
-    let line = |cells: &[&str]| cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:>width$}")).collect::<String>();
-    format!("{title}\n{}\n{}\n", line(names), line(&values.iter().map(String::as_str).collect::<Vec<_>>()))
 }
 
 /// The namespace that an argument names.
@@ -395,7 +377,8 @@ mod tests {
             ("stream 10.0.0.1 --time 1us", "10ms to 24h"),
             ("stream 10.0.0.1 --time 1s --bytes 5", "cannot be used with"),
             ("stream 10.0.0.1 --client-cpus 3-1", "3-1"),
-            ("stream 10.0.0.1 --server-cpus 8000", "--server-cpus: CPU 8000 is offline"),
+            ("stream 10.0.0.1 --server-cpus 8000", "--server-cpus <LIST>': CPU 8000 may not be used by this program"),
+            ("stream 10.0.0.1 --client-cpus=", "--client-cpus <LIST>': a list of CPUs"),
             ("stream 10.0.0.1 --connections 0", "0"),
         ] {
             let error = parse(arguments).expect_err(arguments);

@@ -10,6 +10,8 @@ mod amount;
 mod analyze;
 mod arguments;
 mod coalesce;
+#[cfg(target_os = "linux")]
+mod cpus;
 mod failure;
 mod generate;
 mod input;

@@ -260,6 +260,22 @@ pub(crate) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<I
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
+    lines(&table)
+}
+
+/// A row of figures under their names, all to the right.
+pub(crate) fn figures(names: Vec<&str>, values: Vec<String>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(names).add_row(values);
+    for column in table.column_iter_mut() {
+        column.set_padding((2, 0));
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    lines(&table)
+}
+
+/// The lines of a table, without blanks at their ends.
+fn lines(table: &Table) -> String {
     let mut text = String::new();
     for line in table.lines() {
         text.push_str(line.trim_end());

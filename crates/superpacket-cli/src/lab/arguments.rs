@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use superpacket::steer::{Cpu, CpuMask, MAX_CPUS};
-use superpacket_lab::allowed_cpus;
 use superpacket_lab::experiment::{ALL, Cpus, Entry, Plan, find};
+
+use crate::cpus::CpuList;
 
 /// What stands for all experiments.
 const EVERY: &str = "all";
@@ -28,14 +28,14 @@ pub(crate) struct Lab {
     #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
     pub(super) seconds: Option<Duration>,
     /// Run the sending programs on these CPUs: a list like 0,2-3 [default: any; in ack, one that nobody else uses]
-    #[arg(long, value_name = "CPUS", value_parser = cpus)]
-    pub(super) sender_cpus: Option<Box<CpuMask>>,
+    #[arg(long, value_name = "CPUS", value_parser = CpuList::read)]
+    pub(super) sender_cpus: Option<CpuList>,
     /// Run the receiving programs on these CPUs [default: any; in ack, any but the sender's]
-    #[arg(long, value_name = "CPUS", value_parser = cpus)]
-    pub(super) receiver_cpus: Option<Box<CpuMask>>,
+    #[arg(long, value_name = "CPUS", value_parser = CpuList::read)]
+    pub(super) receiver_cpus: Option<CpuList>,
     /// Run the bridge's threads on these CPUs [default: any; in ack, any but the sender's]
-    #[arg(long, value_name = "CPUS", value_parser = cpus)]
-    pub(super) bridge_cpus: Option<Box<CpuMask>>,
+    #[arg(long, value_name = "CPUS", value_parser = CpuList::read)]
+    pub(super) bridge_cpus: Option<CpuList>,
     /// Only what every run gives alike: counts on the model NIC and simulations
     #[arg(long, conflicts_with_all = ["quick", "rounds", "seconds", "sender_cpus", "receiver_cpus", "bridge_cpus"])]
     pub(super) model: bool,
@@ -70,19 +70,8 @@ impl Lab {
 
     /// Where it is run.
     pub(super) fn cpus(&self) -> Cpus {
-        let numbers = |mask: &Option<Box<CpuMask>>| mask.iter().flat_map(|mask| mask.iter()).map(Cpu::number).collect();
+        let numbers = |list: &Option<CpuList>| CpuList::numbers(list.as_ref());
         Cpus { sender: numbers(&self.sender_cpus), receiver: numbers(&self.receiver_cpus), bridge: numbers(&self.bridge_cpus) }
-    }
-}
-
-/// CPUs on which this process may run.
-fn cpus(text: &str) -> Result<Box<CpuMask>, String> {
-    let mask = CpuMask::parse_list(text, MAX_CPUS).map_err(|error| error.to_string())?;
-    let allowed: CpuMask = allowed_cpus().map_err(|error| error.to_string())?.into_iter().filter_map(Cpu::new).collect();
-    match mask.iter().find(|cpu| !allowed.contains(*cpu)) {
-        Some(cpu) => Err(format!("CPU {} may not be used by this program, only {} may", cpu.number(), allowed.list())),
-        None if mask.is_empty() => Err("a list of CPUs like 0,2-3".into()),
-        None => Ok(Box::new(mask)),
     }
 }
 
@@ -96,15 +85,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cpus_are_those_that_there_are() {
-        let first = allowed_cpus().expect("Linux says")[0];
-        assert_eq!(cpus(&format!("{first}")).map(|mask| mask.iter().map(Cpu::number).collect::<Vec<_>>()), Ok(vec![first]));
-        for (wrong, words) in [("", "a list of CPUs"), ("0,x-1", "\"x-1\""), ("3-1", "\"3-1\""), ("8191", "CPU 8191 may not be used")] {
-            assert!(cpus(wrong).is_err_and(|error| error.contains(words)), "{wrong}: {:?}", cpus(wrong));
-        }
-    }
 
     #[test]
     fn seconds_are_bounded() {

@@ -177,7 +177,7 @@ impl Report {
         }
         let masks = [&arguments.sender_cpus, &arguments.receiver_cpus, &arguments.bridge_cpus];
         for (name, mask) in ["sender", "receiver", "bridge"].into_iter().zip(masks) {
-            command.push_str(&mask.as_ref().map(|mask| format!(" --{name}-cpus {}", mask.list())).unwrap_or_default());
+            command.push_str(&mask.as_ref().map(|mask| format!(" --{name}-cpus {mask}")).unwrap_or_default());
         }
         let plan = RunPlan {
             form: if live { "live" } else { "model" },
