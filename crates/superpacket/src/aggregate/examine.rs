@@ -34,19 +34,32 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Of no packet.
-    pub(super) const NONE: Facts = Facts {
-        payload: 0,
-        end: 0,
-        sequence: 0,
-        id: 0,
-        outer_id: 0,
-        flags: 0,
-        form: ChecksumForm::Full,
-        sum: None,
-        implied: false,
-        read: false,
-    };
+    /// What the headers say of a packet that has been examined. `sum` is its payload's, if it is known.
+    #[inline(always)]
+    pub(super) fn of(header: &[u8], layout: &Layout, checksum: RxChecksum, sum: Option<u16>) -> Facts {
+        let transport = header.get(usize::from(layout.transport)..).unwrap_or(&[]);
+        let id = |network: u16, version: IpVersion| match version {
+            IpVersion::V4 => be16(header, usize::from(network) + ipv4::ID),
+            IpVersion::V6 => 0,
+        };
+        let form = if let RxChecksum::Partial { .. } = checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
+        Facts {
+            payload: layout.end - u32::from(layout.payload),
+            end: layout.end,
+            sequence: match layout.protocol {
+                Protocol::Tcp => u64::from(be32(transport, tcp::SEQUENCE)),
+                Protocol::Udp => 0,
+                Protocol::Dccp => dccp_sequence(transport),
+            },
+            id: id(layout.network, layout.version),
+            outer_id: layout.outer.map_or(0, |outer| id(outer.network, outer.version)),
+            flags: if layout.protocol == Protocol::Tcp { byte(transport, tcp::FLAGS) } else { 0 },
+            form,
+            sum,
+            implied: form == ChecksumForm::Full && sum.is_none(),
+            read: false,
+        }
+    }
 }
 
 /// Sums over the header bytes that all packets of a held flow share, so that a packet's checksums are verified from its few other fields.
@@ -165,17 +178,15 @@ pub(super) fn examine<B: AsRef<[u8]>>(
     let end = layout.end as usize;
     let transport_length = (end - transport) as u32;
 
-    let id = match layout.version {
-        IpVersion::V4 => ipv4_checksum(header, layout.network, known.map(|known| known.ip), lro)?,
-        IpVersion::V6 => 0,
-    };
-    let outer_id = match &layout.outer {
-        Some(outer) if outer.version == IpVersion::V4 => ipv4_checksum(header, outer.network, known.map(|known| known.outer_ip), lro)?,
-        _ => 0,
-    };
+    if layout.version == IpVersion::V4 {
+        ipv4_checksum(header, layout.network, known.map(|known| known.ip), lro)?;
+    }
+    if let Some(outer) = &layout.outer
+        && outer.version == IpVersion::V4
+    {
+        ipv4_checksum(header, outer.network, known.map(|known| known.outer_ip), lro)?;
+    }
 
-    let mut flags = 0;
-    let mut sequence = 0;
     let mut covered = end;
     let transport_header = header.get(transport..payload).unwrap_or(&[]);
     let field;
@@ -185,14 +196,12 @@ pub(super) fn examine<B: AsRef<[u8]>>(
                 return Err(Reason::Truncated);
             };
             field = be16(fields, tcp::CHECKSUM);
-            flags = fields[tcp::FLAGS];
-            if flags & (tcp::SYN | tcp::RST | tcp::URG | tcp::ACK) != tcp::ACK {
+            if fields[tcp::FLAGS] & (tcp::SYN | tcp::RST | tcp::URG | tcp::ACK) != tcp::ACK {
                 return Err(Reason::TcpFlags);
             }
             if end == payload && !lro {
                 return Err(Reason::NoPayload);
             }
-            sequence = u64::from(be32(fields, tcp::SEQUENCE));
             if field == 0xffff && !lro {
                 return Err(Reason::NonCanonicalChecksum);
             }
@@ -211,7 +220,6 @@ pub(super) fn examine<B: AsRef<[u8]>>(
             if end == payload {
                 return Err(Reason::NoPayload);
             }
-            sequence = dccp_sequence(transport_header);
             // RFC 4340, section 9.2: n > 0 covers the header, the options and (n - 1) * 4 bytes of data.
             let coverage = usize::from(byte(transport_header, dccp::COVERAGE) & 0x0f);
             if coverage > 0 {
@@ -227,12 +235,9 @@ pub(super) fn examine<B: AsRef<[u8]>>(
     }
 
     let constants = || known.copied().unwrap_or_else(|| Constants::new(header, layout, terms.mode));
-    let mut form = ChecksumForm::Full;
-    let mut implied = false;
     let mut read = false;
     let sum = match packet.checksum {
         RxChecksum::Unnecessary { level } if trusted(header, layout, level) => {
-            implied = known.is_none();
             known.map(|known| known.implied_sum(header, layout, end as u32, terms.mode))
         }
         RxChecksum::Partial { start, offset } => {
@@ -240,7 +245,6 @@ pub(super) fn examine<B: AsRef<[u8]>>(
             if start != layout.transport || offset != layout.protocol.checksum_offset() || field != pseudo {
                 return Err(Reason::PartialChecksum);
             }
-            form = ChecksumForm::Partial;
             (lro || terms.want_sum).then(|| payload_sum(packet, payload, covered, terms.simd))
         }
         RxChecksum::Complete(complete) if covered == end => {
@@ -268,7 +272,7 @@ pub(super) fn examine<B: AsRef<[u8]>>(
         let pseudo = constants().pseudo.add32(transport_length).fold();
         verify_outer(header, layout, pseudo, end, covered == end && !(layout.protocol == Protocol::Udp && field == 0))?;
     }
-    Ok(Facts { payload: (end - payload) as u32, end: end as u32, sequence, id, outer_id, flags, form, sum, implied, read })
+    Ok(Facts { read, ..Facts::of(header, layout, packet.checksum, sum) })
 }
 
 /// Verifies the tunnel's own checksum, if it has one, without reading the payload: with the inner checksum right, or to be filled in, everything from the
@@ -315,9 +319,9 @@ fn trusted(header: &[u8], layout: &Layout, level: u8) -> bool {
     layout.outer.is_none() || level > 0 || outer_checksum(header, layout).is_none()
 }
 
-/// Verifies an IPv4 header's checksum, from the sum of its constant fields if that is known; returns the identification.
+/// Verifies an IPv4 header's checksum, from the sum of its constant fields if that is known.
 #[inline(always)]
-fn ipv4_checksum(header: &[u8], network: u16, constant: Option<u16>, lro: bool) -> Result<u16, Reason> {
+fn ipv4_checksum(header: &[u8], network: u16, constant: Option<u16>, lro: bool) -> Result<(), Reason> {
     let Some(fields) = ipv4_fields(header, network) else {
         return Err(Reason::Truncated);
     };
@@ -329,7 +333,7 @@ fn ipv4_checksum(header: &[u8], network: u16, constant: Option<u16>, lro: bool) 
     if checksum == 0xffff && !lro {
         return Err(Reason::NonCanonicalChecksum);
     }
-    Ok(length_and_id as u16)
+    Ok(())
 }
 
 #[inline(always)]

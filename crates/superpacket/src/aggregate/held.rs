@@ -45,8 +45,8 @@ pub(super) struct Held<B> {
     whereabouts: u64,
     /// The packet that it began with, until it is [opened](Self::open).
     pub(super) first: Option<First<B>>,
-    /// What is known of the first packet.
-    facts: Facts,
+    /// The first packet's payload sum, if it is known.
+    sum: Option<u16>,
     /// The [shape] of the layout that the mask is for.
     masked: u64,
 
@@ -119,7 +119,7 @@ impl<B> Held<B> {
             bytes: 0,
             whereabouts: 0,
             first: None,
-            facts: Facts::NONE,
+            sum: None,
             masked: 0,
             in_line: false,
             form: ChecksumForm::Full,
@@ -171,12 +171,6 @@ impl<B> Held<B> {
         whereabouts(packet.first.as_ref(), &self.layout) == self.whereabouts && (self.in_line || self.first.is_some())
     }
 
-    /// Is it a packet in one buffer with headers like those held?
-    #[inline(always)]
-    fn is_alike<C: AsRef<[u8]>>(&self, packet: &RxPacket<C>) -> bool {
-        packet.rest.is_none() && packet.gso.is_none() && self.matches(packet.first.as_ref(), packet)
-    }
-
     /// Why they are not.
     #[cold]
     pub(super) fn mismatch<C>(&self, header: &[u8], packet: &RxPacket<C>) -> Reason {
@@ -188,9 +182,9 @@ impl<B> Held<B> {
 }
 
 impl<B: AsRef<[u8]>> Held<B> {
-    /// Starts to hold a flow with this packet, whose headers these are; the packet itself follows by [`begin`](Self::begin).
+    /// Starts to hold a flow with this packet of `length` bytes, whose headers these are; the packet itself follows by [`begin`](Self::begin).
     #[inline(always)]
-    pub(super) fn start(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout) {
+    pub(super) fn start(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) {
         self.whereabouts = whereabouts(header, layout);
         if packet.rest.is_some() {
             // They may not lie together again.
@@ -199,34 +193,43 @@ impl<B: AsRef<[u8]>> Held<B> {
         self.layout = *layout;
         self.layer = packet.layer;
         self.vlan = packet.vlan;
+        self.bytes = length as u64;
     }
 
-    /// Holds the packet that the flow was [started](Self::start) with.
+    /// Holds the packet that the flow was [started](Self::start) with. `sum` is its payload's, if it is known.
     #[inline(always)]
-    pub(super) fn begin(&mut self, packet: RxPacket<B>, facts: Facts, length: usize) {
-        self.bytes = length as u64;
-        self.facts = facts;
-        // Nothing is kept there, which says that nothing is dropped.
-        if self.first.is_none() {
-            self.first = Some(First { packet, there: There::Yes });
-        }
+    pub(super) fn begin(&mut self, packet: RxPacket<B>, sum: Option<u16>) {
+        self.sum = sum;
+        let before = core::mem::replace(&mut self.first, Some(First { packet, there: There::Yes }));
+        // Nothing was kept there: there is nothing to drop, and so no need to look.
+        debug_assert!(before.is_none(), "a vacant slot holds no packet");
+        core::mem::forget(before);
     }
 
     /// Makes a flow that others can join of the packet that it began with, if that has not been done. Gives back the chain of its buffers.
     #[inline(never)]
     pub(super) fn open(&mut self, policy: &Policy) -> Option<Chain<B>> {
         let First { packet, .. } = self.first.take()?;
-        let mut facts = self.facts;
-        if packet.rest.is_none() {
-            self.keep(packet.first.as_ref(), usize::from(self.layout.payload));
+        // Compiled apart for the layout that most packets have.
+        match Layout::usual(self.layout.payload, self.layout.end) {
+            usual if usual == self.layout => self.open_with(packet, &usual, policy),
+            _ => self.open_with(packet, &{ self.layout }, policy),
         }
-        let (header, layout) = (&self.header[..], &self.layout);
+    }
+
+    #[inline(always)]
+    fn open_with(&mut self, packet: RxPacket<B>, layout: &Layout, policy: &Policy) -> Option<Chain<B>> {
+        if packet.rest.is_none() {
+            self.keep(packet.first.as_ref(), usize::from(layout.payload));
+        }
+        let header = &self.header[..];
         // Flows of one kind follow each other: their masks are equal more often than not.
         let shape = shape(layout);
         if shape == 0 || shape != self.masked {
             self.mask = mask::build(layout, header, policy.mode);
             self.masked = shape;
         }
+        let mut facts = Facts::of(header, layout, packet.checksum, self.sum);
         self.constants = Constants::new(header, layout, policy.mode);
         if facts.implied {
             facts.sum = Some(self.constants.implied_sum(header, layout, facts.end, policy.mode));
@@ -253,8 +256,8 @@ impl<B: AsRef<[u8]>> Held<B> {
         self.checksum = packet.checksum;
         self.hash = packet.hash;
         self.queue = packet.queue;
-        self.advance(&packet, &facts);
-        self.attach(packet, &facts, policy.storage)
+        self.advance(&packet, &facts, layout.protocol);
+        self.attach(packet, &facts, usize::from(layout.payload), policy.storage)
     }
 
     /// The headers of what is held; more bytes may follow.
@@ -280,8 +283,8 @@ impl<B: AsRef<[u8]>> Held<B> {
 
     /// Counts a packet in, which fits.
     #[inline(always)]
-    fn advance(&mut self, packet: &RxPacket<B>, facts: &Facts) {
-        let step = match self.layout.protocol {
+    fn advance(&mut self, packet: &RxPacket<B>, facts: &Facts, protocol: Protocol) {
+        let step = match protocol {
             Protocol::Tcp => u64::from(facts.payload),
             Protocol::Udp => 0,
             Protocol::Dccp => 1,

@@ -3,6 +3,7 @@
 use super::Reason;
 use super::policy::Mode;
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp, gre, ipv4, ipv6, pppoe, tcp, udp};
+use superpacket_simd::equal_masked;
 
 /// A mask over the headers: bits set must be equal in all packets that merge.
 ///
@@ -98,11 +99,8 @@ pub(super) const USUAL_HEADER: usize = 80;
 /// `length >= 16`: no header chain is shorter.
 #[inline(always)]
 pub(super) fn equal(packet: &[u8], expected: &HeaderBytes, mask: &HeaderBytes, length: usize) -> bool {
-    if let (true, Some(packet), Some(expected), Some(mask)) =
-        (length <= USUAL_HEADER, packet.first_chunk(), expected.first_chunk(), mask.first_chunk())
-    {
-        // Payload that is looked at too counts nothing.
-        return compare::<USUAL_HEADER>(packet, expected, mask) == 0;
+    if let (true, Some(packet)) = (length <= USUAL_HEADER, packet.first_chunk()) {
+        return equal_in::<USUAL_HEADER>(packet, expected, mask);
     }
     let (Some(packet), Some(expected), Some(mask)) = (packet.get(..length), expected.get(..length), mask.get(..length)) else {
         return false;
@@ -111,28 +109,28 @@ pub(super) fn equal(packet: &[u8], expected: &HeaderBytes, mask: &HeaderBytes, l
     if length >= 32 { equal_blocks::<32>(packet, expected, mask) } else { equal_blocks::<16>(packet, expected, mask) }
 }
 
+/// [`equal`], where `packet` holds all headers; payload in it that is looked at too counts nothing.
+#[inline(always)]
+pub(super) fn equal_in<const LENGTH: usize>(packet: &[u8; LENGTH], expected: &HeaderBytes, mask: &HeaderBytes) -> bool {
+    match (expected.first_chunk(), mask.first_chunk()) {
+        (Some(expected), Some(mask)) => equal_masked(packet, expected, mask),
+        _ => false,
+    }
+}
+
 #[inline(always)]
 fn equal_blocks<const BLOCK: usize>(packet: &[u8], expected: &[u8], mask: &[u8]) -> bool {
     let (packets, expecteds, masks) = (packet.as_chunks::<BLOCK>().0, expected.as_chunks::<BLOCK>().0, mask.as_chunks::<BLOCK>().0);
     for ((packet, expected), mask) in packets.iter().zip(expecteds).zip(masks) {
         // Another flow differs early: in its addresses.
-        if compare(packet, expected, mask) != 0 {
+        if !equal_masked(packet, expected, mask) {
             return false;
         }
     }
     match (packet.last_chunk(), expected.last_chunk(), mask.last_chunk()) {
-        (Some(packet), Some(expected), Some(mask)) => compare::<BLOCK>(packet, expected, mask) == 0,
+        (Some(packet), Some(expected), Some(mask)) => equal_masked::<BLOCK>(packet, expected, mask),
         _ => false,
     }
-}
-
-/// What differs in one block, not 0 if anything does.
-#[inline(always)]
-fn compare<const BLOCK: usize>(packet: &[u8; BLOCK], expected: &[u8; BLOCK], mask: &[u8; BLOCK]) -> u64 {
-    let words = packet.as_chunks::<8>().0.iter().zip(expected.as_chunks::<8>().0).zip(mask.as_chunks::<8>().0);
-    words.fold(0, |difference, ((packet, expected), mask)| {
-        difference | (u64::from_ne_bytes(*packet) ^ u64::from_ne_bytes(*expected)) & u64::from_ne_bytes(*mask)
-    })
 }
 
 /// Why a packet of the same flow does not fit the held headers: by the first byte that differs.

@@ -29,7 +29,7 @@ use alloc::vec::{Drain, Vec};
 use crate::packet::{Chain, Gathered, RxPacket};
 use crate::segment::ChecksumForm;
 use crate::super_packet::Sink;
-use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, tcp};
+use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, tcp, usual};
 use acknowledged::Acknowledged;
 use examine::{Facts, Terms, examine};
 use held::{Attempt, First, Joined, ask_ahead, ask_for_first};
@@ -199,25 +199,56 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     fn take<S: Sink<B> + ?Sized>(&mut self, batch: &mut Drain<'_, RxPacket<B>>, now: u64, sink: &mut S) {
         ask_ahead(batch.as_slice());
         let Some(next) = batch.as_slice().first() else { return };
+        // Compiled apart for the layout that most packets have.
+        if next.rest.is_none() {
+            let header = next.first.as_ref();
+            if let Some(layout) = usual(header, header.len(), next.layer) {
+                return self.take_parsed::<true, _>(batch, &layout, None, header.len(), now, sink);
+            }
+        }
+        self.take_any(batch, now, sink);
+    }
+
+    /// Takes a packet whatever it is.
+    #[inline(never)]
+    fn take_any<S: Sink<B> + ?Sized>(&mut self, batch: &mut Drain<'_, RxPacket<B>>, now: u64, sink: &mut S) {
+        let Some(next) = batch.as_slice().first() else { return };
         let length = next.length();
         let gathered =
             (next.rest.is_some() && next.first.as_ref().len() < MAX_HEADER).then(|| Gathered::new(next.buffers().map(AsRef::as_ref)));
-        // The layout is looked at where it lies: it was written field by field, and a copy would wait for all of these writes.
         let header = gathered.as_ref().map_or(next.first.as_ref(), Gathered::bytes);
-        let parsed = parse(header, length, next.layer);
-        let layout = match &parsed {
-            Ok(layout) => layout,
+        // The layout is looked at where it lies: it was written field by field, and a copy would wait for all of these writes.
+        match &parse(header, length, next.layer) {
+            Ok(layout) => self.take_parsed::<false, _>(batch, layout, gathered.as_ref(), length, now, sink),
             Err(unparsed) => {
                 // A packet whose flow is not known passes after all flows that it may belong to.
                 self.flush_scope(unparsed.scope, header, sink);
-                let Some(packet) = self.arrived(batch, length) else { return };
-                return self.out.pass_unknown(packet, length, unparsed.reason, &mut self.counters, sink);
+                if let Some(packet) = self.arrived(batch, length) {
+                    self.out.pass_unknown(packet, length, unparsed.reason, &mut self.counters, sink);
+                }
             }
-        };
+        }
+    }
+
+    /// Takes a packet of `length` bytes, laid out like this; `gathered` are its first bytes if they lie in several buffers.
+    ///
+    /// `USUAL` says that the layout is [the usual](Layout::usual), and so made of constants: who is not compiled into this function gets one [of its own](lend).
+    #[inline(always)]
+    fn take_parsed<const USUAL: bool, S: Sink<B> + ?Sized>(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        layout: &Layout,
+        gathered: Option<&Gathered>,
+        length: usize,
+        now: u64,
+        sink: &mut S,
+    ) {
+        let Some(next) = batch.as_slice().first() else { return };
         if layout.protocol == Protocol::Udp && self.policy.mode != (Mode::Gro { udp: true }) {
             // Nothing of its flow is held, so nothing can be overtaken.
-            return self.pass(batch, length, layout, layout.refusal.unwrap_or(Reason::UdpOff), sink);
+            return self.pass::<USUAL, _>(batch, length, layout, layout.refusal.unwrap_or(Reason::UdpOff), sink);
         }
+        let header = gathered.map_or(next.first.as_ref(), Gathered::bytes);
         let identity = self.key.flow(header, layout, next.layer, next.vlan);
         let slot = self.table.find(identity.flow, &mut self.counters.probes);
         let expected = slot != self.last && self.table.slots.get(slot as usize).is_some_and(|held| held.expects(next));
@@ -225,11 +256,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             return;
         }
         let Some(next) = batch.as_slice().first() else { return };
-        let header = gathered.as_ref().map_or(next.first.as_ref(), Gathered::bytes);
+        let header = gathered.map_or(next.first.as_ref(), Gathered::bytes);
         let facts = match self.refusal(next, header, layout, length) {
             Some(reason) => Err(reason),
             None if slot == NONE => examine(next, header, layout, None, &self.terms),
-            None => match self.meet(slot, next, header, layout) {
+            None => match lend::<USUAL, _>(layout, |layout| self.meet(slot, next, header, layout)) {
                 Ok((Attempt::Joined(joined), facts)) => {
                     let Some(packet) = self.arrived(batch, length) else { return };
                     return match joined {
@@ -248,21 +279,24 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             Ok(facts) => facts,
             Err(reason) => {
                 self.overtake(slot, identity.flow, header, layout, sink);
-                return self.pass(batch, length, layout, reason, sink);
+                return self.pass::<USUAL, _>(batch, length, layout, reason, sink);
             }
         };
         if let Err(reason) = self.make_room(&identity, header, layout, &facts, sink) {
-            return self.pass(batch, length, layout, reason, sink);
+            return self.pass::<USUAL, _>(batch, length, layout, reason, sink);
         }
         let slot = self.table.insert(&identity, now);
         self.last = slot;
         self.counters.held += 1;
         self.count_in(&facts, length);
-        self.table.slots[slot as usize].start(next, header, layout);
-        let Some(packet) = self.arrived(batch, length) else { return };
+        self.counters.packets_in += 1;
+        self.counters.bytes_in += length as u64;
         let held = &mut self.table.slots[slot as usize];
-        held.begin(packet, facts, length);
-        let alone = held::packet_limit(&held.layout, &self.policy) == 1;
+        held.start(next, header, layout, length);
+        if let Some(packet) = batch.next() {
+            held.begin(packet, facts.sum);
+        }
+        let alone = held::packet_limit(layout, &self.policy) == 1;
         if self.policy.storage == Storage::Linear {
             self.open(slot);
         }
@@ -274,7 +308,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// The next packet passes.
     #[inline(always)]
-    fn pass<S: Sink<B> + ?Sized>(
+    fn pass<const USUAL: bool, S: Sink<B> + ?Sized>(
         &mut self,
         batch: &mut Drain<'_, RxPacket<B>>,
         length: usize,
@@ -283,7 +317,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         sink: &mut S,
     ) {
         if let Some(packet) = self.arrived(batch, length) {
-            self.out.pass(packet, length, layout, reason, &mut self.counters, sink);
+            lend::<USUAL, _>(layout, |layout| self.out.pass(packet, length, layout, reason, &mut self.counters, sink));
         }
     }
 
@@ -375,7 +409,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     }
 
     /// What rules a packet out before its checksums are looked at.
-    #[inline]
+    #[inline(always)]
     fn refusal(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) -> Option<Reason> {
         if layout.refusal.is_some() {
             return layout.refusal;
@@ -425,7 +459,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         self.count_in(facts, length);
         let held = &mut self.table.slots[slot as usize];
         held.bytes += length as u64;
-        if let Some(chain) = held.attach(packet, facts, self.policy.storage) {
+        if let Some(chain) = held.attach(packet, facts, usize::from(held.layout.payload), self.policy.storage) {
             self.out.recycle(chain);
         }
         if let Some(reason) = self.complete(slot, facts.payload) {
@@ -536,4 +570,10 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             oldest => Some(self.table.slots[oldest as usize].since.saturating_add(self.policy.hold_time)),
         }
     }
+}
+
+/// Lends a layout to code that is not compiled into its caller's: one made anew, if it is [the usual](Layout::usual), so that what the caller knows of its own stays known.
+#[inline(always)]
+fn lend<const USUAL: bool, R>(layout: &Layout, to: impl FnOnce(&Layout) -> R) -> R {
+    if USUAL { to(&Layout::usual(layout.payload, layout.end)) } else { to(layout) }
 }

@@ -106,6 +106,24 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// The layout that most packets have: TCP in IPv4 without options, in Ethernet without tags.
+    pub(crate) const fn usual(payload: u16, end: u32) -> Layout {
+        let network = super::ethernet::HEADER_LENGTH as u16;
+        let transport = network + super::ipv4::HEADER_LENGTH as u16;
+        Layout {
+            outer: None,
+            network,
+            version: IpVersion::V4,
+            transport,
+            protocol: Protocol::Tcp,
+            payload,
+            pppoe: 0,
+            jumbo: false,
+            end,
+            refusal: None,
+        }
+    }
+
     /// Offset of the outermost IP header: the length of the link header.
     #[inline]
     pub const fn outermost(&self) -> u16 {

@@ -7,6 +7,7 @@ mod layout;
 mod parse;
 
 pub use layout::{IpVersion, Layout, Outer, Protocol, Tunnel};
+pub(crate) use parse::usual;
 pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_outermost};
 
 /// The longest chain of headers that the engine looks at, in bytes, from the start of the frame to the payload.

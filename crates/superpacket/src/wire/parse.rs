@@ -83,34 +83,66 @@ pub fn parse_outermost(header: &[u8], length: usize, layer: Layer) -> Result<Lay
 /// [`walk`], with the same result; `None` says nothing but that the walk must tell.
 #[inline(always)]
 fn plain(header: &[u8], length: usize, layer: Layer) -> Option<Layout> {
-    // No frame with TCP has less behind the link header: an IPv6 header is as long as an IPv4 and a TCP header together.
     let (network, ethertype) = match layer {
         Layer::Ethernet => (ethernet::HEADER_LENGTH, be16(header, ethernet::ETHERTYPE)),
         Layer::Ip => (0, if byte(header, 0) >> 4 == 4 { ethernet::IPV4 } else { ethernet::IPV6 }),
     };
-    let ip = header.get(network..)?.first_chunk::<{ ipv6::HEADER_LENGTH }>()?;
-    let (version, end, transport, mut plain) = if ethertype == ethernet::IPV4 {
-        let whole = be16(ip, ipv4::FRAGMENT) & !ipv4::DONT_FRAGMENT == 0 && ip[ipv4::PROTOCOL] == protocol::TCP;
-        (IpVersion::V4, network + usize::from(be16(ip, ipv4::TOTAL_LENGTH)), network + ipv4::HEADER_LENGTH, ip[0] == 0x45 && whole)
-    } else {
-        let length = usize::from(be16(ip, ipv6::PAYLOAD_LENGTH));
-        (
-            IpVersion::V6,
-            network + ipv6::HEADER_LENGTH + length,
-            network + ipv6::HEADER_LENGTH,
-            ethertype == ethernet::IPV6 && ip[0] >> 4 == 6 && ip[ipv6::NEXT_HEADER] == protocol::TCP,
-        )
-    };
-    let payload = transport + usize::from(byte(header, transport + tcp::DATA_OFFSET) >> 4) * 4;
-    plain &= payload >= transport + tcp::HEADER_LENGTH && payload <= header.len() && payload <= end && end <= length;
-    let (network, transport, payload) = (network as u16, transport as u16, payload as u16);
-    plain.then_some(Layout {
+    match ethertype {
+        ethernet::IPV4 => plain_ipv4(header, length, network),
+        ethernet::IPV6 => plain_ipv6(header, length, network),
+        _ => None,
+    }
+}
+
+/// The [`plain`] chain that most frames have: in Ethernet and IPv4. All of the layout but `payload` and `end` is known when compiled, and so is what follows from it in
+/// code that is compiled for this case alone.
+#[inline(always)]
+pub(crate) fn usual(header: &[u8], length: usize, layer: Layer) -> Option<Layout> {
+    let usual = layer == Layer::Ethernet && be16(header, ethernet::ETHERTYPE) == ethernet::IPV4;
+    if usual { plain_ipv4(header, length, ethernet::HEADER_LENGTH) } else { None }
+}
+
+#[inline(always)]
+fn plain_ipv4(header: &[u8], length: usize, network: usize) -> Option<Layout> {
+    let transport = network + ipv4::HEADER_LENGTH;
+    let ip = header.get(network..)?.first_chunk::<{ ipv4::HEADER_LENGTH + tcp::HEADER_LENGTH }>()?;
+    let whole = be16(ip, ipv4::FRAGMENT) & !ipv4::DONT_FRAGMENT == 0;
+    let end = network + usize::from(be16(ip, ipv4::TOTAL_LENGTH));
+    let data_offset = ip[ipv4::HEADER_LENGTH + tcp::DATA_OFFSET];
+    let plain = ip[0] == 0x45 && ip[ipv4::PROTOCOL] == protocol::TCP && whole;
+    plain_tcp(header, length, network, IpVersion::V4, transport, data_offset, end).filter(|_| plain)
+}
+
+#[inline(always)]
+fn plain_ipv6(header: &[u8], length: usize, network: usize) -> Option<Layout> {
+    let transport = network + ipv6::HEADER_LENGTH;
+    let ip = header.get(network..)?.first_chunk::<{ ipv6::HEADER_LENGTH + tcp::HEADER_LENGTH }>()?;
+    let end = transport + usize::from(be16(ip, ipv6::PAYLOAD_LENGTH));
+    let data_offset = ip[ipv6::HEADER_LENGTH + tcp::DATA_OFFSET];
+    let plain = ip[0] >> 4 == 6 && ip[ipv6::NEXT_HEADER] == protocol::TCP;
+    plain_tcp(header, length, network, IpVersion::V6, transport, data_offset, end).filter(|_| plain)
+}
+
+/// The layout of TCP in plain IP, if the lengths are those of a whole packet.
+#[inline(always)]
+fn plain_tcp(
+    header: &[u8],
+    length: usize,
+    network: usize,
+    version: IpVersion,
+    transport: usize,
+    data_offset: u8,
+    end: usize,
+) -> Option<Layout> {
+    let payload = transport + usize::from(data_offset >> 4) * 4;
+    let whole = payload >= transport + tcp::HEADER_LENGTH && payload <= header.len() && payload <= end && end <= length;
+    whole.then_some(Layout {
         outer: None,
-        network,
+        network: network as u16,
         version,
-        transport,
+        transport: transport as u16,
         protocol: Protocol::Tcp,
-        payload,
+        payload: payload as u16,
         pppoe: 0,
         jumbo: false,
         end: end as u32,

@@ -7,10 +7,9 @@ use crate::packet::{Chain, RxPacket};
 use crate::super_packet::Piece;
 
 impl<B: AsRef<[u8]>> Held<B> {
-    /// Takes the packet's buffers, or a copy of their bytes.
+    /// Takes the packet's buffers, or a copy of their bytes; `header` are the bytes before its payload.
     #[inline(always)]
-    pub(in crate::aggregate) fn attach(&mut self, packet: RxPacket<B>, facts: &Facts, storage: Storage) -> Option<Chain<B>> {
-        let header = usize::from(self.layout.payload);
+    pub(in crate::aggregate) fn attach(&mut self, packet: RxPacket<B>, facts: &Facts, header: usize, storage: Storage) -> Option<Chain<B>> {
         let end = facts.end as usize;
         let first = self.packets == 1;
         let flags = Piece::<B>::FIRST | if facts.sum.is_some() { Piece::<B>::SUM } else { 0 };

@@ -72,7 +72,7 @@ impl<B: AsRef<[u8]>> Held<B> {
             }
         }
         self.id_run = id_run;
-        self.advance(packet, facts);
+        self.advance(packet, facts, self.layout.protocol);
         Ok(Joined::Merged)
     }
 
@@ -98,7 +98,7 @@ impl<B: AsRef<[u8]>> Held<B> {
         // Data on top of a held pure ACK absorbs that ACK.
         let absorbs = pure || self.payload == 0;
         self.absorbed_acks += u32::from(absorbs);
-        self.advance(packet, facts);
+        self.advance(packet, facts, self.layout.protocol);
         Ok(if pure {
             Joined::Absorbed
         } else if absorbs {

@@ -5,11 +5,12 @@ use alloc::vec::Drain;
 use super::super::Reason;
 use super::super::examine::{Terms, varying_tcp};
 use super::super::lro::lro_refusal;
+use super::super::mask::USUAL_HEADER;
 use super::super::policy::Storage;
-use super::Held;
+use super::{Held, mask};
 use crate::packet::{RxChecksum, RxPacket};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, be16, be32, ipv4, ipv6, tcp};
+use crate::wire::{IpVersion, be16, be32, byte, ipv4, ipv6, tcp};
 use superpacket_simd::prefetch_lines;
 
 /// How many packets ahead headers are asked for: enough to cover a miss to memory at some 10 ns a packet.
@@ -48,20 +49,17 @@ pub(in crate::aggregate) struct Run {
     pub(in crate::aggregate) complete: Option<Reason>,
 }
 
-/// What the run needs to know of a packet that comes in line.
-struct Next {
-    payload: u32,
-    sequence: u32,
-    flags: u8,
-    /// The payload's sum.
-    sum: u16,
-    /// The payload was read for it.
-    read: bool,
+/// Where the headers of a run's packets lie: constants, where this is compiled for the layouts that most packets have.
+#[derive(Clone, Copy)]
+struct Places {
+    version: IpVersion,
+    network: usize,
+    transport: usize,
 }
 
 impl<B: AsRef<[u8]>> Held<B> {
     /// The short way of [`attempt`](Self::attempt), for a packet that this flow [expects](Self::expects) and for all that come in line after it. Where it
-    /// stops, the long way must tell why. It also stops when the flow is complete, or when more than `room` bytes have been added.
+    /// stops, the long way must tell why. It also stops when the flow is complete, and before more than `room` bytes of payload are added.
     #[inline(never)]
     pub(in crate::aggregate) fn next_in_line<const LRO: bool>(
         &mut self,
@@ -70,118 +68,176 @@ impl<B: AsRef<[u8]>> Held<B> {
         storage: Storage,
         room: u64,
     ) -> Run {
-        let mut run = Run::default();
         // Data on a held pure ACK is left to the long way, which counts the ACK as absorbed.
         if !self.in_line || LRO && self.payload == 0 {
-            return run;
+            return Run::default();
         }
-        let packets = self.packets;
+        let (version, network, transport) = (self.layout.version, usize::from(self.layout.network), usize::from(self.layout.transport));
+        let usual = usize::from(self.layout.payload) <= USUAL_HEADER
+            && batch.as_slice().first().is_some_and(|packet| packet.first.as_ref().len() >= USUAL_HEADER);
+        match (version, network, transport, storage) {
+            (IpVersion::V4, 14, 34, Storage::Fragments) if usual => {
+                let places = Places { version: IpVersion::V4, network: 14, transport: 34 };
+                self.run::<LRO, USUAL_HEADER>(places, batch, terms, Storage::Fragments, room)
+            }
+            _ => self.run::<LRO, 0>(Places { version, network, transport }, batch, terms, storage, room),
+        }
+    }
+
+    /// The run of packets whose headers lie in these places. With `USUAL` not 0 the first so many bytes hold all headers, and it ends at a packet that is shorter.
+    #[inline(always)]
+    fn run<const LRO: bool, const USUAL: usize>(
+        &mut self,
+        Places { version, network, transport }: Places,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        terms: &Terms,
+        storage: Storage,
+        room: u64,
+    ) -> Run {
+        let mut run = Run::default();
+        let start = usize::from(self.layout.payload);
+        let held = self.payload;
+        let longest = if LRO { u32::MAX } else { self.segment_size };
+        // What each packet changes is kept here until the run ends.
+        let (mut sequence, mut payload, mut packets) = (self.next_sequence as u32, self.payload, self.packets);
+        let (mut id, mut flags) = (self.id_run.expected(packets), self.flags);
+        let payload_limit = self.payload_limit.min(payload.saturating_add(u32::try_from(room).unwrap_or(u32::MAX)));
         while let Some(packet) = batch.as_slice().first() {
-            if !self.is_alike(packet) {
+            let frame = packet.first.as_ref();
+            if packet.rest.is_some() || packet.gso.is_some() || packet.vlan != self.vlan || packet.layer != self.layer {
                 break;
             }
+            let headers = match frame.first_chunk::<USUAL>() {
+                Some(headers) if USUAL > 0 => {
+                    if !mask::equal_in::<USUAL>(headers, &self.header, &self.mask) {
+                        break;
+                    }
+                    headers.as_slice()
+                }
+                Some(_) if mask::equal(frame, &self.header, &self.mask, start) => frame,
+                _ => break,
+            };
             ask_ahead(batch.as_slice());
-            let header = packet.first.as_ref();
-            // If this one's payload is read, so will be that of those which follow, most likely.
-            let following = batch.as_slice().get(READ_AHEAD);
-            let Some(next) = self.follows::<LRO>(packet, header, following, terms) else { break };
-            if LRO {
-                self.take_over(header);
+            let (Some(tcp_header), Some(more)) = (headers.get(transport..), frame.len().checked_sub(start)) else { break };
+            let more = more as u32;
+            if more.wrapping_sub(1) >= longest
+                || payload + more > payload_limit
+                || be32(tcp_header, tcp::SEQUENCE) != sequence
+                || self.pieces.len() >= terms.max_fragments
+            {
+                break;
             }
-            self.next_sequence = u64::from(next.sequence.wrapping_add(next.payload));
-            self.payload += next.payload;
+            let end = match version {
+                IpVersion::V4 => {
+                    let length_and_id = be32(headers, network + ipv4::TOTAL_LENGTH);
+                    let length = (length_and_id >> 16) as u16;
+                    if LRO {
+                        id = length_and_id as u16;
+                    } else if length_and_id as u16 != id {
+                        break;
+                    }
+                    if !ipv4_sums_up(self.constants.ip, length, id, be16(headers, network + ipv4::CHECKSUM)) {
+                        break;
+                    }
+                    network + usize::from(length)
+                }
+                IpVersion::V6 => network + ipv6::HEADER_LENGTH + usize::from(be16(headers, network + ipv6::PAYLOAD_LENGTH)),
+            };
+            let field = be16(tcp_header, tcp::CHECKSUM);
+            if end != frame.len() || field == 0xffff {
+                break;
+            }
+            if LRO && (lro_refusal(headers, &self.layout).is_some() || self.is_older(headers).is_some()) {
+                break;
+            }
+            let varying = varying_tcp::<LRO>(if LRO { headers.get(transport..start).unwrap_or(&[]) } else { tcp_header });
+            let all_but_payload = self.constants.transport.add32((end - transport) as u32).add_sum(varying);
+            let sum = match packet.checksum {
+                RxChecksum::Unnecessary { .. } => all_but_payload.checksum(),
+                RxChecksum::None => {
+                    // If this one's payload is read, so will be that of those which follow, most likely.
+                    let following = batch.as_slice().get(READ_AHEAD);
+                    let ahead = following.and_then(|following| following.first.as_ref().get(start..)).unwrap_or(&[]);
+                    let sum = terms.simd.sum_ahead(frame.get(start..).unwrap_or(&[]), ahead);
+                    if !all_but_payload.add(sum).is_valid() {
+                        break;
+                    }
+                    run.read += 1;
+                    sum
+                }
+                RxChecksum::Complete(_) | RxChecksum::Partial { .. } => break,
+            };
             if LRO {
+                self.take_over(headers);
                 // In GRO mode it is the first packet's.
-                self.largest_payload = self.largest_payload.max(next.payload);
+                self.largest_payload = self.largest_payload.max(more);
             }
-            self.packets += 1;
-            self.flags |= next.flags & (tcp::PSH | tcp::FIN);
+            flags |= byte(tcp_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN);
+            sequence = sequence.wrapping_add(more);
+            payload += more;
+            packets += 1;
+            id = id.wrapping_add(self.id_run.step);
             self.time = packet.time;
-            run.bytes += header.len() as u64;
-            run.read += u64::from(next.read);
             let Some(packet) = batch.next() else { break };
             // It has no other buffers, which need not be found out again to drop them.
             core::mem::forget(packet.rest);
-            let start = u32::from(self.layout.payload);
             let (buffer, start) = match storage {
-                Storage::Fragments => (Some(packet.first), start),
-                Storage::Linear => (None, self.append(packet.first.as_ref().get(start as usize..), next.payload)),
+                Storage::Fragments => (Some(packet.first), start as u32),
+                Storage::Linear => {
+                    // What is appended goes behind the payload so far.
+                    self.payload = payload;
+                    (None, self.append(packet.first.as_ref().get(start..), more))
+                }
             };
-            let flags = Piece::<B>::FIRST | Piece::<B>::SUM;
-            self.pieces.push(Piece { buffer, start, length: next.payload, sum: next.sum, flags });
-            if let Some(reason) = self.complete::<LRO>(next.payload) {
-                run.complete = Some(reason);
-                break;
-            }
-            if run.bytes > room {
+            self.pieces.push(Piece { buffer, start, length: more, sum, flags: Piece::<B>::FIRST | Piece::<B>::SUM });
+            run.complete = if !LRO && flags != 0 {
+                Some(Reason::Push)
+            } else if !LRO && more < longest {
+                Some(Reason::ShortSegment)
+            } else if packets >= self.packet_limit {
+                Some(Reason::PacketLimit)
+            } else {
+                None
+            };
+            if run.complete.is_some() {
                 break;
             }
         }
+        run.packets = u64::from(packets - self.packets);
+        // Nothing follows the payload of a packet in line.
+        run.bytes = u64::from(payload - held) + run.packets * start as u64;
+        self.flags = flags;
+        self.next_sequence = u64::from(sequence);
+        self.payload = payload;
+        self.packets = packets;
         self.bytes += run.bytes;
-        run.packets = u64::from(self.packets - packets);
         run
     }
+}
 
-    /// Does a packet with headers like those held come in line: TCP outside tunnels, in one buffer, with the next sequence number, right and canonical
-    /// checksums, in GRO mode also the next identification and no longer than the others?
-    #[inline(always)]
-    fn follows<const LRO: bool>(
-        &self,
-        packet: &RxPacket<B>,
-        header: &[u8],
-        following: Option<&RxPacket<B>>,
-        terms: &Terms,
-    ) -> Option<Next> {
-        let (network, transport, start) =
-            (usize::from(self.layout.network), usize::from(self.layout.transport), usize::from(self.layout.payload));
-        let headers = header.get(..start)?;
-        let ip = headers.get(network..)?.first_chunk::<{ ipv4::HEADER_LENGTH }>()?;
-        let transport_header = headers.get(transport..)?;
-        let fields = transport_header.first_chunk::<{ tcp::HEADER_LENGTH }>()?;
-        let payload = (header.len() - start) as u32;
-        let sequence = be32(fields, tcp::SEQUENCE);
-        let longest = if LRO { u32::MAX } else { self.segment_size };
-        if payload.wrapping_sub(1) >= longest
-            || self.payload + payload > self.payload_limit
-            || u64::from(sequence) != self.next_sequence
-            || self.pieces.len() >= terms.max_fragments
-        {
-            return None;
-        }
-        let end = match self.layout.version {
-            IpVersion::V4 => {
-                let (length_and_id, checksum) = (be32(ip, ipv4::TOTAL_LENGTH), be16(ip, ipv4::CHECKSUM));
-                let (length, id) = (length_and_id >> 16, length_and_id & 0xffff);
-                // The sum of bytes that are not all zero is that of a valid header if it is a multiple of 0xffff.
-                let sum = u32::from(self.constants.ip) + length + id + u32::from(checksum);
-                if sum % 0xffff != 0 || checksum == 0xffff || !LRO && id as u16 != self.id_run.expected(self.packets) {
-                    return None;
-                }
-                network + length as usize
+/// Is an IPv4 header with these fields valid, and its checksum in canonical form? `constant` is the sum of the others.
+#[inline(always)]
+fn ipv4_sums_up(constant: u16, length: u16, id: u16, checksum: u16) -> bool {
+    let sum = u32::from(constant) + u32::from(length) + u32::from(id) + u32::from(checksum);
+    // Of a valid header it is a multiple of 0xffff up to the fourth, but not 0: of these alone both halves add up to 0xffff.
+    checksum != 0xffff && (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checksum::Sum;
+
+    #[test]
+    fn an_ipv4_header_sums_up_if_its_checksum_is_that_of_its_fields() {
+        let edges = [0, 1, 2, 0x4500, 0x7fff, 0x8000, 0xfffd, 0xfffe, 0xffff];
+        for (constant, length, id) in edges.iter().flat_map(|a| edges.iter().flat_map(move |b| edges.map(|c| (*a, *b, c)))) {
+            let right = Sum::new(constant).add(length).add(id).checksum();
+            for checksum in 0..=u16::MAX {
+                // 0xffff stands for 0 in no canonical header; all zeros are no header.
+                let valid = checksum == right && checksum != 0xffff;
+                assert_eq!(ipv4_sums_up(constant, length, id, checksum), valid, "{constant:x} {length:x} {id:x} {checksum:x}");
             }
-            IpVersion::V6 => network + ipv6::HEADER_LENGTH + usize::from(be16(ip, ipv6::PAYLOAD_LENGTH)),
-        };
-        let field = be16(fields, tcp::CHECKSUM);
-        if end != header.len() || field == 0xffff {
-            return None;
         }
-        if LRO && (lro_refusal(header, &self.layout).is_some() || self.is_older(header).is_some()) {
-            return None;
-        }
-        let varying = varying_tcp::<LRO>(transport_header);
-        let all_but_payload = self.constants.transport.add32((end - transport) as u32).add_sum(varying);
-        let (sum, read) = match packet.checksum {
-            RxChecksum::Unnecessary { .. } => (all_but_payload.checksum(), false),
-            RxChecksum::None => {
-                let ahead = following.and_then(|following| following.first.as_ref().get(start..)).unwrap_or(&[]);
-                let sum = terms.simd.sum_ahead(header.get(start..)?, ahead);
-                if !all_but_payload.add(sum).is_valid() {
-                    return None;
-                }
-                (sum, true)
-            }
-            RxChecksum::Complete(_) | RxChecksum::Partial { .. } => return None,
-        };
-        Some(Next { payload, sequence, flags: fields[tcp::FLAGS], sum, read })
     }
 }

@@ -1,0 +1,63 @@
+//! Equality under a mask.
+
+#[cfg(all(target_arch = "x86", target_feature = "sse2"))]
+use core::arch::x86 as arch;
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+use core::arch::x86_64 as arch;
+
+/// Bytes a step.
+const STEP: usize = 16;
+
+/// Do `left` and `right` have the same value in every bit that is set in `mask`?
+///
+/// For a few hundred bytes at most, whose number is known when compiled: no loop is left, and all are looked at, wherever the first difference lies. Fastest where `right` and
+/// `mask` lie at addresses that are known to be multiples of 16.
+///
+/// `LENGTH` must be a multiple of 16, which is checked when compiled.
+#[inline(always)]
+pub fn equal_masked<const LENGTH: usize>(left: &[u8; LENGTH], right: &[u8; LENGTH], mask: &[u8; LENGTH]) -> bool {
+    const { assert!(LENGTH.is_multiple_of(STEP)) };
+    let steps = left.as_chunks().0.iter().zip(right.as_chunks().0).zip(mask.as_chunks().0);
+    equal(steps.map(|((left, right), mask)| [left, right, mask]))
+}
+
+#[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
+#[inline(always)]
+fn equal<'a>(steps: impl Iterator<Item = [&'a [u8; STEP]; 3]>) -> bool {
+    // SAFETY: SSE2 belongs to what this build is for. Each load reads the 16 bytes of a reference, of any alignment.
+    unsafe {
+        let load = |bytes: &[u8; STEP]| arch::_mm_loadu_si128(bytes.as_ptr().cast());
+        let differ = steps.fold(arch::_mm_setzero_si128(), |differ, [left, right, mask]| {
+            arch::_mm_or_si128(differ, arch::_mm_and_si128(arch::_mm_xor_si128(load(left), load(right)), load(mask)))
+        });
+        arch::_mm_movemask_epi8(arch::_mm_cmpeq_epi8(differ, arch::_mm_setzero_si128())) == 0xffff
+    }
+}
+
+#[cfg(not(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2")))]
+#[inline(always)]
+fn equal<'a>(steps: impl Iterator<Item = [&'a [u8; STEP]; 3]>) -> bool {
+    let number = |bytes: &[u8; STEP]| u128::from_ne_bytes(*bytes);
+    steps.fold(0, |differ, [left, right, mask]| differ | (number(left) ^ number(right)) & number(mask)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_bits_of_the_mask_count() {
+        let left: [u8; 48] = core::array::from_fn(|index| (index * 73 + 5) as u8);
+        let mask: [u8; 48] = core::array::from_fn(|index| (index * 29 + 131) as u8);
+        assert!(equal_masked(&left, &left, &mask));
+        for index in 0..left.len() {
+            for bit in 0..8 {
+                let mut right = left;
+                right[index] ^= 1 << bit;
+                assert_eq!(equal_masked(&left, &right, &mask), mask[index] & 1 << bit == 0, "{index} {bit}");
+                assert!(equal_masked(&left, &right, &[0; 48]));
+                assert!(!equal_masked(&right, &left, &[0xff; 48]));
+            }
+        }
+    }
+}
