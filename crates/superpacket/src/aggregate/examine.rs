@@ -72,13 +72,13 @@ pub(super) struct Constants {
     /// The outer one, likewise.
     pub(super) outer_ip: u16,
     /// The pseudo-header but the length.
-    pseudo: Sum,
+    pub(super) pseudo: Sum,
 }
 
 impl Constants {
-    /// The sums of this packet's headers.
+    /// The sums of this packet's headers, and that of its pseudo-header and its transport header whole, but for the length in the former.
     #[inline(always)]
-    pub(super) fn new(header: &[u8], layout: &Layout, mode: Mode) -> Self {
+    pub(super) fn new(header: &[u8], layout: &Layout, mode: Mode) -> (Self, Sum) {
         let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
         let pseudo = pseudo_header(header.get(usize::from(layout.network)..).unwrap_or(&[]), layout.version, layout.protocol.number(), 0);
         // IPv6 headers have no checksum.
@@ -86,12 +86,14 @@ impl Constants {
             IpVersion::V4 => ipv4_fields(header, network).map_or(0, |fields| constant_ip(fields).fold()),
             IpVersion::V6 => 0,
         };
-        Constants {
-            transport: transport_header(transport).add_sum(pseudo).subtract(varying(transport, layout.protocol, mode).fold()),
+        let headers = transport_header(transport).add_sum(pseudo);
+        let constants = Constants {
+            transport: headers.subtract(varying(transport, layout.protocol, mode).fold()),
             ip: ip(layout.network, layout.version),
             outer_ip: layout.outer.map_or(0, |outer| ip(outer.network, outer.version)),
             pseudo,
-        }
+        };
+        (constants, headers)
     }
 
     /// The sum of the pseudo-header and the transport header of a packet of this flow, whose IP packet ends at `end`: with the payload's they make a valid packet.
@@ -234,7 +236,7 @@ pub(super) fn examine<B: AsRef<[u8]>>(
         }
     }
 
-    let constants = || known.copied().unwrap_or_else(|| Constants::new(header, layout, terms.mode));
+    let constants = || known.copied().unwrap_or_else(|| Constants::new(header, layout, terms.mode).0);
     let mut read = false;
     let sum = match packet.checksum {
         RxChecksum::Unnecessary { level } if trusted(header, layout, level) => {

@@ -20,7 +20,7 @@ use super::policy::Policy;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{ChecksumForm, IpId};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be32, be64, dccp_sequence_mask, ipv6, tcp};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, dccp_sequence_mask, ipv6, tcp};
 
 /// One descriptor of the flow table.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub(super) struct Held<B> {
     /// It hangs in the list of its outer address pair too.
     pub(super) tunnelled: bool,
     layer: Layer,
+    /// The layout is [the usual](Layout::usual): what is done with it is compiled for that one too.
+    usual: bool,
     vlan: Option<VlanTag>,
     pub(super) layout: Layout,
     /// Frame bytes held, headers included.
@@ -114,6 +116,7 @@ impl<B> Held<B> {
             place: 0,
             tunnelled: false,
             layer: Layer::Ethernet,
+            usual: false,
             vlan: None,
             layout: NO_LAYOUT,
             bytes: 0,
@@ -183,8 +186,11 @@ impl<B> Held<B> {
 
 impl<B: AsRef<[u8]>> Held<B> {
     /// Starts to hold a flow with this packet of `length` bytes, whose headers these are; the packet itself follows by [`begin`](Self::begin).
+    ///
+    /// `USUAL` says that the layout is [the usual](Layout::usual).
     #[inline(always)]
-    pub(super) fn start(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) {
+    pub(super) fn start<const USUAL: bool>(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) {
+        self.usual = USUAL;
         self.whereabouts = whereabouts(header, layout);
         if packet.rest.is_some() {
             // They may not lie together again.
@@ -210,15 +216,15 @@ impl<B: AsRef<[u8]>> Held<B> {
     #[inline(never)]
     pub(super) fn open(&mut self, policy: &Policy) -> Option<Chain<B>> {
         let First { packet, .. } = self.first.take()?;
-        // Compiled apart for the layout that most packets have.
-        match Layout::usual(self.layout.payload, self.layout.end) {
-            usual if usual == self.layout => self.open_with(packet, &usual, policy),
-            _ => self.open_with(packet, &{ self.layout }, policy),
+        if self.usual {
+            self.open_with::<true>(packet, &Layout::usual(self.layout.payload, self.layout.end), policy)
+        } else {
+            self.open_with::<false>(packet, &{ self.layout }, policy)
         }
     }
 
     #[inline(always)]
-    fn open_with(&mut self, packet: RxPacket<B>, layout: &Layout, policy: &Policy) -> Option<Chain<B>> {
+    fn open_with<const USUAL: bool>(&mut self, packet: RxPacket<B>, layout: &Layout, policy: &Policy) -> Option<Chain<B>> {
         if packet.rest.is_none() {
             self.keep(packet.first.as_ref(), usize::from(layout.payload));
         }
@@ -226,13 +232,14 @@ impl<B: AsRef<[u8]>> Held<B> {
         // Flows of one kind follow each other: their masks are equal more often than not.
         let shape = shape(layout);
         if shape == 0 || shape != self.masked {
-            self.mask = mask::build(layout, header, policy.mode);
+            self.mask = layout.lend::<USUAL, _>(|layout| mask::build(layout, header, policy.mode));
             self.masked = shape;
         }
         let mut facts = Facts::of(header, layout, packet.checksum, self.sum);
-        self.constants = Constants::new(header, layout, policy.mode);
+        let (constants, headers) = Constants::new(header, layout, policy.mode);
+        self.constants = constants;
         if facts.implied {
-            facts.sum = Some(self.constants.implied_sum(header, layout, facts.end, policy.mode));
+            facts.sum = Some(headers.add32(facts.end - u32::from(layout.transport)).checksum());
         }
         self.payload_limit = byte_limit(layout, policy).saturating_sub(u32::from(layout.payload - layout.outermost()));
         self.packet_limit = packet_limit(layout, policy);
@@ -316,8 +323,12 @@ impl<B: AsRef<[u8]>> Held<B> {
 /// The ports, and the 8 bytes before them, which in IPv4 are the addresses, made one.
 #[inline(always)]
 fn whereabouts(header: &[u8], layout: &Layout) -> u64 {
-    let ports = usize::from(layout.transport);
-    be64(header, ports.wrapping_sub(8)) ^ u64::from(be32(header, ports)) << 16
+    match header.get(usize::from(layout.transport).wrapping_sub(8)..).and_then(|header| header.first_chunk::<12>()) {
+        Some([a, b, c, d, e, f, g, h, ports @ ..]) => {
+            u64::from_ne_bytes([*a, *b, *c, *d, *e, *f, *g, *h]) ^ u64::from(u32::from_ne_bytes(*ports)) << 16
+        }
+        None => 0,
+    }
 }
 
 /// How an IPv4 identification runs: from the first packet's in steps of 1, until a second packet shows that it is fixed.

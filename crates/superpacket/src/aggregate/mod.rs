@@ -152,11 +152,10 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     fn take_run<S: Sink<B> + ?Sized>(&mut self, slot: u32, batch: &mut Drain<'_, RxPacket<B>>, sink: &mut S) -> bool {
         self.open(slot);
         let held = &mut self.table.slots[slot as usize];
-        let room = self.policy.max_held_bytes.saturating_sub(self.counters.held_bytes);
         // Compiled for each mode, which so is asked for only here.
         let run = match self.policy.mode {
-            Mode::Gro { .. } => held.next_in_line::<false>(batch, &self.terms, self.policy.storage, room),
-            Mode::Lro { .. } => held.next_in_line::<true>(batch, &self.terms, self.policy.storage, room),
+            Mode::Gro { .. } => held.next_in_line::<false>(batch, &self.terms, self.policy.storage),
+            Mode::Lro { .. } => held.next_in_line::<true>(batch, &self.terms, self.policy.storage),
         };
         if run.packets == 0 {
             return false;
@@ -232,7 +231,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// Takes a packet of `length` bytes, laid out like this; `gathered` are its first bytes if they lie in several buffers.
     ///
-    /// `USUAL` says that the layout is [the usual](Layout::usual), and so made of constants: who is not compiled into this function gets one [of its own](lend).
+    /// `USUAL` says that the layout is [the usual](Layout::usual), and so made of constants: who is not compiled into this function gets one [of its own](Layout::lend).
     #[inline(always)]
     fn take_parsed<const USUAL: bool, S: Sink<B> + ?Sized>(
         &mut self,
@@ -257,10 +256,10 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         }
         let Some(next) = batch.as_slice().first() else { return };
         let header = gathered.map_or(next.first.as_ref(), Gathered::bytes);
-        let facts = match self.refusal(next, header, layout, length) {
+        let facts = match self.refusal::<USUAL>(next, header, layout, length) {
             Some(reason) => Err(reason),
             None if slot == NONE => examine(next, header, layout, None, &self.terms),
-            None => match lend::<USUAL, _>(layout, |layout| self.meet(slot, next, header, layout)) {
+            None => match layout.lend::<USUAL, _>(|layout| self.meet(slot, next, header, layout)) {
                 Ok((Attempt::Joined(joined), facts)) => {
                     let Some(packet) = self.arrived(batch, length) else { return };
                     return match joined {
@@ -278,11 +277,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         let facts = match facts {
             Ok(facts) => facts,
             Err(reason) => {
-                self.overtake(slot, identity.flow, header, layout, sink);
+                layout.lend::<USUAL, _>(|layout| self.overtake(slot, identity.flow, header, layout, sink));
                 return self.pass::<USUAL, _>(batch, length, layout, reason, sink);
             }
         };
-        if let Err(reason) = self.make_room(&identity, header, layout, &facts, sink) {
+        if let Err(reason) = self.make_room::<USUAL, _>(&identity, header, layout, &facts, sink) {
             return self.pass::<USUAL, _>(batch, length, layout, reason, sink);
         }
         let slot = self.table.insert(&identity, now);
@@ -292,7 +291,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         self.counters.packets_in += 1;
         self.counters.bytes_in += length as u64;
         let held = &mut self.table.slots[slot as usize];
-        held.start(next, header, layout, length);
+        held.start::<USUAL>(next, header, layout, length);
         if let Some(packet) = batch.next() {
             held.begin(packet, facts.sum);
         }
@@ -317,7 +316,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         sink: &mut S,
     ) {
         if let Some(packet) = self.arrived(batch, length) {
-            lend::<USUAL, _>(layout, |layout| self.out.pass(packet, length, layout, reason, &mut self.counters, sink));
+            layout.lend::<USUAL, _>(|layout| self.out.pass(packet, length, layout, reason, &mut self.counters, sink));
         }
     }
 
@@ -372,7 +371,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// Makes room for a new flow, unless its first packet must pass.
     #[inline(always)]
-    fn make_room<S: Sink<B> + ?Sized>(
+    fn make_room<const USUAL: bool, S: Sink<B> + ?Sized>(
         &mut self,
         identity: &Identity,
         header: &[u8],
@@ -389,8 +388,9 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             Mode::Lro { .. } => {
                 if facts.payload == 0 {
                     let refusal = eligible_ack(self.policy.mode, facts.flags).err();
-                    if let Some(reason) = refusal.or_else(|| self.acknowledged.repeated(identity.flow, header, layout)) {
-                        self.acknowledged.note(identity.flow, header, layout);
+                    let repeated = |layout: &Layout| self.acknowledged.repeated(identity.flow, header, layout);
+                    if let Some(reason) = refusal.or_else(|| layout.lend::<USUAL, _>(repeated)) {
+                        layout.lend::<USUAL, _>(|layout| self.acknowledged.note(identity.flow, header, layout));
                         return Err(reason);
                     }
                 }
@@ -400,7 +400,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             if let Mode::Lro { .. } = self.policy.mode {
                 // inet_lro has no eviction: a flow without a descriptor passes.
                 self.counters.no_desc += 1;
-                self.acknowledged.note(identity.flow, header, layout);
+                layout.lend::<USUAL, _>(|layout| self.acknowledged.note(identity.flow, header, layout));
                 return Err(Reason::NoDescriptor);
             }
             self.emit(oldest, Reason::Evicted, sink);
@@ -410,7 +410,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// What rules a packet out before its checksums are looked at.
     #[inline(always)]
-    fn refusal(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) -> Option<Reason> {
+    fn refusal<const USUAL: bool>(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) -> Option<Reason> {
         if layout.refusal.is_some() {
             return layout.refusal;
         }
@@ -424,7 +424,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
                 if end != length && !examine::padding_is_neutral(packet, end, length, self.terms.simd) {
                     return Some(Reason::Padded);
                 }
-                lro_refusal(header, layout)
+                layout.lend::<USUAL, _>(|layout| lro_refusal(header, layout))
             }
         }
     }
@@ -570,10 +570,4 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             oldest => Some(self.table.slots[oldest as usize].since.saturating_add(self.policy.hold_time)),
         }
     }
-}
-
-/// Lends a layout to code that is not compiled into its caller's: one made anew, if it is [the usual](Layout::usual), so that what the caller knows of its own stays known.
-#[inline(always)]
-fn lend<const USUAL: bool, R>(layout: &Layout, to: impl FnOnce(&Layout) -> R) -> R {
-    if USUAL { to(&Layout::usual(layout.payload, layout.end)) } else { to(layout) }
 }

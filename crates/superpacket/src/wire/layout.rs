@@ -124,6 +124,13 @@ impl Layout {
         }
     }
 
+    /// Lends the layout to code that is not compiled into its caller's: one made anew, if it is [the usual](Self::usual), so that what the caller knows of its own stays
+    /// known when compiled.
+    #[inline(always)]
+    pub(crate) fn lend<const USUAL: bool, R>(&self, to: impl FnOnce(&Layout) -> R) -> R {
+        if USUAL { to(&Layout::usual(self.payload, self.end)) } else { to(self) }
+    }
+
     /// Offset of the outermost IP header: the length of the link header.
     #[inline]
     pub const fn outermost(&self) -> u16 {

@@ -266,15 +266,6 @@ pub(crate) fn be32(bytes: &[u8], offset: usize) -> u32 {
     }
 }
 
-/// Reads a big-endian 64-bit field; 0 beyond the end.
-#[inline(always)]
-pub(crate) fn be64(bytes: &[u8], offset: usize) -> u64 {
-    match bytes.get(offset..).and_then(|bytes| bytes.first_chunk()) {
-        Some(field) => u64::from_be_bytes(*field),
-        None => 0,
-    }
-}
-
 /// Reads a byte; 0 beyond the end.
 #[inline(always)]
 pub(crate) fn byte(bytes: &[u8], offset: usize) -> u8 {

@@ -8,7 +8,7 @@ use crate::checksum::{Sum, pseudo_header, sum_ranges, transport_field, transport
 use crate::packet::RxChecksum;
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, SegmentSize};
 use crate::super_packet::{Metadata, Piece, SuperPacket};
-use crate::wire::{IpVersion, Layout, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, tcp, udp};
+use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, tcp, udp};
 use superpacket_simd::Simd;
 
 /// What leaving changed of a held packet.
@@ -28,44 +28,50 @@ impl<B: AsRef<[u8]>> Held<B> {
     /// Makes a merged packet ready to leave: headers that fit what merged.
     #[inline(always)]
     pub(in crate::aggregate) fn finish(&mut self, policy: &Policy, simd: Simd) -> Leaving {
-        self.write_lengths();
+        if self.usual {
+            self.finish_with(&Layout::usual(self.layout.payload, self.layout.end), policy, simd)
+        } else {
+            self.finish_with(&{ self.layout }, policy, simd)
+        }
+    }
+
+    #[inline(always)]
+    fn finish_with(&mut self, layout: &Layout, policy: &Policy, simd: Simd) -> Leaving {
+        self.write_lengths(layout);
         let lro = matches!(policy.mode, Mode::Lro { .. });
-        let start = usize::from(self.layout.payload);
-        let transport = usize::from(self.layout.transport);
-        if self.layout.protocol == Protocol::Tcp {
+        let start = usize::from(layout.payload);
+        let transport = usize::from(layout.transport);
+        if layout.protocol == Protocol::Tcp {
             let flags = byte(&self.header, transport + tcp::FLAGS) | self.flags;
             if let Some(field) = self.header.get_mut(transport + tcp::FLAGS) {
                 *field = flags;
             }
         }
-        let transport_length = u32::from(self.layout.payload - self.layout.transport) + self.payload;
-        let pseudo = pseudo_header(
-            self.header.get(usize::from(self.layout.network)..).unwrap_or(&[]),
-            self.layout.version,
-            self.layout.protocol.number(),
-            transport_length,
-        );
-        let checksum = usize::from(self.layout.checksum());
+        let transport_length = u32::from(layout.payload - layout.transport) + self.payload;
+        let pseudo = self.constants.pseudo.add32(transport_length);
+        let checksum = usize::from(layout.checksum());
         let full = lro || policy.checksum == ChecksumForm::Full;
         let state = if full {
             put16(&mut self.header, checksum, 0);
             let header = transport_header(self.header.get(transport..start).unwrap_or(&[]));
             let total = pseudo.add_sum(header).add(self.payload_sum(simd));
-            put16(&mut self.header, checksum, transport_field(self.layout.protocol, total.checksum()));
+            put16(&mut self.header, checksum, transport_field(layout.protocol, total.checksum()));
             RxChecksum::Unnecessary { level: u8::from(self.outer_has_checksum) }
         } else {
             put16(&mut self.header, checksum, pseudo.fold());
-            RxChecksum::Partial { start: self.layout.transport, offset: self.layout.protocol.checksum_offset() }
+            RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() }
         };
-        self.write_outer_checksum(&pseudo);
+        if let Some(outer) = layout.outer {
+            self.write_outer_checksum(layout, outer, pseudo);
+        }
         if policy.storage == Storage::Linear {
             self.linear.truncate(start + self.payload as usize);
             if let (Some(to), Some(from)) = (self.linear.get_mut(..start), self.header.get(..start)) {
                 to.copy_from_slice(from);
             }
         }
-        let end = u32::from(self.layout.payload) + self.payload;
-        Leaving { header: start, end, length: u64::from(end), checksum: state, gso: if lro { None } else { self.gso() } }
+        let end = u32::from(layout.payload) + self.payload;
+        Leaving { header: start, end, length: u64::from(end), checksum: state, gso: if lro { None } else { self.gso(layout) } }
     }
 
     /// Makes a single packet ready to leave as it came: all bytes of all its buffers.
@@ -106,17 +112,16 @@ impl<B: AsRef<[u8]>> Held<B> {
     }
 
     /// What segmentation needs to restore the packets.
-    fn gso(&self) -> Option<Gso> {
-        let kind = match (self.layout.protocol, self.layout.version) {
+    #[inline(always)]
+    fn gso(&self, layout: &Layout) -> Option<Gso> {
+        let kind = match (layout.protocol, layout.version) {
             (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
             (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
             (Protocol::Udp, _) => GsoKind::Udp,
             (Protocol::Dccp, _) => GsoKind::Dccp,
         };
         // All packets carried the same CWR, since flags must be equal: so do all segments.
-        let cwr = if self.layout.protocol == Protocol::Tcp
-            && byte(&self.header, usize::from(self.layout.transport) + tcp::FLAGS) & tcp::CWR != 0
-        {
+        let cwr = if layout.protocol == Protocol::Tcp && byte(&self.header, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0 {
             Cwr::All
         } else {
             Cwr::First
@@ -131,9 +136,9 @@ impl<B: AsRef<[u8]>> Held<B> {
     }
 
     /// Length fields of all layers, and the IPv4 checksums over them.
-    fn write_lengths(&mut self) {
-        let end = usize::from(self.layout.payload) + self.payload as usize;
-        let layout = self.layout;
+    #[inline(always)]
+    fn write_lengths(&mut self, layout: &Layout) {
+        let end = usize::from(layout.payload) + self.payload as usize;
         if layout.pppoe != 0 {
             let pppoe = usize::from(layout.pppoe);
             put16(&mut self.header, pppoe + pppoe::LENGTH, (end - pppoe - 6) as u16);
@@ -153,6 +158,7 @@ impl<B: AsRef<[u8]>> Held<B> {
     }
 
     /// Writes the length of an IP header and its checksum, from the sum of the fields that [all packets share](super::super::examine::Constants).
+    #[inline(always)]
     fn write_ip_length(&mut self, network: usize, version: IpVersion, end: usize, constant: u16) {
         // What does not fit 16 bits is written as 0: BIG TCP, as Linux writes it.
         match version {
@@ -170,18 +176,15 @@ impl<B: AsRef<[u8]>> Held<B> {
     }
 
     /// The outer UDP or GRE checksum, from headers alone: the inner packet sums to what its pseudo-header leaves.
-    fn write_outer_checksum(&mut self, inner_pseudo: &Sum) {
-        let (Some(outer), true) = (self.layout.outer, self.outer_has_checksum) else {
-            return;
-        };
-        let Some((offset, udp)) = outer_checksum(&self.header, &self.layout) else {
+    fn write_outer_checksum(&mut self, layout: &Layout, outer: Outer, inner_pseudo: Sum) {
+        let (true, Some((offset, udp))) = (self.outer_has_checksum, outer_checksum(&self.header, layout)) else {
             return;
         };
         let start = usize::from(outer.transport);
         put16(&mut self.header, offset, 0);
-        let mut total = words(self.header.get(start..usize::from(self.layout.transport)).unwrap_or(&[])).add(!inner_pseudo.fold());
+        let mut total = words(self.header.get(start..usize::from(layout.transport)).unwrap_or(&[])).add(!inner_pseudo.fold());
         if udp {
-            let length = u32::from(self.layout.payload - outer.transport) + self.payload;
+            let length = u32::from(layout.payload - outer.transport) + self.payload;
             total = total.add_sum(pseudo_header(
                 self.header.get(usize::from(outer.network)..).unwrap_or(&[]),
                 outer.version,

@@ -10,7 +10,7 @@ use super::super::policy::Storage;
 use super::{Held, mask};
 use crate::packet::{RxChecksum, RxPacket};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, be16, be32, byte, ipv4, ipv6, tcp};
+use crate::wire::{IpVersion, Layout, be16, be32, byte, ipv4, ipv6, tcp};
 use superpacket_simd::prefetch_lines;
 
 /// How many packets ahead headers are asked for: enough to cover a miss to memory at some 10 ns a packet.
@@ -57,30 +57,33 @@ struct Places {
     transport: usize,
 }
 
+impl Places {
+    #[inline(always)]
+    fn of(layout: &Layout) -> Places {
+        Places { version: layout.version, network: usize::from(layout.network), transport: usize::from(layout.transport) }
+    }
+}
+
 impl<B: AsRef<[u8]>> Held<B> {
     /// The short way of [`attempt`](Self::attempt), for a packet that this flow [expects](Self::expects) and for all that come in line after it. Where it
-    /// stops, the long way must tell why. It also stops when the flow is complete, and before more than `room` bytes of payload are added.
+    /// stops, the long way must tell why. It also stops when the flow is complete.
     #[inline(never)]
     pub(in crate::aggregate) fn next_in_line<const LRO: bool>(
         &mut self,
         batch: &mut Drain<'_, RxPacket<B>>,
         terms: &Terms,
         storage: Storage,
-        room: u64,
     ) -> Run {
         // Data on a held pure ACK is left to the long way, which counts the ACK as absorbed.
         if !self.in_line || LRO && self.payload == 0 {
             return Run::default();
         }
-        let (version, network, transport) = (self.layout.version, usize::from(self.layout.network), usize::from(self.layout.transport));
-        let usual = usize::from(self.layout.payload) <= USUAL_HEADER
-            && batch.as_slice().first().is_some_and(|packet| packet.first.as_ref().len() >= USUAL_HEADER);
-        match (version, network, transport, storage) {
-            (IpVersion::V4, 14, 34, Storage::Fragments) if usual => {
-                let places = Places { version: IpVersion::V4, network: 14, transport: 34 };
-                self.run::<LRO, USUAL_HEADER>(places, batch, terms, Storage::Fragments, room)
-            }
-            _ => self.run::<LRO, 0>(Places { version, network, transport }, batch, terms, storage, room),
+        let holds_usual = |packet: &RxPacket<B>| packet.first.as_ref().len() >= USUAL_HEADER;
+        let headers = usize::from(self.layout.payload);
+        if self.usual && storage == Storage::Fragments && headers <= USUAL_HEADER && batch.as_slice().first().is_some_and(holds_usual) {
+            self.run::<LRO, USUAL_HEADER>(Places::of(&Layout::usual(0, 0)), batch, terms, Storage::Fragments)
+        } else {
+            self.run::<LRO, 0>(Places::of(&self.layout), batch, terms, storage)
         }
     }
 
@@ -92,7 +95,6 @@ impl<B: AsRef<[u8]>> Held<B> {
         batch: &mut Drain<'_, RxPacket<B>>,
         terms: &Terms,
         storage: Storage,
-        room: u64,
     ) -> Run {
         let mut run = Run::default();
         let start = usize::from(self.layout.payload);
@@ -101,7 +103,6 @@ impl<B: AsRef<[u8]>> Held<B> {
         // What each packet changes is kept here until the run ends.
         let (mut sequence, mut payload, mut packets) = (self.next_sequence as u32, self.payload, self.packets);
         let (mut id, mut flags) = (self.id_run.expected(packets), self.flags);
-        let payload_limit = self.payload_limit.min(payload.saturating_add(u32::try_from(room).unwrap_or(u32::MAX)));
         while let Some(packet) = batch.as_slice().first() {
             let frame = packet.first.as_ref();
             if packet.rest.is_some() || packet.gso.is_some() || packet.vlan != self.vlan || packet.layer != self.layer {
@@ -121,7 +122,7 @@ impl<B: AsRef<[u8]>> Held<B> {
             let (Some(tcp_header), Some(more)) = (headers.get(transport..), frame.len().checked_sub(start)) else { break };
             let more = more as u32;
             if more.wrapping_sub(1) >= longest
-                || payload + more > payload_limit
+                || payload + more > self.payload_limit
                 || be32(tcp_header, tcp::SEQUENCE) != sequence
                 || self.pieces.len() >= terms.max_fragments
             {
