@@ -127,7 +127,7 @@ pub(super) fn varying(transport: &[u8], protocol: Protocol, mode: Mode) -> Sum {
             Mode::Gro { .. } => varying_tcp::<false>(transport),
             Mode::Lro { .. } => varying_tcp::<true>(transport),
         },
-        Protocol::Udp => Sum::new(be16(transport, udp::LENGTH)).add(be16(transport, udp::CHECKSUM)),
+        Protocol::Udp => varying_udp(transport),
         Protocol::Dccp => {
             let checksum = Sum::new(be16(transport, dccp::CHECKSUM));
             if byte(transport, dccp::TYPE) & 1 == 1 {
@@ -152,6 +152,12 @@ pub(super) fn varying_tcp<const LRO: bool>(transport: &[u8]) -> Sum {
     }
     let newest = words(transport.get(tcp::TIMESTAMP_VALUE..).unwrap_or(&[]));
     sum.add32(be32(fields, tcp::ACKNOWLEDGEMENT)).add(be16(fields, tcp::WINDOW)).add_sum(newest)
+}
+
+/// [`varying`] in UDP.
+#[inline(always)]
+pub(super) fn varying_udp(transport: &[u8]) -> Sum {
+    Sum::new(be16(transport, udp::LENGTH)).add(be16(transport, udp::CHECKSUM))
 }
 
 /// What of the policy an examination depends on.

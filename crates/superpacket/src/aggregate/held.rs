@@ -259,7 +259,7 @@ impl<B: AsRef<[u8]>> Held<B> {
         self.outer_id_run = IdRun::new(facts.outer_id);
         self.flags = 0;
         self.sums = true;
-        self.in_line = layout.protocol == Protocol::Tcp && layout.outer.is_none() && layout.pppoe == 0 && facts.form == ChecksumForm::Full;
+        self.in_line = layout.protocol != Protocol::Dccp && layout.outer.is_none() && layout.pppoe == 0 && facts.form == ChecksumForm::Full;
         self.checksum = packet.checksum;
         self.hash = packet.hash;
         self.queue = packet.queue;

@@ -3,14 +3,14 @@
 use alloc::vec::Drain;
 
 use super::super::Reason;
-use super::super::examine::{Terms, varying_tcp};
+use super::super::examine::{Terms, varying_tcp, varying_udp};
 use super::super::lro::lro_refusal;
 use super::super::mask::USUAL_HEADER;
 use super::super::policy::Storage;
 use super::{Held, mask};
 use crate::packet::{RxChecksum, RxPacket};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, be16, be32, byte, ipv4, ipv6, tcp};
+use crate::wire::{IpVersion, Layout, Protocol, be16, be32, byte, ipv4, ipv6, tcp, udp};
 use superpacket_simd::prefetch_lines;
 
 /// How many packets ahead headers are asked for: enough to cover a miss to memory at some 10 ns a packet.
@@ -55,12 +55,14 @@ struct Places {
     version: IpVersion,
     network: usize,
     transport: usize,
+    protocol: Protocol,
 }
 
 impl Places {
     #[inline(always)]
     fn of(layout: &Layout) -> Places {
-        Places { version: layout.version, network: usize::from(layout.network), transport: usize::from(layout.transport) }
+        let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
+        Places { version: layout.version, network, transport, protocol: layout.protocol }
     }
 }
 
@@ -91,7 +93,7 @@ impl<B: AsRef<[u8]>> Held<B> {
     #[inline(always)]
     fn run<const LRO: bool, const USUAL: usize>(
         &mut self,
-        Places { version, network, transport }: Places,
+        Places { version, network, transport, protocol }: Places,
         batch: &mut Drain<'_, RxPacket<B>>,
         terms: &Terms,
         storage: Storage,
@@ -119,11 +121,11 @@ impl<B: AsRef<[u8]>> Held<B> {
                 _ => break,
             };
             ask_ahead(batch.as_slice());
-            let (Some(tcp_header), Some(more)) = (headers.get(transport..), frame.len().checked_sub(start)) else { break };
+            let (Some(transport_header), Some(more)) = (headers.get(transport..), frame.len().checked_sub(start)) else { break };
             let more = more as u32;
             if more.wrapping_sub(1) >= longest
                 || payload + more > self.payload_limit
-                || be32(tcp_header, tcp::SEQUENCE) != sequence
+                || protocol == Protocol::Tcp && be32(transport_header, tcp::SEQUENCE) != sequence
                 || self.pieces.len() >= terms.max_fragments
             {
                 break;
@@ -144,14 +146,22 @@ impl<B: AsRef<[u8]>> Held<B> {
                 }
                 IpVersion::V6 => network + ipv6::HEADER_LENGTH + usize::from(be16(headers, network + ipv6::PAYLOAD_LENGTH)),
             };
-            let field = be16(tcp_header, tcp::CHECKSUM);
-            if end != frame.len() || field == 0xffff {
+            if end != frame.len() {
                 break;
             }
-            if LRO && (lro_refusal(headers, &self.layout).is_some() || self.is_older(headers).is_some()) {
+            let (canonical, varying) = match protocol {
+                Protocol::Tcp => (be16(transport_header, tcp::CHECKSUM) != 0xffff, {
+                    varying_tcp::<LRO>(if LRO { headers.get(transport..start).unwrap_or(&[]) } else { transport_header })
+                }),
+                // None is not 0 that was summed.
+                Protocol::Udp if usize::from(be16(transport_header, udp::LENGTH)) == end - transport => {
+                    (be16(transport_header, udp::CHECKSUM) != 0, varying_udp(transport_header))
+                }
+                Protocol::Udp | Protocol::Dccp => break,
+            };
+            if !canonical || LRO && (lro_refusal(headers, &self.layout).is_some() || self.is_older(headers).is_some()) {
                 break;
             }
-            let varying = varying_tcp::<LRO>(if LRO { headers.get(transport..start).unwrap_or(&[]) } else { tcp_header });
             let all_but_payload = self.constants.transport.add32((end - transport) as u32).add_sum(varying);
             let sum = match packet.checksum {
                 RxChecksum::Unnecessary { .. } => all_but_payload.checksum(),
@@ -173,8 +183,10 @@ impl<B: AsRef<[u8]>> Held<B> {
                 // In GRO mode it is the first packet's.
                 self.largest_payload = self.largest_payload.max(more);
             }
-            flags |= byte(tcp_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN);
-            sequence = sequence.wrapping_add(more);
+            if protocol == Protocol::Tcp {
+                flags |= byte(transport_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN);
+                sequence = sequence.wrapping_add(more);
+            }
             payload += more;
             packets += 1;
             id = id.wrapping_add(self.id_run.step);
