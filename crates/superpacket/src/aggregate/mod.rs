@@ -33,7 +33,6 @@ use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, tcp, usual};
 use acknowledged::Acknowledged;
 use examine::{Facts, Terms, examine};
 use held::{Attempt, First, Joined, ask_ahead, ask_for_first};
-use identity::Identity;
 use lro::{eligible_ack, lro_refusal};
 use out::Out;
 use superpacket_simd::Simd;
@@ -123,10 +122,11 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         let mut batch = packets.drain(..);
         while let Some(next) = batch.as_slice().first() {
             // Packets come in runs: most are what the flow hit last expects.
-            let expected = self.table.slots.get(self.last as usize).is_some_and(|held| held.expects(next));
-            if !expected || !self.take_run(self.last, &mut batch, sink) {
-                self.take(&mut batch, now, sink);
+            if self.table.slots.get(self.last as usize).is_some_and(|held| held.expects(next)) {
+                self.take_run(self.last, &mut batch, sink);
             }
+            // What ends a run does not go on with it.
+            self.take(&mut batch, now, sink);
         }
         self.end_call(sink);
     }
@@ -154,21 +154,13 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         let held = &mut self.table.slots[slot as usize];
         // Compiled for each mode, which so is asked for only here.
         let run = match self.policy.mode {
-            Mode::Gro { .. } => held.next_in_line::<false>(batch, &self.terms, self.policy.storage),
-            Mode::Lro { .. } => held.next_in_line::<true>(batch, &self.terms, self.policy.storage),
+            Mode::Gro { .. } => held.next_in_line::<false>(batch, &self.terms, self.policy.storage, &mut self.counters),
+            Mode::Lro { .. } => held.next_in_line::<true>(batch, &self.terms, self.policy.storage, &mut self.counters),
         };
         if run.packets == 0 {
             return false;
         }
         self.last = slot;
-        self.counters.packets_in += run.packets;
-        self.counters.bytes_in += run.bytes;
-        self.counters.merged += run.packets;
-        self.counters.held_bytes += run.bytes;
-        self.counters.verified_in_software += run.read;
-        if let Mode::Lro { .. } = self.policy.mode {
-            self.counters.aggregated += run.packets;
-        }
         if let Some(reason) = run.complete {
             self.emit(slot, reason, sink);
         }
@@ -249,7 +241,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         }
         let header = gathered.map_or(next.first.as_ref(), Gathered::bytes);
         let identity = self.key.flow(header, layout, next.layer, next.vlan);
-        let slot = self.table.find(identity.flow, &mut self.counters.probes);
+        let flow = identity.flow;
+        let slot = self.table.find(flow, &mut self.counters.probes);
         let expected = slot != self.last && self.table.slots.get(slot as usize).is_some_and(|held| held.expects(next));
         if expected && self.take_run(slot, batch, sink) {
             return;
@@ -277,14 +270,14 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         let facts = match facts {
             Ok(facts) => facts,
             Err(reason) => {
-                layout.lend::<USUAL, _>(|layout| self.overtake(slot, identity.flow, header, layout, sink));
+                layout.lend::<USUAL, _>(|layout| self.overtake(slot, flow, header, layout, sink));
                 return self.pass::<USUAL, _>(batch, length, layout, reason, sink);
             }
         };
-        if let Err(reason) = self.make_room::<USUAL, _>(&identity, header, layout, &facts, sink) {
+        if let Err(reason) = self.make_room::<USUAL, _>(flow, header, layout, &facts, sink) {
             return self.pass::<USUAL, _>(batch, length, layout, reason, sink);
         }
-        let slot = self.table.insert(&identity, now);
+        let slot = self.table.insert(identity, now);
         self.last = slot;
         self.counters.held += 1;
         self.count_in(&facts, length);
@@ -373,7 +366,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     #[inline(always)]
     fn make_room<const USUAL: bool, S: Sink<B> + ?Sized>(
         &mut self,
-        identity: &Identity,
+        flow: u64,
         header: &[u8],
         layout: &Layout,
         facts: &Facts,
@@ -388,19 +381,19 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             Mode::Lro { .. } => {
                 if facts.payload == 0 {
                     let refusal = eligible_ack(self.policy.mode, facts.flags).err();
-                    let repeated = |layout: &Layout| self.acknowledged.repeated(identity.flow, header, layout);
+                    let repeated = |layout: &Layout| self.acknowledged.repeated(flow, header, layout);
                     if let Some(reason) = refusal.or_else(|| layout.lend::<USUAL, _>(repeated)) {
-                        layout.lend::<USUAL, _>(|layout| self.acknowledged.note(identity.flow, header, layout));
+                        layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header, layout));
                         return Err(reason);
                     }
                 }
             }
         }
-        if let Room::Evict(oldest) = self.table.room(identity.flow) {
+        if let Room::Evict(oldest) = self.table.room(flow) {
             if let Mode::Lro { .. } = self.policy.mode {
                 // inet_lro has no eviction: a flow without a descriptor passes.
                 self.counters.no_desc += 1;
-                layout.lend::<USUAL, _>(|layout| self.acknowledged.note(identity.flow, header, layout));
+                layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header, layout));
                 return Err(Reason::NoDescriptor);
             }
             self.emit(oldest, Reason::Evicted, sink);

@@ -186,7 +186,7 @@ impl<B> Table<B> {
 
     /// Puts a flow in; there must be [room](Self::room). The slot's contents are the last flow's that used it.
     #[inline(always)]
-    pub(super) fn insert(&mut self, identity: &Identity, now: u64) -> u32 {
+    pub(super) fn insert(&mut self, identity: Identity, now: u64) -> u32 {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => self.grow(),
@@ -291,12 +291,12 @@ mod tests {
         // The same high bits: one bucket.
         for flow in 0..8 {
             assert_eq!(table.room(flow), Room::Free);
-            assert_eq!(u64::from(table.insert(&identity(flow, flow << 32, None), 0)), flow);
+            assert_eq!(u64::from(table.insert(identity(flow, flow << 32, None), 0)), flow);
         }
         assert_eq!(table.room(99), Room::Evict(0));
         table.remove(0);
         assert_eq!(table.room(99), Room::Free);
-        assert_eq!(table.insert(&identity(99, 99 << 32, None), 0), 0);
+        assert_eq!(table.insert(identity(99, 99 << 32, None), 0), 0);
         assert_eq!(table.room(100), Room::Evict(1));
         let mut probes = 0;
         assert_eq!(table.find(99, &mut probes), 0);
@@ -308,7 +308,7 @@ mod tests {
     fn the_limit_of_flows_gives_up_the_oldest_of_all() {
         let mut table: Table<&[u8]> = Table::new(3);
         for flow in 1..=3u64 {
-            table.insert(&identity(flow << 32, flow, None), flow);
+            table.insert(identity(flow << 32, flow, None), flow);
         }
         assert_eq!(table.room(9), Room::Evict(0));
         table.remove(1);
@@ -324,9 +324,9 @@ mod tests {
     fn a_tunnelled_flow_hangs_in_two_lists_and_leaves_both() {
         let mut table: Table<&[u8]> = Table::new(8);
         let (inner, outer) = (1 << 32, 2 << 32);
-        let first = table.insert(&identity(10, inner, Some(outer)), 0);
-        let second = table.insert(&identity(11, inner, None), 0);
-        let third = table.insert(&identity(12, outer, None), 0);
+        let first = table.insert(identity(10, inner, Some(outer)), 0);
+        let second = table.insert(identity(11, inner, None), 0);
+        let third = table.insert(identity(12, outer, None), 0);
         assert_eq!(table.of_pair(inner), second);
         assert_eq!(table.of_pair(outer), third);
         table.remove(second);

@@ -2,11 +2,11 @@
 
 use alloc::vec::Drain;
 
-use super::super::Reason;
 use super::super::examine::{Terms, varying_tcp, varying_udp};
 use super::super::lro::lro_refusal;
 use super::super::mask::USUAL_HEADER;
 use super::super::policy::Storage;
+use super::super::{Counters, Reason};
 use super::{Held, mask};
 use crate::packet::{RxChecksum, RxPacket};
 use crate::super_packet::Piece;
@@ -38,13 +38,11 @@ pub(in crate::aggregate) fn ask_ahead<B: AsRef<[u8]>>(batch: &[RxPacket<B>]) {
     }
 }
 
-/// What a run of packets added to its flow.
-#[derive(Clone, Copy, Debug, Default)]
+/// How a run of packets of one flow ended.
+#[derive(Clone, Copy, Debug)]
 pub(in crate::aggregate) struct Run {
-    pub(in crate::aggregate) packets: u64,
-    pub(in crate::aggregate) bytes: u64,
-    /// Packets whose payload was read.
-    pub(in crate::aggregate) read: u64,
+    /// How many packets joined.
+    pub(in crate::aggregate) packets: u32,
     /// Why the flow must leave now, if it must.
     pub(in crate::aggregate) complete: Option<Reason>,
 }
@@ -68,24 +66,25 @@ impl Places {
 
 impl<B: AsRef<[u8]>> Held<B> {
     /// The short way of [`attempt`](Self::attempt), for a packet that this flow [expects](Self::expects) and for all that come in line after it. Where it
-    /// stops, the long way must tell why. It also stops when the flow is complete.
+    /// stops, the long way must tell why. It also stops when the flow is complete. What joined is counted.
     #[inline(never)]
     pub(in crate::aggregate) fn next_in_line<const LRO: bool>(
         &mut self,
         batch: &mut Drain<'_, RxPacket<B>>,
         terms: &Terms,
         storage: Storage,
+        counters: &mut Counters,
     ) -> Run {
         // Data on a held pure ACK is left to the long way, which counts the ACK as absorbed.
         if !self.in_line || LRO && self.payload == 0 {
-            return Run::default();
+            return Run { packets: 0, complete: None };
         }
         let holds_usual = |packet: &RxPacket<B>| packet.first.as_ref().len() >= USUAL_HEADER;
         let headers = usize::from(self.layout.payload);
         if self.usual && storage == Storage::Fragments && headers <= USUAL_HEADER && batch.as_slice().first().is_some_and(holds_usual) {
-            self.run::<LRO, USUAL_HEADER>(Places::of(&Layout::usual(0, 0)), batch, terms, Storage::Fragments)
+            self.run::<LRO, USUAL_HEADER>(Places::of(&Layout::usual(0, 0)), batch, terms, Storage::Fragments, counters)
         } else {
-            self.run::<LRO, 0>(Places::of(&self.layout), batch, terms, storage)
+            self.run::<LRO, 0>(Places::of(&self.layout), batch, terms, storage, counters)
         }
     }
 
@@ -97,8 +96,9 @@ impl<B: AsRef<[u8]>> Held<B> {
         batch: &mut Drain<'_, RxPacket<B>>,
         terms: &Terms,
         storage: Storage,
+        counters: &mut Counters,
     ) -> Run {
-        let mut run = Run::default();
+        let (mut read, mut complete) = (0, None);
         let start = usize::from(self.layout.payload);
         let held = self.payload;
         let longest = if LRO { u32::MAX } else { self.segment_size };
@@ -173,7 +173,7 @@ impl<B: AsRef<[u8]>> Held<B> {
                     if !all_but_payload.add(sum).is_valid() {
                         break;
                     }
-                    run.read += 1;
+                    read += 1;
                     sum
                 }
                 RxChecksum::Complete(_) | RxChecksum::Partial { .. } => break,
@@ -203,7 +203,7 @@ impl<B: AsRef<[u8]>> Held<B> {
                 }
             };
             self.pieces.push(Piece { buffer, start, length: more, sum, flags: Piece::<B>::FIRST | Piece::<B>::SUM });
-            run.complete = if !LRO && flags != 0 {
+            complete = if !LRO && flags != 0 {
                 Some(Reason::Push)
             } else if !LRO && more < longest {
                 Some(Reason::ShortSegment)
@@ -212,19 +212,27 @@ impl<B: AsRef<[u8]>> Held<B> {
             } else {
                 None
             };
-            if run.complete.is_some() {
+            if complete.is_some() {
                 break;
             }
         }
-        run.packets = u64::from(packets - self.packets);
+        let joined = packets - self.packets;
         // Nothing follows the payload of a packet in line.
-        run.bytes = u64::from(payload - held) + run.packets * start as u64;
+        let bytes = u64::from(payload - held) + u64::from(joined) * start as u64;
         self.flags = flags;
         self.next_sequence = u64::from(sequence);
         self.payload = payload;
         self.packets = packets;
-        self.bytes += run.bytes;
-        run
+        self.bytes += bytes;
+        counters.packets_in += u64::from(joined);
+        counters.bytes_in += bytes;
+        counters.merged += u64::from(joined);
+        counters.held_bytes += bytes;
+        counters.verified_in_software += read;
+        if LRO {
+            counters.aggregated += u64::from(joined);
+        }
+        Run { packets: joined, complete }
     }
 }
 
