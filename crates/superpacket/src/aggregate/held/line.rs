@@ -107,25 +107,30 @@ impl<B: AsRef<[u8]>> Held<B> {
         let (mut id, mut flags) = (self.id_run.expected(packets), self.flags);
         while let Some(packet) = batch.as_slice().first() {
             let frame = packet.first.as_ref();
+            let headers = match frame.first_chunk::<USUAL>() {
+                Some(headers) if USUAL > 0 => headers.as_slice(),
+                Some(_) => frame,
+                None => break,
+            };
+            // First what tells packets of other flows most cheaply: one of these ends most runs.
+            if protocol == Protocol::Tcp && be32(headers, transport + tcp::SEQUENCE) != sequence {
+                break;
+            }
             if packet.rest.is_some() || packet.gso.is_some() || packet.vlan != self.vlan || packet.layer != self.layer {
                 break;
             }
-            let headers = match frame.first_chunk::<USUAL>() {
-                Some(headers) if USUAL > 0 => {
-                    if !mask::equal_in::<USUAL>(headers, &self.header, &self.mask) {
-                        break;
-                    }
-                    headers.as_slice()
-                }
-                Some(_) if mask::equal(frame, &self.header, &self.mask, start) => frame,
-                _ => break,
+            let alike = match headers.first_chunk::<USUAL>() {
+                Some(headers) if USUAL > 0 => mask::equal_in::<USUAL>(headers, &self.header, &self.mask),
+                _ => mask::equal(headers, &self.header, &self.mask, start),
             };
+            if !alike {
+                break;
+            }
             ask_ahead(batch.as_slice());
             let (Some(transport_header), Some(more)) = (headers.get(transport..), frame.len().checked_sub(start)) else { break };
             let more = more as u32;
             if more.wrapping_sub(1) >= longest
                 || payload + more > self.payload_limit
-                || protocol == Protocol::Tcp && be32(transport_header, tcp::SEQUENCE) != sequence
                 || self.pieces.len() >= terms.max_fragments
             {
                 break;
