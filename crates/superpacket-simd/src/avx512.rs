@@ -12,10 +12,14 @@ use crate::prefetch::{LINE, prefetch_line};
 const VECTOR: usize = 64;
 /// Accumulators, so that one addition need not wait for the one before.
 const WIDTH: usize = 4;
-/// From this many bytes on, a copy first aligns its destination.
+/// From this many bytes on, a sum first aligns its source, a copy its destination.
 const ALIGNED: usize = 256;
 
 /// The unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
+///
+/// Loads that straddle cache lines cost a third of the speed: all but the first and last are aligned. With an odd number of
+/// bytes before the first aligned load, what follows is summed as if it began on a word, and so is multiplied by 2^8 at the
+/// end; the bytes before are multiplied by 2^8 too early (2^16 is congruent to 1).
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     sum_and_ask::<false>(bytes, &[])
@@ -38,8 +42,12 @@ fn sum_and_ask<const AHEAD: bool>(bytes: &[u8], ahead: &[u8]) -> u64 {
             line = line.wrapping_add(LINE);
         }
     };
-    let (strides, rest) = bytes.as_chunks::<{ VECTOR * WIDTH }>();
     let mut lanes = [Lanes::zero(); WIDTH];
+    let (head, swap) = before_aligned(bytes.as_ptr(), bytes.len());
+    let (start, bytes) = bytes.split_at(head);
+    ask();
+    lanes[0].add(rotate(load_partial(start), swap));
+    let (strides, rest) = bytes.as_chunks::<{ VECTOR * WIDTH }>();
     for stride in strides {
         for (vector, lanes) in stride.as_chunks::<VECTOR>().0.iter().zip(&mut lanes) {
             ask();
@@ -55,30 +63,25 @@ fn sum_and_ask<const AHEAD: bool>(bytes: &[u8], ahead: &[u8]) -> u64 {
         ask();
         lanes[WIDTH - 1].add(load_partial(tail));
     }
-    total(lanes)
+    total(lanes).rotate_left(swap as u32)
 }
 
 /// [`sum`], copying to a `destination` of the same length.
 ///
-/// Stores that straddle cache lines halve the speed, loads that do cost little: all but the first and last store are
-/// aligned. With an odd number of bytes before the first aligned store, what follows is summed as if it began on a word,
-/// and so is multiplied by 2^8 at the end; the bytes before are multiplied by 2^8 too early (2^16 is congruent to 1).
+/// Stores that straddle cache lines halve the speed, more than loads that do: all but the first and last store are aligned,
+/// with odd numbers of bytes before the first as in [`sum`].
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [u8]) -> u64 {
     // One length for both, or the compiler looks for the shorter at each step.
     let destination = &mut destination[..source.len()];
     let mut lanes = [Lanes::zero(); WIDTH];
-    let mut head = 0;
-    if source.len() >= ALIGNED {
-        head = destination.as_ptr().addr().wrapping_neg() % VECTOR;
-    }
-    let swap = 8 * (head as u32 % 2);
+    let (head, swap) = before_aligned(destination.as_ptr(), source.len());
     let (start, source) = source.split_at(head);
     let (start_place, destination) = destination.split_at_mut(head);
     if head != 0 {
         let vector = load_partial(start);
         store_partial(start_place, vector);
-        lanes[0].add(_mm512_rolv_epi64(vector, _mm512_set1_epi64(i64::from(swap))));
+        lanes[0].add(rotate(vector, swap));
     }
 
     let (strides, rest) = source.as_chunks::<{ VECTOR * WIDTH }>();
@@ -103,13 +106,27 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [u8]) -> u64 {
         store_partial(tail_places, vector);
         lanes[WIDTH - 1].add(vector);
     }
-    total(lanes).rotate_left(swap)
+    total(lanes).rotate_left(swap as u32)
 }
 
 /// The sum of each range.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn sum_batch(ranges: &[&[u8]], sums: &mut [u16]) {
     each_range(ranges, sums, |bytes| sum(bytes));
+}
+
+/// How many of `length` bytes lie before the first aligned vector (none are, if they are few), and by how many bits their words are rotated against those behind.
+#[inline]
+fn before_aligned(bytes: *const u8, length: usize) -> (usize, i64) {
+    let head = if length >= ALIGNED { bytes.addr().wrapping_neg() % VECTOR } else { 0 };
+    (head, 8 * (head as i64 % 2))
+}
+
+/// Rotates each word of 64 bits left by `bits`: a multiplication by 2^bits modulo 2^64 - 1.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn rotate(vector: __m512i, bits: i64) -> __m512i {
+    _mm512_rolv_epi64(vector, _mm512_set1_epi64(bits))
 }
 
 /// Eight sums of words of 64 bits, each in two parts: `all` modulo 2^64, and of the `high` halves alone.

@@ -206,7 +206,7 @@ impl<B: AsRef<[u8]>> Held<B> {
     #[inline(always)]
     pub(super) fn begin(&mut self, packet: RxPacket<B>, sum: Option<u16>) {
         self.sum = sum;
-        let before = core::mem::replace(&mut self.first, Some(First { packet, there: There::Yes }));
+        let before = self.first.replace(First { packet, there: There::Yes });
         // Nothing was kept there: there is nothing to drop, and so no need to look.
         debug_assert!(before.is_none(), "a vacant slot holds no packet");
         core::mem::forget(before);

@@ -129,10 +129,7 @@ impl<B: AsRef<[u8]>> Held<B> {
             ask_ahead(batch.as_slice());
             let (Some(transport_header), Some(more)) = (headers.get(transport..), frame.len().checked_sub(start)) else { break };
             let more = more as u32;
-            if more.wrapping_sub(1) >= longest
-                || payload + more > self.payload_limit
-                || self.pieces.len() >= terms.max_fragments
-            {
+            if more.wrapping_sub(1) >= longest || payload + more > self.payload_limit || self.pieces.len() >= terms.max_fragments {
                 break;
             }
             let end = match version {
