@@ -15,12 +15,12 @@ use alloc::vec::Vec;
 
 use super::Reason;
 use super::examine::{Constants, Facts, outer_checksum};
-use super::mask::{self, HeaderBytes, USUAL_HEADER};
+use super::mask::{self, HeaderBytes, LONGER_HEADER, USUAL_HEADER};
 use super::policy::Policy;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{ChecksumForm, IpId};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, dccp_sequence_mask, ipv6, tcp};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, dccp_sequence_mask, ipv6, tcp, usual};
 
 /// One descriptor of the flow table.
 #[derive(Debug)]
@@ -37,8 +37,8 @@ pub(super) struct Held<B> {
     /// It hangs in the list of its outer address pair too.
     pub(super) tunnelled: bool,
     layer: Layer,
-    /// The layout is [the usual](Layout::usual): what is done with it is compiled for that one too.
-    usual: bool,
+    /// Which [usual] layout it is: what is done with such is compiled for each.
+    usual: u8,
     vlan: Option<VlanTag>,
     pub(super) layout: Layout,
     /// Frame bytes held, headers included.
@@ -116,7 +116,7 @@ impl<B> Held<B> {
             place: 0,
             tunnelled: false,
             layer: Layer::Ethernet,
-            usual: false,
+            usual: usual::NONE,
             vlan: None,
             layout: NO_LAYOUT,
             bytes: 0,
@@ -187,9 +187,9 @@ impl<B> Held<B> {
 impl<B: AsRef<[u8]>> Held<B> {
     /// Starts to hold a flow with this packet of `length` bytes, whose headers these are; the packet itself follows by [`begin`](Self::begin).
     ///
-    /// `USUAL` says that the layout is [the usual](Layout::usual).
+    /// `USUAL` says which [usual] layout it is.
     #[inline(always)]
-    pub(super) fn start<const USUAL: bool>(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) {
+    pub(super) fn start<const USUAL: u8>(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) {
         self.usual = USUAL;
         self.whereabouts = whereabouts(header, layout);
         if packet.rest.is_some() {
@@ -213,18 +213,21 @@ impl<B: AsRef<[u8]>> Held<B> {
     }
 
     /// Makes a flow that others can join of the packet that it began with, if that has not been done. Gives back the chain of its buffers.
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn open(&mut self, policy: &Policy) -> Option<Chain<B>> {
-        let First { packet, .. } = self.first.take()?;
-        if self.usual {
-            self.open_with::<true>(packet, &Layout::usual(self.layout.payload, self.layout.end), policy)
-        } else {
-            self.open_with::<false>(packet, &{ self.layout }, policy)
+        match self.usual {
+            usual::ETHERNET_IPV4 => self.open_as::<{ usual::ETHERNET_IPV4 }>(policy),
+            usual::ETHERNET_IPV6 => self.open_as::<{ usual::ETHERNET_IPV6 }>(policy),
+            usual::IPV4 => self.open_as::<{ usual::IPV4 }>(policy),
+            usual::IPV6 => self.open_as::<{ usual::IPV6 }>(policy),
+            _ => self.open_as::<{ usual::NONE }>(policy),
         }
     }
 
-    #[inline(always)]
-    fn open_with<const USUAL: bool>(&mut self, packet: RxPacket<B>, layout: &Layout, policy: &Policy) -> Option<Chain<B>> {
+    #[inline(never)]
+    fn open_as<const USUAL: u8>(&mut self, policy: &Policy) -> Option<Chain<B>> {
+        let First { packet, .. } = self.first.take()?;
+        let layout = &if USUAL == usual::NONE { self.layout } else { Layout::usual(USUAL, self.layout.payload, self.layout.end) };
         if packet.rest.is_none() {
             self.keep(packet.first.as_ref(), usize::from(layout.payload));
         }
@@ -279,8 +282,12 @@ impl<B: AsRef<[u8]>> Held<B> {
     #[inline(always)]
     fn keep(&mut self, header: &[u8], length: usize) {
         // A copy of constant length takes a few moves; what it takes too much is never looked at.
-        if let (true, Some(from), Some(to)) =
-            (length <= USUAL_HEADER, header.first_chunk::<USUAL_HEADER>(), self.header.first_chunk_mut::<USUAL_HEADER>())
+        if length <= USUAL_HEADER
+            && let (Some(from), Some(to)) = (header.first_chunk::<USUAL_HEADER>(), self.header.first_chunk_mut::<USUAL_HEADER>())
+        {
+            *to = *from;
+        } else if length <= LONGER_HEADER
+            && let (Some(from), Some(to)) = (header.first_chunk::<LONGER_HEADER>(), self.header.first_chunk_mut::<LONGER_HEADER>())
         {
             *to = *from;
         } else if let (Some(from), Some(to)) = (header.get(..length), self.header.get_mut(..length)) {

@@ -91,8 +91,11 @@ impl core::ops::DerefMut for HeaderBytes {
     }
 }
 
-/// Most headers are no longer, in bytes: link, IPv4 or IPv6 without tags, TCP with timestamps. What is done over a constant length takes a few moves.
+/// Most headers are no longer, in bytes: Ethernet without tags, IPv4, TCP with timestamps. What is done over a constant length takes a few moves.
 pub(super) const USUAL_HEADER: usize = 80;
+
+/// The same with IPv6.
+pub(super) const LONGER_HEADER: usize = 96;
 
 /// Do the first `length` bytes of `packet` equal `expected` wherever `mask` has bits? `mask` has none from `length` on.
 ///
@@ -101,6 +104,9 @@ pub(super) const USUAL_HEADER: usize = 80;
 pub(super) fn equal(packet: &[u8], expected: &HeaderBytes, mask: &HeaderBytes, length: usize) -> bool {
     if let (true, Some(packet)) = (length <= USUAL_HEADER, packet.first_chunk()) {
         return equal_in::<USUAL_HEADER>(packet, expected, mask);
+    }
+    if let (true, Some(packet)) = (length <= LONGER_HEADER, packet.first_chunk()) {
+        return equal_in::<LONGER_HEADER>(packet, expected, mask);
     }
     let (Some(packet), Some(expected), Some(mask)) = (packet.get(..length), expected.get(..length), mask.get(..length)) else {
         return false;

@@ -29,7 +29,7 @@ use alloc::vec::{Drain, Vec};
 use crate::packet::{Chain, Gathered, RxPacket};
 use crate::segment::ChecksumForm;
 use crate::super_packet::Sink;
-use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, tcp, usual};
+use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, parse_usual, tcp, usual, walk};
 use acknowledged::Acknowledged;
 use examine::{Facts, Terms, examine};
 use held::{Attempt, First, Joined, ask_ahead, ask_for_first};
@@ -189,15 +189,33 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     #[inline(never)]
     fn take<S: Sink<B> + ?Sized>(&mut self, batch: &mut Drain<'_, RxPacket<B>>, now: u64, sink: &mut S) {
         ask_ahead(batch.as_slice());
-        let Some(next) = batch.as_slice().first() else { return };
-        // Compiled apart for the layout that most packets have.
-        if next.rest.is_none() {
-            let header = next.first.as_ref();
-            if let Some(layout) = usual(header, header.len(), next.layer) {
-                return self.take_parsed::<true, _>(batch, &layout, None, header.len(), now, sink);
-            }
+        // Compiled apart for the layouts that most packets have, the first of them nearest.
+        if self.take_usual::<{ usual::ETHERNET_IPV4 }, _>(batch, now, sink) {
+            return;
         }
-        self.take_any(batch, now, sink);
+        self.take_other(batch, now, sink);
+    }
+
+    /// Takes a packet with another layout.
+    #[inline(never)]
+    fn take_other<S: Sink<B> + ?Sized>(&mut self, batch: &mut Drain<'_, RxPacket<B>>, now: u64, sink: &mut S) {
+        let taken = self.take_usual::<{ usual::ETHERNET_IPV6 }, _>(batch, now, sink)
+            || self.take_usual::<{ usual::IPV4 }, _>(batch, now, sink)
+            || self.take_usual::<{ usual::IPV6 }, _>(batch, now, sink);
+        if !taken {
+            self.take_any(batch, now, sink);
+        }
+    }
+
+    /// Takes a packet with this [usual] layout; `false` if it has another.
+    #[inline(always)]
+    fn take_usual<const USUAL: u8, S: Sink<B> + ?Sized>(&mut self, batch: &mut Drain<'_, RxPacket<B>>, now: u64, sink: &mut S) -> bool {
+        let Some(RxPacket { first, rest: None, layer, .. }) = batch.as_slice().first() else { return false };
+        let header = first.as_ref();
+        let length = header.len();
+        let Some((payload, end)) = parse_usual::<USUAL>(header, length, *layer) else { return false };
+        self.take_parsed::<USUAL, _>(batch, &Layout::usual(USUAL, payload, end), None, length, now, sink);
+        true
     }
 
     /// Takes a packet whatever it is.
@@ -209,8 +227,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
             (next.rest.is_some() && next.first.as_ref().len() < MAX_HEADER).then(|| Gathered::new(next.buffers().map(AsRef::as_ref)));
         let header = gathered.as_ref().map_or(next.first.as_ref(), Gathered::bytes);
         // The layout is looked at where it lies: it was written field by field, and a copy would wait for all of these writes.
-        match &parse(header, length, next.layer) {
-            Ok(layout) => self.take_parsed::<false, _>(batch, layout, gathered.as_ref(), length, now, sink),
+        match &walk(header, length, next.layer) {
+            Ok(layout) => self.take_parsed::<{ usual::NONE }, _>(batch, layout, gathered.as_ref(), length, now, sink),
             Err(unparsed) => {
                 // A packet whose flow is not known passes after all flows that it may belong to.
                 self.flush_scope(unparsed.scope, header, sink);
@@ -223,9 +241,9 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// Takes a packet of `length` bytes, laid out like this; `gathered` are its first bytes if they lie in several buffers.
     ///
-    /// `USUAL` says that the layout is [the usual](Layout::usual), and so made of constants: who is not compiled into this function gets one [of its own](Layout::lend).
+    /// `USUAL` says which [usual] layout it is, which so is made of constants: who is not compiled into this function gets one [of its own](Layout::lend).
     #[inline(always)]
-    fn take_parsed<const USUAL: bool, S: Sink<B> + ?Sized>(
+    fn take_parsed<const USUAL: u8, S: Sink<B> + ?Sized>(
         &mut self,
         batch: &mut Drain<'_, RxPacket<B>>,
         layout: &Layout,
@@ -300,7 +318,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// The next packet passes.
     #[inline(always)]
-    fn pass<const USUAL: bool, S: Sink<B> + ?Sized>(
+    fn pass<const USUAL: u8, S: Sink<B> + ?Sized>(
         &mut self,
         batch: &mut Drain<'_, RxPacket<B>>,
         length: usize,
@@ -364,7 +382,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// Makes room for a new flow, unless its first packet must pass.
     #[inline(always)]
-    fn make_room<const USUAL: bool, S: Sink<B> + ?Sized>(
+    fn make_room<const USUAL: u8, S: Sink<B> + ?Sized>(
         &mut self,
         flow: u64,
         header: &[u8],
@@ -403,7 +421,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// What rules a packet out before its checksums are looked at.
     #[inline(always)]
-    fn refusal<const USUAL: bool>(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) -> Option<Reason> {
+    fn refusal<const USUAL: u8>(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) -> Option<Reason> {
         if layout.refusal.is_some() {
             return layout.refusal;
         }

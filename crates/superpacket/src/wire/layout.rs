@@ -106,15 +106,19 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout that most packets have: TCP in IPv4 without options, in Ethernet without tags.
-    pub(crate) const fn usual(payload: u16, end: u32) -> Layout {
-        let network = super::ethernet::HEADER_LENGTH as u16;
-        let transport = network + super::ipv4::HEADER_LENGTH as u16;
+    /// A [usual](self::usual) layout.
+    #[inline(always)]
+    pub(crate) const fn usual(kind: u8, payload: u16, end: u32) -> Layout {
+        let network = if matches!(kind, usual::ETHERNET_IPV4 | usual::ETHERNET_IPV6) { super::ethernet::HEADER_LENGTH } else { 0 };
+        let (version, length) = match kind {
+            usual::ETHERNET_IPV4 | usual::IPV4 => (IpVersion::V4, super::ipv4::HEADER_LENGTH),
+            _ => (IpVersion::V6, super::ipv6::HEADER_LENGTH),
+        };
         Layout {
             outer: None,
-            network,
-            version: IpVersion::V4,
-            transport,
+            network: network as u16,
+            version,
+            transport: (network + length) as u16,
             protocol: Protocol::Tcp,
             payload,
             pppoe: 0,
@@ -124,11 +128,11 @@ impl Layout {
         }
     }
 
-    /// Lends the layout to code that is not compiled into its caller's: one made anew, if it is [the usual](Self::usual), so that what the caller knows of its own stays
-    /// known when compiled.
+    /// Lends the layout to code that is not compiled into its caller's: one made anew, if it is [usual](self::usual), so that what the caller knows of its own stays known
+    /// when compiled.
     #[inline(always)]
-    pub(crate) fn lend<const USUAL: bool, R>(&self, to: impl FnOnce(&Layout) -> R) -> R {
-        if USUAL { to(&Layout::usual(self.payload, self.end)) } else { to(self) }
+    pub(crate) fn lend<const USUAL: u8, R>(&self, to: impl FnOnce(&Layout) -> R) -> R {
+        if USUAL == usual::NONE { to(self) } else { to(&Layout::usual(USUAL, self.payload, self.end)) }
     }
 
     /// Offset of the outermost IP header: the length of the link header.
@@ -145,4 +149,15 @@ impl Layout {
     pub const fn checksum(&self) -> u16 {
         self.transport + self.protocol.checksum_offset()
     }
+}
+
+/// The layouts that most packets have: TCP in IP without options or extension headers, in Ethernet without tags or by itself. Of such a layout all but `payload` and `end` is
+/// known when compiled, and so is what follows from it in code that is compiled for it apart: for each of these numbers, as values of other types cannot be parameters.
+pub(crate) mod usual {
+    /// None of these.
+    pub(crate) const NONE: u8 = 0;
+    pub(crate) const ETHERNET_IPV4: u8 = 1;
+    pub(crate) const ETHERNET_IPV6: u8 = 2;
+    pub(crate) const IPV4: u8 = 3;
+    pub(crate) const IPV6: u8 = 4;
 }

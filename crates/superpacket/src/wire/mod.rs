@@ -6,9 +6,10 @@
 mod layout;
 mod parse;
 
+pub(crate) use layout::usual;
 pub use layout::{IpVersion, Layout, Outer, Protocol, Tunnel};
-pub(crate) use parse::usual;
 pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_outermost};
+pub(crate) use parse::{parse_usual, walk};
 
 /// The longest chain of headers that the engine looks at, in bytes, from the start of the frame to the payload.
 ///

@@ -1,5 +1,6 @@
 //! One parse, from the first byte of a frame to its payload.
 
+use super::layout::usual;
 use super::{IpVersion, Layout, MAX_HEADER, Outer, Protocol, Tunnel, be16, be32, byte};
 use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, vxlan};
 use crate::aggregate::Reason;
@@ -79,80 +80,68 @@ pub fn parse_outermost(header: &[u8], length: usize, layer: Layer) -> Result<Lay
     }
 }
 
-/// The chain that most frames have: no tags, IP without options or extension headers, TCP. A few comparisons at known places instead of the
+/// The chains that most frames have: no tags, IP without options or extension headers, TCP. A few comparisons at known places instead of the
 /// [`walk`], with the same result; `None` says nothing but that the walk must tell.
 #[inline(always)]
 fn plain(header: &[u8], length: usize, layer: Layer) -> Option<Layout> {
-    let (network, ethertype) = match layer {
-        Layer::Ethernet => (ethernet::HEADER_LENGTH, be16(header, ethernet::ETHERTYPE)),
-        Layer::Ip => (0, if byte(header, 0) >> 4 == 4 { ethernet::IPV4 } else { ethernet::IPV6 }),
-    };
-    match ethertype {
-        ethernet::IPV4 => plain_ipv4(header, length, network),
-        ethernet::IPV6 => plain_ipv6(header, length, network),
+    macro_rules! first_of {
+        ($($kind:expr),*) => {
+            $(if let Some((payload, end)) = parse_usual::<{ $kind }>(header, length, layer) {
+                return Some(Layout::usual($kind, payload, end));
+            })*
+        };
+    }
+    first_of!(usual::ETHERNET_IPV4, usual::ETHERNET_IPV6, usual::IPV4, usual::IPV6);
+    None
+}
+
+/// Parses a packet whose layout is the [`USUAL`](usual): what this does not say, payload and end.
+#[inline(always)]
+pub(crate) fn parse_usual<const USUAL: u8>(header: &[u8], length: usize, layer: Layer) -> Option<(u16, u32)> {
+    let in_ethernet = |ethertype| layer == Layer::Ethernet && be16(header, ethernet::ETHERTYPE) == ethertype;
+    match USUAL {
+        usual::ETHERNET_IPV4 if in_ethernet(ethernet::IPV4) => usual_ipv4(header, length, ethernet::HEADER_LENGTH),
+        usual::ETHERNET_IPV6 if in_ethernet(ethernet::IPV6) => usual_ipv6(header, length, ethernet::HEADER_LENGTH),
+        usual::IPV4 if layer == Layer::Ip => usual_ipv4(header, length, 0),
+        usual::IPV6 if layer == Layer::Ip => usual_ipv6(header, length, 0),
         _ => None,
     }
 }
 
-/// The [`plain`] chain that most frames have: in Ethernet and IPv4. All of the layout but `payload` and `end` is known when compiled, and so is what follows from it in
-/// code that is compiled for this case alone.
 #[inline(always)]
-pub(crate) fn usual(header: &[u8], length: usize, layer: Layer) -> Option<Layout> {
-    let usual = layer == Layer::Ethernet && be16(header, ethernet::ETHERTYPE) == ethernet::IPV4;
-    if usual { plain_ipv4(header, length, ethernet::HEADER_LENGTH) } else { None }
-}
-
-#[inline(always)]
-fn plain_ipv4(header: &[u8], length: usize, network: usize) -> Option<Layout> {
-    let transport = network + ipv4::HEADER_LENGTH;
+fn usual_ipv4(header: &[u8], length: usize, network: usize) -> Option<(u16, u32)> {
     let ip = header.get(network..)?.first_chunk::<{ ipv4::HEADER_LENGTH + tcp::HEADER_LENGTH }>()?;
     let whole = be16(ip, ipv4::FRAGMENT) & !ipv4::DONT_FRAGMENT == 0;
     let end = network + usize::from(be16(ip, ipv4::TOTAL_LENGTH));
     let data_offset = ip[ipv4::HEADER_LENGTH + tcp::DATA_OFFSET];
     let plain = ip[0] == 0x45 && ip[ipv4::PROTOCOL] == protocol::TCP && whole;
-    plain_tcp(header, length, network, IpVersion::V4, transport, data_offset, end).filter(|_| plain)
+    usual_tcp(header, length, network + ipv4::HEADER_LENGTH, data_offset, end).filter(|_| plain)
 }
 
 #[inline(always)]
-fn plain_ipv6(header: &[u8], length: usize, network: usize) -> Option<Layout> {
+fn usual_ipv6(header: &[u8], length: usize, network: usize) -> Option<(u16, u32)> {
     let transport = network + ipv6::HEADER_LENGTH;
     let ip = header.get(network..)?.first_chunk::<{ ipv6::HEADER_LENGTH + tcp::HEADER_LENGTH }>()?;
     let end = transport + usize::from(be16(ip, ipv6::PAYLOAD_LENGTH));
     let data_offset = ip[ipv6::HEADER_LENGTH + tcp::DATA_OFFSET];
     let plain = ip[0] >> 4 == 6 && ip[ipv6::NEXT_HEADER] == protocol::TCP;
-    plain_tcp(header, length, network, IpVersion::V6, transport, data_offset, end).filter(|_| plain)
+    usual_tcp(header, length, transport, data_offset, end).filter(|_| plain)
 }
 
-/// The layout of TCP in plain IP, if the lengths are those of a whole packet.
+/// TCP at `transport`, if the lengths are those of a whole packet.
 #[inline(always)]
-fn plain_tcp(
-    header: &[u8],
-    length: usize,
-    network: usize,
-    version: IpVersion,
-    transport: usize,
-    data_offset: u8,
-    end: usize,
-) -> Option<Layout> {
+fn usual_tcp(header: &[u8], length: usize, transport: usize, data_offset: u8, end: usize) -> Option<(u16, u32)> {
     let payload = transport + usize::from(data_offset >> 4) * 4;
     let whole = payload >= transport + tcp::HEADER_LENGTH && payload <= header.len() && payload <= end && end <= length;
-    whole.then_some(Layout {
-        outer: None,
-        network: network as u16,
-        version,
-        transport: transport as u16,
-        protocol: Protocol::Tcp,
-        payload: payload as u16,
-        pppoe: 0,
-        jumbo: false,
-        end: end as u32,
-        refusal: None,
-    })
+    whole.then_some((payload as u16, end as u32))
 }
 
-/// The general way: header by header.
+/// The general way: header by header. With the result of [`parse`].
+///
+/// # Errors
+/// As [`parse`].
 #[inline(never)]
-fn walk(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
+pub(crate) fn walk(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
     Cursor::new(header, length).packet(layer)
 }
 

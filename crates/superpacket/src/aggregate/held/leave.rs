@@ -8,7 +8,7 @@ use crate::checksum::{Sum, pseudo_header, sum_ranges, transport_field, transport
 use crate::packet::RxChecksum;
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, SegmentSize};
 use crate::super_packet::{Metadata, Piece, SuperPacket};
-use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, tcp, udp};
+use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, tcp, udp, usual};
 use superpacket_simd::Simd;
 
 /// What leaving changed of a held packet.
@@ -28,10 +28,22 @@ impl<B: AsRef<[u8]>> Held<B> {
     /// Makes a merged packet ready to leave: headers that fit what merged.
     #[inline(always)]
     pub(in crate::aggregate) fn finish(&mut self, policy: &Policy, simd: Simd) -> Leaving {
-        if self.usual {
-            self.finish_with(&Layout::usual(self.layout.payload, self.layout.end), policy, simd)
+        // The first of the usual layouts nearest.
+        if self.usual == usual::ETHERNET_IPV4 {
+            self.finish_with(&Layout::usual(usual::ETHERNET_IPV4, self.layout.payload, self.layout.end), policy, simd)
         } else {
-            self.finish_with(&{ self.layout }, policy, simd)
+            self.finish_other(policy, simd)
+        }
+    }
+
+    #[inline(never)]
+    fn finish_other(&mut self, policy: &Policy, simd: Simd) -> Leaving {
+        let (payload, end) = (self.layout.payload, self.layout.end);
+        match self.usual {
+            usual::ETHERNET_IPV6 => self.finish_with(&Layout::usual(usual::ETHERNET_IPV6, payload, end), policy, simd),
+            usual::IPV4 => self.finish_with(&Layout::usual(usual::IPV4, payload, end), policy, simd),
+            usual::IPV6 => self.finish_with(&Layout::usual(usual::IPV6, payload, end), policy, simd),
+            _ => self.finish_with(&{ self.layout }, policy, simd),
         }
     }
 

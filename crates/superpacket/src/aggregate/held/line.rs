@@ -4,13 +4,13 @@ use alloc::vec::Drain;
 
 use super::super::examine::{Terms, varying_tcp, varying_udp};
 use super::super::lro::lro_refusal;
-use super::super::mask::USUAL_HEADER;
+use super::super::mask::{LONGER_HEADER, USUAL_HEADER};
 use super::super::policy::Storage;
 use super::super::{Counters, Reason};
 use super::{Held, mask};
 use crate::packet::{RxChecksum, RxPacket};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, Protocol, be16, be32, byte, ipv4, ipv6, tcp, udp};
+use crate::wire::{IpVersion, Layout, Protocol, be16, be32, byte, ipv4, ipv6, tcp, udp, usual};
 use superpacket_simd::prefetch_lines;
 
 /// How many packets ahead headers are asked for: enough to cover a miss to memory at some 10 ns a packet.
@@ -47,27 +47,10 @@ pub(in crate::aggregate) struct Run {
     pub(in crate::aggregate) complete: Option<Reason>,
 }
 
-/// Where the headers of a run's packets lie: constants, where this is compiled for the layouts that most packets have.
-#[derive(Clone, Copy)]
-struct Places {
-    version: IpVersion,
-    network: usize,
-    transport: usize,
-    protocol: Protocol,
-}
-
-impl Places {
-    #[inline(always)]
-    fn of(layout: &Layout) -> Places {
-        let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
-        Places { version: layout.version, network, transport, protocol: layout.protocol }
-    }
-}
-
 impl<B: AsRef<[u8]>> Held<B> {
     /// The short way of [`attempt`](Self::attempt), for a packet that this flow [expects](Self::expects) and for all that come in line after it. Where it
     /// stops, the long way must tell why. It also stops when the flow is complete. What joined is counted.
-    #[inline(never)]
+    #[inline(always)]
     pub(in crate::aggregate) fn next_in_line<const LRO: bool>(
         &mut self,
         batch: &mut Drain<'_, RxPacket<B>>,
@@ -79,36 +62,65 @@ impl<B: AsRef<[u8]>> Held<B> {
         if !self.in_line || LRO && self.payload == 0 {
             return Run { packets: 0, complete: None };
         }
-        let holds_usual = |packet: &RxPacket<B>| packet.first.as_ref().len() >= USUAL_HEADER;
-        let headers = usize::from(self.layout.payload);
-        if self.usual && storage == Storage::Fragments && headers <= USUAL_HEADER && batch.as_slice().first().is_some_and(holds_usual) {
-            self.run::<LRO, USUAL_HEADER>(Places::of(&Layout::usual(0, 0)), batch, terms, Storage::Fragments, counters)
-        } else {
-            self.run::<LRO, 0>(Places::of(&self.layout), batch, terms, storage, counters)
+        let Some(packet) = batch.as_slice().first() else {
+            return Run { packets: 0, complete: None };
+        };
+        let length = packet.first.as_ref().len();
+        match packet.checksum {
+            RxChecksum::Unnecessary { .. } => self.usual_run::<LRO, true>(length, batch, terms, storage, counters),
+            _ => self.usual_run::<LRO, false>(length, batch, terms, storage, counters),
         }
     }
 
-    /// The run of packets whose headers lie in these places. With `USUAL` not 0 the first so many bytes hold all headers, and it ends at a packet that is shorter.
+    /// The run that is compiled for the flow's layout, if its first packet, of `length` bytes, fits it.
     #[inline(always)]
-    fn run<const LRO: bool, const USUAL: usize>(
+    fn usual_run<const LRO: bool, const VERIFIED: bool>(
         &mut self,
-        Places { version, network, transport, protocol }: Places,
+        length: usize,
         batch: &mut Drain<'_, RxPacket<B>>,
         terms: &Terms,
         storage: Storage,
         counters: &mut Counters,
     ) -> Run {
-        let (mut read, mut complete) = (0, None);
+        let holds = |most: usize| usize::from(self.layout.payload) <= most && most <= length && storage == Storage::Fragments;
+        match self.usual {
+            usual::ETHERNET_IPV4 if holds(USUAL_HEADER) => {
+                self.run::<LRO, VERIFIED, { usual::ETHERNET_IPV4 }, USUAL_HEADER>(batch, terms, storage, counters)
+            }
+            usual::ETHERNET_IPV6 if holds(LONGER_HEADER) => {
+                self.run::<LRO, VERIFIED, { usual::ETHERNET_IPV6 }, LONGER_HEADER>(batch, terms, storage, counters)
+            }
+            usual::IPV4 if holds(USUAL_HEADER) => self.run::<LRO, VERIFIED, { usual::IPV4 }, USUAL_HEADER>(batch, terms, storage, counters),
+            usual::IPV6 if holds(USUAL_HEADER) => self.run::<LRO, VERIFIED, { usual::IPV6 }, USUAL_HEADER>(batch, terms, storage, counters),
+            _ => self.run::<LRO, VERIFIED, { usual::NONE }, 0>(batch, terms, storage, counters),
+        }
+    }
+
+    /// The run of packets of a flow with a [`USUAL`](usual) layout, or any; in the former the first `HEADERS` bytes hold all headers, the run ends at a packet that is shorter,
+    /// and storage is in fragments. `VERIFIED`: the device has verified the checksums of them all, else of none.
+    #[inline(never)]
+    fn run<const LRO: bool, const VERIFIED: bool, const USUAL: u8, const HEADERS: usize>(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        terms: &Terms,
+        storage: Storage,
+        counters: &mut Counters,
+    ) -> Run {
+        let layout = if USUAL == usual::NONE { self.layout } else { Layout::usual(USUAL, 0, 0) };
+        let (version, protocol) = (layout.version, layout.protocol);
+        let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
+        let storage = if USUAL == usual::NONE { storage } else { Storage::Fragments };
+        let mut complete = None;
         let start = usize::from(self.layout.payload);
         let held = self.payload;
         let longest = if LRO { u32::MAX } else { self.segment_size };
         // What each packet changes is kept here until the run ends.
         let (mut sequence, mut payload, mut packets) = (self.next_sequence as u32, self.payload, self.packets);
-        let (mut id, mut flags) = (self.id_run.expected(packets), self.flags);
+        let mut id = self.id_run.expected(packets);
         while let Some(packet) = batch.as_slice().first() {
             let frame = packet.first.as_ref();
-            let headers = match frame.first_chunk::<USUAL>() {
-                Some(headers) if USUAL > 0 => headers.as_slice(),
+            let headers = match frame.first_chunk::<HEADERS>() {
+                Some(headers) if HEADERS > 0 => headers.as_slice(),
                 Some(_) => frame,
                 None => break,
             };
@@ -119,8 +131,8 @@ impl<B: AsRef<[u8]>> Held<B> {
             if packet.rest.is_some() || packet.gso.is_some() || packet.vlan != self.vlan || packet.layer != self.layer {
                 break;
             }
-            let alike = match headers.first_chunk::<USUAL>() {
-                Some(headers) if USUAL > 0 => mask::equal_in::<USUAL>(headers, &self.header, &self.mask),
+            let alike = match headers.first_chunk::<HEADERS>() {
+                Some(headers) if HEADERS > 0 => mask::equal_in::<HEADERS>(headers, &self.header, &self.mask),
                 _ => mask::equal(headers, &self.header, &self.mask, start),
             };
             if !alike {
@@ -166,8 +178,8 @@ impl<B: AsRef<[u8]>> Held<B> {
             }
             let all_but_payload = self.constants.transport.add32((end - transport) as u32).add_sum(varying);
             let sum = match packet.checksum {
-                RxChecksum::Unnecessary { .. } => all_but_payload.checksum(),
-                RxChecksum::None => {
+                RxChecksum::Unnecessary { .. } if VERIFIED => all_but_payload.checksum(),
+                RxChecksum::None if !VERIFIED => {
                     // If this one's payload is read, so will be that of those which follow, most likely.
                     let following = batch.as_slice().get(READ_AHEAD);
                     let ahead = following.and_then(|following| following.first.as_ref().get(start..)).unwrap_or(&[]);
@@ -175,20 +187,21 @@ impl<B: AsRef<[u8]>> Held<B> {
                     if !all_but_payload.add(sum).is_valid() {
                         break;
                     }
-                    read += 1;
                     sum
                 }
-                RxChecksum::Complete(_) | RxChecksum::Partial { .. } => break,
+                _ => break,
             };
             if LRO {
                 self.take_over(headers);
                 // In GRO mode it is the first packet's.
                 self.largest_payload = self.largest_payload.max(more);
             }
+            let mut flags = 0;
             if protocol == Protocol::Tcp {
-                flags |= byte(transport_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN);
+                flags = byte(transport_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN);
                 sequence = sequence.wrapping_add(more);
             }
+            self.flags |= flags;
             payload += more;
             packets += 1;
             id = id.wrapping_add(self.id_run.step);
@@ -221,7 +234,6 @@ impl<B: AsRef<[u8]>> Held<B> {
         let joined = packets - self.packets;
         // Nothing follows the payload of a packet in line.
         let bytes = u64::from(payload - held) + u64::from(joined) * start as u64;
-        self.flags = flags;
         self.next_sequence = u64::from(sequence);
         self.payload = payload;
         self.packets = packets;
@@ -230,7 +242,9 @@ impl<B: AsRef<[u8]>> Held<B> {
         counters.bytes_in += bytes;
         counters.merged += u64::from(joined);
         counters.held_bytes += bytes;
-        counters.verified_in_software += read;
+        if !VERIFIED {
+            counters.verified_in_software += u64::from(joined);
+        }
         if LRO {
             counters.aggregated += u64::from(joined);
         }
