@@ -106,7 +106,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A [usual](self::usual) layout.
+    /// A [usual] layout.
     #[inline(always)]
     pub(crate) const fn usual(kind: u8, payload: u16, end: u32) -> Layout {
         let network = if matches!(kind, usual::ETHERNET_IPV4 | usual::ETHERNET_IPV6) { super::ethernet::HEADER_LENGTH } else { 0 };
@@ -128,7 +128,7 @@ impl Layout {
         }
     }
 
-    /// Lends the layout to code that is not compiled into its caller's: one made anew, if it is [usual](self::usual), so that what the caller knows of its own stays known
+    /// Lends the layout to code that is not compiled into its caller's: one made anew, if it is [usual], so that what the caller knows of its own stays known
     /// when compiled.
     #[inline(always)]
     pub(crate) fn lend<const USUAL: u8, R>(&self, to: impl FnOnce(&Layout) -> R) -> R {
