@@ -253,7 +253,7 @@ pub(super) fn examine<B: AsRef<[u8]>>(
             if start != layout.transport || offset != layout.protocol.checksum_offset() || field != pseudo {
                 return Err(Reason::PartialChecksum);
             }
-            (lro || terms.want_sum).then(|| payload_sum(packet, payload, covered, terms.simd))
+            (lro || terms.want_sum).then(|| frame_sum(packet, payload, covered, terms.simd))
         }
         RxChecksum::Complete(complete) if covered == end => {
             // The device's sum starts after the Ethernet header and so holds an unstripped VLAN header too: all up to the transport header goes.
@@ -267,7 +267,7 @@ pub(super) fn examine<B: AsRef<[u8]>>(
             Some(constants.implied_sum(header, layout, end as u32, terms.mode))
         }
         RxChecksum::Complete(_) | RxChecksum::Unnecessary { .. } | RxChecksum::None => {
-            let sum = payload_sum(packet, payload, covered, terms.simd);
+            let sum = frame_sum(packet, payload, covered, terms.simd);
             if !constants().headers(header, layout, end as u32, terms.mode).add(sum).is_valid() {
                 return Err(Reason::BadChecksum);
             }
@@ -372,5 +372,5 @@ pub(super) fn ranges<B: AsRef<[u8]>>(packet: &RxPacket<B>, start: usize, end: us
 
 /// May the bytes after the IP packet's end be cut off without a trace in any checksum: do they sum to 0 or to -0?
 pub(super) fn padding_is_neutral<B: AsRef<[u8]>>(packet: &RxPacket<B>, end: usize, frame: usize, simd: Simd) -> bool {
-    matches!(sum_ranges(simd, ranges(packet, end, frame)), 0 | 0xffff)
+    matches!(frame_sum(packet, end, frame, simd), 0 | 0xffff)
 }
