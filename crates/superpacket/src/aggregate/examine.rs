@@ -351,7 +351,7 @@ fn ipv4_fields(header: &[u8], network: u16) -> Option<&[u8; ipv4::HEADER_LENGTH]
 
 /// The sum of the frame's bytes from `start` to `end`, over all buffers.
 #[inline(always)]
-fn payload_sum<B: AsRef<[u8]>>(packet: &RxPacket<B>, start: usize, end: usize, simd: Simd) -> u16 {
+fn frame_sum<B: AsRef<[u8]>>(packet: &RxPacket<B>, start: usize, end: usize, simd: Simd) -> u16 {
     match &packet.rest {
         None => simd.sum(packet.first.as_ref().get(start..end).unwrap_or(&[])),
         Some(_) => sum_ranges(simd, ranges(packet, start, end)),
