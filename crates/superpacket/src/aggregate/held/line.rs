@@ -11,7 +11,7 @@ use super::{Held, mask};
 use crate::packet::{RxChecksum, RxPacket};
 use crate::super_packet::Piece;
 use crate::wire::{IpVersion, Layout, Protocol, be16, be32, byte, ipv4, ipv6, tcp, udp, usual};
-use superpacket_simd::prefetch_lines;
+use superpacket_simd::{prefetch_lines, prefetch_range};
 
 /// How many packets ahead headers are asked for: enough to cover a miss to memory at some 10 ns a packet.
 const AHEAD: usize = 10;
@@ -177,13 +177,15 @@ impl<B: AsRef<[u8]>> Held<B> {
                 break;
             }
             let all_but_payload = self.constants.transport.add32((end - transport) as u32).add_sum(varying);
+            // If this one's payload is read, so will be that of those which follow, most likely.
+            let ahead = || {
+                let following = batch.as_slice().get(READ_AHEAD);
+                following.and_then(|following| following.first.as_ref().get(start..)).unwrap_or(&[])
+            };
             let sum = match packet.checksum {
                 RxChecksum::Unnecessary { .. } if VERIFIED => all_but_payload.checksum(),
                 RxChecksum::None if !VERIFIED => {
-                    // If this one's payload is read, so will be that of those which follow, most likely.
-                    let following = batch.as_slice().get(READ_AHEAD);
-                    let ahead = following.and_then(|following| following.first.as_ref().get(start..)).unwrap_or(&[]);
-                    let sum = terms.simd.sum_ahead(frame.get(start..).unwrap_or(&[]), ahead);
+                    let sum = terms.simd.sum_ahead(frame.get(start..).unwrap_or(&[]), ahead());
                     if !all_but_payload.add(sum).is_valid() {
                         break;
                     }
@@ -191,6 +193,9 @@ impl<B: AsRef<[u8]>> Held<B> {
                 }
                 _ => break,
             };
+            if let (Storage::Linear, true) = (storage, VERIFIED) {
+                prefetch_range(ahead(), more as usize);
+            }
             if LRO {
                 self.take_over(headers);
                 // In GRO mode it is the first packet's.
