@@ -17,7 +17,7 @@ const ALIGNED: usize = 256;
 
 /// The unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
 ///
-/// Loads that straddle cache lines cost a third of the speed: all but the first and last are aligned. With an odd number of
+/// Loads that straddle cache lines cost a quarter of the speed: all but the first and last are aligned. With an odd number of
 /// bytes before the first aligned load, what follows is summed as if it began on a word, and so is multiplied by 2^8 at the
 /// end; the bytes before are multiplied by 2^8 too early (2^16 is congruent to 1).
 #[target_feature(enable = "avx512f,avx512bw")]

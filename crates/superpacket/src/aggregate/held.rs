@@ -227,7 +227,7 @@ impl<B: AsRef<[u8]>> Held<B> {
     #[inline(never)]
     fn open_as<const USUAL: u8>(&mut self, policy: &Policy) -> Option<Chain<B>> {
         let First { packet, .. } = self.first.take()?;
-        let layout = &if USUAL == usual::NONE { self.layout } else { Layout::usual(USUAL, self.layout.payload, self.layout.end) };
+        let layout = &self.layout.known::<USUAL>();
         if packet.rest.is_none() {
             self.keep(packet.first.as_ref(), usize::from(layout.payload));
         }
@@ -281,17 +281,21 @@ impl<B: AsRef<[u8]>> Held<B> {
     /// Keeps the first `length` bytes as those that the next packets are compared with.
     #[inline(always)]
     fn keep(&mut self, header: &[u8], length: usize) {
-        // A copy of constant length takes a few moves; what it takes too much is never looked at.
-        if length <= USUAL_HEADER
-            && let (Some(from), Some(to)) = (header.first_chunk::<USUAL_HEADER>(), self.header.first_chunk_mut::<USUAL_HEADER>())
-        {
-            *to = *from;
-        } else if length <= LONGER_HEADER
-            && let (Some(from), Some(to)) = (header.first_chunk::<LONGER_HEADER>(), self.header.first_chunk_mut::<LONGER_HEADER>())
-        {
-            *to = *from;
-        } else if let (Some(from), Some(to)) = (header.get(..length), self.header.get_mut(..length)) {
+        let kept = self.keep_in::<USUAL_HEADER>(header, length) || self.keep_in::<LONGER_HEADER>(header, length);
+        if !kept && let (Some(from), Some(to)) = (header.get(..length), self.header.get_mut(..length)) {
             to.copy_from_slice(from);
+        }
+    }
+
+    /// Keeps `MOST` bytes, if as many as that are there and no more are asked for: a copy of constant length takes a few moves, and what it takes too much is never looked at.
+    #[inline(always)]
+    fn keep_in<const MOST: usize>(&mut self, header: &[u8], length: usize) -> bool {
+        match (header.first_chunk::<MOST>(), self.header.first_chunk_mut::<MOST>()) {
+            (Some(from), Some(to)) if length <= MOST => {
+                *to = *from;
+                true
+            }
+            _ => false,
         }
     }
 

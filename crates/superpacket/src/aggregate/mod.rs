@@ -126,7 +126,9 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
                 self.take_run(self.last, &mut batch, sink);
             }
             // What ends a run does not go on with it.
-            self.take(&mut batch, now, sink);
+            if !batch.as_slice().is_empty() {
+                self.take(&mut batch, now, sink);
+            }
         }
         self.end_call(sink);
     }

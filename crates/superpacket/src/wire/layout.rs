@@ -128,11 +128,17 @@ impl Layout {
         }
     }
 
+    /// The same layout, made of constants if it is this [usual] one.
+    #[inline(always)]
+    pub(crate) fn known<const USUAL: u8>(&self) -> Layout {
+        if USUAL == usual::NONE { *self } else { Layout::usual(USUAL, self.payload, self.end) }
+    }
+
     /// Lends the layout to code that is not compiled into its caller's: one made anew, if it is [usual], so that what the caller knows of its own stays known
-    /// when compiled.
+    /// when compiled. Any other is lent where it lies.
     #[inline(always)]
     pub(crate) fn lend<const USUAL: u8, R>(&self, to: impl FnOnce(&Layout) -> R) -> R {
-        if USUAL == usual::NONE { to(self) } else { to(&Layout::usual(USUAL, self.payload, self.end)) }
+        if USUAL == usual::NONE { to(self) } else { to(&self.known::<USUAL>()) }
     }
 
     /// Offset of the outermost IP header: the length of the link header.

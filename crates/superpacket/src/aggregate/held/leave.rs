@@ -30,7 +30,7 @@ impl<B: AsRef<[u8]>> Held<B> {
     pub(in crate::aggregate) fn finish(&mut self, policy: &Policy, simd: Simd) -> Leaving {
         // The first of the usual layouts nearest.
         if self.usual == usual::ETHERNET_IPV4 {
-            self.finish_with(&Layout::usual(usual::ETHERNET_IPV4, self.layout.payload, self.layout.end), policy, simd)
+            self.finish_as::<{ usual::ETHERNET_IPV4 }>(policy, simd)
         } else {
             self.finish_other(policy, simd)
         }
@@ -38,17 +38,17 @@ impl<B: AsRef<[u8]>> Held<B> {
 
     #[inline(never)]
     fn finish_other(&mut self, policy: &Policy, simd: Simd) -> Leaving {
-        let (payload, end) = (self.layout.payload, self.layout.end);
         match self.usual {
-            usual::ETHERNET_IPV6 => self.finish_with(&Layout::usual(usual::ETHERNET_IPV6, payload, end), policy, simd),
-            usual::IPV4 => self.finish_with(&Layout::usual(usual::IPV4, payload, end), policy, simd),
-            usual::IPV6 => self.finish_with(&Layout::usual(usual::IPV6, payload, end), policy, simd),
-            _ => self.finish_with(&{ self.layout }, policy, simd),
+            usual::ETHERNET_IPV6 => self.finish_as::<{ usual::ETHERNET_IPV6 }>(policy, simd),
+            usual::IPV4 => self.finish_as::<{ usual::IPV4 }>(policy, simd),
+            usual::IPV6 => self.finish_as::<{ usual::IPV6 }>(policy, simd),
+            _ => self.finish_as::<{ usual::NONE }>(policy, simd),
         }
     }
 
     #[inline(always)]
-    fn finish_with(&mut self, layout: &Layout, policy: &Policy, simd: Simd) -> Leaving {
+    fn finish_as<const USUAL: u8>(&mut self, policy: &Policy, simd: Simd) -> Leaving {
+        let layout = &self.layout.known::<USUAL>();
         self.write_lengths(layout);
         let lro = matches!(policy.mode, Mode::Lro { .. });
         let start = usize::from(layout.payload);

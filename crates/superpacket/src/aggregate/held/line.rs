@@ -10,7 +10,7 @@ use super::super::{Counters, Reason};
 use super::{Held, mask};
 use crate::packet::{RxChecksum, RxPacket};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, Protocol, be16, be32, byte, ipv4, ipv6, tcp, udp, usual};
+use crate::wire::{IpVersion, Protocol, be16, be32, byte, ipv4, ipv6, tcp, udp, usual};
 use superpacket_simd::{prefetch_lines, prefetch_range};
 
 /// How many packets ahead headers are asked for: enough to cover a miss to memory at some 10 ns a packet.
@@ -59,10 +59,8 @@ impl<B: AsRef<[u8]>> Held<B> {
         counters: &mut Counters,
     ) -> Run {
         // Data on a held pure ACK is left to the long way, which counts the ACK as absorbed.
-        if !self.in_line || LRO && self.payload == 0 {
-            return Run { packets: 0, complete: None };
-        }
-        let Some(packet) = batch.as_slice().first() else {
+        let apt = self.in_line && !(LRO && self.payload == 0);
+        let (true, Some(packet)) = (apt, batch.as_slice().first()) else {
             return Run { packets: 0, complete: None };
         };
         let length = packet.first.as_ref().len();
@@ -106,7 +104,7 @@ impl<B: AsRef<[u8]>> Held<B> {
         storage: Storage,
         counters: &mut Counters,
     ) -> Run {
-        let layout = if USUAL == usual::NONE { self.layout } else { Layout::usual(USUAL, 0, 0) };
+        let layout = self.layout.known::<USUAL>();
         let (version, protocol) = (layout.version, layout.protocol);
         let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
         let storage = if USUAL == usual::NONE { storage } else { Storage::Fragments };
