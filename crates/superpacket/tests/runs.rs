@@ -5,9 +5,8 @@ mod support;
 
 use superpacket::aggregate::{Policy, Reason, Storage};
 use superpacket::packet::RxChecksum;
-use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::{Frame, Transport, stream_bytes};
-use support::{Output, Packet, Run, aggregator, assert_reversed, run};
+use support::{Output, Packet, Run, assert_reversed, run, run_batches};
 
 const VERIFIED: RxChecksum = RxChecksum::Unnecessary { level: 0 };
 
@@ -20,20 +19,6 @@ fn bases(payload: usize) -> Vec<Frame> {
     let at_ip = ethernet.iter().map(|frame| frame.clone().at_ip());
     let tagged = ethernet.iter().map(|frame| frame.clone().tagged(5));
     at_ip.chain(tagged).chain(ethernet.iter().cloned()).collect()
-}
-
-/// Receives the packets in batches of `size` as one poll.
-fn run_batches(policy: Policy, packets: &[Packet], size: usize) -> Run {
-    let mut aggregator = aggregator(policy);
-    let mut outputs = Vec::new();
-    let mut sink = |packet: SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet));
-    for batch in packets.chunks(size) {
-        aggregator.receive_batch(&mut batch.iter().map(Packet::receive).collect(), 0, &mut sink);
-        assert!(aggregator.counters().balance());
-    }
-    aggregator.poll_end(0, &mut sink);
-    let counters = *aggregator.counters();
-    Run { outputs, counters }
 }
 
 /// Runs the packets one by one and in batches of several sizes, in both kinds of storage, and gives back what came out.

@@ -5,10 +5,9 @@
 use superpacket::aggregate::{Policy, Reason, Storage};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::ChecksumForm;
-use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::Frame;
 
-use crate::support::{Output, Packet, Run, aggregator, assert_reversed, packets, run};
+use crate::support::{Output, Packet, Run, assert_reversed, packets, run, run_batches};
 
 /// How many packets there are in each output, in the order of emission.
 pub fn counts(run: &Run) -> Vec<u32> {
@@ -29,7 +28,7 @@ pub fn reversed(packets: &[Packet]) -> Run {
                 let single = run(policy, packets);
                 assert_reversed(packets, &single);
                 assert_eq!((counts(&single), single.reasons()), (counts(&reference), reference.reasons()), "{policy:?}");
-                let batched = batch(policy, packets);
+                let batched = run_batches(policy, packets, packets.len().max(1)).outputs;
                 assert_eq!(batched.len(), single.outputs.len(), "{policy:?}");
                 for (batched, single) in batched.iter().zip(&single.outputs) {
                     assert_eq!((&batched.bytes, &batched.metadata), (&single.bytes, &single.metadata), "{policy:?}");
@@ -38,17 +37,6 @@ pub fn reversed(packets: &[Packet]) -> Run {
         }
     }
     reference
-}
-
-fn batch(policy: Policy, packets: &[Packet]) -> Vec<Output> {
-    let mut outputs = Vec::new();
-    let mut sink = |packet: SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet));
-    let mut aggregator = aggregator(policy);
-    let mut batch: Vec<_> = packets.iter().map(Packet::receive).collect();
-    let now = packets.iter().map(|packet| packet.time).max().unwrap_or(0);
-    aggregator.receive_batch(&mut batch, now, &mut sink);
-    aggregator.poll_end(now, &mut sink);
-    outputs
 }
 
 /// The same for packets of which each must also come back in its place among all others.

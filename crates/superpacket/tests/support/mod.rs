@@ -189,6 +189,21 @@ pub fn run_polls(policy: Policy, packets: &[Packet], batch: usize) -> Run {
     Run { outputs, counters }
 }
 
+/// Receives packets in batches of `size` as one poll, then ends it.
+pub fn run_batches(policy: Policy, packets: &[Packet], size: usize) -> Run {
+    let mut aggregator = aggregator(policy);
+    let mut outputs = Vec::new();
+    let mut sink = |packet: SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet));
+    let now = packets.iter().map(|packet| packet.time).max().unwrap_or(0);
+    for batch in packets.chunks(size) {
+        aggregator.receive_batch(&mut batch.iter().map(Packet::receive).collect(), now, &mut sink);
+        assert!(aggregator.counters().balance(), "{:?}", aggregator.counters());
+    }
+    aggregator.poll_end(now, &mut sink);
+    let counters = *aggregator.counters();
+    Run { outputs, counters }
+}
+
 /// Frames as packets of which the device knows nothing.
 pub fn packets(frames: &[Frame]) -> Vec<Packet> {
     frames.iter().map(Packet::from).collect()
