@@ -2,7 +2,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superpacket::Simd;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
     ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentOptions, SegmentSize, Segmenter,
@@ -26,7 +25,7 @@ fuzz_target!(|input: &[u8]| {
     let checksum = if choice & 0x40 == 0 { RxChecksum::None } else { RxChecksum::Partial { start: u16::from(*start), offset: 6 } };
     let layer = if choice & 0x80 == 0 { Layer::Ethernet } else { Layer::Ip };
     let scattered = GsoPacket { checksum, ..GsoPacket::new(&buffers, gso).at(layer) };
-    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut segmenter = Segmenter::new();
     let mut gathered = Vec::new();
     let plan = segmenter.segment(&scattered, &options, |segment| segment.copy_to(&mut gathered));
     let mut linear = Vec::new();

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handover::{BacklogReceiver, BacklogSender, Doorbell, Link, backlog};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{FlowHash, RxPacket};
 use superpacket::steer::{Admission, BacklogLimit, Cpu, CpuMask, FlowHasher, FlowLimit, Heads, Place, Steering};
@@ -66,7 +65,7 @@ impl Source {
     fn new(slots: usize) -> Self {
         Source {
             pool: Pool::new(slots, 2048),
-            aggregator: Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect()),
+            aggregator: Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1)),
             received: Vec::new(),
             next: 0,
         }

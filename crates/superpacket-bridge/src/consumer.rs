@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, Segmenter};
@@ -63,8 +62,8 @@ pub(crate) struct Consuming {
 
 impl Consuming {
     pub(crate) fn new(consumer: Box<dyn Consumer>) -> Self {
-        let policy = Policy { max_flows: 8, ..Policy::gro() };
-        Consuming { consumer, passer: Aggregator::new(policy, HashKey::new(0), Simd::detect()) }
+        let policy = Policy::gro().with_partial_checksums().with_max_flows(8);
+        Consuming { consumer, passer: Aggregator::new(policy, HashKey::new(0)) }
     }
 
     /// The consumer, and its end of a port.

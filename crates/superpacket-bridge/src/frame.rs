@@ -140,7 +140,6 @@ pub(crate) fn network_offset(head: &[u8], metadata: &Metadata) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superpacket::Simd;
     use superpacket::aggregate::{Aggregator, HashKey, Policy};
     use superpacket::packet::{RxPacket, VlanTag};
 
@@ -149,7 +148,7 @@ mod tests {
         let mut packet = RxPacket::new(Buffer::from(frame.to_vec()));
         (packet.layer, packet.vlan) = (layer, vlan);
         let mut result = None;
-        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let mut sink = |packet: SuperPacket<'_, Buffer>| {
             let head = Head::new(&packet, MAX_HEADER);
             result = Some((addresses(head.bytes(&packet), &packet.metadata), network_offset(head.bytes(&packet), &packet.metadata)));

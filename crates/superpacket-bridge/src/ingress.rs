@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, Counters, HashKey, Policy};
 use superpacket::feature::Feature;
 use superpacket::packet::{RxChecksum, RxPacket};
@@ -61,7 +60,7 @@ impl Ingress {
     ) -> Self {
         let (runtime, opening) = (shared.runtime(), shared.opening());
         let policy = runtime.policy();
-        let aggregator = Aggregator::new(policy.unwrap_or(Policy::gro()), key, Simd::detect());
+        let aggregator = Aggregator::new(policy.unwrap_or(Policy::gro().with_partial_checksums()), key);
         let packets = Vec::with_capacity(POLL_LIMIT);
         let mut dispatch = Dispatch::new(steering, queue);
         dispatch.refresh(&shared, &bell, runtime.has(Feature::ReceiveHashing));
@@ -94,7 +93,7 @@ impl Ingress {
         if policy != self.policy {
             self.drain(output);
             self.policy = policy;
-            self.aggregator = Aggregator::new(policy.unwrap_or(Policy::gro()), self.key, Simd::detect());
+            self.aggregator = Aggregator::new(policy.unwrap_or(Policy::gro().with_partial_checksums()), self.key);
             (self.counted, self.polled) = (Counters::default(), 0);
         }
         // What is held was received under the old settings, and is steered by them.
@@ -118,7 +117,7 @@ impl Ingress {
         let unseen = self.polled.saturating_sub(counters.packets_in);
         self.shared.counts.dropped(Drop::Panic, unsent + counters.held + unseen);
         self.packets.clear();
-        self.aggregator = Aggregator::new(self.policy.unwrap_or(Policy::gro()), self.key, Simd::detect());
+        self.aggregator = Aggregator::new(self.policy.unwrap_or(Policy::gro().with_partial_checksums()), self.key);
         (self.counted, self.polled) = (Counters::default(), 0);
         self.dispatch.lose();
     }

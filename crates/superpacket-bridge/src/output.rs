@@ -4,7 +4,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
-use superpacket::Simd;
 use superpacket::segment::Segmenter;
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::MAX_HEADER;
@@ -63,7 +62,7 @@ impl Output {
         Output {
             egress: Vec::new(),
             outgoing: Outgoing::new(),
-            segmenter: Segmenter::new(Simd::detect()),
+            segmenter: Segmenter::new(),
             table,
             tick: 0,
             answers: RateLimit::new(ANSWERS),
@@ -251,8 +250,8 @@ mod tests {
     use crate::runtime::tests::shared_as;
     use superpacket::aggregate::{Aggregator, HashKey, Policy};
     use superpacket::feature::Feature;
-    use superpacket::packet::{RxChecksum, RxGso, RxPacket};
-    use superpacket::segment::{GsoKind, SegmentSize};
+    use superpacket::packet::{RxChecksum, RxPacket};
+    use superpacket::segment::{Gso, GsoKind, SegmentSize};
     use superpacket_io::port::{Progress, Transmit, TxBatch};
     use superpacket_traffic::check::{self, Expect};
     use superpacket_traffic::frame::{Checksum, Frame};
@@ -315,14 +314,14 @@ mod tests {
 
         /// A packet comes in at a port as it is: what does each get?
         fn pass(&mut self, port: usize, packet: RxPacket<Buffer>) -> Vec<Vec<Left>> {
-            let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+            let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
             aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| self.output.forward(&self.ports[port].0, packet));
             self.sent()
         }
 
         /// As [`pass`](Self::pass), of what these frames are aggregated to.
         fn merge(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Vec<Left>> {
-            let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+            let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
             let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
             let mut sink = |packet: SuperPacket<'_, Buffer>| self.output.forward(&self.ports[port].0, packet);
             aggregator.receive_batch(&mut packets, 0, &mut sink);
@@ -381,7 +380,7 @@ mod tests {
     #[test]
     fn more_than_can_be_remembered_ends_too() {
         let mut rounds = Rounds::default();
-        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let mut left: Vec<u16> = (0..2 * ROUNDS as u16).collect();
         let mut tick = 0;
         while !left.is_empty() {
@@ -462,7 +461,7 @@ mod tests {
         // Whatever was written for the one, the other cuts the whole into the very frames that came.
         let [whole] = &sent[4][..] else { panic!("seen above") };
         let mut packet = RxPacket::new(Buffer::from(whole.bytes.clone())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
-        packet.gso = Some(RxGso { kind: GsoKind::Tcp4, size: SegmentSize::new(1_400).expect("not zero") });
+        packet.gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(1_400).expect("not zero")));
         assert!(bench.pass(0, packet)[3].iter().map(|left| &left.bytes).eq(&frames));
     }
 
@@ -473,7 +472,7 @@ mod tests {
         let packet =
             |frame: &[u8]| RxPacket::new(Buffer::from(frame.to_vec())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
         let mut whole = packet(&frame);
-        whole.gso = Some(RxGso { kind: GsoKind::Tcp4, size: SegmentSize::new(1_400).expect("not zero") });
+        whole.gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(1_400).expect("not zero")));
         let sent = bench.pass(0, whole);
         for able in [2, 4] {
             assert!(sent[able] == [Left { bytes: frame.clone(), segment: Some(1_400), partial: true }], "port {able} gets what came");

@@ -78,20 +78,16 @@ impl Runtime {
     /// How packets that the port receives are aggregated; `None`: not at all.
     pub(crate) fn policy(&self) -> Option<Policy> {
         let policy = if self.has(Feature::LargeReceiveOffload) {
-            Policy { mode: Mode::Lro { acks: self.lro_acks }, max_flows: 64, ..Policy::lro() }
+            Policy::lro().with_mode(Mode::Lro { acks: self.lro_acks }).with_max_flows(64)
         } else if self.has(Feature::GenericReceiveOffload) {
-            Policy { mode: Mode::Gro { udp: self.has(Feature::RxUdpGroForwarding) }, ..Policy::gro() }
+            Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: self.has(Feature::RxUdpGroForwarding) })
         } else {
             return None;
         };
         let hold_time = self.limits.gro_flush_timeout;
-        Some(Policy {
-            max_bytes: self.limits.gro_max_size,
-            hold_time,
-            // What is held past a poll must not keep a ring from moving on: it is copied out.
-            storage: if hold_time == 0 && !self.linear { Storage::Fragments } else { Storage::Linear },
-            ..policy
-        })
+        // What is held past a poll must not keep a ring from moving on: it is copied out.
+        let storage = if hold_time == 0 && !self.linear { Storage::Fragments } else { Storage::Linear };
+        Some(policy.with_max_bytes(self.limits.gro_max_size).with_hold_time(hold_time).with_storage(storage))
     }
 }
 

@@ -84,7 +84,7 @@ fn policy(arguments: &Coalesce) -> Result<Policy, Failure> {
     let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
     let base = match arguments.mode {
         Mode::Gro if arguments.acks => return usage("--acks needs --mode lro: pure ACKs merge for local delivery only"),
-        Mode::Gro => Policy { mode: Rules::Gro { udp: !arguments.no_udp }, ..Policy::gro() },
+        Mode::Gro => Policy::gro().with_partial_checksums().with_mode(Rules::Gro { udp: !arguments.no_udp }),
         Mode::Lro if arguments.acks => Policy::lro_with_acks(),
         Mode::Lro => Policy::lro(),
     };
@@ -92,13 +92,11 @@ fn policy(arguments: &Coalesce) -> Result<Policy, Failure> {
         Ok(bytes @ 68..=MAX_BIG_LENGTH) => bytes,
         _ => return Err(Failure::Usage(format!("--max-bytes must be between 68 and {MAX_BIG_LENGTH}"))),
     };
-    Ok(Policy {
-        max_bytes,
-        max_packets: arguments.max_packets,
-        max_flows: arguments.max_flows.unwrap_or(base.max_flows),
-        checksum: ChecksumForm::Full,
-        ..base
-    })
+    Ok(base
+        .with_max_bytes(max_bytes)
+        .with_max_packets(arguments.max_packets)
+        .with_max_flows(arguments.max_flows.unwrap_or(base.max_flows))
+        .with_checksum(ChecksumForm::Full))
 }
 
 /// Is this path standard input or output?

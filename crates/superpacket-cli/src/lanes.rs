@@ -175,14 +175,12 @@ pub(crate) struct Lanes {
 impl Lanes {
     /// Nothing held. The policy's limits of fragments and bytes are brought within the program's.
     pub(crate) fn new(policy: Policy, stepping: Stepping, simd: Simd) -> Self {
-        let policy = Policy {
-            max_fragments: policy.max_fragments.min(MAX_PACKETS),
-            max_packets: policy.max_packets.min(MAX_PACKETS),
-            max_flows: policy.max_flows.min(MAX_FLOWS),
-            max_held_bytes: HELD_BYTES,
-            hold_time: 0,
-            ..policy
-        };
+        let policy = policy
+            .with_max_fragments(policy.max_fragments.min(MAX_PACKETS))
+            .with_max_packets(policy.max_packets.min(MAX_PACKETS))
+            .with_max_flows(policy.max_flows.min(MAX_FLOWS))
+            .with_max_held_bytes(HELD_BYTES)
+            .with_hold_time(0);
         Lanes { policy, simd, stepping, lanes: Vec::new(), last: 0, clock: 0, packets: 0, in_poll: 0 }
     }
 
@@ -238,8 +236,8 @@ impl Lanes {
     }
 
     /// Does every packet that the engine was given have its place?
-    pub(crate) fn balance(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.aggregator.counters().balance())
+    pub(crate) fn balanced(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.aggregator.counters().balanced())
     }
 
     fn turn_clock<T: Taker>(&mut self, time: Option<u64>, taker: &mut T) {
@@ -286,7 +284,7 @@ impl Lanes {
         }
         if self.lanes.len() < MAX_LANES {
             let max_flows = if self.lanes.is_empty() { self.policy.max_flows } else { self.policy.max_flows.min(FLOWS_IN_FURTHER_LANES) };
-            let aggregator = Aggregator::new(Policy { max_flows, ..self.policy }, KEY, self.simd);
+            let aggregator = Aggregator::new(self.policy.with_max_flows(max_flows), KEY).with_simd(self.simd);
             self.lanes.push(Lane { link: *link, aggregator, used: 0 });
             return self.lanes.len() - 1;
         }

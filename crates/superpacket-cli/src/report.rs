@@ -138,7 +138,7 @@ impl Tally {
     }
 
     /// Is every frame read among those that left?
-    pub(crate) fn balance(&self) -> bool {
+    pub(crate) fn balanced(&self) -> bool {
         let reasons: u64 = self.reasons.iter().sum::<u64>() + self.link_type + self.snap_length;
         self.packets_in == self.packets_out + self.merged && reasons == self.packets_out
     }
@@ -365,9 +365,9 @@ mod tests {
         tally.arrived(60);
         tally.passed(Why::LinkType, 60);
         tally.arrived(70);
-        assert!(!tally.balance(), "one is held");
+        assert!(!tally.balanced(), "one is held");
         tally.passed(Why::SnapLength, 70);
-        assert!(tally.balance());
+        assert!(tally.balanced());
         let mut totals = tally.totals();
         totals.add(&tally.totals());
         assert_eq!((totals.packets_in, totals.bytes_out, totals.reasons["link_type"], totals.reasons["snap_length"]), (4, 260, 2, 2));

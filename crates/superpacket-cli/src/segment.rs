@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Segment) -> Result<(), Failure> {
     let simd = Simd::detect();
     let mut cutter = Cutter {
         writer,
-        segmenter: Segmenter::new(simd),
+        segmenter: Segmenter::new().with_simd(simd),
         simd,
         mtu: arguments.mtu as usize,
         fragment: arguments.fragment,

@@ -99,7 +99,7 @@ fn text(report: &Report) -> String {
 
 fn verify(path: &std::path::Path, arguments: &Verify) -> Result<FileReport, Failure> {
     let simd = Simd::detect();
-    let policy = Policy { mode: Mode::Gro { udp: !arguments.no_udp }, checksum: ChecksumForm::Full, ..Policy::gro() };
+    let policy = Policy::gro().with_mode(Mode::Gro { udp: !arguments.no_udp }).with_checksum(ChecksumForm::Full);
     let mut input = Input::open(path, &arguments.common)?;
     let pool = Pool::default();
     let mut lanes = Lanes::new(policy, arguments.stepping, simd);
@@ -108,7 +108,7 @@ fn verify(path: &std::path::Path, arguments: &Verify) -> Result<FileReport, Fail
         tally: Tally::default(),
         ledger: Ledger::default(),
         current: None,
-        segmenter: Segmenter::new(simd),
+        segmenter: Segmenter::new().with_simd(simd),
         simd,
         fault: arguments.inject_fault,
         segments: 0,
@@ -136,7 +136,7 @@ fn verify(path: &std::path::Path, arguments: &Verify) -> Result<FileReport, Fail
     if left > 0 {
         comparison.mismatch(0, format!("{left} packets never came out"));
     }
-    if !lanes.balance() || !comparison.tally.balance() {
+    if !lanes.balanced() || !comparison.tally.balanced() {
         comparison.mismatch(0, "the counters do not balance".to_owned());
     }
     Ok(FileReport {

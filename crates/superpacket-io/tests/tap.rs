@@ -251,7 +251,8 @@ fn the_kernel_takes_a_tagged_super_packet() {
         let mut port = port("tap:t0");
         let mut transmitter = port.transmitter().expect("an end");
         let raw = PacketSocket::open("t0");
-        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), superpacket::Simd::detect());
+        let mut aggregator =
+            Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1)).with_simd(superpacket::Simd::detect());
         let tag = superpacket::packet::VlanTag { protocol: 0x8100, control: 5 };
         let frames = superpacket_traffic::workload::w1(40);
         let mut packets: Vec<_> = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone())).with_vlan(tag)).collect();
@@ -422,8 +423,8 @@ fn the_most_slices_are_taken() {
         let mut transmitter = port.transmitter().expect("an end");
         for segments in [60usize, 64, 65, 1022, 1023, 1300] {
             let simd = superpacket::Simd::detect();
-            let policy = Policy { max_packets: 2000, ..Policy::gro() };
-            let mut aggregator = Aggregator::new(policy, HashKey::new(1), simd);
+            let policy = Policy::gro().with_partial_checksums().with_max_packets(2000);
+            let mut aggregator = Aggregator::new(policy, HashKey::new(1)).with_simd(simd);
             let frames = Frame::tcp4(1, 48).run(segments);
             let mut packets: Vec<_> = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.to_bytes()))).collect();
             let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());

@@ -110,8 +110,8 @@ struct Passage {
 
 impl Passage {
     fn new() -> Self {
-        let policy = Policy { max_packets: 1, ..Policy::gro() };
-        Passage { aggregator: Aggregator::new(policy, HashKey::new(1), Simd::detect()), outgoing: Outgoing::new(), batch: TxBatch::new() }
+        let policy = Policy::gro().with_partial_checksums().with_max_packets(1);
+        Passage { aggregator: Aggregator::new(policy, HashKey::new(1)), outgoing: Outgoing::new(), batch: TxBatch::new() }
     }
 
     fn pass(&mut self, packets: &mut Vec<RxPacket<Buffer>>, to: &mut dyn Transmit) {
@@ -299,8 +299,8 @@ fn a_chunk_sent_through_two_ports_comes_back_when_both_are_done() {
             let frames: Vec<_> = (0..16).map(|number| frame(round * 16 + number, 300)).collect();
             frames.iter().for_each(|frame| source.send(frame));
             let mut packets = receive(&mut *receiver, frames.len());
-            let policy = Policy { max_packets: 1, ..Policy::gro() };
-            let mut aggregator = Aggregator::new(policy, HashKey::new(1), Simd::detect());
+            let policy = Policy::gro().with_partial_checksums().with_max_packets(1);
+            let mut aggregator = Aggregator::new(policy, HashKey::new(1));
             let (mut outgoing, mut batches) = (Outgoing::new(), [TxBatch::new(), TxBatch::new()]);
             let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
                 let staged = outgoing.stage(&packet);

@@ -33,7 +33,7 @@ const VERIFIED: RxChecksum = RxChecksum::Unnecessary { level: 0 };
 /// It has not, and the aggregator must.
 const UNVERIFIED: RxChecksum = RxChecksum::None;
 
-const LINEAR: Policy = Policy { storage: Storage::Linear, ..Policy::gro() };
+const LINEAR: Policy = Policy::gro().with_partial_checksums().with_storage(Storage::Linear);
 
 /// Bytes before a TCP payload with timestamps, before a UDP payload, and before the transport header of either.
 const TCP_HEADERS: usize = 66;
@@ -53,7 +53,7 @@ struct Poll {
 
 impl Poll {
     /// GRO of 64 frames a call and poll, checksums verified by the device.
-    const GRO: Poll = Poll { policy: Policy::gro(), checksum: VERIFIED, batch: 64, calls: Some(1) };
+    const GRO: Poll = Poll { policy: Policy::gro().with_partial_checksums(), checksum: VERIFIED, batch: 64, calls: Some(1) };
 }
 
 /// Frames without end: the list again and again, in runs of up to `batch`.
@@ -94,7 +94,7 @@ fn per_frame(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, mut work: imp
 }
 
 fn aggregate(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, frames: &[Vec<u8>], poll: Poll) {
-    let mut aggregator: Aggregator<&[u8]> = Aggregator::new(poll.policy, HashKey::new(42), Simd::detect());
+    let mut aggregator: Aggregator<&[u8]> = Aggregator::new(poll.policy, HashKey::new(42));
     let mut packets = Vec::with_capacity(poll.batch);
     let mut sink = |packet: SuperPacket<'_, &[u8]>| {
         black_box(&packet.metadata);
@@ -114,7 +114,7 @@ fn aggregate(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, frames: &[Vec
         }
         taken
     });
-    assert!(aggregator.counters().balance());
+    assert!(aggregator.counters().balanced());
 }
 
 /// What no aggregation that copies, or verifies, can be faster than: of each frame, the bytes that would be copied, and those that a checksum covers.
@@ -171,7 +171,7 @@ fn acknowledgements(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]
 fn udp(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
     let length = UDP_HEADERS + UDP_PAYLOAD;
     assert!(frames.iter().all(|frame| frame.len() == length));
-    let poll = Poll { policy: Policy::gro_with_udp(), ..Poll::GRO };
+    let poll = Poll { policy: Policy::gro_with_udp().with_partial_checksums(), ..Poll::GRO };
     aggregate(group, "UDP GRO, 64 datagrams", frames, poll);
     aggregate(group, "UDP GRO, 64 datagrams, verifying", frames, Poll { checksum: UNVERIFIED, ..poll });
     limits(

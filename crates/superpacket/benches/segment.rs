@@ -75,7 +75,7 @@ fn touch<P: Segmentable>(segment: Segment<'_, P>) {
 
 fn scatter_gather(group: &mut BenchmarkGroup<'_, WallTime>, workload: &Workload) {
     let simd = Simd::detect();
-    let mut segmenter = Segmenter::new(simd);
+    let mut segmenter = Segmenter::new().with_simd(simd);
     group.throughput(Throughput::Elements(workload.count as u64));
     for (name, checksum) in [("without checksums", ChecksumOutput::Partial), ("sums unknown", ChecksumOutput::Full)] {
         let mut next = workload.round();
@@ -95,9 +95,9 @@ fn scatter_gather(group: &mut BenchmarkGroup<'_, WallTime>, workload: &Workload)
 /// What the aggregator merged knows the sums of its payloads, and lies in 45 buffers.
 fn merged(group: &mut BenchmarkGroup<'_, WallTime>) {
     let simd = Simd::detect();
-    let mut segmenter = Segmenter::new(simd);
+    let mut segmenter = Segmenter::new().with_simd(simd);
     let buffers = w1(TRAIN);
-    let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), simd);
+    let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1)).with_simd(simd);
     group.throughput(Throughput::Elements(TRAIN as u64));
     for (name, checksum) in [("merged, without checksums", ChecksumOutput::Partial), ("merged, sums known", ChecksumOutput::Full)] {
         group.bench_function(name, |bencher| {
@@ -124,7 +124,7 @@ fn merged(group: &mut BenchmarkGroup<'_, WallTime>) {
 
 fn linear(group: &mut BenchmarkGroup<'_, WallTime>, workload: &Workload) {
     let &Workload { gso, header, size, count, .. } = workload;
-    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut segmenter = Segmenter::new();
     let mut out = vec![0u8; (header + size) * count];
     group.throughput(Throughput::Bytes(out.len() as u64));
     for (name, checksum) in [("copy and checksum", ChecksumOutput::Full), ("copy", ChecksumOutput::Partial)] {

@@ -15,8 +15,8 @@
 //! // Any buffers will do: ring slots, UMEM chunks, vectors. Here: 40 full-size TCP segments in Ethernet frames.
 //! let mut poll: Vec<_> = frames.iter().map(|frame| RxPacket::new(&frame[..])).collect();
 //! // The key should be random where others choose the traffic.
-//! let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(42), Simd::detect());
-//! let mut segmenter = Segmenter::new(Simd::detect());
+//! let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(42));
+//! let mut segmenter = Segmenter::new();
 //!
 //! let (mut large, mut wire) = (0, Vec::new());
 //! let mut sink = |packet: SuperPacket<'_, &[u8]>| {
@@ -45,13 +45,15 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(test)]
-#[macro_use]
+#[cfg(any(test, feature = "std"))]
+#[cfg_attr(test, macro_use)]
 extern crate std;
 
 pub mod aggregate;
+pub mod buffer;
 pub mod checksum;
 pub mod feature;
+pub mod memory;
 pub mod packet;
 pub mod packet_batch;
 pub mod segment;
@@ -60,4 +62,10 @@ pub mod super_packet;
 pub mod virtio;
 pub mod wire;
 
+pub use aggregate::{Aggregator, BatchAggregator, Counters, HashKey, Policy, Reason};
+pub use buffer::{PacketBuffer, SliceBuffer};
+pub use packet::{FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
+pub use segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
+pub use super_packet::{Metadata, Sink, SuperPacket};
 pub use superpacket_simd::Simd;
+pub use virtio::Framing;

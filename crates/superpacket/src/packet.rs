@@ -4,7 +4,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::offset_of;
 
-use crate::segment::{ChecksumForm, Cwr, Gso, IpId, SegmentSize};
+use crate::memory::{InBuffers, Memory};
+use crate::segment::{ChecksumForm, Gso};
 use crate::wire::MAX_HEADER;
 
 /// The most buffers that one packet may have, as a Linux `skb` of 64 KB in 4 KB pages has (`MAX_SKB_FRAGS`).
@@ -56,15 +57,6 @@ pub struct VlanTag {
     pub control: u16,
 }
 
-/// A packet that the device (or the sender before it) has aggregated already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RxGso {
-    /// What kind of super-packet it is.
-    pub kind: crate::segment::GsoKind,
-    /// Bytes of payload in each segment.
-    pub size: SegmentSize,
-}
-
 /// Buffers after a packet's first, kept in a box so that a packet of one buffer stays small.
 #[derive(Debug)]
 pub struct Chain<B>(Box<ChainStorage<B>>);
@@ -108,18 +100,15 @@ pub struct RxPacket<B> {
     pub queue: u16,
     /// Where the first byte lies.
     pub layer: Layer,
-    /// What [`RxGso`] does not say of a super-packet's segments.
-    pub(crate) id: IpId,
-    pub(crate) outer_id: IpId,
-    pub(crate) cwr: Cwr,
     /// The device's flow hash.
     pub hash: Option<FlowHash>,
     /// What the device knows of the checksums.
     pub checksum: RxChecksum,
     /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// Set if the packet is a super-packet already.
-    pub gso: Option<RxGso>,
+    /// How the packet is to be cut, if the device or the sender before it has made a super-packet of it. Its checksums stand
+    /// as [`checksum`](Self::checksum) says, whatever [`Gso::checksum`] does.
+    pub gso: Option<Gso>,
     pub(crate) first: B,
     /// When it arrived, in nanoseconds of any clock that does not matter to the engine but in differences.
     pub time: u64,
@@ -155,9 +144,6 @@ impl<B> RxPacket<B> {
             gso: None,
             queue: 0,
             layer: Layer::Ethernet,
-            id: IpId::Increment,
-            outer_id: IpId::Increment,
-            cwr: Cwr::First,
         }
     }
 
@@ -183,20 +169,18 @@ impl<B> RxPacket<B> {
         self
     }
 
-    /// The same packet as a super-packet of which all is known that cutting it takes: from a sender that says more than a virtio header can. The state of
-    /// its checksums is [said apart](Self::checksum).
+    /// The same packet as a super-packet, and how it is to be cut.
     #[inline]
     #[must_use]
-    pub fn with_gso(self, gso: Gso) -> Self {
-        let Gso { kind, size, id, outer_id, cwr, checksum: _ } = gso;
-        RxPacket { gso: Some(RxGso { kind, size }), id, outer_id, cwr, ..self }
+    pub fn with_gso(mut self, gso: Gso) -> Self {
+        self.gso = Some(gso);
+        self
     }
 
-    /// What is needed to cut a super-packet: what its sender did not say is as in any TSO engine.
+    /// What is needed to cut a super-packet, with the form of checksums that it has.
     pub(crate) fn whole_gso(&self) -> Option<Gso> {
         let form = if let RxChecksum::Partial { .. } = self.checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
-        let RxGso { kind, size } = self.gso?;
-        Some(Gso { kind, size, id: self.id, outer_id: self.outer_id, cwr: self.cwr, checksum: form })
+        Some(Gso { checksum: form, ..self.gso? })
     }
 
     /// The same packet with an arrival time in nanoseconds.
@@ -237,9 +221,24 @@ impl<B: AsRef<[u8]>> RxPacket<B> {
     /// The packet's length in bytes.
     #[inline]
     pub fn length(&self) -> usize {
+        self.length_in(&InBuffers)
+    }
+}
+
+impl<B> RxPacket<B> {
+    /// What is known of the packet, with another first buffer and no others.
+    #[inline(always)]
+    pub(crate) fn with_first<C>(&self, first: C) -> RxPacket<C> {
+        let &RxPacket { queue, layer, hash, checksum, vlan, gso, time, .. } = self;
+        RxPacket { queue, layer, hash, checksum, vlan, gso, first, time, rest: None }
+    }
+
+    /// The length in bytes of a packet whose bytes lie there.
+    #[inline(always)]
+    pub(crate) fn length_in(&self, memory: &impl Memory<B>) -> usize {
         match &self.rest {
-            None => self.first.as_ref().len(),
-            Some(_) => self.buffers().map(|buffer| buffer.as_ref().len()).sum(),
+            None => memory.bytes(&self.first).len(),
+            Some(_) => self.buffers().map(|buffer| memory.bytes(buffer).len()).sum(),
         }
     }
 }

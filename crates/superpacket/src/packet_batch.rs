@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::memory::InBuffers;
 use crate::super_packet::{Metadata, Piece, SuperPacket};
 
 /// Packets in order, with their headers and buffers: filled by one thread, emptied by another, and used again.
@@ -17,7 +18,7 @@ use crate::super_packet::{Metadata, Piece, SuperPacket};
 /// use superpacket::packet_batch::PacketBatch;
 /// use superpacket::super_packet::SuperPacket;
 ///
-/// let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(42), Simd::detect());
+/// let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(42));
 /// let mut batch = PacketBatch::new();
 /// aggregator.receive(RxPacket::new(vec![7; 60]), 0, &mut |mut packet: SuperPacket<'_, _>| batch.push(&mut packet));
 /// aggregator.flush_all(&mut |mut packet: SuperPacket<'_, _>| batch.push(&mut packet));
@@ -58,7 +59,7 @@ impl<B> PacketBatch<B> {
 
     /// Puts a packet behind the others. Its buffers move, its metadata, header and linear storage are copied: what is left of it has no bytes.
     #[inline]
-    pub fn push(&mut self, packet: &mut SuperPacket<'_, B>) {
+    pub fn push<M>(&mut self, packet: &mut SuperPacket<'_, B, M>) {
         let entry = Entry {
             metadata: packet.metadata,
             pieces: packet.pieces.len() as u32,
@@ -93,6 +94,12 @@ impl<B> PacketBatch<B> {
     /// Lends the next packet, the oldest that is left. Buffers that are not taken out of it are dropped when the next one is lent, or with [`clear`](Self::clear).
     #[inline]
     pub fn next_packet(&mut self) -> Option<SuperPacket<'_, B>> {
+        self.next_in(InBuffers)
+    }
+
+    /// Lends the next packet, whose bytes lie there.
+    #[inline]
+    pub(crate) fn next_in<M>(&mut self, memory: M) -> Option<SuperPacket<'_, B, M>> {
         self.lent.clear();
         let entry = self.entries.get(self.next)?;
         self.next += 1;
@@ -107,7 +114,24 @@ impl<B> PacketBatch<B> {
             header: self.bytes.get(header)?,
             pieces: &mut self.lent,
             linear: self.bytes.get(linear)?,
+            memory,
         })
+    }
+
+    /// Takes the packet back that was lent last, with the pieces that are left in it: it is the next again. One that has no
+    /// pieces left is gone.
+    pub(crate) fn take_back(&mut self) {
+        let Some(entry) = self.entries.get(self.next.wrapping_sub(1)) else { return };
+        let first_piece = self.next_piece - entry.pieces as usize;
+        if self.lent.is_empty() {
+            return;
+        }
+        self.next -= 1;
+        self.next_byte -= (entry.header + entry.linear) as usize;
+        self.next_piece = first_piece;
+        for (place, piece) in self.pieces.iter_mut().skip(first_piece).zip(self.lent.drain(..)) {
+            *place = Some(piece);
+        }
     }
 
     /// Forgets all packets, drops their buffers, and keeps the memory.
@@ -137,7 +161,6 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
-    use crate::Simd;
     use crate::aggregate::{Aggregator, HashKey, Policy, Storage};
     use crate::packet::RxPacket;
     use crate::segment::{ChecksumOutput, SegmentOptions, Segmenter};
@@ -147,9 +170,9 @@ mod tests {
         let mut frames = superpacket_traffic::workload::w1(40);
         frames.push(vec![0xff; 60]);
         frames.extend(superpacket_traffic::workload::w1(7));
-        let mut aggregator = Aggregator::new(Policy { storage, ..Policy::gro() }, HashKey::new(1), Simd::detect());
+        let mut aggregator = Aggregator::new(Policy::gro().with_storage(storage), HashKey::new(1));
         let (mut batch, mut between) = (PacketBatch::new(), 0);
-        let mut segmenter = Segmenter::new(Simd::detect());
+        let mut segmenter = Segmenter::new();
         let mut sent = Vec::new();
         for part in frames.chunks(41) {
             let mut sink = |mut packet: SuperPacket<'_, Vec<u8>>| {
@@ -208,7 +231,7 @@ mod tests {
         }
         let bytes = Arc::new([7; 60]);
         let mut batch = PacketBatch::new();
-        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1));
         for _ in 0..3 {
             aggregator.bypass(RxPacket::new(Counted(bytes.clone())), &mut |mut packet: SuperPacket<'_, _>| batch.push(&mut packet));
         }

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::mem::offset_of;
 
 use crate::aggregate::Reason;
+use crate::memory::{InBuffers, Memory};
 use crate::packet::{FlowHash, Layer, RxChecksum, STEERING_UNIT, VlanTag};
 use crate::segment::Gso;
 use crate::wire::Layout;
@@ -57,12 +58,12 @@ impl<B> Piece<B> {
     }
 }
 
-impl<B: AsRef<[u8]>> Piece<B> {
+impl<B> Piece<B> {
     /// The bytes, in their own buffer or in `linear`.
     #[inline(always)]
-    pub(crate) fn bytes<'a>(&'a self, linear: &'a [u8]) -> &'a [u8] {
+    pub(crate) fn bytes<'a>(&'a self, memory: &'a impl Memory<B>, linear: &'a [u8]) -> &'a [u8] {
         let whole = match &self.buffer {
-            Some(buffer) => buffer.as_ref(),
+            Some(buffer) => memory.bytes(buffer),
             None => linear,
         };
         let start = self.start as usize;
@@ -114,29 +115,66 @@ const _: () = {
 
 /// A packet, single or merged: header bytes of its own and payload as ranges of the buffers it came in.
 ///
-/// The frame is [`header`](Self::header) followed by [`payload`](Self::payload). A packet that merged with no other has an empty
-/// header and its buffers as they came: not a byte of it has been touched.
+/// The frame is [`header`](Self::header) followed by [`payload`](Self::payload). A packet that merged with no other has an
+/// empty header and its buffers as they came: not a byte of it has been touched.
+///
+/// The bytes of a buffer `B` are found by `M`: in the buffer itself, unless the packet was borrowed for a poll.
 #[derive(Debug)]
-pub struct SuperPacket<'a, B> {
+pub struct SuperPacket<'a, B, M = InBuffers> {
     /// What is known of it.
     pub metadata: Metadata,
     pub(crate) header: &'a [u8],
     pub(crate) pieces: &'a mut Vec<Piece<B>>,
     pub(crate) linear: &'a [u8],
+    pub(crate) memory: M,
 }
 
-impl<'a, B: AsRef<[u8]>> SuperPacket<'a, B> {
+impl<'a, B, M> SuperPacket<'a, B, M> {
     /// The rewritten headers of a merged packet; empty for a packet that was not touched.
     #[inline]
     pub fn header(&self) -> &[u8] {
         self.header
     }
 
+    /// Length of the packet in bytes.
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.header.len() + self.pieces.iter().map(Piece::length).sum::<usize>()
+    }
+
+    /// The payload's pieces.
+    #[inline]
+    pub fn pieces(&self) -> &[Piece<B>] {
+        self.pieces
+    }
+
+    /// Takes the pieces out, and with them the buffers: for a consumer that holds them until its send has returned. Linear
+    /// storage stays behind.
+    #[inline]
+    pub fn take_pieces(&mut self) -> impl Iterator<Item = Piece<B>> + '_ {
+        self.pieces.drain(..)
+    }
+
+    /// Did packets merge in it?
+    #[inline]
+    pub fn is_merged(&self) -> bool {
+        self.metadata.packets > 1
+    }
+
+    /// The same packet, whose bytes lie there.
+    #[inline(always)]
+    pub(crate) fn with_memory<N>(self, memory: N) -> SuperPacket<'a, B, N> {
+        let SuperPacket { metadata, header, pieces, linear, memory: _ } = self;
+        SuperPacket { metadata, header, pieces, linear, memory }
+    }
+}
+
+impl<'a, B, M: Memory<B>> SuperPacket<'a, B, M> {
     /// What follows the header, in order: for an untouched packet its buffers.
     #[inline]
     pub fn payload(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        let linear = self.linear;
-        self.pieces.iter().map(move |piece| piece.bytes(linear)).filter(|bytes| !bytes.is_empty())
+        let (memory, linear) = (&self.memory, self.linear);
+        self.pieces.iter().map(move |piece| piece.bytes(memory, linear)).filter(|bytes| !bytes.is_empty())
     }
 
     /// All bytes in order: the header, if there is one, and the payload.
@@ -149,52 +187,52 @@ impl<'a, B: AsRef<[u8]>> SuperPacket<'a, B> {
     pub fn contiguous(&self) -> Option<&[u8]> {
         match self.pieces.as_slice() {
             _ if !self.linear.is_empty() => Some(self.linear),
-            [piece] if self.header.is_empty() => Some(piece.bytes(self.linear)),
+            [piece] if self.header.is_empty() => Some(piece.bytes(&self.memory, self.linear)),
             _ => None,
         }
-    }
-
-    /// Length of the packet in bytes.
-    #[inline]
-    pub fn length(&self) -> usize {
-        self.header.len() + self.pieces.iter().map(Piece::length).sum::<usize>()
     }
 
     /// Copies the whole packet behind what `out` holds.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         self.slices().for_each(|slice| out.extend_from_slice(slice));
     }
-
-    /// The payload's pieces.
-    #[inline]
-    pub fn pieces(&self) -> &[Piece<B>] {
-        self.pieces
-    }
-
-    /// Takes the pieces out, and with them the buffers: for a consumer that holds them until its send has returned. Linear storage stays behind.
-    #[inline]
-    pub fn take_pieces(&mut self) -> impl Iterator<Item = Piece<B>> + '_ {
-        self.pieces.drain(..)
-    }
-
-    /// Did packets merge in it?
-    #[inline]
-    pub fn is_merged(&self) -> bool {
-        self.metadata.packets > 1
-    }
 }
 
 /// Takes what the aggregator emits.
 ///
 /// The packet borrows the aggregator's memory: the sink copies it, sends it, or takes its buffers before it returns.
+///
+/// A closure that returns nothing is a sink, and one that returns a `Result<(), E>`. If that is an error, the call of the
+/// aggregator stops and returns it, and no packet is lost: the one that was refused, unless the sink has taken its pieces,
+/// what is held, and what the call had not come to yet. The next call that emits gives the refused packet first.
 pub trait Sink<B> {
+    /// What the sink says of each packet, and the aggregator's call of all: nothing, or a `Result`.
+    type Outcome: Outcome;
+
     /// Takes one packet.
-    fn receive(&mut self, packet: SuperPacket<'_, B>);
+    fn receive(&mut self, packet: SuperPacket<'_, B>) -> Self::Outcome;
 }
 
-impl<B, F: FnMut(SuperPacket<'_, B>)> Sink<B> for F {
+impl<B, O: Outcome, F: FnMut(SuperPacket<'_, B>) -> O> Sink<B> for F {
+    type Outcome = O;
+
     #[inline]
-    fn receive(&mut self, packet: SuperPacket<'_, B>) {
-        self(packet);
+    fn receive(&mut self, packet: SuperPacket<'_, B>) -> O {
+        self(packet)
     }
+}
+
+/// What a sink returns: `()` if it cannot fail, else a `Result<(), E>`.
+pub trait Outcome {
+    /// Why it failed.
+    type Error;
+
+    /// Makes an outcome of a result.
+    fn from_result(result: Result<(), Self::Error>) -> Self;
+
+    /// Makes a result of the outcome.
+    ///
+    /// # Errors
+    /// The sink's own.
+    fn into_result(self) -> Result<(), Self::Error>;
 }

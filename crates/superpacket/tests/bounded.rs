@@ -2,7 +2,6 @@
 
 mod support;
 
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy, Reason};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::{Frame, Ip};
@@ -50,7 +49,7 @@ struct Table {
 
 impl Table {
     fn new(max_flows: u32, key: u128) -> Self {
-        Table { aggregator: Aggregator::new(Policy { max_flows, ..Policy::gro() }, HashKey::new(key), Simd::detect()), left: 0 }
+        Table { aggregator: Aggregator::new(Policy::gro().with_partial_checksums().with_max_flows(max_flows), HashKey::new(key)), left: 0 }
     }
 
     /// Receives a packet; returns how many entries were looked at.
@@ -59,7 +58,7 @@ impl Table {
         let left = &mut self.left;
         self.aggregator.receive(packet.receive(), 0, &mut |_: SuperPacket<'_, Vec<u8>>| *left += 1);
         let counters = self.aggregator.counters();
-        assert!(counters.balance());
+        assert!(counters.balanced());
         assert_eq!(counters.packets_out, self.left);
         counters.probes - before
     }

@@ -7,7 +7,6 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Mode, Policy, Storage};
 use superpacket::packet::{MAX_BUFFERS, RxPacket};
 use superpacket::super_packet::SuperPacket;
@@ -24,12 +23,12 @@ fn received(count: usize) -> Vec<Packet> {
 }
 
 fn modes() -> [Policy; 4] {
-    let linear = |policy| Policy { storage: Storage::Linear, ..policy };
-    [Policy::gro(), linear(Policy::gro()), Policy::lro(), linear(Policy::lro())]
+    let linear = |policy: Policy| policy.with_storage(Storage::Linear);
+    [Policy::gro().with_partial_checksums(), linear(Policy::gro().with_partial_checksums()), Policy::lro(), linear(Policy::lro())]
 }
 
 fn aggregator<B: AsRef<[u8]>>(policy: Policy) -> Aggregator<B> {
-    Aggregator::new(policy, HashKey::new(7), Simd::detect())
+    Aggregator::new(policy, HashKey::new(7))
 }
 
 /// Runs the packets as one poll, in buffers that `buffer` makes of each piece's number in its packet and its bytes.

@@ -75,13 +75,14 @@ fn two_bursts() {
         };
         let packets: Vec<_> = case.bursts.iter().enumerate().flat_map(timed).collect();
         let expected: Vec<_> = case.bursts.iter().flat_map(|burst| burst.arrives.clone()).collect();
-        for policy in [Policy::gro(), Policy { hold_time: gro_table::APART / 2, ..Policy::gro() }] {
+        for policy in [Policy::gro().with_partial_checksums(), Policy::gro().with_partial_checksums().with_hold_time(gro_table::APART / 2)]
+        {
             let run = run_polls(policy, &packets, size);
             assert_reversed(&packets, &run);
             assert_eq!(run.payloads(), expected, "{}", case.name);
         }
         // One that does.
-        let run = run_polls(Policy { hold_time: 2 * gro_table::APART, ..Policy::gro() }, &packets, size);
+        let run = run_polls(Policy::gro().with_partial_checksums().with_hold_time(2 * gro_table::APART), &packets, size);
         assert_eq!(run.payloads(), [expected.iter().sum::<usize>()], "{}", case.name);
     }
 }

@@ -33,12 +33,12 @@ impl Port {
 
     fn act(
         &mut self,
-        act: impl FnOnce(&mut superpacket::aggregate::Aggregator<Vec<u8>>, &mut dyn superpacket::super_packet::Sink<Vec<u8>>),
+        act: impl FnOnce(&mut superpacket::aggregate::Aggregator<Vec<u8>>, &mut dyn superpacket::super_packet::Sink<Vec<u8>, Outcome = ()>),
     ) -> Vec<(u32, Reason)> {
         let outputs = &mut self.outputs;
         let before = outputs.len();
         act(&mut self.aggregator, &mut |packet: SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet)));
-        assert!(self.aggregator.counters().balance());
+        assert!(self.aggregator.counters().balanced());
         self.outputs[before..].iter().map(|output| (output.metadata.packets, output.metadata.reason)).collect()
     }
 
@@ -67,7 +67,7 @@ fn bytes_count_from_the_outermost_ip_header() {
             (0, vec![1; 10]),
         ] {
             for storage in [Storage::Fragments, Storage::Linear] {
-                let run = leaves(Policy { max_bytes: limit, storage, ..Policy::gro() }, &base.run(10));
+                let run = leaves(Policy::gro().with_partial_checksums().with_max_bytes(limit).with_storage(storage), &base.run(10));
                 assert_eq!(counts(&run), expected, "{name}: {limit}");
                 assert!(run.reasons().iter().rev().skip(1).all(|&reason| reason == ByteLimit), "{name}: {:?}", run.reasons());
                 for output in run.outputs.iter().filter(|output| output.metadata.packets > 1) {
@@ -81,51 +81,51 @@ fn bytes_count_from_the_outermost_ip_header() {
 #[test]
 fn packets_end_a_run_with_the_last_that_may_join() {
     for base in [Frame::tcp4(1, 100), Frame::tcp6(1, 100), Frame::udp4(100), Frame::dccp6(1, 100)] {
-        let run = leaves(Policy { max_packets: 4, ..Policy::gro_with_udp() }, &base.run(10));
+        let run = leaves(Policy::gro_with_udp().with_partial_checksums().with_max_packets(4), &base.run(10));
         assert_eq!((counts(&run), run.reasons()), (vec![4, 4, 2], vec![PacketLimit, PacketLimit, PollEnd]));
-        let run = leaves(Policy { max_packets: 1, ..Policy::gro_with_udp() }, &base.run(3));
+        let run = leaves(Policy::gro_with_udp().with_partial_checksums().with_max_packets(1), &base.run(3));
         assert_eq!((counts(&run), run.reasons()), (vec![1; 3], vec![PacketLimit; 3]));
     }
 }
 
 #[test]
 fn datagrams_are_at_most_64() {
-    let run = leaves(Policy::gro_with_udp(), &Frame::udp4(100).run(130));
+    let run = leaves(Policy::gro_with_udp().with_partial_checksums(), &Frame::udp4(100).run(130));
     assert_eq!((counts(&run), run.reasons()), (vec![64, 64, 2], vec![PacketLimit, PacketLimit, PollEnd]));
-    let run = leaves(Policy::gro_with_udp(), &Frame::udp6(100).in_vxlan4().run(65));
+    let run = leaves(Policy::gro_with_udp().with_partial_checksums(), &Frame::udp6(100).in_vxlan4().run(65));
     assert_eq!(counts(&run), [64, 1]);
-    let run = leaves(Policy { max_datagrams: 7, ..Policy::gro_with_udp() }, &Frame::udp6(100).run(15));
+    let run = leaves(Policy::gro_with_udp().with_partial_checksums().with_max_datagrams(7), &Frame::udp6(100).run(15));
     assert_eq!(counts(&run), [7, 7, 1]);
     // The lower of both limits counts, and TCP knows nothing of this one.
-    let run = leaves(Policy { max_datagrams: 7, max_packets: 3, ..Policy::gro_with_udp() }, &Frame::udp6(100).run(7));
+    let run = leaves(Policy::gro_with_udp().with_partial_checksums().with_max_datagrams(7).with_max_packets(3), &Frame::udp6(100).run(7));
     assert_eq!(counts(&run), [3, 3, 1]);
-    let run = leaves(Policy { max_datagrams: 2, ..Policy::gro_with_udp() }, &Frame::tcp4(1, 100).run(15));
+    let run = leaves(Policy::gro_with_udp().with_partial_checksums().with_max_datagrams(2), &Frame::tcp4(1, 100).run(15));
     assert_eq!(counts(&run), [15]);
 }
 
 #[test]
 fn fragments_are_pieces_of_buffers() {
     let frames = Frame::tcp4(1, 100).run(10);
-    let run = leaves(Policy { max_fragments: 5, ..Policy::gro() }, &frames);
+    let run = leaves(Policy::gro().with_partial_checksums().with_max_fragments(5), &frames);
     assert_eq!((counts(&run), run.reasons()), (vec![5, 5], vec![FragmentLimit, PollEnd]));
     assert!(run.outputs.iter().all(|output| output.pieces == 5));
     // Three buffers a frame, each with payload: two frames fit 7.
     let scattered: Vec<_> = packets(&frames).into_iter().map(|packet| packet.in_buffers_of(60)).collect();
-    let policy = Policy { max_fragments: 7, ..Policy::gro() };
+    let policy = Policy::gro().with_partial_checksums().with_max_fragments(7);
     let run = reversible_packets(policy, &scattered);
     assert_eq!((counts(&run), run.outputs[0].pieces), (vec![2; 5], 6));
     // A frame of more than the limit is held, but nothing joins it.
-    let run = reversible_packets(Policy { max_fragments: 2, ..Policy::gro() }, &scattered);
+    let run = reversible_packets(Policy::gro().with_partial_checksums().with_max_fragments(2), &scattered);
     assert_eq!((counts(&run), run.reasons()[0]), (vec![1; 10], FragmentLimit));
     // Linear storage has one piece, whatever came.
-    let run = reversible_packets(Policy { storage: Storage::Linear, ..policy }, &scattered);
+    let run = reversible_packets(policy.with_storage(Storage::Linear), &scattered);
     assert_eq!(counts(&run), [10]);
     assert!(run.outputs[0].contiguous);
 }
 
 #[test]
 fn flows_beyond_the_limit_put_the_oldest_out() {
-    let mut port = Port::new(Policy { max_flows: 4, ..Policy::gro() });
+    let mut port = Port::new(Policy::gro().with_partial_checksums().with_max_flows(4));
     for number in 0..4 {
         assert_eq!(port.receive(&flow(number), 0), []);
     }
@@ -140,7 +140,7 @@ fn flows_beyond_the_limit_put_the_oldest_out() {
     assert_eq!(port.receive(&flow(6).with(|frame| frame.payload.clear()), 0), [(1, NoPayload)]);
     assert_eq!(port.poll_end(0), [(1, PollEnd); 4]);
 
-    let mut port = Port::new(Policy { max_flows: 1, ..Policy::gro() });
+    let mut port = Port::new(Policy::gro().with_partial_checksums().with_max_flows(1));
     port.receive(&flow(0), 0);
     port.receive(&flow(0).following(), 0);
     assert_eq!(port.receive(&flow(1), 0), [(2, Evicted)]);
@@ -150,7 +150,7 @@ fn flows_beyond_the_limit_put_the_oldest_out() {
 #[test]
 fn held_bytes_beyond_the_limit_put_the_oldest_out() {
     // Frames of 154 bytes: six are 924 bytes, seven are 1,078.
-    let mut port = Port::new(Policy { max_held_bytes: 1000, ..Policy::gro() });
+    let mut port = Port::new(Policy::gro().with_partial_checksums().with_max_held_bytes(1000));
     for number in 0..6 {
         assert_eq!(port.receive(&flow(number), 0), []);
         assert_eq!(port.aggregator.counters().held_bytes, (u64::from(number) + 1) * 154);
@@ -161,20 +161,20 @@ fn held_bytes_beyond_the_limit_put_the_oldest_out() {
     assert_eq!(port.outputs[1].bytes, flow(1).to_bytes());
     assert_eq!(port.aggregator.counters().held_bytes, 924);
     // One flow's own bytes count as others' do, also on the short way of a run.
-    let mut port = Port::new(Policy { max_held_bytes: 1000, ..Policy::gro() });
+    let mut port = Port::new(Policy::gro().with_partial_checksums().with_max_held_bytes(1000));
     let left: Vec<_> = flow(0).run(14).iter().flat_map(|frame| port.receive(frame, 0)).collect();
     assert_eq!(left, [(7, MemoryLimit), (7, MemoryLimit)]);
     assert_eq!(port.aggregator.counters().held_bytes, 0);
     // Padding and buffers as received count, not what is left of them; a frame larger than the limit is not held at all.
-    let mut port = Port::new(Policy { max_held_bytes: 153, ..Policy::gro() });
+    let mut port = Port::new(Policy::gro().with_partial_checksums().with_max_held_bytes(153));
     assert_eq!(port.receive(&flow(0), 0), [(1, MemoryLimit)]);
 }
 
 #[test]
 fn by_default_32_megabytes_are_held() {
-    assert_eq!(Policy::gro().max_held_bytes, 32 << 20);
+    assert_eq!(Policy::gro().with_partial_checksums().max_held_bytes, 32 << 20);
     // 600 flows of 60,014 bytes each are more than that.
-    let mut port = Port::new(Policy::gro());
+    let mut port = Port::new(Policy::gro().with_partial_checksums());
     let mut most = 0;
     for number in 0..600 {
         let frame = Frame::tcp4(1000, 59_960).with(|frame| frame.tcp_mut().source_port = number);
@@ -190,20 +190,26 @@ fn by_default_32_megabytes_are_held() {
 
 #[test]
 fn limits_that_make_no_sense_are_brought_into_range() {
-    let none = Policy { max_bytes: u32::MAX, max_packets: 0, max_datagrams: 0, max_fragments: 0, max_flows: 0, ..Policy::gro() };
+    let none = Policy::gro()
+        .with_partial_checksums()
+        .with_max_bytes(u32::MAX)
+        .with_max_packets(0)
+        .with_max_datagrams(0)
+        .with_max_fragments(0)
+        .with_max_flows(0);
     let aggregator = aggregator(none);
     let policy = aggregator.policy();
     assert_eq!(
         (policy.max_bytes, policy.max_packets, policy.max_datagrams, policy.max_fragments, policy.max_flows),
         (MAX_BIG_LENGTH, 1, 1, 1, 1)
     );
-    let run = leaves(Policy { max_held_bytes: 0, ..none }, &Frame::tcp4(1, 100).run(3));
+    let run = leaves(none.with_max_held_bytes(0), &Frame::tcp4(1, 100).run(3));
     assert_eq!(counts(&run), [1; 3]);
 }
 
 /// As long as merged packets may be.
 fn big() -> Policy {
-    Policy { max_bytes: u32::MAX, ..Policy::gro_with_udp() }
+    Policy::gro_with_udp().with_partial_checksums().with_max_bytes(u32::MAX)
 }
 
 #[test]
@@ -216,7 +222,7 @@ fn big_tcp_leaves_its_length_out() {
         Frame::tcp6(1, 1416).with_timestamps(1, 2),
     ] {
         for storage in [Storage::Fragments, Storage::Linear] {
-            let run = leaves(Policy { storage, ..big() }, &base.run(200));
+            let run = leaves(big().with_storage(storage), &base.run(200));
             assert_eq!(counts(&run), [200]);
             let output = &run.outputs[0];
             let network = base.offsets().network;
@@ -253,7 +259,7 @@ fn the_edge_of_16_bits() {
         frames[5].payload.truncate(limit - headers - 5 * 13_000);
         let run = leaves(big(), &frames);
         assert_eq!((counts(&run), run.outputs[0].bytes.len()), (vec![6], 14 + limit));
-        let run = leaves(Policy::gro(), &frames);
+        let run = leaves(Policy::gro().with_partial_checksums(), &frames);
         assert_eq!(counts(&run), if limit > 65_535 { vec![5, 1] } else { vec![6] });
     }
 }
@@ -299,7 +305,7 @@ fn no_other_packet_has_a_length_of_0() {
         assert!(run.outputs.iter().all(|output| output.bytes.len() <= 65_535 + 22));
     }
     // Datagrams too, where their number allows it.
-    let run = leaves(Policy { max_datagrams: 1000, ..big() }, &Frame::udp4(1400).run(100));
+    let run = leaves(big().with_max_datagrams(1000), &Frame::udp4(1400).run(100));
     assert_eq!((counts(&run)[0], run.reasons()[0]), (46, ByteLimit));
 }
 
@@ -310,14 +316,14 @@ fn a_pppoe_length_counts_two_bytes_more() {
         let base = Frame::tcp4(1, 13_000).with(|frame| frame.pppoe = Some(Pppoe::default()));
         let mut frames = base.run(6);
         frames[5].payload.truncate(whole - 40 - 5 * 13_000);
-        let run = leaves(Policy::gro(), &frames);
+        let run = leaves(Policy::gro().with_partial_checksums(), &frames);
         assert_eq!(counts(&run), if whole > 65_533 { vec![5, 1] } else { vec![6] }, "{whole}");
     }
 }
 
 #[test]
 fn nothing_is_held_past_the_poll() {
-    let mut port = Port::new(Policy::gro());
+    let mut port = Port::new(Policy::gro().with_partial_checksums());
     for number in 0..3 {
         port.receive(&flow(number), 0);
         port.receive(&flow(number).following(), 0);
@@ -329,7 +335,7 @@ fn nothing_is_held_past_the_poll() {
 
 #[test]
 fn a_hold_time_bridges_polls() {
-    let mut port = Port::new(Policy { hold_time: 1000, ..Policy::gro() });
+    let mut port = Port::new(Policy::gro().with_partial_checksums().with_hold_time(1000));
     let frames = flow(0).run(4);
     port.receive(&frames[0], 5000);
     assert_eq!(port.aggregator.deadline(), Some(6000));
@@ -352,7 +358,7 @@ fn a_hold_time_bridges_polls() {
 
 #[test]
 fn flows_leave_by_age_the_oldest_first() {
-    let mut port = Port::new(Policy { hold_time: 1 << 40, ..Policy::gro() });
+    let mut port = Port::new(Policy::gro().with_partial_checksums().with_hold_time(1 << 40));
     for number in 0..5 {
         port.receive(&flow(number), u64::from(number) * 10);
     }
@@ -364,7 +370,7 @@ fn flows_leave_by_age_the_oldest_first() {
 #[test]
 fn a_flow_leaves_when_asked() {
     for storage in [Storage::Fragments, Storage::Linear] {
-        let mut port = Port::new(Policy { storage, ..Policy::gro_with_udp() });
+        let mut port = Port::new(Policy::gro_with_udp().with_partial_checksums().with_storage(storage));
         for number in 0..3 {
             for frame in flow(number).run(3) {
                 port.receive(&frame, 0);
@@ -391,7 +397,7 @@ fn a_flow_leaves_when_asked() {
 
 #[test]
 fn all_leave_when_asked() {
-    let mut port = Port::new(Policy { hold_time: 1000, ..Policy::gro() });
+    let mut port = Port::new(Policy::gro().with_partial_checksums().with_hold_time(1000));
     for number in 0..5 {
         port.receive(&flow(number), 0);
     }
@@ -405,7 +411,7 @@ fn all_leave_when_asked() {
 
 #[test]
 fn delivery_at_once_holds_nothing_between_calls() {
-    let mut port = Port::new(Policy { delivery: Delivery::AtOnce, hold_time: 1000, ..Policy::gro() });
+    let mut port = Port::new(Policy::gro().with_partial_checksums().with_delivery(Delivery::AtOnce).with_hold_time(1000));
     assert_eq!(port.receive(&flow(0), 0), [(1, PollEnd)]);
     let mut batch: Vec<_> = flow(0).run(7).iter().chain(&flow(1).run(2)).map(|frame| Packet::from(frame).receive()).collect();
     assert_eq!(port.act(|aggregator, sink| aggregator.receive_batch(&mut batch, 0, sink)), [(7, PollEnd), (2, PollEnd)]);
@@ -414,16 +420,16 @@ fn delivery_at_once_holds_nothing_between_calls() {
 
 #[test]
 fn udp_has_its_own_switch() {
-    assert_ne!(Policy::gro(), Policy::gro_with_udp());
+    assert_ne!(Policy::gro().with_partial_checksums(), Policy::gro_with_udp().with_partial_checksums());
     for base in [Frame::udp4(100), Frame::udp6(100), Frame::udp4(100).in_vxlan6(), Frame::udp6(100).tagged(3)] {
-        let run = leaves(Policy::gro(), &base.run(3));
+        let run = leaves(Policy::gro().with_partial_checksums(), &base.run(3));
         assert_eq!((counts(&run), run.reasons()), (vec![1; 3], vec![UdpOff; 3]));
-        let run = leaves(Policy::gro_with_udp(), &base.run(3));
+        let run = leaves(Policy::gro_with_udp().with_partial_checksums(), &base.run(3));
         assert_eq!((counts(&run), run.reasons()), (vec![3], vec![PollEnd]));
     }
     // Off, it stops nothing else: TCP in the same tunnel merges around it.
     let mut frames = Frame::tcp4(1, 100).in_vxlan4().run(4);
     frames.insert(2, Frame::udp4(100).in_vxlan4());
-    let run = leaves(Policy::gro(), &frames);
+    let run = leaves(Policy::gro().with_partial_checksums(), &frames);
     assert_eq!((counts(&run), run.reasons()), (vec![1, 4], vec![UdpOff, PollEnd]));
 }

@@ -4,7 +4,6 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, Delivery, HashKey, Policy, Storage};
 use superpacket::packet::RxPacket;
 use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
@@ -75,8 +74,8 @@ struct Seen {
 /// rounds must allocate nothing.
 #[track_caller]
 fn steady(policy: Policy, frames: &[Vec<u8>], round: usize, warm: usize, buffers: usize) -> Seen {
-    let mut aggregator: Aggregator<&[u8]> = Aggregator::new(policy, HashKey::new(42), Simd::detect());
-    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut aggregator: Aggregator<&[u8]> = Aggregator::new(policy, HashKey::new(42));
+    let mut segmenter = Segmenter::new();
     let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
     let mut batch = Vec::with_capacity(BATCH);
     let (mut bytes, mut seen) = (0, Seen::default());
@@ -113,7 +112,7 @@ fn steady(policy: Policy, frames: &[Vec<u8>], round: usize, warm: usize, buffers
         }
     }
     black_box(bytes);
-    assert!(aggregator.counters().balance());
+    assert!(aggregator.counters().balanced());
     seen
 }
 
@@ -138,7 +137,7 @@ fn an_allocation_is_counted() {
 #[test]
 fn one_flow_merged_and_cut_again() {
     for storage in [Storage::Fragments, Storage::Linear] {
-        let seen = steady(Policy { storage, ..Policy::gro() }, &one_flow(), 2 * TRAIN, 1, 1);
+        let seen = steady(Policy::gro().with_partial_checksums().with_storage(storage), &one_flow(), 2 * TRAIN, 1, 1);
         assert_eq!((seen.super_packets, seen.merged), (2 * ROUNDS as u64, (2 * TRAIN - 2) as u64 * ROUNDS as u64), "{storage:?}");
         assert_eq!(seen.segments, (2 * TRAIN * ROUNDS) as u64, "{storage:?}");
     }
@@ -152,7 +151,7 @@ fn many_flows_in_turns() {
     let warm = TRAIN.div_ceil(4);
     let frames = workload::w2(FLOWS, round * (warm + ROUNDS / 2));
     for storage in [Storage::Fragments, Storage::Linear] {
-        let seen = steady(Policy { storage, ..Policy::gro() }, &frames, round, warm, 1);
+        let seen = steady(Policy::gro().with_partial_checksums().with_storage(storage), &frames, round, warm, 1);
         assert!(seen.super_packets >= (FLOWS * ROUNDS / 2) as u64, "{storage:?}: {seen:?}");
         assert_eq!(seen.segments, seen.super_packets + seen.merged, "{storage:?}");
     }
@@ -161,14 +160,14 @@ fn many_flows_in_turns() {
 #[test]
 fn flows_that_leave_for_others() {
     // Four times as many as the table holds: each packet evicts a flow, and nothing merges.
-    let policy = Policy { max_flows: 16, ..Policy::gro() };
+    let policy = Policy::gro().with_partial_checksums().with_max_flows(16);
     let seen = steady(policy, &workload::hostile(64, 64 * (ROUNDS + 1)), 64, 1, 1);
     assert_eq!((seen.super_packets, seen.merged), (0, 0));
 }
 
 #[test]
 fn every_call_a_poll() {
-    let policy = Policy { delivery: Delivery::AtOnce, ..Policy::gro() };
+    let policy = Policy::gro().with_partial_checksums().with_delivery(Delivery::AtOnce);
     let seen = steady(policy, &one_flow(), 2 * TRAIN, 1, 1);
     assert!(seen.super_packets >= 2 * ROUNDS as u64, "{seen:?}");
 }
@@ -176,7 +175,7 @@ fn every_call_a_poll() {
 #[test]
 fn flows_held_past_the_poll() {
     // Two rounds long: those held leave in the call after the next.
-    let policy = Policy { hold_time: 150, ..Policy::gro() };
+    let policy = Policy::gro().with_partial_checksums().with_hold_time(150);
     let frames = workload::w2(64, 64 * 3 * (ROUNDS / 2 + 4));
     let seen = steady(policy, &frames, 64 * 3, 4, 1);
     assert!(seen.super_packets > 64 * ROUNDS as u64 / 8, "{seen:?}");
@@ -185,7 +184,7 @@ fn flows_held_past_the_poll() {
 #[test]
 fn packets_of_several_buffers_in_chains_that_came_back() {
     for storage in [Storage::Fragments, Storage::Linear] {
-        let seen = steady(Policy { storage, ..Policy::gro() }, &one_flow(), 2 * TRAIN, 1, 3);
+        let seen = steady(Policy::gro().with_partial_checksums().with_storage(storage), &one_flow(), 2 * TRAIN, 1, 3);
         assert_eq!(seen.segments, (2 * TRAIN * ROUNDS) as u64, "{storage:?}");
     }
 }
@@ -193,7 +192,7 @@ fn packets_of_several_buffers_in_chains_that_came_back() {
 #[test]
 fn lro_of_data() {
     for storage in [Storage::Fragments, Storage::Linear] {
-        let seen = steady(Policy { storage, ..Policy::lro() }, &one_flow(), 2 * TRAIN, 1, 1);
+        let seen = steady(Policy::lro().with_storage(storage), &one_flow(), 2 * TRAIN, 1, 1);
         assert_eq!((seen.super_packets >= 2 * ROUNDS as u64, seen.segments), (true, 0), "{storage:?}: LRO's are not cut again");
     }
 }
@@ -202,13 +201,13 @@ fn lro_of_data() {
 fn lro_of_pure_acks() {
     const ROUND: usize = 100;
     for storage in [Storage::Fragments, Storage::Linear] {
-        let seen = steady(Policy { storage, ..Policy::lro_with_acks() }, &workload::w3(ROUND * (ROUNDS + 1)), ROUND, 1, 1);
+        let seen = steady(Policy::lro_with_acks().with_storage(storage), &workload::w3(ROUND * (ROUNDS + 1)), ROUND, 1, 1);
         assert_eq!(seen.absorbed_acks, ((ROUND - 1) * ROUNDS) as u64, "{storage:?}");
     }
 }
 
 #[test]
 fn datagrams() {
-    let seen = steady(Policy::gro_with_udp(), &workload::w5(88 * (ROUNDS + 1)), 88, 1, 1);
+    let seen = steady(Policy::gro_with_udp().with_partial_checksums(), &workload::w5(88 * (ROUNDS + 1)), 88, 1, 1);
     assert!(seen.super_packets >= 2 * ROUNDS as u64, "{seen:?}");
 }

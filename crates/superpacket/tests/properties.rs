@@ -55,19 +55,14 @@ proptest! {
     /// Promises 1, 2, 3 and 5: order, reversibility, conservation, and what is not understood passes bit for bit.
     #[test]
     fn gro_is_reversible(seed: u64, batch in 1usize..300, linear: bool, scatter: bool, full: bool, flows in 1u32..200) {
-        let policy = Policy {
-            storage: if linear { Storage::Linear } else { Storage::Fragments },
-            checksum: if full { ChecksumForm::Full } else { ChecksumForm::Partial },
-            max_flows: flows,
-            ..Policy::gro_with_udp()
-        };
+        let policy = Policy::gro_with_udp().with_storage(if linear { Storage::Linear } else { Storage::Fragments }).with_checksum(if full { ChecksumForm::Full } else { ChecksumForm::Partial }).with_max_flows(flows);
         holds(seed, 600, policy, batch, scatter);
     }
 
     /// The same with small limits, so that each of them ends merges.
     #[test]
     fn gro_is_reversible_at_its_limits(seed: u64, bytes in 200u32..9000, packets in 1u32..9, fragments in 1u32..9, held in 2_000u64..60_000) {
-        let policy = Policy { max_bytes: bytes, max_packets: packets, max_fragments: fragments, max_held_bytes: held, max_datagrams: 3, ..Policy::gro_with_udp() };
+        let policy = Policy::gro_with_udp().with_partial_checksums().with_max_bytes(bytes).with_max_packets(packets).with_max_fragments(fragments).with_max_held_bytes(held).with_max_datagrams(3);
         let run = holds(seed, 400, policy, 64, true);
         for output in run.outputs.iter().filter(|output| output.metadata.packets > 1) {
             let layout = output.metadata.layout.expect("merged packets are understood");
@@ -79,7 +74,7 @@ proptest! {
     /// Memory is bounded by the policy (promise 4), whatever comes.
     #[test]
     fn held_bytes_stay_below_their_limit(seed: u64, limit in 1u64..40_000) {
-        let mut aggregator = aggregator(Policy { max_held_bytes: limit, ..Policy::gro_with_udp() });
+        let mut aggregator = aggregator(Policy::gro_with_udp().with_partial_checksums().with_max_held_bytes(limit));
         for generated in traffic(seed, 300) {
             aggregator.receive(packet(&generated, 0).receive(), 0, &mut |_: SuperPacket<'_, Vec<u8>>| {});
             prop_assert!(aggregator.counters().held_bytes <= limit);
@@ -89,8 +84,8 @@ proptest! {
     /// Merged packets are right by an independent check: lengths of all layers, all checksums.
     #[test]
     fn merged_packets_are_well_formed(seed: u64, full: bool, lro: bool) {
-        let policy = if lro { Policy { max_flows: 64, ..Policy::lro_with_acks() } } else { Policy::gro_with_udp() };
-        let policy = Policy { checksum: if full { ChecksumForm::Full } else { ChecksumForm::Partial }, ..policy };
+        let policy = if lro { Policy::lro_with_acks().with_max_flows(64) } else { Policy::gro_with_udp().with_partial_checksums() };
+        let policy = policy.with_checksum(if full { ChecksumForm::Full } else { ChecksumForm::Partial });
         let packets: Vec<_> = traffic(seed, 500).iter().map(|generated| packet(generated, 0)).collect();
         let run = run_polls(policy, &packets, 100);
         for output in run.outputs.iter().filter(|output| output.metadata.packets > 1) {
@@ -107,7 +102,7 @@ proptest! {
     fn lro_keeps_the_byte_streams(seed: u64, linear: bool, batch in 1usize..200) {
         let storage = if linear { Storage::Linear } else { Storage::Fragments };
         let packets: Vec<_> = traffic(seed, 500).iter().enumerate().map(|(index, generated)| packet(generated, index % 5)).collect();
-        let run = run_polls(Policy { storage, max_flows: 64, ..Policy::lro_with_acks() }, &packets, batch);
+        let run = run_polls(Policy::lro_with_acks().with_storage(storage).with_max_flows(64), &packets, batch);
         let streams = |frames: &mut dyn Iterator<Item = (&[u8], Layer, Option<VlanTag>)>| {
             let mut streams: HashMap<_, Vec<u8>> = HashMap::new();
             for (bytes, layer, vlan) in frames {
@@ -132,7 +127,7 @@ proptest! {
             bytes[12..14].copy_from_slice(&types[ethertype].to_be_bytes());
         }
         let garbage = Packet { layer: if at_ip { Layer::Ip } else { Layer::Ethernet }, buffers: (0..scatter.min(16)).map(|index| index * 3).collect(), ..bytes.into() };
-        for policy in [Policy::gro_with_udp(), Policy::lro_with_acks()] {
+        for policy in [Policy::gro_with_udp().with_partial_checksums(), Policy::lro_with_acks()] {
             let run = run(policy, &[garbage.clone(), garbage.clone()]);
             let total: usize = run.outputs.iter().map(|output| output.cut().iter().map(Vec::len).sum::<usize>()).sum();
             prop_assert!(total == 2 * garbage.bytes.len() || run.counters.merged > 0);
@@ -145,9 +140,9 @@ proptest! {
 fn receive_batch_equals_receive() {
     for seed in 0..6 {
         let packets: Vec<_> = traffic(seed, 800).iter().map(|generated| packet(generated, 0)).collect();
-        let single = run_polls(Policy::gro_with_udp(), &packets, 64);
+        let single = run_polls(Policy::gro_with_udp().with_partial_checksums(), &packets, 64);
         let mut batched = Vec::new();
-        let mut aggregator: Aggregator<Vec<u8>> = aggregator(Policy::gro_with_udp());
+        let mut aggregator: Aggregator<Vec<u8>> = aggregator(Policy::gro_with_udp().with_partial_checksums());
         for poll in packets.chunks(64) {
             let mut batch: Vec<_> = poll.iter().map(Packet::receive).collect();
             let mut sink = |packet: SuperPacket<'_, Vec<u8>>| batched.push(Output::of(&packet));
@@ -168,7 +163,8 @@ fn any_key_gives_the_same_packets() {
     let packets: Vec<_> = traffic(11, 1500).iter().map(|generated| packet(generated, 0)).collect();
     let with_key = |key: u128| {
         let mut aggregator: Aggregator<Vec<u8>> =
-            Aggregator::new(Policy { max_flows: 4096, ..Policy::gro_with_udp() }, HashKey::new(key), Simd::scalar());
+            Aggregator::new(Policy::gro_with_udp().with_partial_checksums().with_max_flows(4096), HashKey::new(key))
+                .with_simd(Simd::scalar());
         let mut frames: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
         let mut sink = |packet: SuperPacket<'_, Vec<u8>>| *frames.entry(Output::of(&packet).bytes).or_default() += 1;
         for packet in &packets {
@@ -190,14 +186,14 @@ fn the_generated_traffic_covers_the_rules() {
         let traffic = traffic(seed, 2500);
         let packets: Vec<_> = traffic.iter().map(|generated| packet(generated, 0)).collect();
         let policies = [
-            (Policy::gro_with_udp(), 256),
-            (Policy::gro(), 64),
-            (Policy { max_flows: 3, ..Policy::gro_with_udp() }, 2500),
-            (Policy { max_packets: 3, max_fragments: 2, ..Policy::gro_with_udp() }, 256),
-            (Policy { max_packets: 3, max_bytes: 3000, max_held_bytes: 9000, ..Policy::gro_with_udp() }, 256),
-            (Policy { hold_time: 50_000, ..Policy::gro_with_udp() }, 1),
-            (Policy { max_flows: 1, ..Policy::lro() }, 256),
-            (Policy { max_flows: 512, ..Policy::lro_with_acks() }, 1024),
+            (Policy::gro_with_udp().with_partial_checksums(), 256),
+            (Policy::gro().with_partial_checksums(), 64),
+            (Policy::gro_with_udp().with_partial_checksums().with_max_flows(3), 2500),
+            (Policy::gro_with_udp().with_partial_checksums().with_max_packets(3).with_max_fragments(2), 256),
+            (Policy::gro_with_udp().with_partial_checksums().with_max_packets(3).with_max_bytes(3000).with_max_held_bytes(9000), 256),
+            (Policy::gro_with_udp().with_partial_checksums().with_hold_time(50_000), 1),
+            (Policy::lro().with_max_flows(1), 256),
+            (Policy::lro_with_acks().with_max_flows(512), 1024),
         ];
         for (index, (policy, batch)) in policies.into_iter().enumerate() {
             let run = run_polls(policy, &packets, batch);
@@ -232,21 +228,22 @@ fn the_generated_traffic_covers_the_rules() {
     assert!(missing.is_empty(), "reasons that never occurred: {missing:?}");
 }
 
-/// Reasons that the generator does not give, each hit by [`reasons_of_their_own`].
-const NEEDS_A_TEST_OF_ITS_OWN: &[Reason] = &[Reason::SuperPacket, Reason::Requested, Reason::TimestampOlder];
+/// Reasons that the generator does not give, each hit by [`reasons_of_their_own`] or, of packets that are borrowed, in
+/// tests/batch.
+const NEEDS_A_TEST_OF_ITS_OWN: &[Reason] =
+    &[Reason::SuperPacket, Reason::Requested, Reason::TimestampOlder, Reason::Alone, Reason::NoHeader];
 
 #[test]
 fn reasons_of_their_own() {
-    use superpacket::packet::RxGso;
-    use superpacket::segment::{GsoKind, SegmentSize};
+    use superpacket::segment::{Gso, GsoKind, SegmentSize};
     use superpacket_traffic::frame::Frame;
     let frames = Frame::tcp4(1, 2000).run(2);
-    let mut aggregator = aggregator(Policy::gro());
+    let mut aggregator = aggregator(Policy::gro().with_partial_checksums());
     let mut reasons = Vec::new();
     let mut sink = |packet: SuperPacket<'_, Vec<u8>>| reasons.push(packet.metadata.reason);
     aggregator.receive(Packet::from(&frames[0]).receive(), 0, &mut sink);
     let mut large = Packet::from(&frames[1]).receive();
-    large.gso = Some(RxGso { kind: GsoKind::Tcp4, size: SegmentSize::new(1000).expect("not 0") });
+    large.gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(1000).expect("not 0")));
     aggregator.receive(large, 0, &mut sink);
     aggregator.receive(Packet::from(&frames[0]).receive(), 0, &mut sink);
     aggregator.flush_all(&mut sink);

@@ -5,7 +5,7 @@ mod support;
 
 use expect::*;
 use superpacket::aggregate::{Policy, Reason, Reason::*, Storage};
-use superpacket::packet::{RxChecksum, RxGso};
+use superpacket::packet::RxChecksum;
 use superpacket::segment::{self, Cwr, GsoKind, SegmentSize};
 
 use superpacket_traffic::frame::{ACK, AE, CWR, Checksum, ECE, FIN, Frame, PSH, RESERVED, RST, SYN, URG, stream_bytes, timestamps};
@@ -295,18 +295,16 @@ fn with_super_packet(
     }
     let mut outputs = Vec::new();
     let mut sink = |packet: superpacket::super_packet::SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet));
-    let mut aggregator = aggregator(Policy { storage, ..Policy::gro() });
-    let gso = RxGso {
-        kind: if frames[0].offsets().transport == 34 { GsoKind::Tcp4 } else { GsoKind::Tcp6 },
-        size: SegmentSize::new(size).expect("not 0"),
-    };
+    let mut aggregator = aggregator(Policy::gro().with_partial_checksums().with_storage(storage));
+    let kind = if frames[0].offsets().transport == 34 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
+    let gso = segment::Gso::new(kind, SegmentSize::new(size).expect("not 0"));
     for (index, packet) in packets.iter().enumerate() {
         let mut packet = packet.receive();
         packet.gso = (index == 2).then_some(gso);
         aggregator.receive(packet, 0, &mut sink);
     }
     aggregator.poll_end(0, &mut sink);
-    assert!(aggregator.counters().balance());
+    assert!(aggregator.counters().balanced());
     (outputs, packets)
 }
 

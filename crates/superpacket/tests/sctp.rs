@@ -18,8 +18,13 @@ fn sctp(base: Frame, number: u32, checksum: Checksum) -> Frame {
 }
 
 fn modes() -> [Policy; 4] {
-    let linear = |policy| Policy { storage: Storage::Linear, ..policy };
-    [Policy::gro_with_udp(), linear(Policy::gro_with_udp()), Policy::lro_with_acks(), linear(Policy::lro_with_acks())]
+    let linear = |policy: Policy| policy.with_storage(Storage::Linear);
+    [
+        Policy::gro_with_udp().with_partial_checksums(),
+        linear(Policy::gro_with_udp().with_partial_checksums()),
+        Policy::lro_with_acks(),
+        linear(Policy::lro_with_acks()),
+    ]
 }
 
 /// Asserts that each packet leaves as it came, in its place, as a protocol that never aggregates.

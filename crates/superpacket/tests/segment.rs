@@ -1,7 +1,6 @@
 //! Segments against frames that an independent builder makes: byte for byte, through every link header and tunnel, from one slice, from
 //! many, and written into one buffer.
 
-use superpacket::Simd;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
     BackToBack, ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentError, SegmentOptions, SegmentSize,
@@ -136,7 +135,7 @@ fn layer(frame: &Frame) -> Layer {
 
 /// Cuts in every way, asserts that all agree, and returns the segments.
 fn cut(bytes: &[u8], layer: Layer, gso: Gso, options: &SegmentOptions) -> Result<Vec<Vec<u8>>, SegmentError> {
-    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut segmenter = Segmenter::new();
     let mut segments = Vec::new();
     let packet = GsoPacket::linear(&bytes, gso).at(layer);
     let plan = segmenter.segment(&packet, options, |segment| {
@@ -398,7 +397,7 @@ fn a_packet_without_segmentation_passes_as_it_is() {
     let bytes = Frame::tcp4(1, 100).padded_to(200).with(|frame| frame.ipv4_mut().checksum = Checksum::Wrong).to_bytes();
     let mut packet = GsoPacket::linear(&bytes, tcp_gso(10));
     packet.gso = None;
-    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut segmenter = Segmenter::new();
     let mut out = Vec::new();
     let plan = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
         assert!(segment.header().is_empty());
@@ -430,7 +429,7 @@ fn a_partial_checksum_of_a_packet_that_passes_is_filled_in() {
         let offset = if matches!(frame.transport, Transport::Tcp(_)) { 16 } else { 6 };
         let mut packet = GsoPacket::linear(&bytes, tcp_gso(1));
         (packet.gso, packet.checksum) = (None, RxChecksum::Partial { start, offset });
-        let mut segmenter = Segmenter::new(Simd::detect());
+        let mut segmenter = Segmenter::new();
         let mut out = Vec::new();
         segmenter
             .segment(&packet, &SegmentOptions::default(), |segment| {
@@ -458,9 +457,7 @@ fn the_state_of_the_checksums_is_told() {
         let gso = Gso { kind, ..tcp_gso(100) };
         let mut states = Vec::new();
         let options = SegmentOptions { checksum, ..SegmentOptions::default() };
-        Segmenter::new(Simd::detect())
-            .segment(&GsoPacket::linear(&bytes, gso), &options, |segment| states.push(segment.checksum))
-            .expect("cut");
+        Segmenter::new().segment(&GsoPacket::linear(&bytes, gso), &options, |segment| states.push(segment.checksum)).expect("cut");
         assert!(states.windows(2).all(|pair| pair[0] == pair[1]));
         states[0]
     };
@@ -553,11 +550,7 @@ fn errors_say_what_is_wrong() {
     assert_eq!(cut(&bytes, Layer::Ethernet, tcp, &options), Err(SegmentError::TooManySegments { needed: 3, limit: 2 }));
     // No room for the output: nothing is written.
     let mut out = vec![0xee; 254 + 54 * 2 - 1];
-    let got = Segmenter::new(Simd::detect()).segment_linear(
-        &GsoPacket::linear(&bytes, tcp),
-        &SegmentOptions::default(),
-        &mut BackToBack::new(&mut out),
-    );
+    let got = Segmenter::new().segment_linear(&GsoPacket::linear(&bytes, tcp), &SegmentOptions::default(), &mut BackToBack::new(&mut out));
     assert_eq!(got, Err(SegmentError::OutputTooSmall { needed: 201 + 54 * 3, got: 201 + 54 * 3 - 2 }));
     assert!(out.iter().all(|byte| *byte == 0xee));
 }

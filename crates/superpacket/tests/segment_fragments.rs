@@ -1,6 +1,5 @@
 //! IP fragments: UDP datagrams (UFO), and packets that nothing else can cut.
 
-use superpacket::Simd;
 use superpacket::aggregate::Reason;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
@@ -16,7 +15,7 @@ fn ufo(size: usize) -> Gso {
 }
 
 fn cut(bytes: &[u8], gso: Gso, options: &SegmentOptions) -> Result<Vec<Vec<u8>>, SegmentError> {
-    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut segmenter = Segmenter::new();
     let mut segments = Vec::new();
     let packet = GsoPacket::linear(&bytes, gso);
     let plan = segmenter.segment(&packet, options, |segment| {
@@ -30,7 +29,7 @@ fn cut(bytes: &[u8], gso: Gso, options: &SegmentOptions) -> Result<Vec<Vec<u8>>,
 }
 
 fn fragment(bytes: &[u8], layer: Layer, checksum: RxChecksum, mtu: usize) -> Result<Vec<Vec<u8>>, SegmentError> {
-    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut segmenter = Segmenter::new();
     let mut fragments = Vec::new();
     let packet = GsoPacket { buffers: &[bytes], layer, gso: None, checksum };
     let result = segmenter.fragment(&packet, mtu, Some(ID), |segment| {
@@ -282,7 +281,7 @@ fn what_must_not_be_fragmented_is_refused_and_what_fits_passes() {
     assert_eq!(fragment(&df.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500), Err(SegmentError::DontFragment));
     // IPv6 has no such bit; its packets are fragmented for their source, which chooses the identification, and for nobody else.
     let ipv6 = Frame::tcp6(1, 3000).to_bytes();
-    let refused = Segmenter::new(Simd::detect()).fragment(&GsoPacket::new(&[&ipv6[..]], ufo(8)), 1500, None, |_| panic!("refused"));
+    let refused = Segmenter::new().fragment(&GsoPacket::new(&[&ipv6[..]], ufo(8)), 1500, None, |_| panic!("refused"));
     assert_eq!(refused, Err(SegmentError::DontFragment));
     for frame in [df.clone(), Frame::tcp6(1, 100)] {
         let bytes = frame.padded_to(200).to_bytes();

@@ -1,7 +1,6 @@
 //! Nothing that a packet or its metadata says makes the segmenter panic, emit before it fails, or lose count.
 
 use proptest::prelude::*;
-use superpacket::Simd;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
     BackToBack, ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentOptions, SegmentSize, Segmenter,
@@ -68,7 +67,7 @@ fn exercise(
 ) -> Option<Vec<Vec<u8>>> {
     let total: usize = slices.iter().map(|slice| slice.len()).sum();
     let packet = GsoPacket { buffers: slices, layer, gso, checksum };
-    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut segmenter = Segmenter::new();
     let mut segments = Vec::new();
     let result = segmenter.segment(&packet, options, |segment| {
         let mut copy = Vec::new();

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{ChecksumOutput, Gso, SegmentOptions, SegmentSize, Segmenter};
@@ -25,7 +24,7 @@ impl AsRef<[u8]> for Counted<'_> {
 
 /// Aggregates the frames and hands every packet that comes out to `look`.
 fn aggregate<'a>(frames: &[Vec<u8>], reads: &'a Cell<u32>, checksum: RxChecksum, mut look: impl FnMut(SuperPacket<'_, Counted<'a>>)) {
-    let mut aggregator = Aggregator::new(Policy::gro_with_udp(), HashKey::new(7), Simd::detect());
+    let mut aggregator = Aggregator::new(Policy::gro_with_udp().with_partial_checksums(), HashKey::new(7));
     let mut sink = |packet: SuperPacket<'_, Counted<'a>>| look(packet);
     for frame in frames {
         aggregator.receive(RxPacket::new(Counted { bytes: frame.clone(), reads }).with_checksum(checksum), 0, &mut sink);
@@ -55,7 +54,7 @@ fn known_sums_spare_the_payload() {
                 assert!(packet.is_merged(), "{:?}", packet.metadata);
                 merged += 1;
                 let options = SegmentOptions { checksum: ChecksumOutput::Full, ..SegmentOptions::default() };
-                let mut segmenter = Segmenter::new(Simd::detect());
+                let mut segmenter = Segmenter::new();
                 let mut headers = Vec::new();
                 // The headers are found in the packet's own; at most the parse's window reaches into the first buffers.
                 segmenter.plan(&packet, &options).expect("a plan");
@@ -88,7 +87,7 @@ fn cuts_elsewhere_read_the_payload_and_are_right() {
         for size in [1, 7, 300, 301, 302, 602, 603, 903, 1000, 2106, 2107, 65_000] {
             let options =
                 SegmentOptions { gso: Some(Gso { size: SegmentSize::new(size).expect("a size"), ..gso }), ..SegmentOptions::default() };
-            let mut segmenter = Segmenter::new(Simd::detect());
+            let mut segmenter = Segmenter::new();
             let mut count = 0;
             let mut payload = 0;
             segmenter

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{FlowHash, RxPacket};
 use superpacket::steer::{FlowHasher, HashCounters, ToeplitzKey};
@@ -68,7 +67,7 @@ fn a_merged_packet_has_the_hash_of_its_flow() {
             };
             let single = hasher.packet(&packets(1)[0]);
             assert!(single.is_some() && reported.is_none_or(|reported| single == Some(reported)));
-            let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+            let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
             for count in [1, 5] {
                 let mut left = 0;
                 let mut sink = |packet: SuperPacket<'_, Watched<'_>>| {

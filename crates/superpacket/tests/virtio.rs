@@ -1,7 +1,6 @@
 //! `virtio_net_hdr`: layouts, every validity rule, and the way there and back.
 
 use proptest::prelude::*;
-use superpacket::Simd;
 use superpacket::packet::{FlowHash, Layer, RxChecksum};
 use superpacket::segment::{ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::virtio::{ByteOrder, Format, Header, Offload, VirtioError, flags, gso_type};
@@ -370,7 +369,7 @@ fn a_packet_with_a_header_is_cut_as_the_header_says() {
     let packet = GsoPacket { buffers: &[&whole], layer: Layer::Ip, gso: offload.gso, checksum: offload.checksum };
     let mut segments = Vec::new();
     let options = SegmentOptions { checksum: ChecksumOutput::Full, ..SegmentOptions::default() };
-    Segmenter::new(Simd::detect())
+    Segmenter::new()
         .segment(&packet, &options, |segment| {
             let mut copy = Vec::new();
             segment.copy_to(&mut copy);
@@ -433,7 +432,7 @@ proptest! {
         if tunnels { (header.outer_th_offset, header.inner_nh_offset) = (34, 64); }
         if let Ok(offload) = header.offload(format, &bytes, bytes.len(), Layer::Ethernet) {
             let packet = GsoPacket { buffers: &[&bytes], layer: Layer::Ethernet, gso: offload.gso, checksum: offload.checksum };
-            let mut segmenter = Segmenter::new(Simd::detect());
+            let mut segmenter = Segmenter::new();
             let mut out = Vec::new();
             let _ = segmenter.segment_linear(&packet, &SegmentOptions::default(), &mut out);
             prop_assert!(segmenter.counters().balanced());

@@ -5,10 +5,9 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::runtime::tests::shared;
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy, Storage};
 use superpacket::feature::FeatureSet;
-use superpacket::packet::{RxGso, RxPacket};
+use superpacket::packet::RxPacket;
 use superpacket_io::port::TxFrame;
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{Checksum, Frame};
@@ -73,7 +72,7 @@ impl Bench {
         let recorder = Recorder { sent: sent.clone(), rule: Box::new(rule) };
         let mut egress = Egress::new(Arc::new(shared(|_| ())), Box::new(recorder));
         change(&mut egress.runtime);
-        Bench { egress, sent, outgoing: Outgoing::new(), segmenter: Segmenter::new(Simd::detect()), fits: true }
+        Bench { egress, sent, outgoing: Outgoing::new(), segmenter: Segmenter::new(), fits: true }
     }
 
     /// Adds a packet as an ingress port would bring it.
@@ -85,7 +84,7 @@ impl Bench {
 
     /// Aggregates frames, sends what comes of them, and returns what the port was given.
     fn forward(&mut self, frames: &[Vec<u8>]) -> Vec<Sent> {
-        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
         let mut sink = |packet: SuperPacket<'_, Buffer>| self.add(packet);
         aggregator.receive_batch(&mut packets, 0, &mut sink);
@@ -95,7 +94,7 @@ impl Bench {
 
     /// As [`forward`](Self::forward), by LRO.
     fn deliver(&mut self, frames: &[Vec<u8>], storage: Storage) -> Vec<Sent> {
-        let mut aggregator = Aggregator::new(Policy { storage, ..Policy::lro_with_acks() }, HashKey::new(1), Simd::detect());
+        let mut aggregator = Aggregator::new(Policy::lro_with_acks().with_storage(storage), HashKey::new(1));
         let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
         let mut sink = |packet: SuperPacket<'_, Buffer>| self.add(packet);
         aggregator.receive_batch(&mut packets, 0, &mut sink);
@@ -105,7 +104,7 @@ impl Bench {
 
     /// Sends a packet that came as it is.
     fn pass(&mut self, packet: RxPacket<Buffer>) -> Vec<Sent> {
-        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| self.add(packet));
         self.flush()
     }
@@ -134,7 +133,7 @@ fn without(features: &[Feature]) -> impl FnOnce(&mut Runtime) {
 fn from_kernel(payload: usize, size: usize) -> RxPacket<Buffer> {
     let frame = Frame::tcp4(1, payload).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
     let mut packet = RxPacket::new(Buffer::from(frame)).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
-    packet.gso = Some(RxGso { kind: GsoKind::Tcp4, size: SegmentSize::new(size).expect("not zero") });
+    packet.gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(size).expect("not zero")));
     packet
 }
 
@@ -289,7 +288,7 @@ fn what_is_too_large_for_the_port_goes_in_the_largest_super_packets_that_it_take
             let mut again = Bench::new(without(&[Feature::TcpSegmentationOffload, Feature::TxChecksumming]));
             let checksum = if sent.partial { RxChecksum::Partial { start: 34, offset: 16 } } else { RxChecksum::None };
             let mut packet = RxPacket::new(Buffer::from(sent.bytes.clone())).with_checksum(checksum);
-            packet.gso = sent.gso.map(|gso| RxGso { kind: gso.kind, size: gso.size });
+            packet.gso = sent.gso;
             for frame in again.pass(packet) {
                 assert!(Some(&frame.bytes) == came.next());
             }
@@ -437,7 +436,7 @@ fn a_port_that_is_down_or_gone_drops_the_rest_with_a_count() {
     let gone = superpacket_io::port::PortError::Gone { port: "test".into() };
     let mut gone = Some(gone);
     let mut bench = Bench::refusing(|_| (), move |_| gone.take().map(Stop::Gone));
-    let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+    let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
     aggregator.bypass(RxPacket::new(Buffer::from(frame)), &mut |packet: SuperPacket<'_, Buffer>| bench.add(packet));
     assert_eq!(bench.egress.flush(&mut bench.outgoing, &mut bench.segmenter), Err(Broken));
     assert_eq!(bench.drops("gone"), 1);

@@ -206,7 +206,6 @@ impl<F> BacklogReceiver<F> {
 mod tests {
     use std::collections::VecDeque;
 
-    use superpacket::Simd;
     use superpacket::aggregate::{Aggregator, HashKey, Policy};
     use superpacket::packet::RxPacket;
 
@@ -214,7 +213,7 @@ mod tests {
 
     /// Sends packets that consist of their number.
     fn push(sender: &mut BacklogSender, numbers: std::ops::Range<u32>) {
-        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         for number in numbers {
             let packet = RxPacket::new(Buffer::from(number.to_be_bytes().to_vec()));
             aggregator.bypass(packet, &mut |mut packet: SuperPacket<'_, Buffer>| sender.push(&mut packet));

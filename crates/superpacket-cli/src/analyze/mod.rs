@@ -38,8 +38,8 @@ const DEFAULT: usize = 2;
 /// The policies: JSON key, name, and what the engine is told.
 const POLICY: [(&str, &str, Policy); POLICIES] = [
     ("lro", "LRO", Policy::lro()),
-    ("gro", "GRO", Policy::gro()),
-    ("gro_udp", "GRO with UDP", Policy::gro_with_udp()),
+    ("gro", "GRO", Policy::gro().with_partial_checksums()),
+    ("gro_udp", "GRO with UDP", Policy::gro_with_udp().with_partial_checksums()),
     ("lro_acks", "LRO with pure ACKs", Policy::lro_with_acks()),
 ];
 

@@ -8,7 +8,6 @@ mod frame;
 use std::iter::once;
 
 use serde::Serialize;
-use superpacket::Simd;
 use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
 use superpacket_io::capture::{
     ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Timestamp,
@@ -45,7 +44,7 @@ pub(crate) fn run(arguments: &Generate) -> Result<(), Failure> {
     let format = OutputFormat { resolution: Some(PcapVariant::Nanoseconds), ..OutputFormat::for_path(&arguments.output, like) };
     let mut writer = Writer::create(&arguments.output, format)?;
     writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("generated")])?;
-    let mut line = Line { writer, segmenter: Segmenter::new(Simd::detect()), time: START, packets: 0, bytes: 0, uncut: arguments.uncut };
+    let mut line = Line { writer, segmenter: Segmenter::new(), time: START, packets: 0, bytes: 0, uncut: arguments.uncut };
     let mut turn = Turn::new(arguments.payload.map(|payload| payload as usize));
     let mut number = 0u64;
     while line.bytes < arguments.size {

@@ -465,7 +465,6 @@ fn segments(packet: &SuperPacket<'_, Buffer>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superpacket::Simd;
     use superpacket::aggregate::{Aggregator, HashKey, Policy};
     use superpacket::packet::RxPacket;
     use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
@@ -473,10 +472,10 @@ mod tests {
     /// Sends 40 segments of a flow through an aggregator, and pushes what comes out whole and cut.
     fn merged(vlan: Option<VlanTag>, max_slices: usize, storage: superpacket::aggregate::Storage) -> [Vec<Vec<u8>>; 3] {
         let frames = superpacket_traffic::workload::w1(40);
-        let policy = Policy { storage, ..Policy::gro() };
-        let mut aggregator = Aggregator::new(policy, HashKey::new(1), Simd::detect());
+        let policy = Policy::gro().with_partial_checksums().with_storage(storage);
+        let mut aggregator = Aggregator::new(policy, HashKey::new(1));
         let (mut outgoing, mut whole, mut cut) = (Outgoing::new(), TxBatch::new(), TxBatch::new());
-        let mut segmenter = Segmenter::new(Simd::detect());
+        let mut segmenter = Segmenter::new();
         let mut packets: Vec<_> = frames
             .iter()
             .map(|frame| {
@@ -528,7 +527,7 @@ mod tests {
         let packet = superpacket::segment::GsoPacket::linear(&bytes, gso);
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         batch.push_bytes(&mut outgoing, &[1, 2, 3], RxChecksum::None, None, Layer::Ethernet);
-        let mut segmenter = Segmenter::new(Simd::detect());
+        let mut segmenter = Segmenter::new();
         segmenter
             .segment_linear(&packet, &SegmentOptions::default(), &mut batch.writer(&mut outgoing, Layer::Ethernet))
             .expect("well formed");
@@ -562,7 +561,7 @@ mod tests {
         let mut packet = RxPacket::new(Buffer::from(frame[..5].to_vec())).with_vlan(VlanTag { protocol: 0x88a8, control: 7 });
         packet.push(Buffer::from(frame[5..12].to_vec())).expect("room");
         packet.push(Buffer::from(frame[12..].to_vec())).expect("room");
-        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
         let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
             let staged = outgoing.stage(&packet);

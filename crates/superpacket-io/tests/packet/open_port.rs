@@ -4,7 +4,6 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::Gso;
@@ -76,7 +75,7 @@ pub fn bytes(packets: &[RxPacket<Buffer>]) -> Vec<Vec<u8>> {
 
 /// Puts packets through an aggregator, so that they can be pushed to a batch.
 pub fn push(packets: &mut Vec<RxPacket<Buffer>>, outgoing: &mut Outgoing, batch: &mut TxBatch, max_slices: usize) {
-    let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1), Simd::detect());
+    let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
     let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
         let staged = outgoing.stage(&packet);
         batch.push_packet(outgoing, &staged, &packet, max_slices);

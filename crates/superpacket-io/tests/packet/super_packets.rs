@@ -1,8 +1,7 @@
 //! Super-packets handed over whole, refused, or malformed.
 
-use superpacket::Simd;
 use superpacket::aggregate::MAX_IP_LENGTH;
-use superpacket::packet::{Layer, RxChecksum, RxGso, RxPacket};
+use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentOptions, SegmentSize, Segmenter};
 use superpacket_io::port::{Buffer, Outgoing, Stop, TxBatch};
 use superpacket_traffic::frame::{Checksum, Frame};
@@ -52,8 +51,8 @@ fn super_packets_cross_as_one_in_each_direction() {
             let received = port.receive(3);
             assert!(bytes(&received) == [tcp, small, udp]);
             let size = |bytes| SegmentSize::new(bytes).expect("in range");
-            assert_eq!(received[0].gso, Some(RxGso { kind: GsoKind::Tcp4, size: size(TCP_PAYLOAD) }));
-            assert_eq!(received[2].gso, Some(RxGso { kind: GsoKind::Udp, size: size(UDP_PAYLOAD) }));
+            assert_eq!(received[0].gso, Some(Gso::new(GsoKind::Tcp4, size(TCP_PAYLOAD))));
+            assert_eq!(received[2].gso, Some(Gso::new(GsoKind::Udp, size(UDP_PAYLOAD))));
             assert_eq!(received.iter().map(|packet| packet.checksum).collect::<Vec<_>>(), [TCP, RxChecksum::None, UDP]);
         });
     }
@@ -114,7 +113,7 @@ fn a_super_packet_of_more_slices_than_a_message_takes_is_sent_in_one_piece() {
         let whole = Frame::tcp4(7, 48 * 1300).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
         let cut = Gso { checksum: superpacket::segment::ChecksumForm::Partial, ..gso(GsoKind::Tcp4, 48) };
         let mut segments = Vec::new();
-        let mut segmenter = Segmenter::new(Simd::detect());
+        let mut segmenter = Segmenter::new();
         let slices = [&whole[..]];
         let packet = GsoPacket { layer: Layer::Ethernet, checksum: TCP, gso: Some(cut), buffers: &slices };
         let done = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {

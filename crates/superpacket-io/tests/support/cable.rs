@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::RxPacket;
 use superpacket::super_packet::SuperPacket;
@@ -32,8 +31,8 @@ impl End {
         let receivers = port.receivers();
         let transmitter = port.transmitter().expect("an end to send through");
         // Nothing merges in between: what is sent is what came.
-        let policy = Policy { max_packets: 1, ..Policy::gro() };
-        let aggregator = Aggregator::new(policy, HashKey::new(1), Simd::detect());
+        let policy = Policy::gro().with_partial_checksums().with_max_packets(1);
+        let aggregator = Aggregator::new(policy, HashKey::new(1));
         End { port, receivers, transmitter, aggregator, packets: Vec::new() }
     }
 

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy, Storage};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::super_packet::SuperPacket;
@@ -52,7 +51,7 @@ pub(crate) fn receive(
     let mut receivers = card.receivers();
     let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
     let mut packets = Vec::new();
-    let mut aggregator = Aggregator::new(policy.unwrap_or(Policy::gro()), HashKey::new(1), Simd::detect());
+    let mut aggregator = Aggregator::new(policy.unwrap_or(Policy::gro().with_partial_checksums()), HashKey::new(1));
     let mut counts = Counts::default();
     for arrived in arrivals {
         for frame in frames.by_ref().take(arrived) {

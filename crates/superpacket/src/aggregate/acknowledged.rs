@@ -34,6 +34,12 @@ impl Acknowledged {
         Acknowledged { sets: alloc::vec![[Entry::default(); WAYS]; sets as usize] }
     }
 
+    /// Is anything remembered?
+    #[inline(always)]
+    pub(super) fn is_kept(&self) -> bool {
+        !self.sets.is_empty()
+    }
+
     #[inline]
     fn set(&self, flow: u64) -> usize {
         (flow >> 40) as usize & self.sets.len().wrapping_sub(1)

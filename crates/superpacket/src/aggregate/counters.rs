@@ -74,7 +74,7 @@ impl Counters {
     }
 
     /// Does every packet have its place?
-    pub fn balance(&self) -> bool {
+    pub fn balanced(&self) -> bool {
         self.packets_in == self.packets_out + self.merged + self.held && self.reasons.iter().sum::<u64>() == self.packets_out
     }
 }

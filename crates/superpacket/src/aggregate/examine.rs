@@ -1,10 +1,12 @@
 //! One packet by itself: are its lengths, checksums and flags such that it may be held or merged, and what follows from them.
 
 use super::Reason;
-use super::policy::Mode;
+use super::policy::{Mode, Policy, Storage};
 use crate::checksum::{Sum, at_offset, pseudo_header, sum_ranges, transport_field, transport_header, words};
+use crate::memory::Memory;
 use crate::packet::{Layer, RxChecksum, RxPacket};
 use crate::segment::ChecksumForm;
+use crate::virtio::Framing;
 use crate::wire::{IpVersion, Layout, Protocol, Tunnel, be16, be32, byte, dccp, dccp_sequence, ethernet, gre, ipv4, tcp, udp};
 use superpacket_simd::Simd;
 
@@ -162,25 +164,40 @@ pub(super) fn varying_udp(transport: &[u8]) -> Sum {
 
 /// What of the policy an examination depends on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+pub(super) struct ExamineOptions {
     pub(super) mode: Mode,
     /// A full checksum is due on the way out, so the payload of a partial one must be summed.
     pub(super) want_sum: bool,
     pub(super) max_fragments: usize,
+    /// Headers that must be able to say what has merged.
+    pub(super) framing: Option<Framing>,
     pub(super) simd: Simd,
+}
+
+impl ExamineOptions {
+    pub(super) fn new(policy: &Policy, simd: Simd) -> Self {
+        ExamineOptions {
+            mode: policy.mode,
+            want_sum: policy.checksum == ChecksumForm::Full,
+            max_fragments: if policy.storage == Storage::Fragments { policy.max_fragments as usize } else { usize::MAX },
+            framing: None,
+            simd,
+        }
+    }
 }
 
 /// Examines a packet whose headers are laid out as `layout` says and whose lengths agree with it. `known` are its flow's sums; where there is none
 /// yet, no more is summed than must be.
 #[inline(always)]
-pub(super) fn examine<B: AsRef<[u8]>>(
+pub(super) fn examine<B>(
     packet: &RxPacket<B>,
     header: &[u8],
     layout: &Layout,
     known: Option<&Constants>,
-    terms: &Terms,
+    options: &ExamineOptions,
+    memory: &impl Memory<B>,
 ) -> Result<Facts, Reason> {
-    let lro = matches!(terms.mode, Mode::Lro { .. });
+    let lro = matches!(options.mode, Mode::Lro { .. });
     let transport = usize::from(layout.transport);
     let payload = usize::from(layout.payload);
     let end = layout.end as usize;
@@ -242,18 +259,18 @@ pub(super) fn examine<B: AsRef<[u8]>>(
         }
     }
 
-    let constants = || known.copied().unwrap_or_else(|| Constants::new(header, layout, terms.mode).0);
+    let constants = || known.copied().unwrap_or_else(|| Constants::new(header, layout, options.mode).0);
     let mut read = false;
     let sum = match packet.checksum {
         RxChecksum::Unnecessary { level } if trusted(header, layout, level) => {
-            known.map(|known| known.implied_sum(header, layout, end as u32, terms.mode))
+            known.map(|known| known.implied_sum(header, layout, end as u32, options.mode))
         }
         RxChecksum::Partial { start, offset } => {
             let pseudo = constants().pseudo.add32(transport_length).fold();
             if start != layout.transport || offset != layout.protocol.checksum_offset() || field != pseudo {
                 return Err(Reason::PartialChecksum);
             }
-            (lro || terms.want_sum).then(|| frame_sum(packet, payload, covered, terms.simd))
+            (lro || options.want_sum).then(|| frame_sum(packet, payload, covered, options.simd, memory))
         }
         RxChecksum::Complete(complete) if covered == end => {
             // The device's sum starts after the Ethernet header and so holds an unstripped VLAN header too: all up to the transport header goes.
@@ -264,11 +281,11 @@ pub(super) fn examine<B: AsRef<[u8]>>(
             if !constants.pseudo.add32(transport_length).add(rest).is_valid() {
                 return Err(Reason::BadChecksum);
             }
-            Some(constants.implied_sum(header, layout, end as u32, terms.mode))
+            Some(constants.implied_sum(header, layout, end as u32, options.mode))
         }
         RxChecksum::Complete(_) | RxChecksum::Unnecessary { .. } | RxChecksum::None => {
-            let sum = frame_sum(packet, payload, covered, terms.simd);
-            if !constants().headers(header, layout, end as u32, terms.mode).add(sum).is_valid() {
+            let sum = frame_sum(packet, payload, covered, options.simd, memory);
+            if !constants().headers(header, layout, end as u32, options.mode).add(sum).is_valid() {
                 return Err(Reason::BadChecksum);
             }
             read = true;
@@ -351,18 +368,23 @@ fn ipv4_fields(header: &[u8], network: u16) -> Option<&[u8; ipv4::HEADER_LENGTH]
 
 /// The sum of the frame's bytes from `start` to `end`, over all buffers.
 #[inline(always)]
-fn frame_sum<B: AsRef<[u8]>>(packet: &RxPacket<B>, start: usize, end: usize, simd: Simd) -> u16 {
+fn frame_sum<B>(packet: &RxPacket<B>, start: usize, end: usize, simd: Simd, memory: &impl Memory<B>) -> u16 {
     match &packet.rest {
-        None => simd.sum(packet.first.as_ref().get(start..end).unwrap_or(&[])),
-        Some(_) => sum_ranges(simd, ranges(packet, start, end)),
+        None => simd.sum(memory.bytes(&packet.first).get(start..end).unwrap_or(&[])),
+        Some(_) => sum_ranges(simd, ranges(packet, start, end, memory)),
     }
 }
 
 /// The parts of a packet's buffers that lie in `start..end` of the frame.
-pub(super) fn ranges<B: AsRef<[u8]>>(packet: &RxPacket<B>, start: usize, end: usize) -> impl Iterator<Item = &[u8]> {
+pub(super) fn ranges<'a, B>(
+    packet: &'a RxPacket<B>,
+    start: usize,
+    end: usize,
+    memory: &'a impl Memory<B>,
+) -> impl Iterator<Item = &'a [u8]> {
     let mut offset = 0;
     packet.buffers().map(move |buffer| {
-        let bytes = buffer.as_ref();
+        let bytes = memory.bytes(buffer);
         let from = start.saturating_sub(offset).min(bytes.len());
         let to = end.saturating_sub(offset).min(bytes.len());
         offset += bytes.len();
@@ -371,6 +393,6 @@ pub(super) fn ranges<B: AsRef<[u8]>>(packet: &RxPacket<B>, start: usize, end: us
 }
 
 /// May the bytes after the IP packet's end be cut off without a trace in any checksum: do they sum to 0 or to -0?
-pub(super) fn padding_is_neutral<B: AsRef<[u8]>>(packet: &RxPacket<B>, end: usize, frame: usize, simd: Simd) -> bool {
-    matches!(frame_sum(packet, end, frame, simd), 0 | 0xffff)
+pub(super) fn padding_is_neutral<B>(packet: &RxPacket<B>, end: usize, frame: usize, simd: Simd, memory: &impl Memory<B>) -> bool {
+    matches!(frame_sum(packet, end, frame, simd, memory), 0 | 0xffff)
 }

@@ -29,6 +29,17 @@ impl HashKey {
         HashKey { first: bits as u64 ^ 0x9e37_79b9_7f4a_7c15, second: (bits >> 64) as u64 ^ 0xd1b5_4a32_d192_ed03 }
     }
 
+    /// Makes a key of the operating system's random numbers.
+    ///
+    /// # Panics
+    /// If the operating system has none.
+    #[cfg(feature = "os-random")]
+    pub fn random() -> Self {
+        let mut bits = [0; 16];
+        getrandom::fill(&mut bits).expect("the operating system gives random numbers");
+        Self::new(u128::from_ne_bytes(bits))
+    }
+
     #[inline(always)]
     pub(crate) fn mix(self, state: u64, word: u64) -> u64 {
         let product = u128::from(state ^ self.first) * u128::from(word ^ self.second);

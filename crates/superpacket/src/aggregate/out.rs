@@ -2,9 +2,12 @@
 
 use alloc::vec::Vec;
 
+use super::poll::Poll;
+use super::receive::keep;
 use super::{Counters, Reason};
 use crate::packet::{Chain, RxPacket};
-use crate::super_packet::{Metadata, Piece, Sink, SuperPacket};
+use crate::packet_batch::PacketBatch;
+use crate::super_packet::{Metadata, Piece, SuperPacket};
 use crate::wire::Layout;
 
 /// How many empty chains are kept: a poll's worth.
@@ -19,39 +22,60 @@ pub(super) struct Out<B> {
     pub(super) chains: Vec<Chain<B>>,
 }
 
-impl<B: AsRef<[u8]>> Out<B> {
-    /// Gives a packet to the sink as it came, with what is known of it.
+impl<B> Out<B> {
+    /// Delivers a packet as it came, with what is known of it: its layout, if its headers could be read.
+    // Compiled apart for each of both, so that the layout is copied straight to where the sink looks at it: a copy of what was
+    // just written waits for it.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "they are the packet, what is known of it, and where it goes")]
+    pub(super) fn pass<P: Poll<B>>(
+        &mut self,
+        packet: RxPacket<B>,
+        length: usize,
+        layout: Option<&Layout>,
+        reason: Reason,
+        counters: &mut Counters,
+        undelivered: &mut PacketBatch<B>,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
+        match layout {
+            Some(layout) => self.pass_known(packet, length, layout, reason, counters, undelivered, poll),
+            None => self.pass_unknown(packet, length, reason, counters, undelivered, poll),
+        }
+    }
+
     #[inline(never)]
-    pub(super) fn pass<S: Sink<B> + ?Sized>(
+    #[expect(clippy::too_many_arguments, reason = "as `pass`")]
+    fn pass_known<P: Poll<B>>(
         &mut self,
         packet: RxPacket<B>,
         length: usize,
         layout: &Layout,
         reason: Reason,
         counters: &mut Counters,
-        sink: &mut S,
-    ) {
+        undelivered: &mut PacketBatch<B>,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         let payload = layout.end.saturating_sub(u32::from(layout.payload));
-        self.hand_over(packet, length, Some(*layout), payload, reason, counters, sink);
+        self.hand_over(packet, length, Some(*layout), payload, reason, counters, undelivered, poll)
     }
 
-    /// Gives a packet of which nothing is known to the sink as it came.
     #[inline(never)]
-    pub(super) fn pass_unknown<S: Sink<B> + ?Sized>(
+    fn pass_unknown<P: Poll<B>>(
         &mut self,
         packet: RxPacket<B>,
         length: usize,
         reason: Reason,
         counters: &mut Counters,
-        sink: &mut S,
-    ) {
-        self.hand_over(packet, length, None, 0, reason, counters, sink);
+        undelivered: &mut PacketBatch<B>,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
+        self.hand_over(packet, length, None, 0, reason, counters, undelivered, poll)
     }
 
-    // Compiled into both, so that the layout is copied straight to where the sink looks at it: a copy of what was just written waits for it.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "it is the body of the two above")]
-    fn hand_over<S: Sink<B> + ?Sized>(
+    #[expect(clippy::too_many_arguments, reason = "as `pass`")]
+    fn hand_over<P: Poll<B>>(
         &mut self,
         packet: RxPacket<B>,
         length: usize,
@@ -59,14 +83,17 @@ impl<B: AsRef<[u8]>> Out<B> {
         largest_payload: u32,
         reason: Reason,
         counters: &mut Counters,
-        sink: &mut S,
-    ) {
+        undelivered: &mut PacketBatch<B>,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         let gso = packet.whole_gso();
-        let whole = |buffer: B| Piece { length: buffer.as_ref().len() as u32, buffer: Some(buffer), start: 0, sum: 0, flags: 0 };
-        self.pieces.extend(core::iter::once(packet.first).map(whole));
+        let whole = |buffer: B| Piece { length: poll.bytes(&buffer).len() as u32, buffer: Some(buffer), start: 0, sum: 0, flags: 0 };
+        self.pieces.push(whole(packet.first));
         if let Some(mut chain) = packet.rest {
             self.pieces.extend(chain.buffers_mut().drain(..).map(whole));
-            self.recycle(chain);
+            if self.chains.len() < KEPT_CHAINS {
+                self.chains.push(chain);
+            }
         }
         counters.packets_out += 1;
         counters.bytes_out += length as u64;
@@ -85,8 +112,12 @@ impl<B: AsRef<[u8]>> Out<B> {
             largest_payload,
             reason,
         };
-        sink.receive(SuperPacket { metadata, header: &[], pieces: &mut self.pieces, linear: &[] });
+        let result = poll.deliver(SuperPacket { metadata, header: &[], pieces: &mut self.pieces, linear: &[], memory: () });
+        if result.is_err() {
+            keep(undelivered, SuperPacket { metadata, header: &[], pieces: &mut self.pieces, linear: &[], memory: () });
+        }
         self.pieces.clear();
+        result
     }
 }
 

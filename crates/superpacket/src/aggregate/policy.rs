@@ -44,15 +44,18 @@ pub enum Delivery {
     AtOnce,
 }
 
-/// What an [`Aggregator`](super::Aggregator) does.
+/// What an aggregator does.
 ///
-/// Limits that make no sense are corrected where the aggregator is made: see [`Aggregator::new`](super::Aggregator::new).
+/// Made by [`gro`](Self::gro) or [`lro`](Self::lro), and changed field by field, or by the methods that return a changed copy.
+/// Limits that make no sense are brought into range where they are used: `max_bytes` to at most [`MAX_BIG_LENGTH`],
+/// `max_flows` to 1 to 1,048,576, the other limits to at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Policy {
     /// The rules.
     pub mode: Mode,
-    /// The longest merged packet, in bytes from the outermost IP header; above 65,535 only for TCP outside tunnels and PPPoE and without
-    /// IPv6 extension headers (BIG TCP).
+    /// The longest merged packet, in bytes from the outermost IP header; above 65,535 only for TCP outside tunnels and PPPoE
+    /// and without IPv6 extension headers (BIG TCP).
     pub max_bytes: u32,
     /// The most packets in one.
     pub max_packets: u32,
@@ -70,12 +73,29 @@ pub struct Policy {
     pub storage: Storage,
     /// When they are handed over.
     pub delivery: Delivery,
-    /// How the checksum of a GRO packet leaves: partial, as a device would be asked to fill it in, or full. LRO packets leave full.
+    /// How the checksum of a merged GRO packet leaves: complete, or partial, as a device would be asked to fill it in. LRO
+    /// packets leave complete.
     pub checksum: ChecksumForm,
+    /// Somebody has seen to it that all bytes are as they were sent: a cipher that authenticates. Checksums of which the
+    /// device knows nothing are taken for right, and no payload is read for them.
+    pub trusted_input: bool,
+}
+
+/// Methods that return the policy with another value in a field.
+macro_rules! with {
+    ($($(#[$doc:meta])* $method:ident, $field:ident: $type:ty;)*) => {
+        $($(#[$doc])*
+        #[must_use]
+        pub const fn $method(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        })*
+    };
 }
 
 impl Policy {
-    /// GRO: TCP and DCCP, up to 65,535 bytes, 1,024 flows, nothing held past the poll.
+    /// GRO: TCP and DCCP, up to 65,535 bytes, 1,024 flows, nothing held past the poll. Checksums are verified where the
+    /// device has not, and leave complete, so that any stack or device takes the packet.
     pub const fn gro() -> Self {
         Policy {
             mode: Mode::Gro { udp: false },
@@ -88,7 +108,8 @@ impl Policy {
             hold_time: 0,
             storage: Storage::Fragments,
             delivery: Delivery::PerPoll,
-            checksum: ChecksumForm::Partial,
+            checksum: ChecksumForm::Full,
+            trusted_input: false,
         }
     }
 
@@ -105,5 +126,55 @@ impl Policy {
     /// LRO with pure-ACK aggregation.
     pub const fn lro_with_acks() -> Self {
         Policy { mode: Mode::Lro { acks: true }, ..Self::lro() }
+    }
+
+    /// The same policy for input that is trusted: see [`trusted_input`](Self::trusted_input).
+    #[must_use]
+    pub const fn with_trusted_input(self) -> Self {
+        Policy { trusted_input: true, ..self }
+    }
+
+    /// The same policy, whose merged packets leave with partial checksums: for whoever fills them in, a kernel behind a
+    /// `virtio_net_hdr` or a device. A stack that verifies them takes such a packet for damaged.
+    #[must_use]
+    pub const fn with_partial_checksums(self) -> Self {
+        Policy { checksum: ChecksumForm::Partial, ..self }
+    }
+
+    with! {
+        /// The same policy with other [rules](Self::mode).
+        with_mode, mode: Mode;
+        /// The same policy with another limit of [bytes](Self::max_bytes).
+        with_max_bytes, max_bytes: u32;
+        /// The same policy with another limit of [packets](Self::max_packets).
+        with_max_packets, max_packets: u32;
+        /// The same policy with another limit of [datagrams](Self::max_datagrams).
+        with_max_datagrams, max_datagrams: u32;
+        /// The same policy with another limit of [fragments](Self::max_fragments).
+        with_max_fragments, max_fragments: u32;
+        /// The same policy with another limit of [flows](Self::max_flows).
+        with_max_flows, max_flows: u32;
+        /// The same policy with another limit of [held bytes](Self::max_held_bytes).
+        with_max_held_bytes, max_held_bytes: u64;
+        /// The same policy with another [hold time](Self::hold_time) in nanoseconds.
+        with_hold_time, hold_time: u64;
+        /// The same policy with another [storage](Self::storage).
+        with_storage, storage: Storage;
+        /// The same policy with another [delivery](Self::delivery).
+        with_delivery, delivery: Delivery;
+        /// The same policy with another [form of checksums](Self::checksum).
+        with_checksum, checksum: ChecksumForm;
+    }
+
+    /// The policy with all limits in range.
+    pub(super) fn in_range(self) -> Self {
+        Policy {
+            max_bytes: self.max_bytes.min(MAX_BIG_LENGTH),
+            max_flows: self.max_flows.clamp(1, 1 << 20),
+            max_packets: self.max_packets.max(1),
+            max_datagrams: self.max_datagrams.max(1),
+            max_fragments: self.max_fragments.max(1),
+            ..self
+        }
     }
 }

@@ -58,6 +58,10 @@ reasons! {
     NonCanonicalChecksum = "non_canonical_checksum",
     /// A partial checksum whose field does not hold the sum of the pseudo-header, or for another header.
     PartialChecksum = "partial_checksum",
+    /// No header of the device's format could say what it would merge to.
+    NoHeader = "no_header",
+    /// It came alone in a call that holds nothing before and after: it was not looked at.
+    Alone = "alone",
     /// A super-packet already.
     SuperPacket = "super_packet",
     /// SYN, RST or URG, or no ACK: TCP control.
@@ -94,7 +98,7 @@ reasons! {
     Push = "push",
     /// A segment shorter than the others ended it.
     ShortSegment = "short_segment",
-    /// One more would have passed the limit of bytes.
+    /// One more would have passed the limit of bytes, or the room in the first packet's buffer.
     ByteLimit = "byte_limit",
     /// It reached the limit of packets.
     PacketLimit = "packet_limit",

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::held::Held;
+use super::flow::Held;
 use super::identity::Identity;
 
 /// No slot.

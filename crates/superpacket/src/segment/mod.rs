@@ -40,6 +40,6 @@ mod template;
 pub use counters::SegmentCounters;
 pub use error::SegmentError;
 pub use kind::{ChecksumForm, Cwr, Gso, GsoKind, IpId, MaxSegments, SegmentSize};
-pub use output::{BackToBack, PayloadRange, Plan, Segment, SegmentBuffers, Written};
+pub use output::{BackToBack, EachBuffer, PayloadRange, Plan, Segment, SegmentBuffers, Written};
 pub use segmenter::{ChecksumOutput, SegmentOptions, Segmenter};
 pub use source::{GsoPacket, Segmentable};

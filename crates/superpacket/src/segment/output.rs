@@ -190,6 +190,56 @@ impl SegmentBuffers for BackToBack<'_> {
     }
 }
 
+/// Each segment in a buffer of its own, from the same offset on: packets of a tunnel that are sealed where they lie.
+#[derive(Debug)]
+pub struct EachBuffer<'a, B> {
+    buffers: &'a mut [B],
+    offset: usize,
+    sizes: &'a mut [usize],
+    used: usize,
+}
+
+impl<'a, B: AsMut<[u8]>> EachBuffer<'a, B> {
+    /// Writes each segment `offset` bytes into a buffer, and its length in bytes into `sizes`.
+    #[inline]
+    pub const fn new(buffers: &'a mut [B], offset: usize, sizes: &'a mut [usize]) -> Self {
+        EachBuffer { buffers, offset, sizes, used: 0 }
+    }
+
+    /// How many buffers are written.
+    #[inline]
+    pub const fn used(&self) -> usize {
+        self.used
+    }
+}
+
+impl<B: AsMut<[u8]>> SegmentBuffers for EachBuffer<'_, B> {
+    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+        let limit = self.buffers.len().min(self.sizes.len()).saturating_sub(self.used);
+        if plan.segments as usize > limit {
+            return Err(SegmentError::TooManySegments { needed: plan.segments, limit: limit as u32 });
+        }
+        let last = self.used + plan.segments as usize - 1;
+        for (index, buffer) in self.buffers.iter_mut().enumerate().take(last + 1).skip(self.used) {
+            let length = if index == last { plan.last_length } else { plan.segment_length };
+            let (needed, got) = (self.offset.saturating_add(length), buffer.as_mut().len());
+            if needed > got {
+                return Err(SegmentError::OutputTooSmall { needed, got });
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        let (buffer, size) = (self.buffers.get_mut(self.used)?, self.sizes.get_mut(self.used)?);
+        let buffer = buffer.as_mut().get_mut(self.offset..self.offset + length)?;
+        *size = length;
+        self.used += 1;
+        Some(buffer)
+    }
+}
+
 /// Segments back to back behind what the vector holds.
 impl SegmentBuffers for Vec<u8> {
     fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {

@@ -55,7 +55,7 @@ impl Default for SegmentOptions {
 ///
 /// let gso = Gso::new(GsoKind::Udp, SegmentSize::new(1000).expect("not zero"));
 /// let mut lengths = Vec::new();
-/// let plan = Segmenter::new(Simd::detect())
+/// let plan = Segmenter::new()
 ///     .segment(&GsoPacket::linear(&packet, gso).at(Layer::Ip), &SegmentOptions::default(), |segment| lengths.push(segment.length()))?;
 /// assert_eq!(plan.segments, 3);
 /// assert_eq!(lengths, [1028, 1028, 528]);
@@ -68,11 +68,17 @@ pub struct Segmenter {
     pub(super) scratch: [u8; SCRATCH],
 }
 
+impl Default for Segmenter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Segmenter {
-    /// A segmenter that sums with `simd`.
-    pub const fn new(simd: Simd) -> Self {
+    /// Makes a segmenter that computes checksums with the best level of SIMD there is.
+    pub fn new() -> Self {
         Segmenter {
-            simd,
+            simd: Simd::detect(),
             counters: SegmentCounters {
                 packets: 0,
                 cut: 0,
@@ -84,6 +90,13 @@ impl Segmenter {
             },
             scratch: [0; SCRATCH],
         }
+    }
+
+    /// The same segmenter, which computes checksums with this level of SIMD.
+    #[must_use]
+    pub const fn with_simd(mut self, simd: Simd) -> Self {
+        self.simd = simd;
+        self
     }
 
     /// What went in and came out so far.

@@ -1,6 +1,7 @@
 //! What the segmenter takes: bytes in one piece, in several, or a super-packet of the aggregator.
 
 use super::Gso;
+use crate::memory::Memory;
 use crate::packet::{Layer, RxChecksum, RxPacket};
 use crate::super_packet::{Piece, SuperPacket};
 
@@ -152,7 +153,7 @@ impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
     }
 }
 
-impl<B: AsRef<[u8]>> Segmentable for SuperPacket<'_, B> {
+impl<B, M: Memory<B>> Segmentable for SuperPacket<'_, B, M> {
     #[inline]
     fn layer(&self) -> Layer {
         self.metadata.layer
@@ -185,7 +186,7 @@ impl<B: AsRef<[u8]>> Segmentable for SuperPacket<'_, B> {
 
     #[inline]
     fn range(&self, index: usize) -> &[u8] {
-        self.pieces.get(index).map_or(&[], |piece| piece.bytes(self.linear))
+        self.pieces.get(index).map_or(&[], |piece| piece.bytes(&self.memory, self.linear))
     }
 
     #[inline]

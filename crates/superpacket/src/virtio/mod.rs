@@ -27,9 +27,11 @@
 //! device stripped: insert it first.
 
 mod error;
+mod framing;
 mod header;
 mod offload;
 
 pub use error::VirtioError;
+pub use framing::{Framing, HeaderBytes, SplitError};
 pub use header::{ByteOrder, Format, Header, flags, gso_type};
 pub use offload::Offload;

@@ -1,7 +1,7 @@
 //! What a header means, and which header means it.
 
 use super::{Format, Header, VirtioError, flags, gso_type};
-use crate::packet::{FlowHash, Layer, RxChecksum, RxGso};
+use crate::packet::{FlowHash, Layer, RxChecksum};
 use crate::segment::{Gso, GsoKind, MaxSegments, SegmentSize};
 use crate::wire::{self, IpVersion, Layout, Protocol, be16, byte, tcp, udp};
 
@@ -14,14 +14,6 @@ pub struct Offload {
     pub gso: Option<Gso>,
     /// The flow hash.
     pub hash: Option<FlowHash>,
-}
-
-impl Offload {
-    /// The kind and size of a super-packet, as [`RxPacket::gso`](crate::packet::RxPacket::gso) takes them.
-    #[inline]
-    pub fn rx_gso(&self) -> Option<RxGso> {
-        self.gso.map(|gso| RxGso { kind: gso.kind, size: gso.size })
-    }
 }
 
 /// The hash reports that exist (virtio 1.3, section 5.1.6.4.4): `IPv4` to `UDPv6_EX`.

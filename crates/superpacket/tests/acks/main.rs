@@ -17,7 +17,7 @@ use support::*;
 
 /// Pure-ACK aggregation in fragments mode and in linear mode.
 fn both_modes() -> [Policy; 2] {
-    [Policy::lro_with_acks(), Policy { storage: Storage::Linear, ..Policy::lro_with_acks() }]
+    [Policy::lro_with_acks(), Policy::lro_with_acks().with_storage(Storage::Linear)]
 }
 
 /// A pure ACK: sequence 1, window 501.
@@ -131,19 +131,19 @@ fn a_single_ack_leaves_untouched() {
 fn switched_off_every_ack_passes() {
     let input = acks(&[100, 200, 300]);
     for storage in [Storage::Fragments, Storage::Linear] {
-        let run = run(Policy { storage, ..Policy::lro() }, &input);
+        let run = run(Policy::lro().with_storage(storage), &input);
         assert_eq!(run.reasons(), [Reason::NoPayload; 3]);
         run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
         assert_eq!((run.counters.absorbed_acks, run.counters.aggregated), (0, 0));
     }
-    let gro = run(Policy::gro(), &input);
+    let gro = run(Policy::gro().with_partial_checksums(), &input);
     assert_eq!(gro.reasons(), [Reason::NoPayload; 3], "GRO never merges pure ACKs");
 }
 
 #[test]
 fn the_limit_of_packets_counts_acks() {
     for policy in both_modes() {
-        let run = run(Policy { max_packets: 4, ..policy }, &acks(&[1, 2, 3, 4, 5, 6, 7, 8, 9]));
+        let run = run(policy.with_max_packets(4), &acks(&[1, 2, 3, 4, 5, 6, 7, 8, 9]));
         assert_eq!(run.reasons(), [Reason::PacketLimit, Reason::PacketLimit, Reason::PollEnd]);
         assert_eq!(numbers(&run), [4, 8, 9]);
     }
@@ -151,7 +151,7 @@ fn the_limit_of_packets_counts_acks() {
 
 #[test]
 fn the_limit_of_fragments_does_not_count_absorbed_acks() {
-    let policy = Policy { max_fragments: 1, ..Policy::lro_with_acks() };
+    let policy = Policy::lro_with_acks().with_max_fragments(1);
     assert_eq!(numbers(&run(policy, &acks(&[1, 2, 3, 4, 5]))), [5]);
     let follower = |number| ack(number).with(|frame| frame.tcp_mut().sequence = 501);
     let joined = run(policy, &packets(&[data(1, 10), follower(20), follower(30)]));
@@ -162,7 +162,7 @@ fn the_limit_of_fragments_does_not_count_absorbed_acks() {
 fn an_absorbed_ack_gives_its_buffers_back() {
     let key = HashKey::new(1);
     for policy in both_modes() {
-        let mut aggregator = Aggregator::new(policy, key, superpacket::Simd::detect());
+        let mut aggregator = Aggregator::new(policy, key).with_simd(superpacket::Simd::detect());
         let mut sink = |_: SuperPacket<'_, std::rc::Rc<[u8]>>| {};
         let buffers: Vec<std::rc::Rc<[u8]>> = [100, 200, 300].iter().map(|&number| ack(number).to_bytes().into()).collect();
         for buffer in &buffers {
@@ -171,7 +171,7 @@ fn an_absorbed_ack_gives_its_buffers_back() {
             aggregator.receive(packet, 0, &mut sink);
         }
         assert_eq!(buffers[1..].iter().map(std::rc::Rc::strong_count).collect::<Vec<_>>(), [1, 1]);
-        assert!(aggregator.counters().balance());
+        assert!(aggregator.counters().balanced());
         assert_eq!((aggregator.counters().held, aggregator.counters().held_bytes), (1, 54), "an absorbed ACK is held no more");
         let chain: Chain<_> = aggregator.chain();
         assert_eq!(RxPacket::new(buffers[0].clone()).with_chain(chain).length(), 54, "a chain comes back empty");

@@ -19,12 +19,12 @@ pub fn counts(run: &Run) -> Vec<u32> {
 #[track_caller]
 pub fn reversed(packets: &[Packet]) -> Run {
     let scattered: Vec<_> = packets.iter().map(|packet| packet.clone().in_buffers_of(packet.bytes.len().div_ceil(17).max(40))).collect();
-    let reference = run(Policy::gro_with_udp(), packets);
+    let reference = run(Policy::gro_with_udp().with_partial_checksums(), packets);
     assert_reversed(packets, &reference);
     for storage in [Storage::Fragments, Storage::Linear] {
         for checksum in [ChecksumForm::Partial, ChecksumForm::Full] {
             for packets in [packets, &scattered] {
-                let policy = Policy { storage, checksum, ..Policy::gro_with_udp() };
+                let policy = Policy::gro_with_udp().with_storage(storage).with_checksum(checksum);
                 let single = run(policy, packets);
                 assert_reversed(packets, &single);
                 assert_eq!((counts(&single), single.reasons()), (counts(&reference), reference.reasons()), "{policy:?}");
@@ -77,7 +77,7 @@ pub fn two_flows(first: &Frame, second: &Frame) {
 pub fn two_flows_of(first: &[Packet], second: &[Packet]) {
     let turns: Vec<_> = first.iter().zip(second).flat_map(|(first, second)| [first.clone(), second.clone()]).collect();
     for storage in [Storage::Fragments, Storage::Linear] {
-        let run = run(Policy { storage, ..Policy::gro_with_udp() }, &turns);
+        let run = run(Policy::gro_with_udp().with_partial_checksums().with_storage(storage), &turns);
         assert_eq!((counts(&run), run.reasons()), (vec![first.len() as u32, second.len() as u32], vec![Reason::PollEnd; 2]));
         for (output, packets) in run.outputs.iter().zip([first, second]) {
             assert_eq!(output.cut(), packets.iter().map(|packet| packet.bytes.clone()).collect::<Vec<_>>());

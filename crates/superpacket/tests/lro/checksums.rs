@@ -167,7 +167,7 @@ fn a_packet_without_a_descriptor_keeps_its_complete_sum() {
     let packet = Packet::from(Frame::tcp4(1, 1001));
     let packet = Packet { checksum: complete(&packet), ..packet };
     for policy in both_modes() {
-        let run = run(Policy { max_flows: 1, ..policy }, &[others.clone(), packet.clone()]);
+        let run = run(policy.with_max_flows(1), &[others.clone(), packet.clone()]);
         assert_eq!(run.reasons(), [Reason::NoDescriptor, Reason::PollEnd]);
         assert_untouched(&run.outputs[0], &packet);
     }

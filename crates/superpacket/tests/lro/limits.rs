@@ -43,7 +43,7 @@ fn assert_last(first: &Frame, lengths: &[usize], fits: bool) {
 fn packets() {
     let input = super::support::packets(&Frame::tcp4(1, 500).run(10));
     for policy in both_modes() {
-        let run = run(Policy { max_packets: 4, ..policy }, &input);
+        let run = run(policy.with_max_packets(4), &input);
         assert_eq!(run.reasons(), [Reason::PacketLimit, Reason::PacketLimit, Reason::PollEnd]);
         assert_eq!(run.payloads(), [2000, 2000, 1000]);
         assert_merged(&run.outputs[1], 2001, 2000, 4);
@@ -55,7 +55,7 @@ fn a_limit_of_one_packet_merges_nothing() {
     let input = super::support::packets(&Frame::tcp4(1, 500).run(3));
     for policy in both_modes() {
         for max_packets in [0, 1] {
-            let run = run(Policy { max_packets, ..policy }, &input);
+            let run = run(policy.with_max_packets(max_packets), &input);
             assert_eq!(run.reasons(), [Reason::PacketLimit; 3]);
             run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
         }
@@ -65,14 +65,14 @@ fn a_limit_of_one_packet_merges_nothing() {
 #[test]
 fn fragments() {
     let input = super::support::packets(&Frame::tcp4(1, 500).run(7));
-    let policy = Policy { max_fragments: 3, ..Policy::lro() };
+    let policy = Policy::lro().with_max_fragments(3);
     let fragmented = run(policy, &input);
     assert_eq!(fragmented.reasons(), [Reason::FragmentLimit, Reason::FragmentLimit, Reason::PollEnd]);
     assert_eq!(fragmented.payloads(), [1500, 1500, 500]);
     assert!(fragmented.outputs.iter().all(|output| output.pieces <= 3));
     assert_merged(&fragmented.outputs[1], 1501, 1500, 3);
 
-    let one_run_of_bytes = run(Policy { storage: Storage::Linear, ..policy }, &input);
+    let one_run_of_bytes = run(policy.with_storage(Storage::Linear), &input);
     assert_eq!(one_run_of_bytes.payloads(), [3500], "bytes that are copied are no fragments");
 }
 
@@ -80,7 +80,7 @@ fn fragments() {
 fn fragments_count_buffers_not_packets() {
     // Two buffers a frame, both with payload.
     let input: Vec<_> = super::support::packets(&Frame::tcp4(1, 1000).run(7)).into_iter().map(|packet| packet.in_buffers_of(600)).collect();
-    let run = run(Policy { max_fragments: 5, ..Policy::lro() }, &input);
+    let run = run(Policy::lro().with_max_fragments(5), &input);
     assert_eq!(run.payloads(), [2000, 2000, 2000, 1000]);
     assert_eq!(run.outputs.iter().map(|output| output.pieces).collect::<Vec<_>>(), [4, 4, 4, 2]);
 }
@@ -88,7 +88,7 @@ fn fragments_count_buffers_not_packets() {
 #[test]
 fn a_packet_of_more_fragments_than_the_limit_passes_whole() {
     let input: Vec<_> = super::support::packets(&Frame::tcp4(1, 1000).run(2)).into_iter().map(|packet| packet.in_buffers_of(100)).collect();
-    let run = run(Policy { max_fragments: 4, ..Policy::lro() }, &input);
+    let run = run(Policy::lro().with_max_fragments(4), &input);
     assert_eq!(run.outputs.len(), 2);
     run.outputs.iter().zip(&input).for_each(|(output, packet)| assert_untouched(output, packet));
 }
@@ -160,13 +160,13 @@ fn bytes_as_the_policy_says() {
     let input = segments(&Frame::tcp4(1, 0), &[1000; 6]);
     for policy in both_modes() {
         // IP headers count, the link header does not.
-        assert_eq!(run(Policy { max_bytes: 3040, ..policy }, &input).payloads(), [3000, 3000]);
-        assert_eq!(run(Policy { max_bytes: 3039, ..policy }, &input).payloads(), [2000, 2000, 2000]);
-        assert_eq!(run(Policy { max_bytes: 0, ..policy }, &input).payloads(), [1000; 6]);
+        assert_eq!(run(policy.with_max_bytes(3040), &input).payloads(), [3000, 3000]);
+        assert_eq!(run(policy.with_max_bytes(3039), &input).payloads(), [2000, 2000, 2000]);
+        assert_eq!(run(policy.with_max_bytes(0), &input).payloads(), [1000; 6]);
     }
     let tagged = segments(&Frame::tcp4(1, 0).tagged(7), &[1000; 6]);
     for policy in both_modes() {
-        assert_eq!(run(Policy { max_bytes: 3040, ..policy }, &tagged).payloads(), [3000, 3000], "a tag is no part of the IP packet");
+        assert_eq!(run(policy.with_max_bytes(3040), &tagged).payloads(), [3000, 3000], "a tag is no part of the IP packet");
     }
 }
 
@@ -208,7 +208,7 @@ fn flows_as_the_policy_says() {
     let input: Vec<_> = (0..2).flat_map(|packet| (0..5).map(move |index| Packet::from(&flow(index).run(2)[packet]))).collect();
     for policy in both_modes() {
         for max_flows in 1..=5 {
-            let counters = run(Policy { max_flows, ..policy }, &input).counters;
+            let counters = run(policy.with_max_flows(max_flows), &input).counters;
             assert_eq!(counters.no_desc, 2 * (5 - u64::from(max_flows)));
             assert_eq!(counters.merged, u64::from(max_flows));
         }
@@ -219,7 +219,7 @@ fn flows_as_the_policy_says() {
 fn a_descriptor_is_free_again_once_its_flow_has_left() {
     let input: Vec<_> = (0..100).flat_map(|index| packets_of(index, 3)).collect();
     for policy in both_modes() {
-        let run = run(Policy { max_flows: 1, max_packets: 3, ..policy }, &input);
+        let run = run(policy.with_max_flows(1).with_max_packets(3), &input);
         assert_eq!(run.payloads(), [1500; 100]);
         assert_eq!(run.counters.no_desc, 0);
     }

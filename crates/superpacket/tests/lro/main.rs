@@ -28,7 +28,7 @@ fn both_modes() -> [Policy; 2] {
 
 /// LRO in linear mode.
 fn linear() -> Policy {
-    Policy { storage: Storage::Linear, ..Policy::lro() }
+    Policy::lro().with_storage(Storage::Linear)
 }
 
 /// The sum that a device of `CHECKSUM_COMPLETE` reports: all bytes after the 14-byte Ethernet header, or all bytes of a packet that starts at IP.

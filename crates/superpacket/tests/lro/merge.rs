@@ -52,8 +52,8 @@ fn linear_mode_releases_each_buffer_at_once() {
     let buffer = std::rc::Rc::<[u8]>::from(Frame::tcp4(1000, 1448).to_bytes());
     for (storage, held) in [(Storage::Fragments, 2), (Storage::Linear, 1)] {
         let key = superpacket::aggregate::HashKey::new(1);
-        let policy = Policy { storage, ..Policy::lro() };
-        let mut aggregator = superpacket::aggregate::Aggregator::new(policy, key, superpacket::Simd::detect());
+        let policy = Policy::lro().with_storage(storage);
+        let mut aggregator = superpacket::aggregate::Aggregator::new(policy, key).with_simd(superpacket::Simd::detect());
         let mut sink = |_: SuperPacket<'_, std::rc::Rc<[u8]>>| {};
         aggregator.receive(superpacket::packet::RxPacket::new(buffer.clone()), 0, &mut sink);
         assert_eq!(aggregator.counters().held, 1);
@@ -204,7 +204,7 @@ fn statistics_are_those_of_inet_lro() {
         let length: usize = input.iter().map(|packet| packet.bytes.len()).sum();
         assert_eq!((counters.bytes_in, counters.bytes_out), (length as u64, length as u64 - 4 * 54));
     }
-    let gro = run(Policy::gro(), &input).counters;
+    let gro = run(Policy::gro().with_partial_checksums(), &input).counters;
     assert_eq!((gro.aggregated, gro.flushed), (0, 0), "statistics of LRO alone");
 }
 
@@ -222,7 +222,7 @@ fn delivery_per_poll_holds_until_the_poll_ends() {
 #[test]
 fn delivery_at_once_leaves_nothing_held() {
     let frames = packets(&Frame::tcp4(1, 500).run(6));
-    for policy in both_modes().map(|policy| Policy { delivery: Delivery::AtOnce, ..policy }) {
+    for policy in both_modes().map(|policy| policy.with_delivery(Delivery::AtOnce)) {
         let run = run(policy, &frames);
         assert_eq!(run.outputs.len(), 6, "each call is a poll of its own");
         run.outputs.iter().zip(&frames).for_each(|(output, packet)| assert_untouched(output, packet));

@@ -154,7 +154,7 @@ fn short_frames_gain_no_byte_and_lose_none() {
         Frame::tcp4(1, 6).at_ip(),
         Frame::tcp6(1, 6).at_ip(),
     ];
-    let policies = [both_modes(), both_modes().map(|policy| Policy { mode: Policy::lro_with_acks().mode, ..policy })].concat();
+    let policies = [both_modes(), both_modes().map(|policy| policy.with_mode(Policy::lro_with_acks().mode))].concat();
     for frame in &frames {
         let packet = Packet::from(frame);
         for length in 0..=packet.bytes.len() {

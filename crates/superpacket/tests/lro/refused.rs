@@ -221,7 +221,7 @@ fn a_super_packet_is_not_merged_again() {
             let mut packet = packet.receive();
             if index == 1 {
                 let size = superpacket::segment::SegmentSize::new(100).expect("a size");
-                packet.gso = Some(superpacket::packet::RxGso { kind: superpacket::segment::GsoKind::Tcp4, size });
+                packet.gso = Some(superpacket::segment::Gso::new(superpacket::segment::GsoKind::Tcp4, size));
             }
             aggregator.receive(packet, 0, &mut sink);
         }

@@ -110,7 +110,7 @@ impl Front {
             queues: events.into_iter().map(|event| Ring { frames: VecDeque::new(), event, signalled: false }).collect(),
             counters: NicCounters::default(),
         };
-        Front { inner, turn: 0, waiting: VecDeque::new(), taken: Vec::new(), segmenter: Segmenter::new(simd), device, monitor }
+        Front { inner, turn: 0, waiting: VecDeque::new(), taken: Vec::new(), segmenter: Segmenter::new().with_simd(simd), device, monitor }
     }
 
     /// Hands out up to `limit` frames of a queue.

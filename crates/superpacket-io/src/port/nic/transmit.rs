@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use superpacket::Simd;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{ChecksumOutput, Gso, GsoKind, SegmentOptions, Segmentable, Segmenter};
 
@@ -95,7 +94,7 @@ impl NicTransmit {
             batch: TxBatch::new(),
             done: 0,
             made: Vec::new(),
-            segmenter: Segmenter::new(Simd::detect()),
+            segmenter: Segmenter::new(),
             whole: Vec::new(),
             monitor: monitor.clone(),
             marked: false,

@@ -1,7 +1,7 @@
 //! What the ring says of a frame, in the engine's terms.
 
-use superpacket::packet::{Layer, RxChecksum, RxGso, RxPacket, VlanTag};
-use superpacket::segment::{GsoKind, SegmentSize};
+use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
+use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::virtio::{ByteOrder, Format, Header, VirtioError, flags, gso_type};
 use superpacket::wire::{self, IpVersion, MAX_HEADER, Protocol, ethernet};
 
@@ -53,17 +53,17 @@ pub(super) fn packet(mut buffer: Buffer, metadata: &Metadata, queue: u16) -> Res
 }
 
 /// What a header says of checksum and segments.
-fn offload(header: &Header, frame: &[u8]) -> Result<(RxChecksum, Option<RxGso>), VirtioError> {
+fn offload(header: &Header, frame: &[u8]) -> Result<(RxChecksum, Option<Gso>), VirtioError> {
     let head = &frame[..frame.len().min(MAX_HEADER)];
     match header.offload(Format::Plain, head, frame.len(), Layer::Ethernet) {
-        Ok(offload) => Ok((offload.checksum, offload.rx_gso())),
+        Ok(offload) => Ok((offload.checksum, offload.gso)),
         Err(VirtioError::Protocol { .. }) => tunnelled(header, frame, head),
         Err(error) => Err(error),
     }
 }
 
 /// A super-packet in a tunnel: the kernel names the type of what is inside, as if there were no tunnel (`virtio_net_hdr_from_skb`). The same rules hold for its inner headers.
-fn tunnelled(header: &Header, frame: &[u8], head: &[u8]) -> Result<(RxChecksum, Option<RxGso>), VirtioError> {
+fn tunnelled(header: &Header, frame: &[u8], head: &[u8]) -> Result<(RxChecksum, Option<Gso>), VirtioError> {
     let wrong = VirtioError::Protocol { gso_type: header.gso_type };
     let layout = wire::parse(head, frame.len(), Layer::Ethernet).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
     let kind = match (header.gso_type & !gso_type::ECN, layout.version, layout.protocol) {
@@ -90,5 +90,5 @@ fn tunnelled(header: &Header, frame: &[u8], head: &[u8]) -> Result<(RxChecksum, 
     };
     let size = SegmentSize::new(usize::from(header.gso_size)).ok_or(VirtioError::GsoSize(header.gso_size))?;
     let payload = (layout.end as usize).min(frame.len()).saturating_sub(usize::from(layout.payload));
-    Ok((checksum, (payload > size.get()).then_some(RxGso { kind, size })))
+    Ok((checksum, (payload > size.get()).then_some(Gso::new(kind, size))))
 }

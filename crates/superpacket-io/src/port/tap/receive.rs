@@ -69,7 +69,7 @@ impl TapReceiver {
             None => self.large.lend(large, start..length),
         };
         let mut received = RxPacket::new(buffer?).with_checksum(offload.checksum).at(time);
-        received.gso = offload.rx_gso();
+        received.gso = offload.gso;
         (received.queue, received.layer) = (self.queue, self.device.layer());
         Some((received, small.is_none()))
     }

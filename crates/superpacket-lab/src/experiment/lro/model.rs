@@ -81,8 +81,8 @@ fn count(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<Counts, LabError>
         Buffers::Linear => (PageSize::Linear, Storage::Linear),
     };
     let policy = match merge {
-        Merge::Lro => Some(Policy { storage, ..Policy::lro() }),
-        Merge::Gro => Some(Policy { storage, ..Policy::gro() }),
+        Merge::Lro => Some(Policy::lro().with_storage(storage)),
+        Merge::Gro => Some(Policy::gro().with_partial_checksums().with_storage(storage)),
         Merge::Not => None,
     };
     let settings = NicSettings { page, mtu: mtus.receiver, ..NicSettings::default() };

@@ -5,7 +5,6 @@ use super::Bench;
 use crate::port::fixture::{Sent, batch, gathered, partial, receive, send, send_all};
 use crate::port::memory::MemorySettings;
 use crate::port::{LinkState, Port, Stop, Transmit};
-use superpacket::Simd;
 use superpacket::packet::RxChecksum;
 use superpacket::segment::{Gso, GsoKind, GsoPacket, IpId, SegmentOptions, Segmentable, Segmenter};
 use superpacket_traffic::check;
@@ -16,7 +15,7 @@ fn cut(packet: &Sent) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let packet =
         GsoPacket { checksum: packet.checksum, gso: packet.gso, ..GsoPacket::linear(&packet.bytes, packet.gso.expect("a super-packet")) };
-    Segmenter::new(Simd::detect())
+    Segmenter::new()
         .segment(&packet, &SegmentOptions::default(), |segment| {
             let mut frame = Vec::new();
             segment.copy_to(&mut frame);

@@ -5,6 +5,7 @@ use super::super::examine::outer_checksum;
 use super::super::policy::{Mode, Policy, Storage};
 use super::Held;
 use crate::checksum::{Sum, pseudo_header, sum_ranges, transport_field, transport_header, words};
+use crate::memory::Memory;
 use crate::packet::RxChecksum;
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, SegmentSize};
 use crate::super_packet::{Metadata, Piece, SuperPacket};
@@ -24,30 +25,30 @@ pub(in crate::aggregate) struct Leaving {
     gso: Option<Gso>,
 }
 
-impl<B: AsRef<[u8]>> Held<B> {
+impl<B> Held<B> {
     /// Makes a merged packet ready to leave: headers that fit what merged.
     #[inline(always)]
-    pub(in crate::aggregate) fn finish(&mut self, policy: &Policy, simd: Simd) -> Leaving {
+    pub(in crate::aggregate) fn finish<M: Memory<B>>(&mut self, policy: &Policy, simd: Simd, memory: &M) -> Leaving {
         // The first of the usual layouts nearest.
         if self.usual == usual::ETHERNET_IPV4 {
-            self.finish_as::<{ usual::ETHERNET_IPV4 }>(policy, simd)
+            self.finish_as::<{ usual::ETHERNET_IPV4 }, M>(policy, simd, memory)
         } else {
-            self.finish_other(policy, simd)
+            self.finish_other(policy, simd, memory)
         }
     }
 
     #[inline(never)]
-    fn finish_other(&mut self, policy: &Policy, simd: Simd) -> Leaving {
+    fn finish_other<M: Memory<B>>(&mut self, policy: &Policy, simd: Simd, memory: &M) -> Leaving {
         match self.usual {
-            usual::ETHERNET_IPV6 => self.finish_as::<{ usual::ETHERNET_IPV6 }>(policy, simd),
-            usual::IPV4 => self.finish_as::<{ usual::IPV4 }>(policy, simd),
-            usual::IPV6 => self.finish_as::<{ usual::IPV6 }>(policy, simd),
-            _ => self.finish_as::<{ usual::NONE }>(policy, simd),
+            usual::ETHERNET_IPV6 => self.finish_as::<{ usual::ETHERNET_IPV6 }, M>(policy, simd, memory),
+            usual::IPV4 => self.finish_as::<{ usual::IPV4 }, M>(policy, simd, memory),
+            usual::IPV6 => self.finish_as::<{ usual::IPV6 }, M>(policy, simd, memory),
+            _ => self.finish_as::<{ usual::NONE }, M>(policy, simd, memory),
         }
     }
 
     #[inline(always)]
-    fn finish_as<const USUAL: u8>(&mut self, policy: &Policy, simd: Simd) -> Leaving {
+    fn finish_as<const USUAL: u8, M: Memory<B>>(&mut self, policy: &Policy, simd: Simd, memory: &M) -> Leaving {
         let layout = &self.layout.known::<USUAL>();
         self.write_lengths(layout);
         let lro = matches!(policy.mode, Mode::Lro { .. });
@@ -66,7 +67,7 @@ impl<B: AsRef<[u8]>> Held<B> {
         let state = if full {
             put16(&mut self.header, checksum, 0);
             let header = transport_header(self.header.get(transport..start).unwrap_or(&[]));
-            let total = pseudo.add_sum(header).add(self.payload_sum(simd));
+            let total = pseudo.add_sum(header).add(self.payload_sum(simd, memory));
             put16(&mut self.header, checksum, transport_field(layout.protocol, total.checksum()));
             RxChecksum::Unnecessary { level: u8::from(self.outer_has_checksum) }
         } else {
@@ -88,11 +89,11 @@ impl<B: AsRef<[u8]>> Held<B> {
 
     /// Makes a single packet ready to leave as it came: all bytes of all its buffers.
     #[inline(always)]
-    pub(in crate::aggregate) fn restore_single(&mut self) -> Leaving {
+    pub(in crate::aggregate) fn restore_single(&mut self, memory: &impl Memory<B>) -> Leaving {
         if self.linear.is_empty() {
             for piece in &mut self.pieces {
                 piece.start = 0;
-                piece.length = piece.buffer.as_ref().map_or(0, |buffer| buffer.as_ref().len()) as u32;
+                piece.length = piece.buffer.as_ref().map_or(0, |buffer| memory.bytes(buffer).len()) as u32;
                 piece.flags = 0;
             }
         } else {
@@ -104,7 +105,7 @@ impl<B: AsRef<[u8]>> Held<B> {
 
     /// The packet as the sink sees it.
     #[inline(always)]
-    pub(in crate::aggregate) fn super_packet(&mut self, leaving: &Leaving, reason: Reason) -> SuperPacket<'_, B> {
+    pub(in crate::aggregate) fn super_packet(&mut self, leaving: &Leaving, reason: Reason) -> SuperPacket<'_, B, ()> {
         let metadata = Metadata {
             layer: self.layer,
             layout: Some(Layout { end: leaving.end, ..self.layout }),
@@ -120,7 +121,13 @@ impl<B: AsRef<[u8]>> Held<B> {
             reason,
         };
         let bytes = if self.linear.is_empty() { &self.header[..] } else { &self.linear };
-        SuperPacket { metadata, header: bytes.get(..leaving.header).unwrap_or(&[]), pieces: &mut self.pieces, linear: &self.linear }
+        SuperPacket {
+            metadata,
+            header: bytes.get(..leaving.header).unwrap_or(&[]),
+            pieces: &mut self.pieces,
+            linear: &self.linear,
+            memory: (),
+        }
     }
 
     /// What segmentation needs to restore the packets.
@@ -209,7 +216,7 @@ impl<B: AsRef<[u8]>> Held<B> {
     }
 
     /// The sum of all payload, from the sums of the packets where they are known and cover all of it.
-    fn payload_sum(&self, simd: Simd) -> u16 {
+    fn payload_sum(&self, simd: Simd, memory: &impl Memory<B>) -> u16 {
         let partly_covered = self.layout.protocol == Protocol::Dccp
             && byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f != 0;
         if partly_covered {
@@ -220,7 +227,7 @@ impl<B: AsRef<[u8]>> Held<B> {
             return sum_ranges(
                 simd,
                 self.pieces.iter().map(|piece| {
-                    let bytes = piece.bytes(&self.linear);
+                    let bytes = piece.bytes(memory, &self.linear);
                     let take = bytes.len().min(left);
                     left -= take;
                     bytes.get(..take).unwrap_or(&[])
@@ -228,7 +235,7 @@ impl<B: AsRef<[u8]>> Held<B> {
             );
         }
         if !self.sums {
-            return sum_ranges(simd, self.pieces.iter().map(|piece| piece.bytes(&self.linear)));
+            return sum_ranges(simd, self.pieces.iter().map(|piece| piece.bytes(memory, &self.linear)));
         }
         let mut offset = 0;
         let mut total = Sum::default();

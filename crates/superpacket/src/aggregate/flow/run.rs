@@ -2,12 +2,14 @@
 
 use alloc::vec::Drain;
 
-use super::super::examine::{Terms, varying_tcp, varying_udp};
+use super::super::examine::{ExamineOptions, varying_tcp, varying_udp};
 use super::super::lro::lro_refusal;
 use super::super::mask::{LONGER_HEADER, USUAL_HEADER};
 use super::super::policy::Storage;
+use super::super::poll::Poll;
 use super::super::{Counters, Reason};
 use super::{Held, mask};
+use crate::memory::Memory;
 use crate::packet::{RxChecksum, RxPacket};
 use crate::super_packet::Piece;
 use crate::wire::{IpVersion, Protocol, be16, be32, byte, ipv4, ipv6, tcp, udp, usual};
@@ -24,17 +26,17 @@ const AHEAD_LINES: usize = 2;
 
 /// Hints that the first packets of a batch come soon.
 #[inline(always)]
-pub(in crate::aggregate) fn ask_for_first<B: AsRef<[u8]>>(batch: &[RxPacket<B>]) {
+pub(in crate::aggregate) fn prefetch_first<B>(batch: &[RxPacket<B>], memory: &impl Memory<B>) {
     for packet in batch.iter().take(AHEAD) {
-        prefetch_lines::<AHEAD_LINES>(packet.first.as_ref());
+        prefetch_lines::<AHEAD_LINES>(memory.bytes(&packet.first));
     }
 }
 
 /// Hints that a packet comes soon, while the first of `batch` is dealt with.
 #[inline(always)]
-pub(in crate::aggregate) fn ask_ahead<B: AsRef<[u8]>>(batch: &[RxPacket<B>]) {
+pub(in crate::aggregate) fn prefetch_ahead<B>(batch: &[RxPacket<B>], memory: &impl Memory<B>) {
     if let Some(ahead) = batch.get(AHEAD) {
-        prefetch_lines::<AHEAD_LINES>(ahead.first.as_ref());
+        prefetch_lines::<AHEAD_LINES>(memory.bytes(&ahead.first));
     }
 }
 
@@ -47,62 +49,69 @@ pub(in crate::aggregate) struct Run {
     pub(in crate::aggregate) complete: Option<Reason>,
 }
 
-impl<B: AsRef<[u8]>> Held<B> {
+impl<B> Held<B> {
     /// The short way of [`attempt`](Self::attempt), for a packet that this flow [expects](Self::expects) and for all that come in line after it. Where it
     /// stops, the long way must tell why. It also stops when the flow is complete. What joined is counted.
     #[inline(always)]
-    pub(in crate::aggregate) fn next_in_line<const LRO: bool>(
+    pub(in crate::aggregate) fn join_run<const LRO: bool, P: Poll<B>>(
         &mut self,
         batch: &mut Drain<'_, RxPacket<B>>,
-        terms: &Terms,
+        options: &ExamineOptions,
         storage: Storage,
         counters: &mut Counters,
+        poll: &mut P,
     ) -> Run {
         // Data on a held pure ACK is left to the long way, which counts the ACK as absorbed.
-        let apt = self.in_line && !(LRO && self.payload == 0);
+        let apt = self.in_sequence && !(LRO && self.payload == 0);
         let (true, Some(packet)) = (apt, batch.as_slice().first()) else {
             return Run { packets: 0, complete: None };
         };
-        let length = packet.first.as_ref().len();
+        let length = poll.bytes(&packet.first).len();
         match packet.checksum {
-            RxChecksum::Unnecessary { .. } => self.usual_run::<LRO, true>(length, batch, terms, storage, counters),
-            _ => self.usual_run::<LRO, false>(length, batch, terms, storage, counters),
+            RxChecksum::Unnecessary { .. } => self.usual_run::<LRO, true, P>(length, batch, options, storage, counters, poll),
+            _ => self.usual_run::<LRO, false, P>(length, batch, options, storage, counters, poll),
         }
     }
 
     /// The run that is compiled for the flow's layout, if its first packet, of `length` bytes, fits it.
     #[inline(always)]
-    fn usual_run<const LRO: bool, const VERIFIED: bool>(
+    fn usual_run<const LRO: bool, const VERIFIED: bool, P: Poll<B>>(
         &mut self,
         length: usize,
         batch: &mut Drain<'_, RxPacket<B>>,
-        terms: &Terms,
+        options: &ExamineOptions,
         storage: Storage,
         counters: &mut Counters,
+        poll: &mut P,
     ) -> Run {
         let holds = |most: usize| usize::from(self.layout.payload) <= most && most <= length && storage == Storage::Fragments;
         match self.usual {
             usual::ETHERNET_IPV4 if holds(USUAL_HEADER) => {
-                self.run::<LRO, VERIFIED, { usual::ETHERNET_IPV4 }, USUAL_HEADER>(batch, terms, storage, counters)
+                self.run::<LRO, VERIFIED, { usual::ETHERNET_IPV4 }, USUAL_HEADER, P>(batch, options, storage, counters, poll)
             }
             usual::ETHERNET_IPV6 if holds(LONGER_HEADER) => {
-                self.run::<LRO, VERIFIED, { usual::ETHERNET_IPV6 }, LONGER_HEADER>(batch, terms, storage, counters)
+                self.run::<LRO, VERIFIED, { usual::ETHERNET_IPV6 }, LONGER_HEADER, P>(batch, options, storage, counters, poll)
             }
-            usual::IPV4 if holds(USUAL_HEADER) => self.run::<LRO, VERIFIED, { usual::IPV4 }, USUAL_HEADER>(batch, terms, storage, counters),
-            usual::IPV6 if holds(USUAL_HEADER) => self.run::<LRO, VERIFIED, { usual::IPV6 }, USUAL_HEADER>(batch, terms, storage, counters),
-            _ => self.run::<LRO, VERIFIED, { usual::NONE }, 0>(batch, terms, storage, counters),
+            usual::IPV4 if holds(USUAL_HEADER) => {
+                self.run::<LRO, VERIFIED, { usual::IPV4 }, USUAL_HEADER, P>(batch, options, storage, counters, poll)
+            }
+            usual::IPV6 if holds(USUAL_HEADER) => {
+                self.run::<LRO, VERIFIED, { usual::IPV6 }, USUAL_HEADER, P>(batch, options, storage, counters, poll)
+            }
+            _ => self.run::<LRO, VERIFIED, { usual::NONE }, 0, P>(batch, options, storage, counters, poll),
         }
     }
 
     /// The run of packets of a flow with a [`USUAL`](usual) layout, or any; in the former the first `HEADERS` bytes hold all headers, the run ends at a packet that is shorter,
     /// and storage is in fragments. `VERIFIED`: the device has verified the checksums of them all, else of none.
     #[inline(never)]
-    fn run<const LRO: bool, const VERIFIED: bool, const USUAL: u8, const HEADERS: usize>(
+    fn run<const LRO: bool, const VERIFIED: bool, const USUAL: u8, const HEADERS: usize, P: Poll<B>>(
         &mut self,
         batch: &mut Drain<'_, RxPacket<B>>,
-        terms: &Terms,
+        options: &ExamineOptions,
         storage: Storage,
         counters: &mut Counters,
+        poll: &mut P,
     ) -> Run {
         let layout = self.layout.known::<USUAL>();
         let (version, protocol) = (layout.version, layout.protocol);
@@ -116,7 +125,7 @@ impl<B: AsRef<[u8]>> Held<B> {
         let (mut sequence, mut payload, mut packets) = (self.next_sequence as u32, self.payload, self.packets);
         let mut id = self.id_run.expected(packets);
         while let Some(packet) = batch.as_slice().first() {
-            let frame = packet.first.as_ref();
+            let frame = poll.bytes(&packet.first);
             let headers = match frame.first_chunk::<HEADERS>() {
                 Some(headers) if HEADERS > 0 => headers.as_slice(),
                 Some(_) => frame,
@@ -136,10 +145,10 @@ impl<B: AsRef<[u8]>> Held<B> {
             if !alike {
                 break;
             }
-            ask_ahead(batch.as_slice());
+            prefetch_ahead(batch.as_slice(), poll);
             let (Some(transport_header), Some(more)) = (headers.get(transport..), frame.len().checked_sub(start)) else { break };
             let more = more as u32;
-            if more.wrapping_sub(1) >= longest || payload + more > self.payload_limit || self.pieces.len() >= terms.max_fragments {
+            if more.wrapping_sub(1) >= longest || payload + more > self.payload_limit || self.pieces.len() >= options.max_fragments {
                 break;
             }
             let end = match version {
@@ -178,12 +187,12 @@ impl<B: AsRef<[u8]>> Held<B> {
             // If this one's payload is read, so will be that of those which follow, most likely.
             let ahead = || {
                 let following = batch.as_slice().get(READ_AHEAD);
-                following.and_then(|following| following.first.as_ref().get(start..)).unwrap_or(&[])
+                following.and_then(|following| poll.bytes(&following.first).get(start..)).unwrap_or(&[])
             };
             let sum = match packet.checksum {
                 RxChecksum::Unnecessary { .. } if VERIFIED => all_but_payload.checksum(),
                 RxChecksum::None if !VERIFIED => {
-                    let sum = terms.simd.sum_ahead(frame.get(start..).unwrap_or(&[]), ahead());
+                    let sum = options.simd.sum_ahead(frame.get(start..).unwrap_or(&[]), ahead());
                     if !all_but_payload.add(sum).is_valid() {
                         break;
                     }
@@ -212,12 +221,15 @@ impl<B: AsRef<[u8]>> Held<B> {
             let Some(packet) = batch.next() else { break };
             // It has no other buffers, which need not be found out again to drop them.
             core::mem::forget(packet.rest);
+            if let (true, Some(Piece { buffer: Some(first), .. })) = (P::IN_PLACE, self.pieces.first()) {
+                poll.join(first, start + (payload - more) as usize, &packet.first, start..end);
+            }
             let (buffer, start) = match storage {
                 Storage::Fragments => (Some(packet.first), start as u32),
                 Storage::Linear => {
                     // What is appended goes behind the payload so far.
                     self.payload = payload;
-                    (None, self.append(packet.first.as_ref().get(start..), more))
+                    (None, self.append(poll.bytes(&packet.first).get(start..), more))
                 }
             };
             self.pieces.push(Piece { buffer, start, length: more, sum, flags: Piece::<B>::FIRST | Piece::<B>::SUM });

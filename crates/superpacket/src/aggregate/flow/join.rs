@@ -8,7 +8,7 @@ use super::Held;
 use crate::packet::RxPacket;
 use crate::wire::{IpVersion, Protocol, be16, be32, put16, put32, tcp};
 
-impl<B: AsRef<[u8]>> Held<B> {
+impl<B> Held<B> {
     /// Takes a packet whose headers [match](Self::matches), if the rules allow it. Nothing changes if they do not. `Err` says why it may not even begin
     /// anew: the flow must leave, and the packet pass.
     #[inline(always)]

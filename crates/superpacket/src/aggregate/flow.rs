@@ -6,10 +6,10 @@
 mod buffers;
 mod join;
 mod leave;
-mod line;
+mod run;
 
 pub(super) use join::{Attempt, Joined};
-pub(super) use line::{ask_ahead, ask_for_first};
+pub(super) use run::{prefetch_ahead, prefetch_first};
 
 use alloc::vec::Vec;
 
@@ -17,6 +17,8 @@ use super::Reason;
 use super::examine::{Constants, Facts, outer_checksum};
 use super::mask::{self, HeaderBytes, LONGER_HEADER, USUAL_HEADER};
 use super::policy::Policy;
+use super::poll::Poll;
+use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{ChecksumForm, IpId};
 use crate::super_packet::Piece;
@@ -43,8 +45,8 @@ pub(super) struct Held<B> {
     pub(super) layout: Layout,
     /// Frame bytes held, headers included.
     pub(super) bytes: u64,
-    /// Of its [ports and addresses](whereabouts): by it most packets of other flows are known for such.
-    whereabouts: u64,
+    /// Of its [ports and addresses](addresses_and_ports): by it most packets of other flows are known for such.
+    addresses_and_ports: u64,
     /// The packet that it began with, until it is [opened](Self::open).
     pub(super) first: Option<First<B>>,
     /// The first packet's payload sum, if it is known.
@@ -53,8 +55,8 @@ pub(super) struct Held<B> {
     masked: u64,
 
     // What follows is that of an open flow.
-    /// The next packet may take the [short way](Self::next_in_line).
-    in_line: bool,
+    /// The next packet may take the [short way](Self::join_run).
+    in_sequence: bool,
     form: ChecksumForm,
     /// PSH and FIN of all packets.
     flags: u8,
@@ -120,11 +122,11 @@ impl<B> Held<B> {
             vlan: None,
             layout: NO_LAYOUT,
             bytes: 0,
-            whereabouts: 0,
+            addresses_and_ports: 0,
             first: None,
             sum: None,
             masked: 0,
-            in_line: false,
+            in_sequence: false,
             form: ChecksumForm::Full,
             flags: 0,
             sums: false,
@@ -157,7 +159,7 @@ impl<B> Held<B> {
     pub(super) fn prefetch(&self) {
         superpacket_simd::prefetch_read(&self.flow);
         superpacket_simd::prefetch_read(&self.bytes);
-        superpacket_simd::prefetch_read(&self.in_line);
+        superpacket_simd::prefetch_read(&self.in_sequence);
     }
 
     /// Are these headers those of the held packets, but for what may differ?
@@ -168,10 +170,11 @@ impl<B> Held<B> {
             && self.layer == packet.layer
     }
 
-    /// May this packet be the [next in line](Self::next_in_line)? Whether its headers are like those held is asked for there.
+    /// May this packet be the [next in line](Self::join_run)? Whether its headers are like those held is asked for there.
     #[inline(always)]
-    pub(super) fn expects<C: AsRef<[u8]>>(&self, packet: &RxPacket<C>) -> bool {
-        whereabouts(packet.first.as_ref(), &self.layout) == self.whereabouts && (self.in_line || self.first.is_some())
+    pub(super) fn expects<C>(&self, packet: &RxPacket<C>, memory: &impl Memory<C>) -> bool {
+        addresses_and_ports(memory.bytes(&packet.first), &self.layout) == self.addresses_and_ports
+            && (self.in_sequence || self.first.is_some())
     }
 
     /// Why they are not.
@@ -184,14 +187,14 @@ impl<B> Held<B> {
     }
 }
 
-impl<B: AsRef<[u8]>> Held<B> {
+impl<B> Held<B> {
     /// Starts to hold a flow with this packet of `length` bytes, whose headers these are; the packet itself follows by [`begin`](Self::begin).
     ///
     /// `USUAL` says which [usual] layout it is.
     #[inline(always)]
     pub(super) fn start<const USUAL: u8>(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) {
         self.usual = USUAL;
-        self.whereabouts = whereabouts(header, layout);
+        self.addresses_and_ports = addresses_and_ports(header, layout);
         if packet.rest.is_some() {
             // They may not lie together again.
             self.keep(header, usize::from(layout.payload));
@@ -214,22 +217,22 @@ impl<B: AsRef<[u8]>> Held<B> {
 
     /// Makes a flow that others can join of the packet that it began with, if that has not been done. Gives back the chain of its buffers.
     #[inline(always)]
-    pub(super) fn open(&mut self, policy: &Policy) -> Option<Chain<B>> {
+    pub(super) fn open<P: Poll<B>>(&mut self, policy: &Policy, poll: &P) -> Option<Chain<B>> {
         match self.usual {
-            usual::ETHERNET_IPV4 => self.open_as::<{ usual::ETHERNET_IPV4 }>(policy),
-            usual::ETHERNET_IPV6 => self.open_as::<{ usual::ETHERNET_IPV6 }>(policy),
-            usual::IPV4 => self.open_as::<{ usual::IPV4 }>(policy),
-            usual::IPV6 => self.open_as::<{ usual::IPV6 }>(policy),
-            _ => self.open_as::<{ usual::NONE }>(policy),
+            usual::ETHERNET_IPV4 => self.open_as::<{ usual::ETHERNET_IPV4 }, P>(policy, poll),
+            usual::ETHERNET_IPV6 => self.open_as::<{ usual::ETHERNET_IPV6 }, P>(policy, poll),
+            usual::IPV4 => self.open_as::<{ usual::IPV4 }, P>(policy, poll),
+            usual::IPV6 => self.open_as::<{ usual::IPV6 }, P>(policy, poll),
+            _ => self.open_as::<{ usual::NONE }, P>(policy, poll),
         }
     }
 
     #[inline(never)]
-    fn open_as<const USUAL: u8>(&mut self, policy: &Policy) -> Option<Chain<B>> {
+    fn open_as<const USUAL: u8, P: Poll<B>>(&mut self, policy: &Policy, poll: &P) -> Option<Chain<B>> {
         let First { packet, .. } = self.first.take()?;
         let layout = &self.layout.known::<USUAL>();
         if packet.rest.is_none() {
-            self.keep(packet.first.as_ref(), usize::from(layout.payload));
+            self.keep(poll.bytes(&packet.first), usize::from(layout.payload));
         }
         let header = &self.header[..];
         // Flows of one kind follow each other: their masks are equal more often than not.
@@ -245,6 +248,9 @@ impl<B: AsRef<[u8]>> Held<B> {
             facts.sum = Some(headers.add32(facts.end - u32::from(layout.transport)).checksum());
         }
         self.payload_limit = byte_limit(layout, policy).saturating_sub(u32::from(layout.payload - layout.outermost()));
+        if P::IN_PLACE {
+            self.payload_limit = self.payload_limit.min(facts.payload.saturating_add(poll.room(&packet.first)));
+        }
         self.packet_limit = packet_limit(layout, policy);
         self.form = facts.form;
         self.outer_has_checksum = outer_checksum(header, layout).is_some();
@@ -262,18 +268,19 @@ impl<B: AsRef<[u8]>> Held<B> {
         self.outer_id_run = IdRun::new(facts.outer_id);
         self.flags = 0;
         self.sums = true;
-        self.in_line = layout.protocol != Protocol::Dccp && layout.outer.is_none() && layout.pppoe == 0 && facts.form == ChecksumForm::Full;
+        self.in_sequence =
+            layout.protocol != Protocol::Dccp && layout.outer.is_none() && layout.pppoe == 0 && facts.form == ChecksumForm::Full;
         self.checksum = packet.checksum;
         self.hash = packet.hash;
         self.queue = packet.queue;
         self.advance(&packet, &facts, layout.protocol);
-        self.attach(packet, &facts, usize::from(layout.payload), policy.storage)
+        self.attach(packet, &facts, usize::from(layout.payload), policy.storage, poll)
     }
 
     /// The headers of what is held; more bytes may follow.
-    pub(super) fn header(&self) -> &[u8] {
+    pub(super) fn header<'a>(&'a self, memory: &'a impl Memory<B>) -> &'a [u8] {
         match &self.first {
-            Some(First { packet: RxPacket { first, rest: None, .. }, .. }) => first.as_ref(),
+            Some(First { packet: RxPacket { first, rest: None, .. }, .. }) => memory.bytes(first),
             _ => &self.header,
         }
     }
@@ -333,7 +340,7 @@ impl<B: AsRef<[u8]>> Held<B> {
 
 /// The ports, and the 8 bytes before them, which in IPv4 are the addresses, made one.
 #[inline(always)]
-fn whereabouts(header: &[u8], layout: &Layout) -> u64 {
+fn addresses_and_ports(header: &[u8], layout: &Layout) -> u64 {
     match header.get(usize::from(layout.transport).wrapping_sub(8)..).and_then(|header| header.first_chunk::<12>()) {
         Some([a, b, c, d, e, f, g, h, ports @ ..]) => {
             u64::from_ne_bytes([*a, *b, *c, *d, *e, *f, *g, *h]) ^ u64::from(u32::from_ne_bytes(*ports)) << 16

@@ -2,14 +2,23 @@
 
 use super::super::examine::{Facts, ranges};
 use super::super::policy::Storage;
+use super::super::poll::Poll;
 use super::Held;
+use crate::memory::Memory;
 use crate::packet::{Chain, RxPacket};
 use crate::super_packet::Piece;
 
-impl<B: AsRef<[u8]>> Held<B> {
+impl<B> Held<B> {
     /// Takes the packet's buffers, or a copy of their bytes; `header` are the bytes before its payload.
     #[inline(always)]
-    pub(in crate::aggregate) fn attach(&mut self, packet: RxPacket<B>, facts: &Facts, header: usize, storage: Storage) -> Option<Chain<B>> {
+    pub(in crate::aggregate) fn attach(
+        &mut self,
+        packet: RxPacket<B>,
+        facts: &Facts,
+        header: usize,
+        storage: Storage,
+        memory: &impl Memory<B>,
+    ) -> Option<Chain<B>> {
         let end = facts.end as usize;
         let first = self.packets == 1;
         let flags = Piece::<B>::FIRST | if facts.sum.is_some() { Piece::<B>::SUM } else { 0 };
@@ -23,7 +32,7 @@ impl<B: AsRef<[u8]>> Held<B> {
                 let mut offset = 0;
                 let mut flags = flags;
                 for buffer in core::iter::once(packet.first).chain(chain.buffers_mut().drain(..)) {
-                    let size = buffer.as_ref().len();
+                    let size = memory.bytes(&buffer).len();
                     let start = header.saturating_sub(offset).min(size);
                     let stop = end.saturating_sub(offset).min(size).max(start);
                     offset += size;
@@ -48,10 +57,10 @@ impl<B: AsRef<[u8]>> Held<B> {
                 let packet = RxPacket { rest, ..RxPacket::new(packet.first) };
                 let start = if first {
                     self.linear.clear();
-                    packet.buffers().for_each(|buffer| self.linear.extend_from_slice(buffer.as_ref()));
+                    packet.buffers().for_each(|buffer| self.linear.extend_from_slice(memory.bytes(buffer)));
                     header as u32
                 } else {
-                    self.append(ranges(&packet, header, end), facts.payload)
+                    self.append(ranges(&packet, header, end, memory), facts.payload)
                 };
                 if facts.payload > 0 {
                     self.pieces.push(Piece { buffer: None, start, length: facts.payload, sum, flags });
@@ -61,6 +70,16 @@ impl<B: AsRef<[u8]>> Held<B> {
                     chain
                 })
             }
+        }
+    }
+
+    /// Joins the payload of a packet that has been counted in to the first packet's buffer, in which the payload before it lies.
+    #[inline(always)]
+    pub(in crate::aggregate) fn join_in_place<P: Poll<B>>(&mut self, packet: &RxPacket<B>, facts: &Facts, poll: &mut P) {
+        let header = usize::from(self.layout.payload);
+        if let Some(Piece { buffer: Some(first), .. }) = self.pieces.first() {
+            let kept = header + (self.payload - facts.payload) as usize;
+            poll.join(first, kept, &packet.first, header..facts.end as usize);
         }
     }
 

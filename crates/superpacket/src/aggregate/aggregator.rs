@@ -1,0 +1,142 @@
+//! The aggregator of packets that own their buffers.
+
+use alloc::vec::Vec;
+
+use super::poll::OwnedPoll;
+use super::receive::Receiver;
+use super::{Counters, HashKey, Policy, Reason};
+use crate::packet::{Chain, RxPacket};
+use crate::super_packet::{Outcome, Sink};
+use superpacket_simd::Simd;
+
+/// Aggregates packets of one receive queue, which own their buffers and may be held across polls.
+///
+/// Pure: no I/O, no threads, no clock, and in steady state no allocation. Times are nanoseconds of the caller's clock.
+///
+/// Every call that may emit packets returns what its [`Sink`] returns: nothing, or a `Result`.
+#[derive(Debug)]
+pub struct Aggregator<B> {
+    receiver: Receiver<B>,
+    /// A batch of one.
+    single: Vec<RxPacket<B>>,
+}
+
+impl<B: AsRef<[u8]>> Aggregator<B> {
+    /// Makes an aggregator with nothing held.
+    ///
+    /// Limits are brought into range: see [`Policy`]. `key` should be random where others choose the traffic:
+    /// `HashKey::random` makes one of the operating system's.
+    pub fn new(policy: Policy, key: HashKey) -> Self {
+        Aggregator { receiver: Receiver::new(policy, key, Simd::detect()), single: Vec::new() }
+    }
+
+    /// The same aggregator, which computes checksums with this level of SIMD in place of the best.
+    #[must_use]
+    pub fn with_simd(mut self, simd: Simd) -> Self {
+        self.receiver.set_simd(simd);
+        self
+    }
+
+    /// The policy in force.
+    pub const fn policy(&self) -> &Policy {
+        &self.receiver.policy
+    }
+
+    /// Emits all that is held, and goes on by another policy. If the sink fails the policy stays as it was.
+    pub fn set_policy<S: Sink<B> + ?Sized>(&mut self, policy: Policy, sink: &mut S) -> S::Outcome {
+        let flushed = self.receiver.flush(Reason::Requested, &mut OwnedPoll { sink });
+        if flushed.is_ok() {
+            self.receiver.set_policy(policy);
+        }
+        S::Outcome::from_result(flushed)
+    }
+
+    /// What happened so far.
+    pub const fn counters(&self) -> &Counters {
+        &self.receiver.counters
+    }
+
+    /// How many packets a failed sink has refused: the next call that emits gives them to its sink first.
+    pub fn undelivered(&self) -> usize {
+        self.receiver.undelivered()
+    }
+
+    /// An empty chain for a packet of several buffers: one that an earlier packet left behind, if there is one.
+    pub fn chain(&mut self) -> Chain<B> {
+        self.receiver.out.chains.pop().unwrap_or_default()
+    }
+
+    /// Takes all packets of a poll, in order; `packets` is left empty. What leaves goes to `sink`. If that fails, `packets`
+    /// keeps those that were not come to.
+    ///
+    /// `now` is the time in nanoseconds from which [hold times](Policy::hold_time) count.
+    #[inline]
+    pub fn receive_batch<S: Sink<B> + ?Sized>(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64, sink: &mut S) -> S::Outcome {
+        S::Outcome::from_result(self.receiver.receive_batch(packets, now, &mut OwnedPoll { sink }))
+    }
+
+    /// Takes one packet. If the sink fails before the packet is come to, the next call takes it first.
+    #[inline]
+    pub fn receive<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, now: u64, sink: &mut S) -> S::Outcome {
+        self.single.push(packet);
+        S::Outcome::from_result(self.receiver.receive_batch(&mut self.single, now, &mut OwnedPoll { sink }))
+    }
+
+    /// Gives a packet to the sink as it came, unread, after what is held of its flow: where aggregation is switched off. Its
+    /// layout is not known then.
+    #[inline]
+    pub fn bypass<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, sink: &mut S) -> S::Outcome {
+        S::Outcome::from_result(self.receiver.bypass(packet, &mut OwnedPoll { sink }))
+    }
+
+    /// Ends a poll: emits every held flow, or, with a [hold time](Policy::hold_time), those held for as long.
+    pub fn poll_end<S: Sink<B> + ?Sized>(&mut self, now: u64, sink: &mut S) -> S::Outcome {
+        S::Outcome::from_result(self.receiver.poll_end(now, &mut OwnedPoll { sink }))
+    }
+
+    /// Emits the flows that have been held for `age` nanoseconds or longer at `now`, the oldest first. A clock that ran
+    /// backwards ages nothing.
+    pub fn flush_older_than<S: Sink<B> + ?Sized>(&mut self, now: u64, age: u64, sink: &mut S) -> S::Outcome {
+        S::Outcome::from_result(self.receiver.flush_older_than(now, age, &mut OwnedPoll { sink }))
+    }
+
+    /// Emits every held flow, the oldest first.
+    pub fn flush_all<S: Sink<B> + ?Sized>(&mut self, sink: &mut S) -> S::Outcome {
+        S::Outcome::from_result(self.receiver.flush(Reason::Requested, &mut OwnedPoll { sink }))
+    }
+
+    /// Emits what is held of the flow that `packet` belongs to, or, where its ports cannot be told, of its address pair
+    /// (`inet_lro`'s `flush_pkt`).
+    pub fn flush_flow<S: Sink<B> + ?Sized>(&mut self, packet: &RxPacket<B>, sink: &mut S) -> S::Outcome {
+        S::Outcome::from_result(self.receiver.flush_flow(packet, &mut OwnedPoll { sink }))
+    }
+
+    /// When the oldest held flow will have been held for the policy's [hold time](Policy::hold_time), in nanoseconds: when to
+    /// call [`poll_end`](Self::poll_end) next. `None` if nothing is held.
+    pub fn deadline(&self) -> Option<u64> {
+        self.receiver.held_since().map(|since| since.saturating_add(self.policy().hold_time))
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aggregate::{HashKey, Policy};
+    use crate::super_packet::SuperPacket;
+
+    #[test]
+    fn a_packet_that_passes_by_comes_after_its_flow_and_untouched() {
+        let frames = superpacket_traffic::workload::w1(3);
+        let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(1));
+        let mut out = vec![];
+        let mut sink = |packet: SuperPacket<'_, &[u8]>| {
+            out.push((packet.metadata.packets, packet.slices().flatten().copied().collect::<alloc::vec::Vec<u8>>()))
+        };
+        aggregator.receive(RxPacket::new(&frames[0][..]), 0, &mut sink);
+        aggregator.receive(RxPacket::new(&frames[1][..]), 0, &mut sink);
+        aggregator.bypass(RxPacket::new(&frames[2][..]), &mut sink);
+        aggregator.bypass(RxPacket::new(&[1u8, 2, 3][..]), &mut sink);
+        assert!(aggregator.counters().balanced());
+        assert_eq!(out.iter().map(|(packets, _)| *packets).collect::<alloc::vec::Vec<_>>(), [2, 1, 1]);
+        assert_eq!((&out[1].1, &out[2].1[..]), (&frames[2], &[1u8, 2, 3][..]));
+    }
+}

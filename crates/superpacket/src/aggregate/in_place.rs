@@ -1,0 +1,120 @@
+//! Packets that are joined in their own buffers.
+
+use alloc::vec::Vec;
+
+use super::poll::Poll;
+use super::{BatchAggregator, BufferIndex};
+use crate::buffer::PacketBuffer;
+use crate::memory::Memory;
+use crate::packet::RxPacket;
+use crate::super_packet::{Piece, SuperPacket};
+use crate::virtio::Framing;
+
+/// A call that joins packets in their own buffers.
+struct InPlacePoll<'a, B> {
+    buffers: &'a mut [B],
+    /// Where packets start in their buffers.
+    offset: usize,
+    framing: Option<Framing>,
+    /// Indices of the buffers to be written.
+    written: &'a mut Vec<usize>,
+}
+
+impl<B: PacketBuffer> Memory<BufferIndex> for InPlacePoll<'_, B> {
+    #[inline(always)]
+    fn bytes<'a>(&'a self, buffer: &'a BufferIndex) -> &'a [u8] {
+        self.buffers.get(buffer.packet()).and_then(|buffer| buffer.as_ref().get(self.offset..)).unwrap_or(&[])
+    }
+}
+
+impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
+    const IN_PLACE: bool = true;
+
+    type Error = core::convert::Infallible;
+
+    #[inline(always)]
+    fn room(&self, first: &BufferIndex) -> u32 {
+        self.buffers.get(first.packet()).map_or(0, |buffer| u32::try_from(buffer.spare()).unwrap_or(u32::MAX))
+    }
+
+    #[inline(always)]
+    fn join(&mut self, first: &BufferIndex, kept: usize, buffer: &BufferIndex, payload: core::ops::Range<usize>) {
+        // The packet that a flow began with came before all that join it.
+        let Some((before, from_it)) = self.buffers.split_at_mut_checked(buffer.packet()) else { return };
+        let (Some(first), Some(from)) = (before.get_mut(first.packet()), from_it.first()) else { return };
+        let payload = from.as_ref().get(self.offset + payload.start..self.offset + payload.end).unwrap_or(&[]);
+        first.truncate(self.offset + kept);
+        first.extend_from_slice(payload);
+    }
+
+    #[inline(always)]
+    fn deliver(&mut self, packet: SuperPacket<'_, BufferIndex, ()>) -> Result<(), Self::Error> {
+        let Some(Piece { buffer: Some(index), .. }) = packet.pieces.first() else { return Ok(()) };
+        let index = index.packet();
+        let Some(buffer) = self.buffers.get_mut(index) else { return Ok(()) };
+        let header = packet.header();
+        if !header.is_empty() {
+            buffer.truncate(self.offset + packet.length());
+            if let Some(place) = buffer.as_mut().get_mut(self.offset..self.offset + header.len()) {
+                place.copy_from_slice(header);
+            }
+        }
+        if let Some(framing) = self.framing {
+            let first = buffer.as_ref().get(self.offset..).unwrap_or(&[]);
+            let described = framing.describe_or_say_nothing(&packet.metadata, first, packet.length());
+            write_before(buffer, self.offset, &described);
+        }
+        self.written.push(index);
+        Ok(())
+    }
+}
+
+/// Writes a header right before `offset`.
+#[inline(always)]
+fn write_before(buffer: &mut impl PacketBuffer, offset: usize, header: &[u8]) {
+    if let Some(place) = offset.checked_sub(header.len()).and_then(|start| buffer.as_mut().get_mut(start..offset)) {
+        place.copy_from_slice(header);
+    }
+}
+
+/// There is no room for the header before the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("packets start at byte {offset} of their buffers, but {needed} bytes are needed before them")]
+pub struct NoHeadroom {
+    /// Length of the header in bytes.
+    pub needed: usize,
+    /// Where packets start, in bytes.
+    pub offset: usize,
+}
+
+impl BatchAggregator {
+    /// Joins packets in their own buffers: payloads are copied behind the first packet of each super-packet, whose headers are
+    /// rewritten. Returns the indices of the buffers that are to be written, in order; the others have been joined to these.
+    ///
+    /// Each packet starts `offset` bytes into its buffer and ends with it. An aggregator made by [`framed`](Self::framed)
+    /// writes its header right before `offset`. A buffer takes what it has [room](PacketBuffer::spare) for: a packet that does
+    /// not fit begins a super-packet of its own, and what was joined before stays joined. Nothing is moved or allocated.
+    ///
+    /// What no header could describe (a tunnel, where the format has no place for it) does not merge.
+    ///
+    /// # Errors
+    /// [`NoHeadroom`] if `offset` is too small for the header; nothing has been touched then.
+    ///
+    /// # Panics
+    /// With more than `u32::MAX` buffers.
+    #[inline]
+    pub fn join_in_place<B: PacketBuffer>(&mut self, buffers: &mut [B], offset: usize) -> Result<&[usize], NoHeadroom> {
+        if let Some(framing) = self.framing
+            && framing.header_length() > offset
+        {
+            return Err(NoHeadroom { needed: framing.header_length(), offset });
+        }
+        let mut written = core::mem::take(&mut self.written);
+        written.clear();
+        let count = buffers.len();
+        let mut poll = InPlacePoll { buffers, offset, framing: self.framing, written: &mut written };
+        let Ok(()) = self.take(count, |_, layer| RxPacket { layer, ..RxPacket::new(()) }, |_| 1, &mut poll);
+        self.written = written;
+        Ok(&self.written)
+    }
+}

@@ -1,0 +1,770 @@
+//! The life of a packet, from top to bottom.
+//!
+//! [`Receiver::receive_batch`] prefetches the headers of packets to come. Packets that are in sequence of the flow hit last
+//! join it in a run (`flow::run`). Any other is [parsed](crate::wire::parse), and its flow is looked up by a keyed hash
+//! (`identity`, `table`). If the packet is what that flow expects, it begins a run there; else it is examined by itself
+//! (`examine`): lengths, checksums, flags. Then it joins what is held (`flow::join`), or what is held leaves (`flow::leave`)
+//! and it is held instead, or it passes; in any case after all that was held of its flow. What leaves is delivered with a
+//! [`Reason`].
+//!
+//! Where a poll fails, the call ends at once, before the packet at hand is taken out of its batch, unless it has joined.
+
+use alloc::vec::{Drain, Vec};
+
+use super::acknowledged::Acknowledged;
+use super::examine::{self, ExamineOptions, Facts, examine};
+use super::flow::{Attempt, First, Joined, packet_limit, prefetch_ahead, prefetch_first};
+use super::lro::{eligible_ack, lro_refusal};
+use super::out::Out;
+use super::poll::Poll;
+use super::table::{NONE, Room, Table};
+use super::{Counters, Delivery, HashKey, Mode, Policy, Reason, Storage};
+use crate::memory::Memory;
+use crate::packet::{Gathered, RxChecksum, RxPacket};
+use crate::packet_batch::PacketBatch;
+use crate::segment::{ChecksumForm, MaxSegments};
+use crate::super_packet::SuperPacket;
+use crate::virtio::Framing;
+use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, parse_usual, tcp, usual, walk};
+use superpacket_simd::Simd;
+
+/// How many pieces a slot keeps room for after its packet has left: enough for 64 KB in segments of 256 bytes. Without a
+/// limit, flows of tiny segments would leave every slot with room for thousands.
+const KEPT_PIECES: usize = 256;
+
+/// How many bytes of linear storage a slot keeps room for.
+const KEPT_LINEAR: usize = 80 << 10;
+
+/// What is known of a packet whose sender, or a cipher, has seen to its checksums: all of them are right.
+pub(super) const VERIFIED_BEFORE: RxChecksum = RxChecksum::Unnecessary { level: 1 };
+
+/// Receives packets and holds flows: what all aggregators are made of. Where the bytes lie and who takes what leaves is the
+/// [`Poll`]'s affair.
+#[derive(Debug)]
+pub(super) struct Receiver<B> {
+    pub(super) policy: Policy,
+    key: HashKey,
+    options: ExamineOptions,
+    table: Table<B>,
+    /// What flows acknowledged last, where pure ACKs are aggregated.
+    acknowledged: Acknowledged,
+    /// The flow hit last: packets come in runs.
+    last: u32,
+    pub(super) counters: Counters,
+    /// For packets that leave as they came.
+    pub(super) out: Out<B>,
+    /// What a poll refused.
+    undelivered: PacketBatch<B>,
+}
+
+impl<B> Receiver<B> {
+    pub(super) fn new(policy: Policy, key: HashKey, simd: Simd) -> Self {
+        let policy = policy.in_range();
+        Receiver {
+            policy,
+            key,
+            options: ExamineOptions::new(&policy, simd),
+            table: Table::new(policy.max_flows),
+            acknowledged: Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows),
+            last: NONE,
+            counters: Counters::default(),
+            out: Out { pieces: Vec::new(), chains: Vec::new() },
+            undelivered: PacketBatch::new(),
+        }
+    }
+
+    /// What merges is to have a header of this framing: no more datagrams than it can name, and partial checksums.
+    pub(super) fn set_framing(&mut self, framing: Framing) {
+        self.policy.checksum = ChecksumForm::Partial;
+        self.policy.max_datagrams = self.policy.max_datagrams.min(MaxSegments::UDP.get());
+        self.options = ExamineOptions { framing: Some(framing), ..ExamineOptions::new(&self.policy, self.options.simd) };
+    }
+
+    /// At most `most` pieces merge from now on, whatever the policy says.
+    #[cfg(feature = "std")]
+    pub(super) fn limit_fragments(&mut self, most: u32) {
+        self.policy.max_fragments = self.policy.max_fragments.min(most);
+        self.options.max_fragments = self.options.max_fragments.min(most as usize);
+    }
+
+    /// Sums with `simd` from now on.
+    pub(super) fn set_simd(&mut self, simd: Simd) {
+        self.options.simd = simd;
+    }
+
+    /// Changes the policy; nothing may be held.
+    pub(super) fn set_policy(&mut self, policy: Policy) {
+        let policy = policy.in_range();
+        debug_assert_eq!(self.counters.held, 0, "what is held was held by the old policy");
+        if policy != self.policy {
+            // What grew within the old limits is given back, and what was made for the old mode forgotten.
+            self.table = Table::new(policy.max_flows);
+            self.acknowledged = Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
+            self.out = Out { pieces: Vec::new(), chains: Vec::new() };
+            self.last = NONE;
+        }
+        self.policy = policy;
+        let framing = self.options.framing;
+        self.options = ExamineOptions::new(&policy, self.options.simd);
+        if let Some(framing) = framing {
+            self.set_framing(framing);
+        }
+    }
+
+    /// Delivers a packet that came alone, while nothing is held: it is not looked at.
+    #[inline(always)]
+    pub(super) fn pass_alone<P: Poll<B>>(&mut self, packet: RxPacket<B>, poll: &mut P) -> Result<(), P::Error> {
+        let length = packet.length_in(poll);
+        self.counters.packets_in += 1;
+        self.counters.bytes_in += length as u64;
+        self.pass_on(packet, length, None, Reason::Alone, poll)
+    }
+
+    /// Forgets what is held and what the sink refused.
+    #[cold]
+    pub(super) fn give_up(&mut self) {
+        self.undelivered.clear();
+        while self.table.oldest() != NONE {
+            // It is counted as it leaves, and kept for nobody.
+            let _ = self.emit(self.table.oldest(), Reason::Requested, &mut Refuse(&Nothing));
+            self.undelivered.clear();
+        }
+    }
+
+    /// How many packets a failed sink has left.
+    pub(super) fn undelivered(&self) -> usize {
+        self.undelivered.len()
+    }
+
+    /// Takes all packets of a poll, in order; what is left in `packets` when the sink fails has not been looked at.
+    #[inline]
+    pub(super) fn receive_batch<P: Poll<B>>(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64, poll: &mut P) -> Result<(), P::Error> {
+        self.deliver_again(poll)?;
+        if self.policy.trusted_input {
+            trust(packets);
+        }
+        prefetch_first(packets, poll);
+        let mut batch = packets.drain(..);
+        let mut result = Ok(());
+        while let Some(next) = batch.as_slice().first() {
+            // Packets come in runs: most are what the flow hit last expects.
+            if self.table.slots.get(self.last as usize).is_some_and(|held| held.expects(next, poll)) {
+                result = self.take_run(self.last, &mut batch, poll).map(drop);
+            }
+            // The packet that ended the run takes the long way.
+            if result.is_ok() && !batch.as_slice().is_empty() {
+                result = self.take(&mut batch, now, poll);
+            }
+            if result.is_err() {
+                break;
+            }
+        }
+        if result.is_err() {
+            let left: Vec<_> = batch.collect();
+            *packets = left;
+            return result;
+        }
+        drop(batch);
+        self.end_call(poll)
+    }
+
+    #[inline]
+    fn end_call<P: Poll<B>>(&mut self, poll: &mut P) -> Result<(), P::Error> {
+        match self.policy.delivery {
+            Delivery::PerPoll => Ok(()),
+            Delivery::AtOnce => self.flush(Reason::PollEnd, poll),
+        }
+    }
+
+    /// Takes as many packets as are in sequence of a flow that expects the first of them; the flow leaves if they completed it.
+    /// `false` if none was.
+    #[inline(always)]
+    fn take_run<P: Poll<B>>(&mut self, slot: u32, batch: &mut Drain<'_, RxPacket<B>>, poll: &mut P) -> Result<bool, P::Error> {
+        // A run does not ask for the limit of held bytes. Where it could pass it, packets are taken one by one.
+        let most = u64::from(self.policy.max_bytes) + batch.len() as u64 * MAX_HEADER as u64;
+        if self.counters.held_bytes + most > self.policy.max_held_bytes {
+            return Ok(false);
+        }
+        self.open(slot, poll);
+        let held = &mut self.table.slots[slot as usize];
+        // Compiled for each mode, so that the run need not ask for it.
+        let run = match self.policy.mode {
+            Mode::Gro { .. } => held.join_run::<false, P>(batch, &self.options, self.policy.storage, &mut self.counters, poll),
+            Mode::Lro { .. } => held.join_run::<true, P>(batch, &self.options, self.policy.storage, &mut self.counters, poll),
+        };
+        if run.packets == 0 {
+            return Ok(false);
+        }
+        self.last = slot;
+        if let Some(reason) = run.complete {
+            self.emit(slot, reason, poll)?;
+        }
+        self.limit_memory(poll)?;
+        Ok(true)
+    }
+
+    /// Takes a packet of another flow than the last, or one that is not in sequence.
+    #[inline(never)]
+    fn take<P: Poll<B>>(&mut self, batch: &mut Drain<'_, RxPacket<B>>, now: u64, poll: &mut P) -> Result<(), P::Error> {
+        prefetch_ahead(batch.as_slice(), poll);
+        // Compiled apart for the layouts that most packets have, the first of them nearest.
+        match self.take_usual::<{ usual::ETHERNET_IPV4 }, _>(batch, now, poll)? {
+            true => Ok(()),
+            false => self.take_other(batch, now, poll),
+        }
+    }
+
+    /// Takes a packet with another layout.
+    #[inline(never)]
+    fn take_other<P: Poll<B>>(&mut self, batch: &mut Drain<'_, RxPacket<B>>, now: u64, poll: &mut P) -> Result<(), P::Error> {
+        let taken = self.take_usual::<{ usual::ETHERNET_IPV6 }, _>(batch, now, poll)?
+            || self.take_usual::<{ usual::IPV4 }, _>(batch, now, poll)?
+            || self.take_usual::<{ usual::IPV6 }, _>(batch, now, poll)?;
+        if taken { Ok(()) } else { self.take_any(batch, now, poll) }
+    }
+
+    /// Takes a packet with this [usual] layout; `false` if it has another.
+    #[inline(always)]
+    fn take_usual<const USUAL: u8, P: Poll<B>>(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        now: u64,
+        poll: &mut P,
+    ) -> Result<bool, P::Error> {
+        let Some(RxPacket { first, rest: None, layer, .. }) = batch.as_slice().first() else { return Ok(false) };
+        let header = poll.bytes(first);
+        let length = header.len();
+        let Some((payload, end)) = parse_usual::<USUAL>(header, length, *layer) else { return Ok(false) };
+        self.take_parsed::<USUAL, _>(batch, &Layout::usual(USUAL, payload, end), None, length, now, poll)?;
+        Ok(true)
+    }
+
+    /// Takes a packet whatever it is.
+    #[inline(never)]
+    fn take_any<P: Poll<B>>(&mut self, batch: &mut Drain<'_, RxPacket<B>>, now: u64, poll: &mut P) -> Result<(), P::Error> {
+        let Some(next) = batch.as_slice().first() else { return Ok(()) };
+        let length = next.length_in(poll);
+        let gathered = (next.rest.is_some() && poll.bytes(&next.first).len() < MAX_HEADER)
+            .then(|| Gathered::new(next.buffers().map(|buffer| poll.bytes(buffer))));
+        let header = gathered.as_ref().map_or(poll.bytes(&next.first), Gathered::bytes);
+        // The layout is looked at where it lies: it was written field by field, and a copy would wait for all of these writes.
+        match &walk(header, length, next.layer) {
+            Ok(layout) => self.take_parsed::<{ usual::NONE }, _>(batch, layout, gathered.as_ref(), length, now, poll),
+            Err(unparsed) => {
+                // A packet whose flow is not known passes after all flows that it may belong to.
+                if let Some(pair) = self.pair(unparsed.scope, header) {
+                    self.flush_pair(pair, poll)?;
+                }
+                match self.arrived(batch, length) {
+                    Some(packet) => self.pass_on(packet, length, None, unparsed.reason, poll),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Takes a packet of `length` bytes, laid out like this; `gathered` are its first bytes if they lie in several buffers.
+    ///
+    /// `USUAL` says which [usual] layout it is. Such a layout is made of constants: what is not compiled into this function
+    /// gets one [of its own](Layout::lend).
+    #[inline(always)]
+    fn take_parsed<const USUAL: u8, P: Poll<B>>(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        layout: &Layout,
+        gathered: Option<&Gathered>,
+        length: usize,
+        now: u64,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
+        // The headers of the packet at hand. Whoever emits must ask for them again.
+        macro_rules! header {
+            ($packet:expr) => {
+                gathered.map_or_else(|| poll.bytes(&$packet.first), Gathered::bytes)
+            };
+        }
+        let Some(next) = batch.as_slice().first() else { return Ok(()) };
+        if layout.protocol == Protocol::Udp && self.policy.mode != (Mode::Gro { udp: true }) {
+            // Nothing of its flow is held, so nothing can be overtaken.
+            return self.pass::<USUAL, _>(batch, length, layout, layout.refusal.unwrap_or(Reason::UdpOff), poll);
+        }
+        let identity = self.key.flow(header!(next), layout, next.layer, next.vlan);
+        let flow = identity.flow;
+        let slot = self.table.find(flow, &mut self.counters.probes);
+        let expected = slot != self.last && self.table.slots.get(slot as usize).is_some_and(|held| held.expects(next, poll));
+        if expected && self.take_run(slot, batch, poll)? {
+            return Ok(());
+        }
+        let Some(next) = batch.as_slice().first() else { return Ok(()) };
+        let header = header!(next);
+        let facts = match self.refusal::<USUAL, _>(next, header, layout, length, poll) {
+            Some(reason) => Err(reason),
+            None if slot == NONE => examine(next, header, layout, None, &self.options, poll),
+            None => match layout.lend::<USUAL, _>(|layout| self.try_join(slot, next, header, layout, poll)) {
+                Ok((Attempt::Joined(joined), facts)) => {
+                    let Some(packet) = self.arrived(batch, length) else { return Ok(()) };
+                    return match joined {
+                        Joined::Absorbed => self.absorb(slot, packet, poll),
+                        Joined::Merged | Joined::AbsorbedHead => self.hold(slot, packet, &facts, length, poll),
+                    };
+                }
+                Ok((Attempt::Ended(reason), facts)) => {
+                    self.emit(slot, reason, poll)?;
+                    Ok(facts)
+                }
+                Err(reason) => Err(reason),
+            },
+        };
+        let facts = match facts {
+            Ok(facts) => facts,
+            Err(reason) => {
+                // What is held of its flow leaves before it.
+                if slot != NONE {
+                    self.emit(slot, Reason::Overtaken, poll)?;
+                }
+                if let (true, Some(next)) = (self.acknowledged.is_kept(), batch.as_slice().first()) {
+                    layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header!(next), layout));
+                }
+                return self.pass::<USUAL, _>(batch, length, layout, reason, poll);
+            }
+        };
+        let Some(next) = batch.as_slice().first() else { return Ok(()) };
+        match self.room::<USUAL>(flow, header!(next), layout, &facts) {
+            Ok(Room::Free) => {}
+            Ok(Room::Evict(oldest)) => self.emit(oldest, Reason::Evicted, poll)?,
+            Err(reason) => return self.pass::<USUAL, _>(batch, length, layout, reason, poll),
+        }
+        let slot = self.table.insert(identity, now);
+        self.last = slot;
+        self.counters.held += 1;
+        self.count_in(&facts, length);
+        self.counters.packets_in += 1;
+        self.counters.bytes_in += length as u64;
+        let Some(next) = batch.as_slice().first() else { return Ok(()) };
+        let held = &mut self.table.slots[slot as usize];
+        held.start::<USUAL>(next, header!(next), layout, length);
+        if let Some(packet) = batch.next() {
+            held.begin(packet, facts.sum);
+        }
+        let alone = packet_limit(layout, &self.policy) == 1;
+        if self.policy.storage == Storage::Linear {
+            self.open(slot, poll);
+        }
+        if alone {
+            self.emit(slot, Reason::PacketLimit, poll)?;
+        }
+        self.limit_memory(poll)
+    }
+
+    /// What rules a packet out before its checksums are looked at.
+    #[inline(always)]
+    fn refusal<const USUAL: u8, P: Poll<B>>(
+        &self,
+        packet: &RxPacket<B>,
+        header: &[u8],
+        layout: &Layout,
+        length: usize,
+        poll: &P,
+    ) -> Option<Reason> {
+        if layout.refusal.is_some() {
+            return layout.refusal;
+        }
+        if packet.gso.is_some() {
+            return Some(Reason::SuperPacket);
+        }
+        if self.options.framing.is_some_and(|framing| !framing.names(layout)) {
+            return Some(Reason::NoHeader);
+        }
+        let end = layout.end as usize;
+        match self.policy.mode {
+            Mode::Gro { .. } => (end != length).then_some(Reason::Padded),
+            Mode::Lro { .. } => {
+                if end != length && !examine::padding_is_neutral(packet, end, length, self.options.simd, poll) {
+                    return Some(Reason::Padded);
+                }
+                layout.lend::<USUAL, _>(|layout| lro_refusal(header, layout))
+            }
+        }
+    }
+
+    /// A packet joins its flow, or ends it. `Err` says why it may do neither.
+    #[inline(never)]
+    fn try_join<P: Poll<B>>(
+        &mut self,
+        slot: u32,
+        packet: &RxPacket<B>,
+        header: &[u8],
+        layout: &Layout,
+        poll: &P,
+    ) -> Result<(Attempt, Facts), Reason> {
+        self.open(slot, poll);
+        let held = &mut self.table.slots[slot as usize];
+        // Headers that fit the held ones are laid out as those are, and sum up to the same.
+        let fits = held.matches(header, packet);
+        let facts = examine(packet, header, layout, fits.then_some(&held.constants), &self.options, poll)?;
+        if !fits {
+            return Ok((Attempt::Ended(held.mismatch(header, packet)), facts));
+        }
+        let attempt = held.attempt(packet, header, &facts, &self.policy)?;
+        if let Attempt::Joined(joined) = attempt {
+            self.counters.merged += 1;
+            self.counters.absorbed_acks += u64::from(joined != Joined::Merged);
+            self.last = slot;
+        }
+        Ok((attempt, facts))
+    }
+
+    /// The place for a new flow, unless its first packet must pass.
+    #[inline(always)]
+    fn room<const USUAL: u8>(&mut self, flow: u64, header: &[u8], layout: &Layout, facts: &Facts) -> Result<Room, Reason> {
+        match self.policy.mode {
+            Mode::Gro { .. } => {
+                if facts.flags & (tcp::PSH | tcp::FIN) != 0 {
+                    return Err(Reason::Push);
+                }
+            }
+            Mode::Lro { .. } => {
+                if facts.payload == 0 {
+                    let refusal = eligible_ack(self.policy.mode, facts.flags).err();
+                    let repeated = |layout: &Layout| self.acknowledged.repeated(flow, header, layout);
+                    if let Some(reason) = refusal.or_else(|| layout.lend::<USUAL, _>(repeated)) {
+                        layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header, layout));
+                        return Err(reason);
+                    }
+                }
+            }
+        }
+        let room = self.table.room(flow);
+        if let (Room::Evict(_), Mode::Lro { .. }) = (room, self.policy.mode) {
+            // inet_lro has no eviction: a flow without a descriptor passes.
+            self.counters.no_desc += 1;
+            layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header, layout));
+            return Err(Reason::NoDescriptor);
+        }
+        Ok(room)
+    }
+
+    /// Takes the buffers of a packet that joined a flow; the flow leaves if that completed it.
+    #[inline(always)]
+    fn hold<P: Poll<B>>(&mut self, slot: u32, packet: RxPacket<B>, facts: &Facts, length: usize, poll: &mut P) -> Result<(), P::Error> {
+        self.count_in(facts, length);
+        let held = &mut self.table.slots[slot as usize];
+        held.bytes += length as u64;
+        if P::IN_PLACE {
+            held.join_in_place(&packet, facts, poll);
+        }
+        if let Some(chain) = held.attach(packet, facts, usize::from(held.layout.payload), self.policy.storage, poll) {
+            self.out.recycle(chain);
+        }
+        if let Some(reason) = self.complete(slot, facts.payload) {
+            self.emit(slot, reason, poll)?;
+        }
+        self.limit_memory(poll)
+    }
+
+    /// Releases a pure ACK whose numbers its flow has taken over.
+    fn absorb<P: Poll<B>>(&mut self, slot: u32, packet: RxPacket<B>, poll: &mut P) -> Result<(), P::Error> {
+        self.counters.aggregated += 1;
+        if let Some(mut chain) = packet.rest {
+            chain.buffers_mut().clear();
+            self.out.recycle(chain);
+        }
+        match self.complete(slot, 0) {
+            Some(reason) => self.emit(slot, reason, poll),
+            None => Ok(()),
+        }
+    }
+
+    /// The next packet passes.
+    #[inline(always)]
+    fn pass<const USUAL: u8, P: Poll<B>>(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        length: usize,
+        layout: &Layout,
+        reason: Reason,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
+        match self.arrived(batch, length) {
+            Some(packet) => layout.lend::<USUAL, _>(|layout| self.pass_on(packet, length, Some(layout), reason, poll)),
+            None => Ok(()),
+        }
+    }
+
+    /// Delivers a packet as it came.
+    #[inline(always)]
+    pub(super) fn pass_on<P: Poll<B>>(
+        &mut self,
+        packet: RxPacket<B>,
+        length: usize,
+        layout: Option<&Layout>,
+        reason: Reason,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
+        self.out.pass(packet, length, layout, reason, &mut self.counters, &mut self.undelivered, poll)
+    }
+
+    /// The next packet, counted in.
+    #[inline(always)]
+    fn arrived(&mut self, batch: &mut Drain<'_, RxPacket<B>>, length: usize) -> Option<RxPacket<B>> {
+        self.counters.packets_in += 1;
+        self.counters.bytes_in += length as u64;
+        batch.next()
+    }
+
+    /// Makes a held packet the first of others, if it was alone until now.
+    #[inline(always)]
+    fn open<P: Poll<B>>(&mut self, slot: u32, poll: &P) {
+        let held = &mut self.table.slots[slot as usize];
+        if held.first.is_some()
+            && let Some(chain) = held.open(&self.policy, poll)
+        {
+            self.out.recycle(chain);
+        }
+    }
+
+    /// Counts a packet that joined or began a flow.
+    #[inline(always)]
+    fn count_in(&mut self, facts: &Facts, length: usize) {
+        self.counters.held_bytes += length as u64;
+        self.counters.verified_in_software += u64::from(facts.read);
+        if let Mode::Lro { .. } = self.policy.mode {
+            self.counters.aggregated += 1;
+        }
+    }
+
+    /// What ends a flow right after a packet joined, if anything does.
+    #[inline(always)]
+    fn complete(&self, slot: u32, last_payload: u32) -> Option<Reason> {
+        let held = &self.table.slots[slot as usize];
+        match self.policy.mode {
+            Mode::Gro { .. } => held.complete::<false>(last_payload),
+            Mode::Lro { .. } => held.complete::<true>(last_payload),
+        }
+    }
+
+    #[inline(always)]
+    fn limit_memory<P: Poll<B>>(&mut self, poll: &mut P) -> Result<(), P::Error> {
+        while self.counters.held_bytes > self.policy.max_held_bytes {
+            self.emit(self.table.oldest(), Reason::MemoryLimit, poll)?;
+        }
+        Ok(())
+    }
+
+    /// Gives what a slot holds to the sink.
+    #[inline(never)]
+    fn emit<P: Poll<B>>(&mut self, slot: u32, reason: Reason, poll: &mut P) -> Result<(), P::Error> {
+        let flow = self.table.remove(slot);
+        self.table.prefetch_oldest();
+        if self.last == slot {
+            self.last = NONE;
+        }
+        let held = &mut self.table.slots[slot as usize];
+        self.counters.held -= 1;
+        self.counters.held_bytes -= held.bytes;
+        if let Mode::Lro { .. } = self.policy.mode {
+            self.counters.flushed += 1;
+            self.acknowledged.note(flow, held.header(poll), &held.layout);
+        }
+        if let Some(First { packet, .. }) = held.first.take() {
+            let length = held.bytes as usize;
+            return self.out.pass(packet, length, Some(&held.layout), reason, &mut self.counters, &mut self.undelivered, poll);
+        }
+        let merged = held.packets > 1;
+        let left = if merged { held.finish(&self.policy, self.options.simd, poll) } else { held.restore_single(poll) };
+        self.counters.packets_out += 1;
+        self.counters.bytes_out += left.length;
+        self.counters.super_packets += u64::from(merged);
+        self.counters.reasons[reason as usize] += 1;
+        let result = poll.deliver(held.super_packet(&left, reason));
+        if result.is_err() {
+            keep(&mut self.undelivered, held.super_packet(&left, reason));
+        }
+        held.pieces.clear();
+        held.linear.clear();
+        if held.pieces.capacity() > KEPT_PIECES {
+            held.pieces.shrink_to(KEPT_PIECES);
+        }
+        if held.linear.capacity() > KEPT_LINEAR {
+            held.linear.shrink_to(KEPT_LINEAR);
+        }
+        result
+    }
+
+    /// Gives the sink what it refused before, in order.
+    #[inline(always)]
+    fn deliver_again<P: Poll<B>>(&mut self, poll: &mut P) -> Result<(), P::Error> {
+        if self.undelivered.is_empty() { Ok(()) } else { self.deliver_undelivered(poll) }
+    }
+
+    #[cold]
+    fn deliver_undelivered<P: Poll<B>>(&mut self, poll: &mut P) -> Result<(), P::Error> {
+        while let Some(packet) = self.undelivered.next_in(()) {
+            let result = poll.deliver(packet);
+            if result.is_err() {
+                self.undelivered.take_back();
+                return result;
+            }
+        }
+        self.undelivered.clear();
+        Ok(())
+    }
+
+    /// Emits all that is held, the oldest first.
+    pub(super) fn flush<P: Poll<B>>(&mut self, reason: Reason, poll: &mut P) -> Result<(), P::Error> {
+        self.deliver_again(poll)?;
+        while self.table.oldest() != NONE {
+            self.emit(self.table.oldest(), reason, poll)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a poll.
+    pub(super) fn poll_end<P: Poll<B>>(&mut self, now: u64, poll: &mut P) -> Result<(), P::Error> {
+        if self.policy.hold_time == 0 { self.flush(Reason::PollEnd, poll) } else { self.flush_older_than(now, self.policy.hold_time, poll) }
+    }
+
+    /// Emits the flows that have been held for `age` or longer.
+    pub(super) fn flush_older_than<P: Poll<B>>(&mut self, now: u64, age: u64, poll: &mut P) -> Result<(), P::Error> {
+        self.deliver_again(poll)?;
+        loop {
+            let oldest = self.table.oldest();
+            if oldest == NONE || now.saturating_sub(self.table.slots[oldest as usize].since) < age {
+                return Ok(());
+            }
+            self.emit(oldest, Reason::HoldTime, poll)?;
+        }
+    }
+
+    /// Emits what is held of the flow that a packet belongs to, or of its address pair.
+    pub(super) fn flush_flow<P: Poll<B>>(&mut self, packet: &RxPacket<B>, poll: &mut P) -> Result<(), P::Error> {
+        self.deliver_again(poll)?;
+        let kin = self.kin(packet, poll);
+        while let Some(slot) = self.held_of(kin) {
+            self.emit(slot, Reason::Requested, poll)?;
+        }
+        Ok(())
+    }
+
+    /// Delivers a packet unread, after what is held of its flow.
+    pub(super) fn bypass<P: Poll<B>>(&mut self, packet: RxPacket<B>, poll: &mut P) -> Result<(), P::Error> {
+        let mut result = self.deliver_again(poll);
+        let kin = if self.counters.held == 0 { Kin::None } else { self.kin(&packet, poll) };
+        while let Some(slot) = self.held_of(kin) {
+            // What comes after a packet that the sink refused waits behind it.
+            match result {
+                Ok(()) => result = self.emit(slot, Reason::Requested, poll),
+                Err(_) => {
+                    let _ = self.emit(slot, Reason::Requested, &mut Refuse(&*poll));
+                }
+            }
+        }
+        let length = packet.length_in(poll);
+        self.counters.packets_in += 1;
+        self.counters.bytes_in += length as u64;
+        match result {
+            Ok(()) => self.pass_on(packet, length, None, Reason::Requested, poll),
+            Err(error) => {
+                let _ = self.pass_on(packet, length, None, Reason::Requested, &mut Refuse(&*poll));
+                Err(error)
+            }
+        }
+    }
+
+    /// Whose order a packet must not break.
+    fn kin<P: Poll<B>>(&self, packet: &RxPacket<B>, poll: &P) -> Kin {
+        let gathered = Gathered::new(packet.buffers().map(|buffer| poll.bytes(buffer)));
+        let header = gathered.bytes();
+        match parse(header, packet.length_in(poll), packet.layer) {
+            Ok(layout) => Kin::Flow(self.key.flow(header, &layout, packet.layer, packet.vlan).flow),
+            Err(unparsed) => self.pair(unparsed.scope, header).map_or(Kin::None, Kin::Pair),
+        }
+    }
+
+    /// A slot that holds packets of a flow, or of any flow of an address pair.
+    fn held_of(&mut self, kin: Kin) -> Option<u32> {
+        let slot = match kin {
+            Kin::Flow(flow) => self.table.find(flow, &mut self.counters.probes),
+            Kin::Pair(pair) => self.table.of_pair(pair),
+            Kin::None => NONE,
+        };
+        (slot != NONE).then_some(slot)
+    }
+
+    /// The address pair whose flows a packet may belong to that has no flow of its own.
+    #[cold]
+    fn pair(&self, scope: Scope, header: &[u8]) -> Option<u64> {
+        match scope {
+            Scope::Pair { network, version } => Some(self.key.pair(header, usize::from(network), version)),
+            Scope::None => None,
+        }
+    }
+
+    /// Emits all flows of an address pair.
+    #[cold]
+    fn flush_pair<P: Poll<B>>(&mut self, pair: u64, poll: &mut P) -> Result<(), P::Error> {
+        while let Some(slot) = self.held_of(Kin::Pair(pair)) {
+            self.emit(slot, Reason::Overtaken, poll)?;
+        }
+        Ok(())
+    }
+
+    /// When the flow held longest was put in, in nanoseconds of the caller's clock.
+    pub(super) fn held_since(&self) -> Option<u64> {
+        match self.table.oldest() {
+            NONE => None,
+            oldest => Some(self.table.slots[oldest as usize].since),
+        }
+    }
+}
+
+/// The flows that a packet belongs to, or may belong to.
+#[derive(Clone, Copy, Debug)]
+enum Kin {
+    Flow(u64),
+    Pair(u64),
+    None,
+}
+
+/// A poll whose sink takes nothing more.
+struct Refuse<'p, P>(&'p P);
+
+impl<B, P: Memory<B>> Memory<B> for Refuse<'_, P> {
+    fn bytes<'a>(&'a self, buffer: &'a B) -> &'a [u8] {
+        self.0.bytes(buffer)
+    }
+}
+
+impl<B, P: Memory<B>> Poll<B> for Refuse<'_, P> {
+    type Error = ();
+
+    fn deliver(&mut self, _: SuperPacket<'_, B, ()>) -> Result<(), ()> {
+        Err(())
+    }
+}
+
+/// No bytes at all.
+struct Nothing;
+
+impl<B> Memory<B> for Nothing {
+    fn bytes<'a>(&'a self, _: &'a B) -> &'a [u8] {
+        &[]
+    }
+}
+
+/// Keeps a packet that the sink refused, unless it has taken the pieces.
+#[cold]
+pub(super) fn keep<B>(undelivered: &mut PacketBatch<B>, mut packet: SuperPacket<'_, B, ()>) {
+    if !packet.pieces.is_empty() {
+        undelivered.push(&mut packet);
+    }
+}
+
+/// Notes of packets whose checksums nobody has verified that somebody has.
+fn trust<B>(packets: &mut [RxPacket<B>]) {
+    for packet in packets {
+        if packet.checksum == RxChecksum::None {
+            packet.checksum = VERIFIED_BEFORE;
+        }
+    }
+}

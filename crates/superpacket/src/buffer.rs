@@ -1,0 +1,136 @@
+//! Buffers of the caller that packets are joined or split in.
+
+use alloc::vec::Vec;
+
+/// A buffer that holds a packet and may have room for more bytes behind it.
+pub trait PacketBuffer: AsRef<[u8]> + AsMut<[u8]> {
+    /// Returns how many bytes [`extend_from_slice`](Self::extend_from_slice) takes without moving the buffer.
+    fn spare(&self) -> usize;
+
+    /// Shortens the buffer to its first `length` bytes; a shorter one stays as it is.
+    fn truncate(&mut self, length: usize);
+
+    /// Appends bytes, no more than are [spare](Self::spare).
+    fn extend_from_slice(&mut self, bytes: &[u8]);
+}
+
+impl PacketBuffer for Vec<u8> {
+    #[inline]
+    fn spare(&self) -> usize {
+        self.capacity() - self.len()
+    }
+
+    #[inline]
+    fn truncate(&mut self, length: usize) {
+        Vec::truncate(self, length);
+    }
+
+    #[inline]
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        Vec::extend_from_slice(self, bytes);
+    }
+}
+
+#[cfg(feature = "bytes")]
+impl PacketBuffer for bytes::BytesMut {
+    #[inline]
+    fn spare(&self) -> usize {
+        self.capacity() - self.len()
+    }
+
+    #[inline]
+    fn truncate(&mut self, length: usize) {
+        bytes::BytesMut::truncate(self, length);
+    }
+
+    #[inline]
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        bytes::BytesMut::extend_from_slice(self, bytes);
+    }
+}
+
+impl<B: PacketBuffer + ?Sized> PacketBuffer for &mut B {
+    #[inline]
+    fn spare(&self) -> usize {
+        (**self).spare()
+    }
+
+    #[inline]
+    fn truncate(&mut self, length: usize) {
+        (**self).truncate(length);
+    }
+
+    #[inline]
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        (**self).extend_from_slice(bytes);
+    }
+}
+
+/// A slice of which the first bytes hold a packet: a slot of a pool, a frame of a UMEM.
+#[derive(Debug)]
+pub struct SliceBuffer<'a> {
+    slice: &'a mut [u8],
+    length: usize,
+}
+
+impl<'a> SliceBuffer<'a> {
+    /// Makes a buffer of a slice whose first `length` bytes are in use, or all of them if it is shorter.
+    #[inline]
+    pub fn new(slice: &'a mut [u8], length: usize) -> Self {
+        let length = length.min(slice.len());
+        SliceBuffer { slice, length }
+    }
+}
+
+impl AsRef<[u8]> for SliceBuffer<'_> {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        self.slice.get(..self.length).unwrap_or(&[])
+    }
+}
+
+impl AsMut<[u8]> for SliceBuffer<'_> {
+    #[inline]
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.slice.get_mut(..self.length).unwrap_or(&mut [])
+    }
+}
+
+impl PacketBuffer for SliceBuffer<'_> {
+    #[inline]
+    fn spare(&self) -> usize {
+        self.slice.len() - self.length
+    }
+
+    #[inline]
+    fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
+
+    #[inline]
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let room = self.slice.get_mut(self.length..).unwrap_or(&mut []);
+        let fits = bytes.len().min(room.len());
+        room[..fits].copy_from_slice(&bytes[..fits]);
+        self.length += fits;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_takes_what_fits() {
+        let mut slice = [0; 5];
+        let mut buffer = SliceBuffer::new(&mut slice, 2);
+        assert_eq!((buffer.as_ref().len(), buffer.spare()), (2, 3));
+        buffer.extend_from_slice(&[7, 8]);
+        buffer.truncate(3);
+        assert_eq!((buffer.as_ref(), buffer.spare()), (&[0, 0, 7][..], 2));
+        buffer.as_mut()[0] = 9;
+        buffer.extend_from_slice(&[1, 2, 3]);
+        assert_eq!(buffer.as_ref(), [9, 0, 7, 1, 2], "what is more than spare is left out");
+        assert_eq!(SliceBuffer::new(&mut [0; 3], 9).spare(), 0);
+    }
+}

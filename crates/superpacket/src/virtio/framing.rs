@@ -1,0 +1,133 @@
+//! How a device frames packets, and one call each way.
+
+use super::{ByteOrder, Format, Header, Offload, VirtioError};
+use crate::memory::Memory;
+use crate::packet::{Layer, RxChecksum};
+use crate::segment::{GsoPacket, Plan, SegmentBuffers, SegmentError, SegmentOptions, Segmenter};
+use crate::super_packet::{Metadata, SuperPacket};
+use crate::wire::{Layout, Outer, Protocol};
+
+/// How a device frames the packets that are read from and written to it: a header of this format before each.
+///
+/// [`Segmenter::split`] takes what was read; [`header`](Self::header) is what a packet is written behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Framing {
+    /// Which header.
+    pub format: Format,
+    /// Its byte order.
+    pub order: ByteOrder,
+    /// Where packets start.
+    pub layer: Layer,
+}
+
+impl Framing {
+    /// A TUN device with `IFF_VNET_HDR`: 10 bytes in the machine's byte order, then an IP packet.
+    pub const TUN: Framing = Framing { format: Format::Plain, order: ByteOrder::NATIVE, layer: Layer::Ip };
+
+    /// A TAP device with `IFF_VNET_HDR`: 10 bytes in the machine's byte order, then an Ethernet frame.
+    pub const TAP: Framing = Framing { layer: Layer::Ethernet, ..Framing::TUN };
+
+    /// Length of the header in bytes.
+    #[inline]
+    pub const fn header_length(self) -> usize {
+        self.format.length()
+    }
+
+    /// Reads what the header at the start of `read` says of the packet behind it.
+    ///
+    /// # Errors
+    /// [`VirtioError`] if the header contradicts the packet, or is not there whole.
+    #[inline]
+    pub fn parse(self, read: &[u8]) -> Result<(Offload, &[u8]), VirtioError> {
+        let header = Header::read(read, self.format, self.order)?;
+        let packet = read.get(self.header_length()..).unwrap_or(&[]);
+        Ok((header.offload(self.format, packet, packet.len(), self.layer)?, packet))
+    }
+
+    /// Makes the header for a packet.
+    ///
+    /// # Errors
+    /// [`VirtioError`] if no header says what the packet is: see [`Header::describe`]. What an aggregator with
+    /// [partial checksums](crate::Policy::with_partial_checksums) has merged of plain TCP and UDP always has one.
+    #[inline]
+    pub fn header<B, M: Memory<B>>(self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {
+        let Metadata { checksum, gso, hash, .. } = packet.metadata;
+        let offload = Offload { checksum, gso, hash };
+        self.describe(&offload, packet.slices().next().unwrap_or(&[]), packet.length())
+    }
+
+    /// Makes the header for a packet that an aggregator delivers; `first` are its first bytes, with the headers.
+    ///
+    /// An aggregator for this framing merges nothing that has no header. Of a packet that came with claims which no header can
+    /// make, nothing is said.
+    #[inline]
+    pub(crate) fn describe_or_say_nothing(self, metadata: &Metadata, first: &[u8], length: usize) -> HeaderBytes {
+        let &Metadata { checksum, gso, hash, .. } = metadata;
+        let offload = Offload { checksum, gso, hash };
+        self.describe(&offload, first, length).unwrap_or(HeaderBytes { bytes: [0; Format::LONGEST], length: self.header_length() })
+    }
+
+    /// Can a header say how a super-packet with this layout is to be cut?
+    #[inline(always)]
+    pub(crate) fn names(self, layout: &Layout) -> bool {
+        let in_udp = |outer: Outer| self.format == Format::Tunnel && outer.tunnel.is_udp();
+        layout.protocol != Protocol::Dccp && layout.outer.is_none_or(in_udp)
+    }
+
+    /// Makes the header for a packet of `length` bytes, of which `first` holds the headers.
+    #[inline]
+    pub(crate) fn describe(self, offload: &Offload, first: &[u8], length: usize) -> Result<HeaderBytes, VirtioError> {
+        let mut made = HeaderBytes { bytes: [0; Format::LONGEST], length: self.header_length() };
+        if let (Format::Plain, RxChecksum::None, None) = (self.format, offload.checksum, offload.gso) {
+            // Nothing is known of the packet: a header of zeros.
+            return Ok(made);
+        }
+        Header::describe(offload, self.format, first, length, self.layer)?.write(&mut made.bytes, self.format, self.order)?;
+        Ok(made)
+    }
+}
+
+/// The bytes of a header, in the format and byte order of its [`Framing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderBytes {
+    bytes: [u8; Format::LONGEST],
+    length: usize,
+}
+
+impl core::ops::Deref for HeaderBytes {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or(&self.bytes)
+    }
+}
+
+/// Why what was read from a device was not split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SplitError {
+    /// The header contradicts the packet.
+    #[error("virtio_net_hdr: {0}")]
+    Header(#[from] VirtioError),
+    /// The packet cannot be cut, or the segments do not fit.
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+}
+
+impl Segmenter {
+    /// Splits what one read of a device gave, a header and a packet, into what a wire carries: segments with complete
+    /// checksums, written into `buffers`. A packet that is no super-packet is one segment.
+    ///
+    /// `buffers` may be a `Vec<u8>` that takes them back to back, [`BackToBack`](crate::segment::BackToBack) for a slice, or
+    /// [`EachBuffer`](crate::segment::EachBuffer) for a buffer each.
+    ///
+    /// # Errors
+    /// [`SplitError`]; nothing has been written then.
+    #[inline]
+    pub fn split(&mut self, framing: Framing, read: &[u8], buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Plan, SplitError> {
+        let (Offload { checksum, gso, .. }, packet) = framing.parse(read)?;
+        let packet = GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum };
+        Ok(self.segment_linear(&packet, &SegmentOptions::default(), buffers)?)
+    }
+}
