@@ -68,6 +68,29 @@ fn usual_streams_merge_in_runs() {
     }
 }
 
+/// The flow of a run is the first that the next packet is compared with: where flows take turns, one
+/// packet of each turn is looked up.
+#[test]
+fn a_turn_of_packets_takes_one_look_up() {
+    for policy in policies() {
+        let flows = [0, 1].map(|number| Flow { next: Frame::tcp4(9, 60), fixed_id: false }.numbered(number));
+        let steps: Vec<_> = (0..16).map(|index| Step { flow: index / 4 % 2, ..Step::plain(Knowledge::Verified) }).collect();
+        let run = assert_same(Policy { max_flows: 8, ..policy }, &stream(&flows, &steps), Batches::of(1));
+        // As few flows as that share all entries: none is there, then one, then both, twice.
+        assert_eq!(run.received.counters().probes, 1 + 2 + 2, "{policy:?}");
+    }
+}
+
+/// LRO's packets may be longer than the first, in runs too.
+#[test]
+fn lro_takes_longer_packets_in_runs() {
+    let change = CHANGES.iter().position(|(name, _)| *name == "one byte").expect("it is a change");
+    let flow = Flow { next: Frame::tcp4(9, 60), fixed_id: false };
+    let packets = flow.stream(&steps(change, 0, true, &[Knowledge::Verified; PACKETS]));
+    let run = assert_same(Policy::lro(), &packets, Batches::of(PACKETS));
+    assert_eq!((run.received.counters().merged, run.probes_saved), (10, 10));
+}
+
 #[test]
 fn one_changed_packet_gives_the_same_both_ways() {
     // Which packet is changed, does the flow go on from it, and how large are the batches?
