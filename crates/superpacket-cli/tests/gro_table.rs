@@ -4,11 +4,11 @@ mod support;
 
 use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
-use superpacket_traffic::gro_table::{self, APART, Case};
+use superpacket_traffic::gro_table::{self, BURST_INTERVAL, Case};
 use support::*;
 
 /// From a case's first frame to the next case's, in nanoseconds.
-const NEXT: u64 = 10 * APART;
+const NEXT: u64 = 10 * BURST_INTERVAL;
 
 /// Longer than any burst takes at a microsecond a frame, shorter than the time between two: only bursts are held together. No poll ends before.
 const HELD: [&str; 4] = ["--batch", "0", "--hold", "10ms"];
@@ -22,7 +22,7 @@ fn arrives(case: &Case) -> Vec<&[Frame]> {
 fn captured(cases: &[Case]) -> Vec<Captured> {
     let mut captured = Vec::new();
     for (case, start) in cases.iter().zip((0..).step_by(NEXT as usize)) {
-        for (burst, start) in case.bursts.iter().zip((start..).step_by(APART as usize)) {
+        for (burst, start) in case.bursts.iter().zip((start..).step_by(BURST_INTERVAL as usize)) {
             captured.extend(burst.frames.iter().zip((start..).step_by(1_000)).map(|(frame, time)| Captured::at(time, frame.to_bytes())));
         }
     }

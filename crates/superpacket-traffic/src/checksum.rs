@@ -1,7 +1,8 @@
 //! Plain RFC 1071 sums: a loop over pairs of bytes, so that it is right by reading it.
 
-/// The one's-complement sum of `bytes` as big-endian words, folded to 16 bits and not inverted; an odd last byte is the high half of a word
-/// whose low half is zero (RFC 1071, section 4.1).
+/// Returns the one's-complement sum of `bytes` as big-endian words, folded to 16 bits and not
+/// inverted; an odd last byte is the high half of a word whose low half is zero (RFC 1071, section
+/// 4.1).
 pub fn sum(bytes: &[u8]) -> u16 {
     let mut total: u64 = 0;
     let mut pairs = bytes.chunks_exact(2);
@@ -22,18 +23,19 @@ pub fn fold(mut total: u64) -> u16 {
     total as u16
 }
 
-/// The one's-complement sum of two sums.
+/// Returns the one's-complement sum of two sums.
 pub fn add(left: u16, right: u16) -> u16 {
     fold(u64::from(left) + u64::from(right))
 }
 
-/// The sum of the IPv4 pseudo-header (RFC 9293, section 3.1) for an upper-layer packet of `length` bytes; a length above 65,535 is added as
-/// the two words that it is.
+/// Returns the sum of the IPv4 pseudo-header (RFC 9293, section 3.1) for an upper-layer packet of
+/// `length` bytes; a length above 65,535 is added as two words.
 pub fn pseudo_v4(source: [u8; 4], destination: [u8; 4], protocol: u8, length: u32) -> u16 {
     add(add(sum(&source), sum(&destination)), protocol_and_length(protocol, length))
 }
 
-/// The sum of the IPv6 pseudo-header (RFC 8200, section 8.1) for an upper-layer packet of `length` bytes.
+/// Returns the sum of the IPv6 pseudo-header (RFC 8200, section 8.1) for an upper-layer packet of
+/// `length` bytes.
 pub fn pseudo_v6(source: [u8; 16], destination: [u8; 16], next_header: u8, length: u32) -> u16 {
     add(add(sum(&source), sum(&destination)), protocol_and_length(next_header, length))
 }
@@ -42,7 +44,8 @@ fn protocol_and_length(protocol: u8, length: u32) -> u16 {
     add(u16::from(protocol), sum(&length.to_be_bytes()))
 }
 
-/// CRC32c of `bytes` bit by bit, as SCTP uses it (RFC 9260, appendix A); SCTP stores it least significant byte first.
+/// Computes the CRC32c of `bytes` bit by bit, as SCTP uses it (RFC 9260, appendix A); SCTP stores
+/// it least significant byte first.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {

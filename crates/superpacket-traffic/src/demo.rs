@@ -1,4 +1,5 @@
-//! A small capture with a bit of everything that aggregation meets, as seen at one host's port of 10 Gbit/s.
+//! A small capture of a host's port of 10 Gbit/s with each kind of traffic that matters to
+//! aggregation.
 
 use crate::frame::*;
 
@@ -16,9 +17,10 @@ const MILLISECOND: u64 = 1_000_000;
 /// A full frame at 10 Gbit/s, gap included.
 const FRAME_TIME: u64 = 1_230;
 
-/// About 300 frames in order of time, always the same: an IPv4 download with timestamps, a loss, selective acknowledgements and a
-/// retransmission; an IPv6 upload; a VLAN-tagged download without timestamps, whose ACKs are padded; QUIC-like UDP; TCP through VXLAN; a
-/// short exchange with a name server. All checksums are right.
+/// Returns about 300 frames in order of time, always the same: an IPv4 download with timestamps, a
+/// loss, selective acknowledgements and a retransmission; an IPv6 upload; a VLAN-tagged download
+/// without timestamps, whose ACKs are padded; QUIC-like UDP; TCP through VXLAN; a short exchange
+/// with a name server. All checksums are right.
 pub fn demo() -> Vec<Captured> {
     let mut captured = Vec::new();
     captured.extend(names());
@@ -122,7 +124,8 @@ impl Talk {
         self.send(SERVER, 0, ACK);
     }
 
-    /// `count` full segments from `side`, PSH on the last, then the other side's ACKs, one for each `per_ack`.
+    /// `count` full segments from `side`, PSH on the last, then the other side's ACKs, one for each
+    /// `per_ack`.
     fn train(&mut self, side: usize, count: usize, length: usize, per_ack: usize) {
         let start = self.next[side];
         for index in 0..count {
@@ -167,7 +170,8 @@ fn download() -> Vec<Captured> {
     talk.wait(900 * MICROSECOND);
     talk.train(SERVER, 16, 1_448, 16);
     talk.train(SERVER, 24, 1_448, 24);
-    // The fourth segment of this train is lost; each that follows makes a duplicate ACK that says what has come.
+    // The fourth segment of this train is lost; each that follows makes a duplicate ACK that says
+    // what has come.
     let start = talk.next[SERVER];
     let lost = start.wrapping_add(3 * 1_448);
     for index in 0..10u32 {

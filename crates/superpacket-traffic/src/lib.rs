@@ -1,12 +1,16 @@
-//! Traffic for tests, fuzzing, benches and demonstrations, and the judge of what becomes of it. Nothing here uses the engine.
+//! Traffic for tests, fuzzing, benches and demonstrations, and independent checks of what comes out
+//! of the engine. Nothing here uses the engine.
 //!
-//! - [`frame`]: a frame as nested layers of plain data, and its bytes; every field, length and checksum can be made wrong.
-//! - [`generate`]: seeded traffic of all protocols through all tunnels, with mischief.
+//! - [`frame`]: a frame as nested layers of plain data, and its bytes; every field, length and
+//!   checksum can be made wrong.
+//! - [`generate`]: seeded traffic of all protocols through all tunnels, with impairments.
 //! - [`workload`]: the traffic that the benches time.
 //! - [`demo`]: a small, realistic capture.
-//! - [`gro_table`]: the kernel's own GRO test as frames and what must become of them.
-//! - [`check`]: is a frame right in every length and checksum, which flow is it of, what does it carry?
-//! - [`checksum`], [`random`]: what the others are made of.
+//! - [`gro_table`]: the cases of the kernel's own GRO test: frames, and the packets that must
+//!   arrive.
+//! - [`check`]: whether a frame is right in every length and checksum, which flow it belongs to,
+//!   what it carries.
+//! - [`checksum`], [`random`]: sums and random numbers that the others use.
 
 pub mod check;
 pub mod checksum;

@@ -1,4 +1,5 @@
-//! A seeded source of numbers, the same on every platform and in every release of the algorithm's crate.
+//! A seeded source of random numbers, the same on every platform and in every release of the
+//! algorithm's crate.
 
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -8,23 +9,23 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
-    /// The source that belongs to `seed`.
+    /// Creates the source of `seed`.
     pub fn new(seed: u64) -> Self {
         Random(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number in `0..bound`; 0 if `bound` is 0.
+    /// Returns a number in `0..bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         // The high half of a product: biased by less than bound / 2^64, which no test here can see.
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     ///
     /// # Panics
     /// If `low > high`.
@@ -33,13 +34,13 @@ impl Random {
         low + self.below((high - low) as u64 + 1) as usize
     }
 
-    /// True with probability `probability`.
+    /// Returns true with probability `probability`.
     pub fn chance(&mut self, probability: f64) -> bool {
         // 53 bits fill a double's mantissa exactly, so the comparison is the same everywhere.
         ((self.bits() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     ///
     /// # Panics
     /// If `choices` is empty.
@@ -47,7 +48,7 @@ impl Random {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// An index into `weights`, each as likely as its weight.
+    /// Returns an index into `weights`, each as likely as its weight.
     ///
     /// # Panics
     /// If all weights are zero.
@@ -64,14 +65,14 @@ impl Random {
         unreachable!("the draw is below the sum of the weights")
     }
 
-    /// `length` random bytes.
+    /// Returns `length` random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.0.fill_bytes(&mut bytes);
         bytes
     }
 
-    /// Shuffles in place.
+    /// Shuffles `items` in place.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);

@@ -1,4 +1,5 @@
-//! The workloads of the benches: Ethernet frames made by patching a template, so that half a million take about a second.
+//! The workloads of the benches: Ethernet frames made by patching a template, so that half a
+//! million take about a second.
 
 use std::rc::Rc;
 
@@ -7,19 +8,21 @@ use crate::frame::{ACK, Checksum, Frame, Ip, PSH, Transport, stream_bytes};
 
 /// Payload of a full TCP segment with timestamps at an MTU of 1500, in bytes.
 pub const TCP_PAYLOAD: usize = 1_448;
-/// Segments in a train of about 64 KB: 45 x 1448 = 65,160 bytes of payload, the most that fits a super-packet.
+/// Segments in a train of about 64 KB: 45 x 1448 = 65,160 bytes of payload, the most that fits a
+/// super-packet.
 pub const TRAIN: usize = 45;
 /// Payload of a full UDP datagram at an MTU of 1500, in bytes.
 pub const UDP_PAYLOAD: usize = 1_472;
 /// Datagrams in a UDP super-packet: 44 x 1472 = 64,768 bytes.
 pub const UDP_TRAIN: usize = 44;
 
-/// W1: one TCP/IPv4 flow, 1448-byte payloads with timestamps, PSH on the last of each [`TRAIN`].
+/// Returns W1: one TCP/IPv4 flow, 1448-byte payloads with timestamps, PSH on the last of each
+/// [`TRAIN`].
 pub fn w1(frames: usize) -> Vec<Vec<u8>> {
     w2(1, frames)
 }
 
-/// W2: `flows` such flows, one frame of each in turn.
+/// Returns W2: `flows` flows as in [`w1`], one frame of each in turn.
 ///
 /// # Panics
 /// If `flows` is 0.
@@ -27,12 +30,13 @@ pub fn w2(flows: usize, frames: usize) -> Vec<Vec<u8>> {
     in_runs(flows, 1, frames, TCP_PAYLOAD)
 }
 
-/// W2b: 1024 such flows, four frames of each in turn.
+/// Returns W2b: 1024 flows as in [`w1`], four frames of each in turn.
 pub fn w2b(frames: usize) -> Vec<Vec<u8>> {
     in_runs(1_024, 4, frames, TCP_PAYLOAD)
 }
 
-/// `flows` flows, one small data segment (100 bytes) of each in turn: with more flows than a table holds, each packet evicts another.
+/// Returns `flows` flows, one small data segment (100 bytes) of each in turn: with more flows than
+/// a table holds, each packet evicts another.
 ///
 /// # Panics
 /// If `flows` is 0.
@@ -40,7 +44,8 @@ pub fn hostile(flows: usize, frames: usize) -> Vec<Vec<u8>> {
     in_runs(flows, 1, frames, 100)
 }
 
-/// W3: pure ACKs of one flow without options, each for two segments more, padded to 60 bytes.
+/// Returns W3: pure ACKs of one flow without options, each for two segments more, padded to 60
+/// bytes.
 pub fn w3(frames: usize) -> Vec<Vec<u8>> {
     let mut bytes = Frame::tcp4(1, 0).padded_to(60).to_bytes();
     let offsets = Frame::tcp4(1, 0).offsets();
@@ -57,8 +62,9 @@ pub fn w3(frames: usize) -> Vec<Vec<u8>> {
     (0..frames).map(frame).collect()
 }
 
-/// W4: TCP super-packets of 65,160 bytes of payload with timestamps, to be cut at [`TCP_PAYLOAD`]; the checksum as `mode` says
-/// ([`Checksum::Partial`] is what a stack hands to a device).
+/// Returns W4: TCP super-packets of 65,160 bytes of payload with timestamps, to be cut at
+/// [`TCP_PAYLOAD`]; the checksum as `mode` says ([`Checksum::Partial`] is what a stack hands to a
+/// device).
 pub fn w4(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     let length = TRAIN * TCP_PAYLOAD;
     let frame = |index: usize| {
@@ -72,13 +78,14 @@ pub fn w4(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     (0..frames).map(frame).collect()
 }
 
-/// W5, as received: one UDP/IPv4 flow of 1472-byte datagrams, IDs counting up.
+/// Returns W5 as received: one UDP/IPv4 flow of 1472-byte datagrams, IDs counting up.
 pub fn w5(frames: usize) -> Vec<Vec<u8>> {
     let mut flow = Flow::new(&Frame::udp4(0), UDP_PAYLOAD, &blocks(UDP_PAYLOAD));
     (0..frames).map(|_| flow.next(false)).collect()
 }
 
-/// W5, as sent: UDP super-packets of [`UDP_TRAIN`] datagrams, to be cut at [`UDP_PAYLOAD`]; the checksum as `mode` says.
+/// Returns W5 as sent: UDP super-packets of [`UDP_TRAIN`] datagrams, to be cut at [`UDP_PAYLOAD`];
+/// the checksum as `mode` says.
 pub fn w5_super(frames: usize, mode: Checksum) -> Vec<Vec<u8>> {
     let frame = |index: usize| {
         Frame::udp4(UDP_TRAIN * UDP_PAYLOAD).with_id((index * UDP_TRAIN) as u16).with(|frame| frame.udp_mut().checksum = mode).to_bytes()

@@ -1,4 +1,5 @@
-//! The checker: each seeded fault is found where it is, nothing makes it panic, and keys tell flows apart.
+//! The checker: each seeded fault is found where it is, nothing makes it panic, and keys tell flows
+//! apart.
 
 use proptest::prelude::*;
 use superpacket_traffic::check::{self, Expect, Field, Kind};
@@ -110,7 +111,8 @@ fn each_bit_of_a_packet_counts() {
             let other = check::flow_key(&turned, false) != key;
             // IPv6 has no header checksum: class, flow label, hop limit.
             let free = turned[network] >> 4 == 6 && (bit / 8 < network + 4 || bit / 8 == network + 7);
-            // Cleared flags of VXLAN, another ethertype, another protocol: the rest is opaque, its outer sums are not.
+            // Cleared flags of VXLAN, another ethertype, another protocol: the rest is opaque, its
+            // outer sums are not.
             assert!(found || other || free, "bit {bit}");
         }
     }

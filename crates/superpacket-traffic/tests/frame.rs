@@ -268,7 +268,7 @@ fn checksum_modes() {
 #[test]
 fn zero_checksums_and_their_alias() {
     for frame in [Frame::tcp4(1, 101), Frame::tcp6(1, 100), Frame::dccp4(1, 11), Frame::tcp4(1, 50).in_vxlan4()] {
-        for (mode, value, canonical) in [(Checksum::Right, 0u16, true), (Checksum::Alias, 0xffff, false)] {
+        for (mode, value, canonical) in [(Checksum::Right, 0u16, true), (Checksum::NonCanonical, 0xffff, false)] {
             let mut frame = frame.clone();
             *frame.checksum_mut().unwrap() = mode;
             let frame = frame.with_zero_checksum();
@@ -280,7 +280,7 @@ fn zero_checksums_and_their_alias() {
     let udp = Frame::udp4(10).with_zero_checksum();
     assert_eq!(udp.to_bytes()[40..42], [0xff, 0xff]);
     assert!(right(&udp).canonical);
-    for (mode, value, canonical) in [(Checksum::Right, 0u16, true), (Checksum::Alias, 0xffff, false)] {
+    for (mode, value, canonical) in [(Checksum::Right, 0u16, true), (Checksum::NonCanonical, 0xffff, false)] {
         let frame = Frame::tcp4(1, 1).with(|frame| frame.ipv4_mut().checksum = mode).with_zero_header_checksum();
         assert_eq!(frame.to_bytes()[24..26], value.to_be_bytes());
         assert_eq!(right(&frame).canonical, canonical);

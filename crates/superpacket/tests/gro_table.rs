@@ -70,19 +70,19 @@ fn two_bursts() {
         let size = case.bursts[0].frames.len();
         assert!(case.bursts.iter().all(|burst| burst.frames.len() == size));
         let timed = |(number, burst): (usize, &gro_table::Burst)| {
-            let time = number as u64 * gro_table::APART;
+            let time = number as u64 * gro_table::BURST_INTERVAL;
             burst.frames.iter().map(|frame| Packet { time, ..frame.into() }).collect::<Vec<_>>()
         };
         let packets: Vec<_> = case.bursts.iter().enumerate().flat_map(timed).collect();
         let expected: Vec<_> = case.bursts.iter().flat_map(|burst| burst.arrives.clone()).collect();
-        for policy in [Policy::gro().with_partial_checksums(), Policy::gro().with_partial_checksums().with_hold_time(gro_table::APART / 2)]
+        for policy in [Policy::gro().with_partial_checksums(), Policy::gro().with_partial_checksums().with_hold_time(gro_table::BURST_INTERVAL / 2)]
         {
             let run = run_polls(policy, &packets, size);
             assert_reversed(&packets, &run);
             assert_eq!(run.payloads(), expected, "{}", case.name);
         }
         // One that does.
-        let run = run_polls(Policy::gro().with_partial_checksums().with_hold_time(2 * gro_table::APART), &packets, size);
+        let run = run_polls(Policy::gro().with_partial_checksums().with_hold_time(2 * gro_table::BURST_INTERVAL), &packets, size);
         assert_eq!(run.payloads(), [expected.iter().sum::<usize>()], "{}", case.name);
     }
 }

@@ -11,7 +11,7 @@ use superpacket::packet::{Layer, RxChecksum, VlanTag};
 use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::check;
-use superpacket_traffic::generate::{Cell, Checksum, Config, Generated, generate};
+use superpacket_traffic::generate::{Checksum, Combination, Config, Generated, generate};
 use support::*;
 
 /// A generated packet as the harness takes it; a seed decides in how many buffers.
@@ -176,7 +176,7 @@ fn any_key_gives_the_same_packets() {
     assert_eq!(with_key(1), with_key(u128::MAX / 3));
 }
 
-/// The generator reaches what the promises speak of: every reason that generated traffic can give, at least 30 % merged, and no empty cell of protocol by tunnel.
+/// The generator reaches what the promises speak of: every reason that generated traffic can give, at least 30 % merged, and no combination of protocol and tunnel left out.
 #[test]
 fn the_generated_traffic_covers_the_rules() {
     let mut reasons = BTreeSet::new();
@@ -203,18 +203,18 @@ fn the_generated_traffic_covers_the_rules() {
                 joined += run.counters.merged;
                 for output in run.outputs.iter().filter(|output| output.metadata.packets > 1) {
                     let key = check::flow_key(&output.bytes, output.metadata.layer == Layer::Ip);
-                    let cell = traffic
+                    let combination = traffic
                         .iter()
                         .find(|generated| check::flow_key(&generated.bytes, generated.starts_at_ip) == key)
-                        .map(|generated| generated.cell);
-                    let cell = cell.expect("an output's flow was generated");
-                    *merged.entry((cell.protocol, cell.tunnel)).or_insert(0) += output.cut().len();
+                        .map(|generated| generated.combination);
+                    let combination = combination.expect("an output's flow was generated");
+                    *merged.entry((combination.protocol, combination.tunnel)).or_insert(0) += output.cut().len();
                 }
             }
         }
     }
     assert!(joined * 100 >= received * 30, "{joined} of {received} merged");
-    for Cell { protocol, tunnel } in Cell::all() {
+    for Combination { protocol, tunnel } in Combination::all() {
         assert!(
             merged.get(&(protocol, tunnel)).is_some_and(|&segments| segments > 1),
             "{protocol:?} in {tunnel:?} never merged and was cut again"

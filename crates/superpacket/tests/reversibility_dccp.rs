@@ -140,7 +140,7 @@ fn checksums_are_canonical_right_and_of_one_form() {
         let mut frames = base.run(5);
         frames[2] = frames[2].clone().with_zero_checksum();
         merges(&frames);
-        frames[2].dccp_mut().checksum = Checksum::Alias;
+        frames[2].dccp_mut().checksum = Checksum::NonCanonical;
         let field = frames[2].offsets().transport + 6;
         assert_eq!(frames[2].to_bytes()[field..field + 2], [0xff, 0xff]);
         arrive(&frames, &[2, 1, 2], &[Overtaken, NonCanonicalChecksum, PollEnd]);

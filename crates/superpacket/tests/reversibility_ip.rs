@@ -132,7 +132,7 @@ fn a_header_checksum_of_ffff_for_0000_is_valid_and_not_merged() {
     for base in over_ipv4() {
         let mut frames = third_sums_to_zero(base.clone(), Frame::ipv4_mut, false);
         merges(&frames);
-        frames[2].ipv4_mut().checksum = Checksum::Alias;
+        frames[2].ipv4_mut().checksum = Checksum::NonCanonical;
         let network = frames[2].offsets().network;
         assert_eq!(frames[2].to_bytes()[network + 10..network + 12], [0xff, 0xff]);
         arrive(&frames, &[2, 1, 2], &[Overtaken, NonCanonicalChecksum, PollEnd]);
@@ -143,7 +143,7 @@ fn a_header_checksum_of_ffff_for_0000_is_valid_and_not_merged() {
 
         let mut frames = third_sums_to_zero(base.in_ip4(), Frame::outer_ipv4_mut, true);
         merges(&frames);
-        frames[2].outer_ipv4_mut().checksum = Checksum::Alias;
+        frames[2].outer_ipv4_mut().checksum = Checksum::NonCanonical;
         arrive(&frames, &[2, 1, 2], &[Overtaken, NonCanonicalChecksum, PollEnd]);
     }
 }

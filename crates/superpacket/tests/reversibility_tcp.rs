@@ -42,7 +42,7 @@ fn a_checksum_of_ffff_for_0000_is_valid_and_not_merged() {
         let field = frames[2].offsets().transport + 16;
         assert_eq!(frames[2].to_bytes()[field..field + 2], [0, 0]);
         merges(&frames);
-        frames[2].tcp_mut().checksum = Checksum::Alias;
+        frames[2].tcp_mut().checksum = Checksum::NonCanonical;
         assert_eq!(frames[2].to_bytes()[field..field + 2], [0xff, 0xff]);
         let expected = [Overtaken, NonCanonicalChecksum, PollEnd];
         arrive(&frames, &[2, 1, 2], &expected);

@@ -125,7 +125,7 @@ fn gre_checksums_are_right_and_canonical() {
         let mut frames = zero.run(5);
         assert!(frames.iter().all(|frame| read(frame) == 0));
         merges(&frames);
-        gre(&mut frames[2]).checksum = Some(Checksum::Alias);
+        gre(&mut frames[2]).checksum = Some(Checksum::NonCanonical);
         assert_eq!(read(&frames[2]), 0xffff);
         arrive(&frames, &[2, 1, 2], &[Overtaken, NonCanonicalChecksum, PollEnd]);
 

@@ -1,4 +1,4 @@
-//! What tells flows apart and what they carry, read independently of the engine.
+//! Flow keys, TCP fields and payload, parsed independently of the engine.
 
 use core::net::IpAddr;
 
@@ -12,7 +12,8 @@ use super::walk::{Walk, walk};
 pub struct FlowKey {
     /// Destination and source MAC address of the outermost Ethernet header.
     pub macs: Option<([u8; 6], [u8; 6])>,
-    /// VLAN tags in the frame, outermost first: protocol and control information (priority, DEI, VLAN ID).
+    /// VLAN tags in the frame, outermost first: protocol and control information (priority, DEI,
+    /// VLAN ID).
     pub vlans: Vec<(u16, u16)>,
     /// PPPoE session.
     pub pppoe: Option<u16>,
@@ -54,7 +55,8 @@ pub struct TcpFields {
     pub sequence: u32,
     /// Acknowledgement number.
     pub acknowledgement: u32,
-    /// The 12 bits after the data offset, reserved bits and AE included (bits of [`crate::frame::FIN`] and so on).
+    /// The 12 bits after the data offset, reserved bits and AE included (bits of
+    /// [`crate::frame::FIN`] and so on).
     pub flags: u16,
     /// Window, not scaled.
     pub window: u16,
@@ -116,13 +118,15 @@ pub fn flow_key(bytes: &[u8], starts_at_ip: bool) -> Option<FlowKey> {
             Kind::Icmp | Kind::Icmpv6 => {}
         }
     }
-    // A transport header that is not whole leaves no ports: that is no flow, and neither is what has no addresses.
+    // A transport header that is not whole leaves no ports: that is no flow, and neither is what
+    // has no addresses.
     let headless = !walk.fragment && key.ports.is_none() && matches!(key.protocol, 6 | 17 | 33 | 132);
     (key.source.is_some() && !headless).then_some(key)
 }
 
 impl FlowKey {
-    /// What was found so far belongs to a tunnel's outer headers, if there was an IP header already.
+    /// What was found so far belongs to a tunnel's outer headers, if there was an IP header
+    /// already.
     fn enter(&mut self, identifier: &mut Option<u32>) -> Option<&mut TunnelKey> {
         if let (Some(source), Some(destination)) = (self.source.take(), self.destination.take()) {
             let (ports, identifier) = (self.ports.take(), identifier.take());
@@ -136,7 +140,8 @@ impl FlowKey {
     }
 }
 
-/// The fields of a packet's innermost TCP header; `None` if there is none, or it is not whole.
+/// Returns the fields of a packet's innermost TCP header; `None` if there is none, or it is not
+/// whole.
 pub fn tcp_fields(bytes: &[u8], starts_at_ip: bool) -> Option<TcpFields> {
     let walk = walk(bytes, starts_at_ip, true);
     let layer = walk.layers.last().filter(|layer| layer.kind == Kind::Tcp)?;
@@ -157,7 +162,7 @@ pub fn tcp_fields(bytes: &[u8], starts_at_ip: bool) -> Option<TcpFields> {
     })
 }
 
-/// What a packet carries: what follows the last header that is understood, up to the end of its IP packet.
+/// Returns what follows the last header that is understood, up to the end of the IP packet.
 pub fn payload(bytes: &[u8], starts_at_ip: bool) -> Option<&[u8]> {
     let walk: Walk = walk(bytes, starts_at_ip, true);
     bytes.get(walk.payload()).filter(|_| !walk.layers.is_empty())

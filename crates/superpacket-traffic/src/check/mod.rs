@@ -1,8 +1,9 @@
-//! An independent check of frames: structure and lengths, and every checksum, outer and inner, against what etherparse computes (DCCP, GRE,
-//! SCTP and ICMP, which etherparse does not cover, against the plain sums of [`crate::checksum`]).
+//! An independent check of frames: structure, lengths, and every checksum, outer and inner, against
+//! what etherparse computes (DCCP, GRE, SCTP and ICMP, which etherparse does not cover, against the
+//! plain sums of [`crate::checksum`]).
 //!
-//! VXLAN is told by destination port 4789, Geneve by 6081. A packet behind an IPv6 routing header with segments left is checked with the
-//! destination in its IPv6 header.
+//! VXLAN is recognised by destination port 4789, Geneve by 6081. A packet behind an IPv6 routing
+//! header with segments left is checked with the destination in its IPv6 header.
 
 mod flow;
 mod sums;
@@ -12,15 +13,16 @@ use core::ops::Range;
 
 pub use flow::{FlowKey, TcpFields, TunnelKey, flow_key, payload, tcp_fields};
 
-/// What a frame is checked for.
+/// What a frame may be like besides the usual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expect {
     /// The bytes start at an IP header instead of an Ethernet header.
     pub starts_at_ip: bool,
     /// Bytes after the end that a length field names are allowed (padding).
     pub trailing: bool,
-    /// The innermost TCP, UDP or DCCP checksum may be partial: the sum of the pseudo-header, not inverted, with its length or without. Outer
-    /// checksums must then be right for the packet once that one is filled in.
+    /// The innermost TCP, UDP or DCCP checksum may be partial: the sum of the pseudo-header, not
+    /// inverted, with its length or without. Outer checksums must then be right for the packet once
+    /// that one is filled in.
     pub partial: bool,
     /// A packet of more than 65,535 bytes may have an IP length of 0 (BIG TCP).
     pub big: bool,
@@ -29,7 +31,7 @@ pub struct Expect {
 /// A layer of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// What it is.
+    /// The kind of its header.
     pub kind: Kind,
     /// Where its header starts, in bytes from the frame's start.
     pub offset: usize,
@@ -39,7 +41,7 @@ pub struct Layer {
     pub end: usize,
 }
 
-/// What a layer is.
+/// The kind of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An Ethernet II header, outer or inner.
@@ -105,22 +107,22 @@ pub enum Field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{layer:?} at byte {offset}: {field:?} is {actual:#x}, expected {expected:#x}")]
 pub struct Problem {
-    /// In which layer.
+    /// The layer that it is in.
     pub layer: Kind,
     /// Where the layer's header starts, in bytes from the frame's start.
     pub offset: usize,
-    /// Which field.
+    /// The field that is wrong.
     pub field: Field,
-    /// What it should be.
+    /// The value that it should have.
     pub expected: u64,
-    /// What it is.
+    /// The value that it has.
     pub actual: u64,
 }
 
-/// A frame found right.
+/// What was found in a frame that is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Its layers from the outside in; the last one's contents are what no layer here explains.
+    /// Its layers, outermost first; what follows the last is not parsed further.
     pub layers: Vec<Layer>,
     /// The contents of the last layer.
     pub payload: Range<usize>,
@@ -128,7 +130,8 @@ pub struct Checked {
     pub trailing: usize,
     /// The innermost IP packet is a fragment: its transport was not looked at.
     pub fragment: bool,
-    /// How many non-zero transport checksums (TCP, UDP, DCCP, SCTP, GRE) were there and right; a partial one does not count.
+    /// How many non-zero transport checksums (TCP, UDP, DCCP, SCTP, GRE) were there and right; a
+    /// partial one does not count.
     pub checksums: usize,
     /// Are all checksums canonical: none 0xFFFF where 0x0000 is what the arithmetic gives?
     pub canonical: bool,
@@ -137,7 +140,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// The innermost layer of `kind`.
+    /// Returns the innermost layer of `kind`.
     pub fn innermost(&self, kind: Kind) -> Option<&Layer> {
         self.layers.iter().rev().find(|layer| layer.kind == kind)
     }
@@ -146,7 +149,8 @@ impl Checked {
 /// Checks a frame. What is not IP is right as long as its Ethernet header is whole.
 ///
 /// # Errors
-/// The first [`Problem`]: structure and lengths from the outside in, then checksums from the inside out.
+/// The first [`Problem`]: structure and lengths from the outside in, then checksums from the inside
+/// out.
 pub fn frame(bytes: &[u8], expect: &Expect) -> Result<Checked, Problem> {
     let walk = walk::walk(bytes, expect.starts_at_ip, expect.big);
     if let Some(problem) = walk.problems.iter().find(|problem| !(expect.trailing && problem.field == Field::Trailing)) {

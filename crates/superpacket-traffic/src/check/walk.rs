@@ -12,7 +12,8 @@ pub(super) struct Walk {
     pub(super) layers: Vec<Layer>,
     pub(super) problems: Vec<Problem>,
     pub(super) fragment: bool,
-    /// The end of the outermost packet by its length field; the frame's end where nothing says otherwise.
+    /// The end of the outermost packet by its length field; the frame's end where nothing says
+    /// otherwise.
     pub(super) end: usize,
 }
 
@@ -23,7 +24,8 @@ impl Walk {
     }
 }
 
-/// Tunnels deeper than any test builds are left alone, so that no frame makes the walk recurse without end.
+/// Tunnels deeper than any test builds are left alone, so that no frame makes the walk recurse
+/// without end.
 const DEEPEST: usize = 48;
 
 pub(super) fn walk(bytes: &[u8], starts_at_ip: bool, big: bool) -> Walk {
@@ -216,7 +218,8 @@ impl Walker<'_> {
         }
     }
 
-    /// The length of an IPv6 packet whose payload length is 0: a jumbogram, BIG TCP, or just the header.
+    /// The length of an IPv6 packet whose payload length is 0: a jumbogram, BIG TCP, or just the
+    /// header.
     fn ipv6_without_length(&self, number: u8, offset: usize, limit: usize) -> usize {
         let option = offset + 40;
         if number == 0 && option + 8 <= limit && self.be16(option + 2) == 0xc204 {

@@ -71,7 +71,8 @@ impl Default for Ipv4 {
 pub struct Ipv6 {
     /// Source address.
     pub source: [u8; 16],
-    /// Destination address; checksums use it even behind a routing header, so give those no segments left.
+    /// Destination address; checksums use it even behind a routing header, so give those no
+    /// segments left.
     pub destination: [u8; 16],
     /// Traffic class: DSCP in the upper 6 bits, ECN in the lower 2.
     pub traffic_class: u8,
@@ -102,7 +103,8 @@ impl Default for Ipv6 {
     }
 }
 
-/// An IPv6 extension header. The contents follow the next-header and length bytes and are padded with zeros (Pad1) to a multiple of 8.
+/// An IPv6 extension header. The contents follow the next-header and length bytes and are padded
+/// with zeros (Pad1) to a multiple of 8.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extension {
     /// Hop-by-hop options (0).
@@ -206,7 +208,8 @@ impl Ip {
         }
     }
 
-    /// Fills in length and checksum of the header at `start`, whose packet ends at the end of `out`.
+    /// Fills in length and checksum of the header at `start`, whose packet ends at the end of
+    /// `out`.
     pub(super) fn finish(&self, out: &mut [u8], start: usize) {
         let whole = out.len() - start;
         match self {

@@ -1,6 +1,7 @@
 //! Frames as nested layers of plain data, and their bytes.
 //!
-//! Every field is public and has a sane default, every length and checksum is right unless told otherwise.
+//! Every field is public and has a usual default; every length and checksum is right unless it is
+//! set otherwise.
 //!
 //! ```
 //! use superpacket_traffic::frame::{ACK, Checksum, Frame, PSH};
@@ -24,10 +25,11 @@ pub use transport::{ACK, AE, CWR, ECE, FIN, PSH, RESERVED, RST, SYN, URG};
 pub use transport::{Dccp, Icmp, Sctp, Tcp, Transport, Udp, sack, timestamps};
 pub use tunnel::{Carrier, Geneve, Gre, Tunnel, Vxlan};
 
-/// A frame, from the outside in.
+/// A frame: its layers, outermost first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The Ethernet header; `None` for a packet that starts at IP (then VLAN tags, PPPoE and MPLS are left out too).
+    /// The Ethernet header; `None` for a packet that starts at IP (then VLAN tags, PPPoE and MPLS
+    /// are left out too).
     pub link: Option<Ethernet>,
     /// VLAN tags, outermost first.
     pub vlans: Vec<Vlan>,
@@ -70,16 +72,19 @@ pub enum Checksum {
     /// As the protocol says; a UDP checksum of 0 is sent as 0xFFFF.
     #[default]
     Right,
-    /// Invalid: the right one with some bits turned, never 0.
+    /// Invalid: the right one with some bits inverted, never 0.
     Wrong,
     /// 0: absent in UDP, most often invalid elsewhere.
     Zero,
-    /// 0xFFFF where the right one is 0x0000 (valid, not canonical), else right. [`Frame::with_zero_checksum`] makes it 0.
-    Alias,
-    /// The sum of the pseudo-header, not inverted, as a sender leaves it to a device (`CHECKSUM_PARTIAL`). Outer checksums are those of the
-    /// packet once the device has filled it in.
+    /// 0xFFFF where the right one is 0x0000 (valid, not canonical), else right.
+    /// [`Frame::with_zero_checksum`] makes it 0.
+    NonCanonical,
+    /// The sum of the pseudo-header, not inverted, as a sender leaves it to a device
+    /// (`CHECKSUM_PARTIAL`). Outer checksums are those of the packet once the device has filled it
+    /// in.
     Partial,
-    /// The same without the length in the sum, as captured before segmentation of frames of IP length 0.
+    /// The same without the length in the sum, as captured before segmentation of frames of IP
+    /// length 0.
     PartialWithoutLength,
     /// This value.
     Raw(u16),
@@ -94,7 +99,7 @@ impl Checksum {
                 wrong => wrong,
             },
             Checksum::Zero => 0,
-            Checksum::Alias => match right {
+            Checksum::NonCanonical => match right {
                 0 => 0xffff,
                 right => right,
             },

@@ -1,16 +1,17 @@
-//! Short ways to the frames that most tests start from.
+//! Constructors of the frames that most tests start from, and edits to them.
 
 use super::*;
 use crate::checksum;
 
-/// `length` bytes of an endless stream from byte `position` on: a function of the position alone (modulo 2^32), so that bytes that are lost,
-/// doubled or moved show.
+/// Returns `length` bytes of an endless stream from byte `position` on. They depend on the position
+/// alone (modulo 2^32), so that lost, repeated and moved bytes are noticed.
 pub fn stream_bytes(position: u32, length: usize) -> Vec<u8> {
     (0..length as u32).map(|index| (position.wrapping_add(index).wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
 }
 
 impl Frame {
-    /// A TCP/IPv4 segment of `payload` bytes in an Ethernet frame: TTL 64, DF, ID 0, ACK, window 501, no options.
+    /// A TCP/IPv4 segment of `payload` bytes in an Ethernet frame: TTL 64, DF, ID 0, ACK, window
+    /// 501, no options.
     pub fn tcp4(sequence: u32, payload: usize) -> Self {
         Frame {
             transport: Transport::Tcp(Tcp { sequence, ..Tcp::default() }),
@@ -19,7 +20,7 @@ impl Frame {
         }
     }
 
-    /// The same over IPv6.
+    /// A TCP/IPv6 segment, otherwise as [`Frame::tcp4`].
     pub fn tcp6(sequence: u32, payload: usize) -> Self {
         Frame { ip: Ip::V6(Ipv6::default()), ..Frame::tcp4(sequence, payload) }
     }
@@ -29,7 +30,7 @@ impl Frame {
         Frame { transport: Transport::Udp(Udp::default()), payload: stream_bytes(0, payload), ..Frame::default() }
     }
 
-    /// The same over IPv6.
+    /// A UDP/IPv6 datagram of `payload` bytes.
     pub fn udp6(payload: usize) -> Self {
         Frame { ip: Ip::V6(Ipv6::default()), ..Frame::udp4(payload) }
     }
@@ -43,19 +44,19 @@ impl Frame {
         }
     }
 
-    /// The same over IPv6.
+    /// A DCCP-Data packet over IPv6 with a 48-bit sequence number.
     pub fn dccp6(sequence: u64, payload: usize) -> Self {
         Frame { ip: Ip::V6(Ipv6::default()), ..Frame::dccp4(sequence, payload) }
     }
 
-    /// The same frame after `edit`.
+    /// Applies `edit` to the frame.
     #[must_use]
     pub fn with(mut self, edit: impl FnOnce(&mut Frame)) -> Self {
         edit(&mut self);
         self
     }
 
-    /// With IPv4 ID `id` (innermost header).
+    /// Sets the IPv4 ID of the innermost header.
     ///
     /// # Panics
     /// If the header is IPv6.
@@ -64,7 +65,7 @@ impl Frame {
         self.with(|frame| frame.ipv4_mut().id = id)
     }
 
-    /// With these TCP flags ([`ACK`] is not added).
+    /// Sets the TCP flags to these ([`ACK`] is not added).
     ///
     /// # Panics
     /// If the transport is not TCP.
@@ -73,7 +74,7 @@ impl Frame {
         self.with(|frame| frame.tcp_mut().flags = flags)
     }
 
-    /// With TCP timestamps as the only option.
+    /// Sets TCP timestamps as the only option.
     ///
     /// # Panics
     /// If the transport is not TCP.
@@ -82,32 +83,32 @@ impl Frame {
         self.with(|frame| frame.tcp_mut().options = timestamps(value, echo_reply))
     }
 
-    /// With an 802.1Q tag inside those that are there.
+    /// Adds an 802.1Q tag inside those that are there.
     #[must_use]
     pub fn tagged(self, vid: u16) -> Self {
         self.with(|frame| frame.vlans.push(Vlan { vid, ..Vlan::default() }))
     }
 
-    /// Without a link header: starts at IP.
+    /// Removes the link header: the frame starts at IP.
     #[must_use]
     pub fn at_ip(self) -> Self {
         self.with(|frame| frame.link = None)
     }
 
-    /// With zeros after the packet up to `length` bytes, if it is shorter.
+    /// Pads the frame with zeros to `length` bytes, if it is shorter.
     #[must_use]
     pub fn padded_to(self, length: usize) -> Self {
         let end = self.offsets().end;
         self.with(|frame| frame.trailer = vec![0; length.saturating_sub(end)])
     }
 
-    /// Through a VXLAN tunnel over IPv4, outer UDP checksum 0.
+    /// Puts the packet into a VXLAN tunnel over IPv4, with an outer UDP checksum of 0.
     #[must_use]
     pub fn in_vxlan4(self) -> Self {
         self.through(outer4(), Carrier::Vxlan(Vxlan::default()), true)
     }
 
-    /// Through a VXLAN tunnel over IPv6, outer UDP checksum right.
+    /// Puts the packet into a VXLAN tunnel over IPv6, with the right outer UDP checksum.
     #[must_use]
     pub fn in_vxlan6(self) -> Self {
         let mut vxlan = Vxlan::default();
@@ -115,32 +116,35 @@ impl Frame {
         self.through(outer6(), Carrier::Vxlan(vxlan), true)
     }
 
-    /// Through a Geneve tunnel over IPv4 with an inner Ethernet header and one option.
+    /// Puts the packet into a Geneve tunnel over IPv4, with an inner Ethernet header and one
+    /// option.
     #[must_use]
     pub fn in_geneve(self) -> Self {
         let geneve = Geneve { options: vec![0x01, 0x02, 0x03, 0x01, 0xaa, 0xbb, 0xcc, 0xdd], ..Geneve::default() };
         self.through(outer4(), Carrier::Geneve(geneve), true)
     }
 
-    /// Through a GRE tunnel over IPv4 with a key, without an inner Ethernet header.
+    /// Puts the packet into a GRE tunnel over IPv4, with a key and without an inner Ethernet
+    /// header.
     #[must_use]
     pub fn in_gre(self) -> Self {
         self.through(outer4(), Carrier::Gre(Gre { key: Some(7), ..Gre::default() }), false)
     }
 
-    /// Directly in IPv4: IPIP or SIT.
+    /// Puts the packet directly into IPv4: IPIP or SIT.
     #[must_use]
     pub fn in_ip4(self) -> Self {
         self.through(outer4(), Carrier::Ip, false)
     }
 
-    /// Directly in IPv6: 4in6 or 6in6.
+    /// Puts the packet directly into IPv6: 4in6 or 6in6.
     #[must_use]
     pub fn in_ip6(self) -> Self {
         self.through(outer6(), Carrier::Ip, false)
     }
 
-    /// Plain, with a tag of this VLAN, at IP, and in one tunnel of each kind.
+    /// Returns the frame as it is, with a tag of this VLAN, without a link header, and in one
+    /// tunnel of each kind.
     #[must_use]
     pub fn shapes(&self, vid: u16) -> [Self; 9] {
         let frame = || self.clone();
@@ -157,7 +161,7 @@ impl Frame {
         ]
     }
 
-    /// Through any tunnel.
+    /// Puts the packet into this tunnel.
     #[must_use]
     pub fn through(self, ip: Ip, carrier: Carrier, inner_ethernet: bool) -> Self {
         let link = inner_ethernet.then_some(Ethernet { destination: [2, 0, 0, 0, 1, 2], source: [2, 0, 0, 0, 1, 1], ethertype: None });
@@ -272,8 +276,8 @@ impl Frame {
         }
     }
 
-    /// The frame that follows in its flow: the TCP sequence advanced by the payload (and SYN, FIN), the DCCP sequence and every IPv4 ID by one,
-    /// a payload of the same length from the stream.
+    /// Returns the next frame of the flow: the TCP sequence number advances by the payload (and
+    /// SYN, FIN), the DCCP sequence number and every IPv4 ID by one; the payload is as long.
     #[must_use]
     pub fn following(&self) -> Self {
         let mut frame = self.clone();
@@ -298,13 +302,14 @@ impl Frame {
         frame
     }
 
-    /// This frame and those that follow it, `count` in all.
+    /// Returns this frame and those that follow it in its flow, `count` in all.
     pub fn run(&self, count: usize) -> Vec<Frame> {
         core::iter::successors(Some(self.clone()), |frame| Some(frame.following())).take(count).collect()
     }
 
-    /// The same headers in the other direction: MAC and IP addresses swapped, outer and inner, and the ports of the transport; the outer UDP
-    /// ports of a tunnel stay, as the destination is the tunnel's.
+    /// Swaps the direction of the headers: MAC and IP addresses, outer and inner, and the
+    /// transport's ports. The outer UDP ports of a tunnel stay, as the destination port is the
+    /// tunnel's.
     #[must_use]
     pub fn reversed(&self) -> Self {
         let mut frame = self.clone();
@@ -329,10 +334,12 @@ impl Frame {
         frame
     }
 
-    /// With the first two payload bytes such that the right transport checksum is 0x0000 (0xFFFF in UDP), where it has two values.
+    /// Sets the first two payload bytes such that the right transport checksum is 0x0000 (0xFFFF in
+    /// UDP), where it has two values.
     ///
     /// # Panics
-    /// If the payload is shorter than two bytes or lies at an odd offset, or the transport has no 16-bit checksum.
+    /// If the payload is shorter than two bytes or lies at an odd offset, or the transport has no
+    /// 16-bit checksum.
     #[must_use]
     pub fn with_zero_checksum(mut self) -> Self {
         assert!(self.payload.len() >= 2, "no payload to tune");
@@ -348,7 +355,7 @@ impl Frame {
         self
     }
 
-    /// With the IPv4 ID such that the right header checksum is 0x0000 (innermost header).
+    /// Sets the IPv4 ID such that the right header checksum is 0x0000 (innermost header).
     ///
     /// # Panics
     /// If the header is IPv6.
@@ -363,8 +370,9 @@ impl Frame {
         self
     }
 
-    /// The innermost IP packet cut into fragments of at most `size` bytes of contents each (rounded down to a multiple of 8); IPv6 fragments get
-    /// the identification `id`, IPv4 ones keep theirs, without DF.
+    /// Cuts the innermost IP packet into fragments of at most `size` bytes of contents each
+    /// (rounded down to a multiple of 8). IPv6 fragments get the identification `id`; IPv4
+    /// fragments keep theirs, without DF.
     ///
     /// # Panics
     /// If `size` is below 8.

@@ -37,7 +37,8 @@ pub enum Transport {
     Sctp(Sctp),
     /// ICMP, of the IP header's version.
     Icmp(Icmp),
-    /// No header: the payload is the upper layer of this protocol number as it stands (a fragment's contents, an unknown protocol).
+    /// No header: the payload is the upper layer of this protocol number as it stands (a fragment's
+    /// contents, an unknown protocol).
     Raw(u8),
 }
 
@@ -58,7 +59,8 @@ pub struct Tcp {
     pub window: u16,
     /// Urgent pointer.
     pub urgent: u16,
-    /// Options as raw bytes, padded with zeros to a multiple of 4 and at most 40; see [`timestamps`] and [`sack`].
+    /// Options as raw bytes, padded with zeros to a multiple of 4 and at most 40; see
+    /// [`timestamps`] and [`sack`].
     pub options: Vec<u8>,
     /// Data offset in words of 4 bytes; right if `None`.
     pub data_offset: Option<u8>,
@@ -91,7 +93,8 @@ pub fn timestamps(value: u32, echo_reply: u32) -> Vec<u8> {
     options
 }
 
-/// The options NOP, NOP, selective acknowledgement of `blocks`, each from its left to its right edge (RFC 2018): 4 + 8 bytes a block.
+/// The options NOP, NOP, selective acknowledgement of `blocks`, each from its left to its right
+/// edge (RFC 2018): 4 + 8 bytes a block.
 pub fn sack(blocks: &[(u32, u32)]) -> Vec<u8> {
     let mut options = vec![1, 1, 5, 2 + 8 * blocks.len() as u8];
     for (left, right) in blocks {
@@ -108,7 +111,8 @@ pub struct Udp {
     pub source_port: u16,
     /// Destination port.
     pub destination_port: u16,
-    /// Length of header and payload in bytes; right if `None`, and 0 where the right one is above 65,535.
+    /// Length of header and payload in bytes; right if `None`, and 0 where the right one is above
+    /// 65,535.
     pub length: Option<u16>,
     /// How the checksum is filled in.
     pub checksum: Checksum,
@@ -137,9 +141,11 @@ pub struct Dccp {
     pub acknowledgement: Option<u64>,
     /// CCVal, 4 bits.
     pub ccval: u8,
-    /// Checksum coverage, 4 bits: 0 covers all, n covers the header and `(n - 1) * 4` bytes of data.
+    /// Checksum coverage, 4 bits: 0 covers all, n covers the header and `(n - 1) * 4` bytes of
+    /// data.
     pub coverage: u8,
-    /// What follows, up to the data: service or reset code, options; padded with zeros to a multiple of 4.
+    /// What follows, up to the data: service or reset code, options; padded with zeros to a
+    /// multiple of 4.
     pub options: Vec<u8>,
     /// Data offset in words of 4 bytes; right if `None`.
     pub data_offset: Option<u8>,
@@ -228,7 +234,8 @@ impl Udp {
         out.extend([0; 4]);
     }
 
-    /// Fills in length and checksum of the header at `start`; returns what a partial checksum is replaced by until all outer sums are made.
+    /// Fills in length and checksum of the header at `start`; returns what a partial checksum is
+    /// replaced by until all outer sums are made.
     pub(super) fn finish(&self, out: &mut [u8], start: usize, ip: &Ip) -> Option<Deferred> {
         let whole = out.len() - start;
         let length = self.length.unwrap_or(u16::try_from(whole).unwrap_or(0));
@@ -239,7 +246,8 @@ impl Udp {
     }
 }
 
-/// A partial checksum that is written last: outer checksums cover what the device will make of it (the kernel's `lco_csum`).
+/// A partial checksum that is written last: outer checksums cover what the device will make of it
+/// (the kernel's `lco_csum`).
 pub(super) struct Deferred {
     offset: usize,
     field: u16,
@@ -300,7 +308,8 @@ impl Transport {
         }
     }
 
-    /// Fills in length and checksum of the header at `start`, whose payload starts at `payload` and ends at the end of `out`.
+    /// Fills in length and checksum of the header at `start`, whose payload starts at `payload` and
+    /// ends at the end of `out`.
     pub(super) fn finish(&self, out: &mut [u8], start: usize, payload: usize, ip: &Ip) -> Option<Deferred> {
         let whole = out.len() - start;
         let number = self.number(ip);
@@ -368,7 +377,8 @@ fn write_dccp(dccp: &Dccp, out: &mut Vec<u8>) {
     out.resize(end, 0);
 }
 
-/// Fills in the checksum at `start + offset` over `covered` bytes from `start` and the pseudo-header.
+/// Fills in the checksum at `start + offset` over `covered` bytes from `start` and the
+/// pseudo-header.
 #[expect(clippy::too_many_arguments, reason = "what a checksum depends on")]
 fn fill(
     out: &mut [u8],

@@ -141,7 +141,8 @@ impl Carrier {
         }
     }
 
-    /// Fills in length and checksum of the header at `start`, whose packet ends at the end of `out`.
+    /// Fills in length and checksum of the header at `start`, whose packet ends at the end of
+    /// `out`.
     pub(super) fn finish(&self, out: &mut [u8], start: usize, ip: &Ip) {
         match self {
             Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) => {

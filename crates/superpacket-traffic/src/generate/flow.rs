@@ -1,7 +1,7 @@
 //! A flow: its headers in both directions and where its numbers stand.
 
 use super::vary;
-use super::{Cell, Config, Knowledge, Protocol, Tunnel};
+use super::{Combination, Config, Knowledge, Protocol, Tunnel};
 use crate::frame::{self, *};
 use crate::random::Random;
 
@@ -17,7 +17,8 @@ enum IdStep {
 pub(super) struct Direction {
     /// The headers of its packets.
     pub(super) template: Frame,
-    /// The next byte of the stream (TCP), the next sequence number (DCCP), the next byte of the payload pattern (UDP).
+    /// The next byte of the stream (TCP), the next sequence number (DCCP), the next byte of the
+    /// payload pattern (UDP).
     pub(super) next: u64,
     /// The newest number of the other direction that it has acknowledged.
     pub(super) acknowledged: u64,
@@ -28,7 +29,7 @@ pub(super) struct Direction {
 /// A flow between a client (direction 0) and a server (direction 1).
 pub(super) struct Flow {
     pub(super) number: u32,
-    pub(super) cell: Cell,
+    pub(super) combination: Combination,
     pub(super) directions: [Direction; 2],
     pub(super) stripped_vlan: Option<(u16, u16)>,
     pub(super) knowledge: Knowledge,
@@ -49,9 +50,9 @@ pub(super) struct Flow {
 
 impl Flow {
     pub(super) fn new(number: u32, config: &Config, random: &mut Random) -> Self {
-        let cell = config.cells[number as usize % config.cells.len()];
+        let combination = config.combinations[number as usize % config.combinations.len()];
         let mss = random.pick(&[1448, 1448, 1448, 1460, 1200, 536, 100, 33, 8948]);
-        let mut template = template(number, cell, random);
+        let mut template = template(number, combination, random);
         let mut stripped_vlan = None;
         if random.chance(config.encapsulated) {
             stripped_vlan = encapsulate(&mut template, random);
@@ -62,7 +63,7 @@ impl Flow {
             Knowledge::Unknown
         };
         let mut flags = 0;
-        if random.chance(config.flavoured) {
+        if random.chance(config.unusual_headers) {
             match random.below(6) {
                 0 => flags = random.pick(&[CWR, ECE, AE, AE | CWR | ECE]),
                 _ => vary::flavour(&mut template, random),
@@ -81,7 +82,7 @@ impl Flow {
             udp.source_port = 49_152 + random.below(16_384) as u16;
         }
         let [to_server, to_client] = [template, reply].map(|template| {
-            let next = match (random.chance(0.3), cell.protocol) {
+            let next = match (random.chance(0.3), combination.protocol) {
                 (true, Protocol::Tcp4 | Protocol::Tcp6) => u64::from(u32::MAX) - random.below(60_000),
                 (true, Protocol::Dccp4 | Protocol::Dccp6) => random.pick(&[0xff_ffff, 0xffff_ffff_ffff]) - random.below(60),
                 _ => random.below(1 << 32),
@@ -91,7 +92,7 @@ impl Flow {
         });
         let mut flow = Flow {
             number,
-            cell,
+            combination,
             directions: [to_server, to_client],
             stripped_vlan,
             knowledge,
@@ -168,16 +169,16 @@ fn advance(id: &mut u16, step: IdStep, random: &mut Random) -> u16 {
 }
 
 /// The headers of a flow's packets from the client.
-fn template(number: u32, cell: Cell, random: &mut Random) -> Frame {
+fn template(number: u32, combination: Combination, random: &mut Random) -> Frame {
     // Four flows share a pair of hosts, so that they differ by ports alone.
     let host = number / 4;
     let [_, high, middle, low] = host.to_be_bytes();
-    let mut frame = match cell.protocol {
+    let mut frame = match combination.protocol {
         Protocol::Tcp4 | Protocol::Tcp6 => Frame::tcp4(0, 0),
         Protocol::Udp4 | Protocol::Udp6 => Frame::udp4(0),
         Protocol::Dccp4 | Protocol::Dccp6 => Frame::dccp4(0, 0),
     };
-    frame.ip = if cell.protocol.is_v6() {
+    frame.ip = if combination.protocol.is_v6() {
         let mut ip = Ipv6 { flow_label: random.below(1 << 20) as u32, hop_limit: random.pick(&[64, 255, 8]), ..Ipv6::default() };
         (ip.source[8..12]).copy_from_slice(&[1, high, middle, low]);
         (ip.destination[8..12]).copy_from_slice(&[2, high, middle, low]);
@@ -208,7 +209,7 @@ fn template(number: u32, cell: Cell, random: &mut Random) -> Frame {
     }
     let ethernet = random.chance(0.5);
     let v6 = random.chance(0.4);
-    let mut frame = match cell.tunnel {
+    let mut frame = match combination.tunnel {
         Tunnel::None => frame,
         Tunnel::Vxlan4 => frame.in_vxlan4(),
         Tunnel::Vxlan6 => frame.in_vxlan6(),
@@ -251,7 +252,8 @@ fn over_v6(frame: Frame) -> Frame {
     frame.with(|frame| frame.tunnel_mut().ip = ip)
 }
 
-/// Puts VLAN tags, PPPoE or MPLS on a flow, or takes its link header away; returns the stripped tag.
+/// Puts VLAN tags, PPPoE or MPLS on a flow, or takes its link header away; returns the stripped
+/// tag.
 fn encapsulate(frame: &mut Frame, random: &mut Random) -> Option<(u16, u16)> {
     let tag = Vlan { pcp: random.below(8) as u8, dei: random.chance(0.1), vid: random.below(4_095) as u16, ..Vlan::default() };
     let service = Vlan { tpid: 0x88a8, vid: random.below(4_095) as u16, ..Vlan::default() };

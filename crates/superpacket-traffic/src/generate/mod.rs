@@ -1,7 +1,8 @@
-//! A seeded generator of traffic that is realistic in most of its packets and nasty in the rest.
+//! A seeded generator of traffic: most packets are realistic, the rest are unusual or wrong.
 //!
-//! Flows of every protocol through every tunnel send bursts in both directions; [`Mischief`] then reorders, duplicates, drops, pads, tags,
-//! corrupts, truncates and varies single packets. The same seed and configuration give the same packets on every platform.
+//! Flows of every protocol through every tunnel send bursts in both directions; [`Impairments`]
+//! then reorders, duplicates, drops, pads, tags, corrupts, truncates and varies single packets. The
+//! same seed and configuration give the same packets on every platform.
 
 mod burst;
 mod flow;
@@ -31,7 +32,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// All of them.
+    /// All protocols.
     pub const ALL: [Protocol; 6] = [Protocol::Tcp4, Protocol::Tcp6, Protocol::Udp4, Protocol::Udp6, Protocol::Dccp4, Protocol::Dccp6];
 
     /// Is the innermost IP header IPv6?
@@ -40,7 +41,7 @@ impl Protocol {
     }
 }
 
-/// What a flow goes through.
+/// The tunnel that a flow goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tunnel {
     /// No tunnel.
@@ -65,40 +66,42 @@ pub enum Tunnel {
 
 /// A combination of protocol and tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Cell {
+pub struct Combination {
     /// The innermost protocol.
     pub protocol: Protocol,
     /// The tunnel around it.
     pub tunnel: Tunnel,
 }
 
-impl Cell {
-    /// Every combination that can be: 42, as each IP-in-IP tunnel carries one IP version.
-    pub fn all() -> Vec<Cell> {
-        let mut cells = Vec::new();
+impl Combination {
+    /// Returns every possible combination: 42, as each IP-in-IP tunnel carries one IP version.
+    pub fn all() -> Vec<Combination> {
+        let mut combinations = Vec::new();
         for tunnel in [Tunnel::None, Tunnel::Vxlan4, Tunnel::Vxlan6, Tunnel::Geneve, Tunnel::Gre] {
-            cells.extend(Protocol::ALL.map(|protocol| Cell { protocol, tunnel }));
+            combinations.extend(Protocol::ALL.map(|protocol| Combination { protocol, tunnel }));
         }
         for protocol in Protocol::ALL {
             let over = if protocol.is_v6() { [Tunnel::Sit, Tunnel::SixInSix] } else { [Tunnel::Ipip, Tunnel::FourInSix] };
-            cells.extend(over.map(|tunnel| Cell { protocol, tunnel }));
+            combinations.extend(over.map(|tunnel| Combination { protocol, tunnel }));
         }
-        cells
+        combinations
     }
 }
 
-/// What a device would say of a packet's checksums.
+/// What a device would report about a packet's checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Checksum {
     /// Nothing.
     Unknown,
-    /// All of them are right: `level + 1` non-zero transport checksums (GRE's counts as one), the outermost first.
+    /// All of them are right: `level + 1` non-zero transport checksums (GRE's counts as one), the
+    /// outermost first.
     Verified {
         /// How many more than one.
         level: u8,
     },
-    /// The one's-complement sum, not inverted, of everything after the 14-byte Ethernet header, or of everything if the packet starts at IP:
-    /// VLAN tags, padding and all. A number made of big-endian words.
+    /// The one's-complement sum, not inverted, of everything after the 14-byte Ethernet header, or
+    /// of everything if the packet starts at IP: VLAN tags, padding and all. A number made of
+    /// big-endian words.
     Complete(u16),
     /// The innermost transport checksum is partial.
     Partial {
@@ -109,7 +112,7 @@ pub enum Checksum {
     },
 }
 
-/// A generated packet and what a device would say of it.
+/// A generated packet and what a device would report about it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Generated {
     /// The packet.
@@ -118,76 +121,79 @@ pub struct Generated {
     pub starts_at_ip: bool,
     /// A VLAN tag that the device took out: tag protocol and control information.
     pub stripped_vlan: Option<(u16, u16)>,
-    /// What is known of the checksums. It is true of these bytes, whatever happened to them.
+    /// What is known about the checksums. It is true of these bytes, whatever the impairments did
+    /// to them.
     pub checksum: Checksum,
     /// When it arrives, in nanoseconds from the start; never less than the packet before.
     pub time_ns: u64,
-    /// What flow it comes from. Mischief may have made something else of it, see [`crate::check::flow_key`].
-    pub cell: Cell,
-    /// The generator's number of the flow and direction: twice the number of the flow, plus one from server to client. Packets put in between
-    /// (ICMP, ARP, ...) bear the number of the flow that they stand in.
+    /// The kind of flow that it comes from. Impairments may have made something else of it, see
+    /// [`crate::check::flow_key`].
+    pub combination: Combination,
+    /// The generator's number of the flow and direction: twice the number of the flow, plus one
+    /// from server to client. Packets in between (ICMP, ARP, ...) have the number of the flow in
+    /// which they are sent.
     pub flow: u32,
 }
 
-/// How often things go wrong, each a probability per packet.
+/// How often a packet is impaired, each way with its probability per packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mischief {
-    /// The packet changes places with one up to four later.
+pub struct Impairments {
+    /// The packet is swapped with one up to four places later.
     pub reorder: f64,
     /// It arrives twice.
     pub duplicate: f64,
     /// It is lost.
     pub drop: f64,
-    /// Bytes follow it: zeros, noise, one byte, a frame check sequence.
+    /// It is followed by padding: zeros, random bytes, one byte, a frame check sequence.
     pub pad: f64,
     /// One bit of it is wrong.
     pub corrupt: f64,
     /// It is cut short.
     pub truncate: f64,
-    /// One header field is other than the flow has it, or a checksum or length is wrong.
-    pub vary_field: f64,
+    /// One header field differs from the rest of the flow, or a checksum or length is wrong.
+    pub other_field: f64,
     /// It arrives as IP fragments.
     pub fragments: f64,
     /// A packet of another kind between the same hosts comes before it.
-    pub foreign: f64,
-    /// The stripped VLAN tag is another one, or there is one all of a sudden.
-    pub retag: f64,
-    /// The device says something else of the checksum than in the rest of the flow.
-    pub restate: f64,
+    pub other_protocol: f64,
+    /// Its stripped VLAN tag differs from the rest of the flow's.
+    pub other_vlan: f64,
+    /// The device reports something else about its checksum than for the rest of the flow.
+    pub other_checksum_state: f64,
 }
 
-impl Mischief {
-    /// Nothing goes wrong.
-    pub const NONE: Mischief = Mischief {
+impl Impairments {
+    /// No impairments.
+    pub const NONE: Impairments = Impairments {
         reorder: 0.0,
         duplicate: 0.0,
         drop: 0.0,
         pad: 0.0,
         corrupt: 0.0,
         truncate: 0.0,
-        vary_field: 0.0,
+        other_field: 0.0,
         fragments: 0.0,
-        foreign: 0.0,
-        retag: 0.0,
-        restate: 0.0,
+        other_protocol: 0.0,
+        other_vlan: 0.0,
+        other_checksum_state: 0.0,
     };
 }
 
-impl Default for Mischief {
-    /// About one packet in ten is touched.
+impl Default for Impairments {
+    /// Impairs about one packet in ten.
     fn default() -> Self {
-        Mischief {
+        Impairments {
             reorder: 0.01,
             duplicate: 0.005,
             drop: 0.01,
             pad: 0.01,
             corrupt: 0.01,
             truncate: 0.005,
-            vary_field: 0.03,
+            other_field: 0.03,
             fragments: 0.005,
-            foreign: 0.01,
-            retag: 0.003,
-            restate: 0.005,
+            other_protocol: 0.01,
+            other_vlan: 0.003,
+            other_checksum_state: 0.005,
         }
     }
 }
@@ -199,38 +205,40 @@ pub struct Config {
     pub flows: usize,
     /// How many bursts a flow sends before another takes its place, at least 1.
     pub lifetime: usize,
-    /// Full-sized packets in a burst: from the first to the second number, both included and at least 1.
+    /// Full-sized packets in a burst: from the first to the second number, both included and at
+    /// least 1.
     pub burst: (usize, usize),
-    /// The combinations that flows take in turn, at least one.
-    pub cells: Vec<Cell>,
-    /// Share of flows in VLAN tags (in the frame or stripped), PPPoE or MPLS, or without a link header.
+    /// The combinations of protocol and tunnel that flows take in turn, at least one.
+    pub combinations: Vec<Combination>,
+    /// Share of flows in VLAN tags (in the frame or stripped), PPPoE or MPLS, or without a link
+    /// header.
     pub encapsulated: f64,
     /// Share of flows with an unusual header in all their packets.
-    pub flavoured: f64,
+    pub unusual_headers: f64,
     /// Share of flows whose checksums the device knows something of.
     pub offloaded: f64,
-    /// What goes wrong.
-    pub mischief: Mischief,
+    /// How often packets are impaired.
+    pub impairments: Impairments,
 }
 
 impl Default for Config {
-    /// One flow for each of [`Cell::all`], bursts of 4 to 24.
+    /// One flow for each of [`Combination::all`], bursts of 4 to 24.
     fn default() -> Self {
-        let cells = Cell::all();
+        let combinations = Combination::all();
         Config {
-            flows: cells.len(),
+            flows: combinations.len(),
             lifetime: 4,
             burst: (4, 24),
-            cells,
+            combinations,
             encapsulated: 0.5,
-            flavoured: 0.3,
+            unusual_headers: 0.3,
             offloaded: 0.5,
-            mischief: Mischief::default(),
+            impairments: Impairments::default(),
         }
     }
 }
 
-/// The first `packets` packets of a seed's traffic.
+/// Returns the first `packets` packets of a seed's traffic.
 ///
 /// # Panics
 /// As [`stream()`].
@@ -238,7 +246,7 @@ pub fn generate(seed: u64, config: &Config, packets: usize) -> Vec<Generated> {
     stream(seed, config.clone()).take(packets).collect()
 }
 
-/// A seed's traffic without end, in memory that does not grow.
+/// Returns a seed's traffic as an iterator without end, in memory that does not grow.
 ///
 /// # Panics
 /// If a number of the configuration is below its least value.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::burst::burst;
 use super::flow::Flow;
 use super::vary::vary;
-use super::{Cell, Checksum, Config, Generated, Knowledge};
+use super::{Checksum, Combination, Config, Generated, Knowledge};
 use crate::frame::{self, Frame, Icmp, Ip, Sctp, Transport};
 use crate::random::Random;
 
@@ -25,13 +25,13 @@ struct Pending {
     frame: Frame,
     knowledge: Knowledge,
     stripped_vlan: Option<(u16, u16)>,
-    cell: Cell,
+    combination: Combination,
     flow: u32,
 }
 
 impl Stream {
     pub(super) fn new(seed: u64, config: Config) -> Self {
-        assert!(config.flows > 0 && config.lifetime > 0 && !config.cells.is_empty(), "no flows: {config:?}");
+        assert!(config.flows > 0 && config.lifetime > 0 && !config.combinations.is_empty(), "no flows: {config:?}");
         assert!(1 <= config.burst.0 && config.burst.0 <= config.burst.1, "no bursts: {config:?}");
         let mut random = Random::new(seed);
         let flows = (0..config.flows as u32).map(|number| Flow::new(number, &config, &mut random)).collect();
@@ -48,7 +48,7 @@ impl Stream {
             self.happen(pending, &mut sent);
         }
         for index in 0..sent.len() {
-            if self.random.chance(self.config.mischief.reorder) {
+            if self.random.chance(self.config.impairments.reorder) {
                 let other = (index + self.random.between(1, 4)).min(sent.len() - 1);
                 sent.swap(index, other);
             }
@@ -66,41 +66,41 @@ impl Stream {
         let index = self.cursor % self.flows.len();
         self.cursor += 1;
         let flow = &mut self.flows[index];
-        let (stripped_vlan, knowledge, cell, number) = (flow.stripped_vlan, flow.knowledge, flow.cell, flow.number);
+        let (stripped_vlan, knowledge, combination, number) = (flow.stripped_vlan, flow.knowledge, flow.combination, flow.number);
         let sent = burst(flow, &self.config, &mut self.random);
         if flow.left == 0 {
-            // Sequential numbers take the cells in turn, so no slot keeps one for itself.
+            // Sequential numbers take the combinations in turn, so no slot keeps one for itself.
             *flow = Flow::new(self.next_number, &self.config, &mut self.random);
             self.next_number += 1;
         }
-        let pending = |(direction, frame)| Pending { frame, knowledge, stripped_vlan, cell, flow: number * 2 + direction as u32 };
+        let pending = |(direction, frame)| Pending { frame, knowledge, stripped_vlan, combination, flow: number * 2 + direction as u32 };
         sent.into_iter().map(pending).collect()
     }
 
     /// What becomes of one packet, but for its place.
     fn happen(&mut self, mut pending: Pending, sent: &mut Vec<Generated>) {
-        let (mischief, random) = (self.config.mischief, &mut self.random);
-        if random.chance(mischief.foreign) {
-            let foreign = foreign(&pending.frame, random);
-            sent.push(serialize(&pending, foreign));
+        let (impairments, random) = (self.config.impairments, &mut self.random);
+        if random.chance(impairments.other_protocol) {
+            let other_protocol = other_protocol(&pending.frame, random);
+            sent.push(serialize(&pending, other_protocol));
         }
-        if random.chance(mischief.drop) {
+        if random.chance(impairments.drop) {
             return;
         }
-        if random.chance(mischief.restate) {
-            restate(&mut pending, random);
+        if random.chance(impairments.other_checksum_state) {
+            other_checksum_state(&mut pending, random);
         }
-        if random.chance(mischief.retag) {
+        if random.chance(impairments.other_vlan) {
             pending.stripped_vlan = match pending.stripped_vlan {
                 Some((protocol, control)) if random.chance(0.5) => Some((protocol, control ^ random.pick(&[1, 0x1000, 0x8000]))),
                 Some(_) => None,
                 None => Some((0x8100, random.below(4_095) as u16)),
             };
         }
-        if random.chance(mischief.vary_field) {
+        if random.chance(impairments.other_field) {
             vary(&mut pending.frame, random);
         }
-        if random.chance(mischief.pad) {
+        if random.chance(impairments.pad) {
             let length = random.between(1, 46);
             pending.frame.trailer = match random.below(4) {
                 0 => vec![0; length],
@@ -109,7 +109,7 @@ impl Stream {
                 _ => random.bytes(4),
             };
         }
-        if random.chance(mischief.fragments) && pending.frame.payload.len() > 16 {
+        if random.chance(impairments.fragments) && pending.frame.payload.len() > 16 {
             if let Some(mode) = pending.frame.checksum_mut().filter(|mode| **mode == frame::Checksum::Partial) {
                 *mode = frame::Checksum::Right;
             }
@@ -120,18 +120,18 @@ impl Stream {
             return;
         }
         let mut bytes = pending.frame.to_bytes();
-        if random.chance(mischief.corrupt) {
+        if random.chance(impairments.corrupt) {
             // Half of them in the headers, where it matters.
             let reach = if random.chance(0.5) { bytes.len().min(100) } else { bytes.len() };
             let at = random.below(reach as u64) as usize;
             bytes[at] ^= 1 << random.below(8);
         }
-        if random.chance(mischief.truncate) {
+        if random.chance(impairments.truncate) {
             let length = random.between(1, bytes.len());
             bytes.truncate(length);
         }
         let packet = serialize(&pending, bytes);
-        if random.chance(mischief.duplicate) {
+        if random.chance(impairments.duplicate) {
             sent.push(packet.clone());
         }
         sent.push(packet);
@@ -164,12 +164,12 @@ fn interleave(mut bursts: Vec<VecDeque<Pending>>, random: &mut Random) -> Vec<Pe
 fn serialize(pending: &Pending, bytes: Vec<u8>) -> Generated {
     let starts_at_ip = pending.frame.link.is_none();
     let checksum: Checksum = pending.knowledge.about(&bytes, starts_at_ip);
-    let Pending { stripped_vlan, cell, flow, .. } = *pending;
-    Generated { bytes, starts_at_ip, stripped_vlan, checksum, time_ns: 0, cell, flow }
+    let Pending { stripped_vlan, combination, flow, .. } = *pending;
+    Generated { bytes, starts_at_ip, stripped_vlan, checksum, time_ns: 0, combination, flow }
 }
 
 /// Another state of the checksum for one packet of a flow.
-fn restate(pending: &mut Pending, random: &mut Random) {
+fn other_checksum_state(pending: &mut Pending, random: &mut Random) {
     let was = pending.knowledge;
     while pending.knowledge == was {
         pending.knowledge = random.pick(&[Knowledge::Unknown, Knowledge::Verified, Knowledge::Complete, Knowledge::Partial]);
@@ -184,7 +184,7 @@ fn restate(pending: &mut Pending, random: &mut Random) {
 }
 
 /// A packet that is none of the flow's, between its hosts.
-fn foreign(frame: &Frame, random: &mut Random) -> Vec<u8> {
+fn other_protocol(frame: &Frame, random: &mut Random) -> Vec<u8> {
     let mut frame = Frame { trailer: Vec::new(), ..frame.clone() };
     match random.below(5) {
         0 => {

@@ -1,4 +1,5 @@
-//! One header field other than the rest of the flow has it, and flows with an unusual header throughout.
+//! One header field other than the rest of the flow has it, and flows with an unusual header
+//! throughout.
 
 use crate::frame::*;
 use crate::random::Random;
@@ -186,7 +187,7 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
     ("ipv4 checksum wrong", |frame, _| v4(frame, |ip| ip.checksum = Checksum::Wrong)),
     ("ipv4 checksum zero", |frame, _| v4(frame, |ip| ip.checksum = Checksum::Zero)),
     ("ipv4 checksum alias", |frame, _| {
-        let applies = v4(frame, |ip| ip.checksum = Checksum::Alias);
+        let applies = v4(frame, |ip| ip.checksum = Checksum::NonCanonical);
         if applies {
             *frame = frame.clone().with_zero_header_checksum();
         }
@@ -283,7 +284,7 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
     }),
     ("dccp options", |frame, _| dccp(frame, |dccp| dccp.options = vec![0, 0, 0, 1])),
     ("transport checksum wrong", |frame, _| frame.checksum_mut().map(|mode| *mode = Checksum::Wrong).is_some()),
-    ("transport checksum alias", |frame, _| alias(frame, Checksum::Alias)),
+    ("transport checksum alias", |frame, _| alias(frame, Checksum::NonCanonical)),
     ("transport checksum canonical zero", |frame, _| alias(frame, Checksum::Right)),
     ("transport checksum partial", |frame, _| frame.checksum_mut().map(|mode| *mode = Checksum::Partial).is_some()),
     ("transport checksum partial without length", |frame, _| {
@@ -395,14 +396,14 @@ const FLAVOURS: &[(&str, Variation)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generate::{Cell, Config, flow::Flow};
+    use crate::generate::{Combination, Config, flow::Flow};
 
     #[test]
     fn each_variation_applies_somewhere_and_changes_the_bytes_where_it_applies() {
         let mut random = Random::new(3);
-        let config = Config { encapsulated: 0.8, flavoured: 0.0, offloaded: 0.0, ..Config::default() };
+        let config = Config { encapsulated: 0.8, unusual_headers: 0.0, offloaded: 0.0, ..Config::default() };
         let mut frames = Vec::new();
-        for number in 0..8 * Cell::all().len() as u32 {
+        for number in 0..8 * Combination::all().len() as u32 {
             let mut flow = Flow::new(number, &config, &mut random);
             frames.push(flow.packet(0, 100, &mut random));
         }

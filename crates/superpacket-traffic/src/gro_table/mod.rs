@@ -1,6 +1,7 @@
-//! The kernel's own GRO test (`tools/testing/selftests/net/gro.c`), case by case: what is sent, and the payload lengths that must arrive. Over IPv4 and IPv6, and
-//! through IPIP, 4in6, SIT and IP6IP6, where edits of the IP header are made once on the inner and once on the outer one. Payload 100, TTL 8, DF, ID 0
-//! unless said.
+//! The kernel's own GRO test (`tools/testing/selftests/net/gro.c`), case by case: what is sent, and
+//! the payload lengths that must arrive. Over IPv4 and IPv6, and through IPIP, 4in6, SIT and
+//! IP6IP6, where edits of the IP header are made once on the inner and once on the outer one.
+//! Payload 100, TTL 8, DF, ID 0 unless said.
 //!
 //! ```
 //! use superpacket_traffic::gro_table;
@@ -19,10 +20,10 @@ use path::Path;
 
 use crate::frame::{ACK, Checksum, Extension, Ip, PSH, RST, SYN, URG, timestamps};
 
-/// How far apart two bursts of a case are, in nanoseconds.
-pub const APART: u64 = 100_000_000;
+/// Time from one burst of a case to the next, in nanoseconds.
+pub const BURST_INTERVAL: u64 = 100_000_000;
 
-/// The table, row by row.
+/// Returns the cases of all rows of the table.
 pub fn all() -> Vec<Case> {
     let rows = [
         same_size,
@@ -49,27 +50,27 @@ pub fn all() -> Vec<Case> {
     rows.into_iter().flat_map(|row| row()).collect()
 }
 
-/// Two of the same size merge.
+/// Two packets of the same size merge.
 pub fn same_size() -> Vec<Case> {
     Path::all().iter().map(|path| path.case("same size", path.send(&[100, 100]), &[200])).collect()
 }
 
-/// A smaller one joins, as the last.
+/// A smaller packet joins, as the last.
 pub fn larger_then_smaller() -> Vec<Case> {
     Path::all().iter().map(|path| path.case("larger then smaller", path.send(&[100, 50]), &[150])).collect()
 }
 
-/// A larger one does not join.
+/// A larger packet does not join.
 pub fn smaller_then_larger() -> Vec<Case> {
     Path::all().iter().map(|path| path.case("smaller then larger", path.send(&[50, 100]), &[50, 100])).collect()
 }
 
-/// One byte joins.
+/// A packet of one byte joins.
 pub fn one_byte_tail() -> Vec<Case> {
     Path::all().iter().map(|path| path.case("1-byte tail", path.send(&[100, 1]), &[101])).collect()
 }
 
-/// Nothing is held for [`APART`], unless it is asked for.
+/// No packet is held for [`BURST_INTERVAL`], unless a hold time asks for it.
 pub fn two_bursts() -> Vec<Case> {
     let case = |path: &Path| {
         let mut first = path.send(&[100; 4]);
@@ -79,7 +80,7 @@ pub fn two_bursts() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// What carries no bytes does not merge.
+/// Packets without payload do not merge.
 pub fn pure_acks() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[0, 0, 0]);
@@ -89,7 +90,7 @@ pub fn pure_acks() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// PSH ends a packet.
+/// PSH ends a merged packet.
 pub fn push_on_the_third_of_five() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100; 5]);
@@ -99,7 +100,7 @@ pub fn push_on_the_third_of_five() -> Vec<Case> {
     Path::all().iter().map(case).collect()
 }
 
-/// What has one of these flags goes alone, and in its place.
+/// A packet with one of these flags passes alone, and in order.
 pub fn control_flags_on_an_empty_packet_between_pairs() -> Vec<Case> {
     let cases = |path: &Path| {
         [("SYN", SYN), ("RST", RST), ("URG", URG)].map(|(name, flag)| {
@@ -111,7 +112,7 @@ pub fn control_flags_on_an_empty_packet_between_pairs() -> Vec<Case> {
     Path::all().iter().flat_map(cases).collect()
 }
 
-/// What has a bad checksum does not merge.
+/// A packet with a wrong checksum does not merge.
 pub fn second_checksum_bad() -> Vec<Case> {
     let cases = |path: &Path| {
         [Checksum::Wrong, Checksum::Zero].map(|checksum| {
@@ -123,7 +124,7 @@ pub fn second_checksum_bad() -> Vec<Case> {
     Path::all().iter().flat_map(cases).collect()
 }
 
-/// What does not follow does not merge.
+/// A packet out of sequence does not merge.
 pub fn second_sequence_one_further() -> Vec<Case> {
     let case = |path: &Path| {
         let mut frames = path.send(&[100, 100]);

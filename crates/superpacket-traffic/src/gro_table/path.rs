@@ -10,11 +10,12 @@ const FIRST: u32 = 10_000;
 pub struct Case {
     /// The table's row and the path, for messages.
     pub name: String,
-    /// What is sent, all of one flow; a burst follows the one before it [`APART`](super::APART) later.
+    /// The bursts that are sent, all of one flow, one every
+    /// [`BURST_INTERVAL`](super::BURST_INTERVAL).
     pub bursts: Vec<Burst>,
 }
 
-/// Frames sent one right after the other.
+/// Frames that are sent back to back.
 #[derive(Clone, Debug)]
 pub struct Burst {
     /// The frames.
@@ -24,7 +25,7 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// The frames of each packet that must arrive.
+    /// Returns the frames of each packet that must arrive.
     ///
     /// # Panics
     /// If the payloads of successive frames do not add up to the lengths that must arrive.
@@ -56,7 +57,7 @@ pub(super) struct Path {
     increasing: bool,
 }
 
-/// The base frames of TCP over both versions, plain and in the tunnels of IP in IP.
+/// Returns a TCP frame over each IP version, plain and in each IP-in-IP tunnel, with its name.
 pub fn ip_in_ip() -> Vec<(&'static str, Frame)> {
     let (tcp4, tcp6) = (Frame::tcp4(1000, 100), Frame::tcp6(1000, 100));
     vec![
@@ -70,7 +71,8 @@ pub fn ip_in_ip() -> Vec<(&'static str, Frame)> {
 }
 
 impl Path {
-    /// All of them. Plain IPv4 comes twice: a virtio header cannot say that the identifications of a super-packet's segments are all the same.
+    /// All of them. Plain IPv4 comes twice: a virtio header cannot say that the identifications of
+    /// a super-packet's segments are all the same.
     pub fn all() -> Vec<Path> {
         let mut paths = Vec::new();
         for (name, mut base) in ip_in_ip() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use superpacket::aggregate::{Policy, Reason};
-use superpacket_traffic::generate::Mischief;
+use superpacket_traffic::generate::Impairments;
 
 use crate::change::CHANGES;
 use crate::compare::{Batches, assert_same};
@@ -136,7 +136,7 @@ fn most_of_the_generated_packets_merge() {
     for (policy, percent) in modes().into_iter().zip([45, 70, 18, 20].into_iter().cycle()) {
         let (mut received, mut merged, mut streams_with_runs) = (0, 0, 0);
         for seed in 1..20 {
-            let run = assert_same(policy, &traffic(seed, 1_000, Mischief::NONE), Batches::of(64));
+            let run = assert_same(policy, &traffic(seed, 1_000, Impairments::NONE), Batches::of(64));
             received += run.received.counters().packets_in;
             merged += run.received.counters().merged;
             streams_with_runs += u64::from(run.probes_saved > 100);

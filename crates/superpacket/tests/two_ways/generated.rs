@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use superpacket::aggregate::{Delivery, Policy};
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
-use superpacket_traffic::generate::{Cell, Checksum, Config, Generated, Mischief, Tunnel, generate};
+use superpacket_traffic::generate::{Checksum, Combination, Config, Generated, Impairments, Tunnel, generate};
 
 use crate::change::CHANGES;
 use crate::compare::{Batches, assert_same, policies};
@@ -29,9 +29,10 @@ fn arrival(generated: Generated) -> Arrival {
 }
 
 /// The generator's traffic, in which few flows send at a time, outside tunnels for the most part.
-pub fn traffic(seed: u64, count: usize, mischief: Mischief) -> Vec<Arrival> {
-    let cells = Cell::all().into_iter().filter(|cell| seed.is_multiple_of(4) || cell.tunnel == Tunnel::None).collect();
-    let config = Config { cells, flows: 12, burst: (4, 40), mischief, ..Config::default() };
+pub fn traffic(seed: u64, count: usize, impairments: Impairments) -> Vec<Arrival> {
+    let combinations =
+        Combination::all().into_iter().filter(|combination| seed.is_multiple_of(4) || combination.tunnel == Tunnel::None).collect();
+    let config = Config { combinations, flows: 12, burst: (4, 40), impairments, ..Config::default() };
     generate(seed, &config, count).into_iter().map(arrival).collect()
 }
 
@@ -92,6 +93,6 @@ proptest! {
 
     #[test]
     fn generated_traffic_gives_the_same_both_ways(seed: u64, policy in policy(), batches in batches()) {
-        assert_same(policy, &traffic(seed, 600, Mischief::default()), batches);
+        assert_same(policy, &traffic(seed, 600, Impairments::default()), batches);
     }
 }
