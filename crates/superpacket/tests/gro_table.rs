@@ -75,7 +75,8 @@ fn two_bursts() {
         };
         let packets: Vec<_> = case.bursts.iter().enumerate().flat_map(timed).collect();
         let expected: Vec<_> = case.bursts.iter().flat_map(|burst| burst.arrives.clone()).collect();
-        for policy in [Policy::gro().with_partial_checksums(), Policy::gro().with_partial_checksums().with_hold_time(gro_table::BURST_INTERVAL / 2)]
+        for policy in
+            [Policy::gro().with_partial_checksums(), Policy::gro().with_partial_checksums().with_hold_time(gro_table::BURST_INTERVAL / 2)]
         {
             let run = run_polls(policy, &packets, size);
             assert_reversed(&packets, &run);

@@ -2,10 +2,9 @@
 
 use std::fmt::Debug;
 
-use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, Counters, HashKey, Mode, Policy, Reason, Storage};
-use superpacket::packet::{RxGso, RxPacket};
-use superpacket::segment::{ChecksumForm, GsoKind, SegmentSize};
+use superpacket::packet::RxPacket;
+use superpacket::segment::{ChecksumForm, Gso, GsoKind, SegmentSize};
 use superpacket::super_packet::{Metadata, SuperPacket};
 
 use crate::traffic::Arrival;
@@ -25,7 +24,7 @@ enum Way {
 impl Way {
     fn receive(self, arrival: &Arrival) -> RxPacket<Vec<u8>> {
         let mut packet = arrival.packet.receive();
-        packet.gso = arrival.super_packet.then_some(RxGso { kind: GsoKind::Tcp4, size: SEGMENT });
+        packet.gso = arrival.super_packet.then_some(Gso::new(GsoKind::Tcp4, SEGMENT));
         if self == Way::OneByOne {
             packet.push(Vec::new()).expect("the streams leave room for one more buffer");
         }
@@ -38,7 +37,7 @@ impl Way {
     fn policy(self, policy: Policy) -> Policy {
         match self {
             Way::InRuns => policy,
-            Way::OneByOne => Policy { max_fragments: policy.max_fragments.max(1).saturating_add(2), ..policy },
+            Way::OneByOne => policy.with_max_fragments(policy.max_fragments.max(1).saturating_add(2)),
         }
     }
 }
@@ -93,7 +92,7 @@ impl Batches {
 }
 
 fn receive(way: Way, policy: Policy, arrivals: &[Arrival], batches: Batches) -> Received {
-    let mut aggregator = Aggregator::new(way.policy(policy), HashKey::new(0x5eed), Simd::detect());
+    let mut aggregator = Aggregator::new(way.policy(policy), HashKey::new(0x5eed));
     let mut received = Received { outputs: Vec::new(), counters: Vec::new(), empty: Vec::new() };
     let Received { outputs, counters, empty } = &mut received;
     let mut sink = |packet: SuperPacket<'_, Vec<u8>>| {
@@ -177,11 +176,13 @@ fn equal<T: PartialEq + Debug>(in_runs: &[T], one_by_one: &[T], what: &str) -> R
 
 /// Each mode with each storage and each form of checksum.
 pub fn policies() -> Vec<Policy> {
-    let modes = [Policy::gro(), Policy::gro_with_udp(), Policy::lro(), Policy::lro_with_acks()];
+    let modes =
+        [Policy::gro().with_partial_checksums(), Policy::gro_with_udp().with_partial_checksums(), Policy::lro(), Policy::lro_with_acks()];
     let mut policies = Vec::new();
     for policy in modes {
         for storage in [Storage::Fragments, Storage::Linear] {
-            policies.extend([ChecksumForm::Partial, ChecksumForm::Full].map(|checksum| Policy { storage, checksum, ..policy }));
+            policies
+                .extend([ChecksumForm::Partial, ChecksumForm::Full].map(|checksum| policy.with_storage(storage).with_checksum(checksum)));
         }
     }
     policies

@@ -43,15 +43,15 @@ fn policy() -> impl Strategy<Value = Policy> {
     let delivery = prop_oneof![4 => Just(Delivery::PerPoll), 1 => Just(Delivery::AtOnce)];
     let limits = (near(1, 9), near(100, 9_000), near(1, 9), near(1, 9), near(1, 9));
     (prop::sample::select(policies()), limits, hold_time, delivery).prop_map(
-        |(policy, (packets, bytes, fragments, flows, datagrams), hold_time, delivery)| Policy {
-            max_packets: packets.unwrap_or(policy.max_packets),
-            max_bytes: bytes.unwrap_or(policy.max_bytes),
-            max_fragments: fragments.unwrap_or(policy.max_fragments),
-            max_flows: flows.unwrap_or(policy.max_flows),
-            max_datagrams: datagrams.unwrap_or(policy.max_datagrams),
-            hold_time,
-            delivery,
-            ..policy
+        |(policy, (packets, bytes, fragments, flows, datagrams), hold_time, delivery)| {
+            policy
+                .with_max_packets(packets.unwrap_or(policy.max_packets))
+                .with_max_bytes(bytes.unwrap_or(policy.max_bytes))
+                .with_max_fragments(fragments.unwrap_or(policy.max_fragments))
+                .with_max_flows(flows.unwrap_or(policy.max_flows))
+                .with_max_datagrams(datagrams.unwrap_or(policy.max_datagrams))
+                .with_hold_time(hold_time)
+                .with_delivery(delivery)
         },
     )
 }
