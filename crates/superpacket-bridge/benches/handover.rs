@@ -15,9 +15,9 @@ use handover::{BacklogReceiver, BacklogSender, Doorbell, Link, backlog};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{FlowHash, RxPacket};
-use superpacket::steer::{Admission, BacklogLimit, Cpu, CpuMask, FlowHasher, FlowLimit, Heads, Place, Steering};
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::{Buffer, Pool};
+use superpacket_steer::{Admission, BacklogLimit, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowLimit, Heads, Place, Steering};
 
 /// Packets between two looks at the others.
 const BATCH: usize = 64;
@@ -104,7 +104,7 @@ impl Dispatcher {
             senders.push(sender);
             receivers.push(receiver);
         }
-        let mut steering = Steering::new(FlowHasher::keyed(HashKey::new(1)));
+        let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(1)));
         steering.set_mask(&(0..workers).filter_map(Cpu::new).collect::<CpuMask>());
         let dispatcher = Dispatcher { steering, limit: BacklogLimit::new(10_000, Some(FlowLimit::default())), done: Done(links), senders };
         (dispatcher, receivers)

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use superpacket::aggregate::HashKey;
-use superpacket::feature::Feature;
 use superpacket::packet::Layer;
+use superpacket_features::Feature;
 use superpacket_io::port::{LinkState, Port, PortCounters, PortError, PortState, open};
+use superpacket_steer::FlowHashKey;
 
 use crate::consumer::Factory;
 use crate::error::BridgeError;
@@ -128,14 +129,14 @@ impl Bridge {
         let (broken, inbox) = crossbeam_channel::unbounded();
         // Random: who chooses the traffic must not choose the buckets.
         let random = || u128::from(RandomState::new().build_hasher().finish());
-        let key = || HashKey::new(random() << 64 | random());
-        let steering = State::new(settings.steering.clone(), sock_flow_table(&settings.steering)?, key());
+        let random_key = || random() << 64 | random();
+        let steering = State::new(settings.steering.clone(), sock_flow_table(&settings.steering)?, FlowHashKey::new(random_key()));
         let common = Common {
             table: table.clone(),
             epoch: epoch.clone(),
             broken,
             busy_poll: settings.busy_poll,
-            key: key(),
+            key: HashKey::new(random_key()),
             steering: Arc::new(steering),
             start: Instant::now(),
             factory,

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use superpacket::feature::Feature;
-use superpacket::steer::{CpuMask, flow_entries};
+use superpacket_features::Feature;
 use superpacket_io::port::PortSpec;
+use superpacket_steer::{CpuMask, flow_entries};
 use toml::Spanned;
 
 use crate::settings::{BridgeSettings, PerQueue, PortSettings, TooBig, possible_cpus};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, Segmenter};
-use superpacket::steer::Cpu;
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::{Buffer, Capabilities, Outgoing};
+use superpacket_steer::Cpu;
 
 use crate::egress::Egress;
 

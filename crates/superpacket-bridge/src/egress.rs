@@ -6,13 +6,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use superpacket::feature::Feature;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
     ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentOptions, SegmentSize, Segmenter,
 };
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, parse};
+use superpacket_features::Feature;
 use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch};
 
 use crate::counters::Drop;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use superpacket::aggregate::HashKey;
 use superpacket::packet::Layer;
 use superpacket_io::port::{Port, PortError};
+use superpacket_steer::FlowHashKey;
 
 use crate::egress::Egress;
 use crate::error::BridgeError;
@@ -38,7 +39,8 @@ impl Forwarder {
     #[must_use]
     pub fn new(table_size: usize, ageing_time: Duration, key: HashKey) -> Self {
         let output = Output::new(Arc::new(Table::new(table_size, ageing_time)));
-        let steering = Arc::new(State::new(SteeringSettings::default(), None, key));
+        // No hash chooses anything where there are no workers.
+        let steering = Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(0)));
         Forwarder { key, steering, output, ingress: Vec::new(), ports: Vec::new() }
     }
 

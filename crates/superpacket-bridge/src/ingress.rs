@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use superpacket::aggregate::{Aggregator, Counters, HashKey, Policy};
-use superpacket::feature::Feature;
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
+use superpacket_features::Feature;
 use superpacket_io::port::{Buffer, POLL_LIMIT, PortError, Receive};
 
 use crate::counters::Drop;

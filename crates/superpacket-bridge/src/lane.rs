@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use rustix::event::epoll;
 use superpacket::aggregate::HashKey;
-use superpacket::steer::{Cpu, SockFlowTable};
 use superpacket_io::port::{PortError, Receive, Transmit};
+use superpacket_steer::{Cpu, SockFlowTable};
 
 use crate::consumer::{Consumer, Factory};
 use crate::counters::{Count, Drop};

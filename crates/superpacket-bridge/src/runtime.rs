@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use superpacket::aggregate::{Mode, Policy, Storage};
-use superpacket::feature::{Feature, FeatureSet, Resolved, resolve};
 use superpacket::packet::Layer;
+use superpacket_features::{Feature, FeatureSet, Resolved, resolve};
 use superpacket_io::port::{Capabilities, PortState};
 
 use crate::counters::Counts;

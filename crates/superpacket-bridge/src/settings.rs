@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use superpacket::aggregate::{MAX_BIG_LENGTH, MAX_IP_LENGTH};
-use superpacket::feature::{Feature, FeatureSet};
+use superpacket_features::{Feature, FeatureSet};
 use superpacket_io::port::PortSpec;
 
 pub use crate::steering::{

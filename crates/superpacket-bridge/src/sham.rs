@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use superpacket::feature::{Feature, FeatureSet, resolve};
-use superpacket::steer::CpuMask;
+use superpacket_features::{Feature, FeatureSet, resolve};
+use superpacket_steer::CpuMask;
 
 use crate::control::{Control, ErrorCode, Refusal, RpsChange};
 use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, SteeringReport, WorkerReport};

@@ -12,7 +12,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use superpacket::steer::{Cpu, CpuMask, ListError};
+use superpacket_steer::{Cpu, CpuMask, ListError};
 
 /// Where the kernel describes its CPUs.
 pub const SYSFS: &str = "/sys/devices/system/cpu";
@@ -130,7 +130,7 @@ impl Topology {
     /// 3. All others.
     ///
     /// ```no_run
-    /// use superpacket::steer::Cpu;
+    /// use superpacket_steer::Cpu;
     /// use superpacket_bridge::topology::Topology;
     ///
     /// let auto = Topology::read()?.sharing_cache(Cpu::new(0).expect("below 8192"));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use superpacket::steer::{CpuMask, MAX_CPUS, ToeplitzKey};
+use superpacket_steer::{CpuMask, MAX_CPUS, ToeplitzKey};
 
 use crate::amount::{nanoseconds, size};
 
@@ -352,7 +352,7 @@ pub(crate) struct Generate {
 
 /// Reads a bitmap of CPUs.
 fn mask(text: &str) -> Result<CpuMask, String> {
-    text.parse().map_err(|error: superpacket::steer::MaskError| error.to_string())
+    text.parse().map_err(|error: superpacket_steer::MaskError| error.to_string())
 }
 
 /// Reads a list of CPUs.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use superpacket::steer::{Cpu, CpuMask, MAX_CPUS};
 use superpacket_lab::allowed_cpus;
+use superpacket_steer::{Cpu, CpuMask, MAX_CPUS};
 
 /// CPUs on which this process may run; not empty. It is printed as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use superpacket::feature::Feature;
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
+use superpacket_features::Feature;
 use superpacket_io::capture::{ByteOrder, Format};
 use superpacket_io::capture::{
     FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Reader, Record, Sink, Source, TimeResolution, Timestamp, Writer,

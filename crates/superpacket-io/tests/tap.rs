@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use cable::{End, Passed, bytes, join, receive, wait};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
-use superpacket::feature::Feature;
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::super_packet::SuperPacket;
+use superpacket_features::Feature;
 use superpacket_io::port::{Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Progress, Stop, Transmit, TxBatch, open};
 use superpacket_traffic::frame::Frame;
 use support::{Host, PacketSocket, has_link_type, in_namespace, interface_exists, ip, not_built_in, quiet};

@@ -16,10 +16,10 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::checksum::{Sum, pseudo_header, sum_ranges};
-use superpacket::feature::Feature;
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::IpVersion;
+use superpacket_features::Feature;
 use superpacket_io::port::xdp::XdpPort;
 use superpacket_io::port::{Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch};
 

@@ -6,9 +6,9 @@
 use std::fs;
 use std::time::Duration;
 
-use superpacket::feature::Feature;
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_features::Feature;
 use superpacket_lab::{Blast, Host, LabError, Link, Paired, Receive, Route, Station, Summary, TcpBulk, TcpTransactions, ThreeHosts, Until};
 
 superpacket_lab::enter_user_namespace_before_main!();

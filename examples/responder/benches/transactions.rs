@@ -22,11 +22,11 @@ mod linux {
     use std::time::Duration;
 
     use smoltcp::wire::{EthernetAddress, Ipv4Address, Ipv4Cidr};
-    use superpacket::steer::CpuMask;
     use superpacket_bridge::Steered;
     use superpacket_bridge::settings::{PerQueue, PortSettings, SteeringSettings};
     use superpacket_lab::{Host, LabError, Link, Route, Station, Summary, TcpTransactions, interleaved};
     use superpacket_responder::{Counters, Responder, Service};
+    use superpacket_steer::CpuMask;
 
     const CONNECTIONS: usize = 500;
 

@@ -65,7 +65,7 @@ mod program {
             .parse()
             .map_err(|()| anyhow!("--hardware-address {}: expected six bytes in hexadecimal", arguments.hardware_address))?;
         let mut port = PortSettings::new(arguments.port.parse().with_context(|| arguments.port.clone())?);
-        let mask = superpacket::steer::CpuMask::parse(&arguments.cpus, superpacket::steer::MAX_CPUS)
+        let mask = superpacket_steer::CpuMask::parse(&arguments.cpus, superpacket_steer::MAX_CPUS)
             .with_context(|| format!("--cpus {}", arguments.cpus))?;
         port.steering.rps_cpus = superpacket_bridge::settings::PerQueue::all(mask);
         let counters = Arc::new(Counters::default());

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smoltcp::wire::{EthernetAddress, Ipv4Address, Ipv4Cidr};
-use superpacket::steer::CpuMask;
 use superpacket_bridge::Steered;
 use superpacket_bridge::settings::{PerQueue, PortSettings, SteeringSettings};
 use superpacket_lab::{Host, LabError, Link, Station, TcpTransactions, allowed_cpus, available_or_skip};
 use superpacket_responder::{Counters, Responder, Service};
+use superpacket_steer::CpuMask;
 
 superpacket_lab::enter_user_namespace_before_main!();
 
@@ -45,7 +45,7 @@ fn ask(client: &Station, load: &TcpTransactions) -> Result<u64, LabError> {
 #[test]
 fn five_hundred_connections_are_answered_on_two_workers() -> Result<(), LabError> {
     let cpus = allowed_cpus()?;
-    let mask: CpuMask = cpus.iter().take(2).filter_map(|cpu| superpacket::steer::Cpu::new(*cpu)).collect();
+    let mask: CpuMask = cpus.iter().take(2).filter_map(|cpu| superpacket_steer::Cpu::new(*cpu)).collect();
     let Some((client, steered, counters)) = available_or_skip(start(&mask, 1, 1)) else { return Ok(()) };
     let load = TcpTransactions { connections: 500, time: Duration::from_secs(1), ..TcpTransactions::default() };
     let transactions = ask(&client, &load)?;

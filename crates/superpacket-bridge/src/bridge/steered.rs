@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use superpacket::packet::FlowHash;
-use superpacket::steer::{Cpu, CpuMask};
+use superpacket_steer::{Cpu, CpuMask};
 
 use super::Bridge;
 use crate::consumer::{Consumer, Factory};

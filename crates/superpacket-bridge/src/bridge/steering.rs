@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use superpacket::packet::FlowHash;
-use superpacket::steer::{Cpu, CpuMask, SockFlowTable, flow_entries};
+use superpacket_steer::{Cpu, CpuMask, SockFlowTable, flow_entries};
 
 use super::{Bridge, Inner, Place, lane_of, lock};
 use crate::error::BridgeError;

@@ -1,7 +1,7 @@
 //! What the control socket asks is asked of the bridge.
 
-use superpacket::feature::Feature;
-use superpacket::steer::CpuMask;
+use superpacket_features::Feature;
+use superpacket_steer::CpuMask;
 
 use super::{Control, ErrorCode, Refusal, RpsChange};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};

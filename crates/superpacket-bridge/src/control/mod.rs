@@ -19,7 +19,7 @@ pub use rps::RpsChange;
 pub use server::{ControlCounters, ControlServer};
 pub use socket::{ControlSocket, SocketError};
 
-use superpacket::feature::Feature;
+use superpacket_features::Feature;
 
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::settings::TooBig;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use superpacket::feature::Feature;
+use superpacket_features::Feature;
 
 use super::{Control, RpsChange};
 use crate::settings::{SteeringSettings, TooBig};

@@ -2,7 +2,7 @@
 //!
 //! Packets go over in batches, through a ring with one producer and one consumer; emptied batches come back through a second ring, so that nothing is allocated. The ring bounds batches,
 //! not packets: where it is full, packets join the batch that waits before it. How many packets may wait is for
-//! [`BacklogLimit`](superpacket::steer::BacklogLimit) to say.
+//! [`BacklogLimit`](superpacket_steer::BacklogLimit) to say.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -5,11 +5,11 @@ use std::sync::atomic::AtomicBool;
 
 use std::os::fd::BorrowedFd;
 
-use superpacket::feature::Feature;
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket::steer::CpuMask;
+use superpacket_features::Feature;
 use superpacket_io::port::memory::{MemoryPort, MemorySettings, pair};
 use superpacket_io::port::{Buffer, Outgoing, Port, Progress, TxBatch};
+use superpacket_steer::{CpuMask, FlowHashKey};
 
 use super::*;
 use crate::runtime::tests::shared_as;
@@ -89,7 +89,7 @@ impl Bench {
             broken,
             busy_poll: false,
             key,
-            steering: Arc::new(State::new(SteeringSettings::default(), None, key)),
+            steering: Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(7))),
             start: Instant::now(),
             factory: None,
         };

@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::process::getpid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use superpacket::steer::{Cpu, CpuMask, MAX_CPUS};
+use superpacket_steer::{Cpu, CpuMask, MAX_CPUS};
 
 /// Where the kernel lists its CPUs.
 const SYSFS: &str = "/sys/devices/system/cpu";

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use superpacket::steer::{Admission, BacklogLimit, Cpu, CpuMask, HashCounters, Heads, Place, Steering, SteeringCounters};
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::Buffer;
+use superpacket_steer::{Admission, BacklogLimit, Cpu, CpuMask, HashCounters, Heads, Place, Steering, SteeringCounters};
 
 use super::in_place::InPlace;
 use super::{HashSettings, PortSteering, Snapshot, State};

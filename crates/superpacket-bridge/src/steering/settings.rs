@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use superpacket::aggregate::HashKey;
-use superpacket::steer::{
-    BacklogLimit, CpuMask, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FlowHasher, FlowHeaders, FlowLimit, Moves,
-    ToeplitzKey, flow_entries,
+use superpacket_steer::{
+    BacklogLimit, CpuMask, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FlowHashKey, FlowHasher, FlowHeaders, FlowLimit,
+    Moves, ToeplitzKey, flow_entries,
 };
 
 /// The longest backlog that may be asked for, in packets: packets in it hold the memory of their port, which has no more of it than some thousands.
@@ -82,7 +81,7 @@ impl Default for HashSettings {
 
 impl HashSettings {
     /// What hashes so.
-    pub(crate) fn hasher(&self, key: HashKey) -> FlowHasher {
+    pub(crate) fn hasher(&self, key: FlowHashKey) -> FlowHasher {
         let hasher = match &self.function {
             HashFunction::Keyed => FlowHasher::keyed(key),
             HashFunction::Toeplitz(key) => FlowHasher::toeplitz(key),

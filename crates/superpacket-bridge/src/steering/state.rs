@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crossbeam_channel::Sender;
-use superpacket::aggregate::HashKey;
-use superpacket::steer::{Cpu, SockFlowTable};
+use superpacket_steer::{Cpu, FlowHashKey, SockFlowTable};
 
 use super::SteeringSettings;
 use crate::handover::{BacklogReceiver, Doorbell, Employment};
@@ -44,12 +43,12 @@ pub(crate) struct Snapshot {
 pub(crate) struct State {
     now: RwLock<Arc<Snapshot>>,
     /// The secret key of the keyed hash.
-    pub(crate) key: HashKey,
+    pub(crate) key: FlowHashKey,
 }
 
 impl State {
     /// No worker.
-    pub(crate) fn new(settings: SteeringSettings, sock_flows: Option<Arc<SockFlowTable>>, key: HashKey) -> Self {
+    pub(crate) fn new(settings: SteeringSettings, sock_flows: Option<Arc<SockFlowTable>>, key: FlowHashKey) -> Self {
         State { now: RwLock::new(Arc::new(Snapshot { settings, sock_flows, workers: BTreeMap::new() })), key }
     }
 

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use superpacket::steer::{Cpu, CpuMask, MAX_CPUS};
+use superpacket_steer::{Cpu, CpuMask, MAX_CPUS};
 
 use super::{Cache, Processor, TopologyError};
 

@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use superpacket::steer::{Cpu, CpuMask, MAX_CPUS};
+use superpacket_steer::{Cpu, CpuMask, MAX_CPUS};
 use tempfile::TempDir;
 
 use super::{Auto, Cache, Topology, TopologyError};

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
-use superpacket::steer::{Cpu, Moves};
 use superpacket::super_packet::SuperPacket;
 use superpacket_bridge::Steered;
 use superpacket_bridge::consumer::{Consumer, PortEnd};
 use superpacket_bridge::settings::{PortSettings, SteeringSettings};
 use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch, open};
+use superpacket_steer::{Cpu, Moves};
 use superpacket_traffic::frame::Frame;
 
 use crate::traffic::{frame, mask, read, two_cpus};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use superpacket::steer::{Cpu, CpuMask};
 use superpacket_bridge::settings::PerQueue;
+use superpacket_steer::{Cpu, CpuMask};
 
 use crate::traffic::{Arrived, Joined, Random, hash, mask, two_cpus};
 

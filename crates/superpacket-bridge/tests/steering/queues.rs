@@ -1,6 +1,6 @@
 //! Two receive queues of a port: whose packets go where, and whose turn it is.
 
-use superpacket::steer::Cpu;
+use superpacket_steer::Cpu;
 
 use crate::traffic::{hash, two_cpus};
 use crate::watched::{Turn, Watched};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use superpacket::steer::Cpu;
+use superpacket_steer::Cpu;
 
 use crate::traffic::{hash, two_cpus};
 use crate::watched::Watched;

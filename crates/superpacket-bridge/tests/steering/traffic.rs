@@ -6,11 +6,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use superpacket::packet::{FlowHash, Layer, RxChecksum};
-use superpacket::steer::{Cpu, CpuMask, FlowTuple, Toeplitz};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::{PortStats, SteeringReport};
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_io::port::{Outgoing, Port, PortSpec, TxBatch, open};
+use superpacket_steer::{Cpu, CpuMask, FlowTuple, Toeplitz};
 use superpacket_traffic::frame::Frame;
 
 /// Packets that are sent at a time.
@@ -91,7 +91,7 @@ impl Joined {
         let port = |text: &String| {
             let mut settings = PortSettings::new(text.parse().expect("a port string"));
             // Each packet is to go by itself.
-            settings.features = settings.features.without(superpacket::feature::Feature::GenericReceiveOffload);
+            settings.features = settings.features.without(superpacket_features::Feature::GenericReceiveOffload);
             settings
         };
         let mut settings = BridgeSettings { ports: names.iter().map(port).collect(), threads: 1, ..BridgeSettings::default() };

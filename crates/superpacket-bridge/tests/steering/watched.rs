@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use superpacket::packet::{Layer, RxChecksum};
-use superpacket::steer::{Cpu, ToeplitzKey};
 use superpacket::super_packet::SuperPacket;
 use superpacket_bridge::Steered;
 use superpacket_bridge::consumer::{Consumer, PortEnd};
 use superpacket_bridge::settings::{HashFunction, PortSettings, SteeringSettings};
 use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, TxBatch, open};
+use superpacket_steer::{Cpu, ToeplitzKey};
 
 use crate::traffic::{frame, mask, read};
 

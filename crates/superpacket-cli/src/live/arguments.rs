@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use superpacket::feature::Feature;
+use superpacket_features::Feature;
 use superpacket_io::port::PortSpec;
 
 use crate::amount::nanoseconds;

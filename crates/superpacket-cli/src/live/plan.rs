@@ -54,7 +54,7 @@ impl Plan {
 mod tests {
     use super::*;
     use clap::Parser;
-    use superpacket::feature::Feature;
+    use superpacket_features::Feature;
 
     fn plan(arguments: &[&str]) -> Result<Plan, String> {
         #[derive(Parser)]

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use serde::{Serialize, Serializer};
 use superpacket::packet::FlowHash;
-use superpacket::steer::{Cpu, FlowTuple};
 use superpacket::wire::{IpVersion, protocol};
+use superpacket_steer::{Cpu, FlowTuple};
 
 /// Flows that are listed at most: with it, the table stays below 15 MB while it grows.
 pub(super) const MOST_FLOWS: usize = 100_000;

@@ -7,11 +7,11 @@ mod text;
 
 use serde::Serialize;
 use superpacket::packet::Layer;
-use superpacket::steer::{
-    CpuMask, DEFAULT_MAX_BACKLOG, FLOW_LIMIT_HISTORY, FlowHasher, FlowHeaders, FlowLimit, FlowTuple, Rps, ToeplitzKey,
-};
 use superpacket::wire::MAX_HEADER;
 use superpacket_io::capture::{Frame, Start, same_file, start_of, write_file};
+use superpacket_steer::{
+    CpuMask, DEFAULT_MAX_BACKLOG, FLOW_LIMIT_HISTORY, FlowHasher, FlowHeaders, FlowLimit, FlowTuple, Rps, ToeplitzKey,
+};
 
 use crate::arguments::Steer;
 use crate::coalesce::is_stream;

@@ -2,10 +2,10 @@
 
 use std::io;
 
-use superpacket::feature::{Feature, FeatureSet};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::GsoKind;
 use superpacket::wire::{Layout, MAX_HEADER, ethernet, parse};
+use superpacket_features::{Feature, FeatureSet};
 
 use super::{Outgoing, Stop, TxBatch, TxFrame};
 

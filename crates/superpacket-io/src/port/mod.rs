@@ -36,8 +36,8 @@ pub use spec::{PortKind, PortSpec, SpecError, SpecOptions};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-use superpacket::feature::FeatureSet;
 use superpacket::packet::{Layer, RxPacket};
+use superpacket_features::FeatureSet;
 
 /// The most packets that one poll of a port takes.
 pub const POLL_LIMIT: usize = 512;

@@ -1,7 +1,7 @@
 //! Interfaces that are not there, change, are switched off, or go.
 
-use superpacket::feature::Feature;
 use superpacket::packet::RxChecksum;
+use superpacket_features::Feature;
 use superpacket_io::port::{LinkState, PortError, PortState, Stop, open};
 
 use crate::open_port::{OpenPort, bytes, wait};

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use superpacket::aggregate::HashKey;
 use superpacket::packet::RxPacket;
-use superpacket::steer::{
-    Admission, BacklogLimit, Cpu, CpuMask, DEFAULT_WEIGHT, Done, FlowHasher, FlowTuple, Place, SockFlowTable, Steering, Toeplitz,
+use superpacket_steer::{
+    Admission, BacklogLimit, Cpu, CpuMask, DEFAULT_WEIGHT, Done, FlowHashKey, FlowHasher, FlowTuple, Place, SockFlowTable, Steering,
+    Toeplitz,
 };
 
 use super::events::{Event, Events};
@@ -43,7 +43,7 @@ impl<'a> Host<'a> {
         let cpus = setup.cpus.max(1);
         let sock_flows = if setup.rfs { SockFlowTable::new(FLOW_ENTRIES, cpus).unwrap_or_default().map(Arc::new) } else { None };
         let rings = setup.queues.iter().map(|queue| {
-            let mut steering = Steering::new(FlowHasher::keyed(HashKey::new(0)));
+            let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(0)));
             steering.set_online(&CpuMask::first_cpus(cpus));
             steering.set_mask(&queue.mask);
             if let Some(table) = &sock_flows {

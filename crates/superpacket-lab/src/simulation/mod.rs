@@ -1,6 +1,6 @@
 //! A machine of as many CPUs as one likes, simulated event by event, on which the real steering code decides.
 //!
-//! What is simulated are CPUs and what they spend time on; where each packet goes is decided by [`superpacket::steer`] as in the bridge: the Toeplitz hash of each connection's
+//! What is simulated are CPUs and what they spend time on; where each packet goes is decided by [`superpacket_steer`] as in the bridge: the Toeplitz hash of each connection's
 //! addresses and ports, one `Steering` for each receive queue with its mask and table of flows, the limits of backlogs, and moves that wait until a backlog has been worked off.
 //!
 //! The load is that of the source: so many connections, each with one request of one byte under way (TCP_RR).

@@ -1,6 +1,6 @@
 //! What is simulated.
 
-use superpacket::steer::CpuMask;
+use superpacket_steer::CpuMask;
 
 use super::Costs;
 
@@ -93,7 +93,7 @@ impl Setup {
                 let chosen = |spared: bool| -> CpuMask {
                     (0..self.cpus)
                         .filter(|cpu| takes(self.shares_cache(*cpu, receiving)) && !(spared && interrupted.contains(cpu)))
-                        .filter_map(superpacket::steer::Cpu::new)
+                        .filter_map(superpacket_steer::Cpu::new)
                         .collect()
                 };
                 Some(chosen(true)).filter(|mask| !mask.is_empty()).unwrap_or_else(|| chosen(false))

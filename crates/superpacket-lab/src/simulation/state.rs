@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use superpacket::packet::FlowHash;
-use superpacket::steer::{BacklogLimit, Done, Place, Steering};
+use superpacket_steer::{BacklogLimit, Done, Place, Steering};
 
 use super::CpuOutcome;
 

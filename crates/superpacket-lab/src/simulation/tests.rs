@@ -1,4 +1,4 @@
-use superpacket::steer::CpuMask;
+use superpacket_steer::CpuMask;
 
 use super::*;
 

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-use superpacket::feature::Feature;
 use superpacket_bridge::report::PortStats;
+use superpacket_features::Feature;
 use superpacket_lab::{Direction, LabError, RawOptions, RawSocket, TcpBulk, UdpBulk, Until};
 
 use crate::joined::{Joined, KEY, by_packet};

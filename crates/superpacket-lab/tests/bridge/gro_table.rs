@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use superpacket::feature::Feature;
+use superpacket_features::Feature;
 use superpacket_lab::{CapturedFrame, LabError, RawOptions, RawSocket, SizeLimits};
 use superpacket_traffic::frame::{Checksum, Frame, Ip};
 use superpacket_traffic::gro_table::{self, Burst, Case};

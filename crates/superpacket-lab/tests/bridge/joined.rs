@@ -4,10 +4,10 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use superpacket::feature::Feature;
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_features::Feature;
 use superpacket_lab::{Host, LabError, Link, Route, Station, TcpBulk, ThreeHosts, Until, Wire, WireSettings, available_or_skip};
 
 /// Key of the patterns that are sent and compared.

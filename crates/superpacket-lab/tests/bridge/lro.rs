@@ -1,8 +1,8 @@
 //! The bridge as a host's card: what LRO merges leaves whole, and a port with a limit gets super-packets up to it.
 
-use superpacket::feature::Feature;
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::PortSettings;
+use superpacket_features::Feature;
 use superpacket_lab::LabError;
 
 use crate::joined::{Joined, by_packet_asked};

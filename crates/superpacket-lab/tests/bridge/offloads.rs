@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use superpacket::feature::Feature;
+use superpacket_features::Feature;
 use superpacket_lab::{Direction, LabError, TcpBulk, Until};
 
 use crate::joined::{KEY, by_packet};

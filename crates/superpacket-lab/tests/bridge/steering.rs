@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use superpacket::steer::{Cpu, CpuMask};
 use superpacket_bridge::report::SteeringReport;
 use superpacket_bridge::settings::UsableCpus;
 use superpacket_lab::{Direction, LabError, TcpBulk, TcpTransactions, Until};
+use superpacket_steer::{Cpu, CpuMask};
 
 use crate::joined::{Joined, KEY, by_packet, by_tap};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use superpacket::feature::Feature;
+use superpacket_features::Feature;
 use superpacket_lab::{Direction, LabError, Route, TcpBulk, TcpTransactions, UdpBulk, Until, WireSettings};
 
 use crate::joined::{KEY, by_nic_on_tap, by_packet, by_tap, by_tun, by_veth, by_wires, by_xdp};

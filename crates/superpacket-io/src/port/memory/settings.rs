@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use superpacket::feature::{Feature, FeatureSet, resolve};
+use superpacket_features::{Feature, FeatureSet, resolve};
 
 use crate::port::{SpecError, SpecOptions};
 

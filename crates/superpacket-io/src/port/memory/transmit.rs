@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket::steer::Toeplitz;
 use superpacket::wire::MAX_HEADER;
+use superpacket_steer::Toeplitz;
 
 use super::link::{Inbox, Seat, lock};
 use super::settings::WhenFull;

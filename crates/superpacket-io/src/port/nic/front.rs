@@ -7,8 +7,8 @@ use superpacket::Simd;
 use superpacket::checksum::{Sum, at_offset, sum_ranges, transport_field, words};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{ChecksumOutput, Gso, SegmentOptions, Segmentable, Segmenter};
-use superpacket::steer::{FlowTuple, Toeplitz};
 use superpacket::wire::{MAX_HEADER, ethernet, parse};
+use superpacket_steer::{FlowTuple, Toeplitz};
 
 use super::arrival::{Arrival, is_plain};
 use super::checksum::{Sums, covers_all, transport_sum, verify};

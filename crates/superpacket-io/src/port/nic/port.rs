@@ -128,13 +128,13 @@ impl NicPort {
     }
 
     /// What it does with packets that are sent: by itself, or, without a wire, the wrapped port.
-    fn features(&self) -> superpacket::feature::FeatureSet {
+    fn features(&self) -> superpacket_features::FeatureSet {
         let own = self.settings.features();
         if self.settings.wire {
             return own;
         }
         let inner = self.inner.capabilities().features;
-        let received = superpacket::feature::Feature::ReceiveHashing;
+        let received = superpacket_features::Feature::ReceiveHashing;
         own.iter().filter(|&feature| feature == received || inner.contains(feature)).collect()
     }
 }

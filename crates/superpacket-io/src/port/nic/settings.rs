@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use superpacket::feature::{Feature, FeatureSet, resolve};
-use superpacket::steer::ToeplitzKey;
+use superpacket_features::{Feature, FeatureSet, resolve};
+use superpacket_steer::ToeplitzKey;
 
 use crate::port::{SpecError, SpecOptions};
 

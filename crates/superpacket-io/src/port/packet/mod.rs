@@ -35,8 +35,8 @@ mod transmit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use superpacket::feature::{Feature, FeatureSet};
 use superpacket::virtio::VirtioError;
+use superpacket_features::{Feature, FeatureSet};
 
 use super::interface::{Interface, Link};
 use super::{Capabilities, LinkState, Port, PortCounters, PortError, PortSpec, PortState, Receive, Transmit};

@@ -27,8 +27,8 @@ mod recorder;
 
 use std::sync::Arc;
 
-use superpacket::feature::{Feature, FeatureSet};
 use superpacket::packet::Layer;
+use superpacket_features::{Feature, FeatureSet};
 
 use self::options::{Mode, Options};
 use self::player::{Errors, Player};

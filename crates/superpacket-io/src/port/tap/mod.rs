@@ -29,9 +29,9 @@ mod transmit;
 
 use std::sync::Arc;
 
-use superpacket::feature::{Feature, FeatureSet};
 use superpacket::packet::Layer;
 use superpacket::virtio::Format;
+use superpacket_features::{Feature, FeatureSet};
 
 use self::device::Device;
 use self::options::Options;

@@ -50,8 +50,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use superpacket::feature::{Feature, FeatureSet};
 use superpacket::wire::{ethernet, ipv4};
+use superpacket_features::{Feature, FeatureSet};
 
 use super::interface::Interface;
 use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive, Transmit};

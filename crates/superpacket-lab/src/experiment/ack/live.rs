@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
-use superpacket::feature::Feature;
-use superpacket::steer::{Cpu, CpuMask};
+use superpacket_features::Feature;
+use superpacket_steer::{Cpu, CpuMask};
 
 use super::Receiver;
 use crate::error::LabError;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use superpacket::feature::Feature;
+use superpacket_features::Feature;
 
 use super::{Buffers, Merge, Mtus};
 use crate::error::LabError;

@@ -2,10 +2,10 @@
 
 use superpacket::checksum::words;
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket::steer::{CpuMask, DEFAULT_WEIGHT, Done, FlowHasher, Place, Steering};
 use superpacket_io::port::memory::MemorySettings;
 use superpacket_io::port::nic::{NicSettings, RxSums, pair};
 use superpacket_io::port::{Buffer, Outgoing, Port, PortError, TxBatch};
+use superpacket_steer::{CpuMask, DEFAULT_WEIGHT, Done, FlowHasher, Place, Steering};
 
 use super::exact_row;
 use crate::error::LabError;
@@ -150,7 +150,7 @@ fn poll(packets: &mut Vec<RxPacket<Buffer>>, receiving: usize, steering: &mut St
     for (number, &packets) in given.iter().enumerate().filter(|(_, packets)| **packets > 0) {
         counted.packets[number] += packets;
         counted.wakes += 1;
-        if let Some(cpu) = superpacket::steer::Cpu::new(number) {
+        if let Some(cpu) = superpacket_steer::Cpu::new(number) {
             done.note_done(Place::Cpu(cpu), packets);
         }
     }

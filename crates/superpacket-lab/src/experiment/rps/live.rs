@@ -3,11 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-use superpacket::steer::{Cpu, CpuMask};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_bridge::topology::{Auto, Topology};
+use superpacket_steer::{Cpu, CpuMask};
 
 use super::{CPU, TRANSACTIONS};
 use crate::cpu::pin_this_thread;

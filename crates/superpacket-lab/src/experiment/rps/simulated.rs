@@ -1,6 +1,6 @@
 //! The source's machines: calibrated by its figures without RPS, simulated with it.
 
-use superpacket::steer::CpuMask;
+use superpacket_steer::CpuMask;
 
 use super::{CPU, TRANSACTIONS, exact_row};
 use crate::experiment::{Column, Form, Mark, Ratio, Row, Side, Table};

@@ -4,9 +4,9 @@ use std::ops::Deref;
 use std::thread;
 use std::time::Duration;
 
-use superpacket::feature::{Feature, FeatureSet};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_features::{Feature, FeatureSet};
 
 use crate::cpu::pin_this_thread;
 use crate::error::{Context, LabError};

@@ -4,10 +4,10 @@ use std::hash::Hasher;
 use std::time::Duration;
 
 use superpacket::aggregate::HashKey;
-use superpacket::feature::Feature;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket_bridge::Forwarder;
 use superpacket_bridge::settings::PortSettings;
+use superpacket_features::Feature;
 use superpacket_io::port::memory::{self, MemoryPort, MemorySettings};
 use superpacket_io::port::nic::{self, NicCounters, NicMonitor, NicSettings};
 use superpacket_io::port::{Outgoing, Port, Receive, Transmit, TxBatch};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use superpacket::feature::Feature;
+use superpacket_features::Feature;
 
 use super::{BETA, BETA_SPEED, CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, clients, mark};
 use crate::error::LabError;

@@ -8,7 +8,7 @@ use crate::port::{LinkState, Port, PortError, Stop};
 use std::collections::{HashMap, HashSet};
 use superpacket::packet::FlowHash;
 use superpacket::segment::GsoKind;
-use superpacket::steer::{FlowTuple, Toeplitz, ToeplitzKey};
+use superpacket_steer::{FlowTuple, Toeplitz, ToeplitzKey};
 use superpacket_traffic::frame::{Frame, Ip};
 
 #[test]

@@ -3,7 +3,7 @@
 use super::super::{NicSettings, Padding, PageSize, RingFull, RxSums, TsoLimit};
 use crate::port::fixture::{ends, receive, send_all};
 use crate::port::{Port, PortSpec, open};
-use superpacket::feature::Feature;
+use superpacket_features::Feature;
 use superpacket_traffic::frame::Frame;
 
 fn settings(text: &str) -> Result<NicSettings, String> {

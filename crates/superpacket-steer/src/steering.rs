@@ -9,12 +9,13 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::hasher::FlowHasher;
-use super::mask::{Cpu, CpuMask};
-use super::rfs::{SockFlowTable, TooManyFlows, flow_entries};
-use super::rps::{Rps, reciprocal_scale};
-use crate::packet::{FlowHash, RxPacket};
-use crate::super_packet::SuperPacket;
+use superpacket::packet::{FlowHash, RxPacket};
+use superpacket::super_packet::SuperPacket;
+
+use crate::hasher::FlowHasher;
+use crate::mask::{Cpu, CpuMask};
+use crate::rfs::{SockFlowTable, TooManyFlows, flow_entries};
+use crate::rps::{Rps, reciprocal_scale};
 
 /// Buckets, as long as neither `rps_flow_cnt` nor the number of CPUs asks for more.
 const LEAST_BUCKETS: u32 = 4096;
@@ -169,11 +170,10 @@ impl Choice<'_> {
 /// (RPS). Packets without a hash, and flows that nobody wants elsewhere, are processed where they are received.
 ///
 /// ```
-/// use superpacket::aggregate::HashKey;
 /// use superpacket::packet::{FlowHash, RxPacket};
-/// use superpacket::steer::{CpuMask, Done, FlowHasher, Place, Steering};
+/// use superpacket_steer::{CpuMask, Done, FlowHashKey, FlowHasher, Place, Steering};
 ///
-/// let mut steering = Steering::new(FlowHasher::keyed(HashKey::new(42)));
+/// let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(42)));
 /// steering.set_mask(&CpuMask::parse("3", 4)?);
 /// let mut done = Done::default();
 /// let mut packet = RxPacket::new(&[0u8; 60][..]);
@@ -189,7 +189,7 @@ impl Choice<'_> {
 /// assert_eq!(steering.choose(&packet, &done).map(|choice| choice.place()), Some(place));
 /// done.note_done(place, 1);
 /// assert_ne!(steering.choose(&packet, &done).map(|choice| choice.place()), Some(place));
-/// # Ok::<(), superpacket::steer::MaskError>(())
+/// # Ok::<(), superpacket_steer::MaskError>(())
 /// ```
 #[derive(Debug)]
 pub struct Steering {
@@ -218,7 +218,7 @@ impl Steering {
             hasher,
             moves: Moves::Epochs,
             mask: CpuMask::EMPTY,
-            online: CpuMask::first_cpus(super::MAX_CPUS),
+            online: CpuMask::first_cpus(crate::MAX_CPUS),
             rps: Rps::default(),
             sock_flows: None,
             flow_count: 0,
@@ -261,7 +261,7 @@ impl Steering {
     /// bytes each, stays at the largest number.
     ///
     /// # Errors
-    /// [`TooManyFlows`] above [`MAX_FLOW_ENTRIES`](super::MAX_FLOW_ENTRIES); nothing has changed.
+    /// [`TooManyFlows`] above [`MAX_FLOW_ENTRIES`](crate::MAX_FLOW_ENTRIES); nothing has changed.
     pub fn set_flow_count(&mut self, count: u64) -> Result<(), TooManyFlows> {
         self.flow_count = flow_entries(count)?;
         self.split_buckets(self.flow_count);

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use crate::packet::FlowHash;
+use superpacket::packet::FlowHash;
 
 /// The default of `net.core.netdev_max_backlog`, in packets.
 pub const DEFAULT_MAX_BACKLOG: usize = 1000;

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use superpacket::aggregate::HashKey;
 use superpacket::packet::{FlowHash, RxPacket};
-use superpacket::steer::{Cpu, CpuMask, Done, FlowHasher, FlowTuple, Place, Rps, SockFlowTable, Steering, Toeplitz, ToeplitzKey};
+use superpacket_steer::{
+    Cpu, CpuMask, Done, FlowHashKey, FlowHasher, FlowTuple, Place, Rps, SockFlowTable, Steering, Toeplitz, ToeplitzKey,
+};
 use superpacket_traffic::frame::Frame;
 use superpacket_traffic::random::Random;
 
@@ -46,7 +47,7 @@ fn hashes(criterion: &mut Criterion) {
     let mut random = Random::new(1);
     let toeplitz = Toeplitz::new(&ToeplitzKey::MICROSOFT);
     let symmetric = Toeplitz::new(&ToeplitzKey::MICROSOFT).symmetric();
-    let keyed = FlowHasher::keyed(HashKey::new(42));
+    let keyed = FlowHasher::keyed(FlowHashKey::new(42));
     let v4: Vec<_> =
         (0..FLOWS).map(|_| FlowTuple::v4(bytes(&mut random), bytes(&mut random), Some([port(&mut random), port(&mut random)]))).collect();
     let v6: Vec<_> =
@@ -105,7 +106,7 @@ fn choices(criterion: &mut Criterion) {
         ("steering, hash of the device, RFS", &with_hash, true),
         ("steering, headers parsed and hashed", &without, false),
     ] {
-        let mut steering = Steering::new(FlowHasher::keyed(HashKey::new(42)));
+        let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(42)));
         steering.set_mask(&mask);
         if rfs {
             steering.set_sock_flows(Some(sock_flows.clone()));

@@ -3,8 +3,9 @@
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::mask::{Cpu, MAX_CPUS};
-use crate::packet::FlowHash;
+use superpacket::packet::FlowHash;
+
+use crate::mask::{Cpu, MAX_CPUS};
 
 /// The most entries that a table may have (the kernel's `rps_sock_flow_sysctl`).
 pub const MAX_FLOW_ENTRIES: u32 = 1 << 29;

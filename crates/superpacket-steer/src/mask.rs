@@ -50,12 +50,12 @@ impl fmt::Display for Cpu {
 /// It lies in place, 1 KB whatever is in it, and never allocates.
 ///
 /// ```
-/// use superpacket::steer::CpuMask;
+/// use superpacket_steer::CpuMask;
 ///
 /// let mask = CpuMask::parse("1,,5", 64)?;
 /// assert_eq!(mask.list().to_string(), "0,2,32");
 /// assert_eq!(mask.sysfs(64).to_string(), "00000001,00000005");
-/// # Ok::<(), superpacket::steer::MaskError>(())
+/// # Ok::<(), superpacket_steer::MaskError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct CpuMask {

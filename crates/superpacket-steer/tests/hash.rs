@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{FlowHash, RxPacket};
-use superpacket::steer::{FlowHasher, HashCounters, ToeplitzKey};
 use superpacket::super_packet::SuperPacket;
+use superpacket_steer::{FlowHashKey, FlowHasher, HashCounters, ToeplitzKey};
 use superpacket_traffic::frame::Frame;
 
 /// A buffer that counts how often its bytes are asked for.
@@ -23,7 +23,7 @@ impl AsRef<[u8]> for Watched<'_> {
 }
 
 fn hashers() -> [FlowHasher; 2] {
-    [FlowHasher::keyed(HashKey::new(7)), FlowHasher::toeplitz(&ToeplitzKey::MICROSOFT)]
+    [FlowHasher::keyed(FlowHashKey::new(7)), FlowHasher::toeplitz(&ToeplitzKey::MICROSOFT)]
 }
 
 #[test]

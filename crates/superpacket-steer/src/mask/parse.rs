@@ -139,7 +139,7 @@ pub(super) fn shown(part: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steer::mask::Cpu;
+    use crate::mask::Cpu;
     use std::string::ToString;
     use std::vec::Vec;
 

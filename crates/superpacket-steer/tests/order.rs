@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use superpacket::aggregate::HashKey;
 use superpacket::packet::{FlowHash, RxPacket};
-use superpacket::steer::{
-    Cpu, CpuMask, DEFAULT_WEIGHT, Done, FlowHasher, Heads, Moves, Place, Rps, SockFlowTable, Steering, SteeringCounters, Toeplitz,
+use superpacket_steer::{
+    Cpu, CpuMask, DEFAULT_WEIGHT, Done, FlowHashKey, FlowHasher, Heads, Moves, Place, Rps, SockFlowTable, Steering, SteeringCounters,
+    Toeplitz,
 };
 use superpacket_traffic::frame::Frame;
 use superpacket_traffic::random::Random;
@@ -65,7 +65,7 @@ impl Simulation {
             let hash = toeplitz.frame(&frame, frame.len(), superpacket::packet::Layer::Ethernet).expect("IP");
             (frame, hash)
         };
-        let mut steering = Steering::new(FlowHasher::keyed(HashKey::new(1)));
+        let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(1)));
         let sock_flows = Arc::new(SockFlowTable::new(1024, CPUS).expect("room").expect("on"));
         steering.set_sock_flows(Some(Arc::clone(&sock_flows)));
         steering.set_moves(moves);
@@ -125,7 +125,7 @@ impl Simulation {
                 self.steering.set_in_place(in_place);
             }
             Change::Hasher => {
-                let hasher = FlowHasher::keyed(HashKey::new(u128::from(self.random.bits())));
+                let hasher = FlowHasher::keyed(FlowHashKey::new(u128::from(self.random.bits())));
                 let hasher = if self.random.chance(0.5) { hasher.without_device() } else { hasher };
                 self.steering.set_hasher(hasher);
             }
@@ -271,7 +271,7 @@ fn back_to_epochs_everything_waits_once() {
 
 #[test]
 fn flows_go_where_the_kernel_sends_them() {
-    let mut steering = Steering::new(FlowHasher::keyed(HashKey::new(1)));
+    let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(1)));
     let done = Done::default();
     let mut packet = RxPacket::new(&[][..]);
     for cpus in [1, 2, 8, 64, 128, 1024] {
@@ -297,7 +297,7 @@ fn flows_go_where_the_kernel_sends_them() {
 #[test]
 fn a_flow_is_steered_to_where_it_is_read() {
     let table = Arc::new(SockFlowTable::new(64, 8).expect("room").expect("on"));
-    let mut steering = Steering::new(FlowHasher::keyed(HashKey::new(1)));
+    let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(1)));
     steering.set_sock_flows(Some(Arc::clone(&table)));
     steering.set_mask(&CpuMask::first_cpus(2));
     let cpu = |number: usize| Cpu::new(number).map(Place::Cpu);

@@ -2,18 +2,20 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::packet::Layer;
-use crate::wire::{IpVersion, Layout, Scope, Unparsed, be16, byte, ethernet, ipv4, ipv6, parse, parse_outermost};
+use superpacket::packet::Layer;
+use superpacket::wire::{IpVersion, Layout, Scope, Unparsed, ethernet, ipv4, ipv6, parse, parse_outermost};
+
+use crate::header::{be16, byte};
 
 /// The longest input of a hash in bytes: two IPv6 addresses and two ports.
-pub(super) const MAX_INPUT: usize = 36;
+pub(crate) const MAX_INPUT: usize = 36;
 
 /// The most VLAN tags that are looked behind for an IP header.
 const MAX_TAGS: usize = 4;
 
 /// Addresses of a flow, source and destination, in network byte order.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Addresses {
+pub(crate) enum Addresses {
     V4([u8; 4], [u8; 4]),
     V6([u8; 16], [u8; 16]),
 }
@@ -50,7 +52,7 @@ impl FlowTuple {
         FlowTuple { version: IpVersion::V6, source, destination, ports, protocol: None }
     }
 
-    /// Of a frame of `length` bytes, of which `header` holds the first [`MAX_HEADER`](crate::wire::MAX_HEADER) (or all): the innermost addresses and ports that can be read,
+    /// Of a frame of `length` bytes, of which `header` holds the first [`MAX_HEADER`](superpacket::wire::MAX_HEADER) (or all): the innermost addresses and ports that can be read,
     /// the addresses alone in fragments and in protocols other than TCP, UDP and DCCP. `None` if it is not IP.
     pub fn of(header: &[u8], length: usize, layer: Layer) -> Option<Self> {
         Self::from_parse(header, layer, parse(header, length, layer))
@@ -120,7 +122,7 @@ impl FlowTuple {
 
     /// What is hashed of the addresses: source and destination, in network byte order.
     #[inline]
-    pub(super) const fn addresses(&self) -> Addresses {
+    pub(crate) const fn addresses(&self) -> Addresses {
         match self.version {
             IpVersion::V4 => Addresses::V4(narrow(self.source), narrow(self.destination)),
             IpVersion::V6 => Addresses::V6(self.source, self.destination),
@@ -129,7 +131,7 @@ impl FlowTuple {
 
     /// What is hashed behind the addresses: source and destination port, in network byte order.
     #[inline]
-    pub(super) const fn port_bytes(&self) -> Option<[u8; 4]> {
+    pub(crate) const fn port_bytes(&self) -> Option<[u8; 4]> {
         let Some([source, destination]) = self.ports else { return None };
         let ([a, b], [c, d]) = (source.to_be_bytes(), destination.to_be_bytes());
         Some([a, b, c, d])
@@ -217,8 +219,8 @@ fn protocol_number(header: &[u8], network: usize, version: IpVersion) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::protocol;
     use std::string::ToString;
+    use superpacket::wire::protocol;
     use superpacket_traffic::frame::Frame;
 
     fn both(frame: &Frame) -> [Option<FlowTuple>; 2] {

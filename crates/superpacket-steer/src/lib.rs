@@ -5,8 +5,18 @@
 //!
 //! All of this is arithmetic on what the caller tells: threads, rings and clocks are the caller's.
 
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+#[macro_use]
+extern crate std;
+
 mod backlog;
 mod hasher;
+mod header;
+mod key;
 mod mask;
 mod rfs;
 mod rps;
@@ -18,6 +28,7 @@ pub use backlog::{
     Admission, BacklogLimit, BadTableLength, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FLOW_LIMIT_HISTORY, FlowLimit,
 };
 pub use hasher::{FlowHasher, HashCounters};
+pub use key::FlowHashKey;
 pub use mask::{Cpu, CpuList, CpuMask, Cpus, ListError, MAX_CPUS, MaskError, SysfsMask};
 pub use rfs::{MAX_FLOW_ENTRIES, SockFlowTable, TooManyFlows, flow_entries};
 pub use rps::Rps;

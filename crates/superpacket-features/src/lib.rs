@@ -1,7 +1,7 @@
 //! What a port can do, what is asked for, and what is in force: offloads by the names that ethtool gives them.
 //!
 //! ```
-//! use superpacket::feature::{Feature, FeatureSet, Hindrance, resolve};
+//! use superpacket_features::{Feature, FeatureSet, Hindrance, resolve};
 //!
 //! let supported = FeatureSet::all().without(Feature::LargeReceiveOffload);
 //! let asked = FeatureSet::all().without(Feature::TxChecksumming);
@@ -11,6 +11,8 @@
 //! assert_eq!(resolved.hindrance(Feature::TcpSegmentationOffload), Some(Hindrance::Requires(Feature::TxChecksumming)));
 //! assert_eq!(resolved.hindrance(Feature::LargeReceiveOffload), Some(Hindrance::Unsupported));
 //! ```
+#![no_std]
+#![forbid(unsafe_code)]
 
 use core::fmt;
 use core::str::FromStr;

@@ -2,8 +2,9 @@
 
 use alloc::boxed::Box;
 
-use super::mask::{Cpu, CpuMask};
-use crate::packet::FlowHash;
+use superpacket::packet::FlowHash;
+
+use crate::mask::{Cpu, CpuMask};
 
 /// The CPUs among which packets are spread (the kernel's `rps_map`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,11 +23,11 @@ impl Rps {
     ///
     /// ```
     /// use superpacket::packet::FlowHash;
-    /// use superpacket::steer::{CpuMask, Rps};
+    /// use superpacket_steer::{CpuMask, Rps};
     ///
     /// let rps = Rps::new(&CpuMask::parse("f0", 8)?);
     /// assert_eq!(rps.cpu(FlowHash(0x51cc_c178)).map(|cpu| cpu.number()), Some(5));
-    /// # Ok::<(), superpacket::steer::MaskError>(())
+    /// # Ok::<(), superpacket_steer::MaskError>(())
     /// ```
     #[inline]
     pub fn cpu(&self, hash: FlowHash) -> Option<Cpu> {
@@ -35,7 +36,7 @@ impl Rps {
 
     /// The same of any number.
     #[inline]
-    pub(super) fn scaled(&self, number: u32) -> Option<Cpu> {
+    pub(crate) fn scaled(&self, number: u32) -> Option<Cpu> {
         self.cpus.get(reciprocal_scale(number, self.cpus.len() as u32) as usize).copied()
     }
 
@@ -47,7 +48,7 @@ impl Rps {
 
 /// Maps a 32-bit number evenly to `0..bound` (the kernel's `reciprocal_scale`).
 #[inline]
-pub(super) const fn reciprocal_scale(number: u32, bound: u32) -> u32 {
+pub(crate) const fn reciprocal_scale(number: u32, bound: u32) -> u32 {
     ((number as u64 * bound as u64) >> 32) as u32
 }
 

@@ -5,8 +5,9 @@
 
 use alloc::boxed::Box;
 
-use super::tuple::{Addresses, FlowTuple, MAX_INPUT};
-use crate::packet::{FlowHash, Layer};
+use superpacket::packet::{FlowHash, Layer};
+
+use crate::tuple::{Addresses, FlowTuple, MAX_INPUT};
 
 /// The key of a Toeplitz hash: 40 bytes, enough for IPv6 addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,7 +68,7 @@ pub fn bitwise(key: &ToeplitzKey, input: &[u8]) -> u32 {
 /// The Toeplitz hash with one key, by a table for each byte of the input.
 ///
 /// ```
-/// use superpacket::steer::{FlowTuple, Toeplitz, ToeplitzKey};
+/// use superpacket_steer::{FlowTuple, Toeplitz, ToeplitzKey};
 ///
 /// let toeplitz = Toeplitz::new(&ToeplitzKey::MICROSOFT);
 /// let flow = FlowTuple::v4([66, 9, 149, 187], [161, 142, 100, 80], Some([2794, 1766]));
@@ -158,7 +159,6 @@ impl Default for Toeplitz {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::be32;
     use core::net::SocketAddr;
     use std::string::String;
     use superpacket_traffic::frame::Frame;
@@ -205,7 +205,8 @@ mod tests {
                 let input = random.bytes(length);
                 assert_eq!(toeplitz.hash(&input), bitwise(&key, &input), "{length}");
             }
-            assert_eq!(bitwise(&key, &[0x80]), be32(key.bytes(), 0));
+            let [a, b, c, d, ..] = *key.bytes();
+            assert_eq!(bitwise(&key, &[0x80]), u32::from_be_bytes([a, b, c, d]));
         }
     }
 
@@ -226,7 +227,7 @@ mod tests {
     fn hash(frame: &Frame) -> Option<FlowHash> {
         let bytes = frame.to_bytes();
         let layer = if frame.link.is_some() { Layer::Ethernet } else { Layer::Ip };
-        Toeplitz::default().frame(&bytes[..bytes.len().min(crate::wire::MAX_HEADER)], bytes.len(), layer)
+        Toeplitz::default().frame(&bytes[..bytes.len().min(superpacket::wire::MAX_HEADER)], bytes.len(), layer)
     }
 
     #[test]

@@ -1,0 +1,65 @@
+//! A packet's first bytes: fields of its headers, and headers that lie in several buffers.
+
+use superpacket::wire::MAX_HEADER;
+
+/// Reads a big-endian 16-bit field; 0 beyond the end.
+///
+/// The parse has checked that a header is there whole before its fields are read, so the default is
+/// never seen; it spares a panic branch.
+#[inline(always)]
+pub(crate) fn be16(bytes: &[u8], offset: usize) -> u16 {
+    match bytes.get(offset..offset + 2) {
+        Some(field) => u16::from_be_bytes([field[0], field[1]]),
+        None => 0,
+    }
+}
+
+/// Reads a byte; 0 beyond the end.
+#[inline(always)]
+pub(crate) fn byte(bytes: &[u8], offset: usize) -> u8 {
+    bytes.get(offset).copied().unwrap_or(0)
+}
+
+/// The first [`MAX_HEADER`] bytes of a packet that lies in several buffers, copied together.
+pub(crate) struct GatheredHeader {
+    bytes: [u8; MAX_HEADER],
+    length: usize,
+}
+
+impl GatheredHeader {
+    /// Copies the start of the packet that the slices are, in order.
+    #[cold]
+    pub(crate) fn new<'a>(slices: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut gathered = GatheredHeader { bytes: [0; MAX_HEADER], length: 0 };
+        for slice in slices {
+            let free = &mut gathered.bytes[gathered.length..];
+            let count = slice.len().min(free.len());
+            free[..count].copy_from_slice(&slice[..count]);
+            gathered.length += count;
+        }
+        gathered
+    }
+
+    /// Returns the bytes: fewer than [`MAX_HEADER`] if the packet is shorter.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_beyond_the_end_are_zero() {
+        assert_eq!((be16(&[1, 2, 3], 1), be16(&[1, 2, 3], 2), byte(&[1], 0), byte(&[1], 1)), (0x0203, 0, 1, 0));
+    }
+
+    #[test]
+    fn a_header_is_gathered_up_to_its_limit() {
+        let (first, second) = ([1; 200], [2; 200]);
+        let gathered = GatheredHeader::new([&first[..], &[], &second[..], &second[..]].into_iter());
+        assert_eq!(gathered.bytes(), [&first[..], &second[..MAX_HEADER - 200]].concat());
+        assert_eq!(GatheredHeader::new([&first[..1], &second[..1]].into_iter()).bytes(), [1, 2]);
+    }
+}
