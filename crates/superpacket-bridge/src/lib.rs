@@ -57,3 +57,8 @@ pub mod topology;
 pub use bridge::{Bridge, Steered};
 pub use error::BridgeError;
 pub use forwarder::Forwarder;
+
+/// Runs the example of the crate's README with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

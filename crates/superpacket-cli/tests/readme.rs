@@ -1,4 +1,4 @@
-//! The README's walk to a running bridge does what it says.
+//! The READMEs' commands do what they say: the walk to a running bridge, and the commands for captures.
 #![cfg(target_os = "linux")]
 
 use std::fs::Permissions;
@@ -74,5 +74,21 @@ fn the_walk_ends_with_super_packets_between_two_hosts() {
 fn anybody_may_walk_it_where_user_namespaces_are_allowed() {
     if rustix::process::geteuid().is_root() {
         walk_as("-Urn", true);
+    }
+}
+
+#[test]
+fn the_commands_of_the_crate_s_readme_run() {
+    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("it is there");
+    let (_, after) = readme.split_once("```sh\n").expect("there are commands");
+    let (commands, _) = after.split_once("```").expect("and they end");
+    assert!(commands.lines().count() >= 6 && commands.lines().all(|line| line.starts_with("superpacket ")), "{commands}");
+    let directory = tempfile::tempdir().expect("made");
+    let programs = Path::new(env!("CARGO_BIN_EXE_superpacket")).parent().expect("it lies in a directory");
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+    let run = Command::new("sh").args(["-e", "-c", commands]).current_dir(&directory).env("PATH", path).output().expect("starts");
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    for file in ["in.pcap", "large.pcap", "small.pcap"] {
+        assert!(std::fs::metadata(directory.path().join(file)).is_ok_and(|file| file.len() > 1_000_000), "{file}");
     }
 }

@@ -1,16 +1,4 @@
-//! What a port can do, what is asked for, and what is in force: offloads by the names that ethtool gives them.
-//!
-//! ```
-//! use superpacket_features::{Feature, FeatureSet, Hindrance, resolve};
-//!
-//! let supported = FeatureSet::all().without(Feature::LargeReceiveOffload);
-//! let asked = FeatureSet::all().without(Feature::TxChecksumming);
-//! let resolved = resolve(asked, supported);
-//! // Segments need checksums that somebody fills in.
-//! assert!(!resolved.active.contains(Feature::TcpSegmentationOffload));
-//! assert_eq!(resolved.hindrance(Feature::TcpSegmentationOffload), Some(Hindrance::Requires(Feature::TxChecksumming)));
-//! assert_eq!(resolved.hindrance(Feature::LargeReceiveOffload), Some(Hindrance::Unsupported));
-//! ```
+#![doc = include_str!("../README.md")]
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -81,3 +81,8 @@ pub use raw::{Capture, CapturedFrame, RawOptions, RawSocket, VlanTag, VnetHeader
 pub use route::RouteMetrics;
 pub use topology::{Station, ThreeHosts, TwoHosts};
 pub use wire::{Wire, WireCounters, WireSettings};
+
+/// Runs the example of the crate's README with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

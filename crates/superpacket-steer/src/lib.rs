@@ -1,10 +1,4 @@
-//! Steering: which receive queue, and so which CPU, a packet of a flow goes to.
-//!
-//! One thread receives, several process: a flow is told by its hash ([`FlowHasher`]; [`Toeplitz`] is what devices report), and goes to one of the CPUs of a [`CpuMask`] ([`Rps`]) or to the CPU
-//! where it is read ([`SockFlowTable`]). [`Steering`] joins these, and keeps every flow in order while any of them changes. What a backlog takes in overload is a [`BacklogLimit`].
-//!
-//! All of this is arithmetic on what the caller tells: threads, rings and clocks are the caller's.
-
+#![doc = include_str!("../README.md")]
 #![no_std]
 #![forbid(unsafe_code)]
 

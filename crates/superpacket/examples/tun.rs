@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::io::{self, IoSlice, Write};
 
+use etherparse::PacketBuilder;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxPacket};
 use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
@@ -85,8 +86,16 @@ fn there_and_back(packets: &[Vec<u8>]) -> Result<Trip, Box<dyn Error>> {
     Ok(Trip { writes: device.packets.len(), cut })
 }
 
+/// A segment of 1348 bytes of payload of one TCP flow, this many segments after its first.
+fn tcp_segment(index: u32) -> Vec<u8> {
+    let builder = PacketBuilder::ipv6([1; 16], [2; 16], 64).tcp(443, 40_000, index * 1348, 500).ack(1);
+    let mut packet = Vec::new();
+    builder.write(&mut packet, &[0x55; 1348]).expect("a vector takes all");
+    packet
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let packets: Vec<_> = superpacket_traffic::frame::Frame::tcp4(1, 1348).at_ip().run(40).iter().map(|frame| frame.to_bytes()).collect();
+    let packets: Vec<_> = (0..40).map(tcp_segment).collect();
     let Trip { writes, cut } = there_and_back(&packets)?;
     println!(
         "{} packets from the tunnel: {writes} write to the device; cut again: {} packets, the same bytes: {}",

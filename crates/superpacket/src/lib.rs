@@ -67,3 +67,8 @@ pub use segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, Segment
 pub use super_packet::{Metadata, Sink, SuperPacket};
 pub use superpacket_simd::Simd;
 pub use virtio::Framing;
+
+/// Runs the example of the crate's README with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
