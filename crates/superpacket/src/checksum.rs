@@ -7,6 +7,10 @@
 use crate::wire::{IpVersion, Protocol, byte, ipv4, ipv6};
 use superpacket_simd::Simd;
 
+mod partial;
+
+pub use partial::{CompletionError, complete_partial};
+
 /// A one's-complement sum that is still being added up.
 ///
 /// Kept in 64 bits, where 2^16, 2^32 and 2^48 all count as 1: whole 32-bit fields are added at once, and nothing is folded before the end.

@@ -4,7 +4,7 @@ use super::SegmentError;
 use super::template::{FRAGMENT_HEADER, SCRATCH};
 use crate::aggregate::Reason;
 use crate::packet::Layer;
-use crate::wire::{IpVersion, Layout, MAX_HEADER, be16, byte, ethernet, ipv4, ipv6, pppoe, put16, put32};
+use crate::wire::{Extension, Extensions, IpVersion, Layout, MAX_HEADER, be16, byte, ethernet, ipv4, ipv6, pppoe, put16, put32};
 
 /// Takes the hop-by-hop header with the jumbo payload option out of the header bytes; the segments fit their length fields.
 pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {
@@ -36,24 +36,17 @@ pub(super) struct Parting {
 /// Finds where the headers of the IPv6 packet at `network` part (RFC 8200, section 4.5): behind hop-by-hop and routing headers and what stands
 /// before them; destination options behind those are fragmented with the payload. `None` if an extension header reaches beyond `limit`.
 pub(super) fn parting(bytes: &[u8], network: usize, limit: usize) -> Option<Parting> {
-    let mut at = network + ipv6::HEADER_LENGTH;
-    let mut before = network + ipv6::NEXT_HEADER;
-    let mut found = Parting { split: at, field: before, fragment: None };
+    let mut extensions = Extensions::new(bytes, network, limit);
+    let mut found = Parting { split: extensions.offset, field: extensions.field, fragment: None };
     loop {
-        let end = match byte(bytes, before) {
-            ipv6::FRAGMENT => at + FRAGMENT_HEADER,
-            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION => at + 8 + usize::from(byte(bytes, at + 1)) * 8,
-            _ => return Some(found),
-        };
-        if end > limit {
-            return None;
+        let field = extensions.field;
+        match extensions.next() {
+            Some(Extension { kind: ipv6::FRAGMENT, offset, .. }) => return Some(Parting { split: offset, field, fragment: Some(offset) }),
+            Some(Extension { kind: ipv6::DESTINATION, .. }) => {}
+            Some(Extension { offset, end, .. }) => found = Parting { split: end, field: offset, fragment: None },
+            None if extensions.reaches_beyond() => return None,
+            None => return Some(found),
         }
-        match byte(bytes, before) {
-            ipv6::FRAGMENT => return Some(Parting { split: at, field: before, fragment: Some(at) }),
-            ipv6::DESTINATION => {}
-            _ => found = Parting { split: end, field: at, fragment: None },
-        }
-        (before, at) = (at, end);
     }
 }
 

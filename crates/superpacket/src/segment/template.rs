@@ -10,7 +10,7 @@ use crate::wire::{gre, ipv4, ipv6, pppoe, put16, put32, tcp, udp};
 /// Room for the longest header that is parsed and an IPv6 fragment header.
 pub(super) const SCRATCH: usize = MAX_HEADER + FRAGMENT_HEADER;
 /// Length of the IPv6 fragment header.
-pub(super) const FRAGMENT_HEADER: usize = 8;
+pub(super) const FRAGMENT_HEADER: usize = ipv6::FRAGMENT_HEADER_LENGTH;
 
 /// Which part of the packet a segment takes. The *body* is what is distributed over the segments: the payload, and before it, in
 /// fragments, the headers that only the first one carries.

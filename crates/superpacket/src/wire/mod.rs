@@ -4,10 +4,13 @@
 //! is parsed once into a [`Layout`] of offsets, and fields are read where they lie, in network byte order.
 
 mod layout;
+mod locate;
 mod parse;
 
 pub(crate) use layout::usual;
 pub use layout::{IpVersion, Layout, Outer, Protocol, Tunnel};
+pub use locate::ip_headers;
+pub(crate) use locate::{Carried, Extension, Extensions, carrier};
 pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_outermost};
 pub(crate) use parse::{parse_usual, walk};
 
@@ -112,6 +115,8 @@ pub mod ipv6 {
     pub const FRAGMENT: u8 = 44;
     /// Destination options.
     pub const DESTINATION: u8 = 60;
+    /// Length of the fragment header.
+    pub const FRAGMENT_HEADER_LENGTH: usize = 8;
     /// Length of the hop-by-hop header that holds just the jumbo payload option, as Linux writes it for BIG TCP.
     pub const JUMBO_HEADER_LENGTH: usize = 8;
     /// Option type of the jumbo payload (RFC 2675).
@@ -214,6 +219,14 @@ pub mod dccp {
     pub const SHORT_SEQUENCE: usize = 9;
     /// Offset of a 48-bit sequence number (X = 1).
     pub const LONG_SEQUENCE: usize = 10;
+}
+
+/// SCTP (RFC 9260).
+pub mod sctp {
+    /// Length of the common header.
+    pub const HEADER_LENGTH: usize = 12;
+    /// Offset of the checksum: a CRC32c of 4 bytes, the first of which holds its lowest 8 bits (appendix A).
+    pub const CHECKSUM: usize = 8;
 }
 
 /// VXLAN (RFC 7348).

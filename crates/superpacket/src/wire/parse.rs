@@ -147,15 +147,16 @@ pub(crate) fn walk(header: &[u8], length: usize, layer: Layer) -> Result<Layout,
 
 /// The state of the walk: what is known so far.
 #[derive(Clone)]
-struct Cursor<'a> {
-    header: &'a [u8],
+pub(super) struct Cursor<'a> {
+    pub(super) header: &'a [u8],
     length: usize,
-    outer: Option<Outer>,
-    scope: Scope,
+    pub(super) outer: Option<Outer>,
+    /// The IP header that was met last.
+    pub(super) scope: Scope,
     refusal: Option<Reason>,
     pppoe: u16,
     /// End of the outermost IP packet, once known.
-    outer_end: Option<usize>,
+    pub(super) outer_end: Option<usize>,
     /// A datagram to a tunnel's port may be just that.
     datagrams: bool,
     /// Tunnels are entered.
@@ -175,6 +176,14 @@ impl<'a> Cursor<'a> {
             datagrams: false,
             tunnels: true,
         }
+    }
+
+    /// The walk after its end, as far as it came.
+    pub(super) fn to_the_innermost(header: &'a [u8], length: usize, layer: Layer) -> Self {
+        let mut cursor = Cursor { datagrams: true, ..Cursor::new(header, length) };
+        // Where it came to an end does not matter, but which headers it met.
+        let _ = cursor.packet(layer);
+        cursor
     }
 
     fn packet(&mut self, layer: Layer) -> Result<Layout, Unparsed> {
