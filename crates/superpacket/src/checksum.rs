@@ -9,6 +9,7 @@ use superpacket_simd::Simd;
 
 mod partial;
 
+pub(crate) use partial::Completion;
 pub use partial::{CompletionError, complete_partial};
 
 /// A one's-complement sum that is still being added up.

@@ -2,6 +2,7 @@
 
 use super::GsoKind;
 use crate::aggregate::Reason;
+use crate::checksum::CompletionError;
 use crate::wire::{IpVersion, Protocol};
 
 /// Why a packet was not cut. Nothing has been emitted then.
@@ -80,6 +81,9 @@ pub enum SegmentError {
         /// End of what can be reached.
         got: usize,
     },
+    /// A partial checksum that cannot be completed.
+    #[error("a partial checksum cannot be completed: {0}")]
+    PartialChecksum(CompletionError),
     /// The packet's own header is longer than the headers that were parsed, so that payload lies in it.
     #[error("the header has {got} bytes, {needed} were parsed")]
     HeaderLength {
@@ -103,7 +107,7 @@ impl SegmentError {
     pub const COUNT: usize = Self::NAMES.len();
 
     /// The names that reports and JSON use, in the order of [`number`](Self::number).
-    pub const NAMES: [&'static str; 12] = [
+    pub const NAMES: [&'static str; 13] = [
         "headers",
         "kind",
         "truncated",
@@ -116,6 +120,7 @@ impl SegmentError {
         "checksum_place",
         "header_length",
         "output_too_small",
+        "partial_checksum",
     ];
 
     /// A dense number for this kind of error: the index of its counter.
@@ -133,11 +138,21 @@ impl SegmentError {
             SegmentError::ChecksumPlace { .. } => 9,
             SegmentError::HeaderLength { .. } => 10,
             SegmentError::OutputTooSmall { .. } => 11,
+            SegmentError::PartialChecksum(_) => 12,
         }
     }
 
     /// The name that reports and JSON use.
     pub const fn name(&self) -> &'static str {
         Self::NAMES[self.number()]
+    }
+}
+
+impl From<CompletionError> for SegmentError {
+    fn from(error: CompletionError) -> Self {
+        match error {
+            CompletionError::Place { needed, got } => SegmentError::ChecksumPlace { needed, got },
+            other => SegmentError::PartialChecksum(other),
+        }
     }
 }

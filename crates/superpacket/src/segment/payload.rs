@@ -50,6 +50,16 @@ pub(super) fn bytes<P: Segmentable + ?Sized>(packet: &P, at: Position, length: u
     packet.range(at.range).get(at.offset..at.offset.saturating_add(length)).unwrap_or(&[])
 }
 
+/// `length` bytes from a place on, range by range.
+pub(super) fn slices<P: Segmentable + ?Sized>(packet: &P, mut at: Position, mut length: usize) -> impl Iterator<Item = &[u8]> {
+    core::iter::from_fn(move || {
+        let (taken, next) = step(packet, at, length)?;
+        let slice = bytes(packet, at, taken);
+        (at, length) = (next, length - taken);
+        Some(slice)
+    })
+}
+
 /// The known sum of the payload that starts at a place, and the place behind it, if all of it lies in the next `length` bytes.
 #[inline(always)]
 pub(super) fn known_sum<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> Option<(u16, usize, Position)> {

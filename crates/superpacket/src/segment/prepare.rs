@@ -2,15 +2,15 @@
 
 use super::fragment::{insert_fragment_header, outermost, parting, parts, remove_jumbo};
 use super::output::Plan;
-use super::payload::{Position, gather, start_of, sum_payload};
+use super::payload::{Position, gather, slices, start_of, sum_payload};
 use super::segmenter::{ChecksumOutput, SegmentOptions, Segmenter};
 use super::shape::shape;
 use super::template::{Cut, FRAGMENT_HEADER, Template};
 use super::{ChecksumForm, Gso, GsoKind, MaxSegments, SegmentError, Segmentable};
 use crate::aggregate::Reason;
-use crate::checksum::{Sum, at_offset, pseudo_header, transport_field, words};
+use crate::checksum::{Completion, Sum, at_offset, pseudo_header, transport_field, words};
 use crate::packet::RxChecksum;
-use crate::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, be16, ipv4, ipv6, pppoe, put16, udp};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, ipv4, ipv6, pppoe, put16, udp};
 
 /// A packet that has been checked, and its template.
 #[derive(Clone, Debug)]
@@ -115,7 +115,8 @@ impl Segmenter {
         }
         let header_bytes = gather(packet, &mut self.scratch[..MAX_HEADER]);
         if let (ChecksumOutput::Full, RxChecksum::Partial { start, offset }) = (checksum, state) {
-            base = self.fill_in(packet, header_bytes, base, usize::from(start), usize::from(offset))?;
+            let found = self.completion(packet, header_bytes, start, offset)?;
+            base = self.fill_in(packet, header_bytes, base, &found)?;
             state = RxChecksum::Unnecessary { level: 0 };
         }
         let body = packet.length().saturating_sub(base);
@@ -162,12 +163,15 @@ impl Segmenter {
             return Err(SegmentError::HeaderLength { needed: header_bytes.min(end), got: carried });
         }
         let size = mtu.saturating_sub(repeated) / 8 * 8;
-        if let RxChecksum::Partial { start, offset } = packet.checksum() {
-            let (start, offset) = (usize::from(start), usize::from(offset));
-            if start < base {
-                return Err(SegmentError::ChecksumPlace { needed: start, got: base });
+        let partial = match packet.checksum() {
+            RxChecksum::Partial { start, .. } if usize::from(start) < base => {
+                return Err(SegmentError::ChecksumPlace { needed: usize::from(start), got: base });
             }
-            carried = carried.max(start + offset + 2);
+            RxChecksum::Partial { start, offset } => Some(self.completion(packet, header_bytes, start, offset)?),
+            _ => None,
+        };
+        if let Some(found) = &partial {
+            carried = carried.max(found.field_end());
         }
         let extra = carried - base;
         let least = extra.max(8);
@@ -181,8 +185,8 @@ impl Segmenter {
         if whole > limit {
             return Err(SegmentError::SegmentTooLong { needed: whole, limit });
         }
-        if let RxChecksum::Partial { start, offset } = packet.checksum() {
-            self.fill_in(packet, header_bytes, carried, usize::from(start), usize::from(offset))?;
+        if let Some(found) = &partial {
+            self.fill_in(packet, header_bytes, carried, found)?;
         }
         let position = start_of(packet, carried)?;
         let base = match parts.insert {
@@ -202,34 +206,43 @@ impl Segmenter {
         packet: &P,
         header_bytes: usize,
         carried: usize,
-        start: usize,
-        offset: usize,
+        found: &Completion,
     ) -> Result<usize, SegmentError> {
-        let place = start + offset;
-        let layout = wire::parse_datagram(&self.scratch[..header_bytes], packet.length(), packet.layer()).ok();
-        let layout = layout.filter(|layout| usize::from(layout.transport) == start);
-        // Padding is no part of what is summed; where the headers cannot be read, the packet's end is all there is.
-        let end = layout.map_or(packet.length(), |layout| layout.end as usize);
-        let reach = header_bytes.min(end);
-        if place + 2 > reach {
-            return Err(SegmentError::ChecksumPlace { needed: place + 2, got: reach });
-        }
-        let carried = carried.max(place + 2);
-        if carried > reach {
-            return Err(SegmentError::HeaderLength { needed: reach, got: carried });
-        }
+        let carried = carried.max(found.field_end());
         let position = start_of(packet, carried)?;
-        // Only where the payload has ranges of its own are known sums those of what lies there.
-        let known = !packet.header().is_empty();
-        let payload = sum_payload(packet, self.simd, position, end - carried, known);
-        let sum = Sum::new(words(&self.scratch[start..carried]).fold()).add(at_offset(payload, carried - start));
-        let protocol = match layout {
-            Some(layout) => layout.protocol,
-            None if offset == udp::CHECKSUM => Protocol::Udp,
-            None => Protocol::Tcp,
-        };
-        put16(&mut self.scratch, place, transport_field(protocol, sum.checksum()));
+        // The header may hold all that is covered.
+        let rest = found.end.saturating_sub(carried);
+        let covered = self.scratch.get_mut(..carried.min(found.end)).unwrap_or(&mut []);
+        if carried > header_bytes {
+            return Err(SegmentError::HeaderLength { needed: header_bytes, got: carried });
+        }
+        if found.is_sum() {
+            // Only where the payload has ranges of its own are known sums those of what lies there.
+            let known = !packet.header().is_empty();
+            let payload = sum_payload(packet, self.simd, position, rest, known);
+            let header = covered.get(found.start..).unwrap_or(&[]);
+            let sum = words(header).fold();
+            let sum = Sum::new(sum).add(at_offset(payload, carried - found.start)).fold();
+            found.write_sum(covered, sum);
+        } else {
+            found.write_crc(covered, slices(packet, position, rest));
+        }
         Ok(carried)
+    }
+
+    /// How the partial checksum is completed of a packet whose first `header_bytes` are in the scratch.
+    fn completion<P: Segmentable + ?Sized>(
+        &self,
+        packet: &P,
+        header_bytes: usize,
+        start: u16,
+        offset: u16,
+    ) -> Result<Completion, SegmentError> {
+        let found = Completion::find(&self.scratch[..header_bytes], packet.length(), packet.layer(), start, offset)?;
+        match found.field_end() {
+            needed if needed > header_bytes => Err(SegmentError::ChecksumPlace { needed, got: header_bytes }),
+            _ => Ok(found),
+        }
     }
 }
 
