@@ -4,7 +4,8 @@ mod support;
 
 use superpacket::aggregate::{Policy, Reason};
 use superpacket::packet::{Layer, RxChecksum};
-use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::segment::{ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::virtio::{Format, Header, VirtioError, flags, gso_type};
 use superpacket::wire::{self, MAX_HEADER, geneve, vxlan};
 use superpacket_traffic::frame::{Carrier, Checksum, Frame, Geneve, Icmp, Transport, Vxlan, stream_bytes};
 use support::*;
@@ -168,6 +169,100 @@ fn the_two_parses_differ_in_nothing_else() {
             }
             let both = [wire::parse, wire::parse_datagram].map(|parse| parse(head, packet.bytes.len(), packet.layer));
             assert!(both[0] == both[1] && both[0].is_ok());
+        }
+    }
+}
+
+/// What a virtio header says of a UDP super-packet in segments of `size`, and how it is cut then.
+fn cut_as_said(frame: &Frame, size: u16) -> Result<Vec<Vec<u8>>, VirtioError> {
+    let packet = Packet::from(frame);
+    let header = Header {
+        flags: flags::NEEDS_CSUM,
+        gso_type: gso_type::UDP_L4,
+        gso_size: size,
+        csum_start: frame.offsets().transport as u16,
+        csum_offset: 6,
+        num_buffers: 1,
+        hdr_len: frame.offsets().payload as u16,
+        ..Header::default()
+    };
+    let offload = header.offload(Format::Plain, &packet.bytes, packet.bytes.len(), packet.layer)?;
+    // The way back says the same.
+    assert_eq!(Header::describe(&offload, Format::Plain, &packet.bytes, packet.bytes.len(), packet.layer), Ok(header));
+    let whole = GsoPacket { buffers: &[&packet.bytes], layer: packet.layer, gso: offload.gso, checksum: offload.checksum };
+    let mut segments = Vec::new();
+    let cut = Segmenter::new(Simd::detect()).segment(&whole, &SegmentOptions::default(), |segment| {
+        let mut copy = Vec::new();
+        segment.copy_to(&mut copy);
+        segments.push(copy);
+    });
+    assert!(cut.is_ok(), "{cut:?}");
+    Ok(segments)
+}
+
+/// The frames that a wire would carry of such a super-packet.
+fn pieces(frame: &Frame, size: usize) -> Vec<Vec<u8>> {
+    let mut next = Frame { payload: Vec::new(), ..frame.clone() };
+    let cut = frame.payload.chunks(size).map(|piece| {
+        let bytes = next.clone().with(|next| next.payload = piece.to_vec()).to_bytes();
+        next = next.following();
+        bytes
+    });
+    cut.collect()
+}
+
+#[test]
+fn a_virtio_header_announces_them_like_any_datagram() {
+    for frame in datagrams().into_iter().filter(|frame| frame.tunnel.is_none()) {
+        let partial = frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Partial);
+        let segments = cut_as_said(&partial, 1000).unwrap_or_else(|error| panic!("{error}: {:?}", &frame.payload[..40]));
+        assert!(segments == pieces(&frame, 1000));
+    }
+}
+
+#[test]
+fn segments_that_each_are_a_datagram_of_a_tunnel_are_cut_at_the_outer_header() {
+    // As a sender of VXLAN in user space has it, by `UDP_SEGMENT`: each segment has a VXLAN header, and a frame, of its own.
+    let inner =
+        [Frame::tcp4(1, 300), Frame::udp6(300), Frame::tcp4(1, 300).with(|frame| frame.transport = Transport::Icmp(Icmp::default()))];
+    for inner in inner {
+        for base in [Frame::udp4(0).with_id(7), Frame::udp6(0)] {
+            let mut datagram = vec![0x08, 0, 0, 0, 0, 0, 1, 0];
+            datagram.extend(inner.to_bytes());
+            let frame = base.with(|frame| (frame.udp_mut().destination_port, frame.payload) = (vxlan::PORT, datagram.repeat(4)));
+            for frame in [frame.clone(), frame.clone().tagged(5), frame.at_ip()] {
+                let partial = frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Partial);
+                let segments = cut_as_said(&partial, datagram.len() as u16).unwrap_or_else(|error| panic!("{error}"));
+                assert_eq!(segments.len(), 4);
+                assert!(segments == pieces(&frame, datagram.len()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_partial_checksum_is_wanted_whatever_its_field_holds() {
+    for base in [Frame::udp4(2500).with(|frame| frame.ipv4_mut().dont_fragment = false), Frame::udp6(2500)] {
+        let whole = base.clone().with(|frame| frame.udp_mut().checksum = Checksum::Zero).to_bytes();
+        let start = base.offsets().transport as u16;
+        for (kind, checksum) in
+            [(GsoKind::Udp, ChecksumOutput::Full), (GsoKind::Udp, ChecksumOutput::Partial), (GsoKind::UdpFragments, ChecksumOutput::Full)]
+        {
+            let packet = GsoPacket { checksum: RxChecksum::Partial { start, offset: 6 }, ..GsoPacket::linear(&whole, gso(kind, 1000)) };
+            let mut segments = Vec::new();
+            let options = SegmentOptions { checksum, fragment_id: 3, ..SegmentOptions::default() };
+            let cut = Segmenter::new(Simd::detect()).segment(&packet, &options, |segment| {
+                let mut copy = Vec::new();
+                segment.copy_to(&mut copy);
+                segments.push(copy);
+            });
+            assert_eq!(cut.map(|plan| plan.segments), Ok(3));
+            let expected = match (kind, checksum) {
+                (GsoKind::UdpFragments, _) => base.fragments(1000, 3).iter().map(Frame::to_bytes).collect(),
+                (_, ChecksumOutput::Partial) => pieces(&base.clone().with(|frame| frame.udp_mut().checksum = Checksum::Partial), 1000),
+                _ => pieces(&base, 1000),
+            };
+            assert!(segments == expected, "{kind:?} {checksum:?}");
         }
     }
 }

@@ -4,7 +4,7 @@ use super::fragment::{insert_fragment_header, outermost, parting, parts, remove_
 use super::output::Plan;
 use super::payload::{Position, gather, slices, start_of, sum_payload};
 use super::segmenter::{ChecksumOutput, SegmentOptions, Segmenter};
-use super::shape::shape;
+use super::shape::{Shape, shape};
 use super::template::{Cut, FRAGMENT_HEADER, Template};
 use super::{ChecksumForm, Gso, GsoKind, MaxSegments, SegmentError, Segmentable};
 use crate::aggregate::Reason;
@@ -35,7 +35,7 @@ impl Segmenter {
         };
         let length = packet.length();
         let header_bytes = gather(packet, &mut self.scratch[..MAX_HEADER]);
-        let found = shape(&self.scratch[..header_bytes], length, packet.layer(), gso.kind)?;
+        let found = shape(&self.scratch[..header_bytes], length, packet.layer(), gso.kind, packet.checksum())?;
         let mut layout = found.layout;
         let payload = found.end - usize::from(layout.payload);
         let start = start_of(packet, usize::from(layout.payload))?;
@@ -48,10 +48,10 @@ impl Segmenter {
             ChecksumOutput::AsMerged => gso.checksum,
         };
         if gso.kind == GsoKind::UdpFragments && payload + udp::HEADER_LENGTH > gso.size.get() {
-            return self.prepare_datagram(packet, &gso, layout, payload, start, options);
+            return self.prepare_datagram(packet, &gso, &found, layout, start, options);
         }
         let size = if gso.kind == GsoKind::UdpFragments { payload.max(1) } else { gso.size.get() };
-        let template = Template::segments(&self.scratch, &layout, &gso, form);
+        let template = Template::segments(&self.scratch, &layout, &gso, form, found.partial);
         if let Some(covered) = template.wanted.covered {
             let shortest = if payload > size && !payload.is_multiple_of(size) { payload % size } else { payload.min(size) };
             if covered > shortest {
@@ -62,16 +62,17 @@ impl Segmenter {
         Job::new(template, &layout, size, payload, start, checksum, options.max_segments)
     }
 
-    /// A UDP datagram to be cut into IP fragments: its checksum is computed once, over all of it.
+    /// A UDP datagram to be cut into IP fragments: its checksum is computed once, over all of it. `layout` is that of the headers in the scratch.
     fn prepare_datagram<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
         gso: &Gso,
+        found: &Shape,
         mut layout: Layout,
-        payload: usize,
         start: Position,
         options: &SegmentOptions,
     ) -> Result<Job, SegmentError> {
+        let payload = found.end - usize::from(found.layout.payload);
         let datagram = payload + udp::HEADER_LENGTH;
         if datagram > usize::from(u16::MAX) {
             return Err(SegmentError::SegmentTooLong { needed: datagram, limit: usize::from(u16::MAX) });
@@ -96,7 +97,7 @@ impl Segmenter {
         let job = Job::new(template, &layout, size, extra + payload, start, RxChecksum::None, options.max_segments)?;
         let transport = usize::from(layout.transport);
         put16(&mut self.scratch, transport + udp::LENGTH, datagram as u16);
-        if be16(&self.scratch, transport + udp::CHECKSUM) != 0 {
+        if found.partial || be16(&self.scratch, transport + udp::CHECKSUM) != 0 {
             put16(&mut self.scratch, transport + udp::CHECKSUM, 0);
             let sum = pseudo_header(&self.scratch[usize::from(layout.network)..], layout.version, Protocol::Udp.number(), datagram as u32)
                 .add_sum(words(&self.scratch[transport..transport + udp::HEADER_LENGTH]))

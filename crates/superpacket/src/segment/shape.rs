@@ -5,7 +5,7 @@
 
 use super::{GsoKind, SegmentError};
 use crate::aggregate::Reason;
-use crate::packet::Layer;
+use crate::packet::{Layer, RxChecksum};
 use crate::wire::{self, IpVersion, Layout, Protocol, be16, be32, byte, dccp, ipv4, ipv6, pppoe, udp};
 
 /// The parsed headers of a packet that may be cut.
@@ -14,11 +14,17 @@ pub(super) struct Shape {
     pub(super) layout: Layout,
     /// End of the payload, in bytes from the start of the frame: what follows is padding.
     pub(super) end: usize,
+    /// The transport checksum is partial: one is wanted, whatever its field holds.
+    pub(super) partial: bool,
 }
 
-/// Parses and checks a packet of `length` bytes, of which `header` holds the first, for segments of `kind`.
-pub(super) fn shape(header: &[u8], length: usize, layer: Layer, kind: GsoKind) -> Result<Shape, SegmentError> {
-    let layout = wire::parse_datagram(header, length, layer).map_err(|unparsed| SegmentError::Headers(unparsed.reason))?;
+/// Parses and checks a packet of `length` bytes, of which `header` holds the first, for segments of `kind`. `checksum` is the state of its checksums.
+pub(super) fn shape(header: &[u8], length: usize, layer: Layer, kind: GsoKind, checksum: RxChecksum) -> Result<Shape, SegmentError> {
+    let layout = match (kind, checksum) {
+        (GsoKind::Udp | GsoKind::UdpFragments, RxChecksum::Partial { start, .. }) => wire::parse_datagram_at(header, length, layer, start),
+        _ => wire::parse_datagram(header, length, layer),
+    };
+    let layout = layout.map_err(|unparsed| SegmentError::Headers(unparsed.reason))?;
     let fits = matches!(
         (kind, layout.version, layout.protocol),
         (GsoKind::Tcp4, IpVersion::V4, Protocol::Tcp)
@@ -72,7 +78,8 @@ pub(super) fn shape(header: &[u8], length: usize, layer: Layer, kind: GsoKind) -
     if usize::from(layout.payload) > end {
         return Err(SegmentError::Truncated { needed: usize::from(layout.payload), got: end });
     }
-    Ok(Shape { layout, end })
+    let partial = matches!(checksum, RxChecksum::Partial { start, .. } if start == layout.transport);
+    Ok(Shape { layout, end, partial })
 }
 
 /// The end of an IP packet by its length field, or `limit` where that is 0 (left to the device, or BIG TCP over IPv4); and which of both.

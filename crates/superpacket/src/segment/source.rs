@@ -15,7 +15,8 @@ pub trait Segmentable {
     /// How to cut it; `None` for a packet that is to pass whole.
     fn gso(&self) -> Option<Gso>;
 
-    /// The state of its checksums. Only [`RxChecksum::Partial`] matters, and only for a packet that passes whole or is fragmented.
+    /// The state of its checksums, of which only [`RxChecksum::Partial`] matters: it is filled in if the packet passes whole or is fragmented; in UDP it says that the
+    /// segments are to have a checksum, and which UDP header is meant.
     fn checksum(&self) -> RxChecksum;
 
     /// Bytes before the first range; may be empty.

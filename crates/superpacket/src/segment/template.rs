@@ -206,8 +206,8 @@ impl Template {
         }
     }
 
-    /// Segments that each carry a transport header.
-    pub(super) fn segments(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, form: ChecksumForm) -> Self {
+    /// Segments that each carry a transport header. `partial`: a checksum is wanted, although UDP's field may hold 0.
+    pub(super) fn segments(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, form: ChecksumForm, partial: bool) -> Self {
         let offset = usize::from(layout.transport);
         let base = usize::from(layout.payload);
         let network = usize::from(layout.network);
@@ -217,7 +217,7 @@ impl Template {
             Protocol::Dccp => usize::from(byte(header, dccp::COVERAGE) & 0x0f).checked_sub(1).map(|words| words * 4),
             _ => None,
         };
-        let no_checksum = layout.protocol == Protocol::Udp && be16(header, udp::CHECKSUM) == 0;
+        let no_checksum = !partial && layout.protocol == Protocol::Udp && be16(header, udp::CHECKSUM) == 0;
         let form = Some(form).filter(|_| !no_checksum);
         let changing: &[usize] = match layout.protocol {
             Protocol::Tcp => &[tcp::SEQUENCE, tcp::SEQUENCE + 2, tcp::DATA_OFFSET, tcp::CHECKSUM],

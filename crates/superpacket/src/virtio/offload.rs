@@ -3,7 +3,7 @@
 use super::{Format, Header, VirtioError, flags, gso_type};
 use crate::packet::{FlowHash, Layer, RxChecksum};
 use crate::segment::{Gso, GsoKind, MaxSegments, SegmentSize};
-use crate::wire::{self, IpVersion, Layout, Protocol, be16, byte, tcp, udp};
+use crate::wire::{self, IpVersion, Layout, Protocol, Unparsed, be16, byte, tcp, udp};
 
 /// What a header says of a packet, in the engine's terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +37,14 @@ fn counted(kind: GsoKind, layout: &Layout, length: usize) -> usize {
     let end = (layout.end as usize).min(length);
     let payload = end.saturating_sub(usize::from(layout.payload));
     if kind == GsoKind::UdpFragments { payload + udp::HEADER_LENGTH } else { payload }
+}
+
+/// The headers that a super-packet of this kind is cut at, whose partial checksum starts at `start`: nothing else tells a datagram of a tunnel from a tunnelled packet.
+fn meant(kind: GsoKind, start: Option<u16>, packet: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
+    match (kind, start) {
+        (GsoKind::Udp | GsoKind::UdpFragments, Some(start)) => wire::parse_datagram_at(packet, length, layer, start),
+        _ => wire::parse_datagram(packet, length, layer),
+    }
 }
 
 impl Header {
@@ -91,7 +99,8 @@ impl Header {
         if tunnel != 0 && format != Format::Tunnel {
             return Err(VirtioError::Format);
         }
-        let layout = wire::parse(packet, length, layer).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
+        let start = Some(self.csum_start).filter(|_| needs_checksum && tunnel == 0);
+        let layout = meant(kind, start, packet, length, layer).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
         let fits = match kind {
             GsoKind::Tcp4 => (layout.version, layout.protocol) == (IpVersion::V4, Protocol::Tcp),
             GsoKind::Tcp6 => (layout.version, layout.protocol) == (IpVersion::V6, Protocol::Tcp),
@@ -155,7 +164,14 @@ impl Header {
             RxChecksum::None | RxChecksum::Complete(_) => {}
         }
         let with_hash = matches!(format, Format::Hash | Format::Tunnel);
-        let parsed = wire::parse(packet, length, layer);
+        let start = match offload.checksum {
+            RxChecksum::Partial { start, .. } => Some(start),
+            _ => None,
+        };
+        let parsed = match offload.gso {
+            Some(gso) => meant(gso.kind, start, packet, length, layer),
+            None => wire::parse_datagram(packet, length, layer),
+        };
         if let (true, Some(hash), Ok(layout)) = (with_hash, offload.hash, &parsed) {
             (header.hash_value, header.hash_report) = (hash.0, hash_report(layout));
         }

@@ -11,7 +11,7 @@ pub(crate) use layout::usual;
 pub use layout::{IpVersion, Layout, Outer, Protocol, Tunnel};
 pub use locate::ip_headers;
 pub(crate) use locate::{Carried, Extension, Extensions, carrier};
-pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_outermost};
+pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_datagram_at, parse_outermost};
 pub(crate) use parse::{parse_usual, walk};
 
 /// The longest chain of headers that the engine looks at, in bytes, from the start of the frame to the payload.

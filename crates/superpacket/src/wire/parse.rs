@@ -69,6 +69,24 @@ pub fn parse_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layo
     })
 }
 
+/// Parses as [`parse_datagram`] does, but no further than the outermost UDP header, if that starts at `transport`, in bytes from the start of the frame.
+///
+/// This is for a UDP super-packet, where the place of its partial checksum says which UDP header is meant. What was sent as segments that each are a datagram of a tunnel
+/// (`UDP_SEGMENT` of VXLAN) looks in its headers as what was sent through a tunnel device.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_datagram_at(header: &[u8], length: usize, layer: Layer, transport: u16) -> Result<Layout, Unparsed> {
+    let innermost = parse_datagram(header, length, layer);
+    if matches!(innermost, Ok(layout) if layout.transport == transport) {
+        return innermost;
+    }
+    match parse_outermost(header, length, layer) {
+        Ok(outermost) if outermost.protocol == Protocol::Udp && outermost.transport == transport => Ok(outermost),
+        _ => innermost,
+    }
+}
+
 /// Parses as [`parse`] does, but no further than the first transport header: a tunnel is UDP like any other, or a protocol without ports.
 ///
 /// # Errors
