@@ -3,8 +3,8 @@
 
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
-    BackToBack, ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentError, SegmentOptions, SegmentSize,
-    Segmenter,
+    BackToBack, ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentBuffers, SegmentError,
+    SegmentOptions, SegmentSize, Segmenter, Written,
 };
 use superpacket::wire;
 use superpacket_traffic::check::{self, Expect};
@@ -553,4 +553,58 @@ fn errors_say_what_is_wrong() {
     let got = Segmenter::new().segment_linear(&GsoPacket::linear(&bytes, tcp), &SegmentOptions::default(), &mut BackToBack::new(&mut out));
     assert_eq!(got, Err(SegmentError::OutputTooSmall { needed: 201 + 54 * 3, got: 201 + 54 * 3 - 2 }));
     assert!(out.iter().all(|byte| *byte == 0xee));
+}
+
+/// Buffers that accept any plan, and end after so many.
+struct Ending {
+    left: usize,
+    buffer: Vec<u8>,
+    written: u32,
+}
+
+impl SegmentBuffers for Ending {
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.left = self.left.checked_sub(1)?;
+        self.buffer.resize(length, 0);
+        Some(&mut self.buffer)
+    }
+
+    fn written(&mut self, _: Written) {
+        self.written += 1;
+    }
+}
+
+#[test]
+fn the_counters_balance_when_the_buffers_end_half_way() {
+    let mut segmenter = Segmenter::new(Simd::detect());
+    let tcp = Frame::tcp4(1, 1000).to_bytes();
+    let datagram = Frame::udp6(1000).to_bytes();
+    let fragments = Gso::new(GsoKind::UdpFragments, SegmentSize::new(304).expect("a size"));
+    let (mut packets, mut segments, mut payload) = (0, 0, 0);
+    for (bytes, gso, size, first) in [(&tcp, tcp_gso(300), 300, 300), (&datagram, fragments, 304, 304 - 8)] {
+        for left in 0..4 {
+            let mut buffers = Ending { left, buffer: Vec::new(), written: 0 };
+            let cut = segmenter.segment_linear(&GsoPacket::linear(bytes, gso), &SegmentOptions::default(), &mut buffers);
+            assert!(matches!(cut, Err(SegmentError::OutputTooSmall { got: 0, .. })), "{cut:?}");
+            assert_eq!(buffers.written as usize, left);
+            packets += 1;
+            segments += left as u64;
+            payload += if left == 0 { 0 } else { first + (left - 1) * size } as u64;
+            let counters = segmenter.counters();
+            assert!(counters.balanced(), "{left}: {counters:?}");
+            assert_eq!((counters.packets, counters.refused(), counters.cut, counters.passed), (packets, packets, 0, 0));
+            assert_eq!((counters.segments, counters.payload_in, counters.payload_out), (segments, payload, payload));
+        }
+    }
+    // One that passes whole, and fragments of any packet.
+    let packet = GsoPacket { gso: None, ..GsoPacket::linear(&tcp, tcp_gso(1)) };
+    let mut buffers = Ending { left: 0, buffer: Vec::new(), written: 0 };
+    assert!(segmenter.segment_linear(&packet, &SegmentOptions::default(), &mut buffers).is_err());
+    buffers.left = 2;
+    let packet = GsoPacket { gso: None, ..GsoPacket::linear(&datagram, tcp_gso(1)) };
+    assert!(segmenter.fragment_linear(&packet, 400, Some(1), &mut buffers).is_err());
+    let mut whole = Vec::new();
+    assert!(segmenter.segment_linear(&GsoPacket::linear(&tcp, tcp_gso(300)), &SegmentOptions::default(), &mut whole).is_ok());
+    let counters = segmenter.counters();
+    assert_eq!((counters.packets, counters.cut, counters.refused(), counters.balanced()), (packets + 3, 1, packets + 2, true));
 }

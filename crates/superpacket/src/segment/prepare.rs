@@ -280,6 +280,11 @@ impl Job {
         let length = if last { self.body - offset } else { self.size };
         Cut { index, offset, length, last }
     }
+
+    /// Bytes of payload in the segments before this one.
+    pub(super) const fn taken_before(&self, cut: Cut) -> usize {
+        cut.offset.saturating_sub(self.template.extra)
+    }
 }
 
 impl Plan {

@@ -134,7 +134,7 @@ impl Segmenter {
     /// Cuts a packet into segments that are written into buffers, copied and summed in one pass.
     ///
     /// # Errors
-    /// [`SegmentError`]; nothing has been written then, unless `buffers` accepted the plan and then had no buffer.
+    /// [`SegmentError`]; nothing has been written then, unless `buffers` accepted the plan and then had no buffer: [`SegmentCounters`] says how that is counted.
     #[inline]
     pub fn segment_linear<P: Segmentable + ?Sized>(
         &mut self,
@@ -191,14 +191,15 @@ impl Segmenter {
         error
     }
 
-    fn accept(&mut self, job: &Job) {
+    /// Counts a packet that has come out whole.
+    fn count(&mut self, job: &Job) {
         self.counters.packets += 1;
         *(if job.passes { &mut self.counters.passed } else { &mut self.counters.cut }) += 1;
         self.counters.payload_in += (job.body - job.template.extra) as u64;
     }
 
     fn gather_segments<P: Segmentable + ?Sized>(&mut self, packet: &P, mut job: Job, mut sink: impl FnMut(Segment<'_, P>)) -> Plan {
-        self.accept(&job);
+        self.count(&job);
         let mut position = job.start;
         let mut payload_out = 0;
         for index in 0..job.plan.segments {
@@ -223,7 +224,6 @@ impl Segmenter {
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
         buffers.prepare(&job.plan).map_err(|error| self.refuse(error))?;
-        self.accept(&job);
         let mut position = job.start;
         for index in 0..job.plan.segments {
             let cut = job.cut(index);
@@ -233,7 +233,8 @@ impl Segmenter {
             let buffer = buffers.buffer(length).unwrap_or(&mut []);
             let got = buffer.len();
             let Some((header, body)) = buffer.get_mut(..length).and_then(|buffer| buffer.split_at_mut_checked(header_length)) else {
-                return Err(SegmentError::OutputTooSmall { needed: length, got });
+                self.counters.payload_in += job.taken_before(cut) as u64;
+                return Err(self.refuse(SegmentError::OutputTooSmall { needed: length, got }));
             };
             let sums = copy_payload(packet, self.simd, &mut position, body, job.template.wanted);
             job.template.patch(&mut self.scratch, cut, sums);
@@ -242,6 +243,7 @@ impl Segmenter {
             self.counters.segments += 1;
             self.counters.payload_out += payload as u64;
         }
+        self.count(&job);
         Ok(job.plan)
     }
 }
