@@ -608,3 +608,26 @@ fn the_counters_balance_when_the_buffers_end_half_way() {
     let counters = segmenter.counters();
     assert_eq!((counters.packets, counters.cut, counters.refused(), counters.balanced()), (packets + 3, 1, packets + 2, true));
 }
+
+#[test]
+fn jumbo_lengths_at_the_edge_of_32_bits_are_refused() {
+    // Where an address has 32 bits, a sum of such a length and an offset does not fit (.ci/run runs this there).
+    for length in (u32::MAX - 100)..=u32::MAX {
+        for around in [(|frame| frame) as fn(Frame) -> Frame, Frame::at_ip, |frame| frame.in_ip6(), |frame| frame.in_vxlan4()] {
+            let frame = around(Frame::tcp6(1, 3000).with(|frame| {
+                let ip = frame.ipv6_mut();
+                (ip.extensions, ip.payload_length) = (vec![Extension::jumbo(length)], Some(0));
+            }));
+            let (bytes, layer) = (frame.to_bytes(), layer(&frame));
+            let layout = wire::parse(&bytes, bytes.len(), layer).expect("headers are whole");
+            assert_eq!(layout.refusal.map(|refusal| refusal.name()), Some("no_length"));
+            let gso = Gso::new(GsoKind::Tcp6, SegmentSize::new(1000).expect("a size"));
+            let refused = cut(&bytes, layer, gso, &SegmentOptions::default());
+            assert!(matches!(refused, Err(SegmentError::Truncated { .. } | SegmentError::Headers(_))), "{refused:?}");
+            let start = frame.offsets().transport as u16;
+            let mut copy = bytes.clone();
+            let refused = superpacket::checksum::complete_partial(&mut copy, layer, start, 16, Simd::detect());
+            assert!(matches!(refused, Err(superpacket::checksum::CompletionError::Truncated { .. })), "{refused:?}");
+        }
+    }
+}

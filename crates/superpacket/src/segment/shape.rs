@@ -86,7 +86,7 @@ pub(super) fn shape(header: &[u8], length: usize, layer: Layer, kind: GsoKind, c
 fn ip_end(header: &[u8], network: usize, version: IpVersion, jumbo: bool, limit: usize) -> Result<(usize, bool), SegmentError> {
     let length = match version {
         IpVersion::V4 => usize::from(be16(header, network + ipv4::TOTAL_LENGTH)),
-        IpVersion::V6 if jumbo => ipv6::HEADER_LENGTH + be32(header, network + ipv6::HEADER_LENGTH + 4) as usize,
+        IpVersion::V6 if jumbo => ipv6::HEADER_LENGTH.saturating_add(be32(header, network + ipv6::HEADER_LENGTH + 4) as usize),
         IpVersion::V6 => match usize::from(be16(header, network + ipv6::PAYLOAD_LENGTH)) {
             0 if byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP => {
                 return Err(SegmentError::Headers(Reason::ExtensionHeader));

@@ -357,7 +357,8 @@ impl<'a> Cursor<'a> {
                         && be16(self.header, transport + 2) == u16::from_be_bytes([ipv6::JUMBO_OPTION, 4])
                     {
                         jumbo = true;
-                        let jumbo_end = offset + ipv6::HEADER_LENGTH + be32(self.header, transport + 4) as usize;
+                        // The one length of 32 bits: where addresses have as many, the sum might not fit.
+                        let jumbo_end = (offset + ipv6::HEADER_LENGTH).saturating_add(be32(self.header, transport + 4) as usize);
                         if jumbo_end <= limit && jumbo_end >= transport + extension {
                             end = jumbo_end;
                             if self.outer.is_none() {
