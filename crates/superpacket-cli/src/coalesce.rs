@@ -16,6 +16,7 @@ use crate::arguments::{Coalesce, Mode};
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::lanes::{Arrival, Lanes, Link, Seeds, Taker, Why, find_partial};
+use crate::partial::Fields;
 use crate::pool::{Buffer, Pool};
 use crate::report::{CutShort, Tally, Totals, print, print_json, printable, summary};
 
@@ -127,10 +128,11 @@ pub(crate) fn write_completed(
     record: Record<'_>,
     frame: &[u8],
     link: usize,
-    fields: [Option<(usize, u16)>; 2],
+    fields: Fields,
 ) -> Result<(), CaptureError> {
     let bytes = fields.map(|field| field.map_or([0; 2], |(_, value)| value.to_be_bytes()));
-    let mut parts: [&[u8]; 5] = [frame, &[], &[], &[], &[]];
+    let mut parts: [&[u8]; 9] = [&[]; 9];
+    parts[0] = frame;
     let mut at = 0;
     let mut count = 0;
     for (field, bytes) in fields.iter().zip(&bytes) {
@@ -211,7 +213,7 @@ impl Taker for Output {
             let Some(buffer) = packet.take_pieces().next().and_then(|piece| piece.into_buffer()) else { return };
             let record = record(link.interface, &buffer);
             let partial = match checksum {
-                RxChecksum::Partial { .. } => find_partial(buffer.as_ref(), layer, self.simd),
+                RxChecksum::Partial { .. } => find_partial(buffer.as_ref(), layer, false, self.simd),
                 _ => None,
             };
             match partial {

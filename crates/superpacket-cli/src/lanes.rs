@@ -74,10 +74,10 @@ pub(crate) struct Arrival {
     pub(crate) time: Option<u64>,
 }
 
-/// What to do with an unfinished checksum that is not seeded as the engine expects it.
+/// What to do with an unfinished checksum that does not stand as the engine expects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seeds {
-    /// Rewrite the field, so that the packet can merge: its checksum will be written whole.
+    /// Rewrite the field, so that the packet can merge: its checksum will be written whole. An IPv4 header's is filled in.
     Rewrite,
     /// Leave every byte as it came.
     Leave,
@@ -102,26 +102,23 @@ impl Arrival {
         });
         let mut checksum = RxChecksum::None;
         let cut = frame.is_truncated();
-        if let Some(layer) = layer.filter(|_| !cut)
-            && let Some(partial) = find_partial(buffer.as_ref(), layer, simd)
+        if let Some(layer) = layer
+            && let Some(partial) = find_partial(buffer.as_ref(), layer, cut, simd)
         {
             checksum = partial.state();
-            if let (Seeds::Rewrite, Some((place, value))) = (seeds, partial.canonical()) {
-                buffer.put(place, value);
+            if seeds == Seeds::Rewrite {
+                partial.canonical().for_each(|(place, value)| buffer.put(place, value));
             }
         }
         Arrival { buffer, link, checksum, cut, interface: frame.interface, time: frame.time.map(|time| time.nanoseconds()) }
     }
 }
 
-/// Looks for unfinished checksums in a packet that is all there.
+/// Looks for unfinished checksums in a packet, of one that is `cut` in its IPv4 header alone.
 #[inline]
-pub(crate) fn find_partial(packet: &[u8], layer: Layer, simd: Simd) -> Option<Partial> {
-    let layout = parse_datagram(packet, packet.len(), layer).ok()?;
-    if layout.refusal == Some(Reason::Truncated) {
-        return None;
-    }
-    Partial::find(packet, &layout, simd)
+pub(crate) fn find_partial(packet: &[u8], layer: Layer, cut: bool, simd: Simd) -> Option<Partial> {
+    let layout = parse_datagram(packet, packet.len(), layer).ok().filter(|layout| !cut && layout.refusal != Some(Reason::Truncated));
+    Partial::find(packet, layer, layout.as_ref(), simd)
 }
 
 /// Why a frame passed the engine by.

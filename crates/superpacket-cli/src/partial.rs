@@ -1,13 +1,14 @@
 //! Checksums that were captured before the device filled them in.
 //!
-//! A capture does not say which they are, so they are recognized: the field holds the pseudo-header's sum, not inverted, and the checksum as it
+//! A capture does not say which they are, so they are recognized. A transport's: the field holds the pseudo-header's sum, not inverted, and the checksum as it
 //! stands is wrong. Stacks seed the field with the transport length (Linux; with all its 32 bits in BIG TCP), or without it where the device is to
-//! add each segment's (TSO on Windows and the BSDs, in frames of IP length 0). Every command asks [`Partial::find`].
+//! add each segment's (TSO on Windows and the BSDs, in frames of IP length 0). An IPv4 header's: the field holds 0 (Windows), and that is wrong. Every command asks
+//! [`Partial::find`].
 
 use superpacket::Simd;
-use superpacket::checksum::{Sum, at_offset, pseudo_header, transport_field};
-use superpacket::packet::RxChecksum;
-use superpacket::wire::{IpVersion, Layout, Protocol, ipv4, ipv6, udp};
+use superpacket::checksum::{Sum, at_offset, ipv4_header, pseudo_header, transport_field};
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Tunnel, gre, ip_headers, ipv4, ipv6, udp};
 
 /// One checksum that is to be filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +24,13 @@ struct Seed {
     pseudo: u16,
 }
 
-/// The unfinished checksums of a packet: the transport's, the outer UDP header's of a tunnel, or both.
+/// The unfinished checksums of a packet: the transport's, the outer UDP header's of a tunnel, IPv4 headers'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Partial {
     inner: Option<Seed>,
     outer: Option<Seed>,
+    /// The IPv4 headers' fields: of the outermost, and of the one in a tunnel.
+    headers: [Option<Field>; 2],
     /// Where the inner packet's sum ends: inside a tunnel, there may be padding behind it.
     inner_end: usize,
     /// Where the outer packet's sum ends.
@@ -37,23 +40,43 @@ pub(crate) struct Partial {
 /// A field to be written: its place in bytes from the packet's start, and its value.
 pub(crate) type Field = (usize, u16);
 
+/// The fields that a packet may need, in the order of their places.
+pub(crate) type Fields = [Option<Field>; 4];
+
 impl Partial {
-    /// Looks for unfinished checksums in a packet whose headers are laid out as `layout` says.
+    /// Looks for unfinished checksums in a packet. `layout` is where its headers lie; `None` if they cannot be read, or if the packet is not all there: then its IPv4 headers alone
+    /// are looked at.
     #[inline]
-    pub(crate) fn find(packet: &[u8], layout: &Layout, simd: Simd) -> Option<Self> {
+    pub(crate) fn find(packet: &[u8], layer: Layer, layout: Option<&Layout>, simd: Simd) -> Option<Self> {
+        let Some(layout) = layout else { return Self::find_headers(packet, layer) };
         let outer_end = (layout.end as usize).min(packet.len());
         let inner_end = inner_end(packet, layout);
         let inner = seed(packet, usize::from(layout.network), layout.version, usize::from(layout.transport), layout.protocol, inner_end);
-        let outer = match layout.outer {
-            Some(outer) if outer.tunnel.is_udp() => {
-                seed(packet, usize::from(outer.network), outer.version, usize::from(outer.transport), Protocol::Udp, outer_end)
+        let (outer, headers) = match layout.outer {
+            None => (None, [ip_header(packet, layout.network, layout.version), None]),
+            Some(tunnel) => {
+                let outer = if tunnel.tunnel.is_udp() {
+                    seed(packet, usize::from(tunnel.network), tunnel.version, usize::from(tunnel.transport), Protocol::Udp, outer_end)
+                } else {
+                    None
+                };
+                let covered = outer.is_none() && has_outer_checksum(packet, &tunnel);
+                let inside = ip_header(packet, layout.network, layout.version).filter(|_| !covered);
+                (outer, [ip_header(packet, tunnel.network, tunnel.version), inside])
             }
-            _ => None,
         };
-        if inner.is_none() && outer.is_none() {
+        if inner.is_none() && outer.is_none() && headers == [None; 2] {
             return None;
         }
-        Self::confirm(packet, Partial { inner, outer, inner_end, outer_end }, simd)
+        Self::confirm(packet, Partial { inner, outer, headers, inner_end, outer_end }, simd)
+    }
+
+    /// The outermost IPv4 header of a packet that is not understood further.
+    #[cold]
+    fn find_headers(packet: &[u8], layer: Layer) -> Option<Self> {
+        let (network, version) = ip_headers(packet, packet.len(), layer)[0]?;
+        let header = ip_header(packet, network, version)?;
+        Some(Partial { inner: None, outer: None, headers: [Some(header), None], inner_end: 0, outer_end: 0 })
     }
 
     /// Keeps what does not verify as it stands: one seed in 65,535 is a right checksum too.
@@ -62,8 +85,17 @@ impl Partial {
         let wrong = |seed: &Seed, end: usize| !Sum::new(seed.pseudo).add(simd.sum(packet.get(seed.start..end).unwrap_or(&[]))).is_valid();
         let inner = found.inner.filter(|seed| wrong(seed, found.inner_end));
         let outer = found.outer.filter(|seed| wrong(seed, found.outer_end));
-        let confirmed = Partial { inner, outer, ..found };
-        (confirmed.inner.is_some() || confirmed.outer.is_some()).then_some(confirmed)
+        // An outer checksum that is whole covers the header inside as it stands.
+        let [outermost, inside] = found.headers;
+        let headers = [outermost, inside.filter(|_| found.outer == outer)];
+        let confirmed = Partial { inner, outer, headers, ..found };
+        (inner.is_some() || outer.is_some() || headers != [None; 2]).then_some(confirmed)
+    }
+
+    /// The outermost IPv4 header alone, of a packet that must not be touched further.
+    pub(crate) fn of_header(self) -> Option<Self> {
+        let headers = [self.headers[0], None];
+        headers[0].map(|_| Partial { inner: None, outer: None, headers, ..self })
     }
 
     /// What to tell the engine, for which the field must hold the pseudo-header's sum with the real length.
@@ -72,9 +104,10 @@ impl Partial {
         seed.map_or(RxChecksum::None, |seed| RxChecksum::Partial { start: seed.start as u16, offset: (seed.place - seed.start) as u16 })
     }
 
-    /// The transport checksum's field as the engine expects it, if it holds another form.
-    pub(crate) fn canonical(&self) -> Option<Field> {
-        self.inner.filter(|seed| seed.found != seed.pseudo).map(|seed| (seed.place, seed.pseudo))
+    /// The fields that hold another form than the engine expects: IPv4 headers', which are filled in, and the transport checksum's.
+    pub(crate) fn canonical(&self) -> impl Iterator<Item = Field> + use<> {
+        let transport = self.inner.filter(|seed| seed.found != seed.pseudo).map(|seed| (seed.place, seed.pseudo));
+        self.headers.into_iter().chain([transport]).flatten()
     }
 
     /// Is the transport checksum among them?
@@ -88,7 +121,8 @@ impl Partial {
     }
 
     /// The fields with whole checksums, in the order of their places.
-    pub(crate) fn completed(&self, packet: &[u8], simd: Simd) -> [Option<Field>; 2] {
+    pub(crate) fn completed(&self, packet: &[u8], simd: Simd) -> Fields {
+        let [outermost, inside] = self.headers;
         let sum =
             |seed: &Seed, end: usize| Sum::new(simd.sum(packet.get(seed.start..end).unwrap_or(&[]))).subtract(seed.found).add(seed.pseudo);
         let inner = self.inner.map(|seed| (seed.place, transport_field(seed.protocol, sum(&seed, self.inner_end).checksum())));
@@ -98,9 +132,12 @@ impl Partial {
                 let offset = place - seed.start;
                 total = Sum::new(total.fold()).subtract(at_offset(before.found, offset)).add(at_offset(after, offset));
             }
+            if let Some((place, value)) = inside {
+                total = Sum::new(total.fold()).add(at_offset(value, place - seed.start));
+            }
             (seed.place, transport_field(seed.protocol, total.checksum()))
         });
-        [outer, inner]
+        [outermost, outer, inside, inner]
     }
 }
 
@@ -121,6 +158,28 @@ fn inner_end(packet: &[u8], layout: &Layout) -> usize {
     match length {
         Some(length @ 1..) => end.min(network + length),
         _ => end,
+    }
+}
+
+/// The checksum of an IPv4 header that left it to the device: it holds 0, and that is wrong.
+#[inline]
+fn ip_header(packet: &[u8], network: u16, version: IpVersion) -> Option<Field> {
+    let place = usize::from(network) + ipv4::CHECKSUM;
+    if version != IpVersion::V4 || be16(packet, place)? != 0 {
+        return None;
+    }
+    let header = packet.get(usize::from(network)..)?;
+    let header = header.get(..usize::from(header.first()? & 0x0f) * 4).filter(|header| header.len() >= ipv4::HEADER_LENGTH)?;
+    Some((place, ipv4_header(header))).filter(|&(_, checksum)| checksum != 0)
+}
+
+/// Has the tunnel a checksum of its own, which covers what is inside?
+fn has_outer_checksum(packet: &[u8], outer: &Outer) -> bool {
+    let transport = usize::from(outer.transport);
+    match outer.tunnel {
+        Tunnel::Vxlan | Tunnel::Geneve => be16(packet, transport + udp::CHECKSUM) != Some(0),
+        Tunnel::Gre => be16(packet, transport).is_some_and(|flags| flags & gre::CHECKSUM_PRESENT != 0),
+        Tunnel::Ip => false,
     }
 }
 
@@ -219,7 +278,6 @@ pub(crate) fn be16(bytes: &[u8], offset: usize) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superpacket::packet::Layer;
     use superpacket::wire::parse;
 
     /// An IPv4 or IPv6 TCP packet with `payload` bytes of data and its checksum field as `field` makes it of the pseudo-header's sum without length.
@@ -238,6 +296,10 @@ mod tests {
             }
         }
         packet[network + 12..network + 14].copy_from_slice(&[0x50, 0x10]);
+        if version == IpVersion::V4 {
+            let checksum = ipv4_header(&packet[..20]);
+            packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
         let value = field(pseudo_header(&packet, version, 6, 0), 20 + payload as u32);
         packet[network + 16..network + 18].copy_from_slice(&value.to_be_bytes());
         packet
@@ -245,7 +307,7 @@ mod tests {
 
     fn find(packet: &[u8]) -> Option<Partial> {
         let layout = parse(packet, packet.len(), Layer::Ip).expect("headers are whole");
-        Partial::find(packet, &layout, Simd::scalar())
+        Partial::find(packet, Layer::Ip, Some(&layout), Simd::scalar())
     }
 
     fn is_right(packet: &[u8]) -> bool {
@@ -261,11 +323,11 @@ mod tests {
                     let mut bytes =
                         packet(version, payload, |pseudo, length| if with_length { pseudo.add32(length).fold() } else { pseudo.fold() });
                     let partial = find(&bytes).expect("recognized");
-                    assert_eq!(partial.canonical().is_none(), with_length);
+                    assert_eq!(partial.canonical().count(), usize::from(!with_length));
                     let start = if version == IpVersion::V4 { 20 } else { 40 };
                     assert_eq!(partial.state(), RxChecksum::Partial { start, offset: 16 });
                     assert!(!is_right(&bytes));
-                    let [None, Some((place, value))] = partial.completed(&bytes, Simd::scalar()) else { panic!("one field") };
+                    let [None, None, None, Some((place, value))] = partial.completed(&bytes, Simd::scalar()) else { panic!("one field") };
                     bytes[place..place + 2].copy_from_slice(&value.to_be_bytes());
                     assert!(is_right(&bytes), "{version:?} {payload} {with_length}");
                     assert_eq!(find(&bytes), None, "a whole checksum is none");
@@ -280,7 +342,7 @@ mod tests {
         let mut bytes = packet(IpVersion::V6, 100_000, |pseudo, length| pseudo.add32(length).fold());
         bytes[4..6].fill(0);
         let partial = find(&bytes).expect("recognized");
-        assert_eq!(partial.canonical(), None);
+        assert_eq!(partial.canonical().count(), 0);
     }
 
     #[test]
@@ -292,8 +354,11 @@ mod tests {
         bytes.extend_from_slice(&[9; 5]);
         let length = bytes.len() as u16;
         bytes[2..4].copy_from_slice(&length.to_be_bytes());
+        bytes[10..12].fill(0);
+        let checksum = ipv4_header(&bytes[..20]);
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
         let partial = find(&bytes).expect("recognized");
-        let [None, Some((place, value))] = partial.completed(&bytes, Simd::scalar()) else { panic!("one field") };
+        let [None, None, None, Some((place, value))] = partial.completed(&bytes, Simd::scalar()) else { panic!("one field") };
         bytes[place..place + 2].copy_from_slice(&value.to_be_bytes());
         assert!(is_right(&bytes));
     }
@@ -303,5 +368,78 @@ mod tests {
         let bytes = packet(IpVersion::V4, 100, |pseudo, length| pseudo.add32(length).add(1).fold());
         assert_eq!(find(&bytes), None);
         assert!(!is_right(&bytes));
+    }
+
+    /// Writes what is to be filled in; the places of it.
+    fn fill_in(bytes: &mut [u8], partial: &Partial) -> Vec<usize> {
+        let fields: Vec<Field> = partial.completed(bytes, Simd::scalar()).into_iter().flatten().collect();
+        fields.iter().for_each(|&(place, value)| bytes[place..place + 2].copy_from_slice(&value.to_be_bytes()));
+        fields.iter().map(|field| field.0).collect()
+    }
+
+    #[test]
+    fn an_ipv4_header_checksum_of_zero_is_unfinished_like_a_seed() {
+        let right = packet(IpVersion::V4, 100, |_, _| 0);
+        // The transport's checksum whole, wrong, or a seed: the header's is filled in, and the other if it is one.
+        for (field, places) in [(None, vec![10]), (Some(0x1234), vec![10]), (Some(0), vec![10, 36])] {
+            let mut bytes = right.clone();
+            let pseudo = pseudo_header(&bytes, IpVersion::V4, 6, 120).fold();
+            bytes[36..38].copy_from_slice(&pseudo.to_be_bytes());
+            match field {
+                None => {
+                    let checksum = Sum::new(Simd::scalar().sum(&bytes[20..])).checksum();
+                    bytes[36..38].copy_from_slice(&checksum.to_be_bytes());
+                }
+                Some(0) => {}
+                Some(wrong) => bytes[36..38].copy_from_slice(&u16::to_be_bytes(wrong)),
+            }
+            bytes[10..12].fill(0);
+            let partial = find(&bytes).expect("recognized");
+            assert_eq!(partial.canonical().collect::<Vec<_>>(), [(10, be16(&right, 10).expect("a field"))]);
+            assert_eq!(fill_in(&mut bytes, &partial), places);
+            assert_eq!(bytes[..20], right[..20]);
+            assert_eq!(find(&bytes), None);
+            // Cut short, or of a protocol that is not known: the header alone.
+            let mut unknown = bytes[..60].to_vec();
+            (unknown[9], unknown[10], unknown[11]) = (1, 0, 0);
+            let partial = Partial::find(&unknown, Layer::Ip, None, Simd::scalar()).expect("recognized");
+            assert_eq!((partial.state(), partial.is_transport()), (RxChecksum::None, false));
+            assert_eq!(fill_in(&mut unknown, &partial), [10]);
+            assert!(Sum::new(Simd::scalar().sum(&unknown[..20])).is_valid());
+        }
+        // A header whose checksum is 0.
+        let mut bytes = right.clone();
+        bytes[10..12].fill(0);
+        bytes[4..6].fill(0);
+        let rest = Simd::scalar().sum(&bytes[..20]);
+        bytes[4..6].copy_from_slice(&(!rest).to_be_bytes());
+        assert!(Sum::new(Simd::scalar().sum(&bytes[..20])).is_valid());
+        assert_eq!(Partial::find(&bytes, Layer::Ip, None, Simd::scalar()), None);
+    }
+
+    #[test]
+    fn a_header_in_a_tunnel_is_filled_in_unless_a_whole_checksum_covers_it() {
+        use superpacket_traffic::frame::{Checksum, Frame, Ip};
+        for (outer, places) in
+            [(Checksum::Zero, vec![24, 60 + 14]), (Checksum::Partial, vec![24, 40, 60 + 14]), (Checksum::Right, vec![24])]
+        {
+            let frame = Frame::tcp4(1, 99).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = outer);
+            let unfinished = frame.clone().with(|frame| {
+                frame.ipv4_mut().checksum = Checksum::Zero;
+                if let Ip::V4(outer) = &mut frame.tunnel_mut().ip {
+                    outer.checksum = Checksum::Zero;
+                }
+            });
+            let mut bytes = unfinished.to_bytes();
+            let layout = parse(&bytes, bytes.len(), Layer::Ethernet).expect("headers are whole");
+            let partial = Partial::find(&bytes, Layer::Ethernet, Some(&layout), Simd::scalar()).expect("recognized");
+            assert_eq!(fill_in(&mut bytes, &partial), places, "{outer:?}");
+            if outer != Checksum::Right {
+                let right =
+                    frame.with(|frame| frame.outer_udp_mut().checksum = if outer == Checksum::Zero { outer } else { Checksum::Right });
+                assert_eq!(bytes, right.to_bytes());
+            }
+            assert!(check(&bytes, &layout, None, Simd::scalar()).is_ok());
+        }
     }
 }

@@ -123,10 +123,7 @@ impl Cutter {
         let packet = frame.data.get(link..).unwrap_or(&[]);
         let layout = parse_datagram(packet, packet.len(), layer);
         let truncated = frame.is_truncated() || matches!(&layout, Ok(layout) if layout.refusal == Some(Reason::Truncated));
-        let partial = match &layout {
-            Ok(layout) if !truncated => Partial::find(packet, layout, self.simd),
-            _ => None,
-        };
+        let partial = Partial::find(packet, layer, layout.as_ref().ok().filter(|_| !truncated), self.simd);
         let plan = match &layout {
             _ if truncated => match frame.original_length as usize > self.mtu + link + network_offset(packet, layer).unwrap_or(0) {
                 true => Plan::Untouchable("truncated"),
@@ -151,7 +148,7 @@ impl Cutter {
             Plan::Untouchable(reason) => {
                 self.uncut += 1;
                 self.totals.reason(reason);
-                self.whole(frame, link, None)
+                self.whole(frame, link, partial.and_then(Partial::of_header).as_ref())
             }
         }
     }

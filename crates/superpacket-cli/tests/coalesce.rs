@@ -394,3 +394,26 @@ fn a_failed_run_leaves_no_output() {
     let names: Vec<_> = std::fs::read_dir(bench.path(".")).expect("lists").map(|entry| entry.expect("lists").file_name()).collect();
     assert_eq!(names.len(), 3, "no temporary file stays: {names:?}");
 }
+
+#[test]
+fn ipv4_header_checksums_left_to_the_device_do_not_keep_packets_apart() {
+    let bench = Bench::new();
+    let flow = tcp_flow(4, 1000);
+    let unfinished: Vec<Frame> = flow
+        .iter()
+        .map(|frame| {
+            frame.clone().with(|frame| (frame.ipv4_mut().checksum, frame.tcp_mut().checksum) = (Checksum::Zero, Checksum::Partial))
+        })
+        .collect();
+    bench.capture("right.pcap", &spaced(&flow));
+    bench.capture("in.pcap", &spaced(&unfinished));
+    bench.json(&["coalesce", "right.pcap", "-o", "expected.pcap"]);
+    let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
+    assert_eq!((&report["packets_out"], &report["merged"]), (&1.into(), &3.into()));
+    assert_eq!(read(bench.path("out.pcap")), read(bench.path("expected.pcap")));
+    // Analysis sees them as they would have been on the wire; verification takes every byte as it came.
+    let report = bench.json(&["analyze", "in.pcap"]);
+    assert_eq!(report["policies"]["gro"]["packets_out"], 1);
+    let report = bench.json(&["verify", "in.pcap"]);
+    assert_eq!((&report["mismatches"], &report["reasons"]["bad_ip_checksum"]), (&0.into(), &4.into()));
+}

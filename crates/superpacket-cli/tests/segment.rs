@@ -307,3 +307,45 @@ fn impossible_mtus_are_refused() {
         assert_eq!(bench.run(&["segment", "in.pcap", "-o", "out.pcap", "--mtu", mtu]).status.code(), Some(2), "{mtu}");
     }
 }
+
+#[test]
+fn ipv4_header_checksums_left_to_the_device_are_filled_in() {
+    let bench = Bench::new();
+    // As Windows leaves them: the header's 0, the transport's a seed. Cut, whole, cut short, and of protocols that are not segmented.
+    let right = [
+        Frame::tcp4(1, 5000),
+        from_host(Frame::tcp4(1, 100), 2),
+        from_host(Frame::udp4(100), 3),
+        from_host(Frame::tcp4(1, 0).with_flags(SYN), 4),
+        from_host(Frame::udp4(60), 5).with(|frame| frame.transport = Transport::Icmp(Icmp::default())),
+        from_host(Frame::tcp4(1, 300), 6).in_ip6(),
+    ];
+    let unfinished = |frame: &Frame| {
+        frame.clone().with(|frame| {
+            frame.ipv4_mut().checksum = Checksum::Zero;
+            if !matches!(frame.transport, Transport::Icmp(_)) {
+                *frame.checksum_mut().expect("has one") = Checksum::Partial;
+            }
+        })
+    };
+    let (report, out) = segment(&bench, &right.each_ref().map(unfinished), &[]);
+    assert_eq!(report["super_packets"], 1);
+    assert_eq!(out.len(), 9);
+    out.iter().for_each(|frame| assert_right(&frame.data));
+    for (frame, expected) in out[4..].iter().zip(&right[1..]) {
+        assert_eq!(frame.data, expected.to_bytes());
+    }
+    // A transport checksum that is wrong is not touched; the header's is finished all the same.
+    let wrong = Frame::tcp4(1, 5000).with(|frame| frame.tcp_mut().checksum = Checksum::Wrong);
+    let (report, out) = segment(&bench, &[wrong.clone().with(|frame| frame.ipv4_mut().checksum = Checksum::Zero)], &[]);
+    assert_eq!((&report["uncut"], out[0].data == wrong.to_bytes()), (&1.into(), true));
+    // Of a frame that the snap length cut, the header is all there.
+    let whole = Frame::tcp4(1, 5000);
+    let mut cut = spaced(&[unfinished(&whole)]);
+    cut[0].data.truncate(96);
+    bench.capture("cut.pcap", &cut);
+    bench.json(&["segment", "cut.pcap", "-o", "out.pcap"]);
+    let out = read(bench.path("out.pcap"));
+    assert_eq!(out[0].data[..34], whole.to_bytes()[..34]);
+    assert_eq!(out[0].data[34..], cut[0].data[34..]);
+}
