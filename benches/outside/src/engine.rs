@@ -1,0 +1,166 @@
+//! Every call of the engine that the rows make, as a user would write it.
+
+use std::hint::black_box;
+
+use superpacket::Simd;
+use superpacket::aggregate::{Aggregator, HashKey, Policy};
+use superpacket::packet::{RxChecksum, RxPacket};
+use superpacket::segment::{
+    BackToBack, ChecksumOutput, Gso, GsoKind, GsoPacket, Segment, SegmentOptions, SegmentSize, Segmentable, Segmenter,
+};
+use superpacket::super_packet::SuperPacket;
+
+/// Sums bytes at the best level of this processor.
+pub struct Summer(Simd);
+
+impl Summer {
+    pub fn new() -> Self {
+        Summer(Simd::detect())
+    }
+
+    pub fn sum(&self, bytes: &[u8]) -> u16 {
+        self.0.sum(bytes)
+    }
+}
+
+/// How frames are received.
+#[derive(Clone, Copy)]
+pub struct Receive {
+    pub policy: Policy,
+    /// What the device says of their checksums.
+    pub checksum: RxChecksum,
+}
+
+/// Aggregates frames in buffers of the caller.
+pub struct Joiner<'a> {
+    receive: Receive,
+    aggregator: Aggregator<&'a [u8]>,
+    packets: Vec<RxPacket<&'a [u8]>>,
+}
+
+impl<'a> Joiner<'a> {
+    pub fn new(receive: Receive) -> Self {
+        Joiner { receive, aggregator: aggregator(receive.policy), packets: Vec::new() }
+    }
+
+    /// Takes a batch; what leaves is looked at as far as descriptors need it.
+    pub fn take(&mut self, frames: &'a [Vec<u8>]) {
+        let checksum = self.receive.checksum;
+        self.packets.extend(frames.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(checksum)));
+        self.aggregator.receive_batch(&mut self.packets, 0, &mut look_at);
+    }
+
+    /// Ends a poll: what is held leaves.
+    pub fn end(&mut self) {
+        self.aggregator.poll_end(0, &mut look_at);
+    }
+
+    /// Has every packet been accounted for?
+    pub fn balances(&self) -> bool {
+        self.aggregator.counters().balance()
+    }
+}
+
+fn aggregator<B: AsRef<[u8]>>(policy: Policy) -> Aggregator<B> {
+    Aggregator::new(policy, HashKey::new(42), Simd::detect())
+}
+
+fn look_at(packet: SuperPacket<'_, &[u8]>) {
+    black_box(&packet.metadata);
+    black_box((packet.header().as_ptr(), packet.length()));
+}
+
+/// Which checksums segments get.
+#[derive(Clone, Copy)]
+pub enum Sums {
+    /// Partial ones, which a device completes.
+    Device,
+    /// Whole ones, in software.
+    Whole,
+}
+
+impl Sums {
+    fn options(self) -> SegmentOptions {
+        let checksum = match self {
+            Sums::Device => ChecksumOutput::Partial,
+            Sums::Whole => ChecksumOutput::Full,
+        };
+        SegmentOptions { checksum, ..SegmentOptions::default() }
+    }
+}
+
+/// What is cut, and into segments of how many bytes of payload.
+#[derive(Clone, Copy)]
+pub enum Cut {
+    Tcp4(usize),
+    Udp(usize),
+}
+
+impl Cut {
+    fn gso(self) -> Gso {
+        let (kind, size) = match self {
+            Cut::Tcp4(size) => (GsoKind::Tcp4, size),
+            Cut::Udp(size) => (GsoKind::Udp, size),
+        };
+        Gso::new(kind, SegmentSize::new(size).expect("not 0"))
+    }
+}
+
+/// Cuts super-packets.
+pub struct Cutter {
+    segmenter: Segmenter,
+    gso: Gso,
+    options: SegmentOptions,
+}
+
+impl Cutter {
+    pub fn new(cut: Cut, sums: Sums) -> Self {
+        Cutter { segmenter: Segmenter::new(Simd::detect()), gso: cut.gso(), options: sums.options() }
+    }
+
+    /// Into headers and ranges; returns how many segments.
+    pub fn gather(&mut self, frame: &Vec<u8>) -> usize {
+        let plan = self.segmenter.segment(&GsoPacket::linear(frame, self.gso), &self.options, fill_descriptors).expect("a super-packet");
+        plan.segments as usize
+    }
+
+    /// Into one buffer, back to back; returns how many segments.
+    pub fn copy(&mut self, frame: &Vec<u8>, out: &mut [u8]) -> usize {
+        let mut out = BackToBack::new(out);
+        let plan = self.segmenter.segment_linear(&GsoPacket::linear(frame, self.gso), &self.options, &mut out).expect("a super-packet");
+        plan.segments as usize
+    }
+}
+
+/// What a sink that fills descriptors does: the header's address and each range.
+fn fill_descriptors<P: Segmentable>(segment: Segment<'_, P>) {
+    black_box(segment.header().as_ptr());
+    for range in segment.ranges() {
+        black_box((range.range, range.offset, range.length));
+    }
+}
+
+/// Joins frames and cuts what leaves again, with the sums kept on the way in.
+pub struct Forwarder<'a> {
+    aggregator: Aggregator<&'a [u8]>,
+    segmenter: Segmenter,
+    packets: Vec<RxPacket<&'a [u8]>>,
+}
+
+impl<'a> Forwarder<'a> {
+    pub fn new() -> Self {
+        Forwarder { aggregator: aggregator(Policy::gro()), segmenter: Segmenter::new(Simd::detect()), packets: Vec::new() }
+    }
+
+    /// Frames with checksums that the device verified; all leave before this returns.
+    pub fn take(&mut self, frames: &'a [Vec<u8>]) {
+        let verified = RxChecksum::Unnecessary { level: 0 };
+        self.packets.extend(frames.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(verified)));
+        let (segmenter, options) = (&mut self.segmenter, Sums::Whole.options());
+        let mut cut = |packet: SuperPacket<'_, &[u8]>| {
+            segmenter.segment(&packet, &options, fill_descriptors).expect("what merged can be cut");
+        };
+        self.aggregator.receive_batch(&mut self.packets, 0, &mut cut);
+        self.aggregator.poll_end(0, &mut cut);
+    }
+}
