@@ -17,28 +17,33 @@ const STEP: usize = 16;
 #[inline(always)]
 pub fn equal_masked<const LENGTH: usize>(left: &[u8; LENGTH], right: &[u8; LENGTH], mask: &[u8; LENGTH]) -> bool {
     const { assert!(LENGTH.is_multiple_of(STEP)) };
-    let steps = left.as_chunks().0.iter().zip(right.as_chunks().0).zip(mask.as_chunks().0);
-    equal(steps.map(|((left, right), mask)| [left, right, mask]))
+    equal(left.as_chunks().0, right.as_chunks().0, mask.as_chunks().0)
 }
 
 #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
 #[inline(always)]
-fn equal<'a>(steps: impl Iterator<Item = [&'a [u8; STEP]; 3]>) -> bool {
+fn equal(left: &[[u8; STEP]], right: &[[u8; STEP]], mask: &[[u8; STEP]]) -> bool {
     // SAFETY: SSE2 belongs to what this build is for. Each load reads the 16 bytes of a reference, of any alignment.
     unsafe {
         let load = |bytes: &[u8; STEP]| arch::_mm_loadu_si128(bytes.as_ptr().cast());
-        let differ = steps.fold(arch::_mm_setzero_si128(), |differ, [left, right, mask]| {
-            arch::_mm_or_si128(differ, arch::_mm_and_si128(arch::_mm_xor_si128(load(left), load(right)), load(mask)))
-        });
+        let mut differ = arch::_mm_setzero_si128();
+        for (index, left) in left.iter().enumerate() {
+            let differ_here = arch::_mm_xor_si128(load(left), load(&right[index]));
+            differ = arch::_mm_or_si128(differ, arch::_mm_and_si128(differ_here, load(&mask[index])));
+        }
         arch::_mm_movemask_epi8(arch::_mm_cmpeq_epi8(differ, arch::_mm_setzero_si128())) == 0xffff
     }
 }
 
 #[cfg(not(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2")))]
 #[inline(always)]
-fn equal<'a>(steps: impl Iterator<Item = [&'a [u8; STEP]; 3]>) -> bool {
+fn equal(left: &[[u8; STEP]], right: &[[u8; STEP]], mask: &[[u8; STEP]]) -> bool {
     let number = |bytes: &[u8; STEP]| u128::from_ne_bytes(*bytes);
-    steps.fold(0, |differ, [left, right, mask]| differ | (number(left) ^ number(right)) & number(mask)) == 0
+    let mut differ = 0;
+    for (index, left) in left.iter().enumerate() {
+        differ |= (number(left) ^ number(&right[index])) & number(&mask[index]);
+    }
+    differ == 0
 }
 
 #[cfg(test)]

@@ -214,8 +214,9 @@ cpufeatures::new!(has_avx512, "avx512f", "avx512bw");
 /// Inlined into a function with the level's target features, so that `sum` is inlined into the loop too.
 #[inline(always)]
 pub(crate) fn each_range(ranges: &[&[u8]], sums: &mut [u16], sum: impl Fn(&[u8]) -> u64) {
-    for (range, place) in ranges.iter().zip(sums) {
-        *place = scalar::finish(match range.len() {
+    let sums = &mut sums[..ranges.len()];
+    for (index, range) in ranges.iter().enumerate() {
+        sums[index] = scalar::finish(match range.len() {
             0..SHORT => scalar::sum_short(range),
             SHORT..=BLOCK => sum(range),
             _ => range.chunks(BLOCK).map(&sum).fold(0, scalar::add),

@@ -24,8 +24,9 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
         let (strides, rest) = piece.as_chunks::<{ VECTOR * WIDTH }>();
         let mut lanes = [zero_32(); WIDTH];
         for stride in strides {
-            for (vector, lanes) in stride.as_chunks::<VECTOR>().0.iter().zip(&mut lanes) {
-                *lanes = add_words(*lanes, load(vector));
+            let vectors = stride.as_chunks::<VECTOR>().0;
+            for (index, lanes) in lanes.iter_mut().enumerate() {
+                *lanes = add_words(*lanes, load(&vectors[index]));
             }
         }
         let (vectors, tail) = rest.as_chunks::<VECTOR>();
@@ -48,19 +49,21 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [u8]) -> u64 {
         let (strides, rest) = piece.as_chunks::<{ VECTOR * WIDTH }>();
         let (places, rest_places) = place.as_chunks_mut::<{ VECTOR * WIDTH }>();
         let mut lanes = [zero_32(); WIDTH];
-        for (stride, place) in strides.iter().zip(places) {
-            let places = place.as_chunks_mut::<VECTOR>().0;
-            for ((vector, place), lanes) in stride.as_chunks::<VECTOR>().0.iter().zip(places).zip(&mut lanes) {
-                let vector = opaque(load(vector));
-                store(place, vector);
+        let places = &mut places[..strides.len()];
+        for index in 0..strides.len() {
+            let (vectors, places) = (strides[index].as_chunks::<VECTOR>().0, places[index].as_chunks_mut::<VECTOR>().0);
+            for (index, lanes) in lanes.iter_mut().enumerate() {
+                let vector = opaque(load(&vectors[index]));
+                store(&mut places[index], vector);
                 *lanes = add_words(*lanes, vector);
             }
         }
         let (vectors, tail) = rest.as_chunks::<VECTOR>();
         let (places, tail_places) = rest_places.as_chunks_mut::<VECTOR>();
-        for (vector, place) in vectors.iter().zip(places) {
-            let vector = opaque(load(vector));
-            store(place, vector);
+        let places = &mut places[..vectors.len()];
+        for index in 0..vectors.len() {
+            let vector = opaque(load(&vectors[index]));
+            store(&mut places[index], vector);
             lanes[0] = add_words(lanes[0], vector);
         }
         total = fold(total, lanes);

@@ -50,8 +50,10 @@ fn copy_words<const N: usize>(source: &[u8], destination: &mut [u8], done: &mut 
     if source.len() & N == 0 {
         return 0;
     }
-    let (source, destination) = (&source[*done..*done + N], &mut destination[*done..*done + N]);
-    destination.copy_from_slice(source);
+    let (Some(source), Some(destination)) = (source[*done..].first_chunk::<N>(), destination[*done..].first_chunk_mut::<N>()) else {
+        return 0;
+    };
+    *destination = *source;
     *done += N;
     sum_words(source)
 }
