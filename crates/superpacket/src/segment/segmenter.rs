@@ -192,12 +192,14 @@ impl Segmenter {
     }
 
     /// Counts a packet that has come out whole.
+    #[inline]
     fn count(&mut self, job: &Job) {
         self.counters.packets += 1;
         *(if job.passes { &mut self.counters.passed } else { &mut self.counters.cut }) += 1;
         self.counters.payload_in += (job.body - job.template.extra) as u64;
     }
 
+    #[inline]
     fn gather_segments<P: Segmentable + ?Sized>(&mut self, packet: &P, mut job: Job, mut sink: impl FnMut(Segment<'_, P>)) -> Plan {
         self.count(&job);
         let mut position = job.start;
@@ -217,6 +219,7 @@ impl Segmenter {
         job.plan
     }
 
+    #[inline]
     fn write_segments<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
