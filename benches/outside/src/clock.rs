@@ -34,6 +34,15 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     *values.select_nth_unstable_by(middle, f64::total_cmp).1
 }
 
+/// The one that a quarter are less than.
+///
+/// # Panics
+/// If there are none.
+pub fn lower_quartile(mut values: Vec<f64>) -> f64 {
+    let place = values.len() / 4;
+    *values.select_nth_unstable_by(place, f64::total_cmp).1
+}
+
 /// How many polls fill a sample.
 fn calibrate(row: &mut Row<'_>) -> usize {
     let start = Instant::now();

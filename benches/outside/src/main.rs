@@ -3,6 +3,7 @@
 mod clock;
 mod engine;
 mod instructions;
+mod peer;
 mod rows;
 mod table;
 
@@ -16,11 +17,12 @@ use rows::{Frames, rows};
 use table::Table;
 
 const USAGE: &str = "\
-usage: superpacket-outside time [--rounds N]                       nanoseconds a frame of each row
-       superpacket-outside compare [--processes N] NAME=PROGRAM...  those of this program in several profiles, in turn
-       superpacket-outside count NAME=PROGRAM...                    instructions a frame of each row, under valgrind
-       superpacket-outside check BASELINE NAME=PROGRAM...           the same, and fails where they are 5 % more than known
-       --only TEXT                                                  rows whose name contains this text";
+usage: superpacket-outside time [--rounds N]                         nanoseconds a frame of each row
+       superpacket-outside compare [--processes N] NAME=PROGRAM...   those of this program in several profiles, in turn
+       superpacket-outside count NAME=PROGRAM...                     instructions a frame of each row, under valgrind
+       superpacket-outside check BASELINE NAME=PROGRAM...            the same, and fails where they are 5 % more than known
+       superpacket-outside peer [--rounds N]                         beside tun-rs, which joins and cuts for TUN devices
+       --only TEXT                                                   rows whose name contains this text";
 
 /// By how much a row's instructions may grow until somebody looks at it and records them anew.
 const ALLOWED: f64 = 1.05;
@@ -40,7 +42,7 @@ struct Arguments {
 
 impl Arguments {
     fn parse() -> Result<Self> {
-        let mut read = Arguments { values: Vec::new(), only: String::new(), rounds: 100, processes: 11 };
+        let mut read = Arguments { values: Vec::new(), only: String::new(), rounds: 100, processes: 21 };
         let mut arguments = lexopt::Parser::from_env();
         while let Some(argument) = arguments.next()? {
             match argument {
@@ -80,13 +82,14 @@ fn main() -> Result<()> {
         ["compare", ..] => print!("{}", compare(&programs(&arguments.values[1..])?, &arguments)?.to_text()),
         ["count", ..] => print!("{}", count(&programs(&arguments.values[1..])?, &arguments.only)?.to_tsv()),
         ["check", baseline, ..] => check(Path::new(baseline), &programs(&arguments.values[2..])?, &arguments.only)?,
+        ["peer"] => print!("{}", peer::compare(&arguments.only, arguments.rounds)?.to_text()),
         ["count-here"] => instructions::count_here(&arguments.only),
         _ => bail!(USAGE),
     }
     Ok(())
 }
 
-/// The medians over many processes of each program, in turn: where a process is laid out in memory changes its speed as well.
+/// The lower quartiles over many processes of each program, in turn: neighbours make whole processes slower, at times half of them, and none faster.
 fn compare(programs: &[Program], arguments: &Arguments) -> Result<Table> {
     let mut times: Vec<Vec<(String, Vec<f64>)>> = vec![Vec::new(); programs.len()];
     for _ in 0..arguments.processes {
@@ -107,7 +110,7 @@ fn compare(programs: &[Program], arguments: &Arguments) -> Result<Table> {
     }
     let mut table = Table::default();
     for (program, times) in programs.iter().zip(times) {
-        table.push(&program.profile, times.into_iter().map(|(name, times)| (name, clock::median(times))).collect())?;
+        table.push(&program.profile, times.into_iter().map(|(name, times)| (name, clock::lower_quartile(times))).collect())?;
     }
     Ok(table)
 }

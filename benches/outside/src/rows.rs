@@ -15,6 +15,9 @@ const TCP_HEADERS: usize = 66;
 const UDP_HEADERS: usize = 42;
 const TRANSPORT: usize = 34;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 const LINEAR: Policy = Policy { storage: Storage::Linear, ..Policy::gro() };
 
 /// Something to measure.
@@ -150,8 +153,10 @@ fn gather<'a>(name: &'static str, frame: &'a Vec<u8>, cut: Cut, sums: Sums) -> R
 
 fn copy<'a>(name: &'static str, frame: &'a Vec<u8>, cut: Cut, sums: Sums) -> Row<'a> {
     let mut cutter = Cutter::new(cut, sums);
-    let mut out = vec![0; frame.len() + 64 * TCP_HEADERS];
-    Row::new(name, move || cutter.copy(black_box(frame), black_box(&mut out)))
+    let mut out = vec![0; frame.len() + 64 * TCP_HEADERS + LINE];
+    // Where an aligned copy begins depends on the address, and so would the instructions.
+    let start = out.as_ptr().align_offset(LINE);
+    Row::new(name, move || cutter.copy(black_box(frame), black_box(&mut out[start..])))
 }
 
 fn forward<'a>(name: &'static str, frames: &'a [Vec<u8>]) -> Row<'a> {
