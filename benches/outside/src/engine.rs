@@ -59,12 +59,12 @@ impl<'a> Joiner<'a> {
 
     /// Has every packet been accounted for?
     pub fn balances(&self) -> bool {
-        self.aggregator.counters().balance()
+        self.aggregator.counters().balanced()
     }
 }
 
 fn aggregator<B: AsRef<[u8]>>(policy: Policy) -> Aggregator<B> {
-    Aggregator::new(policy, HashKey::new(42), Simd::detect())
+    Aggregator::new(policy, HashKey::new(42))
 }
 
 fn look_at(packet: SuperPacket<'_, &[u8]>) {
@@ -117,7 +117,7 @@ pub struct Cutter {
 
 impl Cutter {
     pub fn new(cut: Cut, sums: Sums) -> Self {
-        Cutter { segmenter: Segmenter::new(Simd::detect()), gso: cut.gso(), options: sums.options() }
+        Cutter { segmenter: Segmenter::new(), gso: cut.gso(), options: sums.options() }
     }
 
     /// Into headers and ranges; returns how many segments.
@@ -151,7 +151,7 @@ pub struct Forwarder<'a> {
 
 impl<'a> Forwarder<'a> {
     pub fn new() -> Self {
-        Forwarder { aggregator: aggregator(Policy::gro()), segmenter: Segmenter::new(Simd::detect()), packets: Vec::new() }
+        Forwarder { aggregator: aggregator(Policy::gro().with_partial_checksums()), segmenter: Segmenter::new(), packets: Vec::new() }
     }
 
     /// Frames with checksums that the device verified; all leave before this returns.
@@ -175,7 +175,7 @@ pub struct TunJoiner<'a> {
 
 impl<'a> TunJoiner<'a> {
     pub fn new() -> Self {
-        let policy = Policy { storage: Storage::Linear, ..Policy::gro() };
+        let policy = Policy::gro().with_partial_checksums().with_storage(Storage::Linear);
         TunJoiner { aggregator: aggregator(policy), packets: Vec::new() }
     }
 
@@ -203,7 +203,7 @@ pub struct TunCutter {
 
 impl TunCutter {
     pub fn new() -> Self {
-        TunCutter { segmenter: Segmenter::new(Simd::detect()) }
+        TunCutter { segmenter: Segmenter::new() }
     }
 
     /// Cuts a `virtio_net_hdr` and a packet into segments that start at `offset` of each buffer; returns how many there are.

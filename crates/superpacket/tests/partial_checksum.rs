@@ -83,7 +83,7 @@ fn passed(bytes: &[u8], state: RxChecksum, layer: Layer, size: usize) -> Result<
     let packet = GsoPacket { buffers: &buffers, layer, gso: None, checksum: state };
     let mut out = Vec::new();
     let options = SegmentOptions { checksum: ChecksumOutput::Full, ..SegmentOptions::default() };
-    Segmenter::new(Simd::detect()).segment(&packet, &options, |segment| {
+    Segmenter::new().segment(&packet, &options, |segment| {
         assert_eq!(segment.checksum, RxChecksum::Unnecessary { level: 0 });
         segment.copy_to(&mut out);
     })?;
@@ -126,7 +126,7 @@ fn a_packet_is_completed_before_it_is_fragmented() {
             let buffers: Vec<&[u8]> = bytes.chunks(size).collect();
             let packet = GsoPacket { buffers: &buffers, layer, gso: None, checksum: state };
             let mut fragments = Vec::new();
-            let done = Segmenter::new(Simd::detect()).fragment(&packet, 1500, None, |fragment| {
+            let done = Segmenter::new().fragment(&packet, 1500, None, |fragment| {
                 let mut bytes = Vec::new();
                 fragment.copy_to(&mut bytes);
                 fragments.push(bytes);
@@ -199,7 +199,7 @@ fn what_cannot_be_completed_is_named_and_left_as_it_is() {
     // The segmenter says the same, and counts it.
     let packet =
         GsoPacket { buffers: &[&beyond[..]], layer: Layer::Ethernet, gso: None, checksum: RxChecksum::Partial { start: 34, offset: 6 } };
-    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut segmenter = Segmenter::new();
     let error = segmenter.segment(&packet, &SegmentOptions::default(), |_| panic!("refused")).expect_err("refused");
     assert_eq!(error, SegmentError::PartialChecksum(CompletionError::Coverage { needed: end + 4, got: end }));
     assert_eq!((error.name(), segmenter.counters().refused(), segmenter.counters().balanced()), ("partial_checksum", 1, true));

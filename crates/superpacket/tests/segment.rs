@@ -576,7 +576,7 @@ impl SegmentBuffers for Ending {
 
 #[test]
 fn the_counters_balance_when_the_buffers_end_half_way() {
-    let mut segmenter = Segmenter::new(Simd::detect());
+    let mut segmenter = Segmenter::new();
     let tcp = Frame::tcp4(1, 1000).to_bytes();
     let datagram = Frame::udp6(1000).to_bytes();
     let fragments = Gso::new(GsoKind::UdpFragments, SegmentSize::new(304).expect("a size"));
@@ -626,7 +626,7 @@ fn jumbo_lengths_at_the_edge_of_32_bits_are_refused() {
             assert!(matches!(refused, Err(SegmentError::Truncated { .. } | SegmentError::Headers(_))), "{refused:?}");
             let start = frame.offsets().transport as u16;
             let mut copy = bytes.clone();
-            let refused = superpacket::checksum::complete_partial(&mut copy, layer, start, 16, Simd::detect());
+            let refused = superpacket::checksum::complete_partial(&mut copy, layer, start, 16, superpacket::Simd::detect());
             assert!(matches!(refused, Err(superpacket::checksum::CompletionError::Truncated { .. })), "{refused:?}");
         }
     }

@@ -191,7 +191,7 @@ fn cut_as_said(frame: &Frame, size: u16) -> Result<Vec<Vec<u8>>, VirtioError> {
     assert_eq!(Header::describe(&offload, Format::Plain, &packet.bytes, packet.bytes.len(), packet.layer), Ok(header));
     let whole = GsoPacket { buffers: &[&packet.bytes], layer: packet.layer, gso: offload.gso, checksum: offload.checksum };
     let mut segments = Vec::new();
-    let cut = Segmenter::new(Simd::detect()).segment(&whole, &SegmentOptions::default(), |segment| {
+    let cut = Segmenter::new().segment(&whole, &SegmentOptions::default(), |segment| {
         let mut copy = Vec::new();
         segment.copy_to(&mut copy);
         segments.push(copy);
@@ -251,7 +251,7 @@ fn a_partial_checksum_is_wanted_whatever_its_field_holds() {
             let packet = GsoPacket { checksum: RxChecksum::Partial { start, offset: 6 }, ..GsoPacket::linear(&whole, gso(kind, 1000)) };
             let mut segments = Vec::new();
             let options = SegmentOptions { checksum, fragment_id: 3, ..SegmentOptions::default() };
-            let cut = Segmenter::new(Simd::detect()).segment(&packet, &options, |segment| {
+            let cut = Segmenter::new().segment(&packet, &options, |segment| {
                 let mut copy = Vec::new();
                 segment.copy_to(&mut copy);
                 segments.push(copy);
