@@ -17,7 +17,7 @@ use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{FlowHash, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::{Buffer, Pool};
-use superpacket_steer::{Admission, BacklogLimit, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowLimit, Heads, Place, Steering};
+use superpacket_steer::{Admission, BacklogLimit, Completions, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowLimit, Place, Steering};
 
 /// Packets between two looks at the others.
 const BATCH: usize = 64;
@@ -40,11 +40,11 @@ fn pin(cpu: usize) {
     sched_setaffinity(None, &set).expect("it may");
 }
 
-/// How far workers have come.
-struct Done(Vec<Arc<Link>>);
+/// What the workers have completed.
+struct WorkerCompletions(Vec<Arc<Link>>);
 
-impl Heads for Done {
-    fn head(&self, place: Place) -> u64 {
+impl Completions for WorkerCompletions {
+    fn completed(&self, place: Place) -> u64 {
         match place {
             Place::Here => 0,
             Place::Cpu(cpu) => self.0[cpu.number()].head.done(),
@@ -89,14 +89,14 @@ impl Source {
 struct Dispatcher {
     steering: Steering,
     limit: BacklogLimit,
-    done: Done,
+    completions: WorkerCompletions,
     senders: Vec<BacklogSender>,
 }
 
 impl Dispatcher {
     fn new(workers: usize) -> (Self, Vec<BacklogReceiver<()>>) {
-        let lane = Arc::new(Doorbell::new().expect("a descriptor"));
-        let links: Vec<_> = (0..workers).map(|_| Arc::new(Link::new(lane.clone()))).collect();
+        let bell = Arc::new(Doorbell::new().expect("a descriptor"));
+        let links: Vec<_> = (0..workers).map(|_| Arc::new(Link::new(bell.clone()))).collect();
         let (mut senders, mut receivers) = (Vec::new(), Vec::new());
         for link in &links {
             let bell = Arc::new(Doorbell::new().expect("a descriptor"));
@@ -106,15 +106,20 @@ impl Dispatcher {
         }
         let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(1)));
         steering.set_mask(&(0..workers).filter_map(Cpu::new).collect::<CpuMask>());
-        let dispatcher = Dispatcher { steering, limit: BacklogLimit::new(10_000, Some(FlowLimit::default())), done: Done(links), senders };
+        let dispatcher = Dispatcher {
+            steering,
+            limit: BacklogLimit::new(10_000, Some(FlowLimit::default())),
+            completions: WorkerCompletions(links),
+            senders,
+        };
         (dispatcher, receivers)
     }
 
     /// What the bridge does with a packet of a steered queue.
     fn steer(&mut self, mut packet: SuperPacket<'_, Buffer>) -> bool {
-        let Some(choice) = self.steering.choose_super_packet(&packet, &self.done) else { return false };
+        let Some(choice) = self.steering.choose_super_packet(&packet, &self.completions) else { return false };
         let Place::Cpu(cpu) = choice.place() else { return false };
-        let queued = choice.queued(&self.done) as usize;
+        let queued = choice.queued(&self.completions) as usize;
         if self.limit.admit(choice.hash(), queued) != Admission::Queued {
             return false;
         }
@@ -131,7 +136,7 @@ impl Dispatcher {
     }
 
     fn outstanding(&self, worker: usize) -> u64 {
-        self.steering.outstanding(Place::Cpu(Cpu::new(worker).expect("few")), &self.done)
+        self.steering.outstanding(Place::Cpu(Cpu::new(worker).expect("few")), &self.completions)
     }
 }
 

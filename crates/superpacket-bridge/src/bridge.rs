@@ -1,4 +1,4 @@
-//! The bridge as its user holds it: ports come and go, wishes change, and the threads that move packets hear of it.
+//! The bridge as its user holds it: ports come and go, settings change, and the threads that move packets hear of it.
 
 mod steered;
 mod steering;
@@ -19,7 +19,7 @@ use superpacket_steer::FlowHashKey;
 
 use crate::consumer::Factory;
 use crate::error::BridgeError;
-use crate::lane::{Common, Lane, Order};
+use crate::poll_thread::{Common, Order, PollThread};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::Shared;
 use crate::settings::{BridgeSettings, Limits, PortSettings, TooBig};
@@ -48,7 +48,7 @@ struct Inner {
     settings: Mutex<BridgeSettings>,
     /// By number; places of removed ports are free.
     places: Mutex<Vec<Option<Place>>>,
-    lanes: Mutex<Vec<Lane>>,
+    poll_threads: Mutex<Vec<PollThread>>,
     workers: Mutex<Workers>,
     common: Common,
     table: Arc<Table>,
@@ -74,17 +74,17 @@ struct Place {
     next_try: Instant,
 }
 
-/// Refuses two ports of one name.
-fn twice(ports: &[PortSettings]) -> Result<(), BridgeError> {
+/// Refuses a second port of the same name.
+fn reject_duplicates(ports: &[PortSettings]) -> Result<(), BridgeError> {
     match ports.iter().enumerate().find(|(index, port)| ports[..*index].iter().any(|earlier| earlier.port == port.port)) {
         None => Ok(()),
-        Some((_, port)) => Err(BridgeError::Twice { port: port.port.text().into() }),
+        Some((_, port)) => Err(BridgeError::DuplicatePort { port: port.port.text().into() }),
     }
 }
 
 /// The thread, of so many, that receives by a queue of the port with this number: ports one after the other start at the next thread, so that each has about as many queues.
-fn lane_of(queue: usize, number: usize, lanes: usize) -> usize {
-    (queue + number) % lanes.max(1)
+fn poll_thread_of(queue: usize, number: usize, poll_threads: usize) -> usize {
+    (queue + number) % poll_threads.max(1)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -117,7 +117,7 @@ impl Bridge {
         opened: impl FnOnce() -> Result<(), crate::privileges::PrivilegeError>,
         factory: Option<Factory>,
     ) -> Result<Bridge, BridgeError> {
-        twice(&settings.ports)?;
+        reject_duplicates(&settings.ports)?;
         let ports = settings.ports.iter().map(|port| open(&port.port)).collect::<Result<Vec<_>, _>>()?;
         opened()?;
         let threads = match settings.threads {
@@ -141,14 +141,14 @@ impl Bridge {
             start: Instant::now(),
             factory,
         };
-        let lanes = (0..threads)
-            .map(|number| Lane::start(format!("superpacket-{number}"), None, Arc::default(), common.clone()))
+        let poll_threads = (0..threads)
+            .map(|number| PollThread::start(format!("superpacket-{number}"), None, Arc::default(), common.clone()))
             .collect::<Result<_, _>>()
             .map_err(|source| BridgeError::System { action: "starting a thread", source })?;
         let inner = Arc::new(Inner {
             settings: Mutex::new(BridgeSettings { ports: Vec::new(), ..settings.clone() }),
             places: Mutex::new(Vec::new()),
-            lanes: Mutex::new(lanes),
+            poll_threads: Mutex::new(poll_threads),
             workers: Mutex::new(Workers::new(UsableCpus::read())),
             common,
             table,
@@ -161,7 +161,7 @@ impl Bridge {
             inner.join(settings, port)?;
         }
         lock(&inner.settings).ports = settings.ports;
-        inner.staff()?;
+        inner.reconcile_workers()?;
         // Threads that had their ports before there were workers must hear of these.
         inner.announce();
         let supervisor = std::thread::Builder::new().name("superpacket-ports".into()).spawn(move || inner.supervise(&inbox));
@@ -254,7 +254,7 @@ impl Bridge {
                 return Err(BridgeError::Fixed { setting });
             }
         }
-        twice(&settings.ports)?;
+        reject_duplicates(&settings.ports)?;
         let _alone = lock(&inner.changes);
         let wanted = |name: &str| settings.ports.iter().any(|port| port.port.text() == name);
         let known: Vec<Arc<Shared>> = lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect();
@@ -283,10 +283,10 @@ impl Bridge {
             failed = failed.or(done.err());
         }
         inner.set_steering(settings.steering.clone())?;
-        let staffed = inner.staff();
+        let reconciled = inner.reconcile_workers();
         inner.announce();
         lock(&inner.settings).ports = settings.ports;
-        failed.map_or(staffed, Err)
+        failed.map_or(reconciled, Err)
     }
 
     /// Sends what is held, closes the ports, and ends.
@@ -297,7 +297,7 @@ impl Bridge {
     fn end(&mut self) {
         self.inner.stopping.store(true, Ordering::Release);
         // Those who receive first: what they hand over is still processed.
-        lock(&self.inner.lanes).drain(..).for_each(|mut lane| lane.stop());
+        lock(&self.inner.poll_threads).drain(..).for_each(|mut thread| thread.stop());
         lock(&self.inner.workers).stop();
         if let Some(supervisor) = self.supervisor.take() {
             supervisor.thread().unpark();
@@ -336,8 +336,8 @@ impl Inner {
     /// Has all threads look at what has changed.
     fn announce(&self) {
         self.epoch.fetch_add(1, Ordering::Release);
-        lock(&self.lanes).iter().for_each(Lane::wake);
-        lock(&self.workers).all().for_each(Lane::wake);
+        lock(&self.poll_threads).iter().for_each(PollThread::wake);
+        lock(&self.workers).all().for_each(PollThread::wake);
     }
 
     /// Opens a new port, and joins it.
@@ -384,27 +384,27 @@ impl Inner {
 
     /// Gives each thread its share of a port; says how many receive queues that were.
     fn connect(&self, shared: &Arc<Shared>, port: &mut dyn Port) -> Result<usize, PortError> {
-        let lanes = lock(&self.lanes);
+        let poll_threads = lock(&self.poll_threads);
         let workers = lock(&self.workers);
-        let mut transmitters = Vec::with_capacity(lanes.len());
-        for _ in 0..lanes.len() + workers.all().count() {
+        let mut transmitters = Vec::with_capacity(poll_threads.len());
+        for _ in 0..poll_threads.len() + workers.all().count() {
             transmitters.push(port.transmitter()?);
         }
-        let mut shares: Vec<Vec<_>> = lanes.iter().map(|_| Vec::new()).collect();
+        let mut shares: Vec<Vec<_>> = poll_threads.iter().map(|_| Vec::new()).collect();
         let receivers = port.receivers();
         let queues = receivers.len();
         for (queue, receive) in receivers.into_iter().enumerate() {
             // Without threads the bridge is about to end.
-            if let Some(share) = shares.get_mut(lane_of(queue, usize::from(shared.number), lanes.len())) {
+            if let Some(share) = shares.get_mut(poll_thread_of(queue, usize::from(shared.number), poll_threads.len())) {
                 share.push((queue as u16, receive));
             }
         }
-        // Before the lanes: what they receive must find the way out.
-        for (worker, transmit) in workers.all().zip(transmitters.drain(lanes.len()..)) {
+        // Before the receiving threads: what they receive must find the way out.
+        for (worker, transmit) in workers.all().zip(transmitters.drain(poll_threads.len()..)) {
             worker.order(Order::Open { shared: shared.clone(), receivers: Vec::new(), transmit });
         }
-        for ((lane, receivers), transmit) in lanes.iter().zip(shares).zip(transmitters) {
-            lane.order(Order::Open { shared: shared.clone(), receivers, transmit });
+        for ((thread, receivers), transmit) in poll_threads.iter().zip(shares).zip(transmitters) {
+            thread.order(Order::Open { shared: shared.clone(), receivers, transmit });
         }
         Ok(queues)
     }
@@ -420,8 +420,8 @@ impl Inner {
                 tracing::warn!(number, "a thread did not let go of a port in time");
             }
         };
-        let order = |lane: &Lane, done: &Sender<()>| lane.order(Order::Close { number, done: done.clone() });
-        close(&|done| lock(&self.lanes).iter().for_each(|lane| order(lane, done)));
+        let order = |thread: &PollThread, done: &Sender<()>| thread.order(Order::Close { number, done: done.clone() });
+        close(&|done| lock(&self.poll_threads).iter().for_each(|thread| order(thread, done)));
         // Then those who process what these have received.
         close(&|done| lock(&self.workers).all().for_each(|worker| order(worker, done)));
         self.table.forget(number);

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::report::PortStats;
 
-/// Why a packet was dropped.
+/// The reason for which a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Drop {
+pub(crate) enum DropReason {
     /// It is longer than the MTU of the port that it leaves by, and cannot be cut.
     TooBig,
     /// It is a super-packet that its port does not take, and it cannot be cut.
@@ -36,21 +36,21 @@ pub(crate) enum Drop {
     Panic,
 }
 
-impl Drop {
-    const ALL: [(Drop, &str); 13] = [
-        (Drop::TooBig, "too_big"),
-        (Drop::CannotSegment, "cannot_segment"),
-        (Drop::Full, "full"),
-        (Drop::Down, "down"),
-        (Drop::Gone, "gone"),
-        (Drop::Refused, "refused"),
-        (Drop::Loop, "loop"),
-        (Drop::Reserved, "reserved"),
-        (Drop::Malformed, "malformed"),
-        (Drop::NoPort, "no_port"),
-        (Drop::Backlog, "backlog"),
-        (Drop::FlowLimit, "flow_limit"),
-        (Drop::Panic, "panic"),
+impl DropReason {
+    const ALL: [(DropReason, &str); 13] = [
+        (DropReason::TooBig, "too_big"),
+        (DropReason::CannotSegment, "cannot_segment"),
+        (DropReason::Full, "full"),
+        (DropReason::Down, "down"),
+        (DropReason::Gone, "gone"),
+        (DropReason::Refused, "refused"),
+        (DropReason::Loop, "loop"),
+        (DropReason::Reserved, "reserved"),
+        (DropReason::Malformed, "malformed"),
+        (DropReason::NoPort, "no_port"),
+        (DropReason::Backlog, "backlog"),
+        (DropReason::FlowLimit, "flow_limit"),
+        (DropReason::Panic, "panic"),
     ];
 }
 
@@ -60,13 +60,13 @@ macro_rules! counts {
         #[derive(Debug, Default)]
         pub(crate) struct Counts {
             $(pub(crate) $name: Count,)*
-            drops: [Count; Drop::ALL.len()],
+            drops: [Count; DropReason::ALL.len()],
         }
 
         impl Counts {
             /// The counters as they stand.
             pub(crate) fn report(&self, port: &str) -> PortStats {
-                let drops: BTreeMap<String, u64> = Drop::ALL.into_iter().map(|(cause, name)| (name.into(), self.drops[cause as usize].value())).collect();
+                let drops: BTreeMap<String, u64> = DropReason::ALL.into_iter().map(|(cause, name)| (name.into(), self.drops[cause as usize].value())).collect();
                 PortStats { port: port.into(), drops, $($name: self.$name.value(),)* }
             }
         }
@@ -100,7 +100,7 @@ counts!(
 
 impl Counts {
     /// Packets were dropped.
-    pub(crate) fn dropped(&self, cause: Drop, packets: u64) {
+    pub(crate) fn dropped(&self, cause: DropReason, packets: u64) {
         self.drops[cause as usize].add(packets);
     }
 }
@@ -131,13 +131,13 @@ mod tests {
     #[test]
     fn each_cause_counts_in_its_place() {
         let counts = Counts::default();
-        for (number, (cause, _)) in Drop::ALL.into_iter().enumerate() {
+        for (number, (cause, _)) in DropReason::ALL.into_iter().enumerate() {
             assert_eq!(cause as usize, number);
             counts.dropped(cause, number as u64 + 1);
         }
         counts.segments.add(44);
         let report = counts.report("tap:t");
         assert_eq!((report.segments, report.rx_packets, report.port.as_str()), (44, 0, "tap:t"));
-        assert!(Drop::ALL.into_iter().enumerate().all(|(number, (_, name))| report.drops[name] == number as u64 + 1));
+        assert!(DropReason::ALL.into_iter().enumerate().all(|(number, (_, name))| report.drops[name] == number as u64 + 1));
     }
 }

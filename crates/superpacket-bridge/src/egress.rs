@@ -15,7 +15,7 @@ use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, parse};
 use superpacket_features::Feature;
 use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch};
 
-use crate::counters::Drop;
+use crate::counters::DropReason;
 use crate::frame::{Head, network_offset};
 use crate::runtime::{Runtime, Shared};
 use crate::sctp;
@@ -107,7 +107,7 @@ impl Egress {
                     self.batch.push_owned(outgoing, &bytes, metadata.vlan, metadata.layer);
                     self.shared.counts.checksummed.add(1);
                 } else {
-                    self.shared.counts.dropped(Drop::CannotSegment, 1);
+                    self.shared.counts.dropped(DropReason::CannotSegment, 1);
                 }
             }
             Need::Parts(gso, size, layout) => self.cut_into_parts(outgoing, staged, packet, segmenter, gso, size, &layout),
@@ -142,11 +142,11 @@ impl Egress {
                             self.shared.counts.segmented.add(1);
                             self.shared.counts.segments.add((self.waiting() - before) as u64);
                         }
-                        Err(_) => self.shared.counts.dropped(Drop::TooBig, 1),
+                        Err(_) => self.shared.counts.dropped(DropReason::TooBig, 1),
                     }
                 }
                 too_big => {
-                    self.shared.counts.dropped(Drop::TooBig, 1);
+                    self.shared.counts.dropped(DropReason::TooBig, 1);
                     return too_big != TooBig::Icmp;
                 }
             },
@@ -178,7 +178,7 @@ impl Egress {
         let done = segmenter.segment(packet, &options, |segment| batch.push_segment(outgoing, staged, &segment, vlan, layer, slices));
         if let Err(error) = &done {
             tracing::debug!(port = %self.shared.name, %error, "a packet cannot be cut");
-            self.shared.counts.dropped(Drop::CannotSegment, 1);
+            self.shared.counts.dropped(DropReason::CannotSegment, 1);
         }
         done.is_ok()
     }
@@ -214,7 +214,7 @@ impl Egress {
             }
             Err(error) => {
                 tracing::debug!(port = %self.shared.name, %error, "a packet cannot be cut");
-                self.shared.counts.dropped(Drop::CannotSegment, 1);
+                self.shared.counts.dropped(DropReason::CannotSegment, 1);
             }
         }
     }
@@ -235,16 +235,16 @@ impl Egress {
                     std::thread::yield_now();
                     continue;
                 }
-                Stop::Full => self.shared.counts.dropped(Drop::Full, 1),
+                Stop::Full => self.shared.counts.dropped(DropReason::Full, 1),
                 Stop::Offload(error) => self.fall_back(outgoing, segmenter, from, &error),
-                Stop::TooLong => self.shared.counts.dropped(Drop::TooBig, 1),
+                Stop::TooLong => self.shared.counts.dropped(DropReason::TooBig, 1),
                 Stop::Down => {
-                    self.shared.counts.dropped(Drop::Down, left);
+                    self.shared.counts.dropped(DropReason::Down, left);
                     break;
                 }
                 Stop::Gone(error) => {
                     tracing::debug!(port = %self.shared.name, %error, "nothing can be sent any more");
-                    self.shared.counts.dropped(Drop::Gone, left);
+                    self.shared.counts.dropped(DropReason::Gone, left);
                     done = Err(Broken);
                     break;
                 }
@@ -252,7 +252,7 @@ impl Egress {
                 // A reason that this bridge does not know yet.
                 other => {
                     tracing::debug!(port = %self.shared.name, ?other, "a frame was not sent");
-                    self.shared.counts.dropped(Drop::Refused, 1);
+                    self.shared.counts.dropped(DropReason::Refused, 1);
                 }
             }
             from += 1;
@@ -263,7 +263,7 @@ impl Egress {
 
     fn refused(&self, error: &std::io::Error) {
         tracing::debug!(port = %self.shared.name, %error, "a frame was refused");
-        self.shared.counts.dropped(Drop::Refused, 1);
+        self.shared.counts.dropped(DropReason::Refused, 1);
     }
 
     /// These frames were sent.
@@ -315,7 +315,7 @@ impl Egress {
             again.push_bytes(outgoing, &segment_bytes, RxChecksum::None, None, layer);
         });
         if done.is_err() {
-            return self.shared.counts.dropped(Drop::CannotSegment, 1);
+            return self.shared.counts.dropped(DropReason::CannotSegment, 1);
         }
         let (mut from, total) = (0, self.again.frames().len());
         if frame.gso.is_some() {
@@ -331,11 +331,11 @@ impl Egress {
             if let Some(stop) = stopped {
                 tracing::debug!(port = %self.shared.name, ?stop, "a segment was refused too");
                 let cause = match stop {
-                    Stop::Full => Drop::Full,
-                    Stop::TooLong => Drop::TooBig,
-                    Stop::Down => Drop::Down,
-                    Stop::Gone(_) => Drop::Gone,
-                    _ => Drop::Refused,
+                    Stop::Full => DropReason::Full,
+                    Stop::TooLong => DropReason::TooBig,
+                    Stop::Down => DropReason::Down,
+                    Stop::Gone(_) => DropReason::Gone,
+                    _ => DropReason::Refused,
                 };
                 counts.dropped(cause, 1);
                 from += 1;

@@ -23,7 +23,7 @@ pub enum BridgeError {
     },
     /// A port is named twice.
     #[error("port {port:?} is named twice")]
-    Twice {
+    DuplicatePort {
         /// The port.
         port: String,
     },

@@ -8,7 +8,7 @@ use superpacket::super_packet::SuperPacket;
 use superpacket_features::Feature;
 use superpacket_io::port::{Buffer, POLL_LIMIT, PortError, Receive};
 
-use crate::counters::Drop;
+use crate::counters::DropReason;
 use crate::handover::Doorbell;
 use crate::output::Output;
 use crate::runtime::{Runtime, Shared};
@@ -41,7 +41,7 @@ pub(crate) struct Ingress {
     pub(crate) paused_until: Option<u64>,
     /// It waits for a worker: when the thread is woken, it may go on.
     pub(crate) watching: bool,
-    /// Its readiness ends a wait only when it is new ([`Lane`](crate::lane::Lane) says why).
+    /// Its readiness ends a wait only when it is new ([`PollThread`](crate::poll_thread::PollThread) says why).
     pub(crate) edge: bool,
     /// Nothing was with workers when its readiness was looked at last.
     pub(crate) armed: bool,
@@ -115,7 +115,7 @@ impl Ingress {
     pub(crate) fn lose(&mut self, unsent: u64) {
         let counters = self.aggregator.counters();
         let unseen = self.polled.saturating_sub(counters.packets_in);
-        self.shared.counts.dropped(Drop::Panic, unsent + counters.held + unseen);
+        self.shared.counts.dropped(DropReason::Panic, unsent + counters.held + unseen);
         self.packets.clear();
         self.aggregator = Aggregator::new(self.policy.unwrap_or(Policy::gro().with_partial_checksums()), self.key);
         (self.counted, self.polled) = (Counters::default(), 0);

@@ -5,11 +5,11 @@
 //!
 //! A packet's way, one file a step:
 //! ```text
-//! lane      a thread polls its receive queues
-//! ingress   checksums and hashes are believed or not; GRO or LRO
-//! steering  in place, or over to the worker of another CPU (handover), which is a lane too
-//! output    addresses are learned and looked up; one port, or all others
-//! egress    whole if the port takes it; else cut, filled in, fragmented or dropped; sent in batches
+//! poll_thread  a thread polls its receive queues
+//! ingress      checksums and hashes are believed or not; GRO or LRO
+//! steering     in place, or over to the worker of another CPU (handover), a poll thread too
+//! output       addresses are learned and looked up; one port, or all others
+//! egress       whole if the port takes it; else cut, filled in, fragmented or dropped; sent in batches
 //! ```
 //!
 //! ```no_run
@@ -39,9 +39,9 @@ mod frame;
 mod handover;
 mod icmp;
 mod ingress;
-mod lane;
 pub mod metrics;
 mod output;
+mod poll_thread;
 pub mod privileges;
 pub mod report;
 mod runtime;

@@ -10,7 +10,7 @@ use superpacket::wire::MAX_HEADER;
 use superpacket_io::port::{Buffer, Outgoing};
 
 use crate::consumer::{Consumer, Consuming};
-use crate::counters::Drop;
+use crate::counters::DropReason;
 use crate::egress::Egress;
 use crate::frame::{ADDRESSES, Destination, Head, addresses, network_offset};
 use crate::icmp::{self, RateLimit};
@@ -97,21 +97,23 @@ impl Output {
         }
         let head = Head::new(&packet, ADDRESSES);
         let Some(addresses) = addresses(head.bytes(&packet), &packet.metadata) else {
-            return from.counts.dropped(Drop::Malformed, packets);
+            return from.counts.dropped(DropReason::Malformed, packets);
         };
         match addresses.source.map(|source| self.table.learn(source, from.number, self.tick)) {
             Some(Learned::Here) => {}
-            Some(Learned::Loop) => return from.counts.dropped(Drop::Loop, packets),
-            None if packet.metadata.layer == superpacket::packet::Layer::Ethernet => return from.counts.dropped(Drop::Malformed, packets),
+            Some(Learned::Loop) => return from.counts.dropped(DropReason::Loop, packets),
+            None if packet.metadata.layer == superpacket::packet::Layer::Ethernet => {
+                return from.counts.dropped(DropReason::Malformed, packets);
+            }
             None => {}
         }
         let known = match addresses.destination {
             Destination::Station(key) => self.table.find(key, self.tick),
             Destination::Many => None,
-            Destination::Neighbour => return from.counts.dropped(Drop::Reserved, packets),
+            Destination::Neighbour => return from.counts.dropped(DropReason::Reserved, packets),
         };
         if known.is_none() && self.loops && self.rounds.again(from.number, &packet, self.tick) {
-            return from.counts.dropped(Drop::Loop, packets);
+            return from.counts.dropped(DropReason::Loop, packets);
         }
         let Output { egress, outgoing, segmenter, .. } = self;
         let staged = outgoing.stage(&packet);
@@ -135,7 +137,7 @@ impl Output {
             _ => {
                 let mut others = egress.iter_mut().flatten().filter(|egress| egress.shared.number != from.number).peekable();
                 if others.peek().is_none() {
-                    return from.counts.dropped(Drop::NoPort, packets);
+                    return from.counts.dropped(DropReason::NoPort, packets);
                 }
                 others.for_each(send);
             }
@@ -154,7 +156,7 @@ impl Output {
         let packets = u64::from(packet.metadata.packets);
         let Output { consuming: Some(consuming), egress, outgoing, segmenter, .. } = self else { return };
         let Some(Some(egress)) = egress.get_mut(usize::from(from.number)) else {
-            return from.counts.dropped(Drop::NoPort, packets);
+            return from.counts.dropped(DropReason::NoPort, packets);
         };
         let (consumer, mut end) = consuming.split(egress, outgoing, segmenter);
         consumer.receive(packet, self.now, &mut end);

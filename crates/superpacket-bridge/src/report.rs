@@ -43,11 +43,12 @@ pub struct PortFeatures {
 pub struct FeatureReport {
     /// Its name in ethtool.
     pub feature: String,
-    /// Is it asked for?
-    pub asked: bool,
-    /// Is it in force?
+    /// Whether it is requested.
+    #[serde(rename = "asked")]
+    pub requested: bool,
+    /// Whether it is active.
     pub active: bool,
-    /// Why it is not in force although it is asked for.
+    /// Why it is not active although it is requested.
     pub reason: Option<String>,
 }
 

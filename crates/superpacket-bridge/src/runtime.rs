@@ -1,4 +1,4 @@
-//! What holds for a port at this moment: wishes, abilities, and what the kernel refused, brought together.
+//! What holds for a port at this moment: requested settings, capabilities, and what the kernel refused.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -22,7 +22,7 @@ pub(crate) struct Shared {
     pub(crate) counts: Counts,
     pub(crate) layer: Layer,
     /// Changed under the lock, read by threads when the bridge's epoch changes.
-    wish: RwLock<Wish>,
+    requested: RwLock<Requested>,
     /// The MTU now; 0: no limit.
     mtu: AtomicU32,
     /// The offloads that the kernel refused again and again.
@@ -31,9 +31,9 @@ pub(crate) struct Shared {
     opening: AtomicU32,
 }
 
-/// What a port is asked, and what it can.
+/// The requested settings of a port, and its capabilities.
 #[derive(Clone, Debug)]
-struct Wish {
+struct Requested {
     settings: PortSettings,
     capabilities: Capabilities,
 }
@@ -99,38 +99,38 @@ impl Shared {
             name: settings.port.text().to_owned(),
             counts: Counts::default(),
             layer,
-            wish: RwLock::new(Wish { settings, capabilities }),
+            requested: RwLock::new(Requested { settings, capabilities }),
             mtu: AtomicU32::new(state.mtu),
             refused: AtomicU16::new(0),
             opening: AtomicU32::new(0),
         }
     }
 
-    fn wish(&self) -> Wish {
-        self.wish.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn requested(&self) -> Requested {
+        self.requested.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What it is asked.
     pub(crate) fn settings(&self) -> PortSettings {
-        self.wish().settings
+        self.requested().settings
     }
 
     /// Changes what it is asked; the kernel gets another chance to do what it refused.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut PortSettings) -> R) -> R {
         self.refused.store(0, Ordering::Relaxed);
-        change(&mut self.wish.write().unwrap_or_else(PoisonError::into_inner).settings)
+        change(&mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings)
     }
 
     /// Changes how its packets are steered.
     pub(crate) fn change_steering(&self, change: impl FnOnce(&mut PortSteering)) {
-        change(&mut self.wish.write().unwrap_or_else(PoisonError::into_inner).settings.steering);
+        change(&mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings.steering);
     }
 
     /// It was opened again, perhaps as another device.
     pub(crate) fn reopened(&self, capabilities: Capabilities, state: PortState) {
         self.opening.fetch_add(1, Ordering::Relaxed);
         self.refused.store(0, Ordering::Relaxed);
-        self.wish.write().unwrap_or_else(PoisonError::into_inner).capabilities = capabilities;
+        self.requested.write().unwrap_or_else(PoisonError::into_inner).capabilities = capabilities;
         self.set_mtu(state.mtu);
     }
 
@@ -158,27 +158,27 @@ impl Shared {
         self.refused.load(Ordering::Relaxed) & 1 << feature as u16 != 0
     }
 
-    fn resolved(&self, wish: &Wish) -> Resolved {
-        let mut supported = wish.capabilities.features;
+    fn resolved(&self, requested: &Requested) -> Resolved {
+        let mut supported = requested.capabilities.features;
         for feature in Feature::ALL {
             supported = supported.set(feature, supported.contains(feature) && !self.refuses(feature));
         }
-        if !wish.settings.force_lro {
+        if !requested.settings.force_lro {
             supported = supported.without(Feature::LargeReceiveOffload);
         }
-        resolve(wish.settings.features, supported)
+        resolve(requested.settings.features, supported)
     }
 
     /// What holds now.
     pub(crate) fn runtime(&self) -> Runtime {
-        let wish = self.wish();
+        let requested = self.requested();
         Runtime {
-            active: self.resolved(&wish).active,
-            capabilities: wish.capabilities,
-            limits: wish.settings.limits,
-            too_big: wish.settings.too_big,
-            lro_acks: wish.settings.lro_acks,
-            linear: wish.settings.linear,
+            active: self.resolved(&requested).active,
+            capabilities: requested.capabilities,
+            limits: requested.settings.limits,
+            too_big: requested.settings.too_big,
+            lro_acks: requested.settings.lro_acks,
+            linear: requested.settings.linear,
             mtu: match self.mtu() {
                 0 => usize::MAX,
                 mtu => mtu as usize,
@@ -186,21 +186,21 @@ impl Shared {
         }
     }
 
-    /// What is asked, what holds, and why they differ.
+    /// Reports for each offload what is requested, what is active, and why they differ.
     pub(crate) fn features(&self) -> PortFeatures {
-        let wish = self.wish();
-        let resolved = self.resolved(&wish);
+        let requested = self.requested();
+        let resolved = self.resolved(&requested);
         let report = |feature: Feature| {
-            let reason = resolved.hindrance(feature).map(|hindrance| match feature {
-                Feature::LargeReceiveOffload if !wish.settings.force_lro => {
+            let reason = resolved.why_inactive(feature).map(|why| match feature {
+                Feature::LargeReceiveOffload if !requested.settings.force_lro => {
                     "packets are forwarded, and what LRO merged cannot be cut into the packets that came: it must be forced".to_owned()
                 }
                 _ if self.refuses(feature) => "the kernel refused it again and again: switch it off and on to try once more".to_owned(),
-                _ => hindrance.to_string(),
+                _ => why.to_string(),
             });
             FeatureReport {
                 feature: feature.name().to_owned(),
-                asked: resolved.asked.contains(feature),
+                requested: resolved.requested.contains(feature),
                 active: resolved.active.contains(feature),
                 reason,
             }
@@ -238,7 +238,7 @@ pub(crate) mod tests {
     fn reason(shared: &Shared, feature: Feature) -> String {
         let features = shared.features().features;
         let report = features.iter().find(|report| report.feature == feature.name()).expect("all are there");
-        assert!(report.asked && !report.active, "{report:?}");
+        assert!(report.requested && !report.active, "{report:?}");
         report.reason.clone().expect("there is a reason")
     }
 

@@ -62,7 +62,7 @@ pub struct PortSettings {
 }
 
 impl PortSettings {
-    /// What a port is asked without further wishes: every offload but LRO and the aggregation of UDP.
+    /// What a port is asked unless told otherwise: every offload but LRO and the aggregation of UDP.
     pub fn new(port: PortSpec) -> Self {
         let features = FeatureSet::all().without(Feature::LargeReceiveOffload).without(Feature::RxUdpGroForwarding);
         PortSettings {

@@ -65,9 +65,9 @@ fn features(settings: &PortSettings) -> PortFeatures {
     let resolved = resolve(settings.features, supported);
     let report = |feature: Feature| FeatureReport {
         feature: feature.name().into(),
-        asked: resolved.asked.contains(feature),
+        requested: resolved.requested.contains(feature),
         active: resolved.active.contains(feature),
-        reason: resolved.hindrance(feature).map(|reason| reason.to_string()),
+        reason: resolved.why_inactive(feature).map(|reason| reason.to_string()),
     };
     PortFeatures { port: settings.port.to_string(), features: Feature::ALL.map(report).into() }
 }

@@ -134,20 +134,20 @@ fn a_flow_moves_after_the_send_has_returned() {
 fn who_waits_for_the_head_does_not_wait_for_ever() {
     bounded(|| {
         let head = Arc::new(Head::new());
-        let (watch, lane) = (Arc::new(Sleep::new()), Arc::new(Bell::new()));
+        let (watch, bell) = (Arc::new(Sleep::new()), Arc::new(Bell::new()));
         let worker = {
-            let (head, watch, lane) = (head.clone(), watch.clone(), lane.clone());
+            let (head, watch, bell) = (head.clone(), watch.clone(), bell.clone());
             thread::spawn(move || {
                 head.publish(1);
                 if watch.must_be_woken() {
-                    // As `Doorbell::force`: whether or not the lane is known to sleep.
-                    lane.event.notify();
+                    // As `Doorbell::force`: whether or not its owner is known to sleep.
+                    bell.event.notify();
                 }
             })
         };
         while head.done() == 0 {
             watch.fall_asleep();
-            lane.sleep_unless(|| head.done() != 0);
+            bell.sleep_unless(|| head.done() != 0);
         }
         worker.join().expect("no panic");
     });

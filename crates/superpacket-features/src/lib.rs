@@ -5,33 +5,34 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// An offload that can be switched for each port, named as in `ethtool -k`.
+/// An offload that is switched for each port, named as in `ethtool -k`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Feature {
-    /// What the device says of received checksums is believed; off: they are verified in software.
+    /// The device verifies received checksums; off: they are verified in software.
     RxChecksumming,
-    /// The port fills in partial checksums; off: they are completed in software before it.
+    /// The port fills in partial checksums; off: they are filled in by software before it.
     TxChecksumming,
-    /// The port takes a packet in several pieces; off: it is copied into one.
+    /// The port takes a packet in several buffers; off: it is copied into one.
     ScatterGather,
-    /// The port takes TCP super-packets and cuts them itself.
+    /// The port takes TCP super-packets and segments them itself.
     TcpSegmentationOffload,
-    /// The port takes UDP super-packets and cuts them itself.
+    /// The port takes UDP super-packets and segments them itself.
     TxUdpSegmentation,
-    /// Super-packets are cut in software at this port, as late as possible, where it does not cut them itself.
+    /// Super-packets that the port does not segment itself are segmented by software, as late as
+    /// possible.
     GenericSegmentationOffload,
-    /// Received packets are aggregated so that they can be cut again.
+    /// Received packets are aggregated, reversibly.
     GenericReceiveOffload,
-    /// UDP datagrams are aggregated too.
+    /// Received UDP datagrams are aggregated too.
     RxUdpGroForwarding,
-    /// Received packets are aggregated for local delivery: what was merged cannot be restored.
+    /// Received packets are aggregated for local delivery: merged packets cannot be restored.
     LargeReceiveOffload,
     /// The flow hash that the device reports is used.
     ReceiveHashing,
 }
 
 impl Feature {
-    /// All, in ethtool's order.
+    /// All offloads, in ethtool's order.
     pub const ALL: [Feature; 10] = [
         Feature::RxChecksumming,
         Feature::TxChecksumming,
@@ -45,7 +46,7 @@ impl Feature {
         Feature::ReceiveHashing,
     ];
 
-    /// The name in `ethtool -k`.
+    /// Returns the name that `ethtool -k` shows.
     pub const fn name(self) -> &'static str {
         match self {
             Feature::RxChecksumming => "rx-checksumming",
@@ -61,7 +62,7 @@ impl Feature {
         }
     }
 
-    /// The short name that `ethtool -K` takes too, where it has one.
+    /// Returns the short name that `ethtool -K` takes too, if it has one.
     pub const fn short_name(self) -> Option<&'static str> {
         match self {
             Feature::RxChecksumming => Some("rx"),
@@ -76,10 +77,12 @@ impl Feature {
         }
     }
 
-    /// What must be in force for this one to be (the kernel's `netdev_fix_features`).
+    /// Returns the offloads that must be active for this one to be (the kernel's
+    /// `netdev_fix_features`).
     pub const fn requires(self) -> &'static [Feature] {
         match self {
-            // A segment's checksum is filled in by whoever cuts, and its payload lies apart from its header.
+            // A segment's checksum is filled in by whoever cuts, and its payload lies apart from
+            // its header.
             Feature::TcpSegmentationOffload | Feature::TxUdpSegmentation => &[Feature::TxChecksumming, Feature::ScatterGather],
             Feature::RxUdpGroForwarding => &[Feature::GenericReceiveOffload],
             Feature::GenericSegmentationOffload => &[Feature::ScatterGather],
@@ -100,7 +103,7 @@ impl fmt::Display for Feature {
     }
 }
 
-/// There is no offload of this name.
+/// No offload has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the name of an offload")]
 pub struct UnknownFeature;
@@ -121,36 +124,36 @@ impl FeatureSet {
     /// No offload.
     pub const NONE: FeatureSet = FeatureSet(0);
 
-    /// Every offload there is.
+    /// Returns the set of all offloads.
     pub const fn all() -> Self {
         FeatureSet((1 << Feature::ALL.len()) - 1)
     }
 
-    /// Is it in the set?
+    /// Returns whether the offload is in the set.
     #[inline]
     pub const fn contains(self, feature: Feature) -> bool {
         self.0 & (1 << feature as u16) != 0
     }
 
-    /// The set and this one.
+    /// Returns the set with this offload added.
     #[must_use]
     pub const fn with(self, feature: Feature) -> Self {
         FeatureSet(self.0 | 1 << feature as u16)
     }
 
-    /// The set but for this one.
+    /// Returns the set with this offload removed.
     #[must_use]
     pub const fn without(self, feature: Feature) -> Self {
         FeatureSet(self.0 & !(1 << feature as u16))
     }
 
-    /// The set with this one in it or not.
+    /// Returns the set with this offload added if `on`, else removed.
     #[must_use]
     pub const fn set(self, feature: Feature, on: bool) -> Self {
         if on { self.with(feature) } else { self.without(feature) }
     }
 
-    /// Its members in ethtool's order.
+    /// Iterates over the offloads of the set in ethtool's order.
     pub fn iter(self) -> impl Iterator<Item = Feature> {
         Feature::ALL.into_iter().filter(move |&feature| self.contains(feature))
     }
@@ -168,51 +171,52 @@ impl fmt::Debug for FeatureSet {
     }
 }
 
-/// Why what is asked for is not in force.
+/// Why a requested offload is not active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Hindrance {
-    /// The port cannot.
+pub enum WhyInactive {
+    /// The port does not support it.
     #[error("the port cannot do it")]
     Unsupported,
-    /// It needs another offload, which is not in force.
+    /// It requires another offload, which is not active.
     #[error("it needs {0}, which is off")]
     Requires(Feature),
 }
 
-/// What comes of a wish.
+/// The requested, the supported and the active offloads of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// What was asked for.
-    pub asked: FeatureSet,
-    /// What the port can do.
+    /// The offloads that are requested.
+    pub requested: FeatureSet,
+    /// The offloads that the port supports.
     pub supported: FeatureSet,
-    /// What is in force.
+    /// The offloads that are active.
     pub active: FeatureSet,
 }
 
 impl Resolved {
-    /// Why this offload, which was asked for, is not in force; `None` if it is, or was not asked for.
-    pub fn hindrance(&self, feature: Feature) -> Option<Hindrance> {
-        if !self.asked.contains(feature) || self.active.contains(feature) {
+    /// Returns why a requested offload is not active; `None` if it is active, or not requested.
+    pub fn why_inactive(&self, feature: Feature) -> Option<WhyInactive> {
+        if !self.requested.contains(feature) || self.active.contains(feature) {
             None
         } else if !self.supported.contains(feature) {
-            Some(Hindrance::Unsupported)
+            Some(WhyInactive::Unsupported)
         } else {
             let missing = feature.requires().iter().find(|&&required| !self.active.contains(required));
-            missing.map(|&required| Hindrance::Requires(required))
+            missing.map(|&required| WhyInactive::Requires(required))
         }
     }
 }
 
-/// What is in force of what is asked for, where a port supports this much.
-pub fn resolve(asked: FeatureSet, supported: FeatureSet) -> Resolved {
-    let mut active = FeatureSet(asked.0 & supported.0);
-    // What one offload loses, others may lose by it: until nothing changes, at most once for each.
+/// Determines which of the requested offloads are active on a port with these capabilities.
+pub fn resolve(requested: FeatureSet, supported: FeatureSet) -> Resolved {
+    let mut active = FeatureSet(requested.0 & supported.0);
+    // An offload that drops out may take others with it: repeat until nothing changes, at most once
+    // for each.
     loop {
         let next = active.iter().filter(|feature| feature.requires().iter().all(|&required| active.contains(required))).collect();
         if next == active {
-            return Resolved { asked, supported, active };
+            return Resolved { requested, supported, active };
         }
         active = next;
     }
@@ -238,17 +242,17 @@ mod tests {
         let resolved = resolve(FeatureSet::all().without(Feature::ScatterGather), FeatureSet::all());
         for lost in [Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation, Feature::GenericSegmentationOffload] {
             assert!(!resolved.active.contains(lost), "{lost}");
-            assert_eq!(resolved.hindrance(lost), Some(Hindrance::Requires(Feature::ScatterGather)));
+            assert_eq!(resolved.why_inactive(lost), Some(WhyInactive::Requires(Feature::ScatterGather)));
         }
         assert!(resolved.active.contains(Feature::TxChecksumming));
-        assert_eq!(resolved.hindrance(Feature::ScatterGather), None, "it was not asked for");
+        assert_eq!(resolved.why_inactive(Feature::ScatterGather), None, "it was not requested");
     }
 
     #[test]
     fn every_set_resolves_to_one_that_holds_together() {
-        for asked in 0..1 << Feature::ALL.len() {
-            let active = resolve(FeatureSet(asked), FeatureSet::all()).active;
-            assert_eq!(active.0 & !asked, 0);
+        for requested in 0..1 << Feature::ALL.len() {
+            let active = resolve(FeatureSet(requested), FeatureSet::all()).active;
+            assert_eq!(active.0 & !requested, 0);
             assert!(active.iter().all(|feature| feature.requires().iter().all(|&required| active.contains(required))));
             assert_eq!(resolve(active, FeatureSet::all()).active, active);
         }

@@ -92,7 +92,7 @@ impl Wire {
         let sockets = [Arc::new(RawSocket::open(left, options)?), Arc::new(RawSocket::open(right, options)?)];
         let mut wire = Self { shared: Arc::default(), threads: Vec::new() };
         for (from, to, host, tag) in [(0, 1, left.host(), Tag::push(settings.vlan)), (1, 0, right.host(), Tag::pop(settings.vlan))] {
-            let lane = Lane {
+            let direction = WireDirection {
                 from: Arc::clone(&sockets[from]),
                 to: Arc::clone(&sockets[to]),
                 settings,
@@ -102,7 +102,7 @@ impl Wire {
                 waiting: VecDeque::new(),
                 held: VecDeque::new(),
             };
-            wire.threads.push(host.spawn(move || lane.serve())?);
+            wire.threads.push(host.spawn(move || direction.serve())?);
         }
         Ok(wire)
     }
@@ -227,7 +227,7 @@ impl Dice {
 type Frame = (VnetHeader, Vec<u8>);
 
 /// One direction.
-struct Lane {
+struct WireDirection {
     from: Arc<RawSocket>,
     to: Arc<RawSocket>,
     settings: WireSettings,
@@ -240,7 +240,7 @@ struct Lane {
     held: VecDeque<(Instant, u32, Frame)>,
 }
 
-impl Lane {
+impl WireDirection {
     fn serve(mut self) -> Result<(), LabError> {
         let mut buffer = vec![0; 1 << 20];
         while !self.shared.stop.load(Ordering::Relaxed) {

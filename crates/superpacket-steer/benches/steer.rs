@@ -1,6 +1,7 @@
 //! Steering: nanoseconds for a hash, and for the choice of a CPU.
 //!
-//! The limit beside each hash is the same number of look-ups in a table of the same size, as fast as they go: one for each byte that is hashed.
+//! The limit beside each hash is the same number of look-ups in a table of the same size, as fast
+//! as they go: one for each byte that is hashed.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use superpacket::packet::{FlowHash, RxPacket};
 use superpacket_steer::{
-    Cpu, CpuMask, Done, FlowHashKey, FlowHasher, FlowTuple, Place, Rps, SockFlowTable, Steering, Toeplitz, ToeplitzKey,
+    CompletionCounts, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowTuple, Place, Rps, SockFlowTable, Steering, Toeplitz, ToeplitzKey,
 };
 use superpacket_traffic::frame::Frame;
 use superpacket_traffic::random::Random;
@@ -26,7 +27,8 @@ fn per_item<T>(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, items: &[T]
             let rounds = wanted.div_ceil(items.len() as u64);
             let start = Instant::now();
             for _ in 0..rounds {
-                // Hashes are used as they come, so that one may begin before the one before is there, as in a poll.
+                // Hashes are used as they come, so that one may begin before the one before is
+                // there, as in a poll.
                 black_box(black_box(items).iter().fold(0, |sum: u32, item| sum.wrapping_add(work(item))));
             }
             Duration::from_secs_f64(start.elapsed().as_secs_f64() * wanted as f64 / (rounds * items.len() as u64) as f64)
@@ -62,12 +64,12 @@ fn hashes(criterion: &mut Criterion) {
     per_item(&mut group, "limit: 12 look-ups", &short, |input| looked_up(input));
     per_item(&mut group, "limit: 36 look-ups", &long, |input| looked_up(input));
 
-    per_item(&mut group, "Toeplitz, IPv4 addresses and ports", &v4, |tuple| toeplitz.flow(tuple).0);
-    per_item(&mut group, "Toeplitz, IPv6 addresses and ports", &v6, |tuple| toeplitz.flow(tuple).0);
-    per_item(&mut group, "Toeplitz, symmetric, IPv4", &v4, |tuple| symmetric.flow(tuple).0);
-    per_item(&mut group, "Toeplitz, symmetric, IPv6", &v6, |tuple| symmetric.flow(tuple).0);
-    per_item(&mut group, "keyed, IPv4", &v4, |tuple| keyed.flow(tuple).0);
-    per_item(&mut group, "keyed, IPv6", &v6, |tuple| keyed.flow(tuple).0);
+    per_item(&mut group, "Toeplitz, IPv4 addresses and ports", &v4, |tuple| toeplitz.hash_flow(tuple).0);
+    per_item(&mut group, "Toeplitz, IPv6 addresses and ports", &v6, |tuple| toeplitz.hash_flow(tuple).0);
+    per_item(&mut group, "Toeplitz, symmetric, IPv4", &v4, |tuple| symmetric.hash_flow(tuple).0);
+    per_item(&mut group, "Toeplitz, symmetric, IPv6", &v6, |tuple| symmetric.hash_flow(tuple).0);
+    per_item(&mut group, "keyed, IPv4", &v4, |tuple| keyed.hash_flow(tuple).0);
+    per_item(&mut group, "keyed, IPv6", &v6, |tuple| keyed.hash_flow(tuple).0);
     group.finish();
 }
 
@@ -80,7 +82,7 @@ fn packets(frames: &[Vec<u8>], reported: bool) -> Vec<RxPacket<&[u8]>> {
     let toeplitz = Toeplitz::default();
     let received = frames.iter().map(|frame| {
         let mut packet = RxPacket::new(&**frame);
-        packet.hash = toeplitz.frame(frame, frame.len(), packet.layer).filter(|_| reported);
+        packet.hash = toeplitz.hash_frame(frame, frame.len(), packet.layer).filter(|_| reported);
         packet
     });
     received.collect()
@@ -112,9 +114,10 @@ fn choices(criterion: &mut Criterion) {
             steering.set_sock_flows(Some(sock_flows.clone()));
             steering.set_flow_count(4096).expect("small");
         }
-        // Nothing is ever done with, so that every packet goes the common way: its bucket stays.
-        let done = Done::default();
-        per_item(&mut group, name, packets, |packet| match steering.choose(packet, &done) {
+        // Nothing is ever completions with, so that every packet goes the common way: its bucket
+        // stays.
+        let completions = CompletionCounts::default();
+        per_item(&mut group, name, packets, |packet| match steering.choose(packet, &completions) {
             Some(choice) => {
                 let place = choice.place();
                 choice.enqueued();

@@ -1,4 +1,4 @@
-//! What a backlog takes: its limit, and the limit of a flow in it.
+//! Admission to a backlog: its length, and the share of one flow in it.
 
 use alloc::boxed::Box;
 
@@ -7,48 +7,51 @@ use superpacket::packet::FlowHash;
 /// The default of `net.core.netdev_max_backlog`, in packets.
 pub const DEFAULT_MAX_BACKLOG: usize = 1000;
 
-/// The default of `net.core.dev_weight`: how many packets of a backlog are processed before others have their turn.
+/// The default of `net.core.dev_weight`: the most packets of a backlog that are processed in one
+/// turn.
 pub const DEFAULT_WEIGHT: usize = 64;
 
 /// The default of `net.core.flow_limit_table_len`.
 pub const DEFAULT_FLOW_LIMIT_TABLE: usize = 4096;
 
-/// How many of the last packets count (the kernel's `FLOW_LIMIT_HISTORY`).
+/// The number of last packets that are counted by flow (the kernel's `FLOW_LIMIT_HISTORY`).
 pub const FLOW_LIMIT_HISTORY: usize = 128;
 
-/// A table of flows for the flow limit is of a length that the kernel does not take.
+/// The requested length of the flow limit's table is one that the kernel refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("EINVAL: a table of {length} flows: its length is a power of two, 2 to 65536")]
-pub struct BadTableLength {
-    /// What was asked for.
+pub struct InvalidTableLength {
+    /// The requested number of flows.
     pub length: usize,
 }
 
-/// Drops packets of flows that fill a backlog (the kernel's `skb_flow_limit`): in overload, one flow that sends more than the CPU can take does not cost the others their
-/// packets.
+/// Drops packets of flows that fill a backlog (the kernel's `skb_flow_limit`), so that in overload
+/// one flow does not cost the others their packets.
 ///
-/// While the queue is at least half as long as it may be, the last [`FLOW_LIMIT_HISTORY`] packets are counted by flow, and a flow that has more than half of them is dropped.
+/// While the queue is at least half full, the last [`FLOW_LIMIT_HISTORY`] packets are counted by
+/// flow, and packets of a flow that has more than half of them are dropped.
 #[derive(Clone, Debug)]
 pub struct FlowLimit {
-    /// How many of the last packets are of the flows with this hash.
+    /// By reduced hash: how many of the last packets have it.
     counts: Box<[u8]>,
-    /// Whose the last packets were.
+    /// The reduced hashes of the last packets.
     history: [u16; FLOW_LIMIT_HISTORY],
-    /// The oldest of them.
+    /// The position of the oldest of them.
     head: usize,
-    /// Bits that hashes are brought down to.
+    /// The number of bits of a reduced hash.
     bits: u32,
     dropped: u64,
 }
 
 impl FlowLimit {
-    /// With a table of this many flows: a power of two, 2 to 65,536. Flows that share a place in it are one.
+    /// Makes a limit whose table has this many entries: a power of two, 2 to 65,536. Flows that
+    /// share an entry count as one.
     ///
     /// # Errors
-    /// [`BadTableLength`] for others.
-    pub fn new(length: usize) -> Result<Self, BadTableLength> {
+    /// [`InvalidTableLength`] for others.
+    pub fn new(length: usize) -> Result<Self, InvalidTableLength> {
         if !length.is_power_of_two() || !(2..=1 << 16).contains(&length) {
-            return Err(BadTableLength { length });
+            return Err(InvalidTableLength { length });
         }
         Ok(FlowLimit::with_bits(length.ilog2()))
     }
@@ -57,7 +60,8 @@ impl FlowLimit {
         FlowLimit { counts: (0..1usize << bits).map(|_| 0).collect(), history: [0; FLOW_LIMIT_HISTORY], head: 0, bits, dropped: 0 }
     }
 
-    /// Is this packet to be dropped, if the queue it is for holds `queued` packets of at most `max_backlog`?
+    /// Counts a packet, and returns whether to drop it, where its queue holds `queued` packets of
+    /// at most `max_backlog`.
     #[inline]
     pub fn drops(&mut self, hash: FlowHash, queued: usize, max_backlog: usize) -> bool {
         if queued < max_backlog / 2 {
@@ -77,53 +81,54 @@ impl FlowLimit {
         drops
     }
 
-    /// How many flows its table has room for.
+    /// Returns the number of entries of the table.
     pub const fn table_length(&self) -> usize {
         1 << self.bits
     }
 
-    /// How many packets were dropped.
+    /// Returns how many packets were dropped.
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }
 }
 
 impl Default for FlowLimit {
-    /// With the kernel's 4,096 flows.
+    /// Makes the kernel's table of 4,096 entries.
     fn default() -> Self {
         FlowLimit::with_bits(DEFAULT_FLOW_LIMIT_TABLE.ilog2())
     }
 }
 
-/// What becomes of a packet that is for a backlog.
+/// Whether a backlog takes a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It is put into the queue.
+    /// The packet is to be queued.
     Queued,
-    /// The queue is longer than it may be: dropped.
+    /// The packet is to be dropped: the queue is full.
     BacklogFull,
-    /// Its flow fills the queue: dropped.
+    /// The packet is to be dropped: its flow fills the queue.
     FlowLimit,
 }
 
-/// Decides what backlogs take, for one receiving thread (the kernel's `enqueue_to_backlog`).
+/// Decides which packets of one receiving thread backlogs take (the kernel's `enqueue_to_backlog`).
 #[derive(Clone, Debug)]
 pub struct BacklogLimit {
     /// The longest queue that still takes a packet (`netdev_max_backlog`), in packets.
     pub max_backlog: usize,
-    /// `None` if flows are not limited.
+    /// The limit of each flow; `None` if flows are not limited.
     pub flow_limit: Option<FlowLimit>,
     queued: u64,
     full: u64,
 }
 
 impl BacklogLimit {
-    /// With this limit.
+    /// Makes a limit of `max_backlog` packets.
     pub const fn new(max_backlog: usize, flow_limit: Option<FlowLimit>) -> Self {
         BacklogLimit { max_backlog, flow_limit, queued: 0, full: 0 }
     }
 
-    /// Is a packet taken by a queue that holds `length`? One without a hash is of no flow that is limited.
+    /// Decides whether a queue that holds `length` packets takes another. A packet without a hash
+    /// is not subject to the flow limit.
     #[inline]
     pub fn admit(&mut self, hash: Option<FlowHash>, length: usize) -> Admission {
         if length > self.max_backlog {
@@ -139,24 +144,25 @@ impl BacklogLimit {
         Admission::Queued
     }
 
-    /// How many packets were taken.
+    /// Returns how many packets were taken.
     pub const fn queued(&self) -> u64 {
         self.queued
     }
 
-    /// How many packets were dropped because a queue was full.
+    /// Returns how many packets were dropped because a queue was full.
     pub const fn backlog_full(&self) -> u64 {
         self.full
     }
 
-    /// How many packets were dropped because their flow filled a queue.
+    /// Returns how many packets were dropped because their flow filled a queue.
     pub fn flow_limited(&self) -> u64 {
         self.flow_limit.as_ref().map_or(0, FlowLimit::dropped)
     }
 }
 
 impl Default for BacklogLimit {
-    /// The kernel's: 1,000 packets, no flow limit (`net.core.flow_limit_cpu_bitmap` is 0).
+    /// Makes the kernel's default limit: 1,000 packets, no flow limit
+    /// (`net.core.flow_limit_cpu_bitmap` is 0).
     fn default() -> Self {
         BacklogLimit::new(DEFAULT_MAX_BACKLOG, None)
     }
@@ -206,7 +212,7 @@ mod tests {
     #[test]
     fn tables_are_powers_of_two() {
         for length in [0, 1, 3, 4095, 1 << 17] {
-            assert_eq!(FlowLimit::new(length).map(|_| ()), Err(BadTableLength { length }));
+            assert_eq!(FlowLimit::new(length).map(|_| ()), Err(InvalidTableLength { length }));
         }
         let mut limit = FlowLimit::new(1 << 16).expect("the most");
         assert!((0..1_000_000u32).all(|index| !limit.drops(FlowHash(index.wrapping_mul(2_654_435_769)), FULL, 1000)));

@@ -1,4 +1,5 @@
-//! The flow hash that steering goes by: the device's where there is one, else one of our own.
+//! The flow hash that packets are steered by: the device's where it reports one, else a computed
+//! one.
 
 use superpacket::packet::{FlowHash, Layer, RxPacket};
 use superpacket::super_packet::SuperPacket;
@@ -9,30 +10,31 @@ use crate::key::FlowHashKey;
 use crate::toeplitz::{Toeplitz, ToeplitzKey};
 use crate::tuple::{Addresses, FlowHeaders, FlowTuple};
 
-/// By what a flow is hashed where the device did not.
+/// The function that computes a hash that the device did not report.
 #[derive(Clone, Debug)]
 enum Function {
-    /// Multiply and fold, with a secret key.
+    /// Multiplications whose results are folded, with a secret key.
     Keyed(FlowHashKey),
-    /// As devices do.
+    /// The hash that devices compute.
     Toeplitz(Toeplitz),
 }
 
-/// Which hashes there were.
+/// Counts packets by the origin of their hash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HashCounters {
-    /// Packets whose hash the device reported: not a byte of them was read.
+    /// Packets whose hash the device reported; their bytes were not read.
     pub reported: u64,
     /// Packets whose hash was computed.
     pub computed: u64,
-    /// Packets without a hash: not IP, or too short to tell.
+    /// Packets without a hash: not IP, or too short.
     pub none: u64,
 }
 
-/// Finds the flow hash of packets.
+/// Computes flow hashes, unless the device has reported one.
 ///
-/// A hash that the device reports is used as it is, and no byte of the packet is read. Else the hash is over addresses and ports, in fragments and in protocols other than TCP, UDP
-/// and DCCP over the addresses alone.
+/// A hash that the device reports is used as it is, and no byte of the packet is read. Otherwise
+/// addresses and ports are hashed; in fragments, and in protocols other than TCP, UDP and DCCP, the
+/// addresses alone.
 ///
 /// ```
 /// use superpacket::packet::{FlowHash, RxPacket};
@@ -40,9 +42,9 @@ pub struct HashCounters {
 ///
 /// let mut hasher = FlowHasher::keyed(FlowHashKey::new(42));
 /// let mut packet = RxPacket::new(&[0u8; 60][..]);
-/// assert_eq!(hasher.packet(&packet), None, "it is not IP");
+/// assert_eq!(hasher.hash_packet(&packet), None, "it is not IP");
 /// packet.hash = Some(FlowHash(7));
-/// assert_eq!(hasher.packet(&packet), Some(FlowHash(7)));
+/// assert_eq!(hasher.hash_packet(&packet), Some(FlowHash(7)));
 /// assert_eq!((hasher.counters().reported, hasher.counters().none), (1, 1));
 /// ```
 #[derive(Clone, Debug)]
@@ -55,12 +57,13 @@ pub struct FlowHasher {
 }
 
 impl FlowHasher {
-    /// A fast hash with a secret key (128-bit multiply and fold), for ports that report none. It is never 0, as the kernel's is not.
+    /// Makes a hasher with a secret key (128-bit multiplications, folded): fast, and nobody without
+    /// the key can aim flows at one CPU. Its hashes are never 0, as in Linux.
     pub const fn keyed(key: FlowHashKey) -> Self {
         FlowHasher::new(Function::Keyed(key))
     }
 
-    /// The hash that devices compute ([`Toeplitz`]).
+    /// Makes a hasher that computes what devices compute ([`Toeplitz`]).
     pub fn toeplitz(key: &ToeplitzKey) -> Self {
         FlowHasher::new(Function::Toeplitz(Toeplitz::new(key)))
     }
@@ -70,8 +73,9 @@ impl FlowHasher {
         FlowHasher { function, symmetric: false, headers: FlowHeaders::Inner, trusts_device: true, counters }
     }
 
-    /// The same hasher, to which both directions of a connection are one flow. Toeplitz hashes the [XOR of the ends](FlowTuple::symmetric), as devices do; the keyed hash
-    /// has the [lower end first](FlowTuple::ordered).
+    /// Makes both directions of a connection one flow. Toeplitz hashes the
+    /// [XOR of both ends](FlowTuple::symmetric), as devices do; the keyed hash puts the
+    /// [lower end first](FlowTuple::ordered).
     #[must_use]
     pub fn symmetric(mut self) -> Self {
         self.symmetric = true;
@@ -82,26 +86,26 @@ impl FlowHasher {
         self
     }
 
-    /// The same hasher, for these headers of tunnelled packets.
+    /// Sets which headers of tunnelled packets are hashed.
     #[must_use]
     pub fn with_headers(self, headers: FlowHeaders) -> Self {
         FlowHasher { headers, ..self }
     }
 
-    /// The same hasher, which computes the hash of every packet, whatever the device reports.
+    /// Ignores what devices report, and computes the hash of every packet.
     #[must_use]
     pub fn without_device(self) -> Self {
         FlowHasher { trusts_device: false, ..self }
     }
 
-    /// Which hashes there were so far.
+    /// Returns the counters since the hasher was made.
     pub const fn counters(&self) -> &HashCounters {
         &self.counters
     }
 
-    /// The hash of a received packet; `None` if it has none.
+    /// Returns the hash of a received packet; `None` if it has none ([`HashCounters::none`]).
     #[inline]
-    pub fn packet<B: AsRef<[u8]>>(&mut self, packet: &RxPacket<B>) -> Option<FlowHash> {
+    pub fn hash_packet<B: AsRef<[u8]>>(&mut self, packet: &RxPacket<B>) -> Option<FlowHash> {
         if let Some(hash) = self.reported(packet.hash) {
             return Some(hash);
         }
@@ -114,16 +118,17 @@ impl FlowHasher {
         self.computed(first, packet.length(), packet.layer, None)
     }
 
-    /// The hash of what an aggregator emitted; `None` if it has none.
+    /// Returns the hash of a packet that an aggregator emitted; `None` if it has none.
     #[inline]
-    pub fn super_packet<B: AsRef<[u8]>>(&mut self, packet: &SuperPacket<'_, B>) -> Option<FlowHash> {
+    pub fn hash_super_packet<B: AsRef<[u8]>>(&mut self, packet: &SuperPacket<'_, B>) -> Option<FlowHash> {
         let metadata = &packet.metadata;
         if let Some(hash) = self.reported(metadata.hash) {
             return Some(hash);
         }
         let mut slices = packet.slices();
         let first = slices.next().unwrap_or(&[]);
-        // A merged packet's headers lie together, those of one that came in several buffers may not.
+        // A merged packet's headers lie together, those of one that came in several buffers may
+        // not.
         if !packet.is_merged() && first.len() < MAX_HEADER && slices.next().is_some() {
             let gathered = GatheredHeader::new(packet.slices());
             return self.computed(gathered.bytes(), packet.length(), metadata.layer, metadata.layout.as_ref());
@@ -131,11 +136,11 @@ impl FlowHasher {
         self.computed(first, packet.length(), metadata.layer, metadata.layout.as_ref())
     }
 
-    /// The hash of a flow.
+    /// Returns the hash of a flow.
     #[inline]
-    pub fn flow(&self, tuple: &FlowTuple) -> FlowHash {
+    pub fn hash_flow(&self, tuple: &FlowTuple) -> FlowHash {
         match &self.function {
-            Function::Toeplitz(toeplitz) => toeplitz.flow(tuple),
+            Function::Toeplitz(toeplitz) => toeplitz.hash_flow(tuple),
             Function::Keyed(key) if self.symmetric => keyed(*key, &tuple.ordered()),
             Function::Keyed(key) => keyed(*key, tuple),
         }
@@ -150,20 +155,20 @@ impl FlowHasher {
 
     fn computed(&mut self, header: &[u8], length: usize, layer: Layer, layout: Option<&Layout>) -> Option<FlowHash> {
         let tuple = match (self.headers, layout) {
-            (FlowHeaders::Inner, Some(layout)) => Some(FlowTuple::of_layout(header, layout)),
-            (FlowHeaders::Outer, Some(layout)) if layout.outer.is_none() => Some(FlowTuple::of_layout(header, layout)),
-            (FlowHeaders::Inner, None) => FlowTuple::of(header, length, layer),
+            (FlowHeaders::Inner, Some(layout)) => Some(FlowTuple::from_layout(header, layout)),
+            (FlowHeaders::Outer, Some(layout)) if layout.outer.is_none() => Some(FlowTuple::from_layout(header, layout)),
+            (FlowHeaders::Inner, None) => FlowTuple::innermost(header, length, layer),
             (FlowHeaders::Outer, _) => FlowTuple::outermost(header, length, layer),
         };
         match tuple {
             Some(_) => self.counters.computed += 1,
             None => self.counters.none += 1,
         }
-        Some(self.flow(&tuple?))
+        Some(self.hash_flow(&tuple?))
     }
 }
 
-/// The keyed hash of a flow.
+/// Computes the keyed hash of a flow.
 #[inline]
 fn keyed(key: FlowHashKey, tuple: &FlowTuple) -> FlowHash {
     let ports = tuple.port_bytes();
@@ -206,7 +211,7 @@ mod tests {
     }
 
     fn hash(hasher: &mut FlowHasher, frame: &Frame) -> Option<FlowHash> {
-        hasher.packet(&RxPacket::new(frame.to_bytes()))
+        hasher.hash_packet(&RxPacket::new(frame.to_bytes()))
     }
 
     #[test]
@@ -222,7 +227,7 @@ mod tests {
                 for cut in [1, 14, 34, 60, 300] {
                     let mut packet = RxPacket::new(&bytes[..cut]);
                     packet.push(&bytes[cut..]).expect("two buffers");
-                    assert_eq!(hasher.packet(&packet), one, "cut at {cut}");
+                    assert_eq!(hasher.hash_packet(&packet), one, "cut at {cut}");
                 }
             }
         }
@@ -253,7 +258,7 @@ mod tests {
     #[test]
     fn the_keyed_hash_spreads_and_depends_on_its_key() {
         let flow = |index: u32| FlowTuple::v4([10, 0, (index >> 8) as u8, index as u8], [10, 1, 0, 1], Some([40_000, 443]));
-        let hashes = |key: FlowHashKey| (0..40_000).map(|index| FlowHasher::keyed(key).flow(&flow(index)).0).collect::<Vec<_>>();
+        let hashes = |key: FlowHashKey| (0..40_000).map(|index| FlowHasher::keyed(key).hash_flow(&flow(index)).0).collect::<Vec<_>>();
         let own = hashes(KEY);
         // Collisions of 32 bits among 40,000: 0.19 expected.
         assert!(own.iter().collect::<BTreeSet<_>>().len() >= 39_990);
@@ -265,11 +270,11 @@ mod tests {
         }
         let others = hashes(FlowHashKey::new(99));
         assert!(own.iter().zip(&others).filter(|(own, other)| own == other).count() < 10);
-        let with = FlowHasher::keyed(KEY).flow(&FlowTuple::v4([1; 4], [2; 4], Some([0, 0])));
-        assert_ne!(with, FlowHasher::keyed(KEY).flow(&FlowTuple::v4([1; 4], [2; 4], None)), "port 0 is a port");
+        let with = FlowHasher::keyed(KEY).hash_flow(&FlowTuple::v4([1; 4], [2; 4], Some([0, 0])));
+        assert_ne!(with, FlowHasher::keyed(KEY).hash_flow(&FlowTuple::v4([1; 4], [2; 4], None)), "port 0 is a port");
         assert_ne!(
-            FlowHasher::keyed(KEY).flow(&FlowTuple::v6([0; 16], [0; 16], None)),
-            FlowHasher::keyed(KEY).flow(&FlowTuple::v4([0; 4], [0; 4], None))
+            FlowHasher::keyed(KEY).hash_flow(&FlowTuple::v6([0; 16], [0; 16], None)),
+            FlowHasher::keyed(KEY).hash_flow(&FlowTuple::v4([0; 4], [0; 4], None))
         );
     }
 
@@ -290,7 +295,7 @@ mod tests {
             (u128::MAX, [0xf4da_f1c4, 0x029f_db85, 0xae98_9faa, 0x779f_fe6c]),
         ] {
             let hasher = FlowHasher::keyed(FlowHashKey::new(bits));
-            assert_eq!(flows.each_ref().map(|flow| hasher.flow(flow).0), hashes, "{bits:x}");
+            assert_eq!(flows.each_ref().map(|flow| hasher.hash_flow(flow).0), hashes, "{bits:x}");
         }
     }
 }

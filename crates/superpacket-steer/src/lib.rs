@@ -19,13 +19,14 @@ mod toeplitz;
 mod tuple;
 
 pub use backlog::{
-    Admission, BacklogLimit, BadTableLength, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FLOW_LIMIT_HISTORY, FlowLimit,
+    Admission, BacklogLimit, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FLOW_LIMIT_HISTORY, FlowLimit,
+    InvalidTableLength,
 };
 pub use hasher::{FlowHasher, HashCounters};
 pub use key::FlowHashKey;
 pub use mask::{Cpu, CpuList, CpuMask, Cpus, ListError, MAX_CPUS, MaskError, SysfsMask};
 pub use rfs::{MAX_FLOW_ENTRIES, SockFlowTable, TooManyFlows, flow_entries};
 pub use rps::Rps;
-pub use steering::{Choice, Done, Heads, Moves, Place, Steering, SteeringCounters};
-pub use toeplitz::{Toeplitz, ToeplitzKey, bitwise};
+pub use steering::{Choice, CompletionCounts, Completions, MovePolicy, Place, Steering, SteeringCounters};
+pub use toeplitz::{Toeplitz, ToeplitzKey, toeplitz_bitwise};
 pub use tuple::{FlowHeaders, FlowTuple};

@@ -1,8 +1,9 @@
 //! Sets of CPUs, as sysfs writes them.
 //!
-//! `rps_cpus` and its kin are bitmaps in hexadecimal, in groups of 32 bits with commas between them, the highest first. [`CpuMask::parse`] takes what the kernel's
-//! `bitmap_parse` takes and refuses what it refuses; [`CpuMask::sysfs`] writes what the kernel shows (`%*pb`). Lists (`0-3,8`) look much the same and mean something
-//! else, so they have a [constructor of their own](CpuMask::parse_list).
+//! Files as `rps_cpus` hold bitmaps in hexadecimal, in groups of 32 bits with commas between them,
+//! the highest first. [`CpuMask::parse`] takes what the kernel's `bitmap_parse` takes and refuses
+//! what it refuses; [`CpuMask::sysfs`] writes what the kernel shows (`%*pb`). Lists (`0-3,8`) look
+//! similar and mean something else, so they have a [constructor of their own](CpuMask::parse_list).
 
 mod list;
 mod parse;
@@ -26,13 +27,13 @@ const GROUPS: usize = MAX_CPUS / GROUP;
 pub struct Cpu(u16);
 
 impl Cpu {
-    /// The CPU with this number; `None` from [`MAX_CPUS`] on.
+    /// Returns the CPU with this number; `None` from [`MAX_CPUS`] on.
     #[inline]
     pub const fn new(number: usize) -> Option<Self> {
         if number < MAX_CPUS { Some(Cpu(number as u16)) } else { None }
     }
 
-    /// Its number.
+    /// Returns its number.
     #[inline]
     pub const fn number(self) -> usize {
         self.0 as usize
@@ -47,7 +48,7 @@ impl fmt::Display for Cpu {
 
 /// A set of CPUs. An empty one means that steering is off.
 ///
-/// It lies in place, 1 KB whatever is in it, and never allocates.
+/// It has a fixed size of 1 KiB and never allocates.
 ///
 /// ```
 /// use superpacket_steer::CpuMask;
@@ -67,69 +68,70 @@ impl CpuMask {
     /// No CPU.
     pub const EMPTY: CpuMask = CpuMask { groups: [0; GROUPS] };
 
-    /// The CPUs from 0 on, so many of them; [`MAX_CPUS`] at most.
+    /// Makes a set of the first `count` CPUs, from 0; at most [`MAX_CPUS`].
     pub fn first_cpus(count: usize) -> Self {
         (0..count.min(MAX_CPUS)).filter_map(Cpu::new).collect()
     }
 
-    /// Adds a CPU; `false` if it was there.
+    /// Adds a CPU; returns `false` if it was in the set.
     pub fn insert(&mut self, cpu: Cpu) -> bool {
         let absent = !self.contains(cpu);
         self.groups[cpu.number() / GROUP] |= 1 << (cpu.number() % GROUP);
         absent
     }
 
-    /// Takes a CPU out; `false` if it was not there.
+    /// Removes a CPU; returns `false` if it was not in the set.
     pub fn remove(&mut self, cpu: Cpu) -> bool {
         let present = self.contains(cpu);
         self.groups[cpu.number() / GROUP] &= !(1 << (cpu.number() % GROUP));
         present
     }
 
-    /// Is the CPU in the set?
+    /// Returns whether the CPU is in the set.
     #[inline]
     pub const fn contains(&self, cpu: Cpu) -> bool {
         self.groups[cpu.number() / GROUP] >> (cpu.number() % GROUP) & 1 == 1
     }
 
-    /// How many CPUs there are in it.
+    /// Returns the number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.groups.iter().map(|group| group.count_ones() as usize).sum()
     }
 
-    /// Is there none?
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.groups.iter().all(|&group| group == 0)
     }
 
-    /// Are all of its CPUs in the other set?
+    /// Returns whether all CPUs of the set are in the other.
     pub fn is_subset(&self, other: &CpuMask) -> bool {
         self.groups.iter().zip(&other.groups).all(|(own, others)| own & !others == 0)
     }
 
-    /// The CPU with the lowest number.
+    /// Returns the CPU with the lowest number.
     pub fn first(&self) -> Option<Cpu> {
         self.iter().next()
     }
 
-    /// The CPU with the highest number.
+    /// Returns the CPU with the highest number.
     pub fn last(&self) -> Option<Cpu> {
         let (index, group) = self.groups.iter().enumerate().rev().find(|&(_, &group)| group != 0)?;
         Cpu::new(index * GROUP + group.ilog2() as usize)
     }
 
-    /// The CPUs, in ascending order.
+    /// Iterates over the CPUs in ascending order.
     pub fn iter(&self) -> Cpus<'_> {
         Cpus { mask: self, group: 0, left: self.groups[0] }
     }
 
-    /// As the kernel of a machine with room for `cpus` CPUs (`nr_cpu_ids`) shows it: groups of 8 digits, the highest first, the first of them with as many digits as its CPUs
+    /// Formats the set as the kernel of a machine with room for `cpus` CPUs (`nr_cpu_ids`) shows
+    /// it: groups of 8 digits, the highest first, the first of them with as many digits as its CPUs
     /// take. CPUs beyond are not shown.
     pub const fn sysfs(&self, cpus: usize) -> SysfsMask<'_> {
         SysfsMask { mask: self, cpus: if cpus < MAX_CPUS { cpus } else { MAX_CPUS } }
     }
 
-    /// As a list: `0-3,8`.
+    /// Formats the set as a list: `0-3,8`.
     pub const fn list(&self) -> CpuList<'_> {
         CpuList::new(self)
     }
@@ -151,7 +153,7 @@ impl fmt::Debug for CpuMask {
     }
 }
 
-/// As the kernel of a machine that has just the CPUs up to the set's last would show it.
+/// Formats the set as the kernel of a machine whose last CPU is the set's last would show it.
 impl fmt::Display for CpuMask {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.sysfs(self.last().map_or(1, |last| last.number() + 1)).fmt(formatter)
@@ -174,7 +176,7 @@ impl Extend<Cpu> for CpuMask {
     }
 }
 
-/// The CPUs in both.
+/// Returns the CPUs that are in both sets.
 impl BitAnd for &CpuMask {
     type Output = CpuMask;
 
@@ -183,7 +185,7 @@ impl BitAnd for &CpuMask {
     }
 }
 
-/// The CPUs in either.
+/// Returns the CPUs that are in either set.
 impl BitOr for &CpuMask {
     type Output = CpuMask;
 
@@ -192,7 +194,7 @@ impl BitOr for &CpuMask {
     }
 }
 
-/// The CPUs that the other does not have.
+/// Returns the CPUs that are not in the other set.
 impl Sub for &CpuMask {
     type Output = CpuMask;
 
@@ -210,7 +212,7 @@ impl<'a> IntoIterator for &'a CpuMask {
     }
 }
 
-/// The CPUs of a set, in ascending order.
+/// An iterator over the CPUs of a set, in ascending order.
 #[derive(Clone, Debug)]
 pub struct Cpus<'a> {
     mask: &'a CpuMask,
@@ -233,7 +235,7 @@ impl Iterator for Cpus<'_> {
     }
 }
 
-/// A set as sysfs shows it.
+/// A set of CPUs, formatted as in sysfs: see [`CpuMask::sysfs`].
 #[derive(Clone, Copy, Debug)]
 pub struct SysfsMask<'a> {
     mask: &'a CpuMask,

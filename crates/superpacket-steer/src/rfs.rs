@@ -1,4 +1,4 @@
-//! Receive flow steering: the CPU on which a flow is read.
+//! Receive flow steering (RFS): the CPU on which a flow is read.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -10,45 +10,49 @@ use crate::mask::{Cpu, MAX_CPUS};
 /// The most entries that a table may have (the kernel's `rps_sock_flow_sysctl`).
 pub const MAX_FLOW_ENTRIES: u32 = 1 << 29;
 
-/// A table of flows is asked to be larger than the kernel allows.
+/// The requested table of flows is larger than the kernel allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("EINVAL: {asked} entries: a table of flows has {MAX_FLOW_ENTRIES} at most")]
+#[error("EINVAL: {requested} entries: a table of flows has {MAX_FLOW_ENTRIES} at most")]
 pub struct TooManyFlows {
-    /// How many entries were asked for.
-    pub asked: u64,
+    /// The requested number of entries.
+    pub requested: u64,
 }
 
-/// How many entries a table of flows has if so many are asked for (`rps_sock_flow_entries`, `rps_flow_cnt`): the next power of two, or none.
+/// Rounds the requested entries of a table of flows (`rps_sock_flow_entries`, `rps_flow_cnt`) as
+/// the kernel does: to the next power of two; 0 stays 0.
 ///
 /// # Errors
 /// [`TooManyFlows`] above [`MAX_FLOW_ENTRIES`].
-pub fn flow_entries(asked: u64) -> Result<u32, TooManyFlows> {
-    match u32::try_from(asked) {
+pub fn flow_entries(requested: u64) -> Result<u32, TooManyFlows> {
+    match u32::try_from(requested) {
         Ok(0) => Ok(0),
         Ok(entries) if entries <= MAX_FLOW_ENTRIES => Ok(entries.next_power_of_two()),
-        _ => Err(TooManyFlows { asked }),
+        _ => Err(TooManyFlows { requested }),
     }
 }
 
-/// On which CPU each flow was read last (the kernel's `rps_sock_flow_table`, of `rps_sock_flow_entries` entries).
+/// Remembers on which CPU each flow was read last (the kernel's `rps_sock_flow_table`, of
+/// `rps_sock_flow_entries` entries).
 ///
-/// Whoever reads a flow [records](Self::record) it; the receiving side asks. Both may at any time, from any thread: an entry is one word, and a stale one costs nothing but a packet
-/// on the CPU before. An entry holds a CPU and as many bits of the hash as there is room for, so that flows that share an entry are mostly told apart.
+/// The consumer of a flow [records](Self::record) its CPU; the receiving side [looks it
+/// up](Self::cpu). Both may be done at any time from any thread: an entry is one word, and a stale
+/// one costs no more than a packet on the previous CPU. An entry holds a CPU and as many bits of
+/// the hash as fit beside it, so flows that share an entry are mostly told apart.
 #[derive(Debug)]
 pub struct SockFlowTable {
     entries: Box<[AtomicU32]>,
-    /// The bits of an entry that are a CPU's. All of them set: nobody has read the flow.
+    /// The bits of an entry that hold a CPU. All of them set: the flow has not been read.
     cpu_bits: u32,
 }
 
 impl SockFlowTable {
-    /// A table of as many [entries](flow_entries) as asked for, on a machine with `cpus` CPUs (1 to [`MAX_CPUS`], other numbers are brought into that range). `None` if none are asked for: the table is
-    /// switched off. It takes 4 bytes an entry.
+    /// Makes a table of the requested [entries](flow_entries), 4 bytes each, on a machine with
+    /// `cpus` CPUs (clamped to 1 to [`MAX_CPUS`]). `None` if 0 are requested: RFS is off.
     ///
     /// # Errors
     /// [`TooManyFlows`] above [`MAX_FLOW_ENTRIES`].
-    pub fn new(asked: u64, cpus: usize) -> Result<Option<Self>, TooManyFlows> {
-        let entries = flow_entries(asked)?;
+    pub fn new(requested: u64, cpus: usize) -> Result<Option<Self>, TooManyFlows> {
+        let entries = flow_entries(requested)?;
         if entries == 0 {
             return Ok(None);
         }
@@ -57,12 +61,13 @@ impl SockFlowTable {
         Ok(Some(SockFlowTable { entries: (0..entries).map(|_| AtomicU32::new(cpu_bits)).collect(), cpu_bits }))
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub const fn entries(&self) -> usize {
         self.entries.len()
     }
 
-    /// Notes that a flow is read on this CPU (`rps_record_sock_flow`). A flow without a hash (0), and a CPU beyond the machine's, are not noted.
+    /// Records that a flow is read on this CPU (`rps_record_sock_flow`). A flow without a hash (0),
+    /// and a CPU that the machine does not have, are ignored.
     #[inline]
     pub fn record(&self, hash: FlowHash, cpu: Cpu) {
         let number = cpu.number() as u32;
@@ -76,7 +81,8 @@ impl SockFlowTable {
         }
     }
 
-    /// The CPU that the flow was read on last; `None` if nobody did, or its entry is another flow's now.
+    /// Returns the CPU that the flow was read on last; `None` if it was not read, or another flow
+    /// has taken its entry.
     #[inline]
     pub fn cpu(&self, hash: FlowHash) -> Option<Cpu> {
         let value = self.entry(hash).load(Ordering::Relaxed);
@@ -101,12 +107,12 @@ mod tests {
 
     #[test]
     fn tables_are_rounded_as_the_kernel_does() {
-        for (asked, entries) in [(0, 0), (1, 1), (3, 4), (4096, 4096), (4097, 8192), (1 << 29, 1 << 29)] {
-            assert_eq!(flow_entries(asked), Ok(entries), "{asked}");
+        for (requested, entries) in [(0, 0), (1, 1), (3, 4), (4096, 4096), (4097, 8192), (1 << 29, 1 << 29)] {
+            assert_eq!(flow_entries(requested), Ok(entries), "{requested}");
         }
-        for asked in [(1 << 29) + 1, 1 << 32, u64::MAX] {
-            assert_eq!(flow_entries(asked), Err(TooManyFlows { asked }));
-            assert!(SockFlowTable::new(asked, 4).is_err());
+        for requested in [(1 << 29) + 1, 1 << 32, u64::MAX] {
+            assert_eq!(flow_entries(requested), Err(TooManyFlows { requested }));
+            assert!(SockFlowTable::new(requested, 4).is_err());
         }
         assert!(SockFlowTable::new(0, 4).expect("off").is_none());
         assert_eq!(SockFlowTable::new(1000, 4).expect("room").map(|table| table.entries()), Some(1024));

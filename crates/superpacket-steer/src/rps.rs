@@ -1,4 +1,4 @@
-//! Receive packet steering: a CPU for each flow, by its hash.
+//! Receive packet steering (RPS): a CPU for each flow, by its hash.
 
 use alloc::boxed::Box;
 
@@ -13,13 +13,14 @@ pub struct Rps {
 }
 
 impl Rps {
-    /// Spreads over the CPUs of the mask; over none if it is empty.
+    /// Spreads packets over the CPUs of the mask; over none if it is empty.
     pub fn new(mask: &CpuMask) -> Self {
         Rps { cpus: mask.iter().collect() }
     }
 
-    /// The CPU that the kernel chooses for a flow (`get_rps_cpu`): the hash scaled to the number of CPUs, so that its high bits decide. `None` if packets of the flow stay
-    /// where they were received: there is no CPU to choose, or the hash is 0, which says that there is none.
+    /// Returns the CPU that the kernel chooses for a flow (`get_rps_cpu`): the hash is scaled to
+    /// the number of CPUs, so its high bits decide. `None` if the flow stays where it is received:
+    /// the mask is empty, or the hash is 0, which means that there is none.
     ///
     /// ```
     /// use superpacket::packet::FlowHash;
@@ -34,13 +35,13 @@ impl Rps {
         if hash.0 == 0 { None } else { self.scaled(hash.0) }
     }
 
-    /// The same of any number.
+    /// Returns the CPU for any number, 0 included.
     #[inline]
     pub(crate) fn scaled(&self, number: u32) -> Option<Cpu> {
         self.cpus.get(reciprocal_scale(number, self.cpus.len() as u32) as usize).copied()
     }
 
-    /// The CPUs, in ascending order.
+    /// Returns the CPUs, in ascending order.
     pub fn cpus(&self) -> &[Cpu] {
         &self.cpus
     }

@@ -1,7 +1,8 @@
 //! The Toeplitz hash of receive-side scaling, by tables.
 //!
-//! Each set bit of the input adds (XOR) the 32 bits of the key that start at the bit's place. What a byte of the input adds depends on its place and value alone, so
-//! it is looked up: one read a byte instead of eight shifts.
+//! Each set bit of the input adds (XOR) the 32 bits of the key that start at the bit's position.
+//! What a byte adds depends on its position and value alone, so it is looked up: one read for each
+//! byte instead of eight shifts.
 
 use alloc::boxed::Box;
 
@@ -17,24 +18,24 @@ impl ToeplitzKey {
     /// Length in bytes.
     pub const LENGTH: usize = MAX_INPUT + 4;
 
-    /// The key that Microsoft published with its RSS specification, and the test vectors with it; many devices start with it. It is public: whoever chooses the
-    /// traffic can choose the queue.
+    /// The key that Microsoft published with its RSS specification and test vectors; many devices
+    /// start with it. As it is public, whoever chooses the traffic can choose the queue.
     pub const MICROSOFT: ToeplitzKey = ToeplitzKey([
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b,
         0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ]);
 
-    /// A key of this many bytes in the order in which they are written (`ethtool -x`).
+    /// Makes a key of its bytes, in the order in which `ethtool -x` shows them.
     pub const fn new(bytes: [u8; Self::LENGTH]) -> Self {
         ToeplitzKey(bytes)
     }
 
-    /// The bytes.
+    /// Returns the bytes, in the order of [`new`](Self::new).
     pub const fn bytes(&self) -> &[u8; Self::LENGTH] {
         &self.0
     }
 
-    /// The 32 bits from bit `place` on; zeros follow the key's end.
+    /// Returns the 32 bits from bit `place` on; zeros follow the key's end.
     const fn window(&self, place: usize) -> u32 {
         let (byte, shift) = (place / 8, place % 8);
         let mut bits = 0u64;
@@ -54,8 +55,9 @@ impl Default for ToeplitzKey {
     }
 }
 
-/// The hash bit by bit, as the specification writes it: what [`Toeplitz::hash`] looks up. Input behind the 36th byte adds nothing.
-pub fn bitwise(key: &ToeplitzKey, input: &[u8]) -> u32 {
+/// Computes the Toeplitz hash bit by bit, as the specification defines it: slow, a reference for
+/// [`Toeplitz::hash`]. Input behind the 36th byte adds nothing.
+pub fn toeplitz_bitwise(key: &ToeplitzKey, input: &[u8]) -> u32 {
     let mut hash = 0;
     for (index, byte) in input.iter().take(MAX_INPUT).enumerate() {
         for bit in (0..8).filter(|bit| byte & 0x80 >> bit != 0) {
@@ -72,23 +74,24 @@ pub fn bitwise(key: &ToeplitzKey, input: &[u8]) -> u32 {
 ///
 /// let toeplitz = Toeplitz::new(&ToeplitzKey::MICROSOFT);
 /// let flow = FlowTuple::v4([66, 9, 149, 187], [161, 142, 100, 80], Some([2794, 1766]));
-/// assert_eq!(toeplitz.flow(&flow).0, 0x51cc_c178);
+/// assert_eq!(toeplitz.hash_flow(&flow).0, 0x51cc_c178);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Toeplitz {
     key: ToeplitzKey,
-    /// What each value of each byte adds: 36 KB, of which IPv4 touches 12.
+    /// What each value of each byte adds: 36 KiB, of which IPv4 reads 12 KiB.
     tables: Box<[[u32; 256]; MAX_INPUT]>,
     symmetric: bool,
 }
 
 impl Toeplitz {
-    /// The hash with this key.
+    /// Computes the tables for this key.
     pub fn new(key: &ToeplitzKey) -> Self {
         let table = |place: usize| {
             let mut table = [0; 256];
             for value in 1..256usize {
-                // The lowest bit of the value is the last of its byte; what the others add is known already.
+                // The lowest bit of the value is the last of its byte; what the others add is known
+                // already.
                 let bit = 7 - value.trailing_zeros() as usize;
                 table[value] = table[value & (value - 1)] ^ key.window(place * 8 + bit);
             }
@@ -97,26 +100,27 @@ impl Toeplitz {
         Toeplitz { key: *key, tables: Box::new(core::array::from_fn(table)), symmetric: false }
     }
 
-    /// The same hash over [symmetric](FlowTuple::symmetric) tuples: both directions of a connection get the same.
+    /// Hashes [symmetric](FlowTuple::symmetric) tuples, so that both directions of a connection
+    /// have the same hash.
     #[must_use]
     pub fn symmetric(self) -> Self {
         Toeplitz { symmetric: true, ..self }
     }
 
-    /// The key.
+    /// Returns the key.
     pub const fn key(&self) -> &ToeplitzKey {
         &self.key
     }
 
-    /// The hash of bytes. Input behind the 36th byte adds nothing.
+    /// Returns the hash of bytes. Input behind the 36th byte adds nothing.
     #[inline]
     pub fn hash(&self, input: &[u8]) -> u32 {
         self.tables.iter().zip(input).fold(0, |hash, (table, byte)| hash ^ table[usize::from(*byte)])
     }
 
-    /// The hash of a flow.
+    /// Returns the hash of a flow.
     #[inline]
-    pub fn flow(&self, tuple: &FlowTuple) -> FlowHash {
+    pub fn hash_flow(&self, tuple: &FlowTuple) -> FlowHash {
         let tuple = if self.symmetric { &tuple.symmetric() } else { tuple };
         let (addresses, ports) = match tuple.addresses() {
             Addresses::V4(source, destination) => (self.at::<0, _>(source) ^ self.at::<4, _>(destination), self.ports::<8>(tuple)),
@@ -125,14 +129,15 @@ impl Toeplitz {
         FlowHash(addresses ^ ports)
     }
 
-    /// The hash of a frame, as [`FlowTuple::of`] reads it; `None` if it is not IP.
-    pub fn frame(&self, header: &[u8], length: usize, layer: Layer) -> Option<FlowHash> {
-        FlowTuple::of(header, length, layer).map(|tuple| self.flow(&tuple))
+    /// Returns the hash of a frame, read by [`FlowTuple::innermost`]; `None` if it is not IP.
+    pub fn hash_frame(&self, header: &[u8], length: usize, layer: Layer) -> Option<FlowHash> {
+        FlowTuple::innermost(header, length, layer).map(|tuple| self.hash_flow(&tuple))
     }
 }
 
 impl Toeplitz {
-    /// What bytes at a place of the input add. With place and number known when it is compiled, nothing is left but the look-ups.
+    /// Returns what bytes at a position of the input add. As position and number are known at
+    /// compile time, only the look-ups are left.
     #[inline]
     fn at<const PLACE: usize, const N: usize>(&self, bytes: [u8; N]) -> u32 {
         let mut sum = 0;
@@ -142,7 +147,7 @@ impl Toeplitz {
         sum
     }
 
-    /// What ports behind the addresses add; nothing, if there are none.
+    /// Returns what the ports behind the addresses add: 0 if there are none.
     #[inline]
     fn ports<const PLACE: usize>(&self, tuple: &FlowTuple) -> u32 {
         tuple.port_bytes().map_or(0, |ports| self.at::<PLACE, _>(ports))
@@ -150,7 +155,7 @@ impl Toeplitz {
 }
 
 impl Default for Toeplitz {
-    /// With the published key.
+    /// Takes the [published key](ToeplitzKey::MICROSOFT).
     fn default() -> Self {
         Toeplitz::new(&ToeplitzKey::MICROSOFT)
     }
@@ -164,7 +169,8 @@ mod tests {
     use superpacket_traffic::frame::Frame;
     use superpacket_traffic::random::Random;
 
-    /// The verification suite of Microsoft's RSS specification: source, destination, hash of the addresses, hash with ports.
+    /// The verification suite of Microsoft's RSS specification: source, destination, hash of the
+    /// addresses, hash with ports.
     const PUBLISHED: [(&str, &str, u32, u32); 8] = [
         ("66.9.149.187:2794", "161.142.100.80:1766", 0x323e_8fc2, 0x51cc_c178),
         ("199.92.111.2:14230", "65.69.140.83:4739", 0xd718_262a, 0xc626_b0ea),
@@ -190,8 +196,8 @@ mod tests {
     fn the_published_vectors() {
         let toeplitz = Toeplitz::default();
         for (source, destination, addresses, with_ports) in PUBLISHED {
-            assert_eq!(toeplitz.flow(&tuple(source, destination, false)).0, addresses, "{source} {destination}");
-            assert_eq!(toeplitz.flow(&tuple(source, destination, true)).0, with_ports, "{source} {destination}");
+            assert_eq!(toeplitz.hash_flow(&tuple(source, destination, false)).0, addresses, "{source} {destination}");
+            assert_eq!(toeplitz.hash_flow(&tuple(source, destination, true)).0, with_ports, "{source} {destination}");
         }
     }
 
@@ -203,10 +209,10 @@ mod tests {
             let toeplitz = Toeplitz::new(&key);
             for length in 0..=40 {
                 let input = random.bytes(length);
-                assert_eq!(toeplitz.hash(&input), bitwise(&key, &input), "{length}");
+                assert_eq!(toeplitz.hash(&input), toeplitz_bitwise(&key, &input), "{length}");
             }
             let [a, b, c, d, ..] = *key.bytes();
-            assert_eq!(bitwise(&key, &[0x80]), u32::from_be_bytes([a, b, c, d]));
+            assert_eq!(toeplitz_bitwise(&key, &[0x80]), u32::from_be_bytes([a, b, c, d]));
         }
     }
 
@@ -215,46 +221,49 @@ mod tests {
         let (plain, symmetric) = (Toeplitz::default(), Toeplitz::default().symmetric());
         for (source, destination, ..) in PUBLISHED {
             let (there, back) = (tuple(source, destination, true), tuple(destination, source, true));
-            assert_eq!(symmetric.flow(&there), symmetric.flow(&back));
-            assert_ne!(plain.flow(&there), plain.flow(&back));
-            assert_ne!(symmetric.flow(&there), symmetric.flow(&tuple(source, destination, false)), "ports count");
+            assert_eq!(symmetric.hash_flow(&there), symmetric.hash_flow(&back));
+            assert_ne!(plain.hash_flow(&there), plain.hash_flow(&back));
+            assert_ne!(symmetric.hash_flow(&there), symmetric.hash_flow(&tuple(source, destination, false)), "ports count");
         }
         // The input written out by hand.
         let flow = FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 3], Some([0x1234, 0x00ff]));
-        assert_eq!(symmetric.flow(&flow).0, bitwise(&ToeplitzKey::MICROSOFT, &[0, 0, 0, 2, 0, 0, 0, 2, 0x12, 0xcb, 0x12, 0xcb]));
+        assert_eq!(
+            symmetric.hash_flow(&flow).0,
+            toeplitz_bitwise(&ToeplitzKey::MICROSOFT, &[0, 0, 0, 2, 0, 0, 0, 2, 0x12, 0xcb, 0x12, 0xcb])
+        );
     }
 
     fn hash(frame: &Frame) -> Option<FlowHash> {
         let bytes = frame.to_bytes();
         let layer = if frame.link.is_some() { Layer::Ethernet } else { Layer::Ip };
-        Toeplitz::default().frame(&bytes[..bytes.len().min(superpacket::wire::MAX_HEADER)], bytes.len(), layer)
+        Toeplitz::default().hash_frame(&bytes[..bytes.len().min(superpacket::wire::MAX_HEADER)], bytes.len(), layer)
     }
 
     #[test]
     fn frames_are_hashed_by_their_innermost_flow() {
         let frame = Frame::tcp4(1000, 500);
         let bytes = frame.to_bytes();
-        let expected = bitwise(&ToeplitzKey::MICROSOFT, &bytes[26..38]);
+        let expected = toeplitz_bitwise(&ToeplitzKey::MICROSOFT, &bytes[26..38]);
         for same in [frame.clone(), frame.clone().tagged(5).tagged(6), frame.clone().at_ip(), frame.following(), frame.clone().in_vxlan4()]
         {
             assert_eq!(hash(&same), Some(FlowHash(expected)));
         }
         let bytes = Frame::udp6(10).to_bytes();
-        assert_eq!(hash(&Frame::udp6(10)), Some(FlowHash(bitwise(&ToeplitzKey::MICROSOFT, &bytes[22..58]))));
-        assert_eq!(Toeplitz::default().frame(&[0; 60], 60, Layer::Ethernet), None);
-        assert_eq!(Toeplitz::default().frame(&[], 0, Layer::Ip), None);
+        assert_eq!(hash(&Frame::udp6(10)), Some(FlowHash(toeplitz_bitwise(&ToeplitzKey::MICROSOFT, &bytes[22..58]))));
+        assert_eq!(Toeplitz::default().hash_frame(&[0; 60], 60, Layer::Ethernet), None);
+        assert_eq!(Toeplitz::default().hash_frame(&[], 0, Layer::Ip), None);
     }
 
     #[test]
     fn fragments_and_other_protocols_are_hashed_by_their_addresses() {
         let whole = Frame::udp4(3000);
-        let addresses = bitwise(&ToeplitzKey::MICROSOFT, &whole.to_bytes()[26..34]);
+        let addresses = toeplitz_bitwise(&ToeplitzKey::MICROSOFT, &whole.to_bytes()[26..34]);
         for fragment in whole.fragments(1480, 9) {
             assert_eq!(hash(&fragment), Some(FlowHash(addresses)));
         }
         let mut other = whole.clone().tagged(3).to_bytes();
         other[18 + 9] = 89;
-        assert_eq!(Toeplitz::default().frame(&other, other.len(), Layer::Ethernet), Some(FlowHash(addresses)), "OSPF behind a tag");
+        assert_eq!(Toeplitz::default().hash_frame(&other, other.len(), Layer::Ethernet), Some(FlowHash(addresses)), "OSPF behind a tag");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The fields of a packet that say which flow it is of, as receive-side scaling has them.
+//! The fields of a packet that identify its flow, as receive-side scaling uses them.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use crate::header::{be16, byte};
 /// The longest input of a hash in bytes: two IPv6 addresses and two ports.
 pub(crate) const MAX_INPUT: usize = 36;
 
-/// The most VLAN tags that are looked behind for an IP header.
+/// The most VLAN tags that are skipped to find an IP header.
 const MAX_TAGS: usize = 4;
 
 /// Addresses of a flow, source and destination, in network byte order.
@@ -20,17 +20,17 @@ pub(crate) enum Addresses {
     V6([u8; 16], [u8; 16]),
 }
 
-/// Which headers of a tunnelled packet tell its flow.
+/// Which headers of a tunnelled packet identify its flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FlowHeaders {
     /// The innermost that can be read: the flows within a tunnel spread over the CPUs.
     #[default]
     Inner,
-    /// The outermost: all that a tunnel carries stays together, as far as its outer UDP source port does not tell flows apart.
+    /// The outermost: everything in a tunnel is one flow, unless its outer UDP source port varies.
     Outer,
 }
 
-/// The fields of a packet that are hashed: addresses and ports; and its protocol, which is not.
+/// Addresses and ports of a flow, which are hashed, and its protocol, which is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowTuple {
     version: IpVersion,
@@ -42,60 +42,65 @@ pub struct FlowTuple {
 }
 
 impl FlowTuple {
-    /// Over IPv4. `ports` are source and destination port; `None` for packets without: fragments, other protocols.
+    /// Makes an IPv4 tuple. `ports` are source and destination port; `None` for fragments and for
+    /// protocols without ports.
     pub const fn v4(source: [u8; 4], destination: [u8; 4], ports: Option<[u16; 2]>) -> Self {
         FlowTuple { version: IpVersion::V4, source: wide(source), destination: wide(destination), ports, protocol: None }
     }
 
-    /// Over IPv6.
+    /// Makes an IPv6 tuple; `ports` as in [`v4`](Self::v4).
     pub const fn v6(source: [u8; 16], destination: [u8; 16], ports: Option<[u16; 2]>) -> Self {
         FlowTuple { version: IpVersion::V6, source, destination, ports, protocol: None }
     }
 
-    /// Of a frame of `length` bytes, of which `header` holds the first [`MAX_HEADER`](superpacket::wire::MAX_HEADER) (or all): the innermost addresses and ports that can be read,
-    /// the addresses alone in fragments and in protocols other than TCP, UDP and DCCP. `None` if it is not IP.
-    pub fn of(header: &[u8], length: usize, layer: Layer) -> Option<Self> {
+    /// Reads the innermost addresses and ports of a frame of `length` bytes, of which `header`
+    /// holds the first [`MAX_HEADER`](superpacket::wire::MAX_HEADER) or all. Fragments, and
+    /// protocols other than TCP, UDP and DCCP, have no ports. `None` if it is not IP.
+    pub fn innermost(header: &[u8], length: usize, layer: Layer) -> Option<Self> {
         Self::from_parse(header, layer, parse(header, length, layer))
     }
 
-    /// The same of the outermost IP header and what follows it: a tunnel is UDP, or a protocol without ports.
+    /// Reads the outermost IP header and what follows it, otherwise as
+    /// [`innermost`](Self::innermost): a tunnel is UDP, or a protocol without ports.
     pub fn outermost(header: &[u8], length: usize, layer: Layer) -> Option<Self> {
         Self::from_parse(header, layer, parse_outermost(header, length, layer))
     }
 
-    /// Of a frame whose headers have been parsed: of the innermost.
-    pub fn of_layout(header: &[u8], layout: &Layout) -> Self {
+    /// Reads the innermost addresses and ports of a frame whose headers have been parsed.
+    pub fn from_layout(header: &[u8], layout: &Layout) -> Self {
         let transport = usize::from(layout.transport);
         let ports = [be16(header, transport), be16(header, transport + 2)];
         Self::read(header, usize::from(layout.network), layout.version, Some(ports), layout.protocol.number())
     }
 
-    /// IP version.
+    /// Returns the IP version.
     pub const fn version(&self) -> IpVersion {
         self.version
     }
 
-    /// Source address.
+    /// Returns the source address.
     pub fn source(&self) -> IpAddr {
         self.address(&self.source)
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     pub fn destination(&self) -> IpAddr {
         self.address(&self.destination)
     }
 
-    /// Source and destination port; `None` in fragments and in protocols other than TCP, UDP and DCCP.
+    /// Returns source and destination port; `None` in fragments and in protocols other than TCP,
+    /// UDP and DCCP.
     pub const fn ports(&self) -> Option<[u16; 2]> {
         self.ports
     }
 
-    /// The IP protocol number, if the tuple was read from a packet. It is not hashed.
+    /// Returns the IP protocol number, if the tuple was read from a packet. It is not hashed.
     pub const fn protocol(&self) -> Option<u8> {
         self.protocol
     }
 
-    /// The fields with source and destination mixed (XOR), so that both directions of a connection are the same (the kernel's `RXH_XFRM_SYM_XOR`).
+    /// Replaces both ends by their XOR, so that both directions of a connection are the same (the
+    /// kernel's `RXH_XFRM_SYM_XOR`).
     #[must_use]
     #[inline]
     pub fn symmetric(mut self) -> Self {
@@ -107,7 +112,8 @@ impl FlowTuple {
         self
     }
 
-    /// The fields with the lower end first, so that both directions of a connection are the same and connections stay apart that XOR would mix up (as the kernel's
+    /// Puts the lower end first, so that both directions of a connection are the same, and
+    /// different connections stay different, unlike with XOR (as the kernel's
     /// `__flow_hash_consistentify`).
     #[must_use]
     #[inline]
@@ -120,7 +126,7 @@ impl FlowTuple {
         FlowTuple { source: destination, destination: source, ports: ports.map(|[from, to]| [to, from]), ..self }
     }
 
-    /// What is hashed of the addresses: source and destination, in network byte order.
+    /// Returns source and destination address as they are hashed, in network byte order.
     #[inline]
     pub(crate) const fn addresses(&self) -> Addresses {
         match self.version {
@@ -129,7 +135,7 @@ impl FlowTuple {
         }
     }
 
-    /// What is hashed behind the addresses: source and destination port, in network byte order.
+    /// Returns source and destination port as they are hashed, in network byte order.
     #[inline]
     pub(crate) const fn port_bytes(&self) -> Option<[u8; 4]> {
         let Some([source, destination]) = self.ports else { return None };
@@ -139,7 +145,7 @@ impl FlowTuple {
 
     fn from_parse(header: &[u8], layer: Layer, parsed: Result<Layout, Unparsed>) -> Option<Self> {
         let (network, version) = match parsed {
-            Ok(layout) => return Some(Self::of_layout(header, &layout)),
+            Ok(layout) => return Some(Self::from_layout(header, &layout)),
             Err(Unparsed { scope: Scope::Pair { network, version }, .. }) => (usize::from(network), version),
             Err(Unparsed { scope: Scope::None, .. }) => outermost(header, layer)?,
         };
@@ -180,7 +186,7 @@ const fn narrow(address: [u8; 16]) -> [u8; 4] {
     [a, b, c, d]
 }
 
-/// The outermost IP header, where the parse went no further.
+/// Finds the outermost IP header of a packet that the engine's parser refused.
 fn outermost(header: &[u8], layer: Layer) -> Option<(usize, IpVersion)> {
     let network = match layer {
         Layer::Ip => 0,
@@ -197,7 +203,7 @@ fn outermost(header: &[u8], layer: Layer) -> Option<(usize, IpVersion)> {
     }
 }
 
-/// The protocol behind an IP header and its extension headers, as far as they are there.
+/// Returns the protocol behind an IP header and those of its extension headers that are there.
 fn protocol_number(header: &[u8], network: usize, version: IpVersion) -> u8 {
     if version == IpVersion::V4 {
         return byte(header, network + ipv4::PROTOCOL);
@@ -226,7 +232,7 @@ mod tests {
     fn both(frame: &Frame) -> [Option<FlowTuple>; 2] {
         let bytes = frame.to_bytes();
         let layer = if frame.link.is_some() { Layer::Ethernet } else { Layer::Ip };
-        [FlowTuple::of(&bytes, bytes.len(), layer), FlowTuple::outermost(&bytes, bytes.len(), layer)]
+        [FlowTuple::innermost(&bytes, bytes.len(), layer), FlowTuple::outermost(&bytes, bytes.len(), layer)]
     }
 
     #[test]
@@ -272,7 +278,7 @@ mod tests {
         for (whole, layer) in [(Frame::udp4(3000), Layer::Ethernet), (Frame::udp6(3000), Layer::Ethernet)] {
             for fragment in whole.fragments(1400, 9) {
                 let bytes = fragment.to_bytes();
-                let tuple = FlowTuple::of(&bytes, bytes.len(), layer).expect("IP");
+                let tuple = FlowTuple::innermost(&bytes, bytes.len(), layer).expect("IP");
                 assert_eq!((tuple.ports(), tuple.protocol()), (None, Some(protocol::UDP)));
             }
         }

@@ -1,4 +1,5 @@
-//! A hash that the device reports is used as it is: not a byte of the packet is read, and none is computed.
+//! A hash that the device reports is used as it is: not a byte of the packet is read, and none is
+//! computed.
 
 use std::cell::Cell;
 
@@ -34,16 +35,16 @@ fn no_byte_of_a_packet_with_a_hash_is_read() {
         packet.push(Watched { bytes: vec![0; 100], looks: &looks }).expect("two buffers");
         for reported in [0x51cc_c178, 1, u32::MAX] {
             packet.hash = Some(FlowHash(reported));
-            assert_eq!(hasher.packet(&packet), Some(FlowHash(reported)));
+            assert_eq!(hasher.hash_packet(&packet), Some(FlowHash(reported)));
         }
         assert_eq!(looks.get(), 0);
         assert_eq!(*hasher.counters(), HashCounters { reported: 3, computed: 0, none: 0 });
         packet.hash = None;
-        let computed = hasher.packet(&packet);
+        let computed = hasher.hash_packet(&packet);
         assert!(computed.is_some() && looks.get() > 0, "the buffer counts");
         assert_eq!(*hasher.counters(), HashCounters { reported: 3, computed: 1, none: 0 });
         packet.hash = Some(FlowHash(5));
-        assert_eq!(hasher.without_device().packet(&packet), computed, "unless it is not to be trusted");
+        assert_eq!(hasher.without_device().hash_packet(&packet), computed, "unless it is not to be trusted");
     }
 }
 
@@ -65,7 +66,7 @@ fn a_merged_packet_has_the_hash_of_its_flow() {
                 };
                 frame.run(count).iter().map(packet).collect::<Vec<_>>()
             };
-            let single = hasher.packet(&packets(1)[0]);
+            let single = hasher.hash_packet(&packets(1)[0]);
             assert!(single.is_some() && reported.is_none_or(|reported| single == Some(reported)));
             let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
             for count in [1, 5] {
@@ -74,7 +75,7 @@ fn a_merged_packet_has_the_hash_of_its_flow() {
                     left += 1;
                     assert_eq!(packet.is_merged(), count > 1);
                     let before = looks.get();
-                    assert_eq!(hasher.super_packet(&packet), single);
+                    assert_eq!(hasher.hash_super_packet(&packet), single);
                     assert_eq!(looks.get() == before, reported.is_some() || packet.is_merged(), "a merged packet's header is no buffer's");
                 };
                 aggregator.receive_batch(&mut packets(count), 0, &mut sink);
@@ -90,8 +91,8 @@ fn what_is_not_ip_has_no_hash() {
     for mut hasher in hashers() {
         let mut arp = [0xff; 60];
         arp[12..14].copy_from_slice(&[0x08, 0x06]);
-        assert_eq!(hasher.packet(&RxPacket::new(&arp[..])), None);
-        assert_eq!(hasher.packet(&RxPacket::ip(&[][..])), None);
+        assert_eq!(hasher.hash_packet(&RxPacket::new(&arp[..])), None);
+        assert_eq!(hasher.hash_packet(&RxPacket::ip(&[][..])), None);
         assert_eq!(*hasher.counters(), HashCounters { reported: 0, computed: 0, none: 2 });
     }
 }

@@ -1,12 +1,14 @@
-//! Whatever changes while packets flow, no packet overtakes another of its flow: simulated, with workers that lag at random. With epochs switched off the same simulation does find packets out of order.
+//! Whatever changes while packets flow, no packet overtakes another of its flow: simulated, with
+//! workers that lag at random. With epochs switched off the same simulation does find packets out
+//! of order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use superpacket::packet::{FlowHash, RxPacket};
 use superpacket_steer::{
-    Cpu, CpuMask, DEFAULT_WEIGHT, Done, FlowHashKey, FlowHasher, Heads, Moves, Place, Rps, SockFlowTable, Steering, SteeringCounters,
-    Toeplitz,
+    CompletionCounts, Completions, Cpu, CpuMask, DEFAULT_WEIGHT, FlowHashKey, FlowHasher, MovePolicy, Place, Rps, SockFlowTable, Steering,
+    SteeringCounters, Toeplitz,
 };
 use superpacket_traffic::frame::Frame;
 use superpacket_traffic::random::Random;
@@ -34,7 +36,7 @@ const ALL: [Change; 7] =
 #[derive(Default)]
 struct Worker {
     backlog: VecDeque<(usize, u64)>,
-    /// Taken out of the backlog, and not done with.
+    /// Taken out of the backlog, and not completions with.
     in_hand: VecDeque<(usize, u64)>,
     processed: u64,
 }
@@ -42,7 +44,7 @@ struct Worker {
 struct Simulation {
     random: Random,
     steering: Steering,
-    done: Done,
+    completions: CompletionCounts,
     sock_flows: Arc<SockFlowTable>,
     workers: BTreeMap<Place, Worker>,
     weight: usize,
@@ -58,22 +60,22 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn new(seed: u64, moves: Moves) -> Self {
+    fn new(seed: u64, policy: MovePolicy) -> Self {
         let toeplitz = Toeplitz::default();
         let flow = |index: usize| {
             let frame = Frame::tcp4(1, 10).with(|frame| frame.tcp_mut().source_port = 1024 + index as u16).to_bytes();
-            let hash = toeplitz.frame(&frame, frame.len(), superpacket::packet::Layer::Ethernet).expect("IP");
+            let hash = toeplitz.hash_frame(&frame, frame.len(), superpacket::packet::Layer::Ethernet).expect("IP");
             (frame, hash)
         };
         let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(1)));
         let sock_flows = Arc::new(SockFlowTable::new(1024, CPUS).expect("room").expect("on"));
         steering.set_sock_flows(Some(Arc::clone(&sock_flows)));
-        steering.set_moves(moves);
+        steering.set_move_policy(policy);
         steering.set_mask(&CpuMask::first_cpus(3));
         Simulation {
             random: Random::new(seed),
             steering,
-            done: Done::default(),
+            completions: CompletionCounts::default(),
             sock_flows,
             workers: BTreeMap::new(),
             weight: DEFAULT_WEIGHT,
@@ -111,7 +113,7 @@ impl Simulation {
                     // By the hash that is in force, as a consumer learns it with the packet.
                     let mut packet = RxPacket::new(&self.flows[flow].0[..]);
                     packet.hash = Some(self.flows[flow].1);
-                    if let Some(hash) = self.steering.hasher().clone().packet(&packet) {
+                    if let Some(hash) = self.steering.hasher().clone().hash_packet(&packet) {
                         self.sock_flows.record(hash, Cpu::new(cpu).expect("below 8192"));
                     }
                 }
@@ -139,7 +141,7 @@ impl Simulation {
             let flow = self.random.below(FLOWS as u64).min(self.random.below(FLOWS as u64)) as usize;
             let mut packet = RxPacket::new(&self.flows[flow].0[..]);
             packet.hash = Some(self.flows[flow].1);
-            let Some(choice) = self.steering.choose(&packet, &self.done) else { return };
+            let Some(choice) = self.steering.choose(&packet, &self.completions) else { return };
             let worker = self.workers.entry(choice.place()).or_default();
             if worker.backlog.len() > LONGEST_BACKLOG {
                 self.dropped += 1;
@@ -152,7 +154,7 @@ impl Simulation {
         }
     }
 
-    /// One worker takes packets, or is done with some.
+    /// One worker takes packets, or is completions with some.
     fn work(&mut self) {
         let places: Vec<_> = self.workers.keys().copied().collect();
         if places.is_empty() {
@@ -170,7 +172,7 @@ impl Simulation {
             self.last[flow] = Some(number);
         }
         worker.processed += count as u64;
-        self.done.note_done(place, count as u64);
+        self.completions.record_completed(place, count as u64);
     }
 
     /// Makes changes of these kinds under load.
@@ -192,7 +194,7 @@ impl Simulation {
         assert_eq!(processed, self.enqueued, "nothing is lost");
         let counters = self.counters();
         assert_eq!(counters.steered + counters.here, self.enqueued);
-        assert!(self.workers.keys().all(|&place| self.steering.outstanding(place, &self.done) == 0));
+        assert!(self.workers.keys().all(|&place| self.steering.outstanding(place, &self.completions) == 0));
     }
 
     fn counters(&self) -> SteeringCounters {
@@ -203,7 +205,7 @@ impl Simulation {
 #[test]
 fn no_packet_is_overtaken_whatever_changes() {
     for seed in 0..8 {
-        let mut simulation = Simulation::new(seed, Moves::Epochs);
+        let mut simulation = Simulation::new(seed, MovePolicy::Epochs);
         simulation.run(1000, &ALL);
         let counters = simulation.counters();
         assert_eq!(simulation.overtaken, 0, "seed {seed}");
@@ -215,7 +217,7 @@ fn no_packet_is_overtaken_whatever_changes() {
 #[test]
 fn a_thousand_masks_under_load() {
     for seed in 0..4 {
-        let mut simulation = Simulation::new(seed, Moves::Epochs);
+        let mut simulation = Simulation::new(seed, MovePolicy::Epochs);
         simulation.run(1000, &[Change::Mask]);
         assert_eq!(simulation.overtaken, 0, "seed {seed}");
         let counters = simulation.counters();
@@ -229,16 +231,16 @@ fn a_thousand_masks_under_load() {
 #[test]
 fn each_kind_of_change_reorders_without_epochs_and_not_with_them() {
     for kind in ALL {
-        for moves in [Moves::Epochs, Moves::AtOnce] {
-            let mut simulation = Simulation::new(5, moves);
+        for policy in [MovePolicy::Epochs, MovePolicy::AtOnce] {
+            let mut simulation = Simulation::new(5, policy);
             // What a change of this kind needs, to be one.
             simulation.change(Change::ReadElsewhere);
             simulation.run(1000, &[kind]);
             // These do not say where a flow goes, so they move none.
             let moves_flows = !matches!(kind, Change::Weight);
-            let expected = moves == Moves::AtOnce && moves_flows;
-            assert_eq!(simulation.overtaken > 0, expected, "{kind:?}, {moves:?}: {} overtaken", simulation.overtaken);
-            if moves == Moves::AtOnce {
+            let expected = policy == MovePolicy::AtOnce && moves_flows;
+            assert_eq!(simulation.overtaken > 0, expected, "{kind:?}, {policy:?}: {} overtaken", simulation.overtaken);
+            if policy == MovePolicy::AtOnce {
                 assert_eq!((simulation.counters().held_back, simulation.counters().waited), (0, 0));
             }
         }
@@ -248,14 +250,14 @@ fn each_kind_of_change_reorders_without_epochs_and_not_with_them() {
 #[test]
 fn back_to_epochs_everything_waits_once() {
     for seed in 0..20 {
-        let mut simulation = Simulation::new(seed, Moves::AtOnce);
+        let mut simulation = Simulation::new(seed, MovePolicy::AtOnce);
         simulation.run(100, &[Change::Mask]);
         for _ in 0..30 {
             simulation.arrive();
             simulation.change(Change::Mask);
         }
         let before = simulation.overtaken;
-        simulation.steering.set_moves(Moves::Epochs);
+        simulation.steering.set_move_policy(MovePolicy::Epochs);
         let sent = simulation.enqueued;
         simulation.arrive();
         assert_eq!(simulation.enqueued, sent, "they wait");
@@ -272,7 +274,7 @@ fn back_to_epochs_everything_waits_once() {
 #[test]
 fn flows_go_where_the_kernel_sends_them() {
     let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(1)));
-    let done = Done::default();
+    let completions = CompletionCounts::default();
     let mut packet = RxPacket::new(&[][..]);
     for cpus in [1, 2, 8, 64, 128, 1024] {
         let mask = CpuMask::first_cpus(cpus);
@@ -282,16 +284,16 @@ fn flows_go_where_the_kernel_sends_them() {
         for _ in 0..2000 {
             let hash = FlowHash(random.bits() as u32);
             packet.hash = Some(hash);
-            let place = steering.choose(&packet, &done).map(|choice| choice.place());
+            let place = steering.choose(&packet, &completions).map(|choice| choice.place());
             assert_eq!(place, rps.cpu(hash).map(Place::Cpu));
         }
     }
     // A CPU that is not online is left out, and an empty mask is off.
     steering.set_online(&CpuMask::first_cpus(1));
     assert_eq!((steering.effective_mask().len(), steering.mask().len()), (1, 1024));
-    assert_eq!(steering.choose(&packet, &done).map(|choice| choice.place()), Cpu::new(0).map(Place::Cpu));
+    assert_eq!(steering.choose(&packet, &completions).map(|choice| choice.place()), Cpu::new(0).map(Place::Cpu));
     steering.set_mask(&CpuMask::EMPTY);
-    assert_eq!(steering.choose(&packet, &done).map(|choice| choice.place()), Some(Place::Here));
+    assert_eq!(steering.choose(&packet, &completions).map(|choice| choice.place()), Some(Place::Here));
 }
 
 #[test]
@@ -304,34 +306,34 @@ fn a_flow_is_steered_to_where_it_is_read() {
     let hash = FlowHash(0x9000_0001);
     let mut packet = RxPacket::new(&[][..]);
     packet.hash = Some(hash);
-    let mut done = Done::default();
-    let place = |steering: &mut Steering, done: &Done| {
-        let choice = steering.choose(&packet, done).expect("nothing to wait for");
+    let mut completions = CompletionCounts::default();
+    let place = |steering: &mut Steering, completions: &CompletionCounts| {
+        let choice = steering.choose(&packet, completions).expect("nothing to wait for");
         let place = choice.place();
         choice.enqueued();
         Some(place)
     };
     table.record(hash, Cpu::new(5).expect("a CPU"));
-    assert_eq!(place(&mut steering, &done), cpu(1), "without a flow count there is no RFS");
+    assert_eq!(place(&mut steering, &completions), cpu(1), "without a flow count there is no RFS");
     steering.set_flow_count(10).expect("room");
     assert_eq!(steering.flow_count(), 16);
-    assert_eq!(place(&mut steering, &done), cpu(1), "its first packet is on CPU 1 still");
-    done.note_done(Place::Cpu(Cpu::new(1).expect("a CPU")), 1);
-    assert_eq!(place(&mut steering, &done), cpu(1), "and its second");
-    done.note_done(Place::Cpu(Cpu::new(1).expect("a CPU")), 2);
-    assert_eq!(place(&mut steering, &done), cpu(5), "outside the mask, as the kernel does");
+    assert_eq!(place(&mut steering, &completions), cpu(1), "its first packet is on CPU 1 still");
+    completions.record_completed(Place::Cpu(Cpu::new(1).expect("a CPU")), 1);
+    assert_eq!(place(&mut steering, &completions), cpu(1), "and its second");
+    completions.record_completed(Place::Cpu(Cpu::new(1).expect("a CPU")), 2);
+    assert_eq!(place(&mut steering, &completions), cpu(5), "outside the mask, as the kernel does");
     steering.set_online(&CpuMask::first_cpus(4));
-    done.note_done(Place::Cpu(Cpu::new(5).expect("a CPU")), 1);
-    assert_eq!(place(&mut steering, &done), cpu(1), "not where no worker can be");
+    completions.record_completed(Place::Cpu(Cpu::new(5).expect("a CPU")), 1);
+    assert_eq!(place(&mut steering, &completions), cpu(1), "not where no worker can be");
     assert_eq!(steering.counters().moves, 2);
     assert!(steering.set_flow_count(1 << 40).is_err());
     assert_eq!(steering.flow_count(), 16, "nothing has changed");
     // What has no hash stays, and counts as such.
     let arp = RxPacket::new(&[0u8; 60][..]);
-    let choice = steering.choose(&arp, &done).expect("nothing to wait for");
+    let choice = steering.choose(&arp, &completions).expect("nothing to wait for");
     assert_eq!((choice.place(), choice.hash()), (Place::Here, None));
     choice.enqueued();
-    assert_eq!((steering.counters().without_hash, steering.outstanding(Place::Here, &done)), (1, 1));
+    assert_eq!((steering.counters().without_hash, steering.outstanding(Place::Here, &completions)), (1, 1));
     assert_eq!(steering.outstanding(Place::Here, &|_| 1u64), 0, "heads may be a closure");
-    assert_eq!(done.head(Place::Here), 0);
+    assert_eq!(completions.completed(Place::Here), 0);
 }

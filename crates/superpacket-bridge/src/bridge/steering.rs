@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use superpacket::packet::FlowHash;
 use superpacket_steer::{Cpu, CpuMask, SockFlowTable, flow_entries};
 
-use super::{Bridge, Inner, Place, lane_of, lock};
+use super::{Bridge, Inner, Place, lock, poll_thread_of};
 use crate::error::BridgeError;
-use crate::lane::{Lane, LaneCounts, Order};
+use crate::poll_thread::{Order, PollThread, PollThreadCounts};
 use crate::report::{DroppedCpu, PortRps, QueueRps, SteeringReport, WorkerReport};
 use crate::settings::{PortSteering, SteeringProblem, SteeringSettings};
 use crate::steering::{UsableCpus, possible_cpus};
@@ -28,11 +28,11 @@ pub(super) fn sock_flow_table(settings: &SteeringSettings) -> Result<Option<Arc<
 /// The workers, and where there can be some.
 #[derive(Debug)]
 pub(super) struct Workers {
-    running: BTreeMap<Cpu, Lane>,
+    running: BTreeMap<Cpu, PollThread>,
     /// No mask names their CPUs any more; they end when their backlogs are empty.
-    leaving: Vec<(Cpu, Lane)>,
+    leaving: Vec<(Cpu, PollThread)>,
     /// What the workers of each CPU counted, one after the other.
-    counts: BTreeMap<Cpu, Arc<LaneCounts>>,
+    counts: BTreeMap<Cpu, Arc<PollThreadCounts>>,
     usable: UsableCpus,
     /// CPUs on which somebody reads flows.
     readers: CpuMask,
@@ -57,7 +57,7 @@ impl Workers {
     }
 
     /// All of them, those that are about to end too.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Lane> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &PollThread> {
         self.running.values().chain(self.leaving.iter().map(|(_, worker)| worker))
     }
 
@@ -111,9 +111,9 @@ impl Bridge {
         let mut report = None;
         for each in queue.map_or(0..queues, |queue| queue..queue.saturating_add(1)) {
             let receiving = {
-                let lanes = lock(&self.inner.lanes);
-                let lane = lanes.get(lane_of(usize::from(each), number, lanes.len()));
-                lane.and_then(|lane| Cpu::new(lane.counts.cpu.load(Ordering::Relaxed) as usize))
+                let poll_threads = lock(&self.inner.poll_threads);
+                let thread = poll_threads.get(poll_thread_of(usize::from(each), number, poll_threads.len()));
+                thread.and_then(|thread| Cpu::new(thread.counts.cpu.load(Ordering::Relaxed) as usize))
             };
             // One that has not run yet is on some CPU.
             let receiving = receiving.filter(|cpu| topology.usable().contains(*cpu)).or_else(|| topology.usable().first());
@@ -166,7 +166,7 @@ impl Bridge {
         let mut wanted = before.clone();
         change(&mut wanted)?;
         shared.change_steering(|steering| *steering = wanted);
-        if let Err(error) = self.inner.staff() {
+        if let Err(error) = self.inner.reconcile_workers() {
             shared.change_steering(|steering| *steering = before);
             return Err(error);
         }
@@ -178,9 +178,9 @@ impl Bridge {
     pub fn steering(&self) -> SteeringReport {
         let settings = &self.inner.common.steering.now().settings;
         let named = |name: &&str| ((*name).to_owned(), settings.value(name).unwrap_or_default());
-        let lanes = lock(&self.inner.lanes);
+        let poll_threads = lock(&self.inner.poll_threads);
         let workers = lock(&self.inner.workers);
-        let report = |(cpu, counts): (&Cpu, &Arc<LaneCounts>)| {
+        let report = |(cpu, counts): (&Cpu, &Arc<PollThreadCounts>)| {
             let running = workers.running.get(cpu);
             let leaving = || workers.leaving.iter().filter(|(leaving, _)| leaving == cpu).map(|(_, worker)| worker);
             let state = match (running, leaving().next()) {
@@ -203,7 +203,7 @@ impl Bridge {
             possible_cpus: possible_cpus(),
             usable_cpus: workers.usable.mask().list().to_string(),
             workers: workers.counts.iter().map(report).collect(),
-            lane_panics: lanes.iter().map(|lane| lane.counts.panics.value()).sum(),
+            lane_panics: poll_threads.iter().map(|thread| thread.counts.panics.value()).sum(),
         }
     }
 
@@ -221,7 +221,7 @@ impl Bridge {
             let mut settings = before.settings.clone();
             change(&mut settings)?;
             self.inner.set_steering(settings)?;
-            if let Err(error) = self.inner.staff() {
+            if let Err(error) = self.inner.reconcile_workers() {
                 // With the same table: what readers recorded stays.
                 self.inner.put_steering(before.settings.clone(), before.sock_flows.clone());
                 return Err(error);
@@ -259,7 +259,7 @@ impl Inner {
             let mask = steering.rps_cpus.queue(queue);
             let effective = mask & &usable.mask();
             let dropped = mask.iter().filter_map(|cpu| {
-                let reason = usable.hindrance(cpu)?;
+                let reason = usable.why_unusable(cpu)?;
                 Some(DroppedCpu { cpu: cpu.number(), reason: reason.to_owned() })
             });
             QueueRps {
@@ -298,8 +298,9 @@ impl Inner {
         });
     }
 
-    /// Makes workers for the CPUs that masks name, and lets those go whose CPUs none names. Who calls it holds `changes`, and has threads look.
-    pub(super) fn staff(&self) -> Result<(), BridgeError> {
+    /// Starts workers for the CPUs that masks name, and retires those whose CPUs no mask names. The
+    /// caller holds `changes`, and has the threads look at what changed.
+    pub(super) fn reconcile_workers(&self) -> Result<(), BridgeError> {
         let usable = UsableCpus::read();
         let mut places = lock(&self.places);
         let steering: Vec<PortSteering> = places.iter().flatten().map(|place| place.shared.settings().steering).collect();
@@ -319,11 +320,11 @@ impl Inner {
         let missing: Vec<Cpu> = wanted.iter().filter(|cpu| !workers.running.contains_key(cpu)).collect();
         for cpu in missing {
             let counts = workers.counts.entry(cpu).or_default().clone();
-            let start = Lane::start(format!("superpacket-rps{cpu}"), Some(cpu), counts, self.common.clone());
+            let start = PollThread::start(format!("superpacket-rps{cpu}"), Some(cpu), counts, self.common.clone());
             match start.map_err(|source| BridgeError::System { action: "starting a worker", source }) {
                 Ok(worker) => made.push((cpu, worker)),
                 Err(error) => {
-                    made.iter_mut().for_each(|(_, worker): &mut (Cpu, Lane)| worker.stop());
+                    made.iter_mut().for_each(|(_, worker): &mut (Cpu, PollThread)| worker.stop());
                     return Err(error);
                 }
             }
@@ -352,7 +353,7 @@ impl Inner {
             }
         }
         workers.reap();
-        let handle = Lane::handle;
+        let handle = PollThread::handle;
         let handles = workers.running.iter().map(|(&cpu, worker)| (cpu, handle(worker))).collect();
         self.common.steering.change(|now| now.workers = handles);
         Ok(())
@@ -368,7 +369,7 @@ impl Inner {
             changed |= UsableCpus::read() != workers.usable;
         }
         drop(workers);
-        if changed && let Err(error) = self.staff() {
+        if changed && let Err(error) = self.reconcile_workers() {
             tracing::warn!(%error, "a worker cannot be made");
         }
         changed && !self.stopping.load(Ordering::Acquire)

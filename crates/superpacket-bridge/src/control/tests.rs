@@ -58,7 +58,7 @@ fn what_is_asked_is_answered() {
     assert_eq!(client.stats(Some("tap:b")).expect("answers"), Sham::new().stats()[1..]);
     let features = client.set_feature("packet:a", "gro", false, false).expect("answers");
     let gro = features.features.iter().find(|report| report.feature == "generic-receive-offload").expect("is there");
-    assert!(!gro.asked && !gro.active);
+    assert!(!gro.requested && !gro.active);
     assert_eq!(client.features(Some("packet:a")).expect("answers"), [features]);
     assert_eq!(client.set_limit("tap:b", "gro_flush_timeout", 50_000).expect("answers").limits["gro_flush_timeout"], 50_000);
     assert_eq!(client.set_too_big("tap:b", "icmp").expect("answers").too_big, "icmp");

@@ -31,13 +31,13 @@ pub(crate) struct Link {
     /// The receive queue waits for the head to move.
     pub(crate) watch: Sleep,
     /// The bell of the thread that receives.
-    lane: Arc<Doorbell>,
+    receiver_bell: Arc<Doorbell>,
 }
 
 impl Link {
     /// Between a receive queue of the thread with this bell, and a CPU.
-    pub(crate) fn new(lane: Arc<Doorbell>) -> Self {
-        Link { head: Head::new(), watch: Sleep::new(), lane }
+    pub(crate) fn new(receiver_bell: Arc<Doorbell>) -> Self {
+        Link { head: Head::new(), watch: Sleep::new(), receiver_bell }
     }
 }
 
@@ -167,7 +167,7 @@ impl<F> BacklogReceiver<F> {
         if taken != 0 {
             self.link.head.publish(taken);
             if self.link.watch.must_be_woken() {
-                self.link.lane.force();
+                self.link.receiver_bell.force();
             }
         }
         taken
@@ -225,11 +225,11 @@ mod tests {
     }
 
     fn pair() -> (BacklogSender, BacklogReceiver<()>, Arc<Link>, Arc<Doorbell>) {
-        let lane = Arc::new(Doorbell::new().expect("a descriptor"));
+        let receiver_bell = Arc::new(Doorbell::new().expect("a descriptor"));
         let worker = Arc::new(Doorbell::new().expect("a descriptor"));
-        let link = Arc::new(Link::new(lane.clone()));
+        let link = Arc::new(Link::new(receiver_bell.clone()));
         let (sender, receiver) = backlog(link.clone(), worker, ());
-        (sender, receiver, link, lane)
+        (sender, receiver, link, receiver_bell)
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_the_head_is_told_once() {
-        let (mut sender, mut receiver, link, lane) = pair();
+        let (mut sender, mut receiver, link, receiver_bell) = pair();
         push(&mut sender, 0..2);
         sender.end_of_round();
         link.watch.fall_asleep();
@@ -289,7 +289,7 @@ mod tests {
             receiver.take(1, |_, _| ());
             receiver.publish();
             let mut count = [0u8; 8];
-            assert_eq!(rustix::io::read(&*lane, &mut count).is_ok(), heard);
+            assert_eq!(rustix::io::read(&*receiver_bell, &mut count).is_ok(), heard);
         }
     }
 
@@ -301,9 +301,9 @@ mod tests {
 
     #[test]
     fn a_sleeping_worker_is_woken_once_for_all_that_waits_and_one_that_is_awake_never() {
-        let (mut sender, _receiver, _, lane) = pair();
+        let (mut sender, _receiver, _, receiver_bell) = pair();
         let worker = sender.worker.clone();
-        let (mut other, _other_receiver) = backlog(Arc::new(Link::new(lane)), worker.clone(), ());
+        let (mut other, _other_receiver) = backlog(Arc::new(Link::new(receiver_bell)), worker.clone(), ());
         push(&mut sender, 0..200);
         assert!(!sender.end_of_round(), "it is awake");
         assert_eq!(heard(&worker), 0);

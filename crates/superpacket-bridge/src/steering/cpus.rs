@@ -35,8 +35,8 @@ impl UsableCpus {
         &self.online & &self.affinity
     }
 
-    /// Why there can be no worker on this CPU; `None` if there can.
-    pub fn hindrance(&self, cpu: Cpu) -> Option<&'static str> {
+    /// Returns why there can be no worker on this CPU; `None` if there can.
+    pub fn why_unusable(&self, cpu: Cpu) -> Option<&'static str> {
         if !self.online.contains(cpu) {
             Some("offline")
         } else if !self.affinity.contains(cpu) {
@@ -90,9 +90,9 @@ mod tests {
     fn who_may_not_is_told_why() {
         let cpu = |number| Cpu::new(number).expect("below 8192");
         let usable = UsableCpus { online: CpuMask::first_cpus(3), affinity: CpuMask::first_cpus(2) };
-        assert_eq!(usable.hindrance(cpu(1)), None);
-        assert_eq!(usable.hindrance(cpu(2)), Some("outside the process's affinity"));
-        assert_eq!(usable.hindrance(cpu(3)), Some("offline"));
+        assert_eq!(usable.why_unusable(cpu(1)), None);
+        assert_eq!(usable.why_unusable(cpu(2)), Some("outside the process's affinity"));
+        assert_eq!(usable.why_unusable(cpu(3)), Some("offline"));
         assert_eq!(usable.mask(), CpuMask::first_cpus(2));
     }
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::Buffer;
-use superpacket_steer::{Admission, BacklogLimit, Cpu, CpuMask, HashCounters, Heads, Place, Steering, SteeringCounters};
+use superpacket_steer::{Admission, BacklogLimit, Completions, Cpu, CpuMask, HashCounters, Place, Steering, SteeringCounters};
 
 use super::in_place::InPlace;
 use super::{HashSettings, PortSteering, Snapshot, State};
-use crate::counters::Drop;
+use crate::counters::DropReason;
 use crate::handover::{BacklogSender, Doorbell, Link, backlog};
 use crate::output::Output;
 use crate::runtime::Shared;
@@ -76,15 +76,15 @@ impl Places {
     }
 }
 
-/// The heads alone: the backlogs change while they are read.
-struct Done<'a> {
+/// What each place has completed, apart from its backlog, which changes while this is read.
+struct PlaceCompletions<'a> {
     here: u64,
     links: &'a [Option<Arc<Link>>],
 }
 
-impl Heads for Done<'_> {
+impl Completions for PlaceCompletions<'_> {
     #[inline]
-    fn head(&self, place: Place) -> u64 {
+    fn completed(&self, place: Place) -> u64 {
         match place {
             Place::Here => self.here,
             Place::Cpu(cpu) => self.links.get(cpu.number()).and_then(Option::as_ref).map_or(0, |link| link.head.done()),
@@ -92,10 +92,10 @@ impl Heads for Done<'_> {
     }
 }
 
-/// The heads of these places.
-macro_rules! done {
+/// What these places have completed.
+macro_rules! completions {
     ($places:expr) => {
-        Done { here: $places.here, links: &$places.links }
+        PlaceCompletions { here: $places.here, links: &$places.links }
     };
 }
 
@@ -121,7 +121,7 @@ impl Dispatch {
     }
 
     /// Settings or workers have changed. What was received before has been steered; with `hashed`, what comes has the device's hash.
-    pub(crate) fn refresh(&mut self, shared: &Arc<Shared>, lane: &Arc<Doorbell>, hashed: bool) {
+    pub(crate) fn refresh(&mut self, shared: &Arc<Shared>, bell: &Arc<Doorbell>, hashed: bool) {
         self.snapshot = self.state.now();
         let settings = &self.snapshot.settings;
         // Either gives flows other hashes, and so other places.
@@ -131,7 +131,7 @@ impl Dispatch {
             // A new hasher begins at 0. What the old one did was added at the end of the last round.
             self.counted.hashes = HashCounters::default();
         }
-        self.steering.set_moves(settings.moves);
+        self.steering.set_move_policy(settings.move_policy);
         let limit = &mut self.limit;
         limit.max_backlog = settings.max_backlog;
         let table = settings.backlog_limit().flow_limit;
@@ -145,7 +145,7 @@ impl Dispatch {
         self.steering.set_mask(wanted.rps_cpus.queue(self.queue));
         let in_place = self.in_place.set(wanted.in_place_below);
         self.steering.set_in_place(in_place);
-        self.arrange(shared, lane, &wanted);
+        self.arrange(shared, bell, &wanted);
     }
 
     fn table_length(&self) -> usize {
@@ -153,7 +153,7 @@ impl Dispatch {
     }
 
     /// Opens and closes backlogs, as the mask and the workers want it.
-    fn arrange(&mut self, shared: &Arc<Shared>, lane: &Arc<Doorbell>, wanted: &PortSteering) {
+    fn arrange(&mut self, shared: &Arc<Shared>, bell: &Arc<Doorbell>, wanted: &PortSteering) {
         let rfs = self.snapshot.sock_flows.is_some() && *wanted.rps_flow_cnt.queue(self.queue) != 0;
         let mask = wanted.rps_cpus.queue(self.queue);
         let mut online = CpuMask::EMPTY;
@@ -163,7 +163,7 @@ impl Dispatch {
                 self.places.links.resize(index + 1, None);
                 self.places.backlogs.resize_with(index + 1, || None);
             }
-            let link = self.places.links[index].get_or_insert_with(|| Arc::new(Link::new(lane.clone()))).clone();
+            let link = self.places.links[index].get_or_insert_with(|| Arc::new(Link::new(bell.clone()))).clone();
             match &mut self.places.backlogs[index] {
                 Some(backlog) if !backlog.sender.leads_to(&worker.bell) => {
                     // To the CPU's earlier worker: what is there must be done with before the new one gets anything.
@@ -198,7 +198,7 @@ impl Dispatch {
     }
 
     /// Closes backlogs that are to be left, as far as all that was sent there is done with.
-    pub(crate) fn leave(&mut self, shared: &Arc<Shared>, lane: &Arc<Doorbell>) {
+    pub(crate) fn leave(&mut self, shared: &Arc<Shared>, bell: &Arc<Doorbell>) {
         if !self.is_leaving() {
             return;
         }
@@ -206,14 +206,14 @@ impl Dispatch {
         let mut closed = false;
         for index in 0..places.backlogs.len() {
             let Some(cpu) = Cpu::new(index) else { break };
-            let is_done = || steering.outstanding(Place::Cpu(cpu), &done!(places)) == 0;
+            let is_done = || steering.outstanding(Place::Cpu(cpu), &completions!(places)) == 0;
             if places.backlogs[index].as_ref().is_some_and(|backlog| backlog.leaving) && is_done() {
                 places.backlogs[index] = None;
                 closed = true;
             }
         }
         if closed {
-            self.arrange(shared, lane, &shared.settings().steering);
+            self.arrange(shared, bell, &shared.settings().steering);
         }
     }
 
@@ -223,7 +223,7 @@ impl Dispatch {
 
     /// Must everything wait, because the hash has changed and packets of the old one are not done with?
     pub(crate) fn must_wait(&mut self) -> bool {
-        self.steering.is_waiting(&done!(self.places))
+        self.steering.is_waiting(&completions!(self.places))
     }
 
     /// So many packets were received.
@@ -244,21 +244,21 @@ impl Dispatch {
     fn steer(&mut self, shared: &Shared, output: &mut Output, mut packet: SuperPacket<'_, Buffer>) {
         let Dispatch { steering, places, limit, .. } = self;
         // Nothing is received while all must wait, so there is a choice.
-        let Some(choice) = steering.choose_super_packet(&packet, &done!(places)) else { return output.forward(shared, packet) };
+        let Some(choice) = steering.choose_super_packet(&packet, &completions!(places)) else { return output.forward(shared, packet) };
         let Place::Cpu(cpu) = choice.place() else {
             choice.enqueued();
             places.here_tail += 1;
             return output.forward(shared, packet);
         };
         let packets = u64::from(packet.metadata.packets);
-        let queued = choice.queued(&done!(places)) as usize;
+        let queued = choice.queued(&completions!(places)) as usize;
         match limit.admit(choice.hash(), queued) {
             Admission::Queued => {}
-            Admission::BacklogFull => return shared.counts.dropped(Drop::Backlog, packets),
-            Admission::FlowLimit => return shared.counts.dropped(Drop::FlowLimit, packets),
+            Admission::BacklogFull => return shared.counts.dropped(DropReason::Backlog, packets),
+            Admission::FlowLimit => return shared.counts.dropped(DropReason::FlowLimit, packets),
         }
         // Where packets are not done with, the backlog stays open.
-        let Some(backlog) = places.backlog(cpu) else { return shared.counts.dropped(Drop::Backlog, packets) };
+        let Some(backlog) = places.backlog(cpu) else { return shared.counts.dropped(DropReason::Backlog, packets) };
         // As the kernel keeps it with the packet: whoever processes it need not compute it again.
         packet.metadata.hash = choice.hash();
         choice.enqueued();
@@ -298,7 +298,7 @@ impl Dispatch {
 
     /// Are packets of this queue with workers?
     pub(crate) fn is_outstanding(&self) -> bool {
-        self.cpus.iter().any(|&cpu| self.steering.outstanding(Place::Cpu(cpu), &done!(self.places)) != 0)
+        self.cpus.iter().any(|&cpu| self.steering.outstanding(Place::Cpu(cpu), &completions!(self.places)) != 0)
     }
 
     /// The thread is about to sleep. If something here waits for a worker, or `crowded` says that the port's memory does, workers are asked to say when they go on.
@@ -306,15 +306,16 @@ impl Dispatch {
         if !self.on || !(crowded && self.is_outstanding() || self.must_wait() || self.is_leaving() || self.is_stuck()) {
             return Watch::Nothing;
         }
-        let heads = |dispatch: &Self| dispatch.cpus.iter().map(|&cpu| done!(dispatch.places).head(Place::Cpu(cpu))).sum::<u64>();
-        let before = heads(self);
+        let completed =
+            |dispatch: &Self| dispatch.cpus.iter().map(|&cpu| completions!(dispatch.places).completed(Place::Cpu(cpu))).sum::<u64>();
+        let before = completed(self);
         for &cpu in &self.cpus {
             if let Some(Some(link)) = self.places.links.get(cpu.number()) {
                 link.watch.fall_asleep();
             }
         }
         // What was done before the watch, nobody says; and where nothing is left, nobody will say anything.
-        if heads(self) != before || !self.is_outstanding() { Watch::GoOn } else { Watch::Waits }
+        if completed(self) != before || !self.is_outstanding() { Watch::GoOn } else { Watch::Waits }
     }
 
     /// Do packets wait for room on their way to a worker?

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use superpacket_steer::{
     BacklogLimit, CpuMask, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FlowHashKey, FlowHasher, FlowHeaders, FlowLimit,
-    Moves, ToeplitzKey, flow_entries,
+    MovePolicy, ToeplitzKey, flow_entries,
 };
 
 /// The longest backlog that may be asked for, in packets: packets in it hold the memory of their port, which has no more of it than some thousands.
@@ -31,8 +31,8 @@ pub struct SteeringSettings {
     pub flow_limit_table: usize,
     /// By what flows are told apart.
     pub hash: HashSettings,
-    /// When flows move. [`Moves::AtOnce`] reorders packets as the kernel does: for comparisons.
-    pub moves: Moves,
+    /// When flows move. [`MovePolicy::AtOnce`] reorders packets as the kernel does: for comparisons.
+    pub move_policy: MovePolicy,
 }
 
 impl Default for SteeringSettings {
@@ -44,7 +44,7 @@ impl Default for SteeringSettings {
             weight: DEFAULT_WEIGHT,
             flow_limit_table: DEFAULT_FLOW_LIMIT_TABLE,
             hash: HashSettings::default(),
-            moves: Moves::Epochs,
+            move_policy: MovePolicy::Epochs,
         }
     }
 }
@@ -123,7 +123,7 @@ impl SteeringSettings {
             "hash_symmetric" => on_off(self.hash.symmetric).into(),
             "hash_headers" => if self.hash.inner { "inner" } else { "outer" }.into(),
             "hash_device" => on_off(self.hash.device).into(),
-            "moves" => if self.moves == Moves::Epochs { "epochs" } else { "at-once" }.into(),
+            "moves" => if self.move_policy == MovePolicy::Epochs { "epochs" } else { "at-once" }.into(),
             _ => return None,
         })
     }
@@ -176,9 +176,9 @@ impl SteeringSettings {
             }
             "hash_device" => self.hash.device = switch()?,
             "moves" => {
-                self.moves = match value {
-                    "epochs" => Moves::Epochs,
-                    "at-once" => Moves::AtOnce,
+                self.move_policy = match value {
+                    "epochs" => MovePolicy::Epochs,
+                    "at-once" => MovePolicy::AtOnce,
                     _ => return Err(wrong(format!("{value:?} is neither epochs nor at-once"))),
                 }
             }

@@ -8,7 +8,7 @@ use superpacket_steer::{Cpu, FlowHashKey, SockFlowTable};
 
 use super::SteeringSettings;
 use crate::handover::{BacklogReceiver, Doorbell, Employment};
-use crate::lane::Order;
+use crate::poll_thread::Order;
 use crate::runtime::Shared;
 
 /// How a worker is reached.

@@ -12,7 +12,7 @@ use superpacket_bridge::Steered;
 use superpacket_bridge::consumer::{Consumer, PortEnd};
 use superpacket_bridge::settings::{PortSettings, SteeringSettings};
 use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch, open};
-use superpacket_steer::{Cpu, Moves};
+use superpacket_steer::{Cpu, MovePolicy};
 use superpacket_traffic::frame::Frame;
 
 use crate::traffic::{frame, mask, read, two_cpus};
@@ -66,7 +66,7 @@ fn bench(name: &str, options: &str, make: fn(Option<Cpu>, &Arc<Told>) -> Box<dyn
     let spec: PortSpec = format!("memory:{name}{options}").parse().expect("a port string");
     let told = Arc::<Told>::default();
     let tell = told.clone();
-    let settings = SteeringSettings { moves: Moves::Epochs, ..SteeringSettings::default() };
+    let settings = SteeringSettings { move_policy: MovePolicy::Epochs, ..SteeringSettings::default() };
     let steered = Steered::start(PortSettings::new(spec), settings, move |cpu| {
         tell.made.fetch_add(1, Ordering::Relaxed);
         make(cpu, &tell)

@@ -40,7 +40,7 @@ pub fn hash(flow: u16) -> FlowHash {
     let bytes = frame(flow, 0);
     let address = |at: usize| <[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes");
     let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    Toeplitz::default().flow(&FlowTuple::v4(address(26), address(30), Some([port(34), port(36)])))
+    Toeplitz::default().hash_flow(&FlowTuple::v4(address(26), address(30), Some([port(34), port(36)])))
 }
 
 /// Two CPUs that workers can be on; `None`, said aloud, where there is one only: that fails where the environment variable `CI` is set.

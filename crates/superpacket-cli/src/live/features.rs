@@ -43,9 +43,9 @@ fn changes(before: Option<&PortFeatures>, after: &PortFeatures, feature: &str) -
 
 fn line(report: &FeatureReport) -> String {
     let state = if report.active { "on" } else { "off" };
-    let why = match (&report.reason, report.asked == report.active) {
-        (Some(reason), _) => format!(" [requested {}: {}]", if report.asked { "on" } else { "off" }, printable(reason)),
-        (None, false) => format!(" [requested {}]", if report.asked { "on" } else { "off" }),
+    let why = match (&report.reason, report.requested == report.active) {
+        (Some(reason), _) => format!(" [requested {}: {}]", if report.requested { "on" } else { "off" }, printable(reason)),
+        (None, false) => format!(" [requested {}]", if report.requested { "on" } else { "off" }),
         (None, true) => String::new(),
     };
     format!("{}: {state}{why}\n", printable(&report.feature))
@@ -55,8 +55,8 @@ fn line(report: &FeatureReport) -> String {
 mod tests {
     use super::*;
 
-    fn report(feature: &str, asked: bool, active: bool, reason: Option<&str>) -> FeatureReport {
-        FeatureReport { feature: feature.into(), asked, active, reason: reason.map(str::to_owned) }
+    fn report(feature: &str, requested: bool, active: bool, reason: Option<&str>) -> FeatureReport {
+        FeatureReport { feature: feature.into(), requested, active, reason: reason.map(str::to_owned) }
     }
 
     #[test]

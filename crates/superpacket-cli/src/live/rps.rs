@@ -11,7 +11,7 @@ use crate::report::{grouped, print, print_json, printable, table};
 
 /// Shows, or sets and shows.
 pub(crate) fn run(arguments: &Rps) -> Result<(), Failure> {
-    let (queue, change) = arguments.wish()?;
+    let (queue, change) = arguments.requested_change()?;
     let mut client = connect(&arguments.connection)?;
     let mut ports = Vec::new();
     if let Some(port) = &arguments.port {
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Rps) -> Result<(), Failure> {
 
 impl Rps {
     /// The queue that it is about (all without one), and what is to be changed there.
-    fn wish(&self) -> Result<(Option<u16>, Vec<RpsChange>), Failure> {
+    fn requested_change(&self) -> Result<(Option<u16>, Vec<RpsChange>), Failure> {
         let usage = |says: String| Err(Failure::Usage(says));
         let (queue, mask) = match (self.queue.as_deref(), self.mask.as_deref()) {
             (Some("auto"), None) => (None, Some("auto")),
@@ -122,14 +122,14 @@ mod tests {
     use clap::Parser;
     use superpacket_bridge::report::{DroppedCpu, QueueRps, WorkerReport};
 
-    fn wish(arguments: &[&str]) -> Result<(Option<u16>, Vec<RpsChange>), String> {
+    fn requested_change(arguments: &[&str]) -> Result<(Option<u16>, Vec<RpsChange>), String> {
         #[derive(Parser)]
         struct Alone {
             #[command(flatten)]
             rps: Rps,
         }
         let parsed = Alone::try_parse_from([&["rps"], arguments].concat()).map_err(|error| error.to_string())?;
-        parsed.rps.wish().map_err(|error| error.to_string())
+        parsed.rps.requested_change().map_err(|error| error.to_string())
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
             (&["p", "1", "--flow-count", "64"], (Some(1), vec![RpsChange::FlowCount(64)])),
             (&["p", "--in-place-below", "1000"], (None, vec![RpsChange::InPlaceBelow(1000)])),
         ] {
-            assert_eq!(wish(arguments), Ok(expected), "{arguments:?}");
+            assert_eq!(requested_change(arguments), Ok(expected), "{arguments:?}");
         }
         for (arguments, says) in [
             (&["p", "ff"][..], "\"ff\" is no receive queue"),
@@ -157,7 +157,7 @@ mod tests {
             (&["p", "1", "--in-place-below", "9"], "all queues"),
             (&["--set", "dev_weight"], "NAME=VALUE"),
         ] {
-            let error = wish(arguments).expect_err(says);
+            let error = requested_change(arguments).expect_err(says);
             assert!(error.contains(says), "{arguments:?}: {error}");
         }
     }

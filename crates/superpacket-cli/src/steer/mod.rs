@@ -173,11 +173,11 @@ impl Host {
         let length = packet.len().max((frame.original_length as usize).saturating_sub(start));
         let header = packet.get(..MAX_HEADER).unwrap_or(packet);
         let tuple = match self.headers {
-            FlowHeaders::Inner => FlowTuple::of(header, length, layer),
+            FlowHeaders::Inner => FlowTuple::innermost(header, length, layer),
             FlowHeaders::Outer => FlowTuple::outermost(header, length, layer),
         };
         let Some(tuple) = tuple else { return "no_hash" };
-        let hash = self.hasher.flow(&tuple);
+        let hash = self.hasher.hash_flow(&tuple);
         let cpu = self.rps.cpu(hash);
         let limited = cpu.is_some() && self.flow_limit.drops(hash, DEFAULT_MAX_BACKLOG, DEFAULT_MAX_BACKLOG);
         let is_new = self.flows.count(tuple, hash, cpu, limited);

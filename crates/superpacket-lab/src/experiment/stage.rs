@@ -50,15 +50,15 @@ impl Hosts {
     /// Joins them by a bridge with a thread for each port, on these CPUs (all, if none is named), and has the hosts find each other.
     pub(crate) fn join(self, ports: [PortSettings; 2], cpus: &[usize]) -> Result<Stage, LabError> {
         let settings = BridgeSettings { ports: ports.into(), threads: 2, ..BridgeSettings::default() };
-        let (bridge, lanes) = self.middle.run(|| -> Result<_, LabError> {
+        let (bridge, bridge_threads) = self.middle.run(|| -> Result<_, LabError> {
             // Threads run where the thread that starts them may run.
             pin_this_thread(cpus)?;
             let bridge = Bridge::start(settings).map_err(|error| LabError::system(error.to_string(), io::Error::other("the bridge")))?;
             let namespace = fs::read_link("/proc/thread-self/ns/net").context(|| "the middle's namespace".into())?;
-            let lanes = [lane(&namespace, "superpacket-0")?, lane(&namespace, "superpacket-1")?];
-            Ok((bridge, lanes))
+            let bridge_threads = [thread_path(&namespace, "superpacket-0")?, thread_path(&namespace, "superpacket-1")?];
+            Ok((bridge, bridge_threads))
         })?;
-        let stage = Stage { a: self.a, b: self.b, bridge, lanes };
+        let stage = Stage { a: self.a, b: self.b, bridge, bridge_threads };
         let meeting = TcpTransactions { time: Duration::from_millis(5), ..TcpTransactions::default() };
         meeting.run(&stage.route())?;
         Ok(stage)
@@ -72,7 +72,7 @@ pub(crate) struct Stage {
     pub(crate) b: Station,
     bridge: Bridge,
     /// The threads that poll the ports towards A and B.
-    lanes: [PathBuf; 2],
+    bridge_threads: [PathBuf; 2],
 }
 
 impl Stage {
@@ -82,8 +82,8 @@ impl Stage {
     }
 
     /// CPU time of the threads that poll the ports towards A and B, up to now.
-    pub(crate) fn lane_times(&self) -> Result<[Duration; 2], LabError> {
-        Ok([task_time(&self.lanes[0])?, task_time(&self.lanes[1])?])
+    pub(crate) fn thread_times(&self) -> Result<[Duration; 2], LabError> {
+        Ok([task_time(&self.bridge_threads[0])?, task_time(&self.bridge_threads[1])?])
     }
 
     /// What the ports towards A and B have counted up to now.
@@ -94,15 +94,15 @@ impl Stage {
 }
 
 /// The thread of this process that has this name and is in this network namespace.
-fn lane(namespace: &Path, name: &str) -> Result<PathBuf, LabError> {
-    let is_lane = |path: &PathBuf| {
+fn thread_path(namespace: &Path, name: &str) -> Result<PathBuf, LabError> {
+    let is_that_thread = |path: &PathBuf| {
         fs::read_link(path.join("ns/net")).is_ok_and(|found| found == namespace)
             && fs::read_to_string(path.join("comm")).is_ok_and(|found| found.trim_end() == name)
     };
     // A thread gives itself its name: it must have run.
     for _ in 0..1000 {
         let tasks = fs::read_dir("/proc/self/task").context(|| "/proc/self/task".into())?;
-        if let Some(path) = tasks.flatten().map(|task| task.path()).find(is_lane) {
+        if let Some(path) = tasks.flatten().map(|task| task.path()).find(is_that_thread) {
             return Ok(path);
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -11,9 +11,9 @@ use rustix::io::Errno;
 
 use crate::cpu::{CpuTime, MachineSample, pin_this_thread};
 use crate::error::{Context, LabError};
+use crate::load::bulk_direction::{BulkDirection, Outcome, RunningBulkDirection, Work, deal};
 use crate::load::flow::{Content, Expected, ReceiveFlow, SendFlow, Step};
 use crate::load::gate::{AbortOnFailure, Gate};
-use crate::load::lane::{Lane, Outcome, RunningLane, Work, deal};
 use crate::load::poller::{Poller, Progress};
 use crate::load::report::BulkReport;
 use crate::load::settings::{Pinning, Route, TcpOptions, Until, at_least_one};
@@ -103,17 +103,17 @@ impl TcpBulk {
     /// sent, [`LabError::Invalid`] for settings that make no sense, [`LabError::System`] where a connection cannot be made or breaks.
     pub fn run(&self, route: &Route<'_>) -> Result<BulkReport, LabError> {
         self.check()?;
-        let (forward, reverse) = self.lanes(route)?;
+        let (forward, reverse) = self.directions(route)?;
         let gate = Gate::default();
         thread::scope(|scope| {
             // Where a thread cannot be started, those that were must not wait for ever.
             let mut guard = AbortOnFailure(&gate, false);
-            let forward = forward.map(|lane| self.start(scope, &gate, lane)).transpose()?;
-            let reverse = reverse.map(|lane| self.start(scope, &gate, lane)).transpose()?;
+            let forward = forward.map(|direction| self.start(scope, &gate, direction)).transpose()?;
+            let reverse = reverse.map(|direction| self.start(scope, &gate, direction)).transpose()?;
             let before = MachineSample::now()?;
             gate.open();
-            let forward = forward.map(|lane| lane.finish()).transpose();
-            let reverse = reverse.map(|lane| lane.finish()).transpose();
+            let forward = forward.map(|direction| direction.finish()).transpose();
+            let reverse = reverse.map(|direction| direction.finish()).transpose();
             let machine = MachineSample::now()?.since(&before);
             guard.1 = true;
             Ok(BulkReport { forward: forward?.flatten(), reverse: reverse?.flatten(), machine })
@@ -131,18 +131,18 @@ impl TcpBulk {
     }
 
     /// Connects, and sorts the ends of the connections by direction.
-    fn lanes(&self, route: &Route<'_>) -> Result<(Option<Lane<'_>>, Option<Lane<'_>>), LabError> {
+    fn directions(&self, route: &Route<'_>) -> Result<(Option<BulkDirection<'_>>, Option<BulkDirection<'_>>), LabError> {
         let connect = || connections(route, self.flows, &self.options);
         let (client, server) = (self.pinning.client.as_slice(), self.pinning.server.as_slice());
-        let lane = |name: &str, senders: Vec<_>, receivers: Vec<_>, sender_cpus, receiver_cpus| Lane {
+        let direction = |name: &str, senders: Vec<_>, receivers: Vec<_>, sender_cpus, receiver_cpus| BulkDirection {
             name: format!("{} {name}", if matches!(self.source, Source::Memory) { "TCP_STREAM" } else { "TCP_SENDFILE" }),
             sender_cpus,
             receiver_cpus,
             senders: senders.into_iter().enumerate().map(|(number, socket)| self.send_flow(name, number, socket)).collect(),
             receivers: receivers.into_iter().enumerate().map(|(number, socket)| self.receive_flow(name, number, socket)).collect(),
         };
-        let forward = |clients, servers| lane("forward", clients, servers, client, server);
-        let reverse = |clients, servers| lane("reverse", servers, clients, server, client);
+        let forward = |clients, servers| direction("forward", clients, servers, client, server);
+        let reverse = |clients, servers| direction("reverse", servers, clients, server, client);
         let ends = |connections: Vec<Connection>| -> (Vec<_>, Vec<_>) {
             connections.into_iter().map(|connection| (connection.client, connection.server)).unzip()
         };
@@ -203,20 +203,20 @@ impl TcpBulk {
         &'load self,
         scope: &'scope thread::Scope<'scope, '_>,
         gate: &'load Gate,
-        lane: Lane<'load>,
-    ) -> Result<RunningLane<'scope>, LabError>
+        direction: BulkDirection<'load>,
+    ) -> Result<RunningBulkDirection<'scope>, LabError>
     where
         'load: 'scope,
     {
-        let mut running = RunningLane { name: lane.name.clone(), senders: Vec::new(), receivers: Vec::new() };
+        let mut running = RunningBulkDirection { name: direction.name.clone(), senders: Vec::new(), receivers: Vec::new() };
         let spawn = |what: &str| thread::Builder::new().name(format!("lab:{what}"));
-        for flows in deal(lane.receivers, self.threads) {
-            let (name, cpus) = (lane.name.clone(), lane.receiver_cpus);
+        for flows in deal(direction.receivers, self.threads) {
+            let (name, cpus) = (direction.name.clone(), direction.receiver_cpus);
             let thread = spawn("receive").spawn_scoped(scope, move || self.receive(gate, &name, cpus, flows));
             running.receivers.push(thread.context(|| "starting a thread".into())?);
         }
-        for flows in deal(lane.senders, self.threads) {
-            let (name, cpus) = (lane.name.clone(), lane.sender_cpus);
+        for flows in deal(direction.senders, self.threads) {
+            let (name, cpus) = (direction.name.clone(), direction.sender_cpus);
             let thread = spawn("send").spawn_scoped(scope, move || self.send(gate, &name, cpus, flows));
             running.senders.push(thread.context(|| "starting a thread".into())?);
         }

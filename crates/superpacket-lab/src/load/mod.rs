@@ -1,9 +1,9 @@
 //! Load in the shape of netperf: real sockets of the kernel in two hosts, with CPU times, and every byte checkable.
 
 mod bulk;
+mod bulk_direction;
 mod flow;
 mod gate;
-mod lane;
 mod latency;
 mod poller;
 mod report;

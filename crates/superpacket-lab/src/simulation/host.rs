@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use superpacket::packet::RxPacket;
 use superpacket_steer::{
-    Admission, BacklogLimit, Cpu, CpuMask, DEFAULT_WEIGHT, Done, FlowHashKey, FlowHasher, FlowTuple, Place, SockFlowTable, Steering,
-    Toeplitz,
+    Admission, BacklogLimit, CompletionCounts, Cpu, CpuMask, DEFAULT_WEIGHT, FlowHashKey, FlowHasher, FlowTuple, Place, SockFlowTable,
+    Steering, Toeplitz,
 };
 
 use super::events::{Event, Events};
@@ -57,14 +57,14 @@ impl<'a> Host<'a> {
                 polled: false,
                 steers: !queue.mask.is_empty() || sock_flows.is_some(),
                 steering,
-                done: Done::default(),
+                completions: CompletionCounts::default(),
                 limit: BacklogLimit::default(),
             }
         });
         let toeplitz = Toeplitz::default();
         // One client, as in the source: its ports tell connections apart.
         let connection = |index: u32| Connection {
-            hash: toeplitz.flow(&FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 2], Some([32_768 + index as u16, 12_865]))),
+            hash: toeplitz.hash_flow(&FlowTuple::v4([10, 0, 0, 1], [10, 0, 0, 2], Some([32_768 + index as u16, 12_865]))),
             process: index as usize % cpus,
             protocol: 0,
         };
@@ -201,7 +201,7 @@ impl<'a> Host<'a> {
                 self.processors[cpu].outcome.received += 1;
                 // The hash never changes here, so that there is always a choice.
                 let (mut place, mut admitted) = (Place::Here, true);
-                if let Some(choice) = ring.steering.choose(&packet, &ring.done) {
+                if let Some(choice) = ring.steering.choose(&packet, &ring.completions) {
                     place = choice.place();
                     if let Place::Cpu(target) = place {
                         let length = self.processors[target.number()].backlog.len();
@@ -296,7 +296,7 @@ impl<'a> Host<'a> {
     }
 
     fn protocol_done(&mut self, cpu: usize, packet: Queued, place: Place) {
-        self.rings[packet.ring].done.note_done(place, 1);
+        self.rings[packet.ring].completions.record_completed(place, 1);
         self.processors[cpu].outcome.processed += 1;
         let connection = &mut self.connections[packet.connection as usize];
         connection.protocol = cpu;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use superpacket::packet::FlowHash;
-use superpacket_steer::{BacklogLimit, Done, Place, Steering};
+use superpacket_steer::{BacklogLimit, CompletionCounts, Place, Steering};
 
 use super::CpuOutcome;
 
@@ -25,7 +25,7 @@ pub(super) struct Ring {
     pub(super) polled: bool,
     pub(super) steers: bool,
     pub(super) steering: Steering,
-    pub(super) done: Done,
+    pub(super) completions: CompletionCounts,
     pub(super) limit: BacklogLimit,
 }
 

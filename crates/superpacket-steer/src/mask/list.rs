@@ -10,7 +10,8 @@ use super::{Cpu, CpuMask, MAX_CPUS};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListError {
-    /// An item that is no number, no range `first-last` and no range with a pattern `first-last:used/group`.
+    /// An item that is neither a number, nor a range `first-last`, nor a range with a pattern
+    /// `first-last:used/group`.
     #[error("EINVAL: {item:?} at byte {position} is no CPU and no range of CPUs: write 8, 0-3 or 0-15:2/4")]
     BadItem {
         /// The item; its start, if it is long.
@@ -18,7 +19,7 @@ pub enum ListError {
         /// Where it starts.
         position: usize,
     },
-    /// A range that ends before it begins, or a pattern that uses more than there is in a group of it.
+    /// A range that ends before it begins, or a pattern that uses more CPUs than its group has.
     #[error(
         "EINVAL: {item:?} at byte {position} holds nothing, or more than there is: the lower number comes first, and the used of a group are 0 to all of it"
     )]
@@ -28,7 +29,7 @@ pub enum ListError {
         /// Where it starts.
         position: usize,
     },
-    /// A CPU beyond the last.
+    /// A CPU that the machine does not have.
     #[error("ERANGE: {item:?} at byte {position} goes beyond CPU {}, the last that there may be", cpus - 1)]
     NoSuchCpu {
         /// The item.
@@ -41,7 +42,7 @@ pub enum ListError {
 }
 
 impl ListError {
-    /// The name of the kernel's error number: `EINVAL` or `ERANGE`.
+    /// Returns the name of the kernel's error number: `EINVAL` or `ERANGE`.
     pub const fn kernel_name(&self) -> &'static str {
         match self {
             ListError::BadItem { .. } | ListError::BadRange { .. } => "EINVAL",
@@ -51,11 +52,13 @@ impl ListError {
 }
 
 impl CpuMask {
-    /// Reads a list of CPUs and ranges (`0-3,8`), as `taskset -c` and the kernel's `cpulist` files have it, with room for `cpus` CPUs (1 to [`MAX_CPUS`], other numbers are
-    /// brought into that range). `0-15:2/4` is the first 2 of every 4 of them. Commas and white space part items. The kernel's words `all` and `N` are not understood.
+    /// Reads a list of CPUs and ranges (`0-3,8`), as in `taskset -c` and the kernel's `cpulist`
+    /// files, on a machine with room for `cpus` CPUs (clamped to 1 to [`MAX_CPUS`]). `0-15:2/4` is
+    /// the first 2 of every 4 of them. Commas and white space separate items. The kernel's words
+    /// `all` and `N` are not understood.
     ///
     /// # Errors
-    /// [`ListError`], with the item that it is about.
+    /// [`ListError`], with the refused item.
     pub fn parse_list(text: &str, cpus: usize) -> Result<Self, ListError> {
         let cpus = cpus.clamp(1, MAX_CPUS);
         let mut mask = CpuMask::EMPTY;
@@ -100,7 +103,7 @@ fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// A set as a list.
+/// A set of CPUs, formatted as a list: see [`CpuMask::list`].
 #[derive(Clone, Copy, Debug)]
 pub struct CpuList<'a>(&'a CpuMask);
 

@@ -12,12 +12,12 @@ const DIGITS: usize = GROUP / 4;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MaskError {
-    /// Something that is no hexadecimal digit.
+    /// A character that is not a hexadecimal digit.
     #[error("EINVAL: {character:?} at byte {position}, in chunk {chunk:?}, is not a hexadecimal digit")]
     BadCharacter {
-        /// What stands there.
+        /// The character.
         character: char,
-        /// Where.
+        /// Where it is.
         position: usize,
         /// The chunk it is in; its start, if it is long.
         chunk: String,
@@ -40,7 +40,7 @@ pub enum MaskError {
         /// How many CPUs there may be.
         cpus: usize,
     },
-    /// A CPU beyond the last.
+    /// A CPU that the machine does not have.
     #[error("EOVERFLOW: chunk {chunk:?} at byte {position} names CPU {cpu}, and there may be {cpus}, from 0 on")]
     NoSuchCpu {
         /// The lowest such CPU.
@@ -55,7 +55,7 @@ pub enum MaskError {
 }
 
 impl MaskError {
-    /// The name of the kernel's error number: `EINVAL` or `EOVERFLOW`.
+    /// Returns the name of the kernel's error number: `EINVAL` or `EOVERFLOW`.
     pub const fn kernel_name(&self) -> &'static str {
         match self {
             MaskError::BadCharacter { .. } => "EINVAL",
@@ -65,14 +65,17 @@ impl MaskError {
 }
 
 impl CpuMask {
-    /// Reads a bitmap as a write to `rps_cpus` is read on a machine with room for `cpus` CPUs (`nr_cpu_ids`; 1 to [`MAX_CPUS`], other numbers are brought into that range).
+    /// Reads a bitmap as the kernel reads a write to `rps_cpus`, on a machine with room for `cpus`
+    /// CPUs (`nr_cpu_ids`; clamped to 1 to [`MAX_CPUS`]).
     ///
-    /// Hexadecimal digits in chunks of 32 bits, the highest first, 8 digits each or fewer; commas and white space part chunks, any number of them (`1,,5` is `1,5`), and an
-    /// empty text is an empty set. What follows a line feed or a zero byte is not read.
+    /// The text is hexadecimal digits in chunks of 32 bits, the highest first, at most 8 digits
+    /// each; any number of commas and white space separates chunks (`1,,5` is `1,5`), and an empty
+    /// text is an empty set. What follows a line feed or a zero byte is ignored.
     ///
     /// # Errors
-    /// The kernel's, with the chunk that it is about ([`MaskError`]): of several, the one nearest to the end, where the kernel begins. One thing is stricter: a bad
-    /// character right before a chunk's last 8 digits is not overlooked.
+    /// [`MaskError`], the kernel's error with the refused chunk: of several, the one nearest to the
+    /// end, where the kernel begins. One check is stricter: a bad character right before a chunk's
+    /// last 8 digits is refused too.
     pub fn parse(text: &str, cpus: usize) -> Result<Self, MaskError> {
         let cpus = cpus.clamp(1, MAX_CPUS);
         let line = text.split(['\n', '\0']).next().unwrap_or("");
@@ -92,7 +95,7 @@ impl CpuMask {
     }
 }
 
-/// As [`CpuMask::parse`] with room for all CPUs that a mask can name.
+/// Reads a bitmap as [`CpuMask::parse`] does, with room for [`MAX_CPUS`].
 impl FromStr for CpuMask {
     type Err = MaskError;
 
@@ -101,7 +104,7 @@ impl FromStr for CpuMask {
     }
 }
 
-/// A comma, or the kernel's `isspace`, which has the vertical tab too.
+/// Matches a comma, or the kernel's `isspace`, which has the vertical tab too.
 pub(super) fn parts_chunks(character: char) -> bool {
     matches!(character, ',' | ' ' | '\t'..='\r')
 }

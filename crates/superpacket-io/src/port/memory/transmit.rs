@@ -37,7 +37,7 @@ impl MemoryTransmit {
         }
         let mut scratch = [0; MAX_HEADER];
         let head = batch.head(outgoing, frame, &mut scratch);
-        self.toeplitz.frame(head, frame.length as usize, frame.layer).map_or(0, |hash| hash.0 as usize % queues)
+        self.toeplitz.hash_frame(head, frame.length as usize, frame.layer).map_or(0, |hash| hash.0 as usize % queues)
     }
 
     /// Copies frames to the other end until one is stopped.

@@ -281,10 +281,10 @@ impl Device {
             layout = parse(arrival.head(), length, Layer::Ethernet).ok();
             if steers {
                 let tuple = match &layout {
-                    Some(layout) => Some(FlowTuple::of_layout(arrival.head(), layout)),
-                    None => FlowTuple::of(arrival.head(), length, Layer::Ethernet),
+                    Some(layout) => Some(FlowTuple::from_layout(arrival.head(), layout)),
+                    None => FlowTuple::innermost(arrival.head(), length, Layer::Ethernet),
                 };
-                hash = tuple.map(|tuple| self.toeplitz.flow(&tuple));
+                hash = tuple.map(|tuple| self.toeplitz.hash_flow(&tuple));
             }
         }
         let queue = hash.map_or(0, |hash| self.indirection[hash.0 as usize % NicSettings::INDIRECTION]);

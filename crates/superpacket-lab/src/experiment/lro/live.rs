@@ -60,11 +60,11 @@ impl Arrangement {
     pub(super) fn measure(&self, time: Duration) -> Result<Sample, LabError> {
         let (source, pinning) = (self.source.clone(), self.pinning.clone());
         let load = TcpBulk { until: Until::Time(time), source, pinning, ..TcpBulk::default() };
-        let ([driver, _], [card, host]) = (self.stage.lane_times()?, self.stage.stats()?);
+        let ([driver, _], [card, host]) = (self.stage.thread_times()?, self.stage.stats()?);
         let before = Clocks::now()?;
         let report = load.run(&self.stage.route())?;
         let spent = before.spent(&(&report).into())?;
-        let ([driver_now, _], [card_now, host_now]) = (self.stage.lane_times()?, self.stage.stats()?);
+        let ([driver_now, _], [card_now, host_now]) = (self.stage.thread_times()?, self.stage.stats()?);
         let direction = report.forward.unwrap_or_default();
         // What the driver's thread sends, the receiver's host receives within the sending call: its softirqs are that thread's time.
         let cpu = direction.receiver.total() + driver_now.saturating_sub(driver);

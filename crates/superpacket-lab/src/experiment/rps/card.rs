@@ -5,7 +5,7 @@ use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket_io::port::memory::MemorySettings;
 use superpacket_io::port::nic::{NicSettings, RxSums, pair};
 use superpacket_io::port::{Buffer, Outgoing, Port, PortError, TxBatch};
-use superpacket_steer::{CpuMask, DEFAULT_WEIGHT, Done, FlowHasher, Place, Steering};
+use superpacket_steer::{CompletionCounts, CpuMask, DEFAULT_WEIGHT, FlowHasher, Place, Steering};
 
 use super::exact_row;
 use crate::error::LabError;
@@ -100,7 +100,7 @@ fn run(case: &Case) -> Result<Counted, LabError> {
     let steering = || {
         let mut steering = Steering::new(FlowHasher::toeplitz(&settings.key));
         steering.set_mask(&mask);
-        (steering, Done::default())
+        (steering, CompletionCounts::default())
     };
     let mut steerings: Vec<_> = queues.iter().map(|_| steering()).collect();
     let mut counted = Counted::default();
@@ -114,11 +114,11 @@ fn run(case: &Case) -> Result<Counted, LabError> {
         if progress.sent != frames.len() {
             return Err(LabError::system(format!("model NIC, {}: {progress:?}", case.name), std::io::ErrorKind::WriteZero));
         }
-        for (queue, (receive, (steering, done))) in queues.iter_mut().zip(&mut steerings).enumerate() {
+        for (queue, (receive, (steering, completions))) in queues.iter_mut().zip(&mut steerings).enumerate() {
             let mut packets: Vec<RxPacket<Buffer>> = Vec::new();
             while receive.poll(&mut packets, DEFAULT_WEIGHT).map_err(failed)? > 0 {
                 let receiving = queue * CPUS / usize::from(case.queues);
-                poll(&mut packets, receiving, steering, done, &mut counted);
+                poll(&mut packets, receiving, steering, completions, &mut counted);
                 receive.give_back();
             }
         }
@@ -133,25 +133,31 @@ fn run(case: &Case) -> Result<Counted, LabError> {
 }
 
 /// Steers what a poll brought. By the next poll all of it is processed, and the workers sleep.
-fn poll(packets: &mut Vec<RxPacket<Buffer>>, receiving: usize, steering: &mut Steering, done: &mut Done, counted: &mut Counted) {
+fn poll(
+    packets: &mut Vec<RxPacket<Buffer>>,
+    receiving: usize,
+    steering: &mut Steering,
+    completions: &mut CompletionCounts,
+    counted: &mut Counted,
+) {
     let mut given = [0u64; CPUS];
     let mut here = 0;
     for packet in packets.drain(..) {
         // The hash never changes, so that there is always a choice.
-        let Some(choice) = steering.choose(&packet, done) else { continue };
+        let Some(choice) = steering.choose(&packet, completions) else { continue };
         match choice.place() {
             Place::Here => here += 1,
             Place::Cpu(cpu) => given[cpu.number()] += 1,
         }
         choice.enqueued();
     }
-    done.note_done(Place::Here, here);
+    completions.record_completed(Place::Here, here);
     counted.packets[receiving] += here;
     for (number, &packets) in given.iter().enumerate().filter(|(_, packets)| **packets > 0) {
         counted.packets[number] += packets;
         counted.wakes += 1;
         if let Some(cpu) = superpacket_steer::Cpu::new(number) {
-            done.note_done(Place::Cpu(cpu), packets);
+            completions.record_completed(Place::Cpu(cpu), packets);
         }
     }
 }

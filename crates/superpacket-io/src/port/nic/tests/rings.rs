@@ -105,8 +105,8 @@ fn flows_spread_over_queues_and_keep_to_them() {
                 total += 1;
                 used.insert(queue);
                 let bytes = gathered(&packet);
-                let tuple = FlowTuple::of(&bytes, bytes.len(), superpacket::packet::Layer::Ethernet).expect("IP");
-                let hash = toeplitz.flow(&tuple);
+                let tuple = FlowTuple::innermost(&bytes, bytes.len(), superpacket::packet::Layer::Ethernet).expect("IP");
+                let hash = toeplitz.hash_flow(&tuple);
                 assert_eq!((packet.hash, usize::from(packet.queue)), (Some(hash), queue));
                 let entry = hash.0 as usize % 128;
                 assert_eq!(queue, if settings.indirection.is_some() { 3 - entry % 4 } else { entry % 4 });

@@ -10,7 +10,7 @@ use crate::option::tcp_info;
 use crate::pattern::Checker;
 
 /// One direction, ready to go.
-pub(crate) struct Lane<'load> {
+pub(crate) struct BulkDirection<'load> {
     pub(crate) name: String,
     pub(crate) sender_cpus: &'load [usize],
     pub(crate) receiver_cpus: &'load [usize],
@@ -29,13 +29,13 @@ pub(crate) struct Work<Flow> {
 pub(crate) type Outcome<Flow> = Result<Option<Work<Flow>>, LabError>;
 
 /// A direction whose threads run.
-pub(crate) struct RunningLane<'scope> {
+pub(crate) struct RunningBulkDirection<'scope> {
     pub(crate) name: String,
     pub(crate) senders: Vec<thread::ScopedJoinHandle<'scope, Outcome<SendFlow>>>,
     pub(crate) receivers: Vec<thread::ScopedJoinHandle<'scope, Outcome<ReceiveFlow>>>,
 }
 
-impl RunningLane<'_> {
+impl RunningBulkDirection<'_> {
     /// Waits for the threads and compares both sides; `None` where the other direction failed.
     pub(crate) fn finish(self) -> Result<Option<DirectionReport>, LabError> {
         let (senders, receivers) = (gather(self.senders), gather(self.receivers));

@@ -1,6 +1,8 @@
-//! A thread that moves packets: it polls its receive queues and the backlogs that are for it, and has a way out by every port.
+//! A thread that forwards packets: it polls its receive queues and its backlogs, and sends by every
+//! port.
 //!
-//! A thread with receive queues is a lane; one that has backlogs instead, and stays on one CPU, is a worker. Both are the same loop.
+//! A thread with receive queues is a receiving thread; one that has backlogs instead, and stays on
+//! one CPU, is a worker. Both are the same loop.
 
 mod sleep;
 
@@ -19,7 +21,7 @@ use superpacket_io::port::{PortError, Receive, Transmit};
 use superpacket_steer::{Cpu, SockFlowTable};
 
 use crate::consumer::{Consumer, Factory};
-use crate::counters::{Count, Drop};
+use crate::counters::{Count, DropReason};
 use crate::egress::Egress;
 use crate::handover::{BacklogReceiver, Doorbell, Employment};
 use crate::ingress::Ingress;
@@ -41,7 +43,7 @@ const BULK: usize = 8;
 /// The log speaks of panics so often at most.
 const SPEAK: Duration = Duration::from_secs(1);
 
-/// What a thread is told.
+/// An order to a poll thread.
 pub(crate) enum Order {
     /// A port is there: receive by these queues, by number, send by this end.
     Open { shared: Arc<Shared>, receivers: Vec<(u16, Box<dyn Receive>)>, transmit: Box<dyn Transmit> },
@@ -55,19 +57,19 @@ pub(crate) enum Order {
     Stop,
 }
 
-/// A running thread.
+/// A running poll thread.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct PollThread {
     pub(crate) orders: Sender<Order>,
     pub(crate) bell: Arc<Doorbell>,
-    pub(crate) counts: Arc<LaneCounts>,
+    pub(crate) counts: Arc<PollThreadCounts>,
     pub(crate) employment: Arc<Employment>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a thread counts.
+/// The counters of a poll thread.
 #[derive(Debug, Default)]
-pub(crate) struct LaneCounts {
+pub(crate) struct PollThreadCounts {
     /// Packets of backlogs that were processed, a super-packet counted once.
     pub(crate) processed: Count,
     /// Turns that a backlog had.
@@ -79,11 +81,11 @@ pub(crate) struct LaneCounts {
     pub(crate) cpu: AtomicU32,
 }
 
-/// What all threads share.
+/// What all poll threads share.
 #[derive(Clone, Debug)]
 pub(crate) struct Common {
     pub(crate) table: Arc<Table>,
-    /// Grows whenever wishes or abilities change.
+    /// Grows whenever requested settings or capabilities change.
     pub(crate) epoch: Arc<AtomicU64>,
     /// Takes the numbers of ports that turned out to be gone, and which opening of them.
     pub(crate) broken: Sender<(u16, u32)>,
@@ -107,9 +109,9 @@ impl Common {
     }
 }
 
-impl Lane {
+impl PollThread {
     /// Starts a thread without ports, with this name; on `cpu` alone if it is a worker. It adds to what `counts` holds.
-    pub(crate) fn start(name: String, cpu: Option<Cpu>, counts: Arc<LaneCounts>, common: Common) -> std::io::Result<Lane> {
+    pub(crate) fn start(name: String, cpu: Option<Cpu>, counts: Arc<PollThreadCounts>, common: Common) -> std::io::Result<PollThread> {
         let (orders, inbox) = crossbeam_channel::unbounded();
         let bell = Arc::new(Doorbell::new()?);
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -137,7 +139,7 @@ impl Lane {
             spoken: None,
         };
         let thread = std::thread::Builder::new().name(name).spawn(move || work.run())?;
-        Ok(Lane { orders, bell, counts, employment, thread: Some(thread) })
+        Ok(PollThread { orders, bell, counts, employment, thread: Some(thread) })
     }
 
     /// Tells the thread something.
@@ -180,7 +182,7 @@ struct Work {
     cpu: Option<Cpu>,
     inbox: Receiver<Order>,
     bell: Arc<Doorbell>,
-    counts: Arc<LaneCounts>,
+    counts: Arc<PollThreadCounts>,
     /// An `epoll` with the queues of which only what is new ends a wait.
     poller: OwnedFd,
     /// Of the descriptors waited for, which could be read.
@@ -367,7 +369,7 @@ impl Work {
             }
             Whose::Backlog(index) => {
                 let backlog = &mut self.backlogs[index];
-                backlog.from.counts.dropped(Drop::Panic, unsent);
+                backlog.from.counts.dropped(DropReason::Panic, unsent);
                 // Nothing of them is left here: their flows may move.
                 backlog.publish();
                 Some(backlog.from.name.clone())
@@ -429,7 +431,7 @@ impl Work {
                     let mut ingress = self.ingress.remove(index);
                     unwatch(&self.poller, &mut ingress);
                 }
-                // What the port received, its lane has left here.
+                // What the port received, its receiving thread has left here.
                 self.finish(|shared| shared.number == number);
                 if let Some(egress) = self.output.egress.get_mut(usize::from(number)) {
                     *egress = None;

@@ -62,10 +62,10 @@ impl Receive for Touchy {
     }
 }
 
-/// A lane and a worker between a link in memory and a port that may panic.
+/// A receiving thread and a worker between a link in memory and a port that may panic.
 struct Bench {
-    lane: Lane,
-    worker: Lane,
+    receiver: PollThread,
+    worker: PollThread,
     input: Arc<Shared>,
     epoch: Arc<AtomicU64>,
     host: MemoryPort,
@@ -95,23 +95,23 @@ impl Bench {
         };
         let (host, mut port) = pair(&MemorySettings::default(), &MemorySettings::default()).expect("descriptors");
         let cpu = UsableCpus::read().mask().first().expect("one CPU at least");
-        let start = |name: &str, cpu| Lane::start(name.into(), cpu, Arc::default(), common.clone()).expect("a thread");
-        let (lane, worker) = (start("lane", None), start("worker", Some(cpu)));
+        let start = |name: &str, cpu| PollThread::start(name.into(), cpu, Arc::default(), common.clone()).expect("a thread");
+        let (receiver, worker) = (start("receiver", None), start("worker", Some(cpu)));
         let handle = worker.handle();
         common.steering.change(|now| drop(now.workers.insert(cpu, handle)));
         let (input, output) = (Arc::new(shared_as(0, |_| ())), Arc::new(shared_as(1, |_| ())));
         let (due, taken) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Vec<u8>>>>::default());
         let (touchy, held_up) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
-        let receiver = |inner| Box::new(Touchy { inner, due: touchy.clone() }) as Box<dyn Receive>;
-        let mut receivers: Vec<_> = (0..).zip(port.receivers().into_iter().map(receiver)).collect();
-        for thread in [&worker, &lane] {
-            let receivers = if std::ptr::eq(thread, &lane) { std::mem::take(&mut receivers) } else { Vec::new() };
+        let receive_end = |inner| Box::new(Touchy { inner, due: touchy.clone() }) as Box<dyn Receive>;
+        let mut receivers: Vec<_> = (0..).zip(port.receivers().into_iter().map(receive_end)).collect();
+        for thread in [&worker, &receiver] {
+            let receivers = if std::ptr::eq(thread, &receiver) { std::mem::take(&mut receivers) } else { Vec::new() };
             let transmit = port.transmitter().expect("memory has many");
             thread.order(Order::Open { shared: input.clone(), receivers, transmit });
             let transmit = Box::new(PanicsOnce { due: due.clone(), held_up: held_up.clone(), taken: taken.clone() });
             thread.order(Order::Open { shared: output.clone(), receivers: Vec::new(), transmit });
         }
-        Bench { lane, worker, input, epoch: common.epoch, host, _port: port, due, touchy, held_up, taken, cpu }
+        Bench { receiver, worker, input, epoch: common.epoch, host, _port: port, due, touchy, held_up, taken, cpu }
     }
 
     /// Steers to the worker, or no longer.
@@ -119,7 +119,7 @@ impl Bench {
         let mask: CpuMask = Some(self.cpu).into_iter().filter(|_| on).collect();
         self.input.change_steering(|steering| steering.rps_cpus = PerQueue::all(mask));
         self.epoch.fetch_add(1, Ordering::Release);
-        self.lane.wake();
+        self.receiver.wake();
     }
 
     /// Sends so many frames of a flow.
@@ -142,8 +142,8 @@ impl Bench {
     fn wait(&self, what: &str, holds: impl Fn(&Bench) -> bool) {
         let start = Instant::now();
         while !holds(self) {
-            let counts = (self.taken(), self.lost(), self.lane.counts.panics.value(), self.worker.counts.panics.value());
-            assert!(start.elapsed() < Duration::from_secs(20), "{what}: (taken, lost, lane's panics, worker's) {counts:?}");
+            let counts = (self.taken(), self.lost(), self.receiver.counts.panics.value(), self.worker.counts.panics.value());
+            assert!(start.elapsed() < Duration::from_secs(20), "{what}: (taken, lost, receiver's panics, worker's) {counts:?}");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -152,7 +152,7 @@ impl Bench {
 impl std::ops::Drop for Bench {
     fn drop(&mut self) {
         self.held_up.store(false, Ordering::Relaxed);
-        self.lane.stop();
+        self.receiver.stop();
         self.worker.stop();
     }
 }
@@ -176,13 +176,13 @@ fn a_worker_that_is_not_needed_ends_when_its_last_backlog_is_closed() {
 }
 
 #[test]
-fn a_lane_that_panics_loses_what_it_had_and_goes_on() {
+fn a_receiving_thread_that_panics_loses_what_it_had_and_goes_on() {
     let mut bench = Bench::new();
     bench.send(5);
     bench.wait("the first five", |bench| bench.taken() == 5);
     bench.due.store(true, Ordering::Relaxed);
     bench.send(7);
-    bench.wait("a panic", |bench| bench.lane.counts.panics.value() == 1);
+    bench.wait("a panic", |bench| bench.receiver.counts.panics.value() == 1);
     bench.send(9);
     // How many of the seven were in its hands is for the threads to settle: each is lost and counted, or sent.
     bench.wait("all others", |bench| bench.taken() as u64 + bench.lost() == 21);
@@ -208,18 +208,18 @@ fn a_worker_that_panics_loses_what_it_had_and_its_flows_are_not_stuck() {
     bench.send(3);
     bench.wait("the last three", |bench| bench.taken() as u64 + bench.lost() == 24);
     let stats = bench.input.counts.report("");
-    assert_eq!((stats.steered, bench.lane.counts.panics.value()), (21, 0));
+    assert_eq!((stats.steered, bench.receiver.counts.panics.value()), (21, 0));
 }
 
 #[test]
 fn a_thread_that_panics_while_it_waits_goes_on() {
     let mut bench = Bench::new();
     bench.touchy.store(true, Ordering::Relaxed);
-    bench.lane.wake();
-    bench.wait("a panic", |bench| bench.lane.counts.panics.value() == 1);
+    bench.receiver.wake();
+    bench.wait("a panic", |bench| bench.receiver.counts.panics.value() == 1);
     bench.send(5);
     bench.wait("all", |bench| bench.taken() == 5);
-    assert_eq!((bench.lost(), bench.lane.is_over()), (0, false));
+    assert_eq!((bench.lost(), bench.receiver.is_over()), (0, false));
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_device_hash_that_is_not_believed_any_more_is_a_move() {
     bench.wait("three with the worker", |bench| bench.input.counts.report("").steered == 8);
     bench.input.change(|settings| settings.features = settings.features.without(Feature::ReceiveHashing));
     bench.epoch.fetch_add(1, Ordering::Release);
-    bench.lane.wake();
+    bench.receiver.wake();
     // What comes now may have another place: it waits, in the port, for what is under way.
     bench.send(2);
     std::thread::sleep(Duration::from_millis(100));
