@@ -192,7 +192,6 @@ fn by_default_32_megabytes_are_held() {
 fn limits_that_make_no_sense_are_brought_into_range() {
     let none = Policy::gro()
         .with_partial_checksums()
-        .with_partial_checksums()
         .with_max_bytes(u32::MAX)
         .with_max_packets(0)
         .with_max_datagrams(0)
