@@ -289,16 +289,16 @@ pub(crate) fn byte(bytes: &[u8], offset: usize) -> u8 {
 /// Writes a big-endian 16-bit field; nothing beyond the end.
 #[inline(always)]
 pub(crate) fn put16(bytes: &mut [u8], offset: usize, value: u16) {
-    if let Some(field) = bytes.get_mut(offset..offset + 2) {
-        field.copy_from_slice(&value.to_be_bytes());
+    if let Some(field) = bytes.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) {
+        *field = value.to_be_bytes();
     }
 }
 
 /// Writes a big-endian 32-bit field; nothing beyond the end.
 #[inline(always)]
 pub(crate) fn put32(bytes: &mut [u8], offset: usize, value: u32) {
-    if let Some(field) = bytes.get_mut(offset..offset + 4) {
-        field.copy_from_slice(&value.to_be_bytes());
+    if let Some(field) = bytes.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) {
+        *field = value.to_be_bytes();
     }
 }
 
