@@ -2,15 +2,11 @@
 
 use std::hint::black_box;
 
-use superpacket::Simd;
-use superpacket::aggregate::{Aggregator, HashKey, Policy, Storage};
-use superpacket::packet::{Layer, RxChecksum, RxPacket};
+use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{
-    BackToBack, ChecksumOutput, Gso, GsoKind, GsoPacket, Segment, SegmentBuffers, SegmentOptions, SegmentSize, Segmentable, Segmenter,
-    Written,
+    BackToBack, ChecksumOutput, EachBuffer, Gso, GsoKind, GsoPacket, Segment, SegmentOptions, SegmentSize, Segmentable, Segmenter,
 };
-use superpacket::super_packet::SuperPacket;
-use superpacket::virtio::{ByteOrder, Format, Header, Offload};
+use superpacket::{Aggregator, BatchAggregator, Framing, HashKey, Policy, Simd, SuperPacket};
 
 /// Sums bytes at the best level of this processor.
 pub struct Summer(Simd);
@@ -167,74 +163,31 @@ impl<'a> Forwarder<'a> {
     }
 }
 
-/// Joins IP packets for a TUN device: each that leaves lies in one piece, with a `virtio_net_hdr` made for it.
-pub struct TunJoiner<'a> {
-    aggregator: Aggregator<&'a [u8]>,
-    packets: Vec<RxPacket<&'a [u8]>>,
-}
+/// Joins IP packets for a TUN device in their own buffers, with a `virtio_net_hdr` before each that leaves.
+pub struct TunJoiner(BatchAggregator);
 
-impl<'a> TunJoiner<'a> {
+impl TunJoiner {
     pub fn new() -> Self {
-        let policy = Policy::gro().with_partial_checksums().with_storage(Storage::Linear);
-        TunJoiner { aggregator: aggregator(policy), packets: Vec::new() }
+        TunJoiner(BatchAggregator::framed(Framing::TUN, Policy::gro(), HashKey::new(42)))
     }
 
-    /// Joins packets that start at `offset` of each buffer, and whose checksums nobody has verified. All leave, each as its header and bytes.
-    pub fn join(&mut self, buffers: &'a [Vec<u8>], offset: usize, mut write: impl FnMut([u8; 10], &[u8])) {
-        let mut sink = |packet: SuperPacket<'_, &[u8]>| {
-            let offload = Offload { checksum: packet.metadata.checksum, gso: packet.metadata.gso, hash: None };
-            let bytes = packet.contiguous().expect("linear storage");
-            let mut header = [0; 10];
-            Header::describe(&offload, Format::Plain, bytes, bytes.len(), Layer::Ip)
-                .and_then(|described| described.write(&mut header, Format::Plain, ByteOrder::NATIVE))
-                .expect("what merged can be described");
-            write(header, bytes);
-        };
-        self.packets.extend(buffers.iter().map(|buffer| RxPacket::ip(&buffer[offset..])));
-        self.aggregator.receive_batch(&mut self.packets, 0, &mut sink);
-        self.aggregator.poll_end(0, &mut sink);
+    /// Joins packets that start at `offset` of each buffer, and whose checksums nobody has verified; returns the indices of those that are to be written.
+    pub fn join(&mut self, buffers: &mut [Vec<u8>], offset: usize) -> &[usize] {
+        self.0.join_in_place(buffers, offset).expect("room for the header")
     }
 }
 
 /// Cuts what one read of a TUN device gave.
-pub struct TunCutter {
-    segmenter: Segmenter,
-}
+pub struct TunCutter(Segmenter);
 
 impl TunCutter {
     pub fn new() -> Self {
-        TunCutter { segmenter: Segmenter::new() }
+        TunCutter(Segmenter::new())
     }
 
     /// Cuts a `virtio_net_hdr` and a packet into segments that start at `offset` of each buffer; returns how many there are.
     pub fn cut(&mut self, read: &[u8], buffers: &mut [Vec<u8>], sizes: &mut [usize], offset: usize) -> usize {
-        let header = Header::read(read, Format::Plain, ByteOrder::NATIVE).expect("a whole header");
-        let packet = &read[Format::Plain.length()..];
-        let offload = header.offload(Format::Plain, packet, packet.len(), Layer::Ip).expect("a valid header");
-        let packet = GsoPacket { buffers: &[packet], layer: Layer::Ip, gso: offload.gso, checksum: offload.checksum };
-        let mut slots = Slots { buffers, sizes, offset, next: 0 };
-        let plan = self.segmenter.segment_linear(&packet, &SegmentOptions::default(), &mut slots).expect("a super-packet");
+        let plan = self.0.split(Framing::TUN, read, &mut EachBuffer::new(buffers, offset, sizes)).expect("a super-packet");
         plan.segments as usize
-    }
-}
-
-/// A buffer for each segment.
-struct Slots<'a> {
-    buffers: &'a mut [Vec<u8>],
-    sizes: &'a mut [usize],
-    offset: usize,
-    next: usize,
-}
-
-impl SegmentBuffers for Slots<'_> {
-    #[inline]
-    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
-        self.buffers.get_mut(self.next)?.get_mut(self.offset..self.offset + length)
-    }
-
-    #[inline]
-    fn written(&mut self, segment: Written) {
-        self.sizes[self.next] = segment.length;
-        self.next += 1;
     }
 }
