@@ -9,10 +9,10 @@
 //! flushes everything and starts the clock anew, so that nothing is held because of a time that never comes.
 
 use superpacket::Simd;
-use superpacket::aggregate::{Aggregator, HashKey, Policy, Reason};
+use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
-use superpacket::wire::{parse, parse_datagram};
+use superpacket::wire::{Refusal, parse, parse_datagram};
 use superpacket_io::capture::{Frame, Start, start_of};
 
 use crate::arguments::{MAX_FLOWS, MAX_PACKETS, Stepping};
@@ -117,7 +117,7 @@ impl Arrival {
 /// Looks for unfinished checksums in a packet, of one that is `cut` in its IPv4 header alone.
 #[inline]
 pub(crate) fn find_partial(packet: &[u8], layer: Layer, cut: bool, simd: Simd) -> Option<Partial> {
-    let layout = parse_datagram(packet, packet.len(), layer).ok().filter(|layout| !cut && layout.refusal != Some(Reason::Truncated));
+    let layout = parse_datagram(packet, packet.len(), layer).ok().filter(|layout| !cut && layout.refusal != Some(Refusal::Truncated));
     Partial::find(packet, layer, layout.as_ref(), simd)
 }
 
@@ -298,7 +298,7 @@ impl Lanes {
 fn is_whole(packet: &RxPacket<Buffer>) -> bool {
     let Some(buffer) = packet.buffers().next() else { return false };
     match parse(buffer.as_ref(), buffer.as_ref().len(), packet.layer) {
-        Ok(layout) => layout.refusal != Some(Reason::Truncated),
+        Ok(layout) => layout.refusal != Some(Refusal::Truncated),
         // Passes in any case.
         Err(_) => false,
     }

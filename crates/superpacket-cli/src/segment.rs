@@ -7,7 +7,7 @@ use superpacket::Simd;
 use superpacket::aggregate::Reason;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
-use superpacket::wire::{IpVersion, Layout, Protocol, ethernet, ipv4, ipv6, parse_datagram, pppoe, tcp};
+use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ethernet, ipv4, ipv6, parse_datagram, pppoe, tcp};
 use superpacket_io::capture::{CaptureError, Frame, Record, Sink, Start, Writer, start_of};
 
 use crate::arguments::Segment;
@@ -122,7 +122,7 @@ impl Cutter {
         };
         let packet = frame.data.get(link..).unwrap_or(&[]);
         let layout = parse_datagram(packet, packet.len(), layer);
-        let truncated = frame.is_truncated() || matches!(&layout, Ok(layout) if layout.refusal == Some(Reason::Truncated));
+        let truncated = frame.is_truncated() || matches!(&layout, Ok(layout) if layout.refusal == Some(Refusal::Truncated));
         let partial = Partial::find(packet, layer, layout.as_ref().ok().filter(|_| !truncated), self.simd);
         let plan = match &layout {
             _ if truncated => match frame.original_length as usize > self.mtu + link + network_offset(packet, layer).unwrap_or(0) {
@@ -158,7 +158,7 @@ impl Cutter {
         let network = usize::from(layout.outermost());
         let above = (layout.end as usize).saturating_sub(network) > self.mtu;
         // A length left to the device is filled in, unless padding may hide behind it.
-        let unfinished = layout.refusal == Some(Reason::NoLength) && (layer == Layer::Ip || packet.len() > SHORTEST_FRAME);
+        let unfinished = layout.refusal == Some(Refusal::NoLength) && (layer == Layer::Ip || packet.len() > SHORTEST_FRAME);
         if !above && !unfinished {
             return Plan::Whole;
         }
@@ -256,7 +256,7 @@ impl Cutter {
         // A datagram whose lengths were left to the device gets them on the way.
         if let Some(layout) = layout.filter(|layout| {
             let ipv6_udp = layout.version == IpVersion::V6 && layout.protocol == Protocol::Udp;
-            ipv6_udp && layout.outer.is_none() && layout.refusal == Some(Reason::NoLength)
+            ipv6_udp && layout.outer.is_none() && layout.refusal == Some(Refusal::NoLength)
         }) {
             let headers = usize::from(layout.transport - layout.network) + 8;
             return match SegmentSize::new(self.mtu.saturating_sub(headers)) {

@@ -12,6 +12,29 @@ mod partial;
 pub(crate) use partial::Completion;
 pub use partial::{CompletionError, complete_partial};
 
+/// What the device knows of a received packet's checksums (the kernel's `ip_summed`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RxChecksum {
+    /// Nothing: verified in software where it matters.
+    #[default]
+    None,
+    /// The device verified `level + 1` transport checksums, the outermost first; zero UDP checksums are not counted (`csum_level`).
+    Unnecessary {
+        /// How many more than one.
+        level: u8,
+    },
+    /// The one's-complement sum of everything after the 14-byte Ethernet header (of everything, in a packet that starts at IP), VLAN tags and
+    /// padding included: `CHECKSUM_COMPLETE`. A host integer of big-endian words.
+    Complete(u16),
+    /// The checksum field holds the pseudo-header's sum, not inverted, and whoever needs the checksum must fill it in ([`complete_partial`]).
+    Partial {
+        /// Where to start summing, in bytes from the start of the packet: the transport header.
+        start: u16,
+        /// Where the checksum field lies from `start`.
+        offset: u16,
+    },
+}
+
 /// A one's-complement sum that is still being added up.
 ///
 /// Kept in 64 bits, where 2^16, 2^32 and 2^48 all count as 1: whole 32-bit fields are added at once, and nothing is folded before the end.

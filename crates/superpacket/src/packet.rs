@@ -8,41 +8,11 @@ use crate::memory::{InBuffers, Memory};
 use crate::segment::{ChecksumForm, Gso};
 use crate::wire::MAX_HEADER;
 
+pub use crate::checksum::RxChecksum;
+pub use crate::wire::Layer;
+
 /// The most buffers that one packet may have, as a Linux `skb` of 64 KB in 4 KB pages has (`MAX_SKB_FRAGS`).
 pub const MAX_BUFFERS: usize = 17;
-
-/// Where a packet starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Layer {
-    /// At the Ethernet header.
-    #[default]
-    Ethernet,
-    /// At the IP header: TUN devices, raw-IP captures.
-    Ip,
-}
-
-/// What the device knows of a received packet's checksums (the kernel's `ip_summed`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RxChecksum {
-    /// Nothing: verified in software where it matters.
-    #[default]
-    None,
-    /// The device verified `level + 1` transport checksums, the outermost first; zero UDP checksums are not counted (`csum_level`).
-    Unnecessary {
-        /// How many more than one.
-        level: u8,
-    },
-    /// The one's-complement sum of everything after the 14-byte Ethernet header (of everything, in a packet that starts at IP), VLAN tags and
-    /// padding included: `CHECKSUM_COMPLETE`. A host integer of big-endian words.
-    Complete(u16),
-    /// The checksum field holds the pseudo-header's sum, not inverted, and whoever needs the checksum must fill it in.
-    Partial {
-        /// Where to start summing, in bytes from the start of the packet: the transport header.
-        start: u16,
-        /// Where the checksum field lies from `start`.
-        offset: u16,
-    },
-}
 
 /// A flow hash that a device reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

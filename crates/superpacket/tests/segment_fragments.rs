@@ -1,10 +1,10 @@
 //! IP fragments: UDP datagrams (UFO), and packets that nothing else can cut.
 
-use superpacket::aggregate::Reason;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
     BackToBack, ChecksumOutput, Gso, GsoKind, GsoPacket, MaxSegments, SegmentError, SegmentOptions, SegmentSize, Segmenter,
 };
+use superpacket::wire::Refusal;
 use superpacket_traffic::frame::{Checksum, Extension, Frame, Icmp, Ip, Pppoe, Sctp, Transport};
 
 /// Identification of IPv6 fragments.
@@ -211,15 +211,15 @@ fn ipv6_packets_that_contradict_themselves_are_not_fragmented() {
     let jumbo = raw.clone().with(|frame| {
         (frame.ipv6_mut().extensions, frame.ipv6_mut().payload_length) = (vec![Extension::jumbo(4009)], Some(0));
     });
-    assert_eq!(refused(jumbo, 1500), Err(SegmentError::Headers(Reason::ExtensionHeader)));
+    assert_eq!(refused(jumbo, 1500), Err(SegmentError::Headers(Refusal::ExtensionHeader)));
     // A header behind the packet's end, and one behind what is looked at, which may hide a routing header.
     let mut bytes = raw.clone().with(|frame| frame.ipv6_mut().next_header = Some(60)).to_bytes();
     bytes[14 + 41] = 255;
     let fragments = fragment(&bytes, Layer::Ethernet, RxChecksum::None, 1500);
-    assert_eq!(fragments, Err(SegmentError::Headers(Reason::HeaderTooLong)));
+    assert_eq!(fragments, Err(SegmentError::Headers(Refusal::HeaderTooLong)));
     let mut bytes = raw.clone().with(|frame| (frame.payload.truncate(100), frame.ipv6_mut().next_header = Some(60)).1).to_bytes();
     bytes[14 + 41] = 255;
-    assert_eq!(fragment(&bytes, Layer::Ethernet, RxChecksum::None, 130), Err(SegmentError::Headers(Reason::Malformed)));
+    assert_eq!(fragment(&bytes, Layer::Ethernet, RxChecksum::None, 130), Err(SegmentError::Headers(Refusal::Malformed)));
     // More than a length field can count once the fragments are one packet again.
     assert_eq!(refused(raw.clone().with(|frame| frame.payload.resize(65_535, 0)), 1500).map(|count| count > 40), Ok(true));
     let long = raw.clone().with(|frame| (frame.payload.resize(65_536, 0), frame.ipv6_mut().payload_length = Some(0)).1);

@@ -6,7 +6,7 @@ use superpacket::aggregate::{Policy, Reason};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::virtio::{Format, Header, VirtioError, flags, gso_type};
-use superpacket::wire::{self, MAX_HEADER, geneve, vxlan};
+use superpacket::wire::{self, MAX_HEADER, Refusal, geneve, vxlan};
 use superpacket_traffic::frame::{Carrier, Checksum, Frame, Geneve, Icmp, Transport, Vxlan, stream_bytes};
 use support::*;
 
@@ -148,7 +148,7 @@ fn what_may_be_a_tunnel_is_not_cut_as_a_datagram() {
     for inner in [inner.clone(), inner.with(|frame| frame.ipv4_mut().total_length = Some(0)), Frame::udp6(3000).at_ip()] {
         let payload = [&[0x0c, 0, 0, 1, 0, 0, 7, 0][..], &inner.to_bytes()].concat();
         let frame = Frame::udp4(0).with(|frame| (frame.udp_mut().destination_port, frame.payload) = (vxlan::PORT, payload));
-        assert_eq!(cut(&frame, gso(GsoKind::Udp, 1000)), Err(SegmentError::Headers(Reason::Tunnel)));
+        assert_eq!(cut(&frame, gso(GsoKind::Udp, 1000)), Err(SegmentError::Headers(Refusal::Tunnel)));
     }
     // What the engine can cut as a tunnel is one.
     let frame = Frame::tcp4(1, 3000).in_vxlan4();

@@ -1,5 +1,7 @@
 //! Why a packet left the aggregator as it did: one reason for each packet out, one counter for each reason.
 
+use crate::wire::Refusal;
+
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
         /// Why a packet left as it did.
@@ -152,9 +154,39 @@ reasons! {
     ChecksumForm = "checksum_form",
 }
 
+/// A packet whose headers cannot be read, or rule it out, leaves for the reason of the same name.
+impl From<Refusal> for Reason {
+    #[inline(always)]
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NotIp => Reason::NotIp,
+            Refusal::Truncated => Reason::Truncated,
+            Refusal::Malformed => Reason::Malformed,
+            Refusal::HeaderTooLong => Reason::HeaderTooLong,
+            Refusal::Fragment => Reason::Fragment,
+            Refusal::IpOptions => Reason::IpOptions,
+            Refusal::ReservedBit => Reason::ReservedBit,
+            Refusal::NoLength => Reason::NoLength,
+            Refusal::Padded => Reason::Padded,
+            Refusal::Protocol => Reason::Protocol,
+            Refusal::Tunnel => Reason::Tunnel,
+            Refusal::UdpLength => Reason::UdpLength,
+            Refusal::DccpType => Reason::DccpType,
+            Refusal::ExtensionHeader => Reason::ExtensionHeader,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_keeps_its_name() {
+        for refusal in Refusal::ALL {
+            assert_eq!(Reason::from(*refusal).name(), refusal.name());
+        }
+    }
 
     #[test]
     fn names_are_unique_and_numbers_dense() {

@@ -256,7 +256,7 @@ impl<B> Receiver<B> {
                     self.flush_pair(pair, poll)?;
                 }
                 match self.arrived(batch, length) {
-                    Some(packet) => self.pass_on(packet, length, None, unparsed.reason, poll),
+                    Some(packet) => self.pass_on(packet, length, None, unparsed.reason.into(), poll),
                     None => Ok(()),
                 }
             }
@@ -286,7 +286,7 @@ impl<B> Receiver<B> {
         let Some(next) = batch.as_slice().first() else { return Ok(()) };
         if layout.protocol == Protocol::Udp && self.policy.mode != (Mode::Gro { udp: true }) {
             // Nothing of its flow is held, so nothing can be overtaken.
-            return self.pass::<USUAL, _>(batch, length, layout, layout.refusal.unwrap_or(Reason::UdpOff), poll);
+            return self.pass::<USUAL, _>(batch, length, layout, layout.refusal.map_or(Reason::UdpOff, Reason::from), poll);
         }
         let identity = self.key.flow(header!(next), layout, next.layer, next.vlan);
         let flow = identity.flow;
@@ -367,7 +367,7 @@ impl<B> Receiver<B> {
         poll: &P,
     ) -> Option<Reason> {
         if layout.refusal.is_some() {
-            return layout.refusal;
+            return layout.refusal.map(Reason::from);
         }
         if packet.gso.is_some() {
             return Some(Reason::SuperPacket);

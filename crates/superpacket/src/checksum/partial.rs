@@ -1,6 +1,6 @@
 //! Partial checksums: which bytes each of them covers, how it is computed, and its completion where it lies.
 //!
-//! A checksum that is left to a device ([`RxChecksum::Partial`](crate::packet::RxChecksum::Partial), the kernel's `CHECKSUM_PARTIAL`) is said by two numbers alone: where summing
+//! A checksum that is left to a device ([`RxChecksum::Partial`](super::RxChecksum::Partial), the kernel's `CHECKSUM_PARTIAL`) is said by two numbers alone: where summing
 //! starts, and where the field lies from there. Which sum is meant, and where it ends, only the headers tell:
 //!
 //! | protocol of the header at `start` | offset | what goes into the field | over |
@@ -17,8 +17,7 @@
 use crc::{CRC_32_ISCSI, Crc, Table};
 
 use super::{Sum, pseudo_header};
-use crate::packet::Layer;
-use crate::wire::{self, Carried, be16, byte, dccp, protocol, sctp, tcp, udp};
+use crate::wire::{self, Carried, Layer, be16, byte, dccp, protocol, sctp, tcp, udp};
 use superpacket_simd::Simd;
 
 /// CRC32c (Castagnoli), 16 bytes at a time.
@@ -204,7 +203,7 @@ impl Kind {
     }
 }
 
-/// Completes a partial checksum of TCP, UDP, DCCP or SCTP where it lies, as [`RxChecksum::Partial`](crate::packet::RxChecksum::Partial) says it and the [module](self) explains.
+/// Completes a partial checksum of TCP, UDP, DCCP or SCTP where it lies, as [`RxChecksum::Partial`](super::RxChecksum::Partial) says it and the [module](self) explains.
 ///
 /// `packet` is the whole packet from `layer` on; `start` is where the transport header starts and `offset` where the checksum lies from there, in bytes, as in a
 /// `virtio_net_hdr` with `NEEDS_CSUM`. Afterwards the packet's checksum is whole, and its state no longer partial.

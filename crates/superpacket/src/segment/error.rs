@@ -1,17 +1,16 @@
 //! Why a packet was not cut.
 
 use super::GsoKind;
-use crate::aggregate::Reason;
 use crate::checksum::CompletionError;
-use crate::wire::{IpVersion, Protocol};
+use crate::wire::{IpVersion, Protocol, Refusal};
 
 /// Why a packet was not cut. Nothing has been emitted then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
     /// The headers could not be read to the payload.
-    #[error("the headers cannot be read: {}", .0.name())]
-    Headers(Reason),
+    #[error("the headers cannot be read: {0}")]
+    Headers(Refusal),
     /// The kind of segmentation is not that of the headers.
     #[error("{kind:?} segments cannot be cut from a packet of {protocol:?} over IP{version:?}")]
     Kind {

@@ -2,9 +2,9 @@
 
 use super::SegmentError;
 use super::template::{FRAGMENT_HEADER, SCRATCH};
-use crate::aggregate::Reason;
-use crate::packet::Layer;
-use crate::wire::{Extension, Extensions, IpVersion, Layout, MAX_HEADER, be16, byte, ethernet, ipv4, ipv6, pppoe, put16, put32};
+use crate::wire::{
+    Extension, Extensions, IpVersion, Layer, Layout, MAX_HEADER, Refusal, be16, byte, ethernet, ipv4, ipv6, pppoe, put16, put32,
+};
 
 /// Takes the hop-by-hop header with the jumbo payload option out of the header bytes; the segments fit their length fields.
 pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {
@@ -74,7 +74,7 @@ pub(super) struct Outermost {
 
 /// Finds the outermost IP header; `header` holds the first bytes of the packet.
 pub(super) fn outermost(header: &[u8], layer: Layer) -> Result<Outermost, SegmentError> {
-    let not_ip = Err(SegmentError::Headers(Reason::NotIp));
+    let not_ip = Err(SegmentError::Headers(Refusal::NotIp));
     let (mut network, mut pppoe_at) = (0, None);
     if layer == Layer::Ethernet {
         let mut ethertype = be16(header, ethernet::ETHERTYPE);
@@ -157,10 +157,10 @@ fn ipv6_parts(header: &[u8], network: usize, end: usize, id: u32) -> Result<Part
     let options = byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP;
     if options && be16(header, network + ipv6::PAYLOAD_LENGTH) == 0 {
         // A jumbo payload option, which would contradict the fragments' lengths (RFC 2675, section 3).
-        return Err(SegmentError::Headers(Reason::ExtensionHeader));
+        return Err(SegmentError::Headers(Refusal::ExtensionHeader));
     }
     let limit = header.len().min(end);
-    let beyond = if limit == end { Reason::Malformed } else { Reason::HeaderTooLong };
+    let beyond = if limit == end { Refusal::Malformed } else { Refusal::HeaderTooLong };
     let at = parting(header, network, limit).ok_or(SegmentError::Headers(beyond))?;
     let counted = at.split - network - ipv6::HEADER_LENGTH;
     Ok(match at.fragment {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::SegmentError;
 use super::payload::{Position, bytes, step};
 use super::source::Segmentable;
-use crate::packet::RxChecksum;
+use crate::checksum::RxChecksum;
 
 /// How many segments there are and how long: all but the last have the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,8 @@ use super::segmenter::{ChecksumOutput, SegmentOptions, Segmenter};
 use super::shape::{Shape, shape};
 use super::template::{Cut, FRAGMENT_HEADER, Template};
 use super::{ChecksumForm, Gso, GsoKind, MaxSegments, SegmentError, Segmentable};
-use crate::aggregate::Reason;
-use crate::checksum::{Completion, Sum, at_offset, pseudo_header, transport_field, words};
-use crate::packet::RxChecksum;
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, ipv4, ipv6, pppoe, put16, udp};
+use crate::checksum::{Completion, RxChecksum, Sum, at_offset, pseudo_header, transport_field, words};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Refusal, be16, ipv4, ipv6, pppoe, put16, udp};
 
 /// A packet that has been checked, and its template.
 #[derive(Clone, Debug)]
@@ -81,7 +79,7 @@ impl Segmenter {
             IpVersion::V4 => usize::from(layout.transport),
             IpVersion::V6 => {
                 let at = parting(&self.scratch, usize::from(layout.network), usize::from(layout.transport));
-                let at = at.ok_or(SegmentError::Headers(Reason::HeaderTooLong))?;
+                let at = at.ok_or(SegmentError::Headers(Refusal::HeaderTooLong))?;
                 layout.transport += FRAGMENT_HEADER as u16;
                 layout.payload += FRAGMENT_HEADER as u16;
                 insert_fragment_header(&mut self.scratch, at, options.fragment_id)

@@ -4,9 +4,8 @@
 //! left to the device), and what does may hide behind it. So the lengths are compared here once more, all of them.
 
 use super::{GsoKind, SegmentError};
-use crate::aggregate::Reason;
-use crate::packet::{Layer, RxChecksum};
-use crate::wire::{self, IpVersion, Layout, Protocol, be16, be32, byte, dccp, ipv4, ipv6, pppoe, udp};
+use crate::checksum::RxChecksum;
+use crate::wire::{self, IpVersion, Layer, Layout, Protocol, Refusal, be16, be32, byte, dccp, ipv4, ipv6, pppoe, udp};
 
 /// The parsed headers of a packet that may be cut.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +43,7 @@ pub(super) fn shape(header: &[u8], length: usize, layer: Layer, kind: GsoKind, c
             && byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP
         {
             // A jumbo payload option in the outer header: not removed, so it would contradict the segments' lengths.
-            return Err(SegmentError::Headers(Reason::ExtensionHeader));
+            return Err(SegmentError::Headers(Refusal::ExtensionHeader));
         }
         (end, stated) = ip_end(header, network, outer.version, false, end)?;
         if outer.tunnel.is_udp() {
@@ -63,7 +62,7 @@ pub(super) fn shape(header: &[u8], length: usize, layer: Layer, kind: GsoKind, c
         Protocol::Dccp => {
             let kind = (byte(header, usize::from(layout.transport) + dccp::TYPE) >> 1) & 0x0f;
             if kind != dccp::DATA && kind != dccp::DATA_ACK {
-                return Err(SegmentError::Headers(Reason::DccpType));
+                return Err(SegmentError::Headers(Refusal::DccpType));
             }
         }
         Protocol::Tcp => {}
@@ -89,7 +88,7 @@ fn ip_end(header: &[u8], network: usize, version: IpVersion, jumbo: bool, limit:
         IpVersion::V6 if jumbo => ipv6::HEADER_LENGTH.saturating_add(be32(header, network + ipv6::HEADER_LENGTH + 4) as usize),
         IpVersion::V6 => match usize::from(be16(header, network + ipv6::PAYLOAD_LENGTH)) {
             0 if byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP => {
-                return Err(SegmentError::Headers(Reason::ExtensionHeader));
+                return Err(SegmentError::Headers(Refusal::ExtensionHeader));
             }
             0 => 0,
             payload => ipv6::HEADER_LENGTH + payload,

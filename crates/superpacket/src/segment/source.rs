@@ -1,9 +1,11 @@
 //! What the segmenter takes: bytes in one piece, in several, or a super-packet of the aggregator.
 
 use super::Gso;
+use crate::checksum::RxChecksum;
 use crate::memory::Memory;
-use crate::packet::{Layer, RxChecksum, RxPacket};
+use crate::packet::RxPacket;
 use crate::super_packet::{Piece, SuperPacket};
+use crate::wire::Layer;
 
 /// A packet that can be cut: an optional header of its own, and ranges of bytes that follow it.
 ///

@@ -2,8 +2,8 @@
 
 use super::fragment::{Outermost, keep_copied_options};
 use super::{ChecksumForm, Cwr, Gso, IpId};
+use crate::checksum::RxChecksum;
 use crate::checksum::{Sum, pseudo_header, transport_field, words};
-use crate::packet::RxChecksum;
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Tunnel, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
 use crate::wire::{gre, ipv4, ipv6, pppoe, put16, put32, tcp, udp};
 

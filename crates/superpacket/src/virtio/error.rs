@@ -1,7 +1,7 @@
 //! Which field of a header is wrong.
 
-use crate::aggregate::Reason;
 use crate::segment::GsoKind;
+use crate::wire::Refusal;
 
 /// A header that contradicts itself or its packet, or a packet that no header can describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,8 +31,8 @@ pub enum VirtioError {
         gso_type: u8,
     },
     /// The type asks for headers that could not be read.
-    #[error("gso_type: the packet's headers cannot be read: {}", .0.name())]
-    Headers(Reason),
+    #[error("gso_type: the packet's headers cannot be read: {0}")]
+    Headers(Refusal),
     /// The type needs a checksum that is left to the receiver of the header.
     #[error("flags: this packet needs NEEDS_CSUM")]
     NeedsChecksum,

@@ -1,9 +1,10 @@
 //! What a header means, and which header means it.
 
 use super::{Format, Header, VirtioError, flags, gso_type};
-use crate::packet::{FlowHash, Layer, RxChecksum};
+use crate::checksum::RxChecksum;
+use crate::packet::FlowHash;
 use crate::segment::{Gso, GsoKind, MaxSegments, SegmentSize};
-use crate::wire::{self, IpVersion, Layout, Protocol, Unparsed, be16, byte, tcp, udp};
+use crate::wire::{self, IpVersion, Layer, Layout, Protocol, Unparsed, be16, byte, tcp, udp};
 
 /// What a header says of a packet, in the engine's terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,16 @@
 //! Where each header of a packet starts.
 
-use crate::aggregate::Reason;
+use super::Refusal;
+
+/// Where a packet starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layer {
+    /// At the Ethernet header.
+    #[default]
+    Ethernet,
+    /// At the IP header: TUN devices, raw-IP captures.
+    Ip,
+}
 
 /// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,7 +112,7 @@ pub struct Layout {
     /// The end of the outermost IP packet by its length field; the frame's end where that field is 0. What follows is padding.
     pub end: u32,
     /// Something that the parse saw and that rules out aggregation, although the flow is known.
-    pub refusal: Option<Reason>,
+    pub refusal: Option<Refusal>,
 }
 
 impl Layout {

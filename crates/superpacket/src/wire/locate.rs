@@ -4,8 +4,7 @@
 //! whatever follows it: here the headers alone are told, with the same walk.
 
 use super::parse::{Cursor, Scope};
-use super::{IpVersion, be16, be32, byte, ipv4, ipv6};
-use crate::packet::Layer;
+use super::{IpVersion, Layer, be16, be32, byte, ipv4, ipv6};
 
 /// Finds the IP headers of a frame of `length` bytes, of which `header` holds the first [`MAX_HEADER`](super::MAX_HEADER) (or all): the outermost, and the
 /// innermost that can be read, if there is a tunnel. Each with its offset from the start of the frame, in bytes, and its version.

@@ -6,13 +6,15 @@
 mod layout;
 mod locate;
 mod parse;
+mod refusal;
 
 pub(crate) use layout::usual;
-pub use layout::{IpVersion, Layout, Outer, Protocol, Tunnel};
+pub use layout::{IpVersion, Layer, Layout, Outer, Protocol, Tunnel};
 pub use locate::ip_headers;
 pub(crate) use locate::{Carried, Extension, Extensions, carrier};
 pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_datagram_at, parse_outermost};
 pub(crate) use parse::{parse_usual, walk};
+pub use refusal::Refusal;
 
 /// The longest chain of headers that the engine looks at, in bytes, from the start of the frame to the payload.
 ///

@@ -1,10 +1,8 @@
 //! One parse, from the first byte of a frame to its payload.
 
 use super::layout::usual;
-use super::{IpVersion, Layout, MAX_HEADER, Outer, Protocol, Tunnel, be16, be32, byte};
+use super::{IpVersion, Layer, Layout, MAX_HEADER, Outer, Protocol, Refusal, Tunnel, be16, be32, byte};
 use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, vxlan};
-use crate::aggregate::Reason;
-use crate::packet::Layer;
 
 /// Which held flows a packet without a known flow may belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +22,13 @@ pub enum Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unparsed {
     /// Why.
-    pub reason: Reason,
+    pub reason: Refusal,
     /// Whose held packets must leave before it, so that order is kept.
     pub scope: Scope,
 }
 
 impl Unparsed {
-    const fn new(reason: Reason) -> Self {
+    const fn new(reason: Refusal) -> Self {
         Unparsed { reason, scope: Scope::None }
     }
 }
@@ -90,7 +88,7 @@ pub fn parse_datagram_at(header: &[u8], length: usize, layer: Layer, transport: 
 /// Parses as [`parse`] does, but no further than the first transport header: a tunnel is UDP like any other, or a protocol without ports.
 ///
 /// # Errors
-/// As [`parse`]; GRE and IP in IP are a [`Protocol`](Reason::Protocol) that the engine does not know, between the addresses of their IP header.
+/// As [`parse`]; GRE and IP in IP are a [`Protocol`](Refusal::Protocol) that the engine does not know, between the addresses of their IP header.
 pub fn parse_outermost(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
     match plain(header, length, layer) {
         Some(layout) => Ok(layout),
@@ -171,7 +169,7 @@ pub(super) struct Cursor<'a> {
     pub(super) outer: Option<Outer>,
     /// The IP header that was met last.
     pub(super) scope: Scope,
-    refusal: Option<Reason>,
+    refusal: Option<Refusal>,
     pppoe: u16,
     /// End of the outermost IP packet, once known.
     pub(super) outer_end: Option<usize>,
@@ -215,21 +213,21 @@ impl<'a> Cursor<'a> {
     #[inline(always)]
     fn need(&self, offset: usize, bytes: usize, limit: usize) -> Result<(), Unparsed> {
         if offset + bytes > limit {
-            return Err(self.unknown(Reason::Truncated));
+            return Err(self.unknown(Refusal::Truncated));
         }
         if offset + bytes > self.header.len() || offset + bytes > MAX_HEADER {
-            return Err(self.unknown(Reason::HeaderTooLong));
+            return Err(self.unknown(Refusal::HeaderTooLong));
         }
         Ok(())
     }
 
     /// The packet may belong to any flow of the addresses seen last.
     #[cold]
-    fn unknown(&self, reason: Reason) -> Unparsed {
+    fn unknown(&self, reason: Refusal) -> Unparsed {
         Unparsed { reason, scope: self.scope }
     }
 
-    fn refuse(&mut self, reason: Reason) {
+    fn refuse(&mut self, reason: Refusal) {
         self.refusal.get_or_insert(reason);
     }
 
@@ -249,8 +247,8 @@ impl<'a> Cursor<'a> {
             ethernet::IPV6 => self.ipv6(offset, limit),
             ethernet::PPPOE_SESSION if self.outer.is_none() => self.pppoe(offset, limit),
             ethernet::MPLS | ethernet::MPLS_MULTICAST if self.outer.is_none() => self.mpls(offset, limit),
-            ethernet::PPPOE_SESSION | ethernet::MPLS | ethernet::MPLS_MULTICAST => Err(self.unknown(Reason::Tunnel)),
-            _ => Err(Unparsed::new(Reason::NotIp)),
+            ethernet::PPPOE_SESSION | ethernet::MPLS | ethernet::MPLS_MULTICAST => Err(self.unknown(Refusal::Tunnel)),
+            _ => Err(Unparsed::new(Refusal::NotIp)),
         }
     }
 
@@ -259,7 +257,7 @@ impl<'a> Cursor<'a> {
         self.need(offset, pppoe::HEADER_LENGTH, limit)?;
         // Version 1, type 1, code 0: a session's data (RFC 2516, section 4).
         if be16(self.header, offset) != 0x1100 {
-            return Err(Unparsed::new(Reason::Malformed));
+            return Err(Unparsed::new(Refusal::Malformed));
         }
         let end = offset + 6 + usize::from(be16(self.header, offset + pppoe::LENGTH));
         let inner = offset + pppoe::HEADER_LENGTH;
@@ -268,13 +266,13 @@ impl<'a> Cursor<'a> {
         let layout = match be16(self.header, offset + 6) {
             pppoe::PPP_IPV4 => self.ipv4(inner, limit)?,
             pppoe::PPP_IPV6 => self.ipv6(inner, limit)?,
-            _ => return Err(Unparsed::new(Reason::NotIp)),
+            _ => return Err(Unparsed::new(Refusal::NotIp)),
         };
         Ok(match end.cmp(&(layout.end as usize)) {
             core::cmp::Ordering::Equal => layout,
             _ if layout.refusal.is_some() => layout,
-            core::cmp::Ordering::Greater => Layout { refusal: Some(Reason::Padded), ..layout },
-            core::cmp::Ordering::Less => Layout { refusal: Some(Reason::Malformed), ..layout },
+            core::cmp::Ordering::Greater => Layout { refusal: Some(Refusal::Padded), ..layout },
+            core::cmp::Ordering::Less => Layout { refusal: Some(Refusal::Malformed), ..layout },
         })
     }
 
@@ -296,7 +294,7 @@ impl<'a> Cursor<'a> {
         match byte(self.header, offset) >> 4 {
             4 => self.ipv4(offset, limit),
             6 => self.ipv6(offset, limit),
-            _ => Err(Unparsed::new(Reason::NotIp)),
+            _ => Err(Unparsed::new(Refusal::NotIp)),
         }
     }
 
@@ -305,27 +303,27 @@ impl<'a> Cursor<'a> {
         self.need(offset, ipv4::HEADER_LENGTH, limit)?;
         let first = byte(self.header, offset);
         if first >> 4 != 4 {
-            return Err(Unparsed::new(Reason::Malformed));
+            return Err(Unparsed::new(Refusal::Malformed));
         }
         self.scope = Scope::Pair { network: offset as u16, version: IpVersion::V4 };
         let header_length = usize::from(first & 0x0f) * 4;
         if header_length < ipv4::HEADER_LENGTH {
-            return Err(self.unknown(Reason::Malformed));
+            return Err(self.unknown(Refusal::Malformed));
         }
         let fragment = be16(self.header, offset + ipv4::FRAGMENT);
         if fragment & (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET) != 0 {
-            return Err(self.unknown(Reason::Fragment));
+            return Err(self.unknown(Refusal::Fragment));
         }
         let end = self.end(offset, usize::from(be16(self.header, offset + ipv4::TOTAL_LENGTH)), limit);
         if end < offset + header_length {
-            return Err(self.unknown(Reason::Malformed));
+            return Err(self.unknown(Refusal::Malformed));
         }
         if fragment & ipv4::RESERVED != 0 {
-            self.refuse(Reason::ReservedBit);
+            self.refuse(Refusal::ReservedBit);
         }
         if header_length != ipv4::HEADER_LENGTH {
             self.need(offset, header_length, limit)?;
-            self.refuse(Reason::IpOptions);
+            self.refuse(Refusal::IpOptions);
         }
         let number = byte(self.header, offset + ipv4::PROTOCOL);
         self.transport(offset, IpVersion::V4, offset + header_length, number, end, false)
@@ -335,7 +333,7 @@ impl<'a> Cursor<'a> {
     fn ipv6(&mut self, offset: usize, limit: usize) -> Result<Layout, Unparsed> {
         self.need(offset, ipv6::HEADER_LENGTH, limit)?;
         if byte(self.header, offset) >> 4 != 6 {
-            return Err(Unparsed::new(Reason::Malformed));
+            return Err(Unparsed::new(Refusal::Malformed));
         }
         self.scope = Scope::Pair { network: offset as u16, version: IpVersion::V6 };
         let payload_length = usize::from(be16(self.header, offset + ipv6::PAYLOAD_LENGTH));
@@ -365,13 +363,13 @@ impl<'a> Cursor<'a> {
                                 self.outer_end = Some(end);
                             }
                         } else {
-                            self.refuse(Reason::Truncated);
+                            self.refuse(Refusal::Truncated);
                         }
                     }
                     next = byte(self.header, transport);
                     transport += extension;
                 }
-                ipv6::FRAGMENT => return Err(self.unknown(Reason::Fragment)),
+                ipv6::FRAGMENT => return Err(self.unknown(Refusal::Fragment)),
                 _ => return self.transport(offset, IpVersion::V6, transport, next, end, jumbo),
             }
         }
@@ -382,10 +380,10 @@ impl<'a> Cursor<'a> {
     fn end(&mut self, offset: usize, whole: usize, limit: usize) -> usize {
         let end = if whole == 0 {
             // TSO before the device, BIG TCP: the length did not fit or was left to the device.
-            self.refuse(Reason::NoLength);
+            self.refuse(Refusal::NoLength);
             limit
         } else if offset + whole > limit {
-            self.refuse(Reason::Truncated);
+            self.refuse(Refusal::Truncated);
             limit
         } else {
             offset + whole
@@ -394,7 +392,7 @@ impl<'a> Cursor<'a> {
             self.outer_end = Some(end);
         } else if end != limit {
             // Padding inside a tunnel cannot be trimmed without rewriting the outer headers of a frame that should stay untouched.
-            self.refuse(Reason::Padded);
+            self.refuse(Refusal::Padded);
         }
         end
     }
@@ -414,10 +412,10 @@ impl<'a> Cursor<'a> {
                 self.need(offset, tcp::HEADER_LENGTH, end)?;
                 let header_length = usize::from(byte(self.header, offset + tcp::DATA_OFFSET) >> 4) * 4;
                 if header_length < tcp::HEADER_LENGTH || offset + header_length > end {
-                    return Err(self.unknown(if offset + header_length > end && self.refusal == Some(Reason::Truncated) {
-                        Reason::Truncated
+                    return Err(self.unknown(if offset + header_length > end && self.refusal == Some(Refusal::Truncated) {
+                        Refusal::Truncated
                     } else {
-                        Reason::Malformed
+                        Refusal::Malformed
                     }));
                 }
                 self.need(offset, header_length, end)?;
@@ -426,8 +424,8 @@ impl<'a> Cursor<'a> {
             protocol::UDP => {
                 self.need(offset, udp::HEADER_LENGTH, end)?;
                 let length = usize::from(be16(self.header, offset + udp::LENGTH));
-                if offset + length != end && !(length == 0 && self.refusal == Some(Reason::NoLength)) {
-                    self.refuse(Reason::UdpLength);
+                if offset + length != end && !(length == 0 && self.refusal == Some(Refusal::NoLength)) {
+                    self.refuse(Refusal::UdpLength);
                 }
                 let port = be16(self.header, offset + udp::DESTINATION_PORT);
                 if self.tunnels && (port == vxlan::PORT || port == geneve::PORT) && !(self.datagrams && self.is_datagram(port, offset, end))
@@ -447,21 +445,21 @@ impl<'a> Cursor<'a> {
                 match (kind >> 1) & 0x0f {
                     dccp::DATA => {}
                     dccp::DATA_ACK => least += if kind & 1 == 1 { 8 } else { 4 },
-                    _ => self.refuse(Reason::DccpType),
+                    _ => self.refuse(Refusal::DccpType),
                 }
                 if header_length < least || offset + header_length > end {
-                    return Err(self.unknown(Reason::Malformed));
+                    return Err(self.unknown(Refusal::Malformed));
                 }
                 self.need(offset, header_length, end)?;
                 (Protocol::Dccp, header_length)
             }
-            protocol::GRE | protocol::IPIP | protocol::IPV6 if !self.tunnels => return Err(self.unknown(Reason::Protocol)),
+            protocol::GRE | protocol::IPIP | protocol::IPV6 if !self.tunnels => return Err(self.unknown(Refusal::Protocol)),
             protocol::GRE => return self.gre(network, version, offset, end),
             protocol::IPIP | protocol::IPV6 => {
                 self.enter(network, version, offset, Tunnel::Ip)?;
                 return if number == protocol::IPIP { self.ipv4(offset, end) } else { self.ipv6(offset, end) };
             }
-            _ => return Err(Unparsed::new(Reason::Protocol)),
+            _ => return Err(Unparsed::new(Refusal::Protocol)),
         };
         Ok(Layout {
             outer: self.outer,
@@ -480,7 +478,7 @@ impl<'a> Cursor<'a> {
     /// Goes one level down; a second tunnel is more than the engine rewrites.
     fn enter(&mut self, network: usize, version: IpVersion, transport: usize, tunnel: Tunnel) -> Result<(), Unparsed> {
         if self.outer.is_some() {
-            return Err(self.unknown(Reason::Tunnel));
+            return Err(self.unknown(Refusal::Tunnel));
         }
         self.outer = Some(Outer { network: network as u16, version, transport: transport as u16, tunnel });
         Ok(())
@@ -538,7 +536,7 @@ impl<'a> Cursor<'a> {
         self.need(header, vxlan::HEADER_LENGTH, end)?;
         // Any other bit is GPE, group policy or remote checksum offload, which change the meaning of what follows.
         if be32(self.header, header) != vxlan::FLAGS || byte(self.header, header + 7) != 0 {
-            return Err(self.unknown(Reason::Tunnel));
+            return Err(self.unknown(Refusal::Tunnel));
         }
         self.link(header + vxlan::HEADER_LENGTH, end)
     }
@@ -551,7 +549,7 @@ impl<'a> Cursor<'a> {
         let first = byte(self.header, header);
         // Version 0; no control packet, no critical option, reserved bits zero (RFC 8926, section 3.4).
         if first >> 6 != 0 || byte(self.header, header + 1) != 0 || byte(self.header, header + 7) != 0 {
-            return Err(self.unknown(Reason::Tunnel));
+            return Err(self.unknown(Refusal::Tunnel));
         }
         let inner = header + geneve::HEADER_LENGTH + usize::from(first & 0x3f) * 4;
         self.need(header, inner - header, end)?;
@@ -565,13 +563,13 @@ impl<'a> Cursor<'a> {
         let flags = be16(self.header, offset);
         // Only K and C: a sequence number differs in each packet, version 1 is PPTP (as gre_gro_receive has it).
         if flags & !(gre::CHECKSUM_PRESENT | gre::KEY_PRESENT) != 0 {
-            return Err(self.unknown(Reason::Tunnel));
+            return Err(self.unknown(Refusal::Tunnel));
         }
         let mut inner = offset + gre::HEADER_LENGTH;
         if flags & gre::CHECKSUM_PRESENT != 0 {
             self.need(inner, 4, end)?;
             if be16(self.header, inner + 2) != 0 {
-                return Err(self.unknown(Reason::Tunnel));
+                return Err(self.unknown(Refusal::Tunnel));
             }
             inner += 4;
         }
@@ -588,7 +586,7 @@ impl<'a> Cursor<'a> {
             ethernet::BRIDGED => self.link(inner, end),
             ethernet::IPV4 => self.ipv4(inner, end),
             ethernet::IPV6 => self.ipv6(inner, end),
-            _ => Err(Unparsed::new(Reason::NotIp)),
+            _ => Err(Unparsed::new(Refusal::NotIp)),
         }
     }
 }

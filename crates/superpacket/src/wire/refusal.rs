@@ -1,0 +1,84 @@
+//! What the parse found in a packet's headers that it cannot read, or that nobody may rewrite.
+
+/// Why the headers of a packet cannot be read to the payload, or must not be rewritten although they can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Not IPv4 or IPv6, or a link header that the engine does not know.
+    NotIp,
+    /// The frame ends before its headers, or before its IP length says: cut by a snap length, or a false length field.
+    Truncated,
+    /// A header contradicts itself.
+    Malformed,
+    /// The headers are longer than [`MAX_HEADER`](super::MAX_HEADER).
+    HeaderTooLong,
+    /// An IP fragment.
+    Fragment,
+    /// IPv4 options.
+    IpOptions,
+    /// The reserved bit of the IPv4 header.
+    ReservedBit,
+    /// An IP length of 0: left to the device, or larger than the field (BIG TCP).
+    NoLength,
+    /// Bytes after the end of the IP packet that may not be trimmed.
+    Padded,
+    /// A transport protocol that is neither aggregated nor segmented.
+    Protocol,
+    /// A tunnel header with a feature that the engine does not rewrite, or a second tunnel.
+    Tunnel,
+    /// A UDP length that is not the IP payload's.
+    UdpLength,
+    /// A DCCP packet that carries no data.
+    DccpType,
+    /// An IPv6 hop-by-hop header that contradicts the lengths: a jumbo payload option that cannot be removed.
+    ExtensionHeader,
+}
+
+impl Refusal {
+    /// All of them.
+    pub const ALL: &'static [Refusal] = &[
+        Refusal::NotIp,
+        Refusal::Truncated,
+        Refusal::Malformed,
+        Refusal::HeaderTooLong,
+        Refusal::Fragment,
+        Refusal::IpOptions,
+        Refusal::ReservedBit,
+        Refusal::NoLength,
+        Refusal::Padded,
+        Refusal::Protocol,
+        Refusal::Tunnel,
+        Refusal::UdpLength,
+        Refusal::DccpType,
+        Refusal::ExtensionHeader,
+    ];
+
+    /// The name that reports and JSON use: that of the [`Reason`](crate::aggregate::Reason) for which a packet with such headers leaves the aggregator.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Refusal::NotIp => "not_ip",
+            Refusal::Truncated => "truncated",
+            Refusal::Malformed => "malformed",
+            Refusal::HeaderTooLong => "header_too_long",
+            Refusal::Fragment => "fragment",
+            Refusal::IpOptions => "ip_options",
+            Refusal::ReservedBit => "reserved_bit",
+            Refusal::NoLength => "no_length",
+            Refusal::Padded => "padded",
+            Refusal::Protocol => "protocol",
+            Refusal::Tunnel => "tunnel",
+            Refusal::UdpLength => "udp_length",
+            Refusal::DccpType => "dccp_type",
+            Refusal::ExtensionHeader => "extension_header",
+        }
+    }
+}
+
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl core::error::Error for Refusal {}
