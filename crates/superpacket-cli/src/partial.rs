@@ -8,7 +8,7 @@
 use superpacket::Simd;
 use superpacket::checksum::{Sum, at_offset, ipv4_header, pseudo_header, transport_field};
 use superpacket::packet::{Layer, RxChecksum};
-use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Tunnel, gre, ip_headers, ipv4, ipv6, udp};
+use superpacket::wire::{IpVersion, Layout, Protocol, ip_headers, ipv4, ipv6, udp};
 
 /// One checksum that is to be filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Partial {
                 } else {
                     None
                 };
-                let covered = outer.is_none() && has_outer_checksum(packet, &tunnel);
+                let covered = outer.is_none() && tunnel.checksum(packet).is_some();
                 let inside = ip_header(packet, layout.network, layout.version).filter(|_| !covered);
                 (outer, [ip_header(packet, tunnel.network, tunnel.version), inside])
             }
@@ -171,16 +171,6 @@ fn ip_header(packet: &[u8], network: u16, version: IpVersion) -> Option<Field> {
     let header = packet.get(usize::from(network)..)?;
     let header = header.get(..usize::from(header.first()? & 0x0f) * 4).filter(|header| header.len() >= ipv4::HEADER_LENGTH)?;
     Some((place, ipv4_header(header))).filter(|&(_, checksum)| checksum != 0)
-}
-
-/// Has the tunnel a checksum of its own, which covers what is inside?
-fn has_outer_checksum(packet: &[u8], outer: &Outer) -> bool {
-    let transport = usize::from(outer.transport);
-    match outer.tunnel {
-        Tunnel::Vxlan | Tunnel::Geneve => be16(packet, transport + udp::CHECKSUM) != Some(0),
-        Tunnel::Gre => be16(packet, transport).is_some_and(|flags| flags & gre::CHECKSUM_PRESENT != 0),
-        Tunnel::Ip => false,
-    }
 }
 
 /// A checksum field that holds the pseudo-header's sum, with the length or without it.

@@ -4,8 +4,8 @@ use super::fragment::{Outermost, keep_copied_options};
 use super::{ChecksumForm, Cwr, Gso, IpId};
 use crate::checksum::RxChecksum;
 use crate::checksum::{Sum, pseudo_header, transport_field, words};
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Tunnel, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
-use crate::wire::{gre, ipv4, ipv6, pppoe, put16, put32, tcp, udp};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
+use crate::wire::{ipv4, ipv6, pppoe, put16, put32, tcp, udp};
 
 /// Room for the longest header that is parsed and an IPv6 fragment header.
 pub(super) const SCRATCH: usize = MAX_HEADER + FRAGMENT_HEADER;
@@ -178,17 +178,12 @@ impl Template {
         let outer = layout.outer.map(|outer| {
             let transport = usize::from(outer.transport);
             let is_udp = outer.tunnel.is_udp();
-            let checksum = match outer.tunnel {
-                Tunnel::Vxlan | Tunnel::Geneve => Some(transport + udp::CHECKSUM).filter(|&place| be16(bytes, place) != 0),
-                Tunnel::Gre => Some(transport + gre::CHECKSUM).filter(|_| be16(bytes, transport) & gre::CHECKSUM_PRESENT != 0),
-                Tunnel::Ip => None,
-            };
             let network = usize::from(outer.network);
             Outer {
                 network: Network::new(bytes, network, outer.version, gso.outer_id),
                 transport,
                 is_udp,
-                checksum,
+                checksum: outer.checksum(bytes),
                 pseudo: pseudo_header(&bytes[network..], outer.version, Protocol::Udp.number(), 0),
                 known_from: Some(usize::from(layout.transport)).filter(|_| lco),
             }

@@ -88,6 +88,22 @@ pub struct Outer {
     pub tunnel: Tunnel,
 }
 
+impl Outer {
+    /// Offset of the tunnel's own checksum from the start of the frame, in bytes; `None` if the tunnel has none in this packet. It is UDP's, with a pseudo-header, where the
+    /// [tunnel](Tunnel::is_udp) is, and GRE's, without, else.
+    #[inline]
+    pub fn checksum(&self, header: &[u8]) -> Option<usize> {
+        let transport = usize::from(self.transport);
+        match self.tunnel {
+            Tunnel::Vxlan | Tunnel::Geneve => Some(transport + super::udp::CHECKSUM).filter(|&place| super::be16(header, place) != 0),
+            Tunnel::Gre => {
+                Some(transport + super::gre::CHECKSUM).filter(|_| super::be16(header, transport) & super::gre::CHECKSUM_PRESENT != 0)
+            }
+            Tunnel::Ip => None,
+        }
+    }
+}
+
 /// Offsets of a packet's headers, in bytes from the start of the frame (or of the IP packet, where there is no link header).
 ///
 /// `outer.network < outer.transport <= network < transport < payload <= end`, and `payload <= MAX_HEADER`.
