@@ -7,7 +7,7 @@
 use crate::wire::{IpVersion, Protocol, byte, ipv4, ipv6};
 use superpacket_simd::Simd;
 
-mod partial;
+pub mod partial;
 
 pub(crate) use partial::Completion;
 pub use partial::{CompletionError, complete_partial};
