@@ -5,6 +5,8 @@ use core::arch::x86::*;
 #[cfg(target_arch = "x86_64")]
 use core::arch::x86_64::*;
 
+use core::mem::MaybeUninit;
+
 use crate::level::each_range;
 use crate::scalar;
 
@@ -39,7 +41,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
 /// aligned. With an odd number of bytes before the first aligned store, what follows is summed as if it began on a word,
 /// and so is multiplied by 2^8 at the end; the bytes before are multiplied by 2^8 too early (2^16 is congruent to 1).
 #[target_feature(enable = "avx2")]
-pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [u8]) -> u64 {
+pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
     // One length for both, or the compiler looks for the shorter at each step.
     let destination = &mut destination[..source.len()];
     let mut lanes = [Lanes::zero(); WIDTH];
@@ -155,7 +157,7 @@ fn load(bytes: &[u8; VECTOR]) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn store(place: &mut [u8; VECTOR], vector: __m256i) {
+fn store(place: &mut [MaybeUninit<u8>; VECTOR], vector: __m256i) {
     // SAFETY: the reference makes 32 bytes writable, and nobody else sees them; the instruction takes any alignment.
     unsafe { _mm256_storeu_si256(place.as_mut_ptr().cast(), vector) }
 }

@@ -5,6 +5,8 @@ use core::arch::x86::*;
 #[cfg(target_arch = "x86_64")]
 use core::arch::x86_64::*;
 
+use core::mem::MaybeUninit;
+
 use crate::level::each_range;
 use crate::prefetch::{LINE, prefetch_line};
 
@@ -72,11 +74,11 @@ fn sum_and_ask<const AHEAD: bool>(bytes: &[u8], ahead: &[u8]) -> u64 {
 /// Stores that straddle cache lines halve the speed, more than loads that do: all but the first and last store are aligned,
 /// with odd numbers of bytes before the first as in [`sum`].
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [u8]) -> u64 {
+pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
     // One length for both, or the compiler looks for the shorter at each step.
     let destination = &mut destination[..source.len()];
     let mut lanes = [Lanes::zero(); WIDTH];
-    let (head, swap) = before_aligned(destination.as_ptr(), source.len());
+    let (head, swap) = before_aligned(destination.as_ptr().cast(), source.len());
     let (start, source) = source.split_at(head);
     let (start_place, destination) = destination.split_at_mut(head);
     if head != 0 {
@@ -178,7 +180,7 @@ fn load(bytes: &[u8; VECTOR]) -> __m512i {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn store(place: &mut [u8; VECTOR], vector: __m512i) {
+fn store(place: &mut [MaybeUninit<u8>; VECTOR], vector: __m512i) {
     // SAFETY: the reference makes 64 bytes writable, and nobody else sees them; the instruction takes any alignment.
     unsafe { _mm512_storeu_si512(place.as_mut_ptr().cast(), vector) }
 }
@@ -202,7 +204,7 @@ fn load_partial(bytes: &[u8]) -> __m512i {
 /// Writes the first bytes of `vector` to a slice of fewer than 64 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn store_partial(place: &mut [u8], vector: __m512i) {
+fn store_partial(place: &mut [MaybeUninit<u8>], vector: __m512i) {
     let mask = first(place.len());
     // SAFETY: bytes whose mask bit is 0 are not written; as in `load_partial`, the others lie in the slice, which the
     // reference makes writable and ours alone.

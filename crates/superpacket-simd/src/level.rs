@@ -1,5 +1,8 @@
 //! The SIMD level as a value, and the one dispatch on it.
 
+use alloc::vec::Vec;
+use core::mem::MaybeUninit;
+
 use crate::scalar;
 
 /// The SIMD level as a token: found once, stored, passed by value.
@@ -124,6 +127,29 @@ impl Simd {
     /// If `source` and `destination` differ in length; then nothing is written.
     #[inline]
     pub fn copy_and_sum(self, source: &[u8], destination: &mut [u8]) -> u16 {
+        // SAFETY: what is made of initialised bytes has the same size and alignment, and the functions that it is given to
+        // write nothing but initialised bytes to it.
+        let destination = unsafe { &mut *(core::ptr::from_mut(destination) as *mut [MaybeUninit<u8>]) };
+        self.copy_and_sum_uninit(source, destination)
+    }
+
+    /// Appends `bytes` to `vector` and returns their sum, as [`Simd::sum`] gives it, in one pass.
+    #[inline]
+    pub fn extend_and_sum(self, vector: &mut Vec<u8>, bytes: &[u8]) -> u16 {
+        vector.reserve(bytes.len());
+        let length = vector.len();
+        let sum = self.copy_and_sum_uninit(bytes, &mut vector.spare_capacity_mut()[..bytes.len()]);
+        // SAFETY: as many bytes behind the vector's length have just been written, within its capacity.
+        unsafe { vector.set_len(length + bytes.len()) };
+        sum
+    }
+
+    /// As [`Simd::copy_and_sum`], to a `destination` that need not be initialised, and is then: every byte of it.
+    ///
+    /// # Panics
+    /// If `source` and `destination` differ in length; then nothing is written.
+    #[inline]
+    fn copy_and_sum_uninit(self, source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u16 {
         assert_eq!(source.len(), destination.len(), "a copy needs a destination of the source's length");
         if source.len() < SHORT {
             scalar::finish(scalar::copy_and_sum_short(source, destination))
@@ -141,7 +167,7 @@ impl Simd {
         bytes.chunks(BLOCK).map(|block| self.sum_block(block)).fold(0, scalar::add)
     }
 
-    fn copy_and_sum_long(self, source: &[u8], destination: &mut [u8]) -> u16 {
+    fn copy_and_sum_long(self, source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u16 {
         scalar::finish(if source.len() <= BLOCK {
             self.copy_and_sum_block(source, destination)
         } else {
@@ -150,7 +176,7 @@ impl Simd {
     }
 
     #[cold]
-    fn copy_and_sum_blocks(self, source: &[u8], destination: &mut [u8]) -> u64 {
+    fn copy_and_sum_blocks(self, source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
         let blocks = source.chunks(BLOCK).zip(destination.chunks_mut(BLOCK));
         blocks.map(|(source, destination)| self.copy_and_sum_block(source, destination)).fold(0, scalar::add)
     }
@@ -173,7 +199,7 @@ impl Simd {
 
     /// Copies at most [`BLOCK`] bytes between slices of equal length; returns their unfolded sum.
     #[inline(always)]
-    fn copy_and_sum_block(self, source: &[u8], destination: &mut [u8]) -> u64 {
+    fn copy_and_sum_block(self, source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
         match self.0 {
             Level::Scalar => scalar::copy_and_sum(source, destination),
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]

@@ -2,6 +2,8 @@
 #![no_std]
 #![deny(missing_docs)]
 
+extern crate alloc;
+
 #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
 mod avx2;
 #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]

@@ -2,6 +2,8 @@
 
 use core::arch::aarch64::*;
 
+use core::mem::MaybeUninit;
+
 use crate::scalar;
 
 /// Bytes a vector.
@@ -40,7 +42,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// [`sum`], copying to a `destination` of the same length.
-pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [u8]) -> u64 {
+pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
     // One length for both, or the compiler looks for the shorter at each step.
     let destination = &mut destination[..source.len()];
     let mut total = zero_64();
@@ -79,10 +81,10 @@ fn load(bytes: &[u8; VECTOR]) -> uint16x8_t {
 }
 
 #[inline(always)]
-fn store(place: &mut [u8; VECTOR], vector: uint16x8_t) {
+fn store(place: &mut [MaybeUninit<u8>; VECTOR], vector: uint16x8_t) {
     // SAFETY: NEON is baseline here; the reference makes 16 bytes writable, and nobody else sees them; a store of bytes
     // takes any alignment.
-    unsafe { vst1q_u8(place.as_mut_ptr(), vreinterpretq_u8_u16(vector)) }
+    unsafe { vst1q_u8(place.as_mut_ptr().cast(), vreinterpretq_u8_u16(vector)) }
 }
 
 /// Hides from the compiler that what is stored is what was loaded.

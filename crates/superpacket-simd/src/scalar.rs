@@ -5,6 +5,8 @@
 //! 0xFFFF, and 0 only if every byte is 0. Words of 32 and 64 bits may be added whole, because 2^16, 2^32 and 2^64 are all
 //! congruent to 1 modulo 0xFFFF (section 2 (C), parallel summation), as long as carries out of the top are not lost.
 
+use core::mem::MaybeUninit;
+
 /// Adds two unfolded sums, the carry out of the top coming back in at the bottom.
 #[inline]
 pub(crate) fn add(left: u64, right: u64) -> u64 {
@@ -34,7 +36,7 @@ pub(crate) fn sum_short(bytes: &[u8]) -> u64 {
 ///
 /// Pieces of fixed length, because the compiler makes a loop that copies a call of memcpy.
 #[inline]
-pub(crate) fn copy_and_sum_short(source: &[u8], destination: &mut [u8]) -> u64 {
+pub(crate) fn copy_and_sum_short(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
     debug_assert!(source.len() < 64 && source.len() == destination.len());
     let mut done = 0;
     let mut sum = copy_words::<32>(source, destination, &mut done);
@@ -46,14 +48,14 @@ pub(crate) fn copy_and_sum_short(source: &[u8], destination: &mut [u8]) -> u64 {
 
 /// Copies and sums the `N` bytes after those `done`, if the length, as a sum of powers of two, contains `N`.
 #[inline(always)]
-fn copy_words<const N: usize>(source: &[u8], destination: &mut [u8], done: &mut usize) -> u64 {
+fn copy_words<const N: usize>(source: &[u8], destination: &mut [MaybeUninit<u8>], done: &mut usize) -> u64 {
     if source.len() & N == 0 {
         return 0;
     }
     let (Some(source), Some(destination)) = (source[*done..].first_chunk::<N>(), destination[*done..].first_chunk_mut::<N>()) else {
         return 0;
     };
-    *destination = *source;
+    *destination = source.map(MaybeUninit::new);
     *done += N;
     sum_words(source)
 }
@@ -86,13 +88,20 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
 const PIECE: usize = 4096;
 
 /// The scalar level: [`sum`], copying to a `destination` of the same length.
-pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [u8]) -> u64 {
+pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
     let pieces = source.chunks(PIECE).zip(destination.chunks_mut(PIECE));
     let sums = pieces.map(|(source, destination)| {
-        destination.copy_from_slice(source);
+        copy(source, destination);
         sum(source)
     });
     sums.fold(0, add)
+}
+
+/// Copies bytes between slices of equal length.
+fn copy(source: &[u8], destination: &mut [MaybeUninit<u8>]) {
+    assert_eq!(source.len(), destination.len());
+    // SAFETY: the references make as many bytes readable and writable, and the writable ones are nobody else's.
+    unsafe { core::ptr::copy_nonoverlapping(source.as_ptr(), destination.as_mut_ptr().cast(), source.len()) }
 }
 
 /// The bytes after the last full 8, as a word of 64 bits (or two of 32 added) filled up with zero bytes; 0 if none.
@@ -129,20 +138,20 @@ fn keep_last(word: u64, count: usize) -> u64 {
 /// Copies the bytes after the last full 8 between slices of equal length; with full words before them, some of those are
 /// copied again, which is cheaper than byte by byte.
 #[inline(always)]
-fn copy_last_word(source: &[u8], destination: &mut [u8]) {
+fn copy_last_word(source: &[u8], destination: &mut [MaybeUninit<u8>]) {
     if let (Some(word), Some(place)) = (source.last_chunk::<8>(), destination.last_chunk_mut::<8>()) {
-        *place = *word;
+        *place = word.map(MaybeUninit::new);
     } else if let (Some(word), Some(place)) = (source.first_chunk::<4>(), destination.first_chunk_mut::<4>()) {
-        *place = *word;
+        *place = word.map(MaybeUninit::new);
         if let (Some(word), Some(place)) = (source.last_chunk::<4>(), destination.last_chunk_mut::<4>()) {
-            *place = *word;
+            *place = word.map(MaybeUninit::new);
         }
     } else {
         if let (Some(pair), Some(place)) = (source.first_chunk::<2>(), destination.first_chunk_mut::<2>()) {
-            *place = *pair;
+            *place = pair.map(MaybeUninit::new);
         }
         if let (Some(byte), Some(place)) = (source.last(), destination.last_mut()) {
-            *place = *byte;
+            *place = MaybeUninit::new(*byte);
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use superpacket_simd::Simd;
+
 /// A buffer that holds a packet and may have room for more bytes behind it.
 pub trait PacketBuffer: AsRef<[u8]> + AsMut<[u8]> {
     /// Returns how many bytes [`extend_from_slice`](Self::extend_from_slice) takes without moving the buffer.
@@ -12,6 +14,13 @@ pub trait PacketBuffer: AsRef<[u8]> + AsMut<[u8]> {
 
     /// Appends bytes, no more than are [spare](Self::spare).
     fn extend_from_slice(&mut self, bytes: &[u8]);
+
+    /// Appends bytes as [`extend_from_slice`](Self::extend_from_slice) does, and returns their sum, as [`Simd::sum`] gives it.
+    #[inline]
+    fn extend_and_sum(&mut self, bytes: &[u8], simd: Simd) -> u16 {
+        self.extend_from_slice(bytes);
+        simd.sum(bytes)
+    }
 }
 
 impl PacketBuffer for Vec<u8> {
@@ -28,6 +37,11 @@ impl PacketBuffer for Vec<u8> {
     #[inline]
     fn extend_from_slice(&mut self, bytes: &[u8]) {
         Vec::extend_from_slice(self, bytes);
+    }
+
+    #[inline]
+    fn extend_and_sum(&mut self, bytes: &[u8], simd: Simd) -> u16 {
+        simd.extend_and_sum(self, bytes)
     }
 }
 
@@ -63,6 +77,11 @@ impl<B: PacketBuffer + ?Sized> PacketBuffer for &mut B {
     #[inline]
     fn extend_from_slice(&mut self, bytes: &[u8]) {
         (**self).extend_from_slice(bytes);
+    }
+
+    #[inline]
+    fn extend_and_sum(&mut self, bytes: &[u8], simd: Simd) -> u16 {
+        (**self).extend_and_sum(bytes, simd)
     }
 }
 

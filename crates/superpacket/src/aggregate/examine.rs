@@ -33,6 +33,8 @@ pub(super) struct Facts {
     pub(super) implied: bool,
     /// The payload was read to verify it.
     pub(super) read: bool,
+    /// The checksum has not been verified: it will be when another packet comes to join.
+    pub(super) unverified: bool,
 }
 
 impl Facts {
@@ -60,6 +62,7 @@ impl Facts {
             sum,
             implied: form == ChecksumForm::Full && sum.is_none(),
             read: false,
+            unverified: false,
         }
     }
 }
@@ -169,6 +172,9 @@ pub(super) struct ExamineOptions {
     /// A full checksum is due on the way out, so the payload of a partial one must be summed.
     pub(super) want_sum: bool,
     pub(super) max_fragments: usize,
+    /// A packet's checksum is verified when a second one comes. Not in LRO, whose counters tell what was accepted, and not
+    /// where payloads are copied at once.
+    pub(super) defer: bool,
     /// Headers that must be able to say what has merged.
     pub(super) framing: Option<Framing>,
     pub(super) simd: Simd,
@@ -180,16 +186,17 @@ impl ExamineOptions {
             mode: policy.mode,
             want_sum: policy.checksum == ChecksumForm::Full,
             max_fragments: if policy.storage == Storage::Fragments { policy.max_fragments as usize } else { usize::MAX },
+            defer: matches!(policy.mode, Mode::Gro { .. }) && policy.storage == Storage::Fragments,
             framing: None,
             simd,
         }
     }
 }
 
-/// Examines a packet whose headers are laid out as `layout` says and whose lengths agree with it. `known` are its flow's sums; where there is none
-/// yet, no more is summed than must be.
+/// Examines a packet whose headers are laid out as `layout` says and whose lengths agree with it. `known` are its flow's
+/// sums; where there is none yet, no more is summed than must be: nothing of a packet that begins a flow, if `DEFER`.
 #[inline(always)]
-pub(super) fn examine<B>(
+pub(super) fn examine<const DEFER: bool, B>(
     packet: &RxPacket<B>,
     header: &[u8],
     layout: &Layout,
@@ -283,6 +290,10 @@ pub(super) fn examine<B>(
             }
             Some(constants.implied_sum(header, layout, end as u32, options.mode))
         }
+        // Most packets of a busy table leave alone. Who joins no other leaves with the knowledge that it came with.
+        RxChecksum::None if DEFER && options.defer && layout.outer.is_none() && layout.protocol != Protocol::Dccp => {
+            return Ok(Facts { unverified: true, ..Facts::of(header, layout, packet.checksum, None) });
+        }
         RxChecksum::Complete(_) | RxChecksum::Unnecessary { .. } | RxChecksum::None => {
             let sum = frame_sum(packet, payload, covered, options.simd, memory);
             if !constants().headers(header, layout, end as u32, options.mode).add(sum).is_valid() {
@@ -368,7 +379,7 @@ fn ipv4_fields(header: &[u8], network: u16) -> Option<&[u8; ipv4::HEADER_LENGTH]
 
 /// The sum of the frame's bytes from `start` to `end`, over all buffers.
 #[inline(always)]
-fn frame_sum<B>(packet: &RxPacket<B>, start: usize, end: usize, simd: Simd, memory: &impl Memory<B>) -> u16 {
+pub(super) fn frame_sum<B>(packet: &RxPacket<B>, start: usize, end: usize, simd: Simd, memory: &impl Memory<B>) -> u16 {
     match &packet.rest {
         None => simd.sum(memory.bytes(&packet.first).get(start..end).unwrap_or(&[])),
         Some(_) => sum_ranges(simd, ranges(packet, start, end, memory)),

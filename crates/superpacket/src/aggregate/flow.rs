@@ -13,16 +13,17 @@ pub(super) use run::{prefetch_ahead, prefetch_first};
 
 use alloc::vec::Vec;
 
-use super::Reason;
-use super::examine::{Constants, Facts, outer_checksum};
+use super::examine::{Constants, Facts, frame_sum, outer_checksum};
 use super::mask::{self, HeaderBytes, LONGER_HEADER, USUAL_HEADER};
 use super::policy::Policy;
 use super::poll::Poll;
+use super::{Counters, Reason};
 use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{ChecksumForm, IpId};
 use crate::super_packet::Piece;
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, dccp_sequence_mask, ipv6, tcp, usual};
+use superpacket_simd::Simd;
 
 /// One descriptor of the flow table.
 #[derive(Debug)]
@@ -46,11 +47,13 @@ pub(super) struct Held<B> {
     /// Frame bytes held, headers included.
     pub(super) bytes: u64,
     /// Of its [ports and addresses](addresses_and_ports): by it most packets of other flows are known for such.
-    addresses_and_ports: u64,
+    pub(super) addresses_and_ports: u64,
     /// The packet that it began with, until it is [opened](Self::open).
     pub(super) first: Option<First<B>>,
     /// The first packet's payload sum, if it is known.
     sum: Option<u16>,
+    /// Nobody has verified the first packet's checksum.
+    unverified: bool,
     /// The [shape] of the layout that the mask is for.
     masked: u64,
 
@@ -125,6 +128,7 @@ impl<B> Held<B> {
             addresses_and_ports: 0,
             first: None,
             sum: None,
+            unverified: false,
             masked: 0,
             in_sequence: false,
             form: ChecksumForm::Full,
@@ -173,7 +177,7 @@ impl<B> Held<B> {
     /// May this packet be the [next in line](Self::join_run)? Whether its headers are like those held is asked for there.
     #[inline(always)]
     pub(super) fn expects<C>(&self, packet: &RxPacket<C>, memory: &impl Memory<C>) -> bool {
-        addresses_and_ports(memory.bytes(&packet.first), &self.layout) == self.addresses_and_ports
+        addresses_and_ports(memory.bytes(&packet.first), self.layout.transport) == self.addresses_and_ports
             && (self.in_sequence || self.first.is_some())
     }
 
@@ -194,7 +198,7 @@ impl<B> Held<B> {
     #[inline(always)]
     pub(super) fn start<const USUAL: u8>(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) {
         self.usual = USUAL;
-        self.addresses_and_ports = addresses_and_ports(header, layout);
+        self.addresses_and_ports = addresses_and_ports(header, layout.transport);
         if packet.rest.is_some() {
             // They may not lie together again.
             self.keep(header, usize::from(layout.payload));
@@ -205,31 +209,48 @@ impl<B> Held<B> {
         self.bytes = length as u64;
     }
 
-    /// Holds the packet that the flow was [started](Self::start) with. `sum` is its payload's, if it is known.
+    /// Holds the packet that the flow was [started](Self::start) with.
     #[inline(always)]
-    pub(super) fn begin(&mut self, packet: RxPacket<B>, sum: Option<u16>) {
-        self.sum = sum;
+    pub(super) fn begin(&mut self, packet: RxPacket<B>, facts: &Facts) {
+        self.sum = facts.sum;
+        self.unverified = facts.unverified;
         let before = self.first.replace(First { packet, there: There::Yes });
         // Nothing was kept there: there is nothing to drop, and so no need to look.
         debug_assert!(before.is_none(), "a vacant slot holds no packet");
         core::mem::forget(before);
     }
 
-    /// Makes a flow that others can join of the packet that it began with, if that has not been done. Gives back the chain of its buffers.
+    /// Makes a flow that others can join of the packet that it began with, if that has not been done. Returns the chain of its
+    /// buffers, emptied.
+    ///
+    /// # Errors
+    /// [`BadChecksum`]; nothing has changed then.
     #[inline(always)]
-    pub(super) fn open<P: Poll<B>>(&mut self, policy: &Policy, poll: &P) -> Option<Chain<B>> {
+    pub(super) fn open<P: Poll<B>>(
+        &mut self,
+        policy: &Policy,
+        simd: Simd,
+        counters: &mut Counters,
+        poll: &P,
+    ) -> Result<Option<Chain<B>>, BadChecksum> {
         match self.usual {
-            usual::ETHERNET_IPV4 => self.open_as::<{ usual::ETHERNET_IPV4 }, P>(policy, poll),
-            usual::ETHERNET_IPV6 => self.open_as::<{ usual::ETHERNET_IPV6 }, P>(policy, poll),
-            usual::IPV4 => self.open_as::<{ usual::IPV4 }, P>(policy, poll),
-            usual::IPV6 => self.open_as::<{ usual::IPV6 }, P>(policy, poll),
-            _ => self.open_as::<{ usual::NONE }, P>(policy, poll),
+            usual::ETHERNET_IPV4 => self.open_as::<{ usual::ETHERNET_IPV4 }, P>(policy, simd, counters, poll),
+            usual::ETHERNET_IPV6 => self.open_as::<{ usual::ETHERNET_IPV6 }, P>(policy, simd, counters, poll),
+            usual::IPV4 => self.open_as::<{ usual::IPV4 }, P>(policy, simd, counters, poll),
+            usual::IPV6 => self.open_as::<{ usual::IPV6 }, P>(policy, simd, counters, poll),
+            _ => self.open_as::<{ usual::NONE }, P>(policy, simd, counters, poll),
         }
     }
 
     #[inline(never)]
-    fn open_as<const USUAL: u8, P: Poll<B>>(&mut self, policy: &Policy, poll: &P) -> Option<Chain<B>> {
-        let First { packet, .. } = self.first.take()?;
+    fn open_as<const USUAL: u8, P: Poll<B>>(
+        &mut self,
+        policy: &Policy,
+        simd: Simd,
+        counters: &mut Counters,
+        poll: &P,
+    ) -> Result<Option<Chain<B>>, BadChecksum> {
+        let Some(First { packet, .. }) = self.first.take() else { return Ok(None) };
         let layout = &self.layout.known::<USUAL>();
         if packet.rest.is_none() {
             self.keep(poll.bytes(&packet.first), usize::from(layout.payload));
@@ -241,9 +262,19 @@ impl<B> Held<B> {
             self.mask = layout.lend::<USUAL, _>(|layout| mask::build(layout, header, policy.mode));
             self.masked = shape;
         }
-        let mut facts = Facts::of(header, layout, packet.checksum, self.sum);
         let (constants, headers) = Constants::new(header, layout, policy.mode);
         self.constants = constants;
+        if self.unverified {
+            counters.verified_in_software += 1;
+            let sum = frame_sum(&packet, usize::from(layout.payload), layout.end as usize, simd, poll);
+            if !headers.add32(layout.end - u32::from(layout.transport)).add(sum).is_valid() {
+                self.first = Some(First { packet, there: There::Yes });
+                return Err(BadChecksum);
+            }
+            self.unverified = false;
+            self.sum = Some(sum);
+        }
+        let mut facts = Facts::of(header, layout, packet.checksum, self.sum);
         if facts.implied {
             facts.sum = Some(headers.add32(facts.end - u32::from(layout.transport)).checksum());
         }
@@ -274,7 +305,13 @@ impl<B> Held<B> {
         self.hash = packet.hash;
         self.queue = packet.queue;
         self.advance(&packet, &facts, layout.protocol);
-        self.attach(packet, &facts, usize::from(layout.payload), policy.storage, poll)
+        Ok(self.attach(packet, &facts, usize::from(layout.payload), policy.storage, poll))
+    }
+
+    /// Expects no packet any more: the flow has left.
+    #[inline(always)]
+    pub(super) fn close(&mut self) {
+        self.in_sequence = false;
     }
 
     /// The headers of what is held; more bytes may follow.
@@ -338,10 +375,14 @@ impl<B> Held<B> {
     }
 }
 
+/// The first packet's checksum is wrong: it must leave alone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BadChecksum;
+
 /// The ports, and the 8 bytes before them, which in IPv4 are the addresses, made one.
 #[inline(always)]
-fn addresses_and_ports(header: &[u8], layout: &Layout) -> u64 {
-    match header.get(usize::from(layout.transport).wrapping_sub(8)..).and_then(|header| header.first_chunk::<12>()) {
+pub(super) fn addresses_and_ports(header: &[u8], transport: u16) -> u64 {
+    match header.get(usize::from(transport).wrapping_sub(8)..).and_then(|header| header.first_chunk::<12>()) {
         Some([a, b, c, d, e, f, g, h, ports @ ..]) => {
             u64::from_ne_bytes([*a, *b, *c, *d, *e, *f, *g, *h]) ^ u64::from(u32::from_ne_bytes(*ports)) << 16
         }

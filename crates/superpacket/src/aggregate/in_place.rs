@@ -1,6 +1,7 @@
 //! Packets that are joined in their own buffers.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::poll::Poll;
 use super::{BatchAggregator, BufferIndex};
@@ -9,6 +10,7 @@ use crate::memory::Memory;
 use crate::packet::RxPacket;
 use crate::super_packet::{Piece, SuperPacket};
 use crate::virtio::Framing;
+use superpacket_simd::Simd;
 
 /// A call that joins packets in their own buffers.
 struct InPlacePoll<'a, B> {
@@ -38,13 +40,25 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
     }
 
     #[inline(always)]
-    fn join(&mut self, first: &BufferIndex, kept: usize, buffer: &BufferIndex, payload: core::ops::Range<usize>) {
-        // The packet that a flow began with came before all that join it.
-        let Some((before, from_it)) = self.buffers.split_at_mut_checked(buffer.packet()) else { return };
-        let (Some(first), Some(from)) = (before.get_mut(first.packet()), from_it.first()) else { return };
-        let payload = from.as_ref().get(self.offset + payload.start..self.offset + payload.end).unwrap_or(&[]);
-        first.truncate(self.offset + kept);
-        first.extend_from_slice(payload);
+    fn join(&mut self, first: &BufferIndex, kept: usize, buffer: &BufferIndex, payload: Range<usize>) {
+        if let Some((first, payload)) = self.both(first, kept, buffer, payload) {
+            first.extend_from_slice(payload);
+        }
+    }
+
+    #[inline(always)]
+    fn join_and_sum(&mut self, first: &BufferIndex, kept: usize, buffer: &BufferIndex, payload: Range<usize>, simd: Simd) -> u16 {
+        match self.both(first, kept, buffer, payload) {
+            Some((first, payload)) => first.extend_and_sum(payload, simd),
+            None => 0,
+        }
+    }
+
+    #[inline(always)]
+    fn take_back(&mut self, first: &BufferIndex, kept: usize) {
+        if let Some(first) = self.buffers.get_mut(first.packet()) {
+            first.truncate(self.offset + kept);
+        }
     }
 
     #[inline(always)]
@@ -66,6 +80,18 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
         }
         self.written.push(index);
         Ok(())
+    }
+}
+
+impl<B: PacketBuffer> InPlacePoll<'_, B> {
+    /// The buffer that is joined to, cut to what is kept of it, and the payload of another.
+    #[inline(always)]
+    fn both(&mut self, first: &BufferIndex, kept: usize, buffer: &BufferIndex, payload: Range<usize>) -> Option<(&mut B, &[u8])> {
+        // The packet that a flow began with came before all that join it.
+        let (before, from_it) = self.buffers.split_at_mut_checked(buffer.packet())?;
+        let (first, from) = (before.get_mut(first.packet())?, from_it.first()?);
+        first.truncate(self.offset + kept);
+        Some((first, from.as_ref().get(self.offset + payload.start..self.offset + payload.end)?))
     }
 }
 

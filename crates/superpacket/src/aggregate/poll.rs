@@ -1,9 +1,11 @@
 //! What surrounds the aggregator while it works: where bytes lie, and who takes what leaves.
 
 use core::convert::Infallible;
+use core::ops::Range;
 
 use crate::memory::{InBuffers, Memory};
 use crate::super_packet::{Outcome, Sink, SuperPacket};
+use superpacket_simd::Simd;
 
 /// One call of an aggregator's caller: his buffers, and his sink.
 pub(super) trait Poll<B>: Memory<B> {
@@ -24,7 +26,17 @@ pub(super) trait Poll<B>: Memory<B> {
 
     /// Joins `payload` of one buffer to another, of which the first `kept` bytes stay: in place only.
     #[inline(always)]
-    fn join(&mut self, _first: &B, _kept: usize, _buffer: &B, _payload: core::ops::Range<usize>) {}
+    fn join(&mut self, _first: &B, _kept: usize, _buffer: &B, _payload: Range<usize>) {}
+
+    /// Joins as [`join`](Self::join) does, and returns the payload's sum.
+    #[inline(always)]
+    fn join_and_sum(&mut self, _first: &B, _kept: usize, _buffer: &B, _payload: Range<usize>, _simd: Simd) -> u16 {
+        0
+    }
+
+    /// Takes back what was joined last: the first `kept` bytes stay.
+    #[inline(always)]
+    fn take_back(&mut self, _first: &B, _kept: usize) {}
 }
 
 /// A poll of packets that own their buffers.

@@ -13,7 +13,7 @@ use alloc::vec::{Drain, Vec};
 
 use super::acknowledged::Acknowledged;
 use super::examine::{self, ExamineOptions, Facts, examine};
-use super::flow::{Attempt, First, Joined, packet_limit, prefetch_ahead, prefetch_first};
+use super::flow::{Attempt, BadChecksum, First, Joined, addresses_and_ports, packet_limit, prefetch_ahead, prefetch_first};
 use super::lro::{eligible_ack, lro_refusal};
 use super::out::Out;
 use super::poll::Poll;
@@ -50,6 +50,14 @@ pub(super) struct Receiver<B> {
     acknowledged: Acknowledged,
     /// The flow hit last: packets come in runs.
     last: u32,
+    /// Packets of several flows come in turn, in this poll or the one before: flows are remembered.
+    in_turn: bool,
+    /// They did so in this poll.
+    turns: bool,
+    /// Where the transport header is of the flow remembered last.
+    recent_transport: u16,
+    /// Flows hit lately, each under its [`recent`] number.
+    recent: [u32; RECENT],
     pub(super) counters: Counters,
     /// For packets that leave as they came.
     pub(super) out: Out<B>,
@@ -67,6 +75,10 @@ impl<B> Receiver<B> {
             table: Table::new(policy.max_flows),
             acknowledged: Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows),
             last: NONE,
+            in_turn: false,
+            turns: false,
+            recent_transport: 0,
+            recent: [NONE; RECENT],
             counters: Counters::default(),
             out: Out { pieces: Vec::new(), chains: Vec::new() },
             undelivered: PacketBatch::new(),
@@ -102,6 +114,7 @@ impl<B> Receiver<B> {
             self.acknowledged = Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
             self.out = Out { pieces: Vec::new(), chains: Vec::new() };
             self.last = NONE;
+            self.in_turn = false;
         }
         self.policy = policy;
         let framing = self.options.framing;
@@ -147,14 +160,20 @@ impl<B> Receiver<B> {
         let mut batch = packets.drain(..);
         let mut result = Ok(());
         while let Some(next) = batch.as_slice().first() {
-            // Packets come in runs: most are what the flow hit last expects.
-            if self.table.slots.get(self.last as usize).is_some_and(|held| held.expects(next, poll)) {
-                result = self.take_run(self.last, &mut batch, poll).map(drop);
-            }
-            // The packet that ended the run takes the long way.
-            if result.is_ok() && !batch.as_slice().is_empty() {
-                result = self.take(&mut batch, now, poll);
-            }
+            // Packets come in runs: most are what a flow hit lately expects.
+            let last = self.last;
+            let slot = self.expecting(next, poll);
+            let run = if slot == NONE { Ok(Taken::None) } else { self.take_run(slot, &mut batch, poll) };
+            result = match run {
+                // What ended the run is another flow's turn.
+                Ok(Taken::Some) if self.in_turn || batch.as_slice().is_empty() => {
+                    self.turns |= slot != last;
+                    continue;
+                }
+                // It takes the long way, as does what no run took.
+                Ok(_) => self.take(&mut batch, now, poll),
+                Err(error) => Err(error),
+            };
             if result.is_err() {
                 break;
             }
@@ -176,16 +195,41 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// Takes as many packets as are in sequence of a flow that expects the first of them; the flow leaves if they completed it.
-    /// `false` if none was.
+    /// The slot of a flow that expects this packet, among those hit lately; [`NONE`] if none does.
     #[inline(always)]
-    fn take_run<P: Poll<B>>(&mut self, slot: u32, batch: &mut Drain<'_, RxPacket<B>>, poll: &mut P) -> Result<bool, P::Error> {
+    fn expecting<P: Poll<B>>(&self, packet: &RxPacket<B>, poll: &P) -> u32 {
+        let expects = |slot: u32| self.table.slots.get(slot as usize).is_some_and(|held| held.expects(packet, poll));
+        if expects(self.last) {
+            return self.last;
+        }
+        if !self.in_turn {
+            return NONE;
+        }
+        // Flows in turn: packets that are laid out alike find theirs without a parse.
+        let slot = self.recent[recent(addresses_and_ports(poll.bytes(&packet.first), self.recent_transport))];
+        if slot != self.last && expects(slot) { slot } else { NONE }
+    }
+
+    /// Remembers a flow that took a packet behind another flow's: more may come in turn.
+    #[inline(always)]
+    fn remember(&mut self, slot: u32) {
+        let held = &self.table.slots[slot as usize];
+        self.recent[recent(held.addresses_and_ports)] = slot;
+        self.recent_transport = held.layout.transport;
+    }
+
+    /// Takes as many packets as are in sequence of a flow that expects the first of them; the flow leaves if they completed it.
+    #[inline(always)]
+    fn take_run<P: Poll<B>>(&mut self, slot: u32, batch: &mut Drain<'_, RxPacket<B>>, poll: &mut P) -> Result<Taken, P::Error> {
         // A run does not ask for the limit of held bytes. Where it could pass it, packets are taken one by one.
         let most = u64::from(self.policy.max_bytes) + batch.len() as u64 * MAX_HEADER as u64;
         if self.counters.held_bytes + most > self.policy.max_held_bytes {
-            return Ok(false);
+            return Ok(Taken::None);
         }
-        self.open(slot, poll);
+        if !self.open(slot, poll) {
+            self.emit(slot, Reason::BadChecksum, poll)?;
+            return Ok(Taken::Left);
+        }
         let held = &mut self.table.slots[slot as usize];
         // Compiled for each mode, so that the run need not ask for it.
         let run = match self.policy.mode {
@@ -193,14 +237,14 @@ impl<B> Receiver<B> {
             Mode::Lro { .. } => held.join_run::<true, P>(batch, &self.options, self.policy.storage, &mut self.counters, poll),
         };
         if run.packets == 0 {
-            return Ok(false);
+            return Ok(Taken::None);
         }
         self.last = slot;
         if let Some(reason) = run.complete {
             self.emit(slot, reason, poll)?;
         }
         self.limit_memory(poll)?;
-        Ok(true)
+        Ok(Taken::Some)
     }
 
     /// Takes a packet of another flow than the last, or one that is not in sequence.
@@ -290,16 +334,25 @@ impl<B> Receiver<B> {
         }
         let identity = self.key.flow(header!(next), layout, next.layer, next.vlan);
         let flow = identity.flow;
-        let slot = self.table.find(flow, &mut self.counters.probes);
+        let mut slot = self.table.find(flow, &mut self.counters.probes);
+        // What the flow hit last, or one hit lately, expected has been tried.
         let expected = slot != self.last && self.table.slots.get(slot as usize).is_some_and(|held| held.expects(next, poll));
-        if expected && self.take_run(slot, batch, poll)? {
-            return Ok(());
+        if expected {
+            match self.take_run(slot, batch, poll)? {
+                Taken::Some => {
+                    self.remember(slot);
+                    (self.in_turn, self.turns) = (true, true);
+                    return Ok(());
+                }
+                Taken::None => {}
+                Taken::Left => slot = NONE,
+            }
         }
         let Some(next) = batch.as_slice().first() else { return Ok(()) };
         let header = header!(next);
         let facts = match self.refusal::<USUAL, _>(next, header, layout, length, poll) {
             Some(reason) => Err(reason),
-            None if slot == NONE => examine(next, header, layout, None, &self.options, poll),
+            None if slot == NONE => examine::<true, _>(next, header, layout, None, &self.options, poll),
             None => match layout.lend::<USUAL, _>(|layout| self.try_join(slot, next, header, layout, poll)) {
                 Ok((Attempt::Joined(joined), facts)) => {
                     let Some(packet) = self.arrived(batch, length) else { return Ok(()) };
@@ -322,13 +375,12 @@ impl<B> Receiver<B> {
                 if slot != NONE {
                     self.emit(slot, Reason::Overtaken, poll)?;
                 }
-                if let (true, Some(next)) = (self.acknowledged.is_kept(), batch.as_slice().first()) {
+                if self.acknowledged.is_kept() {
                     layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header!(next), layout));
                 }
                 return self.pass::<USUAL, _>(batch, length, layout, reason, poll);
             }
         };
-        let Some(next) = batch.as_slice().first() else { return Ok(()) };
         match self.room::<USUAL>(flow, header!(next), layout, &facts) {
             Ok(Room::Free) => {}
             Ok(Room::Evict(oldest)) => self.emit(oldest, Reason::Evicted, poll)?,
@@ -340,11 +392,14 @@ impl<B> Receiver<B> {
         self.count_in(&facts, length);
         self.counters.packets_in += 1;
         self.counters.bytes_in += length as u64;
-        let Some(next) = batch.as_slice().first() else { return Ok(()) };
         let held = &mut self.table.slots[slot as usize];
         held.start::<USUAL>(next, header!(next), layout, length);
         if let Some(packet) = batch.next() {
-            held.begin(packet, facts.sum);
+            held.begin(packet, &facts);
+        }
+
+        if self.in_turn {
+            self.remember(slot);
         }
         let alone = packet_limit(layout, &self.policy) == 1;
         if self.policy.storage == Storage::Linear {
@@ -372,7 +427,7 @@ impl<B> Receiver<B> {
         if packet.gso.is_some() {
             return Some(Reason::SuperPacket);
         }
-        if self.options.framing.is_some_and(|framing| !framing.names(layout)) {
+        if !Framing::names_in_any(layout) && self.options.framing.is_some_and(|framing| !framing.names(layout)) {
             return Some(Reason::NoHeader);
         }
         let end = layout.end as usize;
@@ -397,14 +452,18 @@ impl<B> Receiver<B> {
         layout: &Layout,
         poll: &P,
     ) -> Result<(Attempt, Facts), Reason> {
-        self.open(slot, poll);
+        if !self.open(slot, poll) {
+            let facts = examine::<true, _>(packet, header, layout, None, &self.options, poll)?;
+            return Ok((Attempt::Ended(Reason::BadChecksum), facts));
+        }
         let held = &mut self.table.slots[slot as usize];
         // Headers that fit the held ones are laid out as those are, and sum up to the same.
         let fits = held.matches(header, packet);
-        let facts = examine(packet, header, layout, fits.then_some(&held.constants), &self.options, poll)?;
         if !fits {
+            let facts = examine::<true, _>(packet, header, layout, None, &self.options, poll)?;
             return Ok((Attempt::Ended(held.mismatch(header, packet)), facts));
         }
+        let facts = examine::<false, _>(packet, header, layout, Some(&held.constants), &self.options, poll)?;
         let attempt = held.attempt(packet, header, &facts, &self.policy)?;
         if let Attempt::Joined(joined) = attempt {
             self.counters.merged += 1;
@@ -512,14 +571,20 @@ impl<B> Receiver<B> {
         batch.next()
     }
 
-    /// Makes a held packet the first of others, if it was alone until now.
+    /// Makes a held packet the first of others, if it was alone until now; `false` if its checksum is wrong.
     #[inline(always)]
-    fn open<P: Poll<B>>(&mut self, slot: u32, poll: &P) {
+    fn open<P: Poll<B>>(&mut self, slot: u32, poll: &P) -> bool {
         let held = &mut self.table.slots[slot as usize];
-        if held.first.is_some()
-            && let Some(chain) = held.open(&self.policy, poll)
-        {
-            self.out.recycle(chain);
+        if held.first.is_none() {
+            return true;
+        }
+        match held.open(&self.policy, self.options.simd, &mut self.counters, poll) {
+            Ok(None) => true,
+            Ok(Some(chain)) => {
+                self.out.recycle(chain);
+                true
+            }
+            Err(BadChecksum) => false,
         }
     }
 
@@ -560,6 +625,7 @@ impl<B> Receiver<B> {
             self.last = NONE;
         }
         let held = &mut self.table.slots[slot as usize];
+        held.close();
         self.counters.held -= 1;
         self.counters.held_bytes -= held.bytes;
         if let Mode::Lro { .. } = self.policy.mode {
@@ -616,6 +682,7 @@ impl<B> Receiver<B> {
         while self.table.oldest() != NONE {
             self.emit(self.table.oldest(), reason, poll)?;
         }
+        self.in_turn = core::mem::take(&mut self.turns);
         Ok(())
     }
 
@@ -750,6 +817,26 @@ impl<B> Memory<B> for Nothing {
     fn bytes<'a>(&'a self, _: &'a B) -> &'a [u8] {
         &[]
     }
+}
+
+/// What a flow took of a batch.
+#[derive(Clone, Copy, Debug)]
+enum Taken {
+    /// At least one packet.
+    Some,
+    /// None.
+    None,
+    /// None, and the flow has left: its first packet is damaged.
+    Left,
+}
+
+/// How many flows are remembered as hit lately.
+const RECENT: usize = 64;
+
+/// The number of a flow among those hit lately, of its addresses and ports made one.
+#[inline(always)]
+fn recent(addresses_and_ports: u64) -> usize {
+    (addresses_and_ports.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % RECENT
 }
 
 /// Keeps a packet that the sink refused, unless it has taken the pieces.

@@ -67,6 +67,13 @@ impl Framing {
         self.describe(&offload, first, length).unwrap_or(HeaderBytes { bytes: [0; Format::LONGEST], length: self.header_length() })
     }
 
+    /// Can a header of any format say how a super-packet with this layout is to be cut? Asked first: where the layout is made of
+    /// constants, so is the answer.
+    #[inline(always)]
+    pub(crate) fn names_in_any(layout: &Layout) -> bool {
+        layout.protocol != Protocol::Dccp && layout.outer.is_none()
+    }
+
     /// Can a header say how a super-packet with this layout is to be cut?
     #[inline(always)]
     pub(crate) fn names(self, layout: &Layout) -> bool {

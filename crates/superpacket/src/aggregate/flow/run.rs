@@ -21,6 +21,9 @@ const AHEAD: usize = 10;
 /// How many packets ahead payload is asked for where it is read: each takes as long as several headers.
 const READ_AHEAD: usize = 4;
 
+/// The same where it is copied behind the first packet's: the place it goes to takes its share of the cache.
+const JOIN_AHEAD: usize = 2;
+
 /// The cache lines of a header that are asked for ahead: link, IP, TCP with timestamps.
 const AHEAD_LINES: usize = 2;
 
@@ -186,31 +189,47 @@ impl<B> Held<B> {
             let all_but_payload = self.constants.transport.add32((end - transport) as u32).add_sum(varying);
             // If this one's payload is read, so will be that of those which follow, most likely.
             let ahead = || {
-                let following = batch.as_slice().get(READ_AHEAD);
+                let following = batch.as_slice().get(if P::IN_PLACE { JOIN_AHEAD } else { READ_AHEAD });
                 following.and_then(|following| poll.bytes(&following.first).get(start..)).unwrap_or(&[])
             };
+            let flags = if protocol == Protocol::Tcp { byte(transport_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN) } else { 0 };
+            let first = if P::IN_PLACE { self.pieces.first().and_then(|piece| piece.buffer.as_ref()) } else { None };
+            let kept = start + payload as usize;
             let sum = match packet.checksum {
                 RxChecksum::Unnecessary { .. } if VERIFIED => all_but_payload.checksum(),
                 RxChecksum::None if !VERIFIED => {
-                    let sum = options.simd.sum_ahead(frame.get(start..).unwrap_or(&[]), ahead());
+                    let sum = match first {
+                        // Copied and summed in one pass, and taken back if the sum is wrong.
+                        Some(first) => {
+                            prefetch_range(ahead(), more as usize);
+                            poll.join_and_sum(first, kept, &packet.first, start..end, options.simd)
+                        }
+                        None => options.simd.sum_ahead(frame.get(start..).unwrap_or(&[]), ahead()),
+                    };
                     if !all_but_payload.add(sum).is_valid() {
+                        if let Some(first) = first {
+                            poll.take_back(first, kept);
+                        }
                         break;
                     }
                     sum
                 }
                 _ => break,
             };
-            if let (Storage::Linear, true) = (storage, VERIFIED) {
-                prefetch_range(ahead(), more as usize);
+            if VERIFIED && (P::IN_PLACE || storage == Storage::Linear) {
+                let following = batch.as_slice().get(if P::IN_PLACE { JOIN_AHEAD } else { READ_AHEAD });
+                let payload = following.and_then(|following| poll.bytes(&following.first).get(start..)).unwrap_or(&[]);
+                prefetch_range(payload, more as usize);
+            }
+            if let (true, Some(first)) = (VERIFIED, first) {
+                poll.join(first, kept, &packet.first, start..end);
             }
             if LRO {
-                self.take_over(headers);
+                self.take_over(poll.bytes(&packet.first));
                 // In GRO mode it is the first packet's.
                 self.largest_payload = self.largest_payload.max(more);
             }
-            let mut flags = 0;
             if protocol == Protocol::Tcp {
-                flags = byte(transport_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN);
                 sequence = sequence.wrapping_add(more);
             }
             self.flags |= flags;
@@ -221,9 +240,6 @@ impl<B> Held<B> {
             let Some(packet) = batch.next() else { break };
             // It has no other buffers, which need not be found out again to drop them.
             core::mem::forget(packet.rest);
-            if let (true, Some(Piece { buffer: Some(first), .. })) = (P::IN_PLACE, self.pieces.first()) {
-                poll.join(first, start + (payload - more) as usize, &packet.first, start..end);
-            }
             let (buffer, start) = match storage {
                 Storage::Fragments => (Some(packet.first), start as u32),
                 Storage::Linear => {
