@@ -178,7 +178,7 @@ impl<B> Held<B> {
     #[inline(always)]
     pub(super) fn expects<C>(&self, packet: &RxPacket<C>, memory: &impl Memory<C>) -> bool {
         addresses_and_ports(memory.bytes(&packet.first), self.layout.transport) == self.addresses_and_ports
-            && (self.in_sequence || self.first.is_some())
+            && (self.in_sequence || self.first.is_some() && !self.unverified)
     }
 
     /// Why they are not.

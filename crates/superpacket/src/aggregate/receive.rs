@@ -163,10 +163,10 @@ impl<B> Receiver<B> {
             // Packets come in runs: most are what a flow hit lately expects.
             let last = self.last;
             let slot = self.expecting(next, poll);
-            let run = if slot == NONE { Ok(Taken::None) } else { self.take_run(slot, &mut batch, poll) };
+            let run = if slot == NONE { Ok(false) } else { self.take_run(slot, &mut batch, poll) };
             result = match run {
                 // What ended the run is another flow's turn.
-                Ok(Taken::Some) if self.in_turn || batch.as_slice().is_empty() => {
+                Ok(true) if self.in_turn || batch.as_slice().is_empty() => {
                     self.turns |= slot != last;
                     continue;
                 }
@@ -210,7 +210,13 @@ impl<B> Receiver<B> {
         if slot != self.last && expects(slot) { slot } else { NONE }
     }
 
-    /// Remembers a flow that took a packet behind another flow's: more may come in turn.
+    /// A flow took a packet behind another flow's: more may come in turn.
+    #[inline(always)]
+    fn turn_to(&mut self, slot: u32) {
+        self.remember(slot);
+        (self.in_turn, self.turns) = (true, true);
+    }
+
     #[inline(always)]
     fn remember(&mut self, slot: u32) {
         let held = &self.table.slots[slot as usize];
@@ -220,16 +226,15 @@ impl<B> Receiver<B> {
 
     /// Takes as many packets as are in sequence of a flow that expects the first of them; the flow leaves if they completed it.
     #[inline(always)]
-    fn take_run<P: Poll<B>>(&mut self, slot: u32, batch: &mut Drain<'_, RxPacket<B>>, poll: &mut P) -> Result<Taken, P::Error> {
+    fn take_run<P: Poll<B>>(&mut self, slot: u32, batch: &mut Drain<'_, RxPacket<B>>, poll: &mut P) -> Result<bool, P::Error> {
         // A run does not ask for the limit of held bytes. Where it could pass it, packets are taken one by one.
         let most = u64::from(self.policy.max_bytes) + batch.len() as u64 * MAX_HEADER as u64;
         if self.counters.held_bytes + most > self.policy.max_held_bytes {
-            return Ok(Taken::None);
+            return Ok(false);
         }
-        if !self.open(slot, poll) {
-            self.emit(slot, Reason::BadChecksum, poll)?;
-            return Ok(Taken::Left);
-        }
+        // What a flow expects it need not be verified for.
+        let opened = self.open(slot, poll);
+        debug_assert!(opened, "it is open, or its first packet has been verified");
         let held = &mut self.table.slots[slot as usize];
         // Compiled for each mode, so that the run need not ask for it.
         let run = match self.policy.mode {
@@ -237,14 +242,14 @@ impl<B> Receiver<B> {
             Mode::Lro { .. } => held.join_run::<true, P>(batch, &self.options, self.policy.storage, &mut self.counters, poll),
         };
         if run.packets == 0 {
-            return Ok(Taken::None);
+            return Ok(false);
         }
         self.last = slot;
         if let Some(reason) = run.complete {
             self.emit(slot, reason, poll)?;
         }
         self.limit_memory(poll)?;
-        Ok(Taken::Some)
+        Ok(true)
     }
 
     /// Takes a packet of another flow than the last, or one that is not in sequence.
@@ -334,19 +339,12 @@ impl<B> Receiver<B> {
         }
         let identity = self.key.flow(header!(next), layout, next.layer, next.vlan);
         let flow = identity.flow;
-        let mut slot = self.table.find(flow, &mut self.counters.probes);
+        let slot = self.table.find(flow, &mut self.counters.probes);
         // What the flow hit last, or one hit lately, expected has been tried.
         let expected = slot != self.last && self.table.slots.get(slot as usize).is_some_and(|held| held.expects(next, poll));
-        if expected {
-            match self.take_run(slot, batch, poll)? {
-                Taken::Some => {
-                    self.remember(slot);
-                    (self.in_turn, self.turns) = (true, true);
-                    return Ok(());
-                }
-                Taken::None => {}
-                Taken::Left => slot = NONE,
-            }
+        if expected && self.take_run(slot, batch, poll)? {
+            self.turn_to(slot);
+            return Ok(());
         }
         let Some(next) = batch.as_slice().first() else { return Ok(()) };
         let header = header!(next);
@@ -468,6 +466,9 @@ impl<B> Receiver<B> {
         if let Attempt::Joined(joined) = attempt {
             self.counters.merged += 1;
             self.counters.absorbed_acks += u64::from(joined != Joined::Merged);
+            if slot != self.last {
+                self.turn_to(slot);
+            }
             self.last = slot;
         }
         Ok((attempt, facts))
@@ -817,17 +818,6 @@ impl<B> Memory<B> for Nothing {
     fn bytes<'a>(&'a self, _: &'a B) -> &'a [u8] {
         &[]
     }
-}
-
-/// What a flow took of a batch.
-#[derive(Clone, Copy, Debug)]
-enum Taken {
-    /// At least one packet.
-    Some,
-    /// None.
-    None,
-    /// None, and the flow has left: its first packet is damaged.
-    Left,
 }
 
 /// How many flows are remembered as hit lately.
