@@ -1,62 +1,69 @@
-//! Offloads for a VPN's TUN device: cut what the kernel sends in super-packets, join what the tunnel delivers in MTU-size packets.
+//! Offloads for a VPN's TUN device: 17 lines of the user's own and 6 imported names.
 //!
-//! A TUN device opened with `IFF_VNET_HDR` (and `TUNSETOFFLOAD` of `TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_USO4 | TUN_F_USO6`) puts a 10-byte `virtio_net_hdr` before
-//! each packet. [`split`] and [`join`] are all that a VPN has to write. `main` plays both ends in memory, so it runs without privileges:
-//! `cargo run --example tun`.
+//! A TUN device that was opened with `IFF_VNET_HDR`, and then told by `TUNSETOFFLOAD` that its user takes `TUN_F_CSUM`,
+//! `TUN_F_TSO4`, `TUN_F_TSO6`, `TUN_F_USO4` and `TUN_F_USO6`, puts a `virtio_net_hdr` of 10 bytes before each packet.
+//! [`split`] cuts what is read into packets for the tunnel. [`join`] writes what the tunnel delivered in few large packets.
+//!
+//! `main` plays both ends in memory, so it needs no privileges: `cargo run --example tun`.
 
 use std::error::Error;
-use std::io::{self, IoSlice, Write};
+use std::io::IoSlice;
 
 use etherparse::PacketBuilder;
-use superpacket::aggregate::{Aggregator, HashKey, Policy};
-use superpacket::packet::{Layer, RxPacket};
-use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
-use superpacket::super_packet::SuperPacket;
-use superpacket::virtio::{ByteOrder, Format, Header, Offload};
 
-/// Cuts what one `read` of the device gave into packets for the wire, back to back in `out`; returns the length of each but the last.
-fn split(read: &[u8], segmenter: &mut Segmenter, out: &mut Vec<u8>) -> Result<usize, Box<dyn Error>> {
-    let header = Header::read(read, Format::Plain, ByteOrder::NATIVE)?;
-    let packet = read.get(Format::Plain.length()..).unwrap_or(&[]);
-    let offload = header.offload(Format::Plain, packet, packet.len(), Layer::Ip)?;
-    let packet = GsoPacket { buffers: &[packet], layer: Layer::Ip, gso: offload.gso, checksum: offload.checksum };
-    Ok(segmenter.segment_linear(&packet, &SegmentOptions::default(), out)?.segment_length)
+// The user's own lines begin here.
+use std::io::{self, Write};
+use std::slice::Chunks;
+
+use superpacket::{BatchAggregator, Framing, HashKey, Policy, Segmenter, SplitError};
+
+/// Makes what [`join`] needs: one for each queue of the device. The tunnel's cipher has authenticated what it delivers, so
+/// checksums are not verified again; the kernel completes those of what merged.
+fn aggregator() -> BatchAggregator {
+    BatchAggregator::framed(Framing::TUN, Policy::gro_with_udp().with_trusted_input(), HashKey::random())
 }
 
-/// Joins the packets that the tunnel delivered in one batch, and writes each super-packet to the device with one gathered write.
-fn join(packets: &mut Vec<RxPacket<Vec<u8>>>, aggregator: &mut Aggregator<Vec<u8>>, device: &mut impl Write) -> io::Result<()> {
-    let mut result = Ok(());
-    let mut write = |packet: SuperPacket<'_, Vec<u8>>| {
-        let offload = Offload { checksum: packet.metadata.checksum, gso: packet.metadata.gso, hash: None };
-        let head = packet.slices().next().unwrap_or(&[]);
-        let mut bytes = [0; 10];
-        let written = Header::describe(&offload, Format::Plain, head, packet.length(), Layer::Ip)
-            .and_then(|header| header.write(&mut bytes, Format::Plain, ByteOrder::NATIVE));
-        let slices: Vec<_> = [&bytes[..]].into_iter().chain(packet.slices()).map(IoSlice::new).collect();
-        result = std::mem::replace(&mut result, Ok(()))
-            .and(written.map_err(io::Error::other))
-            .and_then(|_| device.write_vectored(&slices).map(drop));
-    };
-    aggregator.receive_batch(packets, 0, &mut write);
-    aggregator.poll_end(0, &mut write);
-    result
+/// Splits what one `read` of the device gave into packets for the tunnel.
+fn split<'a>(segmenter: &mut Segmenter, read: &[u8], out: &'a mut Vec<u8>) -> Result<Chunks<'a, u8>, SplitError> {
+    out.clear();
+    let plan = segmenter.split(Framing::TUN, read, out)?;
+    Ok(out.chunks(plan.segment_length.max(1)))
 }
+
+/// Joins the packets that the tunnel delivered and writes them to the device, with one gathered write for each that leaves.
+fn join(aggregator: &mut BatchAggregator, packets: &[Vec<u8>], device: &mut impl Write) -> io::Result<()> {
+    aggregator.poll_gathered(packets, |slices| device.write_vectored(slices).map(drop))
+}
+
+/// Goes on with a [`join`] whose write failed, from the packet on that was refused. `packets` are those of that call.
+fn resume(aggregator: &mut BatchAggregator, packets: &[Vec<u8>], device: &mut impl Write) -> io::Result<()> {
+    aggregator.resume_gathered(packets, |slices| device.write_vectored(slices).map(drop))
+}
+// The user's own lines end here.
 
 /// A device for the example: each write is one packet.
 #[derive(Default)]
 struct Tun {
-    packets: Vec<Vec<u8>>,
+    written: Vec<Vec<u8>>,
+    /// After how many more writes the device takes nothing, once.
+    full_after: Option<usize>,
 }
 
 impl Write for Tun {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.packets.push(bytes.to_vec());
-        Ok(bytes.len())
+        self.write_vectored(&[IoSlice::new(bytes)])
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.packets.push(slices.iter().flat_map(|slice| slice.iter().copied()).collect());
-        Ok(slices.iter().map(|slice| slice.len()).sum())
+        if self.full_after == Some(0) {
+            self.full_after = None;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.full_after = self.full_after.map(|writes| writes - 1);
+        let packet: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+        let length = packet.len();
+        self.written.push(packet);
+        Ok(length)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -64,29 +71,28 @@ impl Write for Tun {
     }
 }
 
-/// How many writes to the device it took, and the packets that were cut from what was written.
-struct Trip {
-    writes: usize,
-    cut: Vec<Vec<u8>>,
-}
-
-/// Joins these IP packets, then cuts what was written.
-fn there_and_back(packets: &[Vec<u8>]) -> Result<Trip, Box<dyn Error>> {
-    // A key of random bits belongs here where others choose the traffic.
-    let mut aggregator = Aggregator::new(Policy::gro_with_udp().with_partial_checksums(), HashKey::new(0x5eed));
-    let mut segmenter = Segmenter::new();
-    let mut device = Tun::default();
-    join(&mut packets.iter().cloned().map(RxPacket::ip).collect(), &mut aggregator, &mut device)?;
-    let mut cut = Vec::new();
-    for read in &device.packets {
-        let mut out = Vec::new();
-        let length = split(read, &mut segmenter, &mut out)?;
-        cut.extend(out.chunks(length).map(<[u8]>::to_vec));
+/// Joins these packets for a device that is full once, and tries again until all of them are written.
+fn deliver(packets: &[Vec<u8>], full_after: usize) -> io::Result<Tun> {
+    let mut aggregator = aggregator();
+    let mut device = Tun { full_after: Some(full_after), ..Tun::default() };
+    let mut result = join(&mut aggregator, packets, &mut device);
+    // A program would wait for the device here.
+    while result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        result = resume(&mut aggregator, packets, &mut device);
     }
-    Ok(Trip { writes: device.packets.len(), cut })
+    result.map(|()| device)
 }
 
-/// A segment of 1348 bytes of payload of one TCP flow, this many segments after its first.
+/// Splits what the device was given, as if it had been read from it.
+fn split_all(device: &Tun) -> Result<Vec<Vec<u8>>, SplitError> {
+    let (mut segmenter, mut out, mut packets) = (Segmenter::new(), Vec::new(), Vec::new());
+    for read in &device.written {
+        packets.extend(split(&mut segmenter, read, &mut out)?.map(<[u8]>::to_vec));
+    }
+    Ok(packets)
+}
+
+/// A segment with 1348 bytes of payload of one TCP flow, this many segments after its first.
 fn tcp_segment(index: u32) -> Vec<u8> {
     let builder = PacketBuilder::ipv6([1; 16], [2; 16], 64).tcp(443, 40_000, index * 1348, 500).ack(1);
     let mut packet = Vec::new();
@@ -96,12 +102,14 @@ fn tcp_segment(index: u32) -> Vec<u8> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let packets: Vec<_> = (0..40).map(tcp_segment).collect();
-    let Trip { writes, cut } = there_and_back(&packets)?;
+    let device = deliver(&packets, 0)?;
+    let split = split_all(&device)?;
     println!(
-        "{} packets from the tunnel: {writes} write to the device; cut again: {} packets, the same bytes: {}",
+        "{} packets from the tunnel took {} write to the device; split again: {} packets, the same bytes: {}",
         packets.len(),
-        cut.len(),
-        cut == packets
+        device.written.len(),
+        split.len(),
+        split == packets
     );
     Ok(())
 }
@@ -112,14 +120,37 @@ mod tests {
 
     use super::*;
 
+    fn runs() -> impl Iterator<Item = Vec<Vec<u8>>> {
+        [Frame::tcp4(1, 1348), Frame::tcp6(1, 1328), Frame::udp4(1200), Frame::udp6(1200)]
+            .into_iter()
+            .map(|frame| frame.at_ip().run(40).iter().map(Frame::to_bytes).collect())
+    }
+
     #[test]
     fn many_packets_take_few_writes_and_come_back() {
-        for frame in [Frame::tcp4(1, 1348), Frame::tcp6(1, 1328), Frame::udp4(1200), Frame::udp6(1200)] {
-            let packets: Vec<_> = frame.at_ip().run(40).iter().map(Frame::to_bytes).collect();
-            let Trip { writes, cut } = there_and_back(&packets).expect("valid packets");
-            assert!(writes <= 2, "{writes}");
-            assert_eq!(cut, packets);
+        for packets in runs() {
+            let mut device = Tun::default();
+            join(&mut aggregator(), &packets, &mut device).expect("the device takes all");
+            assert!(device.written.len() <= 2, "{}", device.written.len());
+            assert_eq!(split_all(&device).expect("valid packets"), packets);
         }
+    }
+
+    #[test]
+    fn after_a_write_that_fails_nothing_is_lost_and_nothing_written_twice() {
+        let packets: Vec<_> = runs().flatten().collect();
+        let mut at_once = Tun::default();
+        join(&mut aggregator(), &packets, &mut at_once).expect("the device takes all");
+        for full_after in 0..at_once.written.len() {
+            let mut aggregator = aggregator();
+            let mut device = Tun { full_after: Some(full_after), ..Tun::default() };
+            let error = join(&mut aggregator, &packets, &mut device).expect_err("the device is full");
+            assert_eq!((error.kind(), device.written.len()), (io::ErrorKind::WouldBlock, full_after));
+            resume(&mut aggregator, &packets, &mut device).expect("the device takes all again");
+            assert_eq!(device.written, at_once.written, "full after {full_after}");
+            assert_eq!(aggregator.unfinished(), 0);
+        }
+        assert_eq!(deliver(&packets, 1).expect("the device is full only once").written, at_once.written);
     }
 
     #[test]
@@ -127,8 +158,14 @@ mod tests {
         let mut read = vec![0; 10];
         read.extend(Frame::tcp4(1, 3000).at_ip().to_bytes());
         (read[0], read[1]) = (1, 77);
-        let error = split(&read, &mut Segmenter::new(), &mut Vec::new()).expect_err("type 77");
+        let error = split(&mut Segmenter::new(), &read, &mut Vec::new()).expect_err("type 77");
         assert!(error.to_string().contains("gso_type"), "{error}");
-        assert!(split(&read[..7], &mut Segmenter::new(), &mut Vec::new()).is_err());
+        assert!(split(&mut Segmenter::new(), &read[..7], &mut Vec::new()).is_err());
+    }
+
+    #[test]
+    fn a_header_without_a_packet_is_no_packet() {
+        let mut out = vec![1, 2, 3];
+        assert_eq!(split(&mut Segmenter::new(), &[0; 10], &mut out).map(Iterator::count), Ok(0));
     }
 }

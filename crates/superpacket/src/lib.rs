@@ -60,13 +60,14 @@ pub mod super_packet;
 pub mod virtio;
 pub mod wire;
 
-pub use aggregate::{Aggregator, BatchAggregator, Counters, HashKey, Policy, Reason};
+pub use aggregate::{Aggregator, BatchAggregator, Counters, HashKey, NoHeadroom, Policy, Reason};
 pub use buffer::{PacketBuffer, SliceBuffer};
 pub use packet::{FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
-pub use segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
-pub use super_packet::{Metadata, Sink, SuperPacket};
+pub use packet_batch::PacketBatch;
+pub use segment::{BackToBack, ChecksumOutput, EachBuffer, Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
+pub use super_packet::{Metadata, Outcome, Sink, SuperPacket};
 pub use superpacket_simd::Simd;
-pub use virtio::Framing;
+pub use virtio::{Framing, SplitError};
 
 /// Runs the example of the crate's README with the tests.
 #[cfg(doctest)]
