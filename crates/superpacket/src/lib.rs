@@ -1,46 +1,143 @@
-//! The stateless offloads of network devices, in user space: **aggregate** what arrives (LRO, GRO), **segment** what leaves (TSO, GSO).
+//! The stateless offloads of network devices, in user space: **aggregate** what arrives (GRO, LRO),
+//! **segment** what leaves (TSO, GSO, USO).
 //!
-//! A network stack costs per packet, not per byte. This engine lets it see few large packets: it joins received packets of a flow as early as
-//! possible ([`aggregate`]), and cuts large ones into what a wire carries as late as possible ([`segment`]). No I/O, no threads, no clock, no unsafe
-//! code, and no allocation in steady state; buffers are the caller's own.
+//! A network stack costs per packet, not per byte. This engine lets it see few large packets: it
+//! joins received packets of a flow as early as possible, and cuts large ones into what a wire
+//! carries as late as possible. No I/O, no threads, no clock, no unsafe code, no allocation in
+//! steady state. Buffers are the caller's own.
 //!
 //! ```
-//! use superpacket::Simd;
-//! use superpacket::aggregate::{Aggregator, HashKey, Policy};
-//! use superpacket::packet::RxPacket;
-//! use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
-//! use superpacket::super_packet::SuperPacket;
+//! use superpacket::{BatchAggregator, HashKey, Layer, Policy, SegmentOptions, Segmenter};
 //!
-//! # let frames: Vec<Vec<u8>> = superpacket_traffic::workload::w1(40);
-//! // Any buffers will do: ring slots, UMEM chunks, vectors. Here: 40 full-size TCP segments in Ethernet frames.
-//! let mut poll: Vec<_> = frames.iter().map(|frame| RxPacket::new(&frame[..])).collect();
-//! // The key should be random where others choose the traffic.
-//! let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(42));
+//! # let packets: Vec<Vec<u8>> = superpacket_traffic::workload::w1(40);
+//! // 40 TCP segments of one flow, in Ethernet frames.
+//! let mut aggregator = BatchAggregator::new(Layer::Ethernet, Policy::gro(), HashKey::random());
 //! let mut segmenter = Segmenter::new();
-//!
-//! let (mut large, mut wire) = (0, Vec::new());
-//! let mut sink = |packet: SuperPacket<'_, &[u8]>| {
-//!     large += 1;
-//!     // Hand the packet to whoever takes super-packets, or cut it again for a port that does not: the very same frames come out.
-//!     let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
-//!     let cut = segmenter.segment(&packet, &options, |segment| {
+//! let (mut super_packets, mut wire) = (0, Vec::new());
+//! aggregator.poll(&packets, |packet| {
+//!     super_packets += 1;
+//!     // For a port that takes super-packets, `packet.slices()`. For one that does not:
+//!     let plan = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
 //!         let mut frame = Vec::new();
 //!         segment.copy_to(&mut frame);
 //!         wire.push(frame);
 //!     });
-//!     assert!(cut.is_ok());
-//! };
-//! aggregator.receive_batch(&mut poll, 0, &mut sink);
-//! aggregator.poll_end(0, &mut sink);
-//!
-//! assert_eq!(large, 1);
-//! assert_eq!(wire, frames);
-//! assert_eq!(aggregator.counters().merged, 39);
+//!     plan.map(drop)
+//! })?;
+//! assert_eq!((super_packets, wire), (1, packets), "the very same frames");
+//! # Ok::<(), superpacket::SegmentError>(())
 //! ```
 //!
-//! The promises that the engine keeps, each a test: packets of a flow leave in the order they came; in GRO mode `segment(aggregate(x)) == x`, byte for byte; none is lost, doubled
-//! or invented; work per packet and memory do not depend on the traffic; what is not understood passes bit for bit; no length or offset from the wire is used unchecked;
-//! payload is read only for a checksum that nobody has verified, and once.
+//! # Where to begin
+//!
+//! **A VPN** has a TUN device. One that was opened with `IFF_VNET_HDR` reads and writes packets of
+//! 64 KB behind a `virtio_net_hdr`. [`Segmenter::split`] cuts what is read.
+//! [`BatchAggregator::framed`] makes what joins: by [`poll_gathered`](BatchAggregator::poll_gathered)
+//! for `writev`, the example `tun.rs`, or by [`join_in_place`](BatchAggregator::join_in_place) and
+//! [`EachBuffer`] in a pool of the VPN's own, the example `in_place.rs`. Where there is no such
+//! header (WinTUN, utun), [`BatchAggregator::new`] does the same without.
+//!
+//! **A stack** receives by [`BatchAggregator::poll`] with [`Policy::gro`]: what merged has complete
+//! checksums, and its metadata tells the segment size. It sends 64 KB at a time as a [`GsoPacket`],
+//! which [`Segmenter::segment_linear`] cuts into the driver's buffers. The example
+//! `examples/smoltcp-device` of the repository does this around any device of smoltcp.
+//!
+//! **A switch** keeps packets in buffers that it must give back: ring slots, frames of a UMEM,
+//! mbufs. [`Aggregator`] owns them while a packet is held and hands them to the sink: no payload is
+//! copied. [`RxPacket`] carries what a device knows, [`PacketBatch`] takes packets to another
+//! thread, and [`Segmenter::segment`] cuts into headers and ranges for descriptors. The crates
+//! `superpacket-steer` and `superpacket-bridge` are the rest of a switch.
+//!
+//! ```
+//! use superpacket::{Aggregator, HashKey, Policy, RxPacket, SuperPacket};
+//!
+//! # let frames: Vec<Vec<u8>> = superpacket_traffic::workload::w1(40);
+//! # let (mut sent, now) = (Vec::new(), 0);
+//! let mut aggregator = Aggregator::new(Policy::gro(), HashKey::random());
+//! let mut poll: Vec<_> = frames.into_iter().map(RxPacket::new).collect();
+//! let mut sink = |mut packet: SuperPacket<'_, Vec<u8>>| {
+//!     // The header must be copied. The buffers may be kept until they are sent.
+//!     sent.push((packet.header().to_vec(), packet.take_pieces().collect::<Vec<_>>()));
+//! };
+//! aggregator.receive_batch(&mut poll, now, &mut sink);
+//! aggregator.poll_end(now, &mut sink);
+//! assert_eq!((sent.len(), sent[0].1.len()), (1, 40));
+//! ```
+//!
+//! # What each call verifies, copies and holds
+//!
+//! | call | verified | copied | held when it returns |
+//! |---|---|---|---|
+//! | [`Aggregator::receive_batch`] | what may merge: lengths, IPv4 header checksums, and each transport checksum that the device has not verified | headers of what merged; with [`Storage::Linear`](aggregate::Storage::Linear) all of it | flows and their buffers, until [`poll_end`](Aggregator::poll_end) or for the [hold time](Policy::hold_time) |
+//! | [`BatchAggregator::poll`] | the same | the same | nothing |
+//! | [`BatchAggregator::poll_gathered`] | the same | the same; the sink's `writev` takes payload from where it lies | nothing |
+//! | [`BatchAggregator::join_in_place`] | the same | payload, once, behind the first packet in its buffer | nothing |
+//! | [`Segmenter::segment`] | all lengths, and that the headers are of the [kind](GsoKind) to be cut | one header for each segment | nothing |
+//! | [`Segmenter::segment_linear`] | the same | headers and payload, summed in the same pass | nothing |
+//! | [`Segmenter::split`] | the same, and each field of the `virtio_net_hdr` against the packet | the same | nothing |
+//! | [`Segmenter::fragment`] | the outermost IP header and its lengths | one header for each fragment | nothing |
+//!
+//! What does not merge leaves as it came, bit for bit, and in its flow's order, also if its
+//! checksum is wrong: an aggregator drops nothing. [`Counters`] has one [`Reason`] for each packet
+//! that left. A segmenter gives its segments new checksums and does not verify the old one.
+//!
+//! # If a sink fails
+//!
+//! A sink may return a `Result`. Its error ends the call, which returns it, and no packet is lost.
+//!
+//! | call | packet that was refused | packets held | packets not yet looked at | how it goes on |
+//! |---|---|---|---|---|
+//! | those of [`Aggregator`] | in the aggregator, unless the sink took its [pieces](SuperPacket::take_pieces) | in the aggregator | in the caller's vector | the next call that emits gives the refused packet first |
+//! | [`poll`](BatchAggregator::poll), [`poll_gathered`](BatchAggregator::poll_gathered) | remembered by its indices | the same | the same | [`resume`](BatchAggregator::resume), [`resume_gathered`](BatchAggregator::resume_gathered) with the same packets; a new `poll` gives them up |
+//!
+//! [`join_in_place`](BatchAggregator::join_in_place) has no sink: the caller writes the buffers at
+//! the indices that it returns. A segmenter checks everything before its first segment.
+//!
+//! # Complete or partial checksums
+//!
+//! | who takes what merged | checksums | by |
+//! |---|---|---|
+//! | whoever verifies them: smoltcp and other stacks, WinTUN, utun, a capture file | complete | [`Policy::gro`] and [`BatchAggregator::new`], as they are |
+//! | whoever completes them: a TUN or TAP device with a `virtio_net_hdr`, a device that computes checksums | partial | [`BatchAggregator::framed`], or [`Policy::with_partial_checksums`] |
+//!
+//! The wrong choice loses packets: a stack takes a partial checksum for a damaged packet, and a
+//! super-packet with a complete one has no valid `virtio_net_hdr`. A complete checksum takes no
+//! second look at payload: the sum of each is known since its packet was verified. A packet that
+//! came with a partial checksum and merged with no other leaves with it;
+//! [`complete_partial`](checksum::complete_partial) computes the rest.
+//!
+//! # Trusted input
+//!
+//! With [`Policy::with_trusted_input`], checksums that the device has not verified are taken for
+//! right and no payload is read: for packets that a cipher has authenticated. Lengths and IPv4
+//! header checksums are verified as ever. A packet whose sender gave it a wrong checksum may then
+//! merge, and whoever completes a partial checksum makes a right one of it.
+//!
+//! # Limits
+//!
+//! [`Policy`] has them: 65,535 bytes in a packet (up to 524,280 for TCP, BIG TCP), 64 datagrams in
+//! a UDP super-packet, 1,024 flows and 32 MiB held, unless it says otherwise. A received packet has
+//! at most [17 buffers](packet::MAX_BUFFERS), a gathered one at most 1,024 slices, one call at most
+//! `u32::MAX` packets. Work per packet and memory do not depend on the traffic if the [`HashKey`]
+//! is random.
+//!
+//! # Features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `std` | yes | [`BatchAggregator::poll_gathered`]: packets as `IoSlice`s |
+//! | `os-random` | yes | [`HashKey::random`] |
+//! | `bytes` | no | `BytesMut` as a [`PacketBuffer`] |
+//!
+//! Without default features the crate is `no_std` with `alloc`; [`HashKey::new`] takes the random
+//! bits then.
+//!
+//! # Promises
+//!
+//! Each is a test: packets of a flow leave in the order they came; in GRO mode
+//! `segment(aggregate(x)) == x`, byte for byte; no packet is lost, doubled or invented; what is not
+//! understood passes bit for bit; no length or offset from the wire is used unchecked; payload is
+//! read only for a checksum that nobody has verified, and once.
 #![no_std]
 #![forbid(unsafe_code)]
 

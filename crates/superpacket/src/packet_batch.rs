@@ -12,11 +12,7 @@ use crate::super_packet::{Metadata, Piece, SuperPacket};
 /// goes round needs no allocation and is read as it was written, from front to back.
 ///
 /// ```
-/// use superpacket::Simd;
-/// use superpacket::aggregate::{Aggregator, HashKey, Policy};
-/// use superpacket::packet::RxPacket;
-/// use superpacket::packet_batch::PacketBatch;
-/// use superpacket::super_packet::SuperPacket;
+/// use superpacket::{Aggregator, HashKey, PacketBatch, Policy, RxPacket, SuperPacket};
 ///
 /// let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(42));
 /// let mut batch = PacketBatch::new();

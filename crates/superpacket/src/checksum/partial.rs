@@ -1,18 +1,4 @@
 //! Partial checksums: which bytes each of them covers, how it is computed, and its completion where it lies.
-//!
-//! A checksum that is left to a device ([`RxChecksum::Partial`](super::RxChecksum::Partial), the kernel's `CHECKSUM_PARTIAL`) is said by two numbers alone: where summing
-//! starts, and where the field lies from there. Which sum is meant, and where it ends, only the headers tell:
-//!
-//! | protocol of the header at `start` | offset | what goes into the field | over |
-//! |---|---|---|---|
-//! | TCP | 16 | the Internet checksum | all up to the end of the IP packet |
-//! | UDP | 6 | the Internet checksum; a computed 0 as 0xFFFF, since 0 means none (RFC 768) | as many bytes as the UDP length says |
-//! | DCCP | 6 | the Internet checksum | header, options and what the checksum coverage says (RFC 4340, section 9.2) |
-//! | SCTP | 8 | CRC32c, its lowest 8 bits first, with the field taken as zero (RFC 9260, appendix A; `skb->csum_not_inet`) | all up to the end of the IP packet |
-//! | another | any | the Internet checksum; at offset 6 a computed 0 as 0xFFFF | all up to the end of the IP packet |
-//!
-//! Padding behind the IP packet is no part of what is summed. What the field holds is the pseudo-header's sum, and it is believed, as the kernel does: with an IPv6 routing
-//! header the packet's own addresses would be the wrong ones. A field of 0 is no such sum (the addresses are never all zero); then the pseudo-header's is computed.
 
 use crc::{CRC_32_ISCSI, Crc, Table};
 
@@ -203,15 +189,30 @@ impl Kind {
     }
 }
 
-/// Completes a partial checksum of TCP, UDP, DCCP or SCTP where it lies, as [`RxChecksum::Partial`](super::RxChecksum::Partial) says it and the [module](self) explains.
+/// Completes a partial checksum of TCP, UDP, DCCP or SCTP where it lies.
 ///
-/// `packet` is the whole packet from `layer` on; `start` is where the transport header starts and `offset` where the checksum lies from there, in bytes, as in a
-/// `virtio_net_hdr` with `NEEDS_CSUM`. Afterwards the packet's checksum is whole, and its state no longer partial.
+/// `packet` is the whole packet from `layer` on. Summing starts at `start`, the transport header, and
+/// the checksum lies `offset` bytes from there, as in [`RxChecksum::Partial`](crate::RxChecksum) and
+/// in a `virtio_net_hdr` with `NEEDS_CSUM`. Afterwards the checksum is complete.
+///
+/// Which sum is meant, and where it ends, only the headers tell:
+///
+/// | protocol of the header at `start` | offset | what goes into the field | over |
+/// |---|---|---|---|
+/// | TCP | 16 | the Internet checksum | all up to the end of the IP packet |
+/// | UDP | 6 | the Internet checksum; a computed 0 as 0xFFFF, since 0 means none (RFC 768) | as many bytes as the UDP length says |
+/// | DCCP | 6 | the Internet checksum | header, options and what the checksum coverage says (RFC 4340, section 9.2) |
+/// | SCTP | 8 | CRC32c, its lowest 8 bits first, with the field taken as zero (RFC 9260, appendix A; `skb->csum_not_inet`) | all up to the end of the IP packet |
+/// | another | any | the Internet checksum; at offset 6 a computed 0 as 0xFFFF | all up to the end of the IP packet |
+///
+/// Padding behind the IP packet is not summed. The field holds the pseudo-header's sum, which is
+/// believed, as the kernel does: with an IPv6 routing header, the packet's own addresses would be
+/// the wrong ones. A field of 0 is no such sum (the addresses are never all zero); the
+/// pseudo-header's is computed then.
 ///
 /// ```
-/// use superpacket::Simd;
 /// use superpacket::checksum::complete_partial;
-/// use superpacket::packet::Layer;
+/// use superpacket::{Layer, Simd};
 ///
 /// // UDP from 10.0.0.1 to 10.0.0.2 with 2 bytes of payload; the field holds the pseudo-header's sum.
 /// let mut packet = [0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 9, 0, 10, 0x14, 0x1e, 0xab, 0xcd];

@@ -42,9 +42,7 @@ impl Default for SegmentOptions {
 /// Cuts super-packets. Holds the scratch that headers are built in, and counters; allocates nothing.
 ///
 /// ```
-/// use superpacket::Simd;
-/// use superpacket::packet::Layer;
-/// use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentOptions, SegmentSize, Segmenter};
+/// use superpacket::{Gso, GsoKind, GsoPacket, Layer, SegmentOptions, SegmentSize, Segmenter};
 ///
 /// // A UDP datagram with 2,500 bytes of payload.
 /// let mut packet = vec![0u8; 28 + 2500];
@@ -59,7 +57,7 @@ impl Default for SegmentOptions {
 ///     .segment(&GsoPacket::linear(&packet, gso).at(Layer::Ip), &SegmentOptions::default(), |segment| lengths.push(segment.length()))?;
 /// assert_eq!(plan.segments, 3);
 /// assert_eq!(lengths, [1028, 1028, 528]);
-/// # Ok::<(), superpacket::segment::SegmentError>(())
+/// # Ok::<(), superpacket::SegmentError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Segmenter {
