@@ -35,7 +35,8 @@
 //! [`BatchAggregator::framed`] makes what joins: by [`poll_gathered`](BatchAggregator::poll_gathered)
 //! for `writev`, the example `tun.rs`, or by [`join_in_place`](BatchAggregator::join_in_place) and
 //! [`EachBuffer`] in a pool of the VPN's own, the example `in_place.rs`. Where there is no such
-//! header (WinTUN, utun), [`BatchAggregator::new`] does the same without.
+//! header (WinTUN, utun), [`BatchAggregator::new`] makes what joins without one, up to the length
+//! that the device takes ([`Policy::with_max_bytes`]).
 //!
 //! **A stack** receives by [`BatchAggregator::poll`] with [`Policy::gro`]: what merged has complete
 //! checksums, and its metadata tells the segment size. It sends 64 KB at a time as a [`GsoPacket`],
@@ -71,15 +72,14 @@
 //! | [`Aggregator::receive_batch`] | what may merge: lengths, IPv4 header checksums, and each transport checksum that the device has not verified | headers of what merged; with [`Storage::Linear`](aggregate::Storage::Linear) all of it | flows and their buffers, until [`poll_end`](Aggregator::poll_end) or for the [hold time](Policy::hold_time) |
 //! | [`BatchAggregator::poll`] | the same | the same | nothing |
 //! | [`BatchAggregator::poll_gathered`] | the same | the same; the sink's `writev` takes payload from where it lies | nothing |
-//! | [`BatchAggregator::join_in_place`] | the same | payload, once, behind the first packet in its buffer | nothing |
+//! | [`BatchAggregator::join_in_place`] | the same | payload, once, behind the first packet of each super-packet, in its buffer | nothing |
 //! | [`Segmenter::segment`] | all lengths, and that the headers are of the [kind](GsoKind) to be cut | one header for each segment | nothing |
 //! | [`Segmenter::segment_linear`] | the same | headers and payload, summed in the same pass | nothing |
 //! | [`Segmenter::split`] | the same, and each field of the `virtio_net_hdr` against the packet | the same | nothing |
 //! | [`Segmenter::fragment`] | the outermost IP header and its lengths | one header for each fragment | nothing |
 //!
-//! What does not merge leaves as it came, bit for bit, and in its flow's order, also if its
-//! checksum is wrong: an aggregator drops nothing. [`Counters`] has one [`Reason`] for each packet
-//! that left. A segmenter gives its segments new checksums and does not verify the old one.
+//! What does not merge leaves as it came, bit for bit and in its flow's order, even with a wrong
+//! checksum: an aggregator drops nothing. [`Counters`] has one [`Reason`] for each packet that left. A segmenter gives its segments new checksums and does not verify the old one.
 //!
 //! # If a sink fails
 //!
@@ -88,7 +88,7 @@
 //! | call | packet that was refused | packets held | packets not yet looked at | how it goes on |
 //! |---|---|---|---|---|
 //! | those of [`Aggregator`] | in the aggregator, unless the sink took its [pieces](SuperPacket::take_pieces) | in the aggregator | in the caller's vector | the next call that emits gives the refused packet first |
-//! | [`poll`](BatchAggregator::poll), [`poll_gathered`](BatchAggregator::poll_gathered) | remembered by its indices | the same | the same | [`resume`](BatchAggregator::resume), [`resume_gathered`](BatchAggregator::resume_gathered) with the same packets; a new `poll` gives them up |
+//! | [`poll`](BatchAggregator::poll), [`poll_gathered`](BatchAggregator::poll_gathered) | in the aggregator, by index | in the aggregator, by index | in the aggregator, by index | [`resume`](BatchAggregator::resume), [`resume_gathered`](BatchAggregator::resume_gathered) with the same packets; a new `poll` gives them up |
 //!
 //! [`join_in_place`](BatchAggregator::join_in_place) has no sink: the caller writes the buffers at
 //! the indices that it returns. A segmenter checks everything before its first segment.

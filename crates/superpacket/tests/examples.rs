@@ -30,6 +30,13 @@ fn imported_names(source: &str) -> Vec<&str> {
 }
 
 #[test]
+fn the_readme_says_how_many_lines_the_example_for_vpns_takes() {
+    let readme = include_str!("../../../README.md");
+    let statement = format!("(crates/superpacket/examples/tun.rs), {} lines of your own", own_lines(EXAMPLES[0].source).len());
+    assert!(readme.contains(&statement), "it does not say: {statement}");
+}
+
+#[test]
 fn the_first_comment_says_how_many_lines_and_names_the_user_needs() {
     for Example { source, most_lines, most_names } in EXAMPLES {
         let (lines, names) = (own_lines(source).len(), imported_names(source).len());
