@@ -10,7 +10,7 @@ use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
     ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentOptions, SegmentSize, Segmenter,
 };
-use superpacket::super_packet::SuperPacket;
+use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, parse};
 use superpacket_features::Feature;
 use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch};
@@ -366,14 +366,18 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
         return checksum;
     }
     // Where the headers are known, no byte is read.
-    let head = Head::new(packet, if metadata.layout.is_some() { 0 } else { MAX_HEADER });
+    let known = metadata.layout.filter(|layout| cut_at(metadata, layout));
+    let head = Head::new(packet, if known.is_some() { 0 } else { MAX_HEADER });
     let bytes = head.bytes(packet);
     let network = network_offset(bytes, metadata);
     let short = length.saturating_sub(network) <= runtime.mtu;
     if metadata.gso.is_none() && !merged && short {
         return checksum;
     }
-    let layout = metadata.layout.or_else(|| parse(bytes, length, metadata.layer).ok());
+    let layout = known.or_else(|| match metadata.gso {
+        Some(gso) => gso.kind.parse(bytes, length, metadata.layer, metadata.checksum).ok(),
+        None => parse(bytes, length, metadata.layer).ok(),
+    });
     let Some(layout) = layout else {
         // Nobody can cut what nobody can read; but a super-packet is what the sender's kernel made, and says so.
         return if metadata.gso.is_none() { Need::Shorter } else { metadata.gso.map_or(Need::Shorter, Need::Cut) };
@@ -427,6 +431,14 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
                 Need::Cut(gso)
             }
         }
+    }
+}
+
+/// Are these the headers at which the packet is cut? In UDP the place of its partial checksum says so, as [`GsoKind::parse`] has it.
+fn cut_at(metadata: &Metadata, layout: &Layout) -> bool {
+    match (metadata.gso, metadata.checksum) {
+        (Some(Gso { kind: GsoKind::Udp | GsoKind::UdpFragments, .. }), RxChecksum::Partial { start, .. }) => start == layout.transport,
+        _ => true,
     }
 }
 

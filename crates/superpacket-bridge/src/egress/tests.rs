@@ -463,3 +463,47 @@ fn a_packet_is_not_cut_into_crumbs() {
     assert!(bench.pass(from_kernel(8_192 * 7 + 1, 7)).is_empty());
     assert_eq!(bench.drops("cannot_segment"), 1);
 }
+
+/// Four datagrams of VXLAN as their sender hands them to the kernel, by `UDP_SEGMENT`: each a VXLAN header and a TCP frame of its own.
+fn datagrams_of_a_tunnel() -> (RxPacket<Buffer>, usize) {
+    let mut datagram = vec![0x08, 0, 0, 0, 0, 0, 1, 0];
+    datagram.extend(Frame::tcp4(1, 1_400).to_bytes());
+    let frame = Frame::udp4(0).with(|frame| {
+        (frame.udp_mut().destination_port, frame.payload) = (4_789, datagram.repeat(4));
+        frame.udp_mut().checksum = Checksum::Partial;
+    });
+    let mut packet = RxPacket::new(Buffer::from(frame.to_bytes())).with_checksum(RxChecksum::Partial { start: 34, offset: 6 });
+    packet.gso = SegmentSize::new(datagram.len()).map(|size| Gso::new(GsoKind::Udp, size));
+    (packet, datagram.len())
+}
+
+#[test]
+fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
+    // Just as long as the MTU: with the inner headers counted, no segment would fit.
+    let exact = |runtime: &mut Runtime| runtime.mtu = 20 + 8 + 1_462;
+    // Past the aggregator, which has not read the headers then, and through it.
+    let send = |bench: &mut Bench, packet, aggregated: bool| {
+        if !aggregated {
+            return bench.pass(packet);
+        }
+        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        aggregator.receive(packet, 0, &mut |packet: SuperPacket<'_, Buffer>| bench.add(packet));
+        bench.flush()
+    };
+    for aggregated in [false, true] {
+        let (packet, size) = datagrams_of_a_tunnel();
+        assert_eq!(size, 1_462);
+        let whole = send(&mut Bench::new(exact), packet, aggregated);
+        assert_eq!((whole.len(), whole.first().and_then(|sent| sent.gso).map(|gso| gso.size.get())), (1, Some(size)));
+        let (packet, _) = datagrams_of_a_tunnel();
+        let mut unable = Bench::new(|runtime| {
+            exact(runtime);
+            without(&[Feature::TxUdpSegmentation, Feature::TxChecksumming])(runtime);
+        });
+        let cut = send(&mut unable, packet, aggregated);
+        assert_eq!(cut.iter().map(|sent| sent.bytes.len()).collect::<Vec<_>>(), [14 + 20 + 8 + size; 4]);
+        let (packet, _) = datagrams_of_a_tunnel();
+        let mut small = Bench::new(|runtime| runtime.mtu = 20 + 8 + 1_461);
+        assert!(send(&mut small, packet, aggregated).is_empty(), "one byte less is too little");
+    }
+}

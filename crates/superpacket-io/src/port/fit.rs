@@ -4,7 +4,7 @@ use std::io;
 
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::GsoKind;
-use superpacket::wire::{Layout, MAX_HEADER, ethernet, parse};
+use superpacket::wire::{Layout, MAX_HEADER, ethernet};
 use superpacket_features::{Feature, FeatureSet};
 
 use super::{Outgoing, Stop, TxBatch, TxFrame};
@@ -64,7 +64,8 @@ impl Limits {
             return Err(offload("the port cuts no such super-packets"));
         }
         let head = batch.head(outgoing, frame, &mut scratch);
-        let layout = parse(head, length, frame.layer).map_err(|_| offload("the headers of a super-packet cannot be read"))?;
+        let layout = gso.kind.parse(head, length, frame.layer, frame.checksum);
+        let layout = layout.map_err(|_| offload("the headers of a super-packet cannot be read"))?;
         // The size of a fragment counts the UDP header.
         let headers = if gso.kind == GsoKind::UdpFragments { layout.transport } else { layout.payload };
         let segment = usize::from(headers - layout.outermost()) + gso.size.get();

@@ -3,7 +3,8 @@
 use core::num::{NonZeroU16, NonZeroU32};
 
 use super::template::FRAGMENT_HEADER;
-use crate::wire::{IpVersion, Layout, ipv6};
+use crate::checksum::RxChecksum;
+use crate::wire::{self, IpVersion, Layer, Layout, Unparsed, ipv6};
 
 /// What kind of segments a super-packet stands for (the kernel's `gso_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +20,26 @@ pub enum GsoKind {
     UdpFragments,
     /// DCCP data packets. No kernel has it.
     Dccp,
+}
+
+impl GsoKind {
+    /// Finds the headers at which a super-packet of this kind is cut: those that each segment repeats. `header` holds the first
+    /// [`MAX_HEADER`](wire::MAX_HEADER) of its `length` bytes (or all), and `checksum` is the state of its checksums.
+    ///
+    /// In UDP the place of the partial checksum says which UDP header is meant. What was sent as segments that each are a
+    /// datagram of a tunnel (`UDP_SEGMENT` of VXLAN) looks in its headers as what was sent through a tunnel device.
+    ///
+    /// # Errors
+    /// As [`parse_datagram_at`](wire::parse_datagram_at). That the headers are those of this kind is not checked.
+    #[inline]
+    pub fn parse(self, header: &[u8], length: usize, layer: Layer, checksum: RxChecksum) -> Result<Layout, Unparsed> {
+        match (self, checksum) {
+            (GsoKind::Udp | GsoKind::UdpFragments, RxChecksum::Partial { start, .. }) => {
+                wire::parse_datagram_at(header, length, layer, start)
+            }
+            _ => wire::parse_datagram(header, length, layer),
+        }
+    }
 }
 
 /// Bytes of transport payload in each segment: 1 to 65,535. For [`GsoKind::UdpFragments`]: bytes behind the IP header in each fragment, the UDP

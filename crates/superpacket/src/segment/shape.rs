@@ -5,7 +5,7 @@
 
 use super::{GsoKind, SegmentError};
 use crate::checksum::RxChecksum;
-use crate::wire::{self, IpVersion, Layer, Layout, Protocol, Refusal, be16, be32, byte, dccp, ipv4, ipv6, pppoe, udp};
+use crate::wire::{IpVersion, Layer, Layout, Protocol, Refusal, be16, be32, byte, dccp, ipv4, ipv6, pppoe, udp};
 
 /// The parsed headers of a packet that may be cut.
 #[derive(Clone, Copy, Debug)]
@@ -19,11 +19,7 @@ pub(super) struct Shape {
 
 /// Parses and checks a packet of `length` bytes, of which `header` holds the first, for segments of `kind`. `checksum` is the state of its checksums.
 pub(super) fn shape(header: &[u8], length: usize, layer: Layer, kind: GsoKind, checksum: RxChecksum) -> Result<Shape, SegmentError> {
-    let layout = match (kind, checksum) {
-        (GsoKind::Udp | GsoKind::UdpFragments, RxChecksum::Partial { start, .. }) => wire::parse_datagram_at(header, length, layer, start),
-        _ => wire::parse_datagram(header, length, layer),
-    };
-    let layout = layout.map_err(|unparsed| SegmentError::Headers(unparsed.reason))?;
+    let layout = kind.parse(header, length, layer, checksum).map_err(|unparsed| SegmentError::Headers(unparsed.reason))?;
     let fits = matches!(
         (kind, layout.version, layout.protocol),
         (GsoKind::Tcp4, IpVersion::V4, Protocol::Tcp)

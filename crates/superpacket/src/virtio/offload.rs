@@ -4,7 +4,7 @@ use super::{Format, Header, VirtioError, flags, gso_type};
 use crate::checksum::RxChecksum;
 use crate::packet::FlowHash;
 use crate::segment::{Gso, GsoKind, MaxSegments, SegmentSize};
-use crate::wire::{self, IpVersion, Layer, Layout, Protocol, Unparsed, be16, byte, tcp, udp};
+use crate::wire::{self, IpVersion, Layer, Layout, Protocol, be16, byte, tcp, udp};
 
 /// What a header says of a packet, in the engine's terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,14 +38,6 @@ fn counted(kind: GsoKind, layout: &Layout, length: usize) -> usize {
     let end = (layout.end as usize).min(length);
     let payload = end.saturating_sub(usize::from(layout.payload));
     if kind == GsoKind::UdpFragments { payload + udp::HEADER_LENGTH } else { payload }
-}
-
-/// The headers that a super-packet of this kind is cut at, whose partial checksum starts at `start`: nothing else tells a datagram of a tunnel from a tunnelled packet.
-fn meant(kind: GsoKind, start: Option<u16>, packet: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
-    match (kind, start) {
-        (GsoKind::Udp | GsoKind::UdpFragments, Some(start)) => wire::parse_datagram_at(packet, length, layer, start),
-        _ => wire::parse_datagram(packet, length, layer),
-    }
 }
 
 impl Header {
@@ -100,8 +92,10 @@ impl Header {
         if tunnel != 0 && format != Format::Tunnel {
             return Err(VirtioError::Format);
         }
-        let start = Some(self.csum_start).filter(|_| needs_checksum && tunnel == 0);
-        let layout = meant(kind, start, packet, length, layer).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
+        // Where the type names a tunnel, the inner headers are meant.
+        let partial = RxChecksum::Partial { start: self.csum_start, offset: self.csum_offset };
+        let checksum = if needs_checksum && tunnel == 0 { partial } else { RxChecksum::None };
+        let layout = kind.parse(packet, length, layer, checksum).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
         let fits = match kind {
             GsoKind::Tcp4 => (layout.version, layout.protocol) == (IpVersion::V4, Protocol::Tcp),
             GsoKind::Tcp6 => (layout.version, layout.protocol) == (IpVersion::V6, Protocol::Tcp),
@@ -165,12 +159,8 @@ impl Header {
             RxChecksum::None | RxChecksum::Complete(_) => {}
         }
         let with_hash = matches!(format, Format::Hash | Format::Tunnel);
-        let start = match offload.checksum {
-            RxChecksum::Partial { start, .. } => Some(start),
-            _ => None,
-        };
         let parsed = match offload.gso {
-            Some(gso) => meant(gso.kind, start, packet, length, layer),
+            Some(gso) => gso.kind.parse(packet, length, layer, offload.checksum),
             None => wire::parse_datagram(packet, length, layer),
         };
         if let (true, Some(hash), Ok(layout)) = (with_hash, offload.hash, &parsed) {

@@ -259,3 +259,19 @@ fn options_are_read_and_wrong_ones_named() {
         assert!(error.contains(wrong), "{error}");
     }
 }
+
+#[test]
+fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
+    // As their sender hands them to the kernel, by `UDP_SEGMENT`: each a VXLAN header and a TCP frame of its own.
+    let mut datagram = vec![0x08, 0, 0, 0, 0, 0, 1, 0];
+    datagram.extend(Frame::tcp4(1, 1_400).to_bytes());
+    let frame = Frame::udp4(0).with(|frame| (frame.udp_mut().destination_port, frame.payload) = (4_789, datagram.repeat(4)));
+    let sent = partial(&frame, GsoKind::Udp, datagram.len());
+    for (room, fits) in [(20 + 8 + datagram.len(), true), (20 + 8 + datagram.len() - 1, false)] {
+        let settings = MemorySettings { mtu: room as u32, ..MemorySettings::default() };
+        let (mut left, _right) = linked(&settings, &settings);
+        let (_, mut out) = ends(&mut left);
+        let progress = send(&mut *out, std::slice::from_ref(&sent));
+        assert_eq!((progress.sent == 1, matches!(progress.stopped, Some(Stop::TooLong))), (fits, !fits), "{room}: {progress:?}");
+    }
+}
