@@ -11,14 +11,13 @@ use superpacket::segment::{
     ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentOptions, SegmentSize, Segmenter,
 };
 use superpacket::super_packet::{Metadata, SuperPacket};
-use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, parse};
+use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, parse, sctp};
 use superpacket_features::Feature;
 use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch};
 
 use crate::counters::DropReason;
 use crate::frame::{Head, network_offset};
 use crate::runtime::{Runtime, Shared};
-use crate::sctp;
 use crate::settings::TooBig;
 
 /// How often a full port is tried again before its frames are dropped.
@@ -37,8 +36,6 @@ pub(crate) enum Need {
     Nothing,
     /// Its partial checksum filled in.
     Checksum,
-    /// Its CRC filled in.
-    Crc,
     /// To be cut like this.
     Cut(Gso),
     /// To be cut into super-packets of so much payload, since it is more than the port takes at once.
@@ -97,17 +94,6 @@ impl Egress {
             Need::Checksum => {
                 if self.cut(outgoing, staged, packet, segmenter, SegmentOptions::default()) {
                     self.shared.counts.checksummed.add(1);
-                }
-            }
-            Need::Crc => {
-                let mut bytes = Vec::with_capacity(packet.length());
-                packet.copy_to(&mut bytes);
-                let RxChecksum::Partial { start, .. } = metadata.checksum else { return true };
-                if sctp::fill_in(&mut bytes, usize::from(start)) {
-                    self.batch.push_owned(outgoing, &bytes, metadata.vlan, metadata.layer);
-                    self.shared.counts.checksummed.add(1);
-                } else {
-                    self.shared.counts.dropped(DropReason::CannotSegment, 1);
                 }
             }
             Need::Parts(gso, size, layout) => self.cut_into_parts(outgoing, staged, packet, segmenter, gso, size, &layout),
@@ -349,16 +335,9 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
     let metadata = &packet.metadata;
     let length = packet.length();
     let partial = matches!(metadata.checksum, RxChecksum::Partial { .. });
-    // SCTP's checksum is no sum: no port can be asked for it.
-    if matches!(metadata.checksum, RxChecksum::Partial { offset: 8, .. }) {
-        let head = Head::new(packet, MAX_HEADER);
-        let bytes = head.bytes(packet);
-        let network = network_offset(bytes, metadata);
-        if sctp::is_partial(bytes, network, metadata.checksum) {
-            return if length - network <= runtime.mtu { Need::Crc } else { Need::Shorter };
-        }
-    }
-    let checksum = if partial && !runtime.has(Feature::TxChecksumming) { Need::Checksum } else { Need::Nothing };
+    // At byte 8 lies SCTP's, which is no sum: no port can be asked for it.
+    let only_here = matches!(metadata.checksum, RxChecksum::Partial { offset, .. } if usize::from(offset) == sctp::CHECKSUM);
+    let checksum = if partial && (only_here || !runtime.has(Feature::TxChecksumming)) { Need::Checksum } else { Need::Nothing };
     // LRO's, with headers written anew: only there can a checksum be made partial without touching what came.
     let merged = metadata.gso.is_none() && metadata.packets > 1 && metadata.largest_payload != 0 && !packet.header().is_empty();
     // What fits with the link header fits without it.

@@ -45,7 +45,6 @@ mod poll_thread;
 pub mod privileges;
 pub mod report;
 mod runtime;
-mod sctp;
 mod serve;
 pub mod settings;
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use crate::wire::{IpVersion, Protocol, byte, ipv4, ipv6};
 use superpacket_simd::Simd;
 
+mod crc32c;
 pub mod partial;
 
 pub(crate) use partial::Completion;

@@ -451,9 +451,31 @@ fn the_crc_of_sctp_is_filled_in_for_every_port() {
     let sent = bench.pass(packet);
     assert!(!sent[0].partial);
     frame[42..46].fill(0);
-    let crc = crc32c::crc32c(&frame[34..]);
+    let crc = superpacket_traffic::checksum::crc32c(&frame[34..]);
     assert_eq!(sent[0].bytes[42..46], crc.to_le_bytes());
     assert_eq!(bench.egress.shared.counts.checksummed.value(), 1);
+}
+
+#[test]
+fn a_checksum_at_byte_8_that_may_be_a_crc_is_left_to_no_port() {
+    let partial = |frame: Vec<u8>| RxPacket::new(Buffer::from(frame)).with_checksum(RxChecksum::Partial { start: 34, offset: 8 });
+    // SCTP that is too long: in fragments, with its CRC.
+    let mut frame = Frame::udp4(2_000).with(|frame| frame.ipv4_mut().dont_fragment = false).to_bytes();
+    (frame[23], frame[24], frame[25]) = (132, 0, 0);
+    let sum = superpacket_traffic::checksum::sum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&(!sum).to_be_bytes());
+    let mut bench = Bench::new(|runtime| runtime.too_big = TooBig::Fragment);
+    let sent = bench.pass(partial(frame.clone()));
+    assert_eq!(sent.len(), 2);
+    frame[42..46].fill(0);
+    let crc = superpacket_traffic::checksum::crc32c(&frame[34..]);
+    assert_eq!(sent[0].bytes[42..46], crc.to_le_bytes());
+    // Headers that nobody can read.
+    let mut unread = Frame::udp4(40).to_bytes();
+    (unread[12], unread[13]) = (0x88, 0xb5);
+    let mut bench = Bench::new(|_| ());
+    assert!(bench.pass(partial(unread)).is_empty());
+    assert_eq!(bench.drops("cannot_segment"), 1);
 }
 
 #[test]

@@ -1,13 +1,9 @@
 //! Partial checksums: which bytes each of them covers, how it is computed, and its completion where it lies.
 
-use crc::{CRC_32_ISCSI, Crc, Table};
-
+use super::crc32c::Crc32c;
 use super::{Sum, pseudo_header};
 use crate::wire::{self, Carried, Layer, be16, byte, dccp, protocol, sctp, tcp, udp};
 use superpacket_simd::Simd;
-
-/// CRC32c (Castagnoli), 16 bytes at a time.
-static CRC32C: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC_32_ISCSI);
 
 /// Why a partial checksum cannot be completed. Offsets count in bytes from the start of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -171,10 +167,8 @@ impl Completion {
         if let Some(field) = header.get_mut(self.place..self.field_end()) {
             field.fill(0);
         }
-        let mut digest = CRC32C.digest();
-        digest.update(header.get(self.start..).unwrap_or(&[]));
-        rest.for_each(|bytes| digest.update(bytes));
-        let crc = digest.finalize();
+        let first = Crc32c::default().update(header.get(self.start..).unwrap_or(&[]));
+        let crc = rest.fold(first, Crc32c::update).finish();
         if let Some(field) = header.get_mut(self.place..self.field_end()) {
             // The one little-endian field of the Internet's protocols.
             field.copy_from_slice(&crc.to_le_bytes());
