@@ -152,6 +152,7 @@ pub mod checksum;
 pub mod memory;
 pub mod packet;
 pub mod packet_batch;
+mod reason;
 pub mod segment;
 pub mod super_packet;
 pub mod virtio;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::mem::offset_of;
 
 use crate::memory::{InBuffers, Memory};
-use crate::segment::{ChecksumForm, Gso};
+use crate::segment::{ChecksumForm, Gso, Segmentable};
 use crate::wire::MAX_HEADER;
 
 pub use crate::checksum::RxChecksum;
@@ -209,6 +209,41 @@ impl<B> RxPacket<B> {
         match &self.rest {
             None => memory.bytes(&self.first).len(),
             Some(_) => self.buffers().map(|buffer| memory.bytes(buffer).len()).sum(),
+        }
+    }
+}
+
+/// A received packet is cut as its device reported; what it did not say is as in any TSO engine.
+impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
+    fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    fn gso(&self) -> Option<Gso> {
+        self.whole_gso()
+    }
+
+    fn checksum(&self) -> RxChecksum {
+        self.checksum
+    }
+
+    fn header(&self) -> &[u8] {
+        &[]
+    }
+
+    fn ranges(&self) -> usize {
+        1 + self.rest.as_ref().map_or(0, |chain| chain.buffers().len())
+    }
+
+    fn range_length(&self, index: usize) -> usize {
+        self.range(index).len()
+    }
+
+    fn range(&self, index: usize) -> &[u8] {
+        match (index, &self.rest) {
+            (0, _) => self.first.as_ref(),
+            (_, Some(chain)) => chain.buffers().get(index - 1).map_or(&[], AsRef::as_ref),
+            (_, None) => &[],
         }
     }
 }

@@ -3,10 +3,10 @@
 use alloc::vec::Vec;
 use core::mem::offset_of;
 
-use crate::aggregate::Reason;
 use crate::memory::{InBuffers, Memory};
 use crate::packet::{FlowHash, Layer, RxChecksum, STEERING_UNIT, VlanTag};
-use crate::segment::Gso;
+use crate::reason::Reason;
+use crate::segment::{Gso, Segmentable};
 use crate::wire::Layout;
 
 /// A range of one buffer that is part of a packet.
@@ -195,6 +195,53 @@ impl<'a, B, M: Memory<B>> SuperPacket<'a, B, M> {
     /// Copies the whole packet behind what `out` holds.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         self.slices().for_each(|slice| out.extend_from_slice(slice));
+    }
+}
+
+impl<B, M: Memory<B>> Segmentable for SuperPacket<'_, B, M> {
+    #[inline]
+    fn layer(&self) -> Layer {
+        self.metadata.layer
+    }
+
+    #[inline]
+    fn gso(&self) -> Option<Gso> {
+        self.metadata.gso
+    }
+
+    #[inline]
+    fn checksum(&self) -> RxChecksum {
+        self.metadata.checksum
+    }
+
+    #[inline]
+    fn header(&self) -> &[u8] {
+        self.header
+    }
+
+    #[inline]
+    fn ranges(&self) -> usize {
+        self.pieces.len()
+    }
+
+    #[inline]
+    fn range_length(&self, index: usize) -> usize {
+        self.pieces.get(index).map_or(0, Piece::length)
+    }
+
+    #[inline]
+    fn range(&self, index: usize) -> &[u8] {
+        self.pieces.get(index).map_or(&[], |piece| piece.bytes(&self.memory, self.linear))
+    }
+
+    #[inline]
+    fn payload_sum(&self, index: usize) -> Option<u16> {
+        self.pieces.get(index).and_then(Piece::segment_sum)
+    }
+
+    #[inline]
+    fn starts_payload(&self, index: usize) -> bool {
+        self.pieces.get(index).is_some_and(|piece| piece.flags & Piece::<B>::FIRST != 0)
     }
 }
 

@@ -20,10 +20,10 @@ mod mask;
 mod out;
 mod policy;
 mod poll;
-mod reason;
 mod receive;
 mod table;
 
+pub use crate::reason::Reason;
 pub use aggregator::Aggregator;
 pub use batch::{BatchAggregator, BorrowPacket, Borrowed, BufferIndex};
 pub use counters::Counters;
@@ -32,4 +32,3 @@ pub use gathered::MAX_SLICES;
 pub use identity::HashKey;
 pub use in_place::NoHeadroom;
 pub use policy::{Delivery, MAX_BIG_LENGTH, MAX_IP_LENGTH, Mode, Policy, Storage};
-pub use reason::Reason;

@@ -1,10 +1,8 @@
-//! What the segmenter takes: bytes in one piece, in several, or a super-packet of the aggregator.
+//! What the segmenter takes: bytes in one piece or in several. [`RxPacket`](crate::packet::RxPacket) and
+//! [`SuperPacket`](crate::super_packet::SuperPacket) are `Segmentable` too, each in its own module.
 
 use super::Gso;
 use crate::checksum::RxChecksum;
-use crate::memory::Memory;
-use crate::packet::RxPacket;
-use crate::super_packet::{Piece, SuperPacket};
 use crate::wire::Layer;
 
 /// A packet that can be cut: an optional header of its own, and ranges of bytes that follow it.
@@ -118,87 +116,5 @@ impl<B: AsRef<[u8]>> Segmentable for GsoPacket<'_, B> {
     #[inline]
     fn range(&self, index: usize) -> &[u8] {
         self.buffers.get(index).map_or(&[], AsRef::as_ref)
-    }
-}
-
-/// A received packet is cut as its device reported; what it did not say is as in any TSO engine.
-impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
-    fn layer(&self) -> Layer {
-        self.layer
-    }
-
-    fn gso(&self) -> Option<Gso> {
-        self.whole_gso()
-    }
-
-    fn checksum(&self) -> RxChecksum {
-        self.checksum
-    }
-
-    fn header(&self) -> &[u8] {
-        &[]
-    }
-
-    fn ranges(&self) -> usize {
-        1 + self.rest.as_ref().map_or(0, |chain| chain.buffers().len())
-    }
-
-    fn range_length(&self, index: usize) -> usize {
-        self.range(index).len()
-    }
-
-    fn range(&self, index: usize) -> &[u8] {
-        match (index, &self.rest) {
-            (0, _) => self.first.as_ref(),
-            (_, Some(chain)) => chain.buffers().get(index - 1).map_or(&[], AsRef::as_ref),
-            (_, None) => &[],
-        }
-    }
-}
-
-impl<B, M: Memory<B>> Segmentable for SuperPacket<'_, B, M> {
-    #[inline]
-    fn layer(&self) -> Layer {
-        self.metadata.layer
-    }
-
-    #[inline]
-    fn gso(&self) -> Option<Gso> {
-        self.metadata.gso
-    }
-
-    #[inline]
-    fn checksum(&self) -> RxChecksum {
-        self.metadata.checksum
-    }
-
-    #[inline]
-    fn header(&self) -> &[u8] {
-        self.header
-    }
-
-    #[inline]
-    fn ranges(&self) -> usize {
-        self.pieces.len()
-    }
-
-    #[inline]
-    fn range_length(&self, index: usize) -> usize {
-        self.pieces.get(index).map_or(0, Piece::length)
-    }
-
-    #[inline]
-    fn range(&self, index: usize) -> &[u8] {
-        self.pieces.get(index).map_or(&[], |piece| piece.bytes(&self.memory, self.linear))
-    }
-
-    #[inline]
-    fn payload_sum(&self, index: usize) -> Option<u16> {
-        self.pieces.get(index).and_then(Piece::segment_sum)
-    }
-
-    #[inline]
-    fn starts_payload(&self, index: usize) -> bool {
-        self.pieces.get(index).is_some_and(|piece| piece.flags & Piece::<B>::FIRST != 0)
     }
 }

@@ -32,7 +32,7 @@ reasons! {
     // A packet that was never held: it passed untouched, its flow's held packets before it.
     /// Not IPv4 or IPv6, or a link header that the engine does not know.
     NotIp = "not_ip",
-    /// The frame ends before its headers, or before its IP length says: cut by a snap length, or a lie.
+    /// The frame ends before its headers, or before its IP length says: cut by a snap length, or a false length field.
     Truncated = "truncated",
     /// A header contradicts itself.
     Malformed = "malformed",
