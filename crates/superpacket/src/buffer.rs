@@ -6,7 +6,8 @@ use superpacket_simd::Simd;
 
 /// A buffer that holds a packet and may have room for more bytes behind it.
 pub trait PacketBuffer: AsRef<[u8]> + AsMut<[u8]> {
-    /// Returns how many bytes [`extend_from_slice`](Self::extend_from_slice) takes without moving the buffer.
+    /// Returns how many bytes [`extend_from_slice`](Self::extend_from_slice) takes without moving
+    /// the buffer.
     fn spare(&self) -> usize;
 
     /// Shortens the buffer to its first `length` bytes; a shorter one stays as it is.
@@ -15,7 +16,8 @@ pub trait PacketBuffer: AsRef<[u8]> + AsMut<[u8]> {
     /// Appends bytes, no more than are [spare](Self::spare).
     fn extend_from_slice(&mut self, bytes: &[u8]);
 
-    /// Appends bytes as [`extend_from_slice`](Self::extend_from_slice) does, and returns their sum, as [`Simd::sum`] gives it.
+    /// Appends bytes as [`extend_from_slice`](Self::extend_from_slice) does, and returns their sum,
+    /// as [`Simd::sum`] gives it.
     #[inline]
     fn extend_and_sum(&mut self, bytes: &[u8], simd: Simd) -> u16 {
         self.extend_from_slice(bytes);
@@ -93,7 +95,8 @@ pub struct SliceBuffer<'a> {
 }
 
 impl<'a> SliceBuffer<'a> {
-    /// Makes a buffer of a slice whose first `length` bytes are in use, or all of them if it is shorter.
+    /// Makes a buffer of a slice whose first `length` bytes are in use, or all of them if it is
+    /// shorter.
     #[inline]
     pub fn new(slice: &'a mut [u8], length: usize) -> Self {
         let length = length.min(slice.len());

@@ -1,4 +1,5 @@
-//! What each flow acknowledged last, so that an ACK that repeats it is known for one even where nothing is held of its flow.
+//! What each flow acknowledged last, so that an ACK that repeats it is known for one even where
+//! nothing is held of its flow.
 
 use alloc::vec::Vec;
 
@@ -18,10 +19,12 @@ struct Entry {
     window: u16,
 }
 
-/// A memory of the flows seen last: sets of four by hash, the newest of a set first. A flow that is forgotten starts anew.
+/// A memory of the flows seen last: sets of four by hash, the newest of a set first. A flow that is
+/// forgotten starts anew.
 ///
-/// Three duplicate ACKs make a sender retransmit (RFC 5681, section 3.2), so none may be absorbed as if it were the first of its number, be it that the
-/// first left by itself, or in an earlier poll.
+/// Three duplicate ACKs make a sender retransmit (RFC 5681, section 3.2), so none may be absorbed
+/// as if it were the first of its number, be it that the first left by itself, or in an earlier
+/// poll.
 #[derive(Debug)]
 pub(super) struct Acknowledged {
     sets: Vec<[Entry; WAYS]>,

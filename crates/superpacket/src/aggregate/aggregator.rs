@@ -11,7 +11,8 @@ use superpacket_simd::Simd;
 
 /// Aggregates packets of one receive queue, which own their buffers and may be held across polls.
 ///
-/// Pure: no I/O, no threads, no clock, and in steady state no allocation. Times are nanoseconds of the caller's clock.
+/// Pure: no I/O, no threads, no clock, and in steady state no allocation. Times are nanoseconds of
+/// the caller's clock.
 ///
 /// Every call that may emit packets returns what its [`Sink`] returns: nothing, or a `Result`.
 #[derive(Debug)]
@@ -24,8 +25,8 @@ pub struct Aggregator<B> {
 impl<B: AsRef<[u8]>> Aggregator<B> {
     /// Makes an aggregator with nothing held.
     ///
-    /// Limits are brought into range: see [`Policy`]. `key` should be random where others choose the traffic:
-    /// `HashKey::random` makes one of the operating system's.
+    /// Limits are brought into range: see [`Policy`]. `key` should be random where others choose
+    /// the traffic: `HashKey::random` makes one of the operating system's.
     pub fn new(policy: Policy, key: HashKey) -> Self {
         Aggregator { receiver: Receiver::new(policy, key, Simd::detect()), single: Vec::new() }
     }
@@ -42,7 +43,8 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         &self.receiver.policy
     }
 
-    /// Emits all that is held, and goes on by another policy. If the sink fails the policy stays as it was.
+    /// Emits all that is held, and goes on by another policy. If the sink fails the policy stays as
+    /// it was.
     pub fn set_policy<S: Sink<B> + ?Sized>(&mut self, policy: Policy, sink: &mut S) -> S::Outcome {
         let flushed = self.receiver.flush(Reason::Requested, &mut OwnedPoll { sink });
         if flushed.is_ok() {
@@ -56,18 +58,20 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         &self.receiver.counters
     }
 
-    /// How many packets a failed sink has refused: the next call that emits gives them to its sink first.
+    /// How many packets a failed sink has refused: the next call that emits gives them to its sink
+    /// first.
     pub fn undelivered(&self) -> usize {
         self.receiver.undelivered()
     }
 
-    /// An empty chain for a packet of several buffers: one that an earlier packet left behind, if there is one.
+    /// An empty chain for a packet of several buffers: one that an earlier packet left behind, if
+    /// there is one.
     pub fn chain(&mut self) -> Chain<B> {
         self.receiver.out.chains.pop().unwrap_or_default()
     }
 
-    /// Takes all packets of a poll, in order; `packets` is left empty. What leaves goes to `sink`. If that fails, `packets`
-    /// keeps those that were not come to.
+    /// Takes all packets of a poll, in order; `packets` is left empty. What leaves goes to `sink`.
+    /// If that fails, `packets` keeps those that were not come to.
     ///
     /// `now` is the time in nanoseconds from which [hold times](Policy::hold_time) count.
     #[inline]
@@ -75,27 +79,29 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         S::Outcome::from_result(self.receiver.receive_batch(packets, now, &mut OwnedPoll { sink }))
     }
 
-    /// Takes one packet. If the sink fails before the packet is come to, the next call takes it first.
+    /// Takes one packet. If the sink fails before the packet is come to, the next call takes it
+    /// first.
     #[inline]
     pub fn receive<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, now: u64, sink: &mut S) -> S::Outcome {
         self.single.push(packet);
         S::Outcome::from_result(self.receiver.receive_batch(&mut self.single, now, &mut OwnedPoll { sink }))
     }
 
-    /// Gives a packet to the sink as it came, unread, after what is held of its flow: where aggregation is switched off. Its
-    /// layout is not known then.
+    /// Gives a packet to the sink as it came, unread, after what is held of its flow: where
+    /// aggregation is switched off. Its layout is not known then.
     #[inline]
     pub fn bypass<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, sink: &mut S) -> S::Outcome {
         S::Outcome::from_result(self.receiver.bypass(packet, &mut OwnedPoll { sink }))
     }
 
-    /// Ends a poll: emits every held flow, or, with a [hold time](Policy::hold_time), those held for as long.
+    /// Ends a poll: emits every held flow, or, with a [hold time](Policy::hold_time), those held
+    /// for as long.
     pub fn poll_end<S: Sink<B> + ?Sized>(&mut self, now: u64, sink: &mut S) -> S::Outcome {
         S::Outcome::from_result(self.receiver.poll_end(now, &mut OwnedPoll { sink }))
     }
 
-    /// Emits the flows that have been held for `age` nanoseconds or longer at `now`, the oldest first. A clock that ran
-    /// backwards ages nothing.
+    /// Emits the flows that have been held for `age` nanoseconds or longer at `now`, the oldest
+    /// first. A clock that ran backwards ages nothing.
     pub fn flush_older_than<S: Sink<B> + ?Sized>(&mut self, now: u64, age: u64, sink: &mut S) -> S::Outcome {
         S::Outcome::from_result(self.receiver.flush_older_than(now, age, &mut OwnedPoll { sink }))
     }
@@ -105,14 +111,15 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         S::Outcome::from_result(self.receiver.flush(Reason::Requested, &mut OwnedPoll { sink }))
     }
 
-    /// Emits what is held of the flow that `packet` belongs to, or, where its ports cannot be told, of its address pair
-    /// (`inet_lro`'s `flush_pkt`).
+    /// Emits what is held of the flow that `packet` belongs to, or, where its ports cannot be told,
+    /// of its address pair (`inet_lro`'s `flush_pkt`).
     pub fn flush_flow<S: Sink<B> + ?Sized>(&mut self, packet: &RxPacket<B>, sink: &mut S) -> S::Outcome {
         S::Outcome::from_result(self.receiver.flush_flow(packet, &mut OwnedPoll { sink }))
     }
 
-    /// When the oldest held flow will have been held for the policy's [hold time](Policy::hold_time), in nanoseconds: when to
-    /// call [`poll_end`](Self::poll_end) next. `None` if nothing is held.
+    /// When the oldest held flow will have been held for the policy's [hold
+    /// time](Policy::hold_time), in nanoseconds: when to call [`poll_end`](Self::poll_end) next.
+    /// `None` if nothing is held.
     pub fn deadline(&self) -> Option<u64> {
         self.receiver.held_since().map(|since| since.saturating_add(self.policy().hold_time))
     }

@@ -11,9 +11,11 @@ use crate::super_packet::{Outcome, SuperPacket};
 use crate::virtio::Framing;
 use superpacket_simd::Simd;
 
-/// Aggregates the packets of one call, which are borrowed for it, and holds nothing when the call returns.
+/// Aggregates the packets of one call, which are borrowed for it, and holds nothing when the call
+/// returns.
 ///
-/// The aggregator is a value of its own (`Send + 'static`) and keeps its memory: in steady state nothing is allocated.
+/// The aggregator is a value of its own (`Send + 'static`) and keeps its memory: in steady state
+/// nothing is allocated.
 ///
 /// | call | what becomes of the packets |
 /// |---|---|
@@ -66,12 +68,15 @@ impl BufferIndex {
     }
 }
 
-/// A packet that a call can borrow: anything that holds bytes, or an [`RxPacket`] with what its device knows.
+/// A packet that a call can borrow: anything that holds bytes, or an [`RxPacket`] with what its
+/// device knows.
 pub trait BorrowPacket {
-    /// Returns what is known of the packet besides its bytes. `layer` is where packets start that do not say it themselves.
+    /// Returns what is known of the packet besides its bytes. `layer` is where packets start that
+    /// do not say it themselves.
     fn received(&self, layer: Layer) -> RxPacket<()>;
 
-    /// Returns how many buffers the packet has: 1 to [`MAX_BUFFERS`], of which the rest is not looked at.
+    /// Returns how many buffers the packet has: 1 to [`MAX_BUFFERS`], of which the rest is not
+    /// looked at.
     #[inline(always)]
     fn buffer_count(&self) -> usize {
         1
@@ -160,9 +165,11 @@ where
 }
 
 impl BatchAggregator {
-    /// Makes an aggregator of packets that start at `layer`, unless they are [`RxPacket`]s, which say it themselves.
+    /// Makes an aggregator of packets that start at `layer`, unless they are [`RxPacket`]s, which
+    /// say it themselves.
     ///
-    /// `key` should be random where others choose the traffic. A policy's [hold time](Policy::hold_time) means nothing here.
+    /// `key` should be random where others choose the traffic. A policy's [hold
+    /// time](Policy::hold_time) means nothing here.
     pub fn new(layer: Layer, policy: Policy, key: HashKey) -> Self {
         BatchAggregator {
             receiver: Receiver::new(policy, key, Simd::detect()),
@@ -175,8 +182,9 @@ impl BatchAggregator {
         }
     }
 
-    /// Makes an aggregator for a device that takes a `virtio_net_hdr` before each packet: what merges leaves with partial
-    /// checksums, which the header asks the device to complete, whatever the policy says.
+    /// Makes an aggregator for a device that takes a `virtio_net_hdr` before each packet: what
+    /// merges leaves with partial checksums, which the header asks the device to complete, whatever
+    /// the policy says.
     pub fn framed(framing: Framing, policy: Policy, key: HashKey) -> Self {
         let mut aggregator = BatchAggregator { framing: Some(framing), ..Self::new(framing.layer, policy, key) };
         aggregator.receiver.set_framing(framing);
@@ -206,11 +214,11 @@ impl BatchAggregator {
         &self.receiver.counters
     }
 
-    /// Aggregates these packets, in order, and gives all that leaves to `sink`. Returns what the sink returns: nothing, or a
-    /// `Result<(), E>`.
+    /// Aggregates these packets, in order, and gives all that leaves to `sink`. Returns what the
+    /// sink returns: nothing, or a `Result<(), E>`.
     ///
-    /// If the sink fails, the call stops and returns its error. No packet is lost: [`resume`](Self::resume) goes on where it
-    /// stopped.
+    /// If the sink fails, the call stops and returns its error. No packet is lost:
+    /// [`resume`](Self::resume) goes on where it stopped.
     ///
     /// # Panics
     /// With more than `u32::MAX` packets.
@@ -224,8 +232,9 @@ impl BatchAggregator {
         O::from_result(self.take_borrowed(packets, poll))
     }
 
-    /// Goes on with a call of [`poll`](Self::poll) that failed, with the packet that its sink refused first, unless the sink
-    /// had taken the pieces out of it. `packets` must be those of that call. Where nothing is left nothing happens.
+    /// Goes on with a call of [`poll`](Self::poll) that failed, with the packet that its sink
+    /// refused first, unless the sink had taken the pieces out of it. `packets` must be those of
+    /// that call. Where nothing is left nothing happens.
     pub fn resume<P: BorrowPacket, O: Outcome>(
         &mut self,
         packets: &[P],
@@ -241,12 +250,14 @@ impl BatchAggregator {
         self.take(packets.len(), received, |index| packets[index].buffer_count(), poll)
     }
 
-    /// How many packets a failed call has left: refused by its sink, held, or not looked at. Packets that merged count as one.
+    /// How many packets a failed call has left: refused by its sink, held, or not looked at.
+    /// Packets that merged count as one.
     pub fn unfinished(&self) -> usize {
         self.receiver.undelivered() + self.receiver.counters.held as usize + self.packets.len()
     }
 
-    /// Takes the packets of a new call, of which `received` and `buffers` say what is known and how many buffers they have.
+    /// Takes the packets of a new call, of which `received` and `buffers` say what is known and how
+    /// many buffers they have.
     #[inline(always)]
     pub(super) fn take<Q: Poll<BufferIndex>>(
         &mut self,

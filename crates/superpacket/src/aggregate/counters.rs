@@ -2,12 +2,13 @@
 
 use super::Reason;
 
-/// The aggregator's counters. They balance at any time: `packets_in = packets_out + merged + held`, and the reasons add up to `packets_out`.
+/// The aggregator's counters. They balance at any time: `packets_in = packets_out + merged + held`,
+/// and the reasons add up to `packets_out`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    // Those that are counted in the same breath do not lie side by side: compilers would take two of them as one word of 128 bits, which waits for both if they were last
-    // written one by one.
+    // Those that are updated together do not lie side by side: compilers would take two
+    // of them as one word of 128 bits, which waits for both if they were last written one by one.
     /// Packets received.
     pub packets_in: u64,
     /// Packets emitted, single or merged.

@@ -1,4 +1,5 @@
-//! One packet by itself: are its lengths, checksums and flags such that it may be held or merged, and what follows from them.
+//! One packet by itself: are its lengths, checksums and flags such that it may be held or merged,
+//! and what follows from them.
 
 use super::Reason;
 use super::policy::{Mode, Policy, Storage};
@@ -38,7 +39,8 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// What the headers say of a packet that has been examined. `sum` is its payload's, if it is known.
+    /// What the headers say of a packet that has been examined. `sum` is its payload's, if it is
+    /// known.
     #[inline(always)]
     pub(super) fn of(header: &[u8], layout: &Layout, checksum: RxChecksum, sum: Option<u16>) -> Facts {
         let transport = header.get(usize::from(layout.transport)..).unwrap_or(&[]);
@@ -67,10 +69,12 @@ impl Facts {
     }
 }
 
-/// Sums over the header bytes that all packets of a held flow share, so that a packet's checksums are verified from its few other fields.
+/// Sums over the header bytes that all packets of a held flow share, so that a packet's checksums
+/// are verified from its few other fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Constants {
-    /// The pseudo-header but the length, and the transport header but the fields that [`varying`] sums.
+    /// The pseudo-header but the length, and the transport header but the fields that [`varying`]
+    /// sums.
     pub(super) transport: Sum,
     /// The innermost IPv4 header but length, identification and checksum.
     pub(super) ip: u16,
@@ -81,7 +85,8 @@ pub(super) struct Constants {
 }
 
 impl Constants {
-    /// The sums of this packet's headers, and that of its pseudo-header and its transport header whole, but for the length in the former.
+    /// The sums of this packet's headers, and that of its pseudo-header and its transport header
+    /// whole, but for the length in the former.
     #[inline(always)]
     pub(super) fn new(header: &[u8], layout: &Layout, mode: Mode) -> (Self, Sum) {
         let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
@@ -101,7 +106,8 @@ impl Constants {
         (constants, headers)
     }
 
-    /// The sum of the pseudo-header and the transport header of a packet of this flow, whose IP packet ends at `end`: with the payload's they make a valid packet.
+    /// The sum of the pseudo-header and the transport header of a packet of this flow, whose IP
+    /// packet ends at `end`: with the payload's they make a valid packet.
     #[inline(always)]
     fn headers(&self, header: &[u8], layout: &Layout, end: u32, mode: Mode) -> Sum {
         let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
@@ -124,7 +130,8 @@ fn constant_ip(fields: &[u8; ipv4::HEADER_LENGTH]) -> Sum {
         .add32(be32(fields, ipv4::ADDRESSES + 4))
 }
 
-/// The sum of the transport header's fields that differ from packet to packet: just those that the [mask](super::mask) leaves out.
+/// The sum of the transport header's fields that differ from packet to packet: just those that the
+/// [mask](super::mask) leaves out.
 #[inline(always)]
 pub(super) fn varying(transport: &[u8], protocol: Protocol, mode: Mode) -> Sum {
     match protocol {
@@ -172,8 +179,8 @@ pub(super) struct ExamineOptions {
     /// A full checksum is due on the way out, so the payload of a partial one must be summed.
     pub(super) want_sum: bool,
     pub(super) max_fragments: usize,
-    /// A packet's checksum is verified when a second one comes. Not in LRO, whose counters tell what was accepted, and not
-    /// where payloads are copied at once.
+    /// A packet's checksum is verified when a second one comes. Not in LRO, whose counters tell
+    /// what was accepted, and not where payloads are copied at once.
     pub(super) defer: bool,
     /// Headers that must be able to say what has merged.
     pub(super) framing: Option<Framing>,
@@ -193,8 +200,9 @@ impl ExamineOptions {
     }
 }
 
-/// Examines a packet whose headers are laid out as `layout` says and whose lengths agree with it. `known` are its flow's
-/// sums; where there is none yet, no more is summed than must be: nothing of a packet that begins a flow, if `DEFER`.
+/// Examines a packet whose headers are laid out as `layout` says and whose lengths agree with it.
+/// `known` are its flow's sums; where there is none yet, no more is summed than must be: nothing of
+/// a packet that begins a flow, if `DEFER`.
 #[inline(always)]
 pub(super) fn examine<const DEFER: bool, B>(
     packet: &RxPacket<B>,
@@ -252,7 +260,8 @@ pub(super) fn examine<const DEFER: bool, B>(
             if end == payload {
                 return Err(Reason::NoPayload);
             }
-            // RFC 4340, section 9.2: n > 0 covers the header, the options and (n - 1) * 4 bytes of data.
+            // RFC 4340, section 9.2: n > 0 covers the header, the options and (n - 1) * 4 bytes of
+            // data.
             let coverage = usize::from(byte(transport_header, dccp::COVERAGE) & 0x0f);
             if coverage > 0 {
                 covered = payload + (coverage - 1) * 4;
@@ -280,7 +289,8 @@ pub(super) fn examine<const DEFER: bool, B>(
             (lro || options.want_sum).then(|| frame_sum(packet, payload, covered, options.simd, memory))
         }
         RxChecksum::Complete(complete) if covered == end => {
-            // The device's sum starts after the Ethernet header and so holds an unstripped VLAN header too: all up to the transport header goes.
+            // The device's sum starts after the Ethernet header and so holds an unstripped VLAN
+            // header too: all up to the transport header goes.
             let first = if packet.layer == Layer::Ethernet { ethernet::HEADER_LENGTH } else { 0 };
             let before = words(header.get(first..transport).unwrap_or(&[])).fold();
             let rest = at_offset(Sum::new(complete).subtract(before).fold(), transport - first);
@@ -290,7 +300,8 @@ pub(super) fn examine<const DEFER: bool, B>(
             }
             Some(constants.implied_sum(header, layout, end as u32, options.mode))
         }
-        // Most packets of a busy table leave alone. Who joins no other leaves with the knowledge that it came with.
+        // Most packets of a busy table leave alone. Who joins no other leaves with the knowledge
+        // that it came with.
         RxChecksum::None if DEFER && options.defer && layout.outer.is_none() && layout.protocol != Protocol::Dccp => {
             return Ok(Facts { unverified: true, ..Facts::of(header, layout, packet.checksum, None) });
         }
@@ -311,8 +322,9 @@ pub(super) fn examine<const DEFER: bool, B>(
     Ok(Facts { read, ..Facts::of(header, layout, packet.checksum, sum) })
 }
 
-/// Verifies the tunnel's own checksum, if it has one, without reading the payload: with the inner checksum right, or to be filled in, everything from the
-/// inner transport header on sums to minus its pseudo-header (local checksum offload).
+/// Verifies the tunnel's own checksum, if it has one, without reading the payload: with the inner
+/// checksum right, or to be filled in, everything from the inner transport header on sums to minus
+/// its pseudo-header (local checksum offload).
 #[inline]
 fn verify_outer(header: &[u8], layout: &Layout, inner_pseudo: u16, end: usize, inner_covers_all: bool) -> Result<(), Reason> {
     let (Some(outer), Some((offset, udp))) = (layout.outer, outer_checksum(header, layout)) else {
@@ -337,7 +349,8 @@ fn verify_outer(header: &[u8], layout: &Layout, inner_pseudo: u16, end: usize, i
     }
 }
 
-/// Where the outer checksum lies, and whether it is UDP's; `None` if the tunnel has none in this packet.
+/// Where the outer checksum lies, and whether it is UDP's; `None` if the tunnel has none in this
+/// packet.
 #[inline]
 pub(super) fn outer_checksum(header: &[u8], layout: &Layout) -> Option<(usize, bool)> {
     let outer = layout.outer?;
@@ -349,7 +362,8 @@ pub(super) fn outer_checksum(header: &[u8], layout: &Layout) -> Option<(usize, b
     }
 }
 
-/// Did the device verify the innermost transport checksum? Each outer checksum that is there takes one of the `level + 1` it vouches for.
+/// Did the device verify the innermost transport checksum? Each outer checksum that is there takes
+/// one of the `level + 1` it vouches for.
 #[inline(always)]
 fn trusted(header: &[u8], layout: &Layout, level: u8) -> bool {
     layout.outer.is_none() || level > 0 || outer_checksum(header, layout).is_none()
@@ -403,7 +417,8 @@ pub(super) fn ranges<'a, B>(
     })
 }
 
-/// May the bytes after the IP packet's end be cut off without a trace in any checksum: do they sum to 0 or to -0?
+/// May the bytes after the IP packet's end be cut off without a trace in any checksum: do they sum
+/// to 0 or to -0?
 pub(super) fn padding_is_neutral<B>(packet: &RxPacket<B>, end: usize, frame: usize, simd: Simd, memory: &impl Memory<B>) -> bool {
     matches!(frame_sum(packet, end, frame, simd, memory), 0 | 0xffff)
 }

@@ -1,7 +1,8 @@
-//! A held flow: its first packet as it came, and from the second on what must be equal, what comes next, and the payload so far.
+//! A held flow: its first packet as it came, and from the second on what must be equal, what comes
+//! next, and the payload so far.
 //!
-//! Most flows of a busy table leave with the one packet they began with. So a packet that begins a flow is kept as it is, and [opened](Held::open)
-//! for others to join when another comes.
+//! Most flows of a busy table leave with the one packet they began with. So a packet that begins a
+//! flow is kept as it is, and [opened](Held::open) for others to join when another comes.
 
 mod buffers;
 mod join;
@@ -46,7 +47,8 @@ pub(super) struct Held<B> {
     pub(super) layout: Layout,
     /// Frame bytes held, headers included.
     pub(super) bytes: u64,
-    /// Of its [ports and addresses](addresses_and_ports): by it most packets of other flows are known for such.
+    /// Of its [ports and addresses](addresses_and_ports): by it most packets of other flows are
+    /// known for such.
     pub(super) addresses_and_ports: u64,
     /// The packet that it began with, until it is [opened](Self::open).
     pub(super) first: Option<First<B>>,
@@ -58,7 +60,7 @@ pub(super) struct Held<B> {
     masked: u64,
 
     // What follows is that of an open flow.
-    /// The next packet may take the [short way](Self::join_run).
+    /// The next packet may join [in a run](Self::join_run).
     in_sequence: bool,
     form: ChecksumForm,
     /// PSH and FIN of all packets.
@@ -89,15 +91,16 @@ pub(super) struct Held<B> {
     hash: Option<FlowHash>,
     pub(super) linear: Vec<u8>,
 
-    // What its packets must be equal to, and where: a mask is kept for the next flow, and rebuilt if that is laid out otherwise.
+    // What its packets must be equal to, and where: a mask is kept for the next flow, and rebuilt
+    // if that is laid out otherwise.
     header: HeaderBytes,
     mask: HeaderBytes,
 }
 
 /// The packet that a flow began with, as it came.
 ///
-/// What tells `Some` from `None` lies behind the packet: hidden in one of its fields, it would have the packet moved in words that straddle others, and who reads those
-/// waits for them.
+/// What tells `Some` from `None` lies behind the packet: hidden in one of its fields, it would have
+/// the packet moved in words that straddle others, and who reads those waits for them.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct First<B> {
@@ -174,7 +177,8 @@ impl<B> Held<B> {
             && self.layer == packet.layer
     }
 
-    /// May this packet be the [next in line](Self::join_run)? Whether its headers are like those held is asked for there.
+    /// May this packet be the next [in sequence](Self::join_run)? Whether its headers are like
+    /// those held is asked for there.
     #[inline(always)]
     pub(super) fn expects<C>(&self, packet: &RxPacket<C>, memory: &impl Memory<C>) -> bool {
         addresses_and_ports(memory.bytes(&packet.first), self.layout.transport) == self.addresses_and_ports
@@ -192,7 +196,8 @@ impl<B> Held<B> {
 }
 
 impl<B> Held<B> {
-    /// Starts to hold a flow with this packet of `length` bytes, whose headers these are; the packet itself follows by [`begin`](Self::begin).
+    /// Starts to hold a flow with this packet of `length` bytes, whose headers these are; the
+    /// packet itself follows by [`begin`](Self::begin).
     ///
     /// `USUAL` says which [usual] layout it is.
     #[inline(always)]
@@ -220,8 +225,8 @@ impl<B> Held<B> {
         core::mem::forget(before);
     }
 
-    /// Makes a flow that others can join of the packet that it began with, if that has not been done. Returns the chain of its
-    /// buffers, emptied.
+    /// Makes a flow that others can join of the packet that it began with, if that has not been
+    /// done. Returns the chain of its buffers, emptied.
     ///
     /// # Errors
     /// [`BadChecksum`]; nothing has changed then.
@@ -331,7 +336,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Keeps `MOST` bytes, if as many as that are there and no more are asked for: a copy of constant length takes a few moves, and what it takes too much is never looked at.
+    /// Keeps `MOST` bytes, if as many as that are there and no more are asked for: a copy of
+    /// constant length takes a few moves, and what it takes too much is never looked at.
     #[inline(always)]
     fn keep_in<const MOST: usize>(&mut self, header: &[u8], length: usize) -> bool {
         match (header.first_chunk::<MOST>(), self.header.first_chunk_mut::<MOST>()) {
@@ -390,7 +396,8 @@ pub(super) fn addresses_and_ports(header: &[u8], transport: u16) -> u64 {
     }
 }
 
-/// How an IPv4 identification runs: from the first packet's in steps of 1, until a second packet shows that it is fixed.
+/// How an IPv4 identification runs: from the first packet's in steps of 1, until a second packet
+/// shows that it is fixed.
 #[derive(Clone, Copy, Debug)]
 struct IdRun {
     first: u16,
@@ -408,7 +415,8 @@ impl IdRun {
         self.first.wrapping_add(self.step.wrapping_mul(count as u16))
     }
 
-    /// The run with one more packet after `count`; `None` if its identification does not go on with it.
+    /// The run with one more packet after `count`; `None` if its identification does not go on with
+    /// it.
     #[inline(always)]
     fn next(self, count: u32, id: u16) -> Option<IdRun> {
         match (id == self.expected(count), count == 1 && id == self.first) {
@@ -423,10 +431,12 @@ impl IdRun {
     }
 }
 
-/// The longest merged packet of a flow: more than 65,535 bytes only where a header can leave its length out.
+/// The longest merged packet of a flow: more than 65,535 bytes only where a header can leave its
+/// length out.
 #[inline]
 fn byte_limit(layout: &Layout, policy: &Policy) -> u32 {
-    // A hop-by-hop header under a payload length of 0 says that the packet is a jumbogram (RFC 2675, section 3): extension headers keep to 16 bits.
+    // A hop-by-hop header under a payload length of 0 says that the packet is a jumbogram (RFC
+    // 2675, section 3): extension headers keep to 16 bits.
     let extended = layout.version == IpVersion::V6 && usize::from(layout.transport - layout.network) != ipv6::HEADER_LENGTH;
     let big = layout.protocol == Protocol::Tcp && layout.outer.is_none() && layout.pppoe == 0 && !extended;
     // PPPoE's 16-bit length counts the two bytes of its protocol field too (RFC 2516, section 4).
@@ -454,7 +464,8 @@ const NO_LAYOUT: Layout = Layout {
     refusal: None,
 };
 
-/// What a mask built for a layout depends on, as a number that is not 0; 0 if it depends on header bytes too, as DCCP's and tunnels' do.
+/// What a mask built for a layout depends on, as a number that is not 0; 0 if it depends on header
+/// bytes too, as DCCP's and tunnels' do.
 #[inline(always)]
 fn shape(layout: &Layout) -> u64 {
     const { assert!(MAX_HEADER <= 1 << 9) };

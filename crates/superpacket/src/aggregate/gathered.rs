@@ -15,14 +15,16 @@ pub const MAX_SLICES: usize = 1024;
 const HEADERS: usize = 2;
 
 impl BatchAggregator {
-    /// Aggregates these packets, in order, and gives each that leaves to `sink` as slices for one `writev`: the header of an
-    /// aggregator made by [`framed`](Self::framed), then the packet. At most [`MAX_SLICES`], or as many as the policy's
-    /// [fragments](crate::Policy::max_fragments) and two headers, if that is less. Returns what the sink returns.
+    /// Aggregates these packets, in order, and gives each that leaves to `sink` as slices for one
+    /// `writev`: the header of an aggregator made by [`framed`](Self::framed), then the packet. At
+    /// most [`MAX_SLICES`], or as many as the policy's [fragments](crate::Policy::max_fragments)
+    /// and two headers, if that is less. Returns what the sink returns.
     ///
     /// If the sink fails, the call stops and returns its error. No packet is lost:
     /// [`resume_gathered`](Self::resume_gathered) goes on with the packet that was refused.
     ///
-    /// What no header could describe (a tunnel, where the format has no place for it) does not merge.
+    /// What no header could describe (a tunnel, where the format has no place for it) does not
+    /// merge.
     ///
     /// # Panics
     /// With more than `u32::MAX` packets.
@@ -35,7 +37,8 @@ impl BatchAggregator {
         outcome
     }
 
-    /// Goes on with a call of [`poll_gathered`](Self::poll_gathered) that failed. `packets` must be those of that call.
+    /// Goes on with a call of [`poll_gathered`](Self::poll_gathered) that failed. `packets` must be
+    /// those of that call.
     pub fn resume_gathered<P: BorrowPacket, O: Outcome>(&mut self, packets: &[P], sink: impl FnMut(&[IoSlice<'_>]) -> O) -> O {
         let (mut gather, mut sink) = (Gather::of(self), sink);
         let outcome = self.resume(packets, |packet| gather.give(&packet, &mut sink));
@@ -73,7 +76,8 @@ impl Gather {
     }
 }
 
-/// The memory of a vector, for slices of other bytes: collected in place, so that nothing is allocated.
+/// The memory of a vector, for slices of other bytes: collected in place, so that nothing is
+/// allocated.
 fn reused<'a>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'a>> {
     slices.clear();
     slices.into_iter().map(|_| IoSlice::new(&[])).collect()

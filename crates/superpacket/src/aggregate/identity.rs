@@ -1,11 +1,13 @@
 //! Who a packet belongs to: keyed hashes of its flow and of its address pair.
 //!
-//! Two packets are of one flow if these agree: MAC addresses, VLAN IDs, PPPoE session, MPLS labels, tunnel kind, end points and identifier, inner
-//! addresses, protocol and ports. What else differs (priorities, TTLs, flow labels, the outer source port) ends a merge but does not make another
+//! Two packets are of one flow if these agree: MAC addresses, VLAN IDs, PPPoE session, MPLS labels,
+//! tunnel kind, end points and identifier, inner addresses, protocol and ports. What else differs
+//! (priorities, TTLs, flow labels, the outer source port) ends a merge but does not make another
 //! flow, so that order is kept across the change.
 //!
-//! The hash alone tells flows apart in the table. Whether packets merge is decided by comparing headers; a collision of two 64-bit hashes
-//! costs a merge, never a byte. The key is secret, so collisions cannot be made (the multiply-and-fold of wyhash and its kin).
+//! The hash alone tells flows apart in the table. Whether packets merge is decided by comparing
+//! headers; a collision of two 64-bit hashes costs a merge, never a byte. The key is secret, so
+//! collisions cannot be made (the multiply-and-fold of wyhash and its kin).
 
 use crate::packet::{Layer, VlanTag};
 use crate::wire::{IpVersion, Layout, Tunnel, be16, be32, byte, ethernet, gre, ipv4, ipv6, udp};
@@ -85,7 +87,8 @@ impl HashKey {
                     u64::from(be32(header, transport + udp::HEADER_LENGTH + 4)) << 16
                         | u64::from(be16(header, transport + udp::DESTINATION_PORT))
                 }
-                // The protocol, and the key if there is one; not the flags, so that a packet with a checksum is of the same flow as one without.
+                // The protocol, and the key if there is one; not the flags, so that a packet with a
+                // checksum is of the same flow as one without.
                 Tunnel::Gre => {
                     let flags = be16(header, transport);
                     let key = if flags & gre::CHECKSUM_PRESENT != 0 { transport + 8 } else { transport + 4 };
@@ -100,7 +103,8 @@ impl HashKey {
         Identity { flow, pair, outer_pair }
     }
 
-    /// The identities in the link header's tags: VLAN IDs, PPPoE session, MPLS labels; their priorities, drop bits and TTLs left out.
+    /// The identities in the link header's tags: VLAN IDs, PPPoE session, MPLS labels; their
+    /// priorities, drop bits and TTLs left out.
     #[cold]
     fn tags(self, header: &[u8], layout: &Layout) -> u64 {
         let end = usize::from(layout.outermost());

@@ -114,14 +114,17 @@ pub struct NoHeadroom {
 }
 
 impl BatchAggregator {
-    /// Joins packets in their own buffers: payloads are copied behind the first packet of each super-packet, whose headers are
-    /// rewritten. Returns the indices of the buffers that are to be written, in order; the others have been joined to these.
+    /// Joins packets in their own buffers: payloads are copied behind the first packet of each
+    /// super-packet, whose headers are rewritten. Returns the indices of the buffers that are to be
+    /// written, in order; the others have been joined to these.
     ///
-    /// Each packet starts `offset` bytes into its buffer and ends with it. An aggregator made by [`framed`](Self::framed)
-    /// writes its header right before `offset`. A buffer takes what it has [room](PacketBuffer::spare) for: a packet that does
-    /// not fit begins a super-packet of its own, and what was joined before stays joined. Nothing is moved or allocated.
+    /// Each packet starts `offset` bytes into its buffer and ends with it. An aggregator made by
+    /// [`framed`](Self::framed) writes its header right before `offset`. A buffer takes what it has
+    /// [room](PacketBuffer::spare) for: a packet that does not fit begins a super-packet of its
+    /// own, and what was joined before stays joined. Nothing is moved or allocated.
     ///
-    /// What no header could describe (a tunnel, where the format has no place for it) does not merge.
+    /// What no header could describe (a tunnel, where the format has no place for it) does not
+    /// merge.
     ///
     /// # Errors
     /// [`NoHeadroom`] if `offset` is too small for the header; nothing has been touched then.

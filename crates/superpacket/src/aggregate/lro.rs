@@ -12,7 +12,8 @@ pub(super) fn eligible_ack(mode: Mode, flags: u8) -> Result<(), Reason> {
     }
 }
 
-/// What LRO leaves alone besides what GRO does: everything but TCP in IP with no options but an aligned timestamp, and any sign of congestion.
+/// What LRO leaves alone besides what GRO does: everything but TCP in IP with no options but an
+/// aligned timestamp, and any sign of congestion.
 #[inline]
 pub(super) fn lro_refusal(header: &[u8], layout: &Layout) -> Option<Reason> {
     let network = usize::from(layout.network);

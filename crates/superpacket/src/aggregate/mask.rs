@@ -7,8 +7,9 @@ use superpacket_simd::equal_masked;
 
 /// A mask over the headers: bits set must be equal in all packets that merge.
 ///
-/// What is left out is what [`examine`](mod@super::examine) checks by value: lengths, identifications, sequence numbers, checksums, PSH and FIN; in LRO mode also
-/// the fields that take the newest value.
+/// What is left out is what [`examine`](mod@super::examine) checks by value: lengths,
+/// identifications, sequence numbers, checksums, PSH and FIN; in LRO mode also the fields that take
+/// the newest value.
 pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
     let mut mask = [0u8; MAX_HEADER];
     mask[..usize::from(layout.payload)].fill(0xff);
@@ -48,7 +49,8 @@ pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
             if let Mode::Lro { .. } = mode {
                 clear(transport + tcp::ACKNOWLEDGEMENT, 4);
                 clear(transport + tcp::WINDOW, 2);
-                // LRO takes no other options than an aligned timestamp, whose two values follow its four fixed bytes.
+                // LRO takes no other options than an aligned timestamp, whose two values follow its
+                // four fixed bytes.
                 clear(transport + tcp::TIMESTAMP_VALUE, (usize::from(layout.payload) - transport).saturating_sub(tcp::TIMESTAMP_VALUE));
             }
         }
@@ -70,7 +72,8 @@ pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
     HeaderBytes(mask)
 }
 
-/// Bytes at the start of a frame, or a mask over them. Aligned, so that vectors of them are operands of instructions.
+/// Bytes at the start of a frame, or a mask over them. Aligned, so that vectors of them are
+/// operands of instructions.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(16))]
 pub(super) struct HeaderBytes(pub(super) [u8; MAX_HEADER]);
@@ -91,13 +94,15 @@ impl core::ops::DerefMut for HeaderBytes {
     }
 }
 
-/// Most headers are no longer, in bytes: Ethernet without tags, IPv4, TCP with timestamps. What is done over a constant length takes a few moves.
+/// Most headers are no longer, in bytes: Ethernet without tags, IPv4, TCP with timestamps. What is
+/// done over a constant length takes a few moves.
 pub(super) const USUAL_HEADER: usize = 80;
 
 /// The same with IPv6.
 pub(super) const LONGER_HEADER: usize = 96;
 
-/// Do the first `length` bytes of `packet` equal `expected` wherever `mask` has bits? `mask` has none from `length` on.
+/// Do the first `length` bytes of `packet` equal `expected` wherever `mask` has bits? `mask` has
+/// none from `length` on.
 ///
 /// `length >= 16`: no header chain is shorter.
 #[inline(always)]

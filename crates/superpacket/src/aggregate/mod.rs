@@ -1,9 +1,10 @@
 //! Aggregation: many received packets in, few large ones out.
 //!
-//! [`Aggregator`] holds packets that own their buffers, across polls if need be. [`BatchAggregator`] borrows the packets of
-//! one call, or joins them in their own buffers, and holds nothing when the call returns. Both are one piece of code,
-//! `receive.rs`, in which the life of a packet reads from top to bottom: `flow` is what is held, `examine`, `lro` and `mask`
-//! are the rules, `identity` and `table` find the flow.
+//! [`Aggregator`] holds packets that own their buffers, across polls if need be.
+//! [`BatchAggregator`] borrows the packets of one call, or joins them in their own buffers, and
+//! holds nothing when the call returns. Both are one piece of code, `receive.rs`, in which the life
+//! of a packet reads from top to bottom: `flow` is what is held, `examine`, `lro` and `mask` are
+//! the rules, `identity` and `table` find the flow.
 
 mod acknowledged;
 mod aggregator;

@@ -23,9 +23,10 @@ pub(super) struct Out<B> {
 }
 
 impl<B> Out<B> {
-    /// Delivers a packet as it came, with what is known of it: its layout, if its headers could be read.
-    // Compiled apart for each of both, so that the layout is copied straight to where the sink looks at it: a copy of what was
-    // just written waits for it.
+    /// Delivers a packet as it came, with what is known of it: its layout, if its headers could be
+    /// read.
+    // Compiled apart for each of both, so that the layout is copied straight to where the sink
+    // looks at it: a copy of what was just written waits for it.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "they are the packet, what is known of it, and where it goes")]
     pub(super) fn pass<P: Poll<B>>(
@@ -122,7 +123,8 @@ impl<B> Out<B> {
 }
 
 impl<B> Out<B> {
-    /// Keeps an empty chain for the next packet of several buffers, up to a number: a caller that never asks for one must not fill the memory.
+    /// Keeps an empty chain for the next packet of several buffers, up to a number: a caller that
+    /// never asks for one must not fill the memory.
     pub(super) fn recycle(&mut self, chain: Chain<B>) {
         if self.chains.len() < KEPT_CHAINS {
             self.chains.push(chain);

@@ -5,19 +5,22 @@ use crate::segment::ChecksumForm;
 /// The largest IP packet of a 16-bit length field, in bytes.
 pub const MAX_IP_LENGTH: u32 = 65_535;
 
-/// The largest merged packet ("BIG TCP"): eight times [`MAX_IP_LENGTH`], as the kernel's `GRO_MAX_SIZE`.
+/// The largest merged packet ("BIG TCP"): eight times [`MAX_IP_LENGTH`], as the kernel's
+/// `GRO_MAX_SIZE`.
 pub const MAX_BIG_LENGTH: u32 = 8 * MAX_IP_LENGTH;
 
 /// By which rules packets merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Generic receive offload: what merges can be cut again into the very same frames. The kernel's `net/core/gro.c`, with stricter promises.
+    /// Generic receive offload: what merges can be cut again into the very same frames. The
+    /// kernel's `net/core/gro.c`, with stricter promises.
     Gro {
         /// Aggregate UDP datagrams of equal length too.
         udp: bool,
     },
-    /// Large receive offload: for local delivery only. Acknowledgement, window and timestamps take the newest values, IP identifications and padding
-    /// are given up. The kernel's `inet_lro` of 2.6.24, mended.
+    /// Large receive offload: for local delivery only. Acknowledgement, window and timestamps take
+    /// the newest values, IP identifications and padding are given up. The kernel's `inet_lro` of
+    /// 2.6.24, mended.
     Lro {
         /// Absorb pure ACKs into the newest.
         acks: bool,
@@ -40,22 +43,24 @@ pub enum Delivery {
     /// Flows are held until the caller ends the poll: a driver that polls (NAPI).
     #[default]
     PerPoll,
-    /// Every call of `receive` or `receive_batch` is a poll of its own and leaves nothing held: a driver without one.
+    /// Every call of `receive` or `receive_batch` is a poll of its own and leaves nothing held: a
+    /// driver without one.
     AtOnce,
 }
 
 /// What an aggregator does.
 ///
-/// Made by [`gro`](Self::gro) or [`lro`](Self::lro), and changed field by field, or by the methods that return a changed copy.
-/// Limits that make no sense are brought into range where they are used: `max_bytes` to at most [`MAX_BIG_LENGTH`],
-/// `max_flows` to 1 to 1,048,576, the other limits to at least 1.
+/// Made by [`gro`](Self::gro) or [`lro`](Self::lro), and changed field by field, or by the methods
+/// that return a changed copy. Limits that make no sense are brought into range where they are
+/// used: `max_bytes` to at most [`MAX_BIG_LENGTH`], `max_flows` to 1 to 1,048,576, the other limits
+/// to at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Policy {
     /// The rules.
     pub mode: Mode,
-    /// The longest merged packet, in bytes from the outermost IP header; above 65,535 only for TCP outside tunnels and PPPoE
-    /// and without IPv6 extension headers (BIG TCP).
+    /// The longest merged packet, in bytes from the outermost IP header; above 65,535 only for TCP
+    /// outside tunnels and PPPoE and without IPv6 extension headers (BIG TCP).
     pub max_bytes: u32,
     /// The most packets in one.
     pub max_packets: u32,
@@ -67,17 +72,19 @@ pub struct Policy {
     pub max_flows: u32,
     /// The most bytes of frames held at a time.
     pub max_held_bytes: u64,
-    /// How long a flow may be held past the end of a poll, in nanoseconds; 0: not at all (`gro_flush_timeout`).
+    /// How long a flow may be held past the end of a poll, in nanoseconds; 0: not at all
+    /// (`gro_flush_timeout`).
     pub hold_time: u64,
     /// How bytes are kept.
     pub storage: Storage,
     /// When they are handed over.
     pub delivery: Delivery,
-    /// How the checksum of a merged GRO packet leaves: complete, or partial, as a device would be asked to fill it in. LRO
-    /// packets leave complete.
+    /// How the checksum of a merged GRO packet leaves: complete, or partial, as a device would be
+    /// asked to fill it in. LRO packets leave complete.
     pub checksum: ChecksumForm,
-    /// Somebody has seen to it that all bytes are as they were sent: a cipher that authenticates. Checksums of which the
-    /// device knows nothing are taken for right, and no payload is read for them.
+    /// Somebody has seen to it that all bytes are as they were sent: a cipher that authenticates.
+    /// Checksums of which the device knows nothing are taken for right, and no payload is read for
+    /// them.
     pub trusted_input: bool,
 }
 
@@ -94,8 +101,9 @@ macro_rules! with {
 }
 
 impl Policy {
-    /// GRO: TCP and DCCP, up to 65,535 bytes, 1,024 flows, nothing held past the poll. Checksums are verified where the
-    /// device has not, and leave complete, so that any stack or device takes the packet.
+    /// GRO: TCP and DCCP, up to 65,535 bytes, 1,024 flows, nothing held past the poll. Checksums
+    /// are verified where the device has not, and leave complete, so that any stack or device takes
+    /// the packet.
     pub const fn gro() -> Self {
         Policy {
             mode: Mode::Gro { udp: false },
@@ -134,8 +142,9 @@ impl Policy {
         Policy { trusted_input: true, ..self }
     }
 
-    /// The same policy, whose merged packets leave with partial checksums: for whoever fills them in, a kernel behind a
-    /// `virtio_net_hdr` or a device. A stack that verifies them takes such a packet for damaged.
+    /// The same policy, whose merged packets leave with partial checksums: for whoever fills them
+    /// in, a kernel behind a `virtio_net_hdr` or a device. A stack that verifies them takes such a
+    /// packet for damaged.
     #[must_use]
     pub const fn with_partial_checksums(self) -> Self {
         Policy { checksum: ChecksumForm::Partial, ..self }

@@ -24,7 +24,8 @@ pub(super) trait Poll<B>: Memory<B> {
         u32::MAX
     }
 
-    /// Joins `payload` of one buffer to another, of which the first `kept` bytes stay: in place only.
+    /// Joins `payload` of one buffer to another, of which the first `kept` bytes stay: in place
+    /// only.
     #[inline(always)]
     fn join(&mut self, _first: &B, _kept: usize, _buffer: &B, _payload: Range<usize>) {}
 

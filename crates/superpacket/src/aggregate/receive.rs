@@ -1,13 +1,15 @@
 //! The life of a packet, from top to bottom.
 //!
-//! [`Receiver::receive_batch`] prefetches the headers of packets to come. Packets that are in sequence of the flow hit last
-//! join it in a run (`flow::run`). Any other is [parsed](crate::wire::parse), and its flow is looked up by a keyed hash
-//! (`identity`, `table`). If the packet is what that flow expects, it begins a run there; else it is examined by itself
-//! (`examine`): lengths, checksums, flags. Then it joins what is held (`flow::join`), or what is held leaves (`flow::leave`)
-//! and it is held instead, or it passes; in any case after all that was held of its flow. What leaves is delivered with a
-//! [`Reason`].
+//! [`Receiver::receive_batch`] prefetches the headers of packets to come. Packets that are in
+//! sequence of the flow hit last join it in a run (`flow::run`). Any other is
+//! [parsed](crate::wire::parse), and its flow is looked up by a keyed hash (`identity`, `table`).
+//! If the packet is what that flow expects, it begins a run there; else it is examined by itself
+//! (`examine`): lengths, checksums, flags. Then it joins what is held (`flow::join`), or what is
+//! held leaves (`flow::leave`) and it is held instead, or it passes; in any case after all that was
+//! held of its flow. What leaves is delivered with a [`Reason`].
 //!
-//! Where a poll fails, the call ends at once, before the packet at hand is taken out of its batch, unless it has joined.
+//! Where a sink fails, the call ends at once, before the packet at hand is taken out of its batch,
+//! unless it has joined.
 
 use alloc::vec::{Drain, Vec};
 
@@ -28,18 +30,20 @@ use crate::virtio::Framing;
 use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, parse_usual, tcp, usual, walk};
 use superpacket_simd::Simd;
 
-/// How many pieces a slot keeps room for after its packet has left: enough for 64 KB in segments of 256 bytes. Without a
-/// limit, flows of tiny segments would leave every slot with room for thousands.
+/// How many pieces a slot keeps room for after its packet has left: enough for 64 KB in segments of
+/// 256 bytes. Without a limit, flows of tiny segments would leave every slot with room for
+/// thousands.
 const KEPT_PIECES: usize = 256;
 
 /// How many bytes of linear storage a slot keeps room for.
 const KEPT_LINEAR: usize = 80 << 10;
 
-/// What is known of a packet whose sender, or a cipher, has seen to its checksums: all of them are right.
+/// What is known of a packet whose sender, or a cipher, has seen to its checksums: all of them are
+/// right.
 pub(super) const VERIFIED_BEFORE: RxChecksum = RxChecksum::Unnecessary { level: 1 };
 
-/// Receives packets and holds flows: what all aggregators are made of. Where the bytes lie and who takes what leaves is the
-/// [`Poll`]'s affair.
+/// Receives packets and holds flows: what all aggregators are made of. Where the bytes lie and who
+/// takes what leaves is the [`Poll`]'s affair.
 #[derive(Debug)]
 pub(super) struct Receiver<B> {
     pub(super) policy: Policy,
@@ -61,7 +65,7 @@ pub(super) struct Receiver<B> {
     pub(super) counters: Counters,
     /// For packets that leave as they came.
     pub(super) out: Out<B>,
-    /// What a poll refused.
+    /// What a sink refused.
     undelivered: PacketBatch<B>,
 }
 
@@ -85,7 +89,8 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// What merges is to have a header of this framing: no more datagrams than it can name, and partial checksums.
+    /// What merges is to have a header of this framing: no more datagrams than it can name, and
+    /// partial checksums.
     pub(super) fn set_framing(&mut self, framing: Framing) {
         self.policy.checksum = ChecksumForm::Partial;
         self.policy.max_datagrams = self.policy.max_datagrams.min(MaxSegments::UDP.get());
@@ -109,7 +114,8 @@ impl<B> Receiver<B> {
         let policy = policy.in_range();
         debug_assert_eq!(self.counters.held, 0, "what is held was held by the old policy");
         if policy != self.policy {
-            // What grew within the old limits is given back, and what was made for the old mode forgotten.
+            // What grew within the old limits is given back, and what was made for the old mode
+            // forgotten.
             self.table = Table::new(policy.max_flows);
             self.acknowledged = Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
             self.out = Out { pieces: Vec::new(), chains: Vec::new() };
@@ -149,7 +155,8 @@ impl<B> Receiver<B> {
         self.undelivered.len()
     }
 
-    /// Takes all packets of a poll, in order; what is left in `packets` when the sink fails has not been looked at.
+    /// Takes all packets of a poll, in order; what is left in `packets` when the sink fails has not
+    /// been looked at.
     #[inline]
     pub(super) fn receive_batch<P: Poll<B>>(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64, poll: &mut P) -> Result<(), P::Error> {
         self.deliver_again(poll)?;
@@ -224,10 +231,12 @@ impl<B> Receiver<B> {
         self.recent_transport = held.layout.transport;
     }
 
-    /// Takes as many packets as are in sequence of a flow that expects the first of them; the flow leaves if they completed it.
+    /// Takes as many packets as are in sequence of a flow that expects the first of them; the flow
+    /// leaves if they completed it.
     #[inline(always)]
     fn take_run<P: Poll<B>>(&mut self, slot: u32, batch: &mut Drain<'_, RxPacket<B>>, poll: &mut P) -> Result<bool, P::Error> {
-        // A run does not ask for the limit of held bytes. Where it could pass it, packets are taken one by one.
+        // A run does not ask for the limit of held bytes. Where it could pass it, packets are taken
+        // one by one.
         let most = u64::from(self.policy.max_bytes) + batch.len() as u64 * MAX_HEADER as u64;
         if self.counters.held_bytes + most > self.policy.max_held_bytes {
             return Ok(false);
@@ -296,7 +305,8 @@ impl<B> Receiver<B> {
         let gathered = (next.rest.is_some() && poll.bytes(&next.first).len() < MAX_HEADER)
             .then(|| Gathered::new(next.buffers().map(|buffer| poll.bytes(buffer))));
         let header = gathered.as_ref().map_or(poll.bytes(&next.first), Gathered::bytes);
-        // The layout is looked at where it lies: it was written field by field, and a copy would wait for all of these writes.
+        // The layout is looked at where it lies: it was written field by field, and a copy would
+        // wait for all of these writes.
         match &walk(header, length, next.layer) {
             Ok(layout) => self.take_parsed::<{ usual::NONE }, _>(batch, layout, gathered.as_ref(), length, now, poll),
             Err(unparsed) => {
@@ -312,10 +322,11 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// Takes a packet of `length` bytes, laid out like this; `gathered` are its first bytes if they lie in several buffers.
+    /// Takes a packet of `length` bytes, laid out like this; `gathered` are its first bytes if they
+    /// lie in several buffers.
     ///
-    /// `USUAL` says which [usual] layout it is. Such a layout is made of constants: what is not compiled into this function
-    /// gets one [of its own](Layout::lend).
+    /// `USUAL` says which [usual] layout it is. Such a layout is made of constants: what is not
+    /// compiled into this function gets one [of its own](Layout::lend).
     #[inline(always)]
     fn take_parsed<const USUAL: u8, P: Poll<B>>(
         &mut self,
@@ -572,7 +583,8 @@ impl<B> Receiver<B> {
         batch.next()
     }
 
-    /// Makes a held packet the first of others, if it was alone until now; `false` if its checksum is wrong.
+    /// Makes a held packet the first of others, if it was alone until now; `false` if its checksum
+    /// is wrong.
     #[inline(always)]
     fn open<P: Poll<B>>(&mut self, slot: u32, poll: &P) -> bool {
         let held = &mut self.table.slots[slot as usize];

@@ -1,5 +1,6 @@
-//! The flow table: where held flows are found, in which order they were held, and which share an address pair. Work per packet is bounded whatever
-//! the traffic: a bucket has eight places, a full one gives up its oldest.
+//! The flow table: where held flows are found, in which order they were held, and which share an
+//! address pair. Work per packet is bounded whatever the traffic: a bucket has eight places, a full
+//! one gives up its oldest.
 
 use alloc::vec::Vec;
 
@@ -13,11 +14,13 @@ const WAYS: usize = 8;
 
 /// One cache line: tags and slots of up to eight flows.
 ///
-/// Where a flow lies among the eight is random, so nothing here branches on it: all tags are looked at at once.
+/// Where a flow lies among the eight is random, so nothing here branches on it: all tags are looked
+/// at at once.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Bucket {
-    /// 8 bits of each flow's hash, the first place in the lowest. What was in a place not in use stays there.
+    /// 8 bits of each flow's hash, the first place in the lowest. What was in a place not in use
+    /// stays there.
     tags: u64,
     /// The slots, [`NONE`] in places not in use.
     slots: [u32; WAYS],
@@ -32,7 +35,8 @@ const EMPTY: Bucket = Bucket { tags: 0, slots: [NONE; WAYS], used: 0, count: 0 }
 const LOWEST: u64 = u64::MAX / 0xff;
 
 impl Bucket {
-    /// The places whose tag this may be: the highest bit of each one's lane. All whose tag it is, and few others.
+    /// The places whose tag this may be: the highest bit of each one's lane. All whose tag it is,
+    /// and few others.
     #[inline(always)]
     fn tagged(&self, tag: u8) -> u64 {
         let differ = self.tags ^ (LOWEST * u64::from(tag));
@@ -61,7 +65,8 @@ impl Bucket {
     }
 }
 
-/// A node of a circular doubly linked list, whose head is a node too: putting in and taking out never ask whether there is a neighbour.
+/// A node of a circular doubly linked list, whose head is a node too: putting in and taking out
+/// never ask whether there is a neighbour.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     previous: u32,
@@ -95,9 +100,11 @@ pub(super) struct Table<B> {
     buckets: Vec<Bucket>,
     pub(super) slots: Vec<Held<B>>,
     free: Vec<u32>,
-    /// The held flows by age: the head, whose next is the oldest and whose previous is the newest, then a node a slot.
+    /// The held flows by age: the head, whose next is the oldest and whose previous is the newest,
+    /// then a node a slot.
     ages: Vec<Link>,
-    /// The held flows of each address pair: `pair_heads` heads, then two nodes a slot, the second for the outer pair, linked in tunnels only.
+    /// The held flows of each address pair: `pair_heads` heads, then two nodes a slot, the second
+    /// for the outer pair, linked in tunnels only.
     pairs: Vec<Link>,
     pair_heads: usize,
     held: u32,
@@ -117,7 +124,8 @@ pub(super) enum Room {
 
 impl<B> Table<B> {
     pub(super) fn new(max_flows: u32) -> Self {
-        // Twice as many places as flows, so that a full bucket is rare; eight flows and fewer share one bucket and all its places.
+        // Twice as many places as flows, so that a full bucket is rare; eight flows and fewer share
+        // one bucket and all its places.
         let places = if max_flows as usize <= WAYS { WAYS } else { (max_flows as usize * 2).next_power_of_two() };
         Table {
             buckets: alloc::vec![EMPTY; places / WAYS],
@@ -184,7 +192,8 @@ impl<B> Table<B> {
         bucket.slots.iter().copied().min_by_key(age).unwrap_or(NONE)
     }
 
-    /// Puts a flow in; there must be [room](Self::room). The slot's contents are the last flow's that used it.
+    /// Puts a flow in; there must be [room](Self::room). The slot's contents are the last flow's
+    /// that used it.
     #[inline(always)]
     pub(super) fn insert(&mut self, identity: Identity, now: u64) -> u32 {
         let slot = match self.free.pop() {
@@ -248,7 +257,8 @@ impl<B> Table<B> {
 
     /// A held flow of this address pair, or of one that shares its list; [`NONE`] if there is none.
     ///
-    /// Whoever asks flushes it and asks again: each flow is walked over once, so a flood of fragments pays for nothing that was not held.
+    /// Whoever asks flushes it and asks again: each flow is walked over once, so a flood of
+    /// fragments pays for nothing that was not held.
     #[inline]
     pub(super) fn of_pair(&self, pair: u64) -> u32 {
         let head = self.pair_of(pair);
@@ -258,7 +268,8 @@ impl<B> Table<B> {
         }
     }
 
-    /// Hints that the flow now oldest will be the next to go, and the one after it the next but one.
+    /// Hints that the flow now oldest will be the next to go, and the one after it the next but
+    /// one.
     #[inline(always)]
     pub(super) fn prefetch_oldest(&self) {
         let oldest = self.ages[0].next as usize;

@@ -9,7 +9,8 @@ use crate::packet::{Chain, RxPacket};
 use crate::super_packet::Piece;
 
 impl<B> Held<B> {
-    /// Takes the packet's buffers, or a copy of their bytes; `header` are the bytes before its payload.
+    /// Takes the packet's buffers, or a copy of their bytes; `header` are the bytes before its
+    /// payload.
     #[inline(always)]
     pub(in crate::aggregate) fn attach(
         &mut self,
@@ -36,7 +37,8 @@ impl<B> Held<B> {
                     let start = header.saturating_sub(offset).min(size);
                     let stop = end.saturating_sub(offset).min(size).max(start);
                     offset += size;
-                    // A head may have to leave as it came, so all its buffers stay; of others only those with payload.
+                    // A head may have to leave as it came, so all its buffers stay; of others only
+                    // those with payload.
                     if first || stop > start {
                         let has_payload = stop > start;
                         self.pieces.push(Piece {
@@ -73,7 +75,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Joins the payload of a packet that has been counted in to the first packet's buffer, in which the payload before it lies.
+    /// Joins the payload of a packet that has been counted in to the first packet's buffer, in
+    /// which the payload before it lies.
     #[inline(always)]
     pub(in crate::aggregate) fn join_in_place<P: Poll<B>>(&mut self, packet: &RxPacket<B>, facts: &Facts, poll: &mut P) {
         let header = usize::from(self.layout.payload);

@@ -1,4 +1,5 @@
-//! A packet meets the held flow it belongs to, the long way: by the rules one by one, which tell why it may not join.
+//! A packet joins the held flow it belongs to, the long way: by the rules one by one, which tell
+//! why it may not join.
 
 use super::super::Reason;
 use super::super::examine::{Facts, outer_checksum};
@@ -9,8 +10,9 @@ use crate::packet::RxPacket;
 use crate::wire::{IpVersion, Protocol, be16, be32, put16, put32, tcp};
 
 impl<B> Held<B> {
-    /// Takes a packet whose headers [match](Self::matches), if the rules allow it. Nothing changes if they do not. `Err` says why it may not even begin
-    /// anew: the flow must leave, and the packet pass.
+    /// Takes a packet whose headers [match](Self::matches), if the rules allow it. Nothing changes
+    /// if they do not. `Err` says why it may not even begin anew: the flow must leave, and the
+    /// packet pass.
     #[inline(always)]
     pub(in crate::aggregate) fn attempt(
         &mut self,
@@ -40,7 +42,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Takes a packet whose headers [match](Self::matches), by GRO's rules. `Err` says why the flow must end before it.
+    /// Takes a packet whose headers [match](Self::matches), by GRO's rules. `Err` says why the flow
+    /// must end before it.
     #[inline(always)]
     fn join_gro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts) -> Result<Joined, Reason> {
         if facts.sequence != self.next_sequence {
@@ -76,7 +79,8 @@ impl<B> Held<B> {
         Ok(Joined::Merged)
     }
 
-    /// Takes a packet whose headers match, by LRO's rules. `Err` says why the flow must end before it.
+    /// Takes a packet whose headers match, by LRO's rules. `Err` says why the flow must end before
+    /// it.
     #[inline]
     pub(super) fn join_lro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts) -> Result<Joined, Reason> {
         if facts.sequence != self.next_sequence {

@@ -1,4 +1,5 @@
-//! A held flow leaves: headers are written that fit what merged, or a single packet gets its bytes back as they came.
+//! A held flow leaves: headers are written that fit what merged, or a single packet gets its bytes
+//! back as they came.
 
 use super::super::Reason;
 use super::super::examine::outer_checksum;
@@ -176,7 +177,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// Writes the length of an IP header and its checksum, from the sum of the fields that [all packets share](super::super::examine::Constants).
+    /// Writes the length of an IP header and its checksum, from the sum of the fields that [all
+    /// packets share](super::super::examine::Constants).
     #[inline(always)]
     fn write_ip_length(&mut self, network: usize, version: IpVersion, end: usize, constant: u16) {
         // What does not fit 16 bits is written as 0: BIG TCP, as Linux writes it.
@@ -194,7 +196,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// The outer UDP or GRE checksum, from headers alone: the inner packet sums to what its pseudo-header leaves.
+    /// The outer UDP or GRE checksum, from headers alone: the inner packet sums to what its
+    /// pseudo-header leaves.
     fn write_outer_checksum(&mut self, layout: &Layout, outer: Outer, inner_pseudo: Sum) {
         let (true, Some((offset, udp))) = (self.outer_has_checksum, outer_checksum(&self.header, layout)) else {
             return;
@@ -215,12 +218,14 @@ impl<B> Held<B> {
         put16(&mut self.header, offset, field);
     }
 
-    /// The sum of all payload, from the sums of the packets where they are known and cover all of it.
+    /// The sum of all payload, from the sums of the packets where they are known and cover all of
+    /// it.
     fn payload_sum(&self, simd: Simd, memory: &impl Memory<B>) -> u16 {
         let partly_covered = self.layout.protocol == Protocol::Dccp
             && byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f != 0;
         if partly_covered {
-            // Coverage counts from the start of the merged packet's data, as it did in the first packet's.
+            // Coverage counts from the start of the merged packet's data, as it did in the first
+            // packet's.
             let covered =
                 (usize::from(byte(&self.header, usize::from(self.layout.transport) + crate::wire::dccp::COVERAGE) & 0x0f) - 1) * 4;
             let mut left = covered;

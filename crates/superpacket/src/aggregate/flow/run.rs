@@ -15,13 +15,16 @@ use crate::super_packet::Piece;
 use crate::wire::{IpVersion, Protocol, be16, be32, byte, ipv4, ipv6, tcp, udp, usual};
 use superpacket_simd::{prefetch_lines, prefetch_range};
 
-/// How many packets ahead headers are asked for: enough to cover a miss to memory at some 10 ns a packet.
+/// How many packets ahead headers are asked for: enough to cover a miss to memory at some 10 ns a
+/// packet.
 const AHEAD: usize = 10;
 
-/// How many packets ahead payload is asked for where it is read: each takes as long as several headers.
+/// How many packets ahead payload is asked for where it is read: each takes as long as several
+/// headers.
 const READ_AHEAD: usize = 4;
 
-/// The same where it is copied behind the first packet's: the place it goes to takes its share of the cache.
+/// The same where it is copied behind the first packet's: the place it goes to takes its share of
+/// the cache.
 const JOIN_AHEAD: usize = 2;
 
 /// The cache lines of a header that are asked for ahead: link, IP, TCP with timestamps.
@@ -53,8 +56,9 @@ pub(in crate::aggregate) struct Run {
 }
 
 impl<B> Held<B> {
-    /// The short way of [`attempt`](Self::attempt), for a packet that this flow [expects](Self::expects) and for all that come in line after it. Where it
-    /// stops, the long way must tell why. It also stops when the flow is complete. What joined is counted.
+    /// Joins, as [`attempt`](Self::attempt) does, but faster, a packet that this flow
+    /// [expects](Self::expects), and all that follow it in sequence. Where it stops, the long
+    /// way must tell why. It also stops when the flow is complete. What joined is counted.
     #[inline(always)]
     pub(in crate::aggregate) fn join_run<const LRO: bool, P: Poll<B>>(
         &mut self,
@@ -76,7 +80,8 @@ impl<B> Held<B> {
         }
     }
 
-    /// The run that is compiled for the flow's layout, if its first packet, of `length` bytes, fits it.
+    /// The run that is compiled for the flow's layout, if its first packet, of `length` bytes, fits
+    /// it.
     #[inline(always)]
     fn usual_run<const LRO: bool, const VERIFIED: bool, P: Poll<B>>(
         &mut self,
@@ -105,8 +110,9 @@ impl<B> Held<B> {
         }
     }
 
-    /// The run of packets of a flow with a [`USUAL`](usual) layout, or any; in the former the first `HEADERS` bytes hold all headers, the run ends at a packet that is shorter,
-    /// and storage is in fragments. `VERIFIED`: the device has verified the checksums of them all, else of none.
+    /// The run of packets of a flow with a [`USUAL`](usual) layout, or any; in the former the first
+    /// `HEADERS` bytes hold all headers, the run ends at a packet that is shorter, and storage is
+    /// in fragments. `VERIFIED`: the device has verified the checksums of them all, else of none.
     #[inline(never)]
     fn run<const LRO: bool, const VERIFIED: bool, const USUAL: u8, const HEADERS: usize, P: Poll<B>>(
         &mut self,
@@ -263,7 +269,7 @@ impl<B> Held<B> {
             }
         }
         let joined = packets - self.packets;
-        // Nothing follows the payload of a packet in line.
+        // Nothing follows the payload of a packet in sequence.
         let bytes = u64::from(payload - held) + u64::from(joined) * start as u64;
         self.next_sequence = u64::from(sequence);
         self.payload = payload;
@@ -283,11 +289,13 @@ impl<B> Held<B> {
     }
 }
 
-/// Is an IPv4 header with these fields valid, and its checksum in canonical form? `constant` is the sum of the others.
+/// Is an IPv4 header with these fields valid, and its checksum in canonical form? `constant` is the
+/// sum of the others.
 #[inline(always)]
 fn ipv4_sums_up(constant: u16, length: u16, id: u16, checksum: u16) -> bool {
     let sum = u32::from(constant) + u32::from(length) + u32::from(id) + u32::from(checksum);
-    // Of a valid header it is a multiple of 0xffff up to the fourth, but not 0: of these alone both halves add up to 0xffff.
+    // Of a valid header it is a multiple of 0xffff up to the fourth, but not 0: of these alone both
+    // halves add up to 0xffff.
     checksum != 0xffff && (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
