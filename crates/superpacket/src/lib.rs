@@ -69,7 +69,7 @@
 //!
 //! | call | verified | copied | held when it returns |
 //! |---|---|---|---|
-//! | [`Aggregator::receive_batch`] | what may merge: lengths, IPv4 header checksums, and each transport checksum that the device has not verified | headers of what merged; with [`Storage::Linear`](aggregate::Storage::Linear) all of it | flows and their buffers, until [`poll_end`](Aggregator::poll_end) or for the [hold time](Policy::hold_time) |
+//! | [`Aggregator::receive_batch`] | what may merge: lengths, IPv4 header checksums, and each transport checksum that the device has not verified; in GRO a flow's first packet's when a second one comes | headers of what merged; with [`Storage::Linear`](aggregate::Storage::Linear) all of it | flows and their buffers, until [`poll_end`](Aggregator::poll_end) or for the [hold time](Policy::hold_time) |
 //! | [`BatchAggregator::poll`] | the same | the same | nothing |
 //! | [`BatchAggregator::poll_gathered`] | the same | the same; the sink's `writev` takes payload from where it lies | nothing |
 //! | [`BatchAggregator::join_in_place`] | the same | payload, once, behind the first packet of each super-packet, in its buffer | nothing |
