@@ -29,6 +29,9 @@ fn main() -> std::io::Result<()> {
         save("parse", format!("shape-{index:02}"), &bytes)?;
         let run: Vec<_> = frame.run(4).iter().map(|frame| (at_ip, 0, frame.to_bytes())).collect();
         save("aggregate", format!("run-{index:02}"), &[&[0xf4][..], &write(&run)].concat())?;
+        // A stripped tag says how much room is behind the packet.
+        let roomy: Vec<_> = run.iter().map(|(flags, _, bytes)| (flags | 8, 10, bytes.clone())).collect();
+        save("in_place", format!("run-{index:02}"), &[&[0x43 | at_ip << 2][..], &write(&roomy)].concat())?;
         let kind = [0u8, 1, 2, 2, 4][index / 9];
         save("segment", format!("cut-{index:02}"), &[&[kind, 0, 20, at_ip << 7, 0, 255][..], &bytes].concat())?;
     }
