@@ -192,6 +192,31 @@ fn whichever_delivery_fails_all_is_delivered_once_and_in_order() {
     }
 }
 
+/// One packet at a time: one that was not come to is taken by the next call.
+pub fn one_by_one() {
+    for (seed, policy) in (0..).zip(with_pieces()) {
+        let packets = traffic(seed, 40, false);
+        let one_by_one = |failure| {
+            let mut aggregator: Aggregator<Vec<u8>> = Aggregator::new(policy, KEY);
+            let mut failing = Failing::new(failure);
+            let mut sink: OwnedSink<'_> = &mut |mut packet| failing.take(&mut packet);
+            for (number, packet) in packets.iter().enumerate() {
+                let _ = aggregator.receive(packet.receive(), number as u64, &mut sink);
+                assert!(aggregator.counters().balanced());
+            }
+            until_ok(|| aggregator.poll_end(0, &mut sink));
+            assert_eq!(aggregator.counters().packets_in as usize, packets.len());
+            (failing.seen, failing.tries)
+        };
+        let (expected, tries) = one_by_one(Failure::At(usize::MAX, 0));
+        for at in 0..tries {
+            for failure in [Failure::At(at, 1), Failure::At(at, 3), Failure::Taken(at)] {
+                assert_equal(&one_by_one(failure).0, &expected, &(failure, policy));
+            }
+        }
+    }
+}
+
 /// A poll of borrowed packets that goes on until it is through.
 fn resumed(aggregator: &mut BatchAggregator, packets: &[RxPacket<&[u8]>], failure: Failure) -> (Vec<Seen>, usize) {
     let mut failing = Failing::new(failure);
@@ -220,7 +245,7 @@ fn a_poll_that_failed_goes_on_where_it_stopped() {
 }
 
 /// Fails at each delivery of a poll in turn, and goes on.
-fn resume_everywhere(policy: Policy, seed: u64) {
+pub fn resume_everywhere(policy: Policy, seed: u64) {
     let packets = traffic(seed, 80, seed.is_multiple_of(3));
     let packets = receive_all(&packets);
     let mut plain = BatchAggregator::new(Layer::Ip, policy, KEY);

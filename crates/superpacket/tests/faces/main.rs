@@ -7,6 +7,7 @@ mod support;
 mod allocations;
 mod borrowed;
 mod failing;
+mod faults;
 mod gathered;
 mod hostile;
 mod in_place;
