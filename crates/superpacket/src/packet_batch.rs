@@ -114,12 +114,21 @@ impl<B> PacketBatch<B> {
         })
     }
 
+    /// Gives back the memory of the packets that have been taken.
+    #[cold]
+    pub(crate) fn forget_taken(&mut self) {
+        self.entries.drain(..self.next);
+        self.pieces.drain(..self.next_piece);
+        self.bytes.drain(..self.next_byte);
+        (self.next, self.next_piece, self.next_byte) = (0, 0, 0);
+    }
+
     /// Takes the packet back that was lent last, with the pieces that are left in it: it is the next again. One that has no
     /// pieces left is gone.
     pub(crate) fn take_back(&mut self) {
         let Some(entry) = self.entries.get(self.next.wrapping_sub(1)) else { return };
         let first_piece = self.next_piece - entry.pieces as usize;
-        if self.lent.is_empty() {
+        if self.lent.is_empty() && entry.pieces != 0 {
             return;
         }
         self.next -= 1;

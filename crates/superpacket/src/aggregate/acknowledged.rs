@@ -43,6 +43,12 @@ impl Acknowledged {
         !self.sets.is_empty()
     }
 
+    /// Forgets all flows.
+    #[cold]
+    pub(super) fn forget(&mut self) {
+        self.sets.fill([Entry::default(); WAYS]);
+    }
+
     #[inline]
     fn set(&self, flow: u64) -> usize {
         (flow >> 40) as usize & self.sets.len().wrapping_sub(1)

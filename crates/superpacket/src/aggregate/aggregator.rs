@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::poll::OwnedPoll;
+use super::poll::{OwnedPoll, Poll};
 use super::receive::Receiver;
 use super::{Counters, HashKey, Policy, Reason};
 use crate::packet::{Chain, RxPacket};
@@ -18,8 +18,10 @@ use superpacket_simd::Simd;
 #[derive(Debug)]
 pub struct Aggregator<B> {
     receiver: Receiver<B>,
-    /// A batch of one.
+    /// A batch of one: what a failed sink kept from being taken goes on to the next call.
     single: Vec<RxPacket<B>>,
+    /// When it was received.
+    single_at: u64,
 }
 
 impl<B: AsRef<[u8]>> Aggregator<B> {
@@ -28,7 +30,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// Limits are brought into range: see [`Policy`]. `key` should be random where others choose
     /// the traffic: `HashKey::random` makes one of the operating system's.
     pub fn new(policy: Policy, key: HashKey) -> Self {
-        Aggregator { receiver: Receiver::new(policy, key, Simd::detect()), single: Vec::new() }
+        Aggregator { receiver: Receiver::new(policy, key, Simd::detect()), single: Vec::new(), single_at: 0 }
     }
 
     /// The same aggregator, which computes checksums with this level of SIMD in place of the best.
@@ -40,13 +42,14 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// The policy in force.
     pub const fn policy(&self) -> &Policy {
-        &self.receiver.policy
+        &self.receiver.asked
     }
 
     /// Emits all that is held, and goes on by another policy. If the sink fails the policy stays as
     /// it was.
     pub fn set_policy<S: Sink<B> + ?Sized>(&mut self, policy: Policy, sink: &mut S) -> S::Outcome {
-        let flushed = self.receiver.flush(Reason::Requested, &mut OwnedPoll { sink });
+        let poll = &mut OwnedPoll { sink };
+        let flushed = self.take_single(poll).and_then(|()| self.receiver.flush(Reason::Requested, poll));
         if flushed.is_ok() {
             self.receiver.set_policy(policy);
         }
@@ -76,45 +79,69 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// `now` is the time in nanoseconds from which [hold times](Policy::hold_time) count.
     #[inline]
     pub fn receive_batch<S: Sink<B> + ?Sized>(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64, sink: &mut S) -> S::Outcome {
-        S::Outcome::from_result(self.receiver.receive_batch(packets, now, &mut OwnedPoll { sink }))
+        let poll = &mut OwnedPoll { sink };
+        S::Outcome::from_result(self.take_single(poll).and_then(|()| self.receiver.receive_batch(packets, now, poll)))
     }
 
     /// Takes one packet. If the sink fails before the packet is come to, the next call takes it
     /// first.
     #[inline]
     pub fn receive<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, now: u64, sink: &mut S) -> S::Outcome {
+        let poll = &mut OwnedPoll { sink };
+        let left = self.take_single(poll);
         self.single.push(packet);
-        S::Outcome::from_result(self.receiver.receive_batch(&mut self.single, now, &mut OwnedPoll { sink }))
+        self.single_at = now;
+        let result = left.and_then(|()| self.receiver.receive_batch(&mut self.single, now, poll));
+        S::Outcome::from_result(result)
+    }
+
+    /// Takes packets that were received one by one while a sink failed.
+    #[inline(always)]
+    fn take_single<P: Poll<B>>(&mut self, poll: &mut P) -> Result<(), P::Error> {
+        if self.single.is_empty() { Ok(()) } else { self.receiver.receive_batch(&mut self.single, self.single_at, poll) }
     }
 
     /// Gives a packet to the sink as it came, unread, after what is held of its flow: where
     /// aggregation is switched off. Its layout is not known then.
     #[inline]
     pub fn bypass<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, sink: &mut S) -> S::Outcome {
-        S::Outcome::from_result(self.receiver.bypass(packet, &mut OwnedPoll { sink }))
+        let poll = &mut OwnedPoll { sink };
+        let result = match self.take_single(poll) {
+            Ok(()) => self.receiver.bypass(packet, poll),
+            Err(error) => {
+                // It comes after those, and so is received as they are.
+                self.single.push(packet);
+                Err(error)
+            }
+        };
+        S::Outcome::from_result(result)
     }
 
     /// Ends a poll: emits every held flow, or, with a [hold time](Policy::hold_time), those held
     /// for as long.
     pub fn poll_end<S: Sink<B> + ?Sized>(&mut self, now: u64, sink: &mut S) -> S::Outcome {
-        S::Outcome::from_result(self.receiver.poll_end(now, &mut OwnedPoll { sink }))
+        let poll = &mut OwnedPoll { sink };
+        S::Outcome::from_result(self.take_single(poll).and_then(|()| self.receiver.poll_end(now, poll)))
     }
 
     /// Emits the flows that have been held for `age` nanoseconds or longer at `now`, the oldest
     /// first. A clock that ran backwards ages nothing.
     pub fn flush_older_than<S: Sink<B> + ?Sized>(&mut self, now: u64, age: u64, sink: &mut S) -> S::Outcome {
-        S::Outcome::from_result(self.receiver.flush_older_than(now, age, &mut OwnedPoll { sink }))
+        let poll = &mut OwnedPoll { sink };
+        S::Outcome::from_result(self.take_single(poll).and_then(|()| self.receiver.flush_older_than(now, age, poll)))
     }
 
     /// Emits every held flow, the oldest first.
     pub fn flush_all<S: Sink<B> + ?Sized>(&mut self, sink: &mut S) -> S::Outcome {
-        S::Outcome::from_result(self.receiver.flush(Reason::Requested, &mut OwnedPoll { sink }))
+        let poll = &mut OwnedPoll { sink };
+        S::Outcome::from_result(self.take_single(poll).and_then(|()| self.receiver.flush(Reason::Requested, poll)))
     }
 
     /// Emits what is held of the flow that `packet` belongs to, or, where its ports cannot be told,
     /// of its address pair (`inet_lro`'s `flush_pkt`).
     pub fn flush_flow<S: Sink<B> + ?Sized>(&mut self, packet: &RxPacket<B>, sink: &mut S) -> S::Outcome {
-        S::Outcome::from_result(self.receiver.flush_flow(packet, &mut OwnedPoll { sink }))
+        let poll = &mut OwnedPoll { sink };
+        S::Outcome::from_result(self.take_single(poll).and_then(|()| self.receiver.flush_flow(packet, poll)))
     }
 
     /// When the oldest held flow will have been held for the policy's [hold

@@ -200,7 +200,7 @@ impl BatchAggregator {
 
     /// The policy in force.
     pub const fn policy(&self) -> &Policy {
-        &self.receiver.policy
+        &self.receiver.asked
     }
 
     /// Goes on by another policy. What a failed call has left is given up.
@@ -229,7 +229,21 @@ impl BatchAggregator {
         sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
     ) -> O {
         let poll = &mut BorrowedPoll { packets: Borrowed(packets), sink };
-        O::from_result(self.take_borrowed(packets, poll))
+        O::from_result(self.take_borrowed(packets, false, u32::MAX, poll))
+    }
+
+    /// As [`poll`](Self::poll), with buffers kept whatever the policy says, and so many pieces at
+    /// most.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(super) fn poll_pieces<P: BorrowPacket, O: Outcome>(
+        &mut self,
+        packets: &[P],
+        most: u32,
+        sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
+    ) -> O {
+        let poll = &mut BorrowedPoll { packets: Borrowed(packets), sink };
+        O::from_result(self.take_borrowed(packets, true, most, poll))
     }
 
     /// Goes on with a call of [`poll`](Self::poll) that failed, with the packet that its sink
@@ -245,7 +259,14 @@ impl BatchAggregator {
 
     /// Takes the packets of a new call that borrows them.
     #[inline(always)]
-    fn take_borrowed<P: BorrowPacket, Q: Poll<BufferIndex>>(&mut self, packets: &[P], poll: &mut Q) -> Result<(), Q::Error> {
+    fn take_borrowed<P: BorrowPacket, Q: Poll<BufferIndex>>(
+        &mut self,
+        packets: &[P],
+        keeps_buffers: bool,
+        most_pieces: u32,
+        poll: &mut Q,
+    ) -> Result<(), Q::Error> {
+        self.begin(keeps_buffers, most_pieces);
         let received = |index: usize, layer| packets[index].received(layer);
         self.take(packets.len(), received, |index| packets[index].buffer_count(), poll)
     }
@@ -254,6 +275,15 @@ impl BatchAggregator {
     /// Packets that merged count as one.
     pub fn unfinished(&self) -> usize {
         self.receiver.undelivered() + self.receiver.counters.held as usize + self.packets.len()
+    }
+
+    /// Begins a new call, in which so many pieces merge at most.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, keeps_buffers: bool, most_pieces: u32) {
+        if self.unfinished() != 0 {
+            self.give_up();
+        }
+        self.receiver.begin_call(keeps_buffers, most_pieces);
     }
 
     /// Takes the packets of a new call, of which `received` and `buffers` say what is known and how
@@ -266,11 +296,8 @@ impl BatchAggregator {
         buffers: impl Fn(usize) -> usize,
         poll: &mut Q,
     ) -> Result<(), Q::Error> {
-        if self.unfinished() != 0 {
-            self.give_up();
-        }
         assert!(u32::try_from(count).is_ok(), "a call takes at most u32::MAX packets");
-        if let (1, Mode::Gro { .. }) = (count, self.receiver.policy.mode) {
+        if let (1, Mode::Gro { .. }) = (count, self.receiver.asked.mode) {
             // With nothing held there is nothing to find out of a packet that comes alone.
             let packet = self.number(received(0, self.layer), buffers(0), 0);
             return self.receiver.pass_alone(packet, poll);
@@ -293,7 +320,7 @@ impl BatchAggregator {
     fn number(&mut self, packet: RxPacket<()>, buffers: usize, index: u32) -> RxPacket<BufferIndex> {
         let buffer = |buffer: usize| BufferIndex { packet: index, buffer: buffer as u8 };
         let mut numbered = packet.with_first(buffer(0));
-        if self.receiver.policy.trusted_input && numbered.checksum == RxChecksum::None {
+        if self.receiver.asked.trusted_input && numbered.checksum == RxChecksum::None {
             numbered.checksum = VERIFIED_BEFORE;
         }
         if buffers > 1 {

@@ -296,6 +296,8 @@ impl<B> Held<B> {
             Protocol::Dccp => dccp_sequence_mask(header.get(usize::from(layout.transport)..).unwrap_or(&[])),
         };
         self.segment_size = facts.payload;
+        // None are left but those of a packet whose sink panicked.
+        self.pieces.clear();
         self.payload = 0;
         self.largest_payload = 0;
         self.packets = 0;

@@ -30,9 +30,8 @@ impl BatchAggregator {
     /// With more than `u32::MAX` packets.
     #[inline]
     pub fn poll_gathered<P: BorrowPacket, O: Outcome>(&mut self, packets: &[P], sink: impl FnMut(&[IoSlice<'_>]) -> O) -> O {
-        self.receiver.limit_fragments((MAX_SLICES - HEADERS) as u32);
         let (mut gather, mut sink) = (Gather::of(self), sink);
-        let outcome = self.poll(packets, |packet| gather.give(&packet, &mut sink));
+        let outcome = self.poll_pieces(packets, (MAX_SLICES - HEADERS) as u32, |packet| gather.give(&packet, &mut sink));
         self.slices = gather.slices;
         outcome
     }
@@ -65,8 +64,7 @@ impl Gather {
         packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, P>>,
         sink: &mut impl FnMut(&[IoSlice<'_>]) -> O,
     ) -> O {
-        let first = packet.slices().next().unwrap_or(&[]);
-        let described = self.framing.map(|framing| framing.describe_or_say_nothing(&packet.metadata, first, packet.length()));
+        let described = self.framing.map(|framing| framing.header(packet).unwrap_or_else(|_| framing.nothing()));
         let mut slices = reused(core::mem::take(&mut self.slices));
         slices.extend(described.as_deref().map(IoSlice::new));
         slices.extend(packet.slices().map(IoSlice::new));

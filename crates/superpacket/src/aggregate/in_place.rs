@@ -8,8 +8,8 @@ use super::{BatchAggregator, BufferIndex};
 use crate::buffer::PacketBuffer;
 use crate::memory::Memory;
 use crate::packet::RxPacket;
-use crate::super_packet::{Piece, SuperPacket};
-use crate::virtio::Framing;
+use crate::super_packet::{Metadata, Piece, SuperPacket};
+use crate::virtio::{Framing, Offload};
 use superpacket_simd::Simd;
 
 /// A call that joins packets in their own buffers.
@@ -75,8 +75,9 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
         }
         if let Some(framing) = self.framing {
             let first = buffer.as_ref().get(self.offset..).unwrap_or(&[]);
-            let described = framing.describe_or_say_nothing(&packet.metadata, first, packet.length());
-            write_before(buffer, self.offset, &described);
+            let &Metadata { checksum, gso, hash, .. } = &packet.metadata;
+            let described = framing.describe(&Offload { checksum, gso, hash }, first, packet.length());
+            write_before(buffer, self.offset, &described.unwrap_or_else(|_| framing.nothing()));
         }
         self.written.push(index);
         Ok(())
@@ -142,6 +143,7 @@ impl BatchAggregator {
         written.clear();
         let count = buffers.len();
         let mut poll = InPlacePoll { buffers, offset, framing: self.framing, written: &mut written };
+        self.begin(true, u32::MAX);
         let Ok(()) = self.take(count, |_, layer| RxPacket { layer, ..RxPacket::new(()) }, |_| 1, &mut poll);
         self.written = written;
         Ok(&self.written)

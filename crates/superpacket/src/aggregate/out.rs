@@ -89,6 +89,8 @@ impl<B> Out<B> {
     ) -> Result<(), P::Error> {
         let gso = packet.whole_gso();
         let whole = |buffer: B| Piece { length: poll.bytes(&buffer).len() as u32, buffer: Some(buffer), start: 0, sum: 0, flags: 0 };
+        // None are left but those of a packet whose sink panicked.
+        self.pieces.clear();
         self.pieces.push(whole(packet.first));
         if let Some(mut chain) = packet.rest {
             self.pieces.extend(chain.buffers_mut().drain(..).map(whole));
@@ -115,7 +117,7 @@ impl<B> Out<B> {
         };
         let result = poll.deliver(SuperPacket { metadata, header: &[], pieces: &mut self.pieces, linear: &[], memory: () });
         if result.is_err() {
-            keep(undelivered, SuperPacket { metadata, header: &[], pieces: &mut self.pieces, linear: &[], memory: () });
+            keep(undelivered, SuperPacket { metadata, header: &[], pieces: &mut self.pieces, linear: &[], memory: () }, 1);
         }
         self.pieces.clear();
         result

@@ -46,7 +46,10 @@ pub(super) const VERIFIED_BEFORE: RxChecksum = RxChecksum::Unnecessary { level: 
 /// takes what leaves is the [`Poll`]'s affair.
 #[derive(Debug)]
 pub(super) struct Receiver<B> {
-    pub(super) policy: Policy,
+    /// The policy that was asked for.
+    pub(super) asked: Policy,
+    /// That of the call at hand.
+    policy: Policy,
     key: HashKey,
     options: ExamineOptions,
     table: Table<B>,
@@ -73,6 +76,7 @@ impl<B> Receiver<B> {
     pub(super) fn new(policy: Policy, key: HashKey, simd: Simd) -> Self {
         let policy = policy.in_range();
         Receiver {
+            asked: policy,
             policy,
             key,
             options: ExamineOptions::new(&policy, simd),
@@ -92,16 +96,22 @@ impl<B> Receiver<B> {
     /// What merges is to have a header of this framing: no more datagrams than it can name, and
     /// partial checksums.
     pub(super) fn set_framing(&mut self, framing: Framing) {
-        self.policy.checksum = ChecksumForm::Partial;
-        self.policy.max_datagrams = self.policy.max_datagrams.min(MaxSegments::UDP.get());
+        self.asked.checksum = ChecksumForm::Partial;
+        self.asked.max_datagrams = self.asked.max_datagrams.min(MaxSegments::UDP.get());
+        self.policy = self.asked;
         self.options = ExamineOptions { framing: Some(framing), ..ExamineOptions::new(&self.policy, self.options.simd) };
     }
 
-    /// At most `most` pieces merge from now on, whatever the policy says.
-    #[cfg(feature = "std")]
-    pub(super) fn limit_fragments(&mut self, most: u32) {
-        self.policy.max_fragments = self.policy.max_fragments.min(most);
-        self.options.max_fragments = self.options.max_fragments.min(most as usize);
+    /// Begins a call with borrowed packets, in which at most `most` pieces merge, and buffers are
+    /// kept whatever the policy says, if so asked. Nothing may be held.
+    #[inline(always)]
+    pub(super) fn begin_call(&mut self, keeps_buffers: bool, most: u32) {
+        let storage = if keeps_buffers { Storage::Fragments } else { self.asked.storage };
+        let max_fragments = self.asked.max_fragments.min(most);
+        if storage != self.policy.storage || max_fragments != self.policy.max_fragments {
+            self.policy = Policy { storage, max_fragments, ..self.asked };
+            self.options = ExamineOptions { framing: self.options.framing, ..ExamineOptions::new(&self.policy, self.options.simd) };
+        }
     }
 
     /// Sums with `simd` from now on.
@@ -113,7 +123,7 @@ impl<B> Receiver<B> {
     pub(super) fn set_policy(&mut self, policy: Policy) {
         let policy = policy.in_range();
         debug_assert_eq!(self.counters.held, 0, "what is held was held by the old policy");
-        if policy != self.policy {
+        if policy != self.asked {
             // What grew within the old limits is given back, and what was made for the old mode
             // forgotten.
             self.table = Table::new(policy.max_flows);
@@ -122,7 +132,7 @@ impl<B> Receiver<B> {
             self.last = NONE;
             self.in_turn = false;
         }
-        self.policy = policy;
+        (self.asked, self.policy) = (policy, policy);
         let framing = self.options.framing;
         self.options = ExamineOptions::new(&policy, self.options.simd);
         if let Some(framing) = framing {
@@ -148,6 +158,8 @@ impl<B> Receiver<B> {
             let _ = self.emit(self.table.oldest(), Reason::Requested, &mut Refuse(&Nothing));
             self.undelivered.clear();
         }
+        // What nobody was given was acknowledged to nobody.
+        self.acknowledged.forget();
     }
 
     /// How many packets a failed sink has left.
@@ -655,9 +667,10 @@ impl<B> Receiver<B> {
         self.counters.bytes_out += left.length;
         self.counters.super_packets += u64::from(merged);
         self.counters.reasons[reason as usize] += 1;
+        let pieces = held.pieces.len();
         let result = poll.deliver(held.super_packet(&left, reason));
         if result.is_err() {
-            keep(&mut self.undelivered, held.super_packet(&left, reason));
+            keep(&mut self.undelivered, held.super_packet(&left, reason), pieces);
         }
         held.pieces.clear();
         held.linear.clear();
@@ -682,6 +695,7 @@ impl<B> Receiver<B> {
             let result = poll.deliver(packet);
             if result.is_err() {
                 self.undelivered.take_back();
+                self.undelivered.forget_taken();
                 return result;
             }
         }
@@ -841,10 +855,11 @@ fn recent(addresses_and_ports: u64) -> usize {
     (addresses_and_ports.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % RECENT
 }
 
-/// Keeps a packet that the sink refused, unless it has taken the pieces.
+/// Keeps a packet that the sink refused, unless it has taken the pieces, of which there were so
+/// many.
 #[cold]
-pub(super) fn keep<B>(undelivered: &mut PacketBatch<B>, mut packet: SuperPacket<'_, B, ()>) {
-    if !packet.pieces.is_empty() {
+pub(super) fn keep<B>(undelivered: &mut PacketBatch<B>, mut packet: SuperPacket<'_, B, ()>, pieces: usize) {
+    if pieces == 0 || !packet.pieces.is_empty() {
         undelivered.push(&mut packet);
     }
 }

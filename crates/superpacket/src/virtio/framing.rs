@@ -2,10 +2,10 @@
 
 use super::{ByteOrder, Format, Header, Offload, VirtioError};
 use crate::memory::Memory;
-use crate::packet::{Layer, RxChecksum};
+use crate::packet::{Gathered, Layer, RxChecksum};
 use crate::segment::{GsoPacket, Plan, SegmentBuffers, SegmentError, SegmentOptions, Segmenter};
 use crate::super_packet::{Metadata, SuperPacket};
-use crate::wire::{Layout, Outer, Protocol};
+use crate::wire::{Layout, MAX_HEADER, Outer, Protocol};
 
 /// How a device frames the packets that are read from and written to it: a header of this format before each.
 ///
@@ -53,18 +53,20 @@ impl Framing {
     pub fn header<B, M: Memory<B>>(self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {
         let Metadata { checksum, gso, hash, .. } = packet.metadata;
         let offload = Offload { checksum, gso, hash };
-        self.describe(&offload, packet.slices().next().unwrap_or(&[]), packet.length())
+        let mut slices = packet.slices();
+        let first = slices.next().unwrap_or(&[]);
+        if first.len() >= MAX_HEADER || slices.next().is_none() {
+            return self.describe(&offload, first, packet.length());
+        }
+        // Its headers may lie in several buffers.
+        self.describe(&offload, Gathered::new(packet.slices()).bytes(), packet.length())
     }
 
-    /// Makes the header for a packet that an aggregator delivers; `first` are its first bytes, with the headers.
-    ///
-    /// An aggregator for this framing merges nothing that has no header. Of a packet that came with claims which no header can
-    /// make, nothing is said.
+    /// The header that says nothing of a packet: for one that came with claims which no header can
+    /// make. An aggregator for this framing merges nothing that has no header.
     #[inline]
-    pub(crate) fn describe_or_say_nothing(self, metadata: &Metadata, first: &[u8], length: usize) -> HeaderBytes {
-        let &Metadata { checksum, gso, hash, .. } = metadata;
-        let offload = Offload { checksum, gso, hash };
-        self.describe(&offload, first, length).unwrap_or(HeaderBytes { bytes: [0; Format::LONGEST], length: self.header_length() })
+    pub(crate) fn nothing(self) -> HeaderBytes {
+        HeaderBytes { bytes: [0; Format::LONGEST], length: self.header_length() }
     }
 
     /// Can a header of any format say how a super-packet with this layout is to be cut? Asked first: where the layout is made of
@@ -84,7 +86,7 @@ impl Framing {
     /// Makes the header for a packet of `length` bytes, of which `first` holds the headers.
     #[inline]
     pub(crate) fn describe(self, offload: &Offload, first: &[u8], length: usize) -> Result<HeaderBytes, VirtioError> {
-        let mut made = HeaderBytes { bytes: [0; Format::LONGEST], length: self.header_length() };
+        let mut made = self.nothing();
         if let (Format::Plain, RxChecksum::None, None) = (self.format, offload.checksum, offload.gso) {
             // Nothing is known of the packet: a header of zeros.
             return Ok(made);
