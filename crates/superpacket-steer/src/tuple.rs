@@ -3,15 +3,12 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use superpacket::packet::Layer;
-use superpacket::wire::{IpVersion, Layout, Scope, Unparsed, ethernet, ipv4, ipv6, parse, parse_outermost};
+use superpacket::wire::{IpVersion, Layout, Scope, Unparsed, ip_headers, ipv4, ipv6, parse, parse_outermost, protocol_number};
 
-use crate::header::{be16, byte};
+use crate::header::be16;
 
 /// The longest input of a hash in bytes: two IPv6 addresses and two ports.
 pub(crate) const MAX_INPUT: usize = 36;
-
-/// The most VLAN tags that are skipped to find an IP header.
-const MAX_TAGS: usize = 4;
 
 /// Addresses of a flow, source and destination, in network byte order.
 #[derive(Clone, Copy, Debug)]
@@ -57,13 +54,13 @@ impl FlowTuple {
     /// holds the first [`MAX_HEADER`](superpacket::wire::MAX_HEADER) or all. Fragments, and
     /// protocols other than TCP, UDP and DCCP, have no ports. `None` if it is not IP.
     pub fn innermost(header: &[u8], length: usize, layer: Layer) -> Option<Self> {
-        Self::from_parse(header, layer, parse(header, length, layer))
+        Self::from_parse(header, length, layer, parse(header, length, layer))
     }
 
     /// Reads the outermost IP header and what follows it, otherwise as
     /// [`innermost`](Self::innermost): a tunnel is UDP, or a protocol without ports.
     pub fn outermost(header: &[u8], length: usize, layer: Layer) -> Option<Self> {
-        Self::from_parse(header, layer, parse_outermost(header, length, layer))
+        Self::from_parse(header, length, layer, parse_outermost(header, length, layer))
     }
 
     /// Reads the innermost addresses and ports of a frame whose headers have been parsed.
@@ -143,12 +140,16 @@ impl FlowTuple {
         Some([a, b, c, d])
     }
 
-    fn from_parse(header: &[u8], layer: Layer, parsed: Result<Layout, Unparsed>) -> Option<Self> {
+    fn from_parse(header: &[u8], length: usize, layer: Layer, parsed: Result<Layout, Unparsed>) -> Option<Self> {
         let (network, version) = match parsed {
             Ok(layout) => return Some(Self::from_layout(header, &layout)),
-            Err(Unparsed { scope: Scope::Pair { network, version }, .. }) => (usize::from(network), version),
-            Err(Unparsed { scope: Scope::None, .. }) => outermost(header, layer)?,
+            Err(Unparsed { scope: Scope::Pair { network, version }, .. }) => (network, version),
+            Err(Unparsed { scope: Scope::None, .. }) => {
+                let [outermost, _] = ip_headers(header, length, layer);
+                outermost?
+            }
         };
+        let network = usize::from(network);
         Some(Self::read(header, network, version, None, protocol_number(header, network, version)))
     }
 
@@ -186,48 +187,13 @@ const fn narrow(address: [u8; 16]) -> [u8; 4] {
     [a, b, c, d]
 }
 
-/// Finds the outermost IP header of a packet that the engine's parser refused.
-fn outermost(header: &[u8], layer: Layer) -> Option<(usize, IpVersion)> {
-    let network = match layer {
-        Layer::Ip => 0,
-        Layer::Ethernet => {
-            let tags = (0..MAX_TAGS).take_while(|tag| ethernet::is_vlan(be16(header, ethernet::ETHERTYPE + tag * 4))).count();
-            let place = ethernet::ETHERTYPE + tags * 4;
-            matches!(be16(header, place), ethernet::IPV4 | ethernet::IPV6).then_some(place + 2)?
-        }
-    };
-    match byte(header, network) >> 4 {
-        4 if header.len() >= network + ipv4::HEADER_LENGTH => Some((network, IpVersion::V4)),
-        6 if header.len() >= network + ipv6::HEADER_LENGTH => Some((network, IpVersion::V6)),
-        _ => None,
-    }
-}
-
-/// Returns the protocol behind an IP header and those of its extension headers that are there.
-fn protocol_number(header: &[u8], network: usize, version: IpVersion) -> u8 {
-    if version == IpVersion::V4 {
-        return byte(header, network + ipv4::PROTOCOL);
-    }
-    let mut next = byte(header, network + ipv6::NEXT_HEADER);
-    let mut offset = network + ipv6::HEADER_LENGTH;
-    while offset + 8 <= header.len() {
-        let length = match next {
-            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION => 8 + usize::from(byte(header, offset + 1)) * 8,
-            ipv6::FRAGMENT => 8,
-            _ => break,
-        };
-        next = byte(header, offset);
-        offset += length;
-    }
-    next
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::string::ToString;
+    use std::vec;
     use superpacket::wire::protocol;
-    use superpacket_traffic::frame::Frame;
+    use superpacket_traffic::frame::{Frame, Icmp, Mpls, Pppoe, Transport};
 
     fn both(frame: &Frame) -> [Option<FlowTuple>; 2] {
         let bytes = frame.to_bytes();
@@ -281,6 +247,19 @@ mod tests {
                 let tuple = FlowTuple::innermost(&bytes, bytes.len(), layer).expect("IP");
                 assert_eq!((tuple.ports(), tuple.protocol()), (None, Some(protocol::UDP)));
             }
+        }
+    }
+
+    #[test]
+    fn a_protocol_without_ports_is_found_behind_every_link_header() {
+        let ping = Frame::tcp4(1, 1).with(|frame| frame.transport = Transport::Icmp(Icmp::default()));
+        let [plain, _] = both(&ping);
+        assert_eq!(plain.and_then(|tuple| tuple.protocol()), Some(1));
+        let tags = (1..6).fold(ping.clone(), Frame::tagged);
+        let session = ping.clone().with(|frame| frame.pppoe = Some(Pppoe::default()));
+        let labels = ping.with(|frame| frame.mpls = vec![Mpls::default(); 2]);
+        for frame in [tags, session, labels] {
+            assert_eq!(both(&frame), [plain; 2], "{frame:?}");
         }
     }
 

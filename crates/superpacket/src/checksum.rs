@@ -183,6 +183,20 @@ pub const fn transport_field(protocol: Protocol, checksum: u16) -> u16 {
     }
 }
 
+/// The value of a tunnel's own checksum field, which covers all from the tunnel's header on.
+///
+/// `headers` starts there, and holds the field, whose value now is `field`; `rest` is the sum of what follows `headers`. Where these end at the inner transport header and its
+/// checksum is right, or is to be filled in, nothing behind them need be read: all of it sums to [`Sum::checksum`] of the inner pseudo-header (local checksum offload, the
+/// kernel's `lco_csum`). `pseudo` is the outer pseudo-header's sum where the tunnel is carried in UDP; GRE has none.
+#[inline(always)]
+pub(crate) fn tunnel_field(headers: &[u8], field: u16, rest: u16, pseudo: Option<Sum>) -> u16 {
+    let sum = words(headers).subtract(field).add(rest);
+    match pseudo {
+        Some(pseudo) => transport_field(Protocol::Udp, sum.add_sum(pseudo).checksum()),
+        None => sum.checksum(),
+    }
+}
+
 /// The new value of a checksum after a 16-bit field it covers changed (RFC 1624, equation 3).
 #[inline]
 pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {

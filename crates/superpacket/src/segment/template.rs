@@ -2,8 +2,7 @@
 
 use super::fragment::{Outermost, keep_copied_options};
 use super::{ChecksumForm, Cwr, Gso, IpId};
-use crate::checksum::RxChecksum;
-use crate::checksum::{Sum, pseudo_header, transport_field, words};
+use crate::checksum::{RxChecksum, Sum, pseudo_header, transport_field, tunnel_field, words};
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
 use crate::wire::{ipv4, ipv6, pppoe, put16, put32, tcp, udp};
 
@@ -408,16 +407,14 @@ impl Outer {
             put16(bytes, self.transport + udp::LENGTH, length);
         }
         let Some(place) = self.checksum else { return };
-        put16(bytes, place, 0);
-        let tail = match (self.known_from, inner) {
+        let (headers, rest) = match (self.known_from, inner) {
             (Some(from), Transport::Tcp { header, .. } | Transport::Udp { header } | Transport::Dccp { header, .. }) => {
-                // What follows sums, with its checksum, to the complement of its pseudo-header.
-                words(&bytes[self.transport..from]).add(header.pseudo.add((end - header.offset) as u16).checksum())
+                (from, header.pseudo.add((end - header.offset) as u16).checksum())
             }
-            _ => words(&bytes[self.transport..header_length]).add(payload),
+            _ => (header_length, payload),
         };
-        let checksum =
-            if self.is_udp { transport_field(Protocol::Udp, tail.add_sum(self.pseudo).add(length).checksum()) } else { tail.checksum() };
+        let pseudo = self.is_udp.then(|| self.pseudo.add(length));
+        let checksum = tunnel_field(&bytes[self.transport..headers], be16(bytes, place), rest, pseudo);
         put16(bytes, place, checksum);
     }
 }

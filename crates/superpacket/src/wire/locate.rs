@@ -23,6 +23,20 @@ pub fn ip_headers(header: &[u8], length: usize, layer: Layer) -> [Option<(u16, I
     }
 }
 
+/// Reads the protocol number of what the IP packet carries whose header starts at `network`, in bytes from the start of the frame: behind the extension headers that are whole
+/// in `header`. 0 beyond its end.
+#[inline]
+pub fn protocol_number(header: &[u8], network: usize, version: IpVersion) -> u8 {
+    match version {
+        IpVersion::V4 => byte(header, network + ipv4::PROTOCOL),
+        IpVersion::V6 => {
+            let mut extensions = Extensions::new(header, network, header.len());
+            while extensions.next().is_some() {}
+            extensions.next_header()
+        }
+    }
+}
+
 /// An IP packet whose transport header has been found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Carried {
@@ -135,18 +149,19 @@ impl<'a> Extensions<'a> {
     /// Is what comes next an extension header, which reaches beyond the limit?
     #[inline]
     pub(crate) fn reaches_beyond(&self) -> bool {
-        self.next_end().is_some()
+        self.peek().is_some()
     }
 
-    #[inline]
-    fn next_end(&self) -> Option<usize> {
-        match self.next_header() {
-            ipv6::FRAGMENT => Some(self.offset + ipv6::FRAGMENT_HEADER_LENGTH),
-            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION => {
-                Some(self.offset + 8 + usize::from(byte(self.header, self.offset + 1)) * 8)
-            }
-            _ => None,
-        }
+    /// The extension header that comes next, also if it reaches beyond the limit.
+    #[inline(always)]
+    pub(super) fn peek(&self) -> Option<Extension> {
+        let kind = self.next_header();
+        let length = match kind {
+            ipv6::FRAGMENT => ipv6::FRAGMENT_HEADER_LENGTH,
+            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION => 8 + usize::from(byte(self.header, self.offset + 1)) * 8,
+            _ => return None,
+        };
+        Some(Extension { kind, offset: self.offset, end: self.offset + length })
     }
 }
 
@@ -155,9 +170,8 @@ impl Iterator for Extensions<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Extension> {
-        let end = self.next_end().filter(|&end| end <= self.limit)?;
-        let found = Extension { kind: self.next_header(), offset: self.offset, end };
-        (self.field, self.offset) = (self.offset, end);
+        let found = self.peek().filter(|extension| extension.end <= self.limit)?;
+        (self.field, self.offset) = (self.offset, found.end);
         Some(found)
     }
 }

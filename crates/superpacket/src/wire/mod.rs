@@ -10,8 +10,8 @@ mod refusal;
 
 pub(crate) use layout::usual;
 pub use layout::{IpVersion, Layer, Layout, Outer, Protocol, Tunnel};
-pub use locate::ip_headers;
 pub(crate) use locate::{Carried, Extension, Extensions, carrier};
+pub use locate::{ip_headers, protocol_number};
 pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_datagram_at, parse_outermost};
 pub(crate) use parse::{parse_usual, walk};
 pub use refusal::Refusal;

@@ -1,6 +1,7 @@
 //! One parse, from the first byte of a frame to its payload.
 
 use super::layout::usual;
+use super::locate::Extensions;
 use super::{IpVersion, Layer, Layout, MAX_HEADER, Outer, Protocol, Refusal, Tunnel, be16, be32, byte};
 use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, vxlan};
 
@@ -339,40 +340,38 @@ impl<'a> Cursor<'a> {
         let payload_length = usize::from(be16(self.header, offset + ipv6::PAYLOAD_LENGTH));
         let whole = if payload_length == 0 { 0 } else { payload_length + ipv6::HEADER_LENGTH };
         let mut end = self.end(offset, whole, limit);
-        let mut next = byte(self.header, offset + ipv6::NEXT_HEADER);
-        let mut transport = offset + ipv6::HEADER_LENGTH;
         let mut jumbo = false;
-        loop {
-            match next {
-                ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION => {
-                    self.need(transport, 8, end)?;
-                    let extension = 8 + usize::from(byte(self.header, transport + 1)) * 8;
-                    self.need(transport, extension, end)?;
-                    if next == ipv6::HOP_BY_HOP
-                        && extension == ipv6::JUMBO_HEADER_LENGTH
-                        && payload_length == 0
-                        && transport == offset + ipv6::HEADER_LENGTH
-                        && be16(self.header, transport + 2) == u16::from_be_bytes([ipv6::JUMBO_OPTION, 4])
-                    {
-                        jumbo = true;
-                        // The one length of 32 bits: where addresses have as many, the sum might not fit.
-                        let jumbo_end = (offset + ipv6::HEADER_LENGTH).saturating_add(be32(self.header, transport + 4) as usize);
-                        if jumbo_end <= limit && jumbo_end >= transport + extension {
-                            end = jumbo_end;
-                            if self.outer.is_none() {
-                                self.outer_end = Some(end);
-                            }
-                        } else {
-                            self.refuse(Refusal::Truncated);
-                        }
-                    }
-                    next = byte(self.header, transport);
-                    transport += extension;
-                }
-                ipv6::FRAGMENT => return Err(self.unknown(Refusal::Fragment)),
-                _ => return self.transport(offset, IpVersion::V6, transport, next, end, jumbo),
+        let first = offset + ipv6::HEADER_LENGTH;
+        // What is not there ends the walk before the next header is looked at.
+        let mut extensions = Extensions::new(self.header, offset, usize::MAX);
+        while let Some(extension) = extensions.peek() {
+            if extension.kind == ipv6::FRAGMENT {
+                return Err(self.unknown(Refusal::Fragment));
             }
+            let length = extension.end - extension.offset;
+            self.need(extension.offset, 8, end)?;
+            self.need(extension.offset, length, end)?;
+            if payload_length == 0
+                && extension.kind == ipv6::HOP_BY_HOP
+                && extension.offset == first
+                && length == ipv6::JUMBO_HEADER_LENGTH
+                && let Some(stated) = extension.jumbo_length(self.header)
+            {
+                jumbo = true;
+                // The one length of 32 bits: where addresses have as many, the sum might not fit.
+                let jumbo_end = first.saturating_add(stated as usize);
+                if jumbo_end <= limit && jumbo_end >= extension.end {
+                    end = jumbo_end;
+                    if self.outer.is_none() {
+                        self.outer_end = Some(end);
+                    }
+                } else {
+                    self.refuse(Refusal::Truncated);
+                }
+            }
+            extensions.next();
         }
+        self.transport(offset, IpVersion::V6, extensions.offset, extensions.next_header(), end, jumbo)
     }
 
     /// The end of an IP packet at `offset` of `whole` bytes by its length field, and what that says of the frame.
