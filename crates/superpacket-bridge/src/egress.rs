@@ -1,7 +1,9 @@
-//! The way out of a port: what the port takes goes whole, what it lacks is done here, as late as possible.
+//! The way out of a port: what the port takes goes whole, what it lacks is done here, as late as
+//! possible.
 //!
-//! [`Egress::add`] decides for each packet: whole, cut into segments, its checksum filled in, fragmented, or dropped. [`Egress::flush`] sends what was
-//! added, and falls back to software for what the kernel refuses.
+//! [`Egress::add`] decides for each packet: whole, cut into segments, its checksum filled in,
+//! fragmented, or dropped. [`Egress::flush`] sends what was added, and falls back to software for
+//! what the kernel refuses.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +25,8 @@ use crate::settings::TooBig;
 /// How often a full port is tried again before its frames are dropped.
 const FULL_RETRIES: u32 = 4;
 
-/// The most segments of a packet: 64 KB in segments of 8 bytes, the least that the kernel's TCP cuts (`TCP_MIN_GSO_SIZE`). With less, few packets would keep a thread busy for a second.
+/// The most segments of a packet: 64 KB in segments of 8 bytes, the least that the kernel's TCP
+/// cuts (`TCP_MIN_GSO_SIZE`). With less, few packets would keep a thread busy for a second.
 const MOST_SEGMENTS: MaxSegments = MaxSegments::new(8192).expect("not zero");
 
 /// So many refusals without a success in between, and an offload is no longer left to the port.
@@ -38,9 +41,11 @@ pub(crate) enum Need {
     Checksum,
     /// To be cut like this.
     Cut(Gso),
-    /// To be cut into super-packets of so much payload, since it is more than the port takes at once.
+    /// To be cut into super-packets of so much payload, since it is more than the port takes at
+    /// once.
     Parts(Gso, SegmentSize, Layout),
-    /// To be told the port that it may cut it like this: it is what LRO merged, as a card hands it to its host.
+    /// To go whole, and the port to be told how to cut it: it is what LRO merged, as a card hands
+    /// it to its host.
     Whole(Gso, Layout),
     /// To be shorter, and it cannot be cut.
     Shorter,
@@ -57,7 +62,7 @@ pub(crate) struct Egress {
     again: TxBatch,
     /// Refusals in a row of super-packets, and of partial checksums.
     refusals: [u32; 2],
-    /// Of which of them the log has spoken.
+    /// Which of them the log has reported.
     told: [bool; 2],
     /// Which opening of the port this is an end of.
     pub(crate) opening: u32,
@@ -80,7 +85,8 @@ impl Egress {
         self.batch.frames().len()
     }
 
-    /// Adds a packet that is to leave by this port. `false`: it is too long for the port, and its sender should be told.
+    /// Adds a packet that is to leave by this port. `false`: it is too long for the port, and its
+    /// sender should be told.
     pub(crate) fn add(
         &mut self,
         outgoing: &mut Outgoing,
@@ -184,7 +190,8 @@ impl Egress {
         let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
         let (vlan, layer) = (packet.metadata.vlan, packet.metadata.layer);
         let before = batch.frames().len();
-        // Each part counts as one identification where it is cut, and takes one for each of its segments.
+        // Each part counts as one identification where it is cut, and takes one for each of its
+        // segments.
         let extra = (size.get() / gso.size.get() - 1) as u16;
         let mut skipped = 0u16;
         let whole = Gso { size, checksum: ChecksumForm::Partial, ..gso };
@@ -252,7 +259,7 @@ impl Egress {
         self.shared.counts.dropped(DropReason::Refused, 1);
     }
 
-    /// These frames were sent.
+    /// Counts frames that were sent.
     fn count(&mut self, sent: Range<usize>) {
         let (counts, frames) = (&self.shared.counts, &self.batch.frames()[sent]);
         counts.tx_packets.add(frames.len() as u64);
@@ -338,7 +345,8 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
     // At byte 8 lies SCTP's, which is no sum: no port can be asked for it.
     let only_here = matches!(metadata.checksum, RxChecksum::Partial { offset, .. } if usize::from(offset) == sctp::CHECKSUM);
     let checksum = if partial && (only_here || !runtime.has(Feature::TxChecksumming)) { Need::Checksum } else { Need::Nothing };
-    // LRO's, with headers written anew: only there can a checksum be made partial without touching what came.
+    // LRO's, with headers written anew: only there can a checksum be made partial without touching
+    // what came.
     let merged = metadata.gso.is_none() && metadata.packets > 1 && metadata.largest_payload != 0 && !packet.header().is_empty();
     // What fits with the link header fits without it.
     if metadata.gso.is_none() && !merged && length <= runtime.mtu {
@@ -358,7 +366,8 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
         None => parse(bytes, length, metadata.layer).ok(),
     });
     let Some(layout) = layout else {
-        // Nobody can cut what nobody can read; but a super-packet is what the sender's kernel made, and says so.
+        // Nobody can cut what nobody can read; but a super-packet is what the sender's kernel made,
+        // and says so.
         return if metadata.gso.is_none() { Need::Shorter } else { metadata.gso.map_or(Need::Shorter, Need::Cut) };
     };
     let payload = length.saturating_sub(usize::from(layout.payload));
@@ -396,7 +405,8 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
                 .map_or(fitting, |size| size.min(fitting));
             let form = if partial { ChecksumForm::Partial } else { ChecksumForm::Full };
             let gso = Gso { checksum: form, ..Gso::new(kind, size) };
-            // Even where it is no longer than the MTU: a receiver learns from it how long segments are, and acknowledges by that.
+            // Even where it is no longer than the MTU: a receiver learns from it how long segments
+            // are, and acknowledges by that.
             if merged && payload > size.get() && takes(runtime, &layout, gso, length - network, payload) {
                 Need::Whole(gso, layout)
             } else if merged
@@ -413,7 +423,8 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
     }
 }
 
-/// Are these the headers at which the packet is cut? In UDP the place of its partial checksum says so, as [`GsoKind::parse`] has it.
+/// Are these the headers at which the packet is cut? In UDP the place of its partial checksum says
+/// so, as [`GsoKind::parse`] has it.
 fn cut_at(metadata: &Metadata, layout: &Layout) -> bool {
     match (metadata.gso, metadata.checksum) {
         (Some(Gso { kind: GsoKind::Udp | GsoKind::UdpFragments, .. }), RxChecksum::Partial { start, .. }) => start == layout.transport,
@@ -429,7 +440,8 @@ fn cuts(runtime: &Runtime, layout: &Layout, gso: Gso) -> bool {
         GsoKind::Udp => runtime.has(Feature::TxUdpSegmentation),
         _ => false,
     };
-    // A virtio header has no place for identifications that stay the same, nor for CWR on all segments.
+    // A virtio header has no place for identifications that stay the same, nor for CWR on all
+    // segments.
     let same_ids = gso.id == IpId::Fixed && layout.version == IpVersion::V4 || gso.outer_id == IpId::Fixed && layout.outer.is_some();
     offload
         && (layout.outer.is_none() || capabilities.tunnels && layout.outer.is_some_and(|outer| outer.tunnel.is_udp()))
@@ -447,7 +459,8 @@ fn takes(runtime: &Runtime, layout: &Layout, gso: Gso, length: usize, payload: u
         && segments <= capabilities.max_gso_segments as usize
 }
 
-/// The payload of the largest super-packets that the port takes of this one, of which it takes smaller ones only: whole segments, and two at least, or nothing is gained.
+/// The payload of the largest super-packets that the port takes of this one, of which it takes
+/// smaller ones only: whole segments, and two at least, or nothing is gained.
 fn part(runtime: &Runtime, layout: &Layout, gso: Gso) -> Option<SegmentSize> {
     if !matches!(gso.kind, GsoKind::Tcp4 | GsoKind::Tcp6) || layout.outer.is_some() || !cuts(runtime, layout, gso) {
         return None;

@@ -1,8 +1,11 @@
-//! The Internet checksum: one's-complement sums of big-endian 16-bit words (RFC 1071), kept, combined and taken apart.
+//! The Internet checksum: one's-complement sums of big-endian 16-bit words (RFC 1071), kept,
+//! combined and taken apart.
 //!
-//! A *sum* is the folded sum as a host integer, as if each word had been read with `u16::from_be_bytes`; a *checksum* is the field's value,
-//! the sum's complement. 0x0000 and 0xFFFF are the same number in one's-complement arithmetic; a sum of bytes that are not all zero is never
-//! 0x0000, so a checksum computed over a pseudo-header is never 0xFFFF, and a field that holds 0xFFFF is valid but not canonical.
+//! A *sum* is the folded sum as a host integer, as if each word had been read with
+//! `u16::from_be_bytes`; a *checksum* is the field's value, the sum's complement. 0x0000 and 0xFFFF
+//! are the same number in one's-complement arithmetic; a sum of bytes that are not all zero is
+//! never 0x0000, so a checksum computed over a pseudo-header is never 0xFFFF, and a field that
+//! holds 0xFFFF is valid but not canonical.
 
 use crate::wire::{IpVersion, Protocol, byte, ipv4, ipv6};
 use superpacket_simd::Simd;
@@ -19,15 +22,18 @@ pub enum RxChecksum {
     /// Nothing: verified in software where it matters.
     #[default]
     None,
-    /// The device verified `level + 1` transport checksums, the outermost first; zero UDP checksums are not counted (`csum_level`).
+    /// The device verified `level + 1` transport checksums, the outermost first; zero UDP checksums
+    /// are not counted (`csum_level`).
     Unnecessary {
         /// How many more than one.
         level: u8,
     },
-    /// The one's-complement sum of everything after the 14-byte Ethernet header (of everything, in a packet that starts at IP), VLAN tags and
-    /// padding included: `CHECKSUM_COMPLETE`. A host integer of big-endian words.
+    /// The one's-complement sum of everything after the 14-byte Ethernet header (of everything, in
+    /// a packet that starts at IP), VLAN tags and padding included: `CHECKSUM_COMPLETE`. A host
+    /// integer of big-endian words.
     Complete(u16),
-    /// The checksum field holds the pseudo-header's sum, not inverted, and whoever needs the checksum must fill it in ([`complete_partial`]).
+    /// The checksum field holds the pseudo-header's sum, not inverted, and whoever needs the
+    /// checksum must fill it in ([`complete_partial`]).
     Partial {
         /// Where to start summing, in bytes from the start of the packet: the transport header.
         start: u16,
@@ -38,8 +44,9 @@ pub enum RxChecksum {
 
 /// A one's-complement sum that is still being added up.
 ///
-/// Kept in 64 bits, where 2^16, 2^32 and 2^48 all count as 1: whole 32-bit fields are added at once, and nothing is folded before the end.
-/// Holds more than 4,000,000,000 additions without loss.
+/// Kept in 64 bits, where 2^16, 2^32 and 2^48 all count as 1: whole 32-bit fields are added at
+/// once, and nothing is folded before the end. Holds more than 4,000,000,000 additions without
+/// loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
@@ -81,7 +88,8 @@ impl Sum {
     /// The sum in 16 bits.
     #[inline(always)]
     pub const fn fold(self) -> u16 {
-        // Adding a number to itself with its halves swapped leaves their end-around sum in the upper half.
+        // Adding a number to itself with its halves swapped leaves their end-around sum in the
+        // upper half.
         let half = (self.0.wrapping_add(self.0.rotate_right(32)) >> 32) as u32;
         (half.wrapping_add(half.rotate_right(16)) >> 16) as u16
     }
@@ -99,7 +107,8 @@ impl Sum {
     }
 }
 
-/// The sum of bytes that start at an odd offset of what is summed: the same bytes, one place shifted (RFC 1071, section 2 (B)).
+/// The sum of bytes that start at an odd offset of what is summed: the same bytes, one place
+/// shifted (RFC 1071, section 2 (B)).
 #[inline(always)]
 pub const fn at_offset(sum: u16, offset: usize) -> u16 {
     if offset & 1 == 1 { sum.swap_bytes() } else { sum }
@@ -118,7 +127,8 @@ pub fn sum_ranges<'a>(simd: Simd, ranges: impl IntoIterator<Item = &'a [u8]>) ->
 
 /// The sum of an IPv4 or IPv6 pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1).
 ///
-/// `network` starts with the IP header; `length` is the length of the transport header and payload in bytes (32 bits in IPv6, and in BIG TCP over IPv4).
+/// `network` starts with the IP header; `length` is the length of the transport header and payload
+/// in bytes (32 bits in IPv6, and in BIG TCP over IPv4).
 #[inline(always)]
 pub fn pseudo_header(network: &[u8], version: IpVersion, protocol: u8, length: u32) -> Sum {
     let addresses = match version {
@@ -147,7 +157,8 @@ pub fn words(bytes: &[u8]) -> Sum {
 pub(crate) fn fixed<const LENGTH: usize>(bytes: &[u8; LENGTH]) -> Sum {
     let (quads, rest) = bytes.as_chunks::<4>();
     if LENGTH >= 16 && rest.is_empty() {
-        // In the host's byte order, and turned around at the end (RFC 1071, section 2 (B)): of so many bytes that is less work.
+        // In the host's byte order, and turned around at the end (RFC 1071, section 2 (B)): of so
+        // many bytes that is less work.
         let total = quads.iter().fold(0, |total, quad| total + u64::from(u32::from_ne_bytes(*quad)));
         return Sum::new(u16::from_be(Sum(total).fold()));
     }
@@ -174,7 +185,8 @@ pub fn ipv4_header(header: &[u8]) -> u16 {
     words(header).subtract(crate::wire::be16(header, ipv4::CHECKSUM)).checksum()
 }
 
-/// The field's value for a transport checksum: UDP sends a computed 0 as 0xFFFF, since 0 means "none" (RFC 768).
+/// The field's value for a transport checksum: UDP sends a computed 0 as 0xFFFF, since 0 means
+/// "none" (RFC 768).
 #[inline(always)]
 pub const fn transport_field(protocol: Protocol, checksum: u16) -> u16 {
     match (protocol, checksum) {
@@ -185,9 +197,11 @@ pub const fn transport_field(protocol: Protocol, checksum: u16) -> u16 {
 
 /// The value of a tunnel's own checksum field, which covers all from the tunnel's header on.
 ///
-/// `headers` starts there, and holds the field, whose value now is `field`; `rest` is the sum of what follows `headers`. Where these end at the inner transport header and its
-/// checksum is right, or is to be filled in, nothing behind them need be read: all of it sums to [`Sum::checksum`] of the inner pseudo-header (local checksum offload, the
-/// kernel's `lco_csum`). `pseudo` is the outer pseudo-header's sum where the tunnel is carried in UDP; GRE has none.
+/// `headers` starts there, and holds the field, whose value now is `field`; `rest` is the sum of
+/// what follows `headers`. Where these end at the inner transport header and its checksum is right,
+/// or is to be filled in, nothing behind them need be read: all of it sums to [`Sum::checksum`] of
+/// the inner pseudo-header (local checksum offload, the kernel's `lco_csum`). `pseudo` is the outer
+/// pseudo-header's sum where the tunnel is carried in UDP; GRE has none.
 #[inline(always)]
 pub(crate) fn tunnel_field(headers: &[u8], field: u16, rest: u16, pseudo: Option<Sum>) -> u16 {
     let sum = words(headers).subtract(field).add(rest);

@@ -1,8 +1,10 @@
-//! Where the bytes of packets lie: in the buffers that a packet holds, or with the caller of a poll.
+//! Where the bytes of packets lie: in the buffers that a packet holds, or with the caller of a
+//! poll.
 
 /// Finds the bytes of a packet's buffers.
 ///
-/// A buffer of type `B` may hold its bytes ([`InBuffers`]), or be a number under which somebody else finds them.
+/// A buffer of type `B` may hold its bytes ([`InBuffers`]), or be a number under which somebody
+/// else finds them.
 pub trait Memory<B> {
     /// Returns the bytes of a buffer; none for a number that is not known.
     fn bytes<'a>(&'a self, buffer: &'a B) -> &'a [u8];

@@ -11,7 +11,8 @@ use crate::wire::MAX_HEADER;
 pub use crate::checksum::RxChecksum;
 pub use crate::wire::Layer;
 
-/// The most buffers that one packet may have, as a Linux `skb` of 64 KB in 4 KB pages has (`MAX_SKB_FRAGS`).
+/// The most buffers that one packet may have, as a Linux `skb` of 64 KB in 4 KB pages has
+/// (`MAX_SKB_FRAGS`).
 pub const MAX_BUFFERS: usize = 17;
 
 /// A flow hash that a device reported.
@@ -59,11 +60,15 @@ impl<B> Default for Chain<B> {
 
 /// A received packet: 1 to [`MAX_BUFFERS`] buffers and what the device knows.
 ///
-/// At most 64 bytes for buffers of 16 bytes, so that a batch streams through the cache. What steering reads of a packet whose hash the device has reported lies in its first
-/// 16 bytes, which are aligned to 16 and so never in two cache lines: whoever hands packets to other CPUs touches one line of each.
+/// At most 64 bytes for buffers of 16 bytes, so that a batch streams through the cache. What
+/// steering reads of a packet whose hash the device has reported lies in its first 16 bytes, which
+/// are aligned to 16 and so never in two cache lines: whoever hands packets to other CPUs touches
+/// one line of each.
 #[derive(Debug)]
-// The order of fields matters: that of an `Option` which is `None` is not written whole, and where such a gap meets a run of zeros, compilers build the packet on the stack
-// and copy it to its place by words that they did not write, each of which waits for what was written to reach the cache: 4 ns a packet.
+// The order of fields matters: that of an `Option` which is `None` is not written whole, and where
+// such a gap meets a run of zeros, compilers build the packet on the stack and copy it to its place
+// by words that they did not write, each of which waits for what was written to reach the cache: 4
+// ns a packet.
 #[repr(C, align(16))]
 pub struct RxPacket<B> {
     /// The receive queue.
@@ -76,16 +81,19 @@ pub struct RxPacket<B> {
     pub checksum: RxChecksum,
     /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// How the packet is to be cut, if the device or the sender before it has made a super-packet of it. Its checksums stand
-    /// as [`checksum`](Self::checksum) says, whatever [`Gso::checksum`] does.
+    /// How the packet is to be cut, if the device or the sender before it has made a super-packet
+    /// of it. Its checksums stand as [`checksum`](Self::checksum) says, whatever [`Gso::checksum`]
+    /// does.
     pub gso: Option<Gso>,
     pub(crate) first: B,
-    /// When it arrived, in nanoseconds of any clock that does not matter to the engine but in differences.
+    /// When it arrived, in nanoseconds of any clock that does not matter to the engine but in
+    /// differences.
     pub time: u64,
     pub(crate) rest: Option<Chain<B>>,
 }
 
-/// Alignment in bytes of what steering reads of a packet, and its size at most: a cache line is a multiple of it.
+/// Alignment in bytes of what steering reads of a packet, and its size at most: a cache line is a
+/// multiple of it.
 pub(crate) const STEERING_UNIT: usize = 16;
 
 const _: () = {
@@ -161,7 +169,8 @@ impl<B> RxPacket<B> {
         self
     }
 
-    /// Puts a chain, empty, on the packet for the buffers after the first: one that the aggregator gave back, so that none is allocated.
+    /// Puts a chain, empty, on the packet for the buffers after the first: one that the aggregator
+    /// gave back, so that none is allocated.
     #[must_use]
     pub fn with_chain(mut self, chain: Chain<B>) -> Self {
         self.rest.get_or_insert(chain);

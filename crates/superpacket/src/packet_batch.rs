@@ -6,10 +6,12 @@ use core::fmt;
 use crate::memory::InBuffers;
 use crate::super_packet::{Metadata, Piece, SuperPacket};
 
-/// Packets in order, with their headers and buffers: filled by one thread, emptied by another, and used again.
+/// Packets in order, with their headers and buffers: filled by one thread, emptied by another, and
+/// used again.
 ///
-/// What a sink is given borrows the aggregator's memory. Here headers are copied, buffers move in, and everything lies in four arrays, so that a batch that
-/// goes round needs no allocation and is read as it was written, from front to back.
+/// What a sink is given borrows the aggregator's memory. Here headers are copied, buffers move in,
+/// and everything lies in four arrays, so that a batch that goes round needs no allocation and is
+/// read as it was written, from front to back.
 ///
 /// ```
 /// use superpacket::{Aggregator, HashKey, PacketBatch, Policy, RxPacket, SuperPacket};
@@ -36,7 +38,8 @@ pub struct PacketBatch<B> {
     next_byte: usize,
 }
 
-/// So many packets ahead memory is fetched: fewer leave less time than it takes another core to give a line away.
+/// So many packets ahead memory is fetched: fewer leave less time than it takes another core to
+/// give a line away.
 const AHEAD: usize = 8;
 
 #[derive(Debug)]
@@ -53,7 +56,8 @@ impl<B> PacketBatch<B> {
         PacketBatch { entries: Vec::new(), pieces: Vec::new(), bytes: Vec::new(), lent: Vec::new(), next: 0, next_piece: 0, next_byte: 0 }
     }
 
-    /// Puts a packet behind the others. Its buffers move, its metadata, header and linear storage are copied: what is left of it has no bytes.
+    /// Puts a packet behind the others. Its buffers move, its metadata, header and linear storage
+    /// are copied: what is left of it has no bytes.
     #[inline]
     pub fn push<M>(&mut self, packet: &mut SuperPacket<'_, B, M>) {
         let entry = Entry {
@@ -87,7 +91,8 @@ impl<B> PacketBatch<B> {
         self.len() == 0
     }
 
-    /// Lends the next packet, the oldest that is left. Buffers that are not taken out of it are dropped when the next one is lent, or with [`clear`](Self::clear).
+    /// Lends the next packet, the oldest that is left. Buffers that are not taken out of it are
+    /// dropped when the next one is lent, or with [`clear`](Self::clear).
     #[inline]
     pub fn next_packet(&mut self) -> Option<SuperPacket<'_, B>> {
         self.next_in(InBuffers)
@@ -170,7 +175,8 @@ mod tests {
     use crate::packet::RxPacket;
     use crate::segment::{ChecksumOutput, SegmentOptions, Segmenter};
 
-    /// Aggregates two runs and a stranger, sends them through a batch, and cuts them again: (what came, what left, packets between).
+    /// Aggregates two runs and a stranger, sends them through a batch, and cuts them again: (what
+    /// came, what left, packets between).
     fn through(storage: Storage) -> (Vec<Vec<u8>>, Vec<Vec<u8>>, usize) {
         let mut frames = superpacket_traffic::workload::w1(40);
         frames.push(vec![0xff; 60]);

@@ -24,7 +24,8 @@ pub struct Piece<B> {
 impl<B> Piece<B> {
     /// The piece is the first of a received packet's payload.
     pub(crate) const FIRST: u8 = 1;
-    /// `sum` is the one's-complement sum of that packet's payload: of this piece and those that follow up to the next first one.
+    /// `sum` is the one's-complement sum of that packet's payload: of this piece and those that
+    /// follow up to the next first one.
     pub(crate) const SUM: u8 = 2;
 
     /// The buffer that the piece lies in, taken out, if it has one of its own.
@@ -73,10 +74,12 @@ impl<B> Piece<B> {
 
 /// What is known of a packet besides its bytes.
 ///
-/// What steering reads of a packet whose hash the device has reported lies in the first 16 bytes, as in [`RxPacket`](crate::packet::RxPacket).
+/// What steering reads of a packet whose hash the device has reported lies in the first 16 bytes,
+/// as in [`RxPacket`](crate::packet::RxPacket).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// The order of fields matters: one with a byte of padding at its end comes before a number, or compilers move that byte together with what follows it, by words that were
-// not written whole, and wait for them.
+// The order of fields matters: one with a byte of padding at its end comes before a number, or
+// compilers move that byte together with what follows it, by words that were not written whole, and
+// wait for them.
 #[repr(C, align(16))]
 pub struct Metadata {
     /// The device's flow hash.
@@ -95,9 +98,11 @@ pub struct Metadata {
     pub checksum: RxChecksum,
     /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// What is needed to cut it again; `None` for a packet of one that did not come as a super-packet, for merged ACKs, and for what LRO merged.
+    /// What is needed to cut it again; `None` for a packet of one that did not come as a
+    /// super-packet, for merged ACKs, and for what LRO merged.
     pub gso: Option<Gso>,
-    /// How many pure ACKs it absorbed: a consumer adds them when it counts ACKs for its congestion window.
+    /// How many pure ACKs it absorbed: a consumer adds them when it counts ACKs for its congestion
+    /// window.
     pub absorbed_acks: u32,
     /// The time of the last packet in it, in nanoseconds.
     pub time: u64,
@@ -113,12 +118,15 @@ const _: () = {
     assert!(offset_of!(Metadata, packets) + size_of::<u32>() <= STEERING_UNIT);
 };
 
-/// A packet, single or merged: header bytes of its own and payload as ranges of the buffers it came in.
+/// A packet, single or merged: header bytes of its own and payload as ranges of the buffers it came
+/// in.
 ///
-/// The frame is [`header`](Self::header) followed by [`payload`](Self::payload). A packet that merged with no other has an
-/// empty header and its buffers as they came: not a byte of it has been touched.
+/// The frame is [`header`](Self::header) followed by [`payload`](Self::payload). A packet that
+/// merged with no other has an empty header and its buffers as they came: not a byte of it has been
+/// touched.
 ///
-/// The bytes of a buffer `B` are found by `M`: in the buffer itself, unless the packet was borrowed for a poll.
+/// The bytes of a buffer `B` are found by `M`: in the buffer itself, unless the packet was borrowed
+/// for a poll.
 #[derive(Debug)]
 pub struct SuperPacket<'a, B, M = InBuffers> {
     /// What is known of it.
@@ -148,8 +156,8 @@ impl<'a, B, M> SuperPacket<'a, B, M> {
         self.pieces
     }
 
-    /// Takes the pieces out, and with them the buffers: for a consumer that holds them until its send has returned. Linear
-    /// storage stays behind.
+    /// Takes the pieces out, and with them the buffers: for a consumer that holds them until its
+    /// send has returned. Linear storage stays behind.
     #[inline]
     pub fn take_pieces(&mut self) -> impl Iterator<Item = Piece<B>> + '_ {
         self.pieces.drain(..)
@@ -183,7 +191,8 @@ impl<'a, B, M: Memory<B>> SuperPacket<'a, B, M> {
         core::iter::once(self.header).filter(|header| !header.is_empty()).chain(self.payload())
     }
 
-    /// The whole packet as one slice, if it lies in one: linear mode, and single packets of one buffer.
+    /// The whole packet as one slice, if it lies in one: linear mode, and single packets of one
+    /// buffer.
     pub fn contiguous(&self) -> Option<&[u8]> {
         match self.pieces.as_slice() {
             _ if !self.linear.is_empty() => Some(self.linear),
@@ -247,11 +256,13 @@ impl<B, M: Memory<B>> Segmentable for SuperPacket<'_, B, M> {
 
 /// Takes what the aggregator emits.
 ///
-/// The packet borrows the aggregator's memory: the sink copies it, sends it, or takes its buffers before it returns.
+/// The packet borrows the aggregator's memory: the sink copies it, sends it, or takes its buffers
+/// before it returns.
 ///
-/// A closure that returns nothing is a sink, and one that returns a `Result<(), E>`. If that is an error, the call of the
-/// aggregator stops and returns it, and no packet is lost: the one that was refused, unless the sink has taken its pieces,
-/// what is held, and what the call had not come to yet. The next call that emits gives the refused packet first.
+/// A closure that returns nothing is a sink, and one that returns a `Result<(), E>`. If that is an
+/// error, the call of the aggregator stops and returns it, and no packet is lost: the one that was
+/// refused, unless the sink has taken its pieces, what is held, and what the call had not come to
+/// yet. The next call that emits gives the refused packet first.
 pub trait Sink<B> {
     /// What the sink says of each packet, and the aggregator's call of all: nothing, or a `Result`.
     type Outcome: Outcome;

@@ -15,7 +15,8 @@ pub(super) const MAX_TAGS: usize = 2;
 /// Bytes of a VLAN tag.
 pub(super) const TAG: usize = 4;
 
-/// Bytes of the link header of a frame that starts with `head`, tags among them: what the MTU does not count.
+/// Bytes of the link header of a frame that starts with `head`, tags among them: what the MTU does
+/// not count.
 pub(super) fn link_header(head: &[u8], layer: Layer) -> usize {
     let ethertype = |tags: usize| {
         let place = ethernet::ETHERTYPE + tags * TAG;

@@ -46,7 +46,8 @@ pub enum CompletionError {
         /// End of the packet.
         got: usize,
     },
-    /// No header that is understood starts at `start`, and a field at byte 8 may be SCTP's CRC32c, which is no sum.
+    /// No header that is understood starts at `start`, and a field at byte 8 may be SCTP's CRC32c,
+    /// which is no sum.
     #[error("no header that can be read starts at byte {start}: whether its checksum at byte 8 is a CRC32c cannot be told")]
     Unknown {
         /// Where summing was to start.
@@ -68,7 +69,8 @@ pub(crate) struct Completion {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The Internet checksum. `seed`: the pseudo-header's sum, where the field does not hold it. `zero_means_none`: as UDP has it.
+    /// The Internet checksum. `seed`: the pseudo-header's sum, where the field does not hold it.
+    /// `zero_means_none`: as UDP has it.
     Internet {
         seed: Sum,
         zero_means_none: bool,
@@ -77,7 +79,8 @@ enum Kind {
 }
 
 impl Completion {
-    /// Finds out how the checksum is completed whose bytes start at `start` and whose field lies `offset` bytes behind, in a packet of `length` bytes, of which `header` holds the first.
+    /// Finds out how the checksum is completed whose bytes start at `start` and whose field lies
+    /// `offset` bytes behind, in a packet of `length` bytes, of which `header` holds the first.
     pub(crate) fn find(header: &[u8], length: usize, layer: Layer, start: u16, offset: u16) -> Result<Self, CompletionError> {
         let (start, place) = (usize::from(start), usize::from(start) + usize::from(offset));
         let carried = match wire::carrier(header, length, layer, start) {
@@ -152,7 +155,8 @@ impl Completion {
         matches!(self.kind, Kind::Internet { .. })
     }
 
-    /// Writes the checksum into `header`, which holds the field: from the sum of all that is covered, what the field holds included.
+    /// Writes the checksum into `header`, which holds the field: from the sum of all that is
+    /// covered, what the field holds included.
     pub(crate) fn write_sum(&self, header: &mut [u8], sum: u16) {
         let Kind::Internet { seed, zero_means_none } = self.kind else { return };
         let checksum = match seed.add(sum).checksum() {
@@ -177,7 +181,8 @@ impl Completion {
 }
 
 impl Kind {
-    /// Of a header whose protocol is not known: as the kernel has it (`skb_checksum_help`), but that a computed 0 stays 0 where no protocol gives it a meaning.
+    /// Of a header whose protocol is not known: as the kernel has it (`skb_checksum_help`), but
+    /// that a computed 0 stays 0 where no protocol gives it a meaning.
     const fn of_unknown(offset: u16) -> Self {
         Kind::Internet { seed: Sum(0), zero_means_none: offset as usize == udp::CHECKSUM }
     }

@@ -29,7 +29,8 @@ pub enum SegmentError {
         /// How many bytes there are.
         got: usize,
     },
-    /// A length field contradicts the one outside it: UDP, PPPoE, an IP packet in a tunnel, a jumbo payload option.
+    /// A length field contradicts the one outside it: UDP, PPPoE, an IP packet in a tunnel, a jumbo
+    /// payload option.
     #[error("an inner length field says {got} bytes, {needed} were expected")]
     Length {
         /// What the outer length leaves, in bytes.
@@ -53,7 +54,8 @@ pub enum SegmentError {
         /// The most it can.
         limit: usize,
     },
-    /// A segment is too small: a fragment below 8 bytes or below the headers that it must hold, or an MTU below the headers.
+    /// A segment is too small: a fragment below 8 bytes or below the headers that it must hold, or
+    /// an MTU below the headers.
     #[error("a segment has room for {got} bytes, {needed} are needed")]
     SegmentTooSmall {
         /// The least that works, in bytes.
@@ -69,10 +71,12 @@ pub enum SegmentError {
         /// Payload of the shortest segment.
         got: usize,
     },
-    /// The packet must not be fragmented: the don't-fragment bit, or IPv6 without an identification for its fragments.
+    /// The packet must not be fragmented: the don't-fragment bit, or IPv6 without an identification
+    /// for its fragments.
     #[error("the packet must not be fragmented")]
     DontFragment,
-    /// A partial checksum whose place lies outside the packet, or beyond the headers that are looked at.
+    /// A partial checksum whose place lies outside the packet, or beyond the headers that are
+    /// looked at.
     #[error("a partial checksum ends at byte {needed}, but {got} can be reached")]
     ChecksumPlace {
         /// End of the checksum field, in bytes from the start of the packet.
@@ -83,7 +87,8 @@ pub enum SegmentError {
     /// A partial checksum that cannot be completed.
     #[error("a partial checksum cannot be completed: {0}")]
     PartialChecksum(CompletionError),
-    /// The packet's own header is longer than the headers that were parsed, so that payload lies in it.
+    /// The packet's own header is longer than the headers that were parsed, so that payload lies in
+    /// it.
     #[error("the header has {got} bytes, {needed} were parsed")]
     HeaderLength {
         /// Length of the parsed headers, in bytes.

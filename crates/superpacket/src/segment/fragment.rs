@@ -6,7 +6,8 @@ use crate::wire::{
     Extension, Extensions, IpVersion, Layer, Layout, MAX_HEADER, Refusal, be16, byte, ethernet, ipv4, ipv6, pppoe, put16, put32,
 };
 
-/// Takes the hop-by-hop header with the jumbo payload option out of the header bytes; the segments fit their length fields.
+/// Takes the hop-by-hop header with the jumbo payload option out of the header bytes; the segments
+/// fit their length fields.
 pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {
     let at = usize::from(layout.network) + ipv6::HEADER_LENGTH;
     if let Some(next) = bytes.get(at).copied()
@@ -22,7 +23,8 @@ pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {
     layout.jumbo = false;
 }
 
-/// Where the headers of an IPv6 packet part that every fragment carries, and those that only the first one has.
+/// Where the headers of an IPv6 packet part that every fragment carries, and those that only the
+/// first one has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parting {
     /// End of those that every fragment carries.
@@ -33,8 +35,9 @@ pub(super) struct Parting {
     fragment: Option<usize>,
 }
 
-/// Finds where the headers of the IPv6 packet at `network` part (RFC 8200, section 4.5): behind hop-by-hop and routing headers and what stands
-/// before them; destination options behind those are fragmented with the payload. `None` if an extension header reaches beyond `limit`.
+/// Finds where the headers of the IPv6 packet at `network` part (RFC 8200, section 4.5): behind
+/// hop-by-hop and routing headers and what stands before them; destination options behind those are
+/// fragmented with the payload. `None` if an extension header reaches beyond `limit`.
 pub(super) fn parting(bytes: &[u8], network: usize, limit: usize) -> Option<Parting> {
     let mut extensions = Extensions::new(bytes, network, limit);
     let mut found = Parting { split: extensions.offset, field: extensions.field, fragment: None };
@@ -127,7 +130,8 @@ pub(super) struct Parts {
     pub(super) insert: Option<(Parting, u32)>,
 }
 
-/// Takes a packet apart that ends at `end` and whose fragments, over IPv6, are to have the identification `ipv6_id`.
+/// Takes a packet apart that ends at `end` and whose fragments, over IPv6, are to have the
+/// identification `ipv6_id`.
 pub(super) fn parts(header: &[u8], packet: &Outermost, end: usize, ipv6_id: Option<u32>) -> Result<Parts, SegmentError> {
     match packet.version {
         IpVersion::V4 => ipv4_parts(header, packet.network, end),
@@ -152,11 +156,13 @@ fn ipv4_parts(header: &[u8], network: usize, end: usize) -> Result<Parts, Segmen
     Ok(Parts { base, counted: base - network, first, more, insert: None })
 }
 
-/// The parts of the IPv6 packet at `network`, which ends at `end`; fragments get the identification `id`, unless the packet is one.
+/// The parts of the IPv6 packet at `network`, which ends at `end`; fragments get the identification
+/// `id`, unless the packet is one.
 fn ipv6_parts(header: &[u8], network: usize, end: usize, id: u32) -> Result<Parts, SegmentError> {
     let options = byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP;
     if options && be16(header, network + ipv6::PAYLOAD_LENGTH) == 0 {
-        // A jumbo payload option, which would contradict the fragments' lengths (RFC 2675, section 3).
+        // A jumbo payload option, which would contradict the fragments' lengths (RFC 2675, section
+        // 3).
         return Err(SegmentError::Headers(Refusal::ExtensionHeader));
     }
     let limit = header.len().min(end);
@@ -172,8 +178,8 @@ fn ipv6_parts(header: &[u8], network: usize, end: usize, id: u32) -> Result<Part
     })
 }
 
-/// Later fragments carry only the options whose copied flag is set (RFC 791, section 3.1): the others become no-operations, so that the
-/// header keeps its length (`ip_options_fragment`).
+/// Later fragments carry only the options whose copied flag is set (RFC 791, section 3.1): the
+/// others become no-operations, so that the header keeps its length (`ip_options_fragment`).
 pub(super) fn keep_copied_options(bytes: &mut [u8; SCRATCH], network: usize) {
     const COPIED: u8 = 0x80;
     let end = network + usize::from(byte(bytes, network) & 0x0f) * 4;

@@ -23,14 +23,17 @@ pub enum GsoKind {
 }
 
 impl GsoKind {
-    /// Finds the headers at which a super-packet of this kind is cut: those that each segment repeats. `header` holds the first
-    /// [`MAX_HEADER`](wire::MAX_HEADER) of its `length` bytes (or all), and `checksum` is the state of its checksums.
+    /// Finds the headers at which a super-packet of this kind is cut: those that each segment
+    /// repeats. `header` holds the first [`MAX_HEADER`](wire::MAX_HEADER) of its `length` bytes (or
+    /// all), and `checksum` is the state of its checksums.
     ///
-    /// In UDP the place of the partial checksum says which UDP header is meant. What was sent as segments that each are a
-    /// datagram of a tunnel (`UDP_SEGMENT` of VXLAN) looks in its headers as what was sent through a tunnel device.
+    /// In UDP the place of the partial checksum says which UDP header is meant. What was sent as
+    /// segments that each are a datagram of a tunnel (`UDP_SEGMENT` of VXLAN) looks in its headers
+    /// as what was sent through a tunnel device.
     ///
     /// # Errors
-    /// As [`parse_datagram_at`](wire::parse_datagram_at). That the headers are those of this kind is not checked.
+    /// As [`parse_datagram_at`](wire::parse_datagram_at). That the headers are those of this kind
+    /// is not checked.
     #[inline]
     pub fn parse(self, header: &[u8], length: usize, layer: Layer, checksum: RxChecksum) -> Result<Layout, Unparsed> {
         match (self, checksum) {
@@ -42,8 +45,9 @@ impl GsoKind {
     }
 }
 
-/// Bytes of transport payload in each segment: 1 to 65,535. For [`GsoKind::UdpFragments`]: bytes behind the IP header in each fragment, the UDP
-/// header of the first among them, of which the largest multiple of 8 counts.
+/// Bytes of transport payload in each segment: 1 to 65,535. For [`GsoKind::UdpFragments`]: bytes
+/// behind the IP header in each fragment, the UDP header of the first among them, of which the
+/// largest multiple of 8 counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SegmentSize(NonZeroU16);
 
@@ -60,8 +64,9 @@ impl SegmentSize {
         }
     }
 
-    /// The size that makes segments of `kind` fit an MTU: at most `mtu` bytes from the outermost IP header on. Link headers, tags and PPPoE do not
-    /// count; outer headers do; a hop-by-hop header with a jumbo payload option does not, as the segments lose it. For
+    /// The size that makes segments of `kind` fit an MTU: at most `mtu` bytes from the outermost IP
+    /// header on. Link headers, tags and PPPoE do not count; outer headers do; a hop-by-hop header
+    /// with a jumbo payload option does not, as the segments lose it. For
     /// [`GsoKind::UdpFragments`] the size counts the UDP header, and is a multiple of 8.
     ///
     /// `None` if the headers leave no room.
@@ -130,7 +135,8 @@ pub enum Cwr {
     All,
 }
 
-/// How the checksums of the packets that merged stood, and so how those of the segments must stand to be the same bytes.
+/// How the checksums of the packets that merged stood, and so how those of the segments must stand
+/// to be the same bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChecksumForm {
     /// The field holds the whole checksum.
@@ -158,7 +164,8 @@ pub struct Gso {
 }
 
 impl Gso {
-    /// Identifications that increment, CWR on the first segment only, full checksums: what a TSO engine does.
+    /// Identifications that increment, CWR on the first segment only, full checksums: what a TSO
+    /// engine does.
     #[inline]
     pub const fn new(kind: GsoKind, size: SegmentSize) -> Self {
         Gso { kind, size, id: IpId::Increment, outer_id: IpId::Increment, cwr: Cwr::First, checksum: ChecksumForm::Full }

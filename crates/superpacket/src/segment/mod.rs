@@ -1,9 +1,9 @@
 //! Segmentation: a super-packet is cut into what a wire would have carried.
 //!
-//! [`Segmenter`] works from the packet's bytes and a [`Gso`] alone. It parses the headers itself, checks every length against what is
-//! there, prepares one header as a template and patches it for each segment. Payload stays where it lies
-//! ([`segment`](Segmenter::segment): header bytes and ranges), or is copied and summed in one pass
-//! ([`segment_linear`](Segmenter::segment_linear)).
+//! [`Segmenter`] works from the packet's bytes and a [`Gso`] alone. It parses the headers itself,
+//! checks every length against what is there, prepares one header as a template and patches it for
+//! each segment. Payload stays where it lies ([`segment`](Segmenter::segment): header bytes and
+//! ranges), or is copied and summed in one pass ([`segment_linear`](Segmenter::segment_linear)).
 //!
 //! | field | in each segment |
 //! |---|---|
@@ -19,12 +19,15 @@
 //! | IPv6 hop-by-hop header that holds just a jumbo payload option | removed, as the kernel does with BIG TCP |
 //! | all else | copied |
 //!
-//! What nothing else can cut is [fragmented](Segmenter::fragment), over IPv6 if the caller acts for the packet's source. A datagram to the
-//! port of a tunnel that carries no packet is UDP like any other ([`parse_datagram`](crate::wire::parse_datagram)). A UDP super-packet whose partial checksum is that of the
-//! outermost UDP header is cut there, whatever its segments carry ([`parse_datagram_at`](crate::wire::parse_datagram_at)).
+//! What nothing else can cut is [fragmented](Segmenter::fragment), over IPv6 if the caller acts for
+//! the packet's source. A datagram to the port of a tunnel that carries no packet is UDP like any
+//! other ([`parse_datagram`](crate::wire::parse_datagram)). A UDP super-packet whose partial
+//! checksum is that of the outermost UDP header is cut there, whatever its segments carry
+//! ([`parse_datagram_at`](crate::wire::parse_datagram_at)).
 //!
-//! Bytes after the end of the IP packet (padding) belong to no segment. The IPv6 pseudo-header is taken with the destination address
-//! that stands in the IPv6 header, as the kernel does, also where a routing header names a later one.
+//! Bytes after the end of the IP packet (padding) belong to no segment. The IPv6 pseudo-header is
+//! taken with the destination address that stands in the IPv6 header, as the kernel does, also
+//! where a routing header names a later one.
 
 mod counters;
 mod error;

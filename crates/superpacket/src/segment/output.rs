@@ -1,4 +1,5 @@
-//! What comes out: segments as header bytes and payload ranges, or written into the caller's buffers.
+//! What comes out: segments as header bytes and payload ranges, or written into the caller's
+//! buffers.
 
 use alloc::vec::Vec;
 
@@ -29,7 +30,8 @@ impl Plan {
 /// A part of the payload: where it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadRange {
-    /// Which range of the packet: an index into [`SuperPacket::pieces`](crate::super_packet::SuperPacket::pieces), or into the buffers.
+    /// Which range of the packet: an index into
+    /// [`SuperPacket::pieces`](crate::super_packet::SuperPacket::pieces), or into the buffers.
     pub range: usize,
     /// Offset in that range, in bytes.
     pub offset: usize,
@@ -136,7 +138,8 @@ pub struct Written {
     pub checksum: RxChecksum,
 }
 
-/// Hands out the buffers that segments are written into: slots of a `sendmmsg` array, frames of a UMEM, the space behind a `virtio_net_hdr`.
+/// Hands out the buffers that segments are written into: slots of a `sendmmsg` array, frames of a
+/// UMEM, the space behind a `virtio_net_hdr`.
 pub trait SegmentBuffers {
     /// Is called once before the first buffer is asked for; refuses what does not fit.
     ///
@@ -146,15 +149,18 @@ pub trait SegmentBuffers {
         Ok(())
     }
 
-    /// A buffer of at least `length` bytes, of which the first `length` will be overwritten. `None` or a shorter one ends the cutting with
-    /// [`SegmentError::OutputTooSmall`]: what [`prepare`](Self::prepare) is there to find out beforehand.
+    /// A buffer of at least `length` bytes, of which the first `length` will be overwritten. `None`
+    /// or a shorter one ends the cutting with
+    /// [`SegmentError::OutputTooSmall`]: what [`prepare`](Self::prepare) is there to find out
+    /// beforehand.
     fn buffer(&mut self, length: usize) -> Option<&mut [u8]>;
 
     /// The buffer handed out last now holds a segment.
     fn written(&mut self, _segment: Written) {}
 }
 
-/// Segments back to back in one buffer, as `UDP_SEGMENT` and [`Plan`] have it: segment `n` starts at `n * segment_length`.
+/// Segments back to back in one buffer, as `UDP_SEGMENT` and [`Plan`] have it: segment `n` starts
+/// at `n * segment_length`.
 #[derive(Debug)]
 pub struct BackToBack<'a> {
     bytes: &'a mut [u8],
@@ -190,7 +196,8 @@ impl SegmentBuffers for BackToBack<'_> {
     }
 }
 
-/// Each segment in a buffer of its own, from the same offset on: packets of a tunnel that are sealed where they lie.
+/// Each segment in a buffer of its own, from the same offset on: packets of a tunnel that are
+/// sealed where they lie.
 #[derive(Debug)]
 pub struct EachBuffer<'a, B> {
     buffers: &'a mut [B],

@@ -30,7 +30,8 @@ impl Position {
     }
 }
 
-/// Bytes of payload without a look at them: the next part of a range from a place on, at most `length` bytes of it, and the place behind.
+/// Bytes of payload without a look at them: the next part of a range from a place on, at most
+/// `length` bytes of it, and the place behind.
 #[inline(always)]
 pub(super) fn step<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> Option<(usize, Position)> {
     if length == 0 || at.range >= packet.ranges() {
@@ -60,7 +61,8 @@ pub(super) fn slices<P: Segmentable + ?Sized>(packet: &P, mut at: Position, mut 
     })
 }
 
-/// The known sum of the payload that starts at a place, and the place behind it, if all of it lies in the next `length` bytes.
+/// The known sum of the payload that starts at a place, and the place behind it, if all of it lies
+/// in the next `length` bytes.
 #[inline(always)]
 pub(super) fn known_sum<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> Option<(u16, usize, Position)> {
     if at.offset != 0 {
@@ -139,7 +141,8 @@ pub(super) fn sum_payload<P: Segmentable + ?Sized>(packet: &P, simd: Simd, mut a
     total.fold()
 }
 
-/// Copies payload to `out` and sums it on the way, where a sum is wanted and not known. Moves `at` behind it.
+/// Copies payload to `out` and sums it on the way, where a sum is wanted and not known. Moves `at`
+/// behind it.
 #[inline(always)]
 pub(super) fn copy_payload<P: Segmentable + ?Sized>(
     packet: &P,

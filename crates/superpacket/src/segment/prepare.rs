@@ -60,7 +60,8 @@ impl Segmenter {
         Job::new(template, &layout, size, payload, start, checksum, options.max_segments)
     }
 
-    /// A UDP datagram to be cut into IP fragments: its checksum is computed once, over all of it. `layout` is that of the headers in the scratch.
+    /// A UDP datagram to be cut into IP fragments: its checksum is computed once, over all of it.
+    /// `layout` is that of the headers in the scratch.
     fn prepare_datagram<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
@@ -154,7 +155,8 @@ impl Segmenter {
             return self.prepare_whole(packet, ChecksumOutput::Full);
         }
         let parts = parts(header, &found, end, ipv6_id)?;
-        // Each fragment has `base` bytes of what the packet has, and the fragment header that is still to come.
+        // Each fragment has `base` bytes of what the packet has, and the fragment header that is
+        // still to come.
         let base = parts.base;
         let repeated = base - network + if parts.insert.is_some() { FRAGMENT_HEADER } else { 0 };
         let mut carried = base.max(packet.header().len());
@@ -178,7 +180,8 @@ impl Segmenter {
             return Err(SegmentError::SegmentTooSmall { needed: repeated + least, got: mtu });
         }
         let body = end - base;
-        // The whole that the fragments make again must fit its length field (RFC 791; RFC 8200, section 4.5), and so fit their offsets.
+        // The whole that the fragments make again must fit its length field (RFC 791; RFC 8200,
+        // section 4.5), and so fit their offsets.
         let whole = parts.counted + usize::from(parts.first) * 8 + body;
         let limit = usize::from(u16::MAX);
         if whole > limit {
@@ -198,8 +201,8 @@ impl Segmenter {
         Ok(Job { template, plan, size, body, start: position, checksum: RxChecksum::None, passes: false })
     }
 
-    /// Completes a partial checksum in the scratch, which holds `header_bytes`. Returns how many header bytes the segment must carry: those it
-    /// has, or those up to the checksum.
+    /// Completes a partial checksum in the scratch, which holds `header_bytes`. Returns how many
+    /// header bytes the segment must carry: those it has, or those up to the checksum.
     fn fill_in<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
@@ -229,7 +232,8 @@ impl Segmenter {
         Ok(carried)
     }
 
-    /// How the partial checksum is completed of a packet whose first `header_bytes` are in the scratch.
+    /// How the partial checksum is completed of a packet whose first `header_bytes` are in the
+    /// scratch.
     fn completion<P: Segmentable + ?Sized>(
         &self,
         packet: &P,

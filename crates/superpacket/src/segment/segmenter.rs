@@ -13,10 +13,11 @@ pub enum ChecksumOutput {
     /// The whole checksum.
     #[default]
     Full,
-    /// The sum of the pseudo-header with the segment's length, not inverted; a device fills in the rest. IP fragments, which no device
-    /// completes, carry full ones.
+    /// The sum of the pseudo-header with the segment's length, not inverted; a device fills in the
+    /// rest. IP fragments, which no device completes, carry full ones.
     Partial,
-    /// As the packets had them that merged ([`Gso::checksum`]). A packet that passes whole keeps what it has.
+    /// As the packets had them that merged ([`Gso::checksum`]). A packet that passes whole keeps
+    /// what it has.
     AsMerged,
 }
 
@@ -29,7 +30,8 @@ pub struct SegmentOptions {
     pub checksum: ChecksumOutput,
     /// The most segments; a packet that needs more is refused.
     pub max_segments: MaxSegments,
-    /// The identification of IPv6 fragments (RFC 8200, section 4.5): the caller sees to it that it does not repeat.
+    /// The identification of IPv6 fragments (RFC 8200, section 4.5): the caller sees to it that it
+    /// does not repeat.
     pub fragment_id: u32,
 }
 
@@ -39,7 +41,8 @@ impl Default for SegmentOptions {
     }
 }
 
-/// Cuts super-packets. Holds the scratch that headers are built in, and counters; allocates nothing.
+/// Cuts super-packets. Holds the scratch that headers are built in, and counters; allocates
+/// nothing.
 ///
 /// ```
 /// use superpacket::{Gso, GsoKind, GsoPacket, Layer, SegmentOptions, SegmentSize, Segmenter};
@@ -111,9 +114,11 @@ impl Segmenter {
         self.prepare(packet, options).map(|job| job.plan)
     }
 
-    /// Cuts a packet into segments of header bytes and payload ranges. Payload is read only where a checksum needs it and its sum is not known.
+    /// Cuts a packet into segments of header bytes and payload ranges. Payload is read only where a
+    /// checksum needs it and its sum is not known.
     ///
-    /// A packet without [`Gso`] passes whole, bit for bit, as one segment (with its checksum filled in, if it was partial and
+    /// A packet without [`Gso`] passes whole, bit for bit, as one segment (with its checksum filled
+    /// in, if it was partial and
     /// [`ChecksumOutput::Full`] is asked for).
     ///
     /// # Errors
@@ -132,7 +137,8 @@ impl Segmenter {
     /// Cuts a packet into segments that are written into buffers, copied and summed in one pass.
     ///
     /// # Errors
-    /// [`SegmentError`]; nothing has been written then, unless `buffers` accepted the plan and then had no buffer: [`SegmentCounters`] says how that is counted.
+    /// [`SegmentError`]; nothing has been written then, unless `buffers` accepted the plan and then
+    /// had no buffer: [`SegmentCounters`] says how that is counted.
     #[inline]
     pub fn segment_linear<P: Segmentable + ?Sized>(
         &mut self,
@@ -144,18 +150,21 @@ impl Segmenter {
         self.write_segments(packet, job, buffers)
     }
 
-    /// Fragments a packet so that each fragment has at most `mtu` bytes from its outermost IP header on, whatever the packet carries (RFC 791,
-    /// section 3.2; RFC 8200, section 4.5). What fits passes whole. A fragment may be fragmented again.
+    /// Fragments a packet so that each fragment has at most `mtu` bytes from its outermost IP
+    /// header on, whatever the packet carries (RFC 791, section 3.2; RFC 8200, section 4.5). What
+    /// fits passes whole. A fragment may be fragmented again.
     ///
-    /// `ipv6_id` is the identification of IPv6 fragments; the caller sees to it that it does not repeat. IPv6 packets are fragmented by their
-    /// source only: whoever forwards them gives `None`, and they are refused.
+    /// `ipv6_id` is the identification of IPv6 fragments; the caller sees to it that it does not
+    /// repeat. IPv6 packets are fragmented by their source only: whoever forwards them gives
+    /// `None`, and they are refused.
     ///
-    /// A partial checksum is filled in first. IPv4 options without the copied flag are replaced by no-operations from the second fragment on.
-    /// An IPv6 packet gets a fragment header behind its hop-by-hop and routing headers; one that has a fragment header keeps it.
+    /// A partial checksum is filled in first. IPv4 options without the copied flag are replaced by
+    /// no-operations from the second fragment on. An IPv6 packet gets a fragment header behind its
+    /// hop-by-hop and routing headers; one that has a fragment header keeps it.
     ///
     /// # Errors
-    /// [`SegmentError::DontFragment`] if the packet is longer and has the don't-fragment bit, or is IPv6 without `ipv6_id`; other errors if it is
-    /// malformed. The sink has not been called then.
+    /// [`SegmentError::DontFragment`] if the packet is longer and has the don't-fragment bit, or is
+    /// IPv6 without `ipv6_id`; other errors if it is malformed. The sink has not been called then.
     pub fn fragment<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,

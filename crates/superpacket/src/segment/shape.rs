@@ -1,7 +1,8 @@
 //! Do the headers of a packet fit together, and the bytes there are, so that it may be cut?
 //!
-//! The parse stops a packet at the first thing that rules out aggregation; much of that does not matter for cutting (IPv4 options, a length
-//! left to the device), and what does may hide behind it. So the lengths are compared here once more, all of them.
+//! The parse stops a packet at the first thing that rules out aggregation; much of that does not
+//! matter for cutting (IPv4 options, a length left to the device), and what does may hide behind
+//! it. So the lengths are compared here once more, all of them.
 
 use super::{GsoKind, SegmentError};
 use crate::checksum::RxChecksum;
@@ -17,7 +18,8 @@ pub(super) struct Shape {
     pub(super) partial: bool,
 }
 
-/// Parses and checks a packet of `length` bytes, of which `header` holds the first, for segments of `kind`. `checksum` is the state of its checksums.
+/// Parses and checks a packet of `length` bytes, of which `header` holds the first, for segments of
+/// `kind`. `checksum` is the state of its checksums.
 pub(super) fn shape(header: &[u8], length: usize, layer: Layer, kind: GsoKind, checksum: RxChecksum) -> Result<Shape, SegmentError> {
     let layout = kind.parse(header, length, layer, checksum).map_err(|unparsed| SegmentError::Headers(unparsed.reason))?;
     let fits = matches!(
@@ -38,7 +40,8 @@ pub(super) fn shape(header: &[u8], length: usize, layer: Layer, kind: GsoKind, c
             && be16(header, network + ipv6::PAYLOAD_LENGTH) == 0
             && byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP
         {
-            // A jumbo payload option in the outer header: not removed, so it would contradict the segments' lengths.
+            // A jumbo payload option in the outer header: not removed, so it would contradict the
+            // segments' lengths.
             return Err(SegmentError::Headers(Refusal::ExtensionHeader));
         }
         (end, stated) = ip_end(header, network, outer.version, false, end)?;
@@ -77,7 +80,8 @@ pub(super) fn shape(header: &[u8], length: usize, layer: Layer, kind: GsoKind, c
     Ok(Shape { layout, end, partial })
 }
 
-/// The end of an IP packet by its length field, or `limit` where that is 0 (left to the device, or BIG TCP over IPv4); and which of both.
+/// The end of an IP packet by its length field, or `limit` where that is 0 (left to the device, or
+/// BIG TCP over IPv4); and which of both.
 fn ip_end(header: &[u8], network: usize, version: IpVersion, jumbo: bool, limit: usize) -> Result<(usize, bool), SegmentError> {
     let length = match version {
         IpVersion::V4 => usize::from(be16(header, network + ipv4::TOTAL_LENGTH)),
@@ -97,7 +101,8 @@ fn ip_end(header: &[u8], network: usize, version: IpVersion, jumbo: bool, limit:
     }
 }
 
-/// A UDP length must count what the IP header leaves it; 0 is taken where the IP length is missing too.
+/// A UDP length must count what the IP header leaves it; 0 is taken where the IP length is missing
+/// too.
 fn udp_length(header: &[u8], transport: usize, end: usize, stated: bool) -> Result<(), SegmentError> {
     let got = usize::from(be16(header, transport + udp::LENGTH));
     let needed = end.saturating_sub(transport);

@@ -1,4 +1,5 @@
-//! What the segmenter takes: bytes in one piece or in several. [`RxPacket`](crate::packet::RxPacket) and
+//! What the segmenter takes: bytes in one piece or in several.
+//! [`RxPacket`](crate::packet::RxPacket) and
 //! [`SuperPacket`](crate::super_packet::SuperPacket) are `Segmentable` too, each in its own module.
 
 use super::Gso;
@@ -7,7 +8,8 @@ use crate::wire::Layer;
 
 /// A packet that can be cut: an optional header of its own, and ranges of bytes that follow it.
 ///
-/// What an implementation says of its lengths must be so: lengths that contradict the bytes give wrong segments or errors, but no panic.
+/// What an implementation says of its lengths must be so: lengths that contradict the bytes give
+/// wrong segments or errors, but no panic.
 pub trait Segmentable {
     /// Where the packet starts.
     fn layer(&self) -> Layer;
@@ -15,8 +17,9 @@ pub trait Segmentable {
     /// How to cut it; `None` for a packet that is to pass whole.
     fn gso(&self) -> Option<Gso>;
 
-    /// The state of its checksums, of which only [`RxChecksum::Partial`] matters: it is filled in if the packet passes whole or is fragmented; in UDP it says that the
-    /// segments are to have a checksum, and which UDP header is meant.
+    /// The state of its checksums, of which only [`RxChecksum::Partial`] matters: it is filled in
+    /// if the packet passes whole or is fragmented; in UDP it says that the segments are to have a
+    /// checksum, and which UDP header is meant.
     fn checksum(&self) -> RxChecksum;
 
     /// Bytes before the first range; may be empty.
@@ -31,7 +34,8 @@ pub trait Segmentable {
     /// The bytes of a range.
     fn range(&self, index: usize) -> &[u8];
 
-    /// The one's-complement sum of the payload of a received packet that starts with this range, up to the next range that
+    /// The one's-complement sum of the payload of a received packet that starts with this range, up
+    /// to the next range that
     /// [starts one](Self::starts_payload), where it is known.
     fn payload_sum(&self, _index: usize) -> Option<u16> {
         None

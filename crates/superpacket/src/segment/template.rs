@@ -11,8 +11,8 @@ pub(super) const SCRATCH: usize = MAX_HEADER + FRAGMENT_HEADER;
 /// Length of the IPv6 fragment header.
 pub(super) const FRAGMENT_HEADER: usize = ipv6::FRAGMENT_HEADER_LENGTH;
 
-/// Which part of the packet a segment takes. The *body* is what is distributed over the segments: the payload, and before it, in
-/// fragments, the headers that only the first one carries.
+/// Which part of the packet a segment takes. The *body* is what is distributed over the segments:
+/// the payload, and before it, in fragments, the headers that only the first one carries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     /// Number of the segment.
@@ -81,7 +81,8 @@ pub(super) struct Outer {
     checksum: Option<usize>,
     /// The sum of the outer pseudo-header but the length.
     pseudo: Sum,
-    /// Where the inner transport header starts, if its checksum makes the sum from there on known: the complement of the inner pseudo-header's.
+    /// Where the inner transport header starts, if its checksum makes the sum from there on known:
+    /// the complement of the inner pseudo-header's.
     known_from: Option<usize>,
 }
 
@@ -171,8 +172,8 @@ impl Template {
         }
     }
 
-    /// Link and network headers of a parsed packet, the transport still to come. `lco`: the inner checksum makes the sum of what it
-    /// covers known.
+    /// Link and network headers of a parsed packet, the transport still to come. `lco`: the inner
+    /// checksum makes the sum of what it covers known.
     fn headers(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, base: usize, extra: usize, lco: bool) -> Self {
         let outer = layout.outer.map(|outer| {
             let transport = usize::from(outer.transport);
@@ -200,7 +201,8 @@ impl Template {
         }
     }
 
-    /// Segments that each carry a transport header. `partial`: a checksum is wanted, although UDP's field may hold 0.
+    /// Segments that each carry a transport header. `partial`: a checksum is wanted, although UDP's
+    /// field may hold 0.
     pub(super) fn segments(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, form: ChecksumForm, partial: bool) -> Self {
         let offset = usize::from(layout.transport);
         let base = usize::from(layout.payload);
@@ -221,7 +223,8 @@ impl Template {
         };
         let fixed = changing.iter().fold(words(header).add_sum(pseudo), |sum, &field| sum.subtract(be16(header, field)));
         let transport = TransportHeader { offset, form, pseudo, fixed };
-        // Local checksum offload: a full inner checksum over everything makes the sum of what it covers known.
+        // Local checksum offload: a full inner checksum over everything makes the sum of what it
+        // covers known.
         let lco = form.is_some() && coverage.is_none();
         let mut template = Self::headers(bytes, layout, gso, base, 0, lco);
         if form == Some(ChecksumForm::Full) {
@@ -256,8 +259,9 @@ impl Template {
         template
     }
 
-    /// Fragments of an IP packet, whatever it carries. `place`: of the IPv6 fragment header; `offset`: what the packet itself has of a fragment, its
-    /// offset in units of 8 bytes, and whether more follow.
+    /// Fragments of an IP packet, whatever it carries. `place`: of the IPv6 fragment header;
+    /// `offset`: what the packet itself has of a fragment, its offset in units of 8 bytes, and
+    /// whether more follow.
     pub(super) fn ip_fragments(
         bytes: &[u8; SCRATCH],
         packet: &Outermost,
@@ -381,8 +385,8 @@ impl Template {
 }
 
 impl TransportHeader {
-    /// What the checksum field of a segment that ends at `end` is to hold, if it is to be written; `changed` is the sum of the words that the
-    /// template does not hold.
+    /// What the checksum field of a segment that ends at `end` is to hold, if it is to be written;
+    /// `changed` is the sum of the words that the template does not hold.
     #[inline(always)]
     fn checksum(&self, end: usize, changed: Sum, protocol: Protocol, payload: u16) -> Option<u16> {
         let length = (end - self.offset) as u16;

@@ -90,13 +90,15 @@ pub enum VirtioError {
     /// A tunnel in a header without places for its offsets.
     #[error("gso_type: a tunnel needs a header of 24 bytes")]
     Format,
-    /// Segments that virtio has no name for: DCCP, or those of a tunnel other than VXLAN and Geneve.
+    /// Segments that virtio has no name for: DCCP, or those of a tunnel other than VXLAN and
+    /// Geneve.
     #[error("gso_type: there is none for {0:?} in these headers")]
     Unnamed(GsoKind),
 }
 
 impl VirtioError {
-    /// The field of the header that is wrong, by its name in the kernel; the structure's name if it is too short.
+    /// The field of the header that is wrong, by its name in the kernel; the structure's name if it
+    /// is too short.
     pub const fn field(&self) -> &'static str {
         match self {
             VirtioError::Short { .. } => "virtio_net_hdr",

@@ -7,9 +7,11 @@ use crate::segment::{GsoPacket, Plan, SegmentBuffers, SegmentError, SegmentOptio
 use crate::super_packet::{Metadata, SuperPacket};
 use crate::wire::{Layout, MAX_HEADER, Outer, Protocol};
 
-/// How a device frames the packets that are read from and written to it: a header of this format before each.
+/// How a device frames the packets that are read from and written to it: a header of this format
+/// before each.
 ///
-/// [`Segmenter::split`] takes what was read; [`header`](Self::header) is what a packet is written behind.
+/// [`Segmenter::split`] takes what was read; [`header`](Self::header) is what a packet is written
+/// behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Framing {
     /// Which header.
@@ -24,7 +26,8 @@ impl Framing {
     /// A TUN device with `IFF_VNET_HDR`: 10 bytes in the machine's byte order, then an IP packet.
     pub const TUN: Framing = Framing { format: Format::Plain, order: ByteOrder::NATIVE, layer: Layer::Ip };
 
-    /// A TAP device with `IFF_VNET_HDR`: 10 bytes in the machine's byte order, then an Ethernet frame.
+    /// A TAP device with `IFF_VNET_HDR`: 10 bytes in the machine's byte order, then an Ethernet
+    /// frame.
     pub const TAP: Framing = Framing { layer: Layer::Ethernet, ..Framing::TUN };
 
     /// Length of the header in bytes.
@@ -47,8 +50,9 @@ impl Framing {
     /// Makes the header for a packet.
     ///
     /// # Errors
-    /// [`VirtioError`] if no header says what the packet is: see [`Header::describe`]. What an aggregator with
-    /// [partial checksums](crate::Policy::with_partial_checksums) has merged of plain TCP and UDP always has one.
+    /// [`VirtioError`] if no header says what the packet is: see [`Header::describe`]. What an
+    /// aggregator with [partial checksums](crate::Policy::with_partial_checksums) has merged of
+    /// plain TCP and UDP always has one.
     #[inline]
     pub fn header<B, M: Memory<B>>(self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {
         let Metadata { checksum, gso, hash, .. } = packet.metadata;
@@ -125,10 +129,12 @@ pub enum SplitError {
 }
 
 impl Segmenter {
-    /// Splits what one read of a device gave, a header and a packet, into what a wire carries: segments with complete
-    /// checksums, written into `buffers`. A packet that is no super-packet is one segment.
+    /// Splits what one read of a device gave, a header and a packet, into what a wire carries:
+    /// segments with complete checksums, written into `buffers`. A packet that is no super-packet
+    /// is one segment.
     ///
-    /// `buffers` may be a `Vec<u8>` that takes them back to back, [`BackToBack`](crate::segment::BackToBack) for a slice, or
+    /// `buffers` may be a `Vec<u8>` that takes them back to back,
+    /// [`BackToBack`](crate::segment::BackToBack) for a slice, or
     /// [`EachBuffer`](crate::segment::EachBuffer) for a buffer each.
     ///
     /// # Errors

@@ -8,7 +8,8 @@ pub mod flags {
     pub const NEEDS_CSUM: u8 = 1;
     /// The checksum has been verified.
     pub const DATA_VALID: u8 = 2;
-    /// `csum_start` and `csum_offset` hold the number of coalesced segments and of duplicate ACKs instead.
+    /// `csum_start` and `csum_offset` hold the number of coalesced segments and of duplicate ACKs
+    /// instead.
     pub const RSC_INFO: u8 = 4;
     /// The outer UDP header of a tunnel has a checksum.
     pub const UDP_TUNNEL_CSUM: u8 = 8;
@@ -160,7 +161,8 @@ impl Header {
         })
     }
 
-    /// Writes the header to the start of `bytes` and returns its length. Fields that the format lacks are left out.
+    /// Writes the header to the start of `bytes` and returns its length. Fields that the format
+    /// lacks are left out.
     ///
     /// # Errors
     /// [`VirtioError::Short`]; nothing has been written then.

@@ -1,7 +1,10 @@
-//! `virtio_net_hdr`: what TUN/TAP devices (`IFF_VNET_HDR`), packet sockets (`PACKET_VNET_HDR`) and virtio-net say of a packet besides its bytes.
+//! `virtio_net_hdr`: what TUN/TAP devices (`IFF_VNET_HDR`), packet sockets (`PACKET_VNET_HDR`) and
+//! virtio-net say of a packet besides its bytes.
 //!
-//! [`Header`] is the structure in its four lengths ([`Format`]) and byte orders; [`Header::offload`] checks it against the packet and says what
-//! it means as [`Offload`]; [`Header::describe`] is the way back. Nothing in a header is believed before it has been compared with the packet:
+//! [`Header`] is the structure in its four lengths ([`Format`]) and byte orders;
+//! [`Header::offload`] checks it against the packet and says what it means as [`Offload`];
+//! [`Header::describe`] is the way back. Nothing in a header is believed before it has been
+//! compared with the packet:
 //!
 //! | rule (virtio 1.3, section 5.1.6; the kernel's `virtio_net_hdr_to_skb`, `virtio_net_hdr_tnl_to_skb`) | else |
 //! |---|---|
@@ -17,13 +20,15 @@
 //! | `outer_th_offset` and `inner_nh_offset` are those of the packet | [`VirtioError::OuterTransport`], [`VirtioError::InnerNetwork`] |
 //! | `UDP_TUNNEL_CSUM`: the outer UDP checksum is not 0 | [`VirtioError::TunnelChecksum`] |
 //!
-//! A payload that fits `gso_size` is silently no GSO packet. `hdr_len` is a hint and is not looked at; flags, hash reports and
-//! `num_buffers` that mean nothing here are ignored.
+//! A payload that fits `gso_size` is silently no GSO packet. `hdr_len` is a hint and is not looked
+//! at; flags, hash reports and `num_buffers` that mean nothing here are ignored.
 //!
 //! # What virtio cannot say
-//! A header has no place for IPv4 identifications that stay the same in all segments ([`IpId::Fixed`](crate::segment::IpId)) nor for CWR on all of them
-//! ([`Cwr::All`](crate::segment::Cwr)): whoever cuts the super-packet behind a virtio header lets the identification count up and puts CWR on the first
-//! segment. It is the one thing that a peer may change; [`Header::describe`] does not refuse it. Nor is there a place for a VLAN tag that a
+//! A header has no place for IPv4 identifications that stay the same in all segments
+//! ([`IpId::Fixed`](crate::segment::IpId)) nor for CWR on all of them
+//! ([`Cwr::All`](crate::segment::Cwr)): whoever cuts the super-packet behind a virtio header lets
+//! the identification count up and puts CWR on the first segment. It is the one thing that a peer
+//! may change; [`Header::describe`] does not refuse it. Nor is there a place for a VLAN tag that a
 //! device stripped: insert it first.
 
 mod error;

@@ -42,7 +42,8 @@ fn counted(kind: GsoKind, layout: &Layout, length: usize) -> usize {
 
 impl Header {
     /// Checks the header against a packet of `length` bytes, of which `packet` holds the first
-    /// [`MAX_HEADER`](wire::MAX_HEADER) (or all), and says what it means. `format` is the one the header was read in.
+    /// [`MAX_HEADER`](wire::MAX_HEADER) (or all), and says what it means. `format` is the one the
+    /// header was read in.
     ///
     /// # Errors
     /// [`VirtioError`] names the field that breaks a rule of the [module](super).
@@ -136,15 +137,19 @@ impl Header {
         Ok((payload > size.get()).then(|| Gso::new(kind, size)))
     }
 
-    /// The header for a packet of `length` bytes, of which `packet` holds the first [`MAX_HEADER`](wire::MAX_HEADER) (or all): what a
-    /// [`SuperPacket`](crate::super_packet::SuperPacket)'s or a [`Segment`](crate::segment::Segment)'s metadata say. `num_buffers` is 1.
+    /// The header for a packet of `length` bytes, of which `packet` holds the first
+    /// [`MAX_HEADER`](wire::MAX_HEADER) (or all): what a
+    /// [`SuperPacket`](crate::super_packet::SuperPacket)'s or a
+    /// [`Segment`](crate::segment::Segment)'s metadata say. `num_buffers` is 1.
     ///
-    /// Fixed identifications and CWR on all segments are not said: virtio has no place for them. A checksum known as the sum of all
-    /// ([`RxChecksum::Complete`]) is not said either, nor the hash of a packet whose headers cannot be read.
+    /// Fixed identifications and CWR on all segments are not said: virtio has no place for them. A
+    /// checksum known as the sum of all ([`RxChecksum::Complete`]) is not said either, nor the hash
+    /// of a packet whose headers cannot be read.
     ///
     /// # Errors
-    /// [`VirtioError`] if no header of this format would be valid: a super-packet whose checksum is not partial, segments or tunnels that
-    /// virtio has no name for, UDP in more than 128 segments, a segment size of 65,535.
+    /// [`VirtioError`] if no header of this format would be valid: a super-packet whose checksum is
+    /// not partial, segments or tunnels that virtio has no name for, UDP in more than 128 segments,
+    /// a segment size of 65,535.
     pub fn describe(offload: &Offload, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Header, VirtioError> {
         let mut header = Header { num_buffers: 1, ..Header::default() };
         match offload.checksum {

@@ -82,14 +82,16 @@ pub struct Outer {
     pub network: u16,
     /// Its version.
     pub version: IpVersion,
-    /// Offset of what follows the outer IP header and its extension headers: UDP, GRE, or the inner IP header.
+    /// Offset of what follows the outer IP header and its extension headers: UDP, GRE, or the inner
+    /// IP header.
     pub transport: u16,
     /// What carries the inner packet.
     pub tunnel: Tunnel,
 }
 
 impl Outer {
-    /// Offset of the tunnel's own checksum from the start of the frame, in bytes; `None` if the tunnel has none in this packet. It is UDP's, with a pseudo-header, where the
+    /// Offset of the tunnel's own checksum from the start of the frame, in bytes; `None` if the
+    /// tunnel has none in this packet. It is UDP's, with a pseudo-header, where the
     /// [tunnel](Tunnel::is_udp) is, and GRE's, without, else.
     #[inline]
     pub fn checksum(&self, header: &[u8]) -> Option<usize> {
@@ -104,9 +106,11 @@ impl Outer {
     }
 }
 
-/// Offsets of a packet's headers, in bytes from the start of the frame (or of the IP packet, where there is no link header).
+/// Offsets of a packet's headers, in bytes from the start of the frame (or of the IP packet, where
+/// there is no link header).
 ///
-/// `outer.network < outer.transport <= network < transport < payload <= end`, and `payload <= MAX_HEADER`.
+/// `outer.network < outer.transport <= network < transport < payload <= end`, and
+/// `payload <= MAX_HEADER`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// The outer headers, if the packet is tunnelled.
@@ -123,9 +127,11 @@ pub struct Layout {
     pub payload: u16,
     /// The PPPoE header, or 0 if there is none (a frame cannot start with one).
     pub pppoe: u16,
-    /// The innermost IPv6 header is followed by a hop-by-hop header that holds just a jumbo payload option.
+    /// The innermost IPv6 header is followed by a hop-by-hop header that holds just a jumbo payload
+    /// option.
     pub jumbo: bool,
-    /// The end of the outermost IP packet by its length field; the frame's end where that field is 0. What follows is padding.
+    /// The end of the outermost IP packet by its length field, or the frame's end where that field
+    /// is 0. What follows is padding.
     pub end: u32,
     /// Something that the parse saw and that rules out aggregation, although the flow is known.
     pub refusal: Option<Refusal>,
@@ -160,8 +166,9 @@ impl Layout {
         if USUAL == usual::NONE { *self } else { Layout::usual(USUAL, self.payload, self.end) }
     }
 
-    /// Lends the layout to code that is not compiled into its caller's: one made anew, if it is [usual], so that what the caller knows of its own stays known
-    /// when compiled. Any other is lent where it lies.
+    /// Lends the layout to code that is not compiled into its caller's: one made anew, if it is
+    /// [usual], so that what the caller knows of its own stays known when compiled. Any other is
+    /// lent where it lies.
     #[inline(always)]
     pub(crate) fn lend<const USUAL: u8, R>(&self, to: impl FnOnce(&Layout) -> R) -> R {
         if USUAL == usual::NONE { to(self) } else { to(&self.known::<USUAL>()) }
@@ -183,8 +190,10 @@ impl Layout {
     }
 }
 
-/// The layouts that most packets have: TCP in IP without options or extension headers, in Ethernet without tags or by itself. Of such a layout all but `payload` and `end` is
-/// known when compiled, and so is what follows from it in code that is compiled for it apart: for each of these numbers, as values of other types cannot be parameters.
+/// The layouts that most packets have: TCP in IP without options or extension headers, in Ethernet
+/// without tags or by itself. Of such a layout all but `payload` and `end` is known when compiled,
+/// and so is what follows from it in code that is compiled for it apart: for each of these numbers,
+/// as values of other types cannot be parameters.
 pub(crate) mod usual {
     /// None of these.
     pub(crate) const NONE: u8 = 0;

@@ -1,15 +1,20 @@
-//! Which IP headers a packet has, and which of them a transport header belongs to, whatever protocol it is of.
+//! Which IP headers a packet has, and which of them a transport header belongs to, whatever
+//! protocol it is of.
 //!
-//! [`parse`](super::parse) answers for what aggregates and segments. A partial checksum may be any protocol's, and an IPv4 header has a checksum of its own
-//! whatever follows it: here the headers alone are told, with the same walk.
+//! [`parse`](super::parse) answers for what aggregates and segments. A partial checksum may be any
+//! protocol's, and an IPv4 header has a checksum of its own whatever follows it: here the headers
+//! alone are found, by the same walk.
 
 use super::parse::{Cursor, Scope};
 use super::{IpVersion, Layer, be16, be32, byte, ipv4, ipv6};
 
-/// Finds the IP headers of a frame of `length` bytes, of which `header` holds the first [`MAX_HEADER`](super::MAX_HEADER) (or all): the outermost, and the
-/// innermost that can be read, if there is a tunnel. Each with its offset from the start of the frame, in bytes, and its version.
+/// Finds the IP headers of a frame of `length` bytes, of which `header` holds the first
+/// [`MAX_HEADER`](super::MAX_HEADER) (or all): the outermost, and the innermost that can be read,
+/// if there is a tunnel. Each with its offset from the start of the frame, in bytes, and its
+/// version.
 ///
-/// At least the 20 bytes of an IPv4 header, or the 40 of an IPv6 header, are there. What they carry does not matter: another protocol, a fragment, or what is not there whole.
+/// At least the 20 bytes of an IPv4 header, or the 40 of an IPv6 header, are there. What they carry
+/// does not matter: another protocol, a fragment, or what is not there whole.
 pub fn ip_headers(header: &[u8], length: usize, layer: Layer) -> [Option<(u16, IpVersion)>; 2] {
     let cursor = Cursor::to_the_innermost(header, length, layer);
     let innermost = match cursor.scope {
@@ -23,8 +28,9 @@ pub fn ip_headers(header: &[u8], length: usize, layer: Layer) -> [Option<(u16, I
     }
 }
 
-/// Reads the protocol number of what the IP packet carries whose header starts at `network`, in bytes from the start of the frame: behind the extension headers that are whole
-/// in `header`. 0 beyond its end.
+/// Reads the protocol number of what the IP packet carries whose header starts at `network`, in
+/// bytes from the start of the frame: behind the extension headers that are whole in `header`. 0
+/// beyond its end.
 #[inline]
 pub fn protocol_number(header: &[u8], network: usize, version: IpVersion) -> u8 {
     match version {
@@ -56,8 +62,9 @@ pub(crate) struct Carried {
     pub(crate) limit: usize,
 }
 
-/// Finds the IP packet whose transport header starts at `start`: the innermost that can be read, or the outermost. `Err` holds the end of the outermost IP packet,
-/// or of the frame, if there is no such header.
+/// Finds the IP packet whose transport header starts at `start`: the innermost that can be read, or
+/// the outermost. `Err` holds the end of the outermost IP packet, or of the frame, if there is no
+/// such header.
 pub(crate) fn carrier(header: &[u8], length: usize, layer: Layer, start: usize) -> Result<Carried, usize> {
     let cursor = Cursor::to_the_innermost(header, length, layer);
     let limit = cursor.outer_end.unwrap_or(length);
@@ -110,8 +117,9 @@ fn carried(header: &[u8], network: usize, version: IpVersion, limit: usize) -> C
     }
 }
 
-/// The extension headers of an IPv6 packet, one after the other (RFC 8200, section 4): hop-by-hop options, routing, fragment, destination options. What follows
-/// them, or reaches beyond the limit, ends them.
+/// The extension headers of an IPv6 packet, one after the other (RFC 8200, section 4): hop-by-hop
+/// options, routing, fragment, destination options. What follows them, or reaches beyond the limit,
+/// ends them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extensions<'a> {
     header: &'a [u8],
@@ -134,7 +142,8 @@ pub(crate) struct Extension {
 }
 
 impl<'a> Extensions<'a> {
-    /// Those of the packet whose IPv6 header starts at `network`, as far as they end at `limit` or before.
+    /// Those of the packet whose IPv6 header starts at `network`, as far as they end at `limit` or
+    /// before.
     #[inline]
     pub(crate) fn new(header: &'a [u8], network: usize, limit: usize) -> Self {
         Extensions { header, field: network + ipv6::NEXT_HEADER, offset: network + ipv6::HEADER_LENGTH, limit }
@@ -177,7 +186,8 @@ impl Iterator for Extensions<'_> {
 }
 
 impl Extension {
-    /// The length that a jumbo payload option says, if it stands first in this hop-by-hop header (RFC 2675, section 2).
+    /// The length that a jumbo payload option says, if it stands first in this hop-by-hop header
+    /// (RFC 2675, section 2).
     #[inline]
     pub(crate) fn jumbo_length(&self, header: &[u8]) -> Option<u32> {
         let is_jumbo = be16(header, self.offset + 2) == u16::from_be_bytes([ipv6::JUMBO_OPTION, 4]);

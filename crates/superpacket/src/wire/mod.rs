@@ -1,7 +1,9 @@
-//! What a header is: offsets, numbers and masks of the protocols that the engine understands, and one parse into a [`Layout`].
+//! What a header is: offsets, numbers and masks of the protocols that the engine understands, and
+//! one parse into a [`Layout`].
 //!
-//! Offsets are bytes from the start of the header they belong to. Nothing here copies a header into a struct: a packet
-//! is parsed once into a [`Layout`] of offsets, and fields are read where they lie, in network byte order.
+//! Offsets are bytes from the start of the header they belong to. Nothing here copies a header into
+//! a struct: a packet is parsed once into a [`Layout`] of offsets, and fields are read where they
+//! lie, in network byte order.
 
 mod layout;
 mod locate;
@@ -16,7 +18,8 @@ pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_datagram_at, parse
 pub(crate) use parse::{parse_usual, walk};
 pub use refusal::Refusal;
 
-/// The longest chain of headers that the engine looks at, in bytes, from the start of the frame to the payload.
+/// The longest chain of headers that the engine looks at, in bytes, from the start of the frame to
+/// the payload.
 ///
 /// A tunnelled, tagged packet with IPv6 and TCP options in both layers takes about 200.
 pub const MAX_HEADER: usize = 256;
@@ -119,7 +122,8 @@ pub mod ipv6 {
     pub const DESTINATION: u8 = 60;
     /// Length of the fragment header.
     pub const FRAGMENT_HEADER_LENGTH: usize = 8;
-    /// Length of the hop-by-hop header that holds just the jumbo payload option, as Linux writes it for BIG TCP.
+    /// Length of the hop-by-hop header that holds just the jumbo payload option, as Linux writes it
+    /// for BIG TCP.
     pub const JUMBO_HEADER_LENGTH: usize = 8;
     /// Option type of the jumbo payload (RFC 2675).
     pub const JUMBO_OPTION: u8 = 0xc2;
@@ -177,7 +181,8 @@ pub mod tcp {
     pub const ECE: u8 = 0x40;
     /// CWR (RFC 3168).
     pub const CWR: u8 = 0x80;
-    /// NOP, NOP, timestamp, length 10: the option layout that every stack sends (RFC 7323, appendix A).
+    /// NOP, NOP, timestamp, length 10: the option layout that every stack sends (RFC 7323, appendix
+    /// A).
     pub const ALIGNED_TIMESTAMP: [u8; 4] = [1, 1, 8, 10];
     /// Length of those options.
     pub const TIMESTAMP_OPTIONS_LENGTH: usize = 12;
@@ -227,7 +232,8 @@ pub mod dccp {
 pub mod sctp {
     /// Length of the common header.
     pub const HEADER_LENGTH: usize = 12;
-    /// Offset of the checksum: a CRC32c of 4 bytes, the first of which holds its lowest 8 bits (appendix A).
+    /// Offset of the checksum: a CRC32c of 4 bytes, the first of which holds its lowest 8 bits
+    /// (appendix A).
     pub const CHECKSUM: usize = 8;
 }
 
@@ -263,8 +269,8 @@ pub mod gre {
 
 /// Reads a big-endian 16-bit field; 0 beyond the end.
 ///
-/// The parse has checked that a header is there whole before anyone reads its fields, so the default is never seen; it
-/// spares the hot path a panic branch.
+/// The parse has checked that a header is there whole before anyone reads its fields, so the
+/// default is never seen; it spares the hot path a panic branch.
 #[inline(always)]
 pub(crate) fn be16(bytes: &[u8], offset: usize) -> u16 {
     match bytes.get(offset..offset + 2) {

@@ -10,7 +10,8 @@ use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, 
 pub enum Scope {
     /// None that could be held: not IP, or a protocol that never aggregates.
     None,
-    /// Any flow between the addresses of the IP header at this offset: a fragment, a truncated header, a tunnel that could not be read.
+    /// Any flow between the addresses of the IP header at this offset: a fragment, a truncated
+    /// header, a tunnel that could not be read.
     Pair {
         /// Offset of that IP header, in bytes from the start of the frame.
         network: u16,
@@ -36,12 +37,13 @@ impl Unparsed {
 
 /// Parses the headers of a frame of `length` bytes, of which `header` holds the first.
 ///
-/// `header` must hold at least the first `min(length, MAX_HEADER)` bytes; what is not in it is not looked at. No offset or length read from
-/// the wire is used before it has been compared with what is there. IPv4 header checksums are not verified here.
+/// `header` must hold at least the first `min(length, MAX_HEADER)` bytes; what is not in it is not
+/// looked at. No offset or length read from the wire is used before it has been compared with what
+/// is there. IPv4 header checksums are not verified here.
 ///
 /// # Errors
-/// [`Unparsed`], with the reason and the flows that the packet may belong to, if the packet is not TCP, UDP or DCCP over IP with
-/// whole headers.
+/// [`Unparsed`], with the reason and the flows that the packet may belong to, if the packet is not
+/// TCP, UDP or DCCP over IP with whole headers.
 #[inline(always)]
 pub fn parse(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
     match plain(header, length, layer) {
@@ -50,14 +52,17 @@ pub fn parse(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unpar
     }
 }
 
-/// Parses as [`parse`] does, except that a datagram to the port of VXLAN or Geneve which carries no packet is UDP like any other.
+/// Parses as [`parse`] does, except that a datagram to the port of VXLAN or Geneve which carries no
+/// packet is UDP like any other.
 ///
-/// Nothing but the port announces these tunnels, and the port may be anyone's. A datagram is taken for UDP if [`parse`] can make no tunnel
-/// of it, and if no IP packet that ends with it follows where the tunnel's header would end, whatever that header's flags say: so what
-/// extensions carry that the engine does not rewrite (GPE, group policy), and other protocols in a tunnel, are not mistaken for UDP.
+/// Nothing but the port announces these tunnels, and the port may be anyone's. A datagram is taken
+/// for UDP if [`parse`] can make no tunnel of it, and if no IP packet that ends with it follows
+/// where the tunnel's header would end, whatever that header's flags say: so what extensions carry
+/// that the engine does not rewrite (GPE, group policy), and other protocols in a tunnel, are not
+/// mistaken for UDP.
 ///
-/// This is for cutting, and for finding checksums. Aggregation does not use it: what cannot be read may carry any flow between these
-/// addresses, and is refused so that all of them stay in order.
+/// This is for cutting, and for finding checksums. Aggregation does not use it: what cannot be read
+/// may carry any flow between these addresses, and is refused so that all of them stay in order.
 ///
 /// # Errors
 /// As [`parse`].
@@ -68,10 +73,12 @@ pub fn parse_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layo
     })
 }
 
-/// Parses as [`parse_datagram`] does, but no further than the outermost UDP header, if that starts at `transport`, in bytes from the start of the frame.
+/// Parses as [`parse_datagram`] does, but no further than the outermost UDP header, if that starts
+/// at `transport`, in bytes from the start of the frame.
 ///
-/// This is for a UDP super-packet, where the place of its partial checksum says which UDP header is meant. What was sent as segments that each are a datagram of a tunnel
-/// (`UDP_SEGMENT` of VXLAN) looks in its headers as what was sent through a tunnel device.
+/// This is for a UDP super-packet, where the place of its partial checksum says which UDP header is
+/// meant. What was sent as segments that each are a datagram of a tunnel (`UDP_SEGMENT` of VXLAN)
+/// looks in its headers as what was sent through a tunnel device.
 ///
 /// # Errors
 /// As [`parse`].
@@ -86,10 +93,12 @@ pub fn parse_datagram_at(header: &[u8], length: usize, layer: Layer, transport: 
     }
 }
 
-/// Parses as [`parse`] does, but no further than the first transport header: a tunnel is UDP like any other, or a protocol without ports.
+/// Parses as [`parse`] does, but no further than the first transport header: a tunnel is UDP like
+/// any other, or a protocol without ports.
 ///
 /// # Errors
-/// As [`parse`]; GRE and IP in IP are a [`Protocol`](Refusal::Protocol) that the engine does not know, between the addresses of their IP header.
+/// As [`parse`]; GRE and IP in IP are a [`Protocol`](Refusal::Protocol) that the engine does not
+/// know, between the addresses of their IP header.
 pub fn parse_outermost(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
     match plain(header, length, layer) {
         Some(layout) => Ok(layout),
@@ -97,7 +106,8 @@ pub fn parse_outermost(header: &[u8], length: usize, layer: Layer) -> Result<Lay
     }
 }
 
-/// The chains that most frames have: no tags, IP without options or extension headers, TCP. A few comparisons at known places instead of the
+/// The chains that most frames have: no tags, IP without options or extension headers, TCP. A few
+/// comparisons at known places instead of the
 /// [`walk`], with the same result; `None` says nothing but that the walk must tell.
 #[inline(always)]
 fn plain(header: &[u8], length: usize, layer: Layer) -> Option<Layout> {
@@ -210,7 +220,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Fails unless `bytes` bytes at `offset` are there, in the frame up to `limit` and in the part of it that may be looked at.
+    /// Fails unless `bytes` bytes at `offset` are there, in the frame up to `limit` and in the part
+    /// of it that may be looked at.
     #[inline(always)]
     fn need(&self, offset: usize, bytes: usize, limit: usize) -> Result<(), Unparsed> {
         if offset + bytes > limit {
@@ -263,7 +274,8 @@ impl<'a> Cursor<'a> {
         let end = offset + 6 + usize::from(be16(self.header, offset + pppoe::LENGTH));
         let inner = offset + pppoe::HEADER_LENGTH;
         self.pppoe = offset as u16;
-        // The length field counts the PPP protocol and must hold the IP packet exactly: compared where the packet's end is known.
+        // The length field counts the PPP protocol and must hold the IP packet exactly: compared
+        // where the packet's end is known.
         let layout = match be16(self.header, offset + 6) {
             pppoe::PPP_IPV4 => self.ipv4(inner, limit)?,
             pppoe::PPP_IPV6 => self.ipv6(inner, limit)?,
@@ -374,7 +386,8 @@ impl<'a> Cursor<'a> {
         self.transport(offset, IpVersion::V6, extensions.offset, extensions.next_header(), end, jumbo)
     }
 
-    /// The end of an IP packet at `offset` of `whole` bytes by its length field, and what that says of the frame.
+    /// The end of an IP packet at `offset` of `whole` bytes by its length field, and what that says
+    /// of the frame.
     #[inline(always)]
     fn end(&mut self, offset: usize, whole: usize, limit: usize) -> usize {
         let end = if whole == 0 {
@@ -390,7 +403,8 @@ impl<'a> Cursor<'a> {
         if self.outer.is_none() {
             self.outer_end = Some(end);
         } else if end != limit {
-            // Padding inside a tunnel cannot be trimmed without rewriting the outer headers of a frame that should stay untouched.
+            // Padding inside a tunnel cannot be trimmed without rewriting the outer headers of a
+            // frame that should stay untouched.
             self.refuse(Refusal::Padded);
         }
         end
@@ -494,7 +508,8 @@ impl<'a> Cursor<'a> {
         // An inner Ethernet header with two tags and an IPv6 header: what may have to be looked at.
         const LOOKED_AT: usize = ethernet::HEADER_LENGTH + 8 + ipv6::HEADER_LENGTH;
         if inner + LOOKED_AT > self.header.len().min(MAX_HEADER) && inner < end {
-            // Beyond reach: the header itself must tell, by a VNI that is valid, or by a packet's type.
+            // Beyond reach: the header itself must tell, by a VNI that is valid, or by a packet's
+            // type.
             return match port {
                 vxlan::PORT => be32(self.header, header) & vxlan::FLAGS == 0,
                 _ => !matches!(be16(self.header, header + 2), ethernet::BRIDGED | ethernet::IPV4 | ethernet::IPV6),
@@ -512,7 +527,8 @@ impl<'a> Cursor<'a> {
         !probe.ends_at(end)
     }
 
-    /// Does the IP packet whose header was met last end here by its length field, or leave its length to the device?
+    /// Does the IP packet whose header was met last end here by its length field, or leave its
+    /// length to the device?
     fn ends_at(&self, end: usize) -> bool {
         let Scope::Pair { network, version } = self.scope else { return false };
         let network = usize::from(network);
@@ -533,7 +549,8 @@ impl<'a> Cursor<'a> {
         self.enter(network, version, offset, Tunnel::Vxlan)?;
         let header = offset + udp::HEADER_LENGTH;
         self.need(header, vxlan::HEADER_LENGTH, end)?;
-        // Any other bit is GPE, group policy or remote checksum offload, which change the meaning of what follows.
+        // Any other bit is GPE, group policy or remote checksum offload, which change the meaning
+        // of what follows.
         if be32(self.header, header) != vxlan::FLAGS || byte(self.header, header + 7) != 0 {
             return Err(self.unknown(Refusal::Tunnel));
         }
@@ -546,7 +563,8 @@ impl<'a> Cursor<'a> {
         let header = offset + udp::HEADER_LENGTH;
         self.need(header, geneve::HEADER_LENGTH, end)?;
         let first = byte(self.header, header);
-        // Version 0; no control packet, no critical option, reserved bits zero (RFC 8926, section 3.4).
+        // Version 0; no control packet, no critical option, reserved bits zero (RFC 8926, section
+        // 3.4).
         if first >> 6 != 0 || byte(self.header, header + 1) != 0 || byte(self.header, header + 7) != 0 {
             return Err(self.unknown(Refusal::Tunnel));
         }
@@ -560,7 +578,8 @@ impl<'a> Cursor<'a> {
         self.enter(network, version, offset, Tunnel::Gre)?;
         self.need(offset, gre::HEADER_LENGTH, end)?;
         let flags = be16(self.header, offset);
-        // Only K and C: a sequence number differs in each packet, version 1 is PPTP (as gre_gro_receive has it).
+        // Only K and C: a sequence number differs in each packet, version 1 is PPTP (as
+        // gre_gro_receive has it).
         if flags & !(gre::CHECKSUM_PRESENT | gre::KEY_PRESENT) != 0 {
             return Err(self.unknown(Refusal::Tunnel));
         }

@@ -1,13 +1,15 @@
 //! What the parse found in a packet's headers that it cannot read, or that nobody may rewrite.
 
-/// Why the headers of a packet cannot be read to the payload, or must not be rewritten although they can.
+/// Why the headers of a packet cannot be read to the payload, or must not be rewritten although
+/// they can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Refusal {
     /// Not IPv4 or IPv6, or a link header that the engine does not know.
     NotIp,
-    /// The frame ends before its headers, or before its IP length says: cut by a snap length, or a false length field.
+    /// The frame ends before its headers, or before its IP length says: cut by a snap length, or a
+    /// false length field.
     Truncated,
     /// A header contradicts itself.
     Malformed,
@@ -31,7 +33,8 @@ pub enum Refusal {
     UdpLength,
     /// A DCCP packet that carries no data.
     DccpType,
-    /// An IPv6 hop-by-hop header that contradicts the lengths: a jumbo payload option that cannot be removed.
+    /// An IPv6 hop-by-hop header that contradicts the lengths: a jumbo payload option that cannot
+    /// be removed.
     ExtensionHeader,
 }
 
@@ -54,7 +57,8 @@ impl Refusal {
         Refusal::ExtensionHeader,
     ];
 
-    /// The name that reports and JSON use: that of the [`Reason`](crate::aggregate::Reason) for which a packet with such headers leaves the aggregator.
+    /// The name that reports and JSON use: that of the [`Reason`](crate::aggregate::Reason) for
+    /// which a packet with such headers leaves the aggregator.
     pub const fn name(self) -> &'static str {
         match self {
             Refusal::NotIp => "not_ip",
