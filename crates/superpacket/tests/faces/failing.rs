@@ -8,8 +8,7 @@ use superpacket::{Layer, RxPacket, SuperPacket};
 
 use crate::support::Packet;
 use crate::traffic::{
-    BorrowedPacket, KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, counted, gather_with, policies, poll, poll_with, receive_all,
-    traffic,
+    BorrowedPacket, KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, gather_with, policies, poll, poll_with, receive_all, traffic,
 };
 
 /// When a sink fails, and how.
@@ -60,6 +59,27 @@ impl Failing {
         }
         Err(self.tries)
     }
+}
+
+/// Compares what left, but for the reasons of packets that leave as they came: one that the sink's
+/// failure kept from being taken is examined anew, and may begin a flow in place of being verified.
+#[track_caller]
+fn assert_same(found: &[Seen], expected: &[Seen], what: &dyn std::fmt::Debug) {
+    let plain = |seen: &Seen| {
+        let mut seen = seen.clone();
+        if seen.header == 0 {
+            seen.metadata.reason = superpacket::Reason::Alone;
+        }
+        seen
+    };
+    let plain = |all: &[Seen]| all.iter().map(plain).collect::<Vec<_>>();
+    assert_equal(&plain(found), &plain(expected), what);
+}
+
+/// How many packets and bytes came and left: of the counters, what a failure does not change.
+fn sizes(counters: &superpacket::Counters) -> [u64; 8] {
+    let superpacket::Counters { packets_in, packets_out, merged, held, bytes_in, bytes_out, super_packets, absorbed_acks, .. } = *counters;
+    [packets_in, packets_out, merged, held, bytes_in, bytes_out, super_packets, absorbed_acks]
 }
 
 /// How often a call that fails may be repeated: more often than there are packets.
@@ -170,10 +190,10 @@ fn all_calls(policy: Policy, seed: u64) {
         for at in 0..tries {
             for failure in [Failure::At(at, 1), Failure::At(at, 5), Failure::Taken(at)] {
                 let (found, _) = calls(policy, &packets, &script, failure);
-                assert_equal(&found, &expected, &(failure, policy, &script));
+                assert_same(&found, &expected, &(failure, policy, &script));
             }
         }
-        assert_equal(&calls(policy, &packets, &script, Failure::Always).0, &expected, &(policy, &script));
+        assert_same(&calls(policy, &packets, &script, Failure::Always).0, &expected, &(policy, &script));
     }
 }
 
@@ -253,12 +273,12 @@ pub fn resume_everywhere(policy: Policy, seed: u64) {
     for at in 0..expected.len() {
         for failure in [Failure::At(at, 1), Failure::At(at, 7), Failure::Taken(at)] {
             let mut aggregator = BatchAggregator::new(Layer::Ip, policy, KEY);
-            assert_equal(&resumed(&mut aggregator, &packets, failure).0, &expected, &(failure, policy));
-            assert_eq!(counted(aggregator.counters()), counted(plain.counters()));
+            assert_same(&resumed(&mut aggregator, &packets, failure).0, &expected, &(failure, policy));
+            assert_eq!(sizes(aggregator.counters()), sizes(plain.counters()));
         }
     }
     let (found, tries) = resumed(&mut BatchAggregator::new(Layer::Ip, policy, KEY), &packets, Failure::Always);
-    assert_equal(&found, &expected, &policy);
+    assert_same(&found, &expected, &policy);
     assert_eq!(tries, 2 * expected.len());
 }
 
