@@ -42,7 +42,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// The policy in force.
     pub const fn policy(&self) -> &Policy {
-        &self.receiver.asked
+        &self.receiver.policy
     }
 
     /// Emits all that is held, and goes on by another policy. If the sink fails the policy stays as

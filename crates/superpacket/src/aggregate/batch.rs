@@ -200,7 +200,7 @@ impl BatchAggregator {
 
     /// The policy in force.
     pub const fn policy(&self) -> &Policy {
-        &self.receiver.asked
+        &self.receiver.policy
     }
 
     /// Goes on by another policy. What a failed call has left is given up.
@@ -297,7 +297,7 @@ impl BatchAggregator {
         poll: &mut Q,
     ) -> Result<(), Q::Error> {
         assert!(u32::try_from(count).is_ok(), "a call takes at most u32::MAX packets");
-        if let (1, Mode::Gro { .. }) = (count, self.receiver.asked.mode) {
+        if let (1, Mode::Gro { .. }) = (count, self.receiver.policy.mode) {
             // With nothing held there is nothing to find out of a packet that comes alone.
             let packet = self.number(received(0, self.layer), buffers(0), 0);
             return self.receiver.pass_alone(packet, poll);
@@ -320,7 +320,7 @@ impl BatchAggregator {
     fn number(&mut self, packet: RxPacket<()>, buffers: usize, index: u32) -> RxPacket<BufferIndex> {
         let buffer = |buffer: usize| BufferIndex { packet: index, buffer: buffer as u8 };
         let mut numbered = packet.with_first(buffer(0));
-        if self.receiver.asked.trusted_input && numbered.checksum == RxChecksum::None {
+        if self.receiver.policy.trusted_input && numbered.checksum == RxChecksum::None {
             numbered.checksum = VERIFIED_BEFORE;
         }
         if buffers > 1 {

@@ -46,10 +46,9 @@ pub(super) const VERIFIED_BEFORE: RxChecksum = RxChecksum::Unnecessary { level: 
 /// takes what leaves is the [`Poll`]'s affair.
 #[derive(Debug)]
 pub(super) struct Receiver<B> {
-    /// The policy that was asked for.
-    pub(super) asked: Policy,
-    /// That of the call at hand.
-    policy: Policy,
+    pub(super) policy: Policy,
+    /// The policy of the call at hand.
+    in_force: Policy,
     key: HashKey,
     options: ExamineOptions,
     table: Table<B>,
@@ -76,8 +75,8 @@ impl<B> Receiver<B> {
     pub(super) fn new(policy: Policy, key: HashKey, simd: Simd) -> Self {
         let policy = policy.in_range();
         Receiver {
-            asked: policy,
             policy,
+            in_force: policy,
             key,
             options: ExamineOptions::new(&policy, simd),
             table: Table::new(policy.max_flows),
@@ -96,21 +95,21 @@ impl<B> Receiver<B> {
     /// What merges is to have a header of this framing: no more datagrams than it can name, and
     /// partial checksums.
     pub(super) fn set_framing(&mut self, framing: Framing) {
-        self.asked.checksum = ChecksumForm::Partial;
-        self.asked.max_datagrams = self.asked.max_datagrams.min(MaxSegments::UDP.get());
-        self.policy = self.asked;
-        self.options = ExamineOptions { framing: Some(framing), ..ExamineOptions::new(&self.policy, self.options.simd) };
+        self.policy.checksum = ChecksumForm::Partial;
+        self.policy.max_datagrams = self.policy.max_datagrams.min(MaxSegments::UDP.get());
+        self.in_force = self.policy;
+        self.options = ExamineOptions { framing: Some(framing), ..ExamineOptions::new(&self.in_force, self.options.simd) };
     }
 
     /// Begins a call with borrowed packets, in which at most `most` pieces merge, and buffers are
     /// kept whatever the policy says, if so asked. Nothing may be held.
     #[inline(always)]
     pub(super) fn begin_call(&mut self, keeps_buffers: bool, most: u32) {
-        let storage = if keeps_buffers { Storage::Fragments } else { self.asked.storage };
-        let max_fragments = self.asked.max_fragments.min(most);
-        if storage != self.policy.storage || max_fragments != self.policy.max_fragments {
-            self.policy = Policy { storage, max_fragments, ..self.asked };
-            self.options = ExamineOptions { framing: self.options.framing, ..ExamineOptions::new(&self.policy, self.options.simd) };
+        let storage = if keeps_buffers { Storage::Fragments } else { self.policy.storage };
+        let max_fragments = self.policy.max_fragments.min(most);
+        if storage != self.in_force.storage || max_fragments != self.in_force.max_fragments {
+            self.in_force = Policy { storage, max_fragments, ..self.policy };
+            self.options = ExamineOptions { framing: self.options.framing, ..ExamineOptions::new(&self.in_force, self.options.simd) };
         }
     }
 
@@ -123,7 +122,7 @@ impl<B> Receiver<B> {
     pub(super) fn set_policy(&mut self, policy: Policy) {
         let policy = policy.in_range();
         debug_assert_eq!(self.counters.held, 0, "what is held was held by the old policy");
-        if policy != self.asked {
+        if policy != self.policy {
             // What grew within the old limits is given back, and what was made for the old mode
             // forgotten.
             self.table = Table::new(policy.max_flows);
@@ -132,7 +131,7 @@ impl<B> Receiver<B> {
             self.last = NONE;
             self.in_turn = false;
         }
-        (self.asked, self.policy) = (policy, policy);
+        (self.policy, self.in_force) = (policy, policy);
         let framing = self.options.framing;
         self.options = ExamineOptions::new(&policy, self.options.simd);
         if let Some(framing) = framing {
@@ -172,7 +171,7 @@ impl<B> Receiver<B> {
     #[inline]
     pub(super) fn receive_batch<P: Poll<B>>(&mut self, packets: &mut Vec<RxPacket<B>>, now: u64, poll: &mut P) -> Result<(), P::Error> {
         self.deliver_again(poll)?;
-        if self.policy.trusted_input {
+        if self.in_force.trusted_input {
             trust(packets);
         }
         prefetch_first(packets, poll);
@@ -208,7 +207,7 @@ impl<B> Receiver<B> {
 
     #[inline]
     fn end_call<P: Poll<B>>(&mut self, poll: &mut P) -> Result<(), P::Error> {
-        match self.policy.delivery {
+        match self.in_force.delivery {
             Delivery::PerPoll => Ok(()),
             Delivery::AtOnce => self.flush(Reason::PollEnd, poll),
         }
@@ -249,8 +248,8 @@ impl<B> Receiver<B> {
     fn take_run<P: Poll<B>>(&mut self, slot: u32, batch: &mut Drain<'_, RxPacket<B>>, poll: &mut P) -> Result<bool, P::Error> {
         // A run does not ask for the limit of held bytes. Where it could pass it, packets are taken
         // one by one.
-        let most = u64::from(self.policy.max_bytes) + batch.len() as u64 * MAX_HEADER as u64;
-        if self.counters.held_bytes + most > self.policy.max_held_bytes {
+        let most = u64::from(self.in_force.max_bytes) + batch.len() as u64 * MAX_HEADER as u64;
+        if self.counters.held_bytes + most > self.in_force.max_held_bytes {
             return Ok(false);
         }
         // What a flow expects it need not be verified for.
@@ -258,9 +257,9 @@ impl<B> Receiver<B> {
         debug_assert!(opened, "it is open, or its first packet has been verified");
         let held = &mut self.table.slots[slot as usize];
         // Compiled for each mode, so that the run need not ask for it.
-        let run = match self.policy.mode {
-            Mode::Gro { .. } => held.join_run::<false, P>(batch, &self.options, self.policy.storage, &mut self.counters, poll),
-            Mode::Lro { .. } => held.join_run::<true, P>(batch, &self.options, self.policy.storage, &mut self.counters, poll),
+        let run = match self.in_force.mode {
+            Mode::Gro { .. } => held.join_run::<false, P>(batch, &self.options, self.in_force.storage, &mut self.counters, poll),
+            Mode::Lro { .. } => held.join_run::<true, P>(batch, &self.options, self.in_force.storage, &mut self.counters, poll),
         };
         if run.packets == 0 {
             return Ok(false);
@@ -356,7 +355,7 @@ impl<B> Receiver<B> {
             };
         }
         let Some(next) = batch.as_slice().first() else { return Ok(()) };
-        if layout.protocol == Protocol::Udp && self.policy.mode != (Mode::Gro { udp: true }) {
+        if layout.protocol == Protocol::Udp && self.in_force.mode != (Mode::Gro { udp: true }) {
             // Nothing of its flow is held, so nothing can be overtaken.
             return self.pass::<USUAL, _>(batch, length, layout, layout.refusal.map_or(Reason::UdpOff, Reason::from), poll);
         }
@@ -422,8 +421,8 @@ impl<B> Receiver<B> {
         if self.in_turn {
             self.remember(slot);
         }
-        let alone = packet_limit(layout, &self.policy) == 1;
-        if self.policy.storage == Storage::Linear {
+        let alone = packet_limit(layout, &self.in_force) == 1;
+        if self.in_force.storage == Storage::Linear {
             self.open(slot, poll);
         }
         if alone {
@@ -452,7 +451,7 @@ impl<B> Receiver<B> {
             return Some(Reason::NoHeader);
         }
         let end = layout.end as usize;
-        match self.policy.mode {
+        match self.in_force.mode {
             Mode::Gro { .. } => (end != length).then_some(Reason::Padded),
             Mode::Lro { .. } => {
                 if end != length && !examine::padding_is_neutral(packet, end, length, self.options.simd, poll) {
@@ -485,7 +484,7 @@ impl<B> Receiver<B> {
             return Ok((Attempt::Ended(held.mismatch(header, packet)), facts));
         }
         let facts = examine::<false, _>(packet, header, layout, Some(&held.constants), &self.options, poll)?;
-        let attempt = held.attempt(packet, header, &facts, &self.policy)?;
+        let attempt = held.attempt(packet, header, &facts, &self.in_force)?;
         if let Attempt::Joined(joined) = attempt {
             self.counters.merged += 1;
             self.counters.absorbed_acks += u64::from(joined != Joined::Merged);
@@ -500,7 +499,7 @@ impl<B> Receiver<B> {
     /// The place for a new flow, unless its first packet must pass.
     #[inline(always)]
     fn room<const USUAL: u8>(&mut self, flow: u64, header: &[u8], layout: &Layout, facts: &Facts) -> Result<Room, Reason> {
-        match self.policy.mode {
+        match self.in_force.mode {
             Mode::Gro { .. } => {
                 if facts.flags & (tcp::PSH | tcp::FIN) != 0 {
                     return Err(Reason::Push);
@@ -508,7 +507,7 @@ impl<B> Receiver<B> {
             }
             Mode::Lro { .. } => {
                 if facts.payload == 0 {
-                    let refusal = eligible_ack(self.policy.mode, facts.flags).err();
+                    let refusal = eligible_ack(self.in_force.mode, facts.flags).err();
                     let repeated = |layout: &Layout| self.acknowledged.repeated(flow, header, layout);
                     if let Some(reason) = refusal.or_else(|| layout.lend::<USUAL, _>(repeated)) {
                         layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header, layout));
@@ -518,7 +517,7 @@ impl<B> Receiver<B> {
             }
         }
         let room = self.table.room(flow);
-        if let (Room::Evict(_), Mode::Lro { .. }) = (room, self.policy.mode) {
+        if let (Room::Evict(_), Mode::Lro { .. }) = (room, self.in_force.mode) {
             // inet_lro has no eviction: a flow without a descriptor passes.
             self.counters.no_desc += 1;
             layout.lend::<USUAL, _>(|layout| self.acknowledged.note(flow, header, layout));
@@ -536,7 +535,7 @@ impl<B> Receiver<B> {
         if P::IN_PLACE {
             held.join_in_place(&packet, facts, poll);
         }
-        if let Some(chain) = held.attach(packet, facts, usize::from(held.layout.payload), self.policy.storage, poll) {
+        if let Some(chain) = held.attach(packet, facts, usize::from(held.layout.payload), self.in_force.storage, poll) {
             self.out.recycle(chain);
         }
         if let Some(reason) = self.complete(slot, facts.payload) {
@@ -603,7 +602,7 @@ impl<B> Receiver<B> {
         if held.first.is_none() {
             return true;
         }
-        match held.open(&self.policy, self.options.simd, &mut self.counters, poll) {
+        match held.open(&self.in_force, self.options.simd, &mut self.counters, poll) {
             Ok(None) => true,
             Ok(Some(chain)) => {
                 self.out.recycle(chain);
@@ -618,7 +617,7 @@ impl<B> Receiver<B> {
     fn count_in(&mut self, facts: &Facts, length: usize) {
         self.counters.held_bytes += length as u64;
         self.counters.verified_in_software += u64::from(facts.read);
-        if let Mode::Lro { .. } = self.policy.mode {
+        if let Mode::Lro { .. } = self.in_force.mode {
             self.counters.aggregated += 1;
         }
     }
@@ -627,7 +626,7 @@ impl<B> Receiver<B> {
     #[inline(always)]
     fn complete(&self, slot: u32, last_payload: u32) -> Option<Reason> {
         let held = &self.table.slots[slot as usize];
-        match self.policy.mode {
+        match self.in_force.mode {
             Mode::Gro { .. } => held.complete::<false>(last_payload),
             Mode::Lro { .. } => held.complete::<true>(last_payload),
         }
@@ -635,7 +634,7 @@ impl<B> Receiver<B> {
 
     #[inline(always)]
     fn limit_memory<P: Poll<B>>(&mut self, poll: &mut P) -> Result<(), P::Error> {
-        while self.counters.held_bytes > self.policy.max_held_bytes {
+        while self.counters.held_bytes > self.in_force.max_held_bytes {
             self.emit(self.table.oldest(), Reason::MemoryLimit, poll)?;
         }
         Ok(())
@@ -653,7 +652,7 @@ impl<B> Receiver<B> {
         held.close();
         self.counters.held -= 1;
         self.counters.held_bytes -= held.bytes;
-        if let Mode::Lro { .. } = self.policy.mode {
+        if let Mode::Lro { .. } = self.in_force.mode {
             self.counters.flushed += 1;
             self.acknowledged.note(flow, held.header(poll), &held.layout);
         }
@@ -662,7 +661,7 @@ impl<B> Receiver<B> {
             return self.out.pass(packet, length, Some(&held.layout), reason, &mut self.counters, &mut self.undelivered, poll);
         }
         let merged = held.packets > 1;
-        let left = if merged { held.finish(&self.policy, self.options.simd, poll) } else { held.restore_single(poll) };
+        let left = if merged { held.finish(&self.in_force, self.options.simd, poll) } else { held.restore_single(poll) };
         self.counters.packets_out += 1;
         self.counters.bytes_out += left.length;
         self.counters.super_packets += u64::from(merged);
@@ -715,7 +714,11 @@ impl<B> Receiver<B> {
 
     /// Ends a poll.
     pub(super) fn poll_end<P: Poll<B>>(&mut self, now: u64, poll: &mut P) -> Result<(), P::Error> {
-        if self.policy.hold_time == 0 { self.flush(Reason::PollEnd, poll) } else { self.flush_older_than(now, self.policy.hold_time, poll) }
+        if self.in_force.hold_time == 0 {
+            self.flush(Reason::PollEnd, poll)
+        } else {
+            self.flush_older_than(now, self.in_force.hold_time, poll)
+        }
     }
 
     /// Emits the flows that have been held for `age` or longer.
