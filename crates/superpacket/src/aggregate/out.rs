@@ -94,9 +94,7 @@ impl<B> Out<B> {
         self.pieces.push(whole(packet.first));
         if let Some(mut chain) = packet.rest {
             self.pieces.extend(chain.buffers_mut().drain(..).map(whole));
-            if self.chains.len() < KEPT_CHAINS {
-                self.chains.push(chain);
-            }
+            self.recycle(chain);
         }
         counters.packets_out += 1;
         counters.bytes_out += length as u64;
