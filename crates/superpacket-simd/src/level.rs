@@ -167,6 +167,7 @@ impl Simd {
         bytes.chunks(BLOCK).map(|block| self.sum_block(block)).fold(0, scalar::add)
     }
 
+    #[inline]
     fn copy_and_sum_long(self, source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u16 {
         scalar::finish(if source.len() <= BLOCK {
             self.copy_and_sum_block(source, destination)

@@ -3,12 +3,12 @@
 
 use super::Reason;
 use super::policy::{Mode, Policy, Storage};
-use crate::checksum::{Sum, at_offset, pseudo_header, sum_ranges, transport_field, transport_header, words};
+use crate::checksum::{Sum, at_offset, pseudo_header, sum_ranges, transport_header, tunnel_field, words};
 use crate::memory::Memory;
 use crate::packet::{Layer, RxChecksum, RxPacket};
 use crate::segment::ChecksumForm;
 use crate::virtio::Framing;
-use crate::wire::{IpVersion, Layout, Protocol, Tunnel, be16, be32, byte, dccp, dccp_sequence, ethernet, gre, ipv4, tcp, udp};
+use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, be32, byte, dccp, dccp_sequence, ethernet, ipv4, tcp, udp};
 use superpacket_simd::Simd;
 
 /// What merging needs to know of a packet.
@@ -316,7 +316,7 @@ pub(super) fn examine<const DEFER: bool, B>(
     };
 
     if layout.outer.is_some() {
-        let pseudo = constants().pseudo.add32(transport_length).fold();
+        let pseudo = constants().pseudo.add32(transport_length);
         verify_outer(header, layout, pseudo, end, covered == end && !(layout.protocol == Protocol::Udp && field == 0))?;
     }
     Ok(Facts { read, ..Facts::of(header, layout, packet.checksum, sum) })
@@ -326,22 +326,13 @@ pub(super) fn examine<const DEFER: bool, B>(
 /// checksum right, or to be filled in, everything from the inner transport header on sums to minus
 /// its pseudo-header (local checksum offload).
 #[inline]
-fn verify_outer(header: &[u8], layout: &Layout, inner_pseudo: u16, end: usize, inner_covers_all: bool) -> Result<(), Reason> {
-    let (Some(outer), Some((offset, udp))) = (layout.outer, outer_checksum(header, layout)) else {
-        return Ok(());
-    };
+fn verify_outer(header: &[u8], layout: &Layout, inner_pseudo: Sum, end: usize, inner_covers_all: bool) -> Result<(), Reason> {
+    let Some((outer, place)) = outer_checksum(header, layout) else { return Ok(()) };
     if !inner_covers_all {
         return Err(Reason::Tunnel);
     }
-    let start = usize::from(outer.transport);
-    let without_field = words(header.get(start..usize::from(layout.transport)).unwrap_or(&[])).subtract(be16(header, offset));
-    let mut total = without_field.add(!inner_pseudo);
-    if udp {
-        let outer_header = header.get(usize::from(outer.network)..).unwrap_or(&[]);
-        total = total.add_sum(pseudo_header(outer_header, outer.version, Protocol::Udp.number(), (end - start) as u32));
-    }
-    let right = if udp { transport_field(Protocol::Udp, total.checksum()) } else { total.checksum() };
-    let found = be16(header, offset);
+    let found = be16(header, place);
+    let right = outer_field(header, layout, outer, end, inner_pseudo, found);
     match found == right {
         true => Ok(()),
         false if found ^ right == 0xffff && (found == 0 || right == 0) => Err(Reason::NonCanonicalChecksum),
@@ -349,17 +340,24 @@ fn verify_outer(header: &[u8], layout: &Layout, inner_pseudo: u16, end: usize, i
     }
 }
 
-/// Where the outer checksum lies, and whether it is UDP's; `None` if the tunnel has none in this
-/// packet.
+/// The outermost headers of a tunnelled packet, and where their checksum lies; `None` without a
+/// tunnel, or if that has none in this packet.
 #[inline]
-pub(super) fn outer_checksum(header: &[u8], layout: &Layout) -> Option<(usize, bool)> {
+pub(super) fn outer_checksum(header: &[u8], layout: &Layout) -> Option<(Outer, usize)> {
     let outer = layout.outer?;
-    let transport = usize::from(outer.transport);
-    match outer.tunnel {
-        Tunnel::Vxlan | Tunnel::Geneve => (be16(header, transport + udp::CHECKSUM) != 0).then_some((transport + udp::CHECKSUM, true)),
-        Tunnel::Gre => (be16(header, transport) & gre::CHECKSUM_PRESENT != 0).then_some((transport + gre::CHECKSUM, false)),
-        Tunnel::Ip => None,
-    }
+    Some((outer, outer.checksum(header)?))
+}
+
+/// What the outer checksum of a packet that ends at `end` should be, from its headers alone; its
+/// field now holds `found`.
+pub(super) fn outer_field(header: &[u8], layout: &Layout, outer: Outer, end: usize, inner_pseudo: Sum, found: u16) -> u16 {
+    let start = usize::from(outer.transport);
+    let headers = header.get(start..usize::from(layout.transport)).unwrap_or(&[]);
+    let pseudo = outer.tunnel.is_udp().then(|| {
+        let network = header.get(usize::from(outer.network)..).unwrap_or(&[]);
+        pseudo_header(network, outer.version, Protocol::Udp.number(), (end - start) as u32)
+    });
+    tunnel_field(headers, found, inner_pseudo.checksum(), pseudo)
 }
 
 /// Did the device verify the innermost transport checksum? Each outer checksum that is there takes

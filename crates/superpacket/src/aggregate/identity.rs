@@ -10,7 +10,8 @@
 //! collisions cannot be made (the multiply-and-fold of wyhash and its kin).
 
 use crate::packet::{Layer, VlanTag};
-use crate::wire::{IpVersion, Layout, Tunnel, be16, be32, byte, ethernet, gre, ipv4, ipv6, udp};
+use crate::wire::link::{Link, Next, Tag};
+use crate::wire::{IpVersion, Layout, Tunnel, be16, be32, byte, ethernet, gre, ipv4, ipv6, pppoe, udp};
 
 /// The secret of a flow table's hash: 128 random bits.
 #[derive(Clone, Copy)]
@@ -109,20 +110,17 @@ impl HashKey {
     fn tags(self, header: &[u8], layout: &Layout) -> u64 {
         let end = usize::from(layout.outermost());
         let mut state = 1;
-        let mut ethertype = be16(header, ethernet::ETHERTYPE);
-        let mut offset = ethernet::HEADER_LENGTH;
-        while offset < end {
-            if ethernet::is_vlan(ethertype) {
-                state = self.mix(state, u64::from(ethertype) << 16 | u64::from(be16(header, offset) & 0x0fff));
-                ethertype = be16(header, offset + 2);
-                offset += 4;
-            } else if ethertype == ethernet::PPPOE_SESSION {
-                state = self.mix(state, 0x1_0000_0000 | u64::from(be16(header, offset + 2)));
-                break;
-            } else {
-                state = self.mix(state, 0x2_0000_0000 | u64::from(be32(header, offset) >> 12));
-                offset += 4;
-            }
+        let mut link = Link::new(header, 0);
+        while let Next::Tag(tag) = link.next
+            && link.offset < end
+        {
+            let identity = match tag {
+                Tag::Vlan(ethertype) => u64::from(ethertype) << 16 | u64::from(be16(header, link.offset) & 0x0fff),
+                Tag::Pppoe => 0x1_0000_0000 | u64::from(be16(header, link.offset + pppoe::SESSION)),
+                Tag::Mpls => 0x2_0000_0000 | u64::from(be32(header, link.offset) >> 12),
+            };
+            state = self.mix(state, identity);
+            link.step_over(tag);
         }
         state
     }

@@ -8,8 +8,8 @@ use super::{BatchAggregator, BufferIndex};
 use crate::buffer::PacketBuffer;
 use crate::memory::Memory;
 use crate::packet::RxPacket;
-use crate::super_packet::{Metadata, Piece, SuperPacket};
-use crate::virtio::{Framing, Offload};
+use crate::super_packet::{Piece, SuperPacket};
+use crate::virtio::Framing;
 use superpacket_simd::Simd;
 
 /// A call that joins packets in their own buffers.
@@ -75,8 +75,7 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
         }
         if let Some(framing) = self.framing {
             let first = buffer.as_ref().get(self.offset..).unwrap_or(&[]);
-            let &Metadata { checksum, gso, hash, .. } = &packet.metadata;
-            let described = framing.describe(&Offload { checksum, gso, hash }, first, packet.length());
+            let described = framing.describe(&packet.metadata, first, packet.length());
             write_before(buffer, self.offset, &described.unwrap_or_else(|_| framing.nothing()));
         }
         self.written.push(index);

@@ -2,9 +2,8 @@
 
 use super::SegmentError;
 use super::template::{FRAGMENT_HEADER, SCRATCH};
-use crate::wire::{
-    Extension, Extensions, IpVersion, Layer, Layout, MAX_HEADER, Refusal, be16, byte, ethernet, ipv4, ipv6, pppoe, put16, put32,
-};
+use crate::wire::link::{Link, Next, Tag};
+use crate::wire::{Extension, Extensions, IpVersion, Layer, Layout, MAX_HEADER, Refusal, be16, byte, ipv4, ipv6, put16, put32};
 
 /// Takes the hop-by-hop header with the jumbo payload option out of the header bytes; the segments
 /// fit their length fields.
@@ -80,33 +79,20 @@ pub(super) fn outermost(header: &[u8], layer: Layer) -> Result<Outermost, Segmen
     let not_ip = Err(SegmentError::Headers(Refusal::NotIp));
     let (mut network, mut pppoe_at) = (0, None);
     if layer == Layer::Ethernet {
-        let mut ethertype = be16(header, ethernet::ETHERTYPE);
-        network = ethernet::HEADER_LENGTH;
-        while ethernet::is_vlan(ethertype) && network + 4 <= header.len() {
-            ethertype = be16(header, network + 2);
-            network += 4;
-        }
-        match ethertype {
-            ethernet::IPV4 | ethernet::IPV6 => {}
-            ethernet::PPPOE_SESSION => {
-                if !matches!(be16(header, network + 6), pppoe::PPP_IPV4 | pppoe::PPP_IPV6) {
-                    return not_ip;
-                }
-                pppoe_at = Some(network);
-                network += pppoe::HEADER_LENGTH;
+        let mut link = Link::new(header, 0);
+        while let Next::Tag(tag) = link.next {
+            if link.offset + tag.length() > header.len() {
+                return not_ip;
             }
-            ethernet::MPLS | ethernet::MPLS_MULTICAST => loop {
-                let bottom = byte(header, network + 2) & 1 == 1;
-                network += 4;
-                if bottom {
-                    break;
-                }
-                if network >= header.len() {
-                    return not_ip;
-                }
-            },
-            _ => return not_ip,
+            if tag == Tag::Pppoe {
+                pppoe_at = Some(link.offset);
+            }
+            link.step_over(tag);
         }
+        if link.next == Next::Other {
+            return not_ip;
+        }
+        network = link.offset;
     }
     match byte(header, network) >> 4 {
         4 => Ok(Outermost { network, version: IpVersion::V4, pppoe: pppoe_at }),

@@ -226,13 +226,14 @@ impl<B: AsMut<[u8]>> SegmentBuffers for EachBuffer<'_, B> {
         if plan.segments as usize > limit {
             return Err(SegmentError::TooManySegments { needed: plan.segments, limit: limit as u32 });
         }
-        let last = self.used + plan.segments as usize - 1;
-        for (index, buffer) in self.buffers.iter_mut().enumerate().take(last + 1).skip(self.used) {
-            let length = if index == last { plan.last_length } else { plan.segment_length };
+        let check = |buffer: &mut B, length: usize| {
             let (needed, got) = (self.offset.saturating_add(length), buffer.as_mut().len());
-            if needed > got {
-                return Err(SegmentError::OutputTooSmall { needed, got });
-            }
+            if needed > got { Err(SegmentError::OutputTooSmall { needed, got }) } else { Ok(()) }
+        };
+        let buffers = self.buffers.get_mut(self.used..self.used + plan.segments as usize);
+        if let Some((last, others)) = buffers.and_then(<[B]>::split_last_mut) {
+            others.iter_mut().try_for_each(|buffer| check(buffer, plan.segment_length))?;
+            check(last, plan.last_length)?;
         }
         Ok(())
     }

@@ -141,16 +141,37 @@ pub(super) fn sum_payload<P: Segmentable + ?Sized>(packet: &P, simd: Simd, mut a
     total.fold()
 }
 
-/// Copies payload to `out` and sums it on the way, where a sum is wanted and not known. Moves `at`
-/// behind it.
+/// Copies payload to `out` and sums it on the way, where a sum is wanted and not known. Returns the
+/// place behind it too.
 #[inline(always)]
 pub(super) fn copy_payload<P: Segmentable + ?Sized>(
     packet: &P,
     simd: Simd,
-    at: &mut Position,
+    at: Position,
     out: &mut [u8],
     wanted: Wanted,
-) -> PayloadSums {
+) -> (PayloadSums, Position) {
+    // All of it lies in one range, as that of a linear super-packet does.
+    if wanted == Wanted::WHOLE
+        && let Some((taken, next)) = step(packet, at, out.len())
+        && taken == out.len()
+        && known_sum(packet, at, taken).is_none()
+    {
+        let source = bytes(packet, at, taken);
+        let whole = if source.len() == taken { simd.copy_and_sum(source, out) } else { 0 };
+        return (PayloadSums { whole, covered: whole }, next);
+    }
+    copy_ranges(packet, simd, at, out, wanted)
+}
+
+#[inline(never)]
+fn copy_ranges<P: Segmentable + ?Sized>(
+    packet: &P,
+    simd: Simd,
+    mut at: Position,
+    out: &mut [u8],
+    wanted: Wanted,
+) -> (PayloadSums, Position) {
     let mut total = Sum::default();
     let mut filled = 0;
     // Up to here the sum is known, and bytes are only copied.
@@ -158,13 +179,13 @@ pub(super) fn copy_payload<P: Segmentable + ?Sized>(
     while filled < out.len() {
         if wanted.whole
             && filled >= known_to
-            && let Some((sum, span, _)) = known_sum(packet, *at, out.len() - filled)
+            && let Some((sum, span, _)) = known_sum(packet, at, out.len() - filled)
         {
             total = Sum::new(total.fold()).add(at_offset(sum, filled));
             known_to = filled + span;
         }
-        let Some((taken, next)) = step(packet, *at, out.len() - filled) else { break };
-        let source = bytes(packet, *at, taken);
+        let Some((taken, next)) = step(packet, at, out.len() - filled) else { break };
+        let source = bytes(packet, at, taken);
         let target = &mut out[filled..filled + taken];
         if source.len() == taken {
             if wanted.whole && filled >= known_to {
@@ -174,12 +195,12 @@ pub(super) fn copy_payload<P: Segmentable + ?Sized>(
             }
         }
         filled += taken;
-        *at = next;
+        at = next;
     }
     let whole = total.fold();
     let covered = match wanted.covered {
         Some(covered) => simd.sum(&out[..covered.min(out.len())]),
         None => whole,
     };
-    PayloadSums { whole, covered }
+    (PayloadSums { whole, covered }, at)
 }

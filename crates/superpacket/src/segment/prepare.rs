@@ -26,14 +26,28 @@ pub(super) struct Job {
 }
 
 impl Segmenter {
-    /// Checks a packet, and builds its template in the scratch.
-    pub(super) fn prepare<P: Segmentable + ?Sized>(&mut self, packet: &P, options: &SegmentOptions) -> Result<Job, SegmentError> {
+    /// Checks a packet, whose layout may be `known`, and builds its template in the scratch.
+    #[inline(always)]
+    pub(super) fn prepare<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        options: &SegmentOptions,
+        known: Option<&Layout>,
+    ) -> Result<Job, SegmentError> {
         let Some(gso) = options.gso.or_else(|| packet.gso()) else {
             return self.prepare_whole(packet, options.checksum);
         };
         let length = packet.length();
         let header_bytes = gather(packet, &mut self.scratch[..MAX_HEADER]);
-        let found = shape(&self.scratch[..header_bytes], length, packet.layer(), gso.kind, packet.checksum())?;
+        let header = &self.scratch[..header_bytes];
+        let layout = match known {
+            Some(layout) => *layout,
+            None => {
+                let parsed = gso.kind.parse(header, length, packet.layer(), packet.checksum());
+                parsed.map_err(|unparsed| SegmentError::Headers(unparsed.reason))?
+            }
+        };
+        let found = shape(header, length, layout, gso.kind, packet.checksum())?;
         let mut layout = found.layout;
         let payload = found.end - usize::from(layout.payload);
         let start = start_of(packet, usize::from(layout.payload))?;

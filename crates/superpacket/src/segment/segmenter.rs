@@ -3,8 +3,9 @@
 use super::output::{Plan, Segment, SegmentBuffers, Written};
 use super::payload::{copy_payload, payload_sums};
 use super::prepare::Job;
-use super::template::SCRATCH;
+use super::template::{SCRATCH, Wanted};
 use super::{Gso, MaxSegments, SegmentCounters, SegmentError, Segmentable};
+use crate::wire::Layout;
 use superpacket_simd::Simd;
 
 /// How the transport checksums of segments are to stand.
@@ -111,7 +112,7 @@ impl Segmenter {
     /// # Errors
     /// As [`segment`](Self::segment).
     pub fn plan<P: Segmentable + ?Sized>(&mut self, packet: &P, options: &SegmentOptions) -> Result<Plan, SegmentError> {
-        self.prepare(packet, options).map(|job| job.plan)
+        self.prepare(packet, options, None).map(|job| job.plan)
     }
 
     /// Cuts a packet into segments of header bytes and payload ranges. Payload is read only where a
@@ -130,7 +131,7 @@ impl Segmenter {
         options: &SegmentOptions,
         sink: impl FnMut(Segment<'_, P>),
     ) -> Result<Plan, SegmentError> {
-        let job = self.prepare(packet, options).map_err(|error| self.refuse(error))?;
+        let job = self.prepare(packet, options, None).map_err(|error| self.refuse(error))?;
         Ok(self.gather_segments(packet, job, sink))
     }
 
@@ -146,7 +147,19 @@ impl Segmenter {
         options: &SegmentOptions,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
-        let job = self.prepare(packet, options).map_err(|error| self.refuse(error))?;
+        self.segment_known(packet, options, None, buffers)
+    }
+
+    /// As [`segment_linear`](Self::segment_linear), of a packet whose layout may be `known`.
+    #[inline]
+    pub(crate) fn segment_known<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        options: &SegmentOptions,
+        known: Option<&Layout>,
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Plan, SegmentError> {
+        let job = self.prepare(packet, options, known).map_err(|error| self.refuse(error))?;
         self.write_segments(packet, job, buffers)
     }
 
@@ -215,7 +228,8 @@ impl Segmenter {
             let cut = job.cut(index);
             let length = job.template.payload_length(cut);
             let sums = payload_sums(packet, self.simd, position, length, job.template.wanted);
-            job.template.patch(&mut self.scratch, cut, sums);
+            job.template.turn_to(&mut self.scratch, cut);
+            job.template.patch::<false>(&mut self.scratch, cut, sums);
             let header = &self.scratch[..job.template.header_length(cut)];
             sink(Segment { header, packet, position, length, index, last: cut.last, checksum: job.checksum });
             position = position.advance(packet, length);
@@ -230,10 +244,25 @@ impl Segmenter {
     fn write_segments<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
-        mut job: Job,
+        job: Job,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
         buffers.prepare(&job.plan).map_err(|error| self.refuse(error))?;
+        // Compiled apart for what most super-packets are.
+        if job.template.is_usual() {
+            self.write_as::<true, P>(packet, job, buffers)
+        } else {
+            self.write_as::<false, P>(packet, job, buffers)
+        }
+    }
+
+    #[inline(always)]
+    fn write_as<const USUAL: bool, P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        mut job: Job,
+        buffers: &mut (impl SegmentBuffers + ?Sized),
+    ) -> Result<Plan, SegmentError> {
         let mut position = job.start;
         for index in 0..job.plan.segments {
             let cut = job.cut(index);
@@ -242,18 +271,44 @@ impl Segmenter {
             let length = header_length + payload;
             let buffer = buffers.buffer(length).unwrap_or(&mut []);
             let got = buffer.len();
-            let Some((header, body)) = buffer.get_mut(..length).and_then(|buffer| buffer.split_at_mut_checked(header_length)) else {
-                self.counters.payload_in += job.taken_before(cut) as u64;
+            let Some(segment) = buffer.get_mut(..length) else {
+                let taken = job.taken_before(cut) as u64;
+                self.counters.segments += u64::from(index);
+                self.counters.payload_in += taken;
+                self.counters.payload_out += taken;
                 return Err(self.refuse(SegmentError::OutputTooSmall { needed: length, got }));
             };
-            let sums = copy_payload(packet, self.simd, &mut position, body, job.template.wanted);
-            job.template.patch(&mut self.scratch, cut, sums);
-            header.copy_from_slice(&self.scratch[..header_length]);
+            job.template.turn_to(&mut self.scratch, cut);
+            // Patched where it goes to: a copy of what has just been patched waits for each of these
+            // short writes.
+            put_header(segment, &self.scratch, header_length);
+            let (header, body) = segment.split_at_mut(header_length);
+            let wanted = if USUAL { Wanted::WHOLE } else { job.template.wanted };
+            let (sums, next) = copy_payload(packet, self.simd, position, body, wanted);
+            position = next;
+            job.template.patch::<USUAL>(header, cut, sums);
             buffers.written(Written { index, length, last: cut.last, checksum: job.checksum });
-            self.counters.segments += 1;
-            self.counters.payload_out += payload as u64;
         }
+        self.counters.segments += u64::from(job.plan.segments);
+        self.counters.payload_out += (job.body - job.template.extra) as u64;
         self.count(&job);
         Ok(job.plan)
     }
+}
+
+/// Copies the first `length` bytes of the scratch to a segment that is as long at least. What
+/// follows them may be overwritten: a copy of constant length takes a few moves.
+#[inline(always)]
+fn put_header(segment: &mut [u8], scratch: &[u8; SCRATCH], length: usize) {
+    const USUAL: usize = 96;
+    match (segment.first_chunk_mut::<USUAL>(), scratch.first_chunk::<USUAL>()) {
+        (Some(place), Some(scratch)) if length <= USUAL => *place = *scratch,
+        _ => put_unusual_header(segment, scratch, length),
+    }
+}
+
+// Apart, or the compiler makes one copy of both, of a length that varies.
+#[inline(never)]
+fn put_unusual_header(segment: &mut [u8], scratch: &[u8; SCRATCH], length: usize) {
+    segment[..length].copy_from_slice(&scratch[..length]);
 }

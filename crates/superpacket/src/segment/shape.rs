@@ -6,7 +6,7 @@
 
 use super::{GsoKind, SegmentError};
 use crate::checksum::RxChecksum;
-use crate::wire::{IpVersion, Layer, Layout, Protocol, Refusal, be16, be32, byte, dccp, ipv4, ipv6, pppoe, udp};
+use crate::wire::{IpVersion, Layout, Protocol, Refusal, be16, be32, byte, dccp, ipv4, ipv6, pppoe, udp};
 
 /// The parsed headers of a packet that may be cut.
 #[derive(Clone, Copy, Debug)]
@@ -18,10 +18,10 @@ pub(super) struct Shape {
     pub(super) partial: bool,
 }
 
-/// Parses and checks a packet of `length` bytes, of which `header` holds the first, for segments of
-/// `kind`. `checksum` is the state of its checksums.
-pub(super) fn shape(header: &[u8], length: usize, layer: Layer, kind: GsoKind, checksum: RxChecksum) -> Result<Shape, SegmentError> {
-    let layout = kind.parse(header, length, layer, checksum).map_err(|unparsed| SegmentError::Headers(unparsed.reason))?;
+/// Checks a packet of `length` bytes, of which `header` holds the first, laid out as `layout` says,
+/// for segments of `kind`. `checksum` is the state of its checksums.
+#[inline(always)]
+pub(super) fn shape(header: &[u8], length: usize, layout: Layout, kind: GsoKind, checksum: RxChecksum) -> Result<Shape, SegmentError> {
     let fits = matches!(
         (kind, layout.version, layout.protocol),
         (GsoKind::Tcp4, IpVersion::V4, Protocol::Tcp)

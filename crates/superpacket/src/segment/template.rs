@@ -43,6 +43,11 @@ pub(super) struct Wanted {
     pub(super) covered: Option<usize>,
 }
 
+impl Wanted {
+    /// The sum of all of it, and no other.
+    pub(super) const WHOLE: Self = Wanted { whole: true, covered: None };
+}
+
 /// How to patch the prepared header bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
@@ -67,7 +72,9 @@ pub(super) struct Network {
     /// Flags and fragment offset of an IPv4 header.
     fragment: u16,
     /// The words of an IPv4 header that stay: all but length, ID, fragment offset and checksum.
-    sum: Sum,
+    fixed: Sum,
+    /// The same and the length.
+    common: Sum,
 }
 
 /// The outer headers of a tunnelled packet.
@@ -111,6 +118,9 @@ pub(super) struct TransportHeader {
     pseudo: Sum,
     /// The pseudo-header and the words of the header that stay.
     fixed: Sum,
+    /// The same, the length, and other words that [this segment and those behind
+    /// it](Template::turn_to) have in common.
+    common: Sum,
 }
 
 impl Network {
@@ -127,9 +137,10 @@ impl Network {
                 id: be16(header, ipv4::ID),
                 step,
                 fragment: be16(header, ipv4::FRAGMENT),
-                sum: Self::fixed(header),
+                fixed: Self::fixed(header),
+                common: Sum::default(),
             },
-            IpVersion::V6 => Network { offset, version, id: 0, step: 0, fragment: 0, sum: Sum::default() },
+            IpVersion::V6 => Network { offset, version, id: 0, step: 0, fragment: 0, fixed: Sum::default(), common: Sum::default() },
         }
     }
 
@@ -139,21 +150,28 @@ impl Network {
         [ipv4::TOTAL_LENGTH, ipv4::ID, ipv4::FRAGMENT, ipv4::CHECKSUM].iter().fold(sum, |sum, &field| sum.subtract(be16(header, field)))
     }
 
-    #[inline(always)]
-    fn patch(&self, bytes: &mut [u8; SCRATCH], index: u32, end: usize) {
+    /// Writes the length of a packet that ends at `end`.
+    fn turn_to(&mut self, bytes: &mut [u8], end: usize) {
         let length = (end - self.offset) as u16;
         match self.version {
             IpVersion::V4 => {
-                let id = self.id.wrapping_add(self.step.wrapping_mul(index as u16));
-                let checksum = self.sum.add(length).add(id).add(self.fragment).checksum();
-                if let Some(header) = header::<{ ipv4::HEADER_LENGTH }>(bytes, self.offset) {
-                    put16(header, ipv4::TOTAL_LENGTH, length);
-                    put16(header, ipv4::ID, id);
-                    put16(header, ipv4::FRAGMENT, self.fragment);
-                    put16(header, ipv4::CHECKSUM, checksum);
-                }
+                self.common = self.fixed.add(length);
+                put16(bytes, self.offset + ipv4::TOTAL_LENGTH, length);
             }
             IpVersion::V6 => put16(bytes, self.offset + ipv6::PAYLOAD_LENGTH, length.wrapping_sub(ipv6::HEADER_LENGTH as u16)),
+        }
+    }
+
+    /// Writes the identification, `fragment` (flags and offset), and the checksum, which IPv6 does
+    /// not have.
+    #[inline(always)]
+    fn patch(&self, bytes: &mut [u8], index: u32, fragment: u16) {
+        if self.version == IpVersion::V4
+            && let Some(header) = header::<{ ipv4::HEADER_LENGTH }>(bytes, self.offset)
+        {
+            let id = self.id.wrapping_add(self.step.wrapping_mul(index as u16));
+            put32(header, ipv4::ID, u32::from(id) << 16 | u32::from(fragment));
+            put16(header, ipv4::CHECKSUM, self.common.add(id).add(fragment).checksum());
         }
     }
 }
@@ -222,7 +240,7 @@ impl Template {
             Protocol::Dccp => &[dccp::LONG_SEQUENCE, dccp::LONG_SEQUENCE + 2, dccp::LONG_SEQUENCE + 4, dccp::CHECKSUM],
         };
         let fixed = changing.iter().fold(words(header).add_sum(pseudo), |sum, &field| sum.subtract(be16(header, field)));
-        let transport = TransportHeader { offset, form, pseudo, fixed };
+        let transport = TransportHeader { offset, form, pseudo, fixed, common: Sum::default() };
         // Local checksum offload: a full inner checksum over everything makes the sum of what it
         // covers known.
         let lco = form.is_some() && coverage.is_none();
@@ -308,38 +326,84 @@ impl Template {
         if cut.index == 0 { cut.length - self.extra } else { cut.length }
     }
 
-    /// Writes what differs in this segment.
+    /// Writes to the prepared bytes what differs in the first and the last segment: lengths, flags,
+    /// options. To be called before each segment is [patched](Self::patch).
     #[inline(always)]
-    pub(super) fn patch(&mut self, bytes: &mut [u8; SCRATCH], cut: Cut, sums: PayloadSums) {
-        let end = self.base + cut.length;
+    pub(super) fn turn_to(&mut self, bytes: &mut [u8; SCRATCH], cut: Cut) {
+        if cut.index <= 1 || cut.last {
+            self.turn(bytes, self.base + cut.length, cut.index, cut.last);
+        }
+    }
+
+    // Without the cut itself, which would have to lie in memory for it.
+    #[inline(never)]
+    fn turn(&mut self, bytes: &mut [u8; SCRATCH], end: usize, index: u32, last: bool) {
         match &mut self.transport {
             Transport::Untouched => return,
-            Transport::Tcp { header: transport, sequence, flags, cwr } => {
+            Transport::Tcp { header, flags, cwr, .. } => {
                 let mut word = *flags;
-                if !cut.last {
+                if !last {
                     word &= !u16::from(tcp::FIN | tcp::PSH);
                 }
-                if cut.index != 0 && *cwr == Cwr::First {
+                if index != 0 && *cwr == Cwr::First {
                     word &= !u16::from(tcp::CWR);
                 }
-                let number = sequence.wrapping_add(cut.offset as u32);
-                let checksum = transport.checksum(end, Sum::new(word).add32(number), Protocol::Tcp, sums.covered);
-                if let Some(header) = header::<{ tcp::HEADER_LENGTH }>(bytes, transport.offset) {
-                    put32(header, tcp::SEQUENCE, number);
-                    put16(header, tcp::DATA_OFFSET, word);
-                    if let Some(checksum) = checksum {
-                        put16(header, tcp::CHECKSUM, checksum);
-                    }
+                put16(bytes, header.offset + tcp::DATA_OFFSET, word);
+                header.turn_to(bytes, end, word, Protocol::Tcp);
+            }
+            Transport::Udp { header } => {
+                let length = (end - header.offset) as u16;
+                put16(bytes, header.offset + udp::LENGTH, length);
+                header.turn_to(bytes, end, length, Protocol::Udp);
+            }
+            Transport::Dccp { header, .. } => header.turn_to(bytes, end, 0, Protocol::Dccp),
+            Transport::Fragment { header, .. } => {
+                if let (1, None, Some(network)) = (index, header, &mut self.network) {
+                    keep_copied_options(bytes, network.offset);
+                    network.fixed = Network::fixed(bytes.get(network.offset..).unwrap_or(&[]));
                 }
             }
+        }
+        if let Some(network) = &mut self.network {
+            network.turn_to(bytes, end);
+        }
+        if let Some(outer) = &mut self.outer {
+            outer.network.turn_to(bytes, end);
+            if outer.is_udp {
+                put16(bytes, outer.transport + udp::LENGTH, (end - outer.transport) as u16);
+            }
+        }
+        if let Some((place, network)) = self.pppoe {
+            put16(bytes, place + pppoe::LENGTH, (end - network + pppoe::PPP_LENGTH) as u16);
+        }
+    }
+
+    /// Is this TCP outside of tunnels, with whole checksums?
+    pub(super) fn is_usual(&self) -> bool {
+        let full = matches!(&self.transport, Transport::Tcp { header, .. } if header.form == Some(ChecksumForm::Full));
+        full && self.outer.is_none() && self.wanted == Wanted::WHOLE && self.extra == 0
+    }
+
+    /// Writes what is each segment's own into its header, which is a copy of the prepared bytes or
+    /// these themselves: numbers and checksums. `USUAL` says what [`is_usual`](Self::is_usual) does.
+    #[inline(always)]
+    pub(super) fn patch<const USUAL: bool>(&self, bytes: &mut [u8], cut: Cut, sums: PayloadSums) {
+        if USUAL {
+            let (Transport::Tcp { header, sequence, .. }, Some(network)) = (&self.transport, &self.network) else { return };
+            header.patch_tcp(bytes, sequence.wrapping_add(cut.offset as u32), true, sums.covered);
+            network.patch(bytes, cut.index, network.fragment);
+            return;
+        }
+        let mut fragment = self.network.as_ref().map_or(0, |network| network.fragment);
+        match &self.transport {
+            Transport::Untouched => return,
+            Transport::Tcp { header: transport, sequence, .. } => {
+                let full = transport.form == Some(ChecksumForm::Full);
+                transport.patch_tcp(bytes, sequence.wrapping_add(cut.offset as u32), full, sums.covered);
+            }
             Transport::Udp { header: transport } => {
-                let length = (end - transport.offset) as u16;
-                let checksum = transport.checksum(end, Sum::new(length), Protocol::Udp, sums.covered);
-                if let Some(header) = header::<{ udp::HEADER_LENGTH }>(bytes, transport.offset) {
-                    put16(header, udp::LENGTH, length);
-                    if let Some(checksum) = checksum {
-                        put16(header, udp::CHECKSUM, checksum);
-                    }
+                if let Some(checksum) = transport.checksum(Sum::default(), Protocol::Udp, sums.covered) {
+                    put16(bytes, transport.offset + udp::CHECKSUM, checksum);
                 }
             }
             Transport::Dccp { header, sequence, mask } => {
@@ -353,63 +417,73 @@ impl Template {
                     put32(bytes, header.offset + dccp::LONG_SEQUENCE + 2, number as u32);
                     Sum::new((number >> 32) as u16).add32(number as u32)
                 };
-                if let Some(checksum) = header.checksum(end, changed, Protocol::Dccp, sums.covered) {
+                if let Some(checksum) = header.checksum(changed, Protocol::Dccp, sums.covered) {
                     put16(bytes, header.offset + dccp::CHECKSUM, checksum);
                 }
             }
             Transport::Fragment { header, first, more } => {
                 let more = *more || !cut.last;
                 let units = first.wrapping_add((cut.offset / 8) as u16);
-                if let Some(place) = *header {
-                    put16(bytes, place + 2, (units << 3) | u16::from(more));
-                } else if let Some(network) = &mut self.network {
-                    if cut.index == 1 {
-                        keep_copied_options(bytes, network.offset);
-                        network.sum = Network::fixed(bytes.get(network.offset..).unwrap_or(&[]));
+                match *header {
+                    Some(place) => put16(bytes, place + 2, (units << 3) | u16::from(more)),
+                    None => {
+                        fragment &= ipv4::RESERVED | ipv4::DONT_FRAGMENT;
+                        fragment |= (units & ipv4::FRAGMENT_OFFSET) | if more { ipv4::MORE_FRAGMENTS } else { 0 };
                     }
-                    let kept = network.fragment & (ipv4::RESERVED | ipv4::DONT_FRAGMENT);
-                    network.fragment = kept | (units & ipv4::FRAGMENT_OFFSET) | if more { ipv4::MORE_FRAGMENTS } else { 0 };
                 }
             }
         }
         if let Some(network) = &self.network {
-            network.patch(bytes, cut.index, end);
+            network.patch(bytes, cut.index, fragment);
         }
         if let Some(outer) = &self.outer {
-            outer.patch(bytes, cut, end, self.header_length(cut), &self.transport, sums.whole);
-        }
-        if let Some((place, network)) = self.pppoe {
-            put16(bytes, place + pppoe::LENGTH, (end - network + pppoe::PPP_LENGTH) as u16);
+            outer.patch(bytes, cut, self.base + cut.length, self.header_length(cut), &self.transport, sums.whole);
         }
     }
 }
 
 impl TransportHeader {
-    /// What the checksum field of a segment that ends at `end` is to hold, if it is to be written;
-    /// `changed` is the sum of the words that the template does not hold.
-    #[inline(always)]
-    fn checksum(&self, end: usize, changed: Sum, protocol: Protocol, payload: u16) -> Option<u16> {
+    /// Adds up what segments that end at `end` have in common, among it the sum of `words`; writes
+    /// a partial checksum, which is all of that kind.
+    fn turn_to(&mut self, bytes: &mut [u8], end: usize, words: u16, protocol: Protocol) {
         let length = (end - self.offset) as u16;
-        Some(match self.form? {
-            ChecksumForm::Partial => self.pseudo.add(length).fold(),
-            ChecksumForm::Full => transport_field(protocol, self.fixed.add(length).add_sum(changed).add(payload).checksum()),
-        })
+        self.common = self.fixed.add(length).add(words);
+        if self.form == Some(ChecksumForm::Partial) {
+            put16(bytes, self.offset + usize::from(protocol.checksum_offset()), self.pseudo.add(length).fold());
+        }
+    }
+
+    /// Writes a TCP header's number, and its checksum, if that is `full`.
+    #[inline(always)]
+    fn patch_tcp(&self, bytes: &mut [u8], number: u32, full: bool, payload: u16) {
+        if let Some(header) = header::<{ tcp::HEADER_LENGTH }>(bytes, self.offset) {
+            put32(header, tcp::SEQUENCE, number);
+            if full {
+                put16(header, tcp::CHECKSUM, self.common.add32(number).add(payload).checksum());
+            }
+        }
+    }
+
+    /// What the checksum field of a segment is to hold, if it is to be computed; `changed` is the
+    /// sum of the words that are its own.
+    #[inline(always)]
+    fn checksum(&self, changed: Sum, protocol: Protocol, payload: u16) -> Option<u16> {
+        match self.form? {
+            ChecksumForm::Partial => None,
+            ChecksumForm::Full => Some(transport_field(protocol, self.common.add_sum(changed).add(payload).checksum())),
+        }
     }
 }
 
-/// A header of `N` bytes in the scratch: one comparison, and its fields need none.
+/// A header of `N` bytes: one comparison, and its fields need none.
 #[inline(always)]
-fn header<const N: usize>(bytes: &mut [u8; SCRATCH], offset: usize) -> Option<&mut [u8; N]> {
+fn header<const N: usize>(bytes: &mut [u8], offset: usize) -> Option<&mut [u8; N]> {
     bytes.get_mut(offset..)?.first_chunk_mut()
 }
 
 impl Outer {
-    fn patch(&self, bytes: &mut [u8; SCRATCH], cut: Cut, end: usize, header_length: usize, inner: &Transport, payload: u16) {
-        self.network.patch(bytes, cut.index, end);
-        let length = (end - self.transport) as u16;
-        if self.is_udp {
-            put16(bytes, self.transport + udp::LENGTH, length);
-        }
+    fn patch(&self, bytes: &mut [u8], cut: Cut, end: usize, header_length: usize, inner: &Transport, payload: u16) {
+        self.network.patch(bytes, cut.index, self.network.fragment);
         let Some(place) = self.checksum else { return };
         let (headers, rest) = match (self.known_from, inner) {
             (Some(from), Transport::Tcp { header, .. } | Transport::Udp { header } | Transport::Dccp { header, .. }) => {
@@ -417,7 +491,7 @@ impl Outer {
             }
             _ => (header_length, payload),
         };
-        let pseudo = self.is_udp.then(|| self.pseudo.add(length));
+        let pseudo = self.is_udp.then(|| self.pseudo.add((end - self.transport) as u16));
         let checksum = tunnel_field(&bytes[self.transport..headers], be16(bytes, place), rest, pseudo);
         put16(bytes, place, checksum);
     }

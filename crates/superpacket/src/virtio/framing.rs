@@ -42,9 +42,16 @@ impl Framing {
     /// [`VirtioError`] if the header contradicts the packet, or is not there whole.
     #[inline]
     pub fn parse(self, read: &[u8]) -> Result<(Offload, &[u8]), VirtioError> {
+        self.parse_all(read).map(|(offload, _, packet)| (offload, packet))
+    }
+
+    /// What the header says of the packet behind it, and the layout of a super-packet.
+    #[inline(always)]
+    fn parse_all(self, read: &[u8]) -> Result<(Offload, Option<Layout>, &[u8]), VirtioError> {
         let header = Header::read(read, self.format, self.order)?;
         let packet = read.get(self.header_length()..).unwrap_or(&[]);
-        Ok((header.offload(self.format, packet, packet.len(), self.layer)?, packet))
+        let (offload, layout) = header.offload_and_layout(self.format, packet, packet.len(), self.layer)?;
+        Ok((offload, layout, packet))
     }
 
     /// Makes the header for a packet.
@@ -55,15 +62,13 @@ impl Framing {
     /// plain TCP and UDP always has one.
     #[inline]
     pub fn header<B, M: Memory<B>>(self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {
-        let Metadata { checksum, gso, hash, .. } = packet.metadata;
-        let offload = Offload { checksum, gso, hash };
         let mut slices = packet.slices();
         let first = slices.next().unwrap_or(&[]);
         if first.len() >= MAX_HEADER || slices.next().is_none() {
-            return self.describe(&offload, first, packet.length());
+            return self.describe(&packet.metadata, first, packet.length());
         }
         // Its headers may lie in several buffers.
-        self.describe(&offload, Gathered::new(packet.slices()).bytes(), packet.length())
+        self.describe(&packet.metadata, Gathered::new(packet.slices()).bytes(), packet.length())
     }
 
     /// The header that says nothing of a packet: for one that came with claims which no header can
@@ -88,14 +93,24 @@ impl Framing {
     }
 
     /// Makes the header for a packet of `length` bytes, of which `first` holds the headers.
-    #[inline]
-    pub(crate) fn describe(self, offload: &Offload, first: &[u8], length: usize) -> Result<HeaderBytes, VirtioError> {
-        let mut made = self.nothing();
-        if let (Format::Plain, RxChecksum::None, None) = (self.format, offload.checksum, offload.gso) {
+    #[inline(always)]
+    pub(crate) fn describe(self, metadata: &Metadata, first: &[u8], length: usize) -> Result<HeaderBytes, VirtioError> {
+        let &Metadata { checksum, gso, hash, .. } = metadata;
+        if let (Format::Plain, RxChecksum::None, None) = (self.format, checksum, gso) {
             // Nothing is known of the packet: a header of zeros.
-            return Ok(made);
+            return Ok(self.nothing());
         }
-        Header::describe(offload, self.format, first, length, self.layer)?.write(&mut made.bytes, self.format, self.order)?;
+        // What merged is laid out as its metadata say. Of what came as a super-packet it is not
+        // known which of its headers are meant.
+        let known = metadata.layout.filter(|_| metadata.packets > 1);
+        self.describe_known(&Offload { checksum, gso, hash }, first, length, known)
+    }
+
+    #[inline(never)]
+    fn describe_known(self, offload: &Offload, first: &[u8], length: usize, known: Option<Layout>) -> Result<HeaderBytes, VirtioError> {
+        let mut made = self.nothing();
+        let header = Header::describe_known(offload, self.format, first, length, self.layer, known.as_ref())?;
+        header.write(&mut made.bytes, self.format, self.order)?;
         Ok(made)
     }
 }
@@ -141,8 +156,8 @@ impl Segmenter {
     /// [`SplitError`]; nothing has been written then.
     #[inline]
     pub fn split(&mut self, framing: Framing, read: &[u8], buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Plan, SplitError> {
-        let (Offload { checksum, gso, .. }, packet) = framing.parse(read)?;
+        let (Offload { checksum, gso, .. }, layout, packet) = framing.parse_all(read)?;
         let packet = GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum };
-        Ok(self.segment_linear(&packet, &SegmentOptions::default(), buffers)?)
+        Ok(self.segment_known(&packet, &SegmentOptions::default(), layout.as_ref(), buffers)?)
     }
 }

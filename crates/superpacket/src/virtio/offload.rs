@@ -48,6 +48,18 @@ impl Header {
     /// # Errors
     /// [`VirtioError`] names the field that breaks a rule of the [module](super).
     pub fn offload(&self, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Offload, VirtioError> {
+        self.offload_and_layout(format, packet, length, layer).map(|(offload, _)| offload)
+    }
+
+    /// What the header means, and the layout of a super-packet.
+    #[inline(always)]
+    pub(super) fn offload_and_layout(
+        &self,
+        format: Format,
+        packet: &[u8],
+        length: usize,
+        layer: Layer,
+    ) -> Result<(Offload, Option<Layout>), VirtioError> {
         let needs_checksum = self.flags & flags::NEEDS_CSUM != 0;
         if needs_checksum && self.flags & flags::RSC_INFO != 0 {
             return Err(VirtioError::Flags(self.flags));
@@ -63,12 +75,24 @@ impl Header {
         } else {
             RxChecksum::None
         };
-        let gso = if self.gso_type == gso_type::NONE { None } else { self.gso(format, packet, length, layer)? };
+        let (gso, layout) = match self.gso_type {
+            gso_type::NONE => (None, None),
+            _ => self.gso(format, packet, length, layer, None)?,
+        };
         let has_hash = matches!(format, Format::Hash | Format::Tunnel) && HASH_REPORTS.contains(&self.hash_report);
-        Ok(Offload { checksum, gso, hash: Some(FlowHash(self.hash_value)).filter(|_| has_hash) })
+        Ok((Offload { checksum, gso, hash: Some(FlowHash(self.hash_value)).filter(|_| has_hash) }, layout))
     }
 
-    fn gso(&self, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Option<Gso>, VirtioError> {
+    /// How the packet is to be cut, and its layout; `known` is that, where it has been found out before.
+    #[inline(always)]
+    fn gso(
+        &self,
+        format: Format,
+        packet: &[u8],
+        length: usize,
+        layer: Layer,
+        known: Option<&Layout>,
+    ) -> Result<(Option<Gso>, Option<Layout>), VirtioError> {
         let unknown = Err(VirtioError::GsoType(self.gso_type));
         let tunnel = self.gso_type & gso_type::UDP_TUNNEL;
         let ecn = self.gso_type & gso_type::ECN != 0;
@@ -96,7 +120,10 @@ impl Header {
         // Where the type names a tunnel, the inner headers are meant.
         let partial = RxChecksum::Partial { start: self.csum_start, offset: self.csum_offset };
         let checksum = if needs_checksum && tunnel == 0 { partial } else { RxChecksum::None };
-        let layout = kind.parse(packet, length, layer, checksum).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
+        let layout = match known {
+            Some(layout) => *layout,
+            None => kind.parse(packet, length, layer, checksum).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?,
+        };
         let fits = match kind {
             GsoKind::Tcp4 => (layout.version, layout.protocol) == (IpVersion::V4, Protocol::Tcp),
             GsoKind::Tcp6 => (layout.version, layout.protocol) == (IpVersion::V6, Protocol::Tcp),
@@ -134,7 +161,7 @@ impl Header {
         if kind == GsoKind::Udp && payload > size.get() * MaxSegments::UDP.get() as usize {
             return Err(VirtioError::TooManySegments { payload, size: size.get() });
         }
-        Ok((payload > size.get()).then(|| Gso::new(kind, size)))
+        Ok(((payload > size.get()).then(|| Gso::new(kind, size)), Some(layout)))
     }
 
     /// The header for a packet of `length` bytes, of which `packet` holds the first
@@ -150,7 +177,20 @@ impl Header {
     /// [`VirtioError`] if no header of this format would be valid: a super-packet whose checksum is
     /// not partial, segments or tunnels that virtio has no name for, UDP in more than 128 segments,
     /// a segment size of 65,535.
+    #[inline]
     pub fn describe(offload: &Offload, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Header, VirtioError> {
+        Self::describe_known(offload, format, packet, length, layer, None)
+    }
+
+    /// [`describe`](Self::describe)s a packet whose layout may be `known`.
+    pub(super) fn describe_known(
+        offload: &Offload,
+        format: Format,
+        packet: &[u8],
+        length: usize,
+        layer: Layer,
+        known: Option<&Layout>,
+    ) -> Result<Header, VirtioError> {
         let mut header = Header { num_buffers: 1, ..Header::default() };
         match offload.checksum {
             RxChecksum::Partial { start, offset } => {
@@ -164,9 +204,10 @@ impl Header {
             RxChecksum::None | RxChecksum::Complete(_) => {}
         }
         let with_hash = matches!(format, Format::Hash | Format::Tunnel);
-        let parsed = match offload.gso {
-            Some(gso) => gso.kind.parse(packet, length, layer, offload.checksum),
-            None => wire::parse_datagram(packet, length, layer),
+        let parsed = match (known, offload.gso) {
+            (Some(layout), _) => Ok(*layout),
+            (None, Some(gso)) => gso.kind.parse(packet, length, layer, offload.checksum),
+            (None, None) => wire::parse_datagram(packet, length, layer),
         };
         if let (true, Some(hash), Ok(layout)) = (with_hash, offload.hash, &parsed) {
             (header.hash_value, header.hash_report) = (hash.0, hash_report(layout));
@@ -207,7 +248,7 @@ impl Header {
             return Ok(Header { gso_type: gso_type::NONE, gso_size: 0, ..kept });
         }
         // The same rules as for a header that was read: what they refuse must not be sent.
-        header.gso(format, packet, length, layer)?;
+        header.gso(format, packet, length, layer, Some(&layout))?;
         Ok(header)
     }
 }

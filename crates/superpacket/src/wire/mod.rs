@@ -6,6 +6,7 @@
 //! lie, in network byte order.
 
 mod layout;
+pub(crate) mod link;
 mod locate;
 mod parse;
 mod refusal;
@@ -62,6 +63,10 @@ pub mod pppoe {
     pub const HEADER_LENGTH: usize = 8;
     /// Offset of the length of what follows the 6-byte PPPoE header, the PPP protocol included.
     pub const LENGTH: usize = 4;
+    /// Offset of the session's number.
+    pub const SESSION: usize = 2;
+    /// Offset of the PPP protocol.
+    pub const PROTOCOL: usize = 6;
     /// Bytes between the length field's start of counting and the IP header: the PPP protocol.
     pub const PPP_LENGTH: usize = 2;
     /// PPP protocol number of IPv4.

@@ -1,6 +1,7 @@
 //! One parse, from the first byte of a frame to its payload.
 
 use super::layout::usual;
+use super::link::{Link, Next, Tag};
 use super::locate::Extensions;
 use super::{IpVersion, Layer, Layout, MAX_HEADER, Outer, Protocol, Refusal, Tunnel, be16, be32, byte};
 use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, vxlan};
@@ -66,8 +67,17 @@ pub fn parse(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unpar
 ///
 /// # Errors
 /// As [`parse`].
+#[inline(always)]
 pub fn parse_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
-    parse(header, length, layer).or_else(|unparsed| {
+    match plain(header, length, layer) {
+        Some(layout) => Ok(layout),
+        None => walk_datagram(header, length, layer),
+    }
+}
+
+#[inline(never)]
+fn walk_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
+    walk(header, length, layer).or_else(|unparsed| {
         let mut cursor = Cursor { datagrams: true, ..Cursor::new(header, length) };
         cursor.packet(layer).map_err(|_| unparsed)
     })
@@ -172,6 +182,18 @@ pub(crate) fn walk(header: &[u8], length: usize, layer: Layer) -> Result<Layout,
     Cursor::new(header, length).packet(layer)
 }
 
+/// The layout of a packet in PPPoE whose payload ends at `end`: the length field counts the PPP
+/// protocol and must hold the IP packet exactly.
+#[cold]
+fn fits_pppoe(layout: Layout, end: usize) -> Layout {
+    let refusal = match end.cmp(&(layout.end as usize)) {
+        core::cmp::Ordering::Equal => None,
+        core::cmp::Ordering::Greater => Some(Refusal::Padded),
+        core::cmp::Ordering::Less => Some(Refusal::Malformed),
+    };
+    Layout { refusal: layout.refusal.or(refusal), ..layout }
+}
+
 /// The state of the walk: what is known so far.
 #[derive(Clone)]
 pub(super) struct Cursor<'a> {
@@ -247,58 +269,40 @@ impl<'a> Cursor<'a> {
     #[inline]
     fn link(&mut self, start: usize, limit: usize) -> Result<Layout, Unparsed> {
         self.need(start, ethernet::HEADER_LENGTH, limit)?;
-        let mut ethertype = be16(self.header, start + ethernet::ETHERTYPE);
-        let mut offset = start + ethernet::HEADER_LENGTH;
-        while ethernet::is_vlan(ethertype) {
-            self.need(offset, 4, limit)?;
-            ethertype = be16(self.header, offset + 2);
-            offset += 4;
+        let mut link = Link::new(self.header, start);
+        let mut pppoe_end = None;
+        while let Next::Tag(tag) = link.next {
+            // In a tunnel only VLAN tags are understood.
+            if self.outer.is_some() && !matches!(tag, Tag::Vlan(_)) {
+                return Err(self.unknown(Refusal::Tunnel));
+            }
+            self.need(link.offset, tag.length(), limit)?;
+            if tag == Tag::Pppoe {
+                pppoe_end = Some(self.pppoe(link.offset)?);
+            }
+            link.step_over(tag);
         }
-        match ethertype {
-            ethernet::IPV4 => self.ipv4(offset, limit),
-            ethernet::IPV6 => self.ipv6(offset, limit),
-            ethernet::PPPOE_SESSION if self.outer.is_none() => self.pppoe(offset, limit),
-            ethernet::MPLS | ethernet::MPLS_MULTICAST if self.outer.is_none() => self.mpls(offset, limit),
-            ethernet::PPPOE_SESSION | ethernet::MPLS | ethernet::MPLS_MULTICAST => Err(self.unknown(Refusal::Tunnel)),
-            _ => Err(Unparsed::new(Refusal::NotIp)),
-        }
+        let layout = match link.next {
+            Next::Ipv4 => self.ipv4(link.offset, limit),
+            Next::Ipv6 => self.ipv6(link.offset, limit),
+            Next::Ip => self.version(link.offset, limit),
+            Next::Other | Next::Tag(_) => Err(Unparsed::new(Refusal::NotIp)),
+        }?;
+        Ok(match pppoe_end {
+            Some(end) => fits_pppoe(layout, end),
+            None => layout,
+        })
     }
 
+    /// A PPPoE header, which is there; returns where its payload ends.
     #[cold]
-    fn pppoe(&mut self, offset: usize, limit: usize) -> Result<Layout, Unparsed> {
-        self.need(offset, pppoe::HEADER_LENGTH, limit)?;
+    fn pppoe(&mut self, offset: usize) -> Result<usize, Unparsed> {
         // Version 1, type 1, code 0: a session's data (RFC 2516, section 4).
         if be16(self.header, offset) != 0x1100 {
             return Err(Unparsed::new(Refusal::Malformed));
         }
-        let end = offset + 6 + usize::from(be16(self.header, offset + pppoe::LENGTH));
-        let inner = offset + pppoe::HEADER_LENGTH;
         self.pppoe = offset as u16;
-        // The length field counts the PPP protocol and must hold the IP packet exactly: compared
-        // where the packet's end is known.
-        let layout = match be16(self.header, offset + 6) {
-            pppoe::PPP_IPV4 => self.ipv4(inner, limit)?,
-            pppoe::PPP_IPV6 => self.ipv6(inner, limit)?,
-            _ => return Err(Unparsed::new(Refusal::NotIp)),
-        };
-        Ok(match end.cmp(&(layout.end as usize)) {
-            core::cmp::Ordering::Equal => layout,
-            _ if layout.refusal.is_some() => layout,
-            core::cmp::Ordering::Greater => Layout { refusal: Some(Refusal::Padded), ..layout },
-            core::cmp::Ordering::Less => Layout { refusal: Some(Refusal::Malformed), ..layout },
-        })
-    }
-
-    #[cold]
-    fn mpls(&mut self, mut offset: usize, limit: usize) -> Result<Layout, Unparsed> {
-        loop {
-            self.need(offset, 4, limit)?;
-            let bottom = byte(self.header, offset + 2) & 1 == 1;
-            offset += 4;
-            if bottom {
-                return self.version(offset, limit);
-            }
-        }
+        Ok(offset + pppoe::PROTOCOL + usize::from(be16(self.header, offset + pppoe::LENGTH)))
     }
 
     /// An IP header told by its version: where no field announces it.

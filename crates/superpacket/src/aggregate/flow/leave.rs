@@ -2,15 +2,15 @@
 //! back as they came.
 
 use super::super::Reason;
-use super::super::examine::outer_checksum;
+use super::super::examine::{outer_checksum, outer_field};
 use super::super::policy::{Mode, Policy, Storage};
 use super::Held;
-use crate::checksum::{Sum, pseudo_header, sum_ranges, transport_field, transport_header, words};
+use crate::checksum::{Sum, sum_ranges, transport_field, transport_header};
 use crate::memory::Memory;
 use crate::packet::RxChecksum;
 use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, SegmentSize};
 use crate::super_packet::{Metadata, Piece, SuperPacket};
-use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, tcp, udp, usual};
+use crate::wire::{IpVersion, Layout, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, tcp, udp, usual};
 use superpacket_simd::Simd;
 
 /// What leaving changed of a held packet.
@@ -75,8 +75,8 @@ impl<B> Held<B> {
             put16(&mut self.header, checksum, pseudo.fold());
             RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() }
         };
-        if let Some(outer) = layout.outer {
-            self.write_outer_checksum(layout, outer, pseudo);
+        if layout.outer.is_some() {
+            self.write_outer_checksum(layout, pseudo);
         }
         if policy.storage == Storage::Linear {
             self.linear.truncate(start + self.payload as usize);
@@ -198,24 +198,13 @@ impl<B> Held<B> {
 
     /// The outer UDP or GRE checksum, from headers alone: the inner packet sums to what its
     /// pseudo-header leaves.
-    fn write_outer_checksum(&mut self, layout: &Layout, outer: Outer, inner_pseudo: Sum) {
-        let (true, Some((offset, udp))) = (self.outer_has_checksum, outer_checksum(&self.header, layout)) else {
-            return;
-        };
-        let start = usize::from(outer.transport);
-        put16(&mut self.header, offset, 0);
-        let mut total = words(self.header.get(start..usize::from(layout.transport)).unwrap_or(&[])).add(!inner_pseudo.fold());
-        if udp {
-            let length = u32::from(layout.payload - outer.transport) + self.payload;
-            total = total.add_sum(pseudo_header(
-                self.header.get(usize::from(outer.network)..).unwrap_or(&[]),
-                outer.version,
-                Protocol::Udp.number(),
-                length,
-            ));
+    fn write_outer_checksum(&mut self, layout: &Layout, inner_pseudo: Sum) {
+        if let (true, Some((outer, place))) = (self.outer_has_checksum, outer_checksum(&self.header, layout)) {
+            let end = usize::from(layout.payload) + self.payload as usize;
+            let found = be16(&self.header, place);
+            let field = outer_field(&self.header, layout, outer, end, inner_pseudo, found);
+            put16(&mut self.header, place, field);
         }
-        let field = if udp { transport_field(Protocol::Udp, total.checksum()) } else { total.checksum() };
-        put16(&mut self.header, offset, field);
     }
 
     /// The sum of all payload, from the sums of the packets where they are known and cover all of

@@ -1,0 +1,86 @@
+//! The headers between an Ethernet header and an IP header: VLAN tags, PPPoE, MPLS labels.
+
+use super::{be16, byte, ethernet, pppoe};
+
+/// A header between the Ethernet header and the IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tag {
+    /// A VLAN tag with this ethertype: 2 bytes of priority and ID, then the next ethertype.
+    Vlan(u16),
+    /// A PPPoE session header and the PPP protocol.
+    Pppoe,
+    /// A label stack entry.
+    Mpls,
+}
+
+impl Tag {
+    /// Its length in bytes.
+    #[inline]
+    pub(crate) const fn length(self) -> usize {
+        match self {
+            Tag::Vlan(_) | Tag::Mpls => 4,
+            Tag::Pppoe => pppoe::HEADER_LENGTH,
+        }
+    }
+}
+
+/// What comes next in a link header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Tag(Tag),
+    Ipv4,
+    Ipv6,
+    /// IP, whose version only its own first byte tells.
+    Ip,
+    Other,
+}
+
+impl Next {
+    fn of_ethertype(ethertype: u16) -> Self {
+        match ethertype {
+            ethernet::IPV4 => Next::Ipv4,
+            ethernet::IPV6 => Next::Ipv6,
+            ethernet::PPPOE_SESSION => Next::Tag(Tag::Pppoe),
+            ethernet::MPLS | ethernet::MPLS_MULTICAST => Next::Tag(Tag::Mpls),
+            _ if ethernet::is_vlan(ethertype) => Next::Tag(Tag::Vlan(ethertype)),
+            _ => Next::Other,
+        }
+    }
+}
+
+/// The walk over a link header. What is not there reads as 0: whoever walks asks first whether it
+/// is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link<'a> {
+    header: &'a [u8],
+    /// Where what comes next starts, in bytes from the start of `header`.
+    pub(crate) offset: usize,
+    /// What that is.
+    pub(crate) next: Next,
+}
+
+impl<'a> Link<'a> {
+    /// Behind the Ethernet header that starts at `start`.
+    #[inline]
+    pub(crate) fn new(header: &'a [u8], start: usize) -> Self {
+        let next = Next::of_ethertype(be16(header, start + ethernet::ETHERTYPE));
+        Link { header, offset: start + ethernet::HEADER_LENGTH, next }
+    }
+
+    /// Steps over the `tag` that comes next.
+    #[inline]
+    pub(crate) fn step_over(&mut self, tag: Tag) {
+        self.next = match tag {
+            Tag::Vlan(_) => Next::of_ethertype(be16(self.header, self.offset + 2)),
+            Tag::Pppoe => match be16(self.header, self.offset + pppoe::PROTOCOL) {
+                pppoe::PPP_IPV4 => Next::Ipv4,
+                pppoe::PPP_IPV6 => Next::Ipv6,
+                _ => Next::Other,
+            },
+            // The last entry of the stack has the bottom bit (RFC 3032, section 2.1).
+            Tag::Mpls if byte(self.header, self.offset + 2) & 1 == 1 => Next::Ip,
+            Tag::Mpls => Next::Tag(Tag::Mpls),
+        };
+        self.offset += tag.length();
+    }
+}
