@@ -53,14 +53,27 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
+/// A name from outside, made harmless, that may be broken behind its separators.
+pub(crate) struct Breakable<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Breakable<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in self.0.split_inclusive(['/', '.', ':', '_', '-', ',']) {
+            write!(formatter, "{}<wbr>", Escaped(part))?;
+        }
+        Ok(())
+    }
+}
+
 fn head(title: &str, command: &str, page: &mut String) -> Result<(), Stop> {
     write!(
         page,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{0}: superpacket {command}</title>\n<style>\n{1}</style>\n</head>\n<body>\n<main>\n<h1 class=\"name\">{0}</h1>\n",
+         <title>{0}: superpacket {command}</title>\n<style>\n{1}</style>\n</head>\n<body>\n<main>\n<h1 class=\"name\">{2}</h1>\n",
         Escaped(title),
         include_str!("page.css"),
+        Breakable(title),
     )?;
     Ok(())
 }
@@ -80,7 +93,7 @@ pub(crate) fn tiles(tiles: impl IntoIterator<Item = (String, String)>, page: &mu
     Ok(())
 }
 
-/// A table; the row numbered `main` stands out.
+/// A table; the row numbered `main` stands out. On a phone each row is a card of its own, and each cell has its heading above it.
 pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -94,8 +107,8 @@ pub(crate) fn table<const N: usize>(
     page.push_str("</tr>\n");
     for (index, row) in rows.into_iter().enumerate() {
         page.push_str(if main == Some(index) { "<tr class=\"main\">" } else { "<tr>" });
-        for cell in row {
-            write!(page, "<td>{}</td>", Escaped(&cell))?;
+        for (heading, cell) in header.iter().zip(row) {
+            write!(page, "<td data-heading=\"{heading}\">{}</td>", Breakable(&cell))?;
         }
         page.push_str("</tr>\n");
     }
@@ -110,5 +123,6 @@ mod tests {
     #[test]
     fn markup_is_escaped() {
         assert_eq!(Escaped("<b>&\"'\u{1b}").to_string(), "&lt;b&gt;&amp;&quot;&#39;\\u{1b}");
+        assert_eq!(Breakable("a/<b>").to_string(), "a/<wbr>&lt;b&gt;<wbr>");
     }
 }

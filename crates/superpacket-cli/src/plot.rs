@@ -23,19 +23,29 @@ const ROLES: [(&str, &str); 5] = [
     ("#010207", "var(--after)"),
 ];
 
-/// How wide plots are, in units of their own: the page decides over what that is.
-pub(crate) const WIDTH: u32 = 860;
+/// How wide plots are, in units of their own: on a screen, and on a phone, where the page shows the latter in place of the former. One unit is about a CSS pixel
+/// on each, so that text is never too small to read.
+pub(crate) const WIDE: u32 = 860;
+pub(crate) const NARROW: u32 = 330;
+
+/// Height of a plot's text, in the same units.
+pub(crate) const TEXT: u32 = 14;
+
+/// A plot of both widths, of which the page shows the one that fits.
+pub(crate) fn both(plot: impl Fn(u32) -> Result<String, Failure>) -> Result<String, Failure> {
+    Ok(format!("<div class=\"wide\">{}</div><div class=\"narrow\">{}</div>", plot(WIDE)?, plot(NARROW)?))
+}
 
 /// Where plots are drawn.
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Whether that worked.
 pub(crate) type Drawn = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Draws a plot of this name and height.
-pub(crate) fn draw(title: &str, height: u32, plot: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, Failure> {
+/// Draws a plot of this name and size.
+pub(crate) fn draw(title: &str, (width, height): (u32, u32), plot: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, Failure> {
     let mut svg = String::new();
     {
-        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let area = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();
         let drawn = plot(&area).and_then(|()| Ok(area.present()?));
         drawn.map_err(|error| Failure::Plot(error.to_string()))?;
     }

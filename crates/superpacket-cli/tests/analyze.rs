@@ -98,7 +98,7 @@ fn the_page_is_self_contained_and_escapes_text_of_the_capture() {
     for forbidden in ["<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import", "\u{1b}"] {
         assert!(!page.contains(forbidden), "{forbidden}");
     }
-    assert_eq!(page.matches("<svg role=\"img\"").count(), 3, "sizes, reasons, packets over time");
+    assert_eq!(page.matches("<svg role=\"img\"").count(), 6, "sizes, reasons, packets over time, each wide and narrow");
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
     assert!(page.contains("prefers-color-scheme: dark"));
     for words in ["Sizes before and after", "Reasons", "Packets over time", "Policies side by side", "Flows with the most bytes"] {

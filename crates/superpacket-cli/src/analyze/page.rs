@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use super::{DEFAULT, FileReport, Findings, POLICY, POLICY_COLUMNS, Report, plots, policy_row};
 use crate::failure::Failure;
-use crate::page::{self, Escaped, Stop, table, tiles};
+use crate::page::{self, Breakable, Stop, table, tiles};
+use crate::plot::both;
 use crate::report::{average, grouped, percent};
 
 /// Files whose plots are drawn; the figures of all are in the table.
@@ -38,11 +39,11 @@ fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
 
 fn interfaces(file: &FileReport, page: &mut String) -> Result<(), Stop> {
     if !file.interfaces.is_empty() {
-        let names: Vec<_> = file.interfaces.iter().map(|name| Escaped(name).to_string()).collect();
+        let names: Vec<_> = file.interfaces.iter().map(|name| Breakable(name).to_string()).collect();
         writeln!(page, "<p class=\"muted name\">Interfaces: {}</p>", names.join("; "))?;
     }
     if let Some(cut) = &file.cut_short {
-        writeln!(page, "<p class=\"name\">The file is cut short: {}</p>", Escaped(&cut.to_string()))?;
+        writeln!(page, "<p class=\"name\">The file is cut short: {}</p>", Breakable(&cut.to_string()))?;
     }
     Ok(())
 }
@@ -63,7 +64,7 @@ fn files(report: &Report, page: &mut String) -> Result<(), Stop> {
     });
     table(["file", "packets", "packets out", "fewer by", "super-packets", "pure ACKs"], rows, None, page)?;
     for file in report.files.iter().take(MOST_PLOTTED) {
-        writeln!(page, "<details>\n<summary>{}</summary>", Escaped(&file.file))?;
+        writeln!(page, "<details>\n<summary>{}</summary>", Breakable(&file.file))?;
         interfaces(file, page)?;
         findings(&file.findings, page)?;
         writeln!(page, "</details>")?;
@@ -80,27 +81,24 @@ fn findings(findings: &Findings, page: &mut String) -> Result<(), Stop> {
         (findings.policies.gro_udp.packets_in_one(), "packets in a super-packet".to_owned()),
         (percent(traffic.pure_acks, traffic.packets), "of all packets are pure ACKs".to_owned()),
     ];
-    tiles(figures, page)?;
-    writeln!(page, "<h3>Policies side by side</h3>")?;
-    let rows = findings.policies.in_order().map(|(name, effect)| policy_row(name, effect));
-    let header = POLICY_COLUMNS;
-    table(header, rows, Some(DEFAULT), page)?;
     let key = "<span class=\"key before\"></span>before<span class=\"key after\"></span>after";
     let after = POLICY[DEFAULT].1;
-    let svg = plots::sizes(&traffic.sizes, &findings.policies.gro_udp.sizes)?;
-    writeln!(
-        page,
-        "<h3>Sizes before and after</h3>\n<figure><figcaption>Share of frames by length.{key} ({after})</figcaption>{svg}</figure>"
-    )?;
-    let svg = plots::reasons(totals)?;
+    if !findings.timeline.is_empty() {
+        let svg = both(|width| plots::timeline(&findings.timeline, width))?;
+        writeln!(page, "<h3>Packets over time</h3>\n<figure><figcaption>Packets per second.{key} ({after})</figcaption>{svg}</figure>")?;
+    }
+    tiles(figures, page)?;
+    let svg = both(|width| plots::sizes(&traffic.sizes, &findings.policies.gro_udp.sizes, width))?;
+    writeln!(page, "<h3>Sizes before and after</h3>\n<figure><figcaption>Frames by length.{key} ({after})</figcaption>{svg}</figure>")?;
+    let svg = both(|width| plots::reasons(totals, width))?;
     writeln!(
         page,
         "<h3>Reasons</h3>\n<figure><figcaption>Why packets left as they did, merged or not ({after})</figcaption>{svg}</figure>"
     )?;
-    if !findings.timeline.is_empty() {
-        let svg = plots::timeline(&findings.timeline)?;
-        writeln!(page, "<h3>Packets over time</h3>\n<figure><figcaption>Packets per second.{key} ({after})</figcaption>{svg}</figure>")?;
-    }
+    writeln!(page, "<h3>Policies side by side</h3>")?;
+    let rows = findings.policies.in_order().map(|(name, effect)| policy_row(name, effect));
+    let header = POLICY_COLUMNS;
+    table(header, rows, Some(DEFAULT), page)?;
     if !findings.top_flows.is_empty() {
         writeln!(page, "<h3>Flows with the most bytes</h3>")?;
         let rows = findings.top_flows.iter().map(|row| {

@@ -29,6 +29,7 @@ use crate::Outcome;
 use crate::coalesce::is_stream;
 use crate::failure::Failure;
 use crate::input::warn;
+use crate::plot::WIDE;
 use crate::report::{print, print_json};
 
 /// What was found.
@@ -252,7 +253,7 @@ impl Outputs {
         }
         if let Some(directory) = &self.svg {
             for experiment in &report.experiments {
-                for (index, svg) in experiment.tables.iter().filter_map(plot::bars).enumerate() {
+                for (index, svg) in experiment.tables.iter().filter_map(|table| plot::bars(table, WIDE)).enumerate() {
                     let path = directory.join(format!("lab-{}-{}.svg", experiment.name, index + 1));
                     write_file(&path, plot::file(&svg?).as_bytes()).map_err(unwritable(&path))?;
                 }

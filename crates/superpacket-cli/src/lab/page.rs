@@ -9,6 +9,7 @@ use super::grid::{Grid, WHY_NO_RATIO, made, mark, origin, verdict};
 use super::plot;
 use crate::failure::Failure;
 use crate::page::{self, Escaped, Stop, tiles};
+use crate::plot::{WIDE, both};
 
 /// Renders the page.
 pub(super) fn render(report: &Report) -> Result<String, Failure> {
@@ -66,7 +67,7 @@ fn marks(marks: &[Mark], page: &mut String) -> Result<(), Stop> {
         let reason = found.reason.as_ref().map(|reason| format!("<small>{}</small>", Escaped(reason))).unwrap_or_default();
         writeln!(
             page,
-            "<tr><td>{}{origin}</td><td class=\"{class}\">{}</td><td>{}{reason}</td></tr>",
+            "<tr><td>{}{origin}</td><td class=\"{class}\">{}</td><td data-heading=\"reached, target\">{}{reason}</td></tr>",
             Escaped(&found.name),
             verdict(found),
             Escaped(&mark(found)),
@@ -87,18 +88,19 @@ fn experiment(experiment: &Experiment, page: &mut String) -> Result<(), Stop> {
     for table in &experiment.tables {
         let grid = Grid::new(table);
         writeln!(page, "<h3>{}</h3>\n<p class=\"muted\">{}.</p>", Escaped(&table.title), made(table))?;
-        cells(&grid, page)?;
-        if grid.refused {
-            writeln!(page, "<p class=\"muted\">{}.</p>", Escaped(WHY_NO_RATIO))?;
-        }
-        if let Some(svg) = plot::bars(table) {
+        if plot::bars(table, WIDE).is_some() {
+            let svg = both(|width| plot::bars(table, width).unwrap_or_else(|| Ok(String::new())))?;
             let source = if grid.header.iter().any(|heading| heading.of_source) {
                 "<span class=\"key before\"></span>the source, in a measure of its own"
             } else {
                 ""
             };
             let key = format!("<span class=\"key after\"></span>here{source}");
-            writeln!(page, "<figure class=\"scrolled\"><figcaption>{key}</figcaption>{}</figure>", svg?)?;
+            writeln!(page, "<figure><figcaption>{key}</figcaption>{svg}</figure>")?;
+        }
+        cells(&grid, page)?;
+        if grid.refused {
+            writeln!(page, "<p class=\"muted\">{}.</p>", Escaped(WHY_NO_RATIO))?;
         }
     }
     if !experiment.notes.is_empty() {
@@ -121,7 +123,9 @@ fn cells(grid: &Grid, page: &mut String) -> Result<(), Stop> {
     for row in &grid.rows {
         page.push_str("<tr>");
         for (place, (cell, heading)) in row.iter().zip(&grid.header).enumerate() {
-            write!(page, "<td{}>{}", class(place, grid, heading.of_source), Escaped(&cell.text))?;
+            let source = if heading.of_source { "source’s " } else { "" };
+            let class = class(place, grid, heading.of_source);
+            write!(page, "<td{class} data-heading=\"{source}{}\">{}", Escaped(&heading.text), Escaped(&cell.text))?;
             if let Some(spread) = &cell.spread {
                 write!(page, "<small>{}</small>", Escaped(spread))?;
             }
@@ -149,10 +153,10 @@ mod tests {
     #[test]
     fn every_figure_has_its_spread_and_stands_beside_the_source_s() -> Result<(), Failure> {
         let page = render(&report())?;
-        assert!(page.contains("<td>5.0<small>4.5-5.5</small></td>") && page.contains("<td class=\"muted\">8.8</td>"), "{page}");
-        assert!(page.contains("<td>no ratio<small>2.00-3.25</small></td>") && page.contains("the rounds differ too much"));
+        assert!(page.contains(">5.0<small>4.5-5.5</small></td>") && page.contains(">8.8</td>"), "{page}");
+        assert!(page.contains(">no ratio<small>2.00-3.25</small></td>") && page.contains("the rounds differ too much"));
         assert!(page.contains("<td class=\"missed\">missed</td>") && page.contains("<h3>Sender &lt;MTU&gt; 1500</h3>"));
-        assert_eq!(page.matches("<svg ").count(), 1);
+        assert_eq!(page.matches("<svg ").count(), 2, "wide and narrow");
         Ok(())
     }
 }

@@ -7,12 +7,16 @@ use superpacket_lab::experiment::{Figure, Row, Table};
 use super::grid::number;
 use crate::failure::Failure;
 use crate::page::Escaped;
-use crate::plot::{AFTER, Area, BEFORE, Drawn, INK, MUTED, WIDTH, draw};
+use crate::plot::{AFTER, Area, BEFORE, Drawn, INK, MUTED, TEXT, WIDE, draw};
 
 /// Height of a row, be it a bar or the name of a group, of the heading, and of the space above a group.
 const ROW: u32 = 30;
 const HEAD: u32 = 34;
 const GAP: u32 = 8;
+
+/// Height of a row, and the longest name, in a narrow plot.
+const NARROW_ROW: u32 = 24;
+const NARROW_LETTERS: usize = 42;
 
 /// The longest name that has room, in letters, and about how wide a letter of a name and of a figure is.
 const MOST_LETTERS: usize = 34;
@@ -38,7 +42,7 @@ struct Bar<'a> {
 const MOST_BARS: usize = 24;
 
 /// The plot of the column that the table names for it, and of others that are measured in the same unit; `None` where it names none.
-pub(super) fn bars(table: &Table) -> Option<Result<String, Failure>> {
+pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Failure>> {
     let place = table.plot?;
     let column = table.columns.get(place)?;
     let mut shown: Vec<usize> = (0..table.columns.len()).filter(|&other| table.columns[other].unit == column.unit).collect();
@@ -50,9 +54,14 @@ pub(super) fn bars(table: &Table) -> Option<Result<String, Failure>> {
     } else {
         (by_row(table, place), if column.unit.is_empty() { column.title.to_owned() } else { format!("{}, {}", column.title, column.unit) })
     };
-    let height = HEAD + lines.iter().map(Line::height).sum::<u32>() + 10;
     let title = Escaped(&format!("{}: {unit}", table.title)).to_string();
-    Some(draw(&title, height, |area| panels(&lines, &unit, column.digits, area)))
+    if width == WIDE {
+        let height = HEAD + lines.iter().map(Line::height).sum::<u32>() + 10;
+        Some(draw(&title, (width, height), |area| panels(&lines, &unit, column.digits, area)))
+    } else {
+        let height = NARROW_ROW + lines.iter().map(Line::narrow_height).sum::<u32>() + 10;
+        Some(draw(&title, (width, height), |area| stacked(&lines, &unit, column.digits, width, area)))
+    }
 }
 
 /// A bar for each row, below the names of their groups.
@@ -91,6 +100,13 @@ impl Line<'_> {
             Line::Bar(_) => ROW,
         }
     }
+
+    fn narrow_height(&self) -> u32 {
+        match self {
+            Line::Group(_) => GAP + NARROW_ROW,
+            Line::Bar(bar) => NARROW_ROW * (1 + u32::from(bar.here.is_some()) + u32::from(bar.source.is_some())),
+        }
+    }
 }
 
 /// Where bars begin, how long they may be, and what the longest stands for.
@@ -118,7 +134,7 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, area: &Area<'_>) -> Dra
     let letters = bars().map(|bar| bar.name.chars().count().min(MOST_LETTERS)).max().unwrap_or(0);
     let names = 20 + LETTER * letters as i32;
     let sourced = bars().any(|bar| bar.source.is_some());
-    let width = (WIDTH as i32 - names) / if sourced { 2 } else { 1 };
+    let width = (WIDE as i32 - names) / if sourced { 2 } else { 1 };
     let longest = |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
     // Behind the longest bar there is room for its figure.
     let panel = |left, words, most| Panel { left, room: (width - 20 - DIGIT * words as i32).max(20), most };
@@ -155,6 +171,55 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, area: &Area<'_>) -> Dra
     Ok(())
 }
 
+/// Where there is no room beside each other: each bar below its name, the source's below it.
+fn stacked(lines: &[Line<'_>], unit: &str, digits: usize, width: u32, area: &Area<'_>) -> Drawn {
+    let bars = || lines.iter().filter_map(|line| if let Line::Bar(bar) = line { Some(bar) } else { None });
+    let room = |words: usize| (width as i32 - 24 - DIGIT * words as i32).max(20);
+    let panel = |figures: &[(f64, String)]| Panel {
+        left: 4,
+        room: room(figures.iter().map(|(_, words)| words.len()).max().unwrap_or(0)),
+        most: figures.iter().fold(0.0, |most, (value, _)| value.max(most)),
+    };
+    let here = panel(
+        &bars().filter_map(|bar| bar.here).map(|figure| (figure.high.max(figure.value), with_spread(figure, digits))).collect::<Vec<_>>(),
+    );
+    let there = panel(&bars().filter_map(|bar| bar.source).map(|value| (value, number(value, digits))).collect::<Vec<_>>());
+    let text = |words: &str, middle: i32, colour: &RGBColor| {
+        let fitting = if words.chars().count() > NARROW_LETTERS {
+            words.chars().take(NARROW_LETTERS - 1).chain(['…']).collect()
+        } else {
+            words.to_owned()
+        };
+        area.draw(&Text::new(fitting, (4, middle), style(TEXT as i32, colour, HPos::Left)))
+    };
+    let mut middle = NARROW_ROW as i32 / 2;
+    text(unit, middle, &MUTED)?;
+    middle += NARROW_ROW as i32;
+    for line in lines {
+        match line {
+            Line::Group(name) => {
+                middle += GAP as i32;
+                text(name, middle, &MUTED)?;
+            }
+            Line::Bar(bar) => {
+                text(bar.name, middle, &INK)?;
+                if let Some(figure) = bar.here {
+                    middle += NARROW_ROW as i32;
+                    area.draw(&here.bar(figure.value, middle, &AFTER))?;
+                    whisker(figure, &here, middle, digits, area)?;
+                }
+                if let Some(value) = bar.source {
+                    middle += NARROW_ROW as i32;
+                    area.draw(&there.bar(value, middle, &BEFORE))?;
+                    area.draw(&Text::new(number(value, digits), (there.at(value) + 8, middle), style(TEXT as i32, &MUTED, HPos::Left)))?;
+                }
+            }
+        }
+        middle += NARROW_ROW as i32;
+    }
+    Ok(())
+}
+
 /// From where to where half of the rounds lie, and the figures.
 fn whisker(figure: Figure, panel: &Panel, middle: i32, digits: usize, area: &Area<'_>) -> Drawn {
     let Figure { value, low, high } = figure;
@@ -165,7 +230,11 @@ fn whisker(figure: Figure, panel: &Panel, middle: i32, digits: usize, area: &Are
             area.draw(&PathElement::new([(x, middle - 5), (x, middle + 5)], INK.stroke_width(2)))?;
         }
     }
-    area.draw(&Text::new(with_spread(figure, digits), (panel.at(value).max(right) + 8, middle), style(16, &MUTED, HPos::Left)))?;
+    area.draw(&Text::new(
+        with_spread(figure, digits),
+        (panel.at(value).max(right) + 8, middle),
+        style(TEXT as i32 + 1, &MUTED, HPos::Left),
+    ))?;
     Ok(())
 }
 
@@ -205,16 +274,19 @@ mod tests {
 
     #[test]
     fn each_row_has_a_bar_here_and_in_the_source() -> Result<(), Failure> {
-        let Some(svg) = bars(&table()) else { panic!("it is to be plotted") };
+        let Some(svg) = bars(&table(), WIDE) else { panic!("it is to be plotted") };
         let svg = svg?;
         assert!(svg.starts_with("<svg role=\"img\" aria-label=\"Sender &lt;MTU&gt; 1500: throughput, Gb/s\""), "{svg}");
         assert_eq!((svg.matches("fill=\"var(--after)\"").count(), svg.matches("fill=\"var(--before)\"").count()), (4, 4));
         assert!(!svg.contains("=\"#"), "{svg}");
         let mut unplotted = table();
         unplotted.plot = None;
-        assert!(bars(&unplotted).is_none());
+        assert!(bars(&unplotted, WIDE).is_none());
         unplotted.plot = Some(1);
-        assert!(bars(&unplotted).is_some_and(|svg| svg.is_ok_and(|svg| svg.matches("var(--after)").count() == 1)), "rows without figures");
+        assert!(
+            bars(&unplotted, WIDE).is_some_and(|svg| svg.is_ok_and(|svg| svg.matches("var(--after)").count() == 1)),
+            "rows without figures"
+        );
         Ok(())
     }
 
@@ -223,19 +295,19 @@ mod tests {
         let mut table = table();
         table.columns[1].unit = "Gb/s";
         table.rows.iter_mut().for_each(|row| row.figures[1] = row.figures[0]);
-        let Some(svg) = bars(&table) else { panic!("it is to be plotted") };
+        let Some(svg) = bars(&table, WIDE) else { panic!("it is to be plotted") };
         let svg = svg?;
         assert_eq!(svg.matches("fill=\"var(--after)\"").count(), 8, "{svg}");
         assert!(svg.contains("4K pages, LRO") && svg.matches("frames\n").count() == 4, "{svg}");
         table.rows = table.rows.iter().cycle().take(MOST_BARS).cloned().collect();
-        let Some(svg) = bars(&table) else { panic!("it is to be plotted") };
+        let Some(svg) = bars(&table, WIDE) else { panic!("it is to be plotted") };
         assert_eq!(svg?.matches("fill=\"var(--after)\"").count(), MOST_BARS, "one column, if there are many rows");
         Ok(())
     }
 
     #[test]
     fn a_file_brings_its_colours_with_it() -> Result<(), Failure> {
-        let Some(svg) = bars(&table()) else { panic!("it is to be plotted") };
+        let Some(svg) = bars(&table(), WIDE) else { panic!("it is to be plotted") };
         let svg = file(&svg?);
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\""), "{svg}");
         let css = include_str!("../page.css");

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::text::{CPU_COLUMNS, FLOW_COLUMNS, balance, busiest, cpu_row, flow_limit, flow_row, left_out, summary, times};
 use super::{Report, plot};
 use crate::failure::Failure;
-use crate::page::{self, Escaped, Stop, table, tiles};
+use crate::page::{self, Breakable, Escaped, Stop, table, tiles};
+use crate::plot::both;
 use crate::report::{grouped, percent};
 
 /// CPUs in the table and in the plot; of more, the busiest.
@@ -19,7 +20,7 @@ pub(super) fn render(report: &Report<'_>, top: usize) -> Result<String, Failure>
 fn write(report: &Report<'_>, top: usize, page: &mut String) -> Result<(), Stop> {
     writeln!(page, "<p class=\"muted\">How receive packet steering would spread this traffic: {}.</p>", Escaped(&summary(report)))?;
     if let Some(cut) = &report.cut_short {
-        writeln!(page, "<p class=\"name\">The file is cut short: {}</p>", Escaped(&cut.to_string()))?;
+        writeln!(page, "<p class=\"name\">The file is cut short: {}</p>", Breakable(&cut.to_string()))?;
     }
     if report.left_out.packets > 0 {
         writeln!(page, "<p>Left out: {}.</p>", Escaped(&left_out(&report.left_out)))?;
@@ -32,12 +33,14 @@ fn write(report: &Report<'_>, top: usize, page: &mut String) -> Result<(), Stop>
         (percent(steered, packets), "of the packets are steered".to_owned()),
         (percent(report.flow_limit.packets, steered), "of these dropped by the flow limit in overload".to_owned()),
     ];
-    tiles(figures, page)?;
+    let (rows, more) = busiest(report, MOST_CPUS);
     if !report.cpus.is_empty() {
-        let (rows, more) = busiest(report, MOST_CPUS);
-        let svg = plot::cpus(&rows, &report.cpus)?;
+        let svg = both(|width| plot::cpus(&rows, &report.cpus, width))?;
         let key = "<span class=\"key before\"></span>of the flows<span class=\"key after\"></span>of the packets";
         writeln!(page, "<h3>CPUs</h3>\n<figure><figcaption>Share by CPU.{key}; the line is an even share</figcaption>{svg}</figure>")?;
+    }
+    tiles(figures, page)?;
+    if !report.cpus.is_empty() {
         table(CPU_COLUMNS, rows.into_iter().map(|cpu| cpu_row(cpu, steered)), None, page)?;
         if more > 0 {
             writeln!(page, "<p class=\"muted\">And {more} more with fewer packets.</p>")?;
