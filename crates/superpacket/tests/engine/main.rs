@@ -1,0 +1,32 @@
+//! The tests of the engine from outside, in one program: what they share is compiled once.
+
+mod acks;
+mod bounded;
+mod buffer_types;
+mod examples;
+mod expect;
+mod faces;
+mod gro_table;
+mod limits;
+mod lro;
+mod no_allocation;
+mod partial_checksum;
+mod properties;
+mod reversibility;
+mod reversibility_dccp;
+mod reversibility_ip;
+mod reversibility_order;
+mod reversibility_tcp;
+mod reversibility_tunnel;
+mod reversibility_udp;
+mod runs;
+mod sctp;
+mod segment;
+mod segment_fragments;
+mod segment_hostile;
+mod segment_ports;
+mod segment_sums;
+mod smoke;
+mod support;
+mod two_ways;
+mod virtio;

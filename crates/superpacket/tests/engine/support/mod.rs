@@ -1,0 +1,257 @@
+//! What the aggregation tests share: run packets through an aggregator, cut what comes out again from its bytes and metadata alone, compare.
+
+pub mod allocations;
+
+use std::collections::HashMap;
+
+use superpacket::aggregate::{Aggregator, Counters, HashKey, Policy, Reason};
+use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
+use superpacket::segment::{ChecksumOutput, GsoPacket, SegmentOptions, Segmenter};
+use superpacket::super_packet::{Metadata, SuperPacket};
+use superpacket_traffic::check;
+use superpacket_traffic::frame::Frame;
+
+/// A packet to be received: bytes, cut into buffers when it is handed over, and what the device knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// The frame.
+    pub bytes: Vec<u8>,
+    /// Where it starts.
+    pub layer: Layer,
+    /// What the device knows.
+    pub checksum: RxChecksum,
+    /// A stripped tag.
+    pub vlan: Option<VlanTag>,
+    /// Lengths of its buffers; what is left goes into the last. Empty: one buffer.
+    pub buffers: Vec<usize>,
+    /// When it arrives, in nanoseconds.
+    pub time: u64,
+}
+
+impl From<Vec<u8>> for Packet {
+    fn from(bytes: Vec<u8>) -> Self {
+        Packet { bytes, layer: Layer::Ethernet, checksum: RxChecksum::None, vlan: None, buffers: Vec::new(), time: 0 }
+    }
+}
+
+impl From<&Frame> for Packet {
+    fn from(frame: &Frame) -> Self {
+        let layer = if frame.link.is_some() { Layer::Ethernet } else { Layer::Ip };
+        Packet { layer, ..frame.to_bytes().into() }
+    }
+}
+
+impl From<Frame> for Packet {
+    fn from(frame: Frame) -> Self {
+        Packet::from(&frame)
+    }
+}
+
+impl Packet {
+    /// The same packet with this device knowledge.
+    pub fn with_checksum(self, checksum: RxChecksum) -> Self {
+        Packet { checksum, ..self }
+    }
+
+    /// The same packet in buffers of `size` bytes.
+    pub fn in_buffers_of(self, size: usize) -> Self {
+        let count = self.bytes.len().div_ceil(size).saturating_sub(1);
+        Packet { buffers: vec![size; count], ..self }
+    }
+
+    /// What the engine is given.
+    pub fn receive(&self) -> RxPacket<Vec<u8>> {
+        let mut rest = &self.bytes[..];
+        let mut pieces = Vec::new();
+        for &length in &self.buffers {
+            let (piece, others) = rest.split_at(length.min(rest.len()));
+            pieces.push(piece.to_vec());
+            rest = others;
+        }
+        pieces.push(rest.to_vec());
+        let mut pieces = pieces.into_iter();
+        let mut packet = RxPacket::new(pieces.next().expect("at least one buffer"));
+        for piece in pieces {
+            packet.push(piece).expect("at most 17 buffers");
+        }
+        packet.layer = self.layer;
+        packet.checksum = self.checksum;
+        packet.vlan = self.vlan;
+        packet.time = self.time;
+        packet
+    }
+}
+
+/// A packet that came out.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// All its bytes.
+    pub bytes: Vec<u8>,
+    /// What is known of it.
+    pub metadata: Metadata,
+    /// Number of pieces its payload lay in.
+    pub pieces: usize,
+    /// It lay in one run of bytes.
+    pub contiguous: bool,
+}
+
+impl Output {
+    /// Reads what a sink is given.
+    pub fn of<B: AsRef<[u8]>>(packet: &SuperPacket<'_, B>) -> Self {
+        let mut bytes = Vec::new();
+        packet.copy_to(&mut bytes);
+        assert_eq!(bytes.len(), packet.length());
+        if let Some(contiguous) = packet.contiguous() {
+            assert_eq!(contiguous, bytes);
+        }
+        Output { bytes, metadata: packet.metadata, pieces: packet.pieces().len(), contiguous: packet.contiguous().is_some() }
+    }
+
+    /// Length of its transport payload in bytes, by an independent parse.
+    pub fn payload(&self) -> usize {
+        check::payload(&self.bytes, self.metadata.layer == Layer::Ip).map_or(0, <[u8]>::len)
+    }
+
+    /// Cuts it again, from a linear copy of its bytes and its metadata.
+    pub fn cut(&self) -> Vec<Vec<u8>> {
+        let Some(gso) = self.metadata.gso else {
+            return vec![self.bytes.clone()];
+        };
+        let mut frames = Vec::new();
+        let packet = GsoPacket { checksum: self.metadata.checksum, ..GsoPacket::linear(&self.bytes, gso).at(self.metadata.layer) };
+        let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
+        Segmenter::new()
+            .segment(&packet, &options, |segment| {
+                let mut frame = Vec::new();
+                segment.copy_to(&mut frame);
+                frames.push(frame);
+            })
+            .expect("what merged can be cut");
+        frames
+    }
+}
+
+/// What came out of a run, and the counters after it.
+#[derive(Debug)]
+pub struct Run {
+    /// In the order of emission.
+    pub outputs: Vec<Output>,
+    /// After everything was flushed.
+    pub counters: Counters,
+}
+
+impl Run {
+    /// The payload lengths that arrive, as the kernel's own test compares them.
+    pub fn payloads(&self) -> Vec<usize> {
+        self.outputs.iter().map(Output::payload).collect()
+    }
+
+    /// The reasons in the order of emission.
+    pub fn reasons(&self) -> Vec<Reason> {
+        self.outputs.iter().map(|output| output.metadata.reason).collect()
+    }
+}
+
+/// An aggregator with a fixed key.
+pub fn aggregator(policy: Policy) -> Aggregator<Vec<u8>> {
+    Aggregator::new(policy, HashKey::new(0x0123_4567_89ab_cdef_0011_2233_4455_6677))
+}
+
+/// Receives all packets as one poll, then ends it.
+pub fn run(policy: Policy, packets: &[Packet]) -> Run {
+    run_polls(policy, packets, usize::MAX)
+}
+
+/// Receives packets in polls of `batch` packets, with `now` the time of each packet.
+pub fn run_polls(policy: Policy, packets: &[Packet], batch: usize) -> Run {
+    let mut aggregator = aggregator(policy);
+    let mut outputs = Vec::new();
+    let mut sink = |packet: SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet));
+    let mut now = 0;
+    for poll in packets.chunks(batch.min(packets.len()).max(1)) {
+        for packet in poll {
+            now = packet.time.max(now);
+            if policy.hold_time > 0 {
+                aggregator.flush_older_than(now, policy.hold_time, &mut sink);
+            }
+            aggregator.receive(packet.receive(), now, &mut sink);
+            assert!(aggregator.counters().balanced(), "{:?}", aggregator.counters());
+        }
+        aggregator.poll_end(now, &mut sink);
+    }
+    aggregator.flush_all(&mut sink);
+    let counters = *aggregator.counters();
+    assert!(counters.balanced(), "{counters:?}");
+    assert_eq!((counters.held, counters.held_bytes), (0, 0));
+    assert_eq!(counters.packets_in, packets.len() as u64);
+    assert_eq!(counters.packets_out, outputs.len() as u64);
+    assert_eq!(outputs.iter().map(|output| u64::from(output.metadata.packets)).sum::<u64>(), counters.packets_in);
+    Run { outputs, counters }
+}
+
+/// Receives packets in batches of `size` as one poll, then ends it.
+pub fn run_batches(policy: Policy, packets: &[Packet], size: usize) -> Run {
+    let mut aggregator = aggregator(policy);
+    let mut outputs = Vec::new();
+    let mut sink = |packet: SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet));
+    let now = packets.iter().map(|packet| packet.time).max().unwrap_or(0);
+    for batch in packets.chunks(size) {
+        aggregator.receive_batch(&mut batch.iter().map(Packet::receive).collect(), now, &mut sink);
+        assert!(aggregator.counters().balanced(), "{:?}", aggregator.counters());
+    }
+    aggregator.poll_end(now, &mut sink);
+    let counters = *aggregator.counters();
+    Run { outputs, counters }
+}
+
+/// Frames as packets of which the device knows nothing.
+pub fn packets(frames: &[Frame]) -> Vec<Packet> {
+    frames.iter().map(Packet::from).collect()
+}
+
+/// Runs frames through GRO with UDP aggregation and checks that cutting gives back the very frames, per flow and in order.
+pub fn reversible(frames: &[Frame]) -> Run {
+    reversible_packets(Policy::gro_with_udp().with_partial_checksums(), &packets(frames))
+}
+
+/// A frame as the comparison sees it: bytes, stripped tag, and whether its checksum is partial.
+type Seen = (Vec<u8>, Option<VlanTag>, bool);
+
+/// The same for packets and a policy.
+pub fn reversible_packets(policy: Policy, packets: &[Packet]) -> Run {
+    let run = run(policy, packets);
+    assert_reversed(packets, &run);
+    run
+}
+
+/// Checks that cutting what came out gives what went in, per flow and in order.
+pub fn assert_reversed(packets: &[Packet], run: &Run) {
+    let partial = |checksum: RxChecksum| matches!(checksum, RxChecksum::Partial { .. });
+    let mut expected: HashMap<_, Vec<Seen>> = HashMap::new();
+    for packet in packets {
+        let key = (check::flow_key(&packet.bytes, packet.layer == Layer::Ip), packet.vlan.map(|tag| tag.control & 0x0fff));
+        expected.entry(key).or_default().push((packet.bytes.clone(), packet.vlan, partial(packet.checksum)));
+    }
+    let mut found: HashMap<_, Vec<Seen>> = HashMap::new();
+    for output in &run.outputs {
+        let layer = output.metadata.layer;
+        let form = match output.metadata.gso {
+            Some(gso) => gso.checksum == superpacket::segment::ChecksumForm::Partial,
+            None => partial(output.metadata.checksum),
+        };
+        let frames = output.cut();
+        assert_eq!(frames.len() as u32, output.metadata.packets, "as many frames as merged: {:?}", output.metadata);
+        for frame in frames {
+            let key = (check::flow_key(&frame, layer == Layer::Ip), output.metadata.vlan.map(|tag| tag.control & 0x0fff));
+            found.entry(key).or_default().push((frame, output.metadata.vlan, form));
+        }
+    }
+    for (key, frames) in &expected {
+        let back = found.get(key).map_or(&[][..], Vec::as_slice);
+        for (index, (expected, found)) in frames.iter().zip(back).enumerate() {
+            assert_eq!(expected, found, "frame {index} of flow {key:?}");
+        }
+        assert_eq!(frames.len(), back.len(), "flow {key:?}");
+    }
+    assert_eq!(expected.len(), found.len());
+}
