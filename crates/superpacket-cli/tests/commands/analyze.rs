@@ -1,0 +1,166 @@
+//! `superpacket analyze`: policies side by side, and the page.
+
+use std::process::Command;
+
+use crate::support::*;
+use superpacket_io::capture::{Interface, LinkType, TimeResolution};
+use superpacket_traffic::frame::Frame;
+
+/// A TCP flow whose window moves, its acknowledgements, and UDP.
+fn traffic() -> Vec<Captured> {
+    let mut data = tcp_flow(40, 1000);
+    for frame in &mut data[20..] {
+        frame.tcp_mut().window = 777;
+    }
+    let udp = Frame::udp4(1100).with_id(1).run(40);
+    let mut frames = Vec::new();
+    for index in 0..40 {
+        frames.push(data[index].clone());
+        frames.push(udp[index].clone());
+        if index % 2 == 1 {
+            frames.push(from_host(Frame::tcp4(9, 0).with(|frame| frame.tcp_mut().acknowledgement = 1000 * (index as u32 + 1)), 8));
+        }
+    }
+    spaced(&frames)
+}
+
+#[test]
+fn policies_are_compared_in_one_pass() {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &traffic());
+    let report = bench.json(&["analyze", "in.pcap", "--batch", "0"]);
+    let out = |policy: &str| report["policies"][policy]["packets_out"].as_u64().expect("a number");
+    assert_eq!(out("lro"), 1 + 40 + 20, "the window does not matter");
+    assert_eq!(out("gro"), 2 + 40 + 20);
+    assert_eq!(out("gro_udp"), 2 + 1 + 20);
+    assert_eq!(out("lro_acks"), 1 + 40 + 1);
+    assert_eq!(report["policies"]["lro_acks"]["absorbed_acks"], 19);
+    assert_eq!(report["policies"]["lro"]["packets_per_super_packet"], 40.0);
+    assert_eq!(report["policies"]["gro_udp"]["reasons"]["window"], 1);
+    assert_eq!((report["traffic"]["pure_acks"].as_u64(), report["traffic"]["ack_share"].as_f64()), (Some(20), Some(0.2)));
+    assert_eq!((report["traffic"]["tcp_packets"].as_u64(), report["traffic"]["udp_packets"].as_u64()), (Some(60), Some(40)));
+    // The common keys are those of what coalesce does by default.
+    let coalesced = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--batch", "0"]);
+    for key in ["packets_in", "packets_out", "bytes_in", "bytes_out", "super_packets", "merged", "reasons"] {
+        assert_eq!(report[key], coalesced[key], "{key}");
+        assert_eq!(report["files"][0][key], coalesced[key], "{key}");
+    }
+    let top = report["top_flows"].as_array().expect("an array");
+    assert_eq!(top.len(), 3);
+    assert_eq!(
+        (top[0]["packets_in"].as_u64(), top[0]["packets_out"].as_u64(), top[0]["exact"].as_bool()),
+        (Some(40), Some(1), Some(true)),
+        "UDP has more bytes"
+    );
+    assert_eq!(bench.json(&["analyze", "in.pcap", "--top", "1"])["top_flows"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn files_are_reported_each_and_together() {
+    let bench = Bench::new();
+    bench.capture("a.pcap", &traffic());
+    bench.capture("b.pcap", &traffic());
+    let report = bench.json(&["analyze", "a.pcap", "b.pcap"]);
+    assert_eq!(report["packets_in"], 200);
+    assert_eq!(report["files"].as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        report["policies"]["gro"]["packets_out"].as_u64(),
+        report["files"][0]["policies"]["gro"]["packets_out"].as_u64().map(|out| 2 * out)
+    );
+    assert_eq!(report["top_flows"][0]["packets_in"], 80);
+    let text = bench.run(&["analyze", "a.pcap", "b.pcap"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    for word in ["a.pcap", "all 2 files", "LRO", "GRO with UDP", "pure ACKs 20, 20.0 %", "packets in one", "UDP 10.0."] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+/// A capture whose names are an attack on a page.
+fn hostile(bench: &Bench) -> &'static str {
+    let interface =
+        Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("<script>document.title='owned'</script>\"'&\u{1b}[2J");
+    let name = if cfg!(windows) { "in'&amp;.pcapng" } else { "<img src=x onerror=alert(1)>'&.pcapng" };
+    bench.capture_of(name, &[interface], &traffic());
+    name
+}
+
+#[test]
+fn the_page_is_self_contained_and_escapes_text_of_the_capture() {
+    let bench = Bench::new();
+    let name = hostile(&bench);
+    let output = bench.run(&["analyze", name, "--html", "report.html"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(!output.stdout.contains(&0x1b), "no control character of the capture reaches the terminal");
+    let page = std::fs::read_to_string(bench.path("report.html")).expect("is there");
+    // Names may be broken behind their separators.
+    assert!(page.replace("<wbr>", "").contains("&lt;script&gt;document.title=&#39;owned&#39;&lt;/script&gt;&quot;&#39;&amp;\\u{1b}[2J"));
+    for forbidden in ["<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import", "\u{1b}"] {
+        assert!(!page.contains(forbidden), "{forbidden}");
+    }
+    assert_eq!(page.matches("<svg role=\"img\"").count(), 6, "sizes, reasons, packets over time, each wide and narrow");
+    assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+    assert!(page.contains("prefers-color-scheme: dark"));
+    for words in ["Sizes before and after", "Reasons", "Packets over time", "Policies side by side", "Flows with the most bytes"] {
+        assert!(page.contains(words), "{words}");
+    }
+    let names: Vec<_> = std::fs::read_dir(bench.path(".")).expect("lists").map(|entry| entry.expect("lists").file_name()).collect();
+    assert_eq!(names.len(), 2, "no temporary file stays: {names:?}");
+}
+
+#[test]
+fn the_page_does_not_overwrite_an_input() {
+    let bench = Bench::new();
+    let path = bench.capture("in.pcap", &traffic());
+    let before = std::fs::read(&path).expect("reads");
+    for html in ["in.pcap", "-", "absent/report.html"] {
+        assert_eq!(bench.run(&["analyze", "in.pcap", "--html", html]).status.code(), Some(2), "{html}");
+    }
+    assert_eq!(std::fs::read(&path).expect("reads"), before);
+}
+
+/// Renders the page in a real browser, in both colour schemes, and looks at the picture. Needs `chromium`.
+#[test]
+fn a_browser_shows_the_page() {
+    let browser = std::env::var("SUPERPACKET_BROWSER").unwrap_or_else(|_| "chromium".to_owned());
+    if Command::new(&browser).arg("--version").output().is_err() {
+        assert!(std::env::var_os("SUPERPACKET_REQUIRE_BROWSER").is_none(), "{browser} is missing");
+        eprintln!("skipped: {browser} is missing");
+        return;
+    }
+    let bench = Bench::new();
+    let name = hostile(&bench);
+    bench.json(&["analyze", name, "--html", "report.html"]);
+    let page = bench.path("report.html");
+    let run = |extra: &[&str]| {
+        let profile = bench.path("profile");
+        let output = Command::new(&browser)
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--hide-scrollbars",
+                "--window-size=1000,1800",
+            ])
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .args(extra)
+            .arg(format!("file://{}", page.display()))
+            .output()
+            .expect("the browser runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let document = String::from_utf8(run(&["--dump-dom"])).expect("UTF-8");
+    assert!(document.contains("Packets over time") && !document.contains("<title>owned"), "nothing of the capture ran");
+    let [light, dark] = ["1", "0"].map(|scheme| {
+        let picture = bench.path(&format!("{scheme}.png"));
+        run(&[&format!("--blink-settings=preferredColorScheme={scheme}"), &format!("--screenshot={}", picture.display())]);
+        std::fs::read(picture).expect("a picture")
+    });
+    for picture in [&light, &dark] {
+        assert_eq!(picture[..8], *b"\x89PNG\r\n\x1a\n");
+        // An empty page of this size compresses to a few KB: tables and three plots do not.
+        assert!(picture.len() > 40_000, "{} bytes", picture.len());
+    }
+    assert!(light != dark, "the page follows the colour scheme");
+}

@@ -1,0 +1,117 @@
+//! Every real capture through every command. The captures lie beside the repository; without them this says "skipped".
+
+use std::path::Path;
+
+use crate::support::*;
+use superpacket::packet::Layer;
+use superpacket::wire::parse;
+use superpacket_io::capture::{LinkType, Reader, Source, Start, start_of};
+use superpacket_traffic::check::{Expect, Problem, frame as check_frame};
+
+/// What etherparse finds wrong with a frame; `None` if it is right, or of a link type that is not checked.
+fn problem(link_type: LinkType, data: &[u8], expect: Expect) -> Option<Problem> {
+    let (starts_at_ip, start) = match start_of(link_type, data) {
+        Start::Ethernet => (false, 0),
+        Start::Ip { header_length } => (true, header_length),
+        Start::Other => return None,
+    };
+    let packet = &data[start..];
+    // What the engine cannot read passes bit for bit, a partial checksum in it too.
+    let layer = if starts_at_ip { Layer::Ip } else { Layer::Ethernet };
+    let partial = expect.partial && parse(packet, packet.len(), layer).is_ok();
+    check_frame(packet, &Expect { starts_at_ip, partial, ..expect }).err()
+}
+
+/// Counts the frames of a capture that are wrong in themselves.
+fn wrong(path: &Path, expect: Expect) -> Option<(u64, u64)> {
+    let mut reader = Reader::open(path).ok()?;
+    let (mut frames, mut wrong) = (0, 0);
+    while let Some(frame) = reader.next_frame().ok()? {
+        frames += 1;
+        wrong += u64::from(frame.is_truncated() || problem(frame.link_type(), frame.data, expect).is_some());
+    }
+    Some((frames, wrong))
+}
+
+#[test]
+fn verify_finds_no_mismatch_anywhere() {
+    let Some(files) = real_captures() else { return };
+    let bench = Bench::new();
+    let mut merged = 0;
+    for file in &files {
+        let name = file.display().to_string();
+        for arguments in [&["verify", &name, "--json"][..], &["verify", &name, "--json", "--batch", "0", "--hold", "1h"]] {
+            let output = bench.run(arguments);
+            match output.status.code() {
+                Some(0) => {
+                    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+                    assert_eq!(report["mismatches"], 0, "{name}");
+                    assert_eq!(reasons(&report), report["packets_out"].as_u64().expect("a number"), "{name}");
+                    merged += report["merged"].as_u64().expect("a number");
+                }
+                // Not a capture, or one with a record that cannot be: told with the file's name.
+                Some(2) => assert!(stderr(&output).contains(&name), "{}", stderr(&output)),
+                other => panic!("{name}: {other:?} {}", stderr(&output)),
+            }
+        }
+    }
+    assert!(merged > 10_000, "{merged} packets merged");
+}
+
+#[test]
+fn what_coalesce_and_segment_write_is_right() {
+    let Some(files) = real_captures() else { return };
+    let bench = Bench::new();
+    let (mut written, mut cut) = (0, 0);
+    for file in &files {
+        let name = file.display().to_string();
+        // What was wrong before may be wrong after; partial checksums were right, and must be whole after.
+        let before = wrong(file, Expect { partial: true, trailing: true, big: true, ..Expect::default() });
+        for command in [
+            &["coalesce", &name, "-o", "out.pcapng", "--json"][..],
+            &["segment", &name, "-o", "out.pcapng", "--json"],
+            &["coalesce", &name, "-o", "out.pcapng", "--json", "--mode", "lro", "--acks"],
+        ] {
+            let output = bench.run(command);
+            if output.status.code() == Some(2) {
+                assert!(stderr(&output).contains(&name), "{}", stderr(&output));
+                continue;
+            }
+            assert_eq!(output.status.code(), Some(0), "{name}: {}", stderr(&output));
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let (frames, wrong_before) = before.expect("what the program reads can be read");
+            assert_eq!(report["packets_in"], frames);
+            let (out, wrong_after) =
+                wrong(&bench.path("out.pcapng"), Expect { trailing: true, big: true, ..Expect::default() }).expect("is read");
+            assert_eq!(report["packets_out"], out);
+            assert!(wrong_after <= wrong_before, "{command:?}: {wrong_before} frames were wrong, {wrong_after} are");
+            written += out;
+            if command[0] == "segment" {
+                cut += report["super_packets"].as_u64().expect("a number");
+            }
+        }
+    }
+    assert!(written > 100_000 && cut > 100, "{written} frames written, {cut} super-packets cut");
+}
+
+#[test]
+fn analyze_takes_all_at_once() {
+    let Some(files) = real_captures() else { return };
+    let bench = Bench::new();
+    let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    let arguments: Vec<&str> = ["analyze", "--json", "--html", "all.html"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let output = bench.run(&arguments);
+    assert!(matches!(output.status.code(), Some(0 | 2)), "{}", stderr(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let files = report["files"].as_array().expect("an array");
+    assert!(files.len() > 200);
+    assert_eq!(report["packets_in"].as_u64(), Some(files.iter().map(|file| file["packets_in"].as_u64().expect("a number")).sum()));
+    for policy in ["lro", "gro", "gro_udp", "lro_acks"] {
+        let effect = &report["policies"][policy];
+        assert_eq!(
+            effect["packets_in"].as_u64(),
+            effect["packets_out"].as_u64().zip(effect["merged"].as_u64()).map(|(out, merged)| out + merged),
+            "{policy}"
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! What the program does to files that are not its own to destroy.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::*;
+use superpacket_traffic::frame::Frame;
+
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_superpacket"))
+}
+
+#[test]
+fn an_output_that_is_standard_input_is_refused() {
+    let bench = Bench::new();
+    let capture = bench.capture("in.pcap", &spaced(&Frame::tcp4(1, 500).run(5)));
+    let before = fs::read(&capture).expect("it was written");
+    for arguments in [["coalesce", "-", "-o"], ["segment", "-", "-o"], ["analyze", "-", "--html"]] {
+        let output = program().args(arguments).arg(&capture).stdin(File::open(&capture).expect("it is there")).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(fs::read(&capture).expect("it is there"), before, "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_page_goes_through_links_and_into_pipes() {
+    let bench = Bench::new();
+    let capture = bench.capture("in.pcap", &spaced(&Frame::tcp4(1, 500).run(5)));
+    let (page, link) = (bench.path("page.html"), bench.path("link.html"));
+    fs::write(&page, "old").expect("a file");
+    std::os::unix::fs::symlink(&page, &link).expect("a link");
+    let status = program().arg("analyze").arg(&capture).arg("--html").arg(&link).stdout(Stdio::null()).status().expect("it runs");
+    assert!(status.success());
+    assert!(fs::symlink_metadata(&link).expect("it is there").is_symlink(), "the link is not replaced");
+    assert!(fs::read_to_string(&page).expect("it is there").contains("<svg"));
+    // A pipe stands for any device.
+    let output = program().arg("analyze").arg(&capture).args(["--html", "/dev/stderr"]).output().expect("it runs");
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("<svg"));
+}
+
+#[test]
+fn an_output_behind_a_dangling_link_is_created_where_the_link_points() {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &spaced(&Frame::tcp4(1, 500).run(5)));
+    fs::create_dir(bench.path("elsewhere")).expect("a directory");
+    for command in ["coalesce", "segment"] {
+        let link = format!("{command}.pcap");
+        std::os::unix::fs::symlink(format!("elsewhere/{command}"), bench.path(&link)).expect("a link");
+        let output = bench.run(&[command, "in.pcap", "-o", &link]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(fs::symlink_metadata(bench.path(&link)).expect("it is there").is_symlink(), "the link is not replaced");
+        assert!(!read(bench.path(&format!("elsewhere/{command}"))).is_empty());
+    }
+    std::os::unix::fs::symlink("absent/file", bench.path("nowhere.pcap")).expect("a link");
+    let output = bench.run(&["coalesce", "in.pcap", "-o", "nowhere.pcap"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("nowhere.pcap: cannot be created"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_behind() {
+    let bench = Bench::new();
+    let capture = bench.capture("in.pcap", &spaced(&Frame::tcp4(1, 500).run(5)));
+    for signal in ["INT", "TERM", "HUP"] {
+        let out = bench.path("out");
+        fs::create_dir_all(&out).expect("a directory");
+        let mut child = program().args(["coalesce", "-", "-o"]).arg(out.join("out.pcap")).stdin(Stdio::piped()).spawn().expect("it runs");
+        let mut input = child.stdin.take().expect("a pipe");
+        input.write_all(&fs::read(&capture).expect("it is there")).expect("it reads");
+        let started = Instant::now();
+        while fs::read_dir(&out).expect("it is there").next().is_none() {
+            assert!(started.elapsed() < Duration::from_secs(20), "the output was not begun");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let killed = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().expect("kill");
+        assert!(killed.success());
+        assert_eq!(child.wait().expect("it ends").code(), Some(130), "{signal}");
+        assert_eq!(fs::read_dir(&out).expect("it is there").count(), 0, "{signal}");
+        drop(input);
+    }
+}

@@ -1,0 +1,79 @@
+//! The kernel's own GRO test as a capture: `superpacket coalesce` makes of each case what the table says, and `superpacket verify` gets every frame back.
+
+use crate::support::*;
+use superpacket_traffic::check;
+use superpacket_traffic::frame::Frame;
+use superpacket_traffic::gro_table::{self, BURST_INTERVAL, Case};
+
+/// From a case's first frame to the next case's, in nanoseconds.
+const NEXT: u64 = 10 * BURST_INTERVAL;
+
+/// Longer than any burst takes at a microsecond a frame, shorter than the time between two: only bursts are held together. No poll ends before.
+const HELD: [&str; 4] = ["--batch", "0", "--hold", "10ms"];
+
+/// The packets that must arrive of a case, each as the frames that it is made of.
+fn arrives(case: &Case) -> Vec<&[Frame]> {
+    case.bursts.iter().flat_map(|burst| burst.packets()).collect()
+}
+
+/// All cases one after the other.
+fn captured(cases: &[Case]) -> Vec<Captured> {
+    let mut captured = Vec::new();
+    for (case, start) in cases.iter().zip((0..).step_by(NEXT as usize)) {
+        for (burst, start) in case.bursts.iter().zip((start..).step_by(BURST_INTERVAL as usize)) {
+            captured.extend(burst.frames.iter().zip((start..).step_by(1_000)).map(|(frame, time)| Captured::at(time, frame.to_bytes())));
+        }
+    }
+    captured
+}
+
+#[test]
+fn every_case_of_the_kernels_gro_test_arrives_as_the_table_says() {
+    let cases = gro_table::all();
+    assert!(cases.len() > 100, "{} cases", cases.len());
+    let frames = captured(&cases);
+    let packets: usize = cases.iter().map(|case| arrives(case).len()).sum();
+    let merged: usize = cases.iter().flat_map(arrives).filter(|frames| frames.len() > 1).count();
+    for name in ["in.pcap", "in.pcapng"] {
+        let bench = Bench::new();
+        bench.capture(name, &frames);
+        let report = bench.json(&[&["coalesce", name, "-o", "out.pcapng"][..], &HELD].concat());
+        assert_eq!(report["packets_in"].as_u64(), Some(frames.len() as u64));
+        assert_eq!(report["packets_out"].as_u64(), Some(packets as u64));
+        assert_eq!(report["super_packets"].as_u64(), Some(merged as u64));
+        assert_eq!(reasons(&report), packets as u64);
+
+        let mut out = vec![Vec::new(); cases.len()];
+        for packet in read(bench.path("out.pcapng")) {
+            out[((packet.time - START) / NEXT) as usize].push(packet.data);
+        }
+        for (case, out) in cases.iter().zip(&out) {
+            let payloads: Vec<_> = out.iter().map(|packet| check::payload(packet, false).map_or(0, <[u8]>::len)).collect();
+            let lengths: Vec<_> = case.bursts.iter().flat_map(|burst| burst.arrives.clone()).collect();
+            assert_eq!(out.len(), lengths.len(), "{}: {payloads:?} arrive, not {lengths:?}", case.name);
+            for ((packet, frames), length) in out.iter().zip(arrives(case)).zip(lengths) {
+                match frames {
+                    [alone] => assert_eq!(*packet, alone.to_bytes(), "{}: not touched", case.name),
+                    _ => {
+                        assert_eq!(check::payload(packet, false).map(<[u8]>::len), Some(length), "{}", case.name);
+                        assert_right(packet);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_frame_of_the_kernels_gro_test_comes_back() {
+    let cases = gro_table::all();
+    let frames = captured(&cases);
+    let packets: usize = cases.iter().map(|case| arrives(case).len()).sum();
+    let bench = Bench::new();
+    bench.capture("in.pcap", &frames);
+    let report = bench.json(&[&["verify", "in.pcap"][..], &HELD].concat());
+    assert_eq!(report["mismatches"], 0, "{report}");
+    assert_eq!(report["packets_in"].as_u64(), Some(frames.len() as u64));
+    assert_eq!(report["packets_out"].as_u64(), Some(packets as u64));
+    assert_eq!(report["merged"].as_u64(), Some((frames.len() - packets) as u64));
+}

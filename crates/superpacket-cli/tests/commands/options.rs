@@ -1,0 +1,162 @@
+//! What a capture says of a packet besides its bytes and time goes with it: pcapng options, and what a modified pcap's records add.
+
+use crate::support::*;
+use superpacket_io::capture::{Reader, Source};
+use superpacket_traffic::frame::Frame;
+
+/// A little-endian pcapng block.
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let total = (body.len() as u32 + 12).to_le_bytes();
+    [&kind.to_le_bytes()[..], &total, body, &total].concat()
+}
+
+fn option(code: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = [code.to_le_bytes(), (value.len() as u16).to_le_bytes()].concat();
+    bytes.extend_from_slice(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// What the frame with this number is said to be.
+fn comment(number: usize) -> Vec<u8> {
+    option(1, format!("packet {number}").as_bytes())
+}
+
+/// A pcapng file of these frames, each with a comment, a hash and a queue.
+fn commented(frames: &[Frame]) -> Vec<u8> {
+    let mut section = 0x1a2b_3c4du32.to_le_bytes().to_vec();
+    section.extend([1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+    let mut file = [block(0x0a0d_0d0a, &section), block(1, &[1, 0, 0, 0, 0, 0, 0, 0])].concat();
+    for (index, frame) in frames.iter().enumerate() {
+        let data = frame.to_bytes();
+        let mut body = Vec::new();
+        for field in [0, 0, index as u32, data.len() as u32, data.len() as u32] {
+            body.extend(field.to_le_bytes());
+        }
+        body.extend_from_slice(&data);
+        body.resize(body.len().next_multiple_of(4), 0);
+        body.extend([comment(index), option(3, &[2, 1, 2, 3, index as u8]), option(6, &[index as u8, 0, 0, 0]), vec![0; 4]].concat());
+        file.extend(block(6, &body));
+    }
+    file
+}
+
+/// Length and options of each frame in a capture.
+fn options(bench: &Bench, name: &str) -> Vec<(usize, Vec<u8>)> {
+    let mut reader = Reader::open(bench.path(name)).expect("opens");
+    let mut found = Vec::new();
+    while let Some(frame) = reader.next_frame().expect("reads") {
+        found.push((frame.data.len(), frame.options.bytes().to_vec()));
+    }
+    found
+}
+
+fn kept(number: usize) -> Vec<u8> {
+    [comment(number), option(3, &[2, 1, 2, 3, number as u8]), option(6, &[number as u8, 0, 0, 0]), vec![0; 4]].concat()
+}
+
+fn kept_by_merged(number: usize) -> Vec<u8> {
+    [comment(number), option(6, &[number as u8, 0, 0, 0]), vec![0; 4]].concat()
+}
+
+#[test]
+fn options_stay_with_packets_that_were_held_and_the_last_ones_with_what_merged() {
+    let bench = Bench::new();
+    // One that is held and leaves alone, three that merge, one that passes at once.
+    let flow = tcp_flow(3, 500);
+    let alone = from_host(Frame::tcp4(7, 400), 9);
+    let ack = from_host(Frame::tcp4(7, 0), 8);
+    let frames = [flow[0].clone(), alone, flow[1].clone(), ack, flow[2].clone()];
+    std::fs::write(bench.path("in.pcapng"), commented(&frames)).expect("writes");
+    let report = bench.json(&["coalesce", "in.pcapng", "-o", "out.pcapng"]);
+    assert_eq!((report["packets_out"].as_u64(), report["merged"].as_u64()), (Some(3), Some(2)));
+    let mut found = options(&bench, "out.pcapng");
+    found.sort();
+    assert_eq!(found, [(54, kept(3)), (454, kept(1)), (54 + 1500, kept_by_merged(4))]);
+    // Checksums that are filled in on the way change nothing of that.
+    let partial = from_host(Frame::tcp4(7, 400), 9).with(|frame| frame.tcp_mut().checksum = superpacket_traffic::frame::Checksum::Partial);
+    std::fs::write(bench.path("in.pcapng"), commented(&[partial])).expect("writes");
+    bench.json(&["coalesce", "in.pcapng", "-o", "out.pcapng"]);
+    assert_eq!(options(&bench, "out.pcapng"), [(454, kept(0))]);
+    // LRO too, and its merged acknowledgements, of which only the headers are left.
+    std::fs::write(bench.path("in.pcapng"), commented(&frames)).expect("writes");
+    bench.json(&["coalesce", "in.pcapng", "-o", "out.pcapng", "--mode", "lro"]);
+    let mut found = options(&bench, "out.pcapng");
+    found.sort();
+    assert_eq!(found, [(54, kept(3)), (454, kept(1)), (54 + 1500, kept_by_merged(4))]);
+    // Written as pcap there is no place for them.
+    bench.json(&["coalesce", "in.pcapng", "-o", "out.pcap"]);
+    assert!(options(&bench, "out.pcap").iter().all(|(_, options)| options.is_empty()));
+}
+
+#[test]
+fn options_of_any_length_are_survived() {
+    let bench = Bench::new();
+    let frames = tcp_flow(4, 500);
+    let mut file = commented(&frames[..1]);
+    let header = commented(&[]).len();
+    file.truncate(header);
+    for (index, frame) in frames.iter().enumerate() {
+        let data = frame.to_bytes();
+        let mut body = Vec::new();
+        for field in [0, 0, index as u32, data.len() as u32, data.len() as u32] {
+            body.extend(field.to_le_bytes());
+        }
+        body.extend_from_slice(&data);
+        body.resize(body.len().next_multiple_of(4), 0);
+        // Nearly as much as a record may hold.
+        for _ in 0..240 {
+            body.extend(option(1, &[b'x'; 65_535]));
+        }
+        file.extend(block(6, &body));
+    }
+    std::fs::write(bench.path("in.pcapng"), file).expect("writes");
+    let report = bench.json(&["coalesce", "in.pcapng", "-o", "out.pcapng"]);
+    assert_eq!(report["packets_in"], 4);
+    for command in [&["verify", "in.pcapng"][..], &["analyze", "in.pcapng"]] {
+        assert_eq!(bench.json(command)["packets_in"], 4);
+    }
+}
+
+/// A pcap file as Kuznetzov's libpcap wrote it.
+fn modified(frames: &[Frame]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for field in [0xa1b2_cd34u32, 0x0004_0002, 0, 0, 262_144, 1] {
+        file.extend(field.to_le_bytes());
+    }
+    for (index, frame) in frames.iter().enumerate() {
+        let data = frame.to_bytes();
+        for field in [1, index as u32, data.len() as u32, data.len() as u32] {
+            file.extend(field.to_le_bytes());
+        }
+        file.extend(added(index));
+        file.extend(data);
+    }
+    file
+}
+
+/// What the record of the frame with this number adds: interface, protocol, packet type.
+fn added(number: usize) -> [u8; 8] {
+    [number as u8 + 1, 0, 0, 0, 0x00, 0x08, 4, 0]
+}
+
+#[test]
+fn a_modified_pcap_stays_one_with_what_its_records_say() {
+    let bench = Bench::new();
+    let flow = tcp_flow(3, 500);
+    let frames = [flow[0].clone(), from_host(Frame::tcp4(7, 400), 9), flow[1].clone(), flow[2].clone()];
+    std::fs::write(bench.path("in.pcap"), modified(&frames)).expect("writes");
+    bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
+    assert_eq!(std::fs::read(bench.path("out.pcap")).expect("reads")[..4], 0xa1b2_cd34u32.to_le_bytes());
+    let mut found = options(&bench, "out.pcap");
+    found.sort();
+    assert_eq!(found, [(454, added(1).to_vec()), (1554, added(3).to_vec())]);
+    // Each segment was captured where its super-packet was.
+    bench.json(&["segment", "out.pcap", "-o", "again.pcap", "--mtu", "540"]);
+    let mut found = options(&bench, "again.pcap");
+    found.sort();
+    assert_eq!(found, [(454, added(1).to_vec()), (554, added(3).to_vec()), (554, added(3).to_vec()), (554, added(3).to_vec())]);
+    // What passes untouched comes out byte for byte.
+    bench.json(&["segment", "in.pcap", "-o", "same.pcap"]);
+    assert!(std::fs::read(bench.path("same.pcap")).expect("reads") == modified(&frames));
+}

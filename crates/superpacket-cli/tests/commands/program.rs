@@ -1,0 +1,297 @@
+//! The program as a whole: help, exit codes, cut files, pipes, and what it generates.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use crate::support::*;
+
+const COMMANDS: &[&str] = if cfg!(target_os = "linux") {
+    &[
+        "coalesce", "segment", "verify", "analyze", "steer", "generate", "lab", "bridge", "features", "stats", "ports", "limits", "rps",
+        "top",
+    ]
+} else {
+    &["coalesce", "segment", "verify", "analyze", "steer", "generate"]
+};
+
+#[test]
+fn help_has_examples_and_goes_to_standard_output() {
+    let bench = Bench::new();
+    for arguments in [
+        &["--help"][..],
+        &["help"],
+        &["coalesce", "--help"],
+        &["segment", "-h"],
+        &["verify", "--help"],
+        &["analyze", "--help"],
+        &["steer", "--help"],
+        &["generate", "--help"],
+    ] {
+        let output = bench.run(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        assert!(text.contains("Usage:"), "{text}");
+        assert!(arguments.len() == 1 || text.contains("Examples:"), "{text}");
+    }
+    let text = String::from_utf8(bench.run(&["--help"]).stdout).expect("UTF-8");
+    assert!(text.contains("Exit codes: 0 done, 1 the check failed, 2 bad usage or unreadable input"), "{text}");
+    assert!(!String::from_utf8_lossy(&bench.run(&["verify", "--help"]).stdout).contains("inject"), "the fault is for tests");
+    assert!(String::from_utf8_lossy(&bench.run(&["--version"]).stdout).starts_with("superpacket "));
+}
+
+#[test]
+fn help_says_the_ranges_that_hold() {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &spaced(&tcp_flow(3, 100)));
+    for (command, option, least, most) in [
+        ("coalesce", "--max-bytes", 68u64, 524_280),
+        ("coalesce", "--max-packets", 1, 512),
+        ("coalesce", "--max-flows", 1, 1024),
+        ("segment", "--mtu", 68, 65_535),
+        ("segment", "--udp-size", 1, 65_535),
+    ] {
+        let help = bench.run(&[command, "--help"]).stdout;
+        let help = String::from_utf8(help).expect("UTF-8").split_whitespace().collect::<Vec<_>>().join(" ");
+        let (_, text) = help.split_once(&format!("{option} <N>")).expect("it is described");
+        let text = text.split(" --").next().expect("some text");
+        assert!(text.contains(&format!("{least} to {most}")), "{option}: {text}");
+        for (value, code) in [(least - 1, 2), (least, 0), (most, 0), (most + 1, 2)] {
+            let output = bench.run(&[command, "in.pcap", "-o", "out.pcap", option, &value.to_string()]);
+            assert_eq!(output.status.code(), Some(code), "{option} {value}: {}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn negative_values_are_refused_by_what_they_are() {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &spaced(&tcp_flow(3, 100)));
+    for (arguments, words) in [
+        (["coalesce", "--hold", "-1s"], "invalid value '-1s' for '--hold <DURATION>': a duration cannot be negative"),
+        (["coalesce", "--batch", "-1"], "invalid value '-1' for '--batch <N>'"),
+        (["coalesce", "--max-bytes", "-5"], "invalid value '-5' for '--max-bytes <N>'"),
+        (["coalesce", "--max-flows", "-1"], "-1 is not in 1..=1024"),
+        (["segment", "--mtu", "-1500"], "-1500 is not in 68..=65535"),
+    ] {
+        let output = bench.run(&[&arguments[..], &["in.pcap", "-o", "out.pcap"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn an_empty_capture_has_no_averages() {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &[]);
+    for arguments in [
+        &["coalesce", "in.pcap", "-o", "out.pcap"][..],
+        &["segment", "in.pcap", "-o", "out.pcap"],
+        &["verify", "in.pcap"],
+        &["analyze", "in.pcap", "--html", "out.html"],
+        &["analyze", "in.pcap", "in.pcap", "--html", "both.html"],
+        &["steer", "in.pcap", "--cpus", "f", "--html", "spread.html"],
+    ] {
+        let output = bench.run(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        assert!(!text.contains("0.0") && !text.contains("NaN"), "{text}");
+        assert!(arguments[0] == "verify" || text.contains(" -"), "{text}");
+    }
+    for page in ["out.html", "both.html"] {
+        let page = std::fs::read_to_string(bench.path(page)).expect("it was written");
+        assert!(page.contains("<b>-</b><span>fewer packets") && !page.contains("0.00x") && !page.contains("0.0 %"));
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_compressed_file_is_said() {
+    let bench = Bench::new();
+    let path = bench.capture("in.pcap.gz", &spaced(&tcp_flow(3, 100)));
+    let mut bytes = std::fs::read(path).expect("it was written");
+    let length = bytes.len();
+    bytes.extend_from_slice(b"garbage");
+    std::fs::write(bench.path("in.pcap.gz"), bytes).expect("writes");
+    // A frame header with a window of 16 MiB: exponent 14.
+    std::fs::write(bench.path("in.pcap.zst"), [0x28, 0xb5, 0x2f, 0xfd, 0, 14 << 3, 1, 0, 0]).expect("writes");
+    for (name, words) in [
+        ("in.pcap.gz", format!("in.pcap.gz: packet 4, byte 534: the gzip stream ends at byte {length} of the compressed file")),
+        ("in.pcap.zst", "in.pcap.zst: packet 1, byte 0: not supported: its zstd window of 16777216 bytes is above the limit".to_owned()),
+    ] {
+        for command in [&["coalesce", name, "-o", "out.pcap"][..], &["verify", name]] {
+            let output = bench.run(command);
+            assert_eq!(output.status.code(), Some(2), "{command:?}");
+            assert!(stderr(&output).starts_with(&format!("superpacket: {words}")), "{}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn bad_usage_is_exit_code_2() {
+    let bench = Bench::new();
+    for arguments in [
+        &[][..],
+        &["unknown"],
+        &["coalesce"],
+        &["coalesce", "in.pcap"],
+        &["verify"],
+        &["segment", "--mtu", "1500"],
+        &["man", "unknown"],
+        &["completions", "unknown"],
+    ] {
+        let output = bench.run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn completions_and_man_pages_name_every_command() {
+    let bench = Bench::new();
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let text = String::from_utf8(bench.run(&["completions", shell]).stdout).expect("UTF-8");
+        COMMANDS.iter().for_each(|command| assert!(text.contains(command), "{shell} {command}"));
+    }
+    let page = String::from_utf8(bench.run(&["man"]).stdout).expect("UTF-8");
+    assert!(page.contains(".TH superpacket 1"), "{page}");
+    COMMANDS.iter().for_each(|command| assert!(page.contains(command), "{command}"));
+    let page = String::from_utf8(bench.run(&["man", "coalesce"]).stdout).expect("UTF-8");
+    assert!(page.contains(".TH superpacket-coalesce 1") && page.contains("hold"), "{page}");
+    for command in COMMANDS {
+        let page = String::from_utf8(bench.run(&["man", command]).stdout).expect("UTF-8");
+        assert!(page.contains(&format!(".TH superpacket-{command} 1")) && page.contains("\\-\\-json"), "{page}");
+    }
+}
+
+#[test]
+fn unreadable_input_is_exit_code_2_and_named() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("empty.pcap"), "").expect("writes");
+    std::fs::write(bench.path("text.pcap"), "this is no capture").expect("writes");
+    for (file, message) in [
+        ("absent.pcap", "superpacket: absent.pcap: cannot be opened"),
+        ("empty.pcap", "superpacket: empty.pcap: not a capture file: it is empty"),
+        ("text.pcap", "superpacket: text.pcap: not a capture file"),
+        (".", "superpacket: .: cannot be opened"),
+    ] {
+        for command in [
+            &["coalesce", file, "-o", "out.pcap"][..],
+            &["segment", file, "-o", "out.pcap"],
+            &["verify", file],
+            &["analyze", file, "--json"],
+        ] {
+            let output = bench.run(command);
+            assert_eq!(output.status.code(), Some(2), "{command:?}");
+            assert!(stderr(&output).starts_with(message), "{}", stderr(&output));
+            assert!(output.stdout.is_empty());
+        }
+    }
+    assert!(!bench.path("out.pcap").exists());
+}
+
+#[test]
+fn a_file_cut_in_mid_record_is_processed_up_to_there() {
+    let bench = Bench::new();
+    let frames = spaced(&tcp_flow(5, 1000));
+    for name in ["in.pcap", "in.pcapng"] {
+        let path = bench.capture(name, &frames);
+        let mut bytes = std::fs::read(&path).expect("reads");
+        bytes.truncate(bytes.len() - 300);
+        std::fs::write(&path, bytes).expect("writes");
+        for command in
+            [&["coalesce", name, "-o", "out.pcap"][..], &["segment", name, "-o", "out.pcap"], &["verify", name], &["analyze", name]]
+        {
+            let output = bench.run(&[command, &["--json"]].concat());
+            assert_eq!(output.status.code(), Some(0), "{command:?}");
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            assert_eq!(report["packets_in"], 4, "{command:?}");
+            assert!(stderr(&output).contains(&format!("warning: {name}: cut short in packet 5")), "{}", stderr(&output));
+            let cut = if report["files"].is_array() { &report["files"][0]["cut_short"] } else { &report["cut_short"] };
+            assert_eq!(cut["packet"], 5);
+            std::fs::remove_file(bench.path("out.pcap")).ok();
+            let output = bench.run(&[command, &["--strict"]].concat());
+            assert_eq!(output.status.code(), Some(2), "{command:?}");
+            assert!(stderr(&output).contains("cut short in packet 5"), "{}", stderr(&output));
+            assert!(!bench.path("out.pcap").exists());
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_stops_is_no_panic() {
+    let bench = Bench::new();
+    assert_eq!(bench.run(&["generate", "big.pcap", "--size", "8M"]).status.code(), Some(0));
+    for arguments in [
+        &["coalesce", "big.pcap", "-o", "-"][..],
+        &["segment", "big.pcap", "-o", "-"],
+        &["generate", "-", "--size", "8M"],
+        &["verify", "big.pcap"],
+        &["completions", "bash"],
+    ] {
+        let mut child = bench.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+        let mut stdout = child.stdout.take().expect("piped");
+        stdout.read_exact(&mut [0; 1]).ok();
+        drop(stdout);
+        let output = child.wait_with_output().expect("ends");
+        assert!(
+            !stderr(&output).contains("panic") && output.status.code() == Some(0),
+            "{arguments:?}: {:?} {}",
+            output.status,
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn no_progress_bar_where_nobody_looks() {
+    let bench = Bench::new();
+    bench.run(&["generate", "big.pcap", "--size", "8M"]);
+    let output = bench.run(&["coalesce", "big.pcap", "-o", "out.pcap"]);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn generated_captures_are_right_and_always_the_same() {
+    let bench = Bench::new();
+    for workload in ["tcp", "udp", "mixed"] {
+        let report = bench.json(&["generate", "one.pcap", "--workload", workload, "--size", "500k", "--flows", "7", "--burst", "9"]);
+        bench.json(&["generate", "two.pcap", "--workload", workload, "--size", "500k", "--flows", "7", "--burst", "9"]);
+        assert!(
+            std::fs::read(bench.path("one.pcap")).expect("reads") == std::fs::read(bench.path("two.pcap")).expect("reads"),
+            "{workload}"
+        );
+        let frames = read(bench.path("one.pcap"));
+        assert_eq!(report["packets_out"].as_u64(), Some(frames.len() as u64));
+        assert!(report["bytes_out"].as_u64().is_some_and(|bytes| (512_000..550_000).contains(&bytes)));
+        frames.iter().for_each(|frame| assert_right(&frame.data));
+        assert!(frames.windows(2).all(|pair| pair[0].time < pair[1].time));
+        bench.json(&["generate", "super.pcap", "--workload", workload, "--size", "500k", "--flows", "7", "--burst", "9", "--uncut"]);
+        read(bench.path("super.pcap")).iter().for_each(|frame| assert_right(&frame.data));
+        let verified = bench.json(&["verify", "one.pcap"]);
+        assert!(verified["mismatches"] == 0 && verified["merged"].as_u64().is_some_and(|merged| merged > 100));
+    }
+}
+
+#[test]
+fn segmenting_generated_super_packets_gives_the_generated_segments() {
+    let bench = Bench::new();
+    for name in ["cut.pcap", "super.pcap"] {
+        let extra = if name == "super.pcap" { &["--uncut"][..] } else { &[] };
+        bench.json(&[&["generate", name, "--size", "1M", "--flows", "3"][..], extra].concat());
+    }
+    bench.json(&["segment", "super.pcap", "-o", "out.pcap"]);
+    let data = |name: &str| read(bench.path(name)).into_iter().map(|frame| frame.data).collect::<Vec<_>>();
+    let (cut, out) = (data("cut.pcap"), data("out.pcap"));
+    let common = cut.len().min(out.len());
+    assert!(common > 600 && cut[..common] == out[..common]);
+}
+
+#[test]
+fn the_demo_capture_is_what_generate_makes() {
+    let demo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/demo.pcap.gz");
+    let bench = Bench::new();
+    bench.json(&["generate", "demo.pcap.gz", "--workload", "mixed", "--size", "1M"]);
+    assert!(read(&demo) == read(bench.path("demo.pcap.gz")));
+    assert!(std::fs::metadata(&demo).expect("is there").len() < 300_000);
+    let report = bench.json(&["verify", &demo.display().to_string()]);
+    assert!(report["mismatches"] == 0 && report["merged"].as_u64().is_some_and(|merged| merged > 500));
+}

@@ -1,0 +1,51 @@
+//! A progress bar is for who looks: drawn where standard error is a terminal, and nowhere else.
+
+use crate::screen::on_a_terminal;
+use crate::support::*;
+use superpacket_traffic::frame::Frame;
+
+/// What every escape code begins with.
+const ESCAPE: &str = "\x1b";
+
+/// A directory with `in.pcap`, long enough to be worth a bar.
+fn bench() -> Bench {
+    let bench = Bench::new();
+    bench.capture("in.pcap", &spaced(&Frame::tcp4(1, 1000).run(20_000)));
+    bench
+}
+
+#[test]
+fn on_a_terminal_there_is_a_bar_while_it_runs() {
+    let bench = bench();
+    let length = std::fs::metadata(bench.path("in.pcap")).expect("is there").len();
+    let whole = format!("/{:.2} MiB", length as f64 / f64::from(1 << 20));
+    for arguments in [&["coalesce", "in.pcap", "-o", "out.pcap"][..], &["verify", "in.pcap"], &["segment", "in.pcap", "-o", "out.pcap"]] {
+        let (output, drawn) = on_a_terminal(bench.command(arguments), 100);
+        assert!(drawn.contains("in.pcap") && drawn.contains(&whole), "the file, and how much there is of it, {whole}: {drawn:?}");
+        assert!(drawn.contains('█') && drawn.contains(ESCAPE), "a bar that grows, in colour: {drawn:?}");
+        // At the end the line is empty again.
+        let last = drawn.rsplit('\r').next().expect("one at least");
+        assert_eq!(last, "\x1b[2K", "{drawn:?}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && !printed.contains(ESCAPE), "a report in a file has no escape codes: {printed:?}");
+    }
+}
+
+#[test]
+fn in_a_pipe_there_is_none() {
+    let bench = bench();
+    for arguments in [&["coalesce", "in.pcap", "-o", "out.pcap"][..], &["verify", "in.pcap"], &["segment", "in.pcap", "-o", "out.pcap"]] {
+        let output = bench.command(arguments).env("TERM", "xterm-256color").output().expect("runs");
+        assert!(output.status.success());
+        assert_eq!(stderr(&output), "", "{arguments:?}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(!printed.is_empty() && !printed.contains(ESCAPE), "{printed:?}");
+    }
+}
+
+#[test]
+fn quiet_draws_none_on_a_terminal_either() {
+    let bench = bench();
+    let (output, drawn) = on_a_terminal(bench.command(&["coalesce", "in.pcap", "-o", "out.pcap", "--quiet"]), 100);
+    assert_eq!((output.status.code(), drawn.as_str()), (Some(0), ""));
+}

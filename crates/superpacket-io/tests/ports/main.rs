@@ -1,0 +1,10 @@
+//! Live ports, between network namespaces.
+#![cfg(target_os = "linux")]
+
+#[path = "../support/cable.rs"]
+mod cable;
+mod packet;
+#[path = "../support/mod.rs"]
+mod support;
+mod tap;
+mod xdp;

@@ -1,0 +1,4 @@
+//! Steering from outside.
+
+mod hash;
+mod order;
