@@ -39,6 +39,9 @@ pub(crate) struct Lab {
     /// Only what every run gives alike: counts on the model NIC and simulations
     #[arg(long, conflicts_with_all = ["quick", "rounds", "seconds", "sender_cpus", "receiver_cpus", "bridge_cpus"])]
     pub(super) model: bool,
+    /// Print all tables, marks and notes, as wide as the terminal; without it a screen of 80 columns says what came out
+    #[arg(long, conflicts_with = "json")]
+    pub(super) full: bool,
     /// Write a page with tables and plots
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,

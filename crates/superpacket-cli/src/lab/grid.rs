@@ -118,9 +118,8 @@ impl Grid {
                 cells.push(ratio_of(row).map_or_else(|| Cell::new(""), |ratio| common.cell(ratio)));
             }
             for &place in &from_source {
-                cells.push(Cell::new(
-                    source_of(row, place).map_or_else(|| NOTHING.to_owned(), |value| plain(value, table.columns[place].digits)),
-                ));
+                let digits = source_digits(table, place);
+                cells.push(Cell::new(source_of(row, place).map_or_else(|| NOTHING.to_owned(), |value| number(value, digits))));
             }
             if source_ratios {
                 cells.push(Cell::new(row.source_ratio.map(times).unwrap_or_default()));
@@ -180,6 +179,17 @@ fn source_of(row: &Row, place: usize) -> Option<f64> {
     row.source.get(place).copied().flatten()
 }
 
+/// How many digits after the point the source wrote in a column: as many as any of its figures there needs. What was computed
+/// of its figures has the table's.
+fn source_digits(table: &Table, place: usize) -> usize {
+    let decimals = |value: f64| value.to_string().split_once('.').map_or(0, |(_, fraction)| fraction.len());
+    let written = table.rows.iter().filter_map(|row| source_of(row, place)).map(decimals).max().unwrap_or(0);
+    if written <= MOST_WRITTEN { written } else { table.columns[place].digits }
+}
+
+/// No source wrote more digits after the point.
+const MOST_WRITTEN: usize = 3;
+
 /// A mark in words: what was reached, and what was to be.
 pub(super) fn mark(mark: &Mark) -> String {
     let side = match mark.side {
@@ -193,7 +203,7 @@ pub(super) fn mark(mark: &Mark) -> String {
         None if low != high => format!("between {} and {}, ", number(low, 3), number(high, 3)),
         None => String::new(),
     };
-    format!("{value}{side} {}", plain(mark.target, 3))
+    format!("{value}{side} {}", written(mark.target))
 }
 
 /// What became of a mark.
@@ -214,16 +224,16 @@ pub(super) fn origin(mark: &Mark) -> Option<&'static str> {
     }
 }
 
-fn times(factor: f64) -> String {
+pub(super) fn times(factor: f64) -> String {
     format!("{}x", number(factor, ratio_digits(factor)))
 }
 
 /// Two digits that say something.
-fn ratio_digits(factor: f64) -> usize {
+pub(super) fn ratio_digits(factor: f64) -> usize {
     if factor.abs() < 0.1 { 3 } else { 2 }
 }
 
-fn range(low: f64, high: f64, digits: usize) -> String {
+pub(super) fn range(low: f64, high: f64, digits: usize) -> String {
     format!("{}-{}", number(low, digits), number(high, digits))
 }
 
@@ -236,10 +246,10 @@ pub(super) fn number(value: f64, digits: usize) -> String {
     if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
 }
 
-/// A number as somebody wrote it down: with no more digits after the point than it needs, and at most one more than the table's.
-fn plain(value: f64, digits: usize) -> String {
-    let text = number(value, digits + 1);
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+/// A number as somebody wrote it down: with no more digits after the point than it needs.
+pub(super) fn written(value: f64) -> String {
+    let text = number(value, MOST_WRITTEN);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
@@ -306,6 +316,18 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_source_s_figures_have_its_own_digits() {
+        let mut table = table();
+        for (row, value) in table.rows.iter_mut().zip([8530.80, 9249.65, 16.0, 20.10]) {
+            row.source[0] = Some(value);
+        }
+        let shown: Vec<_> = Grid::new(&table).rows.iter().map(|row| row[5].text.clone()).collect();
+        assert_eq!(shown, ["8,530.80", "9,249.65", "16.00", "20.10"]);
+        table.rows[0].source[0] = Some(8.75 / 3.0);
+        assert_eq!(Grid::new(&table).rows[0][5].text, "2.9", "what was computed of them has the table's");
+    }
+
+    #[test]
     fn what_ratios_do_not_have_in_common_stands_with_each() {
         let mut table = table();
         let change = |ratio: &mut Option<Ratio>| {
@@ -352,6 +374,6 @@ pub(super) mod tests {
     #[test]
     fn numbers_have_their_thousands_set_apart() {
         assert_eq!((number(1_234_567.0, 0), number(-1234.56, 1), number(-0.04, 1)), ("1,234,567".into(), "-1,234.6".into(), "0.0".into()));
-        assert_eq!((plain(108.7, 1), plain(3061.05, 1), plain(89.0, 1)), ("108.7".into(), "3,061.05".into(), "89".into()));
+        assert_eq!((written(108.7), written(3061.05), written(89.0)), ("108.7".into(), "3,061.05".into(), "89".into()));
     }
 }

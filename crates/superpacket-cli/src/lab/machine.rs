@@ -52,6 +52,18 @@ impl Machine {
         format!("{cores} of {cpu}{guest}, {}, {}, load {:.2}", self.memory_text(), self.kernel, self.load)
     }
 
+    /// In one line of so many columns: of a long name of a processor, the beginning.
+    pub(super) fn brief(&self, width: usize) -> String {
+        let cores = if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) };
+        let guest = if self.virtual_machine { " (virtual)" } else { "" };
+        let rest = format!("{guest}, {}, load {:.2}", self.kernel, self.load);
+        let room = width.saturating_sub(cores.len() + " of ".len() + rest.chars().count()).max(1);
+        let cpu = if self.cpu.is_empty() { "an unnamed processor" } else { &self.cpu };
+        let cut = cpu.chars().count() > room;
+        let cpu: String = if cut { cpu.chars().take(room - 1).chain(['…']).collect() } else { cpu.to_owned() };
+        format!("{cores} of {cpu}{rest}")
+    }
+
     /// The memory in words.
     pub(super) fn memory_text(&self) -> String {
         format!("{:.1} GB of memory", self.memory as f64 / 1e9)
@@ -105,6 +117,8 @@ mod tests {
         let machine = Machine::this();
         assert!(machine.cores >= 1 && machine.memory > 1 << 20 && machine.kernel.starts_with("Linux "), "{machine:?}");
         assert!(machine.line().contains(&machine.kernel));
+        let long = Machine { cpu: "P".repeat(100), ..machine };
+        assert_eq!((long.brief(80).chars().count(), long.brief(80).lines().count()), (80, 1), "{}", long.brief(80));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `superpacket lab`: the sources' experiments again, on this machine.
 
 mod arguments;
+mod brief;
 mod grid;
 mod machine;
 mod markdown;
@@ -80,17 +81,15 @@ pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
     let live = !arguments.model && forbidden.is_none();
     let report = Arc::new(Mutex::new(Report::new(arguments, plan, live, forbidden)));
     let watcher = Watcher::new(arguments.entries().len(), arguments.quiet || !live);
-    let (cut_off, json) = (report.clone(), arguments.json);
+    let style = Style::of(arguments);
+    let cut_off = report.clone();
     let ended = move || {
         // Nobody can be told that standard output is gone.
-        let _ = interrupted(&mut cut_off.lock().unwrap_or_else(PoisonError::into_inner), json);
+        let _ = interrupted(&mut cut_off.lock().unwrap_or_else(PoisonError::into_inner), style);
     };
     watcher.heed_signals(ended).map_err(|error| cannot_begin(LabError::system("signals", error)))?;
 
-    let width = text::width();
-    if !arguments.json {
-        print(&locked(&report, |report| report.heading(width)), false)?;
-    }
+    print(&locked(&report, |report| style.heading(report)), false)?;
     let cpus = arguments.cpus();
     let session = Session::new(plan, &*watcher).with_cpus(&cpus);
     for entry in arguments.entries() {
@@ -106,45 +105,82 @@ pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
             run::Outcome::Cancelled => {
                 stay_unless(watcher.may_end());
                 watcher.clear();
-                locked(&report, |report| interrupted(report, arguments.json))?;
+                locked(&report, |report| interrupted(report, style))?;
                 return Ok(Outcome::Interrupted);
             }
         };
         if let Some(found) = found {
-            if !arguments.json {
-                watcher.aside(|| print(&text::experiment(&found, width), false))?;
-            }
+            watcher.aside(|| print(&style.experiment(&found), false))?;
             locked(&report, |report| report.add(found));
         }
     }
     stay_unless(watcher.may_end());
     watcher.clear();
-    locked(&report, |report| finish(report, &outputs, arguments.json, width))
+    locked(&report, |report| finish(report, &outputs, style))
+}
+
+/// How the report is printed.
+#[derive(Clone, Copy, Debug)]
+enum Style {
+    /// As JSON, when all is done.
+    Json,
+    /// What came out, in lines of so many columns.
+    Brief(usize),
+    /// Everything, in lines of so many columns.
+    Full(usize),
+}
+
+impl Style {
+    fn of(arguments: &Lab) -> Self {
+        let width = text::width();
+        match (arguments.json, arguments.full) {
+            (true, _) => Self::Json,
+            (false, true) => Self::Full(width),
+            (false, false) => Self::Brief(width.min(brief::WIDTH)),
+        }
+    }
+
+    fn heading(self, report: &Report) -> String {
+        match self {
+            Self::Json => String::new(),
+            Self::Brief(width) => brief::heading(report, width),
+            Self::Full(width) => report.heading(width),
+        }
+    }
+
+    fn experiment(self, found: &Experiment) -> String {
+        match self {
+            Self::Json => String::new(),
+            Self::Brief(width) => brief::experiment(found, width),
+            Self::Full(width) => text::experiment(found, width),
+        }
+    }
+
+    /// Prints what comes after the last experiment.
+    fn end(self, report: &Report) -> io::Result<()> {
+        match self {
+            Self::Json => print_json(report),
+            Self::Brief(width) => print(&brief::end(report, width), false),
+            Self::Full(_) if report.marks.is_empty() => Ok(()),
+            Self::Full(width) => print(&text::marks(report.marks.iter(), width), false),
+        }
+    }
 }
 
 /// Writes what is written when all is done.
-fn finish(report: &Report, outputs: &Outputs, json: bool, width: usize) -> Result<Outcome, Failure> {
-    if json {
-        print_json(report)?;
-    } else if !report.marks.is_empty() {
-        print(&text::marks(report.marks.iter(), width), false)?;
-    }
+fn finish(report: &Report, outputs: &Outputs, style: Style) -> Result<Outcome, Failure> {
+    style.end(report)?;
     outputs.write(report)?;
     Ok(if report.failed.is_empty() { Outcome::Done } else { Outcome::Failed })
 }
 
 /// Says what there is when a signal ends the run. Pages and other files are left as they were: half of a report is none.
-fn interrupted(report: &mut Report, json: bool) -> Result<(), Failure> {
+fn interrupted(report: &mut Report, style: Style) -> Result<(), Failure> {
     report.interrupted = true;
     let done: Vec<_> = report.experiments.iter().map(|experiment| experiment.name).collect();
     let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
     warn(&format!("lab: ended before it was done; finished: {done}"));
-    if json {
-        print_json(report)?;
-    } else if !report.marks.is_empty() {
-        print(&text::marks(report.marks.iter(), text::width()), false)?;
-    }
-    Ok(())
+    Ok(style.end(report)?)
 }
 
 /// Where somebody else says what is said at the end, and ends the process, there is nothing to do but wait for it.
@@ -279,6 +315,7 @@ pub(in crate::lab) mod tests {
 
     const ENTRY: Entry = Entry {
         name: "lro",
+        headline: "what it is worth (somebody, 2007)",
         source: "somebody, 2007",
         summary: "Something.",
         live: |_| Ok(Experiment::new(&ENTRY)),

@@ -14,6 +14,9 @@ pub(super) struct Failed {
     pub(super) error: String,
 }
 
+/// How a note begins that says why an experiment was not measured.
+pub(super) const NOT_MEASURED: &str = "not measured between live hosts";
+
 /// What became of an experiment.
 #[derive(Debug)]
 pub(super) enum Outcome {
@@ -61,7 +64,7 @@ pub(super) fn experiment(entry: &Entry, forms: Forms<'_>) -> Outcome {
         (Ok(live), Err(error)) => Outcome::Failed(failed(error.to_string()), Some(live)),
         (Err(LabError::Cancelled), _) => Outcome::Cancelled,
         (Err(error), Ok(mut counted)) if error.is_unavailable() => {
-            counted.notes.insert(0, format!("not measured between live hosts: {error}"));
+            counted.notes.insert(0, format!("{NOT_MEASURED}: {error}"));
             Outcome::Done(counted)
         }
         (Err(error), counted) => Outcome::Failed(failed(error.to_string()), counted.ok()),
@@ -86,6 +89,7 @@ mod tests {
 
     const WELL: Entry = Entry {
         name: "lro",
+        headline: "",
         source: "",
         summary: "",
         live: |_| Ok(Experiment::new(&WELL)),

@@ -42,24 +42,13 @@ impl Experiment {
         Self { name, source, summary, tables: Vec::new(), marks: Vec::new(), notes: Vec::new() }
     }
 
-    /// What was measured, and after it what was counted of the same experiment.
-    ///
-    /// A mark that both have is one, told apart by its name: the measured one where it has a value, be it so near to the target that there is no verdict; else the
-    /// counted one, with the reason why not the other.
+    /// What was measured, and after it what was counted of the same experiment. A count never stands in
+    /// for a measurement: each is judged by a mark of its own.
     #[must_use]
     pub fn with_model(mut self, model: Self) -> Self {
         self.tables.extend(model.tables);
         self.notes.extend(model.notes.into_iter().filter(|note| !self.notes.contains(note)).collect::<Vec<_>>());
-        for counted in model.marks {
-            match self.marks.iter_mut().find(|mark| mark.name == counted.name) {
-                Some(measured) if measured.met.is_none() && measured.value.is_none() => {
-                    let reason = measured.reason.take().map(|why| format!("judged by what was counted: {why}")).or(counted.reason);
-                    *measured = Mark { reason, ..counted };
-                }
-                Some(_) => {}
-                None => self.marks.push(counted),
-            }
-        }
+        self.marks.extend(model.marks);
         self
     }
 }
@@ -195,25 +184,38 @@ pub struct Mark {
     pub met: Option<bool>,
     /// The quartiles of the rounds' values; equal where every run gives the same.
     pub spread: [f64; 2],
-    /// Why nothing can be said, or what the value was judged by instead.
+    /// Why nothing can be said, or what is to be known of the verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The same value in the source, where it has one.
+    pub source: Option<f64>,
+    /// What a report of one screen calls it, within its experiment; `None`: only full reports show it.
+    #[serde(skip)]
+    pub brief: Option<&'static str>,
 }
 
 impl Mark {
     /// A mark on a ratio that was measured in turn, judged by its median, where the rounds' spread leaves that a meaning.
     ///
-    /// Where the target lies between the quartiles, the median must be further from it than chance moves a median: 1.57 times the distance of the quartiles over the
-    /// root of the number of rounds (the notch of a box plot: McGill, Tukey and Larsen, Variations of Box Plots, 1978). Else there is a value, but no verdict.
+    /// Where half of the rounds lie wholly on one side of the target, that side is the verdict, however
+    /// far they are from each other. Where the target lies between the quartiles, the median must be
+    /// further from it than chance moves a median: 1.57 times the distance of the quartiles over the
+    /// root of the number of rounds (the notch of a box plot: McGill, Tukey and Larsen, Variations of
+    /// Box Plots, 1978). Else there is a value, but no verdict. Three rounds are the least.
     #[must_use]
     pub fn paired(name: impl Into<String>, paired: &Paired, side: Side, target: f64) -> Self {
         let Summary { count, median, lower_quartile: low, upper_quartile: high, .. } = paired.ratio;
         let mark = Self { spread: [low, high], ..Self::exact(name, Form::Live, median, side, target) };
+        if count < 3 {
+            return mark.undecided("it takes three rounds");
+        }
+        if mark.is_clear() {
+            let reason =
+                (!paired.is_meaningful()).then(|| "the rounds differ much, but half of them lie on this side of the target".to_owned());
+            return Self { reason, ..mark };
+        }
         if !paired.is_meaningful() {
             return mark.undecided("the rounds differ too much for a ratio to mean anything");
-        }
-        if target <= low || high <= target {
-            return mark;
         }
         let amidst = format!("the target lies amidst the spread {low:.3}-{high:.3}");
         let chance = 1.57 * (high - low) / (count as f64).sqrt();
@@ -228,26 +230,54 @@ impl Mark {
         }
     }
 
+    /// A mark on a value that hangs on an assumption: `range` is from where to where it goes with what may be assumed. There is a
+    /// verdict only if all of the range has the same; `assumption` says what decides else.
+    #[must_use]
+    pub fn ranged(name: impl Into<String>, form: Form, value: f64, range: [f64; 2], side: Side, target: f64, assumption: &str) -> Self {
+        let mark = Self { spread: range, ..Self::exact(name, form, value, side, target) };
+        let [low, high] = range.map(|end| reached(end, side, target));
+        if low == high { mark } else { Self { met: None, reason: Some(format!("it hangs on {assumption}")), ..mark } }
+    }
+
+    /// Does all of its spread lie on one side of the target?
+    #[must_use]
+    pub fn is_clear(&self) -> bool {
+        let [low, high] = self.spread;
+        self.target <= low || high <= self.target
+    }
+
+    /// The same with what a report of one screen calls it, and the source's value.
+    #[must_use]
+    pub fn in_brief(self, brief: &'static str, source: Option<f64>) -> Self {
+        Self { brief: Some(brief), source, ..self }
+    }
+
     /// A mark on a value that every run gives.
     #[must_use]
     pub fn exact(name: impl Into<String>, form: Form, value: f64, side: Side, target: f64) -> Self {
-        let met = match side {
-            Side::AtLeast => value >= target,
-            Side::AtMost => value <= target,
-        };
-        Self { name: name.into(), form, value: Some(value), target, side, met: Some(met), spread: [value; 2], reason: None }
+        let met = Some(reached(value, side, target));
+        Self { name: name.into(), form, value: Some(value), target, side, met, spread: [value; 2], reason: None, source: None, brief: None }
     }
 
     /// A mark that could not be measured, and why.
     #[must_use]
     pub fn unmeasured(name: impl Into<String>, side: Side, target: f64, reason: impl Into<String>) -> Self {
-        Self { name: name.into(), form: Form::Live, value: None, target, side, met: None, spread: [0.0; 2], reason: Some(reason.into()) }
+        let mark = Self { spread: [0.0; 2], ..Self::exact(name, Form::Live, 0.0, side, target) };
+        mark.undecided(reason)
     }
 
     /// The same without a value: nothing can be said but between what the rounds lie.
     #[must_use]
     pub fn undecided(self, reason: impl Into<String>) -> Self {
         Self { value: None, met: None, reason: Some(reason.into()), ..self }
+    }
+}
+
+/// Is a value on the right side of the target?
+fn reached(value: f64, side: Side, target: f64) -> bool {
+    match side {
+        Side::AtLeast => value >= target,
+        Side::AtMost => value <= target,
     }
 }
 
@@ -306,6 +336,7 @@ mod tests {
 
     const ENTRY: Entry = Entry {
         name: "lro",
+        headline: "something",
         source: "somebody, something, 2007",
         summary: "Something is done.",
         live: |_| Ok(Experiment::new(&ENTRY)),
@@ -318,30 +349,45 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_the_spread_hides_is_judged_by_the_counts() {
+    fn a_count_does_not_stand_in_for_a_measurement() {
         let mut live = Experiment::new(&ENTRY);
         live.marks.push(Mark::paired("clear", &paired(&[3.0, 3.1, 2.9]), Side::AtLeast, 2.5));
-        live.marks.push(Mark::paired("hidden", &paired(&[0.2, 1.0, 3.0]), Side::AtLeast, 2.5));
+        live.marks.push(Mark::paired("hidden", &paired(&[0.2, 1.0, 6.0]), Side::AtLeast, 2.5));
         live.notes.push("said twice".into());
         assert_eq!((live.marks[0].met, live.marks[1].met), (Some(true), None));
         assert_eq!((live.marks[0].value, live.marks[1].value), (Some(3.0), None), "a value that means nothing is not given");
         assert!(live.marks[1].spread[0] < 1.0 && live.marks[1].spread[1] > 1.0, "but between what the rounds lie is");
         let mut model = Experiment::new(&ENTRY);
-        model.marks.push(Mark::exact("clear", Form::Model, 1.0, Side::AtLeast, 2.5));
-        model.marks.push(Mark::exact("hidden", Form::Model, 40.0, Side::AtLeast, 2.5));
-        model.marks.push(Mark::exact("counted only", Form::Model, 2.0, Side::AtMost, 1.0));
+        model.marks.push(Mark::exact("packets", Form::Model, 40.0, Side::AtMost, 40.0));
         model.notes.push("said twice".into());
         let joined = live.with_model(model);
-        let judged: Vec<_> = joined.marks.iter().map(|mark| (mark.name.as_str(), mark.form, mark.met, mark.reason.is_some())).collect();
-        assert_eq!(
-            judged,
-            [
-                ("clear", Form::Live, Some(true), false),
-                ("hidden", Form::Model, Some(true), true),
-                ("counted only", Form::Model, Some(false), false)
-            ]
-        );
+        let judged: Vec<_> = joined.marks.iter().map(|mark| (mark.name.as_str(), mark.form, mark.met)).collect();
+        assert_eq!(judged, [("clear", Form::Live, Some(true)), ("hidden", Form::Live, None), ("packets", Form::Model, Some(true))]);
         assert_eq!(joined.notes, ["said twice"]);
+    }
+
+    #[test]
+    fn a_spread_on_one_side_of_the_target_has_a_verdict() {
+        let judged = |rounds: &[f64], side, target| Mark::paired("m", &paired(rounds), side, target);
+        // So far from each other that their ratio means nothing; but all of them more, or all less.
+        let (low, high) = ([0.5, 0.9, 1.6], [1.2, 1.5, 3.0]);
+        assert_eq!(judged(&high, Side::AtLeast, 1.0).met, Some(true));
+        let missed = judged(&low, Side::AtLeast, 2.0);
+        assert_eq!((missed.met, missed.value), (Some(false), Some(0.9)));
+        assert!(missed.reason.is_some_and(|reason| reason.contains("differ much")));
+        assert_eq!(judged(&low, Side::AtLeast, 1.0).met, None, "on both sides");
+        assert_eq!(judged(&[2.0, 2.0], Side::AtLeast, 1.0).met, None, "of two rounds");
+    }
+
+    #[test]
+    fn what_hangs_on_an_assumption_is_a_range() {
+        let judged = |target| {
+            let mark = Mark::ranged("m", Form::Simulated, 3.0, [2.7, 3.6], Side::AtLeast, target, "a share");
+            (mark.met, mark.value, mark.reason)
+        };
+        assert_eq!(judged(2.5), (Some(true), Some(3.0), None));
+        assert_eq!(judged(2.9), (None, Some(3.0), Some("it hangs on a share".into())));
+        assert_eq!(judged(4.0), (Some(false), Some(3.0), None));
     }
 
     #[test]
@@ -369,16 +415,6 @@ mod tests {
         assert_eq!(reason, "judged by the median: the target lies amidst the spread 0.975-1.025");
         assert_eq!(judged(&many, Side::AtMost, 0.98).0, Some(false));
         assert_eq!(judged(&many, Side::AtLeast, 0.99).0, None, "too near");
-    }
-
-    #[test]
-    fn a_measured_value_near_its_target_is_not_replaced_by_a_count() {
-        let mut live = Experiment::new(&ENTRY);
-        live.marks.push(Mark::paired("near", &paired(&[0.95, 1.0, 1.05]), Side::AtLeast, 0.98));
-        let mut model = Experiment::new(&ENTRY);
-        model.marks.push(Mark::exact("near", Form::Model, 45.0, Side::AtLeast, 0.98));
-        let joined = live.with_model(model);
-        assert_eq!(joined.marks.iter().map(|mark| (mark.form, mark.value, mark.met)).collect::<Vec<_>>(), [(Form::Live, Some(1.0), None)]);
     }
 
     #[test]

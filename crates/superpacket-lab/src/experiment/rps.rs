@@ -17,6 +17,7 @@ use crate::error::LabError;
 /// The experiment.
 pub const ENTRY: Entry = Entry {
     name: "rps",
+    headline: "transactions of 500 connections, steered over not (Herbert, 2010)",
     source: "Tom Herbert, \"rps: Receive Packet Steering\" (v7), 2010",
     summary: "500 connections with one request of one byte each under way: transactions a second and CPU, without steering and with masks of CPUs.",
     live,
@@ -30,8 +31,7 @@ pub const ENTRY: Entry = Entry {
 /// # Errors
 /// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot; [`LabError::Cancelled`]; what hosts and bridge refuse.
 pub fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
-    let (tables, notes) = live::tables(session)?;
-    Ok(Experiment { tables, notes, ..empty() })
+    live::run(session)
 }
 
 /// Simulates the source's machines, and larger ones, and counts what becomes of packets on the model NIC: the same in every run.

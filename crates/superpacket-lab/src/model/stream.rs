@@ -10,8 +10,8 @@ const ETHERNET: usize = 14;
 /// Bytes of an IPv4 header.
 const IPV4: usize = 20;
 
-/// Bytes of a TCP header with timestamps.
-const TCP: usize = 32;
+/// Bytes of a TCP header without timestamps, as in the sources.
+const TCP: usize = 20;
 
 /// Bytes of all headers.
 const HEADERS: usize = ETHERNET + IPV4 + TCP;
@@ -28,7 +28,7 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// A stream of so many bytes from a sender with this MTU, in bytes from the IP header on: more than 52.
+    /// A stream of so many bytes from a sender with this MTU, in bytes from the IP header on: more than 40.
     pub(crate) fn new(mtu: usize, bytes: u64) -> Self {
         Self { mtu, sent: 0, bytes }
     }
@@ -99,9 +99,8 @@ fn frame(to: [u8; 6], addresses: [u8; 8], id: u16, sequence: u32, acknowledgemen
     tcp[2..4].copy_from_slice(&ports[1].to_be_bytes());
     tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
     tcp[8..12].copy_from_slice(&acknowledgement.to_be_bytes());
-    // Eight words of header, ACK, a window, and after two NOPs the timestamps, which stand still.
-    (tcp[12], tcp[13], tcp[14], tcp[15]) = (0x80, 0x10, 0x20, 0);
-    tcp[20..].copy_from_slice(&[1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9]);
+    // Five words of header, ACK, a window.
+    (tcp[12], tcp[13], tcp[14], tcp[15]) = (0x50, 0x10, 0x20, 0);
     frame.extend((0..payload).map(|place| (sequence as usize + place) as u8));
     let (ip, segment) = frame[ETHERNET..].split_at(IPV4);
     let pseudo = pseudo_header(ip, IpVersion::V4, PROTOCOL, segment.len() as u32);
@@ -117,7 +116,7 @@ mod tests {
 
     #[test]
     fn frames_are_right_and_of_the_length_that_the_mtu_allows() {
-        for (mtu, bytes, lengths) in [(1500, 4000, vec![1514, 1514, 66 + 4000 - 2 * 1448]), (9000, 8948, vec![9014])] {
+        for (mtu, bytes, lengths) in [(1500, 4000, vec![1514, 1514, 54 + 4000 - 2 * 1460]), (9000, 8960, vec![9014])] {
             let frames: Vec<_> = Segments::new(mtu, bytes).collect();
             assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), lengths);
             for frame in frames {
@@ -130,9 +129,9 @@ mod tests {
     fn acknowledgements_go_on_by_as_many_segments() {
         let acks: Vec<_> = Acknowledgements::new(3, 8).collect();
         let numbers = acks.iter().map(|ack| check::tcp_fields(ack, false).expect("TCP").acknowledgement);
-        assert_eq!(numbers.collect::<Vec<_>>(), [8 * 1448, 16 * 1448, 24 * 1448]);
+        assert_eq!(numbers.collect::<Vec<_>>(), [8 * 1460, 16 * 1460, 24 * 1460]);
         for ack in acks {
-            assert_eq!(ack.len(), 66);
+            assert_eq!(ack.len(), 54);
             check::frame(&ack, &Expect::default()).expect("a right frame");
         }
     }

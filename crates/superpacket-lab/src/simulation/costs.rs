@@ -45,7 +45,7 @@ pub struct Measured {
 }
 
 impl Costs {
-    /// The order of magnitude of what the source does not tell, for machines of its time. Doubling any of them changes no gain by a tenth: that is tested.
+    /// The order of magnitude of what the source does not tell, for machines of its time. Halving or doubling any of them changes no gain by a tenth, and no verdict: that is tested.
     const TYPICAL: Costs = Costs {
         interrupt: 1000,
         driver: 0,

@@ -15,9 +15,6 @@ use crate::experiment::stage::{Hosts, Stage, napi_thread, port, split_cpus, task
 use crate::load::{Pinning, Source, TcpBulk, TcpOptions, Until, service_demand};
 use crate::route::RouteMetrics;
 
-/// How long ACKs are held for others to join them, in nanoseconds: the delay of the source's card between an arrival and its interrupt was of this order.
-const HOLD: u64 = 50_000;
-
 /// The window that the receiver offers, in bytes. One that follows the reader's pace would have ACKs wait for reads instead of segments.
 const WINDOW: u32 = 1 << 20;
 
@@ -81,8 +78,8 @@ impl Arrangement {
         hosts.b.link.set_neighbour_route(hosts.a.ipv4, RouteMetrics { window: Some(WINDOW), quick_acknowledgements: quick })?;
         let (towards_a, mut towards_b) = (port("packet:port-a")?, port("packet:port-b")?);
         towards_b.features = towards_b.features.with(Feature::LargeReceiveOffload);
+        // Nothing is held beyond the poll that brought it: an ACK that waits is throughput lost.
         (towards_b.force_lro, towards_b.lro_acks) = (true, acks);
-        towards_b.limits.gro_flush_timeout = HOLD;
         if receiver.segments() > 1 {
             towards_b.limits.gso_max_size = receiver.segments() * SEGMENT + HEADERS;
         }

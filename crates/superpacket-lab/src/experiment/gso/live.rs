@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use super::{AT_EGRESS, BEFORE, ENTRY, LINEAR_TARGET, MARKS, SOURCE_THROUGHPUT, TARGET};
+use super::{AT_EGRESS, BEFORE, ENTRY, LINEAR_TARGET, SOURCE_THROUGHPUT, TARGET};
 use crate::error::LabError;
 use crate::experiment::plan::{Cpus, Plan, Session, Variant};
 use crate::experiment::report::{Column, Experiment, Form, Mark, Ratio, Row, Side, Table};
@@ -29,8 +29,8 @@ struct Pair {
     load: Load,
     from: Place,
     to: Place,
-    /// Its mark, and the target of it.
-    mark: Option<(&'static str, f64)>,
+    /// Its mark: the target, and what a report of one screen calls it.
+    mark: Option<(f64, &'static str)>,
     /// Its source is the figure of the announcement.
     is_source: bool,
     /// Only the full run has it.
@@ -43,25 +43,22 @@ fn pairs(plan: Plan) -> Vec<Pair> {
     let (by_kernel, by_engine, tap_by_engine) = (packet.cut_by_the_kernel(), packet.cut_by_the_engine(), tap.cut_by_the_engine());
     let pair = |group, load, from, to| Pair { group, load, from, to, mark: None, is_source: false, full: true };
     let tcp4 = Load::Tcp(Ip::V4);
+    let marked = |target, brief, pair| Pair { mark: Some((target, brief)), full: false, ..pair };
+    let by_kernel_v4 = pair("TCPv4, packet ports, the kernel cuts", tcp4, packet, by_kernel);
     let all = vec![
-        Pair {
-            mark: Some((MARKS[0], TARGET)),
-            is_source: true,
-            full: false,
-            ..pair("TCPv4, packet ports, the kernel cuts", tcp4, packet, by_kernel)
-        },
-        pair("TCPv4, packet ports, the engine cuts", tcp4, packet, by_engine),
-        Pair { mark: Some((MARKS[1], TARGET)), full: false, ..pair("TCPv4, TAP ports, the engine cuts", tcp4, tap, tap_by_engine) },
-        Pair {
-            mark: Some(("gso: TCPv4, linear packet port, cut at the egress against before the bridge", LINEAR_TARGET)),
-            full: false,
-            ..pair("TCPv4, linear packet port", tcp4, packet, by_engine.linear())
-        },
-        Pair {
-            mark: Some(("gso: TCPv4, linear TAP port, cut at the egress against before the bridge", LINEAR_TARGET)),
-            full: false,
-            ..pair("TCPv4, linear TAP port", tcp4, tap, tap_by_engine.linear())
-        },
+        Pair { is_source: true, ..marked(TARGET, "packet ports, the kernel cuts", by_kernel_v4) },
+        marked(TARGET, "packet ports, the engine cuts", pair("TCPv4, packet ports, the engine cuts", tcp4, packet, by_engine)),
+        marked(TARGET, "TAP ports, the engine cuts", pair("TCPv4, TAP ports, the engine cuts", tcp4, tap, tap_by_engine)),
+        marked(
+            LINEAR_TARGET,
+            "linear packet port, the engine cuts",
+            pair("TCPv4, linear packet port, the engine cuts", tcp4, packet, by_engine.linear()),
+        ),
+        marked(
+            LINEAR_TARGET,
+            "linear TAP port, the engine cuts",
+            pair("TCPv4, linear TAP port, the engine cuts", tcp4, tap, tap_by_engine.linear()),
+        ),
         pair("TCPv6, packet ports, the kernel cuts", Load::Tcp(Ip::V6), packet, by_kernel),
         pair("TCPv6, TAP ports, the engine cuts", Load::Tcp(Ip::V6), tap, tap_by_engine),
         pair("UDP, 40,000 datagrams a second, packet ports, the kernel cuts", Load::Udp, packet, by_kernel),
@@ -87,6 +84,9 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     }
     experiment.notes.extend([
         "The bridge aggregates nothing here, as nothing did in 2006: with GRO on it would join again what the sender had cut.".to_owned(),
+        "The source's figures stand beside the row of packet ports of which the kernel cuts, as it did in the source: what is measured there is how late the \
+         bridge hands on, not the engine's cutting. That has rows and marks of its own."
+            .to_owned(),
         "Packet ports leave the cutting to the kernel, which does it right before the device (\"tso=kernel\", the default): the segments of a super-packet then \
          reach the receiving host in one go. The engine's own segments are sent one by one, and each ends in a soft interrupt of the receiving host; that cost is \
          the same whether they were cut before the bridge or at its egress, so little is gained there. With TAP ports there is no kernel that would cut, and the \
@@ -127,7 +127,9 @@ fn compare(
         let rounds = if comparison.first.is_some() { measured.by_ref().take(2).collect() } else { Vec::new() };
         if let Some(reason) = comparison.failed.into_inner() {
             experiment.notes.push(format!("The rows \"{}\" are missing: {reason}.", pair.group));
-            experiment.marks.extend(pair.mark.map(|(name, target)| Mark::unmeasured(name, Side::AtLeast, target, reason)));
+            experiment.marks.extend(pair.mark.map(|(target, brief)| {
+                Mark::unmeasured(mark_name(pair), Side::AtLeast, target, reason).in_brief(brief, source_gain(pair))
+            }));
             continue;
         }
         let rounds: Vec<Vec<Carried>> =
@@ -140,14 +142,23 @@ fn compare(
             Load::Tcp(_) => late,
             Load::Udp => Row { ratio: Some(Ratio::paired(BEFORE, "service_demand", &demand(after, before))), ..late },
         };
-        let source_ratio = pair.is_source.then(|| SOURCE_THROUGHPUT[1] / SOURCE_THROUGHPUT[0]);
-        rows.push(Row { source: source(pair, 1), source_ratio, ..late });
-        if let Some((name, target)) = pair.mark {
-            experiment.marks.push(mark(name, after, before, target));
+        rows.push(Row { source: source(pair, 1), source_ratio: source_gain(pair), ..late });
+        if let Some((target, brief)) = pair.mark {
+            experiment.marks.push(mark(&mark_name(pair), after, before, target).in_brief(brief, source_gain(pair)));
         }
     }
     experiment.tables.push(table("Segmentation before the bridge and at its egress, MTU 1500".into(), rows, session));
     Ok(())
+}
+
+/// What a comparison's mark is called.
+fn mark_name(pair: &Pair) -> String {
+    format!("gso: {}, cut {AT_EGRESS} against {BEFORE}", pair.group)
+}
+
+/// The source's gain, beside the comparison that is like its own.
+fn source_gain(pair: &Pair) -> Option<f64> {
+    pair.is_source.then(|| SOURCE_THROUGHPUT[1] / SOURCE_THROUGHPUT[0])
 }
 
 /// A comparison that is being made.
@@ -228,7 +239,7 @@ fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
 }
 
 fn table(title: String, rows: Vec<Row>, session: &Session<'_>) -> Table {
-    let throughput = Column { name: "throughput", title: "throughput", unit: "Gb/s", digits: 2 };
+    let throughput = Column { name: "throughput", title: "throughput", unit: "Mb/s", digits: 0 };
     let columns = [throughput].into_iter().chain(spent::COLUMNS).collect();
     Table { title, form: Form::Live, columns, rows, rounds: session.plan.rounds, plot: Some(0), made: None }
 }
@@ -282,15 +293,16 @@ mod tests {
             return;
         }
         let groups: Vec<_> = experiment.tables[0].rows.iter().map(|row| row.group.as_str()).collect();
-        let (first, linear) = ("TCPv4, packet ports, the kernel cuts", "TCPv4, linear packet port");
-        assert_eq!(groups, [first, first, linear, linear]);
+        let expected =
+            ["TCPv4, packet ports, the kernel cuts", "TCPv4, packet ports, the engine cuts", "TCPv4, linear packet port, the engine cuts"];
+        assert_eq!(groups, expected.map(|group| [group; 2]).concat());
         assert!(
             experiment.notes.iter().filter(|note| note.contains("/dev/net/tun") && note.contains("TAP")).count() == 2,
             "{:?}",
             experiment.notes
         );
         let missing: Vec<_> = experiment.marks.iter().filter(|mark| mark.value.is_none() && mark.spread == [0.0; 2]).collect();
-        assert_eq!((experiment.marks.len(), missing.len()), (4, 2), "{:?}", experiment.marks);
+        assert_eq!((experiment.marks.len(), missing.len()), (5, 2), "{:?}", experiment.marks);
         for mark in missing {
             assert!(
                 mark.met.is_none()

@@ -9,11 +9,11 @@ use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 use superpacket_bridge::topology::{Auto, Topology};
 use superpacket_steer::{Cpu, CpuMask};
 
-use super::{CPU, TRANSACTIONS};
+use super::{CPU, TRANSACTIONS, empty};
 use crate::cpu::pin_this_thread;
 use crate::error::LabError;
 use crate::experiment::spent::{self, Clocks, Load, Spent};
-use crate::experiment::{Column, Figure, Form, Ratio, Row, Session, Table, Variant};
+use crate::experiment::{Column, Experiment, Figure, Form, Mark, Ratio, Row, Session, Side, Table, Variant};
 use crate::host::Host;
 use crate::link::Link;
 use crate::load::{Route, TcpTransactions};
@@ -58,8 +58,8 @@ const COLUMNS: [Column; 4] = [
     Column { name: "wake_ups", title: "wake-ups / 1000", unit: "", digits: 0 },
 ];
 
-/// The tables, and what is to be said of them.
-pub(super) fn tables(session: &Session<'_>) -> Result<(Vec<Table>, Vec<String>), LabError> {
+/// Measures it: the tables, a mark on this bridge, and what is to be said of them.
+pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let topology = Topology::read().map_err(|error| LabError::system("the machine's CPUs", io::Error::other(error)))?;
     let usable = topology.usable();
     let arrangements = arrangements(&usable, &topology, session.plan.quick);
@@ -108,7 +108,11 @@ pub(super) fn tables(session: &Session<'_>) -> Result<(Vec<Table>, Vec<String>),
         plot: None,
         made: None,
     };
-    Ok((vec![table, accounts], notes(&usable, &topology)))
+    let rates = |row: usize| values(row, |measured| measured.per_second);
+    let steered = Paired::new(&rates(OURS_STEERED), &rates(OURS));
+    let name = format!("rps: this bridge between two hosts on {} CPUs, RPS against none", usable.len());
+    let mark = Mark::paired(name, &steered, Side::AtLeast, 1.0).in_brief("this bridge on this machine", None);
+    Ok(Experiment { tables: vec![table, accounts], marks: vec![mark], notes: notes(&usable, &topology), ..empty() })
 }
 
 /// The first usable CPU stands for the one that receives: the bridge's threads are not pinned.
@@ -119,19 +123,23 @@ fn auto(usable: &CpuMask, topology: &Topology) -> Auto {
     }
 }
 
+/// The places of this bridge's arrangements, without RPS and with it.
+const OURS: usize = 2;
+const OURS_STEERED: usize = 3;
+
 fn arrangements(usable: &CpuMask, topology: &Topology, quick: bool) -> Vec<Arrangement> {
     const KERNEL: &str = "the kernel's bridge";
-    const OURS: &str = "this bridge";
+    const BRIDGE: &str = "this bridge";
     let arrangement = |group, name: String, middle, against| Arrangement { group, name, middle, against };
     let mut all = vec![
         arrangement(KERNEL, "without RPS".into(), Middle::Kernel(CpuMask::EMPTY), None),
         arrangement(KERNEL, format!("with RPS, mask {usable}"), Middle::Kernel(usable.clone()), Some(0)),
-        arrangement(OURS, "without RPS".into(), Middle::Ours(CpuMask::EMPTY), None),
-        arrangement(OURS, format!("with RPS, mask {usable}"), Middle::Ours(usable.clone()), Some(2)),
+        arrangement(BRIDGE, "without RPS".into(), Middle::Ours(CpuMask::EMPTY), None),
+        arrangement(BRIDGE, format!("with RPS, mask {usable}"), Middle::Ours(usable.clone()), Some(OURS)),
     ];
     let Auto { mask, .. } = auto(usable, topology);
     if !quick && !mask.is_empty() && mask != *usable {
-        all.push(arrangement(OURS, format!("with RPS, mask {mask}: auto"), Middle::Ours(mask), Some(2)));
+        all.push(arrangement(BRIDGE, format!("with RPS, mask {mask}: auto"), Middle::Ours(mask), Some(OURS)));
     }
     all
 }

@@ -262,9 +262,9 @@ impl Carried {
         Ok(Self { megabytes, spent: before.spent(load)? })
     }
 
-    /// 10^9 bits of payload a second.
-    pub(crate) fn gigabits(&self) -> f64 {
-        self.megabytes * 8e-3
+    /// 10^6 bits of payload a second.
+    pub(crate) fn megabits(&self) -> f64 {
+        self.megabytes * 8.0
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use superpacket_features::Feature;
 
-use super::{BETA, BETA_SPEED, CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, clients, mark};
+use super::{BETA, BETA_SPEED, BRIEFS, CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, mark};
 use crate::error::LabError;
 use crate::experiment::plan::{Session, Variant};
 use crate::experiment::report::{Column, Experiment, Figure, Form, Ratio, Row, Table};
@@ -27,9 +27,8 @@ const QUICK_PART: u64 = 10;
 /// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot, [`LabError::Cancelled`] when its end was asked for.
 pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let plan = session.plan;
-    let clients = clients(plan);
     let file = PatternFile::new(if plan.quick { FILE / QUICK_PART } else { FILE }, 3)?;
-    let arrangements = (0..clients.len()).flat_map(|client| senders().map(|sender| arrange(sender, client)));
+    let arrangements = (0..CLIENTS.len()).flat_map(|client| senders().map(|sender| arrange(sender, client)));
     let hosts = Several::new(&arrangements.collect::<Vec<_>>(), session.cpus)?;
     for hosts in hosts.iter() {
         session.check()?;
@@ -40,7 +39,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         session.check()?;
         sizes.push(frames(hosts, &file)?);
     }
-    let names = clients.iter().flat_map(|client| VARIANTS.map(|variant| format!("tso: {client}, {variant}")));
+    let names = CLIENTS.iter().flat_map(|client| VARIANTS.map(|variant| format!("tso: {client}, {variant}")));
     let mut variants: Vec<Variant<'_, Carried>> =
         names.zip(hosts.iter()).map(|(name, hosts)| Variant::new(name, || transfer(hosts, &file, file.size()))).collect();
     let measured = session.interleaved(&mut variants)?;
@@ -49,7 +48,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     // As in the source, the first half is for warming up; of few transfers all are needed.
     let last = if plan.rounds >= 6 { plan.rounds / 2 } else { plan.rounds };
     let mut rows = Vec::new();
-    for (client, rounds) in clients.iter().zip(measured.chunks_exact(VARIANTS.len())) {
+    for ((client, briefs), rounds) in CLIENTS.iter().zip(BRIEFS).zip(measured.chunks_exact(VARIANTS.len())) {
         let rounds: Vec<&[Carried]> = rounds.iter().map(|rounds| &rounds[rounds.len() - last..]).collect();
         let is_source = *client == CLIENTS[0];
         for (variant, loads) in rounds.iter().enumerate() {
@@ -63,7 +62,9 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
                 source_ratio: (is_source && variant == 1).then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0]),
             });
             if variant != 0 {
-                experiment.marks.push(carried::mark(&mark(client, variant), loads, rounds[0], TARGET));
+                let mark = carried::mark(&mark(client, variant), loads, rounds[0], TARGET);
+                let slower = (is_source && variant == 1).then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0]);
+                experiment.marks.push(mark.in_brief(briefs[variant - 1], slower));
             }
         }
     }

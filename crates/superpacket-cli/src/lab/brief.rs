@@ -1,0 +1,139 @@
+//! The report of one screen: what each experiment showed, and whether it came out.
+
+use std::fmt::Write;
+
+use superpacket_lab::experiment::{Experiment, Form, Mark, Side, find};
+
+use super::Report;
+use super::grid::{NOTHING, range, ratio_digits, times, written};
+use super::run::NOT_MEASURED;
+use super::text::paragraph;
+
+/// No line is longer, however wide the terminal is.
+pub(super) const WIDTH: usize = 80;
+
+/// Columns for what is compared, for the value found here with its spread, for the source's, and for the target.
+const COLUMNS: [usize; 4] = [35, 18, 6, 7];
+
+/// What is said before the first experiment.
+pub(super) fn heading(report: &Report, width: usize) -> String {
+    let plan = &report.plan;
+    let how = match plan.form {
+        "live" => format!("{} rounds of {} s each, variants in turn", plan.rounds, plan.seconds),
+        _ => "counted on the model NIC and simulated, the same in every run".to_owned(),
+    };
+    let mut text = format!("{}\n", report.machine.brief(width));
+    paragraph(&how, 0, width, &mut text);
+    for note in &report.notes {
+        paragraph(note, 0, width, &mut text);
+    }
+    if width >= WIDTH {
+        line(["", "here (middle half)", "source", "target", "verdict"], &mut text);
+    }
+    text
+}
+
+/// An experiment: its headline rows. Counts stand there only where nothing was measured, or where they are not as they should be.
+pub(super) fn experiment(found: &Experiment, width: usize) -> String {
+    let mut text = String::new();
+    let headline = find(found.name).map_or(found.source, |entry| entry.headline);
+    paragraph(&format!("{}: {headline}", found.name), 0, width, &mut text);
+    let measured = found.marks.iter().any(|mark| mark.form == Form::Live);
+    // Where namespaces are to be had and something else is not, this experiment alone was not measured.
+    for note in found.notes.iter().filter(|note| note.starts_with(NOT_MEASURED)) {
+        paragraph(note, 2, width, &mut text);
+    }
+    let shown = |mark: &&Mark| mark.form != Form::Model || !measured || mark.met != Some(true);
+    for mark in found.marks.iter().filter(shown) {
+        let Some(brief) = mark.brief else { continue };
+        let [here, source] = [here(mark), mark.source.map_or_else(|| NOTHING.to_owned(), times)];
+        let (target, verdict) = (target(mark), verdict(mark));
+        if width >= WIDTH {
+            line([brief, &here, &source, &target, verdict], &mut text);
+        } else {
+            paragraph(brief, 2, width, &mut text);
+            paragraph(&format!("{here}, source {source}, target {target}: {verdict}"), 4, width, &mut text);
+        }
+    }
+    text
+}
+
+/// What came of all marks, and where more is to be had.
+pub(super) fn end(report: &Report, width: usize) -> String {
+    let mut text = String::new();
+    let kinds = [(Form::Live, "measured"), (Form::Simulated, "simulated"), (Form::Model, "counted")].map(|(form, name)| {
+        let of = |met| report.marks.iter().filter(|mark| mark.form == form && mark.met == met).count();
+        let counts = [(of(Some(true)), "met"), (of(Some(false)), "missed"), (of(None), "unclear")];
+        let counts: Vec<_> = counts.iter().filter(|(count, _)| *count != 0).map(|(count, what)| format!("{count} {what}")).collect();
+        (!counts.is_empty()).then(|| format!("{name}: {}", counts.join(", ")))
+    });
+    let kinds: Vec<_> = kinds.into_iter().flatten().collect();
+    if !kinds.is_empty() {
+        paragraph(&format!("all marks, {}", kinds.join("; ")), 0, width, &mut text);
+    }
+    paragraph("--full prints all tables, marks and their reasons, --html FILE makes a page with plots", 0, width, &mut text);
+    text
+}
+
+fn line(cells: [&str; 5], text: &mut String) {
+    let [what, here, source, target, verdict] = cells;
+    let [first, second, third, fourth] = COLUMNS;
+    let _ = writeln!(text, "  {what:<first$} {here:<second$} {source:>third$} {target:>fourth$} {verdict}");
+}
+
+fn here(mark: &Mark) -> String {
+    let [low, high] = mark.spread;
+    let spread = || format!("({})", range(low, high, ratio_digits(low)));
+    match mark.value {
+        Some(value) if low != high => format!("{} {}", times(value), spread()),
+        Some(value) => times(value),
+        None if low != high => spread(),
+        None => NOTHING.to_owned(),
+    }
+}
+
+fn target(mark: &Mark) -> String {
+    let side = match mark.side {
+        Side::AtLeast => ">=",
+        Side::AtMost => "<=",
+    };
+    format!("{side}{}", written(mark.target))
+}
+
+fn verdict(mark: &Mark) -> &'static str {
+    match mark.met {
+        Some(true) => "met",
+        Some(false) => "missed",
+        None => "unclear",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::report;
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_here_the_source_s_and_the_verdict() {
+        let mut report = report();
+        let live = Mark { form: Form::Live, value: Some(2.146), spread: [2.094, 2.616], met: None, ..report.marks[0].clone() };
+        report.experiments[0].marks =
+            vec![live.in_brief("4K pages: LRO over no LRO", Some(2.378)), report.marks[0].clone().in_brief("a count", None)];
+        let text = experiment(&report.experiments[0], WIDTH);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].starts_with("lro: "));
+        assert_eq!(lines[1], "  4K pages: LRO over no LRO           2.15x (2.09-2.62)   2.38x   >=2.5 unclear");
+        assert!(lines[2].contains("a count") && lines[2].ends_with("missed"), "a count that is not as it should be is shown: {text}");
+        report.experiments[0].marks[1].met = Some(true);
+        assert!(!experiment(&report.experiments[0], WIDTH).contains("a count"));
+        let narrow = experiment(&report.experiments[0], 40);
+        assert!(narrow.lines().all(|line| line.len() <= 40) && narrow.contains("source 2.38x"), "{narrow}");
+    }
+
+    #[test]
+    fn kinds_of_marks_are_not_added_up() {
+        let text = end(&report(), 200);
+        assert!(text.starts_with("all marks, measured: 1 unclear; counted: 1 missed\n"), "{text}");
+        assert!(heading(&report(), WIDTH).lines().all(|line| line.chars().count() <= WIDTH));
+    }
+}
