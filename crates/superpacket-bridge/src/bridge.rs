@@ -210,7 +210,7 @@ impl Bridge {
         self.with(port, |place| place.shared.features())
     }
 
-    /// Sets a limit of a port: `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout` (nanoseconds).
+    /// Sets a limit of a port, by a name of [`Limits::NAMES`].
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a limit that is none or out of range.
@@ -230,6 +230,19 @@ impl Bridge {
         self.change(port, |shared| {
             shared.change(|settings| settings.too_big = too_big);
             Ok(())
+        })?;
+        self.with(port, |place| place.report(&self.inner.table))
+    }
+
+    /// Says how what a port receives is aggregated, by a name of
+    /// [`PortSettings::AGGREGATION`].
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a name or a word that is none.
+    pub fn set_aggregation(&self, port: &str, name: &str, word: &str) -> Result<PortReport, BridgeError> {
+        self.change(port, |shared| {
+            let set = shared.change(|settings| settings.set_aggregation(name, word));
+            set.map_err(|problem| BridgeError::Limit { port: port.into(), problem })
         })?;
         self.with(port, |place| place.report(&self.inner.table))
     }
@@ -511,9 +524,9 @@ impl Inner {
                 true
             }
             Err(error) => {
-                let text = error.to_string();
+                let text = error.problem();
                 if place.error.as_deref() != Some(&text) {
-                    tracing::warn!(port = %place.shared.name, %error, "the port cannot be opened again yet");
+                    tracing::warn!(port = %place.shared.name, error = text, "the port cannot be opened again yet");
                 }
                 place.error = Some(text);
                 place.next_try = Instant::now() + Duration::from_millis(500);
@@ -539,6 +552,10 @@ impl Place {
             addresses: table.count(self.shared.number),
             limits: Limits::NAMES.iter().map(limit).collect::<BTreeMap<_, _>>(),
             too_big: too_big.to_owned(),
+            aggregation: PortSettings::AGGREGATION
+                .iter()
+                .map(|name| ((*name).to_owned(), settings.aggregation(name).unwrap_or_default().to_owned()))
+                .collect(),
         }
     }
 

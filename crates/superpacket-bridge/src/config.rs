@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use superpacket_features::Feature;
-use superpacket_io::port::PortSpec;
+use superpacket_io::port::{PortSpec, SpecError};
 use superpacket_steer::{CpuMask, flow_entries};
 use toml::Spanned;
 
@@ -149,6 +149,11 @@ struct WrittenPort {
     gro_max_size: Option<Spanned<u64>>,
     gro_flush_timeout: Option<Spanned<String>>,
     too_big: Option<Spanned<String>>,
+    lro_max_aggr: Option<Spanned<u64>>,
+    lro_max_desc: Option<Spanned<u64>>,
+    lro_acks: Option<bool>,
+    storage: Option<Spanned<String>>,
+    delivery: Option<Spanned<String>>,
     rps_cpus: Option<Spanned<EachQueue<String>>>,
     rps_flow_cnt: Option<Spanned<EachQueue<u64>>>,
     in_place_below: Option<u64>,
@@ -238,7 +243,7 @@ impl Written {
             let span = port.port.span();
             let settings = port.check(source)?;
             if bridge.ports.iter().any(|known| known.port == settings.port) {
-                return Err(source.wrong(&span, format_args!("port {} is there twice", settings.port)));
+                return Err(source.wrong(&span, "the port is there twice"));
             }
             bridge.ports.push(settings);
         }
@@ -248,7 +253,9 @@ impl Written {
 
 impl WrittenPort {
     fn check(self, source: &Source<'_>) -> Result<PortSettings, ConfigError> {
-        let spec: PortSpec = self.port.as_ref().parse().map_err(|error| source.wrong(&self.port.span(), error))?;
+        let parsed = self.port.as_ref().parse();
+        let spec: PortSpec = parsed
+            .map_err(|error: SpecError| source.wrong(&self.port.span(), format_args!("port: {}", error.problem(self.port.as_ref()))))?;
         let mut settings = PortSettings::new(spec);
         let mut named: Vec<Feature> = Vec::new();
         for (name, on) in &self.features {
@@ -264,11 +271,23 @@ impl WrittenPort {
             settings.features = settings.features.set(feature, *on);
         }
         settings.force_lro = self.force_lro;
-        for (name, size) in [("gso_max_size", &self.gso_max_size), ("gro_max_size", &self.gro_max_size)] {
-            if let Some(size) = size {
-                settings.limits.set(name, *size.as_ref()).map_err(|problem| source.wrong(&size.span(), problem))?;
+        let numbers = [
+            ("gso_max_size", &self.gso_max_size),
+            ("gro_max_size", &self.gro_max_size),
+            ("lro_max_aggr", &self.lro_max_aggr),
+            ("lro_max_desc", &self.lro_max_desc),
+        ];
+        for (name, number) in numbers {
+            if let Some(number) = number {
+                settings.limits.set(name, *number.as_ref()).map_err(|problem| source.wrong(&number.span(), problem))?;
             }
         }
+        for (name, word) in [("storage", &self.storage), ("delivery", &self.delivery)] {
+            if let Some(word) = word {
+                settings.set_aggregation(name, word.as_ref()).map_err(|problem| source.wrong(&word.span(), problem))?;
+            }
+        }
+        settings.lro_acks = self.lro_acks.unwrap_or_default();
         if let Some(time) = &self.gro_flush_timeout {
             let nanoseconds = u64::try_from(duration(time, "gro-flush-timeout", source)?.as_nanos()).unwrap_or(u64::MAX);
             settings.limits.set("gro_flush_timeout", nanoseconds).map_err(|problem| source.wrong(&time.span(), problem))?;
@@ -343,10 +362,18 @@ mod tests {
             ("[[port]]\nport = \"eth0\"\n", 2, "starts with no kind"),
             ("[[port]]\nprt = \"packet:eth0\"\n", 2, "unknown field `prt`"),
             ("[[port]]\nforce-lro = true\n", 1, "missing field `port`"),
-            ("[[port]]\nport = \"packet:a\"\n[[port]]\nport = \"packet:a\"\n", 4, "packet:a is there twice"),
+            ("[[port]]\nport = \"packet:a\"\n[[port]]\nport = \"packet:a\"\n", 4, "the port is there twice, in: port = \"packet:a\""),
             ("[[port]]\nport = \"packet:a\"\nfeatures = { turbo = true }\n", 3, "\"turbo\" is no offload"),
             ("[[port]]\nport = \"packet:a\"\n[port.features]\ngro = true\ngeneric-receive-offload = false\n", 4, "is there twice"),
-            ("[[port]]\nport = \"packet:a\"\ngso-max-size = 99999999\n", 3, "gso_max_size is at most"),
+            (
+                "[[port]]\nport = \"packet:a\"\ngso-max-size = 99999999\n",
+                3,
+                "gso_max_size is 0 (what the port takes) or 68 to 524280 bytes",
+            ),
+            ("[[port]]\nport = \"packet:a\"\ngro-max-size = 0\n", 3, "gro_max_size is 68 to 524280 bytes, not 0"),
+            ("[[port]]\nport = \"packet:a\"\nlro-max-aggr = 1\n", 3, "lro_max_aggr is 0 (no limit) or 2 to 65535 packets"),
+            ("[[port]]\nport = \"packet:a\"\nstorage = \"heap\"\n", 3, "storage is fragments or linear"),
+            ("[[port]]\nport = \"packet:a\"\ndelivery = 1\n", 3, "expected a string"),
             ("[[port]]\nport = \"packet:a\"\ngro-flush-timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),
             ("[[port]]\nport = \"packet:a\"\ntoo-big = \"explode\"\n", 3, "too-big is one of drop, icmp, fragment"),
             ("[[port]]\nport = \"packet:a\"\nrps-cpus = \"fg\"\n", 3, "rps-cpus: EINVAL"),
@@ -361,6 +388,16 @@ mod tests {
             assert!(error.starts_with(&format!("bridge.toml:{line}: ")), "{text}: {error}");
             assert!(error.contains(says), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn the_knobs_of_lro_are_read() {
+        let text = "[[port]]\nport = \"tap:a\"\nfeatures = { lro = true, tx-tcp-mangleid-segmentation = true }\nforce-lro = true\n\
+                    lro-max-aggr = 43\nlro-max-desc = 8\nlro-acks = true\nstorage = \"linear\"\ndelivery = \"at-once\"\n";
+        let port = Config::parse(text, "bridge.toml").expect("it is right").bridge.ports.remove(0);
+        assert!(port.features.contains(Feature::TxTcpMangleidSegmentation) && port.features.contains(Feature::LargeReceiveOffload));
+        assert_eq!((port.limits.lro_max_aggr, port.limits.lro_max_desc), (43, 8));
+        assert_eq!(PortSettings::AGGREGATION.map(|name| port.aggregation(name)), [Some("at-once"), Some("on"), Some("linear")]);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use superpacket::aggregate::{Counters, Reason};
+
 use crate::report::PortStats;
 
 /// The reason for which a packet was dropped.
@@ -61,13 +63,14 @@ macro_rules! counts {
         pub(crate) struct Counts {
             $(pub(crate) $name: Count,)*
             drops: [Count; DropReason::ALL.len()],
+            reasons: Reasons,
         }
 
         impl Counts {
             /// The counters as they stand.
             pub(crate) fn report(&self, port: &str) -> PortStats {
                 let drops: BTreeMap<String, u64> = DropReason::ALL.into_iter().map(|(cause, name)| (name.into(), self.drops[cause as usize].value())).collect();
-                PortStats { port: port.into(), drops, $($name: self.$name.value(),)* }
+                PortStats { port: port.into(), drops, reasons: self.reasons.report(), $($name: self.$name.value(),)* }
             }
         }
     };
@@ -79,12 +82,17 @@ counts!(
     tx_packets,
     tx_bytes,
     rx_super_packets,
+    rx_super_segments,
     tx_super_packets,
     tx_super_segments,
     merged,
     aggregated,
+    lro_aggregated,
+    lro_flushed,
+    lro_no_desc,
     segmented,
     segments,
+    segmented_for_ids,
     checksummed,
     fallbacks,
     filtered,
@@ -102,6 +110,38 @@ impl Counts {
     /// Packets were dropped.
     pub(crate) fn dropped(&self, cause: DropReason, packets: u64) {
         self.drops[cause as usize].add(packets);
+    }
+
+    /// What an aggregator counted since it had counted `before`.
+    pub(crate) fn received(&self, before: &Counters, now: &Counters) {
+        self.merged.add(now.merged - before.merged);
+        self.aggregated.add(now.super_packets - before.super_packets);
+        self.lro_aggregated.add(now.aggregated - before.aggregated);
+        self.lro_flushed.add(now.flushed - before.flushed);
+        self.lro_no_desc.add(now.no_desc - before.no_desc);
+        if now.packets_out != before.packets_out {
+            for (reason, count) in Reason::ALL.iter().zip(&self.reasons.0) {
+                count.add(now.reason(*reason) - before.reason(*reason));
+            }
+        }
+    }
+}
+
+/// Packets that left an aggregator, by the reason for which they left as they did.
+#[derive(Debug)]
+struct Reasons([Count; Reason::COUNT]);
+
+impl Default for Reasons {
+    fn default() -> Self {
+        Reasons(std::array::from_fn(|_| Count::default()))
+    }
+}
+
+impl Reasons {
+    /// The reasons that occurred.
+    fn report(&self) -> BTreeMap<String, u64> {
+        let counted = Reason::ALL.iter().zip(&self.0).map(|(reason, count)| (reason.name().to_owned(), count.value()));
+        counted.filter(|(_, count)| *count > 0).collect()
     }
 }
 

@@ -13,7 +13,7 @@ use superpacket::segment::{
     ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentOptions, SegmentSize, Segmenter,
 };
 use superpacket::super_packet::{Metadata, SuperPacket};
-use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, parse, sctp};
+use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, ipv4, parse, sctp};
 use superpacket_features::Feature;
 use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch};
 
@@ -119,6 +119,9 @@ impl Egress {
                 ) {
                     self.shared.counts.segmented.add(1);
                     self.shared.counts.segments.add((self.waiting() - before) as u64);
+                    if is_cut_for_ids(&self.runtime, packet) {
+                        self.shared.counts.segmented_for_ids.add(1);
+                    }
                 }
             }
             Need::Shorter => match self.runtime.too_big {
@@ -374,14 +377,18 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
     match metadata.gso {
         Some(gso) => {
             let fitting = SegmentSize::for_mtu(&layout, gso.kind, runtime.mtu);
+            let told = match has_same_ids(&layout, gso) && may_change_ids(runtime, packet, &layout) {
+                true => Gso { id: IpId::Increment, outer_id: IpId::Increment, ..gso },
+                false => gso,
+            };
             let fits = fitting.is_some_and(|fitting| gso.size <= fitting) || payload <= gso.size.get() && length - network <= runtime.mtu;
-            if fits && partial && takes(runtime, &layout, gso, length - network, payload) {
+            if fits && partial && takes(runtime, &layout, told, length - network, payload) {
                 Need::Nothing
             } else if fits
                 && partial
-                && let Some(size) = part(runtime, &layout, gso)
+                && let Some(size) = part(runtime, &layout, told)
             {
-                Need::Parts(gso, size, layout)
+                Need::Parts(told, size, layout)
             } else if fits {
                 Need::Cut(gso)
             } else {
@@ -440,12 +447,44 @@ fn cuts(runtime: &Runtime, layout: &Layout, gso: Gso) -> bool {
         GsoKind::Udp => runtime.has(Feature::TxUdpSegmentation),
         _ => false,
     };
-    // A virtio header has no place for identifications that stay the same, nor for CWR on all
-    // segments.
-    let same_ids = gso.id == IpId::Fixed && layout.version == IpVersion::V4 || gso.outer_id == IpId::Fixed && layout.outer.is_some();
     offload
         && (layout.outer.is_none() || capabilities.tunnels && layout.outer.is_some_and(|outer| outer.tunnel.is_udp()))
-        && (capabilities.fixed_ids || !(same_ids || gso.cwr == Cwr::All))
+        // A virtio header has no place for identifications that stay the same, nor for CWR on all
+        // segments.
+        && (capabilities.fixed_ids || !(has_same_ids(layout, gso) || gso.cwr == Cwr::All))
+}
+
+/// Do all segments have the same IPv4 identification, or the same outer one?
+fn has_same_ids(layout: &Layout, gso: Gso) -> bool {
+    gso.id == IpId::Fixed && layout.version == IpVersion::V4 || gso.outer_id == IpId::Fixed && layout.outer.is_some()
+}
+
+/// May the port number the segments anew? Of IPv4 packets that must not be fragmented nobody reads
+/// the identification (RFC 6864, section 4.1).
+fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) -> bool {
+    if !runtime.has(Feature::TxTcpMangleidSegmentation) {
+        return false;
+    }
+    let head = Head::new(packet, usize::from(layout.payload));
+    let bytes = head.bytes(packet);
+    let dont_fragment = |network: u16, version: IpVersion| {
+        let place = usize::from(network) + ipv4::FRAGMENT;
+        let flags = bytes.get(place..place + 2).map_or(0, |flags| u16::from_be_bytes([flags[0], flags[1]]));
+        version == IpVersion::V6 || flags & ipv4::DONT_FRAGMENT != 0
+    };
+    dont_fragment(layout.network, layout.version) && layout.outer.is_none_or(|outer| dont_fragment(outer.network, outer.version))
+}
+
+/// Is a packet cut at this port only because the port cannot be told that its identifications stay
+/// the same?
+fn is_cut_for_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> bool {
+    let same = |gso: Gso| (gso.id == IpId::Fixed || gso.outer_id == IpId::Fixed) && gso.cwr != Cwr::All;
+    if runtime.capabilities.fixed_ids || !packet.metadata.gso.is_some_and(same) {
+        return false;
+    }
+    let mut able = *runtime;
+    able.capabilities.fixed_ids = true;
+    matches!(need(&able, packet), Need::Nothing | Need::Parts(..))
 }
 
 /// Does the port cut this super-packet itself? `length` counts from the IP header on.

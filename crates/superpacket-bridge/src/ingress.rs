@@ -6,7 +6,7 @@ use superpacket::aggregate::{Aggregator, Counters, HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_features::Feature;
-use superpacket_io::port::{Buffer, POLL_LIMIT, PortError, Receive};
+use superpacket_io::port::{Buffer, POLL_LIMIT, PortError, Receive, wire_segments};
 
 use crate::counters::DropReason;
 use crate::handover::Doorbell;
@@ -156,7 +156,10 @@ impl Ingress {
         let counts = &self.shared.counts;
         counts.rx_packets.add(self.packets.len() as u64);
         counts.rx_bytes.add(self.packets.iter().map(|packet| packet.length() as u64).sum());
-        counts.rx_super_packets.add(self.packets.iter().filter(|packet| packet.gso.is_some()).count() as u64);
+        for packet in self.packets.iter().filter(|packet| packet.gso.is_some()) {
+            counts.rx_super_packets.add(1);
+            counts.rx_super_segments.add(u64::from(segments(packet)));
+        }
         let Ingress { shared, aggregator, packets, policy, dispatch, .. } = self;
         let mut sink = |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet);
         if policy.is_some() {
@@ -179,8 +182,7 @@ impl Ingress {
     fn count(&mut self) {
         // The aggregator's counters only grow, and are this thread's: what is new is what is not counted yet.
         let (counters, counts) = (*self.aggregator.counters(), &self.shared.counts);
-        counts.merged.add(counters.merged - self.counted.merged);
-        counts.aggregated.add(counters.super_packets - self.counted.super_packets);
+        counts.received(&self.counted, &counters);
         self.counted = counters;
     }
 
@@ -197,4 +199,10 @@ impl Ingress {
     pub(crate) fn deadline(&self) -> Option<u64> {
         self.aggregator.deadline()
     }
+}
+
+/// How many frames a received packet is on a wire.
+fn segments(packet: &RxPacket<Buffer>) -> u32 {
+    let head = packet.buffers().next().map_or(&[][..], Buffer::bytes);
+    packet.gso.map_or(1, |gso| wire_segments(head, packet.length(), gso, packet.checksum))
 }

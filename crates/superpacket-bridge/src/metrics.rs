@@ -123,18 +123,25 @@ impl fmt::Debug for Ports {
 /// A counter: its name without `_total`, what it means, its unit, and where it is read.
 type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
 
-const COUNTERS: [PortCounter; 22] = [
+const COUNTERS: [PortCounter; 27] = [
     ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
     ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
     ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| stats.tx_packets),
     ("tx", "Bytes given to the port", Some(Unit::Bytes), |stats| stats.tx_bytes),
     ("rx_super_packets", "Packets that were received as super-packets", None, |stats| stats.rx_super_packets),
+    ("rx_super_segments", "The frames that the super-packets received are on a wire", None, |stats| stats.rx_super_segments),
     ("tx_super_packets", "Super-packets given to the port", None, |stats| stats.tx_super_packets),
     ("tx_super_segments", "The frames that the super-packets given to the port are on a wire", None, |stats| stats.tx_super_segments),
     ("merged", "Received packets that joined another", None, |stats| stats.merged),
     ("aggregated", "Packets that others joined", None, |stats| stats.aggregated),
+    ("lro_aggregated", "Received packets that LRO accepted into a session", None, |stats| stats.lro_aggregated),
+    ("lro_flushed", "Sessions that LRO delivered", None, |stats| stats.lro_flushed),
+    ("lro_no_desc", "Received packets for which LRO had neither their flow nor a free descriptor", None, |stats| stats.lro_no_desc),
     ("segmented", "Packets cut into segments before the port", None, |stats| stats.segmented),
     ("segments", "The segments that came of them", None, |stats| stats.segments),
+    ("segmented_for_ids", "Packets cut only because the port cannot be told that their identifications stay", None, |stats| {
+        stats.segmented_for_ids
+    }),
     ("checksummed", "Partial checksums filled in before the port", None, |stats| stats.checksummed),
     ("fallbacks", "Packets that the port refused and that were sent in another form", None, |stats| stats.fallbacks),
     ("filtered", "Packets not forwarded because their destination lies behind the port they came from", None, |stats| stats.filtered),
@@ -175,6 +182,14 @@ impl Collector for Ports {
         for port in &stats {
             for (cause, count) in &port.drops {
                 let labels = [("port", port.port.as_str()), ("cause", cause.as_str())];
+                ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let help = "Packets that left aggregation, by the reason for which they left as they did";
+        let mut family = encoder.encode_descriptor("superpacket_port_reasons", help, None, MetricType::Counter)?;
+        for port in &stats {
+            for (reason, count) in &port.reasons {
+                let labels = [("port", port.port.as_str()), ("reason", reason.as_str())];
                 ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
             }
         }
@@ -241,6 +256,8 @@ mod tests {
             "superpacket_port_merged_total{port=\"packet:a\"} 9",
             "superpacket_port_drops_total{port=\"packet:a\",cause=\"too_long\"} 5",
             "superpacket_port_drops_total{port=\"packet:a\",cause=\"table \\\"full\\\"\"} 6",
+            "superpacket_port_lro_no_desc_total{port=\"packet:a\"} 3",
+            "superpacket_port_reasons_total{port=\"tap:b\",reason=\"sequence\"} 4",
             "superpacket_port_up{port=\"packet:a\"} 1",
             "superpacket_port_reopened_total{port=\"packet:a\"} 2",
             "superpacket_port_flow_moves_total{port=\"packet:a\"} 0",

@@ -23,8 +23,13 @@ pub struct PortReport {
     pub reopened: u64,
     /// Addresses learned behind it.
     pub addresses: usize,
-    /// The limits asked for: `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout` (nanoseconds).
+    /// The limits asked for: `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout`
+    /// (nanoseconds), `lro_max_aggr` (packets), `lro_max_desc` (flows).
     pub limits: BTreeMap<String, u64>,
+    /// How what it receives is aggregated: `storage` (`fragments`, `linear`), `delivery`
+    /// (`per-poll`, `at-once`), `lro_acks` (`on`, `off`).
+    #[serde(default)]
+    pub aggregation: BTreeMap<String, String>,
     /// What becomes of packets that are too long: `drop`, `icmp`, `fragment`.
     pub too_big: String,
 }
@@ -67,6 +72,9 @@ pub struct PortStats {
     pub tx_bytes: u64,
     /// Packets that were received as super-packets.
     pub rx_super_packets: u64,
+    /// The frames that these are on a wire.
+    #[serde(default)]
+    pub rx_super_segments: u64,
     /// Super-packets given to the port, received as such or aggregated.
     pub tx_super_packets: u64,
     /// The frames that these are on a wire.
@@ -75,10 +83,25 @@ pub struct PortStats {
     pub merged: u64,
     /// Packets that others joined.
     pub aggregated: u64,
+    /// Received packets that LRO accepted into a session, its first included (`aggregated` of
+    /// `inet_lro`).
+    #[serde(default)]
+    pub lro_aggregated: u64,
+    /// Sessions that LRO delivered (`flushed` of `inet_lro`).
+    #[serde(default)]
+    pub lro_flushed: u64,
+    /// Received packets for which LRO found neither their flow nor a free descriptor (`no_desc` of
+    /// `inet_lro`).
+    #[serde(default)]
+    pub lro_no_desc: u64,
     /// Packets cut into segments before this port.
     pub segmented: u64,
     /// The segments that came of them.
     pub segments: u64,
+    /// Of the packets cut, those that the port would have taken, if it could be told that their
+    /// IPv4 identifications stay the same.
+    #[serde(default)]
+    pub segmented_for_ids: u64,
     /// Partial checksums filled in before this port.
     pub checksummed: u64,
     /// Packets that the port refused as they were, and that were sent in another form.
@@ -111,6 +134,10 @@ pub struct PortStats {
     pub in_place_switches: u64,
     /// Received packets that were dropped, by cause.
     pub drops: BTreeMap<String, u64>,
+    /// Packets that left aggregation, merged or single, by the reason for which they left as they
+    /// did ([`Reason`](superpacket::aggregate::Reason)). Reasons that did not occur are not there.
+    #[serde(default)]
+    pub reasons: BTreeMap<String, u64>,
 }
 
 /// How a port's packets are steered.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use superpacket::aggregate::{Mode, Policy, Storage};
+use superpacket::aggregate::{Delivery, Mode, Policy, Storage};
 use superpacket::packet::Layer;
 use superpacket_features::{Feature, FeatureSet, Resolved, resolve};
 use superpacket_io::port::{Capabilities, PortState};
@@ -49,6 +49,7 @@ pub(crate) struct Runtime {
     lro_acks: bool,
     /// What is aggregated is copied into one run of bytes.
     linear: bool,
+    delivery: Delivery,
     /// The longest IP packet; `usize::MAX` without a limit.
     pub(crate) mtu: usize,
 }
@@ -78,16 +79,24 @@ impl Runtime {
     /// How packets that the port receives are aggregated; `None`: not at all.
     pub(crate) fn policy(&self) -> Option<Policy> {
         let policy = if self.has(Feature::LargeReceiveOffload) {
-            Policy::lro().with_mode(Mode::Lro { acks: self.lro_acks }).with_max_flows(64)
+            let packets = match self.limits.lro_max_aggr {
+                0 => u32::MAX,
+                limit => limit,
+            };
+            Policy::lro().with_mode(Mode::Lro { acks: self.lro_acks }).with_max_packets(packets).with_max_flows(self.limits.lro_max_desc)
         } else if self.has(Feature::GenericReceiveOffload) {
             Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: self.has(Feature::RxUdpGroForwarding) })
         } else {
             return None;
         };
-        let hold_time = self.limits.gro_flush_timeout;
+        let hold_time = match self.delivery {
+            Delivery::PerPoll => self.limits.gro_flush_timeout,
+            Delivery::AtOnce => 0,
+        };
         // What is held past a poll must not keep a ring from moving on: it is copied out.
         let storage = if hold_time == 0 && !self.linear { Storage::Fragments } else { Storage::Linear };
-        Some(policy.with_max_bytes(self.limits.gro_max_size).with_hold_time(hold_time).with_storage(storage))
+        let policy = policy.with_max_bytes(self.limits.gro_max_size).with_hold_time(hold_time);
+        Some(policy.with_storage(storage).with_delivery(self.delivery))
     }
 }
 
@@ -179,6 +188,7 @@ impl Shared {
             too_big: requested.settings.too_big,
             lro_acks: requested.settings.lro_acks,
             linear: requested.settings.linear,
+            delivery: requested.settings.delivery,
             mtu: match self.mtu() {
                 0 => usize::MAX,
                 mtu => mtu as usize,
@@ -252,6 +262,10 @@ pub(crate) mod tests {
         port.change(|settings| (settings.lro_acks, settings.linear) = (true, true));
         let policy = port.runtime().policy().expect("LRO is on");
         assert_eq!((policy.mode, policy.storage), (Mode::Lro { acks: true }, Storage::Linear));
+        assert_eq!((policy.max_packets, policy.max_flows), (u32::MAX, 64));
+        port.change(|settings| (settings.limits.lro_max_aggr, settings.limits.lro_max_desc) = (7, 8));
+        let policy = port.runtime().policy().expect("LRO is on");
+        assert_eq!((policy.max_packets, policy.max_flows), (7, 8));
     }
 
     #[test]
@@ -270,6 +284,9 @@ pub(crate) mod tests {
         let port = shared(|settings| settings.limits.gro_flush_timeout = 50_000);
         let policy = port.runtime().policy().expect("GRO is on");
         assert_eq!((policy.storage, policy.hold_time), (Storage::Linear, 50_000));
+        port.change(|settings| settings.delivery = Delivery::AtOnce);
+        let policy = port.runtime().policy().expect("GRO is on");
+        assert_eq!((policy.storage, policy.hold_time, policy.delivery), (Storage::Fragments, 0, Delivery::AtOnce));
         port.change(|settings| settings.features = FeatureSet::NONE);
         assert!(port.runtime().policy().is_none());
         assert_eq!(port.runtime().max_slices(), 1);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use superpacket::aggregate::{MAX_BIG_LENGTH, MAX_IP_LENGTH};
+use superpacket::aggregate::{Delivery, MAX_BIG_LENGTH, MAX_IP_LENGTH};
 use superpacket_features::{Feature, FeatureSet};
 use superpacket_io::port::PortSpec;
 
@@ -53,6 +53,10 @@ pub struct PortSettings {
     pub lro_acks: bool,
     /// What is aggregated is copied into one run of bytes at once, as by drivers that receive into linear buffers, rather than kept where it was received.
     pub linear: bool,
+    /// When what is held for others to join it is handed on: at the latest when
+    /// [`gro_flush_timeout`](Limits::gro_flush_timeout) ends, or with the poll that brought it,
+    /// whatever that limit says.
+    pub delivery: Delivery,
     /// Its limits.
     pub limits: Limits,
     /// What becomes of packets that are too long for it and cannot be cut.
@@ -62,19 +66,58 @@ pub struct PortSettings {
 }
 
 impl PortSettings {
-    /// What a port is asked unless told otherwise: every offload but LRO and the aggregation of UDP.
+    /// The names of what can be said of aggregation in words, as commands and files use them.
+    pub const AGGREGATION: [&'static str; 3] = ["delivery", "lro_acks", "storage"];
+
+    /// What a port is asked unless told otherwise: every offload but LRO, the aggregation of UDP
+    /// and changed identifications.
     pub fn new(port: PortSpec) -> Self {
-        let features = FeatureSet::all().without(Feature::LargeReceiveOffload).without(Feature::RxUdpGroForwarding);
+        let features = FeatureSet::all()
+            .without(Feature::LargeReceiveOffload)
+            .without(Feature::RxUdpGroForwarding)
+            .without(Feature::TxTcpMangleidSegmentation);
         PortSettings {
             port,
             features,
             force_lro: false,
             lro_acks: false,
             linear: false,
+            delivery: Delivery::PerPoll,
             limits: Limits::default(),
             too_big: TooBig::default(),
             steering: PortSteering::default(),
         }
+    }
+
+    /// What was said of aggregation, by a name of [`AGGREGATION`](Self::AGGREGATION).
+    pub fn aggregation(&self, name: &str) -> Option<&'static str> {
+        match name {
+            "delivery" => Some(if self.delivery == Delivery::AtOnce { "at-once" } else { "per-poll" }),
+            "lro_acks" => Some(if self.lro_acks { "on" } else { "off" }),
+            "storage" => Some(if self.linear { "linear" } else { "fragments" }),
+            _ => None,
+        }
+    }
+
+    /// Says how what the port receives is aggregated, by a name of
+    /// [`AGGREGATION`](Self::AGGREGATION).
+    ///
+    /// # Errors
+    /// A sentence: the name is unknown, or the word is.
+    pub fn set_aggregation(&mut self, name: &str, word: &str) -> Result<(), String> {
+        match (name, word) {
+            ("delivery", "per-poll") => self.delivery = Delivery::PerPoll,
+            ("delivery", "at-once") => self.delivery = Delivery::AtOnce,
+            ("delivery", _) => return Err(format!("delivery is per-poll or at-once, not {word:?}")),
+            ("lro_acks", "on") => self.lro_acks = true,
+            ("lro_acks", "off") => self.lro_acks = false,
+            ("lro_acks", _) => return Err(format!("lro_acks is on or off, not {word:?}")),
+            ("storage", "fragments") => self.linear = false,
+            ("storage", "linear") => self.linear = true,
+            ("storage", _) => return Err(format!("storage is fragments or linear, not {word:?}")),
+            _ => return Err(format!("{name:?} is not said of aggregation: there are {}", Self::AGGREGATION.join(", "))),
+        }
+        Ok(())
     }
 }
 
@@ -87,17 +130,29 @@ pub struct Limits {
     pub gro_max_size: u32,
     /// How long a packet may be held for others to join it after the poll that brought it, in nanoseconds.
     pub gro_flush_timeout: u64,
+    /// The most packets that LRO joins in one (`max_aggr` of `inet_lro`); 0: only
+    /// [`gro_max_size`](Self::gro_max_size) ends it.
+    pub lro_max_aggr: u32,
+    /// The most flows of a receive queue that LRO joins packets of at a time (`max_desc` of
+    /// `inet_lro`); packets of others pass.
+    pub lro_max_desc: u32,
 }
+
+/// The shortest IP packet that every network carries (RFC 791, section 3.2): no limit is lower.
+const MIN_SIZE: u32 = 68;
+
+/// The most flows of a receive queue that LRO can be told to join packets of at a time.
+const MAX_DESC: u32 = 65_536;
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { gso_max_size: 0, gro_max_size: MAX_IP_LENGTH, gro_flush_timeout: 0 }
+        Limits { gso_max_size: 0, gro_max_size: MAX_IP_LENGTH, gro_flush_timeout: 0, lro_max_aggr: 0, lro_max_desc: 64 }
     }
 }
 
 impl Limits {
     /// The names that commands and files use.
-    pub const NAMES: [&'static str; 3] = ["gso_max_size", "gro_max_size", "gro_flush_timeout"];
+    pub const NAMES: [&'static str; 5] = ["gso_max_size", "gro_max_size", "gro_flush_timeout", "lro_max_aggr", "lro_max_desc"];
 
     /// The limit of this name.
     pub fn value(&self, name: &str) -> Option<u64> {
@@ -105,6 +160,8 @@ impl Limits {
             "gso_max_size" => Some(u64::from(self.gso_max_size)),
             "gro_max_size" => Some(u64::from(self.gro_max_size)),
             "gro_flush_timeout" => Some(self.gro_flush_timeout),
+            "lro_max_aggr" => Some(u64::from(self.lro_max_aggr)),
+            "lro_max_desc" => Some(u64::from(self.lro_max_desc)),
             _ => None,
         }
     }
@@ -114,13 +171,16 @@ impl Limits {
     /// # Errors
     /// A sentence: the name is unknown, or the value out of range.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), String> {
-        let size = || match u32::try_from(value) {
-            Ok(size) if size <= MAX_BIG_LENGTH => Ok(size),
-            _ => Err(format!("{name} is at most {MAX_BIG_LENGTH} bytes, not {value}")),
+        let within = |least: u32, most: u32, zero: &str, unit: &str| match u32::try_from(value) {
+            Ok(0) if !zero.is_empty() => Ok(0),
+            Ok(number) if (least..=most).contains(&number) => Ok(number),
+            _ => Err(format!("{name} is {zero}{least} to {most} {unit}, not {value}")),
         };
         match name {
-            "gso_max_size" => self.gso_max_size = size()?,
-            "gro_max_size" => self.gro_max_size = size()?,
+            "gso_max_size" => self.gso_max_size = within(MIN_SIZE, MAX_BIG_LENGTH, "0 (what the port takes) or ", "bytes")?,
+            "gro_max_size" => self.gro_max_size = within(MIN_SIZE, MAX_BIG_LENGTH, "", "bytes")?,
+            "lro_max_aggr" => self.lro_max_aggr = within(2, 65_535, "0 (no limit) or ", "packets")?,
+            "lro_max_desc" => self.lro_max_desc = within(1, MAX_DESC, "", "flows")?,
             // A second is far beyond what any sender waits for.
             "gro_flush_timeout" if value <= 1_000_000_000 => self.gro_flush_timeout = value,
             "gro_flush_timeout" => return Err(format!("gro_flush_timeout is at most 1000000000 ns (a second), not {value}")),
@@ -146,4 +206,48 @@ pub enum TooBig {
 impl TooBig {
     /// The names that commands and files use, with their meanings.
     pub const NAMES: [(&'static str, TooBig); 3] = [("drop", TooBig::Drop), ("icmp", TooBig::Icmp), ("fragment", TooBig::Fragment)];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_say_what_is_allowed() {
+        let mut limits = Limits::default();
+        for (name, wrong, says) in [
+            ("gso_max_size", 1, "gso_max_size is 0 (what the port takes) or 68 to 524280 bytes, not 1"),
+            ("gso_max_size", 1 << 40, "68 to 524280 bytes, not 1099511627776"),
+            ("gro_max_size", 0, "gro_max_size is 68 to 524280 bytes, not 0"),
+            ("gro_flush_timeout", 1_000_000_001, "at most 1000000000 ns"),
+            ("lro_max_aggr", 1, "lro_max_aggr is 0 (no limit) or 2 to 65535 packets, not 1"),
+            ("lro_max_desc", 0, "lro_max_desc is 1 to 65536 flows, not 0"),
+            ("mtu", 1500, "there are gso_max_size, gro_max_size, gro_flush_timeout, lro_max_aggr, lro_max_desc"),
+        ] {
+            let error = limits.set(name, wrong).expect_err(name);
+            assert!(error.contains(says), "{error}");
+        }
+        assert_eq!(limits, Limits::default(), "what is refused changes nothing");
+        for (name, right) in
+            [("gso_max_size", 0), ("gso_max_size", 68), ("gro_max_size", 524_280), ("lro_max_aggr", 0), ("lro_max_desc", 8)]
+        {
+            limits.set(name, right).expect(name);
+            assert_eq!(limits.value(name), Some(right));
+        }
+    }
+
+    #[test]
+    fn words_of_aggregation_are_read_back() {
+        let mut settings = PortSettings::new("memory:m".parse().expect("a port string"));
+        for (name, words) in [("delivery", ["at-once", "per-poll"]), ("lro_acks", ["on", "off"]), ("storage", ["linear", "fragments"])] {
+            assert_eq!(settings.aggregation(name), Some(words[1]), "the default");
+            for word in words {
+                settings.set_aggregation(name, word).expect(word);
+                assert_eq!(settings.aggregation(name), Some(word));
+            }
+            let error = settings.set_aggregation(name, "maybe").expect_err("no such word");
+            assert!(error.starts_with(name) && words.iter().all(|word| error.contains(word)), "{error}");
+        }
+        assert!(settings.set_aggregation("size", "on").expect_err("no such name").contains("delivery, lro_acks, storage"));
+    }
 }

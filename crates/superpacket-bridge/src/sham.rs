@@ -8,7 +8,7 @@ use superpacket_steer::CpuMask;
 
 use crate::control::{Control, ErrorCode, Refusal, RpsChange};
 use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, SteeringReport, WorkerReport};
-use crate::settings::{PortSettings, SteeringSettings, TooBig};
+use crate::settings::{Limits, PortSettings, SteeringSettings, TooBig};
 
 /// Two ports, of which one cannot do TSO.
 #[derive(Debug)]
@@ -54,8 +54,9 @@ fn port(settings: &PortSettings) -> PortReport {
         queues: 1,
         reopened: 2,
         addresses: 3,
-        limits: ["gso_max_size", "gro_max_size", "gro_flush_timeout"].map(limit).into(),
+        limits: Limits::NAMES.map(limit).into(),
         too_big: too_big.into(),
+        aggregation: PortSettings::AGGREGATION.map(|name| (name.into(), settings.aggregation(name).expect("known").into())).into(),
     }
 }
 
@@ -74,7 +75,17 @@ fn features(settings: &PortSettings) -> PortFeatures {
 
 fn stats(settings: &PortSettings) -> PortStats {
     let drops = BTreeMap::from([("too_long".to_owned(), 5), ("table \"full\"".to_owned(), 6)]);
-    PortStats { port: settings.port.to_string(), rx_packets: 7, rx_bytes: 8000, merged: 9, drops, ..PortStats::default() }
+    let reasons = BTreeMap::from([("sequence".to_owned(), 4)]);
+    PortStats {
+        port: settings.port.to_string(),
+        rx_packets: 7,
+        rx_bytes: 8000,
+        merged: 9,
+        lro_no_desc: 3,
+        drops,
+        reasons,
+        ..PortStats::default()
+    }
 }
 
 impl Control for Sham {
@@ -111,6 +122,10 @@ impl Control for Sham {
             Ok(())
         };
         self.change(name, change, port)
+    }
+
+    fn set_aggregation(&self, name: &str, what: &str, word: &str) -> Result<PortReport, Refusal> {
+        self.change(name, |settings| settings.set_aggregation(what, word).map_err(|why| Refusal::new(ErrorCode::Refused, why)), port)
     }
 
     fn rps(&self) -> Vec<PortRps> {

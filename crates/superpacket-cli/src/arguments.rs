@@ -32,8 +32,11 @@ pub(crate) enum Command {
   superpacket coalesce in.pcap -o out.pcap --mode lro --acks
   tcpdump -w - -i eth0 | superpacket coalesce - -o - | tcpdump -r -
 
-A merged packet carries the time of its last packet. Checksums are written full and right. What cannot be merged passes bit for bit.
-Options of pcapng packets (comments, flags) stay; a merged packet has those of its last, but for a hash of its bytes.")]
+A merged packet carries the time of its last packet. Checksums are written full and right. What \
+cannot be merged passes bit for bit.
+
+Options of pcapng packets (comments, flags) stay; a merged packet has those of its last, but for \
+a hash of its bytes.")]
     Coalesce(Coalesce),
     /// Cut frames above the MTU into what a wire would have carried
     #[command(after_help = "Examples:
@@ -42,11 +45,11 @@ Options of pcapng packets (comments, flags) stay; a merged packet has those of i
   superpacket segment in.pcap -o - | tcpreplay -i eth0 -
   superpacket segment in.pcap -o out.pcap --fragment
 
-TCP and DCCP are cut. A UDP datagram above the MTU is cut with --udp-size, if it was several
-datagrams (USO, UDP GRO), or with --fragment, if it was one. --fragment cuts whatever else is above
-the MTU too: over IPv4 if the don't-fragment bit is clear, over IPv6 with a fragment header, which
-the sender's host would have added and no router may (RFC 8200, section 4.5). Frames that cannot be
-cut pass as they are and are counted by reason.")]
+TCP and DCCP are cut. A UDP datagram above the MTU is cut with --udp-size, if it was several \
+datagrams (USO, UDP GRO), or with --fragment, if it was one. --fragment cuts whatever else is \
+above the MTU too: over IPv4 if the don't-fragment bit is clear, over IPv6 with a fragment \
+header, which the sender's host would have added and no router may (RFC 8200, section 4.5). \
+Frames that cannot be cut pass as they are and are counted by reason.")]
     Segment(Segment),
     /// Aggregate (GRO), segment again, and compare byte for byte
     #[command(after_help = "Examples:
@@ -68,18 +71,18 @@ Exit code 1 if a byte differs.")]
   superpacket steer in.pcap --cpus 1,00000000 --html report.html
   superpacket steer in.pcap --cpus f --json | jq '.cpus, .imbalance'
 
-A flow's CPU is the one that the kernel chooses by the Toeplitz hash of its addresses and ports:
-the mask's CPUs, scaled by the hash. Fragments, and protocols other than TCP, UDP and DCCP, are
-hashed by their addresses alone. An empty mask switches steering off. The flow limit is shown as it
-would act in overload, if every backlog stayed half full or fuller: it drops packets of a flow that
-has more than half of the last 128. --json lists the flows, but not those after the first 100,000:
-of these, packets are counted by CPU.")]
+A flow's CPU is the one that the kernel chooses by the Toeplitz hash of its addresses and ports: \
+the mask's CPUs, scaled by the hash. Fragments, and protocols other than TCP, UDP and DCCP, are \
+hashed by their addresses alone. An empty mask switches steering off. The flow limit is shown as \
+it would act in overload, if every backlog stayed half full or fuller: it drops packets of a \
+flow that has more than half of the last 128. --json lists the flows, but not those after the \
+first 100,000: of these, packets are counted by CPU.")]
     Steer(Box<Steer>),
     /// Write a capture of generated traffic
     #[command(after_help = "Examples:
   superpacket generate bulk.pcap --size 1G
   superpacket generate super.pcap --size 1G --uncut
-  superpacket generate flows.pcap --size 200M --flows 1000000 --burst 1 --payload 100
+  superpacket generate flows.pcap --size 200M --flows 1000000 --payload 100
   superpacket generate demo.pcap.gz --workload mixed --size 1M
 
 The same arguments give the same file.")]
@@ -92,25 +95,29 @@ The same arguments give the same file.")]
   superpacket lab lro --rounds 20 --seconds 2
   superpacket lab gso --model --json | jq .marks
 
-Hosts are network namespaces, joined by ports, engine and bridge of this program; kernel TCP runs at both ends, and nothing touches
-the machine's own network. Each table stands beside its source's figures. Variants are measured in turn; figures are medians with
-the range of half the rounds, and a ratio that the spread makes meaningless is not given. Where namespaces are forbidden, what can
-be counted without them is. Without --quick, all experiments take several minutes.
+Hosts are network namespaces, joined by ports, engine and bridge of this program; kernel TCP \
+runs at both ends, and nothing touches the machine's own network. Each table stands beside its \
+source's figures. Variants are measured in turn; figures are medians with the range of half the \
+rounds, and a ratio that the spread makes meaningless is not given. Where namespaces are \
+forbidden, what can be counted without them is. Without --quick, all experiments take several \
+minutes.
 
-Exit codes: 0 done, whether marks are met or not; 1 an experiment failed; 2 bad usage or an unwritable file; 130 interrupted.")]
+Exit codes: 0 done, whether marks are met or not; 1 an experiment failed; 2 bad usage or an \
+unwritable file; 130 interrupted.")]
     Lab(crate::lab::Lab),
     /// Load a path between two network namespaces, in the shape of netperf
     #[cfg(target_os = "linux")]
     #[command(after_help = "Examples:
   superpacket load stream 10.0.0.2 --client $A --server $B --time 10s
   superpacket load rr 10.0.0.2 --client left --server right --connections 500
-  superpacket load sendfile 10.0.0.2 --server right --bytes 665434112 --client-cpus 0 --server-cpus 1
-  superpacket load udp 10.0.0.2 --client left --server right --rate 100000 --message 1400 --json
+  superpacket load sendfile 10.0.0.2 --server right --bytes 1G --server-cpus 1
+  superpacket load udp 10.0.0.2 --client left --server right --rate 100000
 
-Both ends are of this one process: the server listens at the address, on a port that the kernel chooses, in one namespace,
-the client connects from the other. A namespace is the number of a process that is in it, a name of ip-netns(8), or a path;
-without one, it is the one that the program was started in. With --verify every byte is compared. CPU times are those of
-the sending and receiving threads, system calls and what runs within them; the machine's are all of it.
+Both ends are of this one process: the server listens at the address, on a port that the kernel \
+chooses, in one namespace, the client connects from the other. A namespace is the number of a \
+process that is in it, a name of ip-netns(8), or a path; without one, it is the one that the \
+program was started in. With --verify every byte is compared. CPU times are those of the sending \
+and receiving threads, system calls and what runs within them; the machine's are all of it.
 
 Exit codes: 0 done; 1 bytes were lost, changed or stalled; 2 bad usage, or no connection.")]
     Load(Box<crate::load::Load>),
@@ -404,6 +411,45 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    /// What stands behind the options of every command, in paragraphs.
+    fn paragraphs() -> Vec<(String, String)> {
+        let program = Arguments::command();
+        let each = program.get_subcommands().flat_map(|command| {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            help.split("\n\n").map(|text| (command.get_name().to_owned(), text.to_owned())).collect::<Vec<_>>()
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn examples_fit_80_columns_and_paragraphs_are_broken_by_the_terminal_alone() {
+        for (command, text) in paragraphs() {
+            if text.starts_with("Example") {
+                assert!(text.lines().all(|line| line.chars().count() <= 80), "{command}: {text}");
+            } else {
+                assert!(!text.trim_end().contains('\n'), "{command}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn every_option_of_a_port_that_a_help_names_exists() {
+        let (mut named, directory) = (0, std::env::temp_dir());
+        let texts: Vec<_> = paragraphs().into_iter().map(|(_, text)| text).collect();
+        for word in texts.iter().flat_map(|text| text.split(|character: char| character.is_whitespace() || "()".contains(character))) {
+            let Some((port, options)) = word.trim_end_matches(['.', ',']).split_once('?') else { continue };
+            let (kind, _) = port.split_once(':').expect("a port string");
+            // No interface has this name, and no file: options are looked at before them.
+            let absent = if kind == "pcap" { directory.join("absent.pcap").display().to_string() } else { "absent0".to_owned() };
+            let spec: superpacket_io::port::PortSpec = format!("{kind}:{absent}?{options}").parse().expect(word);
+            let error = superpacket_io::port::open(&spec).map(|_| ()).expect_err("there is none");
+            assert!(!matches!(error, superpacket_io::port::PortError::Spec(_)), "{word}: {error}");
+            named += 1;
+        }
+        assert!(named >= 2, "{named} are named");
     }
 
     #[test]

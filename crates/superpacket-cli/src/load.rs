@@ -15,7 +15,7 @@ use crate::Outcome;
 use crate::amount::{nanoseconds, size};
 use crate::cpus::CpuList;
 use crate::failure::Failure;
-use crate::report::{figures, print, print_json, printable};
+use crate::report::{columns, figures, print, print_json, printable};
 
 /// Key of the patterns that are sent and compared.
 const KEY: u64 = 0x5eed;
@@ -145,7 +145,7 @@ pub(crate) fn run(arguments: &Load) -> Result<Outcome, Failure> {
             if arguments.json {
                 print_json(&report)?;
             } else {
-                print(&report.text(), false)?;
+                print(&report.text(columns()), false)?;
             }
             Ok(Outcome::Done)
         }
@@ -288,8 +288,9 @@ impl Load {
 }
 
 impl Report {
-    /// As netperf has it: a line of figures under their names.
-    fn text(&self) -> String {
+    /// As netperf has it: a line of figures under their names, or as many as lines of so many
+    /// columns need.
+    fn text(&self, width: usize) -> String {
         let mut columns: Vec<(&str, String)> = vec![("s", format!("{:.1}", self.seconds))];
         let mut add = |name, value: Option<String>| columns.extend(value.map(|value| (name, value)));
         add("Gb/s", self.gigabits_per_second.map(|rate| format!("{rate:.2}")));
@@ -309,9 +310,8 @@ impl Report {
         let demand = if self.transactions_per_second.is_some() { "us/transaction" } else { "us/KB" };
         add(demand, Some(format!("{:.3}", self.service_demand_us)));
         add("sent again", self.retransmitted_segments.map(|segments| segments.to_string()));
-        let (names, values): (Vec<&str>, Vec<String>) = columns.into_iter().unzip();
         let connections = if self.connections == 1 { "1 connection".to_owned() } else { format!("{} connections", self.connections) };
-        format!("{}, {connections}\n{}", self.test, figures(names, values))
+        format!("{}, {connections}\n{}", self.test, figures(&columns, width))
     }
 }
 
@@ -402,6 +402,13 @@ mod tests {
     s     1/s  mean us  p50 us  p99 us  longest us  sender %  receiver %  machine %  us/transaction
   1.0  123456      1.0     2.0     3.0         4.0         0           0          0           7.250
 ";
-        assert_eq!(report.text(), expected);
+        assert_eq!(report.text(100), expected);
+        let narrow = "TCP_RR, 500 connections
+    s     1/s  mean us  p50 us  p99 us  longest us  sender %  receiver %
+  1.0  123456      1.0     2.0     3.0         4.0         0           0
+  machine %  us/transaction
+          0           7.250
+";
+        assert_eq!(report.text(80), narrow);
     }
 }

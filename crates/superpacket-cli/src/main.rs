@@ -23,6 +23,7 @@ mod ledger;
 mod live;
 #[cfg(target_os = "linux")]
 mod load;
+mod man;
 mod page;
 mod partial;
 mod plot;
@@ -111,14 +112,12 @@ fn run(command: Command) -> Result<Outcome, Failure> {
 fn man(name: Option<&str>) -> Result<String, Failure> {
     let mut program = Arguments::command();
     program.build();
-    let page = match name {
-        None => clap_mangen::Man::new(program),
+    let (command, title) = match name {
+        None => (program, None),
         Some(name) => {
             let command = program.find_subcommand(name).ok_or_else(|| Failure::Usage(format!("there is no command {name:?}")))?;
-            clap_mangen::Man::new(command.clone()).title(format!("superpacket-{name}"))
+            (command.clone(), Some(format!("superpacket-{name}")))
         }
     };
-    let mut text = Vec::new();
-    page.render(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    Ok(man::page(command, title)?)
 }

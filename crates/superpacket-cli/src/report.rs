@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use serde::Serialize;
 use superpacket::aggregate::Reason;
 use superpacket::super_packet::Metadata;
@@ -247,8 +247,83 @@ pub(crate) fn print_json(report: &impl Serialize) -> io::Result<()> {
     output.flush()
 }
 
+/// How many columns text may take where standard output is no terminal.
+const PIPE_COLUMNS: usize = 80;
+
+/// Fewer columns than any text can be laid out in.
+const LEAST_COLUMNS: usize = 40;
+
+/// How many columns text may take: the terminal's, or 80 in a pipe or a file.
+pub(crate) fn columns() -> usize {
+    #[cfg(target_os = "linux")]
+    if let Ok(size) = rustix::termios::tcgetwinsize(io::stdout())
+        && size.ws_col > 0
+    {
+        return usize::from(size.ws_col).max(LEAST_COLUMNS);
+    }
+    PIPE_COLUMNS.max(LEAST_COLUMNS)
+}
+
+/// Text in lines of at most so many columns, broken at blanks, each so far from the left. Words
+/// that are longer stay whole.
+pub(crate) fn paragraph(text: &str, indent: usize, columns: usize) -> String {
+    let mut lines = String::new();
+    let mut length = 0;
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        if length > 0 && length + 1 + width <= columns {
+            lines.push(' ');
+            length += 1 + width;
+        } else {
+            if length > 0 {
+                lines.push('\n');
+            }
+            lines.extend(std::iter::repeat_n(' ', indent));
+            length = indent + width;
+        }
+        lines.push_str(word);
+    }
+    lines.push('\n');
+    lines
+}
+
 /// A table whose first column is text and whose others are numbers.
 pub(crate) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    lines(&layout(header, rows))
+}
+
+/// The same in at most so many columns: names in the header and in the first column are broken
+/// where need be, numbers never.
+pub(crate) fn fitted<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>, columns: usize) -> String {
+    let rows: Vec<_> = rows.into_iter().collect();
+    let cells = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or_default();
+    let longest_word = |text: &str| text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or_default();
+    // Blanks beside a column: two in front of the first, one elsewhere.
+    let whole: [usize; N] = std::array::from_fn(|index| cells(index).max(header[index].chars().count()) + if index == 0 { 3 } else { 2 });
+    let mut widths: [usize; N] = std::array::from_fn(|index| cells(index).max(longest_word(header[index])) + 2);
+    if whole.iter().sum::<usize>() <= columns {
+        return lines(&layout(header, rows));
+    }
+    let mut left = columns.saturating_sub(widths[1..].iter().sum());
+    widths[0] = whole[0].min(left).max(LEAST_NAME);
+    left = left.saturating_sub(widths[0]);
+    for (width, whole) in widths.iter_mut().zip(whole).skip(1) {
+        let more = left.min(whole - *width);
+        (*width, left) = (*width + more, left - more);
+    }
+    let mut table = layout(header, rows);
+    // Without it, columns are as wide as what they hold.
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    for (column, width) in table.column_iter_mut().zip(widths) {
+        column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width.min(usize::from(u16::MAX)) as u16)));
+    }
+    lines(&table)
+}
+
+/// The narrowest column that a name can be read in.
+const LEAST_NAME: usize = 16;
+
+fn layout<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header);
     for row in rows {
@@ -260,18 +335,31 @@ pub(crate) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<I
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    lines(&table)
+    table
 }
 
-/// A row of figures under their names, all to the right.
-pub(crate) fn figures(names: Vec<&str>, values: Vec<String>) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(names).add_row(values);
-    for column in table.column_iter_mut() {
-        column.set_padding((2, 0));
-        column.set_cell_alignment(CellAlignment::Right);
+/// Figures under their names, all to the right: a row, or as many as lines of so many columns need.
+pub(crate) fn figures(figures: &[(&str, String)], columns: usize) -> String {
+    let width = |(name, value): &(&str, String)| 2 + name.chars().count().max(value.chars().count());
+    let mut text = String::new();
+    let mut rest = figures;
+    while !rest.is_empty() {
+        let mut used = 0;
+        let fitting = rest.iter().take_while(|figure| {
+            used += width(figure);
+            used <= columns
+        });
+        let (row, more) = rest.split_at(fitting.count().max(1));
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_header(row.iter().map(|(name, _)| *name)).add_row(row.iter().map(|(_, value)| value));
+        for column in table.column_iter_mut() {
+            column.set_padding((2, 0));
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        text.push_str(&lines(&table));
+        rest = more;
     }
-    lines(&table)
+    text
 }
 
 /// The lines of a table, without blanks at their ends.
@@ -301,13 +389,15 @@ pub(crate) fn summary(totals: &Totals, verb: &str) -> String {
 
 /// The reasons, the most frequent first.
 pub(crate) fn reasons(totals: &Totals) -> String {
-    let all: u64 = totals.reasons.values().sum();
-    let mut sorted: Vec<_> = totals.reasons.iter().collect();
-    sorted.sort_by_key(|&(name, count)| (std::cmp::Reverse(*count), *name));
-    table(
-        ["reason", "packets", "share"],
-        sorted.into_iter().map(|(name, &count)| [(*name).to_owned(), grouped(count), percent(count, all)]),
-    )
+    reasons_table(totals.reasons.iter().map(|(name, count)| (*name, *count)))
+}
+
+/// A table of reasons with the packets that left for each, the most frequent first.
+pub(crate) fn reasons_table<'a>(reasons: impl IntoIterator<Item = (&'a str, u64)>) -> String {
+    let mut sorted: Vec<_> = reasons.into_iter().collect();
+    let all: u64 = sorted.iter().map(|(_, count)| count).sum();
+    sorted.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
+    table(["reason", "packets", "share"], sorted.into_iter().map(|(name, count)| [printable(name), grouped(count), percent(count, all)]))
 }
 
 /// A share in percent.
@@ -352,6 +442,26 @@ mod tests {
         assert_eq!((percent(1, 8), percent(0, 0)), ("12.5 %".to_owned(), "-".to_owned()));
         assert_eq!(Totals::default().fewer_by(), "-");
         assert_eq!(Totals { packets_in: 3, packets_out: 2, ..Totals::default() }.fewer_by(), "1.50x");
+    }
+
+    #[test]
+    fn text_keeps_to_its_columns() {
+        let text = paragraph("one two three four", 2, 10);
+        assert_eq!(text, "  one two\n  three\n  four\n");
+        assert_eq!(paragraph("a-word-that-is-too-long here", 2, 10), "  a-word-that-is-too-long\n  here\n");
+        let rows = || [["TCP 10.0.0.1:443 > 10.3.0.0:10000 (VXLAN)".to_owned(), "1,234,567".to_owned(), "12".to_owned()]];
+        let narrow = fitted(["flow", "packets", "packets in one"], rows(), 40);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 40) && narrow.contains("1,234,567"), "{narrow}");
+        assert!(narrow.contains("TCP 10.0.0.1:443"), "broken at blanks: {narrow}");
+        assert_eq!(fitted(["flow", "packets", "packets in one"], rows(), 80), table(["flow", "packets", "packets in one"], rows()));
+    }
+
+    #[test]
+    fn figures_take_as_many_rows_as_they_need() {
+        let values = [("s", "1.0".to_owned()), ("1/s", "123456".to_owned()), ("us", "7.250".to_owned())];
+        assert_eq!(figures(&values, 80), "    s     1/s     us\n  1.0  123456  7.250\n");
+        assert_eq!(figures(&values, 14), "    s     1/s\n  1.0  123456\n     us\n  7.250\n");
+        assert_eq!(figures(&values, 1), "    s\n  1.0\n     1/s\n  123456\n     us\n  7.250\n");
     }
 
     #[test]

@@ -21,7 +21,7 @@ struct House {
     bench: Bench,
     // Hosts first: they are children of the bridge's namespace.
     left: Namespace,
-    _right: Namespace,
+    right: Namespace,
     middle: Namespace,
 }
 
@@ -30,7 +30,7 @@ impl House {
         let middle = Namespace::new()?;
         let left = middle.host("left", "10.9.0.1/24")?;
         let right = middle.host("right", "10.9.0.2/24")?;
-        Some(House { bench: Bench::new(), left, _right: right, middle })
+        Some(House { bench: Bench::new(), left, right, middle })
     }
 
     fn socket(&self) -> PathBuf {
@@ -171,12 +171,20 @@ fn offloads_and_limits_are_switched_while_it_runs() {
     let limits = house.ask(&["limits", PORTS[0], "gro-flush-timeout", "50us"]).expect("sets");
     assert_eq!(limits[0]["limits"]["gro_flush_timeout"], 50_000);
     let (code, text, _) = house.text(&["limits", PORTS[0], "too_big", "icmp"]);
-    assert!(code == Some(0) && text.contains("gro_flush_timeout: 50000 ns\n") && text.ends_with("too_big: icmp\n"), "{text}");
+    assert!(code == Some(0) && text.contains("gro_flush_timeout: 50000 ns\n") && text.contains("\ntoo_big: icmp\n"), "{text}");
+    assert!(text.ends_with("\nstorage: fragments [linear, with gro_flush_timeout]\n"), "{text}");
+    let (code, text, _) = house.text(&["features", PORTS[0], "tx-tcp-mangleid-segmentation", "on"]);
+    assert!(code == Some(0) && text.starts_with("tx-tcp-mangleid-segmentation: o"), "{text}");
     for (arguments, says) in [
         (&["features", "packet:up"][..], "there are packet:left, packet:right"),
         (&["features", PORTS[0], "turbo", "on"], "\"turbo\" is no offload"),
         (&["limits", PORTS[0], "mtu", "9000"], "is no limit"),
         (&["limits", PORTS[0], "gro_flush_timeout", "2s"], "at most"),
+        (&["limits", PORTS[0], "gro_flush_timeout", "50000"], "gro_flush_timeout: time unit needed"),
+        (&["limits", PORTS[0], "gso_max_size", "1"], "packet:left: gso_max_size is 0 (what the port takes) or 68 to 524280 bytes, not 1"),
+        (&["limits", PORTS[0], "gro_max_size", "0"], "packet:left: gro_max_size is 68 to 524280 bytes, not 0"),
+        (&["limits", PORTS[0], "storage", "heap"], "packet:left: storage is fragments or linear, not \"heap\""),
+        (&["features", PORTS[0], "gso", "off"], "\"gso\" is no offload"),
         (&["features", PORTS[0], "gro"], "Usage"),
     ] {
         let (code, out, error) = house.text(arguments);
@@ -185,6 +193,54 @@ fn offloads_and_limits_are_switched_while_it_runs() {
     assert!(house.reaches());
     let rates = house.ask(&["top", "--interval", "200ms"]).expect("answers");
     assert!(rates[0]["port"] == PORTS[0] && rates[0]["rx_packets"].is_number(), "{rates}");
+}
+
+#[test]
+fn lro_is_managed_and_counted_while_packets_flow() {
+    let Some(house) = House::new() else { return };
+    let _bridge = house.bridge(&PORTS);
+    // Single frames: LRO passes what the sender's kernel has joined.
+    house.left.ip("link set eth0 gso_max_segs 1");
+    let load = || {
+        let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let [client, server] = [&house.left, &house.right].map(|host| host.id().to_string());
+        command.args(["load", "stream", "10.9.0.2", "--client", &client, "--server", &server, "--bytes", "8M", "--verify"]);
+        let output = command.output().expect("runs");
+        assert!(output.status.success(), "{} {}", stderr(&output), house.log());
+    };
+    // Packets that LRO took, and sessions that it delivered, since the last time.
+    let mut before = [0; 2];
+    let mut counted = || {
+        let stats = house.ask(&["stats", PORTS[0]]).expect("answers")[0].clone();
+        let now = ["lro_aggregated", "lro_flushed"].map(|name| stats[name].as_u64().expect("a number"));
+        let new = [now[0] - before[0], now[1] - before[1]];
+        before = now;
+        (new, stats)
+    };
+    house.ask(&["features", PORTS[0], "lro", "on", "--force"]).expect("forced");
+    assert_eq!(house.ask(&["limits", PORTS[0], "lro-max-aggr", "2"]).expect("sets")[0]["limits"]["lro_max_aggr"], 2);
+    load();
+    let ([aggregated, flushed], stats) = counted();
+    assert!(aggregated > 1_000 && aggregated <= 2 * flushed, "{stats}");
+    assert!(stats["reasons"]["packet_limit"].as_u64() > Some(0) && stats["rx_super_segments"] == 0, "{stats}");
+    assert_eq!(house.ask(&["limits", PORTS[0], "lro_max_aggr", "0"]).expect("sets")[0]["limits"]["lro_max_aggr"], 0);
+    load();
+    let ([aggregated, flushed], stats) = counted();
+    assert!(aggregated > 2 * flushed, "more than two in one: {aggregated}, {flushed}: {stats}");
+    // Two flows, each way one, and a place for one of them.
+    for (name, word) in [("storage", "linear"), ("delivery", "at-once"), ("lro_acks", "on")] {
+        assert_eq!(house.ask(&["limits", PORTS[0], name, word]).expect("sets")[0]["aggregation"][name], word);
+    }
+    house.ask(&["limits", PORTS[0], "lro_max_desc", "1"]).expect("sets");
+    load();
+    let ([aggregated, _], _) = counted();
+    assert!(aggregated > 1_000, "every byte came, and LRO was at work");
+    let (code, text, _) = house.text(&["stats", PORTS[0], "--reasons"]);
+    assert!(code == Some(0) && text.contains("Why packets left aggregation") && text.contains("\n  packet_limit "), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let rates = house.ask(&["top", "--interval", "100ms"]).expect("answers");
+    assert!(rates[0]["lro"]["aggregated"]["total"].as_u64() > Some(3_000), "{rates}");
+    assert!(rates[0]["reasons"]["packet_limit"]["total"].as_u64() > Some(0), "{rates}");
 }
 
 #[test]
@@ -397,10 +453,20 @@ fn what_cannot_start_says_why() {
         assert!(!house.socket().exists() || arguments == PORTS, "{arguments:?}");
         stderr(&output)
     };
-    assert!(start(&["packet:absent"]).contains("packet:absent: there is no interface \"absent\""));
+    assert!(start(&["packet:absent"]).contains("packet:absent: there is no such interface"));
     assert!(start(&["packet:left", "packet:left"]).contains("twice"));
     assert!(start(&["packet:left", "--user", "no-such-user"]).contains("there is no such user"));
-    assert!(start(&["packet:left", "--log", "loud=very"]).contains("--log"));
+    assert!(start(&["packet:left", "--log", "inof"]).contains("--log inof: \"inof\" is no level"));
+    // Each message names the port once.
+    for (port, says) in [
+        ("left", "it starts with no kind of port"),
+        ("packet:left?queues=1&ring=v3", "option \"ring=v3\" takes a number of bytes"),
+        ("packet:absent", "there is no such interface"),
+        ("pcap:/absent.pcap", "cannot be opened"),
+    ] {
+        let error = start(&[port]);
+        assert!(error.contains(says) && error.matches(port.trim_start_matches("pcap:")).count() == 1, "{error}");
+    }
     let _bridge = house.bridge(&PORTS);
     assert!(start(&PORTS).contains("another bridge is controlled there"));
     house.ask(&["ports"]).expect("the first one is unharmed");

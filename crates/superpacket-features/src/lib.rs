@@ -18,9 +18,9 @@ pub enum Feature {
     TcpSegmentationOffload,
     /// The port takes UDP super-packets and segments them itself.
     TxUdpSegmentation,
-    /// Super-packets that the port does not segment itself are segmented by software, as late as
-    /// possible.
-    GenericSegmentationOffload,
+    /// The identifications of IPv4 packets that must not be fragmented may change where the port
+    /// segments (RFC 6864).
+    TxTcpMangleidSegmentation,
     /// Received packets are aggregated, reversibly.
     GenericReceiveOffload,
     /// Received UDP datagrams are aggregated too.
@@ -38,8 +38,8 @@ impl Feature {
         Feature::TxChecksumming,
         Feature::ScatterGather,
         Feature::TcpSegmentationOffload,
+        Feature::TxTcpMangleidSegmentation,
         Feature::TxUdpSegmentation,
-        Feature::GenericSegmentationOffload,
         Feature::GenericReceiveOffload,
         Feature::RxUdpGroForwarding,
         Feature::LargeReceiveOffload,
@@ -54,7 +54,7 @@ impl Feature {
             Feature::ScatterGather => "scatter-gather",
             Feature::TcpSegmentationOffload => "tcp-segmentation-offload",
             Feature::TxUdpSegmentation => "tx-udp-segmentation",
-            Feature::GenericSegmentationOffload => "generic-segmentation-offload",
+            Feature::TxTcpMangleidSegmentation => "tx-tcp-mangleid-segmentation",
             Feature::GenericReceiveOffload => "generic-receive-offload",
             Feature::RxUdpGroForwarding => "rx-udp-gro-forwarding",
             Feature::LargeReceiveOffload => "large-receive-offload",
@@ -69,11 +69,10 @@ impl Feature {
             Feature::TxChecksumming => Some("tx"),
             Feature::ScatterGather => Some("sg"),
             Feature::TcpSegmentationOffload => Some("tso"),
-            Feature::GenericSegmentationOffload => Some("gso"),
             Feature::GenericReceiveOffload => Some("gro"),
             Feature::LargeReceiveOffload => Some("lro"),
             Feature::ReceiveHashing => Some("rxhash"),
-            Feature::TxUdpSegmentation | Feature::RxUdpGroForwarding => None,
+            Feature::TxTcpMangleidSegmentation | Feature::TxUdpSegmentation | Feature::RxUdpGroForwarding => None,
         }
     }
 
@@ -84,8 +83,8 @@ impl Feature {
             // A segment's checksum is filled in by whoever cuts, and its payload lies apart from
             // its header.
             Feature::TcpSegmentationOffload | Feature::TxUdpSegmentation => &[Feature::TxChecksumming, Feature::ScatterGather],
+            Feature::TxTcpMangleidSegmentation => &[Feature::TcpSegmentationOffload],
             Feature::RxUdpGroForwarding => &[Feature::GenericReceiveOffload],
-            Feature::GenericSegmentationOffload => &[Feature::ScatterGather],
             // What is merged on a wrong checksum would leave as a right one.
             Feature::LargeReceiveOffload => &[Feature::RxChecksumming],
             Feature::RxChecksumming
@@ -240,10 +239,12 @@ mod tests {
     #[test]
     fn what_an_offload_needs_takes_it_along() {
         let resolved = resolve(FeatureSet::all().without(Feature::ScatterGather), FeatureSet::all());
-        for lost in [Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation, Feature::GenericSegmentationOffload] {
+        for lost in [Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation] {
             assert!(!resolved.active.contains(lost), "{lost}");
             assert_eq!(resolved.why_inactive(lost), Some(WhyInactive::Requires(Feature::ScatterGather)));
         }
+        let mangle = Feature::TxTcpMangleidSegmentation;
+        assert_eq!(resolved.why_inactive(mangle), Some(WhyInactive::Requires(Feature::TcpSegmentationOffload)));
         assert!(resolved.active.contains(Feature::TxChecksumming));
         assert_eq!(resolved.why_inactive(Feature::ScatterGather), None, "it was not requested");
     }

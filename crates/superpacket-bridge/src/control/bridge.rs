@@ -43,6 +43,10 @@ impl Control for Bridge {
         Ok(Bridge::set_too_big(self, port, what)?)
     }
 
+    fn set_aggregation(&self, port: &str, name: &str, word: &str) -> Result<PortReport, Refusal> {
+        Ok(Bridge::set_aggregation(self, port, name, word)?)
+    }
+
     fn rps(&self) -> Vec<PortRps> {
         Bridge::rps(self)
     }

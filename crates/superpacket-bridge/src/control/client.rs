@@ -178,6 +178,14 @@ impl Client {
         self.ask(&Request::SetTooBig { port: port.to_owned(), what: what.to_owned() })
     }
 
+    /// Says how what a port receives is aggregated: `storage`, `delivery` or `lro_acks`.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn set_aggregation(&mut self, port: &str, name: &str, word: &str) -> Result<PortReport, ClientError> {
+        self.ask(&Request::SetAggregation { port: port.to_owned(), name: name.to_owned(), value: word.to_owned() })
+    }
+
     /// How packets of all ports are steered, or of one.
     ///
     /// # Errors

@@ -53,6 +53,13 @@ pub trait Control: Send + Sync {
     /// [`ErrorCode::UnknownPort`].
     fn set_too_big(&self, port: &str, what: TooBig) -> Result<PortReport, Refusal>;
 
+    /// Says how what a port receives is aggregated, by a name of
+    /// [`PortSettings::AGGREGATION`](crate::settings::PortSettings::AGGREGATION).
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
+    fn set_aggregation(&self, port: &str, name: &str, word: &str) -> Result<PortReport, Refusal>;
+
     /// How the ports' packets are steered.
     fn rps(&self) -> Vec<PortRps>;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use superpacket_features::Feature;
 
 use super::{Control, RpsChange};
-use crate::settings::{SteeringSettings, TooBig};
+use crate::settings::{PortSettings, SteeringSettings, TooBig};
 
 /// The version of the protocol. It changes when a client of the old one would misunderstand; additions do not change it.
 pub const PROTOCOL: u32 = 1;
@@ -54,7 +54,8 @@ pub enum Request {
     SetLimit {
         /// The port string.
         port: String,
-        /// `gso_max_size`, `gro_max_size` (bytes) or `gro_flush_timeout` (nanoseconds).
+        /// `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout` (nanoseconds),
+        /// `lro_max_aggr` (packets) or `lro_max_desc` (flows).
         name: String,
         /// The limit.
         value: u64,
@@ -65,6 +66,15 @@ pub enum Request {
         port: String,
         /// `drop`, `icmp` or `fragment`.
         what: String,
+    },
+    /// Says how what a port receives is aggregated.
+    SetAggregation {
+        /// The port string.
+        port: String,
+        /// `storage`, `delivery` or `lro_acks`.
+        name: String,
+        /// `fragments` or `linear`, `per-poll` or `at-once`, `on` or `off`.
+        value: String,
     },
     /// How the ports' packets are steered.
     Rps {
@@ -108,8 +118,20 @@ pub enum Request {
 
 impl Request {
     /// The names that requests have.
-    pub const NAMES: [&'static str; 11] =
-        ["version", "ports", "features", "stats", "set-feature", "set-limit", "set-too-big", "rps", "set-rps", "steering", "set-steering"];
+    pub const NAMES: [&'static str; 12] = [
+        "version",
+        "ports",
+        "features",
+        "stats",
+        "set-feature",
+        "set-limit",
+        "set-too-big",
+        "set-aggregation",
+        "rps",
+        "set-rps",
+        "steering",
+        "set-steering",
+    ];
 }
 
 /// The answer to `version`.
@@ -257,6 +279,13 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
             })?;
             value(control.set_too_big(&port, known)?)
         }
+        Request::SetAggregation { port, name, value: word } => {
+            if !PortSettings::AGGREGATION.contains(&name.as_str()) {
+                let names = PortSettings::AGGREGATION.join(", ");
+                return Err(Refusal::new(ErrorCode::UnknownName, format_args!("{name:?} is not said of aggregation: there are {names}")));
+            }
+            value(control.set_aggregation(&port, &name, &word)?)
+        }
         Request::Rps { port } => value(only(control.rps(), port.as_deref(), |report| &report.port)?),
         Request::SetRps { port, queue, mask, cpu_list, auto, flow_count, in_place_below } => {
             let change = RpsChange::of(queue, mask, cpu_list, auto, flow_count, in_place_below)?;
@@ -299,6 +328,7 @@ mod tests {
             Request::SetFeature { port: port(), feature: "gro".into(), on: true, force: false },
             Request::SetLimit { port: port(), name: "gro_flush_timeout".into(), value: 50_000 },
             Request::SetTooBig { port: port(), what: "icmp".into() },
+            Request::SetAggregation { port: port(), name: "storage".into(), value: "linear".into() },
             Request::Rps { port: None },
             Request::SetRps {
                 port: port(),

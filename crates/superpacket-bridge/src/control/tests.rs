@@ -62,6 +62,9 @@ fn what_is_asked_is_answered() {
     assert_eq!(client.features(Some("packet:a")).expect("answers"), [features]);
     assert_eq!(client.set_limit("tap:b", "gro_flush_timeout", 50_000).expect("answers").limits["gro_flush_timeout"], 50_000);
     assert_eq!(client.set_too_big("tap:b", "icmp").expect("answers").too_big, "icmp");
+    assert_eq!(client.set_limit("tap:b", "lro_max_aggr", 43).expect("answers").limits["lro_max_aggr"], 43);
+    let aggregation = client.set_aggregation("tap:b", "storage", "linear").expect("answers").aggregation;
+    assert_eq!((aggregation["storage"].as_str(), aggregation["delivery"].as_str()), ("linear", "per-poll"));
     let rps = client.set_rps("tap:b", None, &RpsChange::Mask("5".into())).expect("answers");
     assert_eq!((rps.queues[0].rps_cpus.as_str(), rps.queues[0].effective_list.as_str()), ("5", "0,2"));
     assert_eq!(client.set_rps("tap:b", Some(0), &RpsChange::List("1-3".into())).expect("answers").queues[0].rps_cpus, "e");
@@ -71,7 +74,7 @@ fn what_is_asked_is_answered() {
     let steering = client.set_steering("netdev_max_backlog", "300").expect("answers");
     assert_eq!(steering.settings["netdev_max_backlog"], "300");
     assert_eq!(client.steering().expect("answers"), steering);
-    assert_eq!(bench.server.counters().answered, 14);
+    assert_eq!(bench.server.counters().answered, 16);
 }
 
 #[test]
@@ -91,7 +94,12 @@ fn what_is_refused_says_why() {
     let refusal = refused(Request::SetFeature { port: port("tap:b"), feature: "turbo".into(), on: true, force: false });
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("there are rx-checksumming"), "{refusal}");
     let refusal = refused(Request::SetLimit { port: port("tap:b"), name: "gro_max_size".into(), value: 1 << 40 });
-    assert!(refusal.message.contains("at most"), "{refusal}");
+    assert!(refusal.message.contains("68 to 524280 bytes"), "{refusal}");
+    let aggregation = |name: &str, value: &str| Request::SetAggregation { port: port("tap:b"), name: name.into(), value: value.into() };
+    let refusal = refused(aggregation("storage", "heap"));
+    assert!(refusal.code == ErrorCode::Refused && refusal.message.contains("fragments or linear"), "{refusal}");
+    let refusal = refused(aggregation("speed", "on"));
+    assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("delivery, lro_acks, storage"), "{refusal}");
     let refusal = refused(Request::SetTooBig { port: port("tap:b"), what: "explode".into() });
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("drop, icmp, fragment"), "{refusal}");
     client.ask::<serde_json::Value>(&lro(true)).expect("forced");

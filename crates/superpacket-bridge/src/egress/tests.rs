@@ -151,7 +151,6 @@ fn a_port_with_tso_gets_it_whole_and_one_without_gets_what_came() {
     assert_eq!(able.egress.shared.counts.tx_super_segments.value(), 40);
     for lacking in [
         &[Feature::TcpSegmentationOffload][..],
-        &[Feature::TcpSegmentationOffload, Feature::GenericSegmentationOffload],
         &[Feature::TcpSegmentationOffload, Feature::ScatterGather],
         &[Feature::TcpSegmentationOffload, Feature::TxChecksumming],
     ] {
@@ -304,8 +303,38 @@ fn identifications_that_stay_the_same_are_cut_here() {
     let mut bench = Bench::new(|_| ());
     assert!(bytes(&bench.forward(&frames)) == frames);
     assert_eq!(bench.egress.shared.counts.segmented.value(), 1, "they had been merged");
+    assert_eq!(bench.egress.shared.counts.segmented_for_ids.value(), 1, "the port takes others whole");
     let mut able = Bench::new(|runtime| runtime.capabilities.fixed_ids = true);
     assert_eq!(able.forward(&frames).len(), 1);
+    let mut unable = Bench::new(without(&[Feature::TcpSegmentationOffload]));
+    assert!(bytes(&unable.forward(&frames)) == frames);
+    assert_eq!(unable.egress.shared.counts.segmented_for_ids.value(), 0, "there all are cut");
+}
+
+#[test]
+fn identifications_of_what_must_not_be_fragmented_may_change_where_that_is_asked_for() {
+    let flow = |dont_fragment: bool, payload: u32, number: u32| {
+        let frame = |number: u32| Frame::tcp4(1 + number * payload, payload as usize).with_id(7);
+        (0..number).map(|number| frame(number).with(|frame| frame.ipv4_mut().dont_fragment = dont_fragment).to_bytes()).collect::<Vec<_>>()
+    };
+    let mut bench = Bench::new(|runtime| runtime.active = runtime.active.with(Feature::TxTcpMangleidSegmentation));
+    let whole = bench.forward(&flow(true, 1_000, 4));
+    assert_eq!((whole.len(), whole[0].partial, whole[0].gso.map(|gso| gso.size.get())), (1, true, Some(1_000)));
+    assert_eq!(bench.egress.shared.counts.segmented.value(), 0);
+    // A fragment of these is told from others by it.
+    let frames = flow(false, 1_000, 4);
+    assert!(bytes(&bench.forward(&frames)) == frames);
+    assert_eq!(bench.egress.shared.counts.segmented_for_ids.value(), 1);
+    // In the largest super-packets that the port takes, too.
+    bench.egress.runtime.capabilities.max_gso_segments = 3;
+    let parts = bench.forward(&flow(true, 1_000, 6));
+    assert_eq!(
+        parts.iter().map(|part| part.gso.map(|gso| (gso.id, gso.size.get()))).collect::<Vec<_>>(),
+        [Some((IpId::Increment, 1_000)); 2]
+    );
+    // What the port's MTU is too small for is cut as ever.
+    bench.egress.runtime.mtu = 600;
+    assert!(bench.forward(&flow(true, 1_000, 4)).iter().all(|sent| sent.gso.is_none() && sent.bytes[18..20] == [0, 7]));
 }
 
 #[test]

@@ -24,7 +24,7 @@ use crate::input::Input;
 use crate::lanes::{Arrival, Lanes, Link, Seeds, Taker, Why};
 use crate::ledger::Flow;
 use crate::pool::{Buffer, Pool};
-use crate::report::{CutShort, Tally, Totals, Unreadable, average, grouped, print, print_json, ratio};
+use crate::report::{CutShort, Tally, Totals, Unreadable, average, columns, grouped, print, print_json, ratio};
 use flows::{FlowRow, Label, TopFlows};
 use sizes::{Counts, Sizes};
 use timeline::Timeline;
@@ -220,7 +220,7 @@ pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
     if arguments.common.json {
         print_json(&report)?;
     } else {
-        print(&text::render(&report), false)?;
+        print(&text::render(&report, columns()), false)?;
     }
     report.unreadable.conclude()
 }

@@ -1,10 +1,10 @@
 //! The report as text.
 
 use super::{Findings, POLICY_COLUMNS, Report, policy_row};
-use crate::report::{grouped, percent, printable, reasons, table};
+use crate::report::{fitted, grouped, paragraph, percent, printable, reasons};
 
-/// Renders the report.
-pub(super) fn render(report: &Report) -> String {
+/// Renders the report in lines of at most so many columns.
+pub(super) fn render(report: &Report, columns: usize) -> String {
     let mut text = String::new();
     for file in &report.files {
         text.push_str(&printable(&file.file));
@@ -12,36 +12,38 @@ pub(super) fn render(report: &Report) -> String {
         for interface in &file.interfaces {
             text.push_str(&format!("  interface {}\n", printable(interface)));
         }
-        findings(&file.findings, &mut text);
+        findings(&file.findings, columns, &mut text);
         text.push('\n');
     }
     if report.files.len() > 1 {
         text.push_str(&format!("all {} files\n", report.files.len()));
-        findings(&report.findings, &mut text);
+        findings(&report.findings, columns, &mut text);
     }
     text.push_str(&report.unreadable.text());
     text
 }
 
-fn findings(findings: &Findings, text: &mut String) {
+fn findings(findings: &Findings, columns: usize, text: &mut String) {
     let traffic = &findings.traffic;
-    text.push_str(&format!(
-        "  {} packets, {} bytes: TCP {}, UDP {}, DCCP {}, other {}\n  pure ACKs {}, {} of all packets\n\n",
+    let packets = format!(
+        "{} packets, {} bytes: TCP {}, UDP {}, DCCP {}, other {}",
         grouped(traffic.packets),
         grouped(traffic.bytes),
         percent(traffic.tcp_packets, traffic.packets),
         percent(traffic.udp_packets, traffic.packets),
         percent(traffic.dccp_packets, traffic.packets),
         percent(traffic.other_packets, traffic.packets),
-        grouped(traffic.pure_acks),
-        percent(traffic.pure_acks, traffic.packets),
-    ));
-    text.push_str(&table(POLICY_COLUMNS, findings.policies.in_order().map(|(name, effect)| policy_row(name, effect))));
+    );
+    text.push_str(&paragraph(&packets, 2, columns));
+    let (acks, share) = (grouped(traffic.pure_acks), percent(traffic.pure_acks, traffic.packets));
+    text.push_str(&format!("  pure ACKs {acks}, {share} of all packets\n\n"));
+    let rows = findings.policies.in_order().map(|(name, effect)| policy_row(name, effect));
+    text.push_str(&fitted(POLICY_COLUMNS, rows, columns));
     text.push_str("\n  Why packets left as they did, under GRO with UDP:\n");
     text.push_str(&reasons(&findings.totals));
     if !findings.top_flows.is_empty() {
         text.push('\n');
-        text.push_str(&table(
+        text.push_str(&fitted(
             ["flow", "packets", "bytes", "packets out"],
             findings.top_flows.iter().map(|row| {
                 let bound = if row.exact { "" } else { ">= " };
@@ -52,6 +54,7 @@ fn findings(findings: &Findings, text: &mut String) {
                     grouped(row.packets_out),
                 ]
             }),
+            columns,
         ));
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use superpacket_features::Feature;
-use superpacket_io::port::PortSpec;
+use superpacket_io::port::{PortSpec, SpecError};
 
 use crate::amount::nanoseconds;
 
@@ -15,15 +15,20 @@ pub(crate) enum LiveCommand {
     /// Join ports by a learning bridge that gives every port the offloads it lacks
     #[command(after_help = "Examples:
   superpacket bridge packet:veth0 packet:veth1
-  superpacket bridge tap:tap0 packet:eth1 --feature packet:eth1:tso=off --metrics 127.0.0.1:9600
+  superpacket bridge tap:tap0 packet:eth1 --feature packet:eth1:tso=off
+  superpacket bridge packet:eth0?queues=4 tap:tap0 --metrics 127.0.0.1:9600
   superpacket bridge --config /etc/superpacket/bridge.toml
 
-Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, pcap:FILE, nic:SETTINGS@PORT, with options after a
-question mark (packet:eth0?ring=v3). Packet and XDP ports take the interface over: give it no addresses.
+Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, pcap:FILE, nic:SETTINGS@PORT, \
+with options after a question mark and an ampersand between them \
+(packet:eth0?version=v3&block=512k). Packet and XDP ports take the interface over: give it no \
+addresses.
 
-SIGTERM and SIGINT send what is held and end with exit code 0 (a second one ends at once), SIGHUP reads the file again.
-It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_BPF for xdp, in the user namespace that owns the network namespace:
-`unshare -Urn` gives them to everybody who may use it.")]
+SIGTERM and SIGINT send what is held and end with exit code 0 (a second one ends at once), \
+SIGHUP reads the file again.
+
+It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_BPF for xdp, in the user namespace that owns the \
+network namespace: `unshare -Urn` gives them to everybody who may use it.")]
     Bridge(Bridge),
     /// Show the offloads of a bridge's ports as `ethtool -k` does, or switch one
     #[command(after_help = "Examples:
@@ -31,28 +36,52 @@ It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_BPF for xdp, in the user namespa
   superpacket features packet:eth0
   superpacket features packet:eth0 gro off
   superpacket features packet:eth0 large-receive-offload on --force
+  superpacket features packet:eth0 tx-tcp-mangleid-segmentation on
 
-Offloads have the long and short names of ethtool. What is asked for and not in force is shown with the reason.")]
+Offloads have the long and short names of ethtool. What is asked for and not in force is shown \
+with the reason.
+
+With tx-tcp-mangleid-segmentation a port that cannot be told that IP identifications stay the \
+same numbers the segments of packets that must not be fragmented anew (RFC 6864).")]
     Features(Features),
     /// Show what a bridge's ports counted
     #[command(after_help = "Examples:
   superpacket stats
-  superpacket stats packet:eth0 --json | jq '.[0].drops'")]
+  superpacket stats packet:eth0 --reasons
+  superpacket stats packet:eth0 --json | jq '.[0].drops'
+
+Reasons say why packets left aggregation as they did, merged or single, and add up to all of \
+them.")]
     Stats(Stats),
     /// Show a bridge's ports: state, MTU, addresses learned, limits
     #[command(after_help = "Examples:
   superpacket ports
   superpacket ports --json | jq -r '.[] | select(.state != \"up\") | .port'")]
-    Ports(Stats),
+    Ports(Ports),
     /// Show or set the limits of a bridge's ports
     #[command(after_help = "Examples:
   superpacket limits
   superpacket limits packet:eth0 gro_flush_timeout 50us
   superpacket limits packet:eth0 gso_max_size 32k
   superpacket limits packet:eth0 too_big icmp
+  superpacket limits packet:eth0 lro_max_aggr 43
+  superpacket limits packet:eth0 storage linear
 
-Limits are gso_max_size and gro_max_size (bytes from the IP header on), gro_flush_timeout (a duration), and too_big: what
-becomes of packets that are too long for a port and cannot be cut (drop, icmp, fragment).")]
+Sizes count bytes from the IP header on: gso_max_size is for super-packets that the port is \
+given (0: what it takes), gro_max_size for what is made of packets that it receives. \
+gro_flush_timeout is how long a packet may be held after the poll that brought it (50us; 0: not \
+at all).
+
+too_big says what becomes of packets that are too long for a port and cannot be cut: drop, icmp, \
+fragment.
+
+Of LRO, which `superpacket features PORT lro on --force` switches on: lro_max_aggr is the most \
+packets in one (0: no limit), lro_max_desc the most flows at a time, and lro_acks (on, off) says \
+whether pure ACKs are absorbed.
+
+Of all aggregation: storage (fragments, linear) says whether packets stay where they were \
+received or are copied together, delivery (per-poll, at-once) whether gro_flush_timeout counts \
+or nothing is held past a poll.")]
     Limits(Limits),
     /// Show or set to which CPUs a bridge's ports steer their packets
     #[command(after_help = "Examples:
@@ -64,13 +93,15 @@ becomes of packets that are too long for a port and cannot be cut (drop, icmp, f
   superpacket rps packet:eth0 all 0
   superpacket rps --set netdev_max_backlog=3000
 
-A mask is what /sys/class/net/DEVICE/queues/rx-N/rps_cpus takes: hexadecimal, in groups of 32 CPUs with commas between; 0
-switches steering off. auto takes the CPUs that share a cache with the one that receives, and says why. CPUs that are offline
-or outside the process's affinity get no worker, which is shown. Flows move when nothing of them is left at the old CPU, so no
-packet overtakes another.
+A mask is what /sys/class/net/DEVICE/queues/rx-N/rps_cpus takes: hexadecimal, in groups of 32 \
+CPUs with commas between; 0 switches steering off. auto takes the CPUs that share a cache with \
+the one that receives, and says why. CPUs that are offline or outside the process's affinity get \
+no worker, which is shown. Flows move when nothing of them is left at the old CPU, so no packet \
+overtakes another.
 
---set takes rps_sock_flow_entries, netdev_max_backlog, dev_weight, flow_limit_table_len, hash (keyed, toeplitz, toeplitz:KEY),
-hash_symmetric, hash_headers (inner, outer), hash_device, moves (epochs, at-once).")]
+--set takes rps_sock_flow_entries, netdev_max_backlog, dev_weight, flow_limit_table_len, hash \
+(keyed, toeplitz, toeplitz:KEY), hash_symmetric, hash_headers (inner, outer), hash_device, moves \
+(epochs, at-once).")]
     Rps(Rps),
     /// Watch a bridge: rates, packets per super-packet, drops by cause
     #[command(after_help = "Examples:
@@ -101,7 +132,7 @@ pub(crate) struct Connection {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Bridge {
     /// The ports to join
-    #[arg(value_name = "PORT", required_unless_present = "config", conflicts_with = "config")]
+    #[arg(value_name = "PORT", required_unless_present = "config", conflicts_with = "config", value_parser = port_spec)]
     pub(crate) ports: Vec<PortSpec>,
     /// Read ports and settings from a file; the options below go before what it says
     #[arg(long, value_name = "FILE")]
@@ -126,12 +157,17 @@ pub(crate) struct Bridge {
     /// How the log on standard error is written
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
-    /// What is logged: error, warn, info, debug, trace, or by module as in superpacket_bridge=debug,info
+    /// What is logged: error, warn, info, debug, trace, or by module as in superpacket_bridge=debug,info; modules are of superpacket, superpacket_bridge and superpacket_io
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(crate) log: String,
     /// Print what the ports counted as JSON at the end
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Reads a port string. Who reports an error has named it.
+fn port_spec(text: &str) -> Result<PortSpec, String> {
+    text.parse().map_err(|error: SpecError| error.problem(text))
 }
 
 /// How a log is written.
@@ -151,7 +187,7 @@ pub(crate) struct FeatureSwitch {
     pub(crate) on: bool,
 }
 
-/// Reads `packet:eth0?ring=v3:gro=off`: port strings have colons and equals signs too, so from the end.
+/// Reads `packet:eth0?version=v3:gro=off`: port strings have colons and equals signs too, so from the end.
 fn feature_switch(text: &str) -> Result<FeatureSwitch, String> {
     let parts = text.rsplit_once('=').and_then(|(rest, state)| Some((rest.rsplit_once(':')?, state)));
     let ((port, feature), state) = parts.ok_or("write PORT:FEATURE=on or PORT:FEATURE=off")?;
@@ -195,9 +231,19 @@ pub(crate) struct Features {
     pub(crate) json: bool,
 }
 
-/// `superpacket stats` and `superpacket ports`.
+/// `superpacket stats`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Stats {
+    #[command(flatten)]
+    pub(crate) asked: Ports,
+    /// Show why packets left aggregation as they did, too
+    #[arg(long)]
+    pub(crate) reasons: bool,
+}
+
+/// `superpacket ports`, and what is common with `superpacket stats`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Ports {
     /// Only this port: the whole port string, as in packet:eth0
     pub(crate) port: Option<String>,
     #[command(flatten)]
@@ -212,10 +258,11 @@ pub(crate) struct Stats {
 pub(crate) struct Limits {
     /// Only this port: the whole port string, as in packet:eth0
     pub(crate) port: Option<String>,
-    /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, too_big
+    /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, too_big, lro_max_aggr,
+    /// lro_max_desc, lro_acks, storage, delivery
     #[arg(requires = "value")]
     pub(crate) name: Option<String>,
-    /// A size (32k), a duration (50us), or what becomes of packets that are too long (drop, icmp, fragment)
+    /// A size (32k), a duration (50us), a number, or a word
     pub(crate) value: Option<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
@@ -286,8 +333,8 @@ mod tests {
 
     #[test]
     fn a_switch_is_read_from_its_end() {
-        let read = feature_switch("packet:eth0?ring=v3:gro=off").expect("reads");
-        assert_eq!(read, FeatureSwitch { port: "packet:eth0?ring=v3".into(), feature: Feature::GenericReceiveOffload, on: false });
+        let read = feature_switch("packet:eth0?version=v3:gro=off").expect("reads");
+        assert_eq!(read, FeatureSwitch { port: "packet:eth0?version=v3".into(), feature: Feature::GenericReceiveOffload, on: false });
         for (text, says) in [
             ("packet:eth0:gro", "PORT:FEATURE=on"),
             ("gro=on", "PORT:FEATURE=on"),

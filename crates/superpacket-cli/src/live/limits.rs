@@ -1,6 +1,7 @@
 //! `superpacket limits`: the limits of a bridge's ports, shown and set.
 
 use superpacket_bridge::report::PortReport;
+use superpacket_bridge::settings::PortSettings;
 
 use super::arguments::Limits;
 use super::connect;
@@ -17,13 +18,21 @@ pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {
             let name = name.replace('-', "_");
             vec![match name.as_str() {
                 "too_big" => client.set_too_big(port, text)?,
-                _ => client.set_limit(port, &name, value(&name, text)?)?,
+                name if PortSettings::AGGREGATION.contains(&name) => client.set_aggregation(port, name, text)?,
+                name => client.set_limit(port, name, value(name, text)?)?,
             }]
         }
         (port, ..) => client.ports(port.as_deref())?,
     };
     if arguments.json {
-        let limits = |port: &PortReport| serde_json::json!({ "port": port.port, "limits": port.limits, "too_big": port.too_big });
+        let limits = |port: &PortReport| {
+            serde_json::json!({
+                "port": port.port,
+                "limits": port.limits,
+                "too_big": port.too_big,
+                "aggregation": port.aggregation,
+            })
+        };
         print_json(&ports.iter().map(limits).collect::<Vec<_>>())?;
     } else {
         print(&ports.iter().map(limits).collect::<Vec<_>>().join("\n"), false)?;
@@ -31,19 +40,40 @@ pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A limit's value: times have units (a number alone is nanoseconds, as the protocol has it), sizes may have.
+/// What a limit is measured in.
+fn unit(name: &str) -> &'static str {
+    match name {
+        "gro_flush_timeout" => "ns",
+        "lro_max_aggr" => "packets",
+        "lro_max_desc" => "flows",
+        _ => "bytes",
+    }
+}
+
+/// A limit's value: times have units, sizes and numbers may have.
 fn value(name: &str, text: &str) -> Result<u64, Failure> {
-    let read = match name.ends_with("_timeout") {
-        true => text.parse().or_else(|_| nanoseconds(text)),
-        false => size(text),
+    let read = match unit(name) {
+        "ns" => nanoseconds(text),
+        "bytes" => size(text),
+        unit => text.parse().map_err(|_| format!("{text:?} is no number of {unit}")),
     };
     read.map_err(|problem| Failure::Usage(format!("{name}: {problem}")))
 }
 
 fn limits(port: &PortReport) -> String {
-    let unit = |name: &str| if name.ends_with("_timeout") { " ns" } else { " bytes" };
-    let lines = port.limits.iter().map(|(name, value)| format!("{}: {value}{}\n", printable(name), unit(name)));
-    format!("Limits for {}:\n{}too_big: {}\n", printable(&port.port), lines.collect::<String>(), printable(&port.too_big))
+    let mut text = format!("Limits for {}:\n", printable(&port.port));
+    for (name, value) in &port.limits {
+        text.push_str(&format!("{}: {value} {}\n", printable(name), unit(name)));
+    }
+    text.push_str(&format!("too_big: {}\n", printable(&port.too_big)));
+    let held = port.limits.get("gro_flush_timeout").is_some_and(|time| *time != 0);
+    let per_poll = port.aggregation.get("delivery").is_some_and(|delivery| delivery == "per-poll");
+    for (name, word) in &port.aggregation {
+        // What is held must not keep a ring from moving on.
+        let why = if name == "storage" && word == "fragments" && held && per_poll { " [linear, with gro_flush_timeout]" } else { "" };
+        text.push_str(&format!("{}: {}{why}\n", printable(name), printable(word)));
+    }
+    text
 }
 
 #[cfg(test)]
@@ -54,14 +84,44 @@ mod tests {
     fn times_and_sizes_have_units() {
         for (name, text, expected) in [
             ("gro_flush_timeout", "50us", 50_000),
-            ("gro_flush_timeout", "50000", 50_000),
             ("gro_flush_timeout", "0", 0),
             ("gso_max_size", "32k", 32_768),
             ("gro_max_size", "65535", 65_535),
+            ("lro_max_aggr", "43", 43),
         ] {
             assert_eq!(value(name, text).expect(text), expected);
         }
-        let error = value("gso_max_size", "big").expect_err("no number").to_string();
-        assert!(error.starts_with("gso_max_size: "), "{error}");
+        for (name, text, says) in [
+            ("gso_max_size", "big", "unknown suffix \"big\": k, M, G or T"),
+            ("gro_flush_timeout", "50000", "write 50us, 1ms or 3600s"),
+            ("lro_max_desc", "8k", "\"8k\" is no number of flows"),
+        ] {
+            let error = value(name, text).expect_err(text).to_string();
+            assert!(error.starts_with(&format!("{name}: ")) && error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_holds_instead_of_what_was_asked_for_is_shown() {
+        let mut port = PortReport {
+            port: "packet:eth0".into(),
+            state: "up".into(),
+            error: None,
+            mtu: 1500,
+            hardware_address: None,
+            queues: 1,
+            reopened: 0,
+            addresses: 0,
+            limits: [("gro_flush_timeout".to_owned(), 0), ("lro_max_desc".to_owned(), 64)].into(),
+            too_big: "drop".into(),
+            aggregation: [("delivery", "per-poll"), ("storage", "fragments")].map(|(name, word)| (name.into(), word.into())).into(),
+        };
+        let expected = "Limits for packet:eth0:\ngro_flush_timeout: 0 ns\nlro_max_desc: 64 flows\ntoo_big: drop\n\
+                        delivery: per-poll\nstorage: fragments\n";
+        assert_eq!(limits(&port), expected);
+        port.limits.insert("gro_flush_timeout".into(), 50_000);
+        assert!(limits(&port).ends_with("storage: fragments [linear, with gro_flush_timeout]\n"));
+        port.aggregation.insert("delivery".into(), "at-once".into());
+        assert!(limits(&port).ends_with("storage: fragments\n"));
     }
 }

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 
 /// Logs from now on what `filter` lets through: a level, or levels by module (`superpacket_bridge=debug,info`).
 pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Failure> {
-    let filter: Targets = filter.parse().map_err(|error| Failure::Usage(format!("--log {filter:?}: {error}")))?;
+    let filter = targets(filter)?;
     let lines = fmt::layer().with_writer(stderr);
     let started: Result<(), TryInitError> = match format {
         LogFormat::Text => {
@@ -23,4 +23,62 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Failure> {
         LogFormat::Json => tracing_subscriber::registry().with(lines.json().flatten_event(true).with_filter(filter)).try_init(),
     };
     started.map_err(|error| Failure::Bridge(format!("the log cannot be started: {error}")))
+}
+
+/// The levels of a log.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// The crates that log, as the beginnings of their modules' names.
+const MODULES: [&str; 3] = ["superpacket", "superpacket_bridge", "superpacket_io"];
+
+/// Reads what is to be logged. A word that is neither a level nor a module would silence all else.
+fn targets(filter: &str) -> Result<Targets, Failure> {
+    let wrong = |word: &str, what: &str, allowed: &[&str]| {
+        Err(Failure::Usage(format!("--log {filter}: {word:?} is no {what}: there are {}", allowed.join(", "))))
+    };
+    for part in filter.split(',') {
+        let (module, level) = part.split_once('=').map_or((None, part), |(module, level)| (Some(module), level));
+        if !LEVELS.contains(&level) {
+            return wrong(level, if module.is_some() { "level" } else { "level (of a module: MODULE=LEVEL)" }, &LEVELS);
+        }
+        if let Some(module) = module
+            && !MODULES.contains(&module.split("::").next().unwrap_or(module))
+        {
+            return wrong(module, "module that logs", &MODULES);
+        }
+    }
+    filter.parse().map_err(|error| Failure::Usage(format!("--log {filter}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing::Level;
+
+    #[test]
+    fn words_that_mean_nothing_are_refused_with_what_is_allowed() {
+        for (filter, says) in [
+            ("inof", "\"inof\" is no level (of a module: MODULE=LEVEL): there are off, error, warn, info, debug, trace"),
+            ("", "\"\" is no level"),
+            ("info,", "\"\" is no level"),
+            ("superpacket_bridge", "\"superpacket_bridge\" is no level"),
+            ("superpacket_bridge=loud", "\"loud\" is no level: there are off"),
+            ("superpacket_brigde=debug,info", "is no module that logs: there are superpacket, superpacket_bridge, superpacket_io"),
+        ] {
+            let error = targets(filter).expect_err(filter).to_string();
+            assert!(error.starts_with(&format!("--log {filter}: ")) && error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn levels_are_for_all_or_for_a_module() {
+        let filter = targets("superpacket_bridge=debug,superpacket_io::port=trace,warn").expect("is right");
+        assert!(
+            filter.would_enable("superpacket_bridge::table", &Level::DEBUG) && filter.would_enable("superpacket_io::port", &Level::TRACE)
+        );
+        assert!(!filter.would_enable("superpacket_io::capture", &Level::INFO) && filter.would_enable("superpacket", &Level::WARN));
+        for level in LEVELS {
+            targets(level).expect(level);
+        }
+    }
 }

@@ -2,13 +2,13 @@
 
 use superpacket_bridge::report::PortReport;
 
-use super::arguments::Stats;
+use super::arguments::Ports;
 use super::connect;
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable, table};
 
 /// Shows all ports, or one.
-pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &Ports) -> Result<(), Failure> {
     let ports = connect(&arguments.connection)?.ports(arguments.port.as_deref())?;
     if arguments.json {
         print_json(&ports)?;
@@ -48,7 +48,7 @@ mod tests {
         let port = PortReport {
             port: "packet:eth0".into(),
             state: "gone".into(),
-            error: Some("there is no interface \"eth0\"".into()),
+            error: Some("there is no such interface".into()),
             mtu: 0,
             hardware_address: None,
             queues: 1,
@@ -56,9 +56,10 @@ mod tests {
             addresses: 0,
             limits: Default::default(),
             too_big: "drop".into(),
+            aggregation: Default::default(),
         };
         let text = text(&[port]);
         assert!(text.lines().any(|line| line.split_whitespace().eq(["packet:eth0", "gone", "-", "-", "1", "0", "3"])), "{text}");
-        assert!(text.ends_with("\n  packet:eth0: there is no interface \"eth0\"\n"), "{text}");
+        assert!(text.ends_with("\n  packet:eth0: there is no such interface\n"), "{text}");
     }
 }

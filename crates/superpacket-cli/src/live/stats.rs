@@ -5,44 +5,74 @@ use superpacket_bridge::report::PortStats;
 use super::arguments::Stats;
 use super::connect;
 use crate::failure::Failure;
-use crate::report::{grouped, print, print_json, printable, table};
+use crate::report::{columns, grouped, paragraph, print, print_json, printable, reasons_table, table};
 
 /// Shows the counters of all ports, or of one.
 pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
-    let ports = connect(&arguments.connection)?.stats(arguments.port.as_deref())?;
-    if arguments.json {
+    let ports = connect(&arguments.asked.connection)?.stats(arguments.asked.port.as_deref())?;
+    if arguments.asked.json {
         print_json(&ports)?;
     } else {
-        print(&text(&ports), false)?;
+        print(&text(&ports, arguments.reasons, columns()), false)?;
     }
     Ok(())
 }
 
-/// The counters as a list for each port: names and numbers, easy to grep; of the causes of drops, those that there were.
-fn text(ports: &[PortStats]) -> String {
+/// The counters as a list for each port: names and numbers, easy to grep; of the causes of drops,
+/// those that there were.
+fn text(ports: &[PortStats], with_reasons: bool, columns: usize) -> String {
     let each = ports.iter().map(|port| {
         let causes = port.drops.iter().filter(|(_, count)| **count > 0).map(|(cause, count)| (format!("  {}", printable(cause)), *count));
         let drops = std::iter::once(("drops".to_owned(), port.drops.values().sum())).chain(causes);
         let rows = counters(port).into_iter().map(|(name, count)| (name.to_owned(), count)).chain(drops);
-        table([printable(&port.port), String::new()].each_ref().map(String::as_str), rows.map(|(name, count)| [name, grouped(count)]))
+        let mut text = format!("{}\n", printable(&port.port));
+        text.push_str(table(["", ""], rows.map(|(name, count)| [name, grouped(count)])).trim_start_matches('\n'));
+        if port.segmented_for_ids > 0 {
+            text.push('\n');
+            text.push_str(&paragraph(&about_ids(port), 2, columns));
+        }
+        if with_reasons {
+            text.push('\n');
+            text.push_str(&paragraph("Why packets left aggregation as they did:", 2, columns));
+            match port.reasons.is_empty() {
+                true => text.push_str("  none did\n"),
+                false => text.push_str(&reasons_table(port.reasons.iter().map(|(name, count)| (name.as_str(), *count)))),
+            }
+        }
+        text
     });
     each.collect::<Vec<_>>().join("\n")
 }
 
-/// The counters by their names in JSON, but for the drops.
-fn counters(port: &PortStats) -> [(&'static str, u64); 22] {
+/// What can be done about packets that were merged and cut again for nothing.
+fn about_ids(port: &PortStats) -> String {
+    format!(
+        "{} packets were merged and cut again for nothing: their IP identifications stay the same, which this port cannot be told. \
+         `superpacket features '{}' tx-tcp-mangleid-segmentation on` lets the port number those that must not be fragmented (RFC 6864).",
+        grouped(port.segmented_for_ids),
+        printable(&port.port),
+    )
+}
+
+/// The counters by their names in JSON, but for drops and reasons.
+fn counters(port: &PortStats) -> [(&'static str, u64); 27] {
     [
         ("rx_packets", port.rx_packets),
         ("rx_bytes", port.rx_bytes),
         ("tx_packets", port.tx_packets),
         ("tx_bytes", port.tx_bytes),
         ("rx_super_packets", port.rx_super_packets),
+        ("rx_super_segments", port.rx_super_segments),
         ("tx_super_packets", port.tx_super_packets),
         ("tx_super_segments", port.tx_super_segments),
         ("merged", port.merged),
         ("aggregated", port.aggregated),
+        ("lro_aggregated", port.lro_aggregated),
+        ("lro_flushed", port.lro_flushed),
+        ("lro_no_desc", port.lro_no_desc),
         ("segmented", port.segmented),
         ("segments", port.segments),
+        ("segmented_for_ids", port.segmented_for_ids),
         ("checksummed", port.checksummed),
         ("fallbacks", port.fallbacks),
         ("filtered", port.filtered),
@@ -61,22 +91,49 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 22] {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_counter_of_the_json_is_in_the_text() {
-        let stats = PortStats {
+    fn stats() -> PortStats {
+        PortStats {
             port: "packet:eth0".into(),
             rx_packets: 1234,
             drops: [("too_long".into(), 5), ("full".into(), 0)].into(),
             ..PortStats::default()
-        };
-        let text = text(std::slice::from_ref(&stats));
+        }
+    }
+
+    #[test]
+    fn every_counter_of_the_json_is_in_the_text() {
+        let stats = stats();
+        let text = text(std::slice::from_ref(&stats), false, 80);
         let json = serde_json::to_value(&stats).expect("JSON");
-        for name in json.as_object().expect("an object").keys().filter(|name| !["port", "drops"].contains(&name.as_str())) {
+        for name in json.as_object().expect("an object").keys().filter(|name| !["port", "drops", "reasons"].contains(&name.as_str())) {
             assert!(text.contains(&format!("  {name} ")), "{name}\n{text}");
         }
-        assert!(text.starts_with("  packet:eth0"), "{text}");
+        assert!(text.starts_with("packet:eth0\n"), "{text}");
         assert!(text.lines().any(|line| line.split_whitespace().eq(["rx_packets", "1,234"])), "{text}");
         assert!(text.lines().any(|line| line.split_whitespace().eq(["drops", "5"])), "{text}");
         assert!(text.lines().any(|line| line.split_whitespace().eq(["too_long", "5"])) && !text.contains("full"), "{text}");
+        assert!(!text.contains("reason") && !text.contains("identifications"), "{text}");
+    }
+
+    #[test]
+    fn reasons_are_shown_where_they_are_asked_for() {
+        let mut stats = stats();
+        assert!(text(std::slice::from_ref(&stats), true, 80).contains("none did"));
+        stats.reasons = [("sequence".to_owned(), 1), ("poll_end".to_owned(), 3)].into();
+        let text = text(&[stats], true, 80);
+        let rows: Vec<_> = text.lines().skip_while(|line| !line.contains("Why packets left")).skip(2).map(str::trim).collect();
+        assert_eq!(rows, ["poll_end        3  75.0 %", "sequence        1  25.0 %"], "{text}");
+    }
+
+    #[test]
+    fn packets_that_were_cut_for_their_identifications_are_told_with_what_helps() {
+        let stats = PortStats { port: format!("packet:{}", "e".repeat(15)), segmented_for_ids: 4_321, ..stats() };
+        for columns in [40, 80] {
+            let text = text(std::slice::from_ref(&stats), true, columns);
+            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(words.contains("4,321 packets were merged and cut again for nothing"), "{text}");
+            assert!(words.contains("tx-tcp-mangleid-segmentation on`"), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::arguments::Steer;
 use crate::coalesce::is_stream;
 use crate::failure::Failure;
 use crate::input::{Input, warn};
-use crate::report::{CutShort, Totals, print, print_json};
+use crate::report::{CutShort, Totals, columns, print, print_json};
 use flows::{FlowRow, Flows, MOST_FLOWS};
 
 /// A CPU's share.
@@ -116,7 +116,7 @@ pub(crate) fn run(arguments: &Steer) -> Result<(), Failure> {
     if arguments.common.json {
         print_json(&report)?
     } else {
-        print(&text::render(&report, arguments.top as usize), false)?
+        print(&text::render(&report, arguments.top as usize, columns()), false)?
     }
     Ok(())
 }

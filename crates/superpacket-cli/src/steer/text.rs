@@ -2,7 +2,7 @@
 
 use super::flows::FlowRow;
 use super::{CpuRow, LeftOut, Report};
-use crate::report::{grouped, percent, printable, reasons, table};
+use crate::report::{fitted, grouped, paragraph, percent, printable, reasons};
 
 /// CPUs in the table; of more, the busiest.
 const MOST_CPUS: usize = 64;
@@ -13,24 +13,27 @@ pub(super) const CPU_COLUMNS: [&str; 6] = ["CPU", "packets", "share", "bytes", "
 /// The columns of flows.
 pub(super) const FLOW_COLUMNS: [&str; 5] = ["flow", "hash", "CPU", "packets", "flow limit drops"];
 
-/// Renders the report, with so many flows.
-pub(super) fn render(report: &Report<'_>, top: usize) -> String {
-    let mut text = format!("{}\n  {}\n\n", printable(&report.file), summary(report));
+/// Renders the report, with so many flows, in lines of at most so many columns.
+pub(super) fn render(report: &Report<'_>, top: usize, columns: usize) -> String {
+    let mut text = format!("{}\n{}\n", printable(&report.file), paragraph(&summary(report), 2, columns));
     if !report.cpus.is_empty() {
         let (rows, more) = busiest(report, MOST_CPUS);
-        text.push_str(&table(CPU_COLUMNS, rows.into_iter().map(|cpu| cpu_row(cpu, report.steered()))));
+        text.push_str(&fitted(CPU_COLUMNS, rows.into_iter().map(|cpu| cpu_row(cpu, report.steered())), columns));
         if more > 0 {
             text.push_str(&format!("  and {more} more with fewer packets\n"));
         }
-        text.push_str(&format!("\n  {}\n  {}\n", balance(report), flow_limit(report)));
+        text.push('\n');
+        text.push_str(&paragraph(&balance(report), 2, columns));
+        text.push_str(&paragraph(&flow_limit(report), 2, columns));
     }
     text.push_str(&format!("\n  What became of the packets:\n{}", reasons(&report.totals)));
     if top > 0 && !report.flows.is_empty() {
         text.push('\n');
-        text.push_str(&table(FLOW_COLUMNS, report.flows.iter().take(top).map(flow_row)));
+        text.push_str(&fitted(FLOW_COLUMNS, report.flows.iter().take(top).map(flow_row), columns));
     }
     if report.left_out.packets > 0 {
-        text.push_str(&format!("\n  {}\n", left_out(&report.left_out)));
+        text.push('\n');
+        text.push_str(&paragraph(&left_out(&report.left_out), 2, columns));
     }
     text
 }

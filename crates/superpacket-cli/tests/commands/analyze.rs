@@ -70,9 +70,10 @@ fn files_are_reported_each_and_together() {
     assert_eq!(report["top_flows"][0]["packets_in"], 80);
     let text = bench.run(&["analyze", "a.pcap", "b.pcap"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
-    for word in ["a.pcap", "all 2 files", "LRO", "GRO with UDP", "pure ACKs 20, 20.0 %", "packets in one", "UDP 10.0."] {
+    for word in ["a.pcap", "all 2 files", "LRO", "GRO with UDP", "pure ACKs 20, 20.0 %", "super-packets", "UDP 10.0."] {
         assert!(text.contains(word), "{word}: {text}");
     }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "in a pipe, too: {text}");
 }
 
 /// A capture whose names are an attack on a page.

@@ -159,6 +159,7 @@ fn completions_and_man_pages_name_every_command() {
     for command in COMMANDS {
         let page = String::from_utf8(bench.run(&["man", command]).stdout).expect("UTF-8");
         assert!(page.contains(&format!(".TH superpacket-{command} 1")) && page.contains("\\-\\-json"), "{page}");
+        assert!(page.contains(".SH EXAMPLES\n.nf\nsuperpacket ") && !page.contains("EXTRA"), "{page}");
     }
 }
 

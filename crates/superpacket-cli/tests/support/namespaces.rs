@@ -35,6 +35,11 @@ impl Namespace {
         None
     }
 
+    /// The process by which others name it.
+    pub fn id(&self) -> u32 {
+        self.holder.id()
+    }
+
     /// A command in it.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("nsenter");

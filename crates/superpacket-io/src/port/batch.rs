@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use superpacket::checksum::{pseudo_header, update};
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
-use superpacket::segment::{Gso, IpId, Segment, SegmentBuffers, Segmentable, Written};
+use superpacket::segment::{Gso, GsoKind, IpId, Segment, SegmentBuffers, Segmentable, Written};
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{IpVersion, Layout, MAX_HEADER, ipv4};
 
@@ -457,9 +457,39 @@ fn tag_bytes(tag: VlanTag) -> [u8; TAG] {
 /// How many frames a super-packet is on the wire.
 fn segments(packet: &SuperPacket<'_, Buffer>) -> u32 {
     let metadata = &packet.metadata;
-    let headers = metadata.layout.map_or(0, |layout| usize::from(layout.payload));
-    let payload = packet.length().saturating_sub(headers);
-    metadata.gso.map_or(1, |gso| payload.div_ceil(gso.size.get()).max(1) as u32)
+    match (metadata.gso, metadata.layout) {
+        (None, _) => 1,
+        (Some(gso), Some(layout)) => cut_in(packet.length(), usize::from(layout.payload), gso),
+        (Some(gso), None) => wire_segments(packet.slices().next().unwrap_or(&[]), packet.length(), gso, metadata.checksum),
+    }
+}
+
+/// Returns how many frames a super-packet of this length, which starts with `head`, is on the wire.
+///
+/// Where its headers end is found by its partial checksum, which every super-packet of a device or
+/// kernel has; without one, they are counted as payload.
+pub fn wire_segments(head: &[u8], length: usize, gso: Gso, checksum: RxChecksum) -> u32 {
+    let headers = match checksum {
+        RxChecksum::Partial { start, .. } => {
+            let transport = usize::from(start);
+            match gso.kind {
+                GsoKind::Tcp4 | GsoKind::Tcp6 => {
+                    // Its data offset: the length of the TCP header in words (RFC 9293, section 3.1).
+                    head.get(transport + 12).map_or(0, |offset| transport + usize::from(offset >> 4) * 4)
+                }
+                // Fragments carry the UDP header as payload of the first.
+                GsoKind::UdpFragments => transport,
+                _ => transport + 8,
+            }
+        }
+        _ => 0,
+    };
+    cut_in(length, headers, gso)
+}
+
+/// Returns how many segments a packet is cut into, whose headers are so long.
+fn cut_in(length: usize, headers: usize, gso: Gso) -> u32 {
+    length.saturating_sub(headers).div_ceil(gso.size.get()).max(1) as u32
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub enum PortError {
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// There is no interface of this name.
-    #[error("{port}: there is no interface {interface:?}")]
+    #[error("{port}: there is no such interface")]
     NoInterface {
         /// The port string.
         port: String,
@@ -50,7 +50,8 @@ pub enum PortError {
         reason: String,
     },
     /// A capture file could not be read or written.
-    #[error("{port}: {source}")]
+    // It begins with the file, which is the rest of the port string.
+    #[error("pcap:{source}")]
     Capture {
         /// The port string.
         port: String,
@@ -63,6 +64,23 @@ impl PortError {
     /// The system refused `action`.
     pub fn system(port: &str, action: &'static str, source: impl Into<io::Error>) -> Self {
         PortError::System { port: port.into(), action, source: source.into() }
+    }
+
+    /// Returns what is wrong without the port's name: for who has said which port it is about.
+    pub fn problem(&self) -> String {
+        let text = self.to_string();
+        match self {
+            PortError::Spec(_) => text,
+            PortError::Capture { source, .. } => source.to_string(),
+            PortError::NoInterface { port, .. }
+            | PortError::Down { port }
+            | PortError::Gone { port }
+            | PortError::System { port, .. }
+            | PortError::Unsupported { port, .. } => match text.strip_prefix(port.as_str()).and_then(|rest| rest.strip_prefix(": ")) {
+                Some(problem) => problem.to_owned(),
+                None => text,
+            },
+        }
     }
 
     /// May the port come back by being opened again?

@@ -27,7 +27,7 @@ mod spec;
 mod tap;
 pub mod xdp;
 
-pub use batch::{FrameWriter, Outgoing, Part, Slice, Staged, TxBatch, TxFrame};
+pub use batch::{FrameWriter, Outgoing, Part, Slice, Staged, TxBatch, TxFrame, wire_segments};
 pub use buffer::{Buffer, Pool, Region};
 pub use error::PortError;
 pub use open::open;
@@ -48,7 +48,7 @@ pub const MAX_SLICES: usize = 1024;
 /// What a port can do, found by trying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The offloads that the port itself has or that need nothing of it. Aggregation is done by its user: the three receive offloads and `generic-segmentation-offload` are
+    /// The offloads that the port itself has or that need nothing of it. Aggregation is done by its user: the three receive offloads are
     /// always among them.
     pub features: FeatureSet,
     /// The longest TCP super-packet that it takes, in bytes from the IP header on (`gso_max_size`).

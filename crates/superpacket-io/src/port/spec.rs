@@ -76,16 +76,33 @@ pub enum SpecError {
     },
 }
 
+impl SpecError {
+    /// Returns what is wrong with the port string `text`, which is not named again: for who has
+    /// said that it is about this one.
+    pub fn problem(&self, text: &str) -> String {
+        let (SpecError::Kind { port } | SpecError::Name { port } | SpecError::Option { port, .. }) = self;
+        if port != text {
+            // It is about the port in it, that a model NIC wraps.
+            return self.to_string();
+        }
+        match self {
+            SpecError::Kind { .. } => "it starts with no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:".to_owned(),
+            SpecError::Name { .. } => "it names no interface or file".to_owned(),
+            SpecError::Option { option, problem, .. } => format!("option {option:?} {problem}"),
+        }
+    }
+}
+
 /// A port string, taken apart.
 ///
 /// ```
 /// use superpacket_io::port::{PortKind, PortSpec};
 ///
-/// let spec: PortSpec = "nic:page=4k,csum=complete@packet:eth0?ring=v3".parse()?;
+/// let spec: PortSpec = "nic:page=4k,csum=complete@packet:eth0?version=v3".parse()?;
 /// assert_eq!(spec.kind(), PortKind::Nic);
 /// assert_eq!(spec.options().get("page"), Some("4k"));
 /// let inner = spec.inner().expect("what the model NIC wraps");
-/// assert_eq!((inner.kind(), inner.name(), inner.options().get("ring")), (PortKind::Packet, "eth0", Some("v3")));
+/// assert_eq!((inner.kind(), inner.name(), inner.options().get("version")), (PortKind::Packet, "eth0", Some("v3")));
 /// # Ok::<(), superpacket_io::port::SpecError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -267,8 +284,9 @@ mod tests {
             ("tap:t?queues=1&queues=2", "is there twice"),
             ("nic:page=4k@eth0", "starts with no kind"),
         ] {
-            let error = text.parse::<PortSpec>().expect_err(text).to_string();
-            assert!(error.contains(says), "{text}: {error}");
+            let error = text.parse::<PortSpec>().expect_err(text);
+            assert!(error.to_string().contains(says), "{text}: {error}");
+            assert!(error.problem(text).contains(says) && !error.problem(text).contains(text), "{text}: {}", error.problem(text));
         }
     }
 

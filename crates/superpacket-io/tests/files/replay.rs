@@ -236,7 +236,7 @@ fn a_port_that_only_records_gets_nothing_and_takes_no_offload() {
     for lacking in [Feature::TxChecksumming, Feature::TcpSegmentationOffload, Feature::TxUdpSegmentation] {
         assert!(!features.contains(lacking), "{lacking}");
     }
-    assert!(features.contains(Feature::GenericSegmentationOffload));
+    assert!(features.contains(Feature::ScatterGather));
     let mut transmitter = port.transmitter().expect("an end");
     let frame = flow().remove(0).1;
     let gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(100).expect("above 0")));

@@ -1,5 +1,6 @@
 //! `superpacket top`: a bridge, live.
 
+mod history;
 mod rates;
 mod screen;
 
@@ -37,7 +38,7 @@ pub(crate) fn run(arguments: &Top) -> Result<(), Failure> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, ending.clone())?;
     }
-    let mut watch = Watch { path: client.path().to_owned(), client: Some(client), before: None, screen: Screen::default(), interval };
+    let mut watch = Watch { path: client.path().to_owned(), client: Some(client), before: None, screen: Screen::new(interval), interval };
     // From here on the terminal is in another mode, also if something fails: it is put back in any case.
     let mut terminal = ratatui::try_init()?;
     let result = watch.run(&mut terminal, &ending);
@@ -95,14 +96,18 @@ impl Watch {
             Ok(sample) => {
                 self.screen.problem = None;
                 // Nothing to compare with yet: what is counted is shown, rates are 0.
-                self.screen.show(match &self.before {
-                    Some(before) => sample.since(before),
-                    None => sample.since(&sample),
-                });
+                match &self.before {
+                    Some(before) => {
+                        self.screen.show(sample.since(before));
+                        self.screen.record();
+                    }
+                    None => self.screen.show(sample.since(&sample)),
+                }
                 self.before = Some(sample);
             }
             Err(error) => {
                 self.screen.problem = Some(error.to_string());
+                self.screen.record_nothing();
                 self.client = None;
                 // A bridge that comes back counts from zero.
                 self.before = None;

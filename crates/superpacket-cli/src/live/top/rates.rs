@@ -33,17 +33,27 @@ pub(super) struct PortRates {
     pub(super) merged: f64,
     /// Received packets in each that was aggregated; 0 if there was none.
     pub(super) packets_per_aggregate: f64,
+    /// Frames in each super-packet on the way in, received as such or aggregated; 0 if there was
+    /// none.
+    pub(super) packets_per_rx_super_packet: f64,
     /// Frames in each super-packet given to the port; 0 if there was none.
     pub(super) packets_per_super_packet: f64,
     /// Packets cut into segments before the port, a second.
     pub(super) segmented: f64,
-    /// Drops by cause: a second, and since the bridge started.
-    pub(super) drops: BTreeMap<String, Drops>,
+    /// Of these, packets cut only because the port cannot be told that their identifications stay
+    /// the same, a second.
+    pub(super) segmented_for_ids: f64,
+    /// LRO's counters, by their names in `inet_lro`: `aggregated`, `flushed`, `no_desc`.
+    pub(super) lro: BTreeMap<&'static str, Counted>,
+    /// Drops by cause.
+    pub(super) drops: BTreeMap<String, Counted>,
+    /// Packets that left aggregation, by the reason for which they left as they did.
+    pub(super) reasons: BTreeMap<String, Counted>,
 }
 
-/// What was dropped for one cause.
+/// What was counted for one cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Drops {
+pub(super) struct Counted {
     /// A second.
     pub(super) rate: f64,
     /// Since the bridge started.
@@ -69,10 +79,12 @@ fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> Po
     let a_second = |number: f64| if time.is_zero() { 0.0 } else { number / time.as_secs_f64() };
     let rate = |read: fn(&PortStats) -> u64| a_second(difference(read));
     let each = |whole: f64, number: f64| if number > 0.0 { whole / number } else { 0.0 };
-    let drops = now.drops.iter().map(|(cause, &total)| {
-        let earlier = before.drops.get(cause).copied().unwrap_or_default();
-        (cause.clone(), Drops { rate: a_second(total.saturating_sub(earlier) as f64), total })
-    });
+    let counted = |total: u64, earlier: u64| Counted { rate: a_second(total.saturating_sub(earlier) as f64), total };
+    let by_cause = |now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {
+        let each = now.iter().map(|(cause, &total)| (cause.clone(), counted(total, before.get(cause).copied().unwrap_or_default())));
+        each.collect()
+    };
+    let lro = |name, read: fn(&PortStats) -> u64| (name, counted(read(now), read(before)));
     let aggregated = difference(|stats| stats.aggregated);
     PortRates {
         port: now.port.clone(),
@@ -83,9 +95,21 @@ fn rates(now: &PortStats, before: &PortStats, state: &str, time: Duration) -> Po
         tx_bits: 8.0 * rate(|stats| stats.tx_bytes),
         merged: rate(|stats| stats.merged),
         packets_per_aggregate: each(difference(|stats| stats.merged) + aggregated, aggregated),
+        packets_per_rx_super_packet: each(
+            difference(|stats| stats.rx_super_segments) + difference(|stats| stats.merged) + aggregated,
+            difference(|stats| stats.rx_super_packets) + aggregated,
+        ),
         packets_per_super_packet: each(difference(|stats| stats.tx_super_segments), difference(|stats| stats.tx_super_packets)),
         segmented: rate(|stats| stats.segmented),
-        drops: drops.collect(),
+        segmented_for_ids: rate(|stats| stats.segmented_for_ids),
+        lro: [
+            lro("aggregated", |stats| stats.lro_aggregated),
+            lro("flushed", |stats| stats.lro_flushed),
+            lro("no_desc", |stats| stats.lro_no_desc),
+        ]
+        .into(),
+        drops: by_cause(&now.drops, &before.drops),
+        reasons: by_cause(&now.reasons, &before.reasons),
     }
 }
 
@@ -102,7 +126,12 @@ mod tests {
             tx_super_segments: rx_packets,
             merged: rx_packets / 10 * 9,
             aggregated: rx_packets / 10,
+            // Of 45 frames each.
+            rx_super_packets: rx_packets / 10,
+            rx_super_segments: rx_packets / 10 * 45,
+            lro_no_desc: 3 * ring,
             drops: [("rx_ring".to_owned(), ring)].into(),
+            reasons: [("poll_end".to_owned(), rx_packets)].into(),
             ..PortStats::default()
         };
         Sample { taken, ports: Vec::new(), stats: vec![stats] }
@@ -115,7 +144,9 @@ mod tests {
         let [rates] = rates.as_slice() else { panic!("{rates:?}") };
         assert_eq!((rates.rx_packets, rates.rx_bits, rates.merged), (1000.0, 12_000_000.0, 900.0));
         assert_eq!((rates.packets_per_super_packet, rates.packets_per_aggregate), (10.0, 10.0));
-        assert_eq!(rates.drops["rx_ring"], Drops { rate: 2.0, total: 7 });
+        assert_eq!(rates.packets_per_rx_super_packet, 27.5, "half of the super-packets came with 45 frames, half were made of 10");
+        assert_eq!(rates.drops["rx_ring"], Counted { rate: 2.0, total: 7 });
+        assert_eq!((rates.reasons["poll_end"].rate, rates.lro["no_desc"]), (1000.0, Counted { rate: 6.0, total: 21 }));
         assert_eq!(rates.state, "gone", "the bridge does not name it any more");
     }
 

@@ -1,12 +1,16 @@
 //! What `superpacket top` draws.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
+use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, TableState};
 
-use super::rates::PortRates;
+use super::history::History;
+use super::rates::{Counted, PortRates};
 use crate::report::printable;
 
 /// What is on the screen.
@@ -17,14 +21,38 @@ pub(super) struct Screen {
     /// Why there is nothing new.
     pub(super) problem: Option<String>,
     ports: Vec<PortRates>,
+    /// Bits a second in and out, by port.
+    history: BTreeMap<String, [History; 2]>,
+    interval: Duration,
     state: TableState,
 }
 
 impl Screen {
+    /// An empty screen, which gets rates so often.
+    pub(super) fn new(interval: Duration) -> Self {
+        Screen { interval, ..Screen::default() }
+    }
+
     /// Shows these from now on.
     pub(super) fn show(&mut self, ports: Vec<PortRates>) {
+        self.history.retain(|name, _| ports.iter().any(|port| port.port == *name));
         self.ports = ports;
         self.scroll(0);
+    }
+
+    /// Keeps what is shown for the history.
+    pub(super) fn record(&mut self) {
+        for port in &self.ports {
+            let history = self.history.entry(port.port.clone()).or_insert_with(|| [(); 2].map(|()| History::new(self.interval)));
+            for (history, bits) in history.iter_mut().zip([port.rx_bits, port.tx_bits]) {
+                history.push(Some(bits));
+            }
+        }
+    }
+
+    /// Keeps for the history that nothing is known of an interval.
+    pub(super) fn record_nothing(&mut self) {
+        self.history.values_mut().flatten().for_each(|history| history.push(None));
     }
 
     /// Moves the first port that is shown.
@@ -32,31 +60,50 @@ impl Screen {
         let last = self.ports.len().saturating_sub(1);
         *self.state.offset_mut() = self.state.offset().saturating_add_signed(by).min(last);
     }
+
+    /// How wide the column of names is: as the longest, if a screen of so many columns has room.
+    fn name_width(&self, columns: u16) -> u16 {
+        let others: u16 = COLUMNS.iter().map(|(_, width)| width + 1).sum();
+        let longest = self.ports.iter().map(|port| printable(&port.port).chars().count()).max().unwrap_or_default();
+        (longest.max(4) as u16).min(columns.saturating_sub(others).max(8))
+    }
 }
 
-/// The widths of the columns but for the port, which takes the rest: 80 columns leave it 22.
+/// The columns behind the port's name, with their widths: 80 columns leave the name 22.
 const COLUMNS: [(&str, u16); 9] =
     [("state", 5), ("rx p/s", 6), ("Gb/s", 5), ("merged", 6), ("each", 5), ("tx p/s", 6), ("Gb/s", 5), ("each", 5), ("cut/s", 6)];
 
-/// Draws the whole screen.
+/// From so many columns on, lists stand side by side.
+const WIDE: u16 = 120;
+
+/// Draws the whole screen: the ports, a minute of each, and lists of what was counted by cause.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
-    let drops = drops(&screen.ports);
-    // Ports come first; what is left, at least a third, is for the drops.
+    let mut rest = frame.area();
+    let names = screen.name_width(rest.width);
+    frame.render_widget(heading(screen), take(&mut rest, 1));
+    let [middle, legend] = Layout::vertical([Constraint::Min(0), Constraint::Length(2)]).areas(rest);
+    let mut rest = middle;
     let rows = (screen.ports.len() as u16).saturating_add(1);
-    let [title, ports, space, below, legend] = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Length(rows.min(frame.area().height * 2 / 3)),
-        Constraint::Length(1),
-        Constraint::Min(2),
-        Constraint::Length(2),
-    ])
-    .areas(frame.area());
-    let _ = space;
-    frame.render_widget(heading(screen), title);
-    draw_ports(frame, ports, screen);
-    draw_drops(frame, below, &drops);
-    let keys = Line::from("merged/s joined others; each: packets in a super-packet; cut: packets segmented").dim();
-    frame.render_widget(Paragraph::new(vec![keys, Line::from("q quit   up/down scroll").dim()]), legend);
+    draw_ports(frame, take(&mut rest, rows.min(frame.area().height * 2 / 3)), screen, names);
+    take(&mut rest, 1);
+    let lists = lists(&screen.ports, names);
+    let places = places(&mut rest, &lists);
+    draw_histories(frame, rest, screen);
+    for (list, place) in lists.into_iter().zip(places) {
+        draw_list(frame, place, list);
+    }
+    let keys = [
+        "each: frames in a super-packet; merged/s joined others; cut/s were segmented",
+        "bars: Gb/s in the last minute, up to the most in it   q quit   up/down scroll",
+    ];
+    frame.render_widget(Paragraph::new(keys.map(|line| Line::from(line).dim()).to_vec()), legend);
+}
+
+/// Takes rows from the top of an area, as far as there are any.
+fn take(area: &mut Rect, rows: u16) -> Rect {
+    let taken = Rect { height: rows.min(area.height), ..*area };
+    (area.y, area.height) = (area.y + taken.height, area.height - taken.height);
+    taken
 }
 
 fn heading(screen: &Screen) -> Line<'static> {
@@ -72,11 +119,14 @@ fn heading(screen: &Screen) -> Line<'static> {
     line
 }
 
-fn draw_ports(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen) {
-    let right = |text: String| Cell::from(Line::from(text).right_aligned());
+fn right(text: impl Into<String>) -> Cell<'static> {
+    Cell::from(Line::from(text.into()).right_aligned())
+}
+
+fn draw_ports(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen, names: u16) {
     let header = std::iter::once(Cell::from("port")).chain(COLUMNS.iter().enumerate().map(|(index, (name, _))| match index {
         0 => Cell::from(*name),
-        _ => right((*name).to_owned()),
+        _ => right(*name),
     }));
     let rows = screen.ports.iter().map(|port| {
         let state = match port.state.as_str() {
@@ -90,42 +140,153 @@ fn draw_ports(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen) {
             right(number(port.rx_packets)),
             right(gigabits(port.rx_bits)),
             right(number(port.merged)),
-            right(each(port.packets_per_aggregate)),
+            right(each(port.packets_per_rx_super_packet)),
             right(number(port.tx_packets)),
             right(gigabits(port.tx_bits)),
             right(each(port.packets_per_super_packet)),
             right(number(port.segmented)),
         ])
     });
-    let widths = std::iter::once(Constraint::Min(8)).chain(COLUMNS.iter().map(|(_, width)| Constraint::Length(*width)));
+    let widths = std::iter::once(names).chain(COLUMNS.iter().map(|(_, width)| *width)).map(Constraint::Length);
     let table = Table::new(rows, widths).header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD))).column_spacing(1);
     frame.render_stateful_widget(table, area, &mut screen.state);
 }
 
-/// The drops that there were, the most frequent first: port, cause, a second, in all.
-fn drops(ports: &[PortRates]) -> Vec<(String, String, f64, u64)> {
-    let mut all: Vec<_> = ports
-        .iter()
-        .flat_map(|port| port.drops.iter().map(|(cause, drops)| (port.port.clone(), cause.clone(), drops.rate, drops.total)))
-        .filter(|(.., total)| *total > 0)
+/// A minute of each port from the first that is shown on, as many as there is room for.
+fn draw_histories(frame: &mut Frame<'_>, mut area: Rect, screen: &Screen) {
+    let ports: Vec<_> = screen.ports.iter().skip(screen.state.offset()).collect();
+    let shown = ports.len().min(usize::from(area.height / 2));
+    if shown == 0 {
+        return;
+    }
+    let each = area.height / shown as u16;
+    // Without an empty row behind them only where there is no other way.
+    let bars = each.saturating_sub(2).max(1);
+    for port in ports.into_iter().take(shown) {
+        let [heading, place] = [take(&mut area, 1), take(&mut area, bars)];
+        take(&mut area, u16::from(each > 2));
+        let halves = |area: Rect| Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).spacing(2).areas::<2>(area);
+        let (headings, places) = (halves(heading), halves(place));
+        for (way, bits) in [port.rx_bits, port.tx_bits].into_iter().enumerate() {
+            let (name, colour) = [("rx", Color::Cyan), ("tx", Color::Magenta)][way];
+            let history = screen.history.get(&port.port).map(|history| &history[way]);
+            let most = history.map_or(bits, History::most);
+            let text = format!("{name} {}, most {}", gigabits(bits), gigabits(most));
+            let room = usize::from(headings[way].width).saturating_sub(text.len() + 1);
+            let mut port: String = if way == 0 { printable(&port.port).chars().take(room).collect() } else { String::new() };
+            if !port.is_empty() {
+                port.push(' ');
+            }
+            frame.render_widget(Line::from(vec![Span::from(port).bold(), Span::from(text)]), headings[way]);
+            if let Some(history) = history {
+                let bars = Sparkline::default().data(history.cells(usize::from(places[way].width))).max(most.max(1.0) as u64);
+                frame.render_widget(bars.style(Style::new().fg(colour)), places[way]);
+            }
+        }
+    }
+}
+
+/// What was counted by cause, for all ports.
+struct List {
+    header: Vec<Cell<'static>>,
+    rows: Vec<Row<'static>>,
+    widths: Vec<u16>,
+    /// What is written where there is nothing to list.
+    nothing: &'static str,
+}
+
+impl List {
+    fn height(&self) -> u16 {
+        1 + self.rows.len().min(usize::from(u16::MAX - 1)) as u16
+    }
+}
+
+/// Drops, LRO's counters where it was at work, and why packets left aggregation as they did.
+fn lists(ports: &[PortRates], names: u16) -> Vec<List> {
+    let by_cause = |what: &'static str, nothing: &'static str, read: fn(&PortRates) -> &BTreeMap<String, Counted>| List {
+        header: vec![Cell::from("port"), Cell::from(what), right("a sec."), right("in all")],
+        rows: most_frequent(ports, read)
+            .into_iter()
+            .map(|(port, cause, counted)| {
+                let cells = [Cell::from(printable(port)), Cell::from(printable(cause))];
+                Row::new(cells.into_iter().chain([counted.rate, counted.total as f64].map(|count| right(number(count)))))
+            })
+            .collect(),
+        widths: vec![names, 22, 6, 6],
+        nothing,
+    };
+    let mut lists = vec![by_cause("drops by cause", "no drops", |port| &port.drops)];
+    let at_work = ports.iter().filter(|port| port.lro.values().any(|counted| counted.total > 0));
+    let lro: Vec<_> = at_work
+        .map(|port| {
+            let rates = ["aggregated", "flushed", "no_desc"].map(|name| port.lro.get(name).copied().unwrap_or_default());
+            let rates = rates.into_iter().flat_map(|counted| [counted.rate, counted.total as f64]);
+            Row::new(std::iter::once(Cell::from(printable(&port.port))).chain(rates.map(|count| right(number(count)))))
+        })
         .collect();
-    all.sort_by(|a, b| b.2.total_cmp(&a.2).then(b.3.cmp(&a.3)).then_with(|| (&a.0, &a.1).cmp(&(&b.0, &b.1))));
+    if !lro.is_empty() {
+        let names_of = ["LRO port", "aggr./s", "in all", "flush/s", "in all", "no_desc/s", "in all"];
+        let header = names_of.into_iter().enumerate().map(|(index, name)| if index == 0 { Cell::from(name) } else { right(name) });
+        lists.push(List { header: header.collect(), rows: lro, widths: vec![names.max(8), 7, 6, 7, 6, 9, 6], nothing: "" });
+    }
+    lists.push(by_cause("reason to leave", "nothing left aggregation", |port| &port.reasons));
+    lists
+}
+
+/// What there was for each port and cause, the most frequent first.
+fn most_frequent(ports: &[PortRates], read: fn(&PortRates) -> &BTreeMap<String, Counted>) -> Vec<(&str, &str, Counted)> {
+    let each = ports.iter().flat_map(|port| read(port).iter().map(|(cause, counted)| (port.port.as_str(), cause.as_str(), *counted)));
+    let mut all: Vec<_> = each.filter(|(.., counted)| counted.total > 0).collect();
+    all.sort_by(|a, b| b.2.rate.total_cmp(&a.2.rate).then(b.2.total.cmp(&a.2.total)).then_with(|| (a.0, a.1).cmp(&(b.0, b.1))));
     all
 }
 
-fn draw_drops(frame: &mut Frame<'_>, area: Rect, drops: &[(String, String, f64, u64)]) {
-    if drops.is_empty() {
-        frame.render_widget(Line::from("no drops").dim(), area);
+/// Takes the lists' places from the bottom of an area: half of it at most, side by side where it is
+/// wide.
+fn places(area: &mut Rect, lists: &[List]) -> Vec<Rect> {
+    let budget = area.height / 2;
+    let heights: Vec<u16> = if area.width >= WIDE {
+        let height = lists.iter().map(List::height).max().unwrap_or_default().min(budget);
+        vec![height; lists.len()]
+    } else {
+        let mut left = budget;
+        let shares = lists.iter().enumerate().map(|(index, list)| {
+            // An empty row lies between two lists.
+            let behind = (lists.len() - index - 1) as u16;
+            let height = list.height().min((left.saturating_sub(behind) / (behind + 1)).max(1)).min(left);
+            left = left.saturating_sub(height + 1);
+            height
+        });
+        shares.collect()
+    };
+    let side_by_side = area.width >= WIDE;
+    let whole = match side_by_side {
+        true => heights.first().copied().unwrap_or_default(),
+        false => heights.iter().sum::<u16>() + heights.iter().filter(|height| **height > 0).count().saturating_sub(1) as u16,
+    };
+    let upper = take(area, area.height.saturating_sub(whole + 1));
+    take(area, 1);
+    let mut lower = std::mem::replace(area, upper);
+    if side_by_side {
+        let halves = vec![Constraint::Fill(1); lists.len()];
+        return Layout::horizontal(halves).spacing(3).split(lower).to_vec();
+    }
+    let each = heights.into_iter().map(|height| {
+        let place = take(&mut lower, height);
+        take(&mut lower, 1);
+        place
+    });
+    each.collect()
+}
+
+fn draw_list(frame: &mut Frame<'_>, area: Rect, list: List) {
+    if list.rows.is_empty() {
+        frame.render_widget(Line::from(list.nothing).dim(), area);
         return;
     }
-    let right = |text: String| Cell::from(Line::from(text).right_aligned());
-    let rows = drops.iter().map(|(port, cause, rate, total)| {
-        Row::new([Cell::from(printable(port)), Cell::from(printable(cause)), right(number(*rate)), right(number(*total as f64))])
-    });
-    let widths = [Constraint::Min(8), Constraint::Length(24), Constraint::Length(7), Constraint::Length(7)];
-    let header = Row::new([Cell::from("port"), Cell::from("drops by cause"), right("a sec.".into()), right("in all".into())]);
-    let header = header.style(Style::new().add_modifier(Modifier::BOLD));
-    frame.render_widget(Table::new(rows, widths).header(header).column_spacing(1), area);
+    let header = Row::new(list.header).style(Style::new().add_modifier(Modifier::BOLD));
+    let widths = list.widths.into_iter().map(Constraint::Length);
+    frame.render_widget(Table::new(list.rows, widths).header(header).column_spacing(1), area);
 }
 
 /// A number in at most five characters: `0`, `999`, `12.3k`, `1.23M`, `456G`.
@@ -158,99 +319,4 @@ fn each(packets: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-
-    use super::super::rates::Drops;
-    use super::*;
-
-    fn port(name: &str) -> PortRates {
-        PortRates {
-            port: name.into(),
-            state: "up".into(),
-            rx_packets: 812_345.0,
-            rx_bits: 9.87e9,
-            merged: 790_000.0,
-            packets_per_aggregate: 36.4,
-            tx_packets: 22_300.0,
-            tx_bits: 12.345e9,
-            packets_per_super_packet: 41.2,
-            segmented: 3.0,
-            drops: [("rx_ring".to_owned(), Drops { rate: 12.0, total: 3456 }), ("too_long".to_owned(), Drops::default())].into(),
-        }
-    }
-
-    fn lines(screen: &mut Screen, width: u16, height: u16) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
-        terminal.draw(|frame| draw(frame, screen)).expect("draws");
-        let buffer = terminal.backend().buffer();
-        (0..height).map(|y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned()).collect()
-    }
-
-    #[test]
-    fn it_fits_80_columns_and_24_rows() {
-        let mut screen = Screen { title: "/run/superpacket.sock".into(), ..Screen::default() };
-        screen.show(vec![
-            port("packet:eth0"),
-            PortRates { port: "xdp:enp3s0f0?queue=0".into(), state: "gone".into(), ..PortRates::default() },
-        ]);
-        let lines = lines(&mut screen, 80, 24);
-        assert_eq!(
-            lines[..8],
-            [
-                "superpacket top  /run/superpacket.sock  2 ports  812k p/s  9.87 Gb/s",
-                "port                   state rx p/s  Gb/s merged  each tx p/s  Gb/s  each  cut/s",
-                "packet:eth0            up      812k  9.87   790k  36.4  22.3k  12.3  41.2      3",
-                "xdp:enp3s0f0?queue=0   gone       0  0.00      0     -      0  0.00     -      0",
-                "",
-                "port                                    drops by cause            a sec.  in all",
-                "packet:eth0                             rx_ring                       12   3.46k",
-                "",
-            ]
-        );
-        assert!(lines[22].starts_with("merged/s joined others") && lines[23] == "q quit   up/down scroll");
-    }
-
-    #[test]
-    fn it_can_be_resized_to_anything() {
-        let mut screen = Screen { title: "/run/s".into(), ..Screen::default() };
-        screen.show((0..100).map(|number| port(&format!("packet:veth{number}"))).collect());
-        for (width, height) in [(1, 1), (10, 3), (40, 10), (200, 60), (80, 24)] {
-            lines(&mut screen, width, height);
-        }
-        screen.scroll(1000);
-        assert!(lines(&mut screen, 80, 24)[2].starts_with("packet:veth99"), "the last can be reached");
-        screen.scroll(-1000);
-        assert!(lines(&mut screen, 80, 24)[2].starts_with("packet:veth0 "));
-        screen.scroll(5);
-        screen.show(vec![port("packet:only")]);
-        assert!(lines(&mut screen, 80, 24)[2].starts_with("packet:only"), "fewer ports are there");
-    }
-
-    #[test]
-    fn a_bridge_that_is_away_is_told_and_the_last_figures_stay() {
-        let mut screen = Screen { title: "/run/s".into(), ..Screen::default() };
-        screen.show(vec![port("packet:eth0")]);
-        screen.problem = Some("nobody listens there any more\u{1b}[2J".into());
-        let lines = lines(&mut screen, 80, 24);
-        assert!(lines[0].contains("nobody listens there any more\\u{1b}[2J") && lines[2].starts_with("packet:eth0"), "{lines:?}");
-    }
-
-    #[test]
-    fn numbers_keep_to_their_width() {
-        for (value, text) in [
-            (0.0, "0"),
-            (999.4, "999"),
-            (999.6, "1.00k"),
-            (12_345.0, "12.3k"),
-            (99_960.0, "100k"),
-            (999_999.0, "1.00M"),
-            (1.5e9, "1.50G"),
-            (7e12, "7.00T"),
-        ] {
-            assert_eq!(number(value), text);
-        }
-        assert_eq!(["0.00", "10.0", "400.0", "1234"].map(str::to_owned), [0.0, 9.996e9, 4e11, 1.234e12].map(gigabits));
-    }
-}
+mod tests;

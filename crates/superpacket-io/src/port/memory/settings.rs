@@ -95,7 +95,6 @@ impl MemorySettings {
             .set(Feature::ScatterGather, self.scatter_gather)
             .set(Feature::TcpSegmentationOffload, self.tso)
             .set(Feature::TxUdpSegmentation, self.uso);
-        // Cutting in software is its user's, whatever it can do.
-        resolve(asked, FeatureSet::all()).active.with(Feature::GenericSegmentationOffload).without(Feature::ReceiveHashing)
+        resolve(asked, FeatureSet::all()).active.without(Feature::ReceiveHashing)
     }
 }

@@ -307,7 +307,6 @@ impl NicSettings {
             .set(Feature::TcpSegmentationOffload, self.tso != TsoLimit::Off)
             .set(Feature::TxUdpSegmentation, self.uso)
             .set(Feature::ReceiveHashing, self.hash);
-        // Cutting in software is its user's, whatever it can do.
-        resolve(asked, FeatureSet::all()).active.with(Feature::GenericSegmentationOffload)
+        resolve(asked, FeatureSet::all()).active
     }
 }

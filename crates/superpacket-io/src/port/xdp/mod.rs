@@ -302,7 +302,6 @@ impl Port for XdpPort {
     fn capabilities(&self) -> Capabilities {
         let features = FeatureSet::NONE
             .with(Feature::ScatterGather)
-            .with(Feature::GenericSegmentationOffload)
             .with(Feature::GenericReceiveOffload)
             .with(Feature::RxUdpGroForwarding)
             .with(Feature::LargeReceiveOffload)

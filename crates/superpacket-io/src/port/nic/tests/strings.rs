@@ -111,7 +111,7 @@ fn a_card_is_one_end_of_a_link_or_wraps_a_port() {
 fn offloads_that_need_one_that_is_off_are_off() {
     let features = |text: &str| settings(text).expect("right").features();
     let without_sg = features("nic:sg=off");
-    assert!(!without_sg.contains(Feature::TcpSegmentationOffload) && without_sg.contains(Feature::GenericSegmentationOffload));
+    assert!(!without_sg.contains(Feature::TcpSegmentationOffload) && without_sg.contains(Feature::GenericReceiveOffload));
     assert!(!features("nic:tx=off").contains(Feature::TxUdpSegmentation));
     assert!(!features("nic:hash=off").contains(Feature::ReceiveHashing));
     assert!(features("nic:csum=none").contains(Feature::RxChecksumming), "its user verifies");

@@ -1,0 +1,81 @@
+//! The last minute of a rate.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// What is kept.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A rate at each look of the last minute.
+#[derive(Clone, Debug)]
+pub(super) struct History {
+    /// The oldest first; `None` where nothing is known.
+    rates: VecDeque<Option<f64>>,
+    /// How many looks a minute has.
+    looks: usize,
+}
+
+impl History {
+    /// Nothing yet, of a rate that is looked at so often.
+    pub(super) fn new(interval: Duration) -> Self {
+        let looks = (MINUTE.as_secs_f64() / interval.as_secs_f64().max(0.001)).round().max(1.0) as usize;
+        History { rates: VecDeque::with_capacity(looks), looks }
+    }
+
+    /// Takes the rate of the next interval.
+    pub(super) fn push(&mut self, rate: Option<f64>) {
+        if self.rates.len() == self.looks {
+            self.rates.pop_front();
+        }
+        self.rates.push_back(rate);
+    }
+
+    /// The highest rate.
+    pub(super) fn most(&self) -> f64 {
+        self.rates.iter().flatten().copied().fold(0.0, f64::max)
+    }
+
+    /// The minute in so many cells, the newest last: the average of what falls into a cell, `None`
+    /// where nothing is known.
+    pub(super) fn cells(&self, cells: usize) -> Vec<Option<u64>> {
+        let missing = self.looks - self.rates.len();
+        let cell = |number: usize| {
+            let from = number * self.looks / cells;
+            let to = ((number + 1) * self.looks / cells).max(from + 1);
+            let known = || (from..to).filter_map(|look| self.rates.get(look.checked_sub(missing)?).copied().flatten());
+            let count = known().count();
+            (count > 0).then(|| (known().sum::<f64>() / count as f64) as u64)
+        };
+        (0..cells).map(cell).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minute_is_kept_and_no_more() {
+        let mut history = History::new(Duration::from_secs(1));
+        assert_eq!(history.cells(60), vec![None; 60]);
+        for rate in 0..70 {
+            history.push(Some(f64::from(rate)));
+        }
+        assert_eq!(history.cells(60), (10..70).map(Some).collect::<Vec<_>>());
+        assert_eq!(history.most(), 69.0);
+    }
+
+    #[test]
+    fn cells_are_averages_and_the_newest_is_on_the_right() {
+        let mut history = History::new(Duration::from_millis(500));
+        [10.0, 20.0, 30.0].into_iter().for_each(|rate| history.push(Some(rate)));
+        history.push(None);
+        let cells = history.cells(60);
+        assert_eq!((cells[57], cells[58], cells[59]), (None, Some(15), Some(30)), "what is not known is no zero");
+        // Fewer looks than cells: each takes several.
+        let mut slow = History::new(Duration::from_secs(20));
+        [1.0, 2.0].into_iter().for_each(|rate| slow.push(Some(rate)));
+        assert_eq!(slow.cells(6), [None, None, Some(1), Some(1), Some(2), Some(2)]);
+        assert_eq!(slow.cells(0), []);
+    }
+}
