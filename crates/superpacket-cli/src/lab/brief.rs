@@ -38,14 +38,11 @@ pub(super) fn experiment(found: &Experiment, width: usize) -> String {
     let mut text = String::new();
     let headline = find(found.name).map_or(found.source, |entry| entry.headline);
     paragraph(&format!("{}: {headline}", found.name), 0, width, &mut text);
-    let measured = found.marks.iter().any(|mark| mark.form == Form::Live);
     // Where namespaces are to be had and something else is not, this experiment alone was not measured.
     for note in found.notes.iter().filter(|note| note.starts_with(NOT_MEASURED)) {
         paragraph(note, 2, width, &mut text);
     }
-    let shown = |mark: &&Mark| mark.form != Form::Model || !measured || mark.met != Some(true);
-    for mark in found.marks.iter().filter(shown) {
-        let Some(brief) = mark.brief else { continue };
+    for (brief, mark) in headline_rows(found) {
         let [here, source] = [here(mark), mark.source.map_or_else(|| NOTHING.to_owned(), times)];
         let (target, verdict) = (target(mark), verdict(mark));
         if width >= WIDTH {
@@ -56,6 +53,13 @@ pub(super) fn experiment(found: &Experiment, width: usize) -> String {
         }
     }
     text
+}
+
+/// The marks that stand for an experiment, by their short names.
+pub(super) fn headline_rows(found: &Experiment) -> impl Iterator<Item = (&'static str, &Mark)> {
+    let measured = found.marks.iter().any(|mark| mark.form == Form::Live);
+    let shown = move |mark: &&Mark| mark.form != Form::Model || !measured || mark.met != Some(true);
+    found.marks.iter().filter(shown).filter_map(|mark| Some((mark.brief?, mark)))
 }
 
 /// What came of all marks, and where more is to be had.

@@ -27,6 +27,11 @@ fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
         _ => "counted on the model NIC and simulated; nothing was measured".to_owned(),
     };
     writeln!(page, "<p class=\"muted\">{}: {how}.</p>", Escaped(&report.command))?;
+    if plot::overview(&report.experiments, WIDE).is_some() {
+        let svg = both(|width| plot::overview(&report.experiments, width).unwrap_or_else(|| Ok(String::new())))?;
+        let key = "<span class=\"key after\"></span>here<span class=\"key before\"></span>the source";
+        writeln!(page, "<figure><figcaption>What each experiment compares:{key}</figcaption>{svg}</figure>")?;
+    }
     let machine = &report.machine;
     let guest = if machine.virtual_machine { ", virtual" } else { "" };
     let cores = if machine.cores == 1 { "core" } else { "cores" };
@@ -113,8 +118,13 @@ fn experiment(experiment: &Experiment, page: &mut String) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Columns for which a screen has room.
+const MOST_COLUMNS: usize = 8;
+
 fn cells(grid: &Grid, page: &mut String) -> Result<(), Stop> {
-    page.push_str("<div class=\"table\"><table class=\"lab\">\n<tr>");
+    // Of many columns, each row is a card on any screen, as every row is on a phone.
+    let class_of_all = if grid.header.len() > MOST_COLUMNS { "lab cards" } else { "lab" };
+    write!(page, "<div class=\"table\"><table class=\"{class_of_all}\">\n<tr>")?;
     for (place, heading) in grid.header.iter().enumerate() {
         let source = if heading.of_source { "source’s " } else { "" };
         write!(page, "<th{}>{source}{}</th>", class(place, grid, heading.of_source), Escaped(&heading.text))?;

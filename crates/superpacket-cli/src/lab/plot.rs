@@ -2,8 +2,9 @@
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use superpacket_lab::experiment::{Figure, Row, Table};
+use superpacket_lab::experiment::{Experiment, Figure, Row, Table, find};
 
+use super::brief::headline_rows;
 use super::grid::number;
 use crate::failure::Failure;
 use crate::page::Escaped;
@@ -19,9 +20,31 @@ const NARROW_ROW: u32 = 24;
 const NARROW_LETTERS: usize = 42;
 
 /// The longest name that has room, in letters, and about how wide a letter of a name and of a figure is.
-const MOST_LETTERS: usize = 34;
+const MOST_LETTERS: usize = 36;
 const LETTER: i32 = 9;
 const DIGIT: i32 = 8;
+
+/// What the longest bars stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scale {
+    /// The largest value found here, with its spread, and the source's largest.
+    Own,
+    /// The largest of both, as both are ratios; a spread may be longer than there is room for.
+    Shared,
+}
+
+impl Scale {
+    /// Here, and in the source.
+    fn most(self, bars: &[&Bar<'_>]) -> [f64; 2] {
+        let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
+        let source = most(&mut bars.iter().filter_map(|bar| bar.source));
+        let figures = || bars.iter().filter_map(|bar| bar.here);
+        match self {
+            Scale::Own => [most(&mut figures().map(|figure| figure.high.max(figure.value))), source],
+            Scale::Shared => [most(&mut figures().map(|figure| figure.value)).max(source); 2],
+        }
+    }
+}
 
 /// A row of the plot.
 #[derive(Clone, Debug)]
@@ -55,13 +78,36 @@ pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Failure>>
         (by_row(table, place), if column.unit.is_empty() { column.title.to_owned() } else { format!("{}, {}", column.title, column.unit) })
     };
     let title = Escaped(&format!("{}: {unit}", table.title)).to_string();
+    Some(drawn(&title, &lines, &unit, column.digits, Scale::Own, width))
+}
+
+fn drawn(title: &str, lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, width: u32) -> Result<String, Failure> {
     if width == WIDE {
         let height = HEAD + lines.iter().map(Line::height).sum::<u32>() + 10;
-        Some(draw(&title, (width, height), |area| panels(&lines, &unit, column.digits, area)))
+        draw(title, (width, height), |area| panels(lines, unit, digits, scale, area))
     } else {
         let height = NARROW_ROW + lines.iter().map(Line::narrow_height).sum::<u32>() + 10;
-        Some(draw(&title, (width, height), |area| stacked(&lines, &unit, column.digits, width, area)))
+        draw(title, (width, height), |area| stacked(lines, unit, digits, scale, width, area))
     }
+}
+
+/// The plot of the headline rows of all experiments; `None` where there are none.
+pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<String, Failure>> {
+    let mut lines = Vec::new();
+    for experiment in experiments {
+        let group = lines.len();
+        for (name, mark) in headline_rows(experiment) {
+            let here = mark.value.map(|value| Figure { value, low: mark.spread[0], high: mark.spread[1] });
+            if here.is_some() || mark.source.is_some() {
+                lines.push(Line::Bar(Bar { name, here, source: mark.source }));
+            }
+        }
+        if lines.len() > group {
+            let headline = find(experiment.name).map_or(experiment.source, |entry| entry.headline);
+            lines.insert(group, Line::Group(format!("{}: {headline}", experiment.name)));
+        }
+    }
+    (!lines.is_empty()).then(|| drawn("What each experiment compares, here and in its source", &lines, "times", 2, Scale::Shared, width))
 }
 
 /// A bar for each row, below the names of their groups.
@@ -119,7 +165,8 @@ struct Panel {
 
 impl Panel {
     fn at(&self, value: f64) -> i32 {
-        let part = if self.most > 0.0 { value.max(0.0) / self.most } else { 0.0 };
+        // A whisker may be longer than there is room for.
+        let part = if self.most > 0.0 { (value.max(0.0) / self.most).min(1.0) } else { 0.0 };
         self.left + (f64::from(self.room) * part).round() as i32
     }
 
@@ -129,7 +176,7 @@ impl Panel {
     }
 }
 
-fn panels(lines: &[Line<'_>], unit: &str, digits: usize, area: &Area<'_>) -> Drawn {
+fn panels(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, area: &Area<'_>) -> Drawn {
     let bars = || lines.iter().filter_map(|line| if let Line::Bar(bar) = line { Some(bar) } else { None });
     let letters = bars().map(|bar| bar.name.chars().count().min(MOST_LETTERS)).max().unwrap_or(0);
     let names = 20 + LETTER * letters as i32;
@@ -141,9 +188,10 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, area: &Area<'_>) -> Dra
     let figures = || bars().filter_map(|bar| bar.here);
     let of_source = || bars().filter_map(|bar| bar.source);
     let words = longest(&mut figures().map(|figure| with_spread(figure, digits)));
-    let here = panel(names, words, figures().map(|figure| figure.high.max(figure.value)).fold(0.0, f64::max));
+    let [most_here, most_there] = scale.most(&bars().collect::<Vec<_>>());
+    let here = panel(names, words, most_here);
     let words = longest(&mut of_source().map(|value| number(value, digits)));
-    let there = panel(names + width, words, of_source().fold(0.0, f64::max));
+    let there = panel(names + width, words, most_there);
 
     area.draw(&Text::new(format!("here: {unit}"), (here.left, HEAD as i32 / 2), style(18, &MUTED, HPos::Left)))?;
     if sourced {
@@ -172,18 +220,15 @@ fn panels(lines: &[Line<'_>], unit: &str, digits: usize, area: &Area<'_>) -> Dra
 }
 
 /// Where there is no room beside each other: each bar below its name, the source's below it.
-fn stacked(lines: &[Line<'_>], unit: &str, digits: usize, width: u32, area: &Area<'_>) -> Drawn {
+fn stacked(lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, width: u32, area: &Area<'_>) -> Drawn {
     let bars = || lines.iter().filter_map(|line| if let Line::Bar(bar) = line { Some(bar) } else { None });
     let room = |words: usize| (width as i32 - 24 - DIGIT * words as i32).max(20);
-    let panel = |figures: &[(f64, String)]| Panel {
-        left: 4,
-        room: room(figures.iter().map(|(_, words)| words.len()).max().unwrap_or(0)),
-        most: figures.iter().fold(0.0, |most, (value, _)| value.max(most)),
-    };
-    let here = panel(
-        &bars().filter_map(|bar| bar.here).map(|figure| (figure.high.max(figure.value), with_spread(figure, digits))).collect::<Vec<_>>(),
-    );
-    let there = panel(&bars().filter_map(|bar| bar.source).map(|value| (value, number(value, digits))).collect::<Vec<_>>());
+    let longest = |words: &mut dyn Iterator<Item = String>| words.map(|words| words.len()).max().unwrap_or(0);
+    let [most_here, most_there] = scale.most(&bars().collect::<Vec<_>>());
+    let words = longest(&mut bars().filter_map(|bar| bar.here).map(|figure| with_spread(figure, digits)));
+    let here = Panel { left: 4, room: room(words), most: most_here };
+    let words = longest(&mut bars().filter_map(|bar| bar.source).map(|value| number(value, digits)));
+    let there = Panel { left: 4, room: room(words), most: most_there };
     let text = |words: &str, middle: i32, colour: &RGBColor| {
         let fitting = if words.chars().count() > NARROW_LETTERS {
             words.chars().take(NARROW_LETTERS - 1).chain(['…']).collect()

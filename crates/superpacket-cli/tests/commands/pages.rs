@@ -137,3 +137,11 @@ fn the_pages_of_captures_are_readable_on_a_screen_and_on_a_phone() {
     assert_readable(&bench, "analyze.html", 3);
     assert_readable(&bench, "steer.html", 1);
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_page_of_the_lab_is_readable_on_a_screen_and_on_a_phone() {
+    let bench = Bench::new();
+    bench.json(&["lab", "all", "--model", "--html", "lab.html"]);
+    assert_readable(&bench, "lab.html", 3);
+}
