@@ -91,16 +91,17 @@ The same arguments give the same file.")]
     #[cfg(target_os = "linux")]
     #[command(after_help = "Examples:
   superpacket lab all --quick
+  superpacket lab all --quick --full
   superpacket lab all --html report.html
   superpacket lab lro --rounds 20 --seconds 2
   superpacket lab gso --model --json | jq .marks
 
 Hosts are network namespaces, joined by ports, engine and bridge of this program; kernel TCP \
-runs at both ends, and nothing touches the machine's own network. Each table stands beside its \
-source's figures. Variants are measured in turn; figures are medians with the range of half the \
-rounds, and a ratio that the spread makes meaningless is not given. Where namespaces are \
-forbidden, what can be counted without them is. Without --quick, all experiments take several \
-minutes.
+runs at both ends, and nothing touches the machine's own network. Each ratio stands beside its \
+source's, with a target and whether it was reached; --full prints the tables. Variants are \
+measured in turn; figures are medians with the range of half the rounds. Where namespaces are \
+forbidden, what can be counted without them is. Without --quick, all experiments take about a \
+quarter of an hour.
 
 Exit codes: 0 done, whether marks are met or not; 1 an experiment failed; 2 bad usage or an \
 unwritable file; 130 interrupted.")]

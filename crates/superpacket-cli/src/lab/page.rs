@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use superpacket_lab::experiment::{Experiment, Mark};
+use superpacket_lab::experiment::{Experiment, Form, Mark};
 
 use super::Report;
 use super::grid::{Grid, WHY_NO_RATIO, made, mark, origin, verdict};
@@ -35,14 +35,19 @@ fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
     let machine = &report.machine;
     let guest = if machine.virtual_machine { ", virtual" } else { "" };
     let cores = if machine.cores == 1 { "core" } else { "cores" };
-    let count = |met| report.marks.iter().filter(|mark| mark.met == met).count();
-    let figures = [
-        (format!("{} of {}", count(Some(true)), report.marks.len()), "marks met".to_owned()),
+    // What was measured, simulated and counted is not added up.
+    let met =
+        [(Form::Live, "measured"), (Form::Simulated, "simulated"), (Form::Model, "counted")].into_iter().filter_map(|(form, name)| {
+            let marks: Vec<_> = report.marks.iter().filter(|mark| mark.form == form).collect();
+            let met = marks.iter().filter(|mark| mark.met == Some(true)).count();
+            (!marks.is_empty()).then(|| (format!("{met} of {}", marks.len()), format!("{name} marks met")))
+        });
+    let machine_figures = [
         (format!("{} {cores}", machine.cores), format!("{}{guest}", Escaped(&machine.cpu))),
         (format!("{:.1} GB", machine.memory as f64 / 1e9), format!("of memory, {}", Escaped(&machine.kernel))),
         (format!("{:.2}", machine.load), "load in the minute before".to_owned()),
     ];
-    tiles(figures, page)?;
+    tiles(met.chain(machine_figures), page)?;
     for note in &report.notes {
         writeln!(page, "<p class=\"name\">{}</p>", Escaped(note))?;
     }

@@ -1,6 +1,6 @@
 //! Generic segmentation offload (source 004, Herbert Xu, 2006): super-packets cut in software, as late as possible.
 //!
-//! The source's point is that most of what TSO saves is saved by going through the stack once for each super-packet rather than once for each segment, so that
+//! The source's point is that much of what TSO saves is saved by going through the stack once for each super-packet rather than once for each segment, so that
 //! no hardware is needed for it. Here the bridge is the stack that is gone through: the same stream crosses it cut by its sender before, or whole, to be cut at
 //! the port by which it leaves. The source's second point is the fallback: a bridge of which only some ports have TSO need not give it up for all.
 

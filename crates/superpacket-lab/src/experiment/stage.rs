@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rustix::process::{Pid, setpriority_process};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
@@ -16,6 +17,9 @@ use crate::host::Host;
 use crate::link::Link;
 use crate::load::{Route, TcpTransactions};
 use crate::topology::Station;
+
+/// Of a thread that gives way to others: on a full CPU it gets about a thirtieth of what each of them does.
+const NICE: i32 = 15;
 
 /// Hosts A and B, each joined by a veth pair to a middle host, before a bridge runs there.
 #[derive(Debug)]
@@ -84,6 +88,13 @@ impl Stage {
     /// CPU time of the threads that poll the ports towards A and B, up to now.
     pub(crate) fn thread_times(&self) -> Result<[Duration; 2], LabError> {
         Ok([task_time(&self.bridge_threads[0])?, task_time(&self.bridge_threads[1])?])
+    }
+
+    /// Has the thread that polls the port towards B run only when its CPU has little else to do.
+    pub(crate) fn let_others_run_before_b(&self) -> Result<(), LabError> {
+        let number = self.bridge_threads[1].file_name().and_then(|name| name.to_str()?.parse().ok());
+        // A thread's niceness is its own on Linux, and anybody may raise it (setpriority(2)).
+        setpriority_process(number.and_then(Pid::from_raw), NICE).context(|| "the niceness of a bridge's thread".into())
     }
 
     /// What the ports towards A and B have counted up to now.

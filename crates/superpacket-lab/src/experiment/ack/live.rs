@@ -15,8 +15,9 @@ use crate::experiment::stage::{Hosts, Stage, napi_thread, port, split_cpus, task
 use crate::load::{Pinning, Source, TcpBulk, TcpOptions, Until, service_demand};
 use crate::route::RouteMetrics;
 
-/// The window that the receiver offers, in bytes. One that follows the reader's pace would have ACKs wait for reads instead of segments.
-const WINDOW: u32 = 1 << 20;
+/// The window that the receiver offers, in bytes. One that follows the reader's pace would have ACKs wait for reads instead of segments; one of 1 MB is used up
+/// where a single ACK stands for as much, so that the sender waits.
+const WINDOW: u32 = 4 << 20;
 
 /// The IP and TCP headers of a segment with timestamps, in bytes.
 const HEADERS: u32 = 52;
@@ -84,7 +85,11 @@ impl Arrangement {
             towards_b.limits.gso_max_size = receiver.segments() * SEGMENT + HEADERS;
         }
         let pinning = Pinning { client: sender, server: asked(&cpus.receiver, &others) };
-        Ok(Self { stage: hosts.join([towards_a, towards_b], &bridge)?, account, quick, pinning, source })
+        let stage = hosts.join([towards_a, towards_b], &bridge)?;
+        // The source's card moderated its interrupts. Here its thread gives way to the receiver on the CPU that they share: ACKs gather while there is other work,
+        // and wait for nothing where there is none.
+        stage.let_others_run_before_b()?;
+        Ok(Self { stage, account, quick, pinning, source })
     }
 
     /// Is what is accounted exact?

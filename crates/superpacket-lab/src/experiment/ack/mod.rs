@@ -151,7 +151,8 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
     let samples = session.interleaved(&mut variants)?;
     notes.extend([spent::NOTE, DRIVER.1]);
     notes.insert(
-        "ACKs are merged that one poll of the card finds, and none is held for others to come. How many that are hangs on how often the bridge's thread runs: less CPU for it, more ACKs in one.",
+        "ACKs are merged that one poll of the card finds, and none is held for others to come. The card's thread gives way to the receiver on the CPU that both share (niceness 15), with \
+         aggregation and without: where that CPU is full, a poll finds more. Of ACKs as they come, some that come so together are more than the host's device has room for.",
     );
     notes.insert(
         "The sender's CPU is its program's and that of what receives for it, the receiver's is its program's; the source's are the whole machines', of two or four cores.",
