@@ -462,7 +462,7 @@ fn has_same_ids(layout: &Layout, gso: Gso) -> bool {
 /// May the port number the segments anew? Of IPv4 packets that must not be fragmented nobody reads
 /// the identification (RFC 6864, section 4.1).
 fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) -> bool {
-    if !runtime.has(Feature::TxTcpMangleidSegmentation) {
+    if runtime.capabilities.fixed_ids || !runtime.has(Feature::TxTcpMangleidSegmentation) {
         return false;
     }
     let head = Head::new(packet, usize::from(layout.payload));

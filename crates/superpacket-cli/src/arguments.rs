@@ -62,7 +62,9 @@ Exit code 1 if a byte differs.")]
     #[command(after_help = "Examples:
   superpacket analyze in.pcap
   superpacket analyze *.pcap.gz --html report.html
-  superpacket analyze in.pcap --json | jq .policies.gro_udp.reasons")]
+  superpacket analyze in.pcap --json | jq .policies.gro_udp.reasons
+
+Text is as wide as the terminal, and 80 columns in a pipe; names of files may be longer.")]
     Analyze(Analyze),
     /// Show how a capture's flows and packets would spread over the CPUs of a host (RPS)
     #[command(after_help = "Examples:

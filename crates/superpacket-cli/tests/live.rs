@@ -241,6 +241,14 @@ fn lro_is_managed_and_counted_while_packets_flow() {
     let rates = house.ask(&["top", "--interval", "100ms"]).expect("answers");
     assert!(rates[0]["lro"]["aggregated"]["total"].as_u64() > Some(3_000), "{rates}");
     assert!(rates[0]["reasons"]["packet_limit"]["total"].as_u64() > Some(0), "{rates}");
+    // What the sender's kernel has joined counts by its frames.
+    house.left.ip("link set eth0 gso_max_segs 65535");
+    load();
+    let (_, stats) = counted();
+    let [packets, segments] = ["rx_super_packets", "rx_super_segments"].map(|name| stats[name].as_u64().expect("a number"));
+    assert!(packets > 0 && segments >= 2 * packets, "{stats}");
+    // 8 MiB in segments of 1448 bytes at most.
+    assert!(stats["rx_packets"].as_u64().expect("a number") - packets + segments >= 4 * (8 << 20) / 1448, "all loads together: {stats}");
 }
 
 #[test]

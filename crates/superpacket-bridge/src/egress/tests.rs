@@ -321,6 +321,12 @@ fn identifications_of_what_must_not_be_fragmented_may_change_where_that_is_asked
     let whole = bench.forward(&flow(true, 1_000, 4));
     assert_eq!((whole.len(), whole[0].partial, whole[0].gso.map(|gso| gso.size.get())), (1, true, Some(1_000)));
     assert_eq!(bench.egress.shared.counts.segmented.value(), 0);
+    // A port that can be told that they stay is told.
+    let mut able = Bench::new(|runtime| {
+        runtime.active = runtime.active.with(Feature::TxTcpMangleidSegmentation);
+        (runtime.capabilities.fixed_ids, runtime.capabilities.max_gso_segments) = (true, 3);
+    });
+    assert!(able.forward(&flow(true, 1_000, 6)).iter().all(|part| part.gso.is_some_and(|gso| gso.id == IpId::Fixed)));
     // A fragment of these is told from others by it.
     let frames = flow(false, 1_000, 4);
     assert!(bytes(&bench.forward(&frames)) == frames);

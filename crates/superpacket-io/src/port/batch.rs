@@ -497,7 +497,30 @@ mod tests {
     use super::*;
     use superpacket::aggregate::{Aggregator, HashKey, Policy};
     use superpacket::packet::RxPacket;
-    use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
+    use superpacket::segment::{ChecksumOutput, SegmentOptions, SegmentSize, Segmenter};
+
+    #[test]
+    fn super_packets_count_as_the_frames_that_they_are_on_a_wire() {
+        let size = |bytes| SegmentSize::new(bytes).expect("not zero");
+        // A TCP header of 32 bytes, with timestamps.
+        let mut head = vec![0; 66];
+        head[34 + 12] = 8 << 4;
+        let tcp = Gso::new(GsoKind::Tcp4, size(1448));
+        let partial = RxChecksum::Partial { start: 34, offset: 16 };
+        for (payload, segments) in [(1448, 1), (1449, 2), (45 * 1448, 45), (45 * 1448 + 1, 46)] {
+            assert_eq!(wire_segments(&head, 66 + payload, tcp, partial), segments, "{payload}");
+        }
+        // Where a device says nothing of its headers, they count as payload; no bytes, no panic.
+        assert_eq!(wire_segments(&head, 66 + 1448, tcp, RxChecksum::None), 2);
+        assert_eq!(wire_segments(&[], 10, tcp, partial), 1);
+        let udp = Gso::new(GsoKind::Udp, size(1200));
+        assert_eq!(wire_segments(&[], 42 + 3 * 1200, udp, RxChecksum::Partial { start: 34, offset: 6 }), 3);
+        // What the kernel hands over with its headers apart from the rest.
+        assert_eq!(
+            wire_segments(&[], 34 + 3 * 1480, Gso::new(GsoKind::UdpFragments, size(1480)), RxChecksum::Partial { start: 34, offset: 6 }),
+            3
+        );
+    }
 
     /// Sends 40 segments of a flow through an aggregator, and pushes what comes out whole and cut.
     fn merged(vlan: Option<VlanTag>, max_slices: usize, storage: superpacket::aggregate::Storage) -> [Vec<Vec<u8>>; 3] {

@@ -50,8 +50,7 @@ pub enum PortError {
         reason: String,
     },
     /// A capture file could not be read or written.
-    // It begins with the file, which is the rest of the port string.
-    #[error("pcap:{source}")]
+    #[error("{port}: {}", without_file(port, source))]
     Capture {
         /// The port string.
         port: String,
@@ -71,11 +70,11 @@ impl PortError {
         let text = self.to_string();
         match self {
             PortError::Spec(_) => text,
-            PortError::Capture { source, .. } => source.to_string(),
             PortError::NoInterface { port, .. }
             | PortError::Down { port }
             | PortError::Gone { port }
             | PortError::System { port, .. }
+            | PortError::Capture { port, .. }
             | PortError::Unsupported { port, .. } => match text.strip_prefix(port.as_str()).and_then(|rest| rest.strip_prefix(": ")) {
                 Some(problem) => problem.to_owned(),
                 None => text,
@@ -89,6 +88,15 @@ impl PortError {
     }
 }
 
+/// What went wrong with a file, without its name if the port string has it.
+fn without_file(port: &str, source: &crate::capture::CaptureError) -> String {
+    let text = source.to_string();
+    match text.split_once(": ") {
+        Some((file, problem)) if port.contains(file) => problem.to_owned(),
+        _ => text,
+    }
+}
+
 /// What the user can do where the errno alone does not say it.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
@@ -96,5 +104,26 @@ fn hint(error: &io::Error) -> &'static str {
             " (it needs CAP_NET_RAW for packet sockets, CAP_NET_ADMIN for TAP and TUN, and CAP_BPF too for XDP: run as root, or in a user and network namespace of your own)"
         }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::CaptureError;
+
+    #[test]
+    fn the_port_is_named_once_and_can_be_left_out() {
+        let port = || "pcap:/in.pcap?speed=max".to_owned();
+        let source = CaptureError::Open { file: "/in.pcap".into(), source: io::ErrorKind::NotFound.into() };
+        for (error, problem) in [
+            (PortError::Capture { port: port(), source }, "cannot be opened: entity not found"),
+            (PortError::NoInterface { port: port(), interface: "in".into() }, "there is no such interface"),
+            (PortError::Gone { port: port() }, "the interface is gone"),
+            (PortError::system(&port(), "bind", io::ErrorKind::NotFound), "bind: entity not found"),
+        ] {
+            assert_eq!(error.problem(), problem);
+            assert_eq!(error.to_string(), format!("{}: {problem}", port()));
+        }
     }
 }
