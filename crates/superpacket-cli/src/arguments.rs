@@ -443,7 +443,7 @@ mod tests {
         let (mut named, directory) = (0, std::env::temp_dir());
         let texts: Vec<_> = paragraphs().into_iter().map(|(_, text)| text).collect();
         for word in texts.iter().flat_map(|text| text.split(|character: char| character.is_whitespace() || "()".contains(character))) {
-            let Some((port, options)) = word.trim_end_matches(['.', ',']).split_once('?') else { continue };
+            let Some((port, options)) = word.trim_matches(['.', ',', '\'']).split_once('?') else { continue };
             let (kind, _) = port.split_once(':').expect("a port string");
             // No interface has this name, and no file: options are looked at before them.
             let absent = if kind == "pcap" { directory.join("absent.pcap").display().to_string() } else { "absent0".to_owned() };

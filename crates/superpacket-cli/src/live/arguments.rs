@@ -16,13 +16,12 @@ pub(crate) enum LiveCommand {
     #[command(after_help = "Examples:
   superpacket bridge packet:veth0 packet:veth1
   superpacket bridge tap:tap0 packet:eth1 --feature packet:eth1:tso=off
-  superpacket bridge packet:eth0?queues=4 tap:tap0 --metrics 127.0.0.1:9600
+  superpacket bridge 'packet:eth0?queues=4' tap:tap0 --metrics 127.0.0.1:9600
   superpacket bridge --config /etc/superpacket/bridge.toml
 
-Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, pcap:FILE, nic:SETTINGS@PORT, \
-with options after a question mark and an ampersand between them \
-(packet:eth0?version=v3&block=512k). Packet and XDP ports take the interface over: give it no \
-addresses.
+Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, pcap:FILE, nic:SETTINGS@PORT, with \
+options behind a question mark, apart by ampersands, in quotes because of the shell: \
+'packet:eth0?version=v3&block=512k'. Packet and XDP ports take the interface over: give it no addresses.
 
 SIGTERM and SIGINT send what is held and end with exit code 0 (a second one ends at once), \
 SIGHUP reads the file again.
@@ -41,8 +40,9 @@ network namespace: `unshare -Urn` gives them to everybody who may use it.")]
 Offloads have the long and short names of ethtool. What is asked for and not in force is shown \
 with the reason.
 
-With tx-tcp-mangleid-segmentation a port that cannot be told that IP identifications stay the \
-same numbers the segments of packets that must not be fragmented anew (RFC 6864).")]
+Most ports cannot be told that IP identifications stay the same, so such super-packets are cut before \
+them. With tx-tcp-mangleid-segmentation on, those that must not be fragmented go whole, and their \
+segments get new identifications (RFC 6864).")]
     Features(Features),
     /// Show what a bridge's ports counted
     #[command(after_help = "Examples:
