@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use namespaces::Namespace;
 use serde_json::Value;
-use support::{Bench, stderr};
+use superpacket_traffic::frame::Frame;
+use support::{Bench, spaced, stderr};
 
 const PORTS: [&str; 2] = ["packet:left", "packet:right"];
 
@@ -252,6 +253,28 @@ fn lro_is_managed_and_counted_while_packets_flow() {
 }
 
 #[test]
+fn constant_identifications_are_told_and_may_change_where_that_is_asked_for() {
+    let Some(house) = House::new() else { return };
+    let flow: Vec<_> = (0..40).map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_id(7)).collect();
+    let file = house.bench.capture("ids.pcap", &spaced(&flow));
+    let replayed = format!("pcap:{}?speed=max&loop=forever", file.display());
+    let _bridge = house.bridge(&[&replayed, PORTS[1]]);
+    let stats = || house.ask(&["stats", PORTS[1]]).expect("answers")[0].clone();
+    house.wait_for("packets that are cut for their identifications", || stats()["segmented_for_ids"].as_u64() > Some(0));
+    let (_, text, _) = house.text(&["stats", PORTS[1]]);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("merged and cut again for nothing"), "{text}");
+    let command = "`superpacket features 'packet:right' tx-tcp-mangleid-segmentation on`";
+    assert!(words.contains(command) && text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let (code, text, _) = house.text(&["features", PORTS[1], "tx-tcp-mangleid-segmentation", "on"]);
+    assert_eq!((code, text.as_str()), (Some(0), "tx-tcp-mangleid-segmentation: on\n"));
+    house.wait_for("packets that go whole", || stats()["tx_super_packets"].as_u64() > Some(0));
+    let before = stats();
+    house.wait_for("more of them", || stats()["tx_super_packets"].as_u64() > before["tx_super_packets"].as_u64());
+    assert_eq!(stats()["segmented_for_ids"], before["segmented_for_ids"], "none is cut any more");
+}
+
+#[test]
 fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
     let Some(house) = House::new() else { return };
     let bridge = house.bridge(&PORTS);
@@ -449,6 +472,9 @@ fn metrics_are_served_over_http() {
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text} {}", stderr(&output));
     let received = text.lines().find_map(|line| line.strip_prefix("superpacket_port_rx_packets_total{port=\"packet:left\"} "));
     assert!(received.and_then(|count| count.parse::<u64>().ok()).is_some_and(|count| count > 0), "{text}");
+    // The connection's first packet, and what LRO did: nothing.
+    assert!(text.contains("superpacket_port_reasons_total{port=\"packet:left\",reason=\"tcp_flags\"} "), "{text}");
+    assert!(text.contains("superpacket_port_lro_no_desc_total{port=\"packet:left\"} 0\n"), "{text}");
 }
 
 #[test]
