@@ -5,7 +5,7 @@ use std::fmt::Write;
 use superpacket_lab::experiment::{Experiment, Form, Mark, Side, find};
 
 use super::Report;
-use super::grid::{NOTHING, range, ratio_digits, times, written};
+use super::grid::{NOTHING, number, range, times, written};
 use super::run::NOT_MEASURED;
 use super::text::paragraph;
 
@@ -85,14 +85,25 @@ fn line(cells: [&str; 5], text: &mut String) {
     let _ = writeln!(text, "  {what:<first$} {here:<second$} {source:>third$} {target:>fourth$} {verdict}");
 }
 
+/// A value and its spread, in no more than 18 letters.
 fn here(mark: &Mark) -> String {
     let [low, high] = mark.spread;
-    let spread = || format!("({})", range(low, high, ratio_digits(low)));
+    let value = |value| format!("{}x", number(value, digits(value)));
+    let spread = || format!("({})", range(low, high, digits(high)));
     match mark.value {
-        Some(value) if low != high => format!("{} {}", times(value), spread()),
-        Some(value) => times(value),
+        Some(found) if low != high => format!("{} {}", value(found), spread()),
+        Some(found) => value(found),
         None if low != high => spread(),
         None => NOTHING.to_owned(),
+    }
+}
+
+/// Digits after the point for which there is room.
+fn digits(value: f64) -> usize {
+    match value.abs() {
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
     }
 }
 
@@ -132,6 +143,19 @@ mod tests {
         assert!(!experiment(&report.experiments[0], WIDTH).contains("a count"));
         let narrow = experiment(&report.experiments[0], 40);
         assert!(narrow.lines().all(|line| line.len() <= 40) && narrow.contains("source 2.38x"), "{narrow}");
+    }
+
+    #[test]
+    fn values_of_any_size_fit_their_column() {
+        let (report, sizes) = (report(), [0.004, 0.05, 1.0, 9.996, 42.0, 640.0]);
+        for value in sizes {
+            for [low, high] in sizes.iter().flat_map(|&low| sizes.map(|high| [low, high])).filter(|[low, high]| low <= high) {
+                let mark = Mark { value: Some(value), spread: [low, high], ..report.marks[0].clone() };
+                assert!(here(&mark).len() <= COLUMNS[1], "{}", here(&mark));
+            }
+        }
+        let mark = Mark { value: Some(0.13), spread: [0.074, 0.519], ..report.marks[0].clone() };
+        assert_eq!(here(&mark), "0.13x (0.07-0.52)");
     }
 
     #[test]

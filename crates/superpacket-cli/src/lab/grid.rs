@@ -229,7 +229,7 @@ pub(super) fn times(factor: f64) -> String {
 }
 
 /// Two digits that say something.
-pub(super) fn ratio_digits(factor: f64) -> usize {
+fn ratio_digits(factor: f64) -> usize {
     if factor.abs() < 0.1 { 3 } else { 2 }
 }
 
