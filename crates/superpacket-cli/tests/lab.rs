@@ -131,6 +131,9 @@ fn assert_one_screen(text: &str) {
     for name in EXPERIMENTS {
         let rows =
             text.lines().skip_while(|line| !line.starts_with(&format!("{name}: "))).skip(1).take_while(|line| line.starts_with("  "));
+        // What is compared has 35 columns, and all figures stand below each other.
+        let straight = |row: &&str| row.chars().nth(37) == Some(' ') && row.chars().nth(38).is_some_and(|figure| figure != ' ');
+        assert!(rows.clone().all(|row| straight(&row)), "{name}: {text}");
         let verdicts = rows.map(|row| ["met", "missed", "unclear"].iter().any(|verdict| row.ends_with(verdict))).collect::<Vec<_>>();
         assert!(!verdicts.is_empty() && verdicts.iter().all(|&verdict| verdict), "{name}: what, here, the source's and a verdict:\n{text}");
     }

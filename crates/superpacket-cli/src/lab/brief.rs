@@ -88,7 +88,11 @@ fn line(cells: [&str; 5], text: &mut String) {
 /// A value and its spread, in no more than 18 letters.
 fn here(mark: &Mark) -> String {
     let [low, high] = mark.spread;
-    let value = |value| format!("{}x", number(value, digits(value)));
+    let value = |value| match mark.form {
+        // A count is no ratio.
+        Form::Model => written(value),
+        Form::Live | Form::Simulated => format!("{}x", number(value, digits(value))),
+    };
     let spread = || format!("({})", range(low, high, digits(high)));
     match mark.value {
         Some(found) if low != high => format!("{} {}", value(found), spread()),
@@ -150,12 +154,14 @@ mod tests {
         let (report, sizes) = (report(), [0.004, 0.05, 1.0, 9.996, 42.0, 640.0]);
         for value in sizes {
             for [low, high] in sizes.iter().flat_map(|&low| sizes.map(|high| [low, high])).filter(|[low, high]| low <= high) {
-                let mark = Mark { value: Some(value), spread: [low, high], ..report.marks[0].clone() };
+                let mark = Mark { form: Form::Live, value: Some(value), spread: [low, high], ..report.marks[0].clone() };
                 assert!(here(&mark).len() <= COLUMNS[1], "{}", here(&mark));
             }
         }
-        let mark = Mark { value: Some(0.13), spread: [0.074, 0.519], ..report.marks[0].clone() };
+        let mark = Mark { form: Form::Live, value: Some(0.13), spread: [0.074, 0.519], ..report.marks[0].clone() };
         assert_eq!(here(&mark), "0.13x (0.07-0.52)");
+        let counted = Mark { value: Some(2.0), spread: [2.0; 2], ..report.marks[0].clone() };
+        assert_eq!(here(&counted), "2", "a count is no ratio");
     }
 
     #[test]

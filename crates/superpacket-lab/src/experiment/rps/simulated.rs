@@ -165,7 +165,7 @@ impl Machine {
             rounds: 1,
             plot: Some(0),
             made: Some(format!(
-                "simulated, the same in every run; {:.0} % of the receive work is taken to be the driver's, and the ratios also told for 20 to 40 %",
+                "simulated, the same in every run; {:.0} % of the receive work is taken to be the driver's, and the ratios are given for 20 to 40 % too",
                 DRIVER_SHARE * 100.0
             )),
         };

@@ -47,7 +47,7 @@ const CARDS: [(TsoLimit, usize); 3] =
 const LARGEST: [u64; 3] = [1_448, SOURCE_PAYLOAD as u64, 45 * 1_448];
 
 /// What a report of one screen calls the marks.
-const COUNTED: [&str; 2] = ["counted: packets of 15,928, to fewest", "counted: packets of 64 KB, to fewest"];
+const COUNTED: [&str; 2] = ["packets of 15,928 bytes over fewest", "packets of 64 KB over fewest"];
 
 fn card(tso: TsoLimit) -> NicSettings {
     NicSettings { tso, ..NicSettings::default() }
