@@ -1,7 +1,7 @@
 //! Work and memory are bounded whatever the traffic, shown by counting: table entries looked at, flows held, flushes caused.
 
 use crate::support::*;
-use superpacket::aggregate::{Aggregator, HashKey, Policy, Reason};
+use superpacket::aggregate::{HashKey, Policy, Reason};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::{Frame, Ip};
 

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::support::{Output, Packet, assert_reversed, packets, run};
-use superpacket::aggregate::{Aggregator, HashKey, Mode, Policy, Storage};
+use crate::support::{Aggregator, Output, Packet, assert_reversed, packets, run};
+use superpacket::aggregate::{HashKey, Mode, Policy, Storage};
 use superpacket::packet::{MAX_BUFFERS, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::Frame;

@@ -19,7 +19,7 @@ fn flow(number: u16) -> Frame {
 
 /// An aggregator that keeps what it emits.
 struct Port {
-    aggregator: superpacket::aggregate::Aggregator<Vec<u8>>,
+    aggregator: Aggregator<Vec<u8>>,
     outputs: Vec<Output>,
 }
 

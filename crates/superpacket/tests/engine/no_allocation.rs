@@ -2,12 +2,13 @@
 
 use std::hint::black_box;
 
-use superpacket::aggregate::{Aggregator, Delivery, HashKey, Policy, Storage};
+use superpacket::aggregate::{Delivery, HashKey, Policy, Storage};
 use superpacket::packet::RxPacket;
 use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::workload::{self, TRAIN};
 
+use crate::support::Aggregator;
 use crate::support::allocations::allocations;
 
 /// Packets handed over at a time: a driver's budget.

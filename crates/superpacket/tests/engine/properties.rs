@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::support::*;
 use proptest::prelude::*;
 use superpacket::Simd;
-use superpacket::aggregate::{Aggregator, HashKey, Policy, Reason, Storage};
+use superpacket::aggregate::{HashKey, Policy, Reason, Storage};
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
 use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;

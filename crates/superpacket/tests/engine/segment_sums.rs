@@ -2,7 +2,8 @@
 
 use std::cell::Cell;
 
-use superpacket::aggregate::{Aggregator, HashKey, Policy};
+use crate::support::Aggregator;
+use superpacket::aggregate::{HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{ChecksumOutput, Gso, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::super_packet::SuperPacket;

@@ -5,7 +5,7 @@ mod data;
 mod frames;
 
 use crate::support::*;
-use superpacket::aggregate::{Aggregator, HashKey, Policy, Reason, Storage};
+use superpacket::aggregate::{HashKey, Policy, Reason, Storage};
 use superpacket::packet::{Chain, RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::check::{self, Expect, TcpFields};

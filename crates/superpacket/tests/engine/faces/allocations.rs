@@ -2,12 +2,13 @@
 
 use std::io::IoSlice;
 
-use superpacket::aggregate::{BatchAggregator, Policy, Storage};
+use superpacket::aggregate::{Policy, Storage};
 use superpacket::virtio::Framing;
 use superpacket::{Layer, RxPacket};
 use superpacket_traffic::workload;
 
 use super::traffic::{KEY, gather_with, join_with, poll_with};
+use crate::support::BatchAggregator;
 use crate::support::allocations::{allocations, live_bytes};
 
 /// What is asked for in one round after the first has made room.

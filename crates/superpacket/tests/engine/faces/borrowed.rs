@@ -2,13 +2,14 @@
 //! counts.
 
 use proptest::prelude::*;
-use superpacket::aggregate::{Aggregator, BatchAggregator, BorrowPacket, Borrowed, BufferIndex, Counters, Mode, Policy};
+use superpacket::aggregate::{BorrowPacket, Borrowed, BufferIndex, Counters, Mode, Policy};
 use superpacket::{Layer, Metadata, Reason, RxChecksum, RxPacket, SuperPacket};
 
 use super::traffic::{
     KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, policies, policy, poll, poll_with, receive_all, traffic, unknown,
 };
 use crate::support::Packet;
+use crate::support::{Aggregator, BatchAggregator};
 
 /// The promise that it can move to another thread, and stay.
 const _: () = {

@@ -3,13 +3,14 @@
 use std::rc::Rc;
 
 use proptest::prelude::*;
-use superpacket::aggregate::{Aggregator, BatchAggregator, Delivery, Mode, Policy, Storage};
+use superpacket::aggregate::{Delivery, Mode, Policy, Storage};
 use superpacket::{Layer, RxPacket, SuperPacket};
 
 use super::traffic::{
     BorrowedPacket, KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, gather_with, policies, poll, poll_with, receive_all, traffic,
 };
 use crate::support::Packet;
+use crate::support::{Aggregator, BatchAggregator};
 
 /// When a sink fails, and how.
 #[derive(Clone, Copy, Debug)]

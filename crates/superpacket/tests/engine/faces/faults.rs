@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use superpacket::aggregate::{Aggregator, BatchAggregator, HashKey, MAX_SLICES, Policy, Storage};
+use superpacket::aggregate::{HashKey, MAX_SLICES, Policy, Storage};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::virtio::Framing;
 use superpacket::{Layer, Reason, RxPacket, SuperPacket};
@@ -10,6 +10,7 @@ use superpacket_traffic::frame::{Checksum, Frame};
 use superpacket_traffic::workload;
 
 use super::traffic::{KEY, Seen};
+use crate::support::{Aggregator, BatchAggregator};
 
 #[test]
 fn linear_storage_loses_nothing_in_place() {

@@ -1,11 +1,12 @@
 //! Packets as slices for one gathering write: no more than a write takes, the device's header first.
 
-use superpacket::aggregate::{BatchAggregator, MAX_SLICES, Policy, Storage};
+use superpacket::aggregate::{MAX_SLICES, Policy, Storage};
 use superpacket::virtio::Framing;
 use superpacket::{Layer, RxPacket};
 use superpacket_traffic::frame::Frame;
 
 use super::traffic::{KEY, Received, Seen, assert_nothing_held, gather_with, policies, poll, receive_all, traffic, unknown};
+use crate::support::BatchAggregator;
 
 /// What comes out as slices: the bytes of the first, all bytes, how many.
 fn gather(aggregator: &mut BatchAggregator, packets: &[Received<'_>]) -> Vec<(Vec<u8>, Vec<u8>, usize)> {

@@ -1,11 +1,12 @@
 //! Whatever comes, by whichever face: nothing panics, all is counted, and what is not understood stays as it came.
 
 use proptest::prelude::*;
-use superpacket::aggregate::{BatchAggregator, Policy, Storage};
+use superpacket::aggregate::{Policy, Storage};
 use superpacket::virtio::{ByteOrder, Format, Framing};
 use superpacket::{Layer, SliceBuffer};
 
 use super::traffic::{KEY, assert_nothing_held, bytes_at, gather_with, join_with, policies, poll, unknown};
+use crate::support::BatchAggregator;
 
 /// Gives packets to each face in turn, and again to one that has seen them.
 fn all_faces(packets: &[Vec<u8>], layer: Layer, policy: Policy, offset: usize, format: Format) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use superpacket::aggregate::{BatchAggregator, Mode, NoHeadroom, Policy, Storage};
+use superpacket::aggregate::{Mode, NoHeadroom, Policy, Storage};
 use superpacket::segment::{BackToBack, EachBuffer, Segmenter};
 use superpacket::virtio::{ByteOrder, Format, Framing};
 use superpacket::{Layer, PacketBuffer, Reason, RxChecksum, SliceBuffer};
@@ -12,6 +12,7 @@ use superpacket_traffic::frame::{Checksum, Frame};
 use superpacket_traffic::workload;
 
 use super::traffic::{KEY, assert_nothing_held, bytes_at, join_with, policies, poll_with, unknown};
+use crate::support::BatchAggregator;
 
 /// What lies before a packet in its buffer.
 const BEFORE: u8 = 0xee;

@@ -1,7 +1,7 @@
 //! Policies that change while packets come, that make no sense, and whose tables were large.
 
 use proptest::prelude::*;
-use superpacket::aggregate::{Aggregator, BatchAggregator, Policy};
+use superpacket::aggregate::Policy;
 use superpacket::virtio::Framing;
 use superpacket::{Layer, SuperPacket};
 use superpacket_traffic::frame::{Frame, Ip};
@@ -9,6 +9,7 @@ use superpacket_traffic::frame::{Frame, Ip};
 use super::traffic::{KEY, OwnedSink, Seen, assert_equal, counted, policy, poll, receive_all, traffic, unknown};
 use crate::support::Packet;
 use crate::support::allocations::live_bytes;
+use crate::support::{Aggregator, BatchAggregator};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 60 }, ..ProptestConfig::default() })]

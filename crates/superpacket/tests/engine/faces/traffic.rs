@@ -3,12 +3,13 @@
 use std::io::IoSlice;
 
 use proptest::prelude::*;
-use superpacket::aggregate::{BatchAggregator, Borrowed, BufferIndex, Counters, Delivery, HashKey, NoHeadroom, Policy, Storage};
+use superpacket::aggregate::{Borrowed, BufferIndex, Counters, Delivery, HashKey, NoHeadroom, Policy, Storage};
 use superpacket::memory::Memory;
 use superpacket::segment::{ChecksumForm, Gso, GsoKind, SegmentSize};
 use superpacket::{FlowHash, Layer, Metadata, Reason, RxChecksum, RxPacket, SuperPacket, VlanTag};
 use superpacket_traffic::generate::{Checksum, Combination, Config, Generated, generate};
 
+use crate::support::BatchAggregator;
 use crate::support::Packet;
 
 pub const KEY: HashKey = HashKey::new(0x5eed);

@@ -53,7 +53,7 @@ fn linear_mode_releases_each_buffer_at_once() {
     for (storage, held) in [(Storage::Fragments, 2), (Storage::Linear, 1)] {
         let key = superpacket::aggregate::HashKey::new(1);
         let policy = Policy::lro().with_storage(storage);
-        let mut aggregator = superpacket::aggregate::Aggregator::new(policy, key).with_simd(superpacket::Simd::detect());
+        let mut aggregator = crate::support::Aggregator::new(policy, key).with_simd(superpacket::Simd::detect());
         let mut sink = |_: SuperPacket<'_, std::rc::Rc<[u8]>>| {};
         aggregator.receive(superpacket::packet::RxPacket::new(buffer.clone()), 0, &mut sink);
         assert_eq!(aggregator.counters().held, 1);

@@ -1,10 +1,13 @@
 //! What the aggregation tests share: run packets through an aggregator, cut what comes out again from its bytes and metadata alone, compare.
 
+mod aggregator;
 pub mod allocations;
+
+pub use aggregator::{Aggregator, BatchAggregator};
 
 use std::collections::HashMap;
 
-use superpacket::aggregate::{Aggregator, Counters, HashKey, Policy, Reason};
+use superpacket::aggregate::{Counters, HashKey, Policy, Reason};
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket::segment::{ChecksumOutput, GsoPacket, SegmentOptions, Segmenter};
 use superpacket::super_packet::{Metadata, SuperPacket};

@@ -2,12 +2,13 @@
 
 use std::fmt::Debug;
 
-use superpacket::aggregate::{Aggregator, Counters, HashKey, Mode, Policy, Reason, Storage};
+use superpacket::aggregate::{Counters, HashKey, Mode, Policy, Reason, Storage};
 use superpacket::packet::RxPacket;
 use superpacket::segment::{ChecksumForm, Gso, GsoKind, SegmentSize};
 use superpacket::super_packet::{Metadata, SuperPacket};
 
 use super::traffic::Arrival;
+use crate::support::Aggregator;
 
 /// What the segments of a packet hold that came as a super-packet.
 const SEGMENT: SegmentSize = SegmentSize::new(50).expect("not 0");
