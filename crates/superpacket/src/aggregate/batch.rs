@@ -1,7 +1,9 @@
 //! The aggregator of packets that are borrowed for one call.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::by_flow::{ByFlow, group};
 use super::poll::Poll;
 use super::receive::{Receiver, VERIFIED_BEFORE};
 use super::{Counters, HashKey, Mode, Policy, Reason};
@@ -40,6 +42,8 @@ pub struct BatchAggregator {
     pub(super) framing: Option<Framing>,
     /// The packets of the call that have not been looked at.
     packets: Vec<RxPacket<BufferIndex>>,
+    /// Puts packets that are joined in place in order, once flows have come in turn.
+    by_flow: Option<Box<ByFlow>>,
     /// Indices of the packets that leave a call in place.
     pub(super) written: Vec<usize>,
     /// Memory for the slices of a packet, empty between calls.
@@ -176,6 +180,7 @@ impl BatchAggregator {
             layer,
             framing: None,
             packets: Vec::new(),
+            by_flow: None,
             written: Vec::new(),
             #[cfg(feature = "std")]
             slices: Vec::new(),
@@ -302,9 +307,22 @@ impl BatchAggregator {
             let packet = self.number(received(0, self.layer), buffers(0), 0);
             return self.receiver.pass_alone(packet, poll);
         }
-        for index in 0..count {
-            let packet = self.number(received(index, self.layer), buffers(index), index as u32);
+        let layer = self.layer;
+        let by_flow = (Q::IN_PLACE && self.receiver.in_turn()).then(|| self.by_flow.take().unwrap_or_else(ByFlow::new));
+        let push = |index: usize| {
+            let packet = self.number(received(index, layer), buffers(index), index as u32);
             self.packets.push(packet);
+        };
+        match by_flow {
+            None => (0..count).for_each(push),
+            Some(mut by_flow) => {
+                let first = |index: usize| BufferIndex { packet: index as u32, buffer: 0 };
+                let group = |index| group(poll.bytes(&first(index)), received(index, layer).layer);
+                if by_flow.order(count, group, push) {
+                    self.receiver.came_in_turn();
+                }
+                self.by_flow = Some(by_flow);
+            }
         }
         self.go_on(poll)
     }

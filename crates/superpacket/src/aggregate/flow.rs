@@ -23,8 +23,11 @@ use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{ChecksumForm, IpId};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, dccp_sequence_mask, ipv6, tcp, usual};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
 use superpacket_simd::Simd;
+
+/// Length of source and destination port, with which a transport header begins.
+const PORTS: usize = 4;
 
 /// One descriptor of the flow table.
 #[derive(Debug)]
@@ -54,8 +57,8 @@ pub(super) struct Held<B> {
     pub(super) first: Option<First<B>>,
     /// The first packet's payload sum, if it is known.
     sum: Option<u16>,
-    /// Nobody has verified the first packet's checksum.
-    unverified: bool,
+    /// What is known of the first packet's checksum.
+    first_checksum: FirstChecksum,
     /// The [shape] of the layout that the mask is for.
     masked: u64,
 
@@ -97,6 +100,17 @@ pub(super) struct Held<B> {
     mask: HeaderBytes,
 }
 
+/// What is known of the checksum of the packet that a flow began with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FirstChecksum {
+    /// It is right, or the packet leaves as it came.
+    Right,
+    /// Nobody has verified it.
+    Unknown,
+    /// It is wrong: nothing may join.
+    Wrong,
+}
+
 /// The packet that a flow began with, as it came.
 ///
 /// What tells `Some` from `None` lies behind the packet: hidden in one of its fields, it would have
@@ -131,7 +145,7 @@ impl<B> Held<B> {
             addresses_and_ports: 0,
             first: None,
             sum: None,
-            unverified: false,
+            first_checksum: FirstChecksum::Right,
             masked: 0,
             in_sequence: false,
             form: ChecksumForm::Full,
@@ -182,7 +196,42 @@ impl<B> Held<B> {
     #[inline(always)]
     pub(super) fn expects<C>(&self, packet: &RxPacket<C>, memory: &impl Memory<C>) -> bool {
         addresses_and_ports(memory.bytes(&packet.first), self.layout.transport) == self.addresses_and_ports
-            && (self.in_sequence || self.first.is_some() && !self.unverified)
+            && (self.in_sequence || self.first.is_some() && self.first_checksum != FirstChecksum::Wrong)
+    }
+
+    /// Must the first packet's checksum be verified before another joins?
+    #[inline(always)]
+    pub(super) fn is_unverified(&self) -> bool {
+        self.first.is_some() && self.first_checksum == FirstChecksum::Unknown
+    }
+
+    /// Is this packet of the flow of the first one, whose checksum is not verified, and laid out
+    /// [as usual](usual), so that the long way would verify that of the first?
+    #[inline(always)]
+    pub(super) fn would_verify(&self, next: &RxPacket<B>, memory: &impl Memory<B>) -> bool {
+        match self.usual {
+            usual::ETHERNET_IPV4 => self.would_verify_as::<{ usual::ETHERNET_IPV4 }>(next, memory),
+            usual::ETHERNET_IPV6 => self.would_verify_as::<{ usual::ETHERNET_IPV6 }>(next, memory),
+            usual::IPV4 => self.would_verify_as::<{ usual::IPV4 }>(next, memory),
+            usual::IPV6 => self.would_verify_as::<{ usual::IPV6 }>(next, memory),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn would_verify_as<const USUAL: u8>(&self, next: &RxPacket<B>, memory: &impl Memory<B>) -> bool {
+        let Some(First { packet: first, .. }) = &self.first else { return false };
+        let (held, header) = (memory.bytes(&first.first), memory.bytes(&next.first));
+        let Some((payload, end)) = parse_usual::<USUAL>(header, header.len(), next.layer) else { return false };
+        let layout = Layout::usual(USUAL, payload, end);
+        let network = usize::from(layout.network);
+        let addresses = match layout.version {
+            IpVersion::V4 => network + ipv4::ADDRESSES,
+            IpVersion::V6 => network + ipv6::ADDRESSES,
+        };
+        let alike = |from: usize, to: usize| header.get(from..to) == held.get(from..to);
+        let whole = end as usize == header.len() && next.rest.is_none() && next.gso.is_none();
+        whole && next.vlan == self.vlan && alike(0, network) && alike(addresses, usize::from(layout.transport) + PORTS)
     }
 
     /// Why they are not.
@@ -218,7 +267,7 @@ impl<B> Held<B> {
     #[inline(always)]
     pub(super) fn begin(&mut self, packet: RxPacket<B>, facts: &Facts) {
         self.sum = facts.sum;
-        self.unverified = facts.unverified;
+        self.first_checksum = if facts.unverified { FirstChecksum::Unknown } else { FirstChecksum::Right };
         let before = self.first.replace(First { packet, there: There::Yes });
         // Nothing was kept there: there is nothing to drop, and so no need to look.
         debug_assert!(before.is_none(), "a vacant slot holds no packet");
@@ -255,6 +304,9 @@ impl<B> Held<B> {
         counters: &mut Counters,
         poll: &P,
     ) -> Result<Option<Chain<B>>, BadChecksum> {
+        if self.first_checksum == FirstChecksum::Wrong && self.first.is_some() {
+            return Err(BadChecksum);
+        }
         let Some(First { packet, .. }) = self.first.take() else { return Ok(None) };
         let layout = &self.layout.known::<USUAL>();
         if packet.rest.is_none() {
@@ -269,14 +321,15 @@ impl<B> Held<B> {
         }
         let (constants, headers) = Constants::new(header, layout, policy.mode);
         self.constants = constants;
-        if self.unverified {
+        if self.first_checksum == FirstChecksum::Unknown {
             counters.verified_in_software += 1;
             let sum = frame_sum(&packet, usize::from(layout.payload), layout.end as usize, simd, poll);
             if !headers.add32(layout.end - u32::from(layout.transport)).add(sum).is_valid() {
                 self.first = Some(First { packet, there: There::Yes });
+                self.first_checksum = FirstChecksum::Wrong;
                 return Err(BadChecksum);
             }
-            self.unverified = false;
+            self.first_checksum = FirstChecksum::Right;
             self.sum = Some(sum);
         }
         let mut facts = Facts::of(header, layout, packet.checksum, self.sum);

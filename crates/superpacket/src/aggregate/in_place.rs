@@ -116,7 +116,8 @@ pub struct NoHeadroom {
 impl BatchAggregator {
     /// Joins packets in their own buffers: payloads are copied behind the first packet of each
     /// super-packet, whose headers are rewritten. Returns the indices of the buffers that are to be
-    /// written, in order; the others have been joined to these.
+    /// written, in order; the others have been joined to these. Packets of a flow keep their order;
+    /// those of different flows need not.
     ///
     /// Each packet starts `offset` bytes into its buffer and ends with it. An aggregator made by
     /// [`framed`](Self::framed) writes its header right before `offset`. A buffer takes what it has

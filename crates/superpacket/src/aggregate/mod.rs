@@ -9,6 +9,7 @@
 mod acknowledged;
 mod aggregator;
 mod batch;
+mod by_flow;
 mod counters;
 mod examine;
 mod flow;

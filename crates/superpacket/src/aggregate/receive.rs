@@ -228,6 +228,18 @@ impl<B> Receiver<B> {
         if slot != self.last && expects(slot) { slot } else { NONE }
     }
 
+    /// Did packets of several flows come in turn in the poll before?
+    #[inline(always)]
+    pub(super) fn in_turn(&self) -> bool {
+        self.in_turn
+    }
+
+    /// Packets of several flows came in turn, and were put in order of their flows.
+    #[inline(always)]
+    pub(super) fn came_in_turn(&mut self) {
+        self.turns = true;
+    }
+
     /// A flow took a packet behind another flow's: more may come in turn.
     #[inline(always)]
     fn turn_to(&mut self, slot: u32) {
@@ -252,9 +264,13 @@ impl<B> Receiver<B> {
         if self.counters.held_bytes + most > self.in_force.max_held_bytes {
             return Ok(false);
         }
-        // What a flow expects it need not be verified for.
-        let opened = self.open(slot, poll);
-        debug_assert!(opened, "it is open, or its first packet has been verified");
+        let held = &self.table.slots[slot as usize];
+        if held.is_unverified() && !batch.as_slice().first().is_some_and(|next| held.would_verify(next, poll)) {
+            return Ok(false);
+        }
+        if !self.open(slot, poll) {
+            return Ok(false);
+        }
         let held = &mut self.table.slots[slot as usize];
         // Compiled for each mode, so that the run need not ask for it.
         let run = match self.in_force.mode {

@@ -148,7 +148,12 @@ proptest! {
 
     #[test]
     fn a_split_restores_the_very_packets(
-        framing in 0usize..5, trusted: bool, payload in 1usize..1_400, picks in prop::collection::vec((0usize..100, 1usize..30), 1..12),
+        framing in 0usize..5, trusted: bool, payload in 1usize..1_400, size in 2usize..100,
+        picks in prop_oneof![
+            prop::collection::vec((0usize..100, 1usize..30), 1..12),
+            // Flows that take turns, which from the second call on are put in order.
+            prop::collection::vec((0usize..100, 1usize..3), 30..90),
+        ],
         spares in prop::collection::vec(prop_oneof![Just(0usize), 1usize..3_000, Just(66_000)], 7), headroom in 0usize..40
     ) {
         let framing = framings()[framing];
@@ -164,17 +169,39 @@ proptest! {
         let mut aggregator = BatchAggregator::framed(framing, policy, KEY);
         let header = framing.header_length();
         let offset = header + headroom;
-        let mut buffers = buffers(&packets, offset, |index| spares[index % 7]);
-        let written = join(&mut aggregator, &mut buffers, offset, header);
         let mut flows: HashMap<_, [Vec<Vec<u8>>; 2]> = HashMap::new();
         let mut note = |which: usize, frame: Vec<u8>| flows.entry(flow_key(&frame, framing.layer == Layer::Ip)).or_default()[which].push(frame);
-        packets.into_iter().for_each(|packet| note(0, packet));
-        written.iter().flat_map(|&index| split(framing, &buffers[index][headroom..])).for_each(|frame| note(1, frame));
+        for packets in packets.chunks(size) {
+            let mut buffers = buffers(packets, offset, |index| spares[index % 7]);
+            let written = join(&mut aggregator, &mut buffers, offset, header);
+            packets.iter().for_each(|packet| note(0, packet.clone()));
+            written.iter().flat_map(|&index| split(framing, &buffers[index][headroom..])).for_each(|frame| note(1, frame));
+        }
         for (key, [came, left]) in flows {
             prop_assert_eq!(came.len(), left.len(), "{:?}", key);
             prop_assert!(came == left, "{:?}", key);
         }
     }
+}
+
+/// Where flows took turns in the call before, those of this one are joined one after the other, in the order of their first
+/// packets.
+#[test]
+fn flows_that_take_turns_merge_whole_and_keep_their_order() {
+    let mut aggregator = BatchAggregator::framed(Framing::TUN, Policy::gro(), KEY);
+    let frames = workload::w2(8, 64);
+    let packets: Vec<Vec<u8>> = frames.iter().map(|frame| frame[14..].to_vec()).collect();
+    for call in 0..3 {
+        let mut buffers = buffers(&packets, 10, |_| 66_000);
+        let written = join(&mut aggregator, &mut buffers, 10, 10);
+        assert_eq!(written, [0, 1, 2, 3, 4, 5, 6, 7], "call {call}");
+        let restored: Vec<_> = written.iter().map(|&index| split(Framing::TUN, &buffers[index])).collect();
+        for (flow, restored) in restored.into_iter().enumerate() {
+            let came: Vec<_> = packets.iter().skip(flow).step_by(8).cloned().collect();
+            assert_eq!(restored, came, "call {call}, flow {flow}");
+        }
+    }
+    assert_eq!(aggregator.counters().merged, 3 * 56);
 }
 
 #[test]

@@ -179,6 +179,11 @@ impl Flow {
         self.next.tunnel.is_none() && self.next.pppoe.is_none()
     }
 
+    /// Is it TCP in IP, in Ethernet without tags or by itself?
+    pub fn has_usual_layout(&self) -> bool {
+        self.may_run() && self.next.vlans.is_empty() && matches!(self.next.transport, Transport::Tcp(_))
+    }
+
     /// Has it TCP options other than an aligned timestamp?
     fn has_other_options(&self) -> bool {
         matches!(&self.next.transport, Transport::Tcp(tcp) if tcp.options.starts_with(&[1, 1, 1]))

@@ -1,0 +1,201 @@
+//! Packets of flows that come in turn, put in order of their flows.
+//!
+//! A run (`flow::run`) costs little for each packet and more to begin. Where packets of several
+//! flows come in turn, each would be a run by itself. A batch is seen
+//! whole before the first of its packets is taken, so those of a flow can be taken one after the
+//! other.
+
+use alloc::boxed::Box;
+
+use super::flow::addresses_and_ports;
+use crate::packet::Layer;
+use crate::wire::{be16, byte, ethernet, geneve, ipv4, ipv6, protocol, udp, vxlan};
+
+/// Packets that are put in order at a time.
+const SPAN: usize = 256;
+
+/// Groups of flows that are told apart. Flows that share one go on taking turns, among themselves.
+const GROUPS: usize = 256;
+
+/// No packet of the span.
+const NONE: u16 = u16::MAX;
+
+/// Puts packets in order of their flows, and keeps its memory.
+#[derive(Debug)]
+pub(super) struct ByFlow {
+    /// The last packet of each group so far.
+    last: [u16; GROUPS],
+    /// The packet of the same group that follows each.
+    next: [u16; SPAN],
+    /// The packets that no other of their group came before.
+    first: [u16; SPAN],
+}
+
+impl ByFlow {
+    pub(super) fn new() -> Box<Self> {
+        Box::new(ByFlow { last: [NONE; GROUPS], next: [NONE; SPAN], first: [NONE; SPAN] })
+    }
+
+    /// Gives the numbers of `count` packets to `take`: those of a flow one after the other, flows in
+    /// the order of their first packets. `group` tells the [group] of a packet. One that is in none
+    /// may belong to any flow: it stays behind all that came before it, and before all that came
+    /// after. Returns whether flows came in turn.
+    #[inline(always)]
+    pub(super) fn order(&mut self, count: usize, group: impl Fn(usize) -> Option<u8>, mut take: impl FnMut(usize)) -> bool {
+        let (mut begin, mut in_turn) = (0, false);
+        while begin < count {
+            let (known, firsts, turns) = self.link(begin, count, &group);
+            in_turn |= turns;
+            for &first in &self.first[..firsts] {
+                let mut index = first;
+                while index != NONE {
+                    take(begin + usize::from(index));
+                    index = self.next[usize::from(index) % SPAN];
+                }
+            }
+            begin += known;
+            if known < SPAN && begin < count {
+                take(begin);
+                begin += 1;
+            }
+        }
+        in_turn
+    }
+
+    /// Links the packets of each group, from `begin` up to one that is in none, at most [`SPAN`].
+    /// Returns how many packets and groups these are, and whether groups came in turn.
+    #[inline(always)]
+    fn link(&mut self, begin: usize, count: usize, group: &impl Fn(usize) -> Option<u8>) -> (usize, usize, bool) {
+        self.last = [NONE; GROUPS];
+        let (mut known, mut firsts, mut in_turn) = (0, 0, false);
+        for packet in begin..count.min(begin + SPAN) {
+            let Some(group) = group(packet) else { break };
+            let index = known as u16;
+            let before = core::mem::replace(&mut self.last[usize::from(group)], index);
+            self.next[known % SPAN] = NONE;
+            if before == NONE {
+                self.first[firsts % SPAN] = index;
+                firsts += 1;
+            } else {
+                self.next[usize::from(before) % SPAN] = index;
+                in_turn |= index - before != 1;
+            }
+            known += 1;
+        }
+        (known, firsts, in_turn)
+    }
+}
+
+/// The group of the flow that a packet belongs to; `None` where it does not follow from what lies at
+/// the usual places: addresses and ports of TCP or UDP in plain IP.
+///
+/// Packets of one flow have one group, whatever else differs.
+#[inline(always)]
+pub(super) fn group(header: &[u8], layer: Layer) -> Option<u8> {
+    let ip = match layer {
+        Layer::Ip => header,
+        Layer::Ethernet => match be16(header, ethernet::ETHERTYPE) {
+            ethernet::IPV4 | ethernet::IPV6 => header.get(ethernet::HEADER_LENGTH..)?,
+            _ => return None,
+        },
+    };
+    let (next, transport, payload) = match byte(ip, 0) {
+        0x45 if be16(ip, ipv4::FRAGMENT) & !ipv4::DONT_FRAGMENT == 0 => {
+            let payload = usize::from(be16(ip, ipv4::TOTAL_LENGTH)).saturating_sub(ipv4::HEADER_LENGTH);
+            (byte(ip, ipv4::PROTOCOL), ipv4::HEADER_LENGTH, payload)
+        }
+        0x60..=0x6f => (byte(ip, ipv6::NEXT_HEADER), ipv6::HEADER_LENGTH, usize::from(be16(ip, ipv6::PAYLOAD_LENGTH))),
+        _ => return None,
+    };
+    // The packets of a tunnel belong to the flows in it.
+    let alone = match next {
+        protocol::TCP => true,
+        protocol::UDP => !matches!(be16(ip, transport + udp::DESTINATION_PORT), vxlan::PORT | geneve::PORT),
+        _ => false,
+    };
+    if !alone || payload.min(ip.len() - transport.min(ip.len())) < udp::HEADER_LENGTH {
+        return None;
+    }
+    let mixed = addresses_and_ports(ip, transport as u16).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Some((mixed >> 56) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use superpacket_traffic::frame::Frame;
+
+    use super::*;
+
+    /// The order in which packets of these groups are taken, and whether they came in turn.
+    fn order(groups: &[Option<u8>]) -> (Vec<usize>, bool) {
+        let mut taken = Vec::new();
+        let in_turn = ByFlow::new().order(groups.len(), |index| groups[index], |index| taken.push(index));
+        (taken, in_turn)
+    }
+
+    #[test]
+    fn flows_in_turn_are_taken_one_after_the_other() {
+        let groups = [1, 2, 1, 3, 2, 1].map(Some);
+        assert_eq!(order(&groups), (vec![0, 2, 5, 1, 4, 3], true));
+        assert_eq!(order(&[1, 1, 2, 2].map(Some)), (vec![0, 1, 2, 3], false));
+        assert_eq!(order(&[]), (vec![], false));
+    }
+
+    #[test]
+    fn nothing_passes_a_packet_that_may_belong_to_any_flow() {
+        let groups = [Some(1), Some(2), Some(1), None, Some(2), Some(1), Some(2), None];
+        assert_eq!(order(&groups), (vec![0, 2, 1, 3, 4, 6, 5, 7], true));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn each_packet_is_taken_once_and_none_passes_another_of_its_group(
+            groups in proptest::collection::vec(proptest::option::weighted(0.97, 0u8..5), 0..SPAN * 3),
+        ) {
+            let (taken, _) = order(&groups);
+            let mut sorted = taken.clone();
+            sorted.sort_unstable();
+            assert!(sorted.into_iter().eq(0..groups.len()));
+            for (place, &index) in taken.iter().enumerate() {
+                let must_follow = |other: usize| groups[other].is_none() || groups[index].is_none() || groups[other] == groups[index];
+                assert!(taken[place..].iter().all(|&later| later >= index || !must_follow(later)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_is_that_of_addresses_and_ports_where_these_are_the_flow() {
+        let of = |frame: &Frame, layer| group(&frame.to_bytes(), layer);
+        for frame in [Frame::tcp4(1, 100), Frame::tcp6(1, 100), Frame::udp4(100), Frame::udp6(100)] {
+            let groups: Vec<_> = frame.run(5).iter().map(|frame| of(frame, Layer::Ethernet)).collect();
+            assert!(groups[0].is_some() && groups.iter().all(|group| *group == groups[0]), "{groups:?}");
+            assert_eq!(of(&frame.clone().at_ip(), Layer::Ip), groups[0]);
+            assert_eq!(of(&frame, Layer::Ip), None);
+            let bytes = frame.at_ip().to_bytes();
+            // Cut off before the ports end; with a length field that ends there.
+            assert_eq!(group(&bytes[..bytes.len() - 100 - 1 - 12].get(..23).unwrap_or(&[]), Layer::Ip), None);
+            let mut short = bytes.clone();
+            let (field, value) = if bytes[0] >> 4 == 4 { (ipv4::TOTAL_LENGTH, 27) } else { (ipv6::PAYLOAD_LENGTH, 7) };
+            short[field..field + 2].copy_from_slice(&u16::to_be_bytes(value));
+            assert_eq!(group(&short, Layer::Ip), None);
+        }
+        // A fragment has ports only if it is the first, and options lie where ports are looked for.
+        let mut fragment = Frame::udp4(100).at_ip().to_bytes();
+        fragment[ipv4::FRAGMENT] |= 0x20;
+        assert_eq!(group(&fragment, Layer::Ip), None);
+        let mut options = Frame::tcp4(1, 100).at_ip().to_bytes();
+        options[0] = 0x46;
+        assert_eq!(group(&options, Layer::Ip), None);
+        // The flows of a tunnel are those in it.
+        for port in [vxlan::PORT, geneve::PORT] {
+            let mut tunnel = Frame::udp4(100).at_ip().to_bytes();
+            tunnel[22..24].copy_from_slice(&port.to_be_bytes());
+            assert_eq!(group(&tunnel, Layer::Ip), None);
+        }
+        let mut other = Frame::tcp4(1, 100).at_ip().to_bytes();
+        other[ipv4::PROTOCOL] = protocol::GRE;
+        assert_eq!(group(&other, Layer::Ip), None);
+    }
+}
