@@ -102,14 +102,14 @@ impl Framing {
         }
         // What merged is laid out as its metadata say. Of what came as a super-packet it is not
         // known which of its headers are meant.
-        let known = metadata.layout.filter(|_| metadata.packets > 1);
+        let known = metadata.layout.as_ref().filter(|_| metadata.packets > 1);
         self.describe_known(&Offload { checksum, gso, hash }, first, length, known)
     }
 
     #[inline(never)]
-    fn describe_known(self, offload: &Offload, first: &[u8], length: usize, known: Option<Layout>) -> Result<HeaderBytes, VirtioError> {
+    fn describe_known(self, offload: &Offload, first: &[u8], length: usize, known: Option<&Layout>) -> Result<HeaderBytes, VirtioError> {
         let mut made = self.nothing();
-        let header = Header::describe_known(offload, self.format, first, length, self.layer, known.as_ref())?;
+        let header = Header::describe_known(offload, self.format, first, length, self.layer, known)?;
         header.write(&mut made.bytes, self.format, self.order)?;
         Ok(made)
     }

@@ -77,22 +77,28 @@ impl Header {
         };
         let (gso, layout) = match self.gso_type {
             gso_type::NONE => (None, None),
-            _ => self.gso(format, packet, length, layer, None)?,
+            _ => self.gso(format, packet, length, layer)?,
         };
         let has_hash = matches!(format, Format::Hash | Format::Tunnel) && HASH_REPORTS.contains(&self.hash_report);
         Ok((Offload { checksum, gso, hash: Some(FlowHash(self.hash_value)).filter(|_| has_hash) }, layout))
     }
 
-    /// How the packet is to be cut, and its layout; `known` is that, where it has been found out before.
+    /// How the packet is to be cut, and its layout.
     #[inline(always)]
-    fn gso(
-        &self,
-        format: Format,
-        packet: &[u8],
-        length: usize,
-        layer: Layer,
-        known: Option<&Layout>,
-    ) -> Result<(Option<Gso>, Option<Layout>), VirtioError> {
+    fn gso(&self, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<(Option<Gso>, Option<Layout>), VirtioError> {
+        let (kind, size) = self.kind(format)?;
+        // Where the type names a tunnel, the inner headers are meant.
+        let partial = RxChecksum::Partial { start: self.csum_start, offset: self.csum_offset };
+        let needs_checksum = self.flags & flags::NEEDS_CSUM != 0;
+        let checksum = if needs_checksum && self.gso_type & gso_type::UDP_TUNNEL == 0 { partial } else { RxChecksum::None };
+        let layout = kind.parse(packet, length, layer, checksum).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
+        let gso = self.gso_of(kind, size, packet, length, &layout)?;
+        Ok((gso, Some(layout)))
+    }
+
+    /// The kind and size of the segments, if the header agrees with itself.
+    #[inline(always)]
+    fn kind(&self, format: Format) -> Result<(GsoKind, SegmentSize), VirtioError> {
         let unknown = Err(VirtioError::GsoType(self.gso_type));
         let tunnel = self.gso_type & gso_type::UDP_TUNNEL;
         let ecn = self.gso_type & gso_type::ECN != 0;
@@ -117,13 +123,13 @@ impl Header {
         if tunnel != 0 && format != Format::Tunnel {
             return Err(VirtioError::Format);
         }
-        // Where the type names a tunnel, the inner headers are meant.
-        let partial = RxChecksum::Partial { start: self.csum_start, offset: self.csum_offset };
-        let checksum = if needs_checksum && tunnel == 0 { partial } else { RxChecksum::None };
-        let layout = match known {
-            Some(layout) => *layout,
-            None => kind.parse(packet, length, layer, checksum).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?,
-        };
+        Ok((kind, size))
+    }
+
+    /// How a packet of this layout is to be cut, if the header agrees with it.
+    #[inline(always)]
+    fn gso_of(&self, kind: GsoKind, size: SegmentSize, packet: &[u8], length: usize, layout: &Layout) -> Result<Option<Gso>, VirtioError> {
+        let tunnel = self.gso_type & gso_type::UDP_TUNNEL;
         let fits = match kind {
             GsoKind::Tcp4 => (layout.version, layout.protocol) == (IpVersion::V4, Protocol::Tcp),
             GsoKind::Tcp6 => (layout.version, layout.protocol) == (IpVersion::V6, Protocol::Tcp),
@@ -148,7 +154,7 @@ impl Header {
                 return Err(VirtioError::TunnelChecksum);
             }
         }
-        if needs_checksum {
+        if self.flags & flags::NEEDS_CSUM != 0 {
             let expected = layout.protocol.checksum_offset();
             if self.csum_offset != expected {
                 return Err(VirtioError::ChecksumOffset { expected, got: self.csum_offset });
@@ -157,11 +163,11 @@ impl Header {
                 return Err(VirtioError::ChecksumStart { expected: layout.transport, got: self.csum_start });
             }
         }
-        let payload = counted(kind, &layout, length);
+        let payload = counted(kind, layout, length);
         if kind == GsoKind::Udp && payload > size.get() * MaxSegments::UDP.get() as usize {
             return Err(VirtioError::TooManySegments { payload, size: size.get() });
         }
-        Ok(((payload > size.get()).then(|| Gso::new(kind, size)), Some(layout)))
+        Ok((payload > size.get()).then(|| Gso::new(kind, size)))
     }
 
     /// The header for a packet of `length` bytes, of which `packet` holds the first
@@ -183,6 +189,7 @@ impl Header {
     }
 
     /// [`describe`](Self::describe)s a packet whose layout may be `known`.
+    #[inline(always)]
     pub(super) fn describe_known(
         offload: &Offload,
         format: Format,
@@ -204,17 +211,23 @@ impl Header {
             RxChecksum::None | RxChecksum::Complete(_) => {}
         }
         let with_hash = matches!(format, Format::Hash | Format::Tunnel);
-        let parsed = match (known, offload.gso) {
-            (Some(layout), _) => Ok(*layout),
-            (None, Some(gso)) => gso.kind.parse(packet, length, layer, offload.checksum),
-            (None, None) => wire::parse_datagram(packet, length, layer),
+        let found;
+        let layout = match (known, offload.gso) {
+            (Some(layout), _) => Ok(layout),
+            (None, gso) => {
+                found = match gso {
+                    Some(gso) => gso.kind.parse(packet, length, layer, offload.checksum),
+                    None => wire::parse_datagram(packet, length, layer),
+                };
+                found.as_ref()
+            }
         };
-        if let (true, Some(hash), Ok(layout)) = (with_hash, offload.hash, &parsed) {
+        if let (true, Some(hash), Ok(layout)) = (with_hash, offload.hash, layout) {
             (header.hash_value, header.hash_report) = (hash.0, hash_report(layout));
         }
         let Some(gso) = offload.gso else { return Ok(header) };
-        let layout = parsed.map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
-        if header.flags & flags::NEEDS_CSUM == 0 && counted(gso.kind, &layout, length) > gso.size.get() {
+        let layout = layout.map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
+        if header.flags & flags::NEEDS_CSUM == 0 && counted(gso.kind, layout, length) > gso.size.get() {
             return Err(VirtioError::NeedsChecksum);
         }
         header.gso_type = match gso.kind {
@@ -242,13 +255,14 @@ impl Header {
                 header.flags |= flags::UDP_TUNNEL_CSUM;
             }
         }
-        if counted(gso.kind, &layout, length) <= gso.size.get() {
+        if counted(gso.kind, layout, length) <= gso.size.get() {
             // The receiver of the header would ignore it.
             let kept = Header { flags: header.flags & !flags::UDP_TUNNEL_CSUM, outer_th_offset: 0, inner_nh_offset: 0, ..header };
             return Ok(Header { gso_type: gso_type::NONE, gso_size: 0, ..kept });
         }
         // The same rules as for a header that was read: what they refuse must not be sent.
-        header.gso(format, packet, length, layer, Some(&layout))?;
+        let (kind, size) = header.kind(format)?;
+        header.gso_of(kind, size, packet, length, layout)?;
         Ok(header)
     }
 }
