@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::packet::{Layer, RxChecksum, RxPacket};
 use crate::segment::ChecksumForm;
 use crate::virtio::Framing;
-use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, be32, byte, dccp, dccp_sequence, ethernet, ipv4, tcp, udp};
+use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, be32, byte, dccp, dccp_sequence, ethernet, ipv4, tcp, udp, varying};
 use superpacket_simd::Simd;
 
 /// What merging needs to know of a packet.
@@ -73,7 +73,7 @@ impl Facts {
 /// are verified from its few other fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Constants {
-    /// The pseudo-header but the length, and the transport header but the fields that [`varying`]
+    /// The pseudo-header but the length, and the transport header but the fields that [`varying_sum`]
     /// sums.
     pub(super) transport: Sum,
     /// The innermost IPv4 header but length, identification and checksum.
@@ -98,7 +98,7 @@ impl Constants {
         };
         let headers = transport_header(transport).add_sum(pseudo);
         let constants = Constants {
-            transport: headers.subtract(varying(transport, layout.protocol, mode).fold()),
+            transport: headers.subtract(varying_sum(transport, layout.protocol, is_lro(mode)).fold()),
             ip: ip(layout.network, layout.version),
             outer_ip: layout.outer.map_or(0, |outer| ip(outer.network, outer.version)),
             pseudo,
@@ -111,7 +111,7 @@ impl Constants {
     #[inline(always)]
     fn headers(&self, header: &[u8], layout: &Layout, end: u32, mode: Mode) -> Sum {
         let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
-        self.transport.add32(end - u32::from(layout.transport)).add_sum(varying(transport, layout.protocol, mode))
+        self.transport.add32(end - u32::from(layout.transport)).add_sum(varying_sum(transport, layout.protocol, is_lro(mode)))
     }
 
     /// The sum of a payload under these headers, whose checksum is right.
@@ -130,46 +130,15 @@ fn constant_ip(fields: &[u8; ipv4::HEADER_LENGTH]) -> Sum {
         .add32(be32(fields, ipv4::ADDRESSES + 4))
 }
 
-/// The sum of the transport header's fields that differ from packet to packet: just those that the
-/// [mask](super::mask) leaves out.
-#[inline(always)]
-pub(super) fn varying(transport: &[u8], protocol: Protocol, mode: Mode) -> Sum {
-    match protocol {
-        Protocol::Tcp => match mode {
-            Mode::Gro { .. } => varying_tcp::<false>(transport),
-            Mode::Lro { .. } => varying_tcp::<true>(transport),
-        },
-        Protocol::Udp => varying_udp(transport),
-        Protocol::Dccp => {
-            let checksum = Sum::new(be16(transport, dccp::CHECKSUM));
-            if byte(transport, dccp::TYPE) & 1 == 1 {
-                checksum.add(be16(transport, dccp::LONG_SEQUENCE)).add32(be32(transport, dccp::LONG_SEQUENCE + 2))
-            } else {
-                checksum.add(u16::from(byte(transport, dccp::SHORT_SEQUENCE))).add(be16(transport, dccp::SHORT_SEQUENCE + 1))
-            }
-        }
-    }
+const fn is_lro(mode: Mode) -> bool {
+    matches!(mode, Mode::Lro { .. })
 }
 
-/// [`varying`] in TCP.
+/// The sum of the transport header's fields that differ from packet to packet.
 #[inline(always)]
-pub(super) fn varying_tcp<const LRO: bool>(transport: &[u8]) -> Sum {
-    let Some(fields) = transport.first_chunk::<{ tcp::HEADER_LENGTH }>() else {
-        return Sum::default();
-    };
-    let sum =
-        Sum::new(u16::from(fields[tcp::FLAGS] & (tcp::PSH | tcp::FIN))).add32(be32(fields, tcp::SEQUENCE)).add(be16(fields, tcp::CHECKSUM));
-    if !LRO {
-        return sum;
-    }
-    let newest = words(transport.get(tcp::TIMESTAMP_VALUE..).unwrap_or(&[]));
-    sum.add32(be32(fields, tcp::ACKNOWLEDGEMENT)).add(be16(fields, tcp::WINDOW)).add_sum(newest)
-}
-
-/// [`varying`] in UDP.
-#[inline(always)]
-pub(super) fn varying_udp(transport: &[u8]) -> Sum {
-    Sum::new(be16(transport, udp::LENGTH)).add(be16(transport, udp::CHECKSUM))
+pub(super) fn varying_sum(transport: &[u8], protocol: Protocol, lro: bool) -> Sum {
+    let sum = varying::sum(transport, protocol);
+    if lro && protocol == Protocol::Tcp { sum.add_sum(varying::sum_of(&varying::NEWEST, transport)) } else { sum }
 }
 
 /// What of the policy an examination depends on.

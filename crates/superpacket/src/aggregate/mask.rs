@@ -2,6 +2,7 @@
 
 use super::Reason;
 use super::policy::Mode;
+use crate::wire::varying::{self, Field, NEWEST};
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp, gre, ipv4, ipv6, pppoe, tcp, udp};
 use superpacket_simd::equal_masked;
 
@@ -42,32 +43,15 @@ pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
     }
     ip(&mut clear, layout.network, layout.version);
     let transport = usize::from(layout.transport);
-    match layout.protocol {
-        Protocol::Tcp => {
-            clear(transport + tcp::SEQUENCE, 4);
-            clear(transport + tcp::CHECKSUM, 2);
-            if let Mode::Lro { .. } = mode {
-                clear(transport + tcp::ACKNOWLEDGEMENT, 4);
-                clear(transport + tcp::WINDOW, 2);
-                // LRO takes no other options than an aligned timestamp, whose two values follow its
-                // four fixed bytes.
-                clear(transport + tcp::TIMESTAMP_VALUE, (usize::from(layout.payload) - transport).saturating_sub(tcp::TIMESTAMP_VALUE));
-            }
+    let newest: &[Field] = match mode {
+        Mode::Lro { .. } if layout.protocol == Protocol::Tcp => &NEWEST,
+        _ => &[],
+    };
+    for field in varying::fields(header.get(transport..).unwrap_or(&[]), layout.protocol).iter().chain(newest) {
+        let start = transport + field.offset;
+        for byte in mask.get_mut(start..start + field.length).unwrap_or(&mut []) {
+            *byte &= !field.bits;
         }
-        Protocol::Udp => clear(transport + udp::LENGTH, 4),
-        Protocol::Dccp => {
-            clear(transport + dccp::CHECKSUM, 2);
-            if byte(header, transport + dccp::TYPE) & 1 == 1 {
-                clear(transport + dccp::LONG_SEQUENCE, 6);
-            } else {
-                clear(transport + dccp::SHORT_SEQUENCE, 3);
-            }
-        }
-    }
-    if layout.protocol == Protocol::Tcp
-        && let Some(flags) = mask.get_mut(transport + tcp::FLAGS)
-    {
-        *flags = !(tcp::PSH | tcp::FIN);
     }
     HeaderBytes(mask)
 }

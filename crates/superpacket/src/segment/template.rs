@@ -4,7 +4,7 @@ use super::fragment::{Outermost, keep_copied_options};
 use super::{ChecksumForm, Cwr, Gso, IpId};
 use crate::checksum::{RxChecksum, Sum, pseudo_header, transport_field, tunnel_field, words};
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
-use crate::wire::{ipv4, ipv6, pppoe, put16, put32, tcp, udp};
+use crate::wire::{ipv4, ipv6, pppoe, put16, put32, tcp, udp, varying};
 
 /// Room for the longest header that is parsed and an IPv6 fragment header.
 pub(super) const SCRATCH: usize = MAX_HEADER + FRAGMENT_HEADER;
@@ -233,13 +233,9 @@ impl Template {
         };
         let no_checksum = !partial && layout.protocol == Protocol::Udp && be16(header, udp::CHECKSUM) == 0;
         let form = Some(form).filter(|_| !no_checksum);
-        let changing: &[usize] = match layout.protocol {
-            Protocol::Tcp => &[tcp::SEQUENCE, tcp::SEQUENCE + 2, tcp::DATA_OFFSET, tcp::CHECKSUM],
-            Protocol::Udp => &[udp::LENGTH, udp::CHECKSUM],
-            Protocol::Dccp if dccp_sequence_mask(header) >> 24 == 0 => &[dccp::TYPE, dccp::TYPE + 2, dccp::CHECKSUM],
-            Protocol::Dccp => &[dccp::LONG_SEQUENCE, dccp::LONG_SEQUENCE + 2, dccp::LONG_SEQUENCE + 4, dccp::CHECKSUM],
-        };
-        let fixed = changing.iter().fold(words(header).add_sum(pseudo), |sum, &field| sum.subtract(be16(header, field)));
+        // The words that differ: of TCP's flags, all that share their word are written anew.
+        let changing = varying::fields(header, layout.protocol).iter().flat_map(|field| field.words());
+        let fixed = changing.fold(words(header).add_sum(pseudo), |sum, word| sum.subtract(be16(header, word)));
         let transport = TransportHeader { offset, form, pseudo, fixed, common: Sum::default() };
         // Local checksum offload: a full inner checksum over everything makes the sum of what it
         // covers known.

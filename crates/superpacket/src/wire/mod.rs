@@ -10,6 +10,7 @@ pub(crate) mod link;
 mod locate;
 mod parse;
 mod refusal;
+pub(crate) mod varying;
 
 pub(crate) use layout::usual;
 pub use layout::{IpVersion, Layer, Layout, Outer, Protocol, Tunnel};

@@ -2,7 +2,7 @@
 
 use alloc::vec::Drain;
 
-use super::super::examine::{ExamineOptions, varying_tcp, varying_udp};
+use super::super::examine::{ExamineOptions, varying_sum};
 use super::super::lro::lro_refusal;
 use super::super::mask::{LONGER_HEADER, USUAL_HEADER};
 use super::super::policy::Storage;
@@ -179,19 +179,20 @@ impl<B> Held<B> {
             if end != frame.len() {
                 break;
             }
-            let (canonical, varying) = match protocol {
-                Protocol::Tcp => (be16(transport_header, tcp::CHECKSUM) != 0xffff, {
-                    varying_tcp::<LRO>(if LRO { headers.get(transport..start).unwrap_or(&[]) } else { transport_header })
-                }),
+            let canonical = match protocol {
+                Protocol::Tcp => be16(transport_header, tcp::CHECKSUM) != 0xffff,
                 // None is not 0 that was summed.
                 Protocol::Udp if usize::from(be16(transport_header, udp::LENGTH)) == end - transport => {
-                    (be16(transport_header, udp::CHECKSUM) != 0, varying_udp(transport_header))
+                    be16(transport_header, udp::CHECKSUM) != 0
                 }
                 Protocol::Udp | Protocol::Dccp => break,
             };
             if !canonical || LRO && (lro_refusal(headers, &self.layout).is_some() || self.is_older(headers).is_some()) {
                 break;
             }
+            // LRO's fields end where the header does.
+            let fields = if LRO { headers.get(transport..start).unwrap_or(&[]) } else { transport_header };
+            let varying = varying_sum(fields, protocol, LRO);
             let all_but_payload = self.constants.transport.add32((end - transport) as u32).add_sum(varying);
             // If this one's payload is read, so will be that of those which follow, most likely.
             let ahead = || {

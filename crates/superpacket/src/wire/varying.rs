@@ -1,0 +1,113 @@
+//! Which fields of a transport header differ among the packets of a flow that merge, or among the
+//! segments of one that is cut: the one table from which aggregation's mask, its sums, and
+//! segmentation's template come.
+
+use super::{Protocol, be16, be32, byte, dccp, tcp, udp};
+use crate::checksum::Sum;
+
+/// A field, or some bits of a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Field {
+    /// Offset in the transport header, in bytes.
+    pub(crate) offset: usize,
+    /// Length in bytes.
+    pub(crate) length: usize,
+    /// The bits of each byte that differ.
+    pub(crate) bits: u8,
+}
+
+impl Field {
+    const fn new(offset: usize, length: usize) -> Self {
+        Field { offset, length, bits: 0xff }
+    }
+
+    /// Where the words of 16 bits begin that the field lies in.
+    #[inline(always)]
+    pub(crate) fn words(self) -> impl Iterator<Item = usize> {
+        (self.offset & !1..self.offset + self.length).step_by(2)
+    }
+}
+
+const TCP: [Field; 3] =
+    [Field::new(tcp::SEQUENCE, 4), Field { offset: tcp::FLAGS, length: 1, bits: tcp::PSH | tcp::FIN }, Field::new(tcp::CHECKSUM, 2)];
+const UDP: [Field; 2] = [Field::new(udp::LENGTH, 2), Field::new(udp::CHECKSUM, 2)];
+const DCCP_SHORT: [Field; 2] = [Field::new(dccp::CHECKSUM, 2), Field::new(dccp::SHORT_SEQUENCE, 3)];
+const DCCP_LONG: [Field; 2] = [Field::new(dccp::CHECKSUM, 2), Field::new(dccp::LONG_SEQUENCE, 6)];
+
+/// What LRO takes over from the newest packet, besides: acknowledgement, window, and the values of
+/// an aligned timestamp, the only option that it takes.
+pub(crate) const NEWEST: [Field; 4] = [
+    Field::new(tcp::ACKNOWLEDGEMENT, 4),
+    Field::new(tcp::WINDOW, 2),
+    Field::new(tcp::TIMESTAMP_VALUE, 4),
+    Field::new(tcp::TIMESTAMP_ECHO, 4),
+];
+
+/// The fields that differ: numbers, lengths, checksums, and the flags that only the last segment of a
+/// super-packet carries.
+#[inline(always)]
+pub(crate) fn fields(transport: &[u8], protocol: Protocol) -> &'static [Field] {
+    match protocol {
+        Protocol::Tcp => &TCP,
+        Protocol::Udp => &UDP,
+        Protocol::Dccp if byte(transport, dccp::TYPE) & 1 == 1 => &DCCP_LONG,
+        Protocol::Dccp => &DCCP_SHORT,
+    }
+}
+
+/// The sum of the fields that differ. Each table by itself, so that it is known when compiled.
+#[inline(always)]
+pub(crate) fn sum(transport: &[u8], protocol: Protocol) -> Sum {
+    match protocol {
+        Protocol::Tcp => sum_of(&TCP, transport),
+        Protocol::Udp => sum_of(&UDP, transport),
+        Protocol::Dccp => sum_of(fields(transport, protocol), transport),
+    }
+}
+
+/// The sum of these fields.
+#[inline(always)]
+pub(crate) fn sum_of(fields: &[Field], transport: &[u8]) -> Sum {
+    fields.iter().fold(Sum::default(), |mut sum, field| {
+        let (mut offset, end) = (field.offset, field.offset + field.length);
+        if offset % 2 == 1 {
+            // The lower half of its word.
+            sum = sum.add(u16::from(byte(transport, offset) & field.bits));
+            offset += 1;
+        }
+        while offset + 4 <= end {
+            sum = sum.add32(be32(transport, offset));
+            offset += 4;
+        }
+        if offset < end { sum.add(be16(transport, offset)) } else { sum }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_is_that_of_the_bytes_that_differ() {
+        let mut header: [u8; 32] = core::array::from_fn(|index| (index * 37 + 11) as u8);
+        for (protocol, kind) in [(Protocol::Tcp, 0), (Protocol::Udp, 0), (Protocol::Dccp, 0), (Protocol::Dccp, 1)] {
+            header[dccp::TYPE] = 4 | kind;
+            assert_eq!(sum(&header, protocol).fold(), sum_of(super::fields(&header, protocol), &header).fold());
+            for fields in [super::fields(&header, protocol), &NEWEST] {
+                let mut only = [0; 32];
+                for field in fields {
+                    let words = field.words().flat_map(|word| [word, word + 1]);
+                    for place in words.filter(|&place| place >= field.offset && place < field.offset + field.length) {
+                        only[place] = header[place] & field.bits;
+                    }
+                }
+                assert_eq!(sum_of(fields, &header).fold(), crate::checksum::words(&only).fold(), "{protocol:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn fields_beyond_the_header_are_none() {
+        assert_eq!(sum_of(&NEWEST[2..], &[0xff; tcp::HEADER_LENGTH]).fold(), 0);
+    }
+}
