@@ -16,8 +16,8 @@ pub(crate) use layout::usual;
 pub use layout::{IpVersion, Layer, Layout, Outer, Protocol, Tunnel};
 pub(crate) use locate::{Carried, Extension, Extensions, carrier};
 pub use locate::{ip_headers, protocol_number};
-pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_datagram_at, parse_outermost};
-pub(crate) use parse::{parse_usual, walk};
+pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_outermost};
+pub(crate) use parse::{parse_datagram_at, parse_usual, walk};
 pub use refusal::Refusal;
 
 /// The longest chain of headers that the engine looks at, in bytes, from the start of the frame to

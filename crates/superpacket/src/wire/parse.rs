@@ -92,7 +92,7 @@ fn walk_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layout, U
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_datagram_at(header: &[u8], length: usize, layer: Layer, transport: u16) -> Result<Layout, Unparsed> {
+pub(crate) fn parse_datagram_at(header: &[u8], length: usize, layer: Layer, transport: u16) -> Result<Layout, Unparsed> {
     let innermost = parse_datagram(header, length, layer);
     if matches!(innermost, Ok(layout) if layout.transport == transport) {
         return innermost;
