@@ -149,12 +149,12 @@ mod tests {
         (packet.layer, packet.vlan) = (layer, vlan);
         let mut result = None;
         let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-        let mut sink = |packet: SuperPacket<'_, Buffer>| {
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| {
             let head = Head::new(&packet, MAX_HEADER);
             result = Some((addresses(head.bytes(&packet), &packet.metadata), network_offset(head.bytes(&packet), &packet.metadata)));
         };
-        aggregator.receive(packet, 0, &mut sink);
-        aggregator.flush_all(&mut sink);
+        aggregator.receive(packet, 0, sink);
+        aggregator.flush_all(sink);
         result.expect("one packet")
     }
 

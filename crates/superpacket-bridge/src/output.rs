@@ -325,9 +325,9 @@ mod tests {
         fn merge(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Vec<Left>> {
             let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
             let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
-            let mut sink = |packet: SuperPacket<'_, Buffer>| self.output.forward(&self.ports[port].0, packet);
-            aggregator.receive_batch(&mut packets, 0, &mut sink);
-            aggregator.flush_all(&mut sink);
+            let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| self.output.forward(&self.ports[port].0, packet);
+            aggregator.receive_batch(&mut packets, 0, sink);
+            aggregator.flush_all(sink);
             self.sent()
         }
 

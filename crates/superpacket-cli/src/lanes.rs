@@ -201,18 +201,19 @@ impl Lanes {
                 let time = self.clock;
                 if let Some(lane) = self.lanes.get_mut(index) {
                     lane.used = self.packets;
-                    let mut sink = |packet: SuperPacket<'_, Buffer>| taker.packet(&lane.link, packet);
+                    // Of one type for all takers: the engine is compiled anew for each type of sink.
+                    let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| taker.packet(&lane.link, packet);
                     let packet_time = arrival.time.unwrap_or(time);
                     let interface = arrival.interface;
                     let mut packet = RxPacket::new(arrival.buffer).with_checksum(arrival.checksum).at(packet_time);
                     packet.layer = link.layer;
                     if arrival.cut && is_whole(&packet) {
-                        lane.aggregator.flush_flow(&packet, &mut sink);
+                        lane.aggregator.flush_flow(&packet, sink);
                         if let Some(buffer) = packet.buffers().next() {
                             taker.passed(interface, buffer, Why::SnapLength);
                         }
                     } else {
-                        lane.aggregator.receive(packet, time, &mut sink);
+                        lane.aggregator.receive(packet, time, sink);
                     }
                 }
             }

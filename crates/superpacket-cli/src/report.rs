@@ -8,6 +8,7 @@ use serde::Serialize;
 use superpacket::aggregate::Reason;
 use superpacket::super_packet::Metadata;
 use superpacket_io::capture::Truncated;
+use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 use crate::failure::Failure;
 use crate::lanes::Why;
@@ -253,38 +254,40 @@ const PIPE_COLUMNS: usize = 80;
 /// Fewer columns than any text can be laid out in.
 const LEAST_COLUMNS: usize = 40;
 
-/// How many columns text may take: the terminal's, or 80 in a pipe or a file.
-pub(crate) fn columns() -> usize {
+/// How many columns the terminal has, if standard output is one.
+pub(crate) fn terminal_columns() -> Option<usize> {
     #[cfg(target_os = "linux")]
     if let Ok(size) = rustix::termios::tcgetwinsize(io::stdout())
         && size.ws_col > 0
     {
-        return usize::from(size.ws_col).max(LEAST_COLUMNS);
+        return Some(usize::from(size.ws_col).max(LEAST_COLUMNS));
     }
-    PIPE_COLUMNS.max(LEAST_COLUMNS)
+    None
+}
+
+/// How many columns text may take: the terminal's, or 80 in a pipe or a file.
+pub(crate) fn columns() -> usize {
+    terminal_columns().unwrap_or(PIPE_COLUMNS)
 }
 
 /// Text in lines of at most so many columns, broken at blanks, each so far from the left. Words
 /// that are longer stay whole.
 pub(crate) fn paragraph(text: &str, indent: usize, columns: usize) -> String {
-    let mut lines = String::new();
-    let mut length = 0;
-    for word in text.split_whitespace() {
-        let width = word.chars().count();
-        if length > 0 && length + 1 + width <= columns {
-            lines.push(' ');
-            length += 1 + width;
-        } else {
-            if length > 0 {
-                lines.push('\n');
-            }
-            lines.extend(std::iter::repeat_n(' ', indent));
-            length = indent + width;
-        }
-        lines.push_str(word);
-    }
-    lines.push('\n');
-    lines
+    hanging(text, indent, indent, columns)
+}
+
+/// The same, with the first line and the others so far from the left. Blanks within a line stay as
+/// they are.
+pub(crate) fn hanging(text: &str, first: usize, others: usize, columns: usize) -> String {
+    let (first, others) = (" ".repeat(first), " ".repeat(others));
+    let options = Options::new(columns)
+        .initial_indent(&first)
+        .subsequent_indent(&others)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .wrap_algorithm(WrapAlgorithm::FirstFit);
+    textwrap::fill(text, options) + "\n"
 }
 
 /// A table whose first column is text and whose others are numbers.

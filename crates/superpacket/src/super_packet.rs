@@ -271,7 +271,7 @@ pub trait Sink<B> {
     fn receive(&mut self, packet: SuperPacket<'_, B>) -> Self::Outcome;
 }
 
-impl<B, O: Outcome, F: FnMut(SuperPacket<'_, B>) -> O> Sink<B> for F {
+impl<B, O: Outcome, F: FnMut(SuperPacket<'_, B>) -> O + ?Sized> Sink<B> for F {
     type Outcome = O;
 
     #[inline]

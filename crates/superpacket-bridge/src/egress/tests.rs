@@ -86,9 +86,9 @@ impl Bench {
     fn forward(&mut self, frames: &[Vec<u8>]) -> Vec<Sent> {
         let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
-        let mut sink = |packet: SuperPacket<'_, Buffer>| self.add(packet);
-        aggregator.receive_batch(&mut packets, 0, &mut sink);
-        aggregator.poll_end(0, &mut sink);
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| self.add(packet);
+        aggregator.receive_batch(&mut packets, 0, sink);
+        aggregator.poll_end(0, sink);
         self.flush()
     }
 
@@ -96,9 +96,9 @@ impl Bench {
     fn deliver(&mut self, frames: &[Vec<u8>], storage: Storage) -> Vec<Sent> {
         let mut aggregator = Aggregator::new(Policy::lro_with_acks().with_storage(storage), HashKey::new(1));
         let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
-        let mut sink = |packet: SuperPacket<'_, Buffer>| self.add(packet);
-        aggregator.receive_batch(&mut packets, 0, &mut sink);
-        aggregator.flush_all(&mut sink);
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| self.add(packet);
+        aggregator.receive_batch(&mut packets, 0, sink);
+        aggregator.flush_all(sink);
         self.flush()
     }
 
@@ -544,7 +544,8 @@ fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
             return bench.pass(packet);
         }
         let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-        aggregator.receive(packet, 0, &mut |packet: SuperPacket<'_, Buffer>| bench.add(packet));
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| bench.add(packet);
+        aggregator.receive(packet, 0, sink);
         bench.flush()
     };
     for aggregated in [false, true] {

@@ -1,23 +1,14 @@
 //! The report as text, for terminals of any width.
 
-use std::fmt::Write;
-
 use comfy_table::{CellAlignment, Table as TextTable, presets};
-use rustix::termios::tcgetwinsize;
 use superpacket_lab::experiment::{Experiment, Mark, Table};
 
 use super::grid::{Grid, NOTHING, WHY_NO_RATIO, made, mark, origin, verdict};
-use crate::report::printable;
-
-/// Columns of a terminal below which nothing can be laid out.
-const LEAST_WIDTH: usize = 40;
+use crate::report::{self, printable};
 
 /// How wide standard output is, if it is a terminal; what is written elsewhere may be as wide as it is.
 pub(super) fn width() -> usize {
-    match tcgetwinsize(std::io::stdout()) {
-        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col).max(LEAST_WIDTH),
-        _ => usize::MAX,
-    }
+    report::terminal_columns().unwrap_or(usize::MAX)
 }
 
 /// An experiment with its tables and notes.
@@ -118,24 +109,7 @@ pub(super) fn paragraph(words: &str, indent: usize, width: usize, text: &mut Str
 
 /// The same with lines after the first further from the left. Blanks within a line stay as they are.
 fn hanging(words: &str, first: usize, others: usize, width: usize, text: &mut String) {
-    let words = printable(words);
-    let (mut indent, mut rest) = (first, words.as_str());
-    loop {
-        let room = width.saturating_sub(indent).max(1);
-        // The line ends in front of the last blank in reach, else of the next: long words are not cut.
-        let blanks = || rest.match_indices(' ').map(|(place, _)| place);
-        let end = match rest.char_indices().nth(room) {
-            Some((reach, _)) => blanks().take_while(|&place| place <= reach).last().or_else(|| blanks().next()).unwrap_or(rest.len()),
-            None => rest.len(),
-        };
-        let (line, more) = rest.split_at(end);
-        let _ = writeln!(text, "{:indent$}{}", "", line.trim_end());
-        rest = more.trim_start();
-        indent = others;
-        if rest.is_empty() {
-            return;
-        }
-    }
+    text.push_str(&report::hanging(&printable(words), first, others, width));
 }
 
 #[cfg(test)]

@@ -537,7 +537,7 @@ mod tests {
                 packet
             })
             .collect();
-        let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
             let staged = outgoing.stage(&packet);
             whole.push_packet(&mut outgoing, &staged, &packet, max_slices);
             let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
@@ -547,8 +547,8 @@ mod tests {
             done.expect("what merged can be cut");
             outgoing.keep(staged, &mut packet);
         };
-        aggregator.receive_batch(&mut packets, 0, &mut sink);
-        aggregator.poll_end(0, &mut sink);
+        aggregator.receive_batch(&mut packets, 0, sink);
+        aggregator.poll_end(0, sink);
         let bytes = |batch: &TxBatch| {
             let copy = |frame| {
                 let mut bytes = Vec::new();
@@ -616,13 +616,13 @@ mod tests {
         packet.push(Buffer::from(frame[12..].to_vec())).expect("room");
         let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
             let staged = outgoing.stage(&packet);
             batch.push_packet(&mut outgoing, &staged, &packet, 9);
             outgoing.keep(staged, &mut packet);
         };
-        aggregator.receive(packet, 0, &mut sink);
-        aggregator.flush_all(&mut sink);
+        aggregator.receive(packet, 0, sink);
+        aggregator.flush_all(sink);
         let mut bytes = Vec::new();
         batch.copy_to(&outgoing, &batch.frames()[0], &mut bytes);
         assert_eq!(bytes, [&frame[..12], &[0x88, 0xa8, 0, 7], &frame[12..]].concat());

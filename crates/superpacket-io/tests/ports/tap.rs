@@ -251,13 +251,13 @@ fn the_kernel_takes_a_tagged_super_packet() {
         let frames = superpacket_traffic::workload::w1(40);
         let mut packets: Vec<_> = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone())).with_vlan(tag)).collect();
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
             let staged = outgoing.stage(&packet);
             batch.push_packet(&mut outgoing, &staged, &packet, 1023);
             outgoing.keep(staged, &mut packet);
         };
-        aggregator.receive_batch(&mut packets, 0, &mut sink);
-        aggregator.poll_end(0, &mut sink);
+        aggregator.receive_batch(&mut packets, 0, sink);
+        aggregator.poll_end(0, sink);
         let [frame] = batch.frames() else { panic!("they are one flow: {:?}", batch.frames()) };
         assert!(frame.gso.is_some() && matches!(frame.checksum, RxChecksum::Partial { start: 38, offset: 16 }), "{frame:?}");
         let progress = transmitter.transmit(&outgoing, &batch, 0);
@@ -422,13 +422,13 @@ fn the_most_slices_are_taken() {
             let frames = Frame::tcp4(1, 48).run(segments);
             let mut packets: Vec<_> = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.to_bytes()))).collect();
             let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-            let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
+            let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
                 let staged = outgoing.stage(&packet);
                 batch.push_packet(&mut outgoing, &staged, &packet, max_slices);
                 outgoing.keep(staged, &mut packet);
             };
-            aggregator.receive_batch(&mut packets, 0, &mut sink);
-            aggregator.poll_end(0, &mut sink);
+            aggregator.receive_batch(&mut packets, 0, sink);
+            aggregator.poll_end(0, sink);
             let [only] = batch.frames() else { panic!("{segments} segments merge to one, not {}", batch.frames().len()) };
             // With more than there may be, all is copied into one.
             assert_eq!(batch.slices(only).len(), if segments < max_slices { segments + 1 } else { 1 });

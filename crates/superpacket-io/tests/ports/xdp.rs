@@ -110,13 +110,13 @@ impl Passage {
 
     fn pass(&mut self, packets: &mut Vec<RxPacket<Buffer>>, to: &mut dyn Transmit) {
         let Passage { aggregator, outgoing, batch } = self;
-        let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
             let staged = outgoing.stage(&packet);
             batch.push_packet(outgoing, &staged, &packet, 1024);
             outgoing.keep(staged, &mut packet);
         };
-        aggregator.receive_batch(packets, 0, &mut sink);
-        aggregator.poll_end(0, &mut sink);
+        aggregator.receive_batch(packets, 0, sink);
+        aggregator.poll_end(0, sink);
         send_all(to, outgoing, batch);
         outgoing.clear();
         batch.clear();
@@ -296,13 +296,13 @@ fn a_chunk_sent_through_two_ports_comes_back_when_both_are_done() {
             let policy = Policy::gro().with_partial_checksums().with_max_packets(1);
             let mut aggregator = Aggregator::new(policy, HashKey::new(1));
             let (mut outgoing, mut batches) = (Outgoing::new(), [TxBatch::new(), TxBatch::new()]);
-            let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
+            let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
                 let staged = outgoing.stage(&packet);
                 batches.iter_mut().for_each(|batch| batch.push_packet(&mut outgoing, &staged, &packet, 1024));
                 outgoing.keep(staged, &mut packet);
             };
-            aggregator.receive_batch(&mut packets, 0, &mut sink);
-            aggregator.poll_end(0, &mut sink);
+            aggregator.receive_batch(&mut packets, 0, sink);
+            aggregator.poll_end(0, sink);
             transmitters.iter_mut().zip(&batches).for_each(|(transmitter, batch)| send_all(&mut **transmitter, &outgoing, batch));
             drop(outgoing);
             receiver.give_back();

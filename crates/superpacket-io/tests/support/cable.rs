@@ -49,13 +49,13 @@ impl End {
             passed.super_bytes += if packet.gso.is_some() { packet.length() } else { 0 };
         }
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
-        let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
             let staged = outgoing.stage(&packet);
             batch.push_packet(&mut outgoing, &staged, &packet, max_slices);
             outgoing.keep(staged, &mut packet);
         };
-        aggregator.receive_batch(packets, 0, &mut sink);
-        aggregator.poll_end(0, &mut sink);
+        aggregator.receive_batch(packets, 0, sink);
+        aggregator.poll_end(0, sink);
         let mut from = 0;
         while from < batch.frames().len() {
             let progress = to.transmit(&outgoing, &batch, from);

@@ -68,7 +68,7 @@ pub(crate) fn receive(
             let copies = aggregator.policy().storage == Storage::Linear && policy.is_some();
             // A driver that does not merge reads nothing.
             counts.parsed += if policy.is_some() { packets.len() as u64 } else { 0 };
-            let mut sink = |packet: SuperPacket<'_, Buffer>| {
+            let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| {
                 counts.delivered += 1;
                 counts.parsed += 1;
                 counts.bytes += packet.length() as u64;
@@ -78,10 +78,10 @@ pub(crate) fn receive(
                 counts.copied += if copies { own } else { 0 };
             };
             match policy {
-                Some(_) => aggregator.receive_batch(&mut packets, 0, &mut sink),
-                None => packets.drain(..).for_each(|packet| aggregator.bypass(packet, &mut sink)),
+                Some(_) => aggregator.receive_batch(&mut packets, 0, sink),
+                None => packets.drain(..).for_each(|packet| aggregator.bypass(packet, sink)),
             }
-            aggregator.poll_end(0, &mut sink);
+            aggregator.poll_end(0, sink);
             receive.give_back();
         }
     }

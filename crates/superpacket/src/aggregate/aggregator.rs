@@ -2,11 +2,11 @@
 
 use alloc::vec::Vec;
 
-use super::poll::{OwnedPoll, Poll};
+use super::poll::OwnedPoll;
 use super::receive::Receiver;
 use super::{Counters, HashKey, Policy, Reason};
 use crate::packet::{Chain, RxPacket};
-use crate::super_packet::{Outcome, Sink};
+use crate::super_packet::{Outcome, Sink, SuperPacket};
 use superpacket_simd::Simd;
 
 /// Aggregates packets of one receive queue, which own their buffers and may be held across polls.
@@ -23,6 +23,9 @@ pub struct Aggregator<B> {
     /// When it was received.
     single_at: u64,
 }
+
+/// A sink that can fail, of any type.
+type ResultSink<'s, B, E> = dyn FnMut(SuperPacket<'_, B>) -> Result<(), E> + 's;
 
 impl<B: AsRef<[u8]>> Aggregator<B> {
     /// Makes an aggregator with nothing held.
@@ -97,8 +100,15 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
 
     /// Takes packets that were received one by one while a sink failed.
     #[inline(always)]
-    fn take_single<P: Poll<B>>(&mut self, poll: &mut P) -> Result<(), P::Error> {
-        if self.single.is_empty() { Ok(()) } else { self.receiver.receive_batch(&mut self.single, self.single_at, poll) }
+    fn take_single<S: Sink<B> + ?Sized>(&mut self, poll: &mut OwnedPoll<'_, S>) -> Result<(), <S::Outcome as Outcome>::Error> {
+        if self.single.is_empty() { Ok(()) } else { self.take_left(&mut |packet| poll.sink.receive(packet).into_result()) }
+    }
+
+    /// Of one type for all sinks: a call that only flushes need not be compiled with all that
+    /// receives.
+    #[cold]
+    fn take_left<E>(&mut self, sink: &mut ResultSink<'_, B, E>) -> Result<(), E> {
+        self.receiver.receive_batch(&mut self.single, self.single_at, &mut OwnedPoll { sink })
     }
 
     /// Gives a packet to the sink as it came, unread, after what is held of its flow: where

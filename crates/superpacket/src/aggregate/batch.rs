@@ -141,6 +141,9 @@ impl<P: BorrowPacket> Memory<BufferIndex> for Borrowed<'_, P> {
     }
 }
 
+/// A sink that can fail, of any type.
+type BorrowedSink<'s, P, E> = dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), E> + 's;
+
 /// One call with borrowed packets.
 struct BorrowedPoll<'p, P, F> {
     packets: Borrowed<'p, P>,
@@ -259,6 +262,9 @@ impl BatchAggregator {
         packets: &[P],
         sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
     ) -> O {
+        let mut sink = sink;
+        // Of one type for all sinks: what seldom runs need not be compiled for each.
+        let sink: &mut BorrowedSink<'_, P, O::Error> = &mut |packet| sink(packet).into_result();
         O::from_result(self.go_on(&mut BorrowedPoll { packets: Borrowed(packets), sink }))
     }
 

@@ -76,11 +76,11 @@ pub fn bytes(packets: &[RxPacket<Buffer>]) -> Vec<Vec<u8>> {
 /// Puts packets through an aggregator, so that they can be pushed to a batch.
 pub fn push(packets: &mut Vec<RxPacket<Buffer>>, outgoing: &mut Outgoing, batch: &mut TxBatch, max_slices: usize) {
     let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-    let mut sink = |mut packet: SuperPacket<'_, Buffer>| {
+    let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
         let staged = outgoing.stage(&packet);
         batch.push_packet(outgoing, &staged, &packet, max_slices);
         outgoing.keep(staged, &mut packet);
     };
-    aggregator.receive_batch(packets, 0, &mut sink);
-    aggregator.flush_all(&mut sink);
+    aggregator.receive_batch(packets, 0, sink);
+    aggregator.flush_all(sink);
 }

@@ -24,13 +24,13 @@ fn merge(settings: &NicSettings, policy: Policy, feed: &dyn Fn(&mut Bench)) -> (
     feed(&mut bench);
     let mut packets = receive(&mut *bench.card_in);
     let mut merged = Vec::new();
-    let mut sink = |packet: SuperPacket<'_, Buffer>| {
+    let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| {
         let mut bytes = Vec::new();
         packet.copy_to(&mut bytes);
         merged.push(Merged { bytes, gso: packet.metadata.gso, packets: packet.metadata.packets });
     };
-    aggregator.receive_batch(&mut packets, 0, &mut sink);
-    aggregator.poll_end(0, &mut sink);
+    aggregator.receive_batch(&mut packets, 0, sink);
+    aggregator.poll_end(0, sink);
     assert!(aggregator.counters().balanced());
     (merged, aggregator.counters().verified_in_software)
 }
