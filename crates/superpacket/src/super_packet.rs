@@ -34,6 +34,12 @@ impl<B> Piece<B> {
         self.buffer
     }
 
+    /// The buffer that the piece lies in, if it has one of its own.
+    #[inline]
+    pub const fn buffer(&self) -> Option<&B> {
+        self.buffer.as_ref()
+    }
+
     /// Does the piece lie in a buffer of its own, rather than in linear storage?
     #[inline]
     pub const fn has_buffer(&self) -> bool {

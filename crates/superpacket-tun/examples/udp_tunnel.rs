@@ -1,0 +1,112 @@
+//! A tunnel over UDP, without a cipher: 29 lines of the user's own.
+//!
+//! `udp_tunnel tun0 192.0.2.1:5000 192.0.2.2:5000` makes the device `tun0`, to which addresses are
+//! then given by `ip addr add`, and sends what goes into it from the first address to the second,
+//! where the same program runs the other way round. A VPN seals where `send` is called, and opens
+//! where `recv` is.
+
+use std::error::Error;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::{env, io, thread};
+
+// The user's own lines begin here.
+use superpacket_tun::{Queue, Reader, Tun, Writer};
+
+/// The longest packet in the tunnel: what fits 1500 bytes behind IPv6 and UDP headers.
+const MTU: u32 = 1500 - 48;
+
+/// Opens the device, and forwards both ways until one of them fails.
+fn tunnel(device: &str, socket: UdpSocket) -> Result<(), Box<dyn Error>> {
+    let (reader, mut writer) = Tun::builder(device).mtu(MTU).open()?.split();
+    writer.set_notice(|refusal| eprintln!("{refusal}"));
+    let socket = Arc::new(socket);
+    let receiving = Arc::clone(&socket);
+    thread::spawn(move || receive(&receiving, writer));
+    Ok(send(reader, &socket)?)
+}
+
+/// Sends what the host gives: the packets of up to 64 KB at once.
+fn send(mut reader: Reader<Queue>, socket: &UdpSocket) -> io::Result<()> {
+    let mut packets = Vec::new();
+    loop {
+        packets.clear();
+        let Some(plan) = reader.read_into(&mut packets)? else { continue };
+        for packet in packets.chunks(plan.segment_length) {
+            // What is lost here is sent again by whoever it matters to.
+            let _ = socket.send(packet);
+        }
+    }
+}
+
+/// Gives the host what arrives: all that waits at once, merged.
+fn receive(socket: &UdpSocket, writer: Writer<Queue, Vec<u8>>) -> io::Result<()> {
+    let (packets, mut queued) = writer.queued(4096);
+    thread::spawn(move || while queued.run().inspect_err(|error| eprintln!("{error}")).is_err() {});
+    let mut buffer = [0; 65_535];
+    while let Ok(length) = socket.recv(&mut buffer) {
+        let _ = packets.send(buffer[..length].to_vec());
+    }
+    Ok(())
+}
+// The user's own lines end here.
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    let [device, local, remote] = arguments.as_slice() else { return Err("usage: udp_tunnel DEVICE LOCAL:PORT REMOTE:PORT".into()) };
+    let socket = UdpSocket::bind(local.as_str())?;
+    socket.connect(remote.as_str())?;
+    tunnel(device, socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use superpacket_lab::{Direction, LabError, Route, TcpBulk, TwoHosts, Until, available_or_skip, enter_user_namespace_before_main};
+
+    use super::*;
+
+    enter_user_namespace_before_main!();
+
+    #[test]
+    fn tcp_passes_through_a_tunnel_between_two_hosts() -> Result<(), LabError> {
+        let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
+        for (from, to, addresses) in
+            [(&hosts.a, &hosts.b, ["10.9.0.1/24", "fd09::1/64"]), (&hosts.b, &hosts.a, ["10.9.0.2/24", "fd09::2/64"])]
+        {
+            let (local, remote) = ((from.ipv4, 5000), (to.ipv4, 5000));
+            // It ends with the test's process.
+            let _ = from.host.spawn(move || -> Result<(), LabError> {
+                let socket = UdpSocket::bind(local).and_then(|socket| socket.connect(remote).map(|()| socket)).expect("the port is free");
+                tunnel("tun0", socket).expect("it goes on");
+                Ok(())
+            })?;
+            let device = from.host.link("tun0");
+            while !device.exists()? {
+                thread::sleep(Duration::from_millis(5));
+            }
+            for address in addresses {
+                device.add_address(address)?;
+            }
+        }
+        for address in ["10.9.0.2", "fd09::2"] {
+            let route = Route { client: &hosts.a.host, server: &hosts.b.host, address: address.parse().expect("an address") };
+            let bulk = TcpBulk { until: Until::Bytes(10 << 20), direction: Direction::Both, verify: Some(3), ..TcpBulk::default() };
+            bulk.run(&route)?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_first_comment_tells_how_many_lines_the_user_writes() {
+        let source = include_str!("udp_tunnel.rs");
+        let own = source
+            .split_once("begin here.\n")
+            .and_then(|(_, rest)| rest.split_once("// The user's own lines end"))
+            .expect("two comments")
+            .0;
+        let own = own.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("//")).count();
+        assert!(source.starts_with(&format!("//! A tunnel over UDP, without a cipher: {own} lines of the user's own.")), "{own}");
+    }
+}

@@ -1,0 +1,73 @@
+//! TUN devices for VPNs, tunnels and proxies: packets of 64 KB to and from the kernel, packets of
+//! the MTU to and from the tunnel.
+//!
+//! A TUN device costs a system call and a way through the kernel's stack for each packet. With a
+//! `virtio_net_hdr` before its packets it takes and gives super-packets, some 40 at once. This crate
+//! opens such a device, finds out what its kernel can do, **cuts** what is read into packets for the
+//! tunnel, **merges** what the tunnel delivers, and falls back where a kernel refuses what it has
+//! announced. Merging and cutting are `superpacket`'s.
+//!
+//! | you have | begin with |
+//! |---|---|
+//! | Linux, threads | `Tun::open`, [`Reader::read_into`], [`Writer::push`] and [`flush`](Writer::flush) |
+//! | Linux, tokio | the same, by `AsyncReader` and `AsyncWriter` of the feature `tokio` |
+//! | an event loop | [`try_read_into`](Reader::try_read_into), [`try_flush`](Writer::try_flush), and `AsFd` of reader and writer |
+//! | packets from many threads | [`Writer::queued`] |
+//! | a descriptor, Android | `Tun::from_fds` |
+//! | WinTUN, utun | [`Joiner`] and [`Splitter`] |
+//! | another device, a test | [`Device`] |
+//!
+//! The example `udp_tunnel.rs` is a tunnel over UDP.
+//!
+//! # Buffers
+//!
+//! A packet that is pushed may be any owned buffer, `B: AsRef<[u8]>`: a `Vec<u8>`, `Bytes`, a
+//! pool's. It is written from where it lies, and dropped when its flush is done. Packets that are
+//! read are written into the caller's buffers: see [`Reader::read_into`].
+//!
+//! # What is verified
+//!
+//! Packets that are pushed are taken to be as they were sent, since a VPN's cipher has authenticated
+//! them: [`Switches::set_trusted_input`] says otherwise. What is read from the device has complete
+//! checksums.
+//!
+//! # What is counted
+//!
+//! [`Reader::counters`], [`Writer::counters`]; how the engine cut and merged, with a reason for each
+//! packet, in [`Reader::segmentation`] and [`Writer::aggregation`].
+#![cfg_attr(not(any(target_os = "linux", target_os = "android")), forbid(unsafe_code))]
+
+mod device;
+mod linear;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod linux;
+mod new_buffers;
+mod offload;
+mod queued;
+mod reader;
+mod switch;
+#[cfg(all(feature = "tokio", any(target_os = "linux", target_os = "android")))]
+mod tokio;
+mod writer;
+
+pub use device::Device;
+pub use linear::{Joined, Joiner, Splitter};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub use linux::{Builder, OpenError, Queue, Tun};
+pub use new_buffers::NewBuffers;
+pub use offload::Offloads;
+pub use queued::QueuedWriter;
+pub use reader::{ReadError, Reader, ReaderCounters};
+pub use switch::{Refusal, Switches};
+#[cfg(all(feature = "tokio", any(target_os = "linux", target_os = "android")))]
+pub use tokio::{AsyncQueuedWriter, AsyncReader, AsyncWriter};
+pub use writer::{Writer, WriterCounters};
+
+pub use ipnet::IpNet;
+pub use superpacket::segment::{Plan, SegmentBuffers};
+pub use superpacket::{EachBuffer, GsoKind};
+
+/// Compiles the example of the crate's README with the tests.
+#[cfg(all(doctest, target_os = "linux"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

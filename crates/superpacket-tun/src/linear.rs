@@ -1,0 +1,191 @@
+//! Super-packets without a header before them, for devices other than Linux's.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use superpacket::aggregate::{Borrowed, BufferIndex};
+use superpacket::segment::{Plan, SegmentBuffers};
+use superpacket::super_packet::{Outcome, Piece};
+use superpacket::{
+    BatchAggregator, Counters, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, RxChecksum, SegmentError, SegmentOptions, SegmentSize,
+    Segmenter, SuperPacket, wire,
+};
+
+/// Merges packets for a device that takes long IP packets without a `virtio_net_hdr`: WinTUN, utun.
+///
+/// Only TCP merges: nothing would tell the device that a long datagram stands for several. What
+/// merges has complete checksums. The system that takes it must be where the connection ends; a
+/// router would have to fragment it.
+///
+/// ```
+/// use superpacket_tun::Joiner;
+///
+/// # let packets: Vec<Vec<u8>> = vec![superpacket_traffic::frame::Frame::tcp4(1, 1000).at_ip().to_bytes()];
+/// # let mut ring = vec![0; 65_535];
+/// let mut joiner = Joiner::new(65_535);
+/// joiner.join(&packets, |joined| {
+///     // Here `WintunAllocateSendPacket(session, joined.length())` gives the bytes to copy to.
+///     joined.copy_to(&mut ring);
+/// });
+/// ```
+#[derive(Debug)]
+pub struct Joiner {
+    aggregator: BatchAggregator,
+    /// How many packets of one that must not leave merged have left.
+    done: usize,
+}
+
+impl Joiner {
+    /// Merges up to so many bytes, at most 65,535: what the device takes in one packet. Input is
+    /// trusted: a VPN's cipher has authenticated it.
+    pub fn new(max_bytes: u32) -> Self {
+        Self::with_policy(Policy::gro().with_max_bytes(max_bytes.min(65_535)).with_trusted_input())
+    }
+
+    /// Merges by a policy of the caller's own. UDP and DCCP leave as they came, whatever it says.
+    pub fn with_policy(policy: Policy) -> Self {
+        Joiner { aggregator: BatchAggregator::new(Layer::Ip, policy, HashKey::random()), done: 0 }
+    }
+
+    /// Merges these packets and gives what leaves, in the order of each flow, to `sink`. Returns
+    /// what the sink returns: nothing, or a `Result<(), E>`.
+    ///
+    /// If the sink fails, [`resume`](Self::resume) goes on with what it refused.
+    pub fn join<B: AsRef<[u8]>, O: Outcome>(&mut self, packets: &[B], mut sink: impl FnMut(Joined<'_, '_>) -> O) -> O {
+        let Self { aggregator, done } = self;
+        *done = 0;
+        O::from_result(aggregator.poll(packets, |packet| give(&packet, packets, done, &mut sink)))
+    }
+
+    /// Goes on with a call of [`join`](Self::join) that failed. `packets` must be those of that
+    /// call.
+    pub fn resume<B: AsRef<[u8]>, O: Outcome>(&mut self, packets: &[B], mut sink: impl FnMut(Joined<'_, '_>) -> O) -> O {
+        let Self { aggregator, done } = self;
+        O::from_result(aggregator.resume(packets, |packet| give(&packet, packets, done, &mut sink)))
+    }
+
+    /// What the engine has merged so far, with the reason for which each packet left as it did.
+    pub const fn aggregation(&self) -> &Counters {
+        self.aggregator.counters()
+    }
+}
+
+/// Gives a packet to the sink: whole, or as the packets that merged in it.
+fn give<B: AsRef<[u8]>, O: Outcome>(
+    packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, B>>,
+    packets: &[B],
+    done: &mut usize,
+    sink: &mut impl FnMut(Joined<'_, '_>) -> O,
+) -> Result<(), O::Error> {
+    // A datagram that carries a TCP segment is one of several to whoever receives it.
+    let is_carried = packet.metadata.layout.is_some_and(|layout| layout.outer.is_some());
+    let is_stream = !is_carried && packet.metadata.gso.is_none_or(|gso| matches!(gso.kind, GsoKind::Tcp4 | GsoKind::Tcp6));
+    if is_stream || !packet.is_merged() {
+        let mut slices = packet.slices();
+        return sink(Joined { length: packet.length(), packets: packet.metadata.packets, slices: &mut slices }).into_result();
+    }
+    // One piece for each, since each came in one buffer.
+    for index in packet.pieces().iter().filter_map(Piece::buffer).map(|buffer| buffer.packet()).skip(*done) {
+        let bytes = packets.get(index).map_or(&[][..], AsRef::as_ref);
+        sink(Joined { length: bytes.len(), packets: 1, slices: &mut std::iter::once(bytes) }).into_result()?;
+        *done += 1;
+    }
+    *done = 0;
+    Ok(())
+}
+
+/// A packet for the device, merged or single. Its bytes lie where they were received.
+pub struct Joined<'a, 'p> {
+    length: usize,
+    packets: u32,
+    slices: &'a mut dyn Iterator<Item = &'p [u8]>,
+}
+
+impl<'p> Joined<'_, 'p> {
+    /// Its length in bytes.
+    pub const fn length(&self) -> usize {
+        self.length
+    }
+
+    /// How many packets it stands for.
+    pub const fn packets(&self) -> u32 {
+        self.packets
+    }
+
+    /// Copies it to the start of `out`: a slot of the device's ring, the space behind a header of
+    /// its own. Returns how many bytes that are.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`length`](Self::length).
+    pub fn copy_to(self, out: &mut [u8]) -> usize {
+        assert!(out.len() >= self.length, "a packet of {} bytes is copied to {}", self.length, out.len());
+        self.slices.fold(0, |start, slice| {
+            let end = start + slice.len();
+            out[start..end].copy_from_slice(slice);
+            end
+        })
+    }
+
+    /// Its bytes, in order, for a gathering write.
+    pub fn slices(&mut self) -> impl Iterator<Item = &'p [u8]> + '_ {
+        &mut *self.slices
+    }
+}
+
+impl std::fmt::Debug for Joined<'_, '_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Joined").field("length", &self.length).field("packets", &self.packets).finish_non_exhaustive()
+    }
+}
+
+/// Cuts what a device without a `virtio_net_hdr` gives into packets that a tunnel carries: for one
+/// whose MTU has been raised, up to 65,535 bytes, so that the system hands over few long packets.
+///
+/// TCP is cut into segments, all else into IP fragments, with complete checksums.
+#[derive(Debug)]
+pub struct Splitter {
+    segmenter: Segmenter,
+    mtu: usize,
+    /// The identification of the next IPv6 packet that is fragmented.
+    ipv6_id: u32,
+}
+
+impl Splitter {
+    /// Cuts for a tunnel that carries IP packets of at most `mtu` bytes.
+    pub fn new(mtu: usize) -> Self {
+        // RFC 7739: identifications should not be predictable.
+        let ipv6_id = RandomState::new().build_hasher().finish() as u32;
+        Splitter { segmenter: Segmenter::new(), mtu, ipv6_id }
+    }
+
+    /// Writes the packets that this one is cut into to `buffers`. One that fits the MTU passes as it
+    /// is.
+    ///
+    /// The packet must come from this host itself: it alone may fragment IPv6.
+    ///
+    /// # Errors
+    /// [`SegmentError`]; nothing is written then.
+    /// [`DontFragment`](SegmentError::DontFragment) is to be answered by an ICMP message with the
+    /// tunnel's MTU.
+    pub fn split(&mut self, packet: &[u8], buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Plan, SegmentError> {
+        let gso = if packet.len() > self.mtu { self.segments(packet) } else { None };
+        let is_long = packet.len() > self.mtu && gso.is_none();
+        let packet = GsoPacket { buffers: &[packet], layer: Layer::Ip, gso, checksum: RxChecksum::None };
+        if is_long {
+            self.ipv6_id = self.ipv6_id.wrapping_add(1);
+            return self.segmenter.fragment_linear(&packet, self.mtu, Some(self.ipv6_id), buffers);
+        }
+        self.segmenter.segment_linear(&packet, &SegmentOptions::default(), buffers)
+    }
+
+    /// How a TCP packet is cut; `None` for all else.
+    fn segments(&self, packet: &[u8]) -> Option<Gso> {
+        let header = packet.get(..wire::MAX_HEADER).unwrap_or(packet);
+        let layout = wire::parse(header, packet.len(), Layer::Ip).ok()?;
+        let kind = match (layout.protocol, layout.version, layout.outer) {
+            (wire::Protocol::Tcp, wire::IpVersion::V4, None) => GsoKind::Tcp4,
+            (wire::Protocol::Tcp, wire::IpVersion::V6, None) => GsoKind::Tcp6,
+            _ => return None,
+        };
+        Some(Gso::new(kind, SegmentSize::for_mtu(&layout, kind, self.mtu)?))
+    }
+}

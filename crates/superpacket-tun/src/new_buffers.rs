@@ -1,0 +1,36 @@
+//! A buffer of its own for each packet.
+
+use superpacket::segment::SegmentBuffers;
+
+/// Puts each packet that is read into a buffer that is made for it: taken from a pool, or
+/// allocated.
+///
+/// ```
+/// use superpacket_tun::NewBuffers;
+///
+/// let mut packets: Vec<Vec<u8>> = Vec::new();
+/// let mut buffers = NewBuffers::new(&mut packets, |length| vec![0; length]);
+/// # let _ = &mut buffers;
+/// // reader.read_into(&mut buffers)?;
+/// ```
+#[derive(Debug)]
+pub struct NewBuffers<'a, B, F> {
+    packets: &'a mut Vec<B>,
+    make: F,
+}
+
+impl<'a, B: AsMut<[u8]>, F: FnMut(usize) -> B> NewBuffers<'a, B, F> {
+    /// Appends the packets to `packets`. `make` is told a packet's length in bytes, and returns a
+    /// buffer of this length.
+    pub const fn new(packets: &'a mut Vec<B>, make: F) -> Self {
+        NewBuffers { packets, make }
+    }
+}
+
+impl<B: AsMut<[u8]>, F: FnMut(usize) -> B> SegmentBuffers for NewBuffers<'_, B, F> {
+    #[inline]
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.packets.push((self.make)(length));
+        self.packets.last_mut().map(AsMut::as_mut)
+    }
+}

@@ -1,0 +1,66 @@
+//! A writer behind a queue that other threads fill.
+
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use crate::{Device, Writer};
+
+/// Writes what other threads put into a queue: whatever is there at once is merged and written, so
+/// that packets merge under load, and a packet that comes alone leaves at once.
+///
+/// ```no_run
+/// # #[cfg(target_os = "linux")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (_reader, writer) = superpacket_tun::Tun::open("tun0")?.split();
+/// let (packets, mut queued) = writer.queued(1024);
+/// std::thread::spawn(move || queued.run());
+/// packets.send(vec![0x45, 0, 0, 20])?;
+/// # Ok(())
+/// # }
+/// # #[cfg(not(target_os = "linux"))]
+/// # fn main() {}
+/// ```
+#[derive(Debug)]
+pub struct QueuedWriter<D, B> {
+    writer: Writer<D, B>,
+    packets: Receiver<B>,
+}
+
+/// The most packets of one flush: more merge no better, and wait longer.
+pub(crate) const BATCH: usize = 256;
+
+impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
+    /// Puts a queue of so many packets before the writer. Any number of threads may send to it;
+    /// order is kept for each.
+    pub fn queued(self, capacity: usize) -> (SyncSender<B>, QueuedWriter<D, B>) {
+        let (sender, packets) = sync_channel(capacity);
+        (sender, QueuedWriter { writer: self, packets })
+    }
+}
+
+impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
+    /// Writes until all senders are gone and the queue is empty. It flushes whenever the queue runs
+    /// empty, or 256 packets are taken from it.
+    ///
+    /// # Errors
+    /// As [`Writer::flush`]; another call goes on, with what stays according to
+    /// [`Writer`'s table](Writer#errors) first.
+    pub fn run(&mut self) -> io::Result<()> {
+        loop {
+            self.writer.flush()?;
+            let Ok(first) = self.packets.recv() else { return Ok(()) };
+            self.writer.push(first);
+            self.packets.try_iter().take(BATCH - 1).for_each(|packet| self.writer.push(packet));
+        }
+    }
+
+    /// The writer.
+    pub const fn writer(&self) -> &Writer<D, B> {
+        &self.writer
+    }
+
+    /// The writer, to drop what stays after an error, or to be told of refusals.
+    pub const fn writer_mut(&mut self) -> &mut Writer<D, B> {
+        &mut self.writer
+    }
+}

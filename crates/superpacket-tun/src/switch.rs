@@ -1,0 +1,268 @@
+//! Switches that other threads turn while packets are written.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ipnet::IpNet;
+use superpacket::GsoKind;
+
+use crate::Offloads;
+
+/// Which super-packets are written to a device, switched at run time, from any thread.
+///
+/// All writers of a device, one for each queue, share its switches. A change holds from the next
+/// [`flush`](crate::Writer::flush) on. Packets of a kind or to a destination that is switched off
+/// are written one by one, in their order.
+#[derive(Clone, Debug)]
+pub struct Switches(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Changes with each change of the settings.
+    version: AtomicU64,
+    settings: Mutex<Settings>,
+}
+
+/// What is in force.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) on: Offloads,
+    pub(crate) trusted_input: bool,
+    off_for: Vec<IpNet>,
+    refusals: Vec<Refusal>,
+}
+
+impl Switches {
+    /// Makes switches in these positions.
+    pub fn new(on: Offloads) -> Self {
+        let settings = Settings { on, trusted_input: true, off_for: Vec::new(), refusals: Vec::new() };
+        Switches(Arc::new(Shared { version: AtomicU64::new(0), settings: Mutex::new(settings) }))
+    }
+
+    /// Which super-packets are written now.
+    pub fn on(&self) -> Offloads {
+        self.settings().on
+    }
+
+    /// Switches one kind on or off. One that the device has refused is tried again once it is
+    /// switched on.
+    pub fn set(&self, kind: GsoKind, on: bool) {
+        self.change(|settings| {
+            settings.on = settings.on.with(kind, on);
+            settings.refusals.retain(|refusal| refusal.kind != kind || !on);
+        });
+    }
+
+    /// Switches all kinds on or off.
+    pub fn set_all(&self, on: bool) {
+        for kind in [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp] {
+            self.set(kind, on);
+        }
+    }
+
+    /// Has packets to these destinations, an address or a prefix, written one by one: where
+    /// super-packets reach hardware that does not segment them rightly.
+    pub fn forbid(&self, destinations: impl Into<IpNet>) {
+        let destinations = destinations.into().trunc();
+        self.change(|settings| {
+            if !settings.off_for.contains(&destinations) {
+                settings.off_for.push(destinations);
+            }
+        });
+    }
+
+    /// Takes back what [`forbid`](Self::forbid) was told of exactly this address or prefix. Returns
+    /// whether there was anything to take back.
+    pub fn allow(&self, destinations: impl Into<IpNet>) -> bool {
+        let destinations = destinations.into().trunc();
+        self.change(|settings| {
+            let before = settings.off_for.len();
+            settings.off_for.retain(|forbidden| *forbidden != destinations);
+            settings.off_for.len() != before
+        })
+    }
+
+    /// The destinations that are forbidden, in the order in which they were.
+    pub fn forbidden(&self) -> Vec<IpNet> {
+        self.settings().off_for.clone()
+    }
+
+    /// Are the packets that are pushed taken to be as they were sent? So it is from the start: a
+    /// VPN's cipher has authenticated them, so no checksum is verified again.
+    ///
+    /// Where nothing has authenticated them, set it to `false`. A packet whose checksum is wrong
+    /// then leaves as it is, instead of being merged into one whose checksum the kernel completes.
+    pub fn set_trusted_input(&self, trusted: bool) {
+        self.change(|settings| settings.trusted_input = trusted);
+    }
+
+    /// What is set by [`set_trusted_input`](Self::set_trusted_input).
+    pub fn trusted_input(&self) -> bool {
+        self.settings().trusted_input
+    }
+
+    /// The kinds that the device has refused and that are therefore off, at most one refusal for
+    /// each.
+    pub fn refusals(&self) -> Vec<Refusal> {
+        self.settings().refusals.clone()
+    }
+
+    /// Switches a kind off since the device has refused it. Returns whether this is news.
+    pub(crate) fn refuse(&self, refusal: &Refusal) -> bool {
+        self.change(|settings| {
+            let is_news = settings.on.has(refusal.kind);
+            settings.on = settings.on.with(refusal.kind, false);
+            if is_news {
+                settings.refusals.push(refusal.clone());
+            }
+            is_news
+        })
+    }
+
+    /// The settings if they are of another version than this one, and their own.
+    #[inline]
+    pub(crate) fn newer_than(&self, version: u64) -> Option<(u64, Settings)> {
+        if self.0.version.load(Ordering::Acquire) == version {
+            return None;
+        }
+        let settings = self.settings();
+        Some((self.0.version.load(Ordering::Acquire), settings.clone()))
+    }
+
+    /// The settings and their version.
+    pub(crate) fn snapshot(&self) -> (u64, Settings) {
+        let settings = self.settings();
+        (self.0.version.load(Ordering::Acquire), settings.clone())
+    }
+
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.0.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Settings) -> T) -> T {
+        let mut settings = self.settings();
+        let result = change(&mut settings);
+        self.0.version.fetch_add(1, Ordering::Release);
+        result
+    }
+}
+
+impl Settings {
+    /// May a super-packet of this kind with these headers leave whole?
+    #[inline]
+    pub(crate) fn allows(&self, kind: GsoKind, header: &[u8]) -> bool {
+        self.on.has(kind) && (self.off_for.is_empty() || self.allows_destination(header))
+    }
+
+    #[cold]
+    fn allows_destination(&self, header: &[u8]) -> bool {
+        destination(header).is_none_or(|address| !self.off_for.iter().any(|forbidden| forbidden.contains(&address)))
+    }
+}
+
+/// The destination address of an IP packet.
+fn destination(header: &[u8]) -> Option<IpAddr> {
+    match header.first()? >> 4 {
+        4 => Some(Ipv4Addr::from(*header.get(16..)?.first_chunk::<4>()?).into()),
+        6 => Some(Ipv6Addr::from(*header.get(24..)?.first_chunk::<16>()?).into()),
+        _ => None,
+    }
+}
+
+/// What a device did not take, so that its kind is switched off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// The kind of super-packet.
+    pub kind: GsoKind,
+    /// Its length in bytes.
+    pub length: usize,
+    /// How many packets had been merged in it. They have been written one by one.
+    pub packets: u32,
+    /// The error's kind.
+    pub error: io::ErrorKind,
+    /// The error's number (`errno`), if it has one.
+    pub errno: Option<i32>,
+}
+
+impl Refusal {
+    pub(crate) fn new(kind: GsoKind, length: usize, packets: u32, error: &io::Error) -> Self {
+        Refusal { kind, length, packets, error: error.kind(), errno: error.raw_os_error() }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refusal { kind, length, packets, error, errno } = self;
+        let error = errno.map_or_else(|| io::Error::from(*error), io::Error::from_raw_os_error);
+        write!(
+            formatter,
+            "{kind:?} super-packets are switched off: the device refused one of {length} bytes, which were written as {packets} packets: {error}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superpacket_traffic::frame::Frame;
+
+    use super::*;
+
+    fn prefix(text: &str) -> IpNet {
+        text.parse().expect("a prefix")
+    }
+
+    #[test]
+    fn the_destination_is_read_of_both_versions() {
+        let (four, six) = (Frame::tcp4(1, 0).at_ip().to_bytes(), Frame::tcp6(1, 0).at_ip().to_bytes());
+        assert_eq!(
+            destination(&four).map(|address| address.to_string().into_bytes()),
+            Some(format!("{}.{}.{}.{}", four[16], four[17], four[18], four[19]).into_bytes())
+        );
+        assert!(destination(&six).is_some_and(|address| address.is_ipv6()));
+        assert_eq!(destination(&four[..19]), None);
+        assert_eq!(destination(&six[..39]), None);
+        assert_eq!(destination(&[]), None);
+    }
+
+    #[test]
+    fn a_prefix_forbids_what_lies_in_it_and_an_address_itself() {
+        let switches = Switches::new(Offloads::ALL);
+        let mut header = Frame::tcp4(1, 0).at_ip().to_bytes();
+        header[16..20].copy_from_slice(&[10, 1, 2, 3]);
+        let allows = |switches: &Switches| switches.snapshot().1.allows(GsoKind::Tcp4, &header);
+        assert!(allows(&switches));
+        switches.forbid(prefix("10.1.9.9/16"));
+        switches.forbid(prefix("10.1.0.0/16"));
+        assert_eq!(switches.forbidden(), [prefix("10.1.0.0/16")], "the same prefix");
+        assert!(!allows(&switches));
+        assert!(!switches.allow(prefix("10.0.0.0/8")), "another prefix");
+        assert!(switches.allow(prefix("10.1.0.0/16")));
+        assert!(allows(&switches));
+        switches.forbid(IpAddr::from([10, 1, 2, 4]));
+        assert!(allows(&switches));
+        switches.forbid(IpAddr::from([10, 1, 2, 3]));
+        assert!(!allows(&switches));
+    }
+
+    #[test]
+    fn a_refusal_is_news_once_until_the_kind_is_switched_on_again() {
+        let switches = Switches::new(Offloads::ALL);
+        let (before, _) = switches.snapshot();
+        let refusal = Refusal::new(GsoKind::Udp, 60_000, 50, &io::Error::from_raw_os_error(22));
+        assert!(switches.refuse(&refusal));
+        assert!(!switches.refuse(&refusal));
+        assert_eq!((switches.on(), switches.refusals().len()), (Offloads::TCP, 1));
+        assert!(switches.newer_than(before).is_some());
+        switches.set(GsoKind::Tcp4, true);
+        assert_eq!(switches.refusals(), std::slice::from_ref(&refusal));
+        switches.set(GsoKind::Udp, true);
+        assert_eq!((switches.on(), switches.refusals().len()), (Offloads::ALL, 0));
+        assert!(switches.refuse(&refusal), "tried again");
+        let text = refusal.to_string();
+        assert!(text.contains("Udp") && text.contains("50 packets"), "{text}");
+    }
+}

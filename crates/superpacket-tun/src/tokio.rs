@@ -1,0 +1,154 @@
+//! Readers and writers that are awaited, on tokio's `AsyncFd`.
+
+use std::io;
+use std::sync::Arc;
+
+use ::tokio::io::unix::AsyncFd;
+use ::tokio::sync::mpsc;
+
+use crate::queued::BATCH;
+use crate::{Plan, Queue, ReadError, Reader, SegmentBuffers, Writer};
+
+/// A [`Reader`] that is awaited.
+#[derive(Debug)]
+pub struct AsyncReader {
+    fd: Arc<AsyncFd<Queue>>,
+    reader: Reader<Queue>,
+}
+
+/// A [`Writer`] that is awaited.
+#[derive(Debug)]
+pub struct AsyncWriter<B> {
+    fd: Arc<AsyncFd<Queue>>,
+    writer: Writer<Queue, B>,
+}
+
+impl Queue {
+    /// Makes a reader and a writer of this queue that are awaited. Each may move to a task of its
+    /// own.
+    ///
+    /// # Errors
+    /// If the descriptor cannot be registered with tokio: it is another's already.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O.
+    pub fn split_async<B: AsRef<[u8]>>(self) -> io::Result<(AsyncReader, AsyncWriter<B>)> {
+        let (reader, writer) = self.clone().split();
+        // One registration for both: the kernel takes a descriptor once.
+        // SAFETY: a queue owns its descriptor, which stays open and the same for as long as it lives,
+        // and the `AsyncFd` owns the queue.
+        let fd = Arc::new(unsafe { AsyncFd::register(self) }?);
+        Ok((AsyncReader { fd: Arc::clone(&fd), reader }, AsyncWriter { fd, writer }))
+    }
+}
+
+impl AsyncReader {
+    /// As [`Reader::read_into`]. May be cancelled: nothing is lost.
+    ///
+    /// # Errors
+    /// [`ReadError`]; nothing is lost.
+    pub async fn read_into(&mut self, buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Option<Plan>, ReadError> {
+        loop {
+            let mut guard = self.fd.readable().await.map_err(ReadError::Device)?;
+            match self.reader.try_read_into(buffers) {
+                Err(error) if error.would_block() => guard.clear_ready(),
+                read => return read,
+            }
+        }
+    }
+
+    /// The reader: for its counters, and to read on what is there at once.
+    pub const fn get_ref(&self) -> &Reader<Queue> {
+        &self.reader
+    }
+
+    /// The reader: to [read on](Reader::try_read_into) what is there at once, without waiting.
+    pub const fn get_mut(&mut self) -> &mut Reader<Queue> {
+        &mut self.reader
+    }
+}
+
+impl<B: AsRef<[u8]>> AsyncWriter<B> {
+    /// Queues a packet. It is written by the next flush, and dropped then.
+    #[inline]
+    pub fn push(&mut self, packet: B) {
+        self.writer.push(packet);
+    }
+
+    /// As [`Writer::flush`]. May be cancelled: the next flush goes on.
+    ///
+    /// # Errors
+    /// The device's own; see [`Writer`](Writer#errors).
+    pub async fn flush(&mut self) -> io::Result<()> {
+        // It is seldom full, so it is tried before it is asked.
+        loop {
+            match self.writer.try_flush() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+            let mut guard = self.fd.writable().await?;
+            // Tried once more: the readiness may be older than the device's being full.
+            match self.writer.try_flush() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                result => return result,
+            }
+        }
+    }
+
+    /// Puts a queue of so many packets before the writer. Any number of tasks may send to it; order
+    /// is kept for each.
+    ///
+    /// # Panics
+    /// If `capacity` is 0.
+    pub fn queued(self, capacity: usize) -> (mpsc::Sender<B>, AsyncQueuedWriter<B>) {
+        let (sender, packets) = mpsc::channel(capacity);
+        (sender, AsyncQueuedWriter { writer: self, packets, taken: Vec::with_capacity(BATCH) })
+    }
+
+    /// The writer: for its counters and switches.
+    pub const fn get_ref(&self) -> &Writer<Queue, B> {
+        &self.writer
+    }
+
+    /// The writer: to drop what stays after an error, or to be told of refusals.
+    pub const fn get_mut(&mut self) -> &mut Writer<Queue, B> {
+        &mut self.writer
+    }
+}
+
+/// Writes what other tasks put into a queue: whatever is there at once is merged and written, so
+/// that packets merge under load, and a packet that comes alone leaves at once.
+#[derive(Debug)]
+pub struct AsyncQueuedWriter<B> {
+    writer: AsyncWriter<B>,
+    packets: mpsc::Receiver<B>,
+    taken: Vec<B>,
+}
+
+impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
+    /// Writes until all senders are gone and the queue is empty. It flushes whenever the queue runs
+    /// empty, or 256 packets are taken from it.
+    ///
+    /// # Errors
+    /// As [`AsyncWriter::flush`]; another call goes on, with what stays according to
+    /// [`Writer`'s table](Writer#errors) first.
+    pub async fn run(&mut self) -> io::Result<()> {
+        loop {
+            self.writer.flush().await?;
+            if self.packets.recv_many(&mut self.taken, BATCH).await == 0 {
+                return Ok(());
+            }
+            self.taken.drain(..).for_each(|packet| self.writer.push(packet));
+        }
+    }
+
+    /// The writer.
+    pub const fn writer(&self) -> &AsyncWriter<B> {
+        &self.writer
+    }
+
+    /// The writer, to drop what stays after an error, or to be told of refusals.
+    pub const fn writer_mut(&mut self) -> &mut AsyncWriter<B> {
+        &mut self.writer
+    }
+}

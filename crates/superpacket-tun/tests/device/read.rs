@@ -1,0 +1,138 @@
+//! Readers.
+
+use std::io;
+
+use superpacket::{Framing, Reason, SegmentError};
+use superpacket_traffic::frame::Frame;
+use superpacket_tun::{EachBuffer, NewBuffers, Offloads, Plan, ReadError, Reader, SegmentBuffers, Switches, Writer};
+
+use crate::memory::{INVALID, Memory, in_turn, run};
+
+/// What a device gives that was told to merge these packets.
+fn super_packets(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let memory = Memory::default();
+    let mut writer = Writer::new(&memory, Some(Framing::TUN), Switches::new(Offloads::ALL));
+    packets.iter().for_each(|packet| writer.push(packet));
+    writer.flush().expect("memory takes all");
+    assert_eq!(writer.aggregation().reason(Reason::PollEnd), writer.counters().super_packets);
+    std::mem::take(&mut memory.state().written)
+}
+
+fn reader(memory: &Memory) -> Reader<&Memory> {
+    Reader::new(memory, Some(Framing::TUN))
+}
+
+#[test]
+fn a_super_packet_is_cut_into_buffers_of_every_kind() {
+    let packets = run(Frame::tcp6(1, 1328));
+    let memory = Memory::default();
+    let mut reader = reader(&memory);
+    let give = || memory.state().to_read.extend(super_packets(&packets).into_iter().map(Ok));
+
+    give();
+    let mut back_to_back = Vec::new();
+    let plan = reader.read_into(&mut back_to_back).expect("it reads").expect("packets");
+    assert_eq!(plan.segments, 40);
+    assert!(back_to_back.chunks(plan.segment_length).eq(&packets));
+
+    give();
+    let (mut pool, mut sizes) = (vec![vec![0; 1500]; 64], [0; 64]);
+    let mut buffers = EachBuffer::new(&mut pool, 16, &mut sizes);
+    reader.read_into(&mut buffers).expect("it reads").expect("packets");
+    assert_eq!(buffers.used(), 40);
+    assert!(pool.iter().zip(sizes).take(40).map(|(buffer, size)| &buffer[16..16 + size]).eq(&packets));
+
+    give();
+    let mut new = Vec::new();
+    reader.read_into(&mut NewBuffers::new(&mut new, |length| vec![0; length].into_boxed_slice())).expect("it reads").expect("packets");
+    assert!(new.iter().map(AsRef::as_ref).eq(packets.iter().map(Vec::as_slice)));
+
+    let counters = reader.counters();
+    assert_eq!((counters.reads, counters.super_packets, counters.packets), (3, 3, 120));
+    assert_eq!(counters.bytes, 3 * packets.iter().map(|packet| packet.len() as u64).sum::<u64>());
+    assert!(reader.segmentation().balanced());
+}
+
+#[test]
+fn a_malformed_header_is_counted_and_the_next_packet_read() {
+    let packet = Frame::udp4(300).at_ip().to_bytes();
+    let plain = [&[0; 10][..], &packet].concat();
+    let mut unknown_type = plain.clone();
+    unknown_type[1] = 77;
+    let mut checksum_outside = plain.clone();
+    checksum_outside[..10].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0xff, 0xff, 16, 0]);
+    let mut no_size = super_packets(&run(Frame::tcp4(1, 1000))).remove(0);
+    (no_size[4], no_size[5]) = (0, 0);
+    let bad = [unknown_type, checksum_outside, no_size, vec![0; 3], vec![0; 10], Vec::new()];
+    let count = bad.len();
+    let reads = bad.into_iter().flat_map(|bad| [Ok(bad), Ok(plain.clone())]);
+    let memory = Memory::reading(reads);
+    let mut reader = reader(&memory);
+    for _ in 0..count {
+        let mut out = Vec::new();
+        assert!(reader.read_into(&mut out).expect("not fatal").is_none() && out.is_empty());
+        assert!(reader.read_into(&mut out).expect("it reads").is_some());
+        assert_eq!(out, packet);
+    }
+    assert_eq!((reader.counters().malformed, reader.counters().packets, reader.counters().reads), (6, 6, 12));
+}
+
+#[test]
+fn what_finds_no_room_is_given_again() {
+    let packets = run(Frame::udp6(900));
+    let memory = Memory::reading(super_packets(&packets).into_iter().map(Ok));
+    let mut reader = reader(&memory);
+    let (mut few, mut sizes) = (vec![vec![7; 1500]; 39], [0; 64]);
+    for _ in 0..2 {
+        let refused = reader.read_into(&mut EachBuffer::new(&mut few, 0, &mut sizes)).expect_err("one is missing");
+        assert!(matches!(refused, ReadError::NoRoom(SegmentError::TooManySegments { needed: 40, limit: 39 })), "{refused}");
+        assert!(!refused.would_block() && few.iter().flatten().all(|&byte| byte == 7));
+    }
+    /// Accepts the plan, and then has no second buffer.
+    struct One(Vec<u8>);
+    impl SegmentBuffers for One {
+        fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+            if !self.0.is_empty() {
+                return None;
+            }
+            self.0.resize(length, 0);
+            Some(&mut self.0)
+        }
+    }
+    assert!(matches!(reader.read_into(&mut One(Vec::new())), Err(ReadError::NoRoom(_))));
+    let mut out = Vec::new();
+    let plan = reader.read_into(&mut out).expect("there is room").expect("packets");
+    assert_eq!((plan.segments, reader.counters().reads), (40, 1));
+    assert!(out.chunks(plan.segment_length).eq(&packets));
+}
+
+#[test]
+fn errors_of_the_device_are_told_and_those_of_one_packet_counted() {
+    let packet = Frame::tcp4(1, 10).at_ip().to_bytes();
+    let errno = |number| Err(io::Error::from_raw_os_error(number));
+    let memory = Memory::reading([errno(INVALID), errno(77), Ok([&[0; 10][..], &packet].concat())]);
+    let mut reader = reader(&memory);
+    let mut out = Vec::new();
+    assert!(reader.read_into(&mut out).expect("the kernel dropped one").is_none());
+    let gone = io::Error::from(reader.read_into(&mut out).expect_err("EBADFD"));
+    assert_eq!(gone.raw_os_error(), Some(77));
+    assert_eq!(reader.read_into(&mut out).expect("it reads").map(|plan| plan.segments), Some(1));
+    assert_eq!((reader.counters().dropped, reader.counters().reads), (1, 1));
+    assert!(reader.try_read_into(&mut out).expect_err("nothing to read").would_block());
+    assert_eq!(memory.state().waits, 0);
+    reader.read_into(&mut out).expect_err("the wait fails");
+    assert_eq!(memory.state().waits, 1);
+}
+
+#[test]
+fn without_a_header_packets_pass_as_they_are() {
+    let packets = in_turn();
+    let memory = Memory::reading(packets.iter().cloned().map(Ok));
+    let mut reader = Reader::new(&memory, None);
+    for packet in &packets {
+        let mut out = Vec::new();
+        let whole = Plan { segments: 1, segment_length: packet.len(), last_length: packet.len() };
+        assert_eq!(reader.read_into(&mut out).expect("it reads"), Some(whole));
+        assert_eq!(&out, packet);
+    }
+}

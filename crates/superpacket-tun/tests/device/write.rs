@@ -1,0 +1,360 @@
+//! Writers.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use superpacket::{Framing, GsoKind, Reason};
+use superpacket_traffic::frame::Frame;
+use superpacket_traffic::random::Random;
+use superpacket_tun::{IpNet, Offloads, Refusal, Switches, Writer};
+
+use crate::memory::{DOWN, INVALID, Memory, by_flow, in_turn, is_super_packet, run};
+
+type MemoryWriter<'m> = Writer<&'m Memory, Vec<u8>>;
+
+fn writer(memory: &Memory) -> MemoryWriter<'_> {
+    Writer::new(memory, Some(Framing::TUN), Switches::new(Offloads::ALL))
+}
+
+fn write(writer: &mut MemoryWriter<'_>, packets: &[Vec<u8>]) -> io::Result<()> {
+    packets.iter().for_each(|packet| writer.push(packet.clone()));
+    writer.flush()
+}
+
+fn errno(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+#[test]
+fn packets_of_a_flow_leave_merged_and_in_order() {
+    let (memory, packets) = (Memory::default(), in_turn());
+    let mut writer = writer(&memory);
+    write(&mut writer, &packets).expect("the device takes all");
+    assert_eq!(by_flow(&memory.packets()), by_flow(&packets));
+    let counters = *writer.counters();
+    assert_eq!((counters.packets, counters.bytes), (160, packets.iter().map(|packet| packet.len() as u64).sum()));
+    assert_eq!((counters.writes, counters.super_packets), (memory.state().written.len() as u64, 4));
+    assert_eq!((counters.separated, counters.refused, counters.rejected, counters.full), (0, 0, 0, 0));
+    assert!(writer.is_empty() && writer.aggregation().balanced());
+    assert_eq!(writer.aggregation().reason(Reason::PollEnd), 4);
+}
+
+#[test]
+fn a_lone_packet_leaves_as_it_is() {
+    let memory = Memory::default();
+    let packet = Frame::tcp4(1, 700).at_ip().to_bytes();
+    let mut writer = writer(&memory);
+    write(&mut writer, std::slice::from_ref(&packet)).expect("the device takes it");
+    assert_eq!(memory.state().written, [[&[0; 10][..], &packet].concat()]);
+    writer.flush().expect("nothing is left");
+    assert_eq!(memory.state().written.len(), 1);
+}
+
+#[test]
+fn no_write_has_more_slices_than_the_kernel_takes() {
+    let memory = Memory::default();
+    let packets: Vec<_> = Frame::tcp6(1, 2).at_ip().run(5000).iter().map(Frame::to_bytes).collect();
+    write(&mut writer(&memory), &packets).expect("the device takes all");
+    assert_eq!(memory.state().most_slices, 1024);
+    assert_eq!(memory.packets(), packets);
+}
+
+/// Refuses super-packets, as kernels do that announce them and do not take them.
+fn refuse_super_packets(_: usize, written: &[u8]) -> Option<io::Error> {
+    is_super_packet(written).then(|| errno(INVALID))
+}
+
+#[test]
+fn what_the_device_refuses_is_written_apart_and_switched_off_once() {
+    let (memory, packets) = (Memory::judged(refuse_super_packets), in_turn());
+    let mut writer = writer(&memory);
+    let told = Arc::new(Mutex::new(Vec::<Refusal>::new()));
+    let notices = Arc::clone(&told);
+    writer.set_notice(move |refusal| notices.lock().expect("not poisoned").push(refusal.clone()));
+    for round in 1..=3 {
+        write(&mut writer, &packets).expect("single packets are taken");
+        assert_eq!(memory.state().written.len(), round * packets.len());
+    }
+    let written = memory.packets();
+    for round in written.chunks(packets.len()) {
+        assert_eq!(by_flow(round), by_flow(&packets));
+    }
+    let told = told.lock().expect("not poisoned");
+    let kinds: Vec<_> = told.iter().map(|refusal| (refusal.kind, refusal.packets, refusal.errno)).collect();
+    assert_eq!(kinds.len(), 3, "{kinds:?}");
+    for kind in [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp] {
+        assert!(kinds.contains(&(kind, 40, Some(INVALID))), "{kinds:?}");
+    }
+    assert_eq!(writer.switches().refusals().len(), 3);
+    assert!(!writer.switches().on().has_any_kind());
+    assert_eq!((writer.counters().refused, writer.counters().packets), (3, 480));
+}
+
+#[test]
+fn one_kind_that_is_refused_leaves_the_others_on_for_all_writers() {
+    let memory = Memory::judged(|_, written| (written[1] == 5).then(|| errno(INVALID)));
+    let switches = Switches::new(Offloads::ALL);
+    let mut first = Writer::new(&memory, Some(Framing::TUN), switches.clone());
+    let mut second = Writer::new(&memory, Some(Framing::TUN), switches.clone());
+    let packets = in_turn();
+    write(&mut first, &packets).expect("all else is taken");
+    assert_eq!((first.counters().refused, first.counters().super_packets), (1, 2));
+    // The second UDP flow of this very call was not tried.
+    assert_eq!(first.counters().separated, 2);
+    assert_eq!(switches.on(), Offloads::TCP);
+    write(&mut second, &packets).expect("all else is taken");
+    assert_eq!((second.counters().refused, second.counters().separated, second.counters().super_packets), (0, 0, 2));
+    // Where it is off, it is not even merged.
+    assert_eq!(second.aggregation().reason(Reason::UdpOff), 80);
+    memory.take_all();
+    switches.set(GsoKind::Udp, true);
+    write(&mut second, &packets).expect("all is taken");
+    assert_eq!(second.counters().super_packets, 6);
+}
+
+#[test]
+fn a_device_that_refuses_single_packets_too_is_not_taken_for_one_without_offloads() {
+    let memory = Memory::judged(|_, _| Some(errno(INVALID)));
+    let packets = run(Frame::tcp4(1, 1348));
+    let mut writer = writer(&memory);
+    let mut errors = 0;
+    packets.iter().for_each(|packet| writer.push(packet.clone()));
+    while writer.flush().is_err() {
+        errors += 1;
+        assert!(errors <= packets.len(), "each is tried once");
+    }
+    assert_eq!((errors, writer.counters().rejected), (40, 40));
+    assert!(writer.switches().refusals().is_empty());
+    assert_eq!(writer.switches().on(), Offloads::ALL);
+}
+
+#[test]
+fn a_packet_that_is_none_is_dropped_and_told_and_the_rest_is_written() {
+    // What is no IP packet is refused by `tun_get_user`.
+    let memory = Memory::judged(|_, written| (!matches!(written[10] >> 4, 4 | 6)).then(|| errno(INVALID)));
+    let mut packets = run(Frame::tcp4(1, 1348));
+    let garbage = vec![0x75; 60];
+    packets.insert(20, garbage.clone());
+    let mut writer = writer(&memory);
+    let error = write(&mut writer, &packets).expect_err("one is no packet");
+    assert_eq!((error.raw_os_error(), writer.counters().rejected), (Some(INVALID), 1));
+    writer.flush().expect("the rest is taken");
+    packets.retain(|packet| *packet != garbage);
+    assert_eq!(memory.packets(), packets);
+    assert!(writer.switches().refusals().is_empty() && writer.is_empty());
+}
+
+#[test]
+fn a_full_device_loses_and_repeats_nothing_wherever_it_is_full() {
+    for refuses in [false, true] {
+        let at_once = Memory::default();
+        if refuses {
+            at_once.judge(refuse_super_packets);
+        }
+        write(&mut writer(&at_once), &in_turn()).expect("the device takes all");
+        let (expected, tries) = (at_once.packets(), at_once.state().written.len());
+        for full_at in 0..tries {
+            let memory = Memory::judged(move |number, written| {
+                if number == full_at {
+                    return Some(io::ErrorKind::WouldBlock.into());
+                }
+                (refuses && is_super_packet(written)).then(|| errno(INVALID))
+            });
+            let mut writer = writer(&memory);
+            in_turn().into_iter().for_each(|packet| writer.push(packet));
+            let error = writer.try_flush().expect_err("the device is full");
+            assert_eq!((error.kind(), writer.counters().full), (io::ErrorKind::WouldBlock, 1));
+            // What is pushed meanwhile comes behind.
+            let late = Frame::tcp4(1, 5).at_ip().to_bytes();
+            writer.push(late.clone());
+            writer.flush().expect("the device takes the rest");
+            let mut packets = memory.packets();
+            assert_eq!(packets.pop(), Some(late), "full at {full_at}");
+            assert!(packets == expected, "full at {full_at}, refuses: {refuses}");
+            assert!(writer.is_empty());
+        }
+    }
+}
+
+#[test]
+fn flush_waits_for_a_full_device() {
+    let memory = Memory::judged(|number, _| (number % 2 == 0).then(|| io::ErrorKind::WouldBlock.into()));
+    let packets = in_turn();
+    write(&mut writer(&memory), &packets).expect("the device takes all in the end");
+    assert_eq!(by_flow(&memory.packets()), by_flow(&packets));
+    let state = memory.state();
+    assert_eq!(state.waits, state.written.len());
+}
+
+#[test]
+fn an_interface_that_is_down_keeps_the_packets_and_the_offloads() {
+    let memory = Memory::judged(|_, _| Some(errno(DOWN)));
+    let packets = in_turn();
+    let mut writer = writer(&memory);
+    for _ in 0..3 {
+        let error = writer.try_flush().err().or_else(|| write(&mut writer, &packets).err()).expect("it is down");
+        assert_eq!(error.raw_os_error(), Some(DOWN));
+    }
+    assert_eq!(writer.len(), packets.len());
+    assert_eq!((writer.switches().on(), writer.counters().rejected), (Offloads::ALL, 0));
+    memory.take_all();
+    writer.flush().expect("it is up");
+    assert_eq!(by_flow(&memory.packets()), by_flow(&packets));
+}
+
+#[test]
+fn what_is_cleared_is_not_written() {
+    let memory = Memory::judged(|number, _| (number == 1).then(|| errno(DOWN)));
+    let mut writer = writer(&memory);
+    write(&mut writer, &in_turn()).expect_err("it is down");
+    writer.push(vec![0; 20]);
+    assert_eq!((writer.clear(), writer.len()), (161, 0));
+    let packets = run(Frame::udp4(1000));
+    write(&mut writer, &packets).expect("it is up");
+    assert_eq!(memory.state().written.len(), 2);
+    assert_eq!(memory.packets()[40..], packets);
+}
+
+#[test]
+fn a_switch_holds_from_the_next_flush_on() {
+    let memory = Memory::default();
+    let mut writer = writer(&memory);
+    let packets = in_turn();
+    let switches = writer.switches().clone();
+    for (kind, left) in [(GsoKind::Tcp4, 3), (GsoKind::Tcp6, 2), (GsoKind::Udp, 0)] {
+        switches.set(kind, false);
+        let before = writer.counters().super_packets;
+        write(&mut writer, &packets).expect("the device takes all");
+        assert_eq!(writer.counters().super_packets - before, left, "without {kind:?}");
+    }
+    let counted = writer.aggregation().packets_in;
+    switches.set_all(false);
+    write(&mut writer, &packets).expect("the device takes all");
+    assert_eq!(writer.aggregation().packets_in, counted, "with all kinds off nothing is looked at");
+    assert_eq!(writer.counters().refused, 0);
+    for round in memory.packets().chunks(packets.len()) {
+        assert_eq!(by_flow(round), by_flow(&packets));
+    }
+    switches.set_all(true);
+    let before = writer.counters().super_packets;
+    write(&mut writer, &packets).expect("the device takes all");
+    assert_eq!(writer.counters().super_packets - before, 4);
+}
+
+#[test]
+fn packets_to_a_forbidden_destination_leave_apart() {
+    let memory = Memory::default();
+    let mut writer = writer(&memory);
+    let packets = in_turn();
+    let prefix = |packet: &[u8]| -> IpNet {
+        let [a, b, c, ..] = packet[16..] else { unreachable!("an IPv4 header") };
+        format!("{a}.{b}.{c}.0/24").parse().expect("a prefix")
+    };
+    let forbidden = prefix(&packets[0]);
+    writer.switches().forbid(forbidden);
+    write(&mut writer, &packets).expect("the device takes all");
+    assert_eq!((writer.counters().super_packets, writer.counters().separated), (2, 2), "IPv6 only");
+    assert_eq!(by_flow(&memory.packets()), by_flow(&packets));
+    assert!(writer.switches().allow(forbidden));
+    write(&mut writer, &packets).expect("the device takes all");
+    assert_eq!(writer.counters().super_packets, 6);
+}
+
+#[test]
+fn wrong_checksums_are_looked_for_where_input_is_not_trusted() {
+    let mut packets = run(Frame::tcp4(1, 1348));
+    packets[10][1300] ^= 1;
+    let memory = Memory::default();
+    let mut writer = writer(&memory);
+    assert!(writer.switches().trusted_input());
+    write(&mut writer, &packets).expect("the device takes all");
+    assert_eq!(memory.state().written.len(), 1);
+    writer.switches().set_trusted_input(false);
+    memory.state().written.clear();
+    write(&mut writer, &packets).expect("the device takes all");
+    assert_eq!(memory.state().written.len(), 3);
+    assert_eq!(memory.packets(), packets, "the wrong one is as it was");
+    assert_eq!(writer.aggregation().reason(Reason::BadChecksum), 1);
+}
+
+#[test]
+fn without_a_header_packets_leave_by_themselves() {
+    let memory = Memory::default();
+    let mut writer = Writer::new(&memory, None, Switches::new(Offloads::NONE));
+    let packets = in_turn();
+    writer.switches().set_all(true);
+    write(&mut writer, &packets).expect("the device takes all");
+    assert_eq!(memory.state().written, packets);
+    assert_eq!(memory.state().most_slices, 1);
+}
+
+#[test]
+fn whatever_fails_and_whenever_nothing_is_lost_doubled_or_overtaken() {
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let mut verdicts = Random::new(seed ^ 0x5eed);
+        let broken = verdicts.below(3) == 0;
+        let memory = Memory::judged(move |_, written| match verdicts.below(8) {
+            0 => Some(io::ErrorKind::WouldBlock.into()),
+            1 => Some(errno(DOWN)),
+            _ => (broken && is_super_packet(written)).then(|| errno(INVALID)),
+        });
+        let mut writer = writer(&memory);
+        let (mut pushed, packets) = (Vec::new(), in_turn());
+        let mut rest = packets.as_slice();
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(random.between(1, 60).min(rest.len()));
+            now.iter().for_each(|packet| writer.push(packet.clone()));
+            pushed.extend_from_slice(now);
+            rest = later;
+            match random.below(4) {
+                0 => drop(writer.try_flush()),
+                1 => writer.switches().set(random.pick(&[GsoKind::Tcp4, GsoKind::Udp]), random.chance(0.5)),
+                _ => drop(writer.flush()),
+            }
+        }
+        while writer.flush().is_err() {}
+        assert!(by_flow(&memory.packets()) == by_flow(&packets), "seed {seed}");
+        assert_eq!(writer.counters().packets, 160, "seed {seed}");
+        assert_eq!(writer.counters().bytes, packets.iter().map(|packet| packet.len() as u64).sum::<u64>());
+    }
+}
+
+#[test]
+fn a_queued_writer_merges_what_waits_and_holds_no_lone_packet() {
+    let memory = Arc::new(Memory::default());
+    let (sender, mut queued) = Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL)).queued(1024);
+    let packets = run(Frame::tcp4(1, 1348));
+    packets.iter().for_each(|packet| sender.send(packet.clone()).expect("there is room"));
+    let thread = thread::spawn(move || queued.run().map(|()| queued));
+    let waited = |count| {
+        let start = std::time::Instant::now();
+        while memory.packets().len() < count {
+            assert!(start.elapsed().as_secs() < 10, "{count} packets are not written");
+            thread::yield_now();
+        }
+    };
+    waited(40);
+    assert_eq!(memory.state().written.len(), 1, "they waited together");
+    for lone in 1..=5 {
+        sender.send(packets[0].clone()).expect("it runs");
+        waited(40 + lone);
+    }
+    drop(sender);
+    let queued = thread.join().expect("no panic").expect("no error");
+    assert_eq!(queued.writer().counters().packets, 45);
+}
+
+#[test]
+fn a_queued_writer_goes_on_after_an_error() {
+    let memory = Arc::new(Memory::judged(|number, _| (number == 0).then(|| errno(DOWN))));
+    let (sender, mut queued) = Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL)).queued(1024);
+    let packets = run(Frame::udp6(1000));
+    packets.iter().for_each(|packet| sender.send(packet.clone()).expect("there is room"));
+    drop(sender);
+    assert_eq!(queued.run().expect_err("it is down").raw_os_error(), Some(DOWN));
+    queued.run().expect("it is up");
+    assert_eq!(memory.packets(), packets);
+    assert!(queued.writer_mut().is_empty());
+}

@@ -1,0 +1,439 @@
+//! Kernel TCP and UDP through TUN devices of two hosts, which the crate joins.
+#![cfg(target_os = "linux")]
+
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use superpacket_lab::{Direction, Host, LabError, Route, TcpBulk, UdpBulk, Until, available_or_skip, enter_user_namespace_before_main};
+use superpacket_tun::{Builder, Device, GsoKind, NewBuffers, Offloads, Queue, Reader, Switches, Tun, Writer};
+
+enter_user_namespace_before_main!();
+
+/// Two hosts, each with a TUN device, and threads that carry packets between the devices.
+struct Tunnel {
+    a: Host,
+    b: Host,
+    tun_a: Tun,
+    tun_b: Tun,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Carried>>,
+}
+
+/// What a thread has carried in its direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    /// Super-packets that were read, and writes of them.
+    super_packets: (u64, u64),
+    /// Packets that were read, and written.
+    packets: (u64, u64),
+    /// Super-packets that were written apart.
+    separated: u64,
+    refused: u64,
+}
+
+impl std::iter::Sum for Carried {
+    fn sum<I: Iterator<Item = Carried>>(all: I) -> Carried {
+        all.fold(Carried::default(), |sum, one| Carried {
+            super_packets: (sum.super_packets.0 + one.super_packets.0, sum.super_packets.1 + one.super_packets.1),
+            packets: (sum.packets.0 + one.packets.0, sum.packets.1 + one.packets.1),
+            separated: sum.separated + one.separated,
+            refused: sum.refused + one.refused,
+        })
+    }
+}
+
+const ADDRESSES: [[&str; 2]; 2] = [["10.9.0.1/24", "fd09::1/64"], ["10.9.0.2/24", "fd09::2/64"]];
+
+fn open(host: &Host, builder: Builder, addresses: [&str; 2]) -> Result<Tun, LabError> {
+    let tun = host.run(|| builder.open().map_err(|error| LabError::system("opening a TUN device", io::Error::from(error))))?;
+    for address in addresses {
+        host.link(tun.name()).add_address(address)?;
+    }
+    Ok(tun)
+}
+
+impl Tunnel {
+    /// Two hosts with devices that `build` has described.
+    fn new(build: impl Fn(Builder) -> Builder) -> Result<Self, LabError> {
+        let (a, b) = (Host::new("A")?, Host::new("B")?);
+        let tun_a = open(&a, build(Tun::builder("tun0").mtu(1400)), ADDRESSES[0])?;
+        let tun_b = open(&b, build(Tun::builder("tun0").mtu(1400)), ADDRESSES[1])?;
+        Ok(Tunnel { a, b, tun_a, tun_b, stop: Arc::default(), threads: Vec::new() })
+    }
+
+    /// Carries packets both ways, for each queue by a thread each way, through devices that `wrap`
+    /// makes of queues.
+    fn carry<D: Device + AsFd + Send + 'static>(&mut self, wrap: impl Fn(Queue) -> D) -> Result<(), LabError> {
+        for (from, to) in [(&self.tun_a, &self.tun_b), (&self.tun_b, &self.tun_a)] {
+            for (from, to) in from.queues().iter().zip(to.queues()) {
+                let reader = from.reader();
+                let writer = Writer::new(wrap(to.clone()), to.framing(), self.switches_of(to));
+                let stop = Arc::clone(&self.stop);
+                self.threads.push(std::thread::spawn(move || carry(reader, writer, &stop)));
+            }
+        }
+        Ok(())
+    }
+
+    /// All writers share their device's switches.
+    fn switches_of(&self, queue: &Queue) -> Switches {
+        queue.writer::<Vec<u8>>().switches().clone()
+    }
+
+    fn route(&self, address: &str) -> Route<'_> {
+        Route { client: &self.a, server: &self.b, address: address.parse::<IpAddr>().expect("an address") }
+    }
+
+    /// Bytes both ways by TCP, compared, over IPv4 and IPv6.
+    fn tcp(&self, flows: usize, bytes: u64) -> Result<(), LabError> {
+        for address in ["10.9.0.2", "fd09::2"] {
+            let bulk = TcpBulk { flows, until: Until::Bytes(bytes), direction: Direction::Both, verify: Some(7), ..TcpBulk::default() };
+            bulk.run(&self.route(address))?;
+        }
+        Ok(())
+    }
+
+    /// Datagrams in super-packets, compared, over IPv4 and IPv6.
+    fn udp(&self) -> Result<(), LabError> {
+        for address in ["10.9.0.2", "fd09::2"] {
+            let time = Duration::from_millis(300);
+            let load = UdpBulk {
+                datagram: 1200,
+                segments: 20,
+                gro: true,
+                datagrams_per_second: Some(4e4),
+                time,
+                verify: Some(9),
+                ..UdpBulk::default()
+            };
+            let report = load.run(&self.route(address))?;
+            assert!(report.sent > 1000 && report.received > report.sent / 2, "{report:?}");
+            assert_eq!((report.duplicates, report.out_of_order), (0, 0), "{report:?}");
+        }
+        Ok(())
+    }
+
+    /// Ends the threads, and says what they carried, per direction and queue.
+    fn end(&mut self) -> Vec<Carried> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.drain(..).map(|thread| thread.join().expect("a carrier does not panic")).collect()
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Waits for packets, for a short while.
+fn wait(fd: BorrowedFd<'_>) {
+    let time = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&time)).expect("poll");
+}
+
+/// Carries what the kernel gives at once, again and again.
+fn carry<D: Device>(mut reader: Reader<Queue>, mut writer: Writer<D, Vec<u8>>, stop: &AtomicBool) -> Carried {
+    let mut packets = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        wait(reader.as_fd());
+        for _ in 0..16 {
+            match reader.try_read_into(&mut NewBuffers::new(&mut packets, |length| vec![0; length])) {
+                Ok(_) => {}
+                Err(error) if error.would_block() => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        packets.drain(..).for_each(|packet| writer.push(packet));
+        writer.flush().expect("the device takes packets");
+    }
+    let (read, written) = (reader.counters(), writer.counters());
+    assert_eq!((read.malformed, read.dropped, written.rejected), (0, 0, 0));
+    Carried {
+        super_packets: (read.super_packets, written.super_packets),
+        packets: (read.packets, written.packets),
+        separated: written.separated,
+        refused: written.refused,
+    }
+}
+
+#[test]
+fn tcp_and_udp_pass_in_super_packets_both_ways() -> Result<(), LabError> {
+    let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder)) else { return Ok(()) };
+    assert_eq!((tunnel.tun_a.offloads(), tunnel.tun_a.switches().on()), (Offloads::ALL, Offloads::ALL), "Linux 6.2 or newer");
+    tunnel.carry(|queue| queue)?;
+    tunnel.tcp(2, 40 << 20)?;
+    tunnel.udp()?;
+    for carried in tunnel.end() {
+        let Carried { super_packets: (read, written), packets: (packets_read, packets_written), .. } = carried;
+        assert_eq!((packets_read, carried.refused, carried.separated), (packets_written, 0, 0), "{carried:?}");
+        // 160 MB of TCP are 118,000 packets of 1,400 bytes: most came, and left, with others.
+        assert!(packets_read > 100_000 && read > 1000 && written > 1000, "{carried:?}");
+        assert!(packets_read / read > 5 && packets_written / written > 5, "{carried:?}");
+    }
+    Ok(())
+}
+
+/// A queue whose kernel refuses super-packets: their headers name a type that it does not know.
+struct Refusing {
+    queue: Queue,
+    refusals: Arc<AtomicU64>,
+}
+
+impl Device for Refusing {
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.queue.read(buffer)
+    }
+
+    fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        let mut header: [u8; 10] = slices[0][..].try_into().expect("a header comes first");
+        if header[1] == 0 {
+            return self.queue.write(slices);
+        }
+        header[1] = 0x77;
+        let mut mangled = slices.to_vec();
+        mangled[0] = IoSlice::new(&header);
+        self.queue.write(&mangled).inspect_err(|error| {
+            assert_eq!(error.raw_os_error(), Some(22), "the kernel says EINVAL");
+            self.refusals.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    fn wait_readable(&self) -> io::Result<()> {
+        self.queue.wait_readable()
+    }
+
+    fn wait_writable(&self) -> io::Result<()> {
+        self.queue.wait_writable()
+    }
+}
+
+impl AsFd for Refusing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+}
+
+#[test]
+fn a_kernel_that_refuses_super_packets_loses_none() -> Result<(), LabError> {
+    let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder)) else { return Ok(()) };
+    let refusals = Arc::new(AtomicU64::new(0));
+    tunnel.carry(|queue| Refusing { queue, refusals: Arc::clone(&refusals) })?;
+    tunnel.tcp(2, 5 << 20)?;
+    tunnel.udp()?;
+    let switches = [tunnel.tun_a.switches().clone(), tunnel.tun_b.switches().clone()];
+    let carried: Carried = tunnel.end().into_iter().sum();
+    assert_eq!((carried.packets.0, carried.super_packets.1), (carried.packets.1, 0), "{carried:?}");
+    // Once for each kind: TCP both ways, UDP one way.
+    assert_eq!((carried.refused, refusals.load(Ordering::Relaxed)), (5, 5), "{carried:?}");
+    assert!(switches.iter().all(|switches| !switches.on().tcp4 && !switches.on().tcp6), "{switches:?}");
+    assert_eq!(switches[1].refusals().iter().filter(|refusal| refusal.kind == GsoKind::Udp && refusal.errno == Some(22)).count(), 1);
+    Ok(())
+}
+
+#[test]
+fn offloads_that_are_taken_away_cost_no_byte() -> Result<(), LabError> {
+    let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder.offloads(Offloads::TCP))) else { return Ok(()) };
+    assert_eq!(tunnel.tun_a.offloads(), Offloads::TCP);
+    assert!(tunnel.tun_a.switches().on().udp, "what is taken does not depend on what is given");
+    tunnel.carry(|queue| queue)?;
+    tunnel.tcp(1, 5 << 20)?;
+    for offloads in [Offloads::NONE, Offloads::CHECKSUM] {
+        tunnel.tun_a.set_offloads(offloads).map_err(|error| LabError::system("TUNSETOFFLOAD", error))?;
+        tunnel.tun_b.set_offloads(offloads).map_err(|error| LabError::system("TUNSETOFFLOAD", error))?;
+        tunnel.tcp(1, 5 << 20)?;
+        tunnel.udp()?;
+    }
+    let carried: Carried = tunnel.end().into_iter().sum();
+    assert_eq!((carried.packets.0, carried.refused), (carried.packets.1, 0), "{carried:?}");
+    assert!(
+        carried.super_packets.0 > 100 && carried.super_packets.1 > carried.super_packets.0,
+        "what came single left merged: {carried:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn switches_turn_while_packets_flow() -> Result<(), LabError> {
+    let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder)) else { return Ok(()) };
+    tunnel.carry(|queue| queue)?;
+    let switches = tunnel.tun_b.switches().clone();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let turning = std::thread::spawn(move || {
+        let mut turns = 0;
+        while !stopped.load(Ordering::Relaxed) {
+            match turns % 4 {
+                0 => switches.set(GsoKind::Tcp4, false),
+                1 => switches.forbid("fd09::/64".parse::<superpacket_tun::IpNet>().expect("a prefix")),
+                2 => switches.set_all(true),
+                _ => drop(switches.allow("fd09::/64".parse::<superpacket_tun::IpNet>().expect("a prefix"))),
+            }
+            turns += 1;
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        turns
+    });
+    let result = tunnel.tcp(2, 30 << 20);
+    stop.store(true, Ordering::Relaxed);
+    assert!(turning.join().expect("no panic") > 10);
+    result?;
+    let carried: Carried = tunnel.end().into_iter().sum();
+    assert!(carried.separated > 10 && carried.super_packets.1 > 10, "{carried:?}");
+    assert_eq!(carried.packets.0, carried.packets.1);
+    Ok(())
+}
+
+#[test]
+fn several_queues_carry_several_flows() -> Result<(), LabError> {
+    let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder.queues(3))) else { return Ok(()) };
+    assert_eq!((tunnel.tun_a.queues().len(), tunnel.tun_b.queues().len()), (3, 3));
+    tunnel.carry(|queue| queue)?;
+    tunnel.tcp(12, 4 << 20)?;
+    let carried = tunnel.end();
+    let used = |queues: &[Carried]| queues.iter().filter(|queue| queue.packets.0 > 100).count();
+    assert!(used(&carried[..3]) >= 2 && used(&carried[3..]) >= 2, "{carried:?}");
+    Ok(())
+}
+
+#[test]
+fn what_was_asked_for_is_what_is_told() -> Result<(), LabError> {
+    let Some(host) = available_or_skip(Host::new("A")) else { return Ok(()) };
+    host.run(|| -> Result<(), LabError> {
+        let tun = Tun::builder("few%d").mtu(1337).up(false).open().expect("a device");
+        assert_eq!((tun.name(), tun.mtu().expect("it is there")), ("few0", 1337));
+        assert_eq!((host.link("few0").mtu()?, host.link("few0").is_up()?), (1337, false));
+        tun.set_mtu(1280).expect("it is ours");
+        assert_eq!(host.link("few0").mtu()?, 1280);
+        let second = Tun::open("few%d").expect("a second device");
+        assert_eq!(second.name(), "few1");
+        assert!(host.link("few1").is_up()?);
+
+        // A descriptor that others may have opened is used as it is.
+        let fd = second.queues()[0].as_fd().try_clone_to_owned().expect("a copy");
+        drop(second);
+        let third = Tun::from_fds([fd]).expect("it is attached");
+        assert_eq!((third.name(), third.offloads()), ("few1", Offloads::ALL));
+        drop(third);
+        assert!(!host.link("few1").exists()?);
+
+        for (builder, says) in [
+            (Tun::builder("lo"), "\"lo\": make or attach to the device (TUNSETIFF): Invalid argument"),
+            (Tun::builder("few0"), "\"few0\": make or attach to the device (TUNSETIFF): Device or resource busy"),
+            (Tun::builder("a-name-that-is-too-long"), "up to 15 bytes"),
+            (Tun::builder("few2").queues(0), "number of queues: 0 is not from 1 to 256"),
+            (Tun::builder("few3").mtu(70_000), "\"few3\": set the MTU (SIOCSIFMTU): Invalid argument"),
+        ] {
+            let error = builder.open().expect_err(says).to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        let error = Tun::from_fds([file.into()]).expect_err("no device").to_string();
+        assert!(error.contains("TUNGETIFF"), "{error}");
+        assert!(Tun::from_fds([]).is_err());
+        Ok(())
+    })
+}
+
+/// Opens a TUN device as programs do that know no super-packets, or a TAP device.
+fn plain_device(name: &str, flags: u16) -> io::Result<std::os::fd::OwnedFd> {
+    use rustix::fs::{Mode, OFlags, open};
+    let fd = open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let mut request = [0u8; 40];
+    request[..name.len()].copy_from_slice(name.as_bytes());
+    request[16..18].copy_from_slice(&flags.to_ne_bytes());
+    const TUNSETIFF: rustix::ioctl::Opcode = rustix::ioctl::opcode::write::<i32>(b'T', 202);
+    // SAFETY: TUNSETIFF reads and writes the 40 bytes of a `struct ifreq`.
+    unsafe { rustix::ioctl::ioctl(&fd, rustix::ioctl::Updater::<TUNSETIFF, _>::new(&mut request)) }?;
+    Ok(fd)
+}
+
+#[test]
+fn a_descriptor_without_headers_carries_packets_one_by_one() -> Result<(), LabError> {
+    const IFF_TUN_NO_PI: u16 = 0x1001;
+    let Some(a) = available_or_skip(Host::new("A")) else { return Ok(()) };
+    let b = Host::new("B")?;
+    let attach = |host: &Host, addresses: [&str; 2]| -> Result<Tun, LabError> {
+        let fd = host.run(|| plain_device("old0", IFF_TUN_NO_PI).map_err(|error| LabError::system("old0", error)))?;
+        let tun = host.run(|| Tun::from_fds([fd]).map_err(|error| LabError::system("from_fds", io::Error::from(error))))?;
+        assert_eq!((tun.name(), tun.offloads(), tun.switches().on()), ("old0", Offloads::NONE, Offloads::NONE));
+        assert!(tun.queues()[0].framing().is_none());
+        host.link("old0").up()?;
+        host.link("old0").set_mtu(1400)?;
+        for address in addresses {
+            host.link("old0").add_address(address)?;
+        }
+        Ok(tun)
+    };
+    let (tun_a, tun_b) = (attach(&a, ADDRESSES[0])?, attach(&b, ADDRESSES[1])?);
+    let mut tunnel = Tunnel { a, b, tun_a, tun_b, stop: Arc::default(), threads: Vec::new() };
+    assert!(tunnel.tun_a.set_offloads(Offloads::ALL).is_err());
+    tunnel.carry(|queue| queue)?;
+    tunnel.tcp(1, 5 << 20)?;
+    let carried: Carried = tunnel.end().into_iter().sum();
+    assert_eq!((carried.super_packets, carried.packets.0), ((0, 0), carried.packets.1));
+    assert!(carried.packets.0 > 10_000);
+
+    const IFF_TAP_NO_PI: u16 = 0x1002;
+    let tap = tunnel.a.run(|| plain_device("tap0", IFF_TAP_NO_PI).map_err(|error| LabError::system("tap0", error)))?;
+    let error = Tun::from_fds([tap]).expect_err("a TAP device").to_string();
+    assert!(error.contains("\"tap0\": use its descriptor: it is a TAP device"), "{error}");
+    Ok(())
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn tasks_carry_what_threads_do() -> Result<(), LabError> {
+    let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder)) else { return Ok(()) };
+    let queues = [tunnel.tun_a.queues()[0].clone(), tunnel.tun_b.queues()[0].clone()];
+    let stop = Arc::clone(&tunnel.stop);
+    tunnel.threads.push(std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async move {
+            let [a, b] = queues.map(|queue| queue.split_async::<Vec<u8>>().expect("it is not registered yet"));
+            let ((mut read_a, write_a), (mut read_b, mut write_b)) = (a, b);
+            // One direction by push and flush, the other through a queue.
+            let there = tokio::spawn(async move {
+                let mut packets = Vec::new();
+                loop {
+                    read_a.read_into(&mut NewBuffers::new(&mut packets, |length| vec![0; length])).await.expect("it reads");
+                    packets.drain(..).for_each(|packet| write_b.push(packet));
+                    write_b.flush().await.expect("it writes");
+                    assert_eq!(read_a.get_ref().counters().packets, write_b.get_ref().counters().packets);
+                }
+            });
+            let (sender, mut queued) = write_a.queued(1024);
+            let writing = tokio::spawn(async move {
+                queued.run().await.expect("it writes");
+                queued.writer().get_ref().counters().super_packets
+            });
+            let back = tokio::spawn(async move {
+                let mut packets = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let mut buffers = NewBuffers::new(&mut packets, |length| vec![0; length]);
+                    let read = read_b.read_into(&mut buffers);
+                    if let Ok(read) = tokio::time::timeout(Duration::from_millis(20), read).await {
+                        read.expect("it reads");
+                    }
+                    for packet in packets.drain(..) {
+                        sender.send(packet).await.expect("somebody writes");
+                    }
+                }
+                read_b.get_ref().counters().super_packets
+            });
+            let read = back.await.expect("no panic");
+            there.abort();
+            Carried { super_packets: (read, writing.await.expect("no panic")), ..Carried::default() }
+        })
+    }));
+    tunnel.tcp(2, 20 << 20)?;
+    let carried: Carried = tunnel.end().into_iter().sum();
+    assert!(carried.super_packets.0 > 100 && carried.super_packets.1 > 100, "{carried:?}");
+    Ok(())
+}
