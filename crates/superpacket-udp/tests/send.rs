@@ -1,0 +1,226 @@
+//! Senders over a socket in memory, which fails as it is told to.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use superpacket_udp::{Destination, EcnCodepoint, Refusal, SendDatagrams, Sender, Transmit};
+
+const INVALID: i32 = 22;
+const IO: i32 = 5;
+const NO_BUFFERS: i32 = 105;
+const UNREACHABLE: i32 = 101;
+
+/// What was sent by one call.
+#[derive(Clone, Debug, PartialEq)]
+struct Sent {
+    destination: Destination,
+    contents: Vec<u8>,
+    segment_size: Option<usize>,
+}
+
+type Verdict = Box<dyn FnMut(usize, &Sent) -> Option<io::Error>>;
+
+/// A socket that keeps what is sent.
+struct Memory(Mutex<State>);
+
+struct State {
+    sent: Vec<Sent>,
+    tried: usize,
+    most: usize,
+    waits: usize,
+    verdict: Verdict,
+}
+
+impl Memory {
+    fn new(verdict: impl FnMut(usize, &Sent) -> Option<io::Error> + 'static) -> Self {
+        Memory(Mutex::new(State { sent: Vec::new(), tried: 0, most: 64, waits: 0, verdict: Box::new(verdict) }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("not poisoned")
+    }
+
+    /// The datagrams that were sent, in order.
+    fn datagrams(&self) -> Vec<(Destination, Vec<u8>)> {
+        let cut = |sent: &Sent| {
+            let destination = sent.destination;
+            sent.contents.chunks(sent.segment_size.unwrap_or(usize::MAX)).map(move |datagram| (destination, datagram.to_vec())).collect()
+        };
+        self.state().sent.iter().flat_map(|sent| -> Vec<_> { cut(sent) }).collect()
+    }
+
+    /// Lengths of the calls that sent.
+    fn runs(&self) -> Vec<usize> {
+        self.state().sent.iter().map(|sent| sent.contents.len().div_ceil(sent.segment_size.unwrap_or(usize::MAX))).collect()
+    }
+}
+
+impl SendDatagrams for &Memory {
+    fn send(&self, transmit: &Transmit<'_>, _: &mut Vec<u8>) -> io::Result<()> {
+        let sent = Sent {
+            destination: Destination { addr: transmit.destination, ecn: transmit.ecn, src_ip: transmit.src_ip },
+            contents: transmit.contents.iter().flat_map(|slice| slice.iter().copied()).collect(),
+            segment_size: transmit.segment_size,
+        };
+        let mut state = self.state();
+        let number = state.tried;
+        state.tried += 1;
+        if let Some(error) = (state.verdict)(number, &sent) {
+            return Err(error);
+        }
+        state.sent.push(sent);
+        Ok(())
+    }
+
+    fn max_segments(&self) -> usize {
+        self.state().most
+    }
+
+    fn wait_writable(&self) -> io::Result<()> {
+        self.state().waits += 1;
+        Ok(())
+    }
+
+    fn refuse(&self, _: &Refusal) -> bool {
+        std::mem::replace(&mut self.state().most, 1) != 1
+    }
+}
+
+fn addr(last: u8) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, last], 51_820))
+}
+
+fn datagram(number: usize, size: usize) -> Vec<u8> {
+    (0..size).map(|index| (number * 31 + index * 7) as u8).collect()
+}
+
+/// Datagrams to several destinations, of several sizes.
+fn datagrams() -> Vec<(Destination, Vec<u8>)> {
+    let ce = Destination { ecn: Some(EcnCodepoint::Ce), ..addr(1).into() };
+    let from = Destination { src_ip: Some([192, 0, 2, 9].into()), ..addr(1).into() };
+    let runs = [
+        (addr(1).into(), 45, 1400),
+        (addr(1).into(), 1, 300),
+        (addr(2).into(), 5, 1400),
+        (ce, 3, 100),
+        (from, 3, 100),
+        (addr(1).into(), 80, 90),
+    ];
+    runs.into_iter().flat_map(|(to, count, size)| (0..count).map(move |number| (to, datagram(number, size)))).collect()
+}
+
+fn push_all<'m>(memory: &'m Memory, datagrams: &[(Destination, Vec<u8>)]) -> Sender<&'m Memory, Vec<u8>> {
+    let mut sender = Sender::new(memory);
+    datagrams.iter().for_each(|(to, datagram)| sender.push(*to, datagram.clone()));
+    sender
+}
+
+#[test]
+fn runs_of_one_destination_and_length_leave_in_one_call() {
+    let memory = Memory::new(|_, _| None);
+    let mut sender = push_all(&memory, &datagrams());
+    assert_eq!(sender.len(), 137);
+    sender.flush().expect("all is taken");
+    assert_eq!(memory.datagrams(), datagrams());
+    // The 46th is shorter, and so the last of the first run. 64 are the most.
+    assert_eq!(memory.runs(), [46, 5, 3, 3, 64, 16]);
+    let counters = sender.counters();
+    assert_eq!((counters.datagrams, counters.sends, counters.runs), (137, 6, 6));
+    assert_eq!(counters.bytes, datagrams().iter().map(|(_, datagram)| datagram.len() as u64).sum::<u64>());
+    assert!(sender.is_empty());
+}
+
+#[test]
+fn what_does_not_fit_a_run_begins_another() {
+    let cases: [(&[usize], &[usize]); 6] = [
+        (&[100], &[1]),
+        (&[100, 100, 50, 50], &[3, 1]),
+        (&[50, 100, 100], &[1, 2]),
+        (&[100, 0, 100], &[1, 0, 1]),
+        (&[0, 0], &[0, 0]),
+        (&[30_000, 30_000, 30_000], &[2, 1]),
+    ];
+    for (sizes, runs) in cases {
+        let memory = Memory::new(|_, _| None);
+        let given: Vec<_> = sizes.iter().enumerate().map(|(number, size)| (addr(1).into(), datagram(number, *size))).collect();
+        push_all(&memory, &given).flush().expect("all is taken");
+        assert_eq!(memory.runs(), runs, "{sizes:?}");
+        let bytes: Vec<u8> = memory.state().sent.iter().flat_map(|sent| sent.contents.clone()).collect();
+        assert_eq!(bytes, given.iter().flat_map(|(_, datagram)| datagram.clone()).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_refused_run_is_sent_one_by_one_and_switched_off_once() {
+    for errno in [INVALID, IO] {
+        let memory = Memory::new(move |_, sent| sent.segment_size.map(|_| io::Error::from_raw_os_error(errno)));
+        let mut sender = push_all(&memory, &datagrams());
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let notices = Arc::clone(&told);
+        sender.set_notice(move |refusal| notices.lock().expect("not poisoned").push(refusal.clone()));
+        sender.flush().expect("single datagrams are taken");
+        assert_eq!(memory.datagrams(), datagrams());
+        let told = told.lock().expect("not poisoned");
+        assert_eq!(told.len(), 1);
+        assert_eq!((told[0].datagrams, told[0].segment_size, told[0].errno), (46, 1400, Some(errno)));
+        assert!(told[0].to_string().contains("46 datagrams of 1400 bytes to 192.0.2.1:51820"), "{}", told[0]);
+        assert_eq!((sender.counters().refused, sender.counters().runs, sender.counters().datagrams), (1, 0, 137));
+    }
+}
+
+#[test]
+fn a_destination_that_nothing_reaches_costs_its_own_datagrams_alone() {
+    for errno in [INVALID, UNREACHABLE] {
+        let memory = Memory::new(move |_, sent| (sent.destination.addr == addr(2)).then(|| io::Error::from_raw_os_error(errno)));
+        let mut sender = push_all(&memory, &datagrams());
+        assert_eq!(sender.flush().expect_err("one is out of reach").raw_os_error(), Some(errno));
+        let mut expected = datagrams();
+        expected.retain(|(to, _)| to.addr != addr(2));
+        assert_eq!(memory.datagrams(), expected);
+        assert_eq!((sender.counters().rejected, sender.len(), memory.state().most), (5, 0, 64), "runs stay on");
+        sender.flush().expect("it was told once");
+    }
+}
+
+#[test]
+fn a_full_socket_loses_and_repeats_nothing_wherever_it_is_full() {
+    for refuses in [false, true] {
+        let calls = if refuses { 138 } else { 6 };
+        for full_at in 0..calls {
+            for error in [io::Error::from(io::ErrorKind::WouldBlock), io::Error::from_raw_os_error(NO_BUFFERS)] {
+                let kind = error.kind();
+                let mut error = Some(error);
+                let memory = Memory::new(move |number, sent| {
+                    if number == full_at {
+                        error.take()
+                    } else {
+                        (refuses && sent.segment_size.is_some()).then(|| io::Error::from_raw_os_error(INVALID))
+                    }
+                });
+                let mut sender = push_all(&memory, &datagrams());
+                assert_eq!(sender.try_flush().expect_err("it is full").kind(), kind, "full at {full_at}");
+                let late = (addr(7).into(), datagram(7, 77));
+                sender.push(late.0, late.1.clone());
+                sender.flush().expect("there is room");
+                let mut expected = datagrams();
+                expected.push(late);
+                assert!(memory.datagrams() == expected, "full at {full_at}, refuses: {refuses}");
+                assert_eq!(sender.counters().full, 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn flush_waits_for_room_and_what_is_cleared_is_not_sent() {
+    let memory = Memory::new(|number, _| (number % 2 == 0).then(|| io::ErrorKind::WouldBlock.into()));
+    let mut sender = push_all(&memory, &datagrams());
+    sender.flush().expect("there is room in the end");
+    assert_eq!((memory.datagrams() == datagrams(), memory.state().waits), (true, 6));
+    sender.push(addr(1), datagram(1, 10));
+    assert!(sender.try_flush().is_err());
+    assert_eq!((sender.clear(), sender.len()), (1, 0));
+    sender.flush().expect("nothing is left");
+    assert_eq!(memory.datagrams().len(), 137);
+}
