@@ -1,5 +1,7 @@
 //! A buffer of its own for each packet.
 
+use std::ops::DerefMut;
+
 use superpacket::segment::SegmentBuffers;
 
 /// Puts each packet that is read into a buffer that is made for it: taken from a pool, or
@@ -19,7 +21,7 @@ pub struct NewBuffers<'a, B, F> {
     make: F,
 }
 
-impl<'a, B: AsMut<[u8]>, F: FnMut(usize) -> B> NewBuffers<'a, B, F> {
+impl<'a, B: DerefMut<Target = [u8]>, F: FnMut(usize) -> B> NewBuffers<'a, B, F> {
     /// Appends the packets to `packets`. `make` is told a packet's length in bytes, and returns a
     /// buffer of this length.
     pub const fn new(packets: &'a mut Vec<B>, make: F) -> Self {
@@ -27,10 +29,10 @@ impl<'a, B: AsMut<[u8]>, F: FnMut(usize) -> B> NewBuffers<'a, B, F> {
     }
 }
 
-impl<B: AsMut<[u8]>, F: FnMut(usize) -> B> SegmentBuffers for NewBuffers<'_, B, F> {
+impl<B: DerefMut<Target = [u8]>, F: FnMut(usize) -> B> SegmentBuffers for NewBuffers<'_, B, F> {
     #[inline]
     fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
         self.packets.push((self.make)(length));
-        self.packets.last_mut().map(AsMut::as_mut)
+        self.packets.last_mut().map(DerefMut::deref_mut)
     }
 }

@@ -50,7 +50,12 @@ impl Receiver {
     pub(crate) fn fill(&mut self) -> io::Result<usize> {
         let mut rest = self.buffer.chunks_exact_mut(MESSAGE);
         let mut slices: [_; MESSAGES] = std::array::from_fn(|_| IoSliceMut::new(rest.next().unwrap_or(&mut [])));
-        self.socket.state().recv(self.socket.socket(), &mut slices, &mut self.metas)
+        let messages = self.socket.state().recv(self.socket.socket(), &mut slices, &mut self.metas)?;
+        for meta in self.metas.iter_mut().take(messages) {
+            // A socket of both IP versions gives IPv4 addresses as mapped ones.
+            meta.addr.set_ip(meta.addr.ip().to_canonical());
+        }
+        Ok(messages)
     }
 
     /// Lends so many messages.

@@ -1,7 +1,7 @@
 //! The socket that a sender and a receiver share.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +16,7 @@ pub struct UdpSocket(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     socket: std::net::UdpSocket,
+    is_ipv6: bool,
     state: UdpSocketState,
     /// The most datagrams of a run. `quinn-udp`'s own figure falls to 1 for good after an error.
     max_segments: usize,
@@ -62,7 +63,15 @@ impl UdpSocket {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::ReceiveTimestampns, &false)?;
         let max_segments = state.max_gso_segments();
-        Ok(UdpSocket(Arc::new(Shared { socket, state, max_segments, segmentation: AtomicBool::new(true), refusal: Mutex::new(None) })))
+        let is_ipv6 = socket.local_addr()?.is_ipv6();
+        Ok(UdpSocket(Arc::new(Shared {
+            socket,
+            is_ipv6,
+            state,
+            max_segments,
+            segmentation: AtomicBool::new(true),
+            refusal: Mutex::new(None),
+        })))
     }
 
     /// Asks for larger buffers, beyond the system's limits (`net.core.rmem_max`, `wmem_max`) where
@@ -201,6 +210,11 @@ impl SendDatagrams for UdpSocket {
                 several.iter().for_each(|slice| scratch.extend_from_slice(slice));
                 scratch.as_slice()
             }
+        };
+        // A socket of IPv6 takes IPv4 addresses as mapped ones.
+        let destination = match destination.ip() {
+            IpAddr::V4(ip) if self.0.is_ipv6 => SocketAddr::new(ip.to_ipv6_mapped().into(), destination.port()),
+            _ => destination,
         };
         self.0.state.try_send(self.socket(), &quinn_udp::Transmit { destination, ecn, contents, segment_size, src_ip })
     }

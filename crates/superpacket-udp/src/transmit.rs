@@ -8,7 +8,7 @@ use crate::EcnCodepoint;
 /// Where a datagram goes, and what its IP header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The address that it is sent to.
+    /// The address that it is sent to. A socket of IPv6 takes those of IPv4 too.
     pub addr: SocketAddr,
     /// Its Explicit Congestion Notification bits.
     pub ecn: Option<EcnCodepoint>,

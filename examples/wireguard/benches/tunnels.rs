@@ -1,0 +1,97 @@
+//! One TCP flow, and one request at a time, through tunnels between two network namespaces: this endpoint, gotatun with its own TUN
+//! device and socket, and wireguard-go, in turn, medians of rounds. It must be run as root, since wireguard-go keeps its control socket
+//! in `/var/run/wireguard`.
+//!
+//! `cargo bench --features plain [-- ROUNDS]`; wireguard-go is found by `WIREGUARD_GO`, else in the search path, else left out.
+#[path = "../tests/tunnel/mod.rs"]
+mod tunnel;
+
+use std::cell::RefCell;
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use superpacket_lab::{LabError, Paired, Summary, TcpBulk, TcpTransactions, TwoHosts, Until, interleaved};
+use tunnel::{Program, Tunnel};
+
+/// How long each measurement takes.
+const TIME: Duration = Duration::from_secs(2);
+
+/// What was measured of a tunnel, one figure a round.
+#[derive(Default)]
+struct Figures {
+    gigabits: Vec<f64>,
+    /// CPU seconds of the whole machine for each gigabyte.
+    demand: Vec<f64>,
+    /// Microseconds from a request to its answer: the median of a round.
+    latency: Vec<f64>,
+}
+
+fn measure(tunnel: &Tunnel, figures: &RefCell<Figures>) -> Result<f64, LabError> {
+    let route = tunnel.route(false, false);
+    let report = TcpBulk { until: Until::Time(TIME), ..TcpBulk::default() }.run(&route)?;
+    let direction = report.forward.as_ref().expect("forward is the default");
+    let requests = TcpTransactions { connections: 1, time: TIME / 2, ..TcpTransactions::default() }.run(&route)?;
+    let mut figures = figures.borrow_mut();
+    figures.gigabits.push(direction.gigabits_per_second());
+    figures.demand.push(report.machine.total.busy() / (direction.bytes as f64 / 1e9));
+    figures.latency.push(requests.latency.percentile(0.5).as_secs_f64() * 1e6);
+    Ok(direction.gigabits_per_second())
+}
+
+/// Measures all programs over a wire that takes runs of datagrams whole, or cuts them.
+fn compare(programs: &[(&str, Program)], rounds: usize, segmentation: bool) -> Result<(), LabError> {
+    let mut tunnels = Vec::new();
+    for (name, program) in programs {
+        let hosts = TwoHosts::new()?;
+        for link in [&hosts.a.link, &hosts.b.link] {
+            link.set_feature("tx-udp-segmentation", segmentation)?;
+        }
+        let tunnel = Tunnel::between(hosts, program, false)?;
+        // The handshake, and one look at the bytes.
+        TcpBulk { until: Until::Bytes(1 << 20), verify: Some(3), stall: Duration::from_secs(30), ..TcpBulk::default() }
+            .run(&tunnel.route(false, false))?;
+        tunnels.push((*name, tunnel, RefCell::new(Figures::default())));
+    }
+    let mut variants: Vec<_> = tunnels.iter().map(|(_, tunnel, figures)| move || measure(tunnel, figures)).collect();
+    let mut variants: Vec<&mut dyn FnMut() -> Result<f64, LabError>> = variants.iter_mut().map(|variant| variant as _).collect();
+    interleaved(rounds, &mut variants)?;
+
+    println!("\ntx-udp-segmentation {}, {rounds} rounds of {} s", if segmentation { "on" } else { "off" }, TIME.as_secs());
+    println!("{:<14} {:>8} {:>14} {:>14}   ours to it: {:>6} {:>6} {:>6}", "", "Gb/s", "CPU s/GB", "request, us", "Gb/s", "CPU", "us");
+    let ours = tunnels[0].2.borrow();
+    for (name, _, figures) in &tunnels {
+        let figures = figures.borrow();
+        let median = |values: &[f64]| Summary::new(values).median;
+        let ratio = |ours: &[f64], its: &[f64]| Paired::new(ours, its).ratio.median;
+        println!(
+            "{name:<14} {:>8.2} {:>14.2} {:>14.1}   {:>18.2} {:>6.2} {:>6.2}",
+            median(&figures.gigabits),
+            median(&figures.demand),
+            median(&figures.latency),
+            ratio(&ours.gigabits, &figures.gigabits),
+            ratio(&ours.demand, &figures.demand),
+            ratio(&ours.latency, &figures.latency),
+        );
+    }
+    Ok(())
+}
+
+/// wireguard-go, where it is.
+fn wireguard_go() -> Option<PathBuf> {
+    let path = env::var_os("WIREGUARD_GO").map_or_else(|| PathBuf::from("wireguard-go"), PathBuf::from);
+    Command::new(&path).arg("--version").output().is_ok().then_some(path)
+}
+
+fn main() -> Result<(), LabError> {
+    superpacket_lab::enter_user_namespace_if_needed()?;
+    let rounds = env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(7);
+    let mut programs = vec![("superpacket", Program::Superpacket), ("gotatun", Program::Gotatun)];
+    match wireguard_go() {
+        Some(path) => programs.push(("wireguard-go", Program::Go(path))),
+        None => println!("wireguard-go is left out: neither WIREGUARD_GO nor the search path has it"),
+    }
+    compare(&programs, rounds, true)?;
+    compare(&programs, rounds, false)
+}

@@ -1,0 +1,77 @@
+//! A WireGuard endpoint: gotatun's protocol over superpacket's TUN device and sockets.
+//!
+//! ```text
+//! superpacket-wireguard wg0 wg0.conf
+//! ip address add 10.0.0.1/24 dev wg0
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod transport;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use gotatun::device::{DeviceBuilder, DeviceTransports};
+use superpacket_tun::Tun;
+use tokio::signal::unix::{SignalKind, signal};
+
+use config::Config;
+
+/// A WireGuard endpoint with offloads: packets of 64 KB to and from the host, runs of datagrams to
+/// and from peers.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The name of the TUN device that is made.
+    interface: String,
+    /// Keys and peers, as `wg setconf` takes them, and an MTU.
+    config: PathBuf,
+    /// Use gotatun's own TUN device and socket, without offloads.
+    #[cfg(feature = "plain")]
+    #[arg(long)]
+    plain: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match endpoint(Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("superpacket-wireguard: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn endpoint(arguments: Arguments) -> Result<()> {
+    let config = Config::read(&arguments.config).with_context(|| arguments.config.display().to_string())?;
+    let mut builder =
+        DeviceBuilder::new().with_private_key(config.private_key).with_listen_port(config.listen_port).with_peers(config.peers);
+    if let Some(mark) = config.mark {
+        builder = builder.with_fwmark(mark);
+    }
+    #[cfg(feature = "plain")]
+    if arguments.plain {
+        let device = builder.with_default_udp().create_tun(&arguments.interface)?.build().await?;
+        return run(device).await;
+    }
+    let tun = Tun::builder(&arguments.interface).mtu(config.mtu).up(true).open()?;
+    let (to_host, from_host) = transport::split(tun)?;
+    run(builder.with_udp(transport::Sockets).with_ip_pair(to_host, from_host).build().await?).await
+}
+
+/// Runs until a signal asks for the end, or the device is gone.
+async fn run<T: DeviceTransports>(mut device: gotatun::device::Device<T>) -> Result<()> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        () = device.wait() => {}
+    }
+    device.stop().await;
+    Ok(())
+}
