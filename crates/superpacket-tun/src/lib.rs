@@ -17,7 +17,9 @@
 //! | WinTUN, utun | [`Joiner`] and [`Splitter`] |
 //! | another device, a test | [`Device`] |
 //!
-//! The example `udp_tunnel.rs` is a tunnel over UDP.
+//! The example `udp_tunnel.rs` is a tunnel over UDP, with the crate `superpacket-udp`, without which
+//! most of the gain is lost again. `face_tun_rs.rs`, `face_firezone.rs` and `face_lightway.rs` are
+//! the engine behind other projects' signatures.
 //!
 //! # Buffers
 //!
@@ -35,6 +37,11 @@
 //!
 //! [`Reader::counters`], [`Writer::counters`]; how the engine cut and merged, with a reason for each
 //! packet, in [`Reader::segmentation`] and [`Writer::aggregation`].
+//!
+//! # Order
+//!
+//! Packets of a flow leave in the order in which they were pushed. A VPN that opens packets on
+//! several threads must push them in the order of its counters.
 #![cfg_attr(not(any(target_os = "linux", target_os = "android")), forbid(unsafe_code))]
 
 mod device;

@@ -1,0 +1,323 @@
+//! The face of tun-rs 2.8: `GROTable::apply_gro` and `gso_split`, with the engine behind them.
+//!
+//! Who calls these can try superpacket by changing an import: packets are joined in their own
+//! buffers, in the spare capacity of the first, and cut into the buffers that are given. Copy this
+//! file; `main` plays both ends in memory.
+//!
+//! What differs: `to_write` is public, since the writing stays the caller's; all that the engine
+//! merges is merged (IPv6 extension headers, any number of flows), by rules that lose no bit.
+
+use std::io;
+
+use superpacket::virtio::{Format, Header};
+use superpacket::wire::MAX_HEADER;
+use superpacket::{BatchAggregator, EachBuffer, Framing, GsoPacket, HashKey, Layer, PacketBuffer, Policy, SegmentOptions, Segmenter};
+
+/// Bytes of the header before each packet.
+pub const VIRTIO_NET_HDR_LEN: usize = 10;
+
+/// A buffer with room behind its bytes.
+pub trait ExpandBuffer: AsRef<[u8]> + AsMut<[u8]> {
+    /// How many bytes the buffer can hold.
+    fn buf_capacity(&self) -> usize;
+
+    /// Changes the length; new bytes have this value.
+    fn buf_resize(&mut self, new_len: usize, value: u8);
+
+    /// Appends bytes.
+    fn buf_extend_from_slice(&mut self, src: &[u8]);
+}
+
+impl ExpandBuffer for Vec<u8> {
+    fn buf_capacity(&self) -> usize {
+        self.capacity()
+    }
+
+    fn buf_resize(&mut self, new_len: usize, value: u8) {
+        self.resize(new_len, value);
+    }
+
+    fn buf_extend_from_slice(&mut self, src: &[u8]) {
+        self.extend_from_slice(src);
+    }
+}
+
+/// The engine's view of such a buffer.
+struct Expanding<'a, B>(&'a mut B);
+
+impl<B: ExpandBuffer> AsRef<[u8]> for Expanding<'_, B> {
+    fn as_ref(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
+}
+
+impl<B: ExpandBuffer> AsMut<[u8]> for Expanding<'_, B> {
+    fn as_mut(&mut self) -> &mut [u8] {
+        (*self.0).as_mut()
+    }
+}
+
+impl<B: ExpandBuffer> PacketBuffer for Expanding<'_, B> {
+    fn spare(&self) -> usize {
+        self.0.buf_capacity() - self.as_ref().len()
+    }
+
+    fn truncate(&mut self, length: usize) {
+        if length < self.as_ref().len() {
+            self.0.buf_resize(length, 0);
+        }
+    }
+
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.0.buf_extend_from_slice(bytes);
+    }
+}
+
+/// Joins packets; keeps nothing between calls but memory.
+#[derive(Debug)]
+pub struct GROTable {
+    /// The buffers to be written after a call, by index, each from `offset - VIRTIO_NET_HDR_LEN` on.
+    pub to_write: Vec<usize>,
+    with_udp: BatchAggregator,
+    without_udp: BatchAggregator,
+}
+
+impl Default for GROTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl GROTable {
+    /// Makes a table.
+    pub fn new() -> GROTable {
+        let aggregator = |policy| BatchAggregator::framed(Framing::TUN, policy, HashKey::random());
+        GROTable { to_write: Vec::new(), with_udp: aggregator(Policy::gro_with_udp()), without_udp: aggregator(Policy::gro()) }
+    }
+
+    /// Joins the packets, each of which starts `offset` bytes into its buffer, behind room for the
+    /// header.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no room for the header, or no packet behind it.
+    pub fn apply_gro<B: ExpandBuffer>(&mut self, bufs: &mut [B], offset: usize, can_udp_gro: bool) -> io::Result<()> {
+        self.to_write.clear();
+        if bufs.iter().any(|buffer| offset >= buffer.as_ref().len()) {
+            return Err(invalid("invalid offset"));
+        }
+        let mut expanding: Vec<_> = bufs.iter_mut().map(Expanding).collect();
+        let aggregator = if can_udp_gro { &mut self.with_udp } else { &mut self.without_udp };
+        let written = aggregator.join_in_place(&mut expanding, offset).map_err(invalid)?;
+        self.to_write.extend_from_slice(written);
+        Ok(())
+    }
+}
+
+/// The fields of the header, in the machine's byte order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VirtioNetHdr {
+    /// Flags.
+    pub flags: u8,
+    /// Kind of super-packet.
+    pub gso_type: u8,
+    /// Length of the headers: not looked at, since the packet tells it.
+    pub hdr_len: u16,
+    /// Payload bytes of each segment.
+    pub gso_size: u16,
+    /// Where summing starts.
+    pub csum_start: u16,
+    /// Where the checksum lies from there.
+    pub csum_offset: u16,
+}
+
+/// Cuts a super-packet into buffers, `out_offset` bytes into each, and writes the lengths of the
+/// packets into `sizes`. Returns how many there are.
+///
+/// # Errors
+/// `InvalidInput` if the header contradicts the packet, or the buffers are too few or too short.
+/// Nothing is written then.
+pub fn gso_split<B: AsRef<[u8]> + AsMut<[u8]>>(
+    input: &mut [u8],
+    hdr: VirtioNetHdr,
+    out_bufs: &mut [B],
+    sizes: &mut [usize],
+    out_offset: usize,
+    is_v6: bool,
+) -> io::Result<usize> {
+    if hdr.gso_size == 0 {
+        return Err(invalid("gso_size is 0"));
+    }
+    if sizes.len() < out_bufs.len() {
+        return Err(invalid("there are fewer sizes than buffers"));
+    }
+    if input.first().map(|byte| byte >> 4) != Some(if is_v6 { 6 } else { 4 }) {
+        return Err(invalid("the packet is of another IP version"));
+    }
+    let VirtioNetHdr { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = hdr;
+    let header = Header { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, ..Header::default() };
+    let first = input.get(..MAX_HEADER).unwrap_or(input);
+    let offload = header.offload(Format::Plain, first, input.len(), Layer::Ip).map_err(invalid)?;
+    let packet = GsoPacket { buffers: &[&*input], layer: Layer::Ip, gso: offload.gso, checksum: offload.checksum };
+    let mut buffers = EachBuffer::new(out_bufs, out_offset, sizes);
+    Segmenter::new().segment_linear(&packet, &SegmentOptions::default(), &mut buffers).map_err(invalid)?;
+    Ok(buffers.used())
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
+
+fn main() -> io::Result<()> {
+    let mut packet = vec![0; VIRTIO_NET_HDR_LEN + 40];
+    packet[VIRTIO_NET_HDR_LEN] = 0x45;
+    let (mut table, mut packets) = (GROTable::new(), vec![packet.clone(), packet]);
+    table.apply_gro(&mut packets, VIRTIO_NET_HDR_LEN, true)?;
+    println!("{} buffers are to be written: what is no TCP or UDP packet is not joined", table.to_write.len());
+    Ok(())
+}
+
+/// The cases of tun-rs 2.8.16, `src/platform/linux/offload.rs`, in words of our own. Those of its
+/// hash table and its checksum functions speak of its inside.
+#[cfg(test)]
+mod tests {
+    use superpacket_traffic::frame::{ACK, CWR, FIN, Frame, PSH};
+
+    use super::*;
+
+    const TCPV4: u8 = 1;
+    const TCPV6: u8 = 4;
+    const UDP_L4: u8 = 5;
+    const ECN: u8 = 0x80;
+
+    fn packet(payload: usize) -> Vec<u8> {
+        Frame::tcp4(1, payload).at_ip().to_bytes()
+    }
+
+    fn header(gso_type: u8, gso_size: u16) -> VirtioNetHdr {
+        VirtioNetHdr { gso_type, hdr_len: 40, gso_size, csum_start: 20, csum_offset: 16, ..VirtioNetHdr::default() }
+    }
+
+    fn refused(input: &mut [u8], hdr: VirtioNetHdr, out: &mut [Vec<u8>], is_v6: bool) {
+        let before = input.to_vec();
+        let error = gso_split(input, hdr, out, &mut [0; 8], 0, is_v6).expect_err("it is invalid");
+        assert_eq!((error.kind(), &*input), (io::ErrorKind::InvalidInput, &before[..]));
+    }
+
+    #[test]
+    fn handle_gro_rejects_invalid_offset() {
+        let mut table = GROTable::new();
+        for (length, offset) in [(VIRTIO_NET_HDR_LEN, VIRTIO_NET_HDR_LEN), (100, VIRTIO_NET_HDR_LEN - 1), (100, 200)] {
+            let error = table.apply_gro(&mut [vec![0u8; length]], offset, false).expect_err("no header or no packet");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn handle_gro_ignores_truncated_tcp_header_without_panic() {
+        let mut truncated = vec![0u8; VIRTIO_NET_HDR_LEN + 60];
+        truncated[VIRTIO_NET_HDR_LEN] = 0x4f;
+        truncated[VIRTIO_NET_HDR_LEN + 3] = 60;
+        truncated[VIRTIO_NET_HDR_LEN + 9] = 6;
+        let before = truncated.clone();
+        let (mut table, mut buffers) = (GROTable::new(), vec![truncated.clone(), truncated]);
+        table.apply_gro(&mut buffers, VIRTIO_NET_HDR_LEN, false).expect("it passes");
+        assert_eq!((&table.to_write[..], &buffers[0]), (&[0, 1][..], &before));
+    }
+
+    #[test]
+    fn gso_split_rejects_zero_gso_size() {
+        refused(&mut packet(128), header(TCPV4, 0), &mut vec![vec![0; 1500]; 2], false);
+    }
+
+    #[test]
+    fn gso_split_rejects_small_output_buffer() {
+        refused(&mut packet(512), header(TCPV4, 256), &mut vec![vec![0; 64]; 4], false);
+    }
+
+    #[test]
+    fn gso_split_ignores_unused_output_buffers() {
+        let mut out = vec![vec![0u8; 296], vec![0u8; 296], Vec::new()];
+        let mut sizes = [0; 3];
+        assert_eq!(gso_split(&mut packet(512), header(TCPV4, 256), &mut out, &mut sizes, 0, false).expect("it fits"), 2);
+        assert_eq!(sizes, [296, 296, 0]);
+    }
+
+    #[test]
+    fn gso_split_accepts_tcpv4_with_ecn_flag() {
+        let mut input = Frame::tcp4(1000, 8).with_flags(ACK | CWR | FIN | PSH).at_ip().to_bytes();
+        let (mut out, mut sizes) = (vec![vec![0u8; 44]; 2], [0; 2]);
+        assert_eq!(gso_split(&mut input, header(TCPV4 | ECN, 4), &mut out, &mut sizes, 0, false).expect("it is valid"), 2);
+        assert_eq!(sizes, [44, 44]);
+        let flags = |segment: usize| u16::from(out[segment][33]);
+        assert_eq!((flags(0) & (CWR | FIN | PSH), flags(1) & (CWR | FIN | PSH)), (CWR, FIN | PSH));
+    }
+
+    #[test]
+    fn accepts_matching_tcp_types_with_ecn_and_udp_without() {
+        let tcp6 = Frame::tcp6(1, 100).at_ip().to_bytes();
+        let udp = |frame: Frame| frame.at_ip().to_bytes();
+        let needs_checksum = |start| VirtioNetHdr { flags: 1, csum_start: start, csum_offset: 6, ..header(UDP_L4, 50) };
+        for (mut input, hdr, is_v6) in [
+            (tcp6, VirtioNetHdr { csum_start: 40, ..header(TCPV6 | ECN, 50) }, true),
+            (udp(Frame::udp4(100)), needs_checksum(20), false),
+            (udp(Frame::udp6(100)), needs_checksum(40), true),
+        ] {
+            let mut out = vec![vec![0; 200]; 4];
+            assert_eq!(gso_split(&mut input, hdr, &mut out, &mut [0; 4], 0, is_v6).expect("it is valid"), 2);
+        }
+    }
+
+    #[test]
+    fn rejects_invalid_gso_type_combinations() {
+        for (gso_type, is_v6) in [(TCPV4, true), (TCPV6, false), (UDP_L4 | ECN, false), (0xff, false)] {
+            refused(&mut packet(100), header(gso_type, 50), &mut vec![vec![0; 200]; 4], is_v6);
+        }
+    }
+
+    #[test]
+    fn gso_split_rejects_checksum_field_outside_header_without_mutating_input() {
+        let outside = VirtioNetHdr { flags: 1, csum_offset: 30, ..header(TCPV4, 4) };
+        refused(&mut packet(20), outside, &mut vec![vec![0; 60]; 5], false);
+        let mut malformed = vec![0; 60];
+        malformed[0] = 0x45;
+        refused(&mut malformed, VirtioNetHdr { csum_offset: 30, ..header(TCPV4, 4) }, &mut vec![vec![0; 60]; 5], false);
+    }
+
+    #[test]
+    fn gso_split_rejects_segment_lengths_that_do_not_fit_wire_fields() {
+        let mut input = packet(40_000);
+        input.resize(40 + 65_535, 0);
+        input[2..4].fill(0);
+        refused(&mut input, header(TCPV4, u16::MAX), &mut [vec![0; 70_000]], false);
+    }
+
+    /// What its tests over a device show: what is joined comes back.
+    #[test]
+    fn what_is_joined_is_split_into_the_same_packets() {
+        for (frame, is_v6, udp) in [(Frame::tcp4(1, 1000), false, false), (Frame::udp6(1000), true, true)] {
+            let packets: Vec<_> = frame.at_ip().run(20).iter().map(Frame::to_bytes).collect();
+            let in_buffer = |packet: &Vec<u8>| {
+                let mut buffer = Vec::with_capacity(VIRTIO_NET_HDR_LEN + 65_535);
+                buffer.resize(VIRTIO_NET_HDR_LEN, 0);
+                buffer.extend_from_slice(packet);
+                buffer
+            };
+            let (mut table, mut buffers) = (GROTable::new(), packets.iter().map(in_buffer).collect::<Vec<_>>());
+            table.apply_gro(&mut buffers, VIRTIO_NET_HDR_LEN, udp).expect("there is room");
+            assert_eq!(table.to_write, [0]);
+            let (described, joined) = buffers[0].split_at_mut(VIRTIO_NET_HDR_LEN);
+            let word = |at: usize| u16::from_ne_bytes([described[at], described[at + 1]]);
+            let hdr = VirtioNetHdr {
+                flags: described[0],
+                gso_type: described[1],
+                hdr_len: word(2),
+                gso_size: word(4),
+                csum_start: word(6),
+                csum_offset: word(8),
+            };
+            let (mut out, mut sizes) = (vec![vec![0; 1100]; 30], [0; 30]);
+            let count = gso_split(joined, hdr, &mut out, &mut sizes, 16, is_v6).expect("it is valid");
+            assert!(out.iter().zip(sizes).take(count).map(|(out, size)| &out[16..16 + size]).eq(&packets));
+        }
+    }
+}
