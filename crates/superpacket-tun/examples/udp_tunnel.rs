@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use superpacket_lab::{Direction, LabError, Route, TcpBulk, TwoHosts, Until, available_or_skip, enter_user_namespace_before_main};
 
@@ -67,6 +67,8 @@ mod tests {
     #[test]
     fn tcp_passes_through_a_tunnel_between_two_hosts() -> Result<(), LabError> {
         let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
+        let probe = || Tun::open("probe").map_err(|error| LabError::Forbidden { what: "a TUN device".into(), reason: error.to_string() });
+        let Some(_) = available_or_skip(hosts.a.host.run(probe)) else { return Ok(()) };
         for (from, to, addresses) in
             [(&hosts.a, &hosts.b, ["10.9.0.1/24", "fd09::1/64"]), (&hosts.b, &hosts.a, ["10.9.0.2/24", "fd09::2/64"])]
         {
@@ -76,8 +78,9 @@ mod tests {
                 tunnel("tun0", UdpSocket::bind(local).expect("the port is free"), remote.into()).expect("it goes on");
                 Ok(())
             })?;
-            let device = from.host.link("tun0");
+            let (device, start) = (from.host.link("tun0"), Instant::now());
             while !device.exists()? {
+                assert!(start.elapsed() < Duration::from_secs(10), "no device is made");
                 thread::sleep(Duration::from_millis(5));
             }
             for address in addresses {

@@ -50,8 +50,17 @@ impl std::iter::Sum for Carried {
 
 const ADDRESSES: [[&str; 2]; 2] = [["10.9.0.1/24", "fd09::1/64"], ["10.9.0.2/24", "fd09::2/64"]];
 
+/// Why there is no device: forbidden, where the machine has none for this user.
+fn no_device(error: impl Into<io::Error>) -> LabError {
+    let (what, error) = ("a TUN device", error.into());
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => LabError::Forbidden { what: what.into(), reason: error.to_string() },
+        _ => LabError::system(what, error),
+    }
+}
+
 fn open(host: &Host, builder: Builder, addresses: [&str; 2]) -> Result<Tun, LabError> {
-    let tun = host.run(|| builder.open().map_err(|error| LabError::system("opening a TUN device", io::Error::from(error))))?;
+    let tun = host.run(|| builder.open().map_err(no_device))?;
     for address in addresses {
         host.link(tun.name()).add_address(address)?;
     }
@@ -305,6 +314,7 @@ fn several_queues_carry_several_flows() -> Result<(), LabError> {
 #[test]
 fn what_was_asked_for_is_what_is_told() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("A")) else { return Ok(()) };
+    let Some(_) = available_or_skip(host.run(|| Tun::open("first").map_err(no_device))) else { return Ok(()) };
     host.run(|| -> Result<(), LabError> {
         let tun = Tun::builder("few%d").mtu(1337).up(false).open().expect("a device");
         assert_eq!((tun.name(), tun.mtu().expect("it is there")), ("few0", 1337));
@@ -358,6 +368,7 @@ fn plain_device(name: &str, flags: u16) -> io::Result<std::os::fd::OwnedFd> {
 fn a_descriptor_without_headers_carries_packets_one_by_one() -> Result<(), LabError> {
     const IFF_TUN_NO_PI: u16 = 0x1001;
     let Some(a) = available_or_skip(Host::new("A")) else { return Ok(()) };
+    let Some(_) = available_or_skip(a.run(|| Tun::open("first").map_err(no_device))) else { return Ok(()) };
     let b = Host::new("B")?;
     let attach = |host: &Host, addresses: [&str; 2]| -> Result<Tun, LabError> {
         let fd = host.run(|| plain_device("old0", IFF_TUN_NO_PI).map_err(|error| LabError::system("old0", error)))?;

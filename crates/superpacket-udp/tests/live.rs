@@ -23,6 +23,14 @@ fn datagram(number: usize, size: usize) -> Vec<u8> {
     bytes
 }
 
+/// Has the hosts find each other's hardware addresses: meanwhile they keep few datagrams.
+fn acquaint(from: &UdpSocket, to: &UdpSocket) {
+    let mut sender = from.sender();
+    sender.push(to.local_addr().expect("it is bound"), b"hello");
+    sender.flush().expect("it sends");
+    receive(to, 1);
+}
+
 /// Receives so many datagrams, within a few seconds.
 fn receive(socket: &UdpSocket, count: usize) -> Vec<(RecvMeta, Vec<u8>)> {
     let (mut receiver, mut all, start) = (socket.receiver(), Vec::new(), Instant::now());
@@ -44,6 +52,7 @@ fn runs_arrive_as_the_datagrams_that_they_were() -> Result<(), LabError> {
         hosts.a.link.set_feature("tx-udp-segmentation", segmentation)?;
         for (from, to) in [(hosts.a.ipv4, hosts.b.ipv4), (hosts.a.ipv6, hosts.b.ipv6)] {
             let (a, b) = (bind(&hosts.a.host, from)?, bind(&hosts.b.host, to)?);
+            acquaint(&a, &b);
             let sent: Vec<_> = (0..200).map(|number| datagram(number, if number % 50 == 49 { 700 } else { 1400 })).collect();
             let mut sender = a.sender();
             let destination = Destination { ecn: Some(EcnCodepoint::Ect0), ..b.local_addr().expect("it is bound").into() };
@@ -70,6 +79,7 @@ fn a_kernel_that_refuses_runs_gets_datagrams() -> Result<(), LabError> {
     let (a, b) = (bind(&hosts.a.host, hosts.a.ipv4)?, bind(&hosts.b.host, hosts.b.ipv4)?);
     // `udp_send_skb` segments nothing that has no checksum, and says EINVAL.
     no_checksums(&a).map_err(|error| LabError::system("SO_NO_CHECK", error))?;
+    acquaint(&a, &b);
     let to = b.local_addr().expect("it is bound");
     let (mut sender, mut second) = (a.sender(), a.sender());
     let sent: Vec<_> = (0..100).map(|number| datagram(number, 1000)).collect();
@@ -172,6 +182,7 @@ fn datagrams_are_lent_to_be_changed_and_an_empty_one_is_one() -> Result<(), LabE
 fn tasks_send_and_receive() -> Result<(), LabError> {
     let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
     let (a, b) = (bind(&hosts.a.host, hosts.a.ipv6)?, bind(&hosts.b.host, hosts.b.ipv6)?);
+    acquaint(&a, &b);
     let (from, to) = (a.local_addr().expect("it is bound"), b.local_addr().expect("it is bound"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let echoed = runtime.block_on(async move {
