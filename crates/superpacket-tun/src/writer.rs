@@ -33,7 +33,7 @@ const MAX_PIECES: u32 = 1024 - 2;
 /// | error | what becomes of the packet | of those behind it |
 /// |---|---|---|
 /// | [`WouldBlock`](io::ErrorKind::WouldBlock), from [`try_flush`](Self::try_flush) only | stays | stay |
-/// | a single packet is no IP packet, or otherwise not what the device takes (`EINVAL`, `EMSGSIZE`) | dropped, counted as [rejected](WriterCounters::rejected) | stay |
+/// | a single packet is no IP packet, or otherwise not what the device takes (`EINVAL`, `EMSGSIZE`) | dropped, counted as [rejected](WriterCounters::rejected) | written; the flush returns the first such error |
 /// | all else: the interface is down (`EIO`), gone (`EBADFD`), memory is short (`ENOBUFS`) | stays | stay |
 ///
 /// What stays is written by the next flush, before all that has been pushed since. Who goes on in
@@ -84,6 +84,7 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
             version,
             settings,
             progress: Progress::default(),
+            error: None,
             slices: Vec::new(),
             counters: WriterCounters::default(),
             notice: None,
@@ -121,7 +122,7 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
             let goes_on = !batch.is_empty();
             if !goes_on {
                 if queue.is_empty() {
-                    return Ok(());
+                    return output.error.take().map_or(Ok(()), Err);
                 }
                 mem::swap(batch, queue);
                 output.progress = Progress::default();
@@ -157,6 +158,7 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         let count = self.len();
         self.batch.clear();
         self.queue.clear();
+        self.output.error = None;
         count
     }
 
@@ -216,6 +218,8 @@ struct Output<D> {
     version: u64,
     settings: Settings,
     progress: Progress,
+    /// The first error of this flush that told of one packet.
+    error: Option<io::Error>,
     /// Memory for the slices of a packet, empty between writes.
     slices: Vec<IoSlice<'static>>,
     counters: WriterCounters,
@@ -319,13 +323,12 @@ impl<D: Device> Output<D> {
                         self.switch_off(&refusal);
                     }
                 }
-                Err(error) => {
-                    if is_of_packet(&error) {
-                        self.progress.done += 1;
-                        self.counters.rejected += 1;
-                    }
-                    return Err(self.failed(error));
+                Err(error) if is_of_packet(&error) => {
+                    self.progress.done += 1;
+                    self.counters.rejected += 1;
+                    self.error.get_or_insert(error);
                 }
+                Err(error) => return Err(self.failed(error)),
             }
         }
         Ok(())
