@@ -29,9 +29,9 @@
 //! receivers wait, by themselves or with tokio.
 //!
 //! A run is copied together before it is sent. To have the kernel gather it from separate buffers
-//! costs as much: it looks at each slice. With datagrams of 1,452 bytes 0.97 times a copy's CPU time
-//! (0.94 if they do not lie in the cache), of 500 bytes 1.13 times, of 100 bytes 1.20 times (bench
-//! `send`).
+//! costs no less, since it looks at each slice: with datagrams of 1,452 bytes 0.94 to 1.07 times a
+//! copy's CPU time, of 500 bytes 1.10 to 1.15 times, of 100 bytes 1.20 to 1.27 times (bench `send`,
+//! in the cache and not).
 //!
 //! It is a crate of its own, so that who has another device needs no TUN crate, and who has another
 //! socket no UDP crate.
