@@ -129,7 +129,7 @@ impl End {
         match &self.program {
             Program::Superpacket => command.arg(&interface).arg(&self.config),
             Program::Gotatun => command.arg("--plain").arg(&interface).arg(&self.config),
-            Program::Go(_) => command.args(["--foreground", &interface]).env("LOG_LEVEL", "error"),
+            Program::Go(_) => command.args(["--foreground", &interface]).env("LOG_LEVEL", "error").stderr(Stdio::null()),
         };
         self.child = Some(command.stdin(Stdio::null()).spawn().map_err(failed("started"))?);
         let (link, start) = (self.link(), Instant::now());
