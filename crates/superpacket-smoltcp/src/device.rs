@@ -1,0 +1,233 @@
+//! The device around another.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::num::NonZeroUsize;
+
+use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::time::Instant;
+use superpacket::wire::{IpVersion, Protocol, parse};
+use superpacket::{BatchAggregator, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, RxChecksum, SegmentOptions, SegmentSize, Segmenter};
+
+/// The most frames that are taken from the device before smoltcp sees the first of them.
+pub const BURST: usize = 64;
+
+/// The longest IP packet, in bytes.
+const LONGEST: usize = 65_535;
+
+/// Length of an Ethernet header, in bytes.
+const ETHERNET: usize = 14;
+
+/// A device of smoltcp that receives and sends super-packets, around one that does not.
+#[derive(Debug)]
+pub struct OffloadDevice<D> {
+    pub(crate) receive: Receive,
+    pub(crate) transmit: Transmit<D>,
+}
+
+/// What was received and sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Frames that the device gave.
+    pub frames_in: u64,
+    /// Packets that smoltcp was given for them.
+    pub packets_in: u64,
+    /// Packets that smoltcp sent.
+    pub packets_out: u64,
+    /// Frames that the device was given for them.
+    pub frames_out: u64,
+    /// Packets of smoltcp's that could not be cut, such as a raw socket's with bad headers.
+    pub refused: u64,
+}
+
+/// Joins frames to packets.
+#[derive(Debug)]
+pub(crate) struct Receive {
+    aggregator: BatchAggregator,
+    /// The frames of a burst.
+    frames: Vec<Vec<u8>>,
+    /// Packets that smoltcp has still to be given.
+    pub(crate) packets: VecDeque<Vec<u8>>,
+    /// Buffers of those that it has been given.
+    pub(crate) spare: Vec<Vec<u8>>,
+}
+
+/// Cuts packets to frames.
+#[derive(Debug)]
+pub(crate) struct Transmit<D> {
+    device: D,
+    layer: Layer,
+    segmenter: Segmenter,
+    /// What smoltcp writes a packet to.
+    pub(crate) packet: Vec<u8>,
+    /// Frames that the device has still to be given.
+    unsent: VecDeque<Vec<u8>>,
+    /// Buffers of those that it has been given.
+    spare: Vec<Vec<u8>>,
+    counters: Counters,
+}
+
+impl<D: Device> OffloadDevice<D> {
+    /// Wraps a device of Ethernet frames or of IP packets.
+    pub fn new(device: D, key: HashKey) -> Self {
+        let layer = if device.capabilities().medium == Medium::Ip { Layer::Ip } else { Layer::Ethernet };
+        OffloadDevice {
+            receive: Receive {
+                aggregator: BatchAggregator::new(layer, Policy::gro(), key),
+                frames: Vec::new(),
+                packets: VecDeque::new(),
+                spare: Vec::new(),
+            },
+            transmit: Transmit {
+                device,
+                layer,
+                segmenter: Segmenter::new(),
+                packet: Vec::new(),
+                unsent: VecDeque::new(),
+                spare: Vec::new(),
+                counters: Counters::default(),
+            },
+        }
+    }
+
+    /// What the device offers, and TCP over IPv4 in up to 64 KB at a time, without checksums.
+    pub(crate) fn with_offloads(&self) -> DeviceCapabilities {
+        let mut capabilities = self.transmit.device.capabilities();
+        let link = if self.transmit.layer == Layer::Ethernet { ETHERNET } else { 0 };
+        capabilities.segmentation.tcpv4 = NonZeroUsize::new(LONGEST + link);
+        capabilities.checksum.tcp = match capabilities.checksum.tcp {
+            Checksum::Both | Checksum::Rx => Checksum::Rx,
+            Checksum::Tx | Checksum::None => Checksum::None,
+        };
+        capabilities
+    }
+
+    /// Joins the frames that wait in the device, if smoltcp has been given all packets of those
+    /// before.
+    pub(crate) fn fill(&mut self, now: Instant) {
+        let Receive { aggregator, frames, packets, spare } = &mut self.receive;
+        if !packets.is_empty() {
+            return;
+        }
+        let mut count = 0;
+        while count < BURST
+            && let Some((token, _)) = self.transmit.device.receive(now)
+        {
+            if count == frames.len() {
+                frames.push(Vec::new());
+            }
+            let frame = &mut frames[count];
+            frame.clear();
+            token.consume(|bytes| frame.extend_from_slice(bytes));
+            count += 1;
+        }
+        aggregator.poll(&frames[..count], |packet| {
+            let mut bytes = spare.pop().unwrap_or_default();
+            bytes.clear();
+            packet.copy_to(&mut bytes);
+            packets.push_back(bytes);
+        });
+        self.transmit.counters.frames_in += count as u64;
+        self.transmit.counters.packets_in += packets.len() as u64;
+    }
+}
+
+impl<D> OffloadDevice<D> {
+    /// The device that is wrapped.
+    pub const fn get_ref(&self) -> &D {
+        &self.transmit.device
+    }
+
+    /// The device that is wrapped. What is received from it is not joined, and what is sent
+    /// overtakes what waits.
+    pub const fn get_mut(&mut self) -> &mut D {
+        &mut self.transmit.device
+    }
+
+    /// The device that is wrapped. What waits is lost.
+    pub fn into_inner(self) -> D {
+        self.transmit.device
+    }
+
+    /// What was received and sent.
+    pub const fn counters(&self) -> Counters {
+        self.transmit.counters
+    }
+
+    /// What became of each frame that was received, with reasons.
+    pub const fn aggregation(&self) -> &superpacket::Counters {
+        self.receive.aggregator.counters()
+    }
+
+    /// Changes which packets merge, and in how many: the default is [`Policy::gro`]. smoltcp's UDP
+    /// sockets would take super-packets of datagrams for one.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.receive.aggregator.set_policy(policy);
+    }
+}
+
+impl<D: Device> Transmit<D> {
+    /// Sends the packet that smoltcp has written, in frames of at most `size` bytes of TCP payload.
+    pub(crate) fn send(&mut self, size: Option<usize>, now: Instant) {
+        let Transmit { device, layer, segmenter, packet, unsent, spare, counters } = self;
+        counters.packets_out += 1;
+        // smoltcp leaves out the checksum of TCP, and of nothing else.
+        let tcp = parse(packet, packet.len(), *layer).ok().filter(|layout| layout.protocol == Protocol::Tcp);
+        let Some(layout) = tcp else { return self.send_whole(now) };
+        let kind = if layout.version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
+        let size = size.and_then(SegmentSize::new).or(SegmentSize::new(LONGEST));
+        let packet = GsoPacket {
+            buffers: &[packet.as_slice()],
+            layer: *layer,
+            gso: size.map(|size| Gso::new(kind, size)),
+            checksum: RxChecksum::None,
+        };
+        let segmented = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
+            counters.frames_out += 1;
+            let parts = || core::iter::once(segment.header()).chain(segment.payload());
+            let token = if unsent.is_empty() { device.transmit(now) } else { None };
+            match token {
+                Some(token) => token.consume(segment.length(), |room| {
+                    let mut rest = room;
+                    for part in parts() {
+                        let (place, behind) = rest.split_at_mut(part.len());
+                        place.copy_from_slice(part);
+                        rest = behind;
+                    }
+                }),
+                None => {
+                    let mut frame = spare.pop().unwrap_or_default();
+                    frame.clear();
+                    parts().for_each(|part| frame.extend_from_slice(part));
+                    unsent.push_back(frame);
+                }
+            }
+        });
+        counters.refused += u64::from(segmented.is_err());
+    }
+
+    /// Sends the packet as it is.
+    fn send_whole(&mut self, now: Instant) {
+        self.counters.frames_out += 1;
+        let Transmit { device, packet, unsent, spare, .. } = self;
+        match if unsent.is_empty() { device.transmit(now) } else { None } {
+            Some(token) => token.consume(packet.len(), |room| room.copy_from_slice(packet)),
+            None => {
+                let mut frame = spare.pop().unwrap_or_default();
+                frame.clear();
+                frame.extend_from_slice(packet);
+                unsent.push_back(frame);
+            }
+        }
+    }
+
+    /// Sends what waits, as much as the device takes; `None` if some is left.
+    pub(crate) fn flush(&mut self, now: Instant) -> Option<()> {
+        while let Some(frame) = self.unsent.front() {
+            self.device.transmit(now)?.consume(frame.len(), |room| room.copy_from_slice(frame));
+            self.spare.extend(self.unsent.pop_front());
+        }
+        Some(())
+    }
+}

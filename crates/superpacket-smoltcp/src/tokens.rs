@@ -1,0 +1,67 @@
+//! What smoltcp asks of every device: two tokens.
+
+use alloc::vec::Vec;
+
+use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
+use smoltcp::time::Instant;
+
+use crate::device::{OffloadDevice, Transmit};
+
+impl<D: Device + 'static> Device for OffloadDevice<D> {
+    type RxToken<'a> = Received<'a>;
+    type TxToken<'a> = Sending<'a, D>;
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        self.with_offloads()
+    }
+
+    fn receive(&mut self, now: Instant) -> Option<(Received<'_>, Sending<'_, D>)> {
+        self.transmit.flush(now)?;
+        self.fill(now);
+        let packet = self.receive.packets.pop_front()?;
+        Some((Received { packet, spare: &mut self.receive.spare }, Sending { transmit: &mut self.transmit, now, size: None }))
+    }
+
+    fn transmit(&mut self, now: Instant) -> Option<Sending<'_, D>> {
+        self.transmit.flush(now)?;
+        Some(Sending { transmit: &mut self.transmit, now, size: None })
+    }
+}
+
+/// A packet that arrived: a single one, or what was joined.
+#[derive(Debug)]
+pub struct Received<'a> {
+    packet: Vec<u8>,
+    spare: &'a mut Vec<Vec<u8>>,
+}
+
+impl RxToken for Received<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        let result = take(&self.packet);
+        self.spare.push(self.packet);
+        result
+    }
+}
+
+/// Leave to send one packet, which may be a super-packet.
+#[derive(Debug)]
+pub struct Sending<'a, D> {
+    transmit: &'a mut Transmit<D>,
+    now: Instant,
+    /// The most bytes of TCP payload in a frame; `None`: it is one.
+    size: Option<usize>,
+}
+
+impl<D: Device> TxToken for Sending<'_, D> {
+    fn set_meta(&mut self, meta: PacketMeta) {
+        self.size = meta.segmentation_offload_size.map(|size| size.get().into());
+    }
+
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, fill: F) -> R {
+        self.transmit.packet.clear();
+        self.transmit.packet.resize(length, 0);
+        let result = fill(&mut self.transmit.packet);
+        self.transmit.send(self.size, self.now);
+        result
+    }
+}

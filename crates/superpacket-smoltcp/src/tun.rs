@@ -1,0 +1,323 @@
+//! A TUN device that takes and gives super-packets.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::num::NonZeroUsize;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, PacketMeta, RxToken, TxToken};
+use smoltcp::time::Instant;
+use superpacket::checksum::{complete_partial, pseudo_header};
+use superpacket::virtio::{Header, Offload};
+use superpacket::wire::{IpVersion, Layout, Protocol, parse};
+use superpacket::{Framing, Gso, GsoKind, Layer, RxChecksum, SegmentSize, Segmenter, Simd};
+use superpacket_tun::{Device as _, Offloads, Queue, Tun};
+
+/// The longest IP packet, in bytes.
+const LONGEST: usize = 65_535;
+
+/// A TUN device of Linux for smoltcp: packets of up to 64 KB are read and written by one call each,
+/// and the kernel joins and cuts them, or never does, where the other end is on this host.
+///
+/// Checksums that the kernel has left partial are completed; smoltcp verifies them, with all
+/// others. A kernel that refuses a super-packet gets its segments, then and from then on.
+///
+/// ```no_run
+/// use superpacket_smoltcp::TunDevice;
+///
+/// let mut device = TunDevice::open("tun0")?;
+/// // An `Interface` takes the device; `smoltcp::phy::wait` its descriptor.
+/// # let _ = &mut device;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TunDevice {
+    mtu: usize,
+    reader: Reader,
+    writer: Writer,
+}
+
+/// Reads packets.
+#[derive(Debug)]
+struct Reader {
+    queue: Queue,
+    simd: Simd,
+    received: Vec<u8>,
+    counters: TunCounters,
+}
+
+/// Writes packets.
+#[derive(Debug)]
+struct Writer {
+    queue: Queue,
+    segmenter: Segmenter,
+    /// The device takes super-packets.
+    takes_super_packets: bool,
+    /// What smoltcp writes a packet to, behind room for a header.
+    sending: Vec<u8>,
+    /// Segments back to back.
+    cut: Vec<u8>,
+    counters: TunCounters,
+}
+
+/// What was read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TunCounters {
+    /// Packets read.
+    pub read: u64,
+    /// Bytes of these.
+    pub bytes_read: u64,
+    /// Packets read whose header contradicts them; they are dropped.
+    pub malformed: u64,
+    /// Packets written.
+    pub written: u64,
+    /// Bytes of these.
+    pub bytes_written: u64,
+    /// Packets that the device did not take, or that could not be cut; they are dropped.
+    pub rejected: u64,
+    /// Super-packets that the kernel refused, and whose segments were written.
+    pub refused: u64,
+}
+
+impl TunDevice {
+    /// Opens a device, or attaches to it if it is there, and switches it on.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn open(name: &str) -> io::Result<Self> {
+        // smoltcp's UDP sockets would take super-packets of datagrams for one.
+        Self::new(Tun::builder(name).offloads(Offloads::TCP).open()?)
+    }
+
+    /// Takes a device that was opened otherwise, of one queue, and without UDP super-packets.
+    ///
+    /// # Errors
+    /// What the system refused; [`InvalidInput`](io::ErrorKind::InvalidInput) if the device has more
+    /// queues, or hands over UDP super-packets.
+    pub fn new(tun: Tun) -> io::Result<Self> {
+        if tun.offloads().udp {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "TUN device with UDP super-packets, which smoltcp does not take"));
+        }
+        let (mtu, takes_super_packets) = (tun.mtu()? as usize, tun.switches().on().tcp4);
+        let mut queues = tun.into_queues();
+        if queues.len() != 1 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "TUN device of several queues: one is wanted"));
+        }
+        let queue = queues.remove(0);
+        let header = queue.framing().map_or(0, Framing::header_length);
+        let reader =
+            Reader { queue: queue.clone(), simd: Simd::detect(), received: vec![0; header + LONGEST], counters: TunCounters::default() };
+        let writer = Writer {
+            takes_super_packets: takes_super_packets && queue.framing().is_some(),
+            queue,
+            segmenter: Segmenter::new(),
+            sending: Vec::new(),
+            cut: Vec::new(),
+            counters: TunCounters::default(),
+        };
+        Ok(TunDevice { mtu, reader, writer })
+    }
+
+    /// What was read and written.
+    pub const fn counters(&self) -> TunCounters {
+        let TunCounters { read, bytes_read, malformed, .. } = self.reader.counters;
+        TunCounters { read, bytes_read, malformed, ..self.writer.counters }
+    }
+}
+
+impl Reader {
+    /// Reads a packet and completes its checksum. Returns where it lies in the buffer.
+    fn read(&mut self) -> Option<core::ops::Range<usize>> {
+        loop {
+            // An error is no packet, as it is to smoltcp's own devices.
+            let length = self.queue.read(&mut self.received).ok()?;
+            let Some(framing) = self.queue.framing() else {
+                self.count_read(length);
+                return Some(0..length);
+            };
+            let start = framing.header_length().min(length);
+            let partial = match framing.parse(self.received.get(..length).unwrap_or(&[])) {
+                Ok((Offload { checksum: RxChecksum::Partial { start, offset }, .. }, _)) => Some((start, offset)),
+                Ok(_) => None,
+                Err(_) => {
+                    self.counters.malformed += 1;
+                    continue;
+                }
+            };
+            if let Some((from, offset)) = partial
+                && let Some(packet) = self.received.get_mut(start..length)
+                && complete_partial(packet, Layer::Ip, from, offset, self.simd).is_err()
+            {
+                self.counters.malformed += 1;
+                continue;
+            }
+            self.count_read(length - start);
+            return Some(start..length);
+        }
+    }
+
+    fn count_read(&mut self, length: usize) {
+        self.counters.read += 1;
+        self.counters.bytes_read += length as u64;
+    }
+}
+
+impl Writer {
+    /// Length of the header before each packet, in bytes.
+    fn header_length(&self) -> usize {
+        self.queue.framing().map_or(0, Framing::header_length)
+    }
+
+    /// Writes the packet that smoltcp has made, in segments of at most `size` bytes of TCP payload.
+    fn write(&mut self, size: Option<usize>) {
+        let start = self.header_length();
+        let (header, packet) = self.sending.split_at_mut(start);
+        // smoltcp leaves out the checksum of TCP, and of nothing else.
+        let tcp = parse(packet, packet.len(), Layer::Ip).ok().filter(|layout| layout.protocol == Protocol::Tcp);
+        let Some(layout) = tcp else {
+            header.fill(0);
+            return self.write_one(0..self.sending.len());
+        };
+        seed(packet, &layout);
+        let offload = Offload {
+            checksum: RxChecksum::Partial { start: layout.transport, offset: Protocol::Tcp.checksum_offset() },
+            gso: size.and_then(SegmentSize::new).filter(|size| packet.len() - usize::from(layout.payload) > size.get()).map(|size| {
+                let kind = if layout.version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
+                Gso::new(kind, size)
+            }),
+            hash: None,
+        };
+        let whole = self.queue.framing().filter(|_| self.takes_super_packets || offload.gso.is_none()).and_then(|framing| {
+            let described = Header::describe(&offload, framing.format, packet, packet.len(), Layer::Ip).ok()?;
+            described.write(header, framing.format, framing.order).ok()?;
+            Some(framing)
+        });
+        if whole.is_none() {
+            return self.write_cut(&offload);
+        }
+        match self.queue.write(&[IoSlice::new(&self.sending)]) {
+            Err(error) if offload.gso.is_some() && error.kind() == io::ErrorKind::InvalidInput => {
+                self.takes_super_packets = false;
+                self.counters.refused += 1;
+                self.write_cut(&offload);
+            }
+            result => self.count_written(result, self.sending.len() - start),
+        }
+    }
+
+    /// Writes a packet with a partial checksum in segments with complete ones.
+    fn write_cut(&mut self, offload: &Offload) {
+        let start = self.header_length();
+        let packet = superpacket::GsoPacket {
+            buffers: &[self.sending.get(start..).unwrap_or(&[])],
+            layer: Layer::Ip,
+            gso: offload.gso,
+            checksum: offload.checksum,
+        };
+        self.cut.clear();
+        let Ok(plan) = self.segmenter.segment_linear(&packet, &superpacket::SegmentOptions::default(), &mut self.cut) else {
+            self.counters.rejected += 1;
+            return;
+        };
+        let cut = core::mem::take(&mut self.cut);
+        for segment in cut.chunks(plan.segment_length.max(1)) {
+            self.sending.truncate(start);
+            self.sending.fill(0);
+            self.sending.extend_from_slice(segment);
+            self.write_one(0..self.sending.len());
+        }
+        self.cut = cut;
+    }
+
+    fn write_one(&mut self, range: core::ops::Range<usize>) {
+        let length = range.len() - self.header_length();
+        let result = self.queue.write(&[IoSlice::new(self.sending.get(range).unwrap_or(&[]))]);
+        self.count_written(result, length);
+    }
+
+    fn count_written(&mut self, result: io::Result<()>, length: usize) {
+        match result {
+            Ok(()) => {
+                self.counters.written += 1;
+                self.counters.bytes_written += length as u64;
+            }
+            Err(_) => self.counters.rejected += 1,
+        }
+    }
+}
+
+/// Puts the pseudo-header's sum into the checksum field, as whoever completes it wants it.
+fn seed(packet: &mut [u8], layout: &Layout) {
+    let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
+    let length = packet.len().min(layout.end as usize).saturating_sub(transport);
+    let sum = pseudo_header(packet.get(network..).unwrap_or(&[]), layout.version, Protocol::Tcp.number(), length as u32).fold();
+    let field = usize::from(layout.checksum());
+    if let Some(field) = packet.get_mut(field..field + 2) {
+        field.copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+impl AsFd for TunDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.reader.queue.as_fd()
+    }
+}
+
+impl Device for TunDevice {
+    type RxToken<'a> = TunReceived<'a>;
+    type TxToken<'a> = TunSending<'a>;
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = self.mtu;
+        capabilities.checksum.tcp = Checksum::Rx;
+        // Where the device takes none, they are cut here.
+        capabilities.segmentation.tcpv4 = NonZeroUsize::new(LONGEST);
+        capabilities
+    }
+
+    fn receive(&mut self, _: Instant) -> Option<(TunReceived<'_>, TunSending<'_>)> {
+        let range = self.reader.read()?;
+        let packet = self.reader.received.get(range)?;
+        Some((TunReceived(packet), TunSending { writer: &mut self.writer, size: None }))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<TunSending<'_>> {
+        Some(TunSending { writer: &mut self.writer, size: None })
+    }
+}
+
+/// A packet that was read, which may be a super-packet.
+#[derive(Debug)]
+pub struct TunReceived<'a>(&'a [u8]);
+
+impl RxToken for TunReceived<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        take(self.0)
+    }
+}
+
+/// Leave to write one packet, which may be a super-packet.
+#[derive(Debug)]
+pub struct TunSending<'a> {
+    writer: &'a mut Writer,
+    /// The most bytes of TCP payload in a segment; `None`: it is one.
+    size: Option<usize>,
+}
+
+impl TxToken for TunSending<'_> {
+    fn set_meta(&mut self, meta: PacketMeta) {
+        self.size = meta.segmentation_offload_size.map(|size| size.get().into());
+    }
+
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, fill: F) -> R {
+        let start = self.writer.header_length();
+        self.writer.sending.resize(start + length, 0);
+        let result = fill(self.writer.sending.get_mut(start..).unwrap_or(&mut []));
+        self.writer.write(self.size);
+        result
+    }
+}
