@@ -1,0 +1,224 @@
+//! Aggregation of packets that are borrowed for a call.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use superpacket::aggregate::{Borrowed, BufferIndex};
+use superpacket::{BatchAggregator, Framing, SuperPacket};
+
+use crate::object::{Object, new, with};
+use crate::packet::{Packet, sp_offload, sp_packet};
+use crate::policy::{Chosen, sp_policy};
+use crate::space::{Full, Known, Space, sp_space};
+use crate::status::sp_status::{self, SP_FULL, SP_OK};
+use crate::status::{Failure, guard};
+
+/// Aggregates the packets of one call, which are borrowed for it: nothing is held between calls,
+/// but for one that returned SP_FULL.
+///
+/// One thread at a time may use it; it may change from call to call. What it allocates it keeps: with
+/// the same traffic nothing is allocated.
+pub struct sp_batch {
+    pub(crate) object: Object<BatchAggregator>,
+    framing: Option<Framing>,
+    most_ranges: usize,
+    /// Which packets a call left that returned SP_FULL. The pointer is only compared.
+    unfinished: Option<(*const sp_packet, usize)>,
+}
+
+/// Makes an aggregator of batches.
+///
+/// \param policy how to aggregate; read during the call.
+/// \param out where the new object goes; set to NULL on an error. Give it to sp_batch_free.
+/// \return SP_OK; SP_ERROR_NULL; SP_ERROR_STRUCTURE, SP_ERROR_ARGUMENT if the policy has a size or a
+/// value that is not allowed; SP_ERROR_INTERNAL if the system gives no random numbers.
+/// \note Any thread may call it at any time. Ends the process if memory cannot be had.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_batch_new(policy: *const sp_policy, out: *mut *mut sp_batch) -> sp_status {
+    guard(|| {
+        // SAFETY: `out` is NULL or the caller's place for a pointer, `policy` NULL or a structure
+        // that begins with its size.
+        unsafe {
+            new(out, || {
+                let chosen = Chosen::read(policy)?;
+                let most_ranges = chosen.most_ranges();
+                let Chosen { policy, layer, framing, key } = chosen;
+                let aggregator = match framing {
+                    Some(framing) => BatchAggregator::framed(framing, policy, key),
+                    None => BatchAggregator::new(layer, policy, key),
+                };
+                Ok(sp_batch { object: Object::new(aggregator), framing, most_ranges, unfinished: None })
+            })
+        }
+    })
+}
+
+/// Frees an aggregator of batches. Packets of an unfinished call are forgotten: they are the
+/// caller's.
+///
+/// \param batch NULL does nothing. No call may be under way in another thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_batch_free(batch: *mut sp_batch) {
+    // SAFETY: NULL, or made by `sp_batch_new` and not freed yet, and nobody else's.
+    unsafe { crate::object::free(batch) };
+}
+
+/// Aggregates packets, in order, and puts all that leaves into the space.
+///
+/// An output's ranges lie in the packets' own buffers, but for its headers, which lie in the space's
+/// header memory. A packet that merged with no other leaves as it came. When the call returns SP_OK
+/// every packet is in exactly one output, or, in SP_MODE_LRO_ACKS, an ACK may have been absorbed by
+/// one.
+///
+/// On SP_FULL, use the outputs that are there; then call sp_batch_continue. No packet is lost.
+///
+/// \param batch the aggregator.
+/// \param packets an array, and the buffers that its packets point to: the caller's, unchanged until
+/// this call, or the sp_batch_continue after it that returns SP_OK, has returned. The library keeps
+/// no pointer to them beyond that.
+/// \param count how many: at most SP_MAX_PACKETS. 0 does nothing.
+/// \param space filled from its start.
+/// \return SP_OK; SP_FULL; SP_ERROR_UNFINISHED if an earlier call has not been gone on with;
+/// SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT, SP_ERROR_STRUCTURE for what is given;
+/// SP_ERROR_SPACE if the space could not take even one output; SP_ERROR_INTERNAL. On an error no
+/// packet has been looked at, and the space's _used fields are 0.
+/// \note One thread at a time for each sp_batch.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_batch_aggregate(
+    batch: *mut sp_batch,
+    packets: *const sp_packet,
+    count: usize,
+    space: *mut sp_space,
+) -> sp_status {
+    // SAFETY: as the comment demands of the caller.
+    unsafe { call(batch, packets, count, space, false) }
+}
+
+/// Goes on with a call of sp_batch_aggregate that returned SP_FULL: the space is filled from its
+/// start again, with what comes next.
+///
+/// \param batch the aggregator.
+/// \param packets the very array of that call.
+/// \param count as in that call.
+/// \param space any; it need not be the same.
+/// \return as sp_batch_aggregate; SP_FULL once more if there is still more; SP_ERROR_OTHER_PACKETS if
+/// there is no such call to go on with, or its packets were others.
+/// \note One thread at a time for each sp_batch.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_batch_continue(
+    batch: *mut sp_batch,
+    packets: *const sp_packet,
+    count: usize,
+    space: *mut sp_space,
+) -> sp_status {
+    // SAFETY: as the comment demands of the caller.
+    unsafe { call(batch, packets, count, space, true) }
+}
+
+/// Gives up a call that returned SP_FULL: what it has not put out is forgotten. The packets are the
+/// caller's to send as they are, or to drop.
+///
+/// \param batch the aggregator.
+/// \return how many outputs it would have been at least; 0 if there was no such call, or for NULL.
+/// \note One thread at a time for each sp_batch.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_batch_abandon(batch: *mut sp_batch) -> usize {
+    let mut given_up = 0;
+    let _ = guard(|| {
+        // SAFETY: NULL, or made by `sp_batch_new`, and nobody else's during the call.
+        unsafe {
+            with("batch", batch, |batch| {
+                batch.unfinished = None;
+                batch.object.call(|aggregator| {
+                    given_up = aggregator.unfinished();
+                    let policy = *aggregator.policy();
+                    aggregator.set_policy(policy);
+                    Ok(SP_OK)
+                })
+            })
+        }
+    });
+    given_up
+}
+
+/// # Safety
+/// As [`sp_batch_aggregate`] demands.
+#[inline(always)]
+unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, space: *mut sp_space, goes_on: bool) -> sp_status {
+    guard(|| {
+        // SAFETY: NULL or the caller's.
+        unsafe { Space::empty(space) };
+        // SAFETY: `batch` is NULL, or made by `sp_batch_new` and nobody else's during the call.
+        unsafe {
+            with("batch", batch, |batch| {
+                let sp_batch { object, framing, most_ranges, unfinished } = batch;
+                object.call(|aggregator| {
+                    match (*unfinished, goes_on) {
+                        (Some(_), false) => return Err(Failure::Unfinished(aggregator.unfinished())),
+                        (None, true) => return Err(Failure::OtherPackets),
+                        (Some(before), true) if before != (packets, count) => return Err(Failure::OtherPackets),
+                        _ => {}
+                    }
+                    // SAFETY: the caller's packets, unchanged during the call.
+                    let checked = Packet::check_all(packets, count)?;
+                    // SAFETY: the caller's memory, apart from the packets.
+                    Space::with(space, *most_ranges, |space| {
+                        let header_length = framing.map_or(0, Framing::header_length);
+                        let sink = |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, Packet>>| {
+                            put(space, packet, checked, *framing, header_length)
+                        };
+                        let full = if goes_on { aggregator.resume(checked, sink) } else { aggregator.poll(checked, sink) };
+                        *unfinished = full.is_err().then_some((packets, count));
+                        Ok(if full.is_err() { SP_FULL } else { SP_OK })
+                    })
+                })
+            })
+        }
+    })
+}
+
+/// Puts what leaves into the space; nothing of it, if not all fits.
+#[inline(always)]
+fn put(
+    space: &mut Space<'_>,
+    mut packet: SuperPacket<'_, BufferIndex, Borrowed<'_, Packet>>,
+    packets: &[Packet],
+    framing: Option<Framing>,
+    header_length: usize,
+) -> Result<(), Full> {
+    let header = packet.header();
+    // One range for both headers.
+    space.room(1, packet.pieces().len() + 1, header_length + header.len())?;
+    // What no header can describe did not merge, and goes with one that says nothing.
+    let described = framing.map(|framing| framing.header(&packet));
+    let described: &[u8] = match &described {
+        Some(Ok(bytes)) => bytes,
+        Some(Err(_)) => &[0; 24][..header_length],
+        None => &[],
+    };
+    let mut begun = space.begin([described, header])?;
+    let mut token: *mut c_void = ptr::null_mut();
+    let mut first = true;
+    for piece in packet.take_pieces() {
+        let (start, length) = (piece.start(), piece.length());
+        // Buffers are kept: every piece lies in one.
+        let Some(index) = piece.into_buffer() else { continue };
+        let Some(owner) = packets.get(index.packet()) else { continue };
+        let bytes = owner.bytes_of(index.buffer());
+        let range = bytes.get(start..start + length).unwrap_or(&[]);
+        if first {
+            (token, first) = (owner.token(), false);
+        }
+        if length != 0 {
+            space.push(&mut begun, range.as_ptr().cast(), range.len(), owner.token())?;
+        }
+    }
+    if begun.is_empty(space) {
+        // A packet without a byte: it leaves as one range of none.
+        space.push(&mut begun, ptr::null(), 0, token)?;
+    }
+    begun.token = token;
+    let metadata = &packet.metadata;
+    let offload = sp_offload::new(metadata.checksum, metadata.gso, metadata.hash, metadata.vlan);
+    space.end(begun, metadata.packets, offload, Known::of(metadata))
+}

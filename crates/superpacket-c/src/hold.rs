@@ -1,0 +1,337 @@
+//! Aggregation of packets that are held across calls.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::mem;
+use std::ptr;
+
+use superpacket::{Aggregator, Layer, RxPacket, SuperPacket};
+
+use crate::object::{Object, free, new, with, with_ref};
+use crate::packet::{Packet, bytes, sp_offload, sp_packet};
+use crate::policy::{Chosen, sp_policy};
+use crate::space::{Full, Known, Space, sp_space};
+use crate::status::sp_status::{self, SP_FULL, SP_NONE, SP_OK};
+use crate::status::{Failure, guard};
+
+/// Aggregates packets of one receive queue, and may hold them across calls.
+///
+/// One thread at a time may use it; it may change from call to call. What it allocates it keeps: with
+/// the same traffic nothing is allocated.
+pub struct sp_aggregator {
+    pub(crate) object: Object<Aggregator<HeldBuffer>>,
+    layer: Layer,
+    most_ranges: usize,
+    /// Packets that have been given and not looked at.
+    packets: Vec<RxPacket<HeldBuffer>>,
+    /// Tokens of the packets that are done with.
+    done: Vec<*mut c_void>,
+}
+
+/// A buffer of the caller's that the aggregator holds.
+///
+/// Invariant: made by [`sp_aggregator_receive`], whose caller leaves the bytes as they are until he
+/// has the token back; dropping the buffer is what gives it back.
+pub(crate) struct HeldBuffer {
+    data: *const c_void,
+    length: usize,
+    token: *mut c_void,
+}
+
+impl AsRef<[u8]> for HeldBuffer {
+    #[inline(always)]
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: invariant of the type: they can be read, and are not written, while it lives. The
+        // length has been checked.
+        unsafe { bytes(self.data, self.length) }
+    }
+}
+
+thread_local! {
+    /// Tokens of the buffers that were dropped in the call that this thread is in.
+    static DROPPED: RefCell<Vec<*mut c_void>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Drop for HeldBuffer {
+    #[inline]
+    fn drop(&mut self) {
+        let _ = DROPPED.try_with(|dropped| dropped.borrow_mut().push(self.token));
+    }
+}
+
+/// Collects the tokens of the buffers that are dropped while it lives.
+struct Collect<'a>(&'a mut Vec<*mut c_void>);
+
+impl<'a> Collect<'a> {
+    fn into(tokens: &'a mut Vec<*mut c_void>) -> Self {
+        let mut collect = Collect(tokens);
+        collect.swap();
+        collect
+    }
+
+    fn swap(&mut self) {
+        let _ = DROPPED.try_with(|dropped| mem::swap(self.0, &mut dropped.borrow_mut()));
+    }
+}
+
+impl Drop for Collect<'_> {
+    fn drop(&mut self) {
+        self.swap();
+    }
+}
+
+/// Makes an aggregator that may hold packets across calls.
+///
+/// \param policy how to aggregate; read during the call. virtio_length must be 0: describe the
+/// outputs by sp_virtio_write, with SP_POLICY_PARTIAL_CHECKSUMS.
+/// \param out where the new object goes; set to NULL on an error. Give it to sp_aggregator_free.
+/// \return as sp_batch_new.
+/// \note Any thread may call it at any time. Ends the process if memory cannot be had.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_aggregator_new(policy: *const sp_policy, out: *mut *mut sp_aggregator) -> sp_status {
+    guard(|| {
+        // SAFETY: `out` is NULL or the caller's place for a pointer, `policy` NULL or a structure
+        // that begins with its size.
+        unsafe {
+            new(out, || {
+                let chosen = Chosen::read(policy)?;
+                if let Some(framing) = chosen.framing {
+                    let got = framing.header_length() as u64;
+                    return Err(Failure::Argument { what: "policy.virtio_length of an sp_aggregator", got });
+                }
+                Ok(sp_aggregator {
+                    most_ranges: chosen.most_ranges(),
+                    layer: chosen.layer,
+                    object: Object::new(Aggregator::new(chosen.policy, chosen.key)),
+                    packets: Vec::new(),
+                    done: Vec::new(),
+                })
+            })
+        }
+    })
+}
+
+/// Frees an aggregator. What it held is forgotten: all packets are the caller's again.
+///
+/// \param aggregator NULL does nothing. No call may be under way in another thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_aggregator_free(aggregator: *mut sp_aggregator) {
+    let mut tokens = Vec::new();
+    let collect = Collect::into(&mut tokens);
+    // SAFETY: NULL, or made by `sp_aggregator_new` and not freed yet, and nobody else's.
+    unsafe { free(aggregator) };
+    drop(collect);
+}
+
+/// Takes packets, in order. What leaves goes into the space; the rest is held until
+/// sp_aggregator_poll_end or a later packet of its flow.
+///
+/// From now on each packet's bytes must stay as they are, until sp_aggregator_done gives its token.
+/// The array itself is not kept.
+///
+/// On SP_FULL, use the outputs that are there; then call again, with more packets or with none
+/// (count 0): the aggregator has them all, and goes on where it stopped.
+///
+/// \param aggregator the aggregator.
+/// \param packets an array of packets of one buffer each: rest_count must be 0.
+/// \param count how many: at most SP_MAX_PACKETS.
+/// \param now the time in nanoseconds, of any clock, from which the policy's hold_time counts.
+/// \param space filled from its start.
+/// \return SP_OK; SP_FULL; or an error as those of sp_batch_aggregate: then none of the packets
+/// has been taken.
+/// \note One thread at a time for each sp_aggregator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_aggregator_receive(
+    aggregator: *mut sp_aggregator,
+    packets: *const sp_packet,
+    count: usize,
+    now: u64,
+    space: *mut sp_space,
+) -> sp_status {
+    let take = |taken: &mut Vec<RxPacket<HeldBuffer>>, layer| {
+        // SAFETY: the caller's packets, unchanged for as long as they are held.
+        let checked = unsafe { Packet::check_all(packets, count) }?;
+        if let Some(packet) = checked.iter().find(|packet| packet.count() != 1) {
+            return Err(Failure::Argument { what: "packet.rest_count of a packet to be held", got: packet.count() as u64 - 1 });
+        }
+        taken.extend(checked.iter().map(|packet| {
+            let bytes = packet.first();
+            packet.received_with(layer, HeldBuffer { data: bytes.as_ptr().cast(), length: bytes.len(), token: packet.token() })
+        }));
+        Ok(())
+    };
+    // SAFETY: as the comment demands of the caller.
+    unsafe {
+        call(aggregator, space, take, |aggregator, packets, space| {
+            aggregator.receive_batch(packets, now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
+        })
+    }
+}
+
+/// Ends a poll: puts out every flow that is held, or, with a hold_time, those that have been held for
+/// as long.
+///
+/// \param aggregator the aggregator.
+/// \param now the time, as for sp_aggregator_receive.
+/// \param space filled from its start.
+/// \return SP_OK; SP_FULL: use the outputs, then call again; or an error as those of
+/// sp_batch_aggregate.
+/// \note One thread at a time for each sp_aggregator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_aggregator_poll_end(aggregator: *mut sp_aggregator, now: u64, space: *mut sp_space) -> sp_status {
+    // SAFETY: as the comment demands of the caller.
+    unsafe {
+        call(
+            aggregator,
+            space,
+            |_, _| Ok(()),
+            |aggregator, packets, space| {
+                let sink = &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet);
+                aggregator.receive_batch(packets, now, sink)?;
+                aggregator.poll_end(now, sink)
+            },
+        )
+    }
+}
+
+/// Puts out all that is held, whatever the hold_time.
+///
+/// \param aggregator the aggregator.
+/// \param space filled from its start.
+/// \return SP_OK; SP_FULL: use the outputs, then call again; or an error as those of
+/// sp_batch_aggregate.
+/// \note One thread at a time for each sp_aggregator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_aggregator_flush(aggregator: *mut sp_aggregator, space: *mut sp_space) -> sp_status {
+    // SAFETY: as the comment demands of the caller.
+    unsafe {
+        call(
+            aggregator,
+            space,
+            |_, _| Ok(()),
+            |aggregator, packets, space| {
+                let sink = &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet);
+                aggregator.receive_batch(packets, 0, sink)?;
+                aggregator.flush_all(sink)
+            },
+        )
+    }
+}
+
+/// Gives back the tokens of packets that are done with: their outputs have been put out, or they
+/// were absorbed. Each token comes once. Call it when the outputs have been used.
+///
+/// \param aggregator the aggregator.
+/// \param tokens where to put them.
+/// \param max how many fit.
+/// \param count where the number goes that was put there.
+/// \return SP_OK; SP_FULL if there are more; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
+/// \note One thread at a time for each sp_aggregator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_aggregator_done(
+    aggregator: *mut sp_aggregator,
+    tokens: *mut *mut c_void,
+    max: usize,
+    count: *mut usize,
+) -> sp_status {
+    guard(|| {
+        // SAFETY: `aggregator` is NULL, or made by `sp_aggregator_new` and nobody else's during the
+        // call; `tokens` is NULL or the caller's memory for `max` pointers, `count` for a number.
+        unsafe {
+            with("aggregator", aggregator, |aggregator| {
+                let count = crate::space::place("count", count)?;
+                let tokens = crate::space::memory("tokens", tokens, max)?;
+                let number = tokens.len().min(aggregator.done.len());
+                for (place, token) in tokens.iter_mut().zip(aggregator.done.drain(..number)) {
+                    place.write(token);
+                }
+                count.write(number);
+                Ok(if aggregator.done.is_empty() { SP_OK } else { SP_FULL })
+            })
+        }
+    })
+}
+
+/// Tells when the flow that has been held longest will have been held for the policy's hold_time:
+/// when to call sp_aggregator_poll_end next.
+///
+/// \param aggregator the aggregator.
+/// \param time where the time goes, in nanoseconds of the clock that sp_aggregator_receive was given.
+/// \return SP_OK; SP_NONE if nothing is held, and nothing is written; SP_ERROR_NULL,
+/// SP_ERROR_ARGUMENT.
+/// \note One thread at a time for each sp_aggregator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_aggregator_deadline(aggregator: *const sp_aggregator, time: *mut u64) -> sp_status {
+    guard(|| {
+        // SAFETY: `aggregator` is NULL, or made by `sp_aggregator_new`; `time` is NULL or the
+        // caller's place for a number.
+        unsafe {
+            with_ref("aggregator", aggregator, |aggregator| {
+                let place = crate::space::place("time", time)?;
+                match aggregator.object.inner().deadline() {
+                    Some(deadline) => {
+                        place.write(deadline);
+                        Ok(SP_OK)
+                    }
+                    None => Ok(SP_NONE),
+                }
+            })
+        }
+    })
+}
+
+/// # Safety
+/// As [`sp_aggregator_receive`] demands of `aggregator` and `space`.
+unsafe fn call(
+    aggregator: *mut sp_aggregator,
+    space: *mut sp_space,
+    take: impl FnOnce(&mut Vec<RxPacket<HeldBuffer>>, Layer) -> Result<(), Failure>,
+    body: impl FnOnce(&mut Aggregator<HeldBuffer>, &mut Vec<RxPacket<HeldBuffer>>, &mut Space<'_>) -> Result<(), Full>,
+) -> sp_status {
+    guard(|| {
+        // SAFETY: NULL or the caller's.
+        unsafe { Space::empty(space) };
+        // SAFETY: NULL, or made by `sp_aggregator_new` and nobody else's during the call.
+        unsafe {
+            with("aggregator", aggregator, |aggregator| {
+                let sp_aggregator { object, layer, most_ranges, packets, done } = aggregator;
+                object.call(|aggregator| {
+                    // SAFETY: the caller's memory.
+                    Space::with(space, *most_ranges, |space| {
+                        take(packets, *layer)?;
+                        let _collect = Collect::into(done);
+                        Ok(if body(aggregator, packets, space).is_err() { SP_FULL } else { SP_OK })
+                    })
+                })
+            })
+        }
+    })
+}
+
+/// Puts what leaves into the space; nothing of it, if not all fits.
+fn put(space: &mut Space<'_>, mut packet: SuperPacket<'_, HeldBuffer>) -> Result<(), Full> {
+    let header = packet.header();
+    space.room(1, packet.pieces().len() + 1, header.len())?;
+    let mut begun = space.begin([header, &[]])?;
+    let mut token: *mut c_void = ptr::null_mut();
+    let mut first = true;
+    for piece in packet.take_pieces() {
+        let (start, length) = (piece.start(), piece.length());
+        // Buffers are kept: every piece lies in one. It is given back when it is dropped here.
+        let Some(buffer) = piece.into_buffer() else { continue };
+        if first {
+            (token, first) = (buffer.token, false);
+        }
+        let range = buffer.as_ref().get(start..start + length).unwrap_or(&[]);
+        if !range.is_empty() {
+            space.push(&mut begun, range.as_ptr().cast(), range.len(), buffer.token)?;
+        }
+    }
+    if begun.is_empty(space) {
+        space.push(&mut begun, ptr::null(), 0, token)?;
+    }
+    begun.token = token;
+    let metadata = &packet.metadata;
+    let offload = sp_offload::new(metadata.checksum, metadata.gso, metadata.hash, metadata.vlan);
+    space.end(begun, metadata.packets, offload, Known::of(metadata))
+}

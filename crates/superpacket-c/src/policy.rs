@@ -1,0 +1,193 @@
+//! How packets are aggregated: a structure that can grow.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use superpacket::aggregate::{Mode, Policy};
+use superpacket::virtio::{ByteOrder, Format};
+use superpacket::{Framing, HashKey, Layer};
+
+use crate::packet::layer;
+use crate::status::Failure;
+
+/// Generic receive offload of TCP and DCCP: what merges can be cut again into the very same frames.
+pub const SP_MODE_GRO: u32 = 0;
+/// As SP_MODE_GRO, and UDP datagrams of equal length too.
+pub const SP_MODE_GRO_UDP: u32 = 1;
+/// Large receive offload: for local delivery only; acknowledgements, windows and timestamps take
+/// the newest values.
+pub const SP_MODE_LRO: u32 = 2;
+/// As SP_MODE_LRO, and pure ACKs are absorbed into the newest.
+pub const SP_MODE_LRO_ACKS: u32 = 3;
+
+/// Somebody has seen to it that all bytes are as they were sent, a cipher that authenticates:
+/// checksums of which nothing is known are taken for right, and no payload is read.
+pub const SP_POLICY_TRUSTED_INPUT: u32 = 1;
+/// What merges leaves with a partial checksum, for a device or a kernel that completes it. A stack
+/// that verifies checksums takes such a packet for damaged.
+pub const SP_POLICY_PARTIAL_CHECKSUMS: u32 = 2;
+/// The flow table is keyed by key, not by random numbers: for tests that repeat.
+pub const SP_POLICY_FIXED_KEY: u32 = 4;
+
+const FLAGS: u32 = SP_POLICY_TRUSTED_INPUT | SP_POLICY_PARTIAL_CHECKSUMS | SP_POLICY_FIXED_KEY;
+
+/// virtio_net_hdr in the byte order of the machine: TUN and packet sockets, if nobody asked for
+/// another.
+pub const SP_ORDER_NATIVE: u32 = 0;
+/// virtio_net_hdr in little-endian order: virtio 1.0, TUN after TUNSETVNETLE.
+pub const SP_ORDER_LITTLE: u32 = 1;
+/// virtio_net_hdr in big-endian order: TUN after TUNSETVNETBE.
+pub const SP_ORDER_BIG: u32 = 2;
+
+/// The limit of ranges in one packet, if the policy says 0: with two headers no more than writev(2)
+/// takes on Linux.
+pub const SP_DEFAULT_FRAGMENTS: u32 = 1022;
+
+/// How packets are aggregated.
+///
+/// Set all of it to 0, then size to sizeof(struct sp_policy), then what is to differ: 0 is the usual
+/// value of each field. Later releases add fields at its end; a program that was compiled with an
+/// older header gives the older size, and has the usual values of those.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct sp_policy {
+    /// sizeof(struct sp_policy).
+    pub size: usize,
+    /// SP_MODE_GRO or another.
+    pub mode: u32,
+    /// SP_LAYER_ETHERNET or SP_LAYER_IP.
+    pub layer: u32,
+    /// SP_POLICY_TRUSTED_INPUT and others.
+    pub flags: u32,
+    /// Length of the virtio_net_hdr before each packet that leaves a batch: 10, 12, 20 or 24 bytes,
+    /// or 0 for none. With one, what merges has partial checksums, which it asks the device to
+    /// complete.
+    pub virtio_length: u32,
+    /// Its byte order: SP_ORDER_NATIVE or another.
+    pub virtio_order: u32,
+    /// The longest merged packet, in bytes from the outermost IP header. 0: 65,535. Up to 524,280
+    /// for TCP (BIG TCP).
+    pub max_bytes: u32,
+    /// The most packets in one. 0: no limit.
+    pub max_packets: u32,
+    /// The most UDP datagrams in one. 0: 64.
+    pub max_datagrams: u32,
+    /// The most ranges of buffers in one. 0: SP_DEFAULT_FRAGMENTS.
+    pub max_fragments: u32,
+    /// The most flows held at a time. 0: 1,024, or 8 for LRO.
+    pub max_flows: u32,
+    /// The most bytes of frames held at a time. 0: 32 MiB.
+    pub max_held_bytes: u64,
+    /// How long an sp_aggregator may hold a flow past sp_aggregator_poll_end, in nanoseconds. 0: not
+    /// at all. Means nothing for an sp_batch.
+    pub hold_time: u64,
+    /// With SP_POLICY_FIXED_KEY: 128 bits.
+    pub key: [u64; 2],
+}
+
+/// Copies a structure that begins with its size, as the caller knows it.
+///
+/// # Safety
+/// `given` is NULL, or points to a structure that begins with its size in bytes as a `usize`, and
+/// so many bytes can be read there. Any bytes are a value of `T`.
+pub(crate) unsafe fn sized<T: Copy>(what: &'static str, given: *const T, least: usize) -> Result<T, Failure> {
+    if given.is_null() {
+        return Err(Failure::Null(what));
+    }
+    if !given.is_aligned() {
+        return Err(Failure::Argument { what, got: given as usize as u64 });
+    }
+    let known = size_of::<T>();
+    // SAFETY: the caller's: it begins with its size.
+    let got = unsafe { given.cast::<usize>().read() };
+    // A structure of many kilobytes is one whose size was not set.
+    if got < least || got > 4096 {
+        return Err(Failure::Structure { what, got, known });
+    }
+    // SAFETY: the caller's: `got` bytes can be read.
+    let beyond = (known..got).any(|index| unsafe { given.cast::<u8>().add(index).read() } != 0);
+    if beyond {
+        return Err(Failure::Structure { what, got, known });
+    }
+    let mut copy = MaybeUninit::<T>::zeroed();
+    // SAFETY: no more than either has. They do not overlap: `copy` is ours.
+    unsafe { ptr::copy_nonoverlapping(given.cast::<u8>(), copy.as_mut_ptr().cast(), got.min(known)) };
+    // SAFETY: all bytes are initialised, and any are a value of `T`, says the caller.
+    Ok(unsafe { copy.assume_init() })
+}
+
+/// A policy in the engine's terms.
+pub(crate) struct Chosen {
+    pub(crate) policy: Policy,
+    pub(crate) layer: Layer,
+    pub(crate) framing: Option<Framing>,
+    pub(crate) key: HashKey,
+}
+
+/// The format and byte order of a virtio_net_hdr.
+pub(crate) fn framing(length: u32, order: u32, layer: Layer) -> Result<Framing, Failure> {
+    let format = Format::of_length(length as usize);
+    let format = format.ok_or(Failure::Argument { what: "the length of the virtio_net_hdr", got: u64::from(length) })?;
+    let order = match order {
+        SP_ORDER_NATIVE => ByteOrder::NATIVE,
+        SP_ORDER_LITTLE => ByteOrder::Little,
+        SP_ORDER_BIG => ByteOrder::Big,
+        other => return Err(Failure::Argument { what: "the byte order of the virtio_net_hdr", got: u64::from(other) }),
+    };
+    Ok(Framing { format, order, layer })
+}
+
+impl Chosen {
+    /// Reads the caller's policy.
+    ///
+    /// # Safety
+    /// As [`sized`].
+    pub(crate) unsafe fn read(given: *const sp_policy) -> Result<Self, Failure> {
+        // SAFETY: the caller's; the structure has nothing but integers.
+        let given = unsafe { sized("sp_policy", given, size_of::<sp_policy>()) }?;
+        let usual = match given.mode {
+            SP_MODE_GRO => Policy::gro(),
+            SP_MODE_GRO_UDP => Policy::gro_with_udp(),
+            SP_MODE_LRO => Policy::lro(),
+            SP_MODE_LRO_ACKS => Policy::lro_with_acks(),
+            other => return Err(Failure::Argument { what: "policy.mode", got: u64::from(other) }),
+        };
+        if given.flags & !FLAGS != 0 {
+            return Err(Failure::Argument { what: "policy.flags", got: u64::from(given.flags) });
+        }
+        let layer = layer(given.layer)?;
+        let framing = match given.virtio_length {
+            0 => None,
+            length => Some(framing(length, given.virtio_order, layer)?),
+        };
+        if framing.is_some() && matches!(usual.mode, Mode::Lro { .. }) {
+            // What LRO merges cannot be described: it has no segments to be cut into again.
+            return Err(Failure::Argument { what: "policy.virtio_length in LRO", got: u64::from(given.virtio_length) });
+        }
+        let or = |value: u32, usual: u32| if value == 0 { usual } else { value };
+        let mut policy = usual
+            .with_max_bytes(or(given.max_bytes, usual.max_bytes))
+            .with_max_packets(or(given.max_packets, usual.max_packets))
+            .with_max_datagrams(or(given.max_datagrams, usual.max_datagrams))
+            .with_max_fragments(or(given.max_fragments, SP_DEFAULT_FRAGMENTS))
+            .with_max_flows(or(given.max_flows, usual.max_flows))
+            .with_max_held_bytes(if given.max_held_bytes == 0 { usual.max_held_bytes } else { given.max_held_bytes })
+            .with_hold_time(given.hold_time);
+        if given.flags & SP_POLICY_TRUSTED_INPUT != 0 {
+            policy = policy.with_trusted_input();
+        }
+        if given.flags & SP_POLICY_PARTIAL_CHECKSUMS != 0 {
+            policy = policy.with_partial_checksums();
+        }
+        let key = match given.flags & SP_POLICY_FIXED_KEY {
+            0 => HashKey::random(),
+            _ => HashKey::new(u128::from(given.key[1]) << 64 | u128::from(given.key[0])),
+        };
+        Ok(Chosen { policy, layer, framing, key })
+    }
+
+    /// How many ranges a packet that leaves takes at most.
+    pub(crate) fn most_ranges(&self) -> usize {
+        (self.policy.max_fragments as usize).max(crate::packet::SP_MAX_BUFFERS) + 2
+    }
+}

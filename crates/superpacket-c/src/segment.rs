@@ -1,0 +1,562 @@
+//! Segmentation: gathered and linear, of packets and of what was read behind a virtio_net_hdr.
+
+use std::ffi::c_void;
+use std::slice;
+
+use superpacket::segment::ChecksumOutput;
+use superpacket::segment::{MaxSegments, Plan, SegmentBuffers};
+use superpacket::wire::MAX_HEADER;
+use superpacket::{GsoKind, Layer, SegmentError, SegmentOptions, SegmentSize, Segmenter};
+
+use crate::object::{Object, free, new, with};
+use crate::packet::{Packet, SP_GSO_UDP_FRAGMENTS, SP_MAX_HEADER, ToCut, check_range, fits, layer, sp_iovec, sp_offload, sp_packet};
+use crate::policy::{framing, sized};
+use crate::space::{Full, Known, Space, memory, place, sp_space};
+use crate::status::sp_status::{self, SP_OK};
+use crate::status::{Failure, guard};
+
+/// The segments' transport checksums are whole.
+pub const SP_OUTPUT_FULL: u32 = 0;
+/// They hold the sum of the pseudo-header, for a device that fills in the rest: no payload is read.
+pub const SP_OUTPUT_PARTIAL: u32 = 1;
+/// As the packets had them that merged.
+pub const SP_OUTPUT_AS_MERGED: u32 = 2;
+
+/// How to cut. Set all of it to 0, then size to sizeof(struct sp_segment_options), then what is to
+/// differ. Later releases add fields at its end.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct sp_segment_options {
+    /// sizeof(struct sp_segment_options).
+    pub size: usize,
+    /// Where the packet starts: SP_LAYER_ETHERNET or SP_LAYER_IP.
+    pub layer: u32,
+    /// How the transport checksums are to stand: SP_OUTPUT_FULL or another.
+    pub checksum: u32,
+    /// The most segments; a packet that needs more is refused. 0: no limit.
+    pub max_segments: u32,
+    /// The identification of IPv6 fragments, with SP_GSO_UDP_FRAGMENTS: the caller sees to it that
+    /// it does not repeat.
+    pub fragment_id: u32,
+}
+
+/// How many segments a packet gives, and how long they are.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct sp_plan {
+    /// How many: at least 1.
+    pub segments: usize,
+    /// The length of each but the last in bytes, headers included; of the last, if it is the only
+    /// one.
+    pub segment_length: usize,
+    /// The length of the last: at most segment_length.
+    pub last_length: usize,
+}
+
+impl From<Plan> for sp_plan {
+    fn from(plan: Plan) -> Self {
+        sp_plan { segments: plan.segments as usize, segment_length: plan.segment_length, last_length: plan.last_length }
+    }
+}
+
+/// Cuts super-packets. Allocates nothing but itself.
+///
+/// One thread at a time may use it; it may change from call to call.
+pub struct sp_segmenter {
+    pub(crate) object: Object<Segmenter>,
+}
+
+/// Makes a segmenter.
+///
+/// \param out where the new object goes. Give it to sp_segmenter_free.
+/// \return SP_OK; SP_ERROR_NULL, SP_ERROR_ARGUMENT for out.
+/// \note Any thread may call it at any time. Ends the process if memory cannot be had.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_segmenter_new(out: *mut *mut sp_segmenter) -> sp_status {
+    // SAFETY: `out` is NULL or the caller's place for a pointer.
+    guard(|| unsafe { new(out, || Ok(sp_segmenter { object: Object::new(Segmenter::new()) })) })
+}
+
+/// Frees a segmenter.
+///
+/// \param segmenter NULL does nothing. No call may be under way in another thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_segmenter_free(segmenter: *mut sp_segmenter) {
+    // SAFETY: NULL, or made by `sp_segmenter_new` and not freed yet, and nobody else's.
+    unsafe { free(segmenter) };
+}
+
+/// Tells how many segments a packet would give, and how long. Cuts and counts nothing.
+///
+/// \param segmenter the segmenter.
+/// \param packet the packet, with gso_type and gso_size in its offload. Its bytes are the caller's,
+/// and must not change during the call.
+/// \param options NULL: an Ethernet frame, whole checksums, no limit.
+/// \param plan where the answer goes.
+/// \return as sp_segment, without SP_ERROR_SPACE.
+/// \note One thread at a time for each sp_segmenter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_segment_plan(
+    segmenter: *mut sp_segmenter,
+    packet: *const sp_packet,
+    options: *const sp_segment_options,
+    plan: *mut sp_plan,
+) -> sp_status {
+    // SAFETY: as the comment demands of the caller.
+    unsafe {
+        call(segmenter, packet, options, |segmenter, packet, options| {
+            let plan = place("plan", plan)?;
+            plan.write(segmenter.plan(packet, options)?.into());
+            Ok(SP_OK)
+        })
+    }
+}
+
+/// Cuts a packet into segments of header bytes, in the space's header memory, and payload where it
+/// lies. Payload is read only where a checksum needs it.
+///
+/// The space must have room for all segments: as many outputs, two ranges for each and one more for
+/// each buffer of the packet, and SP_MAX_HEADER bytes of headers for each. How many there are tells
+/// sp_segment_plan; gso_size and the packet's length tell the most there can be. A packet without
+/// gso_type comes out whole, as one segment, with its checksum filled in if that is partial and
+/// SP_OUTPUT_FULL is asked for.
+///
+/// \param segmenter the segmenter.
+/// \param packet the packet. Its bytes are the caller's, and must not change before the segments
+/// have been sent.
+/// \param options as for sp_segment_plan.
+/// \param space filled from its start; all or nothing.
+/// \return SP_OK; SP_ERROR_SPACE if not all segments fit; SP_ERROR_HEADERS to
+/// SP_ERROR_PARTIAL_CHECKSUM if the packet cannot be cut; SP_ERROR_NULL, SP_ERROR_LENGTH,
+/// SP_ERROR_ARGUMENT, SP_ERROR_STRUCTURE for what is given; SP_ERROR_INTERNAL. On an error there is
+/// no output.
+/// \note One thread at a time for each sp_segmenter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_segment(
+    segmenter: *mut sp_segmenter,
+    packet: *const sp_packet,
+    options: *const sp_segment_options,
+    space: *mut sp_space,
+) -> sp_status {
+    // SAFETY: as the comment demands of the caller.
+    unsafe {
+        Space::empty(space);
+        call(segmenter, packet, options, |segmenter, packet, options| {
+            // SAFETY: the caller's memory, apart from the packet.
+            Space::with(space, packet.packet.count() + 2, |space| {
+                space_for(segmenter, packet, options, space)?;
+                let mut result = Ok(());
+                segmenter.segment(packet, options, |segment| {
+                    result = result.and_then(|()| put(space, packet, &segment));
+                })?;
+                if result.is_err() {
+                    // It has been made sure that all fit.
+                    space.clear();
+                    return Err(Failure::Broken);
+                }
+                Ok(SP_OK)
+            })
+        })
+    }
+}
+
+/// Finds out whether all segments fit.
+fn space_for(segmenter: &mut Segmenter, packet: &ToCut<'_>, options: &SegmentOptions, space: &Space<'_>) -> Result<(), Failure> {
+    let (outputs, iov, headers) = space.limits();
+    let most = (headers / SP_MAX_HEADER).min(outputs).min(iov.saturating_sub(packet.packet.count()) / 2);
+    let offload = packet.packet.offload();
+    let at_most = match offload.gso_size {
+        0 => 1,
+        // A fragment's size counts a header that is in no other's.
+        _ if offload.gso_type == SP_GSO_UDP_FRAGMENTS => usize::MAX,
+        size => packet.packet.length() / usize::from(size) + 1,
+    };
+    if at_most <= most {
+        return Ok(());
+    }
+    let segments = segmenter.plan(packet, options)?.segments as usize;
+    for (what, got, needed) in [
+        ("space.outputs_max", outputs, segments),
+        ("space.iov_max", iov, 2 * segments + packet.packet.count()),
+        ("space.headers_max", headers, segments * SP_MAX_HEADER),
+    ] {
+        if got < needed {
+            return Err(Failure::Space { what, got, needed });
+        }
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn put(space: &mut Space<'_>, packet: &ToCut<'_>, segment: &superpacket::segment::Segment<'_, ToCut<'_>>) -> Result<(), Full> {
+    let token = packet.packet.token();
+    let mut begun = space.begin([segment.header(), &[]])?;
+    for range in segment.ranges() {
+        let bytes = packet.packet.bytes_of(range.range).get(range.offset..range.offset + range.length).unwrap_or(&[]);
+        space.push(&mut begun, bytes.as_ptr().cast(), bytes.len(), token)?;
+    }
+    if begun.is_empty(space) {
+        space.push(&mut begun, std::ptr::null(), 0, token)?;
+    }
+    begun.token = token;
+    space.end(begun, 1, sp_offload::new(segment.checksum, None, None, None), Known::default())
+}
+
+/// Cuts a packet into buffers, one for each segment: headers and payload are written behind each
+/// other, and summed in the same pass.
+///
+/// \param segmenter the segmenter.
+/// \param packet the packet. Its bytes must not change during the call.
+/// \param options as for sp_segment_plan.
+/// \param buffers the caller's memory for segments: each has iov_len bytes, of which the first
+/// `offset` are left as they are. Apart from each other and from the packet. How much of each is
+/// written is said in lengths.
+/// \param count how many buffers.
+/// \param offset where the segments start in their buffers, in bytes.
+/// \param lengths an array of count: the length of each segment goes there, without the offset.
+/// \param plan where it goes how many segments there are; NULL if nobody asks.
+/// \return as sp_segment; SP_ERROR_SPACE or SP_ERROR_TOO_MANY_SEGMENTS if the buffers do not take
+/// all segments. On an error nothing has been written.
+/// \note One thread at a time for each sp_segmenter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_segment_each(
+    segmenter: *mut sp_segmenter,
+    packet: *const sp_packet,
+    options: *const sp_segment_options,
+    buffers: *const sp_iovec,
+    count: usize,
+    offset: usize,
+    lengths: *mut usize,
+    plan: *mut sp_plan,
+) -> sp_status {
+    // SAFETY: as the comment demands of the caller.
+    unsafe {
+        call(segmenter, packet, options, |segmenter, packet, options| {
+            let mut buffers = Buffers::each(buffers, count, offset, lengths)?;
+            tell(plan, |_| Ok(segmenter.segment_linear(packet, options, &mut buffers)?))
+        })
+    }
+}
+
+/// Cuts a packet into one buffer, its segments behind each other: segment n starts at n times
+/// plan->segment_length, as UDP_SEGMENT of Linux has it.
+///
+/// \param segmenter the segmenter.
+/// \param packet the packet. Its bytes must not change during the call.
+/// \param options as for sp_segment_plan.
+/// \param buffer the caller's memory, apart from the packet.
+/// \param size how many bytes it has.
+/// \param plan where it goes how many segments there are, and how long.
+/// \return as sp_segment; SP_ERROR_SPACE if they do not fit. On an error nothing has been written.
+/// \note One thread at a time for each sp_segmenter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_segment_linear(
+    segmenter: *mut sp_segmenter,
+    packet: *const sp_packet,
+    options: *const sp_segment_options,
+    buffer: *mut c_void,
+    size: usize,
+    plan: *mut sp_plan,
+) -> sp_status {
+    // SAFETY: as the comment demands of the caller.
+    unsafe {
+        call(segmenter, packet, options, |segmenter, packet, options| {
+            let one = sp_iovec { iov_base: buffer, iov_len: size };
+            let mut buffers = Buffers::linear(&one)?;
+            place("plan", plan)?;
+            tell(plan, |_| Ok(segmenter.segment_linear(packet, options, &mut buffers)?))
+        })
+    }
+}
+
+/// Cuts what one read(2) of a device gave, a virtio_net_hdr and a packet, into what a wire carries,
+/// with complete checksums: into buffers, as sp_segment_each. A packet that is no super-packet is
+/// one segment.
+///
+/// \param segmenter the segmenter.
+/// \param virtio_length the length of the header: 10, 12, 20 or 24.
+/// \param virtio_order its byte order: SP_ORDER_NATIVE or another.
+/// \param layer where packets start: SP_LAYER_IP for a TUN device.
+/// \param read what was read. Must not change during the call.
+/// \param length how many bytes.
+/// \param buffers, count, offset, lengths, plan as for sp_segment_each.
+/// \return as sp_segment_each, and SP_ERROR_VIRTIO if the header contradicts the packet. On an error
+/// nothing has been written.
+/// \note One thread at a time for each sp_segmenter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_split_each(
+    segmenter: *mut sp_segmenter,
+    virtio_length: u32,
+    virtio_order: u32,
+    layer: u32,
+    read: *const c_void,
+    length: usize,
+    buffers: *const sp_iovec,
+    count: usize,
+    offset: usize,
+    lengths: *mut usize,
+    plan: *mut sp_plan,
+) -> sp_status {
+    // SAFETY: as the comment demands of the caller.
+    unsafe {
+        split(segmenter, [virtio_length, virtio_order, layer], read, length, |segmenter, framing, read| {
+            let mut buffers = Buffers::each(buffers, count, offset, lengths)?;
+            tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
+        })
+    }
+}
+
+/// As sp_split_each, into one buffer, as sp_segment_linear.
+///
+/// \param segmenter the segmenter.
+/// \param virtio_length, virtio_order, layer, read, length as for sp_split_each.
+/// \param buffer, size, plan as for sp_segment_linear.
+/// \return as sp_split_each.
+/// \note One thread at a time for each sp_segmenter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_split_linear(
+    segmenter: *mut sp_segmenter,
+    virtio_length: u32,
+    virtio_order: u32,
+    layer: u32,
+    read: *const c_void,
+    length: usize,
+    buffer: *mut c_void,
+    size: usize,
+    plan: *mut sp_plan,
+) -> sp_status {
+    // SAFETY: as the comment demands of the caller.
+    unsafe {
+        split(segmenter, [virtio_length, virtio_order, layer], read, length, |segmenter, framing, read| {
+            let one = sp_iovec { iov_base: buffer, iov_len: size };
+            let mut buffers = Buffers::linear(&one)?;
+            place("plan", plan)?;
+            tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
+        })
+    }
+}
+
+/// Finds out how a packet is to be cut so that its segments fit an MTU, and writes gso_type and
+/// gso_size into its offload: for a packet that says nothing of it, TCP if it is TCP, UDP datagrams
+/// if it is UDP.
+///
+/// \param packet the packet, of which only the headers are read; its offload is changed.
+/// \param layer where it starts.
+/// \param mtu the most bytes of a segment, from the outermost IP header on.
+/// \return SP_OK, also if the packet fits and nothing was changed; SP_ERROR_HEADERS;
+/// SP_ERROR_SEGMENT_TOO_SMALL if the MTU has no room for the headers; SP_ERROR_NULL,
+/// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
+/// \note Any thread may call it at any time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_gso_for_mtu(packet: *mut sp_packet, layer: u32, mtu: usize) -> sp_status {
+    guard(|| {
+        let layer = self::layer(layer)?;
+        let offload = {
+            // SAFETY: the caller's packet. The reference ends before it is written.
+            let checked = unsafe { Packet::check_one(packet) }?;
+            let mut gathered = [0; MAX_HEADER];
+            let header = checked.header(&mut gathered);
+            let unparsed = |unparsed: superpacket::wire::Unparsed| Failure::Headers(unparsed.reason);
+            let layout = superpacket::wire::parse_datagram(header, checked.length(), layer).map_err(unparsed)?;
+            let end = (layout.end as usize).min(checked.length());
+            if end.saturating_sub(usize::from(layout.outermost())) <= mtu {
+                return Ok(SP_OK);
+            }
+            let kind = match (layout.protocol, layout.version) {
+                (superpacket::wire::Protocol::Tcp, superpacket::wire::IpVersion::V4) => GsoKind::Tcp4,
+                (superpacket::wire::Protocol::Tcp, superpacket::wire::IpVersion::V6) => GsoKind::Tcp6,
+                (superpacket::wire::Protocol::Udp, _) => GsoKind::Udp,
+                (superpacket::wire::Protocol::Dccp, _) => GsoKind::Dccp,
+            };
+            let needed = usize::from(layout.payload - layout.outermost()) + 1;
+            let size = SegmentSize::for_mtu(&layout, kind, mtu).ok_or(SegmentError::SegmentTooSmall { needed, got: mtu })?;
+            let known = checked.offload();
+            let gso = superpacket::Gso::new(kind, size);
+            let named = sp_offload::new(superpacket::RxChecksum::None, Some(gso), None, None);
+            sp_offload { gso_type: named.gso_type, gso_size: named.gso_size, ..*known }
+        };
+        // SAFETY: the caller's packet, not NULL and aligned, as has been checked.
+        unsafe { (*packet).offload = offload };
+        Ok(SP_OK)
+    })
+}
+
+/// # Safety
+/// As [`sp_segment`] demands of `segmenter`, `packet` and `options`.
+#[inline(always)]
+unsafe fn call(
+    segmenter: *mut sp_segmenter,
+    packet: *const sp_packet,
+    options: *const sp_segment_options,
+    body: impl FnOnce(&mut Segmenter, &ToCut<'_>, &SegmentOptions) -> Result<sp_status, Failure>,
+) -> sp_status {
+    guard(|| {
+        // SAFETY: `segmenter` is NULL, or made by `sp_segmenter_new` and nobody else's during the
+        // call; `packet` and `options` are NULL or the caller's.
+        unsafe {
+            with("segmenter", segmenter, |segmenter| {
+                let packet = Packet::check_one(packet)?;
+                let (layer, options) = read_options(options)?;
+                segmenter.object.call(|segmenter| body(segmenter, &ToCut { packet, layer }, &options))
+            })
+        }
+    })
+}
+
+/// # Safety
+/// As [`sp_split_each`] demands of `segmenter` and what was read.
+unsafe fn split(
+    segmenter: *mut sp_segmenter,
+    [virtio_length, virtio_order, layer]: [u32; 3],
+    read: *const c_void,
+    length: usize,
+    body: impl FnOnce(&mut Segmenter, superpacket::Framing, &[u8]) -> Result<sp_status, Failure>,
+) -> sp_status {
+    guard(|| {
+        // SAFETY: `segmenter` is NULL, or made by `sp_segmenter_new` and nobody else's during the
+        // call; what was read has been checked, and is the caller's.
+        unsafe {
+            with("segmenter", segmenter, |segmenter| {
+                let framing = framing(virtio_length, virtio_order, self::layer(layer)?)?;
+                check_range("read", read, length)?;
+                let read = crate::packet::bytes(read, length);
+                segmenter.object.call(|segmenter| body(segmenter, framing, read))
+            })
+        }
+    })
+}
+
+/// # Safety
+/// As [`sized`], but that NULL means the usual options.
+unsafe fn read_options(options: *const sp_segment_options) -> Result<(Layer, SegmentOptions), Failure> {
+    let mut read = SegmentOptions::default();
+    if options.is_null() {
+        return Ok((Layer::Ethernet, read));
+    }
+    // SAFETY: the caller's; the structure has nothing but integers.
+    let given = unsafe { sized("sp_segment_options", options, size_of::<sp_segment_options>()) }?;
+    read.checksum = match given.checksum {
+        SP_OUTPUT_FULL => ChecksumOutput::Full,
+        SP_OUTPUT_PARTIAL => ChecksumOutput::Partial,
+        SP_OUTPUT_AS_MERGED => ChecksumOutput::AsMerged,
+        other => return Err(Failure::Argument { what: "options.checksum", got: u64::from(other) }),
+    };
+    if let Some(most) = MaxSegments::new(given.max_segments) {
+        read.max_segments = most;
+    }
+    read.fragment_id = given.fragment_id;
+    Ok((layer(given.layer)?, read))
+}
+
+/// Cuts, and writes the plan where the caller wants it.
+///
+/// # Safety
+/// `plan` is NULL or the caller's place for one.
+unsafe fn tell(plan: *mut sp_plan, cut: impl FnOnce(()) -> Result<Plan, Failure>) -> Result<sp_status, Failure> {
+    let place = match plan.is_null() {
+        true => None,
+        // SAFETY: the caller's.
+        false => Some(unsafe { place("plan", plan) }?),
+    };
+    let cut = cut(())?;
+    if let Some(place) = place {
+        place.write(cut.into());
+    }
+    Ok(SP_OK)
+}
+
+/// The caller's memory for segments.
+struct Buffers<'a> {
+    buffers: &'a [sp_iovec],
+    /// All segments go into the first buffer, behind each other.
+    linear: bool,
+    offset: usize,
+    lengths: &'a mut [std::mem::MaybeUninit<usize>],
+    used: usize,
+}
+
+impl<'a> Buffers<'a> {
+    /// Checks buffers of which each takes a segment.
+    ///
+    /// # Safety
+    /// `buffers` is NULL or points to `count` ranges of memory, each the caller's to write, apart
+    /// from each other and all else; `lengths` is NULL or points to memory for as many lengths.
+    unsafe fn each(buffers: *const sp_iovec, count: usize, offset: usize, lengths: *mut usize) -> Result<Self, Failure> {
+        if !fits(buffers, count) {
+            return Err(Failure::Length { what: "count", got: count, limit: isize::MAX as usize / size_of::<sp_iovec>() });
+        }
+        let buffers = match count {
+            0 => &[],
+            _ if buffers.is_null() => return Err(Failure::Null("buffers")),
+            _ if !buffers.is_aligned() => {
+                return Err(Failure::Argument { what: "buffers (their alignment)", got: buffers as usize as u64 });
+            }
+            // SAFETY: the caller's; not NULL, aligned, and not too long.
+            _ => unsafe { slice::from_raw_parts(buffers, count) },
+        };
+        // SAFETY: the caller's.
+        let lengths = unsafe { memory("lengths", lengths, count) }?;
+        for buffer in buffers {
+            check_range("buffers[].iov_base", buffer.iov_base, buffer.iov_len)?;
+        }
+        Ok(Buffers { buffers, linear: false, offset, lengths, used: 0 })
+    }
+
+    /// Checks a buffer that takes all segments.
+    ///
+    /// # Safety
+    /// The range is NULL or the caller's to write, apart from all else.
+    unsafe fn linear(buffer: &'a sp_iovec) -> Result<Self, Failure> {
+        // Segments of a packet are longer than the packet: by a header each.
+        if buffer.iov_len > isize::MAX as usize || (buffer.iov_base as usize).checked_add(buffer.iov_len).is_none() {
+            return Err(Failure::Length { what: "size", got: buffer.iov_len, limit: isize::MAX as usize });
+        }
+        if buffer.iov_base.is_null() {
+            return Err(Failure::Null("buffer"));
+        }
+        Ok(Buffers { buffers: slice::from_ref(buffer), linear: true, offset: 0, lengths: &mut [], used: 0 })
+    }
+}
+
+impl SegmentBuffers for Buffers<'_> {
+    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+        let too_small = |needed: usize, got: usize| if needed > got { Err(SegmentError::OutputTooSmall { needed, got }) } else { Ok(()) };
+        if self.linear {
+            return too_small(plan.total_length(), self.buffers.first().map_or(0, |buffer| buffer.iov_len));
+        }
+        if plan.segments as usize > self.buffers.len() {
+            return Err(SegmentError::TooManySegments { needed: plan.segments, limit: self.buffers.len() as u32 });
+        }
+        let last = plan.segments as usize - 1;
+        for (index, buffer) in self.buffers[..=last].iter().enumerate() {
+            let length = if index == last { plan.last_length } else { plan.segment_length };
+            too_small(self.offset.saturating_add(length), buffer.iov_len)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        let (buffer, start) = match self.linear {
+            true => (self.buffers.first()?, self.used),
+            false => (self.buffers.get(self.used)?, self.offset),
+        };
+        let end = start.checked_add(length)?;
+        if end > buffer.iov_len {
+            return None;
+        }
+        if self.linear {
+            self.used = end;
+        } else {
+            self.lengths.get_mut(self.used)?.write(length);
+            self.used += 1;
+        }
+        if length == 0 {
+            return Some(&mut []);
+        }
+        // SAFETY: so many bytes lie in the caller's memory, which is ours during the call, and in no
+        // slice handed out before: those end where this one begins, or lie in another buffer. It is
+        // not NULL: its length is not 0, which `check_range` or `linear` has seen to.
+        Some(unsafe { slice::from_raw_parts_mut(buffer.iov_base.cast::<u8>().add(start), length) })
+    }
+}

@@ -1,0 +1,302 @@
+//! The caller's arrays that a call fills.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::slice;
+
+use superpacket::super_packet::Metadata;
+
+use crate::packet::{SP_MAX_HEADER, fits, sp_iovec, sp_offload};
+use crate::policy::sized;
+use crate::status::Failure;
+
+/// A packet that leaves: what merged, a packet that merged with no other, or a segment.
+///
+/// Its layout is fixed for as long as the library has its soname.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct sp_output {
+    /// Its bytes, in order: ranges in the space's array iov.
+    pub iov: *mut sp_iovec,
+    /// How many ranges: at least 1.
+    pub iov_count: u32,
+    /// How many bytes of the first range lie in the space's header memory: a virtio_net_hdr, if one
+    /// was asked for, and the headers of what merged or was cut. 0: none, and the first range is the
+    /// caller's.
+    pub header_length: u32,
+    /// The bytes of all ranges together.
+    pub length: usize,
+    /// The token of its first packet.
+    pub token: *mut c_void,
+    /// How many received packets it stands for, absorbed ACKs included: 1 for a segment.
+    pub packets: u32,
+    /// How many pure ACKs are among them whose own bytes are not in it.
+    pub absorbed_acks: u32,
+    /// The largest payload of a packet in it, in bytes; 0 where that is not known.
+    pub largest_payload: u32,
+    /// Why it left as it is: a number for sp_reason_name. 0 for a segment.
+    pub reason: u32,
+    /// What is known of it besides its bytes.
+    pub offload: sp_offload,
+}
+
+/// Memory of the caller's for what leaves a call.
+///
+/// Set size to sizeof(struct sp_space), and the pointers with their numbers. The library fills the
+/// arrays from their start on with each call, and sets the fields whose names end in _used; what an
+/// earlier call put there is overwritten. It keeps no pointer to any of them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct sp_space {
+    /// sizeof(struct sp_space). Later releases add fields at the end, of which 0 means "as ever".
+    pub size: usize,
+    /// For the packets that leave.
+    pub outputs: *mut sp_output,
+    /// How many fit: at least 1.
+    pub outputs_max: usize,
+    /// For their ranges.
+    pub iov: *mut sp_iovec,
+    /// How many fit: at least the policy's max_fragments + 2, and SP_MAX_BUFFERS + 2.
+    pub iov_max: usize,
+    /// For the token of the packet that each range lies in, NULL for one in header memory: an array
+    /// of iov_max. NULL if nobody asks.
+    pub tokens: *mut *mut c_void,
+    /// For headers.
+    pub headers: *mut u8,
+    /// How many bytes fit: at least SP_MAX_HEADER.
+    pub headers_max: usize,
+    /// Set by the library: how many outputs there are.
+    pub outputs_used: usize,
+    /// Set by the library: how many ranges there are.
+    pub iov_used: usize,
+    /// Set by the library: how many bytes of headers there are.
+    pub headers_used: usize,
+}
+
+/// Something that does not fit in what is left of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// A checked space and how far it is filled.
+pub(crate) struct Space<'a> {
+    outputs: &'a mut [MaybeUninit<sp_output>],
+    iov: &'a mut [MaybeUninit<sp_iovec>],
+    tokens: Option<&'a mut [MaybeUninit<*mut c_void>]>,
+    headers: &'a mut [MaybeUninit<u8>],
+    outputs_used: usize,
+    iov_used: usize,
+    headers_used: usize,
+}
+
+/// A mutable slice of the caller's memory, which need not be initialised.
+///
+/// # Safety
+/// If `count` is not 0 and `base` not NULL, `base` points to memory for so many values, which is
+/// nobody else's while the slice lives.
+pub(crate) unsafe fn memory<'a, T>(what: &'static str, base: *mut T, count: usize) -> Result<&'a mut [MaybeUninit<T>], Failure> {
+    if !fits(base, count) {
+        return Err(Failure::Length { what, got: count, limit: isize::MAX as usize / size_of::<T>() });
+    }
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    if base.is_null() {
+        return Err(Failure::Null(what));
+    }
+    if !base.is_aligned() {
+        return Err(Failure::Argument { what, got: base as usize as u64 });
+    }
+    // SAFETY: the caller's; not NULL, aligned, and it neither wraps nor is longer than
+    // `isize::MAX` bytes, as `fits` says. Uninitialised bytes are allowed in `MaybeUninit`.
+    Ok(unsafe { slice::from_raw_parts_mut(base.cast(), count) })
+}
+
+/// A place for one value in the caller's memory.
+///
+/// # Safety
+/// `place` is NULL or points to memory for a value, which is nobody else's while the reference
+/// lives.
+pub(crate) unsafe fn place<'a, T>(what: &'static str, place: *mut T) -> Result<&'a mut MaybeUninit<T>, Failure> {
+    // SAFETY: the caller's.
+    match unsafe { memory(what, place, 1) }? {
+        [place] => Ok(place),
+        _ => Err(Failure::Null(what)),
+    }
+}
+
+impl Space<'_> {
+    /// Checks a space, empties it, and runs `body` with it.
+    ///
+    /// # Safety
+    /// `space` is NULL, or points to a structure whose pointers are NULL or point to memory for as
+    /// many values as their numbers say: each the caller's own, apart from each other and from the
+    /// packets of the call.
+    #[inline(always)]
+    pub(crate) unsafe fn with<T>(
+        space: *mut sp_space,
+        iov_needed: usize,
+        body: impl FnOnce(&mut Space<'_>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        // SAFETY: the caller's; the structure has nothing but pointers and integers.
+        let given = unsafe { sized("sp_space", space.cast_const(), size_of::<sp_space>()) }?;
+        let mut checked = Space {
+            // SAFETY: the caller's.
+            outputs: unsafe { memory("space.outputs", given.outputs, given.outputs_max) }?,
+            // SAFETY: the caller's.
+            iov: unsafe { memory("space.iov", given.iov, given.iov_max) }?,
+            tokens: match given.tokens.is_null() {
+                true => None,
+                // SAFETY: the caller's: as many as iov_max.
+                false => Some(unsafe { memory("space.tokens", given.tokens, given.iov_max) }?),
+            },
+            // SAFETY: the caller's.
+            headers: unsafe { memory("space.headers", given.headers, given.headers_max) }?,
+            outputs_used: 0,
+            iov_used: 0,
+            headers_used: 0,
+        };
+        let needed = [
+            ("space.outputs_max", given.outputs_max, 1),
+            ("space.iov_max", given.iov_max, iov_needed),
+            ("space.headers_max", given.headers_max, SP_MAX_HEADER),
+        ];
+        for (what, got, needed) in needed {
+            if got < needed {
+                return Err(Failure::Space { what, got, needed });
+            }
+        }
+        let result = body(&mut checked);
+        let Space { outputs_used, iov_used, headers_used, .. } = checked;
+        // SAFETY: it still points to the caller's structure, to which no reference is left.
+        unsafe {
+            (*space).outputs_used = outputs_used;
+            (*space).iov_used = iov_used;
+            (*space).headers_used = headers_used;
+        }
+        result
+    }
+
+    /// Says that nothing is in a space, if it can be read.
+    ///
+    /// # Safety
+    /// As [`with`](Self::with).
+    #[inline(always)]
+    pub(crate) unsafe fn empty(space: *mut sp_space) {
+        // SAFETY: NULL, or the caller's structure, which begins with its size.
+        if !space.is_null() && space.is_aligned() && unsafe { (*space).size } >= size_of::<sp_space>() {
+            // SAFETY: it is as long as the structure that we know, and to be written.
+            unsafe {
+                (*space).outputs_used = 0;
+                (*space).iov_used = 0;
+                (*space).headers_used = 0;
+            }
+        }
+    }
+
+    /// Is there room for so many outputs, ranges, and bytes of headers?
+    #[inline(always)]
+    pub(crate) fn room(&self, outputs: usize, iov: usize, headers: usize) -> Result<(), Full> {
+        let fits = self.outputs.len() - self.outputs_used >= outputs
+            && self.iov.len() - self.iov_used >= iov
+            && self.headers.len() - self.headers_used >= headers;
+        if fits { Ok(()) } else { Err(Full) }
+    }
+
+    /// How many outputs, ranges and bytes of headers fit in all.
+    pub(crate) fn limits(&self) -> (usize, usize, usize) {
+        (self.outputs.len(), self.iov.len(), self.headers.len())
+    }
+
+    /// Takes back all that was put there.
+    pub(crate) fn clear(&mut self) {
+        (self.outputs_used, self.iov_used, self.headers_used) = (0, 0, 0);
+    }
+
+    /// Begins an output with headers, which are copied. There must be [room](Self::room).
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, headers: [&[u8]; 2]) -> Result<Begun, Full> {
+        let start = self.headers_used;
+        for part in headers {
+            if !part.is_empty() {
+                let place = self.headers.get_mut(self.headers_used..self.headers_used + part.len()).ok_or(Full)?;
+                // SAFETY: `place` is as long as `part`, and the caller's memory for headers alone.
+                unsafe { ptr::copy_nonoverlapping(part.as_ptr(), place.as_mut_ptr().cast(), part.len()) };
+                self.headers_used += part.len();
+            }
+        }
+        let length = self.headers_used - start;
+        let mut begun = Begun { iov: self.iov_used, header_length: length as u32, length: 0, token: ptr::null_mut() };
+        if length != 0 {
+            let base = self.headers.get_mut(start..).ok_or(Full)?.as_mut_ptr();
+            self.push(&mut begun, base.cast_const().cast(), length, ptr::null_mut())?;
+        }
+        Ok(begun)
+    }
+
+    /// Adds a range to an output.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, begun: &mut Begun, base: *const c_void, length: usize, token: *mut c_void) -> Result<(), Full> {
+        self.iov.get_mut(self.iov_used).ok_or(Full)?.write(sp_iovec { iov_base: base.cast_mut(), iov_len: length });
+        if let Some(place) = self.tokens.as_deref_mut().and_then(|tokens| tokens.get_mut(self.iov_used)) {
+            place.write(token);
+        }
+        self.iov_used += 1;
+        begun.length += length;
+        Ok(())
+    }
+
+    /// Ends an output.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, begun: Begun, packets: u32, offload: sp_offload, known: Known) -> Result<(), Full> {
+        let iov = self.iov.as_mut_ptr().wrapping_add(begun.iov).cast();
+        let place = self.outputs.get_mut(self.outputs_used).ok_or(Full)?;
+        place.write(sp_output {
+            iov,
+            iov_count: (self.iov_used - begun.iov) as u32,
+            header_length: begun.header_length,
+            length: begun.length,
+            token: begun.token,
+            packets,
+            absorbed_acks: known.absorbed_acks,
+            largest_payload: known.largest_payload,
+            reason: known.reason,
+            offload,
+        });
+        self.outputs_used += 1;
+        Ok(())
+    }
+}
+
+/// An output that is being written.
+pub(crate) struct Begun {
+    iov: usize,
+    header_length: u32,
+    length: usize,
+    /// The token of its first packet.
+    pub(crate) token: *mut c_void,
+}
+
+impl Begun {
+    /// Has it no range yet?
+    #[inline(always)]
+    pub(crate) fn is_empty(&self, space: &Space<'_>) -> bool {
+        space.iov_used == self.iov
+    }
+}
+
+/// What is known of an output that an aggregator made.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Known {
+    absorbed_acks: u32,
+    largest_payload: u32,
+    reason: u32,
+}
+
+impl Known {
+    #[inline(always)]
+    pub(crate) fn of(metadata: &Metadata) -> Self {
+        let &Metadata { absorbed_acks, largest_payload, reason, .. } = metadata;
+        Known { absorbed_acks, largest_payload, reason: reason as u32 }
+    }
+}

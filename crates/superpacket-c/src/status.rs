@@ -1,0 +1,351 @@
+//! What a call returns, and why it failed.
+
+use std::cell::Cell;
+use std::ffi::{c_char, c_int};
+use std::fmt::Write;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use superpacket::checksum::CompletionError;
+use superpacket::wire::Refusal;
+use superpacket::{SegmentError, SplitError};
+
+/// What a call returns: SP_OK, a positive number that is no error, or a negative one.
+///
+/// Further values may be added. Treat a negative value that you do not know as an error.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum sp_status {
+    /// All is done.
+    SP_OK = 0,
+    /// The space is full. Use what is in it; the function's comment names the call that goes on.
+    SP_FULL = 1,
+    /// There is nothing to say: no checksum in this packet, no flow to hash, nothing held.
+    SP_NONE = 2,
+    /// A pointer that must not be NULL is NULL.
+    SP_ERROR_NULL = -1,
+    /// A length or a count is above its limit, or reaches beyond the end of the address space.
+    SP_ERROR_LENGTH = -2,
+    /// A value is none of those that are named, or a reserved field is not 0.
+    SP_ERROR_ARGUMENT = -3,
+    /// The size of a structure is smaller than in any release, or what it has beyond the one that
+    /// this library knows is not 0.
+    SP_ERROR_STRUCTURE = -4,
+    /// The space, or a buffer, is too small for what must go into it at once.
+    SP_ERROR_SPACE = -5,
+    /// An earlier call returned SP_FULL and has not been gone on with.
+    SP_ERROR_UNFINISHED = -6,
+    /// The packets are not those of the call that is to be gone on with.
+    SP_ERROR_OTHER_PACKETS = -7,
+    /// A fault of the library was caught. The object refuses all calls but its sp_..._free from then on.
+    SP_ERROR_INTERNAL = -8,
+    /// A transport checksum is wrong.
+    SP_ERROR_CHECKSUM = -9,
+    /// An IPv4 header checksum is wrong.
+    SP_ERROR_IP_CHECKSUM = -10,
+    /// A virtio_net_hdr contradicts its packet, or none can describe it.
+    SP_ERROR_VIRTIO = -11,
+    /// The headers of a packet cannot be read.
+    SP_ERROR_HEADERS = -16,
+    /// The kind of segments is not that of the headers.
+    SP_ERROR_KIND = -17,
+    /// The packet is shorter than its headers say.
+    SP_ERROR_TRUNCATED = -18,
+    /// An inner length field contradicts the one outside it.
+    SP_ERROR_INNER_LENGTH = -19,
+    /// More segments than are allowed.
+    SP_ERROR_TOO_MANY_SEGMENTS = -20,
+    /// A segment does not fit its length fields.
+    SP_ERROR_SEGMENT_TOO_LONG = -21,
+    /// A segment has no room for its headers.
+    SP_ERROR_SEGMENT_TOO_SMALL = -22,
+    /// A DCCP checksum covers more than the shortest segment holds.
+    SP_ERROR_COVERAGE = -23,
+    /// The packet must not be fragmented.
+    SP_ERROR_DONT_FRAGMENT = -24,
+    /// A partial checksum lies outside its packet.
+    SP_ERROR_CHECKSUM_PLACE = -25,
+    /// A header is longer than the headers that were parsed.
+    SP_ERROR_HEADER_LENGTH = -26,
+    /// A partial checksum cannot be completed.
+    SP_ERROR_PARTIAL_CHECKSUM = -28,
+}
+
+use sp_status::*;
+
+/// Each status with its name and what it says.
+const STATUSES: &[(sp_status, &str, &str)] = &[
+    (SP_OK, "SP_OK\0", "done\0"),
+    (SP_FULL, "SP_FULL\0", "the space is full\0"),
+    (SP_NONE, "SP_NONE\0", "there is nothing to say\0"),
+    (SP_ERROR_NULL, "SP_ERROR_NULL\0", "a pointer is NULL\0"),
+    (SP_ERROR_LENGTH, "SP_ERROR_LENGTH\0", "a length or count is above its limit\0"),
+    (SP_ERROR_ARGUMENT, "SP_ERROR_ARGUMENT\0", "a value is not one of those that are allowed\0"),
+    (SP_ERROR_STRUCTURE, "SP_ERROR_STRUCTURE\0", "a structure is of another release, and uses what this one lacks\0"),
+    (SP_ERROR_SPACE, "SP_ERROR_SPACE\0", "the space is too small\0"),
+    (SP_ERROR_UNFINISHED, "SP_ERROR_UNFINISHED\0", "an earlier call has not been gone on with\0"),
+    (SP_ERROR_OTHER_PACKETS, "SP_ERROR_OTHER_PACKETS\0", "the packets are not those of the call that is gone on with\0"),
+    (SP_ERROR_INTERNAL, "SP_ERROR_INTERNAL\0", "a fault of the library\0"),
+    (SP_ERROR_CHECKSUM, "SP_ERROR_CHECKSUM\0", "a transport checksum is wrong\0"),
+    (SP_ERROR_IP_CHECKSUM, "SP_ERROR_IP_CHECKSUM\0", "an IPv4 header checksum is wrong\0"),
+    (SP_ERROR_VIRTIO, "SP_ERROR_VIRTIO\0", "a virtio_net_hdr and its packet contradict each other\0"),
+    (SP_ERROR_HEADERS, "SP_ERROR_HEADERS\0", "the headers cannot be read\0"),
+    (SP_ERROR_KIND, "SP_ERROR_KIND\0", "the kind of segments is not that of the headers\0"),
+    (SP_ERROR_TRUNCATED, "SP_ERROR_TRUNCATED\0", "the packet is shorter than its headers say\0"),
+    (SP_ERROR_INNER_LENGTH, "SP_ERROR_INNER_LENGTH\0", "an inner length contradicts the outer\0"),
+    (SP_ERROR_TOO_MANY_SEGMENTS, "SP_ERROR_TOO_MANY_SEGMENTS\0", "more segments than are allowed\0"),
+    (SP_ERROR_SEGMENT_TOO_LONG, "SP_ERROR_SEGMENT_TOO_LONG\0", "a segment does not fit its length fields\0"),
+    (SP_ERROR_SEGMENT_TOO_SMALL, "SP_ERROR_SEGMENT_TOO_SMALL\0", "a segment has no room for its headers\0"),
+    (SP_ERROR_COVERAGE, "SP_ERROR_COVERAGE\0", "a checksum covers more than a segment holds\0"),
+    (SP_ERROR_DONT_FRAGMENT, "SP_ERROR_DONT_FRAGMENT\0", "the packet must not be fragmented\0"),
+    (SP_ERROR_CHECKSUM_PLACE, "SP_ERROR_CHECKSUM_PLACE\0", "a partial checksum lies outside its packet\0"),
+    (SP_ERROR_HEADER_LENGTH, "SP_ERROR_HEADER_LENGTH\0", "a header is longer than what was parsed\0"),
+    (SP_ERROR_PARTIAL_CHECKSUM, "SP_ERROR_PARTIAL_CHECKSUM\0", "a partial checksum cannot be completed\0"),
+];
+
+/// Why a call failed: what the status says, and the figures.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("no call has failed on this thread")]
+    Nothing,
+    #[error("{0} is NULL")]
+    Null(&'static str),
+    #[error("{what} is {got}, at most {limit} are allowed")]
+    Length { what: &'static str, got: usize, limit: usize },
+    #[error("{what}: {got} is not allowed")]
+    Argument { what: &'static str, got: u64 },
+    #[error("{what} has a size of {got}, of which this library knows {known}")]
+    Structure { what: &'static str, got: usize, known: usize },
+    #[error("{what}: there are {got}, {needed} are needed")]
+    Space { what: &'static str, got: usize, needed: usize },
+    #[error("{0} packets of an earlier call, which returned SP_FULL, are unfinished")]
+    Unfinished(usize),
+    #[error("the packets are not those of the call that returned SP_FULL")]
+    OtherPackets,
+    #[error("a fault of the library was caught before: this object can only be freed")]
+    Broken,
+    #[error("the transport checksum is wrong")]
+    Checksum,
+    #[error("the IPv4 header checksum is wrong")]
+    IpChecksum,
+    #[error("the headers cannot be read: {0}")]
+    Headers(Refusal),
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+    #[error(transparent)]
+    Virtio(#[from] superpacket::virtio::VirtioError),
+    #[error(transparent)]
+    Completion(#[from] CompletionError),
+}
+
+impl Failure {
+    pub(crate) fn status(&self) -> sp_status {
+        match self {
+            Failure::Nothing => SP_OK,
+            Failure::Null(_) => SP_ERROR_NULL,
+            Failure::Length { .. } => SP_ERROR_LENGTH,
+            Failure::Argument { .. } => SP_ERROR_ARGUMENT,
+            Failure::Structure { .. } => SP_ERROR_STRUCTURE,
+            Failure::Space { .. } => SP_ERROR_SPACE,
+            Failure::Unfinished(_) => SP_ERROR_UNFINISHED,
+            Failure::OtherPackets => SP_ERROR_OTHER_PACKETS,
+            Failure::Broken => SP_ERROR_INTERNAL,
+            Failure::Checksum => SP_ERROR_CHECKSUM,
+            Failure::IpChecksum => SP_ERROR_IP_CHECKSUM,
+            Failure::Headers(_) => SP_ERROR_HEADERS,
+            Failure::Split(SplitError::Segment(error)) | Failure::Segment(error) => of_segment(error),
+            // A further kind of error is one of the header.
+            Failure::Split(_) | Failure::Virtio(_) => SP_ERROR_VIRTIO,
+            Failure::Completion(CompletionError::Place { .. }) => SP_ERROR_CHECKSUM_PLACE,
+            Failure::Completion(_) => SP_ERROR_PARTIAL_CHECKSUM,
+        }
+    }
+}
+
+fn of_segment(error: &SegmentError) -> sp_status {
+    match error {
+        SegmentError::Headers(_) => SP_ERROR_HEADERS,
+        SegmentError::Kind { .. } => SP_ERROR_KIND,
+        SegmentError::Truncated { .. } => SP_ERROR_TRUNCATED,
+        SegmentError::Length { .. } => SP_ERROR_INNER_LENGTH,
+        SegmentError::TooManySegments { .. } => SP_ERROR_TOO_MANY_SEGMENTS,
+        SegmentError::SegmentTooLong { .. } => SP_ERROR_SEGMENT_TOO_LONG,
+        SegmentError::SegmentTooSmall { .. } => SP_ERROR_SEGMENT_TOO_SMALL,
+        SegmentError::Coverage { .. } => SP_ERROR_COVERAGE,
+        SegmentError::DontFragment => SP_ERROR_DONT_FRAGMENT,
+        SegmentError::ChecksumPlace { .. } => SP_ERROR_CHECKSUM_PLACE,
+        SegmentError::PartialChecksum(_) => SP_ERROR_PARTIAL_CHECKSUM,
+        SegmentError::HeaderLength { .. } => SP_ERROR_HEADER_LENGTH,
+        SegmentError::OutputTooSmall { .. } => SP_ERROR_SPACE,
+        // The engine may learn more kinds; until they have a number here, this is the nearest.
+        _ => SP_ERROR_ARGUMENT,
+    }
+}
+
+thread_local! {
+    static LAST: Cell<Failure> = const { Cell::new(Failure::Nothing) };
+}
+
+/// Runs the body of a function of the library. A panic ends here: it becomes SP_ERROR_INTERNAL.
+///
+/// That no unwinding crosses the border does not rest on this alone: a function that is
+/// `extern "C"` aborts the process rather than let a panic through.
+#[inline(always)]
+pub(crate) fn guard(body: impl FnOnce() -> Result<sp_status, Failure>) -> sp_status {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(status)) => status,
+        Ok(Err(failure)) => failed(failure),
+        Err(panic) => {
+            // What a panic carries could panic again when it is dropped.
+            std::mem::forget(panic);
+            failed(Failure::Broken)
+        }
+    }
+}
+
+#[cold]
+fn failed(failure: Failure) -> sp_status {
+    LAST.set(failure);
+    failure.status()
+}
+
+/// What a call of an object does, unless the object is broken: by a panic in an earlier call.
+pub(crate) struct Unbroken(bool);
+
+impl Unbroken {
+    pub(crate) const fn new() -> Self {
+        Unbroken(true)
+    }
+
+    #[inline(always)]
+    pub(crate) fn enter(&mut self) -> Result<(), Failure> {
+        if std::mem::replace(&mut self.0, false) { Ok(()) } else { Err(Failure::Broken) }
+    }
+
+    /// Ends a call that did not panic.
+    #[inline(always)]
+    pub(crate) fn leave(&mut self) {
+        self.0 = true;
+    }
+}
+
+/// Finds the entry of a status by its number, which may be any.
+fn entry(status: c_int) -> Option<&'static (sp_status, &'static str, &'static str)> {
+    STATUSES.iter().find(|(known, ..)| *known as c_int == status)
+}
+
+/// Returns what a status says, in English: "the space is too small".
+///
+/// \param status any number; one that is no status gives "unknown status".
+/// \return a string of the library's own, valid for ever. Never NULL.
+/// \note Any thread may call it at any time.
+#[unsafe(no_mangle)]
+pub extern "C" fn sp_strerror(status: c_int) -> *const c_char {
+    entry(status).map_or(c"unknown status".as_ptr(), |(_, _, text)| text.as_ptr().cast())
+}
+
+/// Returns the name of a status: "SP_ERROR_SPACE".
+///
+/// \param status any number; one that is no status gives "SP_UNKNOWN".
+/// \return a string of the library's own, valid for ever. Never NULL.
+/// \note Any thread may call it at any time.
+#[unsafe(no_mangle)]
+pub extern "C" fn sp_errname(status: c_int) -> *const c_char {
+    entry(status).map_or(c"SP_UNKNOWN".as_ptr(), |(_, name, _)| name.as_ptr().cast())
+}
+
+/// Writes what is known of the last call that failed on this thread: which argument, which length,
+/// what was expected.
+///
+/// As snprintf(3): the text is cut to fit, and ends with a zero byte unless `size` is 0.
+///
+/// \param text where to write; may be NULL if `size` is 0.
+/// \param size how many bytes there are.
+/// \return the length of the whole text, without the zero byte.
+/// \note Any thread may call it at any time, for its own calls.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_message(text: *mut c_char, size: usize) -> usize {
+    let size = if text.is_null() { 0 } else { size };
+    let mut out = Text { place: text.cast(), room: size.saturating_sub(1), length: 0 };
+    // A text that cannot be written is no reason to fail: none of these writes returns an error.
+    let _ = write!(out, "{}", LAST.get());
+    if size > 0 {
+        // SAFETY: `size` is at least 1, and `written` at most `size - 1`: the byte lies in what the
+        // caller says is his to write.
+        unsafe { out.place.add(out.length.min(out.room)).write(MaybeUninit::new(0)) };
+    }
+    out.length
+}
+
+/// Text that is written to the caller's memory as far as it fits.
+struct Text {
+    place: *mut MaybeUninit<u8>,
+    room: usize,
+    length: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let fits = text.len().min(self.room.saturating_sub(self.length));
+        if fits > 0 {
+            // SAFETY: `place` has `room` bytes that the caller lets us write; `length + fits` is at
+            // most that. The library's own text does not overlap them.
+            unsafe { ptr::copy_nonoverlapping(text.as_ptr().cast(), self.place.add(self.length), fits) };
+        }
+        self.length += text.len();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    #[test]
+    fn every_status_has_its_name_and_a_text() {
+        for (index, (status, name, text)) in STATUSES.iter().enumerate() {
+            assert_eq!(format!("{status:?}\0"), **name);
+            assert!(CStr::from_bytes_with_nul(text.as_bytes()).is_ok_and(|text| !text.is_empty()), "{name}");
+            assert!(STATUSES[..index].iter().all(|(other, ..)| other != status), "{name} twice");
+        }
+    }
+
+    #[test]
+    fn a_panic_stays_here_and_breaks_the_object() {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let mut unbroken = Unbroken::new();
+        let mut call = |panics: bool| {
+            guard(|| {
+                unbroken.enter()?;
+                assert!(!panics, "a fault");
+                unbroken.leave();
+                Ok(SP_OK)
+            })
+        };
+        assert_eq!([call(false), call(true), call(false)], [SP_OK, SP_ERROR_INTERNAL, SP_ERROR_INTERNAL]);
+        std::panic::set_hook(hook);
+    }
+
+    #[test]
+    fn a_message_is_cut_to_fit() {
+        assert_eq!(failed(Failure::Null("packets")), SP_ERROR_NULL);
+        let mut text = [1 as c_char; 20];
+        // SAFETY: the array has as many bytes as is said.
+        let length = unsafe { sp_message(text.as_mut_ptr(), 20) };
+        assert_eq!(length, "packets is NULL".len());
+        // SAFETY: `sp_message` has written a zero byte.
+        assert_eq!(unsafe { CStr::from_ptr(text.as_ptr()) }, c"packets is NULL");
+        // SAFETY: as above.
+        assert_eq!(unsafe { sp_message(text.as_mut_ptr(), 4) }, length);
+        // SAFETY: as above.
+        assert_eq!(unsafe { CStr::from_ptr(text.as_ptr()) }, c"pac");
+        // SAFETY: nothing is written to NULL.
+        assert_eq!(unsafe { sp_message(ptr::null_mut(), 4) }, length);
+    }
+}

@@ -1,0 +1,102 @@
+//! virtio_net_hdr, both ways.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use superpacket::virtio::{Format, Header, Offload};
+use superpacket::wire::MAX_HEADER;
+
+use crate::packet::{Packet, bytes, check_range, layer, sp_offload, sp_packet};
+use crate::policy::framing;
+use crate::space::{memory, place};
+use crate::status::sp_status::{self, SP_OK};
+use crate::status::{Failure, guard};
+
+/// Reads the virtio_net_hdr before a packet, checks it against the packet, and makes a packet for
+/// sp_segment and others of both.
+///
+/// Nothing in the header is believed that the packet's own headers contradict.
+///
+/// \param virtio_length the length of the header: 10, 12, 20 or 24.
+/// \param virtio_order its byte order: SP_ORDER_NATIVE or another.
+/// \param layer where the packet starts: SP_LAYER_IP for a TUN device.
+/// \param read what read(2) gave: the header, and the packet behind it. Must not change during the
+/// call.
+/// \param length how many bytes.
+/// \param packet where the packet goes: its data points into what was read, so it is good for as
+/// long as that is. Its token is NULL.
+/// \return SP_OK; SP_ERROR_VIRTIO, and sp_message tells which field is wrong; SP_ERROR_NULL,
+/// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error nothing is written.
+/// \note Any thread may call it at any time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_virtio_read(
+    virtio_length: u32,
+    virtio_order: u32,
+    layer: u32,
+    read: *const c_void,
+    length: usize,
+    packet: *mut sp_packet,
+) -> sp_status {
+    guard(|| {
+        let framing = framing(virtio_length, virtio_order, self::layer(layer)?)?;
+        check_range("read", read, length)?;
+        // SAFETY: the caller's place for a packet.
+        let place = unsafe { place("packet", packet) }?;
+        // SAFETY: the caller's bytes; the length has been checked.
+        let (offload, packet) = framing.parse(unsafe { bytes(read, length) })?;
+        let Offload { checksum, gso, hash } = offload;
+        place.write(sp_packet {
+            data: packet.as_ptr().cast(),
+            length: packet.len(),
+            rest: ptr::null(),
+            rest_count: 0,
+            reserved: 0,
+            token: ptr::null_mut(),
+            offload: sp_offload::new(checksum, gso, hash, None),
+        });
+        Ok(SP_OK)
+    })
+}
+
+/// Writes the virtio_net_hdr that describes a packet.
+///
+/// \param virtio_length the length of the header: 10, 12, 20 or 24.
+/// \param virtio_order its byte order: SP_ORDER_NATIVE or another.
+/// \param layer where the packet starts: SP_LAYER_IP for a TUN device.
+/// \param packet the packet, of which the headers are read. Must not change during the call.
+/// \param header where the header goes.
+/// \param size how many bytes there are: at least virtio_length.
+/// \return SP_OK; SP_ERROR_VIRTIO if no header of this length says what the packet's offload does: a
+/// super-packet with a whole checksum, DCCP, a tunnel; SP_ERROR_SPACE; SP_ERROR_NULL,
+/// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error nothing is written.
+/// \note Any thread may call it at any time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_virtio_write(
+    virtio_length: u32,
+    virtio_order: u32,
+    layer: u32,
+    packet: *const sp_packet,
+    header: *mut c_void,
+    size: usize,
+) -> sp_status {
+    guard(|| {
+        let framing = framing(virtio_length, virtio_order, self::layer(layer)?)?;
+        // SAFETY: the caller's packet, unchanged during the call.
+        let packet = unsafe { Packet::check_one(packet) }?;
+        // SAFETY: the caller's memory for a header.
+        let place: &mut [MaybeUninit<u8>] = unsafe { memory("header", header.cast::<u8>(), size) }?;
+        let needed = framing.header_length();
+        let place = place.get_mut(..needed).ok_or(Failure::Space { what: "header", got: size, needed })?;
+        let known = packet.offload();
+        let offload = Offload { checksum: known.rx_checksum(), gso: known.gso(), hash: known.flow_hash() };
+        let mut gathered = [0; MAX_HEADER];
+        let described = Header::describe(&offload, framing.format, packet.header(&mut gathered), packet.length(), framing.layer)?;
+        let mut made = [0; Format::LONGEST];
+        described.write(&mut made, framing.format, framing.order)?;
+        for (place, byte) in place.iter_mut().zip(made) {
+            place.write(byte);
+        }
+        Ok(SP_OK)
+    })
+}
