@@ -3,7 +3,7 @@
 use super::output::{Plan, Segment, SegmentBuffers, Written};
 use super::payload::{copy_payload, payload_sums};
 use super::prepare::Job;
-use super::template::{SCRATCH, Wanted};
+use super::template::{Cut, SCRATCH, Wanted};
 use super::{Gso, MaxSegments, SegmentCounters, SegmentError, Segmentable};
 use crate::wire::Layout;
 use superpacket_simd::Simd;
@@ -135,6 +135,50 @@ impl Segmenter {
         Ok(self.gather_segments(packet, job, sink))
     }
 
+    /// Cuts as [`segment`](Self::segment) does, with each header written where it is to stay, for as
+    /// long as the buffers live: in the device's header ring, in an mbuf.
+    ///
+    /// `headers` is asked for a buffer for each header, of which more may be overwritten than the
+    /// header takes: it hands out nothing behind it that is to stay. It is not told what was
+    /// written; the sink is.
+    ///
+    /// # Errors
+    /// [`SegmentError`]; the sink has not been called then, unless `headers` accepted the plan and
+    /// then had no buffer.
+    #[inline]
+    pub fn segment_with_headers<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        options: &SegmentOptions,
+        headers: &mut (impl SegmentBuffers + ?Sized),
+        mut sink: impl FnMut(Segment<'_, P>),
+    ) -> Result<Plan, SegmentError> {
+        let mut job = self.prepare(packet, options, None).map_err(|error| self.refuse(error))?;
+        headers.prepare(&job.plan).map_err(|error| self.refuse(error))?;
+        let mut position = job.start;
+        for index in 0..job.plan.segments {
+            let cut = job.cut(index);
+            let needed = job.template.header_length(cut);
+            let buffer = headers.buffer(needed).unwrap_or(&mut []);
+            let got = buffer.len();
+            if got < needed {
+                self.count_half(&job, cut, index);
+                return Err(self.refuse(SegmentError::OutputTooSmall { needed, got }));
+            }
+            let length = job.template.payload_length(cut);
+            let sums = payload_sums(packet, self.simd, position, length, job.template.wanted);
+            job.template.turn_to(&mut self.scratch, cut);
+            put_header(buffer, &self.scratch, needed);
+            job.template.patch::<false>(buffer, cut, sums);
+            sink(Segment { header: &buffer[..needed], packet, position, length, index, last: cut.last, checksum: job.checksum });
+            position = position.advance(packet, length);
+        }
+        self.counters.segments += u64::from(job.plan.segments);
+        self.counters.payload_out += (job.body - job.template.extra) as u64;
+        self.count(&job);
+        Ok(job.plan)
+    }
+
     /// Cuts a packet into segments that are written into buffers, copied and summed in one pass.
     ///
     /// # Errors
@@ -219,6 +263,15 @@ impl Segmenter {
         self.counters.payload_in += (job.body - job.template.extra) as u64;
     }
 
+    /// Counts a packet of which so many segments have come out, when the buffers ended.
+    #[cold]
+    fn count_half(&mut self, job: &Job, cut: Cut, segments: u32) {
+        let taken = job.taken_before(cut) as u64;
+        self.counters.segments += u64::from(segments);
+        self.counters.payload_in += taken;
+        self.counters.payload_out += taken;
+    }
+
     #[inline]
     fn gather_segments<P: Segmentable + ?Sized>(&mut self, packet: &P, mut job: Job, mut sink: impl FnMut(Segment<'_, P>)) -> Plan {
         self.count(&job);
@@ -272,10 +325,7 @@ impl Segmenter {
             let buffer = buffers.buffer(length).unwrap_or(&mut []);
             let got = buffer.len();
             let Some(segment) = buffer.get_mut(..length) else {
-                let taken = job.taken_before(cut) as u64;
-                self.counters.segments += u64::from(index);
-                self.counters.payload_in += taken;
-                self.counters.payload_out += taken;
+                self.count_half(&job, cut, index);
                 return Err(self.refuse(SegmentError::OutputTooSmall { needed: length, got }));
             };
             job.template.turn_to(&mut self.scratch, cut);

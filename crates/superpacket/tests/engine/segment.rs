@@ -163,6 +163,20 @@ fn cut(bytes: &[u8], layer: Layer, gso: Gso, options: &SegmentOptions) -> Result
     for (index, chunk) in all.chunks(plan.segment_length).enumerate() {
         assert_eq!(chunk, segments[index], "linear, segment {index}");
     }
+    // Headers written where they stay, in room for longer ones.
+    let mut room = vec![0xee; 300 * segments.len()];
+    let mut headers = Headers { rest: &mut room, handed_out: 0 };
+    let mut placed = Vec::new();
+    let got = segmenter.segment_with_headers(&packet, options, &mut headers, |segment| {
+        let mut bytes = Vec::new();
+        segment.copy_to(&mut bytes);
+        placed.push((bytes, segment.header().len(), segment.checksum));
+    });
+    assert_eq!((got, headers.handed_out), (Ok(plan), segments.len()));
+    for (index, (bytes, length, _)) in placed.iter().enumerate() {
+        assert_eq!(bytes, &segments[index], "header in place, segment {index}");
+        assert_eq!(room[300 * index..300 * index + length], bytes[..*length], "it stays there");
+    }
     // The same from buffers of odd lengths, empty ones among them.
     let mut random = Random::new(bytes.len() as u64);
     let mut slices: Vec<&[u8]> = Vec::new();
@@ -555,6 +569,22 @@ fn errors_say_what_is_wrong() {
     assert!(out.iter().all(|byte| *byte == 0xee));
 }
 
+/// Room of 300 bytes for each header.
+struct Headers<'a> {
+    rest: &'a mut [u8],
+    handed_out: usize,
+}
+
+impl SegmentBuffers for Headers<'_> {
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        assert!(length <= 300);
+        self.handed_out += 1;
+        let (room, rest) = std::mem::take(&mut self.rest).split_at_mut_checked(300)?;
+        self.rest = rest;
+        Some(room)
+    }
+}
+
 /// Buffers that accept any plan, and end after so many.
 struct Ending {
     left: usize,
@@ -588,8 +618,16 @@ fn the_counters_balance_when_the_buffers_end_half_way() {
             assert!(matches!(cut, Err(SegmentError::OutputTooSmall { got: 0, .. })), "{cut:?}");
             assert_eq!(buffers.written as usize, left);
             packets += 1;
-            segments += left as u64;
-            payload += if left == 0 { 0 } else { first + (left - 1) * size } as u64;
+            // The same where headers alone are written.
+            let mut headers = Ending { left, buffer: Vec::new(), written: 0 };
+            let mut seen = 0;
+            let packet = GsoPacket::linear(bytes, gso);
+            let cut = segmenter.segment_with_headers(&packet, &SegmentOptions::default(), &mut headers, |_| seen += 1);
+            assert!(matches!(cut, Err(SegmentError::OutputTooSmall { got: 0, .. })), "{cut:?}");
+            assert_eq!(seen, left);
+            packets += 1;
+            segments += 2 * left as u64;
+            payload += 2 * if left == 0 { 0 } else { first + (left - 1) * size } as u64;
             let counters = segmenter.counters();
             assert!(counters.balanced(), "{left}: {counters:?}");
             assert_eq!((counters.packets, counters.refused(), counters.cut, counters.passed), (packets, packets, 0, 0));
