@@ -43,9 +43,14 @@ typedef struct iovec sp_iovec;
 #define SP_MAX_LENGTH (1 << 24)
 
 /**
- * The most buffers of a packet, the first included.
+ * The most buffers of a packet that is to be aggregated, the first included.
  */
 #define SP_MAX_BUFFERS 17
+
+/**
+ * The most buffers of any other packet, the first included: what merged, and is to be cut again.
+ */
+#define SP_MAX_RANGES 1024
 
 /**
  * The most packets of one call.
@@ -531,7 +536,8 @@ typedef struct sp_packet {
      */
     const sp_iovec *rest;
     /**
-     * How many: at most SP_MAX_BUFFERS - 1.
+     * How many: at most SP_MAX_BUFFERS - 1 of a packet that is to be aggregated, SP_MAX_RANGES - 1 of
+     * any other.
      */
     uint32_t rest_count;
     /**
@@ -633,13 +639,19 @@ typedef struct sp_space {
      */
     void **tokens;
     /**
-     * For headers.
+     * For headers, one behind the other.
      */
     uint8_t *headers;
     /**
      * How many bytes fit: at least SP_MAX_HEADER.
      */
     size_t headers_max;
+    /**
+     * For headers in places of their own, in place of headers and headers_max: an array of
+     * outputs_max places of SP_MAX_HEADER bytes each; the headers of output n go to
+     * header_places[n]. NULL: they go to headers.
+     */
+    void *const *header_places;
     /**
      * Set by the library: how many outputs there are.
      */

@@ -3,11 +3,11 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use superpacket::aggregate::{Borrowed, BufferIndex};
+use superpacket::aggregate::{BorrowPacket, Borrowed, BufferIndex};
 use superpacket::{BatchAggregator, Framing, SuperPacket};
 
 use crate::object::{Object, new, with};
-use crate::packet::{Packet, sp_offload, sp_packet};
+use crate::packet::{Packet, Packets, SP_MAX_BUFFERS, sp_offload, sp_packet};
 use crate::policy::{Chosen, sp_policy};
 use crate::space::{Full, Known, Space, sp_space};
 use crate::status::sp_status::{self, SP_FULL, SP_OK};
@@ -160,14 +160,14 @@ unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, sp
                         _ => {}
                     }
                     // SAFETY: the caller's packets, unchanged during the call.
-                    let checked = Packet::check_all(packets, count)?;
+                    let checked = Packet::check_all(packets, count, SP_MAX_BUFFERS)?;
                     // SAFETY: the caller's memory, apart from the packets.
                     Space::with(space, *most_ranges, |space| {
-                        let header_length = framing.map_or(0, Framing::header_length);
-                        let sink = |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, Packet>>| {
-                            put(space, packet, checked, *framing, header_length)
+                        let full = match Packets::of(checked) {
+                            Packets::Unknown(packets) => take(aggregator, packets, checked, space, *framing, goes_on),
+                            Packets::Verified(packets) => take(aggregator, packets, checked, space, *framing, goes_on),
+                            Packets::Any(packets) => take(aggregator, packets, checked, space, *framing, goes_on),
                         };
-                        let full = if goes_on { aggregator.resume(checked, sink) } else { aggregator.poll(checked, sink) };
                         *unfinished = full.is_err().then_some((packets, count));
                         Ok(if full.is_err() { SP_FULL } else { SP_OK })
                     })
@@ -177,18 +177,31 @@ unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, sp
     })
 }
 
+/// Gives packets to the aggregator, and puts what leaves into the space.
+fn take<P: BorrowPacket>(
+    aggregator: &mut BatchAggregator,
+    packets: &[P],
+    checked: &[Packet],
+    space: &mut Space<'_>,
+    framing: Option<Framing>,
+    goes_on: bool,
+) -> Result<(), Full> {
+    let sink = |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| put(space, packet, checked, framing);
+    if goes_on { aggregator.resume(packets, sink) } else { aggregator.poll(packets, sink) }
+}
+
 /// Puts what leaves into the space; nothing of it, if not all fits.
 #[inline(always)]
-fn put(
+fn put<P: BorrowPacket>(
     space: &mut Space<'_>,
-    mut packet: SuperPacket<'_, BufferIndex, Borrowed<'_, Packet>>,
+    mut packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>,
     packets: &[Packet],
     framing: Option<Framing>,
-    header_length: usize,
 ) -> Result<(), Full> {
+    let header_length = framing.map_or(0, Framing::header_length);
     let header = packet.header();
     // One range for both headers.
-    space.room(1, packet.pieces().len() + 1, header_length + header.len())?;
+    space.room(packet.pieces().len() + 1, header_length + header.len())?;
     // What no header can describe did not merge, and goes with one that says nothing.
     let described = framing.map(|framing| framing.header(&packet));
     let described: &[u8] = match &described {
@@ -210,15 +223,15 @@ fn put(
             (token, first) = (owner.token(), false);
         }
         if length != 0 {
-            space.push(&mut begun, range.as_ptr().cast(), range.len(), owner.token())?;
+            space.records.push(&mut begun, range.as_ptr().cast(), range.len(), owner.token())?;
         }
     }
-    if begun.is_empty(space) {
+    if begun.is_empty(&space.records) {
         // A packet without a byte: it leaves as one range of none.
-        space.push(&mut begun, ptr::null(), 0, token)?;
+        space.records.push(&mut begun, ptr::null(), 0, token)?;
     }
     begun.token = token;
     let metadata = &packet.metadata;
     let offload = sp_offload::new(metadata.checksum, metadata.gso, metadata.hash, metadata.vlan);
-    space.end(begun, metadata.packets, offload, Known::of(metadata))
+    space.records.end(begun, metadata.packets, offload, Known::of(metadata))
 }

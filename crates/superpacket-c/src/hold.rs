@@ -8,7 +8,7 @@ use std::ptr;
 use superpacket::{Aggregator, Layer, RxPacket, SuperPacket};
 
 use crate::object::{Object, free, new, with, with_ref};
-use crate::packet::{Packet, bytes, sp_offload, sp_packet};
+use crate::packet::{Packet, SP_MAX_BUFFERS, bytes, sp_offload, sp_packet};
 use crate::policy::{Chosen, sp_policy};
 use crate::space::{Full, Known, Space, sp_space};
 use crate::status::sp_status::{self, SP_FULL, SP_NONE, SP_OK};
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn sp_aggregator_receive(
 ) -> sp_status {
     let take = |taken: &mut Vec<RxPacket<HeldBuffer>>, layer| {
         // SAFETY: the caller's packets, unchanged for as long as they are held.
-        let checked = unsafe { Packet::check_all(packets, count) }?;
+        let checked = unsafe { Packet::check_all(packets, count, SP_MAX_BUFFERS) }?;
         if let Some(packet) = checked.iter().find(|packet| packet.count() != 1) {
             return Err(Failure::Argument { what: "packet.rest_count of a packet to be held", got: packet.count() as u64 - 1 });
         }
@@ -311,7 +311,7 @@ unsafe fn call(
 /// Puts what leaves into the space; nothing of it, if not all fits.
 fn put(space: &mut Space<'_>, mut packet: SuperPacket<'_, HeldBuffer>) -> Result<(), Full> {
     let header = packet.header();
-    space.room(1, packet.pieces().len() + 1, header.len())?;
+    space.room(packet.pieces().len() + 1, header.len())?;
     let mut begun = space.begin([header, &[]])?;
     let mut token: *mut c_void = ptr::null_mut();
     let mut first = true;
@@ -324,14 +324,14 @@ fn put(space: &mut Space<'_>, mut packet: SuperPacket<'_, HeldBuffer>) -> Result
         }
         let range = buffer.as_ref().get(start..start + length).unwrap_or(&[]);
         if !range.is_empty() {
-            space.push(&mut begun, range.as_ptr().cast(), range.len(), buffer.token)?;
+            space.records.push(&mut begun, range.as_ptr().cast(), range.len(), buffer.token)?;
         }
     }
-    if begun.is_empty(space) {
-        space.push(&mut begun, ptr::null(), 0, token)?;
+    if begun.is_empty(&space.records) {
+        space.records.push(&mut begun, ptr::null(), 0, token)?;
     }
     begun.token = token;
     let metadata = &packet.metadata;
     let offload = sp_offload::new(metadata.checksum, metadata.gso, metadata.hash, metadata.vlan);
-    space.end(begun, metadata.packets, offload, Known::of(metadata))
+    space.records.end(begun, metadata.packets, offload, Known::of(metadata))
 }

@@ -24,8 +24,10 @@ pub struct sp_iovec {
 
 /// The most bytes of a packet, and of one buffer of it: 16 MiB.
 pub const SP_MAX_LENGTH: usize = 1 << 24;
-/// The most buffers of a packet, the first included.
+/// The most buffers of a packet that is to be aggregated, the first included.
 pub const SP_MAX_BUFFERS: usize = 17;
+/// The most buffers of any other packet, the first included: what merged, and is to be cut again.
+pub const SP_MAX_RANGES: usize = 1024;
 /// The most packets of one call.
 pub const SP_MAX_PACKETS: usize = 1 << 20;
 /// The most bytes of header memory that one output takes: headers of a packet, and a
@@ -123,7 +125,8 @@ pub struct sp_packet {
     pub length: usize,
     /// The buffers behind the first; NULL if there are none.
     pub rest: *const sp_iovec,
-    /// How many: at most SP_MAX_BUFFERS - 1.
+    /// How many: at most SP_MAX_BUFFERS - 1 of a packet that is to be aggregated, SP_MAX_RANGES - 1 of
+    /// any other.
     pub rest_count: u32,
     /// 0.
     pub reserved: u32,
@@ -283,14 +286,14 @@ pub(crate) unsafe fn bytes<'a>(base: *const c_void, length: usize) -> &'a [u8] {
 pub(crate) struct Packet(sp_packet);
 
 impl Packet {
-    /// Checks all that can be checked of a caller's packets.
+    /// Checks all that can be checked of a caller's packets, which have so many buffers at most.
     ///
     /// # Safety
     /// If `count` is not 0 and `packets` not NULL, `packets` points to so many packets; each points
     /// to as many bytes, and to as many further buffers, as it says, if its pointers are not NULL.
     /// Nobody writes any of these for as long as the slice lives.
     #[inline(always)]
-    pub(crate) unsafe fn check_all<'a>(packets: *const sp_packet, count: usize) -> Result<&'a [Packet], Failure> {
+    pub(crate) unsafe fn check_all<'a>(packets: *const sp_packet, count: usize, buffers: usize) -> Result<&'a [Packet], Failure> {
         if count > SP_MAX_PACKETS || !fits(packets, count) {
             return Err(Failure::Length { what: "count", got: count, limit: SP_MAX_PACKETS });
         }
@@ -306,30 +309,46 @@ impl Packet {
         // SAFETY: the caller's; not NULL, aligned, and at most 64 MiB. `Packet` is transparent.
         let packets: &[Packet] = unsafe { slice::from_raw_parts(packets.cast(), count) };
         for packet in packets {
-            packet.check()?;
+            if !packet.is_plain(packets[0].0.offload.checksum) {
+                packet.check(buffers)?;
+            }
         }
         Ok(packets)
     }
 
-    /// As [`check_all`](Self::check_all), of one packet.
+    /// As [`check_all`](Self::check_all), of one packet that is not to be aggregated.
     ///
     /// # Safety
     /// As there.
     pub(crate) unsafe fn check_one<'a>(packet: *const sp_packet) -> Result<&'a Packet, Failure> {
         // SAFETY: the caller's.
-        match unsafe { Self::check_all(packet, 1) } {
+        match unsafe { Self::check_all(packet, 1, SP_MAX_RANGES) } {
             Ok([packet]) => Ok(packet),
             Ok(_) | Err(Failure::Null("packets")) => Err(Failure::Null("packet")),
             Err(failure) => Err(failure),
         }
     }
 
+    /// Is it in one buffer that can be, and is nothing known of it but, if so, that a device has
+    /// verified its checksum? In one expression without branches: this is asked of each packet.
     #[inline(always)]
-    fn check(&self) -> Result<(), Failure> {
+    fn is_plain(&self, checksum: u8) -> bool {
+        let sp_packet { data, length, rest, rest_count, reserved, ref offload, .. } = self.0;
+        let (data, rest) = (data as usize, rest as usize);
+        let place = (data != 0) & (data <= usize::MAX - SP_MAX_LENGTH) & (length <= SP_MAX_LENGTH);
+        let alone = (rest == 0) & ((rest_count | reserved) == 0);
+        let known = (offload.checksum == checksum) & (checksum <= SP_CHECKSUM_VERIFIED);
+        let others = u32::from(offload.gso_type | offload.flags | offload.checksum_level)
+            | u32::from(offload.vlan_protocol | offload.vlan_control | offload.gso_size)
+            | offload.reserved;
+        place & alone & known & (others == 0)
+    }
+
+    fn check(&self, buffers: usize) -> Result<(), Failure> {
         let sp_packet { data, length, rest, rest_count, reserved, .. } = self.0;
         check_range("packet.data", data, length)?;
         if rest_count != 0 || !rest.is_null() {
-            self.check_rest(rest, rest_count as usize)?;
+            self.check_rest(rest, rest_count as usize, buffers - 1)?;
         }
         if reserved != 0 {
             return Err(Failure::Argument { what: "packet.reserved", got: u64::from(reserved) });
@@ -338,8 +357,7 @@ impl Packet {
     }
 
     #[cold]
-    fn check_rest(&self, rest: *const sp_iovec, count: usize) -> Result<(), Failure> {
-        let limit = SP_MAX_BUFFERS - 1;
+    fn check_rest(&self, rest: *const sp_iovec, count: usize, limit: usize) -> Result<(), Failure> {
         if count > limit {
             return Err(Failure::Length { what: "packet.rest_count", got: count, limit });
         }
@@ -365,8 +383,8 @@ impl Packet {
     pub(crate) fn rest(&self) -> &[sp_iovec] {
         match self.0.rest_count {
             0 => &[],
-            // SAFETY: invariant of the type: so many buffers lie there. Not NULL, aligned and at
-            // most 16, since `check_rest` has looked before anybody else.
+            // SAFETY: invariant of the type: so many buffers lie there. Not NULL, aligned and
+            // no more than a limit, since `check_rest` has looked before anybody else.
             count => unsafe { slice::from_raw_parts(self.0.rest, count as usize) },
         }
     }
@@ -467,6 +485,59 @@ impl BorrowPacket for Packet {
     #[inline(always)]
     fn buffer(&self, index: usize) -> &[u8] {
         self.bytes_of(index)
+    }
+}
+
+/// A packet in one buffer, of which nothing is known but, if so, that a device has verified its
+/// checksum.
+///
+/// Most batches are of such packets. Compiled apart, a packet is received by writing constants.
+#[repr(transparent)]
+pub(crate) struct PlainPacket<const VERIFIED: bool>(Packet);
+
+impl<const VERIFIED: bool> BorrowPacket for PlainPacket<VERIFIED> {
+    #[inline(always)]
+    fn received(&self, layer: Layer) -> RxPacket<()> {
+        let mut packet = RxPacket::new(());
+        packet.layer = layer;
+        if VERIFIED {
+            packet.checksum = RxChecksum::Unnecessary { level: 0 };
+        }
+        packet
+    }
+
+    #[inline(always)]
+    fn buffer(&self, _: usize) -> &[u8] {
+        self.0.first()
+    }
+}
+
+/// Packets as they are received fastest.
+pub(crate) enum Packets<'a> {
+    /// Nothing is known of any.
+    Unknown(&'a [PlainPacket<false>]),
+    /// Of each a device has verified one checksum.
+    Verified(&'a [PlainPacket<true>]),
+    /// All others.
+    Any(&'a [Packet]),
+}
+
+impl<'a> Packets<'a> {
+    #[inline(always)]
+    pub(crate) fn of(packets: &'a [Packet]) -> Self {
+        let plain = |checksum: u8| packets.iter().all(|packet| packet.is_plain(checksum));
+        let (first, count) = (packets.as_ptr(), packets.len());
+        match packets.first().map(|packet| packet.0.offload.checksum) {
+            Some(SP_CHECKSUM_NONE) if plain(SP_CHECKSUM_NONE) => {
+                // SAFETY: the same packets, in a type that is transparent and has the same invariant.
+                Packets::Unknown(unsafe { slice::from_raw_parts(first.cast(), count) })
+            }
+            Some(SP_CHECKSUM_VERIFIED) if plain(SP_CHECKSUM_VERIFIED) => {
+                // SAFETY: as above.
+                Packets::Verified(unsafe { slice::from_raw_parts(first.cast(), count) })
+            }
+            _ => Packets::Any(packets),
+        }
     }
 }
 

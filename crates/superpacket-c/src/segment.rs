@@ -1,17 +1,17 @@
 //! Segmentation: gathered and linear, of packets and of what was read behind a virtio_net_hdr.
 
 use std::ffi::c_void;
+use std::ptr;
 use std::slice;
 
-use superpacket::segment::ChecksumOutput;
-use superpacket::segment::{MaxSegments, Plan, SegmentBuffers};
+use superpacket::segment::{ChecksumOutput, MaxSegments, Plan, Segment, SegmentBuffers};
 use superpacket::wire::MAX_HEADER;
 use superpacket::{GsoKind, Layer, SegmentError, SegmentOptions, SegmentSize, Segmenter};
 
 use crate::object::{Object, free, new, with};
-use crate::packet::{Packet, SP_GSO_UDP_FRAGMENTS, SP_MAX_HEADER, ToCut, check_range, fits, layer, sp_iovec, sp_offload, sp_packet};
+use crate::packet::{Packet, SP_MAX_HEADER, ToCut, check_range, fits, layer, sp_iovec, sp_offload, sp_packet};
 use crate::policy::{framing, sized};
-use crate::space::{Full, Known, Space, memory, place, sp_space};
+use crate::space::{Full, HeaderMemory, Known, Records, Space, memory, place, sp_space};
 use crate::status::sp_status::{self, SP_OK};
 use crate::status::{Failure, guard};
 
@@ -144,62 +144,37 @@ pub unsafe extern "C" fn sp_segment(
         call(segmenter, packet, options, |segmenter, packet, options| {
             // SAFETY: the caller's memory, apart from the packet.
             Space::with(space, packet.packet.count() + 2, |space| {
-                space_for(segmenter, packet, options, space)?;
+                let mut lacks = None;
                 let mut result = Ok(());
-                segmenter.segment(packet, options, |segment| {
-                    result = result.and_then(|()| put(space, packet, &segment));
-                })?;
-                if result.is_err() {
-                    // It has been made sure that all fit.
-                    space.clear();
-                    return Err(Failure::Broken);
+                let Space { records, headers } = space;
+                let mut headers = Headers { limits: records.limits(), memory: headers, buffers: packet.packet.count(), lacks: &mut lacks };
+                let cut = segmenter.segment_with_headers(packet, options, &mut headers, |segment| {
+                    result = result.and_then(|()| put(records, packet, &segment));
+                });
+                if let Some(failure) = lacks {
+                    return Err(failure);
                 }
+                cut?;
+                // It has been made sure that all fit.
+                result.map_err(|Full| Failure::Broken)?;
                 Ok(SP_OK)
             })
         })
     }
 }
-
-/// Finds out whether all segments fit.
-fn space_for(segmenter: &mut Segmenter, packet: &ToCut<'_>, options: &SegmentOptions, space: &Space<'_>) -> Result<(), Failure> {
-    let (outputs, iov, headers) = space.limits();
-    let most = (headers / SP_MAX_HEADER).min(outputs).min(iov.saturating_sub(packet.packet.count()) / 2);
-    let offload = packet.packet.offload();
-    let at_most = match offload.gso_size {
-        0 => 1,
-        // A fragment's size counts a header that is in no other's.
-        _ if offload.gso_type == SP_GSO_UDP_FRAGMENTS => usize::MAX,
-        size => packet.packet.length() / usize::from(size) + 1,
-    };
-    if at_most <= most {
-        return Ok(());
-    }
-    let segments = segmenter.plan(packet, options)?.segments as usize;
-    for (what, got, needed) in [
-        ("space.outputs_max", outputs, segments),
-        ("space.iov_max", iov, 2 * segments + packet.packet.count()),
-        ("space.headers_max", headers, segments * SP_MAX_HEADER),
-    ] {
-        if got < needed {
-            return Err(Failure::Space { what, got, needed });
-        }
-    }
-    Ok(())
-}
-
 #[inline(always)]
-fn put(space: &mut Space<'_>, packet: &ToCut<'_>, segment: &superpacket::segment::Segment<'_, ToCut<'_>>) -> Result<(), Full> {
-    let token = packet.packet.token();
-    let mut begun = space.begin([segment.header(), &[]])?;
+fn put(records: &mut Records<'_>, packet: &ToCut<'_>, segment: &Segment<'_, ToCut<'_>>) -> Result<(), Full> {
+    let (header, token) = (segment.header(), packet.packet.token());
+    let mut begun = records.begin(header.as_ptr().cast(), header.len())?;
     for range in segment.ranges() {
         let bytes = packet.packet.bytes_of(range.range).get(range.offset..range.offset + range.length).unwrap_or(&[]);
-        space.push(&mut begun, bytes.as_ptr().cast(), bytes.len(), token)?;
+        records.push(&mut begun, bytes.as_ptr().cast(), bytes.len(), token)?;
     }
-    if begun.is_empty(space) {
-        space.push(&mut begun, std::ptr::null(), 0, token)?;
+    if begun.is_empty(records) {
+        records.push(&mut begun, ptr::null(), 0, token)?;
     }
     begun.token = token;
-    space.end(begun, 1, sp_offload::new(segment.checksum, None, None, None), Known::default())
+    records.end(begun, 1, sp_offload::new(segment.checksum, None, None, None), Known::default())
 }
 
 /// Cuts a packet into buffers, one for each segment: headers and payload are written behind each
@@ -463,6 +438,41 @@ unsafe fn tell(plan: *mut sp_plan, cut: impl FnOnce(()) -> Result<Plan, Failure>
         place.write(cut.into());
     }
     Ok(SP_OK)
+}
+
+/// The caller's memory for the headers of segments.
+struct Headers<'a, 'b> {
+    memory: &'a mut HeaderMemory<'b>,
+    /// How many outputs and ranges fit.
+    limits: (usize, usize),
+    /// How many buffers the packet has.
+    buffers: usize,
+    /// What there is too little of.
+    lacks: &'a mut Option<Failure>,
+}
+
+impl SegmentBuffers for Headers<'_, '_> {
+    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+        let segments = plan.segments as usize;
+        let (outputs, iov) = self.limits;
+        for (what, got, needed) in [
+            ("space.outputs_max", outputs, segments),
+            ("space.iov_max", iov, 2 * segments + self.buffers),
+            ("space.headers_max", self.memory.limit(outputs) * SP_MAX_HEADER, segments * SP_MAX_HEADER),
+        ] {
+            if got < needed {
+                *self.lacks = Some(Failure::Space { what, got, needed });
+                return Err(SegmentError::OutputTooSmall { needed, got });
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        // SAFETY: C's memory for headers.
+        unsafe { self.memory.next_bytes(length) }
+    }
 }
 
 /// The caller's memory for segments.

@@ -62,10 +62,14 @@ pub struct sp_space {
     /// For the token of the packet that each range lies in, NULL for one in header memory: an array
     /// of iov_max. NULL if nobody asks.
     pub tokens: *mut *mut c_void,
-    /// For headers.
+    /// For headers, one behind the other.
     pub headers: *mut u8,
     /// How many bytes fit: at least SP_MAX_HEADER.
     pub headers_max: usize,
+    /// For headers in places of their own, in place of headers and headers_max: an array of
+    /// outputs_max places of SP_MAX_HEADER bytes each; the headers of output n go to
+    /// header_places[n]. NULL: they go to headers.
+    pub header_places: *const *mut c_void,
     /// Set by the library: how many outputs there are.
     pub outputs_used: usize,
     /// Set by the library: how many ranges there are.
@@ -78,15 +82,30 @@ pub struct sp_space {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// A checked space and how far it is filled.
+/// A checked space and how far it is filled: the records of what leaves, and the memory for headers,
+/// of which each may be written while the other is.
 pub(crate) struct Space<'a> {
+    pub(crate) records: Records<'a>,
+    pub(crate) headers: HeaderMemory<'a>,
+}
+
+/// Outputs, their ranges, and the tokens of these.
+pub(crate) struct Records<'a> {
     outputs: &'a mut [MaybeUninit<sp_output>],
     iov: &'a mut [MaybeUninit<sp_iovec>],
     tokens: Option<&'a mut [MaybeUninit<*mut c_void>]>,
-    headers: &'a mut [MaybeUninit<u8>],
     outputs_used: usize,
     iov_used: usize,
-    headers_used: usize,
+}
+
+/// Memory for headers: one behind the other, or in places of their own.
+pub(crate) struct HeaderMemory<'a> {
+    memory: &'a mut [MaybeUninit<u8>],
+    places: Option<&'a [*mut c_void]>,
+    /// How many bytes of the memory are used.
+    used: usize,
+    /// How many outputs have been given memory.
+    given: usize,
 }
 
 /// A mutable slice of the caller's memory, which need not be initialised.
@@ -125,6 +144,28 @@ pub(crate) unsafe fn place<'a, T>(what: &'static str, place: *mut T) -> Result<&
     }
 }
 
+/// Checks the caller's places for headers.
+///
+/// # Safety
+/// `places` is NULL, or points to so many pointers.
+unsafe fn read_places<'a>(places: *const *mut c_void, count: usize) -> Result<Option<&'a [*mut c_void]>, Failure> {
+    if places.is_null() {
+        return Ok(None);
+    }
+    if !places.is_aligned() {
+        return Err(Failure::Argument { what: "space.header_places (their alignment)", got: places as usize as u64 });
+    }
+    if !fits(places, count) {
+        return Err(Failure::Length { what: "space.outputs_max", got: count, limit: isize::MAX as usize / size_of::<usize>() });
+    }
+    // SAFETY: the caller's; not NULL, aligned, and not too long.
+    let places = unsafe { slice::from_raw_parts(places, count) };
+    if places.iter().any(|place| place.is_null() || !fits(place.cast_const().cast::<u8>(), SP_MAX_HEADER)) {
+        return Err(Failure::Null("space.header_places[]"));
+    }
+    Ok(Some(places))
+}
+
 impl Space<'_> {
     /// Checks a space, empties it, and runs `body` with it.
     ///
@@ -140,7 +181,7 @@ impl Space<'_> {
     ) -> Result<T, Failure> {
         // SAFETY: the caller's; the structure has nothing but pointers and integers.
         let given = unsafe { sized("sp_space", space.cast_const(), size_of::<sp_space>()) }?;
-        let mut checked = Space {
+        let records = Records {
             // SAFETY: the caller's.
             outputs: unsafe { memory("space.outputs", given.outputs, given.outputs_max) }?,
             // SAFETY: the caller's.
@@ -150,24 +191,34 @@ impl Space<'_> {
                 // SAFETY: the caller's: as many as iov_max.
                 false => Some(unsafe { memory("space.tokens", given.tokens, given.iov_max) }?),
             },
-            // SAFETY: the caller's.
-            headers: unsafe { memory("space.headers", given.headers, given.headers_max) }?,
             outputs_used: 0,
             iov_used: 0,
-            headers_used: 0,
         };
+        let headers = HeaderMemory {
+            // SAFETY: the caller's.
+            memory: unsafe { memory("space.headers", given.headers, given.headers_max) }?,
+            // SAFETY: the caller's: as many as outputs_max.
+            places: unsafe { read_places(given.header_places, given.outputs_max) }?,
+            used: 0,
+            given: 0,
+        };
+        let headers_needed = if headers.places.is_some() { 0 } else { SP_MAX_HEADER };
         let needed = [
             ("space.outputs_max", given.outputs_max, 1),
             ("space.iov_max", given.iov_max, iov_needed),
-            ("space.headers_max", given.headers_max, SP_MAX_HEADER),
+            ("space.headers_max", given.headers_max, headers_needed),
         ];
         for (what, got, needed) in needed {
             if got < needed {
                 return Err(Failure::Space { what, got, needed });
             }
         }
+        let mut checked = Space { records, headers };
         let result = body(&mut checked);
-        let Space { outputs_used, iov_used, headers_used, .. } = checked;
+        let Records { outputs_used, iov_used, .. } = checked.records;
+        let headers_used = checked.headers.used;
+        // What has been put there before an error is nothing.
+        let [outputs_used, iov_used, headers_used] = if result.is_ok() { [outputs_used, iov_used, headers_used] } else { [0; 3] };
         // SAFETY: it still points to the caller's structure, to which no reference is left.
         unsafe {
             (*space).outputs_used = outputs_used;
@@ -194,42 +245,83 @@ impl Space<'_> {
         }
     }
 
-    /// Is there room for so many outputs, ranges, and bytes of headers?
+    /// Is there room for an output of so many ranges, and so many bytes of headers?
     #[inline(always)]
-    pub(crate) fn room(&self, outputs: usize, iov: usize, headers: usize) -> Result<(), Full> {
-        let fits = self.outputs.len() - self.outputs_used >= outputs
-            && self.iov.len() - self.iov_used >= iov
-            && self.headers.len() - self.headers_used >= headers;
+    pub(crate) fn room(&self, iov: usize, headers: usize) -> Result<(), Full> {
+        let Space { records, headers: memory } = self;
+        let fits = records.outputs.len() > records.outputs_used
+            && records.iov.len() - records.iov_used >= iov
+            && (memory.places.is_some() || memory.memory.len() - memory.used >= headers);
         if fits { Ok(()) } else { Err(Full) }
-    }
-
-    /// How many outputs, ranges and bytes of headers fit in all.
-    pub(crate) fn limits(&self) -> (usize, usize, usize) {
-        (self.outputs.len(), self.iov.len(), self.headers.len())
-    }
-
-    /// Takes back all that was put there.
-    pub(crate) fn clear(&mut self) {
-        (self.outputs_used, self.iov_used, self.headers_used) = (0, 0, 0);
     }
 
     /// Begins an output with headers, which are copied. There must be [room](Self::room).
     #[inline(always)]
     pub(crate) fn begin(&mut self, headers: [&[u8]; 2]) -> Result<Begun, Full> {
-        let start = self.headers_used;
+        let [first, second] = headers;
+        let place = self.headers.next(first.len() + second.len()).ok_or(Full)?;
+        let mut written = 0;
         for part in headers {
             if !part.is_empty() {
-                let place = self.headers.get_mut(self.headers_used..self.headers_used + part.len()).ok_or(Full)?;
+                let place = place.get_mut(written..written + part.len()).ok_or(Full)?;
                 // SAFETY: `place` is as long as `part`, and the caller's memory for headers alone.
                 unsafe { ptr::copy_nonoverlapping(part.as_ptr(), place.as_mut_ptr().cast(), part.len()) };
-                self.headers_used += part.len();
+                written += part.len();
             }
         }
-        let length = self.headers_used - start;
+        let base = place.as_ptr();
+        self.records.begin(base.cast(), written)
+    }
+}
+
+impl HeaderMemory<'_> {
+    /// The memory for the next output's headers: at least so many bytes.
+    #[inline(always)]
+    fn next(&mut self, length: usize) -> Option<&mut [MaybeUninit<u8>]> {
+        let place = match self.places {
+            None => self.memory.get_mut(self.used..).filter(|rest| rest.len() >= length)?,
+            Some(places) => {
+                let place = places.get(self.given)?;
+                // SAFETY: the caller says that each place has so many bytes, which are nobody
+                // else's; that it is not NULL has been checked. No other output has this one.
+                Some(unsafe { slice::from_raw_parts_mut(place.cast(), SP_MAX_HEADER) }).filter(|place| place.len() >= length)?
+            }
+        };
+        self.given += 1;
+        self.used += length;
+        Some(place)
+    }
+
+    /// As [`next`](Self::next), for the engine to write.
+    ///
+    /// # Safety
+    /// The bytes are initialised as far as the compiler can tell: they come from outside of Rust, or
+    /// have been written there.
+    #[inline(always)]
+    pub(crate) unsafe fn next_bytes(&mut self, length: usize) -> Option<&mut [u8]> {
+        let place = self.next(length)?;
+        // SAFETY: the same bytes; initialised, says the caller.
+        Some(unsafe { slice::from_raw_parts_mut(place.as_mut_ptr().cast(), place.len()) })
+    }
+
+    /// How many headers of the longest kind fit in all, of so many outputs.
+    pub(crate) fn limit(&self, outputs: usize) -> usize {
+        if self.places.is_some() { outputs } else { self.memory.len() / SP_MAX_HEADER }
+    }
+}
+
+impl Records<'_> {
+    /// How many outputs and ranges fit in all.
+    pub(crate) fn limits(&self) -> (usize, usize) {
+        (self.outputs.len(), self.iov.len())
+    }
+
+    /// Begins an output with headers that have been written.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, headers: *const c_void, length: usize) -> Result<Begun, Full> {
         let mut begun = Begun { iov: self.iov_used, header_length: length as u32, length: 0, token: ptr::null_mut() };
         if length != 0 {
-            let base = self.headers.get_mut(start..).ok_or(Full)?.as_mut_ptr();
-            self.push(&mut begun, base.cast_const().cast(), length, ptr::null_mut())?;
+            self.push(&mut begun, headers, length, ptr::null_mut())?;
         }
         Ok(begun)
     }
@@ -280,8 +372,8 @@ pub(crate) struct Begun {
 impl Begun {
     /// Has it no range yet?
     #[inline(always)]
-    pub(crate) fn is_empty(&self, space: &Space<'_>) -> bool {
-        space.iov_used == self.iov
+    pub(crate) fn is_empty(&self, records: &Records<'_>) -> bool {
+        records.iov_used == self.iov
     }
 }
 

@@ -47,6 +47,7 @@ impl Arrays {
             tokens: if with_tokens { arrays.tokens.as_mut_ptr() } else { ptr::null_mut() },
             headers: arrays.headers.as_mut_ptr().wrapping_add(MARGIN),
             headers_max: headers,
+            header_places: ptr::null(),
             // What an earlier call left.
             outputs_used: 77,
             iov_used: 77,

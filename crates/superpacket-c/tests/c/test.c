@@ -179,6 +179,27 @@ static void merge_and_cut(int ipv6, unsigned flows, uint32_t flags) {
         CHECK(sp_segment_linear(segmenter, &packet, NULL, headers, 100, &plan) == SP_ERROR_SPACE);
         cut = space_of(plan.segments - 1, 3 * MOST, sizeof headers);
         CHECK(sp_segment(segmenter, &packet, NULL, &cut) == SP_ERROR_SPACE && cut.outputs_used == 0);
+        /* Headers in places of their own. */
+        static uint8_t places[BATCH][SP_MAX_HEADER];
+        void *header_places[BATCH];
+        for (int index = 0; index < BATCH; index++)
+            header_places[index] = places[index];
+        cut = space_of(plan.segments, 3 * MOST, 0);
+        cut.headers = NULL;
+        cut.header_places = header_places;
+        CHECK(sp_segment(segmenter, &packet, NULL, &cut) == SP_OK && cut.outputs_used == plan.segments);
+        for (size_t index = 0; index < cut.outputs_used; index++) {
+            CHECK(cut.outputs[index].iov[0].iov_base == places[index] && cut.outputs[index].length == packets[index * flows].length);
+            copy_out(&cut.outputs[index], gathered);
+            CHECK((flags & SP_POLICY_PARTIAL_CHECKSUMS) || !memcmp(gathered, packets[index * flows].data, cut.outputs[index].length));
+        }
+        cut = space_of(BATCH, 3 * MOST, 0);
+        cut.headers = NULL;
+        cut.header_places = header_places;
+        CHECK(sp_batch_aggregate(batch, packets, BATCH, &cut) == SP_OK && cut.outputs_used == flows);
+        CHECK(cut.outputs[flows - 1].iov[0].iov_base == places[flows - 1] && !memcmp(places[flows - 1], packets[flows - 1].data, 14));
+        header_places[1] = NULL;
+        CHECK(sp_batch_aggregate(batch, packets, BATCH, &cut) == SP_ERROR_NULL && cut.outputs_used == 0);
         cut = space_of(plan.segments, 2 * plan.segments + 3, plan.segments * SP_MAX_HEADER);
         CHECK(sp_segment(segmenter, &packet, NULL, &cut) == SP_OK && cut.outputs_used == plan.segments);
     }
@@ -188,7 +209,7 @@ static void merge_and_cut(int ipv6, unsigned flows, uint32_t flags) {
     CHECK(value_of("packets", sp_segment_counter_name, values) ==
           value_of("cut", sp_segment_counter_name, values) + value_of("passed", sp_segment_counter_name, values) + value_of("refused", sp_segment_counter_name, values));
     CHECK(value_of("payload_in", sp_segment_counter_name, values) == value_of("payload_out", sp_segment_counter_name, values));
-    CHECK(value_of("refused_output_too_small", sp_segment_counter_name, values) == 9);
+    CHECK(value_of("refused_output_too_small", sp_segment_counter_name, values) == 12);
     sp_segmenter_free(segmenter);
     sp_batch_free(batch);
 }
@@ -347,6 +368,9 @@ static void refused(void) {
     packet.length = 60;
     CHECK(sp_segment(segmenter, &packet, NULL, &space) < 0);
     packet.length = packets[0].length - 100;
+    packet.rest_count = SP_MAX_RANGES;
+    CHECK(sp_segment(segmenter, &packet, NULL, &space) == SP_ERROR_LENGTH);
+    packet.rest_count = 0;
     CHECK(sp_segment(segmenter, &packet, NULL, &space) == SP_ERROR_HEADERS || sp_segment(segmenter, &packet, NULL, &space) == SP_ERROR_TRUNCATED);
     CHECK(sp_segmenter_counters(NULL, value, 1) == SP_ERROR_NULL && sp_segmenter_counters(segmenter, NULL, 1) == SP_ERROR_NULL);
     sp_segmenter_free(segmenter);
@@ -470,9 +494,9 @@ static void held(void) {
     CHECK(sp_aggregator_receive(aggregator, packets, 1, 0, NULL) == SP_ERROR_NULL && sp_aggregator_flush(aggregator, NULL) == SP_ERROR_NULL);
     CHECK(sp_aggregator_poll_end(NULL, 0, &space) == SP_ERROR_NULL && sp_aggregator_deadline(aggregator, NULL) == SP_ERROR_NULL);
     CHECK(sp_aggregator_done(aggregator, NULL, 1, &count) == SP_ERROR_NULL && sp_aggregator_done(aggregator, tokens, 1, NULL) == SP_ERROR_NULL);
-    CHECK(sp_aggregator_new(NULL, &aggregator) == SP_ERROR_NULL || 1);
-    policy.virtio_length = 10;
     sp_aggregator *other;
+    CHECK(sp_aggregator_new(NULL, &other) == SP_ERROR_NULL && !other);
+    policy.virtio_length = 10;
     CHECK(sp_aggregator_new(&policy, &other) == SP_ERROR_ARGUMENT && !other);
     policy.virtio_length = 0;
     /* Freed with packets held, and with tokens that nobody asked for. */

@@ -1,0 +1,181 @@
+/*
+ * libsuperpacket beside rte_gro and rte_gso, on the same mbufs. Usage: dpdk EAL-ARGUMENTS [-- check]
+ *
+ * W1: a batch of 64 TCP segments of one flow with 1448 bytes of payload and timestamps, PSH on the last of each 45. Both do the same work
+ * of checksums: none on receive (the port has verified them; rte_gro never looks), and on transmit those of IP headers at most (the port
+ * computes TCP's; rte_gso leaves its segments the field of the super-packet, libsuperpacket writes the pseudo-header's sum).
+ *
+ * Hot: the same mbufs again. Stream: as a port leaves them, what it has written of the mbufs in the cache and the frames not, from a pool
+ * larger than the cache, in no order.
+ *
+ * Rounds of both in turn, of each the median call; the ratio of each pair of rounds; medians. With `check` it fails where that of the stream
+ * is below 1.5.
+ */
+#define _DEFAULT_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <rte_cycles.h>
+#include <rte_eal.h>
+#include <rte_ethdev.h>
+#include <rte_gro.h>
+#include <rte_gso.h>
+
+#include "frames.h"
+#include "mbuf.h"
+
+enum { ROUNDS = 31, CALLS = 600, TRAIN = 45, BURSTS = 512 };
+
+static struct mbuf_space memory;
+static struct rte_mbuf *all[BURSTS * MBUF_BURST];
+static uint8_t frames[MBUF_BURST][TCP4_HEADERS + TCP_PAYLOAD];
+static struct rte_mempool *pool, *direct, *indirect, *large;
+static sp_batch *batch;
+static sp_segmenter *segmenter;
+static unsigned outputs[2];
+
+/* The burst as the port wrote its mbufs. */
+static void receive(struct rte_mbuf **burst) {
+    for (unsigned index = 0; index < MBUF_BURST; index++) {
+        struct rte_mbuf *mbuf = burst[index];
+        mbuf->data_off = RTE_PKTMBUF_HEADROOM;
+        mbuf->data_len = TCP4_HEADERS + TCP_PAYLOAD;
+        mbuf->pkt_len = mbuf->data_len;
+        mbuf->next = NULL;
+        mbuf->nb_segs = 1;
+        mbuf->tso_segsz = 0;
+        mbuf->ol_flags = RTE_MBUF_F_RX_L4_CKSUM_GOOD | RTE_MBUF_F_RX_IP_CKSUM_GOOD;
+        mbuf->packet_type = RTE_PTYPE_L2_ETHER | RTE_PTYPE_L3_IPV4 | RTE_PTYPE_L4_TCP;
+        mbuf->l2_len = 14;
+        mbuf->l3_len = 20;
+        mbuf->l4_len = 32;
+    }
+}
+
+/* Cycles of joining a burst. */
+static uint64_t join(int ours, struct rte_mbuf **burst) {
+    struct rte_gro_param param = {.gro_types = RTE_GRO_TCP_IPV4, .max_flow_num = 64, .max_item_per_flow = 64};
+    struct rte_mbuf *mbufs[MBUF_BURST];
+    uint64_t start, cycles;
+    receive(burst);
+    memcpy(mbufs, burst, sizeof mbufs);
+    start = rte_rdtsc_precise();
+    if (ours)
+        outputs[1] = mbuf_aggregate(batch, &memory, mbufs, MBUF_BURST);
+    else
+        outputs[0] = rte_gro_reassemble_burst(mbufs, MBUF_BURST, &param);
+    cycles = rte_rdtsc_precise() - start;
+    for (unsigned index = 0; index < outputs[ours]; index++) /* their headers were rewritten */
+        for (unsigned number = 0; number < MBUF_BURST; number++)
+            if (burst[number] == mbufs[index])
+                memcpy(rte_pktmbuf_mtod(mbufs[index], void *), frames[number], TCP4_HEADERS);
+    return cycles;
+}
+
+/* Cycles of cutting a super-packet. */
+static uint64_t cut(int ours, struct rte_mbuf *packet) {
+    struct rte_gso_ctx context = {.direct_pool = direct, .indirect_pool = indirect, .gso_types = RTE_ETH_TX_OFFLOAD_TCP_TSO,
+                                  .gso_size = TCP4_HEADERS + TCP_PAYLOAD};
+    struct rte_mbuf *out[MBUF_SEGMENTS];
+    uint64_t start, cycles;
+    int made;
+    packet->ol_flags = RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM;
+    packet->tso_segsz = TCP_PAYLOAD;
+    packet->l2_len = 14;
+    packet->l3_len = 20;
+    packet->l4_len = 32;
+    /* What cutting frees is one reference: the packet is cut again. */
+    for (struct rte_mbuf *mbuf = packet; mbuf; mbuf = mbuf->next)
+        rte_mbuf_refcnt_update(mbuf, 1);
+    start = rte_rdtsc_precise();
+    if (ours) {
+        made = mbuf_segment(segmenter, &memory, packet, SP_OUTPUT_PARTIAL, direct, indirect, out, MBUF_SEGMENTS);
+    } else {
+        made = rte_gso_segment(packet, &context, out, MBUF_SEGMENTS);
+        rte_pktmbuf_free(packet);
+    }
+    cycles = rte_rdtsc_precise() - start;
+    if (made <= 1)
+        rte_exit(EXIT_FAILURE, "nothing was cut: %d\n", made);
+    outputs[ours] = (unsigned)made;
+    rte_pktmbuf_free_bulk(out, (unsigned)made);
+    return cycles;
+}
+
+static int compare(const void *left, const void *right) {
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+static double median(double *values, unsigned count) {
+    qsort(values, count, sizeof *values, compare);
+    return values[count / 2];
+}
+
+/* Times both in turn, prints medians, and returns the median of the ratios. */
+static double both(const char *name, const char *theirs, struct rte_mbuf *packet, unsigned spread, unsigned units) {
+    double times[2][ROUNDS], ratios[ROUNDS], calls[CALLS], tick = 1e9 / (double)rte_get_tsc_hz();
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        for (unsigned turn = 0; turn < 2; turn++) {
+            int ours = (round + turn) % 2;
+            for (unsigned call = 0; call < CALLS; call++)
+                calls[call] = (double)(packet ? cut(ours, packet) : join(ours, all + call % spread * MBUF_BURST));
+            times[ours][round] = median(calls, CALLS) * tick / units;
+        }
+        ratios[round] = times[0][round] / times[1][round];
+    }
+    median(ratios, ROUNDS);
+    printf("%-38s %s %5.1f ns (%u out), libsuperpacket %5.1f ns (%u out): %.2fx (middle half %.2f-%.2f)\n", name, theirs, median(times[0], ROUNDS), outputs[0],
+           median(times[1], ROUNDS), outputs[1], ratios[ROUNDS / 2], ratios[ROUNDS / 4], ratios[ROUNDS * 3 / 4]);
+    return ratios[ROUNDS / 2];
+}
+
+int main(int argc, char **argv) {
+    sp_policy policy = {.size = sizeof policy, .mode = SP_MODE_GRO};
+    struct rte_mbuf *linear, *chain[MBUF_BURST];
+    double stream;
+    uint8_t *bytes;
+    int parsed = rte_eal_init(argc, argv), check;
+    if (parsed < 0)
+        rte_exit(EXIT_FAILURE, "EAL does not start\n");
+    check = parsed + 1 < argc && !strcmp(argv[parsed + 1], "check");
+    pool = rte_pktmbuf_pool_create("packets", BURSTS * MBUF_BURST + 1023, 256, 0, RTE_MBUF_DEFAULT_BUF_SIZE, SOCKET_ID_ANY);
+    large = rte_pktmbuf_pool_create("large", 3, 0, 0, 65535, SOCKET_ID_ANY);
+    direct = rte_pktmbuf_pool_create("direct", 1023, 256, 0, RTE_PKTMBUF_HEADROOM + SP_MAX_HEADER, SOCKET_ID_ANY);
+    indirect = rte_pktmbuf_pool_create("indirect", 1023, 256, 0, 0, SOCKET_ID_ANY);
+    if (!pool || !large || !direct || !indirect || sp_batch_new(&policy, &batch) != SP_OK || sp_segmenter_new(&segmenter) != SP_OK)
+        rte_exit(EXIT_FAILURE, "no memory\n");
+    if (rte_pktmbuf_alloc_bulk(pool, all, BURSTS * MBUF_BURST))
+        rte_exit(EXIT_FAILURE, "no mbufs\n");
+    /* In no order, as a pool is that has been in use for a while. */
+    for (unsigned index = BURSTS * MBUF_BURST - 1; index > 0; index--) {
+        unsigned other = (unsigned)(random() % (index + 1));
+        struct rte_mbuf *mbuf = all[index];
+        all[index] = all[other];
+        all[other] = mbuf;
+    }
+    for (unsigned number = 0; number < BURSTS; number++) {
+        for (unsigned index = 0; index < MBUF_BURST; index++) {
+            if (number == 0)
+                tcp_frame(frames[index], 0, 0, index, TCP_PAYLOAD, index % TRAIN == TRAIN - 1 ? 0x18 : 0x10);
+            memcpy(rte_pktmbuf_mtod(all[number * MBUF_BURST + index], void *), frames[index], sizeof frames[index]);
+        }
+    }
+    stream = both("W1, join a burst of 64, stream", "rte_gro", NULL, BURSTS, MBUF_BURST);
+    both("W1, join a burst of 64, hot", "rte_gro", NULL, 1, MBUF_BURST);
+
+    /* The first 45, joined: a chain whose payload lies in 45 mbufs; and the same in one. */
+    receive(all);
+    memcpy(chain, all, sizeof chain);
+    mbuf_aggregate(batch, &memory, chain, MBUF_BURST);
+    linear = rte_pktmbuf_alloc(large);
+    bytes = linear ? (uint8_t *)rte_pktmbuf_append(linear, (uint16_t)chain[0]->pkt_len) : NULL;
+    if (!bytes || chain[0]->nb_segs != TRAIN)
+        rte_exit(EXIT_FAILURE, "%u mbufs were joined\n", chain[0]->nb_segs);
+    for (struct rte_mbuf *mbuf = chain[0]; mbuf; bytes += mbuf->data_len, mbuf = mbuf->next)
+        memcpy(bytes, rte_pktmbuf_mtod(mbuf, void *), mbuf->data_len);
+    both("W1, cut the chain of 45 mbufs, hot", "rte_gso", chain[0], 1, TRAIN);
+    both("W4, cut 65,160 bytes in one mbuf, hot", "rte_gso", linear, 1, TRAIN);
+    return check && stream < 1.5 ? EXIT_FAILURE : EXIT_SUCCESS;
+}
