@@ -164,8 +164,8 @@ pub unsafe extern "C" fn sp_segment(
 }
 #[inline(always)]
 fn put(records: &mut Records<'_>, packet: &ToCut<'_>, segment: &Segment<'_, ToCut<'_>>) -> Result<(), Full> {
-    let (header, token) = (segment.header(), packet.packet.token());
-    let mut begun = records.begin(header.as_ptr().cast(), header.len())?;
+    let token = packet.packet.token();
+    let mut begun = records.begin(segment.header().len())?;
     for range in segment.ranges() {
         let bytes = packet.packet.bytes_of(range.range).get(range.offset..range.offset + range.length).unwrap_or(&[]);
         records.push(&mut begun, bytes.as_ptr().cast(), bytes.len(), token)?;

@@ -94,8 +94,14 @@ pub(crate) struct Records<'a> {
     outputs: &'a mut [MaybeUninit<sp_output>],
     iov: &'a mut [MaybeUninit<sp_iovec>],
     tokens: Option<&'a mut [MaybeUninit<*mut c_void>]>,
+    /// The caller's own pointers: what he is given to read is derived of them, since one derived of a
+    /// slice ends with the slice's next use.
+    own_iov: *mut sp_iovec,
+    own_headers: *mut u8,
+    places: Option<&'a [*mut c_void]>,
     outputs_used: usize,
     iov_used: usize,
+    headers_used: usize,
 }
 
 /// Memory for headers: one behind the other, or in places of their own.
@@ -181,6 +187,8 @@ impl Space<'_> {
     ) -> Result<T, Failure> {
         // SAFETY: the caller's; the structure has nothing but pointers and integers.
         let given = unsafe { sized("sp_space", space.cast_const(), size_of::<sp_space>()) }?;
+        // SAFETY: the caller's: as many as outputs_max.
+        let places = unsafe { read_places(given.header_places, given.outputs_max) }?;
         let records = Records {
             // SAFETY: the caller's.
             outputs: unsafe { memory("space.outputs", given.outputs, given.outputs_max) }?,
@@ -191,14 +199,17 @@ impl Space<'_> {
                 // SAFETY: the caller's: as many as iov_max.
                 false => Some(unsafe { memory("space.tokens", given.tokens, given.iov_max) }?),
             },
+            own_iov: given.iov,
+            own_headers: given.headers,
+            places,
             outputs_used: 0,
             iov_used: 0,
+            headers_used: 0,
         };
         let headers = HeaderMemory {
             // SAFETY: the caller's.
             memory: unsafe { memory("space.headers", given.headers, given.headers_max) }?,
-            // SAFETY: the caller's: as many as outputs_max.
-            places: unsafe { read_places(given.header_places, given.outputs_max) }?,
+            places,
             used: 0,
             given: 0,
         };
@@ -269,8 +280,7 @@ impl Space<'_> {
                 written += part.len();
             }
         }
-        let base = place.as_ptr();
-        self.records.begin(base.cast(), written)
+        self.records.begin(written)
     }
 }
 
@@ -316,11 +326,17 @@ impl Records<'_> {
         (self.outputs.len(), self.iov.len())
     }
 
-    /// Begins an output with headers that have been written.
+    /// Begins an output whose headers, of this length, have been written to the
+    /// [memory](HeaderMemory) that was next.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, headers: *const c_void, length: usize) -> Result<Begun, Full> {
+    pub(crate) fn begin(&mut self, length: usize) -> Result<Begun, Full> {
         let mut begun = Begun { iov: self.iov_used, header_length: length as u32, length: 0, token: ptr::null_mut() };
         if length != 0 {
+            let headers: *const c_void = match self.places {
+                None => self.own_headers.wrapping_add(self.headers_used).cast(),
+                Some(places) => *places.get(self.outputs_used).ok_or(Full)?,
+            };
+            self.headers_used += length;
             self.push(&mut begun, headers, length, ptr::null_mut())?;
         }
         Ok(begun)
@@ -341,7 +357,7 @@ impl Records<'_> {
     /// Ends an output.
     #[inline(always)]
     pub(crate) fn end(&mut self, begun: Begun, packets: u32, offload: sp_offload, known: Known) -> Result<(), Full> {
-        let iov = self.iov.as_mut_ptr().wrapping_add(begun.iov).cast();
+        let iov = self.own_iov.wrapping_add(begun.iov);
         let place = self.outputs.get_mut(self.outputs_used).ok_or(Full)?;
         place.write(sp_output {
             iov,

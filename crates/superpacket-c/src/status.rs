@@ -200,8 +200,10 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<sp_status, Failure>) -> sp_sta
         Ok(Ok(status)) => status,
         Ok(Err(failure)) => failed(failure),
         Err(panic) => {
-            // What a panic carries could panic again when it is dropped.
-            std::mem::forget(panic);
+            // What a panic carries could panic again when it is dropped, unless it is text.
+            if !panic.is::<String>() && !panic.is::<&str>() {
+                std::mem::forget(panic);
+            }
             failed(Failure::Broken)
         }
     }

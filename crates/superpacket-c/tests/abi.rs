@@ -97,7 +97,7 @@ impl Arrays {
 #[derive(Clone, Debug)]
 struct Given {
     parts: Vec<Vec<u8>>,
-    rest: Vec<[usize; 2]>,
+    rest: Vec<sp_iovec>,
     offload: sp_offload,
 }
 
@@ -114,12 +114,12 @@ impl Given {
 
     /// The packet as C has it; its token is its number and one.
     fn packet(&mut self, number: usize) -> sp_packet {
-        // An iovec is two words: kept as numbers, so that what is given is `Debug` and `Clone`.
-        self.rest = self.parts[1..].iter().map(|part| [part.as_ptr() as usize, part.len()]).collect();
+        let part = |part: &Vec<u8>| sp_iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() };
+        self.rest = self.parts[1..].iter().map(part).collect();
         sp_packet {
             data: self.parts[0].as_ptr().cast(),
             length: self.parts[0].len(),
-            rest: if self.rest.is_empty() { ptr::null() } else { self.rest.as_ptr().cast() },
+            rest: if self.rest.is_empty() { ptr::null() } else { self.rest.as_ptr() },
             rest_count: self.rest.len() as u32,
             reserved: 0,
             token: ptr::without_provenance_mut(number + 1),
@@ -161,7 +161,7 @@ fn given() -> impl Strategy<Value = Vec<Given>> {
         change,
         prop::option::weighted(0.1, prop::collection::vec(any::<u8>(), 0..300)),
     );
-    (any::<u64>(), prop::collection::vec(shape, 0..40)).prop_map(|(seed, shapes)| {
+    (any::<u64>(), prop::collection::vec(shape, 0..MOST)).prop_map(|(seed, shapes)| {
         let generated = generate(seed, &Config { flows: 3, ..Config::default() }, shapes.len());
         let one = |(generated, (offload, cuts, change, random)): (Generated, Shape)| {
             let mut bytes = random.unwrap_or(generated.bytes);
@@ -230,6 +230,10 @@ fn count(counts: &mut HashMap<usize, usize>, arrays: &Arrays) {
     }
 }
 
+/// Under Miri a case takes seconds.
+const CASES: u32 = if cfg!(miri) { 5 } else { 300 };
+const MOST: usize = if cfg!(miri) { 6 } else { 40 };
+
 /// How many batches came out whole: random numbers that are all refused would test little.
 static WHOLE: AtomicUsize = AtomicUsize::new(0);
 
@@ -237,11 +241,12 @@ static WHOLE: AtomicUsize = AtomicUsize::new(0);
 fn batches_of_random_packets() {
     batches();
     let whole = WHOLE.load(Relaxed);
-    assert!(whole > 100, "only {whole} were not refused");
+    println!("{whole} of {CASES} were not refused");
+    assert!(cfg!(miri) || whole > CASES as usize / 3, "only {whole} of {CASES} were not refused");
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
 
     fn batches(mut given in given(), policy in policy(), (outputs, iov, headers, with_tokens) in arrays()) {
         let mut batch = ptr::null_mut();
