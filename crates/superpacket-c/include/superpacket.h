@@ -649,7 +649,7 @@ typedef struct sp_space {
     /**
      * For headers in places of their own, in place of headers and headers_max: an array of
      * outputs_max places of SP_MAX_HEADER bytes each; the headers of output n go to
-     * header_places[n]. NULL: they go to headers.
+     * the place of number n. NULL: they go to headers.
      */
     void *const *header_places;
     /**

@@ -68,7 +68,7 @@ pub struct sp_space {
     pub headers_max: usize,
     /// For headers in places of their own, in place of headers and headers_max: an array of
     /// outputs_max places of SP_MAX_HEADER bytes each; the headers of output n go to
-    /// header_places[n]. NULL: they go to headers.
+    /// the place of number n. NULL: they go to headers.
     pub header_places: *const *mut c_void,
     /// Set by the library: how many outputs there are.
     pub outputs_used: usize,

@@ -231,7 +231,7 @@ fn count(counts: &mut HashMap<usize, usize>, arrays: &Arrays) {
 }
 
 /// Under Miri a case takes seconds.
-const CASES: u32 = if cfg!(miri) { 5 } else { 300 };
+const CASES: u32 = if cfg!(miri) { 2 } else { 300 };
 const MOST: usize = if cfg!(miri) { 6 } else { 40 };
 
 /// How many batches came out whole: random numbers that are all refused would test little.
