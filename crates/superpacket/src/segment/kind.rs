@@ -32,8 +32,7 @@ impl GsoKind {
     /// as what was sent through a tunnel device.
     ///
     /// # Errors
-    /// As [`parse_datagram_at`](wire::parse_datagram_at). That the headers are those of this kind
-    /// is not checked.
+    /// As [`parse`](wire::parse). That the headers are those of this kind is not checked.
     #[inline]
     pub fn parse(self, header: &[u8], length: usize, layer: Layer, checksum: RxChecksum) -> Result<Layout, Unparsed> {
         match (self, checksum) {

@@ -22,8 +22,7 @@
 //! What nothing else can cut is [fragmented](Segmenter::fragment), over IPv6 if the caller acts for
 //! the packet's source. A datagram to the port of a tunnel that carries no packet is UDP like any
 //! other ([`parse_datagram`](crate::wire::parse_datagram)). A UDP super-packet whose partial
-//! checksum is that of the outermost UDP header is cut there, whatever its segments carry
-//! ([`parse_datagram_at`](crate::wire::parse_datagram_at)).
+//! checksum is that of the outermost UDP header is cut there, whatever its segments carry.
 //!
 //! Bytes after the end of the IP packet (padding) belong to no segment. The IPv6 pseudo-header is
 //! taken with the destination address that stands in the IPv6 header, as the kernel does, also
