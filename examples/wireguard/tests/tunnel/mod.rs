@@ -55,6 +55,7 @@ pub struct Tunnel {
 
 impl Tunnel {
     /// Starts both ends, whose datagrams go over IPv6 if so asked.
+    #[allow(dead_code, reason = "the test's")]
     pub fn new(program: &Program, over_ipv6: bool) -> Result<Self, LabError> {
         Self::between(TwoHosts::new()?, program, over_ipv6)
     }
