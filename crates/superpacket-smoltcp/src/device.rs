@@ -61,11 +61,16 @@ pub(crate) struct Transmit<D> {
     segmenter: Segmenter,
     /// What smoltcp writes a packet to.
     pub(crate) packet: Vec<u8>,
-    /// Frames that the device has still to be given.
-    unsent: VecDeque<Vec<u8>>,
+    waiting: Waiting,
+    counters: Counters,
+}
+
+/// Frames that the device did not take at once.
+#[derive(Debug, Default)]
+struct Waiting {
+    frames: VecDeque<Vec<u8>>,
     /// Buffers of those that it has been given.
     spare: Vec<Vec<u8>>,
-    counters: Counters,
 }
 
 impl<D: Device> OffloadDevice<D> {
@@ -84,8 +89,7 @@ impl<D: Device> OffloadDevice<D> {
                 layer,
                 segmenter: Segmenter::new(),
                 packet: Vec::new(),
-                unsent: VecDeque::new(),
-                spare: Vec::new(),
+                waiting: Waiting::default(),
                 counters: Counters::default(),
             },
         }
@@ -170,7 +174,7 @@ impl<D> OffloadDevice<D> {
 impl<D: Device> Transmit<D> {
     /// Sends the packet that smoltcp has written, in frames of at most `size` bytes of TCP payload.
     pub(crate) fn send(&mut self, size: Option<usize>, now: Instant) {
-        let Transmit { device, layer, segmenter, packet, unsent, spare, counters } = self;
+        let Transmit { device, layer, segmenter, packet, waiting, counters } = self;
         counters.packets_out += 1;
         // smoltcp leaves out the checksum of TCP, and of nothing else.
         let tcp = parse(packet, packet.len(), *layer).ok().filter(|layout| layout.protocol == Protocol::Tcp);
@@ -185,24 +189,7 @@ impl<D: Device> Transmit<D> {
         };
         let segmented = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
             counters.frames_out += 1;
-            let parts = || core::iter::once(segment.header()).chain(segment.payload());
-            let token = if unsent.is_empty() { device.transmit(now) } else { None };
-            match token {
-                Some(token) => token.consume(segment.length(), |room| {
-                    let mut rest = room;
-                    for part in parts() {
-                        let (place, behind) = rest.split_at_mut(part.len());
-                        place.copy_from_slice(part);
-                        rest = behind;
-                    }
-                }),
-                None => {
-                    let mut frame = spare.pop().unwrap_or_default();
-                    frame.clear();
-                    parts().for_each(|part| frame.extend_from_slice(part));
-                    unsent.push_back(frame);
-                }
-            }
+            waiting.give(device, now, core::iter::once(segment.header()).chain(segment.payload()));
         });
         counters.refused += u64::from(segmented.is_err());
     }
@@ -210,23 +197,42 @@ impl<D: Device> Transmit<D> {
     /// Sends the packet as it is.
     fn send_whole(&mut self, now: Instant) {
         self.counters.frames_out += 1;
-        let Transmit { device, packet, unsent, spare, .. } = self;
-        match if unsent.is_empty() { device.transmit(now) } else { None } {
-            Some(token) => token.consume(packet.len(), |room| room.copy_from_slice(packet)),
-            None => {
-                let mut frame = spare.pop().unwrap_or_default();
-                frame.clear();
-                frame.extend_from_slice(packet);
-                unsent.push_back(frame);
-            }
-        }
+        self.waiting.give(&mut self.device, now, core::iter::once(self.packet.as_slice()));
     }
 
     /// Sends what waits, as much as the device takes; `None` if some is left.
     pub(crate) fn flush(&mut self, now: Instant) -> Option<()> {
-        while let Some(frame) = self.unsent.front() {
-            self.device.transmit(now)?.consume(frame.len(), |room| room.copy_from_slice(frame));
-            self.spare.extend(self.unsent.pop_front());
+        self.waiting.flush(&mut self.device, now)
+    }
+}
+
+impl Waiting {
+    /// Gives the device a frame of these parts, or keeps it behind those that wait.
+    fn give<'a>(&mut self, device: &mut impl Device, now: Instant, parts: impl Iterator<Item = &'a [u8]> + Clone) {
+        let token = if self.frames.is_empty() { device.transmit(now) } else { None };
+        match token {
+            Some(token) => token.consume(parts.clone().map(<[u8]>::len).sum(), |room| {
+                let mut rest = room;
+                for part in parts {
+                    let (place, behind) = rest.split_at_mut(part.len());
+                    place.copy_from_slice(part);
+                    rest = behind;
+                }
+            }),
+            None => {
+                let mut frame = self.spare.pop().unwrap_or_default();
+                frame.clear();
+                parts.for_each(|part| frame.extend_from_slice(part));
+                self.frames.push_back(frame);
+            }
+        }
+    }
+
+    /// Gives the device what waits, as much as it takes; `None` if some is left.
+    fn flush(&mut self, device: &mut impl Device, now: Instant) -> Option<()> {
+        while let Some(frame) = self.frames.front() {
+            device.transmit(now)?.consume(frame.len(), |room| room.copy_from_slice(frame));
+            self.spare.extend(self.frames.pop_front());
         }
         Some(())
     }

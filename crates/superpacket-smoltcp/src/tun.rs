@@ -178,7 +178,7 @@ impl Writer {
         let tcp = parse(packet, packet.len(), Layer::Ip).ok().filter(|layout| layout.protocol == Protocol::Tcp);
         let Some(layout) = tcp else {
             header.fill(0);
-            return self.write_one(0..self.sending.len());
+            return self.write_one();
         };
         seed(packet, &layout);
         let offload = Offload {
@@ -226,14 +226,15 @@ impl Writer {
             self.sending.truncate(start);
             self.sending.fill(0);
             self.sending.extend_from_slice(segment);
-            self.write_one(0..self.sending.len());
+            self.write_one();
         }
         self.cut = cut;
     }
 
-    fn write_one(&mut self, range: core::ops::Range<usize>) {
-        let length = range.len() - self.header_length();
-        let result = self.queue.write(&[IoSlice::new(self.sending.get(range).unwrap_or(&[]))]);
+    /// Writes what lies in the buffer.
+    fn write_one(&mut self) {
+        let length = self.sending.len() - self.header_length();
+        let result = self.queue.write(&[IoSlice::new(&self.sending)]);
         self.count_written(result, length);
     }
 
