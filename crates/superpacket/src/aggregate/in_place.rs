@@ -73,10 +73,13 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
                 place.copy_from_slice(header);
             }
         }
-        if let Some(framing) = self.framing {
-            let first = buffer.as_ref().get(self.offset..).unwrap_or(&[]);
-            let described = framing.describe(&packet.metadata, first, packet.length());
-            write_before(buffer, self.offset, &described.unwrap_or_else(|_| framing.nothing()));
+        if let Some(framing) = self.framing
+            && let Some((before, first)) = buffer.as_mut().split_at_mut_checked(self.offset)
+            && let Some(start) = self.offset.checked_sub(framing.header_length())
+            && let Some(place) = before.get_mut(start..)
+        {
+            // A header of zeros says nothing of a packet that came with claims which none can make.
+            let _ = framing.write(&packet.metadata, first, packet.length(), place);
         }
         self.written.push(index);
         Ok(())
@@ -92,14 +95,6 @@ impl<B: PacketBuffer> InPlacePoll<'_, B> {
         let (first, from) = (before.get_mut(first.packet())?, from_it.first()?);
         first.truncate(self.offset + kept);
         Some((first, from.as_ref().get(self.offset + payload.start..self.offset + payload.end)?))
-    }
-}
-
-/// Writes a header right before `offset`.
-#[inline(always)]
-fn write_before(buffer: &mut impl PacketBuffer, offset: usize, header: &[u8]) {
-    if let Some(place) = offset.checked_sub(header.len()).and_then(|start| buffer.as_mut().get_mut(start..offset)) {
-        place.copy_from_slice(header);
     }
 }
 

@@ -1,5 +1,6 @@
 //! How a device frames packets, and one call each way.
 
+use super::offload::Claims;
 use super::{ByteOrder, Format, Header, Offload, VirtioError};
 use crate::memory::Memory;
 use crate::packet::{Gathered, Layer, RxChecksum};
@@ -94,24 +95,37 @@ impl Framing {
 
     /// Makes the header for a packet of `length` bytes, of which `first` holds the headers.
     #[inline(always)]
-    pub(crate) fn describe(self, metadata: &Metadata, first: &[u8], length: usize) -> Result<HeaderBytes, VirtioError> {
-        let &Metadata { checksum, gso, hash, .. } = metadata;
-        if let (Format::Plain, RxChecksum::None, None) = (self.format, checksum, gso) {
-            // Nothing is known of the packet: a header of zeros.
-            return Ok(self.nothing());
+    fn describe(self, metadata: &Metadata, first: &[u8], length: usize) -> Result<HeaderBytes, VirtioError> {
+        let mut made = self.nothing();
+        self.write(metadata, first, length, &mut made.bytes)?;
+        Ok(made)
+    }
+
+    /// Writes the header for a packet of `length` bytes, of which `first` holds the headers, to the
+    /// start of `place`; zeros where no header says what the packet is.
+    #[inline(always)]
+    pub(crate) fn write(self, metadata: &Metadata, first: &[u8], length: usize, place: &mut [u8]) -> Result<(), VirtioError> {
+        if let (Format::Plain, RxChecksum::None, None) = (self.format, metadata.checksum, &metadata.gso) {
+            // Nothing is known of the packet.
+            place.fill(0);
+            return Ok(());
         }
-        // What merged is laid out as its metadata say. Of what came as a super-packet it is not
-        // known which of its headers are meant.
-        let known = metadata.layout.as_ref().filter(|_| metadata.packets > 1);
-        self.describe_known(&Offload { checksum, gso, hash }, first, length, known)
+        self.write_known(metadata, first, length, place)
     }
 
     #[inline(never)]
-    fn describe_known(self, offload: &Offload, first: &[u8], length: usize, known: Option<&Layout>) -> Result<HeaderBytes, VirtioError> {
-        let mut made = self.nothing();
-        let header = Header::describe_known(offload, self.format, first, length, self.layer, known)?;
-        header.write(&mut made.bytes, self.format, self.order)?;
-        Ok(made)
+    fn write_known(self, metadata: &Metadata, first: &[u8], length: usize, place: &mut [u8]) -> Result<(), VirtioError> {
+        let claims = Claims { checksum: metadata.checksum, gso: metadata.gso.as_ref(), hash: metadata.hash };
+        // What merged is laid out as its metadata say. Of what came as a super-packet it is not
+        // known which of its headers are meant.
+        let known = metadata.layout.as_ref().filter(|_| metadata.packets > 1);
+        let mut header = Header::default();
+        let described = header.fill_in(claims, self.format, first, length, self.layer, known);
+        if described.is_err() {
+            header = Header::default();
+        }
+        header.write(place, self.format, self.order)?;
+        described
     }
 }
 

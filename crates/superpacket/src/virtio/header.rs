@@ -169,16 +169,27 @@ impl Header {
     pub fn write(&self, bytes: &mut [u8], format: Format, order: ByteOrder) -> Result<usize, VirtioError> {
         let needed = format.length();
         let got = bytes.len();
+        // In words, as it will be copied: bytes written one by one would be waited for.
+        let field = |value: u16| u64::from(u16::from_le_bytes(order.bytes(value)));
+        let words = [
+            u64::from(self.flags)
+                | u64::from(self.gso_type) << 8
+                | field(self.hdr_len) << 16
+                | field(self.gso_size) << 32
+                | field(self.csum_start) << 48,
+            field(self.csum_offset) | field(self.num_buffers) << 16 | u64::from(self.hash_value) << 32,
+            u64::from(self.hash_report) | u64::from(self.outer_th_offset) << 32 | u64::from(self.inner_nh_offset) << 48,
+        ];
         let mut whole = [0; Format::LONGEST];
-        (whole[0], whole[1]) = (self.flags, self.gso_type);
-        for (at, value) in [(2, self.hdr_len), (4, self.gso_size), (6, self.csum_start), (8, self.csum_offset), (10, self.num_buffers)] {
-            whole[at..at + 2].copy_from_slice(&order.bytes(value));
+        for (place, word) in whole.as_chunks_mut().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
         }
-        whole[12..16].copy_from_slice(&self.hash_value.to_le_bytes());
-        for (at, value) in [(16, self.hash_report), (20, self.outer_th_offset), (22, self.inner_nh_offset)] {
-            whole[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        let place = bytes.get_mut(..needed).ok_or(VirtioError::Short { needed, got })?;
+        match format {
+            // Of a length that is known here: no call.
+            Format::Plain => place.copy_from_slice(&whole[..Format::Plain.length()]),
+            _ => place.copy_from_slice(&whole[..needed]),
         }
-        bytes.get_mut(..needed).ok_or(VirtioError::Short { needed, got })?.copy_from_slice(&whole[..needed]);
         Ok(needed)
     }
 }

@@ -17,6 +17,14 @@ pub struct Offload {
     pub hash: Option<FlowHash>,
 }
 
+/// An [`Offload`] where it lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claims<'a> {
+    pub(super) checksum: RxChecksum,
+    pub(super) gso: Option<&'a Gso>,
+    pub(super) hash: Option<FlowHash>,
+}
+
 /// The hash reports that exist (virtio 1.3, section 5.1.6.4.4): `IPv4` to `UDPv6_EX`.
 const HASH_REPORTS: core::ops::RangeInclusive<u16> = 1..=9;
 
@@ -185,84 +193,95 @@ impl Header {
     /// a segment size of 65,535.
     #[inline]
     pub fn describe(offload: &Offload, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Header, VirtioError> {
-        Self::describe_known(offload, format, packet, length, layer, None)
+        let mut header = Header::default();
+        let claims = Claims { checksum: offload.checksum, gso: offload.gso.as_ref(), hash: offload.hash };
+        header.fill_in(claims, format, packet, length, layer, None)?;
+        Ok(header)
     }
 
-    /// [`describe`](Self::describe)s a packet whose layout may be `known`.
+    /// Makes it the header that [describes](Self::describe) a packet, whose layout may be `known`.
+    ///
+    /// In place, and field by field: a header that is returned is copied in words, which wait for
+    /// the fields.
     #[inline(always)]
-    pub(super) fn describe_known(
-        offload: &Offload,
+    pub(super) fn fill_in(
+        &mut self,
+        claims: Claims<'_>,
         format: Format,
         packet: &[u8],
         length: usize,
         layer: Layer,
         known: Option<&Layout>,
-    ) -> Result<Header, VirtioError> {
-        let mut header = Header { num_buffers: 1, ..Header::default() };
-        match offload.checksum {
+    ) -> Result<(), VirtioError> {
+        let Claims { checksum, gso, hash } = claims;
+        self.num_buffers = 1;
+        match checksum {
             RxChecksum::Partial { start, offset } => {
-                (header.flags, header.csum_start, header.csum_offset) = (flags::NEEDS_CSUM, start, offset);
+                (self.flags, self.csum_start, self.csum_offset) = (flags::NEEDS_CSUM, start, offset);
                 let needed = usize::from(start) + usize::from(offset) + 2;
                 if needed > length {
                     return Err(VirtioError::ChecksumPlace { needed, got: length });
                 }
             }
-            RxChecksum::Unnecessary { .. } => header.flags = flags::DATA_VALID,
+            RxChecksum::Unnecessary { .. } => self.flags = flags::DATA_VALID,
             RxChecksum::None | RxChecksum::Complete(_) => {}
         }
         let with_hash = matches!(format, Format::Hash | Format::Tunnel);
         let found;
-        let layout = match (known, offload.gso) {
+        let layout = match (known, gso) {
             (Some(layout), _) => Ok(layout),
             (None, gso) => {
                 found = match gso {
-                    Some(gso) => gso.kind.parse(packet, length, layer, offload.checksum),
+                    Some(gso) => gso.kind.parse(packet, length, layer, checksum),
                     None => wire::parse_datagram(packet, length, layer),
                 };
                 found.as_ref()
             }
         };
-        if let (true, Some(hash), Ok(layout)) = (with_hash, offload.hash, layout) {
-            (header.hash_value, header.hash_report) = (hash.0, hash_report(layout));
+        if let (true, Some(hash), Ok(layout)) = (with_hash, hash, layout) {
+            (self.hash_value, self.hash_report) = (hash.0, hash_report(layout));
         }
-        let Some(gso) = offload.gso else { return Ok(header) };
+        let Some(gso) = gso else { return Ok(()) };
         let layout = layout.map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
-        if header.flags & flags::NEEDS_CSUM == 0 && counted(gso.kind, layout, length) > gso.size.get() {
+        let is_super_packet = counted(gso.kind, layout, length) > gso.size.get();
+        if self.flags & flags::NEEDS_CSUM == 0 && is_super_packet {
             return Err(VirtioError::NeedsChecksum);
         }
-        header.gso_type = match gso.kind {
+        self.gso_type = match gso.kind {
             GsoKind::Tcp4 => gso_type::TCPV4,
             GsoKind::Tcp6 => gso_type::TCPV6,
             GsoKind::Udp => gso_type::UDP_L4,
             GsoKind::UdpFragments => gso_type::UDP,
             GsoKind::Dccp => return Err(VirtioError::Unnamed(gso.kind)),
         };
-        header.gso_size = gso.size.get() as u16;
-        header.hdr_len = layout.payload;
+        self.gso_size = gso.size.get() as u16;
+        self.hdr_len = layout.payload;
         if layout.protocol == Protocol::Tcp && byte(packet, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0 {
-            header.gso_type |= gso_type::ECN;
+            self.gso_type |= gso_type::ECN;
         }
         if let Some(outer) = layout.outer {
             if !outer.tunnel.is_udp() || gso.kind == GsoKind::UdpFragments {
                 return Err(VirtioError::Unnamed(gso.kind));
             }
-            header.gso_type |= match outer.version {
+            self.gso_type |= match outer.version {
                 IpVersion::V4 => gso_type::UDP_TUNNEL_IPV4,
                 IpVersion::V6 => gso_type::UDP_TUNNEL_IPV6,
             };
-            (header.outer_th_offset, header.inner_nh_offset) = (outer.transport, layout.network);
+            (self.outer_th_offset, self.inner_nh_offset) = (outer.transport, layout.network);
             if be16(packet, usize::from(outer.transport) + udp::CHECKSUM) != 0 {
-                header.flags |= flags::UDP_TUNNEL_CSUM;
+                self.flags |= flags::UDP_TUNNEL_CSUM;
             }
         }
-        if counted(gso.kind, layout, length) <= gso.size.get() {
-            // The receiver of the header would ignore it.
-            let kept = Header { flags: header.flags & !flags::UDP_TUNNEL_CSUM, outer_th_offset: 0, inner_nh_offset: 0, ..header };
-            return Ok(Header { gso_type: gso_type::NONE, gso_size: 0, ..kept });
+        if !is_super_packet {
+            // The receiver of the header would ignore what it says of segments and tunnels.
+            self.flags &= !flags::UDP_TUNNEL_CSUM;
+            (self.gso_type, self.gso_size) = (gso_type::NONE, 0);
+            (self.outer_th_offset, self.inner_nh_offset) = (0, 0);
+            return Ok(());
         }
         // The same rules as for a header that was read: what they refuse must not be sent.
-        let (kind, size) = header.kind(format)?;
-        header.gso_of(kind, size, packet, length, layout)?;
-        Ok(header)
+        let (kind, size) = self.kind(format)?;
+        self.gso_of(kind, size, packet, length, layout)?;
+        Ok(())
     }
 }
