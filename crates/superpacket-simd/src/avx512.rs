@@ -24,63 +24,83 @@ const ALIGNED: usize = 256;
 /// end; the bytes before are multiplied by 2^8 too early (2^16 is congruent to 1).
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
-    sum_and_ask::<false>(bytes, &[])
+    sum_and_hint::<false>(bytes, &[])
 }
 
 /// [`sum`], hinting at the cache lines of `ahead` at the same pace: as many as `bytes` has.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn sum_ahead(bytes: &[u8], ahead: &[u8]) -> u64 {
-    sum_and_ask::<true>(bytes, ahead)
+    sum_and_hint::<true>(bytes, ahead)
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn sum_and_ask<const AHEAD: bool>(bytes: &[u8], ahead: &[u8]) -> u64 {
-    const { assert!(LINE == VECTOR) };
-    let mut line = ahead.as_ptr();
-    let mut ask = || {
-        if AHEAD {
-            prefetch_line(line);
-            line = line.wrapping_add(LINE);
-        }
-    };
+fn sum_and_hint<const AHEAD: bool>(bytes: &[u8], ahead: &[u8]) -> u64 {
+    let mut hint = hints::<AHEAD>(ahead);
     let mut lanes = [Lanes::zero(); WIDTH];
     let (head, swap) = before_aligned(bytes.as_ptr(), bytes.len());
     let (start, bytes) = bytes.split_at(head);
-    ask();
+    hint();
     lanes[0].add(rotate(load_partial(start), swap));
     let (strides, rest) = bytes.as_chunks::<{ VECTOR * WIDTH }>();
     for stride in strides {
         let vectors = stride.as_chunks::<VECTOR>().0;
         for (index, lanes) in lanes.iter_mut().enumerate() {
-            ask();
+            hint();
             lanes.add(load(&vectors[index]));
         }
     }
     let (vectors, tail) = rest.as_chunks::<VECTOR>();
     for vector in vectors {
-        ask();
+        hint();
         lanes[0].add(load(vector));
     }
     if !tail.is_empty() {
-        ask();
+        hint();
         lanes[WIDTH - 1].add(load_partial(tail));
     }
     total(lanes).rotate_left(swap as u32)
 }
 
+/// Hints at the next cache line of `ahead` each time it is called, if `AHEAD`.
+#[inline]
+fn hints<const AHEAD: bool>(ahead: &[u8]) -> impl FnMut() {
+    // A hint for each vector.
+    const { assert!(LINE == VECTOR) };
+    let mut line = ahead.as_ptr();
+    move || {
+        if AHEAD {
+            prefetch_line(line);
+            line = line.wrapping_add(LINE);
+        }
+    }
+}
+
 /// [`sum`], copying to a `destination` of the same length.
-///
-/// Stores that straddle cache lines halve the speed, more than loads that do: all but the first and last store are aligned,
-/// with odd numbers of bytes before the first as in [`sum`].
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
+    copy_sum_and_hint::<false>(source, destination, &[])
+}
+
+/// [`copy_and_sum`], hinting at the cache lines of `ahead` at the same pace: as many as `source` has.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) fn copy_and_sum_ahead(source: &[u8], destination: &mut [MaybeUninit<u8>], ahead: &[u8]) -> u64 {
+    copy_sum_and_hint::<true>(source, destination, ahead)
+}
+
+/// Stores that straddle cache lines halve the speed, more than loads that do: all but the first and last store are aligned,
+/// with odd numbers of bytes before the first as in [`sum`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn copy_sum_and_hint<const AHEAD: bool>(source: &[u8], destination: &mut [MaybeUninit<u8>], ahead: &[u8]) -> u64 {
+    let mut hint = hints::<AHEAD>(ahead);
     // One length for both, or the compiler looks for the shorter at each step.
     let destination = &mut destination[..source.len()];
     let mut lanes = [Lanes::zero(); WIDTH];
     let (head, swap) = before_aligned(destination.as_ptr().cast(), source.len());
     let (start, source) = source.split_at(head);
     let (start_place, destination) = destination.split_at_mut(head);
+    hint();
     if head != 0 {
         let vector = load_partial(start);
         store_partial(start_place, vector);
@@ -93,6 +113,7 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
     for index in 0..strides.len() {
         let (vectors, places) = (strides[index].as_chunks::<VECTOR>().0, places[index].as_chunks_mut::<VECTOR>().0);
         for (index, lanes) in lanes.iter_mut().enumerate() {
+            hint();
             let vector = opaque(load(&vectors[index]));
             store(&mut places[index], vector);
             lanes.add(vector);
@@ -102,11 +123,13 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
     let (places, tail_places) = rest_places.as_chunks_mut::<VECTOR>();
     let places = &mut places[..vectors.len()];
     for index in 0..vectors.len() {
+        hint();
         let vector = opaque(load(&vectors[index]));
         store(&mut places[index], vector);
         lanes[0].add(vector);
     }
     if !tail.is_empty() {
+        hint();
         let vector = load_partial(tail);
         store_partial(tail_places, vector);
         lanes[WIDTH - 1].add(vector);

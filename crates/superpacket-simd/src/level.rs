@@ -133,12 +133,24 @@ impl Simd {
         self.copy_and_sum_uninit(source, destination)
     }
 
-    /// Appends `bytes` to `vector` and returns their sum, as [`Simd::sum`] gives it, in one pass.
+    /// Appends `bytes` to `vector` and returns their sum, as [`Simd::sum`] gives it, in one pass, with a hint that `ahead`,
+    /// or as much of it as `bytes` are long, will be read soon, as [`Simd::sum_ahead`] gives it.
     #[inline]
-    pub fn extend_and_sum(self, vector: &mut Vec<u8>, bytes: &[u8]) -> u16 {
+    pub fn extend_and_sum_ahead(self, vector: &mut Vec<u8>, bytes: &[u8], ahead: &[u8]) -> u16 {
         vector.reserve(bytes.len());
         let length = vector.len();
-        let sum = self.copy_and_sum_uninit(bytes, &mut vector.spare_capacity_mut()[..bytes.len()]);
+        let place = &mut vector.spare_capacity_mut()[..bytes.len()];
+        let sum = match self.0 {
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
+            Level::Avx512 if (SHORT..=BLOCK.min(ahead.len())).contains(&bytes.len()) => {
+                // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
+                scalar::finish(unsafe { crate::avx512::copy_and_sum_ahead(bytes, place, ahead) })
+            }
+            _ => {
+                crate::prefetch_range(ahead, bytes.len());
+                self.copy_and_sum_uninit(bytes, place)
+            }
+        };
         // SAFETY: as many bytes behind the vector's length have just been written, within its capacity.
         unsafe { vector.set_len(length + bytes.len()) };
         sum

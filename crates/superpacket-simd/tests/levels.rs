@@ -49,9 +49,12 @@ fn check_copy(simd: Simd, source: &[u8], start: usize, target: &mut Vec<u8>) {
     assert!(target[start..end] == *source, "{} copied {} bytes to {start} wrong", simd.name(), source.len());
     let outside = target[..start].iter().chain(&target[end..]);
     assert!(outside.into_iter().all(|byte| *byte == GUARD), "{} wrote outside of {start}..{end}", simd.name());
-    target.truncate(start);
-    assert_eq!(simd.extend_and_sum(target, source), sum, "{} appended {} bytes", simd.name(), source.len());
-    assert!(target[..start].iter().all(|byte| *byte == GUARD) && target[start..] == *source, "{} appended wrong", simd.name());
+    // Whatever is hinted at: nothing, less, as much.
+    for ahead in [&[], &source[..source.len() / 2], source] {
+        target.truncate(start);
+        assert_eq!(simd.extend_and_sum_ahead(target, source, ahead), sum, "{} appended {} bytes", simd.name(), source.len());
+        assert!(target[..start].iter().all(|byte| *byte == GUARD) && target[start..] == *source, "{} appended wrong", simd.name());
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use superpacket_simd::Simd;
+use superpacket_simd::{Simd, prefetch_range};
 
 /// A buffer that holds a packet and may have room for more bytes behind it.
 pub trait PacketBuffer: AsRef<[u8]> + AsMut<[u8]> {
@@ -17,9 +17,11 @@ pub trait PacketBuffer: AsRef<[u8]> + AsMut<[u8]> {
     fn extend_from_slice(&mut self, bytes: &[u8]);
 
     /// Appends bytes as [`extend_from_slice`](Self::extend_from_slice) does, and returns their sum,
-    /// as [`Simd::sum`] gives it.
+    /// as [`Simd::sum`] gives it. `ahead` will be appended to some buffer soon, and may be
+    /// prefetched.
     #[inline]
-    fn extend_and_sum(&mut self, bytes: &[u8], simd: Simd) -> u16 {
+    fn extend_and_sum(&mut self, bytes: &[u8], ahead: &[u8], simd: Simd) -> u16 {
+        prefetch_range(ahead, bytes.len());
         self.extend_from_slice(bytes);
         simd.sum(bytes)
     }
@@ -42,8 +44,8 @@ impl PacketBuffer for Vec<u8> {
     }
 
     #[inline]
-    fn extend_and_sum(&mut self, bytes: &[u8], simd: Simd) -> u16 {
-        simd.extend_and_sum(self, bytes)
+    fn extend_and_sum(&mut self, bytes: &[u8], ahead: &[u8], simd: Simd) -> u16 {
+        simd.extend_and_sum_ahead(self, bytes, ahead)
     }
 }
 
@@ -82,8 +84,8 @@ impl<B: PacketBuffer + ?Sized> PacketBuffer for &mut B {
     }
 
     #[inline]
-    fn extend_and_sum(&mut self, bytes: &[u8], simd: Simd) -> u16 {
-        (**self).extend_and_sum(bytes, simd)
+    fn extend_and_sum(&mut self, bytes: &[u8], ahead: &[u8], simd: Simd) -> u16 {
+        (**self).extend_and_sum(bytes, ahead, simd)
     }
 }
 

@@ -41,17 +41,25 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
 
     #[inline(always)]
     fn join(&mut self, first: &BufferIndex, kept: usize, buffer: &BufferIndex, payload: Range<usize>) {
-        if let Some((first, payload)) = self.both(first, kept, buffer, payload) {
+        if let Some((first, payload, _)) = self.apart(first, kept, buffer, payload) {
             first.extend_from_slice(payload);
         }
     }
 
     #[inline(always)]
-    fn join_and_sum(&mut self, first: &BufferIndex, kept: usize, buffer: &BufferIndex, payload: Range<usize>, simd: Simd) -> u16 {
-        match self.both(first, kept, buffer, payload) {
-            Some((first, payload)) => first.extend_and_sum(payload, simd),
-            None => 0,
-        }
+    fn join_and_sum(
+        &mut self,
+        first: &BufferIndex,
+        kept: usize,
+        buffer: &BufferIndex,
+        payload: Range<usize>,
+        ahead: Option<&BufferIndex>,
+        simd: Simd,
+    ) -> u16 {
+        let start = self.offset + payload.start;
+        let Some((first, payload, others)) = self.apart(first, kept, buffer, payload) else { return 0 };
+        let ahead = ahead.and_then(|ahead| others.get(ahead)?.get(start..)).unwrap_or(&[]);
+        first.extend_and_sum(payload, ahead, simd)
     }
 
     #[inline(always)]
@@ -87,14 +95,37 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
 }
 
 impl<B: PacketBuffer> InPlacePoll<'_, B> {
-    /// The buffer that is joined to, cut to what is kept of it, and the payload of another.
+    /// The buffer that is joined to, cut to what is kept of it, the payload of another, and all
+    /// that came behind the first of these.
     #[inline(always)]
-    fn both(&mut self, first: &BufferIndex, kept: usize, buffer: &BufferIndex, payload: Range<usize>) -> Option<(&mut B, &[u8])> {
+    fn apart(
+        &mut self,
+        first: &BufferIndex,
+        kept: usize,
+        buffer: &BufferIndex,
+        payload: Range<usize>,
+    ) -> Option<(&mut B, &[u8], Behind<'_, B>)> {
         // The packet that a flow began with came before all that join it.
-        let (before, from_it) = self.buffers.split_at_mut_checked(buffer.packet())?;
-        let (first, from) = (before.get_mut(first.packet())?, from_it.first()?);
+        let (up_to_first, buffers) = self.buffers.split_at_mut_checked(first.packet() + 1)?;
+        let others = Behind { first: *first, buffers };
+        let first = up_to_first.last_mut()?;
         first.truncate(self.offset + kept);
-        Some((first, from.as_ref().get(self.offset + payload.start..self.offset + payload.end)?))
+        let payload = others.get(buffer)?.get(self.offset + payload.start..self.offset + payload.end)?;
+        Some((first, payload, others))
+    }
+}
+
+/// The buffers behind one of them.
+struct Behind<'a, B> {
+    first: BufferIndex,
+    buffers: &'a [B],
+}
+
+impl<'a, B: PacketBuffer> Behind<'a, B> {
+    #[inline(always)]
+    fn get(&self, buffer: &BufferIndex) -> Option<&'a [u8]> {
+        let index = buffer.packet().checked_sub(self.first.packet() + 1)?;
+        self.buffers.get(index).map(AsRef::as_ref)
     }
 }
 

@@ -195,10 +195,7 @@ impl<B> Held<B> {
             let varying = varying_sum(fields, protocol, LRO);
             let all_but_payload = self.constants.transport.add32((end - transport) as u32).add_sum(varying);
             // If this one's payload is read, so will be that of those which follow, most likely.
-            let ahead = || {
-                let following = batch.as_slice().get(if P::IN_PLACE { JOIN_AHEAD } else { READ_AHEAD });
-                following.and_then(|following| poll.bytes(&following.first).get(start..)).unwrap_or(&[])
-            };
+            let ahead = batch.as_slice().get(if P::IN_PLACE { JOIN_AHEAD } else { READ_AHEAD }).map(|ahead| &ahead.first);
             let flags = if protocol == Protocol::Tcp { byte(transport_header, tcp::FLAGS) & (tcp::PSH | tcp::FIN) } else { 0 };
             let first = if P::IN_PLACE { self.pieces.first().and_then(|piece| piece.buffer.as_ref()) } else { None };
             let kept = start + payload as usize;
@@ -207,11 +204,8 @@ impl<B> Held<B> {
                 RxChecksum::None if !VERIFIED => {
                     let sum = match first {
                         // Copied and summed in one pass, and taken back if the sum is wrong.
-                        Some(first) => {
-                            prefetch_range(ahead(), more as usize);
-                            poll.join_and_sum(first, kept, &packet.first, start..end, options.simd)
-                        }
-                        None => options.simd.sum_ahead(frame.get(start..).unwrap_or(&[]), ahead()),
+                        Some(first) => poll.join_and_sum(first, kept, &packet.first, start..end, ahead, options.simd),
+                        None => options.simd.sum_ahead(frame.get(start..).unwrap_or(&[]), bytes_from(start, ahead, poll)),
                     };
                     if !all_but_payload.add(sum).is_valid() {
                         if let Some(first) = first {
@@ -224,9 +218,7 @@ impl<B> Held<B> {
                 _ => break,
             };
             if VERIFIED && (P::IN_PLACE || storage == Storage::Linear) {
-                let following = batch.as_slice().get(if P::IN_PLACE { JOIN_AHEAD } else { READ_AHEAD });
-                let payload = following.and_then(|following| poll.bytes(&following.first).get(start..)).unwrap_or(&[]);
-                prefetch_range(payload, more as usize);
+                prefetch_range(bytes_from(start, ahead, poll), more as usize);
             }
             if let (true, Some(first)) = (VERIFIED, first) {
                 poll.join(first, kept, &packet.first, start..end);
@@ -288,6 +280,12 @@ impl<B> Held<B> {
         }
         Run { packets: joined, complete }
     }
+}
+
+/// The bytes of a buffer from `start` on; none without a buffer.
+#[inline(always)]
+fn bytes_from<'a, B>(start: usize, buffer: Option<&'a B>, memory: &'a impl Memory<B>) -> &'a [u8] {
+    buffer.and_then(|buffer| memory.bytes(buffer).get(start..)).unwrap_or(&[])
 }
 
 /// Is an IPv4 header with these fields valid, and its checksum in canonical form? `constant` is the
