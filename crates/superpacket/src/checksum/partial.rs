@@ -2,7 +2,7 @@
 
 use super::crc32c::Crc32c;
 use super::{Sum, pseudo_header};
-use crate::wire::{self, Carried, Layer, be16, byte, dccp, protocol, sctp, tcp, udp};
+use crate::wire::{self, Layer, TransportLocation, be16, byte, dccp, protocol, sctp, tcp, udp};
 use superpacket_simd::Simd;
 
 /// Why a partial checksum cannot be completed. Offsets count in bytes from the start of the packet.
@@ -83,8 +83,8 @@ impl Completion {
     /// `offset` bytes behind, in a packet of `length` bytes, of which `header` holds the first.
     pub(crate) fn find(header: &[u8], length: usize, layer: Layer, start: u16, offset: u16) -> Result<Self, CompletionError> {
         let (start, place) = (usize::from(start), usize::from(start) + usize::from(offset));
-        let carried = match wire::carrier(header, length, layer, start) {
-            Ok(Carried { is_fragment: true, .. }) => return Err(CompletionError::Fragment),
+        let carried = match wire::locate_transport(header, length, layer, start) {
+            Ok(TransportLocation { is_fragment: true, .. }) => return Err(CompletionError::Fragment),
             Ok(carried) if carried.end > carried.limit => {
                 return Err(CompletionError::Truncated { needed: carried.end, got: carried.limit });
             }
@@ -104,8 +104,8 @@ impl Completion {
     }
 
     /// Where the checksum of this protocol ends, and how it is computed.
-    fn of_protocol(header: &[u8], carried: &Carried, offset: u16) -> Result<(usize, Kind), CompletionError> {
-        let &Carried { number, transport, end, .. } = carried;
+    fn of_protocol(header: &[u8], carried: &TransportLocation, offset: u16) -> Result<(usize, Kind), CompletionError> {
+        let &TransportLocation { number, transport, end, .. } = carried;
         let expected = match number {
             protocol::TCP => tcp::CHECKSUM,
             protocol::UDP => udp::CHECKSUM,

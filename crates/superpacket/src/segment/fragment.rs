@@ -39,9 +39,9 @@ pub(super) struct Parting {
 /// fragmented with the payload. `None` if an extension header reaches beyond `limit`.
 pub(super) fn parting(bytes: &[u8], network: usize, limit: usize) -> Option<Parting> {
     let mut extensions = Extensions::new(bytes, network, limit);
-    let mut found = Parting { split: extensions.offset, field: extensions.field, fragment: None };
+    let mut found = Parting { split: extensions.offset, field: extensions.next_header_field, fragment: None };
     loop {
-        let field = extensions.field;
+        let field = extensions.next_header_field;
         match extensions.next() {
             Some(Extension { kind: ipv6::FRAGMENT, offset, .. }) => return Some(Parting { split: offset, field, fragment: Some(offset) }),
             Some(Extension { kind: ipv6::DESTINATION, .. }) => {}

@@ -2,7 +2,7 @@
 
 use super::Refusal;
 
-/// Where a packet starts.
+/// The layer that a packet's first byte belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layer {
     /// At the Ethernet header.
@@ -33,7 +33,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The IP protocol number.
+    /// Returns the IP protocol number.
     #[inline]
     pub const fn number(self) -> u8 {
         match self {
@@ -43,7 +43,7 @@ impl Protocol {
         }
     }
 
-    /// Offset of the checksum in the transport header, in bytes.
+    /// Returns the offset of the checksum in the transport header, in bytes.
     #[inline]
     pub const fn checksum_offset(self) -> u16 {
         match self {
@@ -54,7 +54,7 @@ impl Protocol {
     }
 }
 
-/// What carries the inner packet.
+/// The kinds of tunnels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tunnel {
     /// VXLAN over UDP: the inner packet is an Ethernet frame.
@@ -68,7 +68,7 @@ pub enum Tunnel {
 }
 
 impl Tunnel {
-    /// Does an outer UDP header carry it?
+    /// Returns whether the tunnel has an outer UDP header.
     #[inline]
     pub const fn is_udp(self) -> bool {
         matches!(self, Tunnel::Vxlan | Tunnel::Geneve)
@@ -80,19 +80,19 @@ impl Tunnel {
 pub struct Outer {
     /// Offset of the outer IP header from the start of the frame, in bytes.
     pub network: u16,
-    /// Its version.
+    /// Version of the outer IP header.
     pub version: IpVersion,
     /// Offset of what follows the outer IP header and its extension headers: UDP, GRE, or the inner
     /// IP header.
     pub transport: u16,
-    /// What carries the inner packet.
+    /// Kind of tunnel.
     pub tunnel: Tunnel,
 }
 
 impl Outer {
-    /// Offset of the tunnel's own checksum from the start of the frame, in bytes; `None` if the
-    /// tunnel has none in this packet. It is UDP's, with a pseudo-header, where the
-    /// [tunnel](Tunnel::is_udp) is, and GRE's, without, else.
+    /// Returns the offset of the tunnel's own checksum from the start of the frame, in bytes;
+    /// `None` if the packet has none. The checksum of [UDP](Tunnel::is_udp) covers a pseudo-header,
+    /// that of GRE does not.
     #[inline]
     pub fn checksum(&self, header: &[u8]) -> Option<usize> {
         let transport = usize::from(self.transport);
@@ -106,8 +106,8 @@ impl Outer {
     }
 }
 
-/// Offsets of a packet's headers, in bytes from the start of the frame (or of the IP packet, where
-/// there is no link header).
+/// Offsets of a packet's headers, in bytes from the start of the frame (of the IP packet, if there
+/// is no link header).
 ///
 /// `outer.network < outer.transport <= network < transport < payload <= end`, and
 /// `payload <= MAX_HEADER`.
@@ -117,28 +117,28 @@ pub struct Layout {
     pub outer: Option<Outer>,
     /// The innermost IP header.
     pub network: u16,
-    /// Its version.
+    /// Version of the innermost IP header.
     pub version: IpVersion,
     /// The transport header.
     pub transport: u16,
-    /// Its protocol.
+    /// The transport protocol.
     pub protocol: Protocol,
-    /// The first byte of payload: the length of all headers.
+    /// The first byte of payload, and so the length of all headers.
     pub payload: u16,
     /// The PPPoE header, or 0 if there is none (a frame cannot start with one).
     pub pppoe: u16,
-    /// The innermost IPv6 header is followed by a hop-by-hop header that holds just a jumbo payload
-    /// option.
+    /// Whether the innermost IPv6 header is followed by a hop-by-hop header with a jumbo payload
+    /// option alone.
     pub jumbo: bool,
-    /// The end of the outermost IP packet by its length field, or the frame's end where that field
+    /// The end of the outermost IP packet by its length field; the end of the frame if that field
     /// is 0. What follows is padding.
     pub end: u32,
-    /// Something that the parse saw and that rules out aggregation, although the flow is known.
+    /// What rules out aggregation, although the flow is known.
     pub refusal: Option<Refusal>,
 }
 
 impl Layout {
-    /// A [usual] layout.
+    /// Makes a [usual] layout.
     #[inline(always)]
     pub(crate) const fn usual(kind: u8, payload: u16, end: u32) -> Layout {
         let network = if matches!(kind, usual::ETHERNET_IPV4 | usual::ETHERNET_IPV6) { super::ethernet::HEADER_LENGTH } else { 0 };
@@ -160,21 +160,21 @@ impl Layout {
         }
     }
 
-    /// The same layout, made of constants if it is this [usual] one.
+    /// Returns the same layout, made of constants if it is this [usual] one.
     #[inline(always)]
     pub(crate) fn known<const USUAL: u8>(&self) -> Layout {
         if USUAL == usual::NONE { *self } else { Layout::usual(USUAL, self.payload, self.end) }
     }
 
-    /// Lends the layout to code that is not compiled into its caller's: one made anew, if it is
-    /// [usual], so that what the caller knows of its own stays known when compiled. Any other is
-    /// lent where it lies.
+    /// Lends the layout to a function that may not be inlined. A [usual] one is made anew from
+    /// constants: were its own address lent, the compiler could no longer take the caller's for
+    /// constant. Any other is lent where it lies.
     #[inline(always)]
     pub(crate) fn lend<const USUAL: u8, R>(&self, to: impl FnOnce(&Layout) -> R) -> R {
         if USUAL == usual::NONE { to(self) } else { to(&self.known::<USUAL>()) }
     }
 
-    /// Offset of the outermost IP header: the length of the link header.
+    /// Returns the offset of the outermost IP header, and so the length of the link header.
     #[inline]
     pub const fn outermost(&self) -> u16 {
         match self.outer {
@@ -183,7 +183,7 @@ impl Layout {
         }
     }
 
-    /// Offset of the transport checksum from the start of the frame.
+    /// Returns the offset of the transport checksum from the start of the frame.
     #[inline]
     pub const fn checksum(&self) -> u16 {
         self.transport + self.protocol.checksum_offset()
@@ -191,11 +191,10 @@ impl Layout {
 }
 
 /// The layouts that most packets have: TCP in IP without options or extension headers, in Ethernet
-/// without tags or by itself. Of such a layout all but `payload` and `end` is known when compiled,
-/// and so is what follows from it in code that is compiled for it apart: for each of these numbers,
-/// as values of other types cannot be parameters.
+/// without tags or by itself. Code is compiled once for each, with all but `payload` and `end`
+/// constant. Numbers, since const parameters cannot be enums.
 pub(crate) mod usual {
-    /// None of these.
+    /// Any other layout.
     pub(crate) const NONE: u8 = 0;
     pub(crate) const ETHERNET_IPV4: u8 = 1;
     pub(crate) const ETHERNET_IPV6: u8 = 2;

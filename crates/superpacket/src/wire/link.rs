@@ -14,7 +14,7 @@ pub(crate) enum Tag {
 }
 
 impl Tag {
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[inline]
     pub(crate) const fn length(self) -> usize {
         match self {
@@ -24,13 +24,13 @@ impl Tag {
     }
 }
 
-/// What comes next in a link header.
+/// The header that comes next in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Tag(Tag),
     Ipv4,
     Ipv6,
-    /// IP, whose version only its own first byte tells.
+    /// IP of a version that only its first byte tells.
     Ip,
     Other,
 }
@@ -48,19 +48,19 @@ impl Next {
     }
 }
 
-/// The walk over a link header. What is not there reads as 0: whoever walks asks first whether it
-/// is.
+/// A walk over a link header. Bytes beyond the end read as 0: callers compare lengths before each
+/// step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link<'a> {
     header: &'a [u8],
-    /// Where what comes next starts, in bytes from the start of `header`.
+    /// Offset of what comes next, in bytes from the start of `header`.
     pub(crate) offset: usize,
-    /// What that is.
+    /// What comes next.
     pub(crate) next: Next,
 }
 
 impl<'a> Link<'a> {
-    /// Behind the Ethernet header that starts at `start`.
+    /// Begins behind the Ethernet header that starts at `start`.
     #[inline]
     pub(crate) fn new(header: &'a [u8], start: usize) -> Self {
         let next = Next::of_ethertype(be16(header, start + ethernet::ETHERTYPE));

@@ -1,22 +1,21 @@
-//! Which IP headers a packet has, and which of them a transport header belongs to, whatever
-//! protocol it is of.
+//! IP headers of a packet, and the transport header behind each, of whatever protocol.
 //!
-//! [`parse`](super::parse) answers for what aggregates and segments. A partial checksum may be any
-//! protocol's, and an IPv4 header has a checksum of its own whatever follows it: here the headers
-//! alone are found, by the same walk.
+//! [`parse`](super::parse) answers for what aggregates and segments. A partial checksum may be of
+//! any protocol, and an IPv4 header has a checksum whatever follows it: here the headers alone are
+//! found, by the same walk.
 
 use super::parse::{Cursor, Scope};
 use super::{IpVersion, Layer, be16, be32, byte, ipv4, ipv6};
 
 /// Finds the IP headers of a frame of `length` bytes, of which `header` holds the first
-/// [`MAX_HEADER`](super::MAX_HEADER) (or all): the outermost, and the innermost that can be read,
-/// if there is a tunnel. Each with its offset from the start of the frame, in bytes, and its
-/// version.
+/// [`MAX_HEADER`](super::MAX_HEADER) (or all): the outermost, and, if there is a tunnel, the
+/// innermost that can be read. Returns for each its offset from the start of the frame, in bytes,
+/// and its version.
 ///
-/// At least the 20 bytes of an IPv4 header, or the 40 of an IPv6 header, are there. What they carry
-/// does not matter: another protocol, a fragment, or what is not there whole.
+/// All 20 bytes of an IPv4 header, or 40 of an IPv6 header, are there. What follows them does not
+/// matter: any protocol, a fragment, a truncated packet.
 pub fn ip_headers(header: &[u8], length: usize, layer: Layer) -> [Option<(u16, IpVersion)>; 2] {
-    let cursor = Cursor::to_the_innermost(header, length, layer);
+    let cursor = Cursor::after_walk(header, length, layer);
     let innermost = match cursor.scope {
         Scope::Pair { network, version } => Some((network, version)),
         Scope::None => None,
@@ -28,9 +27,9 @@ pub fn ip_headers(header: &[u8], length: usize, layer: Layer) -> [Option<(u16, I
     }
 }
 
-/// Reads the protocol number of what the IP packet carries whose header starts at `network`, in
-/// bytes from the start of the frame: behind the extension headers that are whole in `header`. 0
-/// beyond its end.
+/// Reads the protocol number of the payload of an IP packet whose header starts at `network`, in
+/// bytes from the start of the frame: behind the extension headers that `header` holds completely.
+/// 0 beyond its end.
 #[inline]
 pub fn protocol_number(header: &[u8], network: usize, version: IpVersion) -> u8 {
     match version {
@@ -43,47 +42,47 @@ pub fn protocol_number(header: &[u8], network: usize, version: IpVersion) -> u8 
     }
 }
 
-/// An IP packet whose transport header has been found.
+/// An IP header and the place of the transport header behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Carried {
+pub(crate) struct TransportLocation {
     /// Offset of the IP header, in bytes from the start of the frame.
     pub(crate) network: usize,
-    /// Its version.
+    /// IP version.
     pub(crate) version: IpVersion,
-    /// The protocol number of what it carries, behind extension headers.
+    /// Protocol number of the transport header.
     pub(crate) number: u8,
-    /// Where that starts.
+    /// Offset of the transport header, behind extension headers.
     pub(crate) transport: usize,
-    /// It is a part of a packet.
+    /// Whether the packet is an IP fragment.
     pub(crate) is_fragment: bool,
-    /// Where the packet ends by its length field; the limit, if the field is 0.
+    /// End of the packet by its length field; the limit, if the field is 0.
     pub(crate) end: usize,
-    /// Where the outermost IP packet ends, or the frame before it.
+    /// End of the outermost IP packet, or of the frame, if that ends first.
     pub(crate) limit: usize,
 }
 
-/// Finds the IP packet whose transport header starts at `start`: the innermost that can be read, or
-/// the outermost. `Err` holds the end of the outermost IP packet, or of the frame, if there is no
-/// such header.
-pub(crate) fn carrier(header: &[u8], length: usize, layer: Layer, start: usize) -> Result<Carried, usize> {
-    let cursor = Cursor::to_the_innermost(header, length, layer);
+/// Finds the IP packet whose transport header starts at `start`: the outermost, or the innermost
+/// that can be read. If there is none, `Err` holds the end of the outermost IP packet, or of the
+/// frame.
+pub(crate) fn locate_transport(header: &[u8], length: usize, layer: Layer, start: usize) -> Result<TransportLocation, usize> {
+    let cursor = Cursor::after_walk(header, length, layer);
     let limit = cursor.outer_end.unwrap_or(length);
     ip_headers(header, length, layer)
         .into_iter()
         .flatten()
-        .map(|(network, version)| carried(cursor.header, usize::from(network), version, limit))
-        // Behind a fragment's headers there is none to be found.
-        .find(|carried| carried.transport == start || carried.is_fragment && carried.transport < start)
+        .map(|(network, version)| transport_location(cursor.header, usize::from(network), version, limit))
+        // Behind the headers of a fragment there may be no transport header.
+        .find(|found| found.transport == start || found.is_fragment && found.transport < start)
         .ok_or(limit)
 }
 
-/// What the IP packet at `network` carries.
-fn carried(header: &[u8], network: usize, version: IpVersion, limit: usize) -> Carried {
+/// Locates the transport header of the IP packet at `network`.
+fn transport_location(header: &[u8], network: usize, version: IpVersion, limit: usize) -> TransportLocation {
     match version {
         IpVersion::V4 => {
             let fragment = be16(header, network + ipv4::FRAGMENT) & (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET);
             let length = usize::from(be16(header, network + ipv4::TOTAL_LENGTH));
-            Carried {
+            TransportLocation {
                 network,
                 version,
                 number: byte(header, network + ipv4::PROTOCOL),
@@ -104,7 +103,7 @@ fn carried(header: &[u8], network: usize, version: IpVersion, limit: usize) -> C
             }
             let length = usize::from(be16(header, network + ipv6::PAYLOAD_LENGTH));
             let length = if length == 0 { jumbo.map(|jumbo| jumbo as usize) } else { Some(length) };
-            Carried {
+            TransportLocation {
                 network,
                 version,
                 number: extensions.next_header(),
@@ -118,14 +117,14 @@ fn carried(header: &[u8], network: usize, version: IpVersion, limit: usize) -> C
 }
 
 /// The extension headers of an IPv6 packet, one after the other (RFC 8200, section 4): hop-by-hop
-/// options, routing, fragment, destination options. What follows them, or reaches beyond the limit,
-/// ends them.
+/// options, routing, fragment, destination options. Ends before any other header, and before one
+/// that reaches beyond the limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extensions<'a> {
     header: &'a [u8],
-    /// Where the field lies that says what comes next, in bytes from the start of the frame.
-    pub(crate) field: usize,
-    /// Where that starts.
+    /// Offset of the field that names the next header, in bytes from the start of the frame.
+    pub(crate) next_header_field: usize,
+    /// Offset of that header.
     pub(crate) offset: usize,
     limit: usize,
 }
@@ -133,35 +132,35 @@ pub(crate) struct Extensions<'a> {
 /// An extension header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extension {
-    /// Its protocol number.
+    /// Protocol number.
     pub(crate) kind: u8,
-    /// Where it starts, in bytes from the start of the frame.
+    /// Start, in bytes from the start of the frame.
     pub(crate) offset: usize,
-    /// Where it ends.
+    /// End, likewise.
     pub(crate) end: usize,
 }
 
 impl<'a> Extensions<'a> {
-    /// Those of the packet whose IPv6 header starts at `network`, as far as they end at `limit` or
-    /// before.
+    /// Begins behind the IPv6 header that starts at `network`.
     #[inline]
     pub(crate) fn new(header: &'a [u8], network: usize, limit: usize) -> Self {
-        Extensions { header, field: network + ipv6::NEXT_HEADER, offset: network + ipv6::HEADER_LENGTH, limit }
+        Extensions { header, next_header_field: network + ipv6::NEXT_HEADER, offset: network + ipv6::HEADER_LENGTH, limit }
     }
 
-    /// The protocol number of what comes next: of what the packet carries, after the last.
+    /// Reads the protocol number of the next header: after the last extension header, that of the
+    /// transport.
     #[inline]
     pub(crate) fn next_header(&self) -> u8 {
-        byte(self.header, self.field)
+        byte(self.header, self.next_header_field)
     }
 
-    /// Is what comes next an extension header, which reaches beyond the limit?
+    /// Returns whether the iteration ended at an extension header that reaches beyond the limit.
     #[inline]
     pub(crate) fn reaches_beyond(&self) -> bool {
         self.peek().is_some()
     }
 
-    /// The extension header that comes next, also if it reaches beyond the limit.
+    /// Returns the next extension header, even if it reaches beyond the limit.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<Extension> {
         let kind = self.next_header();
@@ -180,14 +179,14 @@ impl Iterator for Extensions<'_> {
     #[inline]
     fn next(&mut self) -> Option<Extension> {
         let found = self.peek().filter(|extension| extension.end <= self.limit)?;
-        (self.field, self.offset) = (self.offset, found.end);
+        (self.next_header_field, self.offset) = (self.offset, found.end);
         Some(found)
     }
 }
 
 impl Extension {
-    /// The length that a jumbo payload option says, if it stands first in this hop-by-hop header
-    /// (RFC 2675, section 2).
+    /// Reads the length in a jumbo payload option, if that is the first option of this hop-by-hop
+    /// header (RFC 2675, section 2).
     #[inline]
     pub(crate) fn jumbo_length(&self, header: &[u8]) -> Option<u32> {
         let is_jumbo = be16(header, self.offset + 2) == u16::from_be_bytes([ipv6::JUMBO_OPTION, 4]);

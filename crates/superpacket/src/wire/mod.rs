@@ -1,8 +1,8 @@
-//! What a header is: offsets, numbers and masks of the protocols that the engine understands, and
-//! one parse into a [`Layout`].
+//! Headers of the protocols that the engine understands: offsets, numbers and masks, and one parse
+//! into a [`Layout`].
 //!
-//! Offsets are bytes from the start of the header they belong to. Nothing here copies a header into
-//! a struct: a packet is parsed once into a [`Layout`] of offsets, and fields are read where they
+//! Offsets are bytes from the start of the header they belong to. No header is copied into a
+//! struct: a packet is parsed once into a [`Layout`] of offsets, and fields are read where they
 //! lie, in network byte order.
 
 mod layout;
@@ -14,7 +14,7 @@ pub(crate) mod varying;
 
 pub(crate) use layout::usual;
 pub use layout::{IpVersion, Layer, Layout, Outer, Protocol, Tunnel};
-pub(crate) use locate::{Carried, Extension, Extensions, carrier};
+pub(crate) use locate::{Extension, Extensions, TransportLocation, locate_transport};
 pub use locate::{ip_headers, protocol_number};
 pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_outermost};
 pub(crate) use parse::{parse_datagram_at, parse_usual, walk};
@@ -40,7 +40,7 @@ pub mod ethernet {
     pub const VLAN: u16 = 0x8100;
     /// 802.1ad service tag.
     pub const SERVICE_VLAN: u16 = 0x88a8;
-    /// The tag type that stacks before 802.1ad used, still seen.
+    /// Outer tag of stacked VLANs before 802.1ad, still seen.
     pub const OLD_SERVICE_VLAN: u16 = 0x9100;
     /// PPPoE session stage (RFC 2516).
     pub const PPPOE_SESSION: u16 = 0x8864;
@@ -51,7 +51,7 @@ pub mod ethernet {
     /// Transparent Ethernet bridging, in GRE and Geneve (RFC 1701, RFC 8926).
     pub const BRIDGED: u16 = 0x6558;
 
-    /// Is this ethertype a VLAN tag's?
+    /// Returns whether this ethertype is that of a VLAN tag.
     #[inline]
     pub const fn is_vlan(ethertype: u16) -> bool {
         matches!(ethertype, VLAN | SERVICE_VLAN | OLD_SERVICE_VLAN)
@@ -60,15 +60,16 @@ pub mod ethernet {
 
 /// PPPoE session frames (RFC 2516, section 4).
 pub mod pppoe {
-    /// PPPoE header and the two bytes of the PPP protocol.
+    /// Length of the PPPoE header and the two bytes of the PPP protocol.
     pub const HEADER_LENGTH: usize = 8;
-    /// Offset of the length of what follows the 6-byte PPPoE header, the PPP protocol included.
+    /// Offset of the length field, which counts all behind the 6-byte PPPoE header: the PPP
+    /// protocol and the IP packet.
     pub const LENGTH: usize = 4;
-    /// Offset of the session's number.
+    /// Offset of the session ID.
     pub const SESSION: usize = 2;
     /// Offset of the PPP protocol.
     pub const PROTOCOL: usize = 6;
-    /// Bytes between the length field's start of counting and the IP header: the PPP protocol.
+    /// Length of the PPP protocol, which the length field counts too.
     pub const PPP_LENGTH: usize = 2;
     /// PPP protocol number of IPv4.
     pub const PPP_IPV4: u16 = 0x0021;
@@ -96,7 +97,7 @@ pub mod ipv4 {
     pub const CHECKSUM: usize = 10;
     /// Offset of the source address; the destination follows.
     pub const ADDRESSES: usize = 12;
-    /// The bit that must be zero (RFC 791), in the word at [`FRAGMENT`].
+    /// Reserved bit, which must be zero (RFC 791), in the word at [`FRAGMENT`].
     pub const RESERVED: u16 = 0x8000;
     /// Don't fragment.
     pub const DONT_FRAGMENT: u16 = 0x4000;
@@ -110,7 +111,8 @@ pub mod ipv4 {
 pub mod ipv6 {
     /// Length without extension headers.
     pub const HEADER_LENGTH: usize = 40;
-    /// Offset of the payload length: all that follows the 40 bytes, extension headers included.
+    /// Offset of the payload length, which counts all behind the 40 bytes, extension headers
+    /// included.
     pub const PAYLOAD_LENGTH: usize = 4;
     /// Offset of the next header.
     pub const NEXT_HEADER: usize = 6;
@@ -128,8 +130,8 @@ pub mod ipv6 {
     pub const DESTINATION: u8 = 60;
     /// Length of the fragment header.
     pub const FRAGMENT_HEADER_LENGTH: usize = 8;
-    /// Length of the hop-by-hop header that holds just the jumbo payload option, as Linux writes it
-    /// for BIG TCP.
+    /// Length of a hop-by-hop header with the jumbo payload option alone, as Linux writes it for
+    /// BIG TCP.
     pub const JUMBO_HEADER_LENGTH: usize = 8;
     /// Option type of the jumbo payload (RFC 2675).
     pub const JUMBO_OPTION: u8 = 0xc2;
@@ -192,9 +194,9 @@ pub mod tcp {
     pub const ALIGNED_TIMESTAMP: [u8; 4] = [1, 1, 8, 10];
     /// Length of those options.
     pub const TIMESTAMP_OPTIONS_LENGTH: usize = 12;
-    /// Offset of TSval from the start of the header, in that layout.
+    /// Offset of TSval in a header with those options.
     pub const TIMESTAMP_VALUE: usize = 24;
-    /// Offset of TSecr, likewise.
+    /// Offset of TSecr in a header with those options.
     pub const TIMESTAMP_ECHO: usize = 28;
 }
 
@@ -269,14 +271,14 @@ pub mod gre {
     pub const CHECKSUM_PRESENT: u16 = 0x8000;
     /// Key present.
     pub const KEY_PRESENT: u16 = 0x2000;
-    /// Offset of the checksum, where present.
+    /// Offset of the checksum, if it is present.
     pub const CHECKSUM: usize = 4;
 }
 
 /// Reads a big-endian 16-bit field; 0 beyond the end.
 ///
-/// The parse has checked that a header is there whole before anyone reads its fields, so the
-/// default is never seen; it spares the hot path a panic branch.
+/// The parse checks that a header is complete before its fields are read, so the default is never
+/// seen: it spares the hot path a panic branch.
 #[inline(always)]
 pub(crate) fn be16(bytes: &[u8], offset: usize) -> u16 {
     match bytes.get(offset..offset + 2) {
@@ -316,7 +318,7 @@ pub(crate) fn put32(bytes: &mut [u8], offset: usize, value: u32) {
     }
 }
 
-/// The 48-bit or 24-bit DCCP sequence number of a header, by its X bit.
+/// Returns the DCCP sequence number of a header: 48 or 24 bits, by its X bit.
 #[inline]
 pub(crate) fn dccp_sequence(transport: &[u8]) -> u64 {
     if byte(transport, dccp::TYPE) & 1 == 1 {
@@ -326,7 +328,7 @@ pub(crate) fn dccp_sequence(transport: &[u8]) -> u64 {
     }
 }
 
-/// The largest DCCP sequence number of a header, by its X bit: sequence numbers are masked with it.
+/// Returns the mask of a header's DCCP sequence numbers: 48 or 24 bits, by its X bit.
 #[inline]
 pub(crate) fn dccp_sequence_mask(transport: &[u8]) -> u64 {
     if byte(transport, dccp::TYPE) & 1 == 1 { (1 << 48) - 1 } else { (1 << 24) - 1 }

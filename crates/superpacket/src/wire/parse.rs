@@ -1,4 +1,4 @@
-//! One parse, from the first byte of a frame to its payload.
+//! The parse, from the first byte of a frame to its payload.
 
 use super::layout::usual;
 use super::link::{Link, Next, Tag};
@@ -9,24 +9,24 @@ use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, 
 /// Which held flows a packet without a known flow may belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// None that could be held: not IP, or a protocol that never aggregates.
+    /// None: the packet is not IP, or of a protocol that never aggregates.
     None,
-    /// Any flow between the addresses of the IP header at this offset: a fragment, a truncated
-    /// header, a tunnel that could not be read.
+    /// Any flow between the addresses of one IP header: the packet is a fragment, a truncated
+    /// header, or a tunnel that could not be read.
     Pair {
         /// Offset of that IP header, in bytes from the start of the frame.
         network: u16,
-        /// Its version.
+        /// Version of that IP header.
         version: IpVersion,
     },
 }
 
-/// A packet whose flow could not be told: it passes untouched.
+/// A packet whose flow is not known: it passes untouched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unparsed {
-    /// Why.
+    /// Why the flow is not known.
     pub reason: Refusal,
-    /// Whose held packets must leave before it, so that order is kept.
+    /// Flows whose held packets must leave before it, so that order is kept.
     pub scope: Scope,
 }
 
@@ -38,38 +38,37 @@ impl Unparsed {
 
 /// Parses the headers of a frame of `length` bytes, of which `header` holds the first.
 ///
-/// `header` must hold at least the first `min(length, MAX_HEADER)` bytes; what is not in it is not
-/// looked at. No offset or length read from the wire is used before it has been compared with what
-/// is there. IPv4 header checksums are not verified here.
+/// `header` must hold at least the first `min(length, MAX_HEADER)` bytes; no others are read. Each
+/// offset and length from the wire is compared with the bytes there are before it is used. IPv4
+/// header checksums are not verified here.
 ///
 /// # Errors
 /// [`Unparsed`], with the reason and the flows that the packet may belong to, if the packet is not
-/// TCP, UDP or DCCP over IP with whole headers.
+/// TCP, UDP or DCCP over IP with complete headers.
 #[inline(always)]
 pub fn parse(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
-    match plain(header, length, layer) {
+    match parse_if_usual(header, length, layer) {
         Some(layout) => Ok(layout),
         None => walk(header, length, layer),
     }
 }
 
-/// Parses as [`parse`] does, except that a datagram to the port of VXLAN or Geneve which carries no
-/// packet is UDP like any other.
+/// Parses as [`parse`] does, except that a datagram to the port of VXLAN or Geneve that carries no
+/// packet is plain UDP.
 ///
-/// Nothing but the port announces these tunnels, and the port may be anyone's. A datagram is taken
-/// for UDP if [`parse`] can make no tunnel of it, and if no IP packet that ends with it follows
-/// where the tunnel's header would end, whatever that header's flags say: so what extensions carry
-/// that the engine does not rewrite (GPE, group policy), and other protocols in a tunnel, are not
-/// mistaken for UDP.
+/// Only the port announces these tunnels, and others may use it. A datagram is plain UDP if
+/// [`parse`] cannot read it as a tunnel, and if no IP packet that ends with it follows where the
+/// tunnel header would end, whatever the flags of that header. So tunnel extensions that the engine
+/// does not rewrite (GPE, group policy) are not mistaken for plain UDP.
 ///
-/// This is for cutting, and for finding checksums. Aggregation does not use it: what cannot be read
-/// may carry any flow between these addresses, and is refused so that all of them stay in order.
+/// This is for cutting, and for finding checksums. Aggregation uses [`parse`]: what cannot be read
+/// may carry any flow between these addresses, and is refused to keep all of them in order.
 ///
 /// # Errors
 /// As [`parse`].
 #[inline(always)]
 pub fn parse_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
-    match plain(header, length, layer) {
+    match parse_if_usual(header, length, layer) {
         Some(layout) => Ok(layout),
         None => walk_datagram(header, length, layer),
     }
@@ -78,17 +77,17 @@ pub fn parse_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layo
 #[inline(never)]
 fn walk_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
     walk(header, length, layer).or_else(|unparsed| {
-        let mut cursor = Cursor { datagrams: true, ..Cursor::new(header, length) };
+        let mut cursor = Cursor { tunnel_ports_may_be_udp: true, ..Cursor::new(header, length) };
         cursor.packet(layer).map_err(|_| unparsed)
     })
 }
 
-/// Parses as [`parse_datagram`] does, but no further than the outermost UDP header, if that starts
-/// at `transport`, in bytes from the start of the frame.
+/// Parses as [`parse_datagram`] does, but stops at the outermost UDP header, if that starts at
+/// `transport`, in bytes from the start of the frame.
 ///
-/// This is for a UDP super-packet, where the place of its partial checksum says which UDP header is
-/// meant. What was sent as segments that each are a datagram of a tunnel (`UDP_SEGMENT` of VXLAN)
-/// looks in its headers as what was sent through a tunnel device.
+/// This is for UDP super-packets. One whose segments are each a datagram of a tunnel
+/// (`UDP_SEGMENT` of VXLAN) has the same headers as one sent through a tunnel device: only the
+/// place of the partial checksum says which UDP header is meant.
 ///
 /// # Errors
 /// As [`parse`].
@@ -103,24 +102,23 @@ pub(crate) fn parse_datagram_at(header: &[u8], length: usize, layer: Layer, tran
     }
 }
 
-/// Parses as [`parse`] does, but no further than the first transport header: a tunnel is UDP like
-/// any other, or a protocol without ports.
+/// Parses as [`parse`] does, but stops at the first transport header: VXLAN and Geneve are plain
+/// UDP.
 ///
 /// # Errors
-/// As [`parse`]; GRE and IP in IP are a [`Protocol`](Refusal::Protocol) that the engine does not
-/// know, between the addresses of their IP header.
+/// As [`parse`]; GRE and IP in IP are refused as a [`Protocol`](Refusal::Protocol) that the engine
+/// does not know, with the addresses of their IP header as scope.
 pub fn parse_outermost(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
-    match plain(header, length, layer) {
+    match parse_if_usual(header, length, layer) {
         Some(layout) => Ok(layout),
-        None => Cursor { tunnels: false, ..Cursor::new(header, length) }.packet(layer),
+        None => Cursor { enters_tunnels: false, ..Cursor::new(header, length) }.packet(layer),
     }
 }
 
-/// The chains that most frames have: no tags, IP without options or extension headers, TCP. A few
-/// comparisons at known places instead of the
-/// [`walk`], with the same result; `None` says nothing but that the walk must tell.
+/// Parses a packet of a [usual] layout: a few comparisons at known places instead of the [`walk`],
+/// with the same result. `None` leaves any other to the walk.
 #[inline(always)]
-fn plain(header: &[u8], length: usize, layer: Layer) -> Option<Layout> {
+fn parse_if_usual(header: &[u8], length: usize, layer: Layer) -> Option<Layout> {
     macro_rules! first_of {
         ($($kind:expr),*) => {
             $(if let Some((payload, end)) = parse_usual::<{ $kind }>(header, length, layer) {
@@ -132,7 +130,8 @@ fn plain(header: &[u8], length: usize, layer: Layer) -> Option<Layout> {
     None
 }
 
-/// Parses a packet whose layout is the [`USUAL`](usual): what this does not say, payload and end.
+/// Parses a packet of the layout [`USUAL`](usual), and returns what is not constant in it: the
+/// offset of the payload, and the end.
 #[inline(always)]
 pub(crate) fn parse_usual<const USUAL: u8>(header: &[u8], length: usize, layer: Layer) -> Option<(u16, u32)> {
     let in_ethernet = |ethertype| layer == Layer::Ethernet && be16(header, ethernet::ETHERTYPE) == ethertype;
@@ -151,8 +150,8 @@ fn usual_ipv4(header: &[u8], length: usize, network: usize) -> Option<(u16, u32)
     let whole = be16(ip, ipv4::FRAGMENT) & !ipv4::DONT_FRAGMENT == 0;
     let end = network + usize::from(be16(ip, ipv4::TOTAL_LENGTH));
     let data_offset = ip[ipv4::HEADER_LENGTH + tcp::DATA_OFFSET];
-    let plain = ip[0] == 0x45 && ip[ipv4::PROTOCOL] == protocol::TCP && whole;
-    usual_tcp(header, length, network + ipv4::HEADER_LENGTH, data_offset, end).filter(|_| plain)
+    let usual_fields = ip[0] == 0x45 && ip[ipv4::PROTOCOL] == protocol::TCP && whole;
+    usual_tcp(header, length, network + ipv4::HEADER_LENGTH, data_offset, end).filter(|_| usual_fields)
 }
 
 #[inline(always)]
@@ -161,11 +160,11 @@ fn usual_ipv6(header: &[u8], length: usize, network: usize) -> Option<(u16, u32)
     let ip = header.get(network..)?.first_chunk::<{ ipv6::HEADER_LENGTH + tcp::HEADER_LENGTH }>()?;
     let end = transport + usize::from(be16(ip, ipv6::PAYLOAD_LENGTH));
     let data_offset = ip[ipv6::HEADER_LENGTH + tcp::DATA_OFFSET];
-    let plain = ip[0] >> 4 == 6 && ip[ipv6::NEXT_HEADER] == protocol::TCP;
-    usual_tcp(header, length, transport, data_offset, end).filter(|_| plain)
+    let usual_fields = ip[0] >> 4 == 6 && ip[ipv6::NEXT_HEADER] == protocol::TCP;
+    usual_tcp(header, length, transport, data_offset, end).filter(|_| usual_fields)
 }
 
-/// TCP at `transport`, if the lengths are those of a whole packet.
+/// Returns payload and end for TCP at `transport`, if the lengths are those of a complete packet.
 #[inline(always)]
 fn usual_tcp(header: &[u8], length: usize, transport: usize, data_offset: u8, end: usize) -> Option<(u16, u32)> {
     let payload = transport + usize::from(data_offset >> 4) * 4;
@@ -173,7 +172,7 @@ fn usual_tcp(header: &[u8], length: usize, transport: usize, data_offset: u8, en
     whole.then_some((payload as u16, end as u32))
 }
 
-/// The general way: header by header. With the result of [`parse`].
+/// Parses any packet, header by header, with the result of [`parse`].
 ///
 /// # Errors
 /// As [`parse`].
@@ -182,10 +181,10 @@ pub(crate) fn walk(header: &[u8], length: usize, layer: Layer) -> Result<Layout,
     Cursor::new(header, length).packet(layer)
 }
 
-/// The layout of a packet in PPPoE whose payload ends at `end`: the length field counts the PPP
-/// protocol and must hold the IP packet exactly.
+/// Refuses a packet in PPPoE whose IP packet does not end exactly where the PPPoE payload does, at
+/// `end`.
 #[cold]
-fn fits_pppoe(layout: Layout, end: usize) -> Layout {
+fn with_pppoe_end(layout: Layout, end: usize) -> Layout {
     let refusal = match end.cmp(&(layout.end as usize)) {
         core::cmp::Ordering::Equal => None,
         core::cmp::Ordering::Greater => Some(Refusal::Padded),
@@ -194,22 +193,22 @@ fn fits_pppoe(layout: Layout, end: usize) -> Layout {
     Layout { refusal: layout.refusal.or(refusal), ..layout }
 }
 
-/// The state of the walk: what is known so far.
+/// The state of the walk.
 #[derive(Clone)]
 pub(super) struct Cursor<'a> {
     pub(super) header: &'a [u8],
     length: usize,
     pub(super) outer: Option<Outer>,
-    /// The IP header that was met last.
+    /// The IP header read last.
     pub(super) scope: Scope,
     refusal: Option<Refusal>,
     pppoe: u16,
     /// End of the outermost IP packet, once known.
     pub(super) outer_end: Option<usize>,
-    /// A datagram to a tunnel's port may be just that.
-    datagrams: bool,
-    /// Tunnels are entered.
-    tunnels: bool,
+    /// Whether a datagram to a tunnel's port may be plain UDP.
+    tunnel_ports_may_be_udp: bool,
+    /// Whether the walk goes on into tunnels.
+    enters_tunnels: bool,
 }
 
 impl<'a> Cursor<'a> {
@@ -222,42 +221,42 @@ impl<'a> Cursor<'a> {
             refusal: None,
             pppoe: 0,
             outer_end: None,
-            datagrams: false,
-            tunnels: true,
+            tunnel_ports_may_be_udp: false,
+            enters_tunnels: true,
         }
     }
 
-    /// The walk after its end, as far as it came.
-    pub(super) fn to_the_innermost(header: &'a [u8], length: usize, layer: Layer) -> Self {
-        let mut cursor = Cursor { datagrams: true, ..Cursor::new(header, length) };
-        // Where it came to an end does not matter, but which headers it met.
+    /// Walks as far as the headers can be read, and returns the state at the end.
+    pub(super) fn after_walk(header: &'a [u8], length: usize, layer: Layer) -> Self {
+        let mut cursor = Cursor { tunnel_ports_may_be_udp: true, ..Cursor::new(header, length) };
+        // The headers that were read matter, not whether the packet is refused.
         let _ = cursor.packet(layer);
         cursor
     }
 
     fn packet(&mut self, layer: Layer) -> Result<Layout, Unparsed> {
         match layer {
-            Layer::Ip => self.version(0, self.length),
+            Layer::Ip => self.ip(0, self.length),
             Layer::Ethernet => self.link(0, self.length),
         }
     }
 
-    /// Fails unless `bytes` bytes at `offset` are there, in the frame up to `limit` and in the part
-    /// of it that may be looked at.
+    /// Fails unless `bytes` bytes at `offset` lie before `limit` and in the part of the frame that
+    /// may be read.
     #[inline(always)]
-    fn need(&self, offset: usize, bytes: usize, limit: usize) -> Result<(), Unparsed> {
+    fn require(&self, offset: usize, bytes: usize, limit: usize) -> Result<(), Unparsed> {
         if offset + bytes > limit {
-            return Err(self.unknown(Refusal::Truncated));
+            return Err(self.unparsed(Refusal::Truncated));
         }
         if offset + bytes > self.header.len() || offset + bytes > MAX_HEADER {
-            return Err(self.unknown(Refusal::HeaderTooLong));
+            return Err(self.unparsed(Refusal::HeaderTooLong));
         }
         Ok(())
     }
 
-    /// The packet may belong to any flow of the addresses seen last.
+    /// Ends the walk: the packet may belong to any flow between the addresses read last.
     #[cold]
-    fn unknown(&self, reason: Refusal) -> Unparsed {
+    fn unparsed(&self, reason: Refusal) -> Unparsed {
         Unparsed { reason, scope: self.scope }
     }
 
@@ -265,18 +264,18 @@ impl<'a> Cursor<'a> {
         self.refusal.get_or_insert(reason);
     }
 
-    /// An Ethernet header, with tags, PPPoE and MPLS.
+    /// Parses an Ethernet header, with tags, PPPoE and MPLS.
     #[inline]
     fn link(&mut self, start: usize, limit: usize) -> Result<Layout, Unparsed> {
-        self.need(start, ethernet::HEADER_LENGTH, limit)?;
+        self.require(start, ethernet::HEADER_LENGTH, limit)?;
         let mut link = Link::new(self.header, start);
         let mut pppoe_end = None;
         while let Next::Tag(tag) = link.next {
             // In a tunnel only VLAN tags are understood.
             if self.outer.is_some() && !matches!(tag, Tag::Vlan(_)) {
-                return Err(self.unknown(Refusal::Tunnel));
+                return Err(self.unparsed(Refusal::Tunnel));
             }
-            self.need(link.offset, tag.length(), limit)?;
+            self.require(link.offset, tag.length(), limit)?;
             if tag == Tag::Pppoe {
                 pppoe_end = Some(self.pppoe(link.offset)?);
             }
@@ -285,16 +284,16 @@ impl<'a> Cursor<'a> {
         let layout = match link.next {
             Next::Ipv4 => self.ipv4(link.offset, limit),
             Next::Ipv6 => self.ipv6(link.offset, limit),
-            Next::Ip => self.version(link.offset, limit),
+            Next::Ip => self.ip(link.offset, limit),
             Next::Other | Next::Tag(_) => Err(Unparsed::new(Refusal::NotIp)),
         }?;
         Ok(match pppoe_end {
-            Some(end) => fits_pppoe(layout, end),
+            Some(end) => with_pppoe_end(layout, end),
             None => layout,
         })
     }
 
-    /// A PPPoE header, which is there; returns where its payload ends.
+    /// Parses a PPPoE header, whose bytes are there, and returns where its payload ends.
     #[cold]
     fn pppoe(&mut self, offset: usize) -> Result<usize, Unparsed> {
         // Version 1, type 1, code 0: a session's data (RFC 2516, section 4).
@@ -305,9 +304,9 @@ impl<'a> Cursor<'a> {
         Ok(offset + pppoe::PROTOCOL + usize::from(be16(self.header, offset + pppoe::LENGTH)))
     }
 
-    /// An IP header told by its version: where no field announces it.
-    fn version(&mut self, offset: usize, limit: usize) -> Result<Layout, Unparsed> {
-        self.need(offset, 1, limit)?;
+    /// Parses an IP header that no field announces, by the version in its first byte.
+    fn ip(&mut self, offset: usize, limit: usize) -> Result<Layout, Unparsed> {
+        self.require(offset, 1, limit)?;
         match byte(self.header, offset) >> 4 {
             4 => self.ipv4(offset, limit),
             6 => self.ipv6(offset, limit),
@@ -317,7 +316,7 @@ impl<'a> Cursor<'a> {
 
     #[inline(always)]
     fn ipv4(&mut self, offset: usize, limit: usize) -> Result<Layout, Unparsed> {
-        self.need(offset, ipv4::HEADER_LENGTH, limit)?;
+        self.require(offset, ipv4::HEADER_LENGTH, limit)?;
         let first = byte(self.header, offset);
         if first >> 4 != 4 {
             return Err(Unparsed::new(Refusal::Malformed));
@@ -325,21 +324,21 @@ impl<'a> Cursor<'a> {
         self.scope = Scope::Pair { network: offset as u16, version: IpVersion::V4 };
         let header_length = usize::from(first & 0x0f) * 4;
         if header_length < ipv4::HEADER_LENGTH {
-            return Err(self.unknown(Refusal::Malformed));
+            return Err(self.unparsed(Refusal::Malformed));
         }
         let fragment = be16(self.header, offset + ipv4::FRAGMENT);
         if fragment & (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET) != 0 {
-            return Err(self.unknown(Refusal::Fragment));
+            return Err(self.unparsed(Refusal::Fragment));
         }
-        let end = self.end(offset, usize::from(be16(self.header, offset + ipv4::TOTAL_LENGTH)), limit);
+        let end = self.ip_end(offset, usize::from(be16(self.header, offset + ipv4::TOTAL_LENGTH)), limit);
         if end < offset + header_length {
-            return Err(self.unknown(Refusal::Malformed));
+            return Err(self.unparsed(Refusal::Malformed));
         }
         if fragment & ipv4::RESERVED != 0 {
             self.refuse(Refusal::ReservedBit);
         }
         if header_length != ipv4::HEADER_LENGTH {
-            self.need(offset, header_length, limit)?;
+            self.require(offset, header_length, limit)?;
             self.refuse(Refusal::IpOptions);
         }
         let number = byte(self.header, offset + ipv4::PROTOCOL);
@@ -348,25 +347,25 @@ impl<'a> Cursor<'a> {
 
     #[inline(always)]
     fn ipv6(&mut self, offset: usize, limit: usize) -> Result<Layout, Unparsed> {
-        self.need(offset, ipv6::HEADER_LENGTH, limit)?;
+        self.require(offset, ipv6::HEADER_LENGTH, limit)?;
         if byte(self.header, offset) >> 4 != 6 {
             return Err(Unparsed::new(Refusal::Malformed));
         }
         self.scope = Scope::Pair { network: offset as u16, version: IpVersion::V6 };
         let payload_length = usize::from(be16(self.header, offset + ipv6::PAYLOAD_LENGTH));
         let whole = if payload_length == 0 { 0 } else { payload_length + ipv6::HEADER_LENGTH };
-        let mut end = self.end(offset, whole, limit);
+        let mut end = self.ip_end(offset, whole, limit);
         let mut jumbo = false;
         let first = offset + ipv6::HEADER_LENGTH;
-        // What is not there ends the walk before the next header is looked at.
+        // No limit: `require` below ends the walk at a header that is not complete.
         let mut extensions = Extensions::new(self.header, offset, usize::MAX);
         while let Some(extension) = extensions.peek() {
             if extension.kind == ipv6::FRAGMENT {
-                return Err(self.unknown(Refusal::Fragment));
+                return Err(self.unparsed(Refusal::Fragment));
             }
             let length = extension.end - extension.offset;
-            self.need(extension.offset, 8, end)?;
-            self.need(extension.offset, length, end)?;
+            self.require(extension.offset, 8, end)?;
+            self.require(extension.offset, length, end)?;
             if payload_length == 0
                 && extension.kind == ipv6::HOP_BY_HOP
                 && extension.offset == first
@@ -374,7 +373,7 @@ impl<'a> Cursor<'a> {
                 && let Some(stated) = extension.jumbo_length(self.header)
             {
                 jumbo = true;
-                // The one length of 32 bits: where addresses have as many, the sum might not fit.
+                // The one length of 32 bits: on 32-bit targets the sum might overflow.
                 let jumbo_end = first.saturating_add(stated as usize);
                 if jumbo_end <= limit && jumbo_end >= extension.end {
                     end = jumbo_end;
@@ -390,12 +389,11 @@ impl<'a> Cursor<'a> {
         self.transport(offset, IpVersion::V6, extensions.offset, extensions.next_header(), end, jumbo)
     }
 
-    /// The end of an IP packet at `offset` of `whole` bytes by its length field, and what that says
-    /// of the frame.
+    /// Returns the end of an IP packet at `offset` that has `whole` bytes by its length field.
     #[inline(always)]
-    fn end(&mut self, offset: usize, whole: usize, limit: usize) -> usize {
+    fn ip_end(&mut self, offset: usize, whole: usize, limit: usize) -> usize {
         let end = if whole == 0 {
-            // TSO before the device, BIG TCP: the length did not fit or was left to the device.
+            // The length was left to the device (TSO), or did not fit (BIG TCP).
             self.refuse(Refusal::NoLength);
             limit
         } else if offset + whole > limit {
@@ -407,8 +405,7 @@ impl<'a> Cursor<'a> {
         if self.outer.is_none() {
             self.outer_end = Some(end);
         } else if end != limit {
-            // Padding inside a tunnel cannot be trimmed without rewriting the outer headers of a
-            // frame that should stay untouched.
+            // Trimming padding inside a tunnel would rewrite the outer headers.
             self.refuse(Refusal::Padded);
         }
         end
@@ -426,26 +423,28 @@ impl<'a> Cursor<'a> {
     ) -> Result<Layout, Unparsed> {
         let (protocol, header_length) = match number {
             protocol::TCP => {
-                self.need(offset, tcp::HEADER_LENGTH, end)?;
+                self.require(offset, tcp::HEADER_LENGTH, end)?;
                 let header_length = usize::from(byte(self.header, offset + tcp::DATA_OFFSET) >> 4) * 4;
                 if header_length < tcp::HEADER_LENGTH || offset + header_length > end {
-                    return Err(self.unknown(if offset + header_length > end && self.refusal == Some(Refusal::Truncated) {
+                    return Err(self.unparsed(if offset + header_length > end && self.refusal == Some(Refusal::Truncated) {
                         Refusal::Truncated
                     } else {
                         Refusal::Malformed
                     }));
                 }
-                self.need(offset, header_length, end)?;
+                self.require(offset, header_length, end)?;
                 (Protocol::Tcp, header_length)
             }
             protocol::UDP => {
-                self.need(offset, udp::HEADER_LENGTH, end)?;
+                self.require(offset, udp::HEADER_LENGTH, end)?;
                 let length = usize::from(be16(self.header, offset + udp::LENGTH));
                 if offset + length != end && !(length == 0 && self.refusal == Some(Refusal::NoLength)) {
                     self.refuse(Refusal::UdpLength);
                 }
                 let port = be16(self.header, offset + udp::DESTINATION_PORT);
-                if self.tunnels && (port == vxlan::PORT || port == geneve::PORT) && !(self.datagrams && self.is_datagram(port, offset, end))
+                if self.enters_tunnels
+                    && (port == vxlan::PORT || port == geneve::PORT)
+                    && !(self.tunnel_ports_may_be_udp && self.is_plain_udp(port, offset, end))
                 {
                     return match port {
                         vxlan::PORT => self.vxlan(network, version, offset, end),
@@ -455,7 +454,7 @@ impl<'a> Cursor<'a> {
                 (Protocol::Udp, udp::HEADER_LENGTH)
             }
             protocol::DCCP => {
-                self.need(offset, dccp::SHORT_HEADER_LENGTH, end)?;
+                self.require(offset, dccp::SHORT_HEADER_LENGTH, end)?;
                 let header_length = usize::from(byte(self.header, offset + dccp::DATA_OFFSET)) * 4;
                 let kind = byte(self.header, offset + dccp::TYPE);
                 let mut least = if kind & 1 == 1 { dccp::LONG_HEADER_LENGTH } else { dccp::SHORT_HEADER_LENGTH };
@@ -465,15 +464,15 @@ impl<'a> Cursor<'a> {
                     _ => self.refuse(Refusal::DccpType),
                 }
                 if header_length < least || offset + header_length > end {
-                    return Err(self.unknown(Refusal::Malformed));
+                    return Err(self.unparsed(Refusal::Malformed));
                 }
-                self.need(offset, header_length, end)?;
+                self.require(offset, header_length, end)?;
                 (Protocol::Dccp, header_length)
             }
-            protocol::GRE | protocol::IPIP | protocol::IPV6 if !self.tunnels => return Err(self.unknown(Refusal::Protocol)),
+            protocol::GRE | protocol::IPIP | protocol::IPV6 if !self.enters_tunnels => return Err(self.unparsed(Refusal::Protocol)),
             protocol::GRE => return self.gre(network, version, offset, end),
             protocol::IPIP | protocol::IPV6 => {
-                self.enter(network, version, offset, Tunnel::Ip)?;
+                self.enter_tunnel(network, version, offset, Tunnel::Ip)?;
                 return if number == protocol::IPIP { self.ipv4(offset, end) } else { self.ipv6(offset, end) };
             }
             _ => return Err(Unparsed::new(Refusal::Protocol)),
@@ -492,47 +491,47 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Goes one level down; a second tunnel is more than the engine rewrites.
-    fn enter(&mut self, network: usize, version: IpVersion, transport: usize, tunnel: Tunnel) -> Result<(), Unparsed> {
+    /// Records the outer headers; a second tunnel is more than the engine rewrites.
+    fn enter_tunnel(&mut self, network: usize, version: IpVersion, transport: usize, tunnel: Tunnel) -> Result<(), Unparsed> {
         if self.outer.is_some() {
-            return Err(self.unknown(Refusal::Tunnel));
+            return Err(self.unparsed(Refusal::Tunnel));
         }
         self.outer = Some(Outer { network: network as u16, version, transport: transport as u16, tunnel });
         Ok(())
     }
 
-    /// Is there no IP packet behind where the header of this port's tunnel would end?
+    /// Returns whether no IP packet follows where the header of this port's tunnel would end.
     #[cold]
-    fn is_datagram(&self, port: u16, offset: usize, end: usize) -> bool {
+    fn is_plain_udp(&self, port: u16, offset: usize, end: usize) -> bool {
         let header = offset + udp::HEADER_LENGTH;
         let inner = match port {
             vxlan::PORT => header + vxlan::HEADER_LENGTH,
             _ => header + geneve::HEADER_LENGTH + usize::from(byte(self.header, header) & 0x3f) * 4,
         };
-        // An inner Ethernet header with two tags and an IPv6 header: what may have to be looked at.
-        const LOOKED_AT: usize = ethernet::HEADER_LENGTH + 8 + ipv6::HEADER_LENGTH;
-        if inner + LOOKED_AT > self.header.len().min(MAX_HEADER) && inner < end {
-            // Beyond reach: the header itself must tell, by a VNI that is valid, or by a packet's
-            // type.
+        // An inner Ethernet header with two tags, and an IPv6 header.
+        const PROBED: usize = ethernet::HEADER_LENGTH + 8 + ipv6::HEADER_LENGTH;
+        if inner + PROBED > self.header.len().min(MAX_HEADER) && inner < end {
+            // Out of reach: the tunnel header itself must tell, by the flag of a valid VNI, or by
+            // the type of an inner packet.
             return match port {
                 vxlan::PORT => be32(self.header, header) & vxlan::FLAGS == 0,
                 _ => !matches!(be16(self.header, header + 2), ethernet::BRIDGED | ethernet::IPV4 | ethernet::IPV6),
             };
         }
-        // One level is looked at, so that the work is bounded.
-        let mut probe = Cursor { outer: None, scope: Scope::None, datagrams: false, ..self.clone() };
-        // The result does not matter: an IP header was met, or not.
+        // One level only, so that the work is bounded.
+        let mut probe = Cursor { outer: None, scope: Scope::None, tunnel_ports_may_be_udp: false, ..self.clone() };
+        // The result does not matter, only whether an IP header was read.
         let _ = probe.link(inner, end);
         if probe.ends_at(end) {
             return false;
         }
-        probe = Cursor { outer: None, scope: Scope::None, datagrams: false, ..self.clone() };
-        let _ = probe.version(inner, end);
+        probe = Cursor { outer: None, scope: Scope::None, tunnel_ports_may_be_udp: false, ..self.clone() };
+        let _ = probe.ip(inner, end);
         !probe.ends_at(end)
     }
 
-    /// Does the IP packet whose header was met last end here by its length field, or leave its
-    /// length to the device?
+    /// Returns whether the IP packet whose header was read last ends here by its length field, or
+    /// leaves its length to the device.
     fn ends_at(&self, end: usize) -> bool {
         let Scope::Pair { network, version } = self.scope else { return false };
         let network = usize::from(network);
@@ -550,60 +549,59 @@ impl<'a> Cursor<'a> {
 
     #[cold]
     fn vxlan(&mut self, network: usize, version: IpVersion, offset: usize, end: usize) -> Result<Layout, Unparsed> {
-        self.enter(network, version, offset, Tunnel::Vxlan)?;
+        self.enter_tunnel(network, version, offset, Tunnel::Vxlan)?;
         let header = offset + udp::HEADER_LENGTH;
-        self.need(header, vxlan::HEADER_LENGTH, end)?;
-        // Any other bit is GPE, group policy or remote checksum offload, which change the meaning
-        // of what follows.
+        self.require(header, vxlan::HEADER_LENGTH, end)?;
+        // Other bits (GPE, group policy, remote checksum offload) change the meaning of what
+        // follows.
         if be32(self.header, header) != vxlan::FLAGS || byte(self.header, header + 7) != 0 {
-            return Err(self.unknown(Refusal::Tunnel));
+            return Err(self.unparsed(Refusal::Tunnel));
         }
         self.link(header + vxlan::HEADER_LENGTH, end)
     }
 
     #[cold]
     fn geneve(&mut self, network: usize, version: IpVersion, offset: usize, end: usize) -> Result<Layout, Unparsed> {
-        self.enter(network, version, offset, Tunnel::Geneve)?;
+        self.enter_tunnel(network, version, offset, Tunnel::Geneve)?;
         let header = offset + udp::HEADER_LENGTH;
-        self.need(header, geneve::HEADER_LENGTH, end)?;
+        self.require(header, geneve::HEADER_LENGTH, end)?;
         let first = byte(self.header, header);
-        // Version 0; no control packet, no critical option, reserved bits zero (RFC 8926, section
-        // 3.4).
+        // Version 0, no control packet, no critical option, reserved bits zero (RFC 8926, 3.4).
         if first >> 6 != 0 || byte(self.header, header + 1) != 0 || byte(self.header, header + 7) != 0 {
-            return Err(self.unknown(Refusal::Tunnel));
+            return Err(self.unparsed(Refusal::Tunnel));
         }
         let inner = header + geneve::HEADER_LENGTH + usize::from(first & 0x3f) * 4;
-        self.need(header, inner - header, end)?;
-        self.bridged(be16(self.header, header + 2), inner, end)
+        self.require(header, inner - header, end)?;
+        self.inner_packet(be16(self.header, header + 2), inner, end)
     }
 
     #[cold]
     fn gre(&mut self, network: usize, version: IpVersion, offset: usize, end: usize) -> Result<Layout, Unparsed> {
-        self.enter(network, version, offset, Tunnel::Gre)?;
-        self.need(offset, gre::HEADER_LENGTH, end)?;
+        self.enter_tunnel(network, version, offset, Tunnel::Gre)?;
+        self.require(offset, gre::HEADER_LENGTH, end)?;
         let flags = be16(self.header, offset);
-        // Only K and C: a sequence number differs in each packet, version 1 is PPTP (as
-        // gre_gro_receive has it).
+        // Only K and C, as in gre_gro_receive: a sequence number differs in each packet, and
+        // version 1 is PPTP.
         if flags & !(gre::CHECKSUM_PRESENT | gre::KEY_PRESENT) != 0 {
-            return Err(self.unknown(Refusal::Tunnel));
+            return Err(self.unparsed(Refusal::Tunnel));
         }
         let mut inner = offset + gre::HEADER_LENGTH;
         if flags & gre::CHECKSUM_PRESENT != 0 {
-            self.need(inner, 4, end)?;
+            self.require(inner, 4, end)?;
             if be16(self.header, inner + 2) != 0 {
-                return Err(self.unknown(Refusal::Tunnel));
+                return Err(self.unparsed(Refusal::Tunnel));
             }
             inner += 4;
         }
         if flags & gre::KEY_PRESENT != 0 {
-            self.need(inner, 4, end)?;
+            self.require(inner, 4, end)?;
             inner += 4;
         }
-        self.bridged(be16(self.header, offset + 2), inner, end)
+        self.inner_packet(be16(self.header, offset + 2), inner, end)
     }
 
-    /// What a tunnel carries, by its ethertype.
-    fn bridged(&mut self, ethertype: u16, inner: usize, end: usize) -> Result<Layout, Unparsed> {
+    /// Parses the inner packet of a tunnel by its ethertype.
+    fn inner_packet(&mut self, ethertype: u16, inner: usize, end: usize) -> Result<Layout, Unparsed> {
         match ethertype {
             ethernet::BRIDGED => self.link(inner, end),
             ethernet::IPV4 => self.ipv4(inner, end),
@@ -617,7 +615,7 @@ impl<'a> Cursor<'a> {
 mod tests {
     use super::*;
 
-    /// Frames that take the short look, without their padding or payload.
+    /// Frames of usual layouts, without padding or payload.
     const IPV4: [u8; 54] = {
         let mut frame = [0; 54];
         (frame[12], frame[14], frame[17], frame[23], frame[46]) = (0x08, 0x45, 40, protocol::TCP, 0x50);
@@ -630,16 +628,16 @@ mod tests {
     };
 
     #[test]
-    fn the_short_look_says_what_the_walk_says() {
-        let mut looked = 0;
+    fn a_usual_layout_is_what_the_walk_finds() {
+        let mut usual_layouts = 0;
         for (frame, layer) in [(&IPV4[..], Layer::Ethernet), (&IPV6, Layer::Ethernet), (&IPV4[14..], Layer::Ip), (&IPV6[14..], Layer::Ip)] {
             let mut compare = |frame: &[u8], length: usize| {
-                if let Some(layout) = plain(frame, length, layer) {
-                    looked += 1;
+                if let Some(layout) = parse_if_usual(frame, length, layer) {
+                    usual_layouts += 1;
                     assert_eq!(walk(frame, length, layer), Ok(layout), "{frame:02x?} of {length}");
                 }
             };
-            assert!(plain(frame, frame.len(), layer).is_some(), "{frame:02x?}");
+            assert!(parse_if_usual(frame, frame.len(), layer).is_some(), "{frame:02x?}");
             let mut bytes = [frame, &[0; 20]].concat();
             for offset in 0..frame.len() {
                 for value in 0..=u8::MAX {
@@ -652,6 +650,6 @@ mod tests {
                 }
             }
         }
-        assert!(looked > 100_000, "{looked}");
+        assert!(usual_layouts > 100_000, "{usual_layouts}");
     }
 }

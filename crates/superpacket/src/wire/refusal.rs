@@ -1,7 +1,7 @@
-//! What the parse found in a packet's headers that it cannot read, or that nobody may rewrite.
+//! Why the parse refuses a packet's headers.
 
-/// Why the headers of a packet cannot be read to the payload, or must not be rewritten although
-/// they can.
+/// Why the headers of a packet cannot be read up to the payload, or can be read but must not be
+/// rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -29,17 +29,16 @@ pub enum Refusal {
     Protocol,
     /// A tunnel header with a feature that the engine does not rewrite, or a second tunnel.
     Tunnel,
-    /// A UDP length that is not the IP payload's.
+    /// A UDP length that differs from the IP payload's.
     UdpLength,
     /// A DCCP packet that carries no data.
     DccpType,
-    /// An IPv6 hop-by-hop header that contradicts the lengths: a jumbo payload option that cannot
-    /// be removed.
+    /// A jumbo payload option that cannot be removed and would contradict the lengths of segments.
     ExtensionHeader,
 }
 
 impl Refusal {
-    /// All of them.
+    /// All refusals.
     pub const ALL: &'static [Refusal] = &[
         Refusal::NotIp,
         Refusal::Truncated,
@@ -57,8 +56,8 @@ impl Refusal {
         Refusal::ExtensionHeader,
     ];
 
-    /// The name that reports and JSON use: that of the [`Reason`](crate::aggregate::Reason) for
-    /// which a packet with such headers leaves the aggregator.
+    /// Returns the name that reports and JSON use, the same as of the
+    /// [`Reason`](crate::aggregate::Reason) for which such a packet leaves the aggregator.
     pub const fn name(self) -> &'static str {
         match self {
             Refusal::NotIp => "not_ip",

@@ -1,11 +1,10 @@
-//! Which fields of a transport header differ among the packets of a flow that merge, or among the
-//! segments of one that is cut: the one table from which aggregation's mask, its sums, and
-//! segmentation's template come.
+//! Fields of a transport header that differ between packets that merge, or between segments of one
+//! packet: the one table behind aggregation's mask and sums and segmentation's template.
 
 use super::{Protocol, be16, be32, byte, dccp, tcp, udp};
 use crate::checksum::Sum;
 
-/// A field, or some bits of a byte.
+/// A field that differs, or bits of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Field {
     /// Offset in the transport header, in bytes.
@@ -21,7 +20,7 @@ impl Field {
         Field { offset, length, bits: 0xff }
     }
 
-    /// Where the words of 16 bits begin that the field lies in.
+    /// Returns the offsets of the 16-bit words that hold the field.
     #[inline(always)]
     pub(crate) fn words(self) -> impl Iterator<Item = usize> {
         (self.offset & !1..self.offset + self.length).step_by(2)
@@ -34,8 +33,8 @@ const UDP: [Field; 2] = [Field::new(udp::LENGTH, 2), Field::new(udp::CHECKSUM, 2
 const DCCP_SHORT: [Field; 2] = [Field::new(dccp::CHECKSUM, 2), Field::new(dccp::SHORT_SEQUENCE, 3)];
 const DCCP_LONG: [Field; 2] = [Field::new(dccp::CHECKSUM, 2), Field::new(dccp::LONG_SEQUENCE, 6)];
 
-/// What LRO takes over from the newest packet, besides: acknowledgement, window, and the values of
-/// an aligned timestamp, the only option that it takes.
+/// Fields that LRO takes from the newest packet besides: acknowledgement, window, and the values of
+/// an aligned timestamp, the only option that LRO accepts.
 pub(crate) const NEWEST: [Field; 4] = [
     Field::new(tcp::ACKNOWLEDGEMENT, 4),
     Field::new(tcp::WINDOW, 2),
@@ -43,8 +42,8 @@ pub(crate) const NEWEST: [Field; 4] = [
     Field::new(tcp::TIMESTAMP_ECHO, 4),
 ];
 
-/// The fields that differ: numbers, lengths, checksums, and the flags that only the last segment of a
-/// super-packet carries.
+/// Returns the fields that differ: sequence numbers, lengths, checksums, and flags that only the
+/// last segment carries.
 #[inline(always)]
 pub(crate) fn fields(transport: &[u8], protocol: Protocol) -> &'static [Field] {
     match protocol {
@@ -55,7 +54,7 @@ pub(crate) fn fields(transport: &[u8], protocol: Protocol) -> &'static [Field] {
     }
 }
 
-/// The sum of the fields that differ. Each table by itself, so that it is known when compiled.
+/// Sums the fields that differ. Each protocol calls with its own table, a constant when compiled.
 #[inline(always)]
 pub(crate) fn sum(transport: &[u8], protocol: Protocol) -> Sum {
     match protocol {
@@ -65,13 +64,13 @@ pub(crate) fn sum(transport: &[u8], protocol: Protocol) -> Sum {
     }
 }
 
-/// The sum of these fields.
+/// Sums these fields.
 #[inline(always)]
 pub(crate) fn sum_of(fields: &[Field], transport: &[u8]) -> Sum {
     fields.iter().fold(Sum::default(), |mut sum, field| {
         let (mut offset, end) = (field.offset, field.offset + field.length);
         if offset % 2 == 1 {
-            // The lower half of its word.
+            // An odd offset is the lower half of a word.
             sum = sum.add(u16::from(byte(transport, offset) & field.bits));
             offset += 1;
         }
