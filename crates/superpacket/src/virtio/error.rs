@@ -1,4 +1,4 @@
-//! Which field of a header is wrong.
+//! Errors of a header, by field.
 
 use crate::segment::GsoKind;
 use crate::wire::Refusal;
@@ -7,7 +7,7 @@ use crate::wire::Refusal;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VirtioError {
-    /// Fewer bytes than the format has.
+    /// There are fewer bytes than the format has.
     #[error("virtio_net_hdr: {needed} bytes are needed, there are {got}")]
     Short {
         /// Length of the format in bytes.
@@ -15,13 +15,13 @@ pub enum VirtioError {
         /// Bytes there are.
         got: usize,
     },
-    /// Flags that exclude each other.
+    /// The flags exclude each other.
     #[error("flags: {0:#04x} has both NEEDS_CSUM and RSC_INFO")]
     Flags(u8),
-    /// A type that is unknown or contradicts itself.
+    /// The type is unknown or contradicts itself.
     #[error("gso_type: {0:#04x} is unknown or contradicts itself")]
     GsoType(u8),
-    /// 0, or 0xFFFF, which the kernel keeps for itself (`GSO_BY_FRAGS`).
+    /// The size is 0, or 0xFFFF, which the kernel keeps for itself (`GSO_BY_FRAGS`).
     #[error("gso_size: {0} is not valid")]
     GsoSize(u16),
     /// The type is not that of the packet's headers.
@@ -30,10 +30,10 @@ pub enum VirtioError {
         /// The type.
         gso_type: u8,
     },
-    /// The type asks for headers that could not be read.
+    /// The packet's headers, which the type describes, could not be read.
     #[error("gso_type: the packet's headers cannot be read: {0}")]
     Headers(Refusal),
-    /// The type needs a checksum that is left to the receiver of the header.
+    /// The type needs a partial checksum, which the header's receiver completes.
     #[error("flags: this packet needs NEEDS_CSUM")]
     NeedsChecksum,
     /// The checksum field does not lie in the packet.
@@ -44,7 +44,7 @@ pub enum VirtioError {
         /// Length of the packet in bytes.
         got: usize,
     },
-    /// Not the transport header.
+    /// The field does not name the transport header.
     #[error("csum_start: {got}, but the transport header starts at {expected}")]
     ChecksumStart {
         /// Where the transport header starts, in bytes from the start of the packet.
@@ -52,7 +52,7 @@ pub enum VirtioError {
         /// What the field says.
         got: u16,
     },
-    /// Not the place of the protocol's checksum.
+    /// The field does not name the protocol's checksum.
     #[error("csum_offset: {got}, but the checksum lies at {expected}")]
     ChecksumOffset {
         /// Where the checksum lies in the transport header, in bytes.
@@ -60,7 +60,7 @@ pub enum VirtioError {
         /// What the field says.
         got: u16,
     },
-    /// More datagrams than the kernel takes (`UDP_MAX_SEGMENTS`).
+    /// The datagrams are more than the kernel takes (`UDP_MAX_SEGMENTS`).
     #[error("gso_size: {payload} bytes in segments of {size} are more than 128")]
     TooManySegments {
         /// Payload of the packet in bytes.
@@ -68,7 +68,7 @@ pub enum VirtioError {
         /// The segment size in bytes.
         size: usize,
     },
-    /// Not the outer UDP header.
+    /// The field does not name the outer UDP header.
     #[error("outer_th_offset: {got}, but the outer UDP header starts at {expected}")]
     OuterTransport {
         /// Where it starts, in bytes from the start of the packet.
@@ -76,7 +76,7 @@ pub enum VirtioError {
         /// What the field says.
         got: u16,
     },
-    /// Not the inner IP header.
+    /// The field does not name the inner IP header.
     #[error("inner_nh_offset: {got}, but the inner IP header starts at {expected}")]
     InnerNetwork {
         /// Where it starts, in bytes from the start of the packet.
@@ -87,18 +87,16 @@ pub enum VirtioError {
     /// The outer UDP header has no checksum.
     #[error("flags: UDP_TUNNEL_CSUM, but the outer UDP checksum is 0")]
     TunnelChecksum,
-    /// A tunnel in a header without places for its offsets.
+    /// The format has no place for the offsets of a tunnel.
     #[error("gso_type: a tunnel needs a header of 24 bytes")]
     Format,
-    /// Segments that virtio has no name for: DCCP, or those of a tunnel other than VXLAN and
-    /// Geneve.
+    /// Virtio has no type for these segments: DCCP, or a tunnel other than VXLAN and Geneve.
     #[error("gso_type: there is none for {0:?} in these headers")]
     Unnamed(GsoKind),
 }
 
 impl VirtioError {
-    /// The field of the header that is wrong, by its name in the kernel; the structure's name if it
-    /// is too short.
+    /// Returns the kernel's name of the field that is wrong; the structure's if that is too short.
     pub const fn field(&self) -> &'static str {
         match self {
             VirtioError::Short { .. } => "virtio_net_hdr",

@@ -1,4 +1,4 @@
-//! How a device frames packets, and one call each way.
+//! Packets of a device behind their headers: one call to split them, one to make a header.
 
 use super::offload::Claims;
 use super::{ByteOrder, Format, Header, Offload, VirtioError};
@@ -8,47 +8,47 @@ use crate::segment::{GsoPacket, Plan, SegmentBuffers, SegmentError, SegmentOptio
 use crate::super_packet::{Metadata, SuperPacket};
 use crate::wire::{Layout, MAX_HEADER, Outer, Protocol};
 
-/// How a device frames the packets that are read from and written to it: a header of this format
-/// before each.
+/// The form in which a device takes and gives packets: each behind a header of this format.
 ///
-/// [`Segmenter::split`] takes what was read; [`header`](Self::header) is what a packet is written
-/// behind.
+/// [`Segmenter::split`] takes what was read; [`header`](Self::header) makes the header for a packet
+/// to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Framing {
-    /// Which header.
+    /// Format of the header.
     pub format: Format,
-    /// Its byte order.
+    /// Byte order of the header.
     pub order: ByteOrder,
-    /// Where packets start.
+    /// Layer at which packets start.
     pub layer: Layer,
 }
 
 impl Framing {
-    /// A TUN device with `IFF_VNET_HDR`: 10 bytes in the machine's byte order, then an IP packet.
+    /// Framing of a TUN device with `IFF_VNET_HDR`: 10 bytes in the machine's byte order, then an
+    /// IP packet.
     pub const TUN: Framing = Framing { format: Format::Plain, order: ByteOrder::NATIVE, layer: Layer::Ip };
 
-    /// A TAP device with `IFF_VNET_HDR`: 10 bytes in the machine's byte order, then an Ethernet
-    /// frame.
+    /// Framing of a TAP device with `IFF_VNET_HDR`: 10 bytes in the machine's byte order, then an
+    /// Ethernet frame.
     pub const TAP: Framing = Framing { layer: Layer::Ethernet, ..Framing::TUN };
 
-    /// Length of the header in bytes.
+    /// Returns the length of the header in bytes.
     #[inline]
     pub const fn header_length(self) -> usize {
         self.format.length()
     }
 
-    /// Reads what the header at the start of `read` says of the packet behind it.
+    /// Reads the header at the start of `read`, and returns its meaning and the packet behind it.
     ///
     /// # Errors
-    /// [`VirtioError`] if the header contradicts the packet, or is not there whole.
+    /// [`VirtioError`] if the header contradicts the packet, or is truncated.
     #[inline]
     pub fn parse(self, read: &[u8]) -> Result<(Offload, &[u8]), VirtioError> {
-        self.parse_all(read).map(|(offload, _, packet)| (offload, packet))
+        self.parse_with_layout(read).map(|(offload, _, packet)| (offload, packet))
     }
 
-    /// What the header says of the packet behind it, and the layout of a super-packet.
+    /// Parses as [`parse`](Self::parse) does, and returns the layout of a super-packet too.
     #[inline(always)]
-    fn parse_all(self, read: &[u8]) -> Result<(Offload, Option<Layout>, &[u8]), VirtioError> {
+    fn parse_with_layout(self, read: &[u8]) -> Result<(Offload, Option<Layout>, &[u8]), VirtioError> {
         let header = Header::read(read, self.format, self.order)?;
         let packet = read.get(self.header_length()..).unwrap_or(&[]);
         let (offload, layout) = header.offload_and_layout(self.format, packet, packet.len(), self.layer)?;
@@ -58,9 +58,9 @@ impl Framing {
     /// Makes the header for a packet.
     ///
     /// # Errors
-    /// [`VirtioError`] if no header says what the packet is: see [`Header::describe`]. What an
-    /// aggregator with [partial checksums](crate::Policy::with_partial_checksums) has merged of
-    /// plain TCP and UDP always has one.
+    /// [`VirtioError`] if no header describes the packet: see [`Header::describe`]. TCP and UDP
+    /// outside of tunnels that an aggregator with
+    /// [partial checksums](crate::Policy::with_partial_checksums) has merged always have one.
     #[inline]
     pub fn header<B, M: Memory<B>>(self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {
         let mut slices = packet.slices();
@@ -72,21 +72,21 @@ impl Framing {
         self.describe(&packet.metadata, Gathered::new(packet.slices()).bytes(), packet.length())
     }
 
-    /// The header that says nothing of a packet: for one that came with claims which no header can
-    /// make. An aggregator for this framing merges nothing that has no header.
+    /// Makes a header of zeros, which says nothing of its packet: for one that came with metadata
+    /// that no header can express. An aggregator for this framing merges none of these.
     #[inline]
     pub(crate) fn nothing(self) -> HeaderBytes {
         HeaderBytes { bytes: [0; Format::LONGEST], length: self.header_length() }
     }
 
-    /// Can a header of any format say how a super-packet with this layout is to be cut? Asked first: where the layout is made of
-    /// constants, so is the answer.
+    /// Returns whether a header of any format can say how a super-packet with this layout is cut.
+    /// Called before [`names`](Self::names), since it is constant where the layout is.
     #[inline(always)]
     pub(crate) fn names_in_any(layout: &Layout) -> bool {
         layout.protocol != Protocol::Dccp && layout.outer.is_none()
     }
 
-    /// Can a header say how a super-packet with this layout is to be cut?
+    /// Returns whether a header of this format can say how a super-packet with this layout is cut.
     #[inline(always)]
     pub(crate) fn names(self, layout: &Layout) -> bool {
         let in_udp = |outer: Outer| self.format == Format::Tunnel && outer.tunnel.is_udp();
@@ -145,7 +145,7 @@ impl core::ops::Deref for HeaderBytes {
     }
 }
 
-/// Why what was read from a device was not split.
+/// Why a packet read from a device was not split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SplitError {
@@ -158,9 +158,8 @@ pub enum SplitError {
 }
 
 impl Segmenter {
-    /// Splits what one read of a device gave, a header and a packet, into what a wire carries:
-    /// segments with complete checksums, written into `buffers`. A packet that is no super-packet
-    /// is one segment.
+    /// Splits the header and packet that one read of a device gave into segments with complete
+    /// checksums, written into `buffers`. A packet that is no super-packet is one segment.
     ///
     /// `buffers` may be a `Vec<u8>` that takes them back to back,
     /// [`BackToBack`](crate::segment::BackToBack) for a slice, or
@@ -170,7 +169,7 @@ impl Segmenter {
     /// [`SplitError`]; nothing has been written then.
     #[inline]
     pub fn split(&mut self, framing: Framing, read: &[u8], buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Plan, SplitError> {
-        let (Offload { checksum, gso, .. }, layout, packet) = framing.parse_all(read)?;
+        let (Offload { checksum, gso, .. }, layout, packet) = framing.parse_with_layout(read)?;
         let packet = GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum };
         Ok(self.segment_known(&packet, &SegmentOptions::default(), layout.as_ref(), buffers)?)
     }

@@ -1,4 +1,4 @@
-//! The structure itself: its lengths, its byte orders, its fields.
+//! The structure: its lengths, byte orders and fields.
 
 use super::VirtioError;
 
@@ -37,7 +37,7 @@ pub mod gso_type {
     pub const ECN: u8 = 0x80;
 }
 
-/// Byte order of the fields up to `num_buffers`; what follows them is little-endian always.
+/// Byte order of the fields up to `num_buffers`; those behind are always little-endian.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
     /// Virtio 1.0 and later; TUN after `TUNSETVNETLE`.
@@ -48,7 +48,7 @@ pub enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// That of this machine: packet sockets, TUN by default, legacy devices.
+    /// Byte order of this machine: packet sockets, TUN by default, legacy devices.
     pub const NATIVE: ByteOrder = if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
 
     const fn read(self, bytes: [u8; 2]) -> u16 {
@@ -66,7 +66,7 @@ impl ByteOrder {
     }
 }
 
-/// Which of the four structures.
+/// The four structures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// 10 bytes: `virtio_net_hdr`.
@@ -80,10 +80,10 @@ pub enum Format {
 }
 
 impl Format {
-    /// Length of the longest, in bytes.
+    /// Length of the longest format in bytes.
     pub const LONGEST: usize = 24;
 
-    /// The format of a length as `TUNSETVNETHDRSZ` takes it; `None` for lengths that are none.
+    /// Returns the format of this length, as `TUNSETVNETHDRSZ` takes it; `None` if there is none.
     pub const fn of_length(bytes: usize) -> Option<Format> {
         match bytes {
             10 => Some(Format::Plain),
@@ -94,7 +94,7 @@ impl Format {
         }
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub const fn length(self) -> usize {
         match self {
             Format::Plain => 10,
@@ -105,30 +105,30 @@ impl Format {
     }
 }
 
-/// The fields, in host byte order. Those that a format lacks are 0.
+/// The fields, in host byte order. Fields that the format lacks are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Header {
-    /// See [`flags`].
+    /// Bits of [`flags`].
     pub flags: u8,
-    /// See [`gso_type`].
+    /// Value and bits of [`gso_type`].
     pub gso_type: u8,
     /// Length of all headers in bytes: a hint.
     pub hdr_len: u16,
     /// Bytes of payload in each segment.
     pub gso_size: u16,
-    /// Where to start summing, in bytes from the start of the packet.
+    /// Where summing starts, in bytes from the start of the packet.
     pub csum_start: u16,
-    /// Where the checksum lies from there, in bytes.
+    /// Offset of the checksum field from `csum_start`, in bytes.
     pub csum_offset: u16,
     /// How many receive buffers the packet takes.
     pub num_buffers: u16,
     /// The flow hash.
     pub hash_value: u32,
-    /// What the hash is over; 0: there is none.
+    /// The fields that the hash covers, as a number; 0 if there is no hash.
     pub hash_report: u16,
-    /// The outer UDP header of a tunnel, in bytes from the start of the packet.
+    /// Offset of a tunnel's outer UDP header, in bytes from the start of the packet.
     pub outer_th_offset: u16,
-    /// The inner IP header of a tunnel, likewise.
+    /// Offset of a tunnel's inner IP header, likewise.
     pub inner_nh_offset: u16,
 }
 
@@ -161,8 +161,8 @@ impl Header {
         })
     }
 
-    /// Writes the header to the start of `bytes` and returns its length. Fields that the format
-    /// lacks are left out.
+    /// Writes the header to the start of `bytes`, without the fields that the format lacks, and
+    /// returns its length.
     ///
     /// # Errors
     /// [`VirtioError::Short`]; nothing has been written then.

@@ -1,12 +1,12 @@
-//! `virtio_net_hdr`: what TUN/TAP devices (`IFF_VNET_HDR`), packet sockets (`PACKET_VNET_HDR`) and
-//! virtio-net say of a packet besides its bytes.
+//! `virtio_net_hdr`, which TUN/TAP devices (`IFF_VNET_HDR`), packet sockets (`PACKET_VNET_HDR`) and
+//! virtio-net put before a packet.
 //!
-//! [`Header`] is the structure in its four lengths ([`Format`]) and byte orders;
-//! [`Header::offload`] checks it against the packet and says what it means as [`Offload`];
-//! [`Header::describe`] is the way back. Nothing in a header is believed before it has been
-//! compared with the packet:
+//! [`Header`] is the structure in its four lengths ([`Format`]) and byte orders.
+//! [`Header::offload`] checks it against the packet and returns its meaning as [`Offload`];
+//! [`Header::describe`] makes it from that. Each field is compared with the packet before it is
+//! believed:
 //!
-//! | rule (virtio 1.3, section 5.1.6; the kernel's `virtio_net_hdr_to_skb`, `virtio_net_hdr_tnl_to_skb`) | else |
+//! | rule (virtio 1.3, section 5.1.6; the kernel's `virtio_net_hdr_to_skb`, `virtio_net_hdr_tnl_to_skb`) | error |
 //! |---|---|
 //! | `NEEDS_CSUM`: the two bytes at `csum_start + csum_offset` lie in the packet | [`VirtioError::ChecksumPlace`] |
 //! | `NEEDS_CSUM` and `RSC_INFO`, which use the same fields, are not both set | [`VirtioError::Flags`] |
@@ -20,15 +20,15 @@
 //! | `outer_th_offset` and `inner_nh_offset` are those of the packet | [`VirtioError::OuterTransport`], [`VirtioError::InnerNetwork`] |
 //! | `UDP_TUNNEL_CSUM`: the outer UDP checksum is not 0 | [`VirtioError::TunnelChecksum`] |
 //!
-//! A payload that fits `gso_size` is silently no GSO packet. `hdr_len` is a hint and is not looked
-//! at; flags, hash reports and `num_buffers` that mean nothing here are ignored.
+//! A packet whose payload fits `gso_size` is no GSO packet, and no error. `hdr_len` is a hint and
+//! is not read; flags, hash reports and `num_buffers` without a meaning here are ignored.
 //!
 //! # What virtio cannot say
 //! A header has no place for IPv4 identifications that stay the same in all segments
-//! ([`IpId::Fixed`](crate::segment::IpId)) nor for CWR on all of them
-//! ([`Cwr::All`](crate::segment::Cwr)): whoever cuts the super-packet behind a virtio header lets
-//! the identification count up and puts CWR on the first segment. It is the one thing that a peer
-//! may change; [`Header::describe`] does not refuse it. Nor is there a place for a VLAN tag that a
+//! ([`IpId::Fixed`](crate::segment::IpId)), nor for CWR on all of them
+//! ([`Cwr::All`](crate::segment::Cwr)): whoever cuts the super-packet behind a virtio header
+//! increments the identification and puts CWR on the first segment. A peer changes nothing else,
+//! and [`Header::describe`] does not refuse these. Nor is there a place for a VLAN tag that a
 //! device stripped: insert it first.
 
 mod error;

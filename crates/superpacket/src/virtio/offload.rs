@@ -1,4 +1,4 @@
-//! What a header means, and which header means it.
+//! From a header to the engine's metadata, and back.
 
 use super::{Format, Header, VirtioError, flags, gso_type};
 use crate::checksum::RxChecksum;
@@ -6,12 +6,12 @@ use crate::packet::FlowHash;
 use crate::segment::{Gso, GsoKind, MaxSegments, SegmentSize};
 use crate::wire::{self, IpVersion, Layer, Layout, Protocol, be16, byte, tcp, udp};
 
-/// What a header says of a packet, in the engine's terms.
+/// The meaning of a header in the engine's types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// The state of its checksums.
+    /// The state of the packet's checksums.
     pub checksum: RxChecksum,
-    /// How it is to be cut; `None` if it is no super-packet.
+    /// How the packet is to be cut; `None` if it is no super-packet.
     pub gso: Option<Gso>,
     /// The flow hash.
     pub hash: Option<FlowHash>,
@@ -25,10 +25,10 @@ pub(super) struct Claims<'a> {
     pub(super) hash: Option<FlowHash>,
 }
 
-/// The hash reports that exist (virtio 1.3, section 5.1.6.4.4): `IPv4` to `UDPv6_EX`.
+/// Valid hash reports, `IPv4` to `UDPv6_EX` (virtio 1.3, section 5.1.6.4.4).
 const HASH_REPORTS: core::ops::RangeInclusive<u16> = 1..=9;
 
-/// A hash report for a hash of unknown origin, by what the packet is.
+/// Returns the hash report for a hash of unknown origin, by the packet's protocols.
 const fn hash_report(layout: &Layout) -> u16 {
     match (layout.version, layout.protocol) {
         (IpVersion::V4, Protocol::Tcp) => 2,
@@ -40,9 +40,9 @@ const fn hash_report(layout: &Layout) -> u16 {
     }
 }
 
-/// Bytes that the size of a segment counts: the payload; in UFO the UDP header too.
-fn counted(kind: GsoKind, layout: &Layout, length: usize) -> usize {
-    // Behind the packet's end lies padding; where the end is not known, the packet's is meant.
+/// Returns how many bytes are divided into segments: the payload, and in UFO the UDP header too.
+fn divided_length(kind: GsoKind, layout: &Layout, length: usize) -> usize {
+    // Without the padding behind the IP packet.
     let end = (layout.end as usize).min(length);
     let payload = end.saturating_sub(usize::from(layout.payload));
     if kind == GsoKind::UdpFragments { payload + udp::HEADER_LENGTH } else { payload }
@@ -50,8 +50,8 @@ fn counted(kind: GsoKind, layout: &Layout, length: usize) -> usize {
 
 impl Header {
     /// Checks the header against a packet of `length` bytes, of which `packet` holds the first
-    /// [`MAX_HEADER`](wire::MAX_HEADER) (or all), and says what it means. `format` is the one the
-    /// header was read in.
+    /// [`MAX_HEADER`](wire::MAX_HEADER) (or all), and returns its meaning. `format` is the one that
+    /// the header was read in.
     ///
     /// # Errors
     /// [`VirtioError`] names the field that breaks a rule of the [module](super).
@@ -59,7 +59,7 @@ impl Header {
         self.offload_and_layout(format, packet, length, layer).map(|(offload, _)| offload)
     }
 
-    /// What the header means, and the layout of a super-packet.
+    /// Checks as [`offload`](Self::offload) does, and returns the layout of a super-packet too.
     #[inline(always)]
     pub(super) fn offload_and_layout(
         &self,
@@ -85,28 +85,34 @@ impl Header {
         };
         let (gso, layout) = match self.gso_type {
             gso_type::NONE => (None, None),
-            _ => self.gso(format, packet, length, layer)?,
+            _ => self.gso_and_layout(format, packet, length, layer)?,
         };
         let has_hash = matches!(format, Format::Hash | Format::Tunnel) && HASH_REPORTS.contains(&self.hash_report);
         Ok((Offload { checksum, gso, hash: Some(FlowHash(self.hash_value)).filter(|_| has_hash) }, layout))
     }
 
-    /// How the packet is to be cut, and its layout.
+    /// Finds out how the packet is to be cut, and its layout.
     #[inline(always)]
-    fn gso(&self, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<(Option<Gso>, Option<Layout>), VirtioError> {
-        let (kind, size) = self.kind(format)?;
-        // Where the type names a tunnel, the inner headers are meant.
+    fn gso_and_layout(
+        &self,
+        format: Format,
+        packet: &[u8],
+        length: usize,
+        layer: Layer,
+    ) -> Result<(Option<Gso>, Option<Layout>), VirtioError> {
+        let (kind, size) = self.kind_and_size(format)?;
+        // A type that names a tunnel means the inner headers, not those at `csum_start`.
         let partial = RxChecksum::Partial { start: self.csum_start, offset: self.csum_offset };
         let needs_checksum = self.flags & flags::NEEDS_CSUM != 0;
         let checksum = if needs_checksum && self.gso_type & gso_type::UDP_TUNNEL == 0 { partial } else { RxChecksum::None };
         let layout = kind.parse(packet, length, layer, checksum).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
-        let gso = self.gso_of(kind, size, packet, length, &layout)?;
+        let gso = self.checked_gso(kind, size, packet, length, &layout)?;
         Ok((gso, Some(layout)))
     }
 
-    /// The kind and size of the segments, if the header agrees with itself.
+    /// Returns kind and size of the segments, if the header does not contradict itself.
     #[inline(always)]
-    fn kind(&self, format: Format) -> Result<(GsoKind, SegmentSize), VirtioError> {
+    fn kind_and_size(&self, format: Format) -> Result<(GsoKind, SegmentSize), VirtioError> {
         let unknown = Err(VirtioError::GsoType(self.gso_type));
         let tunnel = self.gso_type & gso_type::UDP_TUNNEL;
         let ecn = self.gso_type & gso_type::ECN != 0;
@@ -134,9 +140,16 @@ impl Header {
         Ok((kind, size))
     }
 
-    /// How a packet of this layout is to be cut, if the header agrees with it.
+    /// Returns how a packet of this layout is to be cut, if the header agrees with it.
     #[inline(always)]
-    fn gso_of(&self, kind: GsoKind, size: SegmentSize, packet: &[u8], length: usize, layout: &Layout) -> Result<Option<Gso>, VirtioError> {
+    fn checked_gso(
+        &self,
+        kind: GsoKind,
+        size: SegmentSize,
+        packet: &[u8],
+        length: usize,
+        layout: &Layout,
+    ) -> Result<Option<Gso>, VirtioError> {
         let tunnel = self.gso_type & gso_type::UDP_TUNNEL;
         let fits = match kind {
             GsoKind::Tcp4 => (layout.version, layout.protocol) == (IpVersion::V4, Protocol::Tcp),
@@ -147,7 +160,7 @@ impl Header {
             IpVersion::V4 => gso_type::UDP_TUNNEL_IPV4,
             IpVersion::V6 => gso_type::UDP_TUNNEL_IPV6,
         });
-        // A tunnel that the type does not name would leave the outer headers as they are.
+        // The outer headers of a tunnel that the type does not name would keep wrong lengths.
         if !fits || (tunnel == 0 && layout.outer.is_some()) || (tunnel != 0 && outer != Some(tunnel)) {
             return Err(VirtioError::Protocol { gso_type: self.gso_type });
         }
@@ -171,25 +184,24 @@ impl Header {
                 return Err(VirtioError::ChecksumStart { expected: layout.transport, got: self.csum_start });
             }
         }
-        let payload = counted(kind, layout, length);
+        let payload = divided_length(kind, layout, length);
         if kind == GsoKind::Udp && payload > size.get() * MaxSegments::UDP.get() as usize {
             return Err(VirtioError::TooManySegments { payload, size: size.get() });
         }
         Ok((payload > size.get()).then(|| Gso::new(kind, size)))
     }
 
-    /// The header for a packet of `length` bytes, of which `packet` holds the first
-    /// [`MAX_HEADER`](wire::MAX_HEADER) (or all): what a
-    /// [`SuperPacket`](crate::super_packet::SuperPacket)'s or a
-    /// [`Segment`](crate::segment::Segment)'s metadata say. `num_buffers` is 1.
+    /// Makes the header for a packet of `length` bytes, of which `packet` holds the first
+    /// [`MAX_HEADER`](wire::MAX_HEADER) (or all), from the metadata of a
+    /// [`SuperPacket`](crate::super_packet::SuperPacket) or
+    /// [`Segment`](crate::segment::Segment). `num_buffers` is 1.
     ///
-    /// Fixed identifications and CWR on all segments are not said: virtio has no place for them. A
-    /// checksum known as the sum of all ([`RxChecksum::Complete`]) is not said either, nor the hash
-    /// of a packet whose headers cannot be read.
+    /// Left out is what virtio has no place for: fixed identifications, CWR on all segments,
+    /// [`RxChecksum::Complete`]; and the hash of a packet whose headers cannot be read.
     ///
     /// # Errors
     /// [`VirtioError`] if no header of this format would be valid: a super-packet whose checksum is
-    /// not partial, segments or tunnels that virtio has no name for, UDP in more than 128 segments,
+    /// not partial, segments or tunnels that virtio has no type for, UDP in more than 128 segments,
     /// a segment size of 65,535.
     #[inline]
     pub fn describe(offload: &Offload, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Header, VirtioError> {
@@ -243,7 +255,7 @@ impl Header {
         }
         let Some(gso) = gso else { return Ok(()) };
         let layout = layout.map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;
-        let is_super_packet = counted(gso.kind, layout, length) > gso.size.get();
+        let is_super_packet = divided_length(gso.kind, layout, length) > gso.size.get();
         if self.flags & flags::NEEDS_CSUM == 0 && is_super_packet {
             return Err(VirtioError::NeedsChecksum);
         }
@@ -279,9 +291,9 @@ impl Header {
             (self.outer_th_offset, self.inner_nh_offset) = (0, 0);
             return Ok(());
         }
-        // The same rules as for a header that was read: what they refuse must not be sent.
-        let (kind, size) = self.kind(format)?;
-        self.gso_of(kind, size, packet, length, layout)?;
+        // A header that the rules for reading refuse must not be sent.
+        let (kind, size) = self.kind_and_size(format)?;
+        self.checked_gso(kind, size, packet, length, layout)?;
         Ok(())
     }
 }
