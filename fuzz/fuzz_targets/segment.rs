@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     let buffers = [first, rest];
     let checksum = if choice & 0x40 == 0 { RxChecksum::None } else { RxChecksum::Partial { start: u16::from(*start), offset: 6 } };
     let layer = if choice & 0x80 == 0 { Layer::Ethernet } else { Layer::Ip };
-    let scattered = GsoPacket { checksum, ..GsoPacket::new(&buffers, gso).at(layer) };
+    let scattered = GsoPacket { checksum, ..GsoPacket::new(&buffers, gso).with_layer(layer) };
     let mut segmenter = Segmenter::new();
     let mut gathered = Vec::new();
     let plan = segmenter.segment(&scattered, &options, |segment| segment.copy_to(&mut gathered));

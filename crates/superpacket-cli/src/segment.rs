@@ -194,7 +194,7 @@ impl Cutter {
         let Cutter { writer, segmenter, totals, .. } = self;
         let mut written = Ok(());
         let record = record(frame);
-        let plan = segmenter.segment(&GsoPacket::linear(&packet, gso).at(layer), &options, |segment| {
+        let plan = segmenter.segment(&GsoPacket::linear(&packet, gso).with_layer(layer), &options, |segment| {
             totals.bytes_out += (header.len() + segment.length()) as u64;
             if written.is_ok() {
                 written = writer.write(record, once(header).chain(once(segment.header())).chain(segment.payload()));

@@ -1,27 +1,32 @@
-//! Do the headers of a packet fit together, and the bytes there are, so that it may be cut?
+//! Headers whose lengths agree with each other and with the packet, so that it may be cut.
 //!
-//! The parse stops a packet at the first thing that rules out aggregation; much of that does not
-//! matter for cutting (IPv4 options, a length left to the device), and what does may hide behind
-//! it. So the lengths are compared here once more, all of them.
+//! The parse keeps the first refusal only. Many do not matter for cutting (IPv4 options, a length
+//! left to the device), but one that does may follow. So all lengths are compared here again.
 
 use super::{GsoKind, SegmentError};
 use crate::checksum::RxChecksum;
 use crate::wire::{IpVersion, Layout, Protocol, Refusal, be16, be32, byte, dccp, ipv4, ipv6, pppoe, udp};
 
-/// The parsed headers of a packet that may be cut.
+/// The checked headers of a packet that may be cut.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct CheckedHeaders {
     pub(super) layout: Layout,
     /// End of the payload, in bytes from the start of the frame: what follows is padding.
     pub(super) end: usize,
-    /// The transport checksum is partial: one is wanted, whatever its field holds.
+    /// Whether the transport checksum is partial: segments get one then, whatever its field holds.
     pub(super) partial: bool,
 }
 
-/// Checks a packet of `length` bytes, of which `header` holds the first, laid out as `layout` says,
-/// for segments of `kind`. `checksum` is the state of its checksums.
+/// Checks the headers of a packet of `length` bytes, of which `header` holds the first, for
+/// segments of `kind`. `checksum` is the state of its checksums.
 #[inline(always)]
-pub(super) fn shape(header: &[u8], length: usize, layout: Layout, kind: GsoKind, checksum: RxChecksum) -> Result<Shape, SegmentError> {
+pub(super) fn check_headers(
+    header: &[u8],
+    length: usize,
+    layout: Layout,
+    kind: GsoKind,
+    checksum: RxChecksum,
+) -> Result<CheckedHeaders, SegmentError> {
     let fits = matches!(
         (kind, layout.version, layout.protocol),
         (GsoKind::Tcp4, IpVersion::V4, Protocol::Tcp)
@@ -40,13 +45,13 @@ pub(super) fn shape(header: &[u8], length: usize, layout: Layout, kind: GsoKind,
             && be16(header, network + ipv6::PAYLOAD_LENGTH) == 0
             && byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP
         {
-            // A jumbo payload option in the outer header: not removed, so it would contradict the
-            // segments' lengths.
+            // A jumbo payload option of the outer header is not removed, and would contradict the
+            // lengths of segments.
             return Err(SegmentError::Headers(Refusal::ExtensionHeader));
         }
         (end, stated) = ip_end(header, network, outer.version, false, end)?;
         if outer.tunnel.is_udp() {
-            udp_length(header, usize::from(outer.transport), end, stated)?;
+            check_udp_length(header, usize::from(outer.transport), end, stated)?;
         }
     }
     let network = usize::from(layout.network);
@@ -57,7 +62,7 @@ pub(super) fn shape(header: &[u8], length: usize, layout: Layout, kind: GsoKind,
     stated |= inner_stated;
     end = inner;
     match layout.protocol {
-        Protocol::Udp => udp_length(header, usize::from(layout.transport), end, inner_stated)?,
+        Protocol::Udp => check_udp_length(header, usize::from(layout.transport), end, inner_stated)?,
         Protocol::Dccp => {
             let kind = (byte(header, usize::from(layout.transport) + dccp::TYPE) >> 1) & 0x0f;
             if kind != dccp::DATA && kind != dccp::DATA_ACK {
@@ -77,11 +82,11 @@ pub(super) fn shape(header: &[u8], length: usize, layout: Layout, kind: GsoKind,
         return Err(SegmentError::Truncated { needed: usize::from(layout.payload), got: end });
     }
     let partial = matches!(checksum, RxChecksum::Partial { start, .. } if start == layout.transport);
-    Ok(Shape { layout, end, partial })
+    Ok(CheckedHeaders { layout, end, partial })
 }
 
-/// The end of an IP packet by its length field, or `limit` where that is 0 (left to the device, or
-/// BIG TCP over IPv4); and which of both.
+/// Returns the end of an IP packet by its length field, and `true`; or `limit`, and `false`, if the
+/// field is 0 (left to the device, or BIG TCP over IPv4).
 fn ip_end(header: &[u8], network: usize, version: IpVersion, jumbo: bool, limit: usize) -> Result<(usize, bool), SegmentError> {
     let length = match version {
         IpVersion::V4 => usize::from(be16(header, network + ipv4::TOTAL_LENGTH)),
@@ -101,9 +106,9 @@ fn ip_end(header: &[u8], network: usize, version: IpVersion, jumbo: bool, limit:
     }
 }
 
-/// A UDP length must count what the IP header leaves it; 0 is taken where the IP length is missing
-/// too.
-fn udp_length(header: &[u8], transport: usize, end: usize, stated: bool) -> Result<(), SegmentError> {
+/// Fails unless a UDP length ends the datagram where the IP packet ends. It may be 0 if the IP
+/// length is 0 too.
+fn check_udp_length(header: &[u8], transport: usize, end: usize, stated: bool) -> Result<(), SegmentError> {
     let got = usize::from(be16(header, transport + udp::LENGTH));
     let needed = end.saturating_sub(transport);
     // A jumbo packet has a UDP length of 0 (RFC 2675, section 4), although its IP length is known.

@@ -1,49 +1,49 @@
-//! Why a packet was not cut.
+//! Errors of segmentation.
 
 use super::GsoKind;
 use crate::checksum::CompletionError;
 use crate::wire::{IpVersion, Protocol, Refusal};
 
-/// Why a packet was not cut. Nothing has been emitted then.
+/// Why a packet was not cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
     /// The headers could not be read to the payload.
     #[error("the headers cannot be read: {0}")]
     Headers(Refusal),
-    /// The kind of segmentation is not that of the headers.
+    /// The headers are not those of the kind of segments.
     #[error("{kind:?} segments cannot be cut from a packet of {protocol:?} over IP{version:?}")]
     Kind {
-        /// What was asked for.
+        /// The kind that was asked for.
         kind: GsoKind,
         /// Version of the innermost IP header.
         version: IpVersion,
         /// The transport protocol.
         protocol: Protocol,
     },
-    /// An IP length reaches beyond what there is.
+    /// An IP length reaches beyond the end of the packet.
     #[error("an IP length ends the packet at byte {needed}, but there are {got}")]
     Truncated {
-        /// Where the packet ends by its length field, in bytes from the start of the frame.
+        /// End of the packet by its length field, in bytes from the start of the frame.
         needed: usize,
-        /// How many bytes there are.
+        /// Bytes there are.
         got: usize,
     },
-    /// A length field contradicts the one outside it: UDP, PPPoE, an IP packet in a tunnel, a jumbo
-    /// payload option.
+    /// A length field contradicts that of the header around it: UDP, PPPoE, an IP packet in a
+    /// tunnel, a jumbo payload option.
     #[error("an inner length field says {got} bytes, {needed} were expected")]
     Length {
-        /// What the outer length leaves, in bytes.
+        /// The length that the outer field leaves, in bytes.
         needed: usize,
-        /// What the field says, in bytes.
+        /// The length in the field, in bytes.
         got: usize,
     },
-    /// More segments than the limit.
+    /// There would be more segments than the limit.
     #[error("{needed} segments are needed, at most {limit} are allowed")]
     TooManySegments {
-        /// How many it takes.
+        /// Segments that the packet needs.
         needed: u32,
-        /// How many are allowed.
+        /// Segments that are allowed.
         limit: u32,
     },
     /// A segment would not fit its length fields.
@@ -51,16 +51,16 @@ pub enum SegmentError {
     SegmentTooLong {
         /// Bytes that the field would have to count.
         needed: usize,
-        /// The most it can.
+        /// Bytes that it can count.
         limit: usize,
     },
     /// A segment is too small: a fragment below 8 bytes or below the headers that it must hold, or
     /// an MTU below the headers.
     #[error("a segment has room for {got} bytes, {needed} are needed")]
     SegmentTooSmall {
-        /// The least that works, in bytes.
+        /// The smallest size that is possible, in bytes.
         needed: usize,
-        /// What was given, in bytes.
+        /// The size that was asked for, in bytes.
         got: usize,
     },
     /// The DCCP checksum covers more than the shortest segment holds.
@@ -75,16 +75,16 @@ pub enum SegmentError {
     /// for its fragments.
     #[error("the packet must not be fragmented")]
     DontFragment,
-    /// A partial checksum whose place lies outside the packet, or beyond the headers that are
-    /// looked at.
+    /// The field of a partial checksum lies outside the packet, or beyond the headers that are
+    /// read.
     #[error("a partial checksum ends at byte {needed}, but {got} can be reached")]
     ChecksumPlace {
         /// End of the checksum field, in bytes from the start of the packet.
         needed: usize,
-        /// End of what can be reached.
+        /// End of the bytes that can be read.
         got: usize,
     },
-    /// A partial checksum that cannot be completed.
+    /// A partial checksum cannot be completed.
     #[error("a partial checksum cannot be completed: {0}")]
     PartialChecksum(CompletionError),
     /// The packet's own header is longer than the headers that were parsed, so that payload lies in
@@ -99,18 +99,18 @@ pub enum SegmentError {
     /// The caller's buffers cannot take the segments.
     #[error("{needed} bytes are needed for the segments, there is room for {got}")]
     OutputTooSmall {
-        /// Bytes of all segments.
+        /// Bytes that the segments need.
         needed: usize,
-        /// Bytes there is room for.
+        /// Bytes that the buffers have.
         got: usize,
     },
 }
 
 impl SegmentError {
-    /// How many kinds there are.
+    /// Number of kinds of errors.
     pub const COUNT: usize = Self::NAMES.len();
 
-    /// The names that reports and JSON use, in the order of [`number`](Self::number).
+    /// Names that reports and JSON use, in the order of [`number`](Self::number).
     pub const NAMES: [&'static str; 13] = [
         "headers",
         "kind",
@@ -127,7 +127,7 @@ impl SegmentError {
         "partial_checksum",
     ];
 
-    /// A dense number for this kind of error: the index of its counter.
+    /// Returns the number of this kind of error, from 0: the index of its counter.
     pub const fn number(&self) -> usize {
         match self {
             SegmentError::Headers(_) => 0,
@@ -146,7 +146,7 @@ impl SegmentError {
         }
     }
 
-    /// The name that reports and JSON use.
+    /// Returns the name that reports and JSON use.
     pub const fn name(&self) -> &'static str {
         Self::NAMES[self.number()]
     }

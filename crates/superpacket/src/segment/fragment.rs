@@ -1,12 +1,11 @@
-//! Where IP fragments part: which headers each of them carries.
+//! IP fragments: which headers each of them carries.
 
 use super::SegmentError;
 use super::template::{FRAGMENT_HEADER, SCRATCH};
 use crate::wire::link::{Link, Next, Tag};
 use crate::wire::{Extension, Extensions, IpVersion, Layer, Layout, MAX_HEADER, Refusal, be16, byte, ipv4, ipv6, put16, put32};
 
-/// Takes the hop-by-hop header with the jumbo payload option out of the header bytes; the segments
-/// fit their length fields.
+/// Removes the hop-by-hop header with the jumbo payload option, which segments do not need.
 pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {
     let at = usize::from(layout.network) + ipv6::HEADER_LENGTH;
     if let Some(next) = bytes.get(at).copied()
@@ -22,44 +21,45 @@ pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {
     layout.jumbo = false;
 }
 
-/// Where the headers of an IPv6 packet part that every fragment carries, and those that only the
-/// first one has.
+/// The boundary between the headers of an IPv6 packet that every fragment carries, and those that
+/// only the first one has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parting {
-    /// End of those that every fragment carries.
-    split: usize,
-    /// The next-header field of the last of them.
-    field: usize,
-    /// A fragment header that is there already.
+pub(super) struct HeaderBoundary {
+    /// End of the headers that every fragment carries.
+    repeated_end: usize,
+    /// Offset of the next-header field of the last of them.
+    next_header_field: usize,
+    /// Offset of a fragment header that the packet has already.
     fragment: Option<usize>,
 }
 
-/// Finds where the headers of the IPv6 packet at `network` part (RFC 8200, section 4.5): behind
-/// hop-by-hop and routing headers and what stands before them; destination options behind those are
-/// fragmented with the payload. `None` if an extension header reaches beyond `limit`.
-pub(super) fn parting(bytes: &[u8], network: usize, limit: usize) -> Option<Parting> {
+/// Finds the boundary in the headers of the IPv6 packet at `network` (RFC 8200, section 4.5):
+/// behind the last hop-by-hop or routing header. Destination options behind that are fragmented
+/// with the payload. `None` if an extension header reaches beyond `limit`.
+pub(super) fn header_boundary(bytes: &[u8], network: usize, limit: usize) -> Option<HeaderBoundary> {
     let mut extensions = Extensions::new(bytes, network, limit);
-    let mut found = Parting { split: extensions.offset, field: extensions.next_header_field, fragment: None };
+    let mut found = HeaderBoundary { repeated_end: extensions.offset, next_header_field: extensions.next_header_field, fragment: None };
     loop {
-        let field = extensions.next_header_field;
+        let next_header_field = extensions.next_header_field;
         match extensions.next() {
-            Some(Extension { kind: ipv6::FRAGMENT, offset, .. }) => return Some(Parting { split: offset, field, fragment: Some(offset) }),
+            Some(Extension { kind: ipv6::FRAGMENT, offset, .. }) => {
+                return Some(HeaderBoundary { repeated_end: offset, next_header_field, fragment: Some(offset) });
+            }
             Some(Extension { kind: ipv6::DESTINATION, .. }) => {}
-            Some(Extension { offset, end, .. }) => found = Parting { split: end, field: offset, fragment: None },
+            Some(Extension { offset, end, .. }) => found = HeaderBoundary { repeated_end: end, next_header_field: offset, fragment: None },
             None if extensions.reaches_beyond() => return None,
             None => return Some(found),
         }
     }
 }
 
-/// Makes room for a fragment header where the headers part, and writes it. All behind it moves.
-///
-/// Returns the length of the headers that every fragment carries.
-pub(super) fn insert_fragment_header(bytes: &mut [u8; SCRATCH], parting: Parting, id: u32) -> usize {
-    let split = parting.split.min(MAX_HEADER);
-    let follows = byte(bytes, parting.field);
+/// Inserts a fragment header at the boundary: the headers behind it move. Returns the length of the
+/// headers that every fragment carries.
+pub(super) fn insert_fragment_header(bytes: &mut [u8; SCRATCH], boundary: HeaderBoundary, id: u32) -> usize {
+    let split = boundary.repeated_end.min(MAX_HEADER);
+    let follows = byte(bytes, boundary.next_header_field);
     bytes.copy_within(split..MAX_HEADER, split + FRAGMENT_HEADER);
-    bytes[parting.field.min(SCRATCH - 1)] = ipv6::FRAGMENT;
+    bytes[boundary.next_header_field.min(SCRATCH - 1)] = ipv6::FRAGMENT;
     put16(bytes, split, u16::from(follows) << 8);
     put16(bytes, split + 2, 0);
     put32(bytes, split + 4, id);
@@ -101,23 +101,23 @@ pub(super) fn outermost(header: &[u8], layer: Layer) -> Result<Outermost, Segmen
     }
 }
 
-/// How an IP packet is taken apart.
+/// The parts of an IP packet that is to be fragmented.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
     /// End of the headers that each fragment carries, in bytes from the start of the frame.
     pub(super) base: usize,
-    /// Bytes of those headers that the packet's length field counts, but a fragment header.
+    /// Bytes of those headers that the packet's length field counts, without a fragment header.
     pub(super) counted: usize,
-    /// Offset of the first fragment, in units of 8 bytes: the packet may be one itself.
+    /// Offset of the first fragment in units of 8 bytes: the packet may be a fragment itself.
     pub(super) first: u16,
-    /// Do fragments follow the packet?
+    /// Whether the packet is a fragment that others follow.
     pub(super) more: bool,
-    /// The fragment header to be made: where, and its identification.
-    pub(super) insert: Option<(Parting, u32)>,
+    /// Place and identification of the fragment header to be inserted.
+    pub(super) insert: Option<(HeaderBoundary, u32)>,
 }
 
-/// Takes a packet apart that ends at `end` and whose fragments, over IPv6, are to have the
-/// identification `ipv6_id`.
+/// Finds the parts of a packet that ends at `end`. Fragments over IPv6 get the identification
+/// `ipv6_id`.
 pub(super) fn parts(header: &[u8], packet: &Outermost, end: usize, ipv6_id: Option<u32>) -> Result<Parts, SegmentError> {
     match packet.version {
         IpVersion::V4 => ipv4_parts(header, packet.network, end),
@@ -125,7 +125,7 @@ pub(super) fn parts(header: &[u8], packet: &Outermost, end: usize, ipv6_id: Opti
     }
 }
 
-/// The parts of the IPv4 packet at `network`, which ends at `end`.
+/// Finds the parts of the IPv4 packet at `network`, which ends at `end`.
 fn ipv4_parts(header: &[u8], network: usize, end: usize) -> Result<Parts, SegmentError> {
     let fragment = be16(header, network + ipv4::FRAGMENT);
     if fragment & ipv4::DONT_FRAGMENT != 0 {
@@ -142,30 +142,29 @@ fn ipv4_parts(header: &[u8], network: usize, end: usize) -> Result<Parts, Segmen
     Ok(Parts { base, counted: base - network, first, more, insert: None })
 }
 
-/// The parts of the IPv6 packet at `network`, which ends at `end`; fragments get the identification
-/// `id`, unless the packet is one.
+/// Finds the parts of the IPv6 packet at `network`, which ends at `end`. Its fragments get the
+/// identification `id`, unless it is a fragment itself.
 fn ipv6_parts(header: &[u8], network: usize, end: usize, id: u32) -> Result<Parts, SegmentError> {
     let options = byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP;
     if options && be16(header, network + ipv6::PAYLOAD_LENGTH) == 0 {
-        // A jumbo payload option, which would contradict the fragments' lengths (RFC 2675, section
-        // 3).
+        // A jumbo payload option would contradict the fragments' lengths (RFC 2675, section 3).
         return Err(SegmentError::Headers(Refusal::ExtensionHeader));
     }
     let limit = header.len().min(end);
     let beyond = if limit == end { Refusal::Malformed } else { Refusal::HeaderTooLong };
-    let at = parting(header, network, limit).ok_or(SegmentError::Headers(beyond))?;
-    let counted = at.split - network - ipv6::HEADER_LENGTH;
-    Ok(match at.fragment {
+    let boundary = header_boundary(header, network, limit).ok_or(SegmentError::Headers(beyond))?;
+    let counted = boundary.repeated_end - network - ipv6::HEADER_LENGTH;
+    Ok(match boundary.fragment {
         Some(place) => {
             let field = be16(header, place + 2);
             Parts { base: place + FRAGMENT_HEADER, counted, first: field >> 3, more: field & 1 != 0, insert: None }
         }
-        None => Parts { base: at.split, counted, first: 0, more: false, insert: Some((at, id)) },
+        None => Parts { base: boundary.repeated_end, counted, first: 0, more: false, insert: Some((boundary, id)) },
     })
 }
 
-/// Later fragments carry only the options whose copied flag is set (RFC 791, section 3.1): the
-/// others become no-operations, so that the header keeps its length (`ip_options_fragment`).
+/// Replaces the options without the copied flag, which only the first fragment carries (RFC 791,
+/// section 3.1), by no-operations: the header keeps its length (`ip_options_fragment`).
 pub(super) fn keep_copied_options(bytes: &mut [u8; SCRATCH], network: usize) {
     const COPIED: u8 = 0x80;
     let end = network + usize::from(byte(bytes, network) & 0x0f) * 4;

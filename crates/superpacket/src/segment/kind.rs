@@ -1,4 +1,4 @@
-//! What a super-packet is and how it is to be cut: types that cannot hold nonsense.
+//! Kinds and sizes of segments: types that cannot hold invalid values.
 
 use core::num::{NonZeroU16, NonZeroU32};
 
@@ -6,7 +6,7 @@ use super::template::FRAGMENT_HEADER;
 use crate::checksum::RxChecksum;
 use crate::wire::{self, IpVersion, Layer, Layout, Unparsed, ipv6};
 
-/// What kind of segments a super-packet stands for (the kernel's `gso_type`).
+/// The kind of segments that a super-packet is cut into (the kernel's `gso_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GsoKind {
@@ -14,25 +14,25 @@ pub enum GsoKind {
     Tcp4,
     /// TCP over IPv6.
     Tcp6,
-    /// UDP datagrams of equal size, the last may be shorter (USO, `SKB_GSO_UDP_L4`).
+    /// UDP datagrams of equal size, of which the last may be shorter (USO, `SKB_GSO_UDP_L4`).
     Udp,
     /// One UDP datagram, cut into IP fragments (UFO, `SKB_GSO_UDP`).
     UdpFragments,
-    /// DCCP data packets. No kernel has it.
+    /// DCCP data packets, which no kernel cuts.
     Dccp,
 }
 
 impl GsoKind {
-    /// Finds the headers at which a super-packet of this kind is cut: those that each segment
-    /// repeats. `header` holds the first [`MAX_HEADER`](wire::MAX_HEADER) of its `length` bytes (or
-    /// all), and `checksum` is the state of its checksums.
+    /// Parses the headers that each segment of a super-packet of this kind repeats. `header` holds
+    /// the first [`MAX_HEADER`](wire::MAX_HEADER) of its `length` bytes (or all), and `checksum` is
+    /// the state of its checksums.
     ///
-    /// In UDP the place of the partial checksum says which UDP header is meant. What was sent as
-    /// segments that each are a datagram of a tunnel (`UDP_SEGMENT` of VXLAN) looks in its headers
-    /// as what was sent through a tunnel device.
+    /// In UDP the place of the partial checksum says which UDP header is meant: a super-packet
+    /// whose segments are each a datagram of a tunnel (`UDP_SEGMENT` of VXLAN) has the same headers
+    /// as one sent through a tunnel device.
     ///
     /// # Errors
-    /// As [`parse`](wire::parse). That the headers are those of this kind is not checked.
+    /// As [`parse`](wire::parse). Whether the headers are those of this kind is not checked.
     #[inline]
     pub fn parse(self, header: &[u8], length: usize, layer: Layer, checksum: RxChecksum) -> Result<Layout, Unparsed> {
         match (self, checksum) {
@@ -44,14 +44,14 @@ impl GsoKind {
     }
 }
 
-/// Bytes of transport payload in each segment: 1 to 65,535. For [`GsoKind::UdpFragments`]: bytes
-/// behind the IP header in each fragment, the UDP header of the first among them, of which the
-/// largest multiple of 8 counts.
+/// Bytes of transport payload in each segment: 1 to 65,535. For [`GsoKind::UdpFragments`] it counts
+/// the bytes behind the IP header of each fragment, the UDP header of the first included, and is
+/// rounded down to a multiple of 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SegmentSize(NonZeroU16);
 
 impl SegmentSize {
-    /// A size of 1 to 65,535 bytes; `None` for anything else.
+    /// Makes a size of 1 to 65,535 bytes; `None` for anything else.
     #[inline]
     pub const fn new(bytes: usize) -> Option<Self> {
         if bytes > u16::MAX as usize {
@@ -63,10 +63,9 @@ impl SegmentSize {
         }
     }
 
-    /// The size that makes segments of `kind` fit an MTU: at most `mtu` bytes from the outermost IP
-    /// header on. Link headers, tags and PPPoE do not count; outer headers do; a hop-by-hop header
-    /// with a jumbo payload option does not, as the segments lose it. For
-    /// [`GsoKind::UdpFragments`] the size counts the UDP header, and is a multiple of 8.
+    /// Returns the largest size with which segments of `kind` fit an MTU: at most `mtu` bytes from
+    /// the outermost IP header on. Outer headers count; link headers, tags and PPPoE do not, nor
+    /// does a hop-by-hop header with a jumbo payload option, which is removed.
     ///
     /// `None` if the headers leave no room.
     pub const fn for_mtu(layout: &Layout, kind: GsoKind, mtu: usize) -> Option<Self> {
@@ -81,24 +80,24 @@ impl SegmentSize {
         Self::new((if room > u16::MAX as usize { u16::MAX as usize } else { room }) / unit * unit)
     }
 
-    /// In bytes.
+    /// Returns the size in bytes.
     #[inline]
     pub const fn get(self) -> usize {
         self.0.get() as usize
     }
 }
 
-/// The most segments that one super-packet may be cut into: at least 1.
+/// Limit of the segments that one super-packet may be cut into: at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MaxSegments(NonZeroU32);
 
 impl MaxSegments {
-    /// What any packet of the engine can need: 524,280 bytes of BIG TCP in segments of 1 byte.
+    /// As many as a packet of the engine can need: 524,280 bytes of BIG TCP in segments of 1 byte.
     pub const ANY: MaxSegments = MaxSegments(NonZeroU32::new(524_280).expect("not zero"));
-    /// What Linux takes of one `UDP_SEGMENT` send (`UDP_MAX_SEGMENTS`).
+    /// As many as Linux takes in one `UDP_SEGMENT` send (`UDP_MAX_SEGMENTS`).
     pub const UDP: MaxSegments = MaxSegments(NonZeroU32::new(128).expect("not zero"));
 
-    /// A limit of at least 1; `None` for 0.
+    /// Makes a limit of at least 1; `None` for 0.
     #[inline]
     pub const fn new(segments: u32) -> Option<Self> {
         match NonZeroU32::new(segments) {
@@ -107,24 +106,24 @@ impl MaxSegments {
         }
     }
 
-    /// As a number.
+    /// Returns the limit as a number.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0.get()
     }
 }
 
-/// How the IPv4 identification runs over the segments.
+/// The IPv4 identifications of segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IpId {
-    /// One more in each segment, modulo 65,536.
+    /// Each segment has one more than that before it, modulo 65,536.
     #[default]
     Increment,
-    /// The same in all (`SKB_GSO_TCP_FIXEDID`).
+    /// All segments have the same (`SKB_GSO_TCP_FIXEDID`).
     Fixed,
 }
 
-/// Which segments carry the super-packet's CWR flag.
+/// The segments that carry the super-packet's CWR flag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Cwr {
     /// The first only (RFC 3168; `SKB_GSO_TCP_ECN`).
@@ -134,8 +133,8 @@ pub enum Cwr {
     All,
 }
 
-/// How the checksums of the packets that merged stood, and so how those of the segments must stand
-/// to be the same bytes.
+/// The form of the checksums of the packets that merged, which the segments need to be the same
+/// bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChecksumForm {
     /// The field holds the whole checksum.
@@ -145,26 +144,26 @@ pub enum ChecksumForm {
     Partial,
 }
 
-/// What is needed besides the bytes to cut a super-packet into what a wire would have carried.
+/// How a super-packet is cut into the packets that a wire would have carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gso {
     /// The kind of segments.
     pub kind: GsoKind,
     /// Payload bytes in each segment but the last.
     pub size: SegmentSize,
-    /// The innermost IPv4 header's identification.
+    /// Identifications of the innermost IPv4 headers.
     pub id: IpId,
-    /// The outer IPv4 header's identification, in a tunnel.
+    /// Identifications of a tunnel's outer IPv4 headers.
     pub outer_id: IpId,
-    /// CWR.
+    /// Segments that carry CWR.
     pub cwr: Cwr,
-    /// How the checksums stood in the packets that merged.
+    /// Form of the checksums of the packets that merged.
     pub checksum: ChecksumForm,
 }
 
 impl Gso {
-    /// Identifications that increment, CWR on the first segment only, full checksums: what a TSO
-    /// engine does.
+    /// Cuts as a TSO device does: identifications that increment, CWR on the first segment only,
+    /// full checksums.
     #[inline]
     pub const fn new(kind: GsoKind, size: SegmentSize) -> Self {
         Gso { kind, size, id: IpId::Increment, outer_id: IpId::Increment, cwr: Cwr::First, checksum: ChecksumForm::Full }

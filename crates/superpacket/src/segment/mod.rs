@@ -1,9 +1,10 @@
-//! Segmentation: a super-packet is cut into what a wire would have carried.
+//! Segmentation: a super-packet is cut into the packets that a wire would have carried.
 //!
 //! [`Segmenter`] works from the packet's bytes and a [`Gso`] alone. It parses the headers itself,
-//! checks every length against what is there, prepares one header as a template and patches it for
-//! each segment. Payload stays where it lies ([`segment`](Segmenter::segment): header bytes and
-//! ranges), or is copied and summed in one pass ([`segment_linear`](Segmenter::segment_linear)).
+//! checks every length against the bytes there are, prepares one header as a template and patches
+//! it for each segment. Payload stays where it lies ([`segment`](Segmenter::segment): header bytes
+//! and ranges), or is copied and summed in one pass
+//! ([`segment_linear`](Segmenter::segment_linear)).
 //!
 //! | field | in each segment |
 //! |---|---|
@@ -16,18 +17,19 @@
 //! | DCCP sequence number | one more each time, modulo 2^24 or 2^48 |
 //! | transport checksum | full, or left to a device ([`ChecksumOutput`]); a UDP checksum of 0 stays 0, a computed 0 is sent as 0xFFFF |
 //! | outer UDP checksum, GRE checksum | full, by the local checksum offload where the inner checksum makes it known; an outer UDP checksum of 0 stays 0 |
-//! | IPv6 hop-by-hop header that holds just a jumbo payload option | removed, as the kernel does with BIG TCP |
+//! | IPv6 hop-by-hop header with a jumbo payload option alone | removed, as the kernel does with BIG TCP |
 //! | all else | copied |
 //!
-//! What nothing else can cut is [fragmented](Segmenter::fragment), over IPv6 if the caller acts for
-//! the packet's source. A datagram to the port of a tunnel that carries no packet is UDP like any
-//! other ([`parse_datagram`](crate::wire::parse_datagram)). A UDP super-packet whose partial
-//! checksum is that of the outermost UDP header is cut there, whatever its segments carry.
+//! Packets of any protocol can be [fragmented](Segmenter::fragment), over IPv6 if the caller acts
+//! for the packet's source. A datagram to the port of a tunnel that carries no packet is plain UDP
+//! ([`parse_datagram`](crate::wire::parse_datagram)). A UDP super-packet whose partial checksum is
+//! that of the outermost UDP header is cut there, whatever its segments carry.
 //!
-//! Bytes after the end of the IP packet (padding) belong to no segment. The IPv6 pseudo-header is
-//! taken with the destination address that stands in the IPv6 header, as the kernel does, also
-//! where a routing header names a later one.
+//! Bytes after the end of the IP packet (padding) belong to no segment. The IPv6 pseudo-header has
+//! the destination address of the IPv6 header, as in the kernel, even if a routing header names a
+//! later one.
 
+mod checked;
 mod counters;
 mod error;
 mod fragment;
@@ -36,7 +38,6 @@ mod output;
 mod payload;
 mod prepare;
 mod segmenter;
-mod shape;
 mod source;
 mod template;
 

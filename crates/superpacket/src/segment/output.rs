@@ -1,5 +1,4 @@
-//! What comes out: segments as header bytes and payload ranges, or written into the caller's
-//! buffers.
+//! Segments, as header bytes and payload ranges, or written into the caller's buffers.
 
 use alloc::vec::Vec;
 
@@ -8,29 +7,30 @@ use super::payload::{Position, bytes, step};
 use super::source::Segmentable;
 use crate::checksum::RxChecksum;
 
-/// How many segments there are and how long: all but the last have the same length.
+/// The number of segments and their lengths: all but the last have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// How many: at least 1.
+    /// Number of segments, at least 1.
     pub segments: u32,
-    /// Length of each but the last in bytes, headers included. (Of the last, if there is one only.)
+    /// Length of each segment but the last in bytes, headers included; of the only one, if there is
+    /// one.
     pub segment_length: usize,
-    /// Length of the last in bytes: at most `segment_length`.
+    /// Length of the last segment in bytes: at most `segment_length`.
     pub last_length: usize,
 }
 
 impl Plan {
-    /// Bytes of all segments together.
+    /// Returns the length of all segments together, in bytes.
     #[inline]
     pub const fn total_length(&self) -> usize {
         (self.segments as usize - 1).saturating_mul(self.segment_length).saturating_add(self.last_length)
     }
 }
 
-/// A part of the payload: where it lies.
+/// The place of a part of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadRange {
-    /// Which range of the packet: an index into
+    /// Index of the packet's range: into
     /// [`SuperPacket::pieces`](crate::super_packet::SuperPacket::pieces), or into the buffers.
     pub range: usize,
     /// Offset in that range, in bytes.
@@ -39,56 +39,57 @@ pub struct PayloadRange {
     pub length: usize,
 }
 
-/// A segment: header bytes of its own, and payload where it lies.
+/// A segment: header bytes of its own, and ranges of the packet as payload.
 ///
-/// It borrows the segmenter's scratch: the header must be sent or copied before the sink returns.
+/// Borrows the segmenter's scratch memory: the header must be sent or copied before the sink
+/// returns.
 #[derive(Debug)]
 pub struct Segment<'a, P: ?Sized> {
     pub(super) header: &'a [u8],
     pub(super) packet: &'a P,
     pub(super) position: Position,
     pub(super) length: usize,
-    /// Its number, from 0.
+    /// Number of the segment, from 0.
     pub index: u32,
-    /// Is it the last?
+    /// Whether it is the last segment.
     pub last: bool,
-    /// The state of its checksums.
+    /// State of its checksums.
     pub checksum: RxChecksum,
 }
 
 impl<'a, P: Segmentable + ?Sized> Segment<'a, P> {
-    /// All headers, from the link header on. Empty for a packet that passes whole.
+    /// Returns all headers, from the link header on; none for a packet that passes whole.
     #[inline]
     pub const fn header(&self) -> &'a [u8] {
         self.header
     }
 
-    /// Bytes of payload.
+    /// Returns the length of the payload in bytes.
     #[inline]
     pub const fn payload_length(&self) -> usize {
         self.length
     }
 
-    /// Bytes of headers and payload.
+    /// Returns the length of headers and payload in bytes.
     #[inline]
     pub const fn length(&self) -> usize {
         self.header.len() + self.length
     }
 
-    /// Where the payload lies, for descriptors; empty ranges are left out.
+    /// Returns the places of the payload, for descriptors; empty ranges are left out.
     #[inline]
     pub fn ranges(&self) -> impl Iterator<Item = PayloadRange> + Clone + use<'a, P> {
         Ranges { packet: self.packet, at: self.position, rest: self.length }
     }
 
-    /// The payload, for gathering writes; empty ranges are left out.
+    /// Returns the payload as slices, for gathering writes; empty ones are left out.
     #[inline]
     pub fn payload(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a, P> {
         let packet = self.packet;
         self.ranges().map(move |range| bytes(packet, Position { range: range.range, offset: range.offset }, range.length))
     }
 
-    /// Copies the segment behind what `out` holds.
+    /// Appends the segment to `out`.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.header);
         self.payload().for_each(|slice| out.extend_from_slice(slice));
@@ -125,37 +126,36 @@ impl<P: Segmentable + ?Sized> Iterator for Ranges<'_, P> {
     }
 }
 
-/// What is known of a segment that has been written.
+/// A segment that has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Its number, from 0.
+    /// Number of the segment, from 0.
     pub index: u32,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: usize,
-    /// Is it the last?
+    /// Whether it is the last segment.
     pub last: bool,
-    /// The state of its checksums.
+    /// State of its checksums.
     pub checksum: RxChecksum,
 }
 
 /// Hands out the buffers that segments are written into: slots of a `sendmmsg` array, frames of a
 /// UMEM, the space behind a `virtio_net_hdr`.
 pub trait SegmentBuffers {
-    /// Is called once before the first buffer is asked for; refuses what does not fit.
+    /// Refuses segments that do not fit. Called once, before the first buffer is asked for.
     ///
     /// # Errors
-    /// [`SegmentError::OutputTooSmall`]: nothing is written then.
+    /// [`SegmentError::OutputTooSmall`]; nothing is written then.
     fn prepare(&mut self, _plan: &Plan) -> Result<(), SegmentError> {
         Ok(())
     }
 
-    /// A buffer of at least `length` bytes, of which the first `length` will be overwritten. `None`
-    /// or a shorter one ends the cutting with
-    /// [`SegmentError::OutputTooSmall`]: what [`prepare`](Self::prepare) is there to find out
-    /// beforehand.
+    /// Returns a buffer of at least `length` bytes, of which the first `length` will be
+    /// overwritten. `None` or a shorter one ends the call with [`SegmentError::OutputTooSmall`],
+    /// which [`prepare`](Self::prepare) should have returned before.
     fn buffer(&mut self, length: usize) -> Option<&mut [u8]>;
 
-    /// The buffer handed out last now holds a segment.
+    /// Is told that the buffer handed out last now holds a segment.
     fn written(&mut self, _segment: Written) {}
 }
 
@@ -174,7 +174,7 @@ impl<'a> BackToBack<'a> {
         BackToBack { bytes, used: 0 }
     }
 
-    /// How many bytes are written.
+    /// Returns how many bytes are written.
     #[inline]
     pub const fn used(&self) -> usize {
         self.used
@@ -196,8 +196,8 @@ impl SegmentBuffers for BackToBack<'_> {
     }
 }
 
-/// Each segment in a buffer of its own, from the same offset on: packets of a tunnel that are
-/// sealed where they lie.
+/// A buffer for each segment, written from the same offset on: for packets of a tunnel that are
+/// encrypted where they lie.
 #[derive(Debug)]
 pub struct EachBuffer<'a, B> {
     buffers: &'a mut [B],
@@ -213,7 +213,7 @@ impl<'a, B: AsMut<[u8]>> EachBuffer<'a, B> {
         EachBuffer { buffers, offset, sizes, used: 0 }
     }
 
-    /// How many buffers are written.
+    /// Returns how many buffers are written.
     #[inline]
     pub const fn used(&self) -> usize {
         self.used
@@ -248,7 +248,7 @@ impl<B: AsMut<[u8]>> SegmentBuffers for EachBuffer<'_, B> {
     }
 }
 
-/// Segments back to back behind what the vector holds.
+/// Segments are appended, back to back.
 impl SegmentBuffers for Vec<u8> {
     fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
         self.reserve(plan.total_length());

@@ -1,11 +1,11 @@
-//! Walking through payload: places in a packet's ranges, sums, copies.
+//! Payload in a packet's ranges: positions, sums and copies.
 
-use super::template::{PayloadSums, Wanted};
+use super::template::{PayloadSums, WantedSums};
 use super::{SegmentError, Segmentable};
 use crate::checksum::{Sum, at_offset};
 use superpacket_simd::Simd;
 
-/// A place in a packet's ranges.
+/// A position in a packet's ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) range: usize,
@@ -13,7 +13,7 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// The place `bytes` further on; stops at the end.
+    /// Returns the position `bytes` further on, or the end.
     #[inline(always)]
     pub(super) fn advance<P: Segmentable + ?Sized>(self, packet: &P, mut bytes: usize) -> Position {
         let mut at = self;
@@ -30,8 +30,8 @@ impl Position {
     }
 }
 
-/// Bytes of payload without a look at them: the next part of a range from a place on, at most
-/// `length` bytes of it, and the place behind.
+/// Steps to the end of a range, at most `length` bytes on. Returns how many bytes that is, and the
+/// position behind; reads none of them.
 #[inline(always)]
 pub(super) fn step<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> Option<(usize, Position)> {
     if length == 0 || at.range >= packet.ranges() {
@@ -45,13 +45,13 @@ pub(super) fn step<P: Segmentable + ?Sized>(packet: &P, at: Position, length: us
     }
 }
 
-/// The bytes of a range from an offset on; empty where the range does not hold them.
+/// Returns `length` bytes of a range from a position on; none if the range does not hold them all.
 #[inline(always)]
 pub(super) fn bytes<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> &[u8] {
     packet.range(at.range).get(at.offset..at.offset.saturating_add(length)).unwrap_or(&[])
 }
 
-/// `length` bytes from a place on, range by range.
+/// Returns `length` bytes from a position on, range by range.
 pub(super) fn slices<P: Segmentable + ?Sized>(packet: &P, mut at: Position, mut length: usize) -> impl Iterator<Item = &[u8]> {
     core::iter::from_fn(move || {
         let (taken, next) = step(packet, at, length)?;
@@ -61,8 +61,8 @@ pub(super) fn slices<P: Segmentable + ?Sized>(packet: &P, mut at: Position, mut 
     })
 }
 
-/// The known sum of the payload that starts at a place, and the place behind it, if all of it lies
-/// in the next `length` bytes.
+/// Returns the known sum of the received payload that starts here, its length, and the position
+/// behind it, if all of it lies in the next `length` bytes.
 #[inline(always)]
 pub(super) fn known_sum<P: Segmentable + ?Sized>(packet: &P, at: Position, length: usize) -> Option<(u16, usize, Position)> {
     if at.offset != 0 {
@@ -83,8 +83,8 @@ pub(super) fn known_sum<P: Segmentable + ?Sized>(packet: &P, at: Position, lengt
     }
 }
 
-/// Copies the first bytes of a packet.
-pub(super) fn gather<P: Segmentable + ?Sized>(packet: &P, out: &mut [u8]) -> usize {
+/// Copies the first bytes of a packet to `out`, and returns how many.
+pub(super) fn copy_first_bytes<P: Segmentable + ?Sized>(packet: &P, out: &mut [u8]) -> usize {
     let mut filled = 0;
     let slices = core::iter::once(packet.header()).chain((0..packet.ranges()).map(|index| packet.range(index)));
     for slice in slices {
@@ -99,8 +99,9 @@ pub(super) fn gather<P: Segmentable + ?Sized>(packet: &P, out: &mut [u8]) -> usi
     filled
 }
 
-/// The place of the byte at `offset` of the packet, which must not lie in the packet's own header.
-pub(super) fn start_of<P: Segmentable + ?Sized>(packet: &P, offset: usize) -> Result<Position, SegmentError> {
+/// Returns the position of the byte at `offset` of the packet, which must not lie in the packet's
+/// own header.
+pub(super) fn position_of<P: Segmentable + ?Sized>(packet: &P, offset: usize) -> Result<Position, SegmentError> {
     let got = packet.header().len();
     match offset.checked_sub(got) {
         Some(bytes) => Ok(Position::default().advance(packet, bytes)),
@@ -108,9 +109,15 @@ pub(super) fn start_of<P: Segmentable + ?Sized>(packet: &P, offset: usize) -> Re
     }
 }
 
-/// The sums that a header needs over the payload at a place.
+/// Sums the payload at a position, as a header needs it.
 #[inline(always)]
-pub(super) fn payload_sums<P: Segmentable + ?Sized>(packet: &P, simd: Simd, at: Position, length: usize, wanted: Wanted) -> PayloadSums {
+pub(super) fn payload_sums<P: Segmentable + ?Sized>(
+    packet: &P,
+    simd: Simd,
+    at: Position,
+    length: usize,
+    wanted: WantedSums,
+) -> PayloadSums {
     let mut sums = PayloadSums::default();
     if wanted.whole {
         sums.whole = sum_payload(packet, simd, at, length, true);
@@ -122,13 +129,13 @@ pub(super) fn payload_sums<P: Segmentable + ?Sized>(packet: &P, simd: Simd, at: 
     sums
 }
 
-/// The sum of payload, from sums that are `known` where they fit.
-pub(super) fn sum_payload<P: Segmentable + ?Sized>(packet: &P, simd: Simd, mut at: Position, length: usize, known: bool) -> u16 {
+/// Sums payload, of known sums where they fit, if `use_known`.
+pub(super) fn sum_payload<P: Segmentable + ?Sized>(packet: &P, simd: Simd, mut at: Position, length: usize, use_known: bool) -> u16 {
     let mut total = Sum::default();
     let mut offset = 0;
     while offset < length {
         let (sum, taken, next) = match known_sum(packet, at, length - offset) {
-            Some(found) if known => found,
+            Some(found) if use_known => found,
             _ => match step(packet, at, length - offset) {
                 Some((taken, next)) => (simd.sum(bytes(packet, at, taken)), taken, next),
                 None => break,
@@ -141,18 +148,18 @@ pub(super) fn sum_payload<P: Segmentable + ?Sized>(packet: &P, simd: Simd, mut a
     total.fold()
 }
 
-/// Copies payload to `out` and sums it on the way, where a sum is wanted and not known. Returns the
-/// place behind it too.
+/// Copies payload to `out`, and sums it in the same pass if a sum is wanted and not known. Returns
+/// the sums, and the position behind.
 #[inline(always)]
 pub(super) fn copy_payload<P: Segmentable + ?Sized>(
     packet: &P,
     simd: Simd,
     at: Position,
     out: &mut [u8],
-    wanted: Wanted,
+    wanted: WantedSums,
 ) -> (PayloadSums, Position) {
-    // All of it lies in one range, as that of a linear super-packet does.
-    if wanted == Wanted::WHOLE
+    // Fast path: all of it lies in one range, as in a linear super-packet.
+    if wanted == WantedSums::WHOLE
         && let Some((taken, next)) = step(packet, at, out.len())
         && taken == out.len()
         && known_sum(packet, at, taken).is_none()
@@ -170,11 +177,11 @@ fn copy_ranges<P: Segmentable + ?Sized>(
     simd: Simd,
     mut at: Position,
     out: &mut [u8],
-    wanted: Wanted,
+    wanted: WantedSums,
 ) -> (PayloadSums, Position) {
     let mut total = Sum::default();
     let mut filled = 0;
-    // Up to here the sum is known, and bytes are only copied.
+    // Up to here the sum is known, so that bytes need only be copied.
     let mut known_to = 0;
     while filled < out.len() {
         if wanted.whole

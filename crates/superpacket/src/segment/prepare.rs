@@ -1,27 +1,29 @@
-//! What comes before the first segment: the packet is checked, and its template built.
+//! Preparation of a packet before its first segment: checks, and the template.
 
-use super::fragment::{insert_fragment_header, outermost, parting, parts, remove_jumbo};
+use super::checked::{CheckedHeaders, check_headers};
+use super::fragment::{header_boundary, insert_fragment_header, outermost, parts, remove_jumbo};
 use super::output::Plan;
-use super::payload::{Position, gather, slices, start_of, sum_payload};
+use super::payload::{Position, copy_first_bytes, position_of, slices, sum_payload};
 use super::segmenter::{ChecksumOutput, SegmentOptions, Segmenter};
-use super::shape::{Shape, shape};
 use super::template::{Cut, FRAGMENT_HEADER, Template};
 use super::{ChecksumForm, Gso, GsoKind, MaxSegments, SegmentError, Segmentable};
 use crate::checksum::{Completion, RxChecksum, Sum, at_offset, pseudo_header, transport_field, words};
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Refusal, be16, ipv4, ipv6, pppoe, put16, udp};
 
-/// A packet that has been checked, and its template.
+/// A checked packet, and the template of its segments.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) template: Template,
     pub(super) plan: Plan,
-    /// Bytes of body in each segment but the last.
+    /// Bytes of the [body](Cut) in each segment but the last.
     pub(super) size: usize,
-    /// Bytes of body.
+    /// Bytes of the body.
     pub(super) body: usize,
-    /// Where the payload starts.
+    /// Start of the payload.
     pub(super) start: Position,
+    /// State of the segments' checksums.
     pub(super) checksum: RxChecksum,
+    /// Whether the packet passes whole.
     pub(super) passes: bool,
 }
 
@@ -38,7 +40,7 @@ impl Segmenter {
             return self.prepare_whole(packet, options.checksum);
         };
         let length = packet.length();
-        let header_bytes = gather(packet, &mut self.scratch[..MAX_HEADER]);
+        let header_bytes = copy_first_bytes(packet, &mut self.scratch[..MAX_HEADER]);
         let header = &self.scratch[..header_bytes];
         let layout = match known {
             Some(layout) => *layout,
@@ -47,10 +49,10 @@ impl Segmenter {
                 parsed.map_err(|unparsed| SegmentError::Headers(unparsed.reason))?
             }
         };
-        let found = shape(header, length, layout, gso.kind, packet.checksum())?;
+        let found = check_headers(header, length, layout, gso.kind, packet.checksum())?;
         let mut layout = found.layout;
         let payload = found.end - usize::from(layout.payload);
-        let start = start_of(packet, usize::from(layout.payload))?;
+        let start = position_of(packet, usize::from(layout.payload))?;
         if layout.jumbo {
             remove_jumbo(&mut self.scratch, &mut layout);
         }
@@ -74,13 +76,13 @@ impl Segmenter {
         Job::new(template, &layout, size, payload, start, checksum, options.max_segments)
     }
 
-    /// A UDP datagram to be cut into IP fragments: its checksum is computed once, over all of it.
-    /// `layout` is that of the headers in the scratch.
+    /// Prepares a UDP datagram for IP fragments, and computes its checksum. `layout` is that of the
+    /// headers in the scratch.
     fn prepare_datagram<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
         gso: &Gso,
-        found: &Shape,
+        found: &CheckedHeaders,
         mut layout: Layout,
         start: Position,
         options: &SegmentOptions,
@@ -93,11 +95,11 @@ impl Segmenter {
         let base = match layout.version {
             IpVersion::V4 => usize::from(layout.transport),
             IpVersion::V6 => {
-                let at = parting(&self.scratch, usize::from(layout.network), usize::from(layout.transport));
-                let at = at.ok_or(SegmentError::Headers(Refusal::HeaderTooLong))?;
+                let boundary = header_boundary(&self.scratch, usize::from(layout.network), usize::from(layout.transport));
+                let boundary = boundary.ok_or(SegmentError::Headers(Refusal::HeaderTooLong))?;
                 layout.transport += FRAGMENT_HEADER as u16;
                 layout.payload += FRAGMENT_HEADER as u16;
-                insert_fragment_header(&mut self.scratch, at, options.fragment_id)
+                insert_fragment_header(&mut self.scratch, boundary, options.fragment_id)
             }
         };
         let extra = usize::from(layout.payload) - base;
@@ -120,25 +122,26 @@ impl Segmenter {
         Ok(job)
     }
 
-    /// A packet that is no super-packet: one segment, as it is.
+    /// Prepares a packet that is no super-packet: one segment, as it is.
     fn prepare_whole<P: Segmentable + ?Sized>(&mut self, packet: &P, checksum: ChecksumOutput) -> Result<Job, SegmentError> {
         let mut state = packet.checksum();
         let mut base = packet.header().len();
         if base > MAX_HEADER {
             return Err(SegmentError::HeaderLength { needed: MAX_HEADER, got: base });
         }
-        let header_bytes = gather(packet, &mut self.scratch[..MAX_HEADER]);
+        let header_bytes = copy_first_bytes(packet, &mut self.scratch[..MAX_HEADER]);
         if let (ChecksumOutput::Full, RxChecksum::Partial { start, offset }) = (checksum, state) {
-            let found = self.completion(packet, header_bytes, start, offset)?;
-            base = self.fill_in(packet, header_bytes, base, &found)?;
+            let found = self.find_completion(packet, header_bytes, start, offset)?;
+            base = self.complete_checksum(packet, header_bytes, base, &found)?;
             state = RxChecksum::Unnecessary { level: 0 };
         }
         let body = packet.length().saturating_sub(base);
         let plan = Plan { segments: 1, segment_length: base.saturating_add(body), last_length: base.saturating_add(body) };
-        let start = start_of(packet, base)?;
+        let start = position_of(packet, base)?;
         Ok(Job { template: Template::untouched(base), plan, size: body.max(1), body, start, checksum: state, passes: true })
     }
 
+    /// Prepares a packet for IP fragments of at most `mtu` bytes.
     pub(super) fn prepare_fragments<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
@@ -146,7 +149,7 @@ impl Segmenter {
         ipv6_id: Option<u32>,
     ) -> Result<Job, SegmentError> {
         let length = packet.length();
-        let header_bytes = gather(packet, &mut self.scratch[..MAX_HEADER]);
+        let header_bytes = copy_first_bytes(packet, &mut self.scratch[..MAX_HEADER]);
         let header = &self.scratch[..header_bytes];
         let found = outermost(header, packet.layer())?;
         let network = found.network;
@@ -169,8 +172,8 @@ impl Segmenter {
             return self.prepare_whole(packet, ChecksumOutput::Full);
         }
         let parts = parts(header, &found, end, ipv6_id)?;
-        // Each fragment has `base` bytes of what the packet has, and the fragment header that is
-        // still to come.
+        // Each fragment repeats `base` bytes of the packet, and has a fragment header, which may be
+        // inserted below.
         let base = parts.base;
         let repeated = base - network + if parts.insert.is_some() { FRAGMENT_HEADER } else { 0 };
         let mut carried = base.max(packet.header().len());
@@ -182,7 +185,7 @@ impl Segmenter {
             RxChecksum::Partial { start, .. } if usize::from(start) < base => {
                 return Err(SegmentError::ChecksumPlace { needed: usize::from(start), got: base });
             }
-            RxChecksum::Partial { start, offset } => Some(self.completion(packet, header_bytes, start, offset)?),
+            RxChecksum::Partial { start, offset } => Some(self.find_completion(packet, header_bytes, start, offset)?),
             _ => None,
         };
         if let Some(found) = &partial {
@@ -194,19 +197,19 @@ impl Segmenter {
             return Err(SegmentError::SegmentTooSmall { needed: repeated + least, got: mtu });
         }
         let body = end - base;
-        // The whole that the fragments make again must fit its length field (RFC 791; RFC 8200,
-        // section 4.5), and so fit their offsets.
+        // The reassembled packet must fit its length field (RFC 791; RFC 8200, section 4.5); then
+        // all offsets fit theirs.
         let whole = parts.counted + usize::from(parts.first) * 8 + body;
         let limit = usize::from(u16::MAX);
         if whole > limit {
             return Err(SegmentError::SegmentTooLong { needed: whole, limit });
         }
         if let Some(found) = &partial {
-            self.fill_in(packet, header_bytes, carried, found)?;
+            self.complete_checksum(packet, header_bytes, carried, found)?;
         }
-        let position = start_of(packet, carried)?;
+        let position = position_of(packet, carried)?;
         let base = match parts.insert {
-            Some((at, id)) => insert_fragment_header(&mut self.scratch, at, id),
+            Some((boundary, id)) => insert_fragment_header(&mut self.scratch, boundary, id),
             None => base,
         };
         let place = (found.version == IpVersion::V6).then(|| base - FRAGMENT_HEADER);
@@ -216,8 +219,8 @@ impl Segmenter {
     }
 
     /// Completes a partial checksum in the scratch, which holds `header_bytes`. Returns how many
-    /// header bytes the segment must carry: those it has, or those up to the checksum.
-    fn fill_in<P: Segmentable + ?Sized>(
+    /// header bytes the segment must have: `carried`, or those up to the end of the field.
+    fn complete_checksum<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
         header_bytes: usize,
@@ -225,15 +228,15 @@ impl Segmenter {
         found: &Completion,
     ) -> Result<usize, SegmentError> {
         let carried = carried.max(found.field_end());
-        let position = start_of(packet, carried)?;
-        // The header may hold all that is covered.
+        let position = position_of(packet, carried)?;
+        // 0 if the header holds all that is covered.
         let rest = found.end.saturating_sub(carried);
         let covered = self.scratch.get_mut(..carried.min(found.end)).unwrap_or(&mut []);
         if carried > header_bytes {
             return Err(SegmentError::HeaderLength { needed: header_bytes, got: carried });
         }
         if found.is_sum() {
-            // Only where the payload has ranges of its own are known sums those of what lies there.
+            // Known sums are of ranges that hold payload only.
             let known = !packet.header().is_empty();
             let payload = sum_payload(packet, self.simd, position, rest, known);
             let header = covered.get(found.start..).unwrap_or(&[]);
@@ -246,9 +249,9 @@ impl Segmenter {
         Ok(carried)
     }
 
-    /// How the partial checksum is completed of a packet whose first `header_bytes` are in the
-    /// scratch.
-    fn completion<P: Segmentable + ?Sized>(
+    /// Finds out how to complete the partial checksum of a packet whose first `header_bytes` are in
+    /// the scratch.
+    fn find_completion<P: Segmentable + ?Sized>(
         &self,
         packet: &P,
         header_bytes: usize,
@@ -289,6 +292,7 @@ impl Job {
         Ok(Job { template, plan, size, body, start, checksum, passes: false })
     }
 
+    /// Returns the part of the packet that segment `index` takes.
     #[inline(always)]
     pub(super) fn cut(&self, index: u32) -> Cut {
         let offset = index as usize * self.size;
@@ -297,8 +301,8 @@ impl Job {
         Cut { index, offset, length, last }
     }
 
-    /// Bytes of payload in the segments before this one.
-    pub(super) const fn taken_before(&self, cut: Cut) -> usize {
+    /// Returns the bytes of payload in the segments before this one.
+    pub(super) const fn payload_before(&self, cut: Cut) -> usize {
         cut.offset.saturating_sub(self.template.extra)
     }
 }

@@ -1,38 +1,37 @@
-//! The cutter: one loop for all kinds of segments, over a template.
+//! The segmenter: one loop over a template for all kinds of segments.
 
 use super::output::{Plan, Segment, SegmentBuffers, Written};
 use super::payload::{copy_payload, payload_sums};
 use super::prepare::Job;
-use super::template::{Cut, SCRATCH, Wanted};
+use super::template::{Cut, SCRATCH, WantedSums};
 use super::{Gso, MaxSegments, SegmentCounters, SegmentError, Segmentable};
 use crate::wire::Layout;
 use superpacket_simd::Simd;
 
-/// How the transport checksums of segments are to stand.
+/// The form of the segments' transport checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChecksumOutput {
-    /// The whole checksum.
+    /// The complete checksum.
     #[default]
     Full,
     /// The sum of the pseudo-header with the segment's length, not inverted; a device fills in the
     /// rest. IP fragments, which no device completes, carry full ones.
     Partial,
-    /// As the packets had them that merged ([`Gso::checksum`]). A packet that passes whole keeps
-    /// what it has.
+    /// The form that the merged packets came with ([`Gso::checksum`]). A packet that passes whole
+    /// keeps its own.
     AsMerged,
 }
 
-/// What may be chosen for each packet.
+/// Options for cutting one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentOptions {
-    /// How to cut, in place of what the packet's own metadata says.
+    /// How to cut, in place of the packet's own metadata.
     pub gso: Option<Gso>,
-    /// How the checksums are to stand.
+    /// Form of the segments' checksums.
     pub checksum: ChecksumOutput,
-    /// The most segments; a packet that needs more is refused.
+    /// Limit of segments; a packet that needs more is refused.
     pub max_segments: MaxSegments,
-    /// The identification of IPv6 fragments (RFC 8200, section 4.5): the caller sees to it that it
-    /// does not repeat.
+    /// Identification of IPv6 fragments (RFC 8200, section 4.5), which the caller must not repeat.
     pub fragment_id: u32,
 }
 
@@ -42,7 +41,7 @@ impl Default for SegmentOptions {
     }
 }
 
-/// Cuts super-packets. Holds the scratch that headers are built in, and counters; allocates
+/// Cuts super-packets. Holds counters and the scratch memory in which headers are built; allocates
 /// nothing.
 ///
 /// ```
@@ -58,7 +57,7 @@ impl Default for SegmentOptions {
 /// let gso = Gso::new(GsoKind::Udp, SegmentSize::new(1000).expect("not zero"));
 /// let mut lengths = Vec::new();
 /// let plan = Segmenter::new()
-///     .segment(&GsoPacket::linear(&packet, gso).at(Layer::Ip), &SegmentOptions::default(), |segment| lengths.push(segment.length()))?;
+///     .segment(&GsoPacket::linear(&packet, gso).with_layer(Layer::Ip), &SegmentOptions::default(), |segment| lengths.push(segment.length()))?;
 /// assert_eq!(plan.segments, 3);
 /// assert_eq!(lengths, [1028, 1028, 528]);
 /// # Ok::<(), superpacket::SegmentError>(())
@@ -77,7 +76,7 @@ impl Default for Segmenter {
 }
 
 impl Segmenter {
-    /// Makes a segmenter that computes checksums with the best level of SIMD there is.
+    /// Makes a segmenter that computes checksums with the machine's best level of SIMD.
     pub fn new() -> Self {
         Segmenter {
             simd: Simd::detect(),
@@ -94,20 +93,20 @@ impl Segmenter {
         }
     }
 
-    /// The same segmenter, which computes checksums with this level of SIMD.
+    /// Returns the segmenter with another level of SIMD for its checksums.
     #[must_use]
     pub const fn with_simd(mut self, simd: Simd) -> Self {
         self.simd = simd;
         self
     }
 
-    /// What went in and came out so far.
+    /// Returns the counters.
     #[inline]
     pub const fn counters(&self) -> &SegmentCounters {
         &self.counters
     }
 
-    /// How many segments a packet would give, and how long. Counts nothing.
+    /// Returns how many segments a packet would give, and their lengths. Counts nothing.
     ///
     /// # Errors
     /// As [`segment`](Self::segment).
@@ -118,9 +117,8 @@ impl Segmenter {
     /// Cuts a packet into segments of header bytes and payload ranges. Payload is read only where a
     /// checksum needs it and its sum is not known.
     ///
-    /// A packet without [`Gso`] passes whole, bit for bit, as one segment (with its checksum filled
-    /// in, if it was partial and
-    /// [`ChecksumOutput::Full`] is asked for).
+    /// A packet without [`Gso`] passes whole, bit for bit, as one segment; with
+    /// [`ChecksumOutput::Full`], a partial checksum is completed.
     ///
     /// # Errors
     /// [`SegmentError`]; the sink has not been called then.
@@ -135,12 +133,11 @@ impl Segmenter {
         Ok(self.gather_segments(packet, job, sink))
     }
 
-    /// Cuts as [`segment`](Self::segment) does, with each header written where it is to stay, for as
-    /// long as the buffers live: in the device's header ring, in an mbuf.
+    /// Cuts as [`segment`](Self::segment) does, and writes each header into a buffer of the caller,
+    /// where it stays: a slot of the device's header ring, an mbuf.
     ///
-    /// `headers` is asked for a buffer for each header, of which more may be overwritten than the
-    /// header takes: it hands out nothing behind it that is to stay. It is not told what was
-    /// written; the sink is.
+    /// `headers` hands out a buffer for each header, all of whose bytes may be overwritten. The
+    /// sink, not [`SegmentBuffers::written`], is told of each segment.
     ///
     /// # Errors
     /// [`SegmentError`]; the sink has not been called then, unless `headers` accepted the plan and
@@ -162,12 +159,12 @@ impl Segmenter {
             let buffer = headers.buffer(needed).unwrap_or(&mut []);
             let got = buffer.len();
             if got < needed {
-                self.count_half(&job, cut, index);
+                self.count_incomplete(&job, cut, index);
                 return Err(self.refuse(SegmentError::OutputTooSmall { needed, got }));
             }
             let length = job.template.payload_length(cut);
             let sums = payload_sums(packet, self.simd, position, length, job.template.wanted);
-            job.template.turn_to(&mut self.scratch, cut);
+            job.template.adapt_to(&mut self.scratch, cut);
             put_header(buffer, &self.scratch, needed);
             job.template.patch::<false>(buffer, cut, sums);
             sink(Segment { header: &buffer[..needed], packet, position, length, index, last: cut.last, checksum: job.checksum });
@@ -194,7 +191,7 @@ impl Segmenter {
         self.segment_known(packet, options, None, buffers)
     }
 
-    /// As [`segment_linear`](Self::segment_linear), of a packet whose layout may be `known`.
+    /// Cuts as [`segment_linear`](Self::segment_linear) does a packet whose layout may be `known`.
     #[inline]
     pub(crate) fn segment_known<P: Segmentable + ?Sized>(
         &mut self,
@@ -211,13 +208,13 @@ impl Segmenter {
     /// header on, whatever the packet carries (RFC 791, section 3.2; RFC 8200, section 4.5). What
     /// fits passes whole. A fragment may be fragmented again.
     ///
-    /// `ipv6_id` is the identification of IPv6 fragments; the caller sees to it that it does not
-    /// repeat. IPv6 packets are fragmented by their source only: whoever forwards them gives
-    /// `None`, and they are refused.
+    /// `ipv6_id` is the identification of IPv6 fragments, which the caller must not repeat. Only
+    /// their source may fragment IPv6 packets: whoever forwards them passes `None`, and they are
+    /// refused.
     ///
-    /// A partial checksum is filled in first. IPv4 options without the copied flag are replaced by
+    /// A partial checksum is completed first. IPv4 options without the copied flag are replaced by
     /// no-operations from the second fragment on. An IPv6 packet gets a fragment header behind its
-    /// hop-by-hop and routing headers; one that has a fragment header keeps it.
+    /// hop-by-hop and routing headers, unless it has one.
     ///
     /// # Errors
     /// [`SegmentError::DontFragment`] if the packet is longer and has the don't-fragment bit, or is
@@ -233,7 +230,7 @@ impl Segmenter {
         Ok(self.gather_segments(packet, job, sink))
     }
 
-    /// As [`fragment`](Self::fragment), written into buffers.
+    /// Fragments as [`fragment`](Self::fragment) does, and writes the fragments into buffers.
     ///
     /// # Errors
     /// As [`fragment`](Self::fragment) and [`segment_linear`](Self::segment_linear).
@@ -255,7 +252,7 @@ impl Segmenter {
         error
     }
 
-    /// Counts a packet that has come out whole.
+    /// Counts a packet of which all segments have come out.
     #[inline]
     fn count(&mut self, job: &Job) {
         self.counters.packets += 1;
@@ -263,10 +260,10 @@ impl Segmenter {
         self.counters.payload_in += (job.body - job.template.extra) as u64;
     }
 
-    /// Counts a packet of which so many segments have come out, when the buffers ended.
+    /// Counts the `segments` of a refused packet that had come out when the buffers ended.
     #[cold]
-    fn count_half(&mut self, job: &Job, cut: Cut, segments: u32) {
-        let taken = job.taken_before(cut) as u64;
+    fn count_incomplete(&mut self, job: &Job, cut: Cut, segments: u32) {
+        let taken = job.payload_before(cut) as u64;
         self.counters.segments += u64::from(segments);
         self.counters.payload_in += taken;
         self.counters.payload_out += taken;
@@ -281,7 +278,7 @@ impl Segmenter {
             let cut = job.cut(index);
             let length = job.template.payload_length(cut);
             let sums = payload_sums(packet, self.simd, position, length, job.template.wanted);
-            job.template.turn_to(&mut self.scratch, cut);
+            job.template.adapt_to(&mut self.scratch, cut);
             job.template.patch::<false>(&mut self.scratch, cut, sums);
             let header = &self.scratch[..job.template.header_length(cut)];
             sink(Segment { header, packet, position, length, index, last: cut.last, checksum: job.checksum });
@@ -301,16 +298,16 @@ impl Segmenter {
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
         buffers.prepare(&job.plan).map_err(|error| self.refuse(error))?;
-        // Compiled apart for what most super-packets are.
+        // Compiled separately for the super-packets that are most frequent.
         if job.template.is_usual() {
-            self.write_as::<true, P>(packet, job, buffers)
+            self.write_segments_as::<true, P>(packet, job, buffers)
         } else {
-            self.write_as::<false, P>(packet, job, buffers)
+            self.write_segments_as::<false, P>(packet, job, buffers)
         }
     }
 
     #[inline(always)]
-    fn write_as<const USUAL: bool, P: Segmentable + ?Sized>(
+    fn write_segments_as<const USUAL: bool, P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
         mut job: Job,
@@ -325,15 +322,15 @@ impl Segmenter {
             let buffer = buffers.buffer(length).unwrap_or(&mut []);
             let got = buffer.len();
             let Some(segment) = buffer.get_mut(..length) else {
-                self.count_half(&job, cut, index);
+                self.count_incomplete(&job, cut, index);
                 return Err(self.refuse(SegmentError::OutputTooSmall { needed: length, got }));
             };
-            job.template.turn_to(&mut self.scratch, cut);
-            // Patched where it goes to: a copy of what has just been patched waits for each of these
+            job.template.adapt_to(&mut self.scratch, cut);
+            // Patched in the buffer: copying what was just patched would wait for each of these
             // short writes.
             put_header(segment, &self.scratch, header_length);
             let (header, body) = segment.split_at_mut(header_length);
-            let wanted = if USUAL { Wanted::WHOLE } else { job.template.wanted };
+            let wanted = if USUAL { WantedSums::WHOLE } else { job.template.wanted };
             let (sums, next) = copy_payload(packet, self.simd, position, body, wanted);
             position = next;
             job.template.patch::<USUAL>(header, cut, sums);
@@ -346,8 +343,8 @@ impl Segmenter {
     }
 }
 
-/// Copies the first `length` bytes of the scratch to a segment that is as long at least. What
-/// follows them may be overwritten: a copy of constant length takes a few moves.
+/// Copies the first `length` bytes of the scratch to a segment that is at least as long. Bytes
+/// behind them may be overwritten, since a copy of constant length is fast.
 #[inline(always)]
 fn put_header(segment: &mut [u8], scratch: &[u8; SCRATCH], length: usize) {
     const USUAL: usize = 96;
@@ -357,7 +354,7 @@ fn put_header(segment: &mut [u8], scratch: &[u8; SCRATCH], length: usize) {
     }
 }
 
-// Apart, or the compiler makes one copy of both, of a length that varies.
+// Not inlined, or the compiler would make of both copies one of variable length.
 #[inline(never)]
 fn put_unusual_header(segment: &mut [u8], scratch: &[u8; SCRATCH], length: usize) {
     segment[..length].copy_from_slice(&scratch[..length]);

@@ -1,6 +1,6 @@
-//! What the segmenter takes: bytes in one piece or in several.
-//! [`RxPacket`](crate::packet::RxPacket) and
-//! [`SuperPacket`](crate::super_packet::SuperPacket) are `Segmentable` too, each in its own module.
+//! Packets that the segmenter takes, in one buffer or several. Also
+//! [`RxPacket`](crate::packet::RxPacket) and [`SuperPacket`](crate::super_packet::SuperPacket), in
+//! their modules.
 
 use super::Gso;
 use crate::checksum::RxChecksum;
@@ -8,45 +8,43 @@ use crate::wire::Layer;
 
 /// A packet that can be cut: an optional header of its own, and ranges of bytes that follow it.
 ///
-/// What an implementation says of its lengths must be so: lengths that contradict the bytes give
-/// wrong segments or errors, but no panic.
+/// Lengths that contradict the bytes give wrong segments or errors, but no panic.
 pub trait Segmentable {
-    /// Where the packet starts.
+    /// Returns the layer at which the packet starts.
     fn layer(&self) -> Layer;
 
-    /// How to cut it; `None` for a packet that is to pass whole.
+    /// Returns how to cut it; `None` for a packet that is to pass whole.
     fn gso(&self) -> Option<Gso>;
 
-    /// The state of its checksums, of which only [`RxChecksum::Partial`] matters: it is filled in
-    /// if the packet passes whole or is fragmented; in UDP it says that the segments are to have a
-    /// checksum, and which UDP header is meant.
+    /// Returns the state of its checksums. Only [`RxChecksum::Partial`] matters: such a checksum is
+    /// completed if the packet passes whole or is fragmented, and in UDP it says that the segments
+    /// are to have a checksum, and which UDP header is meant.
     fn checksum(&self) -> RxChecksum;
 
-    /// Bytes before the first range; may be empty.
+    /// Returns the bytes before the first range, if there are any.
     fn header(&self) -> &[u8];
 
-    /// How many ranges there are.
+    /// Returns the number of ranges.
     fn ranges(&self) -> usize;
 
-    /// Length of a range in bytes, without a look at the bytes.
+    /// Returns the length of a range in bytes.
     fn range_length(&self, index: usize) -> usize;
 
-    /// The bytes of a range.
+    /// Returns the bytes of a range.
     fn range(&self, index: usize) -> &[u8];
 
-    /// The one's-complement sum of the payload of a received packet that starts with this range, up
-    /// to the next range that
-    /// [starts one](Self::starts_payload), where it is known.
+    /// Returns the one's-complement sum of a received packet's payload that starts with this range,
+    /// up to the next range that [starts one](Self::starts_payload), if it is known.
     fn payload_sum(&self, _index: usize) -> Option<u16> {
         None
     }
 
-    /// Does a received packet's payload start with this range?
+    /// Returns whether a received packet's payload starts with this range.
     fn starts_payload(&self, _index: usize) -> bool {
         false
     }
 
-    /// Length of the whole packet in bytes.
+    /// Returns the length of the whole packet in bytes.
     fn length(&self) -> usize {
         (0..self.ranges()).fold(self.header().len(), |sum, index| sum.saturating_add(self.range_length(index)))
     }
@@ -57,7 +55,7 @@ pub trait Segmentable {
 pub struct GsoPacket<'a, B> {
     /// The packet's bytes, in order.
     pub buffers: &'a [B],
-    /// Where the packet starts.
+    /// Layer at which the packet starts.
     pub layer: Layer,
     /// How to cut it; `None` lets it pass whole.
     pub gso: Option<Gso>,
@@ -66,22 +64,22 @@ pub struct GsoPacket<'a, B> {
 }
 
 impl<'a, B: AsRef<[u8]>> GsoPacket<'a, B> {
-    /// An Ethernet frame in one buffer.
+    /// Makes a packet of an Ethernet frame in one buffer.
     #[inline]
     pub const fn linear(buffer: &'a B, gso: Gso) -> Self {
         Self::new(core::slice::from_ref(buffer), gso)
     }
 
-    /// An Ethernet frame in several buffers.
+    /// Makes a packet of an Ethernet frame in several buffers.
     #[inline]
     pub const fn new(buffers: &'a [B], gso: Gso) -> Self {
         GsoPacket { buffers, layer: Layer::Ethernet, gso: Some(gso), checksum: RxChecksum::None }
     }
 
-    /// The same packet, which starts at another layer.
+    /// Returns the packet as one that starts at another layer.
     #[inline]
     #[must_use]
-    pub const fn at(self, layer: Layer) -> Self {
+    pub const fn with_layer(self, layer: Layer) -> Self {
         GsoPacket { layer, ..self }
     }
 }

@@ -1,4 +1,4 @@
-//! One header, prepared once and patched for each segment.
+//! The template: one header, prepared once and patched for each segment.
 
 use super::fragment::{Outermost, keep_copied_options};
 use super::{ChecksumForm, Cwr, Gso, IpId};
@@ -11,55 +11,56 @@ pub(super) const SCRATCH: usize = MAX_HEADER + FRAGMENT_HEADER;
 /// Length of the IPv6 fragment header.
 pub(super) const FRAGMENT_HEADER: usize = ipv6::FRAGMENT_HEADER_LENGTH;
 
-/// Which part of the packet a segment takes. The *body* is what is distributed over the segments:
-/// the payload, and before it, in fragments, the headers that only the first one carries.
+/// The part of the packet that a segment takes. The *body* is divided into segments: the payload,
+/// and before it, in fragments, the headers that only the first one carries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     /// Number of the segment.
     pub(super) index: u32,
-    /// Where its part of the body starts, in bytes.
+    /// Offset of its part in the body, in bytes.
     pub(super) offset: usize,
     /// Length of its part in bytes.
     pub(super) length: usize,
-    /// Is it the last?
+    /// Whether it is the last segment.
     pub(super) last: bool,
 }
 
-/// Sums over a segment's payload, as far as the template [wants](Wanted) them.
+/// Sums over a segment's payload, as far as [wanted](WantedSums).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PayloadSums {
-    /// Of all of it.
+    /// Sum of all payload.
     pub(super) whole: u16,
-    /// Of the part that the transport checksum covers.
+    /// Sum of the part that the transport checksum covers.
     pub(super) covered: u16,
 }
 
-/// Which sums over the payload a segment's header needs.
+/// The sums over the payload that a segment's header needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
-    /// The sum of all of it.
+pub(super) struct WantedSums {
+    /// Whether the sum of all payload is needed.
     pub(super) whole: bool,
-    /// The sum of its first bytes, as many as this (DCCP's checksum coverage).
+    /// How many of its first bytes another sum covers (DCCP's checksum coverage).
     pub(super) covered: Option<usize>,
 }
 
-impl Wanted {
-    /// The sum of all of it, and no other.
-    pub(super) const WHOLE: Self = Wanted { whole: true, covered: None };
+impl WantedSums {
+    /// The sum of all payload, and no other.
+    pub(super) const WHOLE: Self = WantedSums { whole: true, covered: None };
 }
 
-/// How to patch the prepared header bytes.
+/// What must be known to patch the prepared header bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     /// Header bytes in each segment.
     pub(super) base: usize,
     /// Bytes of the body that lie behind the header in the scratch, for the first segment only.
     pub(super) extra: usize,
+    /// Offsets of the PPPoE header and of the IP header behind it.
     pub(super) pppoe: Option<(usize, usize)>,
     pub(super) outer: Option<Outer>,
     pub(super) network: Option<Network>,
     pub(super) transport: Transport,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: WantedSums,
 }
 
 /// An IP header to patch.
@@ -67,13 +68,16 @@ pub(super) struct Template {
 pub(super) struct Network {
     offset: usize,
     version: IpVersion,
+    /// Identification of the first segment.
     id: u16,
-    step: u16,
+    /// Difference between identifications.
+    id_step: u16,
     /// Flags and fragment offset of an IPv4 header.
     fragment: u16,
-    /// The words of an IPv4 header that stay: all but length, ID, fragment offset and checksum.
+    /// Sum of the words of an IPv4 header that all segments share: all but length, identification,
+    /// fragment offset and checksum.
     fixed: Sum,
-    /// The same and the length.
+    /// `fixed` and the length.
     common: Sum,
 }
 
@@ -82,14 +86,14 @@ pub(super) struct Network {
 pub(super) struct Outer {
     network: Network,
     transport: usize,
-    /// Has it a length to patch?
+    /// Whether the tunnel has a UDP header, and so a length to patch.
     is_udp: bool,
-    /// Place of its checksum, where there is one.
+    /// Offset of the tunnel's checksum, if it has one.
     checksum: Option<usize>,
-    /// The sum of the outer pseudo-header but the length.
+    /// Sum of the outer pseudo-header without the length.
     pseudo: Sum,
-    /// Where the inner transport header starts, if its checksum makes the sum from there on known:
-    /// the complement of the inner pseudo-header's.
+    /// Offset of the inner transport header, if the sum from there on is known from its checksum:
+    /// the complement of the inner pseudo-header's sum.
     known_from: Option<usize>,
 }
 
@@ -104,29 +108,29 @@ pub(super) enum Transport {
     Udp { header: TransportHeader },
     /// A DCCP header.
     Dccp { header: TransportHeader, sequence: u64, mask: u64 },
-    /// A fragment offset: in the IPv4 header, or in an IPv6 fragment header at this place.
+    /// A fragment offset: in the IPv4 header, or in an IPv6 fragment header at this offset.
     Fragment { header: Option<usize>, first: u16, more: bool },
 }
 
-/// What the transport protocols have in common.
+/// The part of a transport header that all protocols have: its place and its checksum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransportHeader {
     offset: usize,
-    /// How the checksum is to stand; `None` leaves it as it is (UDP without one).
+    /// Form of the checksum; `None` leaves it as it is (UDP without one).
     form: Option<ChecksumForm>,
-    /// The pseudo-header but the length.
+    /// Sum of the pseudo-header without the length.
     pseudo: Sum,
-    /// The pseudo-header and the words of the header that stay.
+    /// Sum of the pseudo-header and the words of the header that all segments share.
     fixed: Sum,
-    /// The same, the length, and other words that [this segment and those behind
-    /// it](Template::turn_to) have in common.
+    /// `fixed`, the length, and other words that stay the same until the template is
+    /// [adapted](Template::adapt_to) again.
     common: Sum,
 }
 
 impl Network {
     pub(super) fn new(bytes: &[u8], offset: usize, version: IpVersion, id: IpId) -> Self {
         let header = bytes.get(offset..).unwrap_or(&[]);
-        let step = match id {
+        let id_step = match id {
             IpId::Increment => 1,
             IpId::Fixed => 0,
         };
@@ -135,15 +139,16 @@ impl Network {
                 offset,
                 version,
                 id: be16(header, ipv4::ID),
-                step,
+                id_step,
                 fragment: be16(header, ipv4::FRAGMENT),
                 fixed: Self::fixed(header),
                 common: Sum::default(),
             },
-            IpVersion::V6 => Network { offset, version, id: 0, step: 0, fragment: 0, fixed: Sum::default(), common: Sum::default() },
+            IpVersion::V6 => Network { offset, version, id: 0, id_step: 0, fragment: 0, fixed: Sum::default(), common: Sum::default() },
         }
     }
 
+    /// Sums the words of an IPv4 header that all segments share.
     fn fixed(header: &[u8]) -> Sum {
         let length = usize::from(byte(header, 0) & 0x0f) * 4;
         let sum = words(header.get(..length).unwrap_or(&[]));
@@ -151,7 +156,7 @@ impl Network {
     }
 
     /// Writes the length of a packet that ends at `end`.
-    fn turn_to(&mut self, bytes: &mut [u8], end: usize) {
+    fn set_end(&mut self, bytes: &mut [u8], end: usize) {
         let length = (end - self.offset) as u16;
         match self.version {
             IpVersion::V4 => {
@@ -169,7 +174,7 @@ impl Network {
         if self.version == IpVersion::V4
             && let Some(header) = header::<{ ipv4::HEADER_LENGTH }>(bytes, self.offset)
         {
-            let id = self.id.wrapping_add(self.step.wrapping_mul(index as u16));
+            let id = self.id.wrapping_add(self.id_step.wrapping_mul(index as u16));
             put32(header, ipv4::ID, u32::from(id) << 16 | u32::from(fragment));
             put16(header, ipv4::CHECKSUM, self.common.add(id).add(fragment).checksum());
         }
@@ -177,7 +182,7 @@ impl Network {
 }
 
 impl Template {
-    /// A header of `base` bytes that is not patched at all.
+    /// Makes the template of a packet whose `base` header bytes stay as they are.
     pub(super) const fn untouched(base: usize) -> Self {
         Template {
             base,
@@ -186,12 +191,12 @@ impl Template {
             outer: None,
             network: None,
             transport: Transport::Untouched,
-            wanted: Wanted { whole: false, covered: None },
+            wanted: WantedSums { whole: false, covered: None },
         }
     }
 
-    /// Link and network headers of a parsed packet, the transport still to come. `lco`: the inner
-    /// checksum makes the sum of what it covers known.
+    /// Makes a template of link and network headers, without the transport. `lco`: the sum of what
+    /// the inner checksum covers is known from that checksum (local checksum offload).
     fn headers(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, base: usize, extra: usize, lco: bool) -> Self {
         let outer = layout.outer.map(|outer| {
             let transport = usize::from(outer.transport);
@@ -215,12 +220,12 @@ impl Template {
             outer,
             network: Some(Network::new(bytes, usize::from(layout.network), layout.version, gso.id)),
             transport: Transport::Untouched,
-            wanted: Wanted { whole, covered: None },
+            wanted: WantedSums { whole, covered: None },
         }
     }
 
-    /// Segments that each carry a transport header. `partial`: a checksum is wanted, although UDP's
-    /// field may hold 0.
+    /// Makes the template of segments that each have a transport header. `partial`: they get a
+    /// checksum even if UDP's field holds 0.
     pub(super) fn segments(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, form: ChecksumForm, partial: bool) -> Self {
         let offset = usize::from(layout.transport);
         let base = usize::from(layout.payload);
@@ -233,12 +238,11 @@ impl Template {
         };
         let no_checksum = !partial && layout.protocol == Protocol::Udp && be16(header, udp::CHECKSUM) == 0;
         let form = Some(form).filter(|_| !no_checksum);
-        // The words that differ: of TCP's flags, all that share their word are written anew.
+        // The flags share their word with TCP's data offset: all of it is written anew.
         let changing = varying::fields(header, layout.protocol).iter().flat_map(|field| field.words());
         let fixed = changing.fold(words(header).add_sum(pseudo), |sum, word| sum.subtract(be16(header, word)));
         let transport = TransportHeader { offset, form, pseudo, fixed, common: Sum::default() };
-        // Local checksum offload: a full inner checksum over everything makes the sum of what it
-        // covers known.
+        // Only a checksum over the whole payload tells its sum.
         let lco = form.is_some() && coverage.is_none();
         let mut template = Self::headers(bytes, layout, gso, base, 0, lco);
         if form == Some(ChecksumForm::Full) {
@@ -260,7 +264,8 @@ impl Template {
         template
     }
 
-    /// IP fragments: the headers up to `base` in each, `extra` bytes more in the first.
+    /// Makes the template of a datagram's IP fragments: headers up to `base` in each, and `extra`
+    /// bytes more in the first.
     pub(super) fn fragments(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, base: usize, extra: usize) -> Self {
         // All fragments of a datagram have one identification.
         let gso = Gso { id: IpId::Fixed, ..*gso };
@@ -273,9 +278,9 @@ impl Template {
         template
     }
 
-    /// Fragments of an IP packet, whatever it carries. `place`: of the IPv6 fragment header;
-    /// `offset`: what the packet itself has of a fragment, its offset in units of 8 bytes, and
-    /// whether more follow.
+    /// Makes the template of fragments of an IP packet, whatever it carries. `place` is the offset
+    /// of the IPv6 fragment header. `offset` is the packet's own offset as a fragment, in units of
+    /// 8 bytes, and whether others follow it.
     pub(super) fn ip_fragments(
         bytes: &[u8; SCRATCH],
         packet: &Outermost,
@@ -291,11 +296,11 @@ impl Template {
             outer: None,
             network: Some(Network::new(bytes, packet.network, packet.version, IpId::Fixed)),
             transport: Transport::Fragment { header: place, first: offset.0, more: offset.1 },
-            wanted: Wanted::default(),
+            wanted: WantedSums::default(),
         }
     }
 
-    /// The state that the checksums of the segments have.
+    /// Returns the state of the segments' checksums.
     pub(super) fn checksum_state(&self, layout: &Layout) -> RxChecksum {
         let outer = self.outer.is_some_and(|outer| outer.is_udp && outer.checksum.is_some());
         let form = match &self.transport {
@@ -310,30 +315,30 @@ impl Template {
         }
     }
 
-    /// Header bytes of a segment.
+    /// Returns the length of a segment's header in bytes.
     #[inline(always)]
     pub(super) const fn header_length(&self, cut: Cut) -> usize {
         if cut.index == 0 { self.base + self.extra } else { self.base }
     }
 
-    /// Bytes of payload behind them.
+    /// Returns the length of a segment's payload in bytes.
     #[inline(always)]
     pub(super) const fn payload_length(&self, cut: Cut) -> usize {
         if cut.index == 0 { cut.length - self.extra } else { cut.length }
     }
 
-    /// Writes to the prepared bytes what differs in the first and the last segment: lengths, flags,
-    /// options. To be called before each segment is [patched](Self::patch).
+    /// Adapts the prepared bytes to a segment, where the first, the second and the last differ:
+    /// lengths, flags, options. Must be called before each segment is [patched](Self::patch).
     #[inline(always)]
-    pub(super) fn turn_to(&mut self, bytes: &mut [u8; SCRATCH], cut: Cut) {
+    pub(super) fn adapt_to(&mut self, bytes: &mut [u8; SCRATCH], cut: Cut) {
         if cut.index <= 1 || cut.last {
-            self.turn(bytes, self.base + cut.length, cut.index, cut.last);
+            self.adapt(bytes, self.base + cut.length, cut.index, cut.last);
         }
     }
 
-    // Without the cut itself, which would have to lie in memory for it.
+    // Takes the parts of the cut by value: a reference would force it into memory.
     #[inline(never)]
-    fn turn(&mut self, bytes: &mut [u8; SCRATCH], end: usize, index: u32, last: bool) {
+    fn adapt(&mut self, bytes: &mut [u8; SCRATCH], end: usize, index: u32, last: bool) {
         match &mut self.transport {
             Transport::Untouched => return,
             Transport::Tcp { header, flags, cwr, .. } => {
@@ -345,14 +350,14 @@ impl Template {
                     word &= !u16::from(tcp::CWR);
                 }
                 put16(bytes, header.offset + tcp::DATA_OFFSET, word);
-                header.turn_to(bytes, end, word, Protocol::Tcp);
+                header.set_common(bytes, end, word, Protocol::Tcp);
             }
             Transport::Udp { header } => {
                 let length = (end - header.offset) as u16;
                 put16(bytes, header.offset + udp::LENGTH, length);
-                header.turn_to(bytes, end, length, Protocol::Udp);
+                header.set_common(bytes, end, length, Protocol::Udp);
             }
-            Transport::Dccp { header, .. } => header.turn_to(bytes, end, 0, Protocol::Dccp),
+            Transport::Dccp { header, .. } => header.set_common(bytes, end, 0, Protocol::Dccp),
             Transport::Fragment { header, .. } => {
                 if let (1, None, Some(network)) = (index, header, &mut self.network) {
                     keep_copied_options(bytes, network.offset);
@@ -361,10 +366,10 @@ impl Template {
             }
         }
         if let Some(network) = &mut self.network {
-            network.turn_to(bytes, end);
+            network.set_end(bytes, end);
         }
         if let Some(outer) = &mut self.outer {
-            outer.network.turn_to(bytes, end);
+            outer.network.set_end(bytes, end);
             if outer.is_udp {
                 put16(bytes, outer.transport + udp::LENGTH, (end - outer.transport) as u16);
             }
@@ -374,14 +379,14 @@ impl Template {
         }
     }
 
-    /// Is this TCP outside of tunnels, with whole checksums?
+    /// Returns whether this is TCP outside of tunnels with full checksums.
     pub(super) fn is_usual(&self) -> bool {
         let full = matches!(&self.transport, Transport::Tcp { header, .. } if header.form == Some(ChecksumForm::Full));
-        full && self.outer.is_none() && self.wanted == Wanted::WHOLE && self.extra == 0
+        full && self.outer.is_none() && self.wanted == WantedSums::WHOLE && self.extra == 0
     }
 
-    /// Writes what is each segment's own into its header, which is a copy of the prepared bytes or
-    /// these themselves: numbers and checksums. `USUAL` says what [`is_usual`](Self::is_usual) does.
+    /// Writes what differs in each segment, numbers and checksums, to its header: a copy of the
+    /// prepared bytes, or these themselves. `USUAL` is [`is_usual`](Self::is_usual).
     #[inline(always)]
     pub(super) fn patch<const USUAL: bool>(&self, bytes: &mut [u8], cut: Cut, sums: PayloadSums) {
         if USUAL {
@@ -439,9 +444,9 @@ impl Template {
 }
 
 impl TransportHeader {
-    /// Adds up what segments that end at `end` have in common, among it the sum of `words`; writes
-    /// a partial checksum, which is all of that kind.
-    fn turn_to(&mut self, bytes: &mut [u8], end: usize, words: u16, protocol: Protocol) {
+    /// Sums what segments that end at `end` have in common, `words` included. Writes a partial
+    /// checksum, which needs no more.
+    fn set_common(&mut self, bytes: &mut [u8], end: usize, words: u16, protocol: Protocol) {
         let length = (end - self.offset) as u16;
         self.common = self.fixed.add(length).add(words);
         if self.form == Some(ChecksumForm::Partial) {
@@ -449,7 +454,7 @@ impl TransportHeader {
         }
     }
 
-    /// Writes a TCP header's number, and its checksum, if that is `full`.
+    /// Writes a TCP header's sequence number, and its checksum, if that is `full`.
     #[inline(always)]
     fn patch_tcp(&self, bytes: &mut [u8], number: u32, full: bool, payload: u16) {
         if let Some(header) = header::<{ tcp::HEADER_LENGTH }>(bytes, self.offset) {
@@ -460,8 +465,8 @@ impl TransportHeader {
         }
     }
 
-    /// What the checksum field of a segment is to hold, if it is to be computed; `changed` is the
-    /// sum of the words that are its own.
+    /// Returns the checksum field of a segment, if it is to be computed; `changed` is the sum of
+    /// the words that differ in each segment.
     #[inline(always)]
     fn checksum(&self, changed: Sum, protocol: Protocol, payload: u16) -> Option<u16> {
         match self.form? {
@@ -471,7 +476,7 @@ impl TransportHeader {
     }
 }
 
-/// A header of `N` bytes: one comparison, and its fields need none.
+/// Returns a header of `N` bytes: compared once, so that its fields need no comparison.
 #[inline(always)]
 fn header<const N: usize>(bytes: &mut [u8], offset: usize) -> Option<&mut [u8; N]> {
     bytes.get_mut(offset..)?.first_chunk_mut()

@@ -137,7 +137,7 @@ fn layer(frame: &Frame) -> Layer {
 fn cut(bytes: &[u8], layer: Layer, gso: Gso, options: &SegmentOptions) -> Result<Vec<Vec<u8>>, SegmentError> {
     let mut segmenter = Segmenter::new();
     let mut segments = Vec::new();
-    let packet = GsoPacket::linear(&bytes, gso).at(layer);
+    let packet = GsoPacket::linear(&bytes, gso).with_layer(layer);
     let plan = segmenter.segment(&packet, options, |segment| {
         let mut copy = Vec::new();
         segment.copy_to(&mut copy);

@@ -16,7 +16,7 @@ fn cut(frame: &Frame, gso: Gso) -> Result<Vec<Vec<u8>>, SegmentError> {
     let packet = Packet::from(frame);
     let mut segments = Vec::new();
     Segmenter::new().segment(
-        &GsoPacket::linear(&packet.bytes, gso).at(packet.layer),
+        &GsoPacket::linear(&packet.bytes, gso).with_layer(packet.layer),
         &SegmentOptions { fragment_id: 3, ..SegmentOptions::default() },
         |segment| {
             let mut copy = Vec::new();

@@ -121,7 +121,7 @@ impl Output {
             return vec![self.bytes.clone()];
         };
         let mut frames = Vec::new();
-        let packet = GsoPacket { checksum: self.metadata.checksum, ..GsoPacket::linear(&self.bytes, gso).at(self.metadata.layer) };
+        let packet = GsoPacket { checksum: self.metadata.checksum, ..GsoPacket::linear(&self.bytes, gso).with_layer(self.metadata.layer) };
         let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
         Segmenter::new()
             .segment(&packet, &options, |segment| {
