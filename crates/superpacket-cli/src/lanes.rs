@@ -205,7 +205,7 @@ impl Lanes {
                     let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| taker.packet(&lane.link, packet);
                     let packet_time = arrival.time.unwrap_or(time);
                     let interface = arrival.interface;
-                    let mut packet = RxPacket::new(arrival.buffer).with_checksum(arrival.checksum).at(packet_time);
+                    let mut packet = RxPacket::new(arrival.buffer).with_checksum(arrival.checksum).with_time(packet_time);
                     packet.layer = link.layer;
                     if arrival.cut && is_whole(&packet) {
                         lane.aggregator.flush_flow(&packet, sink);

@@ -1,4 +1,4 @@
-//! Buffers of the caller that packets are joined or split in.
+//! Buffers of the caller in which packets are joined or split.
 
 use alloc::vec::Vec;
 
@@ -6,19 +6,18 @@ use superpacket_simd::{Simd, prefetch_range};
 
 /// A buffer that holds a packet and may have room for more bytes behind it.
 pub trait PacketBuffer: AsRef<[u8]> + AsMut<[u8]> {
-    /// Returns how many bytes [`extend_from_slice`](Self::extend_from_slice) takes without moving
-    /// the buffer.
+    /// Returns how many bytes [`extend_from_slice`](Self::extend_from_slice) can append without a
+    /// reallocation.
     fn spare(&self) -> usize;
 
     /// Shortens the buffer to its first `length` bytes; a shorter one stays as it is.
     fn truncate(&mut self, length: usize);
 
-    /// Appends bytes, no more than are [spare](Self::spare).
+    /// Appends bytes, at most as many as are [spare](Self::spare).
     fn extend_from_slice(&mut self, bytes: &[u8]);
 
-    /// Appends bytes as [`extend_from_slice`](Self::extend_from_slice) does, and returns their sum,
-    /// as [`Simd::sum`] gives it. `ahead` will be appended to some buffer soon, and may be
-    /// prefetched.
+    /// Appends bytes as [`extend_from_slice`](Self::extend_from_slice) does, and returns their
+    /// [sum](Simd::sum). May prefetch `ahead`, which will be appended to some buffer soon.
     #[inline]
     fn extend_and_sum(&mut self, bytes: &[u8], ahead: &[u8], simd: Simd) -> u16 {
         prefetch_range(ahead, bytes.len());
@@ -89,7 +88,7 @@ impl<B: PacketBuffer + ?Sized> PacketBuffer for &mut B {
     }
 }
 
-/// A slice of which the first bytes hold a packet: a slot of a pool, a frame of a UMEM.
+/// A slice whose first bytes hold a packet: a slot of a pool, a frame of a UMEM.
 #[derive(Debug)]
 pub struct SliceBuffer<'a> {
     slice: &'a mut [u8],

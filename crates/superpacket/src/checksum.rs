@@ -1,5 +1,5 @@
-//! The Internet checksum: one's-complement sums of big-endian 16-bit words (RFC 1071), kept,
-//! combined and taken apart.
+//! The Internet checksum: one's-complement sums of big-endian 16-bit words (RFC 1071), added,
+//! subtracted and completed.
 //!
 //! A *sum* is the folded sum as a host integer, as if each word had been read with
 //! `u16::from_be_bytes`; a *checksum* is the field's value, the sum's complement. 0x0000 and 0xFFFF
@@ -19,39 +19,39 @@ pub use partial::{CompletionError, complete_partial};
 /// What the device knows of a received packet's checksums (the kernel's `ip_summed`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RxChecksum {
-    /// Nothing: verified in software where it matters.
+    /// Nothing: checksums are verified in software where it matters.
     #[default]
     None,
     /// The device verified `level + 1` transport checksums, the outermost first; zero UDP checksums
     /// are not counted (`csum_level`).
     Unnecessary {
-        /// How many more than one.
+        /// Number of verified checksums behind the outermost.
         level: u8,
     },
-    /// The one's-complement sum of everything after the 14-byte Ethernet header (of everything, in
-    /// a packet that starts at IP), VLAN tags and padding included: `CHECKSUM_COMPLETE`. A host
-    /// integer of big-endian words.
+    /// The one's-complement sum of all behind the 14-byte Ethernet header (of the whole packet, if
+    /// it starts at IP), VLAN tags and padding included, as a host integer of big-endian words:
+    /// `CHECKSUM_COMPLETE`.
     Complete(u16),
-    /// The checksum field holds the pseudo-header's sum, not inverted, and whoever needs the
-    /// checksum must fill it in ([`complete_partial`]).
+    /// The checksum field holds the pseudo-header's sum, not inverted; [`complete_partial`]
+    /// completes it.
     Partial {
-        /// Where to start summing, in bytes from the start of the packet: the transport header.
+        /// Offset of the transport header, where summing starts, in bytes from the start of the
+        /// packet.
         start: u16,
-        /// Where the checksum field lies from `start`.
+        /// Offset of the checksum field from `start`, in bytes.
         offset: u16,
     },
 }
 
-/// A one's-complement sum that is still being added up.
+/// A one's-complement sum that is not yet folded.
 ///
-/// Kept in 64 bits, where 2^16, 2^32 and 2^48 all count as 1: whole 32-bit fields are added at
-/// once, and nothing is folded before the end. Holds more than 4,000,000,000 additions without
-/// loss.
+/// In 64 bits, of which 2^16, 2^32 and 2^48 all count as 1: 32-bit fields are added at once, and
+/// folding waits until the end. Has room for more than 4,000,000,000 additions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// A sum that starts with a folded sum or a word.
+    /// Makes a sum of a word or a folded sum.
     #[inline(always)]
     pub const fn new(word: u16) -> Self {
         Sum(word as u64)
@@ -71,7 +71,7 @@ impl Sum {
         Sum(self.0 + field as u64)
     }
 
-    /// Takes a word or a folded sum away again.
+    /// Subtracts a word or a folded sum.
     #[inline(always)]
     #[must_use]
     pub const fn subtract(self, word: u16) -> Self {
@@ -85,7 +85,7 @@ impl Sum {
         Sum(self.0 + other.0)
     }
 
-    /// The sum in 16 bits.
+    /// Returns the sum in 16 bits.
     #[inline(always)]
     pub const fn fold(self) -> u16 {
         // Adding a number to itself with its halves swapped leaves their end-around sum in the
@@ -94,27 +94,27 @@ impl Sum {
         (half.wrapping_add(half.rotate_right(16)) >> 16) as u16
     }
 
-    /// The value that a checksum field takes for this sum.
+    /// Returns the checksum for this sum: its complement.
     #[inline(always)]
     pub const fn checksum(self) -> u16 {
         !self.fold()
     }
 
-    /// Is this the sum of data that includes its own right checksum?
+    /// Returns whether this is the sum of data that includes its own correct checksum.
     #[inline(always)]
     pub const fn is_valid(self) -> bool {
         matches!(self.fold(), 0xffff | 0)
     }
 }
 
-/// The sum of bytes that start at an odd offset of what is summed: the same bytes, one place
-/// shifted (RFC 1071, section 2 (B)).
+/// Returns the sum of bytes as it counts when they start at `offset`: at an odd one, its two bytes
+/// are swapped (RFC 1071, section 2 (B)).
 #[inline(always)]
 pub const fn at_offset(sum: u16, offset: usize) -> u16 {
     if offset & 1 == 1 { sum.swap_bytes() } else { sum }
 }
 
-/// The sum of ranges that follow each other, whatever their lengths.
+/// Returns the sum of ranges that follow each other, whatever their lengths.
 pub fn sum_ranges<'a>(simd: Simd, ranges: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     let mut offset = 0;
     let mut total = Sum::default();
@@ -125,20 +125,21 @@ pub fn sum_ranges<'a>(simd: Simd, ranges: impl IntoIterator<Item = &'a [u8]>) ->
     total.fold()
 }
 
-/// The sum of an IPv4 or IPv6 pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1).
+/// Returns the sum of an IPv4 or IPv6 pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1).
 ///
 /// `network` starts with the IP header; `length` is the length of the transport header and payload
 /// in bytes (32 bits in IPv6, and in BIG TCP over IPv4).
 #[inline(always)]
 pub fn pseudo_header(network: &[u8], version: IpVersion, protocol: u8, length: u32) -> Sum {
     let addresses = match version {
-        IpVersion::V4 => network.get(ipv4::ADDRESSES..).and_then(|bytes| bytes.first_chunk::<8>()).map(fixed),
-        IpVersion::V6 => network.get(ipv6::ADDRESSES..).and_then(|bytes| bytes.first_chunk::<32>()).map(fixed),
+        IpVersion::V4 => network.get(ipv4::ADDRESSES..).and_then(|bytes| bytes.first_chunk::<8>()).map(sum_of_array),
+        IpVersion::V6 => network.get(ipv6::ADDRESSES..).and_then(|bytes| bytes.first_chunk::<32>()).map(sum_of_array),
     };
     addresses.unwrap_or_default().add(u16::from(protocol)).add32(length)
 }
 
-/// The sum of a short run of bytes that starts at an even offset, in line: headers.
+/// Returns the sum of a short run of bytes, such as a header, that starts at an even offset. Always
+/// inlined.
 #[inline(always)]
 pub fn words(bytes: &[u8]) -> Sum {
     let (quads, rest) = bytes.as_chunks::<4>();
@@ -152,13 +153,13 @@ pub fn words(bytes: &[u8]) -> Sum {
     Sum(total)
 }
 
-/// The sum of a run of bytes whose length is known when compiled: no loop is left.
+/// Returns the sum of an array of bytes: its length is constant, so the compiler unrolls the loop.
 #[inline(always)]
-pub(crate) fn fixed<const LENGTH: usize>(bytes: &[u8; LENGTH]) -> Sum {
+fn sum_of_array<const LENGTH: usize>(bytes: &[u8; LENGTH]) -> Sum {
     let (quads, rest) = bytes.as_chunks::<4>();
     if LENGTH >= 16 && rest.is_empty() {
-        // In the host's byte order, and turned around at the end (RFC 1071, section 2 (B)): of so
-        // many bytes that is less work.
+        // From 16 bytes on it is less work to sum in the host's byte order, and to swap the bytes
+        // of the sum (RFC 1071, section 2 (B)).
         let total = quads.iter().fold(0, |total, quad| total + u64::from(u32::from_ne_bytes(*quad)));
         return Sum::new(u16::from_be(Sum(total).fold()));
     }
@@ -166,27 +167,27 @@ pub(crate) fn fixed<const LENGTH: usize>(bytes: &[u8; LENGTH]) -> Sum {
     Sum(total).add_sum(words(rest))
 }
 
-/// The sum of a TCP header, as [`words`] gives it; of any other bytes too, but then not as fast.
+/// Returns the sum of a transport header, as [`words`] does: fast for the usual lengths of TCP's.
 #[inline(always)]
 pub(crate) fn transport_header(bytes: &[u8]) -> Sum {
-    // Without options, and with timestamps: no loop is left of either.
+    // TCP with timestamps, and without options: no loop is left of either.
     if let Ok(bytes) = <&[u8; 32]>::try_from(bytes) {
-        fixed(bytes)
+        sum_of_array(bytes)
     } else if let Ok(bytes) = <&[u8; 20]>::try_from(bytes) {
-        fixed(bytes)
+        sum_of_array(bytes)
     } else {
         words(bytes)
     }
 }
 
-/// The checksum of an IPv4 header: `header` is the header, whose checksum field is taken as zero.
+/// Returns the checksum of an IPv4 header, whose checksum field is taken as zero.
 #[inline]
 pub fn ipv4_header(header: &[u8]) -> u16 {
     words(header).subtract(crate::wire::be16(header, ipv4::CHECKSUM)).checksum()
 }
 
-/// The field's value for a transport checksum: UDP sends a computed 0 as 0xFFFF, since 0 means
-/// "none" (RFC 768).
+/// Returns the field's value for a transport checksum: UDP sends a computed 0 as 0xFFFF, since 0
+/// means "none" (RFC 768).
 #[inline(always)]
 pub const fn transport_field(protocol: Protocol, checksum: u16) -> u16 {
     match (protocol, checksum) {
@@ -195,13 +196,13 @@ pub const fn transport_field(protocol: Protocol, checksum: u16) -> u16 {
     }
 }
 
-/// The value of a tunnel's own checksum field, which covers all from the tunnel's header on.
+/// Returns the value of a tunnel's checksum field, which covers all from the tunnel header on.
 ///
-/// `headers` starts there, and holds the field, whose value now is `field`; `rest` is the sum of
-/// what follows `headers`. Where these end at the inner transport header and its checksum is right,
-/// or is to be filled in, nothing behind them need be read: all of it sums to [`Sum::checksum`] of
-/// the inner pseudo-header (local checksum offload, the kernel's `lco_csum`). `pseudo` is the outer
-/// pseudo-header's sum where the tunnel is carried in UDP; GRE has none.
+/// `headers` starts at the tunnel header and includes the field, which now holds `field`; `rest` is
+/// the sum of all behind `headers`. If these end at the inner transport header, and its checksum is
+/// correct or partial, nothing behind them need be read: all of it sums to [`Sum::checksum`] of
+/// the inner pseudo-header (local checksum offload, the kernel's `lco_csum`). `pseudo` is the sum
+/// of the outer pseudo-header of a tunnel in UDP; GRE has none.
 #[inline(always)]
 pub(crate) fn tunnel_field(headers: &[u8], field: u16, rest: u16, pseudo: Option<Sum>) -> u16 {
     let sum = words(headers).subtract(field).add(rest);
@@ -211,7 +212,8 @@ pub(crate) fn tunnel_field(headers: &[u8], field: u16, rest: u16, pseudo: Option
     }
 }
 
-/// The new value of a checksum after a 16-bit field it covers changed (RFC 1624, equation 3).
+/// Returns the new value of a checksum after a 16-bit field that it covers changed (RFC 1624,
+/// equation 3).
 #[inline]
 pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     Sum::new(!checksum).add(!old).add(new).checksum()

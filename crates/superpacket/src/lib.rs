@@ -2,9 +2,9 @@
 //! **segment** what leaves (TSO, GSO, USO).
 //!
 //! A network stack costs per packet, not per byte. This engine lets it see few large packets: it
-//! joins received packets of a flow as early as possible, and cuts large ones into what a wire
-//! carries as late as possible. No I/O, no threads, no clock, no unsafe code, no allocation in
-//! steady state. Buffers are the caller's own.
+//! joins received packets of a flow as early as possible, and cuts large ones as late as possible.
+//! No I/O, no threads, no clock, no unsafe code, no allocation in steady state. Buffers are the
+//! caller's own.
 //!
 //! ```
 //! use superpacket::{BatchAggregator, HashKey, Layer, Policy, SegmentOptions, Segmenter};
@@ -31,23 +31,24 @@
 //! # Where to begin
 //!
 //! **A VPN** has a TUN device. One that was opened with `IFF_VNET_HDR` reads and writes packets of
-//! 64 KB behind a `virtio_net_hdr`. [`Segmenter::split`] cuts what is read.
-//! [`BatchAggregator::framed`] makes what joins: by [`poll_gathered`](BatchAggregator::poll_gathered)
-//! for `writev`, the example `tun.rs`, or by [`join_in_place`](BatchAggregator::join_in_place) and
-//! [`EachBuffer`] in a pool of the VPN's own, the example `in_place.rs`. Where there is no such
-//! header (WinTUN, utun), [`BatchAggregator::new`] makes what joins without one, up to the length
-//! that the device takes ([`Policy::with_max_bytes`]).
+//! 64 KB behind a `virtio_net_hdr`. [`Segmenter::split`] cuts the packets that are read. An
+//! aggregator made by [`BatchAggregator::framed`] joins those to be written:
+//! [`poll_gathered`](BatchAggregator::poll_gathered) for `writev` (example `tun.rs`), or
+//! [`join_in_place`](BatchAggregator::join_in_place) in the VPN's own buffers, into which
+//! [`EachBuffer`] splits (example `in_place.rs`). For devices without such a header (WinTUN, utun),
+//! take [`BatchAggregator::new`], and limit lengths to what the device takes
+//! ([`Policy::with_max_bytes`]).
 //!
-//! **A stack** receives by [`BatchAggregator::poll`] with [`Policy::gro`]: what merged has complete
-//! checksums, and its metadata tells the segment size. It sends 64 KB at a time as a [`GsoPacket`],
-//! which [`Segmenter::segment_linear`] cuts into the driver's buffers. The example
-//! `examples/smoltcp-device` of the repository does this around any device of smoltcp.
+//! **A stack** receives by [`BatchAggregator::poll`] with [`Policy::gro`]: merged packets have
+//! complete checksums, and metadata with the segment size. It sends 64 KB at a time as a
+//! [`GsoPacket`], which [`Segmenter::segment_linear`] cuts into the driver's buffers. The example
+//! `examples/smoltcp-device` in the repository does this around any device of smoltcp.
 //!
 //! **A switch** keeps packets in buffers that it must give back: ring slots, frames of a UMEM,
 //! mbufs. [`Aggregator`] owns them while a packet is held and hands them to the sink: no payload is
 //! copied. [`RxPacket`] carries what a device knows, [`PacketBatch`] takes packets to another
-//! thread, and [`Segmenter::segment`] cuts into headers and ranges for descriptors. The crates
-//! `superpacket-steer` and `superpacket-bridge` are the rest of a switch.
+//! thread, and [`Segmenter::segment`] cuts into headers and ranges for descriptors. The rest of a
+//! switch is in the crates `superpacket-steer` and `superpacket-bridge`.
 //!
 //! ```
 //! use superpacket::{Aggregator, HashKey, Policy, RxPacket, SuperPacket};
@@ -69,7 +70,7 @@
 //!
 //! | call | verified | copied | held when it returns |
 //! |---|---|---|---|
-//! | [`Aggregator::receive_batch`] | what may merge: lengths, IPv4 header checksums, and each transport checksum that the device has not verified; in GRO a flow's first packet's when a second one comes | headers of what merged; with [`Storage::Linear`](aggregate::Storage::Linear) all of it | flows and their buffers, until [`poll_end`](Aggregator::poll_end) or for the [hold time](Policy::hold_time) |
+//! | [`Aggregator::receive_batch`] | what may merge: lengths, IPv4 header checksums, and transport checksums that the device has not verified (GRO: that of a flow's first packet only when a second one comes) | headers of merged packets; with [`Storage::Linear`](aggregate::Storage::Linear) all of it | flows and their buffers, until [`poll_end`](Aggregator::poll_end) or for the [hold time](Policy::hold_time) |
 //! | [`BatchAggregator::poll`] | the same | the same | nothing |
 //! | [`BatchAggregator::poll_gathered`] | the same | the same; the sink's `writev` takes payload from where it lies | nothing |
 //! | [`BatchAggregator::join_in_place`] | the same | payload, once, behind the first packet of each super-packet, in its buffer | nothing |
@@ -78,46 +79,47 @@
 //! | [`Segmenter::split`] | the same, and each field of the `virtio_net_hdr` against the packet | the same | nothing |
 //! | [`Segmenter::fragment`] | the outermost IP header and its lengths | one header for each fragment | nothing |
 //!
-//! What does not merge leaves as it came, bit for bit and in its flow's order, even with a wrong
-//! checksum: an aggregator drops nothing. [`Counters`] has one [`Reason`] for each packet that left. A segmenter gives its segments new checksums and does not verify the old one.
+//! A packet that does not merge leaves as it came, bit for bit and in its flow's order, even with a
+//! wrong checksum: an aggregator drops nothing. [`Counters`] has one [`Reason`] for each packet
+//! that left. A segmenter computes new checksums without verifying the old one.
 //!
 //! # If a sink fails
 //!
 //! A sink may return a `Result`. Its error ends the call, which returns it, and no packet is lost.
 //!
-//! | call | packet that was refused | packets held | packets not yet looked at | how it goes on |
+//! | call | packet that was refused | packets held | packets not yet read | how to go on |
 //! |---|---|---|---|---|
 //! | those of [`Aggregator`] | in the aggregator, unless the sink took its [pieces](SuperPacket::take_pieces) | in the aggregator | in the caller's vector | the next call that emits gives the refused packet first |
 //! | [`poll`](BatchAggregator::poll), [`poll_gathered`](BatchAggregator::poll_gathered) | in the aggregator, by index | in the aggregator, by index | in the aggregator, by index | [`resume`](BatchAggregator::resume), [`resume_gathered`](BatchAggregator::resume_gathered) with the same packets; a new `poll` gives them up |
 //!
-//! [`join_in_place`](BatchAggregator::join_in_place) has no sink: the caller writes the buffers at
-//! the indices that it returns. A segmenter checks everything before its first segment.
+//! [`join_in_place`](BatchAggregator::join_in_place) has no sink: the caller writes the buffers
+//! whose indices it returns. A segmenter checks everything before its first segment.
 //!
 //! # Complete or partial checksums
 //!
-//! | who takes what merged | checksums | by |
+//! | merged packets go to | checksums | by |
 //! |---|---|---|
-//! | whoever verifies them: smoltcp and other stacks, WinTUN, utun, a capture file | complete | [`Policy::gro`] and [`BatchAggregator::new`], as they are |
-//! | whoever completes them: a TUN or TAP device with a `virtio_net_hdr`, a device that computes checksums | partial | [`BatchAggregator::framed`], or [`Policy::with_partial_checksums`] |
+//! | something that verifies them: smoltcp and other stacks, WinTUN, utun, a capture file | complete | [`Policy::gro`] and [`BatchAggregator::new`], as they are |
+//! | something that completes them: a TUN or TAP device with a `virtio_net_hdr`, a device that computes checksums | partial | [`BatchAggregator::framed`], or [`Policy::with_partial_checksums`] |
 //!
 //! The wrong choice loses packets: a stack takes a partial checksum for a damaged packet, and a
-//! super-packet with a complete one has no valid `virtio_net_hdr`. A complete checksum takes no
-//! second look at payload: the sum of each is known since its packet was verified. A packet that
-//! came with a partial checksum and merged with no other leaves with it;
-//! [`complete_partial`](checksum::complete_partial) computes the rest.
+//! super-packet with a complete one has no valid `virtio_net_hdr`. A complete checksum needs no
+//! second pass over payload, whose sums are known since it was verified. A packet that came with a
+//! partial checksum and merged with no other leaves with it;
+//! [`complete_partial`](checksum::complete_partial) completes it.
 //!
 //! # Trusted input
 //!
-//! With [`Policy::with_trusted_input`], checksums that the device has not verified are taken for
-//! right and no payload is read: for packets that a cipher has authenticated. Lengths and IPv4
-//! header checksums are verified as ever. A packet whose sender gave it a wrong checksum may then
-//! merge, and whoever completes a partial checksum makes a right one of it.
+//! With [`Policy::with_trusted_input`], checksums that the device has not verified count as correct
+//! and no payload is read: for packets that a cipher has authenticated. Lengths and IPv4 header
+//! checksums are still verified. A packet that its sender gave a wrong checksum may then merge, and
+//! whoever completes a partial checksum makes it correct.
 //!
 //! # Limits
 //!
-//! [`Policy`] has them: 65,535 bytes in a packet (up to 524,280 for TCP, BIG TCP), 64 datagrams in
-//! a UDP super-packet, 1,024 flows and 32 MiB held, unless it says otherwise. A received packet has
-//! at most [17 buffers](packet::MAX_BUFFERS), a gathered one at most 1,024 slices, one call at most
+//! [`Policy`] sets the limits; its defaults are 65,535 bytes in a packet (BIG TCP: up to 524,280),
+//! 64 datagrams in a UDP super-packet, 1,024 flows and 32 MiB held. A received packet has at most
+//! [17 buffers](packet::MAX_BUFFERS), a gathered one at most 1,024 slices, one call at most
 //! `u32::MAX` packets. Work per packet and memory do not depend on the traffic if the [`HashKey`]
 //! is random.
 //!
@@ -129,8 +131,8 @@
 //! | `os-random` | yes | [`HashKey::random`] |
 //! | `bytes` | no | `BytesMut` as a [`PacketBuffer`] |
 //!
-//! Without default features the crate is `no_std` with `alloc`; [`HashKey::new`] takes the random
-//! bits then.
+//! Without default features the crate is `no_std` with `alloc`, and the caller gives random bits to
+//! [`HashKey::new`].
 //!
 //! # Promises
 //!

@@ -1,16 +1,14 @@
-//! Where the bytes of packets lie: in the buffers that a packet holds, or with the caller of a
-//! poll.
+//! The bytes of buffers: in the buffers themselves, or with the caller of a poll.
 
 /// Finds the bytes of a packet's buffers.
 ///
-/// A buffer of type `B` may hold its bytes ([`InBuffers`]), or be a number under which somebody
-/// else finds them.
+/// A buffer of type `B` holds its bytes ([`InBuffers`]), or is a number by which they are found.
 pub trait Memory<B> {
     /// Returns the bytes of a buffer; none for a number that is not known.
     fn bytes<'a>(&'a self, buffer: &'a B) -> &'a [u8];
 }
 
-/// The buffers hold their bytes themselves.
+/// Memory of buffers that hold their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InBuffers;
 

@@ -1,4 +1,4 @@
-//! What is received: buffers, and what the device knows of them.
+//! Received packets: buffers, and what the device knows of them.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,24 +11,24 @@ use crate::wire::MAX_HEADER;
 pub use crate::checksum::RxChecksum;
 pub use crate::wire::Layer;
 
-/// The most buffers that one packet may have, as a Linux `skb` of 64 KB in 4 KB pages has
-/// (`MAX_SKB_FRAGS`).
+/// Limit of the buffers of one packet, as of a Linux `skb` (`MAX_SKB_FRAGS`: 64 KB in pages of
+/// 4 KB).
 pub const MAX_BUFFERS: usize = 17;
 
 /// A flow hash that a device reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowHash(pub u32);
 
-/// A VLAN tag that the device took out of the frame.
+/// A VLAN tag that the device stripped from the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VlanTag {
     /// The tag protocol: 0x8100 or 0x88a8.
     pub protocol: u16,
-    /// Priority, drop eligibility and VLAN ID as they stand in the tag.
+    /// Priority, drop eligibility and VLAN ID, as in the tag.
     pub control: u16,
 }
 
-/// Buffers after a packet's first, kept in a box so that a packet of one buffer stays small.
+/// The buffers behind a packet's first, in a box, so that a packet of one buffer is small.
 #[derive(Debug)]
 pub struct Chain<B>(Box<ChainStorage<B>>);
 
@@ -38,7 +38,7 @@ struct ChainStorage<B> {
 }
 
 impl<B> Chain<B> {
-    /// An empty chain with room for all buffers a packet may have.
+    /// Makes an empty chain with room for all buffers that a packet may have.
     pub fn new() -> Self {
         Chain(Box::new(ChainStorage { buffers: Vec::with_capacity(MAX_BUFFERS - 1) }))
     }
@@ -60,20 +60,18 @@ impl<B> Default for Chain<B> {
 
 /// A received packet: 1 to [`MAX_BUFFERS`] buffers and what the device knows.
 ///
-/// At most 64 bytes for buffers of 16 bytes, so that a batch streams through the cache. What
-/// steering reads of a packet whose hash the device has reported lies in its first 16 bytes, which
-/// are aligned to 16 and so never in two cache lines: whoever hands packets to other CPUs touches
-/// one line of each.
+/// At most 64 bytes for buffers of 16 bytes, so that a batch streams through the cache. The first
+/// 16 bytes hold all that steering reads of a packet with a device's hash, and are aligned to 16:
+/// whoever hands packets to other CPUs touches one cache line of each.
 #[derive(Debug)]
-// The order of fields matters: that of an `Option` which is `None` is not written whole, and where
-// such a gap meets a run of zeros, compilers build the packet on the stack and copy it to its place
-// by words that they did not write, each of which waits for what was written to reach the cache: 4
-// ns a packet.
+// The order of fields matters: a `None` is not written completely, and where such a gap meets a run
+// of zeros, compilers build the packet on the stack and copy it by words that were not written as
+// such, which wait until the writes have reached the cache: 4 ns a packet.
 #[repr(C, align(16))]
 pub struct RxPacket<B> {
     /// The receive queue.
     pub queue: u16,
-    /// Where the first byte lies.
+    /// Layer at which the packet starts.
     pub layer: Layer,
     /// The device's flow hash.
     pub hash: Option<FlowHash>,
@@ -81,19 +79,17 @@ pub struct RxPacket<B> {
     pub checksum: RxChecksum,
     /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// How the packet is to be cut, if the device or the sender before it has made a super-packet
-    /// of it. Its checksums stand as [`checksum`](Self::checksum) says, whatever [`Gso::checksum`]
-    /// does.
+    /// How the packet is to be cut, if it came as a super-packet. The form of its checksums is that
+    /// of [`checksum`](Self::checksum); [`Gso::checksum`] is ignored.
     pub gso: Option<Gso>,
     pub(crate) first: B,
-    /// When it arrived, in nanoseconds of any clock that does not matter to the engine but in
-    /// differences.
+    /// Time of arrival, in nanoseconds of any clock: only differences matter.
     pub time: u64,
     pub(crate) rest: Option<Chain<B>>,
 }
 
-/// Alignment in bytes of what steering reads of a packet, and its size at most: a cache line is a
-/// multiple of it.
+/// Alignment and largest size, in bytes, of what steering reads of a packet: a cache line is a
+/// multiple.
 pub(crate) const STEERING_UNIT: usize = 16;
 
 const _: () = {
@@ -103,13 +99,13 @@ const _: () = {
     assert!(offset_of!(RxPacket<&[u8]>, layer) + size_of::<Layer>() <= STEERING_UNIT);
 };
 
-/// A packet cannot take another buffer; here it is back.
+/// A packet cannot take another buffer, which is given back.
 #[derive(Debug, thiserror::Error)]
 #[error("a packet has at most {MAX_BUFFERS} buffers")]
 pub struct TooManyBuffers<B>(pub B);
 
 impl<B> RxPacket<B> {
-    /// An Ethernet frame in one buffer, of which the device knows nothing.
+    /// Makes a packet of an Ethernet frame in one buffer, of which the device knows nothing.
     #[inline]
     pub fn new(buffer: B) -> Self {
         RxPacket {
@@ -125,13 +121,13 @@ impl<B> RxPacket<B> {
         }
     }
 
-    /// An IP packet in one buffer, of which the device knows nothing.
+    /// Makes a packet of an IP packet in one buffer, of which the device knows nothing.
     #[inline]
     pub fn ip(buffer: B) -> Self {
         RxPacket { layer: Layer::Ip, ..Self::new(buffer) }
     }
 
-    /// The same packet with what the device knows of its checksums.
+    /// Returns the packet with what the device knows of its checksums.
     #[inline]
     #[must_use]
     pub fn with_checksum(mut self, checksum: RxChecksum) -> Self {
@@ -139,7 +135,7 @@ impl<B> RxPacket<B> {
         self
     }
 
-    /// The same packet with a stripped VLAN tag.
+    /// Returns the packet with a stripped VLAN tag.
     #[inline]
     #[must_use]
     pub fn with_vlan(mut self, vlan: VlanTag) -> Self {
@@ -147,7 +143,7 @@ impl<B> RxPacket<B> {
         self
     }
 
-    /// The same packet as a super-packet, and how it is to be cut.
+    /// Returns the packet as a super-packet that is to be cut so.
     #[inline]
     #[must_use]
     pub fn with_gso(mut self, gso: Gso) -> Self {
@@ -155,22 +151,22 @@ impl<B> RxPacket<B> {
         self
     }
 
-    /// What is needed to cut a super-packet, with the form of checksums that it has.
-    pub(crate) fn whole_gso(&self) -> Option<Gso> {
+    /// Returns how a super-packet is to be cut, with the form of its own checksums.
+    pub(crate) fn gso_with_checksum_form(&self) -> Option<Gso> {
         let form = if let RxChecksum::Partial { .. } = self.checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
         Some(Gso { checksum: form, ..self.gso? })
     }
 
-    /// The same packet with an arrival time in nanoseconds.
+    /// Returns the packet with a time of arrival in nanoseconds.
     #[inline]
     #[must_use]
-    pub fn at(mut self, time: u64) -> Self {
+    pub fn with_time(mut self, time: u64) -> Self {
         self.time = time;
         self
     }
 
-    /// Puts a chain, empty, on the packet for the buffers after the first: one that the aggregator
-    /// gave back, so that none is allocated.
+    /// Returns the packet with an empty chain for the buffers behind the first: one that the
+    /// aggregator gave back, so that none is allocated.
     #[must_use]
     pub fn with_chain(mut self, chain: Chain<B>) -> Self {
         self.rest.get_or_insert(chain);
@@ -190,14 +186,14 @@ impl<B> RxPacket<B> {
         Ok(())
     }
 
-    /// The buffers in order.
+    /// Returns the buffers in order.
     pub fn buffers(&self) -> impl Iterator<Item = &B> {
         core::iter::once(&self.first).chain(self.rest.iter().flat_map(|chain| chain.buffers()))
     }
 }
 
 impl<B: AsRef<[u8]>> RxPacket<B> {
-    /// The packet's length in bytes.
+    /// Returns the length of the packet in bytes.
     #[inline]
     pub fn length(&self) -> usize {
         self.length_in(&InBuffers)
@@ -205,14 +201,14 @@ impl<B: AsRef<[u8]>> RxPacket<B> {
 }
 
 impl<B> RxPacket<B> {
-    /// What is known of the packet, with another first buffer and no others.
+    /// Returns a packet of another buffer, with all that is known of this one.
     #[inline(always)]
     pub(crate) fn with_first<C>(&self, first: C) -> RxPacket<C> {
         let &RxPacket { queue, layer, hash, checksum, vlan, gso, time, .. } = self;
         RxPacket { queue, layer, hash, checksum, vlan, gso, first, time, rest: None }
     }
 
-    /// The length in bytes of a packet whose bytes lie there.
+    /// Returns the length in bytes of a packet whose bytes lie in `memory`.
     #[inline(always)]
     pub(crate) fn length_in(&self, memory: &impl Memory<B>) -> usize {
         match &self.rest {
@@ -222,14 +218,14 @@ impl<B> RxPacket<B> {
     }
 }
 
-/// A received packet is cut as its device reported; what it did not say is as in any TSO engine.
+/// A received packet is cut as its device reported.
 impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
     fn layer(&self) -> Layer {
         self.layer
     }
 
     fn gso(&self) -> Option<Gso> {
-        self.whole_gso()
+        self.gso_with_checksum_form()
     }
 
     fn checksum(&self) -> RxChecksum {
@@ -257,7 +253,7 @@ impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
     }
 }
 
-/// The first bytes of a packet that lies in several pieces, copied together.
+/// The first bytes of a packet in several pieces, copied together.
 pub(crate) struct Gathered {
     bytes: [u8; MAX_HEADER],
     filled: usize,

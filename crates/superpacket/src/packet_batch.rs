@@ -1,4 +1,4 @@
-//! Packets that own all they consist of: for a queue between two threads.
+//! Packets that own their headers and buffers: for a queue between two threads.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -9,9 +9,9 @@ use crate::super_packet::{Metadata, Piece, SuperPacket};
 /// Packets in order, with their headers and buffers: filled by one thread, emptied by another, and
 /// used again.
 ///
-/// What a sink is given borrows the aggregator's memory. Here headers are copied, buffers move in,
-/// and everything lies in four arrays, so that a batch that goes round needs no allocation and is
-/// read as it was written, from front to back.
+/// A packet that a sink is given borrows the aggregator's memory. Here its header is copied and its
+/// buffers are moved, into four arrays that are read as they were written, from front to back, and
+/// need no allocation when the batch is used again.
 ///
 /// ```
 /// use superpacket::{Aggregator, HashKey, PacketBatch, Policy, RxPacket, SuperPacket};
@@ -26,21 +26,21 @@ use crate::super_packet::{Metadata, Piece, SuperPacket};
 /// ```
 pub struct PacketBatch<B> {
     entries: Vec<Entry>,
-    /// Taken out one after the other.
+    /// Pieces of all packets; `None` once they have been lent.
     pieces: Vec<Option<Piece<B>>>,
-    /// Headers, and what lies in linear storage.
+    /// Headers and linear storage of all packets.
     bytes: Vec<u8>,
-    /// The pieces of the packet that is lent.
+    /// Pieces of the packet that is lent.
     lent: Vec<Piece<B>>,
-    /// The next packet, and where its pieces and bytes are.
+    /// Index of the next packet, of its first piece and of its first byte.
     next: usize,
     next_piece: usize,
     next_byte: usize,
 }
 
-/// So many packets ahead memory is fetched: fewer leave less time than it takes another core to
-/// give a line away.
-const AHEAD: usize = 8;
+/// How many packets ahead memory is fetched: with fewer, another core has not yet given the cache
+/// line away.
+const PREFETCH_AHEAD: usize = 8;
 
 #[derive(Debug)]
 struct Entry {
@@ -51,13 +51,13 @@ struct Entry {
 }
 
 impl<B> PacketBatch<B> {
-    /// No packet.
+    /// Makes an empty batch.
     pub const fn new() -> Self {
         PacketBatch { entries: Vec::new(), pieces: Vec::new(), bytes: Vec::new(), lent: Vec::new(), next: 0, next_piece: 0, next_byte: 0 }
     }
 
-    /// Puts a packet behind the others. Its buffers move, its metadata, header and linear storage
-    /// are copied: what is left of it has no bytes.
+    /// Appends a packet: moves its buffers, and copies its metadata, header and linear storage. No
+    /// pieces are left in it.
     #[inline]
     pub fn push<M>(&mut self, packet: &mut SuperPacket<'_, B, M>) {
         let entry = Entry {
@@ -70,35 +70,35 @@ impl<B> PacketBatch<B> {
         self.bytes.extend_from_slice(packet.linear);
         self.pieces.extend(packet.pieces.drain(..).map(Some));
         self.entries.push(entry);
-        // The other thread has had this memory last.
-        if let Some(next) = self.entries.spare_capacity_mut().get(AHEAD) {
+        // Another core used this memory last.
+        if let Some(next) = self.entries.spare_capacity_mut().get(PREFETCH_AHEAD) {
             superpacket_simd::prefetch_write(next);
         }
-        if let Some(next) = self.pieces.spare_capacity_mut().get(AHEAD) {
+        if let Some(next) = self.pieces.spare_capacity_mut().get(PREFETCH_AHEAD) {
             superpacket_simd::prefetch_write(next);
         }
     }
 
-    /// How many packets are left.
+    /// Returns how many packets are left.
     #[inline]
     pub fn len(&self) -> usize {
         self.entries.len() - self.next
     }
 
-    /// Is none left?
+    /// Returns whether no packet is left.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Lends the next packet, the oldest that is left. Buffers that are not taken out of it are
-    /// dropped when the next one is lent, or with [`clear`](Self::clear).
+    /// Lends the next packet, the oldest that is left. Buffers that are not taken from it are
+    /// dropped when the next one is lent, or by [`clear`](Self::clear).
     #[inline]
     pub fn next_packet(&mut self) -> Option<SuperPacket<'_, B>> {
         self.next_in(InBuffers)
     }
 
-    /// Lends the next packet, whose bytes lie there.
+    /// Lends the next packet, whose bytes lie in `memory`.
     #[inline]
     pub(crate) fn next_in<M>(&mut self, memory: M) -> Option<SuperPacket<'_, B, M>> {
         self.lent.clear();
@@ -119,7 +119,7 @@ impl<B> PacketBatch<B> {
         })
     }
 
-    /// Gives back the memory of the packets that have been taken.
+    /// Removes the packets that have been lent, and moves the others to the front.
     #[cold]
     pub(crate) fn forget_taken(&mut self) {
         self.entries.drain(..self.next);
@@ -128,8 +128,8 @@ impl<B> PacketBatch<B> {
         (self.next, self.next_piece, self.next_byte) = (0, 0, 0);
     }
 
-    /// Takes the packet back that was lent last, with the pieces that are left in it: it is the next again. One that has no
-    /// pieces left is gone.
+    /// Takes back the packet lent last, with the pieces left in it: it is the next again. It is
+    /// gone if it has none left.
     pub(crate) fn take_back(&mut self) {
         let Some(entry) = self.entries.get(self.next.wrapping_sub(1)) else { return };
         let first_piece = self.next_piece - entry.pieces as usize;
@@ -144,7 +144,7 @@ impl<B> PacketBatch<B> {
         }
     }
 
-    /// Forgets all packets, drops their buffers, and keeps the memory.
+    /// Removes all packets, drops their buffers, and keeps the memory.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.pieces.clear();
@@ -175,8 +175,8 @@ mod tests {
     use crate::packet::RxPacket;
     use crate::segment::{ChecksumOutput, SegmentOptions, Segmenter};
 
-    /// Aggregates two runs and a stranger, sends them through a batch, and cuts them again: (what
-    /// came, what left, packets between).
+    /// Aggregates two runs and a frame of no known protocol, sends them through a batch, and cuts
+    /// them again. Returns the frames before, the frames after, and the number of packets between.
     fn through(storage: Storage) -> (Vec<Vec<u8>>, Vec<Vec<u8>>, usize) {
         let mut frames = superpacket_traffic::workload::w1(40);
         frames.push(vec![0xff; 60]);

@@ -1,4 +1,5 @@
-//! Why a packet left the aggregator as it did: one reason for each packet out, one counter for each reason.
+//! Why a packet left the aggregator as it did: one reason for each packet out, one counter for each
+//! reason.
 
 use crate::wire::Refusal;
 
@@ -6,7 +7,8 @@ macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
         /// Why a packet left as it did.
         ///
-        /// Each packet that leaves the aggregator, merged or single, has exactly one, so the counts of all reasons add up to the packets out.
+        /// Each packet that leaves the aggregator, merged or single, has exactly one, so the counts
+        /// of all reasons add up to the packets out.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         #[non_exhaustive]
@@ -15,12 +17,12 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All of them, in the order of their numbers.
+            /// All reasons, in the order of their numbers.
             pub const ALL: &'static [Reason] = &[$(Reason::$name,)*];
-            /// How many there are.
+            /// Number of reasons.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// The name that reports and JSON use.
+            /// Returns the name that reports and JSON use.
             pub const fn name(self) -> &'static str {
                 match self { $(Reason::$name => $text,)* }
             }
@@ -29,10 +31,12 @@ macro_rules! reasons {
 }
 
 reasons! {
-    // A packet that was never held: it passed untouched, its flow's held packets before it.
+    // Reasons of packets that were never held: they passed untouched, behind what was held of their
+    // flow.
     /// Not IPv4 or IPv6, or a link header that the engine does not know.
     NotIp = "not_ip",
-    /// The frame ends before its headers, or before its IP length says: cut by a snap length, or a false length field.
+    /// The frame ends before its headers, or before its IP length says: cut by a snap length, or a
+    /// false length field.
     Truncated = "truncated",
     /// A header contradicts itself.
     Malformed = "malformed",
@@ -56,13 +60,15 @@ reasons! {
     BadIpChecksum = "bad_ip_checksum",
     /// A wrong transport or tunnel checksum.
     BadChecksum = "bad_checksum",
-    /// A checksum that is valid and that no sender computes (0xFFFF for 0x0000): it could not be restored.
+    /// A checksum that is valid but that no sender computes (0xFFFF for 0x0000): it could not be
+    /// restored.
     NonCanonicalChecksum = "non_canonical_checksum",
-    /// A partial checksum whose field does not hold the sum of the pseudo-header, or for another header.
+    /// A partial checksum whose field does not hold the sum of the pseudo-header, or for another
+    /// header.
     PartialChecksum = "partial_checksum",
     /// No header of the device's format could say what it would merge to.
     NoHeader = "no_header",
-    /// It came alone in a call that holds nothing before and after: it was not looked at.
+    /// The only packet of a call that holds nothing before and after: it was not read.
     Alone = "alone",
     /// A super-packet already.
     SuperPacket = "super_packet",
@@ -72,7 +78,7 @@ reasons! {
     NoPayload = "no_payload",
     /// UDP where its aggregation is switched off.
     UdpOff = "udp_off",
-    /// A UDP length that is not the IP payload's.
+    /// A UDP length that differs from the IP payload's.
     UdpLength = "udp_length",
     /// UDP without a checksum.
     UdpNoChecksum = "udp_no_checksum",
@@ -95,7 +101,7 @@ reasons! {
     /// LRO: an acknowledgement older than the one held, or than the last of its flow.
     AckOlder = "ack_older",
 
-    // A packet, merged or still single, that was held: what ended its aggregation.
+    // Reasons of packets that were held, merged or still single: what ended their aggregation.
     /// PSH or FIN ended it; a single packet with either is not held at all.
     Push = "push",
     /// A segment shorter than the others ended it.
@@ -116,7 +122,8 @@ reasons! {
     Evicted = "evicted",
     /// The held bytes reached their limit.
     MemoryLimit = "memory_limit",
-    /// A packet of its flow, or of an unknown flow between its addresses, had to pass untouched and in order.
+    /// A packet of its flow, or of an unknown flow between its addresses, had to pass untouched and
+    /// in order.
     Overtaken = "overtaken",
     /// The next packet's sequence number was not the expected one.
     Sequence = "sequence",
@@ -154,7 +161,7 @@ reasons! {
     ChecksumForm = "checksum_form",
 }
 
-/// A packet whose headers cannot be read, or rule it out, leaves for the reason of the same name.
+/// A packet with refused headers leaves for the reason of the same name.
 impl From<Refusal> for Reason {
     #[inline(always)]
     fn from(refusal: Refusal) -> Self {

@@ -1,4 +1,5 @@
-//! What leaves the aggregator and enters the segmenter: a header, and payload where it lies.
+//! Packets that leave the aggregator and enter the segmenter: a header, and payload in ranges of
+//! buffers.
 
 use alloc::vec::Vec;
 use core::mem::offset_of;
@@ -9,56 +10,57 @@ use crate::reason::Reason;
 use crate::segment::{Gso, Segmentable};
 use crate::wire::Layout;
 
-/// A range of one buffer that is part of a packet.
+/// A part of a packet: a range of one buffer.
 #[derive(Debug)]
 pub struct Piece<B> {
     /// The buffer; `None` if the bytes lie in the packet's linear storage.
     pub(crate) buffer: Option<B>,
     pub(crate) start: u32,
     pub(crate) length: u32,
-    /// The sum of the segment's payload, if `SUM` is set.
+    /// The sum of a received packet's payload, if `SUM` is set.
     pub(crate) sum: u16,
     pub(crate) flags: u8,
 }
 
 impl<B> Piece<B> {
-    /// The piece is the first of a received packet's payload.
+    /// Flag: the piece is the first of a received packet's payload.
     pub(crate) const FIRST: u8 = 1;
-    /// `sum` is the one's-complement sum of that packet's payload: of this piece and those that
-    /// follow up to the next first one.
+    /// Flag: `sum` is the one's-complement sum of that packet's payload: of this piece and those
+    /// behind it up to the next first one.
     pub(crate) const SUM: u8 = 2;
 
-    /// The buffer that the piece lies in, taken out, if it has one of its own.
+    /// Takes the buffer out, if the piece has one of its own.
     #[inline]
     pub fn into_buffer(self) -> Option<B> {
         self.buffer
     }
 
-    /// The buffer that the piece lies in, if it has one of its own.
+    /// Returns the buffer, if the piece has one of its own.
     #[inline]
     pub const fn buffer(&self) -> Option<&B> {
         self.buffer.as_ref()
     }
 
-    /// Does the piece lie in a buffer of its own, rather than in linear storage?
+    /// Returns whether the piece lies in a buffer of its own, rather than in linear storage.
     #[inline]
     pub const fn has_buffer(&self) -> bool {
         self.buffer.is_some()
     }
 
-    /// Offset of the piece in its buffer, in bytes.
+    /// Returns the offset of the piece in its buffer, in bytes.
     #[inline]
     pub const fn start(&self) -> usize {
         self.start as usize
     }
 
-    /// Length of the piece in bytes.
+    /// Returns the length of the piece in bytes.
     #[inline]
     pub const fn length(&self) -> usize {
         self.length as usize
     }
 
-    /// The payload's sum of the received packet that starts with this piece, where it is known.
+    /// Returns the sum of the received packet's payload that starts with this piece, if it is
+    /// known.
     #[inline]
     pub const fn segment_sum(&self) -> Option<u16> {
         if self.flags & (Self::FIRST | Self::SUM) == (Self::FIRST | Self::SUM) { Some(self.sum) } else { None }
@@ -66,7 +68,7 @@ impl<B> Piece<B> {
 }
 
 impl<B> Piece<B> {
-    /// The bytes, in their own buffer or in `linear`.
+    /// Returns the bytes, in their own buffer or in `linear`.
     #[inline(always)]
     pub(crate) fn bytes<'a>(&'a self, memory: &'a impl Memory<B>, linear: &'a [u8]) -> &'a [u8] {
         let whole = match &self.buffer {
@@ -80,39 +82,38 @@ impl<B> Piece<B> {
 
 /// What is known of a packet besides its bytes.
 ///
-/// What steering reads of a packet whose hash the device has reported lies in the first 16 bytes,
-/// as in [`RxPacket`](crate::packet::RxPacket).
+/// The first 16 bytes hold all that steering reads of a packet with a device's hash, as in
+/// [`RxPacket`](crate::packet::RxPacket).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// The order of fields matters: one with a byte of padding at its end comes before a number, or
-// compilers move that byte together with what follows it, by words that were not written whole, and
-// wait for them.
+// The order of fields matters: a number follows each field that ends in padding, or compilers copy
+// the padding and what follows it in words that were not written as such, and wait for them.
 #[repr(C, align(16))]
 pub struct Metadata {
     /// The device's flow hash.
     pub hash: Option<FlowHash>,
     /// The receive queue.
     pub queue: u16,
-    /// Where the packet starts.
+    /// Layer at which the packet starts.
     pub layer: Layer,
     /// Why it left as it is.
     pub reason: Reason,
-    /// How many received packets it stands for, absorbed ACKs included.
+    /// Number of received packets that it stands for, absorbed ACKs included.
     pub packets: u32,
-    /// Where its headers are, if the engine understood them.
+    /// Offsets of its headers, if the engine understood them.
     pub layout: Option<Layout>,
     /// The state of its checksums.
     pub checksum: RxChecksum,
     /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// What is needed to cut it again; `None` for a packet of one that did not come as a
-    /// super-packet, for merged ACKs, and for what LRO merged.
+    /// How to cut it again; `None` for a single packet that did not come as a super-packet, for
+    /// merged ACKs, and for what LRO merged.
     pub gso: Option<Gso>,
-    /// How many pure ACKs it absorbed: a consumer adds them when it counts ACKs for its congestion
-    /// window.
+    /// Number of pure ACKs that it absorbed: a consumer that counts ACKs for its congestion window
+    /// adds them.
     pub absorbed_acks: u32,
-    /// The time of the last packet in it, in nanoseconds.
+    /// Time of arrival of its last packet, in nanoseconds.
     pub time: u64,
-    /// The largest payload of a packet in it, in bytes; 0 where that is not known.
+    /// Largest payload of a packet in it, in bytes; 0 if that is not known.
     pub largest_payload: u32,
 }
 
@@ -124,15 +125,15 @@ const _: () = {
     assert!(offset_of!(Metadata, packets) + size_of::<u32>() <= STEERING_UNIT);
 };
 
-/// A packet, single or merged: header bytes of its own and payload as ranges of the buffers it came
-/// in.
+/// A packet, single or merged: header bytes of its own, and payload as ranges of the buffers that
+/// it came in.
 ///
 /// The frame is [`header`](Self::header) followed by [`payload`](Self::payload). A packet that
-/// merged with no other has an empty header and its buffers as they came: not a byte of it has been
-/// touched.
+/// merged with no other has an empty header and its buffers as they came: no byte of it has
+/// changed.
 ///
-/// The bytes of a buffer `B` are found by `M`: in the buffer itself, unless the packet was borrowed
-/// for a poll.
+/// `M` finds the bytes of a buffer `B`: in the buffer itself, unless the packet was borrowed for a
+/// poll.
 #[derive(Debug)]
 pub struct SuperPacket<'a, B, M = InBuffers> {
     /// What is known of it.
@@ -144,38 +145,38 @@ pub struct SuperPacket<'a, B, M = InBuffers> {
 }
 
 impl<'a, B, M> SuperPacket<'a, B, M> {
-    /// The rewritten headers of a merged packet; empty for a packet that was not touched.
+    /// Returns the rewritten headers of a merged packet; none for a packet that was not touched.
     #[inline]
     pub fn header(&self) -> &[u8] {
         self.header
     }
 
-    /// Length of the packet in bytes.
+    /// Returns the length of the packet in bytes.
     #[inline]
     pub fn length(&self) -> usize {
         self.header.len() + self.pieces.iter().map(Piece::length).sum::<usize>()
     }
 
-    /// The payload's pieces.
+    /// Returns the pieces of the payload.
     #[inline]
     pub fn pieces(&self) -> &[Piece<B>] {
         self.pieces
     }
 
-    /// Takes the pieces out, and with them the buffers: for a consumer that holds them until its
-    /// send has returned. Linear storage stays behind.
+    /// Takes the pieces out, with their buffers: for a consumer that keeps these until it has sent
+    /// them. Linear storage stays behind.
     #[inline]
     pub fn take_pieces(&mut self) -> impl Iterator<Item = Piece<B>> + '_ {
         self.pieces.drain(..)
     }
 
-    /// Did packets merge in it?
+    /// Returns whether packets merged in it.
     #[inline]
     pub fn is_merged(&self) -> bool {
         self.metadata.packets > 1
     }
 
-    /// The same packet, whose bytes lie there.
+    /// Returns the packet with its bytes in `memory`.
     #[inline(always)]
     pub(crate) fn with_memory<N>(self, memory: N) -> SuperPacket<'a, B, N> {
         let SuperPacket { metadata, header, pieces, linear, memory: _ } = self;
@@ -184,21 +185,21 @@ impl<'a, B, M> SuperPacket<'a, B, M> {
 }
 
 impl<'a, B, M: Memory<B>> SuperPacket<'a, B, M> {
-    /// What follows the header, in order: for an untouched packet its buffers.
+    /// Returns what follows the header, in order: for an untouched packet its buffers.
     #[inline]
     pub fn payload(&self) -> impl Iterator<Item = &[u8]> + Clone {
         let (memory, linear) = (&self.memory, self.linear);
         self.pieces.iter().map(move |piece| piece.bytes(memory, linear)).filter(|bytes| !bytes.is_empty())
     }
 
-    /// All bytes in order: the header, if there is one, and the payload.
+    /// Returns all bytes in order: the header, if there is one, and the payload.
     #[inline]
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> + Clone {
         core::iter::once(self.header).filter(|header| !header.is_empty()).chain(self.payload())
     }
 
-    /// The whole packet as one slice, if it lies in one: linear mode, and single packets of one
-    /// buffer.
+    /// Returns the whole packet as one slice, if it is contiguous: in linear storage, or a single
+    /// packet of one buffer.
     pub fn contiguous(&self) -> Option<&[u8]> {
         match self.pieces.as_slice() {
             _ if !self.linear.is_empty() => Some(self.linear),
@@ -207,7 +208,7 @@ impl<'a, B, M: Memory<B>> SuperPacket<'a, B, M> {
         }
     }
 
-    /// Copies the whole packet behind what `out` holds.
+    /// Appends the whole packet to `out`.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         self.slices().for_each(|slice| out.extend_from_slice(slice));
     }
@@ -260,17 +261,17 @@ impl<B, M: Memory<B>> Segmentable for SuperPacket<'_, B, M> {
     }
 }
 
-/// Takes what the aggregator emits.
+/// Takes the packets that the aggregator emits.
 ///
-/// The packet borrows the aggregator's memory: the sink copies it, sends it, or takes its buffers
+/// A packet borrows the aggregator's memory: the sink copies it, sends it, or takes its buffers
 /// before it returns.
 ///
-/// A closure that returns nothing is a sink, and one that returns a `Result<(), E>`. If that is an
-/// error, the call of the aggregator stops and returns it, and no packet is lost: the one that was
-/// refused, unless the sink has taken its pieces, what is held, and what the call had not come to
-/// yet. The next call that emits gives the refused packet first.
+/// Closures are sinks: those that return nothing, and those that return a `Result<(), E>`. An error
+/// ends the call of the aggregator, which returns it. No packet is lost: the next call that emits
+/// gives the refused one first, unless the sink took its pieces.
 pub trait Sink<B> {
-    /// What the sink says of each packet, and the aggregator's call of all: nothing, or a `Result`.
+    /// What the sink returns for each packet, and the aggregator for the call: nothing, or a
+    /// `Result`.
     type Outcome: Outcome;
 
     /// Takes one packet.
@@ -288,7 +289,7 @@ impl<B, O: Outcome, F: FnMut(SuperPacket<'_, B>) -> O + ?Sized> Sink<B> for F {
 
 /// What a sink returns: `()` if it cannot fail, else a `Result<(), E>`.
 pub trait Outcome {
-    /// Why it failed.
+    /// Error of a sink that failed.
     type Error;
 
     /// Makes an outcome of a result.

@@ -87,7 +87,7 @@ impl<B> Out<B> {
         undelivered: &mut PacketBatch<B>,
         poll: &mut P,
     ) -> Result<(), P::Error> {
-        let gso = packet.whole_gso();
+        let gso = packet.gso_with_checksum_form();
         let whole = |buffer: B| Piece { length: poll.bytes(&buffer).len() as u32, buffer: Some(buffer), start: 0, sum: 0, flags: 0 };
         // None are left but those of a packet whose sink panicked.
         self.pieces.clear();

@@ -175,7 +175,7 @@ impl Receive for Player {
                 break self.wait_until(1);
             }
             let Some(Ready { bytes, .. }) = self.next.take() else { break Ok(()) };
-            let mut packet = RxPacket::new(Buffer::from(bytes)).at(now);
+            let mut packet = RxPacket::new(Buffer::from(bytes)).with_time(now);
             packet.layer = self.layer;
             packets.push(packet);
             count += 1;

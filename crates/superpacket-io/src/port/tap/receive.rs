@@ -68,7 +68,7 @@ impl TapReceiver {
             }
             None => self.large.lend(large, start..length),
         };
-        let mut received = RxPacket::new(buffer?).with_checksum(offload.checksum).at(time);
+        let mut received = RxPacket::new(buffer?).with_checksum(offload.checksum).with_time(time);
         received.gso = offload.gso;
         (received.queue, received.layer) = (self.queue, self.device.layer());
         Some((received, small.is_none()))

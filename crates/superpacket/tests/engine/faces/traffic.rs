@@ -55,7 +55,7 @@ pub fn receive(packet: &Packet, number: usize) -> RxPacket<&[u8]> {
         rest = others;
     }
     pieces.push(rest);
-    let mut received = RxPacket::new(pieces[0]).with_checksum(packet.checksum).at(packet.time);
+    let mut received = RxPacket::new(pieces[0]).with_checksum(packet.checksum).with_time(packet.time);
     for piece in &pieces[1..] {
         received.push(piece).expect("at most 17 buffers");
     }
