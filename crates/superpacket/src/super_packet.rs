@@ -65,9 +65,7 @@ impl<B> Piece<B> {
     pub const fn segment_sum(&self) -> Option<u16> {
         if self.flags & (Self::FIRST | Self::SUM) == (Self::FIRST | Self::SUM) { Some(self.sum) } else { None }
     }
-}
 
-impl<B> Piece<B> {
     /// Returns the bytes, in their own buffer or in `linear`.
     #[inline(always)]
     pub(crate) fn bytes<'a>(&'a self, memory: &'a impl Memory<B>, linear: &'a [u8]) -> &'a [u8] {

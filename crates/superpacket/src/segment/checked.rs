@@ -5,7 +5,7 @@
 
 use super::{GsoKind, SegmentError};
 use crate::checksum::RxChecksum;
-use crate::wire::{IpVersion, Layout, Protocol, Refusal, be16, be32, byte, dccp, ipv4, ipv6, pppoe, udp};
+use crate::wire::{IpVersion, Layout, Protocol, Refusal, be16, be32, byte, dccp, ip_length, ipv6, pppoe, udp};
 
 /// The checked headers of a packet that may be cut.
 #[derive(Clone, Copy, Debug)]
@@ -89,16 +89,12 @@ pub(super) fn check_headers(
 /// field is 0 (left to the device, or BIG TCP over IPv4).
 fn ip_end(header: &[u8], network: usize, version: IpVersion, jumbo: bool, limit: usize) -> Result<(usize, bool), SegmentError> {
     let length = match version {
-        IpVersion::V4 => usize::from(be16(header, network + ipv4::TOTAL_LENGTH)),
         IpVersion::V6 if jumbo => ipv6::HEADER_LENGTH.saturating_add(be32(header, network + ipv6::HEADER_LENGTH + 4) as usize),
-        IpVersion::V6 => match usize::from(be16(header, network + ipv6::PAYLOAD_LENGTH)) {
-            0 if byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP => {
-                return Err(SegmentError::Headers(Refusal::ExtensionHeader));
-            }
-            0 => 0,
-            payload => ipv6::HEADER_LENGTH + payload,
-        },
+        _ => ip_length(header, network, version),
     };
+    if length == 0 && version == IpVersion::V6 && byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP {
+        return Err(SegmentError::Headers(Refusal::ExtensionHeader));
+    }
     match length {
         0 => Ok((limit, false)),
         _ if network.saturating_add(length) > limit => Err(SegmentError::Truncated { needed: network.saturating_add(length), got: limit }),

@@ -1,7 +1,7 @@
 //! IP fragments: which headers each of them carries.
 
 use super::SegmentError;
-use super::template::{FRAGMENT_HEADER, SCRATCH};
+use super::template::SCRATCH;
 use crate::wire::link::{Link, Next, Tag};
 use crate::wire::{Extension, Extensions, IpVersion, Layer, Layout, MAX_HEADER, Refusal, be16, byte, ipv4, ipv6, put16, put32};
 
@@ -58,12 +58,12 @@ pub(super) fn header_boundary(bytes: &[u8], network: usize, limit: usize) -> Opt
 pub(super) fn insert_fragment_header(bytes: &mut [u8; SCRATCH], boundary: HeaderBoundary, id: u32) -> usize {
     let split = boundary.repeated_end.min(MAX_HEADER);
     let follows = byte(bytes, boundary.next_header_field);
-    bytes.copy_within(split..MAX_HEADER, split + FRAGMENT_HEADER);
+    bytes.copy_within(split..MAX_HEADER, split + ipv6::FRAGMENT_HEADER_LENGTH);
     bytes[boundary.next_header_field.min(SCRATCH - 1)] = ipv6::FRAGMENT;
     put16(bytes, split, u16::from(follows) << 8);
     put16(bytes, split + 2, 0);
     put32(bytes, split + 4, id);
-    split + FRAGMENT_HEADER
+    split + ipv6::FRAGMENT_HEADER_LENGTH
 }
 
 /// The outermost IP header of a packet, whatever it carries.
@@ -157,7 +157,7 @@ fn ipv6_parts(header: &[u8], network: usize, end: usize, id: u32) -> Result<Part
     Ok(match boundary.fragment {
         Some(place) => {
             let field = be16(header, place + 2);
-            Parts { base: place + FRAGMENT_HEADER, counted, first: field >> 3, more: field & 1 != 0, insert: None }
+            Parts { base: place + ipv6::FRAGMENT_HEADER_LENGTH, counted, first: field >> 3, more: field & 1 != 0, insert: None }
         }
         None => Parts { base: boundary.repeated_end, counted, first: 0, more: false, insert: Some((boundary, id)) },
     })

@@ -2,7 +2,6 @@
 
 use core::num::{NonZeroU16, NonZeroU32};
 
-use super::template::FRAGMENT_HEADER;
 use crate::checksum::RxChecksum;
 use crate::wire::{self, IpVersion, Layer, Layout, Unparsed, ipv6};
 
@@ -72,7 +71,7 @@ impl SegmentSize {
         let jumbo = if layout.jumbo { ipv6::JUMBO_HEADER_LENGTH } else { 0 };
         let (headers, unit) = match (kind, layout.version) {
             (GsoKind::UdpFragments, IpVersion::V4) => (layout.transport, 8),
-            (GsoKind::UdpFragments, IpVersion::V6) => (layout.transport.saturating_add(FRAGMENT_HEADER as u16), 8),
+            (GsoKind::UdpFragments, IpVersion::V6) => (layout.transport.saturating_add(ipv6::FRAGMENT_HEADER_LENGTH as u16), 8),
             _ => (layout.payload, 1),
         };
         let headers = (headers.saturating_sub(layout.outermost()) as usize).saturating_sub(jumbo);

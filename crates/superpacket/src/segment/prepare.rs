@@ -5,10 +5,10 @@ use super::fragment::{header_boundary, insert_fragment_header, outermost, parts,
 use super::output::Plan;
 use super::payload::{Position, copy_first_bytes, position_of, slices, sum_payload};
 use super::segmenter::{ChecksumOutput, SegmentOptions, Segmenter};
-use super::template::{Cut, FRAGMENT_HEADER, Template};
+use super::template::{Cut, Template};
 use super::{ChecksumForm, Gso, GsoKind, MaxSegments, SegmentError, Segmentable};
 use crate::checksum::{Completion, RxChecksum, Sum, at_offset, pseudo_header, transport_field, words};
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Refusal, be16, ipv4, ipv6, pppoe, put16, udp};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Refusal, be16, ip_length, ipv4, ipv6, pppoe, put16, udp};
 
 /// A checked packet, and the template of its segments.
 #[derive(Clone, Debug)]
@@ -97,8 +97,8 @@ impl Segmenter {
             IpVersion::V6 => {
                 let boundary = header_boundary(&self.scratch, usize::from(layout.network), usize::from(layout.transport));
                 let boundary = boundary.ok_or(SegmentError::Headers(Refusal::HeaderTooLong))?;
-                layout.transport += FRAGMENT_HEADER as u16;
-                layout.payload += FRAGMENT_HEADER as u16;
+                layout.transport += ipv6::FRAGMENT_HEADER_LENGTH as u16;
+                layout.payload += ipv6::FRAGMENT_HEADER_LENGTH as u16;
                 insert_fragment_header(&mut self.scratch, boundary, options.fragment_id)
             }
         };
@@ -157,13 +157,7 @@ impl Segmenter {
         if least > header_bytes {
             return Err(SegmentError::Truncated { needed: least, got: header_bytes });
         }
-        let stated = match found.version {
-            IpVersion::V4 => usize::from(be16(header, network + ipv4::TOTAL_LENGTH)),
-            IpVersion::V6 => match usize::from(be16(header, network + ipv6::PAYLOAD_LENGTH)) {
-                0 => 0,
-                payload => payload + ipv6::HEADER_LENGTH,
-            },
-        };
+        let stated = ip_length(header, network, found.version);
         let end = if stated == 0 { length } else { network + stated };
         if end > length {
             return Err(SegmentError::Truncated { needed: end, got: length });
@@ -175,7 +169,7 @@ impl Segmenter {
         // Each fragment repeats `base` bytes of the packet, and has a fragment header, which may be
         // inserted below.
         let base = parts.base;
-        let repeated = base - network + if parts.insert.is_some() { FRAGMENT_HEADER } else { 0 };
+        let repeated = base - network + if parts.insert.is_some() { ipv6::FRAGMENT_HEADER_LENGTH } else { 0 };
         let mut carried = base.max(packet.header().len());
         if carried > header_bytes.min(end) {
             return Err(SegmentError::HeaderLength { needed: header_bytes.min(end), got: carried });
@@ -212,7 +206,7 @@ impl Segmenter {
             Some((boundary, id)) => insert_fragment_header(&mut self.scratch, boundary, id),
             None => base,
         };
-        let place = (found.version == IpVersion::V6).then(|| base - FRAGMENT_HEADER);
+        let place = (found.version == IpVersion::V6).then(|| base - ipv6::FRAGMENT_HEADER_LENGTH);
         let template = Template::ip_fragments(&self.scratch, &found, base, extra, place, (parts.first, parts.more));
         let plan = Plan::new(base, size, body, MaxSegments::ANY)?;
         Ok(Job { template, plan, size, body, start: position, checksum: RxChecksum::None, passes: false })

@@ -78,19 +78,7 @@ impl Default for Segmenter {
 impl Segmenter {
     /// Makes a segmenter that computes checksums with the machine's best level of SIMD.
     pub fn new() -> Self {
-        Segmenter {
-            simd: Simd::detect(),
-            counters: SegmentCounters {
-                packets: 0,
-                cut: 0,
-                passed: 0,
-                segments: 0,
-                payload_in: 0,
-                payload_out: 0,
-                errors: [0; SegmentError::COUNT],
-            },
-            scratch: [0; SCRATCH],
-        }
+        Segmenter { simd: Simd::detect(), counters: SegmentCounters::default(), scratch: [0; SCRATCH] }
     }
 
     /// Returns the segmenter with another level of SIMD for its checksums.

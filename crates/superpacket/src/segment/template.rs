@@ -7,9 +7,7 @@ use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, be32, byte, dcc
 use crate::wire::{ipv4, ipv6, pppoe, put16, put32, tcp, udp, varying};
 
 /// Room for the longest header that is parsed and an IPv6 fragment header.
-pub(super) const SCRATCH: usize = MAX_HEADER + FRAGMENT_HEADER;
-/// Length of the IPv6 fragment header.
-pub(super) const FRAGMENT_HEADER: usize = ipv6::FRAGMENT_HEADER_LENGTH;
+pub(super) const SCRATCH: usize = MAX_HEADER + ipv6::FRAGMENT_HEADER_LENGTH;
 
 /// The part of the packet that a segment takes. The *body* is divided into segments: the payload,
 /// and before it, in fragments, the headers that only the first one carries.
@@ -272,7 +270,7 @@ impl Template {
         let mut template = Self::headers(bytes, layout, &gso, base, extra, false);
         let header = match layout.version {
             IpVersion::V4 => None,
-            IpVersion::V6 => Some(base - FRAGMENT_HEADER),
+            IpVersion::V6 => Some(base - ipv6::FRAGMENT_HEADER_LENGTH),
         };
         template.transport = Transport::Fragment { header, first: 0, more: false };
         template
@@ -476,12 +474,6 @@ impl TransportHeader {
     }
 }
 
-/// Returns a header of `N` bytes: compared once, so that its fields need no comparison.
-#[inline(always)]
-fn header<const N: usize>(bytes: &mut [u8], offset: usize) -> Option<&mut [u8; N]> {
-    bytes.get_mut(offset..)?.first_chunk_mut()
-}
-
 impl Outer {
     fn patch(&self, bytes: &mut [u8], cut: Cut, end: usize, header_length: usize, inner: &Transport, payload: u16) {
         self.network.patch(bytes, cut.index, self.network.fragment);
@@ -496,4 +488,10 @@ impl Outer {
         let checksum = tunnel_field(&bytes[self.transport..headers], be16(bytes, place), rest, pseudo);
         put16(bytes, place, checksum);
     }
+}
+
+/// Returns a header of `N` bytes: compared once, so that its fields need no comparison.
+#[inline(always)]
+fn header<const N: usize>(bytes: &mut [u8], offset: usize) -> Option<&mut [u8; N]> {
+    bytes.get_mut(offset..)?.first_chunk_mut()
 }

@@ -1,6 +1,6 @@
 //! IP headers of a packet, and the transport header behind each, of whatever protocol.
 //!
-//! [`parse`](super::parse) answers for what aggregates and segments. A partial checksum may be of
+//! [`parse`](super::parse()) answers for what aggregates and segments. A partial checksum may be of
 //! any protocol, and an IPv4 header has a checksum whatever follows it: here the headers alone are
 //! found, by the same walk.
 
@@ -42,6 +42,19 @@ pub fn protocol_number(header: &[u8], network: usize, version: IpVersion) -> u8 
     }
 }
 
+/// Returns the length of an IP packet by the length field of its header at `network`, that header
+/// included; 0 if the field is 0.
+#[inline(always)]
+pub(crate) fn ip_length(header: &[u8], network: usize, version: IpVersion) -> usize {
+    match version {
+        IpVersion::V4 => usize::from(be16(header, network + ipv4::TOTAL_LENGTH)),
+        IpVersion::V6 => match usize::from(be16(header, network + ipv6::PAYLOAD_LENGTH)) {
+            0 => 0,
+            payload => ipv6::HEADER_LENGTH + payload,
+        },
+    }
+}
+
 /// An IP header and the place of the transport header behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransportLocation {
@@ -78,17 +91,18 @@ pub(crate) fn locate_transport(header: &[u8], length: usize, layer: Layer, start
 
 /// Locates the transport header of the IP packet at `network`.
 fn transport_location(header: &[u8], network: usize, version: IpVersion, limit: usize) -> TransportLocation {
+    let length = ip_length(header, network, version);
+    let end = if length == 0 { limit } else { network + length };
     match version {
         IpVersion::V4 => {
             let fragment = be16(header, network + ipv4::FRAGMENT) & (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET);
-            let length = usize::from(be16(header, network + ipv4::TOTAL_LENGTH));
             TransportLocation {
                 network,
                 version,
                 number: byte(header, network + ipv4::PROTOCOL),
                 transport: network + usize::from(byte(header, network) & 0x0f) * 4,
                 is_fragment: fragment != 0,
-                end: if length == 0 { limit } else { network + length },
+                end,
                 limit,
             }
         }
@@ -101,15 +115,14 @@ fn transport_location(header: &[u8], network: usize, version: IpVersion, limit: 
                     jumbo = extension.jumbo_length(header);
                 }
             }
-            let length = usize::from(be16(header, network + ipv6::PAYLOAD_LENGTH));
-            let length = if length == 0 { jumbo.map(|jumbo| jumbo as usize) } else { Some(length) };
+            let jumbo_end = |payload: u32| (network + ipv6::HEADER_LENGTH).saturating_add(payload as usize);
             TransportLocation {
                 network,
                 version,
                 number: extensions.next_header(),
                 transport: extensions.offset,
                 is_fragment,
-                end: length.map_or(limit, |length| (network + ipv6::HEADER_LENGTH).saturating_add(length)),
+                end: if length == 0 { jumbo.map_or(limit, jumbo_end) } else { end },
                 limit,
             }
         }

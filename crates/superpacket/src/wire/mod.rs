@@ -14,7 +14,7 @@ pub(crate) mod varying;
 
 pub(crate) use layout::usual;
 pub use layout::{IpVersion, Layer, Layout, Outer, Protocol, Tunnel};
-pub(crate) use locate::{Extension, Extensions, TransportLocation, locate_transport};
+pub(crate) use locate::{Extension, Extensions, TransportLocation, ip_length, locate_transport};
 pub use locate::{ip_headers, protocol_number};
 pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_outermost};
 pub(crate) use parse::{parse_datagram_at, parse_usual, walk};

@@ -2,7 +2,7 @@
 
 use super::layout::usual;
 use super::link::{Link, Next, Tag};
-use super::locate::Extensions;
+use super::locate::{Extensions, ip_length};
 use super::{IpVersion, Layer, Layout, MAX_HEADER, Outer, Protocol, Refusal, Tunnel, be16, be32, byte};
 use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, vxlan};
 
@@ -534,16 +534,9 @@ impl<'a> Cursor<'a> {
     /// leaves its length to the device.
     fn ends_at(&self, end: usize) -> bool {
         let Scope::Pair { network, version } = self.scope else { return false };
-        let network = usize::from(network);
-        match version {
-            IpVersion::V4 => match usize::from(be16(self.header, network + ipv4::TOTAL_LENGTH)) {
-                0 => true,
-                length => network + length == end,
-            },
-            IpVersion::V6 => match usize::from(be16(self.header, network + ipv6::PAYLOAD_LENGTH)) {
-                0 => true,
-                length => network + ipv6::HEADER_LENGTH + length == end,
-            },
+        match ip_length(self.header, usize::from(network), version) {
+            0 => true,
+            length => usize::from(network) + length == end,
         }
     }
 
