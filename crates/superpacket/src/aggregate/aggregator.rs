@@ -24,8 +24,8 @@ pub struct Aggregator<B> {
     single_at: u64,
 }
 
-/// A sink that can fail, of any type.
-type ResultSink<'s, B, E> = dyn FnMut(SuperPacket<'_, B>) -> Result<(), E> + 's;
+/// A sink of any type, which keeps the error to itself if it fails.
+type AnySink<'s, B> = dyn FnMut(SuperPacket<'_, B>) -> Result<(), ()> + 's;
 
 impl<B: AsRef<[u8]>> Aggregator<B> {
     /// Makes an aggregator with nothing held.
@@ -101,13 +101,19 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// Takes packets that were received one by one while a sink failed.
     #[inline(always)]
     fn take_single<S: Sink<B> + ?Sized>(&mut self, poll: &mut OwnedPoll<'_, S>) -> Result<(), <S::Outcome as Outcome>::Error> {
-        if self.single.is_empty() { Ok(()) } else { self.take_left(&mut |packet| poll.sink.receive(packet).into_result()) }
+        if self.single.is_empty() {
+            return Ok(());
+        }
+        let mut error = None;
+        let result = self.take_left(&mut |packet| poll.sink.receive(packet).into_result().map_err(|failed| error = Some(failed)));
+        debug_assert_eq!(result.is_err(), error.is_some(), "only the sink fails");
+        error.map_or(Ok(()), Err)
     }
 
     /// Of one type for all sinks: a call that only flushes need not be compiled with all that
     /// receives.
     #[cold]
-    fn take_left<E>(&mut self, sink: &mut ResultSink<'_, B, E>) -> Result<(), E> {
+    fn take_left(&mut self, sink: &mut AnySink<'_, B>) -> Result<(), ()> {
         self.receiver.receive_batch(&mut self.single, self.single_at, &mut OwnedPoll { sink })
     }
 

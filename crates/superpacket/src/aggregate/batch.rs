@@ -141,8 +141,8 @@ impl<P: BorrowPacket> Memory<BufferIndex> for Borrowed<'_, P> {
     }
 }
 
-/// A sink that can fail, of any type.
-type BorrowedSink<'s, P, E> = dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), E> + 's;
+/// A sink of any type, which keeps the error to itself if it fails.
+type AnySink<'s, P> = dyn FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> Result<(), ()> + 's;
 
 /// One call with borrowed packets.
 struct BorrowedPoll<'p, P, F> {
@@ -262,10 +262,12 @@ impl BatchAggregator {
         packets: &[P],
         sink: impl FnMut(SuperPacket<'_, BufferIndex, Borrowed<'_, P>>) -> O,
     ) -> O {
-        let mut sink = sink;
+        let (mut sink, mut error) = (sink, None);
         // Of one type for all sinks: what seldom runs need not be compiled for each.
-        let sink: &mut BorrowedSink<'_, P, O::Error> = &mut |packet| sink(packet).into_result();
-        O::from_result(self.go_on(&mut BorrowedPoll { packets: Borrowed(packets), sink }))
+        let sink: &mut AnySink<'_, P> = &mut |packet| sink(packet).into_result().map_err(|failed| error = Some(failed));
+        let result = self.go_on(&mut BorrowedPoll { packets: Borrowed(packets), sink });
+        debug_assert_eq!(result.is_err(), error.is_some(), "only the sink fails");
+        O::from_result(error.map_or(Ok(()), Err))
     }
 
     /// Takes the packets of a new call that borrows them.

@@ -28,10 +28,7 @@ impl Port {
         Port { aggregator: aggregator(policy), outputs: Vec::new() }
     }
 
-    fn act(
-        &mut self,
-        act: impl FnOnce(&mut superpacket::aggregate::Aggregator<Vec<u8>>, &mut dyn superpacket::super_packet::Sink<Vec<u8>, Outcome = ()>),
-    ) -> Vec<(u32, Reason)> {
+    fn act(&mut self, act: impl FnOnce(&mut Aggregator<Vec<u8>>, &mut dyn FnMut(SuperPacket<'_, Vec<u8>>))) -> Vec<(u32, Reason)> {
         let outputs = &mut self.outputs;
         let before = outputs.len();
         act(&mut self.aggregator, &mut |packet: SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet)));

@@ -111,8 +111,8 @@ fn bytes_of_any_kind_can_be_borrowed() {
         let mut bytes: Vec<Vec<u8>> =
             traffic(4, 1_500, false).into_iter().filter(|packet| packet.layer == layer).map(|packet| packet.bytes).collect();
         for policy in policies() {
-            let received = |bytes: &'_ Vec<u8>| if layer == Layer::Ip { RxPacket::ip(bytes.clone()) } else { RxPacket::new(bytes.clone()) };
-            let expected = of(Layer::Ethernet, policy, &bytes.iter().map(received).collect::<Vec<_>>());
+            let received = bytes.iter().map(|bytes| if layer == Layer::Ip { RxPacket::ip(&bytes[..]) } else { RxPacket::new(&bytes[..]) });
+            let expected = of(Layer::Ethernet, policy, &received.collect::<Vec<_>>());
             merged += expected.1.merged;
             assert_eq!(of(layer, policy, &bytes.iter().map(|bytes| &bytes[..]).collect::<Vec<_>>()), expected);
             assert_eq!(of(layer, policy, &bytes.iter_mut().map(|bytes| &mut bytes[..]).collect::<Vec<_>>()), expected);

@@ -9,6 +9,7 @@ use superpacket::{Layer, RxPacket, SuperPacket};
 use super::traffic::{
     BorrowedPacket, KEY, OwnedSink, Seen, assert_equal, assert_nothing_held, gather_with, policies, poll, poll_with, receive_all, traffic,
 };
+use crate::buffer_types::Any;
 use crate::support::Packet;
 use crate::support::{Aggregator, BatchAggregator};
 
@@ -349,25 +350,15 @@ fn a_new_poll_gives_up_what_is_left() {
     }
 }
 
-/// A buffer that knows how many there are of it.
-#[derive(Clone, Debug)]
-struct Shared(Rc<Vec<u8>>);
-
-impl AsRef<[u8]> for Shared {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
 #[test]
 fn buffers_are_released_wherever_it_ends() {
     for (seed, policy) in (0..).zip(policies()) {
-        let packets: Vec<_> = traffic(seed, 80, false).into_iter().map(|packet| (packet.layer, Shared(Rc::new(packet.bytes)))).collect();
+        let packets: Vec<_> = traffic(seed, 80, false).into_iter().map(|packet| (packet.layer, Rc::<[u8]>::from(packet.bytes))).collect();
         let received = || {
             packets.iter().map(|(layer, buffer)| {
-                let mut packet = RxPacket::new(buffer.clone());
+                let mut packet = RxPacket::new(Any::Counted(buffer.clone()));
                 packet.layer = *layer;
-                packet.push(buffer.clone()).expect("there is room");
+                assert!(packet.push(Any::Counted(buffer.clone())).is_ok(), "there is room");
                 packet
             })
         };
@@ -375,12 +366,12 @@ fn buffers_are_released_wherever_it_ends() {
             let mut aggregator = Aggregator::new(policy, KEY);
             let mut failing = Failing::new(if at % 2 == 0 { Failure::At(at, 9) } else { Failure::Taken(at) });
             let mut batch: Vec<_> = received().collect();
-            let mut sink = |mut packet: SuperPacket<'_, Shared>| failing.take(&mut packet);
+            let mut sink = |mut packet: SuperPacket<'_, Any>| failing.take(&mut packet);
             let _ = aggregator.receive_batch(&mut batch, 0, &mut sink);
             let _ = aggregator.flush_all(&mut sink);
             assert_eq!(aggregator.counters().packets_in as usize + batch.len(), packets.len());
             drop((batch, aggregator));
-            assert!(packets.iter().all(|(_, buffer)| Rc::strong_count(&buffer.0) == 1), "{policy:?} {at}");
+            assert!(packets.iter().all(|(_, buffer)| Rc::strong_count(buffer) == 1), "{policy:?} {at}");
         }
     }
 }
