@@ -22,7 +22,8 @@ usage: superpacket-outside time [--rounds N]                         nanoseconds
        superpacket-outside count NAME=PROGRAM...                     instructions a frame of each row, under valgrind
        superpacket-outside check BASELINE NAME=PROGRAM...            the same, and fails where they are 5 % more than known
        superpacket-outside peer [--rounds N]                         beside tun-rs, which joins and cuts for TUN devices
-       --only TEXT                                                   rows whose name contains this text";
+       --only TEXT                                                   rows whose name contains this text
+       --markdown                                                    the table of compare and of peer in Markdown";
 
 /// By how much a row's instructions may grow until somebody looks at it and records them anew.
 const ALLOWED: f64 = 1.05;
@@ -38,16 +39,18 @@ struct Arguments {
     only: String,
     rounds: usize,
     processes: usize,
+    markdown: bool,
 }
 
 impl Arguments {
     fn parse() -> Result<Self> {
-        let mut read = Arguments { values: Vec::new(), only: String::new(), rounds: 100, processes: 21 };
+        let mut read = Arguments { values: Vec::new(), only: String::new(), rounds: 100, processes: 21, markdown: false };
         let mut arguments = lexopt::Parser::from_env();
         while let Some(argument) = arguments.next()? {
             match argument {
                 Long("only") => read.only = arguments.value()?.string()?,
                 Long("rounds") => read.rounds = arguments.value()?.parse()?,
+                Long("markdown") => read.markdown = true,
                 Long("processes") => read.processes = arguments.value()?.parse()?,
                 Value(value) => read.values.push(value.string()?),
                 _ => return Err(argument.unexpected().into()),
@@ -79,14 +82,18 @@ fn main() -> Result<()> {
                 println!("{}\t{time:.2}", row.name);
             }
         }
-        ["compare", ..] => print!("{}", compare(&programs(&arguments.values[1..])?, &arguments)?.to_text()),
+        ["compare", ..] => show(&compare(&programs(&arguments.values[1..])?, &arguments)?, &arguments),
         ["count", ..] => print!("{}", count(&programs(&arguments.values[1..])?, &arguments.only)?.to_tsv()),
         ["check", baseline, ..] => check(Path::new(baseline), &programs(&arguments.values[2..])?, &arguments.only)?,
-        ["peer"] => print!("{}", peer::compare(&arguments.only, arguments.rounds)?.to_text()),
+        ["peer"] => show(&peer::compare(&arguments.only, arguments.rounds)?, &arguments),
         ["count-here"] => instructions::count_here(&arguments.only),
         _ => bail!(USAGE),
     }
     Ok(())
+}
+
+fn show(table: &Table, arguments: &Arguments) {
+    print!("{}", if arguments.markdown { table.to_markdown() } else { table.to_text() });
 }
 
 /// The lower quartiles over many processes of each program, in turn: neighbours make whole processes slower, at times half of them, and none faster.

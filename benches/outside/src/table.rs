@@ -80,6 +80,26 @@ impl Table {
         text
     }
 
+    /// A table in Markdown, with the ratio of each later column to the first.
+    pub fn to_markdown(&self) -> String {
+        let mut head = vec![String::new()];
+        for (number, column) in self.columns.iter().enumerate() {
+            head.push(column.clone());
+            head.extend((number != 0).then(|| "ratio".to_owned()));
+        }
+        let line = |fields: &[String]| format!("| {} |\n", fields.join(" | "));
+        let mut text = line(&head) + &"|---".repeat(head.len()) + "|\n";
+        for (name, figures) in &self.rows {
+            let mut fields = vec![name.clone()];
+            for (number, figure) in figures.iter().enumerate() {
+                fields.push(format!("{figure:.1}"));
+                fields.extend((number != 0).then(|| format!("{:.2}x", figure / figures[0])));
+            }
+            text += &line(&fields);
+        }
+        text
+    }
+
     /// The figures that are more than `factor` times what `self` has in the same row and column, a line each.
     ///
     /// # Errors
@@ -127,6 +147,14 @@ mod tests {
         other.push("default", vec![("a".to_owned(), 1.0), ("c".to_owned(), 1.0)]).expect("the first");
         assert!(table([1.0, 1.0]).exceeded(&other, 1.05).is_err());
         assert!(table([1.0, 1.0]).push("other", vec![("a".to_owned(), 1.0)]).is_err());
+    }
+
+    #[test]
+    fn markdown_has_a_ratio_for_each_later_column() {
+        let mut table = table([4.0, 200.0]);
+        table.push("off", vec![("a".to_owned(), 5.0), ("b".to_owned(), 100.0)]).expect("the same rows");
+        let lines = ["|  | default | off | ratio |", "|---|---|---|---|", "| a | 4.0 | 5.0 | 1.25x |", "| b | 200.0 | 100.0 | 0.50x |", ""];
+        assert_eq!(table.to_markdown(), lines.join("\n"));
     }
 
     #[test]

@@ -164,9 +164,11 @@ unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, sp
                     // SAFETY: the caller's memory, apart from the packets.
                     Space::with(space, *most_ranges, |space| {
                         let full = match Packets::of(checked) {
-                            Packets::Unknown(packets) => take(aggregator, packets, checked, space, *framing, goes_on),
-                            Packets::Verified(packets) => take(aggregator, packets, checked, space, *framing, goes_on),
-                            Packets::Any(packets) => take(aggregator, packets, checked, space, *framing, goes_on),
+                            // What is known of the packets has been noted: only their bytes are asked for.
+                            _ if goes_on => aggregator.resume(checked, |packet| put(space, packet, checked, *framing)),
+                            Packets::Unknown(packets) => take(aggregator, packets, checked, space, *framing),
+                            Packets::Verified(packets) => take(aggregator, packets, checked, space, *framing),
+                            Packets::Any(packets) => take(aggregator, packets, checked, space, *framing),
                         };
                         *unfinished = full.is_err().then_some((packets, count));
                         Ok(if full.is_err() { SP_FULL } else { SP_OK })
@@ -184,10 +186,8 @@ fn take<P: BorrowPacket>(
     checked: &[Packet],
     space: &mut Space<'_>,
     framing: Option<Framing>,
-    goes_on: bool,
 ) -> Result<(), Full> {
-    let sink = |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| put(space, packet, checked, framing);
-    if goes_on { aggregator.resume(packets, sink) } else { aggregator.poll(packets, sink) }
+    aggregator.poll(packets, |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>| put(space, packet, checked, framing))
 }
 
 /// Puts what leaves into the space; nothing of it, if not all fits.

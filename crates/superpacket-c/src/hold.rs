@@ -161,11 +161,18 @@ pub unsafe extern "C" fn sp_aggregator_receive(
         Ok(())
     };
     // SAFETY: as the comment demands of the caller.
-    unsafe {
-        call(aggregator, space, take, |aggregator, packets, space| {
-            aggregator.receive_batch(packets, now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
-        })
-    }
+    unsafe { call(aggregator, space, take, |aggregator, packets, space| receive(aggregator, packets, now, space)) }
+}
+
+/// Takes packets, and puts what leaves into the space: with one sink, for which the engine is
+/// compiled once.
+fn receive(
+    aggregator: &mut Aggregator<HeldBuffer>,
+    packets: &mut Vec<RxPacket<HeldBuffer>>,
+    now: u64,
+    space: &mut Space<'_>,
+) -> Result<(), Full> {
+    aggregator.receive_batch(packets, now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
 }
 
 /// Ends a poll: puts out every flow that is held, or, with a hold_time, those that have been held for
@@ -186,9 +193,8 @@ pub unsafe extern "C" fn sp_aggregator_poll_end(aggregator: *mut sp_aggregator, 
             space,
             |_, _| Ok(()),
             |aggregator, packets, space| {
-                let sink = &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet);
-                aggregator.receive_batch(packets, now, sink)?;
-                aggregator.poll_end(now, sink)
+                receive(aggregator, packets, now, space)?;
+                aggregator.poll_end(now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
             },
         )
     }
@@ -210,9 +216,8 @@ pub unsafe extern "C" fn sp_aggregator_flush(aggregator: *mut sp_aggregator, spa
             space,
             |_, _| Ok(()),
             |aggregator, packets, space| {
-                let sink = &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet);
-                aggregator.receive_batch(packets, 0, sink)?;
-                aggregator.flush_all(sink)
+                receive(aggregator, packets, 0, space)?;
+                aggregator.flush_all(&mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
             },
         )
     }

@@ -180,15 +180,21 @@ impl Header {
             field(self.csum_offset) | field(self.num_buffers) << 16 | u64::from(self.hash_value) << 32,
             u64::from(self.hash_report) | u64::from(self.outer_th_offset) << 32 | u64::from(self.inner_nh_offset) << 48,
         ];
-        let mut whole = [0; Format::LONGEST];
-        for (place, word) in whole.as_chunks_mut().0.iter_mut().zip(words) {
-            *place = word.to_le_bytes();
-        }
+        let [first, second, third] = words.map(u64::to_le_bytes);
         let place = bytes.get_mut(..needed).ok_or(VirtioError::Short { needed, got })?;
-        match format {
-            // Of a length that is known here: no call.
-            Format::Plain => place.copy_from_slice(&whole[..Format::Plain.length()]),
-            _ => place.copy_from_slice(&whole[..needed]),
+        // Of lengths that are known here: no calls.
+        if let Some((eight, rest)) = place.split_first_chunk_mut() {
+            *eight = first;
+            match format {
+                Format::Plain => rest.copy_from_slice(&second[..2]),
+                Format::Buffers => rest.copy_from_slice(&second[..4]),
+                Format::Hash | Format::Tunnel => {
+                    if let Some((eight, rest)) = rest.split_first_chunk_mut() {
+                        *eight = second;
+                        rest.copy_from_slice(&third[..rest.len()]);
+                    }
+                }
+            }
         }
         Ok(needed)
     }
