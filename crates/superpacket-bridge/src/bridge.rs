@@ -22,7 +22,7 @@ use crate::error::BridgeError;
 use crate::poll_thread::{Common, Order, PollThread};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::Shared;
-use crate::settings::{BridgeSettings, Limits, PortSettings, TooBig};
+use crate::settings::{BridgeSettings, InPlace, Limits, PortSettings, TooBig};
 use crate::steering::{State, UsableCpus};
 use crate::table::{MAX_PORTS, Table};
 
@@ -130,7 +130,10 @@ impl Bridge {
         // Random: who chooses the traffic must not choose the buckets.
         let random = || u128::from(RandomState::new().build_hasher().finish());
         let random_key = || random() << 64 | random();
-        let steering = State::new(settings.steering.clone(), sock_flow_table(&settings.steering)?, FlowHashKey::new(random_key()));
+        // What a consumer knows of a flow may be with its worker.
+        let in_place = if factory.is_some() { InPlace::NEVER } else { InPlace::Automatic };
+        let sock_flows = sock_flow_table(&settings.steering)?;
+        let steering = State::new(settings.steering.clone(), sock_flows, FlowHashKey::new(random_key()), in_place);
         let common = Common {
             table: table.clone(),
             epoch: epoch.clone(),

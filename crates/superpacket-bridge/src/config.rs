@@ -13,7 +13,7 @@ use superpacket_io::port::{PortSpec, SpecError};
 use superpacket_steer::{CpuMask, flow_entries};
 use toml::Spanned;
 
-use crate::settings::{BridgeSettings, PerQueue, PortSettings, TooBig, possible_cpus};
+use crate::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, TooBig, possible_cpus};
 
 /// The longest file that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -156,7 +156,7 @@ struct WrittenPort {
     delivery: Option<Spanned<String>>,
     rps_cpus: Option<Spanned<EachQueue<String>>>,
     rps_flow_cnt: Option<Spanned<EachQueue<u64>>>,
-    in_place_below: Option<u64>,
+    in_place_below: Option<InPlace>,
 }
 
 /// A value of a setting, as people write it: a number, a word, or true and false.
@@ -311,7 +311,7 @@ impl WrittenPort {
                 |asked: &u64| flow_entries(*asked).map_err(|error| source.wrong(&counts.span(), format_args!("rps-flow-cnt: {error}")));
             settings.steering.rps_flow_cnt = counts.as_ref().read(count)?;
         }
-        settings.steering.in_place_below = self.in_place_below.unwrap_or_default();
+        settings.steering.in_place = self.in_place_below;
         Ok(settings)
     }
 }
@@ -379,6 +379,8 @@ mod tests {
             ("[[port]]\nport = \"packet:a\"\nrps-cpus = \"fg\"\n", 3, "rps-cpus: EINVAL"),
             ("[[port]]\nport = \"packet:a\"\nrps-cpus = [\"1\", \"1,,x\"]\n", 3, "\"x\""),
             ("[[port]]\nport = \"packet:a\"\nrps-flow-cnt = 999999999999\n", 3, "rps-flow-cnt: EINVAL"),
+            ("[[port]]\nport = \"packet:a\"\nin-place-below = \"never\"\n", 3, "expected \"auto\", or a number of packets a second"),
+            ("[[port]]\nport = \"packet:a\"\nin-place-below = -1\n", 3, "expected \"auto\", or a number of packets a second"),
             ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
             ("[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n", 3, "netdev_max_backlog: EINVAL"),
             ("[ports]\n", 1, "unknown field `ports`"),
@@ -406,9 +408,15 @@ mod tests {
                     [[port]]\nport = \"tap:a\"\nrps-cpus = [\"1\", \"0\"]\nrps-flow-cnt = 1000\nin-place-below = 5000\n";
         let bridge = Config::parse(text, "bridge.toml").expect("it is right").bridge;
         assert!(bridge.steering.hash.symmetric && bridge.steering.weight == 8);
-        let PortSteering { rps_cpus, rps_flow_cnt, in_place_below } = &bridge.ports[0].steering;
+        let PortSteering { rps_cpus, rps_flow_cnt, in_place } = &bridge.ports[0].steering;
         assert_eq!([0, 1, 2].map(|queue| rps_cpus.queue(queue).list().to_string()), ["0", "", ""]);
-        assert_eq!((*rps_flow_cnt.queue(3), *in_place_below), (1024, 5000));
+        assert_eq!((*rps_flow_cnt.queue(3), *in_place), (1024, Some(InPlace::Below(5000))));
+        for (line, expected) in
+            [("", None), ("in-place-below = 0\n", Some(InPlace::NEVER)), ("in-place-below = \"auto\"\n", Some(InPlace::Automatic))]
+        {
+            let text = format!("[[port]]\nport = \"tap:a\"\n{line}");
+            assert_eq!(Config::parse(&text, "bridge.toml").expect("it is right").bridge.ports[0].steering.in_place, expected);
+        }
     }
 
     #[test]

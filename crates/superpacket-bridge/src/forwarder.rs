@@ -18,7 +18,7 @@ use crate::ingress::Ingress;
 use crate::output::Output;
 use crate::report::PortStats;
 use crate::runtime::Shared;
-use crate::settings::{PortSettings, SteeringSettings};
+use crate::settings::{InPlace, PortSettings, SteeringSettings};
 use crate::steering::State;
 use crate::table::{MAX_PORTS, Table};
 
@@ -40,7 +40,7 @@ impl Forwarder {
     pub fn new(table_size: usize, ageing_time: Duration, key: HashKey) -> Self {
         let output = Output::new(Arc::new(Table::new(table_size, ageing_time)));
         // No hash chooses anything where there are no workers.
-        let steering = Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(0)));
+        let steering = Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(0), InPlace::NEVER));
         Forwarder { key, steering, output, ingress: Vec::new(), ports: Vec::new() }
     }
 

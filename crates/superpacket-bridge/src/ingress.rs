@@ -142,7 +142,7 @@ impl Ingress {
 
     fn take(&mut self, output: &mut Output, now: u64) {
         self.polled = self.aggregator.counters().packets_in + self.packets.len() as u64;
-        self.dispatch.received(self.packets.len(), now);
+        self.dispatch.received(&self.shared, self.packets.len(), now);
         let (checksums, hashes) = (self.runtime.has(Feature::RxChecksumming), self.runtime.has(Feature::ReceiveHashing));
         if !checksums || !hashes {
             for packet in &mut self.packets {

@@ -152,9 +152,7 @@ const COUNTERS: [PortCounter; 27] = [
     ("hashes_reported", "Packets steered by the hash that the device reported", None, |stats| stats.hashes_reported),
     ("hashes_computed", "Packets whose hash was computed to steer them", None, |stats| stats.hashes_computed),
     ("wake_ups", "Times that a sleeping worker was woken for the port's packets", None, |stats| stats.wake_ups),
-    ("in_place_switches", "Times that a queue went over to processing in place, or back, because of its rate", None, |stats| {
-        stats.in_place_switches
-    }),
+    ("in_place_switches", "Times that a queue went over to processing in place, or back, by itself", None, |stats| stats.in_place_switches),
 ];
 
 /// A counter of a worker: its name without `_total`, what it means, and where it is read.

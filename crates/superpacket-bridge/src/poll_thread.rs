@@ -27,7 +27,7 @@ use crate::handover::{BacklogReceiver, Doorbell, Employment};
 use crate::ingress::Ingress;
 use crate::output::Output;
 use crate::runtime::Shared;
-use crate::steering::{State, WorkerHandle, pin};
+use crate::steering::{State, Utilisation, WorkerHandle, pin};
 use crate::table::Table;
 use sleep::{pause, unwatch};
 
@@ -135,6 +135,7 @@ impl PollThread {
             next_token: 0,
             readable: Vec::new(),
             round: 0,
+            utilisation: Utilisation::new(),
             bulk: false,
             spoken: None,
         };
@@ -199,6 +200,7 @@ struct Work {
     next_token: u64,
     epoch: u64,
     round: u32,
+    utilisation: Utilisation,
     /// The last packets came many at once.
     bulk: bool,
     /// When the log spoke of a panic last.
@@ -279,6 +281,10 @@ impl Work {
     /// Polls every queue and backlog that may have packets; says how many packets there were.
     fn round(&mut self) -> usize {
         let now = self.now();
+        self.utilisation.begin(now);
+        if self.utilisation.is_due(now) {
+            self.look(now);
+        }
         self.output.begin(now);
         let mut received = 0;
         for index in 0..self.ingress.len() {
@@ -313,14 +319,33 @@ impl Work {
                 None => pause(&self.poller, &mut self.ingress[index], now + PAUSE),
             }
         }
+        let mut start = now;
         for index in 0..self.backlogs.len() {
-            received += self.guarded(Whose::Backlog(index), |work| work.take(index)).unwrap_or(1);
+            let taken = self.guarded(Whose::Backlog(index), |work| work.take(index)).unwrap_or(1);
+            if taken != 0 {
+                let now = self.now();
+                self.backlogs[index].add_spent(now - std::mem::replace(&mut start, now));
+                received += taken;
+            }
         }
         self.backlogs.retain_mut(|backlog| !backlog.is_over());
         if self.output.next_call.is_some_and(|time| time <= now) {
             self.guarded(Whose::Consumer, |work| work.output.flush());
         }
+        if received != 0 {
+            self.utilisation.found_packets();
+        }
         received
+    }
+
+    /// Looks how busy the thread was: do its queues hand over packets?
+    fn look(&mut self, now: u64) {
+        let elsewhere = self.ingress.iter_mut().filter_map(|ingress| ingress.dispatch.time_elsewhere());
+        let Some(elsewhere) = elsewhere.reduce(|sum, time| sum + time) else { return self.utilisation.restart(now) };
+        let in_place = self.utilisation.look(now, elsewhere);
+        for ingress in &mut self.ingress {
+            ingress.dispatch.follow(&ingress.shared, in_place);
+        }
     }
 
     /// Processes packets of a backlog, as many as it has in turn.

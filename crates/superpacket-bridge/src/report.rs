@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::settings::InPlace;
+
 /// A port at a glance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortReport {
@@ -129,7 +131,7 @@ pub struct PortStats {
     /// How often a sleeping worker was woken for this port's packets.
     #[serde(default)]
     pub wake_ups: u64,
-    /// How often a queue went over from steering to processing in place, or back, because of its rate.
+    /// How often a queue went over from steering to processing in place, or back, by itself: because of the thread's utilisation, or of its rate.
     #[serde(default)]
     pub in_place_switches: u64,
     /// Received packets that were dropped, by cause.
@@ -141,14 +143,14 @@ pub struct PortStats {
 }
 
 /// How a port's packets are steered.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRps {
     /// The port string.
     pub port: String,
     /// Its receive queues.
     pub queues: Vec<QueueRps>,
-    /// Below so many packets a second, a queue's packets are processed where they are received; 0: never for that.
-    pub in_place_below: u64,
+    /// When a queue's packets are processed where they are received in spite of its mask: by the thread's utilisation (`"auto"`), or below so many packets a second; 0: never.
+    pub in_place_below: InPlace,
     /// Why a mask is what it is: in the answer to who had it chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
@@ -169,6 +171,9 @@ pub struct QueueRps {
     pub dropped: Vec<DroppedCpu>,
     /// How many flows RFS tells apart.
     pub rps_flow_cnt: u32,
+    /// Whether it has a mask in force and was processed where it was received in spite of that, when it had packets last.
+    #[serde(default)]
+    pub in_place: bool,
 }
 
 /// A CPU that a mask names and that has no worker.

@@ -1,5 +1,6 @@
 //! What holds for a port at this moment: requested settings, capabilities, and what the kernel refused.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock};
 
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     refused: AtomicU16,
     /// How often it was opened again.
     opening: AtomicU32,
+    /// The receive queues that have a mask and are processed in place all the same.
+    in_place: RwLock<BTreeSet<u16>>,
 }
 
 /// The requested settings of a port, and its capabilities.
@@ -112,6 +115,7 @@ impl Shared {
             mtu: AtomicU32::new(state.mtu),
             refused: AtomicU16::new(0),
             opening: AtomicU32::new(0),
+            in_place: RwLock::default(),
         }
     }
 
@@ -133,6 +137,21 @@ impl Shared {
     /// Changes how its packets are steered.
     pub(crate) fn change_steering(&self, change: impl FnOnce(&mut PortSteering)) {
         change(&mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings.steering);
+    }
+
+    /// A receive queue that has a mask is processed in place from now on, or no longer.
+    pub(crate) fn set_in_place(&self, queue: u16, in_place: bool) {
+        let mut queues = self.in_place.write().unwrap_or_else(PoisonError::into_inner);
+        if in_place {
+            queues.insert(queue)
+        } else {
+            queues.remove(&queue)
+        };
+    }
+
+    /// Is a receive queue that has a mask processed in place?
+    pub(crate) fn is_in_place(&self, queue: u16) -> bool {
+        self.in_place.read().unwrap_or_else(PoisonError::into_inner).contains(&queue)
     }
 
     /// It was opened again, perhaps as another device.

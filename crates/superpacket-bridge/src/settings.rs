@@ -7,7 +7,7 @@ use superpacket_features::{Feature, FeatureSet};
 use superpacket_io::port::PortSpec;
 
 pub use crate::steering::{
-    HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus,
+    HashFunction, HashSettings, InPlace, PerQueue, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus,
 };
 
 /// What a bridge is asked to be: its ports, and what holds for all of them.

@@ -8,7 +8,7 @@ use superpacket_steer::CpuMask;
 
 use crate::control::{Control, ErrorCode, Refusal, RpsChange};
 use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, SteeringReport, WorkerReport};
-use crate::settings::{Limits, PortSettings, SteeringSettings, TooBig};
+use crate::settings::{InPlace, Limits, PortSettings, SteeringSettings, TooBig};
 
 /// Two ports, of which one cannot do TSO.
 #[derive(Debug)]
@@ -142,7 +142,7 @@ impl Control for Sham {
                 }
                 RpsChange::Auto => settings.steering.rps_cpus.set(queue, CpuMask::first_cpus(4)),
                 RpsChange::FlowCount(count) => settings.steering.rps_flow_cnt.set(queue, *count as u32),
-                RpsChange::InPlaceBelow(rate) => settings.steering.in_place_below = *rate,
+                RpsChange::InPlace(when) => settings.steering.in_place = Some(*when),
             }
             Ok(())
         };
@@ -173,6 +173,12 @@ fn rps(settings: &PortSettings) -> PortRps {
         effective_list: mask.list().to_string(),
         dropped: Vec::new(),
         rps_flow_cnt: *steering.rps_flow_cnt.queue(0),
+        in_place: true,
     };
-    PortRps { port: settings.port.to_string(), queues: vec![queue], in_place_below: steering.in_place_below, why: None }
+    PortRps {
+        port: settings.port.to_string(),
+        queues: vec![queue],
+        in_place_below: steering.in_place.unwrap_or(InPlace::Automatic),
+        why: None,
+    }
 }

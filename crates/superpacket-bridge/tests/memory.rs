@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket_bridge::Bridge;
-use superpacket_bridge::settings::{BridgeSettings, PerQueue, PortSettings, UsableCpus};
+use superpacket_bridge::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, UsableCpus};
 use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch, open};
 use superpacket_traffic::frame::{Frame, stream_bytes};
 
@@ -120,7 +120,10 @@ fn a_bridge_that_is_stopped_sends_what_it_holds() {
 #[test]
 fn what_is_held_for_a_worker_is_sent_too() {
     let cpu = UsableCpus::read().mask().first().expect("one CPU at least");
-    sends_what_it_holds("held-steered", |settings| settings.ports[0].steering.rps_cpus = PerQueue::all([cpu].into_iter().collect()));
+    sends_what_it_holds("held-steered", |settings| {
+        let steering = &mut settings.ports[0].steering;
+        (steering.rps_cpus, steering.in_place) = (PerQueue::all([cpu].into_iter().collect()), Some(InPlace::NEVER));
+    });
 }
 
 /// CPU time of this process's thread of this name, in ticks of the clock; `None`: there is none.

@@ -285,7 +285,16 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
     let mask = format!("{:x}", 1u128 << first.parse::<u32>().expect("a number"));
     for port in PORTS {
         let set = house.ask(&["rps", port, "0", &mask]).expect("sets");
+        assert_eq!(set["ports"][0]["in_place_below"], "auto", "the default: {set}");
         assert_eq!(set["ports"][0]["queues"][0]["effective_list"], first, "{set}");
+    }
+    // With so little to do, what arrives is processed where it is received.
+    assert!(house.reaches(), "{}", house.log());
+    let idle = house.ask(&["rps"]).expect("answers");
+    assert!(idle["steering"]["workers"][0]["processed"] == 0 && idle["ports"][0]["queues"][0]["in_place"] == true, "{idle}");
+    for port in PORTS {
+        let set = house.ask(&["rps", port, "--in-place-below", "0"]).expect("sets");
+        assert_eq!(set["ports"][0]["in_place_below"], 0, "{set}");
     }
     assert!(house.reaches(), "{}", house.log());
     let worker = |house: &House| house.ask(&["rps"]).expect("answers")["steering"]["workers"][0].clone();
@@ -318,7 +327,9 @@ fn packets_are_steered_while_it_runs_and_bad_masks_change_nothing() {
         (&64.into(), &1000.into()),
         "{counted}"
     );
-    house.ask(&["rps", PORTS[0], "--flow-count", "0", "--in-place-below", "0"]).expect("sets");
+    let automatic = house.ask(&["rps", PORTS[0], "--flow-count", "0", "--in-place-below", "auto"]).expect("sets");
+    assert_eq!(automatic["ports"][0]["in_place_below"], "auto", "{automatic}");
+    house.ask(&["rps", PORTS[0], "--in-place-below", "0"]).expect("sets");
     let list = house.ask(&["rps", PORTS[0], "--cpu-list", &usable]).expect("sets");
     assert_eq!(list["ports"][0]["queues"][0]["effective_list"], usable.as_str(), "{list}");
     let auto = house.ask(&["rps", PORTS[0], "auto"]).expect("sets");

@@ -12,7 +12,7 @@ use super::{Bridge, Inner, Place, lock, poll_thread_of};
 use crate::error::BridgeError;
 use crate::poll_thread::{Order, PollThread, PollThreadCounts};
 use crate::report::{DroppedCpu, PortRps, QueueRps, SteeringReport, WorkerReport};
-use crate::settings::{PortSteering, SteeringProblem, SteeringSettings};
+use crate::settings::{InPlace, PortSteering, SteeringProblem, SteeringSettings};
 use crate::steering::{UsableCpus, possible_cpus};
 use crate::topology::Topology;
 
@@ -140,13 +140,13 @@ impl Bridge {
         })
     }
 
-    /// Sets the rate, in packets a second of a receive queue, below which packets are processed where they are received; 0: packets are always steered.
+    /// Sets when a port's packets are processed where they are received in spite of a mask; [`InPlace::NEVER`]: they are always steered.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`].
-    pub fn set_in_place_below(&self, port: &str, rate: u64) -> Result<PortRps, BridgeError> {
+    pub fn set_in_place(&self, port: &str, in_place: InPlace) -> Result<PortRps, BridgeError> {
         self.change_steering(port, None, |steering| {
-            steering.in_place_below = rate;
+            steering.in_place = Some(in_place);
             Ok(())
         })
     }
@@ -269,12 +269,13 @@ impl Inner {
                 effective_list: effective.list().to_string(),
                 dropped: dropped.collect(),
                 rps_flow_cnt: *steering.rps_flow_cnt.queue(queue),
+                in_place: place.shared.is_in_place(queue),
             }
         };
         PortRps {
             port: place.shared.name.clone(),
             queues: (0..place.queues as u16).map(queue).collect(),
-            in_place_below: steering.in_place_below,
+            in_place_below: steering.in_place.unwrap_or(self.common.steering.in_place),
             why: None,
         }
     }

@@ -64,7 +64,7 @@ impl Control for Bridge {
             }
             RpsChange::Auto => self.set_rps_auto(port, queue)?,
             RpsChange::FlowCount(count) => self.set_rps_flow_count(port, queue, *count)?,
-            RpsChange::InPlaceBelow(rate) => self.set_in_place_below(port, *rate)?,
+            RpsChange::InPlace(when) => self.set_in_place(port, *when)?,
         })
     }
 

@@ -205,7 +205,7 @@ impl Client {
             RpsChange::List(text) => cpu_list = Some(text.clone()),
             RpsChange::Auto => auto = true,
             RpsChange::FlowCount(count) => flow_count = Some(*count),
-            RpsChange::InPlaceBelow(rate) => in_place_below = Some(*rate),
+            RpsChange::InPlace(when) => in_place_below = Some(*when),
         }
         self.ask(&Request::SetRps { port: port.to_owned(), queue, mask, cpu_list, auto, flow_count, in_place_below })
     }

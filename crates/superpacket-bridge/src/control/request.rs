@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use superpacket_features::Feature;
 
 use super::{Control, RpsChange};
-use crate::settings::{PortSettings, SteeringSettings, TooBig};
+use crate::settings::{InPlace, PortSettings, SteeringSettings, TooBig};
 
 /// The version of the protocol. It changes when a client of the old one would misunderstand; additions do not change it.
 pub const PROTOCOL: u32 = 1;
@@ -101,9 +101,9 @@ pub enum Request {
         /// `rps_flow_cnt`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         flow_count: Option<u64>,
-        /// Packets a second of a queue below which they are processed where they are received; of all queues.
+        /// When packets are processed where they are received: `"auto"`, or below so many a second of a queue; of all queues.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        in_place_below: Option<u64>,
+        in_place_below: Option<InPlace>,
     },
     /// What holds for the steering of all ports, and the workers.
     Steering {},
@@ -337,7 +337,7 @@ mod tests {
                 cpu_list: None,
                 auto: false,
                 flow_count: None,
-                in_place_below: None,
+                in_place_below: Some(InPlace::Automatic),
             },
             Request::Steering {},
             Request::SetSteering { name: "dev_weight".into(), value: "64".into() },
@@ -363,6 +363,7 @@ mod tests {
             (r#"{"request":"set-limit","port":"packet:a","name":"gro_max_size","value":-1}"#, ErrorCode::Malformed, "-1"),
             (r#"{"request":"ports","version":2}"#, ErrorCode::UnknownVersion, "not 2"),
             (r#"{"request":"set-rps","port":"packet:a","queue":70000,"mask":"1"}"#, ErrorCode::Malformed, "70000"),
+            (r#"{"request":"set-rps","port":"packet:a","in_place_below":"never"}"#, ErrorCode::Malformed, "expected \"auto\", or a number"),
         ] {
             let refusal = read(line.as_bytes()).expect_err(line);
             assert!(refusal.code == code && refusal.message.contains(says), "{line}: {refusal:?}");

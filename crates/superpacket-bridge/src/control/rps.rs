@@ -1,6 +1,7 @@
 //! What a request changes of a port's steering.
 
 use super::{ErrorCode, Refusal};
+use crate::settings::InPlace;
 
 /// A change of how a receive queue's packets are steered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,8 +14,8 @@ pub enum RpsChange {
     Auto,
     /// `rps_flow_cnt`.
     FlowCount(u64),
-    /// The rate in packets a second below which a port's packets are processed where they are received.
-    InPlaceBelow(u64),
+    /// When a port's packets are processed where they are received in spite of a mask.
+    InPlace(InPlace),
 }
 
 impl RpsChange {
@@ -28,7 +29,7 @@ impl RpsChange {
         list: Option<String>,
         auto: bool,
         flow_count: Option<u64>,
-        in_place_below: Option<u64>,
+        in_place_below: Option<InPlace>,
     ) -> Result<Self, Refusal> {
         let malformed = |says: &str| Err(Refusal::new(ErrorCode::Malformed, format_args!("the request cannot be read: {says}")));
         if queue.is_some() && in_place_below.is_some() {
@@ -39,7 +40,7 @@ impl RpsChange {
             (None, Some(list), false, None, None) => Ok(RpsChange::List(list)),
             (None, None, true, None, None) => Ok(RpsChange::Auto),
             (None, None, false, Some(count), None) => Ok(RpsChange::FlowCount(count)),
-            (None, None, false, None, Some(rate)) => Ok(RpsChange::InPlaceBelow(rate)),
+            (None, None, false, None, Some(when)) => Ok(RpsChange::InPlace(when)),
             _ => malformed("it takes one of mask, cpu_list, auto, flow_count, in_place_below"),
         }
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::serve::Bounds;
+use crate::settings::InPlace;
 use crate::sham::Sham;
 
 struct Bench {
@@ -69,12 +70,16 @@ fn what_is_asked_is_answered() {
     assert_eq!((rps.queues[0].rps_cpus.as_str(), rps.queues[0].effective_list.as_str()), ("5", "0,2"));
     assert_eq!(client.set_rps("tap:b", Some(0), &RpsChange::List("1-3".into())).expect("answers").queues[0].rps_cpus, "e");
     assert_eq!(client.set_rps("tap:b", None, &RpsChange::FlowCount(64)).expect("answers").queues[0].rps_flow_cnt, 64);
-    let rps = client.set_rps("tap:b", None, &RpsChange::InPlaceBelow(9)).expect("answers");
-    assert_eq!(client.rps(Some("tap:b")).expect("answers"), [rps]);
+    assert_eq!(client.rps(Some("tap:b")).expect("answers")[0].in_place_below, InPlace::Automatic, "the default");
+    for when in [InPlace::Below(9), InPlace::NEVER, InPlace::Automatic] {
+        let rps = client.set_rps("tap:b", None, &RpsChange::InPlace(when)).expect("answers");
+        assert_eq!(rps.in_place_below, when);
+        assert_eq!(client.rps(Some("tap:b")).expect("answers"), [rps]);
+    }
     let steering = client.set_steering("netdev_max_backlog", "300").expect("answers");
     assert_eq!(steering.settings["netdev_max_backlog"], "300");
     assert_eq!(client.steering().expect("answers"), steering);
-    assert_eq!(bench.server.counters().answered, 16);
+    assert_eq!(bench.server.counters().answered, 21);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! not packets: where it is full, packets join the batch that waits before it. How many packets may wait is for
 //! [`BacklogLimit`](superpacket_steer::BacklogLimit) to say.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -32,12 +32,19 @@ pub(crate) struct Link {
     pub(crate) watch: Sleep,
     /// The bell of the thread that receives.
     receiver_bell: Arc<Doorbell>,
+    /// How long workers have been at the packets, in nanoseconds.
+    spent: AtomicU64,
 }
 
 impl Link {
     /// Between a receive queue of the thread with this bell, and a CPU.
     pub(crate) fn new(receiver_bell: Arc<Doorbell>) -> Self {
-        Link { head: Head::new(), watch: Sleep::new(), receiver_bell }
+        Link { head: Head::new(), watch: Sleep::new(), receiver_bell, spent: AtomicU64::new(0) }
+    }
+
+    /// How long workers have been at the packets, in nanoseconds.
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent.load(Ordering::Relaxed)
     }
 }
 
@@ -171,6 +178,12 @@ impl<F> BacklogReceiver<F> {
             }
         }
         taken
+    }
+
+    /// The packets of one [`take`](Self::take) took so many nanoseconds.
+    pub(crate) fn add_spent(&self, nanoseconds: u64) {
+        // Only the worker that has the backlog writes it.
+        self.link.spent.store(self.link.spent() + nanoseconds, Ordering::Relaxed);
     }
 
     /// Are there packets? Also says that there are if the sender has ended, until that has been [seen](Self::is_over).

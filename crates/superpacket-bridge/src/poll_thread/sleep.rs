@@ -4,7 +4,7 @@
 //! whoever sends them more than the system call costs here (`sock_def_readable`: 7 % of all CPU time under bulk load).
 //!
 //! The descriptors of receive queues end a wait as long as they are readable. That of a packet ring is readable while its last packet has not been given back, so where
-//! workers have packets it would never be quiet: steered queues end a wait only with what is new (`EPOLLET`; for them there is an `epoll`, itself a descriptor to poll), are looked at
+//! workers have packets it would never be quiet: queues that hand over packets end a wait only with what is new (`EPOLLET`; for them there is an `epoll`, itself a descriptor to poll), are looked at
 //! once more when all is back, and until then every [`GIVE_BACK`], so that the ring gets its memory.
 
 use std::mem::MaybeUninit;
@@ -38,8 +38,9 @@ impl Work {
         self.bell.fall_asleep();
         let mut stay = self.backlogs.iter().any(BacklogReceiver::has_work) || !self.inbox.is_empty() || self.is_done();
         for ingress in self.ingress.iter_mut().filter(|ingress| ingress.paused_until.is_none()) {
-            if !ingress.dispatch.is_on() {
+            if ingress.dispatch.is_all_here() {
                 unwatch(&self.poller, ingress);
+                (ingress.watching, ingress.armed) = (false, false);
                 continue;
             }
             ingress.receive.give_back();

@@ -13,7 +13,7 @@ use superpacket_steer::{CpuMask, FlowHashKey};
 
 use super::*;
 use crate::runtime::tests::shared_as;
-use crate::settings::{PerQueue, SteeringSettings};
+use crate::settings::{InPlace, PerQueue, SteeringSettings};
 use crate::steering::UsableCpus;
 
 /// Takes all frames, but panics once, or not before it may.
@@ -89,7 +89,7 @@ impl Bench {
             broken,
             busy_poll: false,
             key,
-            steering: Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(7))),
+            steering: Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(7), InPlace::NEVER)),
             start: Instant::now(),
             factory: None,
         };

@@ -6,7 +6,7 @@ use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::Buffer;
 use superpacket_steer::{Admission, BacklogLimit, Completions, Cpu, CpuMask, HashCounters, Place, Steering, SteeringCounters};
 
-use super::in_place::InPlace;
+use super::in_place::Following;
 use super::{HashSettings, PortSteering, Snapshot, State};
 use crate::counters::DropReason;
 use crate::handover::{BacklogSender, Doorbell, Link, backlog};
@@ -27,9 +27,11 @@ pub(crate) struct Dispatch {
     places: Places,
     /// The CPUs that have a backlog.
     cpus: Vec<Cpu>,
-    in_place: InPlace,
+    in_place: Following,
     /// Packets may go elsewhere, or some that did are not done with.
     on: bool,
+    /// What the port was told: packets are processed in place.
+    reported: bool,
     counted: Counted,
 }
 
@@ -61,6 +63,8 @@ struct Places {
     here_tail: u64,
     links: Vec<Option<Arc<Link>>>,
     backlogs: Vec<Option<Backlog>>,
+    /// The time that workers had spent when they were asked last, in nanoseconds.
+    spent: u64,
 }
 
 #[derive(Debug)]
@@ -114,8 +118,9 @@ impl Dispatch {
             snapshot,
             places: Places::default(),
             cpus: Vec::new(),
-            in_place: InPlace::default(),
+            in_place: Following::new(),
             on: false,
+            reported: false,
             counted: Counted::default(),
         }
     }
@@ -143,9 +148,10 @@ impl Dispatch {
         let _ = self.steering.set_flow_count(u64::from(*wanted.rps_flow_cnt.queue(self.queue)));
         self.steering.set_sock_flows(self.snapshot.sock_flows.clone());
         self.steering.set_mask(wanted.rps_cpus.queue(self.queue));
-        let in_place = self.in_place.set(wanted.in_place_below);
+        let in_place = self.in_place.set(wanted.in_place.unwrap_or(self.state.in_place));
         self.steering.set_in_place(in_place);
         self.arrange(shared, bell, &wanted);
+        self.report_place(shared);
     }
 
     fn table_length(&self) -> usize {
@@ -228,11 +234,42 @@ impl Dispatch {
 
     /// So many packets were received.
     #[inline]
-    pub(crate) fn received(&mut self, packets: usize, now: u64) {
+    pub(crate) fn received(&mut self, shared: &Shared, packets: usize, now: u64) {
         if self.on {
+            let before = self.in_place.switches();
             let in_place = self.in_place.received(packets, now);
-            self.steering.set_in_place(in_place);
+            if self.in_place.switches() != before {
+                self.steering.set_in_place(in_place);
+                self.report_place(shared);
+            }
         }
+    }
+
+    /// Does it follow the utilisation of the thread? Says how long workers have been at what it handed over since it was asked last, in nanoseconds.
+    pub(crate) fn time_elsewhere(&mut self) -> Option<u64> {
+        let spent = self.places.links.iter().flatten().map(|link| link.spent()).sum();
+        let before = std::mem::replace(&mut self.places.spent, spent);
+        (self.on && self.in_place.is_automatic()).then(|| spent.saturating_sub(before))
+    }
+
+    /// The thread can do all the work alone, or cannot.
+    pub(crate) fn follow(&mut self, shared: &Shared, in_place: bool) {
+        let in_place = self.in_place.set_automatic(in_place);
+        self.steering.set_in_place(in_place);
+        self.report_place(shared);
+    }
+
+    /// Says at the port whether packets are processed in place although there are workers, if that has changed.
+    fn report_place(&mut self, shared: &Shared) {
+        let in_place = self.on && self.in_place.is_in_place();
+        if in_place != std::mem::replace(&mut self.reported, in_place) {
+            shared.set_in_place(self.queue, in_place);
+        }
+    }
+
+    /// Is all processed in place, with nothing left elsewhere? It then waits as a queue without mask does.
+    pub(crate) fn is_all_here(&self) -> bool {
+        !self.on || self.in_place.is_in_place() && !self.is_outstanding() && !self.is_leaving() && !self.is_stuck()
     }
 
     /// Sends a packet on its way: by `output`, or to a worker.

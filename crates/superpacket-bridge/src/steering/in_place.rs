@@ -1,35 +1,154 @@
 //! When handing over does not pay: with little to do, packets are processed where they are received.
 
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
 /// How long packets are counted before the rate is looked at, in nanoseconds.
 const WINDOW: u64 = 10_000_000;
 
-/// Follows the rate of a receive queue. Up to steering it goes as soon as the rate is reached, back only when there has been less than half of it for a whole window: a rate near the mark does not
-/// switch to and fro.
-#[derive(Clone, Debug, Default)]
-pub(super) struct InPlace {
-    /// Packets a second; 0: never in place.
-    below: u64,
+/// When a receive queue that has a mask processes its packets where they are received, instead of handing them to workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InPlace {
+    /// As long as the receiving thread has time for all the work; it is steered from when the thread is busy nearly all the time.
+    Automatic,
+    /// While a receive queue has fewer packets a second than this; from so many on it is steered, until there are less than half as many.
+    Below(u64),
+}
+
+impl InPlace {
+    /// Packets are always steered, as the kernel does it.
+    pub const NEVER: InPlace = InPlace::Below(0);
+
+    /// The word for [`Automatic`](Self::Automatic) in commands and files.
+    const AUTOMATIC: &str = "auto";
+
+    /// What it can be, for messages.
+    const ALLOWED: &str = "\"auto\", or a number of packets a second (0: always steer)";
+}
+
+/// `auto`, or the rate.
+impl fmt::Display for InPlace {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InPlace::Automatic => formatter.write_str(Self::AUTOMATIC),
+            InPlace::Below(rate) => rate.fmt(formatter),
+        }
+    }
+}
+
+/// Reads what [`Display`](fmt::Display) writes.
+impl FromStr for InPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            Self::AUTOMATIC => Ok(InPlace::Automatic),
+            _ => text.parse().map(InPlace::Below).map_err(|_| format!("it is {}, not {text:?}", Self::ALLOWED)),
+        }
+    }
+}
+
+/// A number, or `"auto"`.
+impl Serialize for InPlace {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            InPlace::Automatic => serializer.serialize_str(Self::AUTOMATIC),
+            InPlace::Below(rate) => serializer.serialize_u64(*rate),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for InPlace {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = InPlace;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(InPlace::ALLOWED)
+            }
+
+            fn visit_u64<E: de::Error>(self, rate: u64) -> Result<InPlace, E> {
+                Ok(InPlace::Below(rate))
+            }
+
+            fn visit_i64<E: de::Error>(self, rate: i64) -> Result<InPlace, E> {
+                u64::try_from(rate).map(InPlace::Below).map_err(|_| E::invalid_value(de::Unexpected::Signed(rate), &self))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<InPlace, E> {
+                match text {
+                    InPlace::AUTOMATIC => Ok(InPlace::Automatic),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// Whether a receive queue is processed in place now.
+///
+/// A rate is followed here: to steering it goes as soon as the rate is reached, back only when there has been less than half of it for a whole window: a rate near the mark does not switch to
+/// and fro. How busy the thread is, [`Utilisation`](super::Utilisation) follows for all of a thread's queues.
+#[derive(Clone, Debug)]
+pub(super) struct Following {
+    setting: InPlace,
     in_place: bool,
+    /// What the thread's utilisation asks for.
+    automatic: bool,
     /// When the window began, in nanoseconds.
     start: u64,
     packets: u64,
     switches: u64,
 }
 
-impl InPlace {
-    /// Sets the rate; says whether packets are processed in place now.
-    pub(super) fn set(&mut self, below: u64) -> bool {
-        if self.below != below {
-            *self = InPlace { below, in_place: below != 0, start: self.start, packets: 0, switches: self.switches };
+impl Following {
+    /// Steers always. A thread that has not begun has time.
+    pub(super) const fn new() -> Self {
+        Following { setting: InPlace::NEVER, in_place: false, automatic: true, start: 0, packets: 0, switches: 0 }
+    }
+
+    /// Sets what is followed; says whether packets are processed in place now.
+    pub(super) fn set(&mut self, setting: InPlace) -> bool {
+        if self.setting != setting {
+            self.setting = setting;
+            self.packets = 0;
+            self.in_place = match setting {
+                InPlace::Automatic => self.automatic,
+                InPlace::Below(rate) => rate != 0,
+            };
         }
+        self.in_place
+    }
+
+    /// The thread's utilisation asks for this; says whether packets are processed in place now.
+    pub(super) fn set_automatic(&mut self, in_place: bool) -> bool {
+        self.automatic = in_place;
+        if self.is_automatic() && self.in_place != in_place {
+            self.switch();
+        }
+        self.in_place
+    }
+
+    /// Is the thread's utilisation followed?
+    pub(super) fn is_automatic(&self) -> bool {
+        self.setting == InPlace::Automatic
+    }
+
+    /// Are packets processed in place now?
+    pub(super) const fn is_in_place(&self) -> bool {
         self.in_place
     }
 
     /// So many packets came; says whether this and what follows is processed in place.
     #[inline]
     pub(super) fn received(&mut self, packets: usize, now: u64) -> bool {
-        if self.below != 0 {
-            self.look(packets as u64, now);
+        if let InPlace::Below(rate @ 1..) = self.setting {
+            self.look(rate, packets as u64, now);
         }
         self.in_place
     }
@@ -39,13 +158,13 @@ impl InPlace {
         self.switches
     }
 
-    fn look(&mut self, packets: u64, now: u64) {
+    fn look(&mut self, below: u64, packets: u64, now: u64) {
         self.packets += packets;
         let rate = |packets: u64, time: u64| u128::from(packets) * 1_000_000_000 / u128::from(time.max(1));
         let passed = now.saturating_sub(self.start);
         // As many as a whole window would have: there is no need to wait for its end.
-        let reached = rate(self.packets, passed.max(WINDOW)) >= u128::from(self.below);
-        let is_quiet = passed >= WINDOW && rate(self.packets, passed) < u128::from(self.below / 2);
+        let reached = rate(self.packets, passed.max(WINDOW)) >= u128::from(below);
+        let is_quiet = passed >= WINDOW && rate(self.packets, passed) < u128::from(below / 2);
         let due = if self.in_place { reached } else { is_quiet };
         if due {
             self.switch();
@@ -66,44 +185,77 @@ mod tests {
     use super::*;
 
     /// Sends at a rate for some windows, a packet at a time; says in place or not at the end.
-    fn run(adaptive: &mut InPlace, now: &mut u64, rate: u64, windows: u64) -> bool {
+    fn run(following: &mut Following, now: &mut u64, rate: u64, windows: u64) -> bool {
         let gap = 1_000_000_000 / rate;
         let end = *now + windows * WINDOW;
-        let mut last = adaptive.in_place;
+        let mut last = following.in_place;
         while *now < end {
             *now += gap;
-            last = adaptive.received(1, *now);
+            last = following.received(1, *now);
         }
         last
     }
 
     #[test]
     fn it_follows_the_rate_with_hysteresis() {
-        let (mut adaptive, mut now) = (InPlace::default(), 0);
-        assert!(adaptive.set(10_000), "with nothing to do, in place");
-        assert!(run(&mut adaptive, &mut now, 9_000, 10));
-        assert!(!run(&mut adaptive, &mut now, 11_000, 3));
-        assert_eq!(adaptive.switches(), 1);
-        assert!(!run(&mut adaptive, &mut now, 6_000, 10), "more than half");
-        assert!(run(&mut adaptive, &mut now, 4_000, 3));
-        assert!(run(&mut adaptive, &mut now, 9_000, 10));
-        assert_eq!(adaptive.switches(), 2);
+        let (mut following, mut now) = (Following::new(), 0);
+        assert!(following.set(InPlace::Below(10_000)), "with nothing to do, in place");
+        assert!(run(&mut following, &mut now, 9_000, 10));
+        assert!(!run(&mut following, &mut now, 11_000, 3));
+        assert_eq!(following.switches(), 1);
+        assert!(!run(&mut following, &mut now, 6_000, 10), "more than half");
+        assert!(run(&mut following, &mut now, 4_000, 3));
+        assert!(run(&mut following, &mut now, 9_000, 10));
+        assert_eq!(following.switches(), 2);
+        following.set_automatic(false);
+        assert!(run(&mut following, &mut now, 9_000, 10), "a rate alone decides");
     }
 
     #[test]
     fn a_burst_after_silence_is_steered_at_once() {
-        let mut adaptive = InPlace::default();
-        adaptive.set(10_000);
-        assert!(adaptive.received(1, 5_000_000_000));
-        assert!(adaptive.received(50, 5_000_100_000));
-        assert!(!adaptive.received(100, 5_000_200_000));
+        let mut following = Following::new();
+        following.set(InPlace::Below(10_000));
+        assert!(following.received(1, 5_000_000_000));
+        assert!(following.received(50, 5_000_100_000));
+        assert!(!following.received(100, 5_000_200_000));
     }
 
     #[test]
     fn without_a_rate_everything_is_steered() {
-        let mut adaptive = InPlace::default();
-        assert!(!adaptive.set(0) && !adaptive.received(1, 1_000_000_000_000));
-        adaptive.set(5);
-        assert!(!adaptive.set(0));
+        let mut following = Following::new();
+        assert!(!following.set(InPlace::NEVER) && !following.received(1, 1_000_000_000_000));
+        following.set(InPlace::Below(5));
+        assert!(!following.set(InPlace::NEVER));
+        assert!(!following.set_automatic(true) && following.switches() == 0);
+    }
+
+    #[test]
+    fn automatic_is_as_the_thread_says_whatever_the_rate() {
+        let (mut following, mut now) = (Following::new(), 0);
+        assert!(following.set(InPlace::Automatic), "a thread that has not begun has time");
+        assert!(run(&mut following, &mut now, 1_000_000, 3));
+        assert!(!following.set_automatic(false) && !following.set_automatic(false));
+        assert!(!run(&mut following, &mut now, 10, 3));
+        assert!(following.set(InPlace::Below(5)));
+        assert!(!following.set(InPlace::Automatic), "the thread is still busy");
+        assert!(following.set_automatic(true));
+        assert_eq!(following.switches(), 2);
+    }
+
+    #[test]
+    fn it_is_read_as_it_is_written() {
+        for (setting, text, json) in
+            [(InPlace::Automatic, "auto", "\"auto\""), (InPlace::NEVER, "0", "0"), (InPlace::Below(20_000), "20000", "20000")]
+        {
+            assert_eq!((setting.to_string(), text.parse()), (text.to_owned(), Ok(setting)));
+            assert_eq!(serde_json::to_string(&setting).expect("JSON"), json);
+            assert_eq!(serde_json::from_str::<InPlace>(json).expect("JSON"), setting);
+        }
+        for (text, json) in [("fast", "\"fast\""), ("-1", "-1"), ("", "true"), ("1.5", "1.5")] {
+            let error = text.parse::<InPlace>().expect_err(text);
+            assert!(error.contains("\"auto\", or a number") && error.contains(text), "{error}");
+            let error = serde_json::from_str::<InPlace>(json).expect_err(json).to_string();
+            assert!(error.contains("\"auto\", or a number"), "{error}");
+        }
     }
 }

@@ -5,9 +5,12 @@ mod dispatch;
 mod in_place;
 mod settings;
 mod state;
+mod utilisation;
 
 pub(crate) use cpus::pin;
 pub use cpus::{UsableCpus, possible_cpus};
 pub(crate) use dispatch::{Dispatch, Watch};
+pub use in_place::InPlace;
 pub use settings::{HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings};
 pub(crate) use state::{Snapshot, State, WorkerHandle};
+pub(crate) use utilisation::Utilisation;

@@ -7,6 +7,8 @@ use superpacket_steer::{
     MovePolicy, ToeplitzKey, flow_entries,
 };
 
+use super::InPlace;
+
 /// The longest backlog that may be asked for, in packets: packets in it hold the memory of their port, which has no more of it than some thousands.
 const MOST_BACKLOG: u64 = 1 << 20;
 
@@ -251,9 +253,9 @@ pub struct PortSteering {
     pub rps_cpus: PerQueue<CpuMask>,
     /// How many flows of a receive queue RFS tells apart (`rps_flow_cnt`); 0: none.
     pub rps_flow_cnt: PerQueue<u32>,
-    /// Below so many packets a second of a receive queue, its packets are processed where they are received; from so many on they are steered until there are less than half as
-    /// many. 0: they are always steered.
-    pub in_place_below: u64,
+    /// When packets are processed where they are received in spite of the mask. `None`: what is best for who takes them, [`InPlace::Automatic`] in a bridge, and
+    /// [`InPlace::NEVER`] before a [`Consumer`](crate::consumer::Consumer), which may keep what it knows of a flow with its worker.
+    pub in_place: Option<InPlace>,
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crossbeam_channel::Sender;
 use superpacket_steer::{Cpu, FlowHashKey, SockFlowTable};
 
-use super::SteeringSettings;
+use super::{InPlace, SteeringSettings};
 use crate::handover::{BacklogReceiver, Doorbell, Employment};
 use crate::poll_thread::Order;
 use crate::runtime::Shared;
@@ -44,12 +44,14 @@ pub(crate) struct State {
     now: RwLock<Arc<Snapshot>>,
     /// The secret key of the keyed hash.
     pub(crate) key: FlowHashKey,
+    /// Holds for ports whose settings say nothing of processing in place.
+    pub(crate) in_place: InPlace,
 }
 
 impl State {
     /// No worker.
-    pub(crate) fn new(settings: SteeringSettings, sock_flows: Option<Arc<SockFlowTable>>, key: FlowHashKey) -> Self {
-        State { now: RwLock::new(Arc::new(Snapshot { settings, sock_flows, workers: BTreeMap::new() })), key }
+    pub(crate) fn new(settings: SteeringSettings, sock_flows: Option<Arc<SockFlowTable>>, key: FlowHashKey, in_place: InPlace) -> Self {
+        State { now: RwLock::new(Arc::new(Snapshot { settings, sock_flows, workers: BTreeMap::new() })), key, in_place }
     }
 
     /// What holds now.

@@ -10,7 +10,7 @@ use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::super_packet::SuperPacket;
 use superpacket_bridge::Steered;
 use superpacket_bridge::consumer::{Consumer, PortEnd};
-use superpacket_bridge::settings::{PortSettings, SteeringSettings};
+use superpacket_bridge::settings::{InPlace, PortSettings, SteeringSettings};
 use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch, open};
 use superpacket_steer::{Cpu, MovePolicy};
 use superpacket_traffic::frame::Frame;
@@ -155,6 +155,68 @@ fn a_consumer_that_panics_is_made_again() {
     assert_eq!(bench.steered.steering().workers.iter().map(|worker| worker.panics).sum::<u64>(), 1);
     bench.send(&(0..200u32).map(|number| frame((number % 40) as u16, number)).collect::<Vec<_>>());
     assert_eq!(bench.receive(200).len(), 200, "no flow is stuck");
+}
+
+/// Sends every packet back after a while in which it does nothing else.
+struct Slow(Echo);
+
+impl Consumer for Slow {
+    fn receive(&mut self, packet: SuperPacket<'_, Buffer>, now: u64, end: &mut PortEnd<'_>) {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(100) {
+            std::hint::spin_loop();
+        }
+        self.0.receive(packet, now, end);
+    }
+
+    fn poll(&mut self, _: u64, _: &mut PortEnd<'_>) -> Option<u64> {
+        None
+    }
+}
+
+#[test]
+fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_full() {
+    let Some(cpus) = two_cpus() else { return };
+    let mut bench = bench("adapts", "?slots=8192", |cpu, told| Box::new(Slow(Echo { cpu, told: told.clone(), due: None })));
+    let name = bench.steered.stats().port;
+    bench.steered.set_rps_cpus(None, &mask(&cpus)).expect("it can be set");
+    let report = |bench: &Bench| bench.steered.as_bridge().rps().remove(0);
+    assert_eq!(report(&bench).in_place_below, InPlace::NEVER, "unless it is asked for, flows stay with their workers");
+    bench.steered.as_bridge().set_in_place(&name, InPlace::Automatic).expect("it can be set");
+    let (mut number, mut last) = (0u32, BTreeMap::new());
+    // So many packets are sent in parts, with a pause after each, and come back with nothing overtaken.
+    let mut exchange = |bench: &mut Bench, count: u32, parts: usize, pause: Duration| {
+        let frames: Vec<_> = (number..number + count).map(|number| frame((number % 40) as u16, number)).collect();
+        number += count;
+        for part in frames.chunks(frames.len() / parts) {
+            bench.send(part);
+            std::thread::sleep(pause);
+        }
+        let answers = bench.receive(frames.len());
+        assert_eq!(answers.len(), frames.len());
+        for (flow, number) in answers.iter().map(|bytes| read(bytes)) {
+            assert!(last.insert(flow, number).is_none_or(|last| last < number), "flow {flow}: {number} came late");
+        }
+    };
+    let start = Instant::now();
+    let switches = |bench: &Bench| bench.steered.stats().in_place_switches;
+    for turn in 0..4 {
+        while switches(&bench) < 2 * turn + 1 {
+            assert!(start.elapsed() < Duration::from_secs(60), "a full thread hands nothing over: {:?}", bench.steered.stats());
+            exchange(&mut bench, 500, 1, Duration::ZERO);
+        }
+        while switches(&bench) < 2 * turn + 2 {
+            assert!(start.elapsed() < Duration::from_secs(60), "a thread with time hands packets over: {:?}", bench.steered.stats());
+            // Some are with workers, most of the time.
+            exchange(&mut bench, 40, 20, Duration::from_millis(1));
+        }
+    }
+    let in_place = switches(&bench).is_multiple_of(2);
+    bench.wait("the report to say where packets are processed", |bench| report(bench).queues[0].in_place == in_place);
+    let packets = bench.told.packets.lock().expect("no panic here").clone();
+    assert!(packets.contains_key(&None) && cpus.iter().all(|cpu| packets.contains_key(&Some(*cpu))), "{packets:?}");
+    let stats = bench.steered.stats();
+    assert!(stats.flow_moves >= 40 * 4 && stats.steered > 0 && stats.in_place > 0, "{stats:?}");
 }
 
 /// Answers each packet by a super-packet of 2,500 bytes in segments of 1,000, with a checksum to be filled in.

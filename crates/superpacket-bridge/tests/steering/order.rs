@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use superpacket_bridge::settings::PerQueue;
+use superpacket_bridge::settings::{InPlace, PerQueue};
 use superpacket_steer::{Cpu, CpuMask};
 
 use crate::traffic::{Arrived, Joined, Random, hash, mask, two_cpus};
+
+/// What may be said of processing in place.
+const IN_PLACE: [InPlace; 3] = [InPlace::NEVER, InPlace::Automatic, InPlace::Below(u64::MAX)];
 
 /// What came of a run.
 struct Outcome {
@@ -133,7 +136,7 @@ fn everything_changes_and_nothing_is_overtaken() {
                 4 => drop(joined.set("hash_headers", &some(random, &["inner", "outer"]))),
                 5 => drop(joined.set("hash_device", &some(random, &["on", "off"]))),
                 6 => drop(joined.set("flow_limit_table_len", &some(random, &["0", "512", "4096"]))),
-                7 => drop(joined.bridge.set_in_place_below(port, [0, 0, u64::MAX][random.below(3) as usize]).expect("it can be set")),
+                7 => drop(joined.bridge.set_in_place(port, IN_PLACE[random.below(3) as usize]).expect("it can be set")),
                 8 => drop(joined.set("rps_sock_flow_entries", &some(random, &["0", "64", "4096"]))),
                 9 => drop(joined.bridge.set_rps_flow_count(port, None, [0, 64, 4096][random.below(3) as usize]).expect("it can be set")),
                 // By the hash that packets have if the device's is used, or Toeplitz is.
@@ -150,7 +153,7 @@ fn everything_changes_and_nothing_is_overtaken() {
 fn in_place_and_back_nothing_is_overtaken() {
     let Some(cpus) = two_cpus() else { return };
     let rate = Arc::new(AtomicU32::new(u32::MAX));
-    let prepare = |joined: &Joined| drop(joined.bridge.set_in_place_below(&joined.names[0], 20_000).expect("it can be set"));
+    let prepare = |joined: &Joined| drop(joined.bridge.set_in_place(&joined.names[0], InPlace::Below(20_000)).expect("it can be set"));
     let mut changes = 0;
     let outcome = under_load_at("in-place", cpus, &rate, prepare, |_, _| {
         changes += 1;

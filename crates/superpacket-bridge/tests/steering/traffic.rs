@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use superpacket::packet::{FlowHash, Layer, RxChecksum};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::{PortStats, SteeringReport};
-use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_bridge::settings::{BridgeSettings, InPlace, PortSettings};
 use superpacket_io::port::{Outgoing, Port, PortSpec, TxBatch, open};
 use superpacket_steer::{Cpu, CpuMask, FlowTuple, Toeplitz};
 use superpacket_traffic::frame::Frame;
@@ -92,6 +92,8 @@ impl Joined {
             let mut settings = PortSettings::new(text.parse().expect("a port string"));
             // Each packet is to go by itself.
             settings.features = settings.features.without(superpacket_features::Feature::GenericReceiveOffload);
+            // And where the mask says, however few there are.
+            settings.steering.in_place = Some(InPlace::NEVER);
             settings
         };
         let mut settings = BridgeSettings { ports: names.iter().map(port).collect(), threads: 1, ..BridgeSettings::default() };

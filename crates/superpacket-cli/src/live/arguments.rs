@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use superpacket_bridge::settings::InPlace;
 use superpacket_features::Feature;
 use superpacket_io::port::{PortSpec, SpecError};
 
@@ -288,9 +289,11 @@ pub(crate) struct Rps {
     /// Flows of a receive queue that RFS tells apart (rps_flow_cnt); 0: no RFS
     #[arg(long, value_name = "N", requires = "port")]
     pub(crate) flow_count: Option<u64>,
-    /// Process a queue's packets where they are received while there are fewer than so many a second; 0: always steer
-    #[arg(long, value_name = "N", requires = "port")]
-    pub(crate) in_place_below: Option<u64>,
+    /// Process a queue's packets where they are received in spite of its mask: auto, as long as the
+    /// receiving thread has time for all of them (the default); N, while there are fewer a second;
+    /// 0, never, as the kernel does
+    #[arg(long, value_name = "N|auto", requires = "port")]
+    pub(crate) in_place_below: Option<InPlace>,
     /// Set what holds for all ports
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) set: Vec<(String, String)>,

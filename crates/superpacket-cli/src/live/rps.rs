@@ -3,6 +3,7 @@
 use serde_json::json;
 use superpacket_bridge::control::RpsChange;
 use superpacket_bridge::report::{PortRps, SteeringReport};
+use superpacket_bridge::settings::InPlace;
 
 use super::arguments::Rps;
 use super::connect;
@@ -69,7 +70,7 @@ impl Rps {
             (None, None) => {}
         }
         changes.extend(self.flow_count.map(RpsChange::FlowCount));
-        changes.extend(self.in_place_below.map(RpsChange::InPlaceBelow));
+        changes.extend(self.in_place_below.map(RpsChange::InPlace));
         if queue.is_some() && self.in_place_below.is_some() {
             return usage("--in-place-below holds for all queues of a port: name none".into());
         }
@@ -87,16 +88,25 @@ fn text(ports: &[PortRps], steering: &SteeringReport) -> String {
                 "" => "off".to_owned(),
                 list => format!("CPUs {}", printable(list)),
             };
-            [queue.queue.to_string(), printable(&queue.rps_cpus), effective, queue.rps_flow_cnt.to_string()]
+            let now = match (queue.effective_list.is_empty(), queue.in_place) {
+                (true, _) => "-",
+                (false, true) => "in place",
+                (false, false) => "steered",
+            };
+            [queue.queue.to_string(), printable(&queue.rps_cpus), effective, now.to_owned(), queue.rps_flow_cnt.to_string()]
         });
-        text.push_str(&table(["queue", "rps_cpus", "in force", "rps_flow_cnt"], rows));
+        text.push_str(&table(["queue", "rps_cpus", "in force", "now", "rps_flow_cnt"], rows));
         for queue in &port.queues {
             for cpu in &queue.dropped {
                 text.push_str(&format!("  queue {}: no worker on CPU {}: it is {}\n", queue.queue, cpu.cpu, printable(&cpu.reason)));
             }
         }
-        if port.in_place_below != 0 {
-            text.push_str(&format!("  processed in place below {} packets a second\n", grouped(port.in_place_below)));
+        if port.queues.iter().any(|queue| !queue.effective_list.is_empty()) {
+            text.push_str(&match port.in_place_below {
+                InPlace::Automatic => "  in place as long as the receiving thread has time (--in-place-below auto)\n".to_owned(),
+                InPlace::NEVER => "  always steered (--in-place-below 0)\n".to_owned(),
+                InPlace::Below(rate) => format!("  in place below {} packets a second (--in-place-below {rate})\n", grouped(rate)),
+            });
         }
         if let Some(why) = &port.why {
             text.push_str(&format!("  {}\n", printable(why)));
@@ -146,7 +156,9 @@ mod tests {
             (&["p", "2", "auto"], (Some(2), vec![RpsChange::Auto])),
             (&["p", "--cpu-list", "0-3,8"], (None, vec![RpsChange::List("0-3,8".into())])),
             (&["p", "1", "--flow-count", "64"], (Some(1), vec![RpsChange::FlowCount(64)])),
-            (&["p", "--in-place-below", "1000"], (None, vec![RpsChange::InPlaceBelow(1000)])),
+            (&["p", "--in-place-below", "1000"], (None, vec![RpsChange::InPlace(InPlace::Below(1000))])),
+            (&["p", "--in-place-below", "0"], (None, vec![RpsChange::InPlace(InPlace::NEVER)])),
+            (&["p", "--in-place-below", "auto"], (None, vec![RpsChange::InPlace(InPlace::Automatic)])),
         ] {
             assert_eq!(requested_change(arguments), Ok(expected), "{arguments:?}");
         }
@@ -155,6 +167,7 @@ mod tests {
             (&["p", "0", "3", "--cpu-list", "1"], "either MASK or --cpu-list"),
             (&["--cpu-list", "1"], "required"),
             (&["p", "1", "--in-place-below", "9"], "all queues"),
+            (&["p", "--in-place-below", "never"], "it is \"auto\", or a number of packets a second (0: always steer), not \"never\""),
             (&["--set", "dev_weight"], "NAME=VALUE"),
         ] {
             let error = requested_change(arguments).expect_err(says);
@@ -171,11 +184,18 @@ mod tests {
             effective_list: "0-1".into(),
             dropped: vec![DroppedCpu { cpu: 3, reason: "offline".into() }],
             rps_flow_cnt: 0,
+            in_place: true,
         };
-        let port = PortRps { port: "tap:t".into(), queues: vec![queue], in_place_below: 5000, why: None };
+        let off = QueueRps { queue: 1, in_place: false, effective_list: String::new(), ..queue.clone() };
+        let port = PortRps { port: "tap:t".into(), queues: vec![queue, off], in_place_below: InPlace::Below(5000), why: None };
         let worker = WorkerReport { cpu: 1, state: "running".into(), processed: 1234, ..WorkerReport::default() };
         let steering = SteeringReport { workers: vec![worker], usable_cpus: "0-1".into(), ..SteeringReport::default() };
-        let text = text(&[port], &steering);
+        let says = |in_place_below: InPlace| text(&[PortRps { in_place_below, ..port.clone() }], &steering);
+        assert!(says(InPlace::Automatic).contains("as long as the receiving thread has time"), "{}", says(InPlace::Automatic));
+        assert!(says(InPlace::NEVER).contains("always steered"), "{}", says(InPlace::NEVER));
+        let text = text(std::slice::from_ref(&port), &steering);
+        let rows = |now: &str| text.lines().filter(|line| line.contains(now)).count();
+        assert_eq!((rows("  in place  "), rows("  off  ")), (1, 1), "{text}");
         for says in ["tap:t:\n", "CPUs 0-1", "no worker on CPU 3: it is offline", "below 5,000 packets", "1,234", "Usable CPUs: 0-1"] {
             assert!(text.contains(says), "{says}: {text}");
         }

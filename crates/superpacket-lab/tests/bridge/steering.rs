@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use superpacket_bridge::report::SteeringReport;
-use superpacket_bridge::settings::UsableCpus;
+use superpacket_bridge::settings::{InPlace, UsableCpus};
 use superpacket_lab::{Direction, LabError, TcpBulk, TcpTransactions, Until};
 use superpacket_steer::{Cpu, CpuMask};
 
@@ -32,10 +32,11 @@ fn masks([first, second]: [Cpu; 2]) -> [CpuMask; 4] {
     [&[first][..], &[second], &[first, second], &[]].map(|cpus| cpus.iter().copied().collect())
 }
 
-/// A worker sends by sockets of its own, which are made where masks are set: in the bridge's namespace.
+/// A worker sends by sockets of its own, which are made where masks are set: in the bridge's namespace. However little there is to do, they do it.
 pub fn steer(joined: &Joined, mask: &CpuMask) -> Result<(), LabError> {
     joined.middle.run(|| {
         for name in &joined.names {
+            joined.bridge.set_in_place(name, InPlace::NEVER).expect("it can be set");
             joined.bridge.set_rps_cpus(name, None, mask).expect("it can be set");
         }
         Ok(())

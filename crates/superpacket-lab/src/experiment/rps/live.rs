@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::PortStats;
-use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_bridge::settings::{BridgeSettings, InPlace, PortSettings};
 use superpacket_bridge::topology::{Auto, Topology};
 use superpacket_steer::{Cpu, CpuMask};
 
@@ -28,12 +28,13 @@ const CONNECTIONS: usize = 500;
 enum Middle {
     /// The kernel's bridge; every interface on the way has this `rps_cpus`.
     Kernel(CpuMask),
-    /// Ours; both ports have this `rps_cpus`.
-    Ours(CpuMask),
+    /// Ours; both ports have this `rps_cpus`, and process packets in place then.
+    Ours(CpuMask, InPlace),
 }
 
 /// What is measured in turn.
 struct Arrangement {
+    connections: usize,
     group: &'static str,
     name: String,
     middle: Middle,
@@ -66,53 +67,81 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let mut variants: Vec<Variant<'_, Measured>> = arrangements
         .iter()
         .map(|arrangement| {
-            let what = format!("rps: {}, {}", arrangement.group, arrangement.name);
-            Variant::new(what, || measure(&arrangement.middle, session))
+            let what = format!("rps: {}, {}, {}", connections(arrangement.connections), arrangement.group, arrangement.name);
+            Variant::new(what, || measure(arrangement, session))
         })
         .collect();
     let measured = session.interleaved(&mut variants)?;
-    let values = |row: usize, value: fn(&Measured) -> f64| measured[row].iter().map(value).collect::<Vec<_>>();
-    let rows = arrangements.iter().enumerate().map(|(row, arrangement)| {
-        let (rates, cpu) = (values(row, |measured| measured.per_second), values(row, |measured| measured.spent.machine));
-        let steered = |place: usize| -> Option<Figure> {
-            let values: Vec<f64> = measured[row].iter().filter_map(|measured| Some(measured.steered?[place])).collect();
-            (!values.is_empty()).then(|| Summary::new(&values).into())
-        };
-        let ratio = arrangement.against.map(|against| {
-            let paired = Paired::new(&rates, &values(against, |measured| measured.per_second));
-            Ratio::paired(format!("{}, {}", arrangements[against].group, arrangements[against].name), TRANSACTIONS.name, &paired)
+    let rates = |row: usize| values(&measured[row], |measured| measured.per_second);
+    let tables = [CONNECTIONS, 1].into_iter().map(|count| {
+        let rows = (0..arrangements.len()).filter(|&row| arrangements[row].connections == count).map(|row| {
+            let arrangement = &arrangements[row];
+            let ratio = arrangement.against.map(|against| {
+                let paired = Paired::new(&rates(row), &rates(against));
+                Ratio::paired(format!("{}, {}", arrangements[against].group, arrangements[against].name), TRANSACTIONS.name, &paired)
+            });
+            row_of(arrangement, &measured[row], ratio)
         });
-        Row {
-            group: arrangement.group.into(),
-            name: arrangement.name.clone(),
-            figures: vec![Some(Summary::new(&rates).into()), Some(Summary::new(&cpu).into()), steered(0), steered(1)],
-            source: vec![None; COLUMNS.len()],
-            ratio,
-            source_ratio: None,
+        Table {
+            title: format!("{} x TCP_RR of 1 byte between two hosts on this machine ({} CPUs)", count, usable.len()),
+            form: Form::Live,
+            columns: COLUMNS.into(),
+            rows: rows.collect(),
+            rounds: session.plan.rounds,
+            plot: None,
+            made: None,
         }
     });
+    let mut tables: Vec<Table> = tables.collect();
     let accounts = arrangements.iter().zip(&measured).map(|(arrangement, measured)| {
-        let mut row = spent::row(arrangement.group, arrangement.name.clone(), measured.iter().map(|measured| &measured.spent));
-        let transactions: Vec<f64> = measured.iter().map(|measured| measured.transaction).collect();
-        row.figures.push(Some(Summary::new(&transactions).into()));
+        let name = format!("{}, {}", connections(arrangement.connections), arrangement.name);
+        let mut row = spent::row(arrangement.group, name, measured.iter().map(|measured| &measured.spent));
+        row.figures.push(Some(Summary::new(&values(measured, |measured| measured.transaction)).into()));
         row
     });
     let mut accounts = spent::table(accounts.collect(), session.plan.rounds);
     accounts.columns.push(Column { name: "transaction_demand", title: "all three", unit: "us/Tr", digits: 1 });
-    let table = Table {
-        title: format!("{CONNECTIONS} x TCP_RR of 1 byte between two hosts on this machine ({} CPUs)", usable.len()),
-        form: Form::Live,
-        columns: COLUMNS.into(),
-        rows: rows.collect(),
-        rounds: session.plan.rounds,
-        plot: None,
-        made: None,
+    tables.push(accounts);
+    let mark = |name: String, [row, against]: [usize; 2], target: f64| {
+        Mark::paired(name, &Paired::new(&rates(row), &rates(against)), Side::AtLeast, target)
     };
-    let rates = |row: usize| values(row, |measured| measured.per_second);
-    let steered = Paired::new(&rates(OURS_STEERED), &rates(OURS));
-    let name = format!("rps: this bridge between two hosts on {} CPUs, RPS against none", usable.len());
-    let mark = Mark::paired(name, &steered, Side::AtLeast, 1.0).in_brief("this bridge on this machine", None);
-    Ok(Experiment { tables: vec![table, accounts], marks: vec![mark], notes: notes(&usable, &topology), ..empty() })
+    let marks = vec![
+        mark(format!("rps: this bridge between two hosts on {} CPUs, RPS against none", usable.len()), [OURS_STEERED, OURS], 1.0)
+            .in_brief("this bridge on this machine", None),
+        mark("rps: one connection, this bridge with a mask that adapts against none".into(), [ONE_ADAPTS, ONE], 0.95)
+            .in_brief("one connection, adapting", None),
+        mark(
+            format!("rps: {CONNECTIONS} connections, this bridge with a mask that adapts against one that always steers"),
+            [OURS_ADAPTS, OURS_STEERED],
+            NO_SLOWER,
+        )
+        .in_brief("500 connections, adapting", None),
+    ];
+    Ok(Experiment { tables, marks, notes: notes(&usable, &topology), ..empty() })
+}
+
+fn values(rounds: &[Measured], value: fn(&Measured) -> f64) -> Vec<f64> {
+    rounds.iter().map(value).collect()
+}
+
+fn connections(count: usize) -> String {
+    format!("{count} connection{}", if count == 1 { "" } else { "s" })
+}
+
+fn row_of(arrangement: &Arrangement, measured: &[Measured], ratio: Option<Ratio>) -> Row {
+    let steered = |place: usize| -> Option<Figure> {
+        let values: Vec<f64> = measured.iter().filter_map(|measured| Some(measured.steered?[place])).collect();
+        (!values.is_empty()).then(|| Summary::new(&values).into())
+    };
+    let [rates, cpu] = [values(measured, |measured| measured.per_second), values(measured, |measured| measured.spent.machine)];
+    Row {
+        group: arrangement.group.into(),
+        name: arrangement.name.clone(),
+        figures: vec![Some(Summary::new(&rates).into()), Some(Summary::new(&cpu).into()), steered(0), steered(1)],
+        source: vec![None; COLUMNS.len()],
+        ratio,
+        source_ratio: None,
+    }
 }
 
 /// The first usable CPU stands for the one that receives: the bridge's threads are not pinned.
@@ -123,23 +152,39 @@ fn auto(usable: &CpuMask, topology: &Topology) -> Auto {
     }
 }
 
-/// The places of this bridge's arrangements, without RPS and with it.
+/// The places of this bridge's arrangements: without RPS, with a mask that always steers, and with one that adapts; then the same for one connection.
 const OURS: usize = 2;
 const OURS_STEERED: usize = 3;
+const OURS_ADAPTS: usize = 4;
+const ONE: usize = 5;
+const ONE_ADAPTS: usize = 7;
+
+/// What is not slower, as a ratio: rounds of the same arrangement differ by more than this.
+const NO_SLOWER: f64 = 0.97;
 
 fn arrangements(usable: &CpuMask, topology: &Topology, quick: bool) -> Vec<Arrangement> {
     const KERNEL: &str = "the kernel's bridge";
     const BRIDGE: &str = "this bridge";
-    let arrangement = |group, name: String, middle, against| Arrangement { group, name, middle, against };
+    let arrangement = |group, name: String, middle, against| Arrangement { group, name, middle, against, connections: CONNECTIONS };
+    let mask = |mask: &CpuMask| format!("with RPS, mask {mask}");
+    let adapting = |mask: &CpuMask| format!("with RPS, mask {mask}, adapting");
+    let one = |arrangement: Arrangement| Arrangement { connections: 1, ..arrangement };
+    let without = || Middle::Ours(CpuMask::EMPTY, InPlace::NEVER);
+    let steers = |mask: &CpuMask| Middle::Ours(mask.clone(), InPlace::NEVER);
+    let adapts = |mask: &CpuMask| Middle::Ours(mask.clone(), InPlace::Automatic);
     let mut all = vec![
         arrangement(KERNEL, "without RPS".into(), Middle::Kernel(CpuMask::EMPTY), None),
-        arrangement(KERNEL, format!("with RPS, mask {usable}"), Middle::Kernel(usable.clone()), Some(0)),
-        arrangement(BRIDGE, "without RPS".into(), Middle::Ours(CpuMask::EMPTY), None),
-        arrangement(BRIDGE, format!("with RPS, mask {usable}"), Middle::Ours(usable.clone()), Some(OURS)),
+        arrangement(KERNEL, mask(usable), Middle::Kernel(usable.clone()), Some(0)),
+        arrangement(BRIDGE, "without RPS".into(), without(), None),
+        arrangement(BRIDGE, mask(usable), steers(usable), Some(OURS)),
+        arrangement(BRIDGE, adapting(usable), adapts(usable), Some(OURS)),
+        one(arrangement(BRIDGE, "without RPS".into(), without(), None)),
+        one(arrangement(BRIDGE, mask(usable), steers(usable), Some(ONE))),
+        one(arrangement(BRIDGE, adapting(usable), adapts(usable), Some(ONE))),
     ];
-    let Auto { mask, .. } = auto(usable, topology);
-    if !quick && !mask.is_empty() && mask != *usable {
-        all.push(arrangement(BRIDGE, format!("with RPS, mask {mask}: auto"), Middle::Ours(mask), Some(OURS)));
+    let Auto { mask: near, .. } = auto(usable, topology);
+    if !quick && !near.is_empty() && near != *usable {
+        all.push(arrangement(BRIDGE, format!("{}: auto", mask(&near)), steers(&near), Some(OURS)));
     }
     all
 }
@@ -161,14 +206,16 @@ fn notes(usable: &CpuMask, topology: &Topology) -> Vec<String> {
     notes
 }
 
-fn measure(middle: &Middle, session: &Session<'_>) -> Result<Measured, LabError> {
+fn measure(arrangement: &Arrangement, session: &Session<'_>) -> Result<Measured, LabError> {
+    let Arrangement { middle, connections, .. } = arrangement;
+    let connections = *connections;
     let hosts = ThreeHosts::new()?;
     let (_kernel, bridge) = join(&hosts, middle, &session.cpus.bridge)?;
     let route = Route::ipv4(&hosts.a, &hosts.b);
     // Addresses are resolved and learned before anything is timed, and workers started.
-    TcpTransactions { connections: CONNECTIONS, time: Duration::from_millis(20), ..TcpTransactions::default() }.run(&route)?;
+    TcpTransactions { connections, time: Duration::from_millis(20), ..TcpTransactions::default() }.run(&route)?;
     let (time, pinning) = (session.plan.time, session.cpus.pinning());
-    let transactions = TcpTransactions { connections: CONNECTIONS, time, pinning, ..TcpTransactions::default() };
+    let transactions = TcpTransactions { connections, time, pinning, ..TcpTransactions::default() };
     let before = Clocks::now()?;
     let report = transactions.run(&route)?;
     let bytes = transactions.request + transactions.answer;
@@ -178,7 +225,7 @@ fn measure(middle: &Middle, session: &Session<'_>) -> Result<Measured, LabError>
         transaction: spent.demand * bytes as f64 / 1024.0,
         // What the kernel's bridge does is done by whoever sends.
         spent: Spent { bridge: spent.bridge.filter(|_| bridge.is_some()), ..spent },
-        steered: bridge.filter(|_| matches!(middle, Middle::Ours(mask) if !mask.is_empty())).map(|bridge| steered(&bridge.stats())),
+        steered: bridge.filter(|_| matches!(middle, Middle::Ours(mask, _) if !mask.is_empty())).map(|bridge| steered(&bridge.stats())),
     })
 }
 
@@ -203,8 +250,8 @@ fn join(hosts: &ThreeHosts, middle: &Middle, cpus: &[usize]) -> Result<(Option<L
             }
             Ok((Some(bridge), None))
         }
-        Middle::Ours(mask) => {
-            let ports = [&hosts.a_side, &hosts.b_side].map(|side| port(side, mask));
+        Middle::Ours(mask, in_place) => {
+            let ports = [&hosts.a_side, &hosts.b_side].map(|side| port(side, mask, *in_place));
             let ports = ports.into_iter().collect::<Result<_, LabError>>()?;
             let settings = BridgeSettings { ports, ..BridgeSettings::default() };
             let start = || {
@@ -217,11 +264,12 @@ fn join(hosts: &ThreeHosts, middle: &Middle, cpus: &[usize]) -> Result<(Option<L
     }
 }
 
-fn port(side: &Link, mask: &CpuMask) -> Result<PortSettings, LabError> {
+fn port(side: &Link, mask: &CpuMask, in_place: InPlace) -> Result<PortSettings, LabError> {
     let text = format!("packet:{}", side.name());
     let spec = text.parse().map_err(|error| LabError::Invalid { what: text, reason: format!("{error}") })?;
     let mut port = PortSettings::new(spec);
     port.steering.rps_cpus.set(None, mask.clone());
+    port.steering.in_place = Some(in_place);
     Ok(port)
 }
 
