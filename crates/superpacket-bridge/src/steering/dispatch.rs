@@ -30,8 +30,8 @@ pub(crate) struct Dispatch {
     in_place: Following,
     /// Packets may go elsewhere, or some that did are not done with.
     on: bool,
-    /// What the port was told: packets are processed in place.
-    reported: bool,
+    /// What the port was told: whether packets are processed in place.
+    reported: Option<bool>,
     counted: Counted,
 }
 
@@ -120,7 +120,7 @@ impl Dispatch {
             cpus: Vec::new(),
             in_place: Following::new(),
             on: false,
-            reported: false,
+            reported: None,
             counted: Counted::default(),
         }
     }
@@ -262,7 +262,7 @@ impl Dispatch {
     /// Says at the port whether packets are processed in place although there are workers, if that has changed.
     fn report_place(&mut self, shared: &Shared) {
         let in_place = self.on && self.in_place.is_in_place();
-        if in_place != std::mem::replace(&mut self.reported, in_place) {
+        if self.reported.replace(in_place) != Some(in_place) {
             shared.set_in_place(self.queue, in_place);
         }
     }

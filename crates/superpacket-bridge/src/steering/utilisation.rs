@@ -17,7 +17,8 @@ const LIGHT_WINDOWS: u64 = 10;
 
 /// The share of time that a receiving thread is busy, and what follows for queues that are processed [in place by themselves](super::InPlace::Automatic).
 ///
-/// Busy is the time of rounds that had packets, by the clock: waiting in between is not, nor looking in vain. Time in which others were given the CPU counts, since packets had to wait for that, too.
+/// Busy is the time of rounds that had packets, by the clock: sleeping in between is not, nor looking in vain. Time in which others were given the CPU counts: more packets wait meanwhile. A thread that
+/// has more to do than it can never finds nothing, however little of a CPU it is given.
 /// As long as the thread is not full, handing packets over brings nothing but wake-ups. When it is, it hands them over until all the work, its own and what workers did for its queues, would fit
 /// well below that again. Between the two marks nothing changes.
 #[derive(Clone, Debug)]

@@ -92,6 +92,7 @@ or nothing is held past a poll.")]
   superpacket rps packet:eth0 --cpu-list 2-5
   superpacket rps packet:eth0 auto
   superpacket rps packet:eth0 all 0
+  superpacket rps packet:eth0 --in-place-below 0
   superpacket rps --set netdev_max_backlog=3000
 
 A mask is what /sys/class/net/DEVICE/queues/rx-N/rps_cpus takes: hexadecimal, in groups of 32 \
@@ -99,6 +100,10 @@ CPUs with commas between; 0 switches steering off. auto takes the CPUs that shar
 the one that receives, and says why. CPUs that are offline or outside the process's affinity get \
 no worker, which is shown. Flows move when nothing of them is left at the old CPU, so no packet \
 overtakes another.
+
+As long as the thread that receives has time for all packets, it processes them itself, whatever \
+the mask (in place, the default: --in-place-below auto); it steers from when it is busy for 80 % \
+of the time until all the work fits in 45 %. --in-place-below 0 always steers, as the kernel does.
 
 --set takes rps_sock_flow_entries, netdev_max_backlog, dev_weight, flow_limit_table_len, hash \
 (keyed, toeplitz, toeplitz:KEY), hash_symmetric, hash_headers (inner, outer), hash_device, moves \
