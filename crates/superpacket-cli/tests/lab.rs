@@ -291,7 +291,7 @@ fn what_is_measured_is_told_with_its_spread() {
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     assert_sound(&report);
     // As many measurements as --quick makes, a fifth as long. The promised minute is kept where nobody else has the machine.
-    assert_eq!(report["plan"]["planned"], 99.0 * 0.05, "{}", report["plan"]);
+    assert_eq!(report["plan"]["planned"], 111.0 * 5.0 / 100.0, "{}", report["plan"]);
     let calm = report["machine"]["load"].as_f64() < report["machine"]["cores"].as_f64().map(|cores| cores * 0.5);
     assert!(took < Duration::from_secs(60) || !calm, "{took:?}");
     for experiment in list(&report["experiments"]) {
@@ -584,9 +584,9 @@ fn a_terminal_shows_a_bar_with_the_time_left_and_a_pipe_does_not() {
     // What is measured, how many of the measurements are done, and how long the others take: each time the line is drawn anew.
     let bars: Vec<&str> = shown.split(['\r', '\n']).filter(|line| line.contains(" left")).collect();
     assert!(bars.iter().any(|bar| bar.contains("rps: this bridge, with")), "{shown:?}");
-    let done: Vec<u32> = bars.iter().filter_map(|bar| bar.split_once("/8, ")?.0.rsplit(' ').next()?.parse().ok()).collect();
-    assert!(done.len() > 2 && done.is_sorted() && done.iter().all(|&done| done < 8) && done.last() > done.first(), "{bars:?}");
-    let left: Vec<&str> = bars.iter().filter_map(|bar| bar.split_once("/8, ")?.1.split_once(" left").map(|(time, _)| time)).collect();
+    let done: Vec<u32> = bars.iter().filter_map(|bar| bar.split_once("/16, ")?.0.rsplit(' ').next()?.parse().ok()).collect();
+    assert!(done.len() > 2 && done.is_sorted() && done.iter().all(|&done| done < 16) && done.last() > done.first(), "{bars:?}");
+    let left: Vec<&str> = bars.iter().filter_map(|bar| bar.split_once("/16, ")?.1.split_once(" left").map(|(time, _)| time)).collect();
     assert!(left.iter().all(|time| time.ends_with(['s', 'm', 'h']) && time.starts_with(|digit: char| digit.is_ascii_digit())), "{left:?}");
     // At the end it is taken away: nothing stands on the line that the cursor is left on.
     let last = shown.rsplit(['\r', '\n']).next().unwrap_or_default();

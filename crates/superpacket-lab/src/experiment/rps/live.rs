@@ -67,7 +67,11 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let mut variants: Vec<Variant<'_, Measured>> = arrangements
         .iter()
         .map(|arrangement| {
-            let what = format!("rps: {}, {}, {}", connections(arrangement.connections), arrangement.group, arrangement.name);
+            let Arrangement { group, name, .. } = arrangement;
+            let what = match arrangement.connections {
+                CONNECTIONS => format!("rps: {group}, {name}"),
+                count => format!("rps, {}: {name}", connections(count)),
+            };
             Variant::new(what, || measure(arrangement, session))
         })
         .collect();
