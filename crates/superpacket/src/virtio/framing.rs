@@ -1,6 +1,5 @@
 //! Packets of a device behind their headers: one call to split them, one to make a header.
 
-use super::offload::Claims;
 use super::{ByteOrder, Format, Header, Offload, VirtioError};
 use crate::memory::Memory;
 use crate::packet::{Gathered, Layer, RxChecksum};
@@ -106,21 +105,32 @@ impl Framing {
     #[inline(always)]
     pub(crate) fn write(self, metadata: &Metadata, first: &[u8], length: usize, place: &mut [u8]) -> Result<(), VirtioError> {
         if let (Format::Plain, RxChecksum::None, None) = (self.format, metadata.checksum, &metadata.gso) {
-            // Nothing is known of the packet.
-            place.fill(0);
+            // Nothing is known of the packet. Of a length that is known here: no call.
+            let Some(place) = place.first_chunk_mut() else {
+                return Err(VirtioError::Short { needed: Format::Plain.length(), got: place.len() });
+            };
+            *place = [0; Format::Plain.length()];
             return Ok(());
         }
-        self.write_known(metadata, first, length, place)
+        let &Metadata { checksum, gso, hash, .. } = metadata;
+        // The layout of a merged packet is known. A packet that came as a super-packet may be cut
+        // at other headers than the parse found.
+        let known = metadata.layout.as_ref().filter(|_| metadata.packets > 1);
+        self.write_offload(&Offload { checksum, gso, hash }, first, length, known, place)
     }
 
+    // Without the metadata, which would have to lie in memory for it.
     #[inline(never)]
-    fn write_known(self, metadata: &Metadata, first: &[u8], length: usize, place: &mut [u8]) -> Result<(), VirtioError> {
-        let claims = Claims { checksum: metadata.checksum, gso: metadata.gso.as_ref(), hash: metadata.hash };
-        // What merged is laid out as its metadata say. Of what came as a super-packet it is not
-        // known which of its headers are meant.
-        let known = metadata.layout.as_ref().filter(|_| metadata.packets > 1);
+    fn write_offload(
+        self,
+        offload: &Offload,
+        first: &[u8],
+        length: usize,
+        known: Option<&Layout>,
+        place: &mut [u8],
+    ) -> Result<(), VirtioError> {
         let mut header = Header::default();
-        let described = header.fill_in(claims, self.format, first, length, self.layer, known);
+        let described = header.fill_in(offload, self.format, first, length, self.layer, known);
         if described.is_err() {
             header = Header::default();
         }

@@ -17,14 +17,6 @@ pub struct Offload {
     pub hash: Option<FlowHash>,
 }
 
-/// An [`Offload`] where it lies.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Claims<'a> {
-    pub(super) checksum: RxChecksum,
-    pub(super) gso: Option<&'a Gso>,
-    pub(super) hash: Option<FlowHash>,
-}
-
 /// Valid hash reports, `IPv4` to `UDPv6_EX` (virtio 1.3, section 5.1.6.4.4).
 const HASH_REPORTS: core::ops::RangeInclusive<u16> = 1..=9;
 
@@ -206,8 +198,7 @@ impl Header {
     #[inline]
     pub fn describe(offload: &Offload, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Header, VirtioError> {
         let mut header = Header::default();
-        let claims = Claims { checksum: offload.checksum, gso: offload.gso.as_ref(), hash: offload.hash };
-        header.fill_in(claims, format, packet, length, layer, None)?;
+        header.fill_in(offload, format, packet, length, layer, None)?;
         Ok(header)
     }
 
@@ -218,14 +209,14 @@ impl Header {
     #[inline(always)]
     pub(super) fn fill_in(
         &mut self,
-        claims: Claims<'_>,
+        offload: &Offload,
         format: Format,
         packet: &[u8],
         length: usize,
         layer: Layer,
         known: Option<&Layout>,
     ) -> Result<(), VirtioError> {
-        let Claims { checksum, gso, hash } = claims;
+        let &Offload { checksum, ref gso, hash } = offload;
         self.num_buffers = 1;
         match checksum {
             RxChecksum::Partial { start, offset } => {
