@@ -113,7 +113,7 @@ impl AsRef<[u8]> for Any {
             Any::Boxed(bytes) => bytes.as_ref(),
             Any::Shared(bytes) => bytes.as_ref(),
             Any::Counted(bytes) => bytes.as_ref(),
-            Any::Borrowed(bytes) => bytes.as_ref(),
+            Any::Borrowed(bytes) => bytes,
             Any::Either(bytes) => bytes.as_ref(),
             Any::Page(page) => (**page).as_ref(),
         }
