@@ -283,7 +283,7 @@ impl Work {
         let now = self.now();
         self.utilisation.begin(now);
         if self.utilisation.is_due(now) {
-            self.look(now);
+            self.follow_utilisation(now);
         }
         self.output.begin(now);
         let mut received = 0;
@@ -319,7 +319,8 @@ impl Work {
                 None => pause(&self.poller, &mut self.ingress[index], now + PAUSE),
             }
         }
-        let mut start = now;
+        // What was received in this round is this thread's own work, not that of the backlogs.
+        let mut start = if self.backlogs.is_empty() { now } else { self.now() };
         for index in 0..self.backlogs.len() {
             let taken = self.guarded(Whose::Backlog(index), |work| work.take(index)).unwrap_or(1);
             if taken != 0 {
@@ -338,11 +339,11 @@ impl Work {
         received
     }
 
-    /// Looks how busy the thread was: do its queues hand over packets?
-    fn look(&mut self, now: u64) {
+    /// Ends a window of the utilisation, and has the queues do what follows from it.
+    fn follow_utilisation(&mut self, now: u64) {
         let elsewhere = self.ingress.iter_mut().filter_map(|ingress| ingress.dispatch.time_elsewhere());
         let Some(elsewhere) = elsewhere.reduce(|sum, time| sum + time) else { return self.utilisation.restart(now) };
-        let in_place = self.utilisation.look(now, elsewhere);
+        let in_place = self.utilisation.end_window(now, elsewhere);
         for ingress in &mut self.ingress {
             ingress.dispatch.follow(&ingress.shared, in_place);
         }

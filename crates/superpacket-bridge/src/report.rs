@@ -131,7 +131,8 @@ pub struct PortStats {
     /// How often a sleeping worker was woken for this port's packets.
     #[serde(default)]
     pub wake_ups: u64,
-    /// How often a queue went over from steering to processing in place, or back, by itself: because of the thread's utilisation, or of its rate.
+    /// How often a queue went over from steering to processing in place, or back, by itself:
+    /// because of the thread's utilisation, or of its rate.
     #[serde(default)]
     pub in_place_switches: u64,
     /// Received packets that were dropped, by cause.
@@ -149,7 +150,8 @@ pub struct PortRps {
     pub port: String,
     /// Its receive queues.
     pub queues: Vec<QueueRps>,
-    /// When a queue's packets are processed where they are received in spite of its mask: by the thread's utilisation (`"auto"`), or below so many packets a second; 0: never.
+    /// When a queue's packets are processed where they are received in spite of its mask: by the
+    /// thread's utilisation (`"auto"`), or below so many packets a second; 0: never.
     pub in_place_below: InPlace,
     /// Why a mask is what it is: in the answer to who had it chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -171,7 +173,8 @@ pub struct QueueRps {
     pub dropped: Vec<DroppedCpu>,
     /// How many flows RFS tells apart.
     pub rps_flow_cnt: u32,
-    /// Whether it has a mask in force and was processed where it was received in spite of that, when it had packets last.
+    /// Whether it has a mask in force and was processed where it was received in spite of that,
+    /// when it had packets last.
     #[serde(default)]
     pub in_place: bool,
 }

@@ -140,7 +140,8 @@ impl Bridge {
         })
     }
 
-    /// Sets when a port's packets are processed where they are received in spite of a mask; [`InPlace::NEVER`]: they are always steered.
+    /// Sets when a port's packets are processed where they are received in spite of a mask;
+    /// [`InPlace::NEVER`]: they are always steered.
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`].

@@ -101,7 +101,8 @@ pub enum Request {
         /// `rps_flow_cnt`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         flow_count: Option<u64>,
-        /// When packets are processed where they are received: `"auto"`, or below so many a second of a queue; of all queues.
+        /// When packets are processed where they are received: `"auto"`, or below so many a second
+        /// of a queue; of all queues.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         in_place_below: Option<InPlace>,
     },

@@ -4,8 +4,10 @@
 //! whoever sends them more than the system call costs here (`sock_def_readable`: 7 % of all CPU time under bulk load).
 //!
 //! The descriptors of receive queues end a wait as long as they are readable. That of a packet ring is readable while its last packet has not been given back, so where
-//! workers have packets it would never be quiet: queues that hand over packets end a wait only with what is new (`EPOLLET`; for them there is an `epoll`, itself a descriptor to poll), are looked at
-//! once more when all is back, and until then every [`GIVE_BACK`], so that the ring gets its memory.
+//! workers have packets it would never be quiet: queues that hand over packets end a wait only with
+//! what is new (`EPOLLET`; for them there is an `epoll`, itself a descriptor to poll), are looked
+//! at once more when all is back, and until then every [`GIVE_BACK`], so that the ring gets its
+//! memory.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;

@@ -6,7 +6,7 @@ use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::Buffer;
 use superpacket_steer::{Admission, BacklogLimit, Completions, Cpu, CpuMask, HashCounters, Place, Steering, SteeringCounters};
 
-use super::in_place::Following;
+use super::in_place::InPlaceState;
 use super::{HashSettings, PortSteering, Snapshot, State};
 use crate::counters::DropReason;
 use crate::handover::{BacklogSender, Doorbell, Link, backlog};
@@ -27,7 +27,7 @@ pub(crate) struct Dispatch {
     places: Places,
     /// The CPUs that have a backlog.
     cpus: Vec<Cpu>,
-    in_place: Following,
+    in_place: InPlaceState,
     /// Packets may go elsewhere, or some that did are not done with.
     on: bool,
     /// What the port was told: whether packets are processed in place.
@@ -118,7 +118,7 @@ impl Dispatch {
             snapshot,
             places: Places::default(),
             cpus: Vec::new(),
-            in_place: Following::new(),
+            in_place: InPlaceState::new(),
             on: false,
             reported: None,
             counted: Counted::default(),
@@ -245,7 +245,8 @@ impl Dispatch {
         }
     }
 
-    /// Does it follow the utilisation of the thread? Says how long workers have been at what it handed over since it was asked last, in nanoseconds.
+    /// Does it follow the utilisation of the thread? Says how long workers have been at what it
+    /// handed over since it was asked last, in nanoseconds.
     pub(crate) fn time_elsewhere(&mut self) -> Option<u64> {
         let spent = self.places.links.iter().flatten().map(|link| link.spent()).sum();
         let before = std::mem::replace(&mut self.places.spent, spent);
@@ -259,7 +260,8 @@ impl Dispatch {
         self.report_place(shared);
     }
 
-    /// Says at the port whether packets are processed in place although there are workers, if that has changed.
+    /// Tells the port whether packets are processed in place although there are workers, if that
+    /// has changed.
     fn report_place(&mut self, shared: &Shared) {
         let in_place = self.on && self.in_place.is_in_place();
         if self.reported.replace(in_place) != Some(in_place) {
@@ -267,7 +269,8 @@ impl Dispatch {
         }
     }
 
-    /// Is all processed in place, with nothing left elsewhere? It then waits as a queue without mask does.
+    /// Is all processed in place, with nothing left elsewhere? It then waits as a queue without
+    /// mask does.
     pub(crate) fn is_all_here(&self) -> bool {
         !self.on || self.in_place.is_in_place() && !self.is_outstanding() && !self.is_leaving() && !self.is_stuck()
     }

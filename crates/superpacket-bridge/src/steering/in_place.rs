@@ -9,12 +9,15 @@ use serde::{Deserialize, Serialize, Serializer};
 /// How long packets are counted before the rate is looked at, in nanoseconds.
 const WINDOW: u64 = 10_000_000;
 
-/// When a receive queue that has a mask processes its packets where they are received, instead of handing them to workers.
+/// When a receive queue that has a mask processes its packets where they are received, instead of
+/// handing them to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
-    /// As long as the receiving thread has time for all the work; it is steered from when the thread is busy nearly all the time.
+    /// As long as the receiving thread has time for all the work; it is steered from when the
+    /// thread is busy nearly all the time.
     Automatic,
-    /// While a receive queue has fewer packets a second than this; from so many on it is steered, until there are less than half as many.
+    /// While a receive queue has fewer packets a second than this; from so many on it is steered,
+    /// until there are less than half as many.
     Below(u64),
 }
 
@@ -92,10 +95,12 @@ impl<'de> Deserialize<'de> for InPlace {
 
 /// Whether a receive queue is processed in place now.
 ///
-/// A rate is followed here: to steering it goes as soon as the rate is reached, back only when there has been less than half of it for a whole window: a rate near the mark does not switch to
-/// and fro. How busy the thread is, [`Utilisation`](super::Utilisation) follows for all of a thread's queues.
+/// A rate is followed here: to steering it goes as soon as the rate is reached, back only when
+/// there has been less than half of it for a whole window: a rate near the mark does not switch to
+/// and fro. How busy the thread is, [`Utilisation`](super::Utilisation) follows for all of a
+/// thread's queues.
 #[derive(Clone, Debug)]
-pub(super) struct Following {
+pub(super) struct InPlaceState {
     setting: InPlace,
     in_place: bool,
     /// What the thread's utilisation asks for.
@@ -106,10 +111,10 @@ pub(super) struct Following {
     switches: u64,
 }
 
-impl Following {
+impl InPlaceState {
     /// Steers always. A thread that has not begun has time.
     pub(super) const fn new() -> Self {
-        Following { setting: InPlace::NEVER, in_place: false, automatic: true, start: 0, packets: 0, switches: 0 }
+        InPlaceState { setting: InPlace::NEVER, in_place: false, automatic: true, start: 0, packets: 0, switches: 0 }
     }
 
     /// Sets what is followed; says whether packets are processed in place now.
@@ -148,7 +153,7 @@ impl Following {
     #[inline]
     pub(super) fn received(&mut self, packets: usize, now: u64) -> bool {
         if let InPlace::Below(rate @ 1..) = self.setting {
-            self.look(rate, packets as u64, now);
+            self.follow_rate(rate, packets as u64, now);
         }
         self.in_place
     }
@@ -158,7 +163,7 @@ impl Following {
         self.switches
     }
 
-    fn look(&mut self, below: u64, packets: u64, now: u64) {
+    fn follow_rate(&mut self, below: u64, packets: u64, now: u64) {
         self.packets += packets;
         let rate = |packets: u64, time: u64| u128::from(packets) * 1_000_000_000 / u128::from(time.max(1));
         let passed = now.saturating_sub(self.start);
@@ -185,61 +190,61 @@ mod tests {
     use super::*;
 
     /// Sends at a rate for some windows, a packet at a time; says in place or not at the end.
-    fn run(following: &mut Following, now: &mut u64, rate: u64, windows: u64) -> bool {
+    fn run(state: &mut InPlaceState, now: &mut u64, rate: u64, windows: u64) -> bool {
         let gap = 1_000_000_000 / rate;
         let end = *now + windows * WINDOW;
-        let mut last = following.in_place;
+        let mut last = state.in_place;
         while *now < end {
             *now += gap;
-            last = following.received(1, *now);
+            last = state.received(1, *now);
         }
         last
     }
 
     #[test]
     fn it_follows_the_rate_with_hysteresis() {
-        let (mut following, mut now) = (Following::new(), 0);
-        assert!(following.set(InPlace::Below(10_000)), "with nothing to do, in place");
-        assert!(run(&mut following, &mut now, 9_000, 10));
-        assert!(!run(&mut following, &mut now, 11_000, 3));
-        assert_eq!(following.switches(), 1);
-        assert!(!run(&mut following, &mut now, 6_000, 10), "more than half");
-        assert!(run(&mut following, &mut now, 4_000, 3));
-        assert!(run(&mut following, &mut now, 9_000, 10));
-        assert_eq!(following.switches(), 2);
-        following.set_automatic(false);
-        assert!(run(&mut following, &mut now, 9_000, 10), "a rate alone decides");
+        let (mut state, mut now) = (InPlaceState::new(), 0);
+        assert!(state.set(InPlace::Below(10_000)), "with nothing to do, in place");
+        assert!(run(&mut state, &mut now, 9_000, 10));
+        assert!(!run(&mut state, &mut now, 11_000, 3));
+        assert_eq!(state.switches(), 1);
+        assert!(!run(&mut state, &mut now, 6_000, 10), "more than half");
+        assert!(run(&mut state, &mut now, 4_000, 3));
+        assert!(run(&mut state, &mut now, 9_000, 10));
+        assert_eq!(state.switches(), 2);
+        state.set_automatic(false);
+        assert!(run(&mut state, &mut now, 9_000, 10), "a rate alone decides");
     }
 
     #[test]
     fn a_burst_after_silence_is_steered_at_once() {
-        let mut following = Following::new();
-        following.set(InPlace::Below(10_000));
-        assert!(following.received(1, 5_000_000_000));
-        assert!(following.received(50, 5_000_100_000));
-        assert!(!following.received(100, 5_000_200_000));
+        let mut state = InPlaceState::new();
+        state.set(InPlace::Below(10_000));
+        assert!(state.received(1, 5_000_000_000));
+        assert!(state.received(50, 5_000_100_000));
+        assert!(!state.received(100, 5_000_200_000));
     }
 
     #[test]
     fn without_a_rate_everything_is_steered() {
-        let mut following = Following::new();
-        assert!(!following.set(InPlace::NEVER) && !following.received(1, 1_000_000_000_000));
-        following.set(InPlace::Below(5));
-        assert!(!following.set(InPlace::NEVER));
-        assert!(!following.set_automatic(true) && following.switches() == 0);
+        let mut state = InPlaceState::new();
+        assert!(!state.set(InPlace::NEVER) && !state.received(1, 1_000_000_000_000));
+        state.set(InPlace::Below(5));
+        assert!(!state.set(InPlace::NEVER));
+        assert!(!state.set_automatic(true) && state.switches() == 0);
     }
 
     #[test]
     fn automatic_is_as_the_thread_says_whatever_the_rate() {
-        let (mut following, mut now) = (Following::new(), 0);
-        assert!(following.set(InPlace::Automatic), "a thread that has not begun has time");
-        assert!(run(&mut following, &mut now, 1_000_000, 3));
-        assert!(!following.set_automatic(false) && !following.set_automatic(false));
-        assert!(!run(&mut following, &mut now, 10, 3));
-        assert!(following.set(InPlace::Below(5)));
-        assert!(!following.set(InPlace::Automatic), "the thread is still busy");
-        assert!(following.set_automatic(true));
-        assert_eq!(following.switches(), 2);
+        let (mut state, mut now) = (InPlaceState::new(), 0);
+        assert!(state.set(InPlace::Automatic), "a thread that has not begun has time");
+        assert!(run(&mut state, &mut now, 1_000_000, 3));
+        assert!(!state.set_automatic(false) && !state.set_automatic(false));
+        assert!(!run(&mut state, &mut now, 10, 3));
+        assert!(state.set(InPlace::Below(5)));
+        assert!(!state.set(InPlace::Automatic), "the thread is still busy");
+        assert!(state.set_automatic(true));
+        assert_eq!(state.switches(), 2);
     }
 
     #[test]

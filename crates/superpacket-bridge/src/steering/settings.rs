@@ -253,8 +253,10 @@ pub struct PortSteering {
     pub rps_cpus: PerQueue<CpuMask>,
     /// How many flows of a receive queue RFS tells apart (`rps_flow_cnt`); 0: none.
     pub rps_flow_cnt: PerQueue<u32>,
-    /// When packets are processed where they are received in spite of the mask. `None`: what is best for who takes them, [`InPlace::Automatic`] in a bridge, and
-    /// [`InPlace::NEVER`] before a [`Consumer`](crate::consumer::Consumer), which may keep what it knows of a flow with its worker.
+    /// When packets are processed where they are received in spite of the mask. `None`: what is
+    /// best for who takes them, [`InPlace::Automatic`] in a bridge, and [`InPlace::NEVER`] before a
+    /// [`Consumer`](crate::consumer::Consumer), which may keep what it knows of a flow with its
+    /// worker.
     pub in_place: Option<InPlace>,
 }
 

@@ -6,20 +6,25 @@ const WINDOW: u64 = 10_000_000;
 /// A thread is full if it is busy for so much of a window, in percent.
 const FULL: u64 = 80;
 
-/// A thread that is full in so many windows, one after the other, hands over: one alone may be a thread that was kept from running.
+/// A thread that is full in so many windows, one after the other, hands over: one alone may be a
+/// thread that was kept from running.
 const FULL_WINDOWS: u64 = 2;
 
-/// The work is light if all of it, the workers' share included, takes less than so much of a window, in percent.
+/// The work is light if all of it, the workers' share included, takes less than so much of a
+/// window, in percent.
 const LIGHT: u64 = 45;
 
 /// If the work is light in so many windows, one after the other, the thread does it alone again.
 const LIGHT_WINDOWS: u64 = 10;
 
-/// The share of time that a receiving thread is busy, and what follows for queues that are processed [in place by themselves](super::InPlace::Automatic).
+/// The share of time that a receiving thread is busy, and what follows for queues that are
+/// processed [in place by themselves](super::InPlace::Automatic).
 ///
-/// Busy is the time of rounds that had packets, by the clock: sleeping in between is not, nor looking in vain. Time in which others were given the CPU counts: more packets wait meanwhile. A thread that
-/// has more to do than it can never finds nothing, however little of a CPU it is given.
-/// As long as the thread is not full, handing packets over brings nothing but wake-ups. When it is, it hands them over until all the work, its own and what workers did for its queues, would fit
+/// Busy is the time of rounds that had packets, by the clock: sleeping in between is not, nor
+/// looking in vain. Time in which others were given the CPU counts: more packets wait meanwhile. A
+/// thread that has more to do than it can never finds nothing, however little of a CPU it is given.
+/// As long as the thread is not full, handing packets over brings nothing but wake-ups. When it is,
+/// it hands them over until all the work, its own and what workers did for its queues, would fit
 /// well below that again. Between the two marks nothing changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Utilisation {
@@ -63,8 +68,9 @@ impl Utilisation {
         now.saturating_sub(self.start) >= WINDOW
     }
 
-    /// Ends the window, in which workers spent so many nanoseconds on what this thread handed over; says whether it does the work alone from now on.
-    pub(crate) fn look(&mut self, now: u64, elsewhere: u64) -> bool {
+    /// Ends the window, in which workers spent so many nanoseconds on what this thread handed over;
+    /// says whether it does the work alone from now on.
+    pub(crate) fn end_window(&mut self, now: u64, elsewhere: u64) -> bool {
         let passed = now.saturating_sub(self.start).max(1);
         let share = |time: u64| u128::from(time) * 100 / u128::from(passed);
         let (speaks, needed) = if self.in_place {
@@ -106,8 +112,9 @@ mod tests {
             Simulated { utilisation: Utilisation::new(), now: 0, switches: Vec::new() }
         }
 
-        /// Rounds of `period` nanoseconds, of which the thread is busy for `own` percent while it processes all by itself. While it steers, it needs a third of that, and workers need all that the
-        /// rest takes and a tenth more.
+        /// Rounds of `period` nanoseconds, of which the thread is busy for `own` percent while it
+        /// processes all by itself. While it steers, it needs a third of that, and workers need all
+        /// that the rest takes and a tenth more.
         fn run(&mut self, milliseconds: u64, own: u64, period: u64) -> bool {
             let end = self.now + milliseconds * 1_000_000;
             let mut elsewhere = 0;
@@ -124,7 +131,7 @@ mod tests {
             self.utilisation.begin(self.now);
             if self.utilisation.is_due(self.now) {
                 let before = self.utilisation.in_place;
-                if self.utilisation.look(self.now, std::mem::take(elsewhere)) != before {
+                if self.utilisation.end_window(self.now, std::mem::take(elsewhere)) != before {
                     self.switches.push((self.now / 1_000_000, !before));
                 }
             }
@@ -198,7 +205,7 @@ mod tests {
             let now = round * 1_000;
             utilisation.begin(now);
             if utilisation.is_due(now) {
-                assert!(utilisation.look(now, 0));
+                assert!(utilisation.end_window(now, 0));
             }
             if round % 10 == 0 {
                 utilisation.found_packets();

@@ -184,7 +184,8 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
     assert_eq!(report(&bench).in_place_below, InPlace::NEVER, "unless it is asked for, flows stay with their workers");
     bench.steered.as_bridge().set_in_place(&name, InPlace::Automatic).expect("it can be set");
     let (mut number, mut last) = (0u32, BTreeMap::new());
-    // So many packets are sent in parts, with a pause after each, and come back with nothing overtaken.
+    // So many packets are sent in parts, with a pause after each, and come back with nothing
+    // overtaken.
     let mut exchange = |bench: &mut Bench, count: u32, parts: usize, pause: Duration| {
         let frames: Vec<_> = (number..number + count).map(|number| frame((number % 40) as u16, number)).collect();
         number += count;

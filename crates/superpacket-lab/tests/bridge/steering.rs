@@ -32,7 +32,8 @@ fn masks([first, second]: [Cpu; 2]) -> [CpuMask; 4] {
     [&[first][..], &[second], &[first, second], &[]].map(|cpus| cpus.iter().copied().collect())
 }
 
-/// A worker sends by sockets of its own, which are made where masks are set: in the bridge's namespace. However little there is to do, they do it.
+/// A worker sends by sockets of its own, which are made where masks are set: in the bridge's
+/// namespace. However little there is to do, they do it.
 pub fn steer(joined: &Joined, mask: &CpuMask) -> Result<(), LabError> {
     joined.middle.run(|| {
         for name in &joined.names {

@@ -156,7 +156,8 @@ fn auto(usable: &CpuMask, topology: &Topology) -> Auto {
     }
 }
 
-/// The places of this bridge's arrangements: without RPS, with a mask that always steers, and with one that adapts; then the same for one connection.
+/// The places of this bridge's arrangements: without RPS, with a mask that always steers, and with
+/// one that adapts; then the same for one connection.
 const OURS: usize = 2;
 const OURS_STEERED: usize = 3;
 const OURS_ADAPTS: usize = 4;
