@@ -140,20 +140,57 @@ impl Simd {
         vector.reserve(bytes.len());
         let length = vector.len();
         let place = &mut vector.spare_capacity_mut()[..bytes.len()];
-        let sum = match self.0 {
-            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
-            Level::Avx512 if (SHORT..=BLOCK.min(ahead.len())).contains(&bytes.len()) => {
-                // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
-                scalar::finish(unsafe { crate::avx512::copy_and_sum_ahead(bytes, place, ahead) })
-            }
-            _ => {
-                crate::prefetch_range(ahead, bytes.len());
-                self.copy_and_sum_uninit(bytes, place)
-            }
+        let sum = if self.paces_hints(bytes, ahead) {
+            self.copy_and_sum_paced(bytes, place, ahead)
+        } else {
+            crate::prefetch_range(ahead, bytes.len());
+            self.copy_and_sum_uninit(bytes, place)
         };
         // SAFETY: as many bytes behind the vector's length have just been written, within its capacity.
         unsafe { vector.set_len(length + bytes.len()) };
         sum
+    }
+
+    /// As [`Simd::copy_and_sum`], with a hint that `ahead`, or as much of it as `source` is long, will be read soon, where
+    /// the hints come at the pace of the copy (AVX-512). Elsewhere there is none: what follows `source` in memory the
+    /// processor finds by itself.
+    ///
+    /// # Panics
+    /// As [`Simd::copy_and_sum`].
+    #[inline]
+    pub fn copy_and_sum_ahead(self, source: &[u8], destination: &mut [u8], ahead: &[u8]) -> u16 {
+        assert_eq!(source.len(), destination.len(), "a copy needs a destination of the source's length");
+        // SAFETY: as in `copy_and_sum`.
+        let destination = unsafe { &mut *(core::ptr::from_mut(destination) as *mut [MaybeUninit<u8>]) };
+        if self.paces_hints(source, ahead) {
+            self.copy_and_sum_paced(source, destination, ahead)
+        } else {
+            self.copy_and_sum_uninit(source, destination)
+        }
+    }
+
+    /// Can hints for `ahead` come at the pace of a copy of `source`?
+    #[inline(always)]
+    fn paces_hints(self, source: &[u8], ahead: &[u8]) -> bool {
+        match self.0 {
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
+            Level::Avx512 => (SHORT..=BLOCK.min(ahead.len())).contains(&source.len()),
+            _ => false,
+        }
+    }
+
+    /// Copies and sums where [`paces_hints`](Self::paces_hints) says so, with these hints.
+    ///
+    /// # Panics
+    /// As [`Simd::copy_and_sum`].
+    #[inline(always)]
+    fn copy_and_sum_paced(self, source: &[u8], destination: &mut [MaybeUninit<u8>], ahead: &[u8]) -> u16 {
+        match self.0 {
+            #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
+            // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
+            Level::Avx512 => scalar::finish(unsafe { crate::avx512::copy_and_sum_ahead(source, destination, ahead) }),
+            _ => self.copy_and_sum_uninit(source, destination),
+        }
     }
 
     /// As [`Simd::copy_and_sum`], to a `destination` that need not be initialised, and is then: every byte of it.

@@ -44,11 +44,20 @@ fn check_copy(simd: Simd, source: &[u8], start: usize, target: &mut Vec<u8>) {
     target.clear();
     target.resize(start + source.len() + 64, GUARD);
     let end = start + source.len();
-    let sum = simd.copy_and_sum(source, &mut target[start..end]);
-    assert_eq!(sum, reference(source), "{} of {} bytes", simd.name(), source.len());
-    assert!(target[start..end] == *source, "{} copied {} bytes to {start} wrong", simd.name(), source.len());
-    let outside = target[..start].iter().chain(&target[end..]);
-    assert!(outside.into_iter().all(|byte| *byte == GUARD), "{} wrote outside of {start}..{end}", simd.name());
+    let sum = reference(source);
+    let check = |copied: u16, target: &mut [u8], how: &str| {
+        assert_eq!(copied, sum, "{} of {} bytes, {how}", simd.name(), source.len());
+        assert!(target[start..end] == *source, "{} copied {} bytes to {start} wrong, {how}", simd.name(), source.len());
+        let outside = target[..start].iter().chain(&target[end..]);
+        assert!(outside.into_iter().all(|byte| *byte == GUARD), "{} wrote outside of {start}..{end}, {how}", simd.name());
+        target[start..end].fill(GUARD);
+    };
+    let copied = simd.copy_and_sum(source, &mut target[start..end]);
+    check(copied, target, "no hint");
+    for ahead in [&[], &source[..source.len() / 2], source] {
+        let copied = simd.copy_and_sum_ahead(source, &mut target[start..end], ahead);
+        check(copied, target, "with hints");
+    }
     // Whatever is hinted at: nothing, less, as much.
     for ahead in [&[], &source[..source.len() / 2], source] {
         target.truncate(start);
@@ -201,6 +210,12 @@ fn a_batch_with_too_few_places_panics() {
 #[should_panic(expected = "a copy needs a destination of the source's length")]
 fn a_copy_to_another_length_panics() {
     Simd::detect().copy_and_sum(&[1; 100], &mut [0; 101]);
+}
+
+#[test]
+#[should_panic(expected = "a copy needs a destination of the source's length")]
+fn a_copy_with_hints_to_another_length_panics() {
+    Simd::detect().copy_and_sum_ahead(&[1; 100], &mut [0; 101], &[1; 100]);
 }
 
 #[test]

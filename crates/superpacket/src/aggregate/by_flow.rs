@@ -99,25 +99,42 @@ pub(super) fn group(header: &[u8], layer: Layer) -> Option<u8> {
             _ => return None,
         },
     };
-    let (next, transport, payload) = match byte(ip, 0) {
-        0x45 if be16(ip, ipv4::FRAGMENT) & !ipv4::DONT_FRAGMENT == 0 => {
-            let payload = usize::from(be16(ip, ipv4::TOTAL_LENGTH)).saturating_sub(ipv4::HEADER_LENGTH);
-            (byte(ip, ipv4::PROTOCOL), ipv4::HEADER_LENGTH, payload)
+    // The lengths are checked once, for addresses and ports at places known beforehand.
+    match byte(ip, 0) {
+        0x45 => {
+            let first: &[u8; IPV4_AND_PORTS] = ip.first_chunk()?;
+            let whole = be16(first, ipv4::FRAGMENT) & !ipv4::DONT_FRAGMENT == 0;
+            let reaches = usize::from(be16(first, ipv4::TOTAL_LENGTH)) >= first.len();
+            if whole && reaches { group_of(first, first[ipv4::PROTOCOL]) } else { None }
         }
-        0x60..=0x6f => (byte(ip, ipv6::NEXT_HEADER), ipv6::HEADER_LENGTH, usize::from(be16(ip, ipv6::PAYLOAD_LENGTH))),
-        _ => return None,
-    };
+        0x60..=0x6f => {
+            let first: &[u8; IPV6_AND_PORTS] = ip.first_chunk()?;
+            let reaches = usize::from(be16(first, ipv6::PAYLOAD_LENGTH)) >= udp::HEADER_LENGTH;
+            if reaches { group_of(first, first[ipv6::NEXT_HEADER]) } else { None }
+        }
+        _ => None,
+    }
+}
+
+/// An IPv4 header without options, and what both TCP and UDP have behind it.
+const IPV4_AND_PORTS: usize = ipv4::HEADER_LENGTH + udp::HEADER_LENGTH;
+
+/// The same with IPv6.
+const IPV6_AND_PORTS: usize = ipv6::HEADER_LENGTH + udp::HEADER_LENGTH;
+
+/// The group of a packet that begins with an IP header and the first bytes of the next header's
+/// protocol.
+#[inline(always)]
+fn group_of<const LENGTH: usize>(first: &[u8; LENGTH], next: u8) -> Option<u8> {
+    let transport = LENGTH - udp::HEADER_LENGTH;
     // The packets of a tunnel belong to the flows in it.
     let alone = match next {
         protocol::TCP => true,
-        protocol::UDP => !matches!(be16(ip, transport + udp::DESTINATION_PORT), vxlan::PORT | geneve::PORT),
+        protocol::UDP => !matches!(be16(first, transport + udp::DESTINATION_PORT), vxlan::PORT | geneve::PORT),
         _ => false,
     };
-    if !alone || payload.min(ip.len() - transport.min(ip.len())) < udp::HEADER_LENGTH {
-        return None;
-    }
-    let mixed = addresses_and_ports(ip, transport as u16).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    Some((mixed >> 56) as u8)
+    let mixed = addresses_and_ports(first, transport as u16).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    alone.then_some((mixed >> 56) as u8)
 }
 
 #[cfg(test)]

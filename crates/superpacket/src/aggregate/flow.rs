@@ -10,7 +10,7 @@ mod leave;
 mod run;
 
 pub(super) use join::{Attempt, Joined};
-pub(super) use run::{prefetch_ahead, prefetch_first};
+pub(super) use run::{JOIN_AHEAD, prefetch_ahead, prefetch_first, prefetch_payload};
 
 use alloc::vec::Vec;
 

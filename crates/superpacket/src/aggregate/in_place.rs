@@ -56,9 +56,9 @@ impl<B: PacketBuffer> Poll<BufferIndex> for InPlacePoll<'_, B> {
         ahead: Option<&BufferIndex>,
         simd: Simd,
     ) -> u16 {
-        let start = self.offset + payload.start;
+        let offset = self.offset;
         let Some((first, payload, others)) = self.apart(first, kept, buffer, payload) else { return 0 };
-        let ahead = ahead.and_then(|ahead| others.get(ahead)?.get(start..)).unwrap_or(&[]);
+        let ahead = ahead.and_then(|ahead| others.get(ahead)?.get(offset..)).unwrap_or(&[]);
         first.extend_and_sum(payload, ahead, simd)
     }
 

@@ -15,7 +15,9 @@ use alloc::vec::{Drain, Vec};
 
 use super::acknowledged::Acknowledged;
 use super::examine::{self, ExamineOptions, Facts, examine};
-use super::flow::{Attempt, BadChecksum, First, Joined, addresses_and_ports, packet_limit, prefetch_ahead, prefetch_first};
+use super::flow::{
+    Attempt, BadChecksum, First, JOIN_AHEAD, Joined, addresses_and_ports, packet_limit, prefetch_ahead, prefetch_first, prefetch_payload,
+};
 use super::lro::{eligible_ack, lro_refusal};
 use super::out::Out;
 use super::poll::Poll;
@@ -265,8 +267,14 @@ impl<B> Receiver<B> {
             return Ok(false);
         }
         let held = &self.table.slots[slot as usize];
-        if held.is_unverified() && !batch.as_slice().first().is_some_and(|next| held.would_verify(next, poll)) {
-            return Ok(false);
+        if held.is_unverified() {
+            if !batch.as_slice().first().is_some_and(|next| held.would_verify(next, poll)) {
+                return Ok(false);
+            }
+            // The payload of the packet behind it, for which nothing has been asked yet.
+            if P::IN_PLACE {
+                prefetch_payload(batch.as_slice(), JOIN_AHEAD - 1, poll);
+            }
         }
         if !self.open(slot, poll) {
             return Ok(false);

@@ -165,7 +165,9 @@ pub(super) fn copy_payload<P: Segmentable + ?Sized>(
         && known_sum(packet, at, taken).is_none()
     {
         let source = bytes(packet, at, taken);
-        let whole = if source.len() == taken { simd.copy_and_sum(source, out) } else { 0 };
+        // The next segment's, most likely.
+        let ahead = packet.range(at.range).get(at.offset + taken..).unwrap_or(&[]);
+        let whole = if source.len() == taken { simd.copy_and_sum_ahead(source, out, ahead) } else { 0 };
         return (PayloadSums { whole, covered: whole }, next);
     }
     copy_ranges(packet, simd, at, out, wanted)

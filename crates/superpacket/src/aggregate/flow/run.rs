@@ -25,7 +25,7 @@ const READ_AHEAD: usize = 4;
 
 /// The same where it is copied behind the first packet's: the place it goes to takes its share of
 /// the cache.
-const JOIN_AHEAD: usize = 2;
+pub(in crate::aggregate) const JOIN_AHEAD: usize = 2;
 
 /// The cache lines of a header that are asked for ahead: link, IP, TCP with timestamps.
 const AHEAD_LINES: usize = 2;
@@ -43,6 +43,15 @@ pub(in crate::aggregate) fn prefetch_first<B>(batch: &[RxPacket<B>], memory: &im
 pub(in crate::aggregate) fn prefetch_ahead<B>(batch: &[RxPacket<B>], memory: &impl Memory<B>) {
     if let Some(ahead) = batch.get(AHEAD) {
         prefetch_lines::<AHEAD_LINES>(memory.bytes(&ahead.first));
+    }
+}
+
+/// Hints that the packet `ahead` of the first of `batch` will be joined soon.
+#[inline(always)]
+pub(in crate::aggregate) fn prefetch_payload<B>(batch: &[RxPacket<B>], ahead: usize, memory: &impl Memory<B>) {
+    if let Some(packet) = batch.get(ahead) {
+        let bytes = memory.bytes(&packet.first);
+        prefetch_range(bytes, bytes.len());
     }
 }
 
@@ -154,7 +163,10 @@ impl<B> Held<B> {
             if !alike {
                 break;
             }
-            prefetch_ahead(batch.as_slice(), poll);
+            // In place, what is asked for of a packet that is joined soon begins with its header.
+            if !P::IN_PLACE {
+                prefetch_ahead(batch.as_slice(), poll);
+            }
             let (Some(transport_header), Some(more)) = (headers.get(transport..), frame.len().checked_sub(start)) else { break };
             let more = more as u32;
             if more.wrapping_sub(1) >= longest || payload + more > self.payload_limit || self.pieces.len() >= options.max_fragments {
