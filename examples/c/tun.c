@@ -1,150 +1,100 @@
 /*
- * A tunnel between a TUN device and a UDP socket, which joins and cuts super-packets. It does not encrypt: a VPN would, where it says so.
+ * A tunnel between a TUN device and a UDP socket, which joins and cuts super-packets, and encrypts nothing.
+ * SPDX-License-Identifier: MIT OR Apache-2.0
  *
  *     cc -std=c11 tun.c -o tun $(pkg-config --cflags --libs superpacket)
- *     tun NAME LOCAL-ADDRESS REMOTE-ADDRESS      then: ip addr add ... dev NAME; ip link set NAME mtu 1400 up
- *
- * SPDX-License-Identifier: MIT OR Apache-2.0
+ *     tun NAME LOCAL-ADDRESS REMOTE-ADDRESS       then: ip addr add ... dev NAME; ip link set NAME mtu 1400 up
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
+#include <err.h>
 #include <fcntl.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
 #include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <superpacket.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <superpacket.h>
+enum { PORT = 4789, BURST = 128, MTU = 1500, HEADER = 10 /* a struct virtio_net_hdr */, RANGES = 1024 };
+enum { TSO = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6, USO = 0x60 /* TUN_F_USO4 | TUN_F_USO6, of Linux 6.2 */ };
 
-enum { PORT = 4789, BURST = 64, SEGMENTS = 128, MTU = 1500, HEADER = 10, IOV = 1024 };
-
-static volatile sig_atomic_t ended;
-
-static void end(int signal) {
-    ended = signal;
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(EXIT_FAILURE);
-}
-
-/* A TUN device that reads and writes packets of 64 KB, as far as this kernel has that. */
-static int open_tun(const char *name) {
-    static const unsigned ladder[] = {TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN | 0x60 /* TUN_F_USO4, TUN_F_USO6 */,
-                                      TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6, TUN_F_CSUM, 0};
-    struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR};
-    int device = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC), size = HEADER;
-    size_t step = 0;
-    strncpy(request.ifr_name, name, IFNAMSIZ - 1);
-    if (device < 0 || ioctl(device, TUNSETIFF, &request) || ioctl(device, TUNSETVNETHDRSZ, &size))
-        fail("/dev/net/tun");
-    while (ioctl(device, TUNSETOFFLOAD, ladder[step]) && ladder[step])
-        step++;
-    return device;
-}
-
-static int open_socket(const char *local, const char *remote) {
-    struct sockaddr_in from = {.sin_family = AF_INET, .sin_port = htons(PORT)}, to = from;
-    int socket_ = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), size = 4 << 20;
-    setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
-    setsockopt(socket_, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-    if (inet_pton(AF_INET, local, &from.sin_addr) != 1 || inet_pton(AF_INET, remote, &to.sin_addr) != 1 ||
-        bind(socket_, (struct sockaddr *)&from, sizeof from) || connect(socket_, (struct sockaddr *)&to, sizeof to))
-        fail("socket");
-    return socket_;
-}
-
-/* Reads one packet of the device, cuts it, and sends the segments. Returns 0 if there was none. */
-static int to_tunnel(sp_segmenter *segmenter, int device, int tunnel) {
-    static uint8_t read_[HEADER + 65536], segments[SEGMENTS][MTU];
-    sp_iovec buffers[SEGMENTS];
-    struct mmsghdr messages[SEGMENTS];
-    size_t lengths[SEGMENTS];
-    sp_plan plan;
-    ssize_t length = read(device, read_, sizeof read_);
-    if (length <= 0)
-        return 0;
-    for (int index = 0; index < SEGMENTS; index++)
-        buffers[index] = (sp_iovec){segments[index], MTU};
-    if (sp_split_each(segmenter, HEADER, SP_ORDER_NATIVE, SP_LAYER_IP, read_, (size_t)length, buffers, SEGMENTS, 0, lengths, &plan) != SP_OK)
-        return 1; /* not a packet: sp_segmenter_counters tells how many */
-    memset(messages, 0, sizeof messages);
-    for (size_t index = 0; index < plan.segments; index++) {
-        buffers[index].iov_len = lengths[index]; /* a VPN seals the segment here */
-        messages[index].msg_hdr.msg_iov = &buffers[index];
-        messages[index].msg_hdr.msg_iovlen = 1;
-    }
-    for (int sent = 0, step; sent < (int)plan.segments; sent += step)
-        if ((step = sendmmsg(tunnel, messages + sent, (unsigned)plan.segments - (unsigned)sent, 0)) <= 0)
-            break; /* the socket is full, as a queue is */
-    return 1;
-}
-
-/* Receives a burst, joins it, and writes what came of it to the device. Returns 0 if there was none. */
-static int from_tunnel(sp_batch *batch, int device, int tunnel) {
-    static uint8_t received[BURST][MTU], headers[BURST * SP_MAX_HEADER];
-    static sp_output outputs[BURST];
-    static sp_iovec iov[IOV];
+/* Packets of one system call. The header before each stays zero: it asks the kernel for nothing. */
+struct burst {
+    uint8_t memory[BURST][HEADER + MTU];
+    struct iovec iov[BURST];
     struct mmsghdr messages[BURST];
-    sp_iovec buffers[BURST];
+};
+
+static void prepare(struct burst *burst) {
+    for (int i = 0; i < BURST; i++) {
+        burst->iov[i] = (struct iovec){burst->memory[i] + HEADER, MTU};
+        burst->messages[i].msg_hdr = (struct msghdr){.msg_iov = &burst->iov[i], .msg_iovlen = 1};
+    }
+}
+
+/* Reads one packet of the device, cuts it, and sends the segments. Tells whether there was one. */
+static int to_tunnel(sp_segmenter *segmenter, int device, int tunnel) {
+    static struct burst burst;
+    static uint8_t packet[HEADER + 65536];
+    size_t lengths[BURST];
+    sp_plan plan = {0}; /* stays so if this is no packet, which sp_segmenter_counters tells */
+    ssize_t length = read(device, packet, sizeof packet);
+    prepare(&burst);
+    if (length > 0)
+        sp_split_each(segmenter, HEADER, SP_ORDER_NATIVE, SP_LAYER_IP, packet, length, burst.iov, BURST, 0, lengths, &plan);
+    for (size_t i = 0; i < plan.segments; i++)
+        burst.iov[i].iov_len = lengths[i]; /* a VPN seals the segment here */
+    sendmmsg(tunnel, burst.messages, plan.segments, 0); /* a socket that is full drops, as any queue does */
+    return length > 0;
+}
+
+/* Receives a burst, joins it, and writes what came of it. Tells whether there was one. */
+static int from_tunnel(sp_batch *batch, int device, int tunnel) {
+    static struct burst burst;
+    static struct iovec ranges[RANGES];
+    static void *tokens[RANGES];
+    static uint8_t headers[BURST * SP_MAX_HEADER];
+    sp_output outputs[BURST];
     sp_packet packets[BURST];
-    sp_space space = {.size = sizeof space,     .outputs = outputs, .outputs_max = BURST, .iov = iov, .iov_max = IOV,
-                      .headers = headers,       .headers_max = sizeof headers};
-    int count;
-    memset(messages, 0, sizeof messages);
-    for (int index = 0; index < BURST; index++) {
-        buffers[index] = (sp_iovec){received[index], MTU};
-        messages[index].msg_hdr.msg_iov = &buffers[index];
-        messages[index].msg_hdr.msg_iovlen = 1;
+    sp_space space = {.size = sizeof space, .outputs = outputs, .outputs_max = BURST, .iov = ranges, .iov_max = RANGES,
+                      .tokens = tokens, .headers = headers, .headers_max = sizeof headers};
+    prepare(&burst);
+    int count = recvmmsg(tunnel, burst.messages, BURST, 0, NULL);
+    for (int i = 0; i < count; i++) {
+        size_t length = burst.messages[i].msg_len; /* a VPN opens the packet here */
+        packets[i] = (sp_packet){.data = burst.iov[i].iov_base, .length = length, .token = &burst.iov[i]};
+        burst.iov[i] = (struct iovec){burst.memory[i], HEADER + length};
     }
-    if ((count = recvmmsg(tunnel, messages, BURST, 0, NULL)) <= 0)
-        return 0;
-    for (int index = 0; index < count; index++) /* a VPN opens the packet here */
-        packets[index] = (sp_packet){.data = received[index], .length = messages[index].msg_len};
-    sp_status status = sp_batch_aggregate(batch, packets, (size_t)count, &space);
-    for (;; status = sp_batch_continue(batch, packets, (size_t)count, &space)) {
-        for (size_t index = 0; index < space.outputs_used; index++)
-            if (writev(device, outputs[index].iov, (int)outputs[index].iov_count) < 0 && errno != EAGAIN)
-                perror("write"); /* EINVAL: this kernel takes no such super-packet */
-        if (status != SP_FULL)
-            return 1;
-    }
+    sp_batch_aggregate(batch, packets, count > 0 ? count : 0, &space); /* never SP_FULL: a whole burst fits */
+    for (sp_output *output = outputs; output < outputs + space.outputs_used; output++)
+        if (writev(device, output->iov, output->iov_count) < 0 && output->packets > 1)
+            /* This kernel refuses such a super-packet: it gets the originals, which lie behind the header. */
+            for (uint32_t i = 1; i < output->iov_count; i++)
+                if (writev(device, output->tokens[i], 1) < 0)
+                    warn("a packet was dropped");
+    return count > 0;
 }
 
 int main(int argc, char **argv) {
-    /* What a VPN delivers, its cipher has verified: with SP_POLICY_TRUSTED_INPUT no payload is read. Here nobody has. */
+    /* What a VPN delivers, its cipher has verified: .flags = SP_POLICY_TRUSTED_INPUT reads no payload. */
     sp_policy policy = {.size = sizeof policy, .mode = SP_MODE_GRO_UDP, .layer = SP_LAYER_IP, .virtio_length = HEADER};
+    struct sockaddr_in local = {.sin_family = AF_INET, .sin_port = htons(PORT)}, remote = local;
+    struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR};
+    int device = open("/dev/net/tun", O_RDWR | O_NONBLOCK), tunnel = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
     sp_segmenter *segmenter;
     sp_batch *batch;
-    if (argc != 4) {
-        fprintf(stderr, "usage: tun NAME LOCAL-ADDRESS REMOTE-ADDRESS\n");
-        return EXIT_FAILURE;
-    }
-    int device = open_tun(argv[1]), tunnel = open_socket(argv[2], argv[3]);
+    if (argc != 4 || !inet_aton(argv[2], &local.sin_addr) || !inet_aton(argv[3], &remote.sin_addr))
+        errx(2, "usage: tun NAME LOCAL-ADDRESS REMOTE-ADDRESS");
+    strncpy(request.ifr_name, argv[1], IFNAMSIZ - 1);
+    if (ioctl(device, TUNSETIFF, &request) || (ioctl(device, TUNSETOFFLOAD, TSO | USO) && ioctl(device, TUNSETOFFLOAD, TSO)))
+        err(1, "%s", argv[1]);
+    if (bind(tunnel, (struct sockaddr *)&local, sizeof local) || connect(tunnel, (struct sockaddr *)&remote, sizeof remote))
+        err(1, "%s to %s", argv[2], argv[3]);
     if (sp_batch_new(&policy, &batch) != SP_OK || sp_segmenter_new(&segmenter) != SP_OK)
-        return EXIT_FAILURE;
-    signal(SIGTERM, end);
-    signal(SIGINT, end);
-    while (!ended) {
-        struct pollfd waits[2] = {{device, POLLIN, 0}, {tunnel, POLLIN, 0}};
-        poll(waits, 2, 1000);
-        for (int turns = 0; turns < 64 && to_tunnel(segmenter, device, tunnel) + from_tunnel(batch, device, tunnel); turns++)
-            ;
-    }
-    uint64_t joined[3], cut[5];
-    sp_batch_counters(batch, joined, 3);
-    sp_segmenter_counters(segmenter, cut, 5);
-    printf("%llu packets were joined in %llu, %llu were cut into %llu\n", (unsigned long long)joined[0], (unsigned long long)joined[1],
-           (unsigned long long)cut[0], (unsigned long long)cut[4]);
-    sp_segmenter_free(segmenter);
-    sp_batch_free(batch);
-    return EXIT_SUCCESS;
+        errx(1, "libsuperpacket %s", sp_version());
+    for (;;)
+        if (to_tunnel(segmenter, device, tunnel) + from_tunnel(batch, device, tunnel) == 0)
+            poll((struct pollfd[]){{device, POLLIN, 0}, {tunnel, POLLIN, 0}}, 2, -1);
 }

@@ -576,6 +576,15 @@ typedef struct sp_output {
      */
     uint32_t header_length;
     /**
+     * Of each range, the token of the packet that it lies in, NULL for one in header memory: places
+     * in the space's array tokens. NULL if the space has none.
+     *
+     * In SP_MODE_GRO and SP_MODE_GRO_UDP they name all packets that merged, in the order of their
+     * payload: each once, or several times in a row if it lies in several buffers. A device that
+     * refuses what merged can so be given the originals.
+     */
+    void **tokens;
+    /**
      * The bytes of all ranges together.
      */
     size_t length;
@@ -634,8 +643,8 @@ typedef struct sp_space {
      */
     size_t iov_max;
     /**
-     * For the token of the packet that each range lies in, NULL for one in header memory: an array
-     * of iov_max. NULL if nobody asks.
+     * For the token of the packet that each range lies in: an array of iov_max, to which the field
+     * tokens of the outputs points. NULL if nobody asks.
      */
     void **tokens;
     /**

@@ -25,6 +25,13 @@ pub struct sp_output {
     /// was asked for, and the headers of what merged or was cut. 0: none, and the first range is the
     /// caller's.
     pub header_length: u32,
+    /// Of each range, the token of the packet that it lies in, NULL for one in header memory: places
+    /// in the space's array tokens. NULL if the space has none.
+    ///
+    /// In SP_MODE_GRO and SP_MODE_GRO_UDP they name all packets that merged, in the order of their
+    /// payload: each once, or several times in a row if it lies in several buffers. A device that
+    /// refuses what merged can so be given the originals.
+    pub tokens: *mut *mut c_void,
     /// The bytes of all ranges together.
     pub length: usize,
     /// The token of its first packet.
@@ -59,8 +66,8 @@ pub struct sp_space {
     pub iov: *mut sp_iovec,
     /// How many fit: at least the policy's max_fragments + 2, and SP_MAX_BUFFERS + 2.
     pub iov_max: usize,
-    /// For the token of the packet that each range lies in, NULL for one in header memory: an array
-    /// of iov_max. NULL if nobody asks.
+    /// For the token of the packet that each range lies in: an array of iov_max, to which the field
+    /// tokens of the outputs points. NULL if nobody asks.
     pub tokens: *mut *mut c_void,
     /// For headers, one behind the other.
     pub headers: *mut u8,
@@ -97,6 +104,7 @@ pub(crate) struct Records<'a> {
     /// The caller's own pointers: what he is given to read is derived of them, since one derived of a
     /// slice ends with the slice's next use.
     own_iov: *mut sp_iovec,
+    own_tokens: *mut *mut c_void,
     own_headers: *mut u8,
     places: Option<&'a [*mut c_void]>,
     outputs_used: usize,
@@ -200,6 +208,7 @@ impl Space<'_> {
                 false => Some(unsafe { memory("space.tokens", given.tokens, given.iov_max) }?),
             },
             own_iov: given.iov,
+            own_tokens: given.tokens,
             own_headers: given.headers,
             places,
             outputs_used: 0,
@@ -358,9 +367,11 @@ impl Records<'_> {
     #[inline(always)]
     pub(crate) fn end(&mut self, begun: Begun, packets: u32, offload: sp_offload, known: Known) -> Result<(), Full> {
         let iov = self.own_iov.wrapping_add(begun.iov);
+        let tokens = if self.tokens.is_some() { self.own_tokens.wrapping_add(begun.iov) } else { ptr::null_mut() };
         let place = self.outputs.get_mut(self.outputs_used).ok_or(Full)?;
         place.write(sp_output {
             iov,
+            tokens,
             iov_count: (self.iov_used - begun.iov) as u32,
             header_length: begun.header_length,
             length: begun.length,
