@@ -38,42 +38,6 @@ typedef struct iovec sp_iovec;
 #endif
 
 /**
- * The most bytes of a packet, and of one buffer of it: 16 MiB.
- */
-#define SP_MAX_LENGTH (1 << 24)
-
-/**
- * The most buffers of a packet that is to be aggregated, the first included.
- */
-#define SP_MAX_BUFFERS 17
-
-/**
- * The most buffers of any other packet, the first included: what merged, and is to be cut again.
- */
-#define SP_MAX_RANGES 1024
-
-/**
- * The most packets of one call.
- */
-#define SP_MAX_PACKETS (1 << 20)
-
-/**
- * The most bytes of header memory that one output takes: headers of a packet, and a
- * virtio_net_hdr.
- */
-#define SP_MAX_HEADER 320
-
-/**
- * Packets start at the Ethernet header.
- */
-#define SP_LAYER_ETHERNET 0
-
-/**
- * Packets start at the IP header: TUN devices.
- */
-#define SP_LAYER_IP 1
-
-/**
  * Nothing is known of the checksums: they are verified in software where it matters.
  */
 #define SP_CHECKSUM_NONE 0
@@ -151,6 +115,42 @@ typedef struct iovec sp_iovec;
  * The packets that merged had partial checksums.
  */
 #define SP_OFFLOAD_MERGED_PARTIAL 16
+
+/**
+ * The most bytes of a packet, and of one buffer of it: 16 MiB.
+ */
+#define SP_MAX_LENGTH (1 << 24)
+
+/**
+ * The most buffers of a packet that is to be aggregated, the first included.
+ */
+#define SP_MAX_BUFFERS 17
+
+/**
+ * The most buffers of any other packet, the first included: what merged, and is to be cut again.
+ */
+#define SP_MAX_RANGES 1024
+
+/**
+ * The most packets of one call.
+ */
+#define SP_MAX_PACKETS (1 << 20)
+
+/**
+ * The most bytes of header memory that one output takes: headers of a packet, and a
+ * virtio_net_hdr.
+ */
+#define SP_MAX_HEADER 320
+
+/**
+ * Packets start at the Ethernet header.
+ */
+#define SP_LAYER_ETHERNET 0
+
+/**
+ * Packets start at the IP header: TUN devices.
+ */
+#define SP_LAYER_IP 1
 
 /**
  * Generic receive offload of TCP and DCCP: what merges can be cut again into the very same frames.
@@ -1168,6 +1168,21 @@ sp_status sp_segment_linear(struct sp_segmenter *segmenter,
                             struct sp_plan *plan);
 
 /**
+ * Finds out how a packet is to be cut so that its segments fit an MTU, and writes gso_type and
+ * gso_size into its offload: for a packet that says nothing of it, TCP if it is TCP, UDP datagrams
+ * if it is UDP.
+ *
+ * \param packet the packet, of which only the headers are read; its offload is changed.
+ * \param layer where it starts.
+ * \param mtu the most bytes of a segment, from the outermost IP header on.
+ * \return SP_OK, also if the packet fits and nothing was changed; SP_ERROR_HEADERS;
+ * SP_ERROR_SEGMENT_TOO_SMALL if the MTU has no room for the headers; SP_ERROR_NULL,
+ * SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
+ * \note Any thread may call it at any time.
+ */
+sp_status sp_gso_for_mtu(struct sp_packet *packet, uint32_t layer, size_t mtu);
+
+/**
  * Cuts what one read(2) of a device gave, a virtio_net_hdr and a packet, into what a wire carries,
  * with complete checksums: into buffers, as sp_segment_each. A packet that is no super-packet is
  * one segment.
@@ -1213,21 +1228,6 @@ sp_status sp_split_linear(struct sp_segmenter *segmenter,
                           void *buffer,
                           size_t size,
                           struct sp_plan *plan);
-
-/**
- * Finds out how a packet is to be cut so that its segments fit an MTU, and writes gso_type and
- * gso_size into its offload: for a packet that says nothing of it, TCP if it is TCP, UDP datagrams
- * if it is UDP.
- *
- * \param packet the packet, of which only the headers are read; its offload is changed.
- * \param layer where it starts.
- * \param mtu the most bytes of a segment, from the outermost IP header on.
- * \return SP_OK, also if the packet fits and nothing was changed; SP_ERROR_HEADERS;
- * SP_ERROR_SEGMENT_TOO_SMALL if the MTU has no room for the headers; SP_ERROR_NULL,
- * SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
- * \note Any thread may call it at any time.
- */
-sp_status sp_gso_for_mtu(struct sp_packet *packet, uint32_t layer, size_t mtu);
 
 /**
  * Returns what a status says, in English: "the space is too small".

@@ -7,8 +7,10 @@ use superpacket::aggregate::{BorrowPacket, Borrowed, BufferIndex};
 use superpacket::{BatchAggregator, Framing, SuperPacket};
 
 use crate::object::{Object, new, with};
-use crate::packet::{Packet, Packets, SP_MAX_BUFFERS, sp_offload, sp_packet};
+use crate::offload::sp_offload;
+use crate::packet::{Packet, SP_MAX_BUFFERS, sp_packet};
 use crate::policy::{Chosen, sp_policy};
+use crate::received::Packets;
 use crate::space::{Full, Known, Space, sp_space};
 use crate::status::sp_status::{self, SP_FULL, SP_OK};
 use crate::status::{Failure, guard};

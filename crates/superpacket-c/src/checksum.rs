@@ -8,8 +8,8 @@ use superpacket::checksum::{Sum, complete_partial, ipv4_header, pseudo_header, s
 use superpacket::wire::{IpVersion, MAX_HEADER, Protocol, dccp, ipv4, parse, udp};
 use superpacket::{RxChecksum, SegmentError};
 
-use crate::packet::{Packet, bytes, check_range, layer, sp_packet};
-use crate::space::place;
+use crate::memory::{bytes, check_range, place};
+use crate::packet::{Packet, layer, sp_packet};
 use crate::status::sp_status::{self, SP_NONE, SP_OK};
 use crate::status::{Failure, guard};
 

@@ -9,9 +9,9 @@ use superpacket::{Counters, Reason, SegmentError};
 
 use crate::batch::sp_batch;
 use crate::hold::sp_aggregator;
+use crate::memory::memory;
 use crate::object::with_ref;
 use crate::segment::sp_segmenter;
-use crate::space::memory;
 use crate::status::sp_status::{self, SP_OK};
 use crate::status::{Failure, guard};
 

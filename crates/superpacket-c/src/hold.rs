@@ -7,8 +7,10 @@ use std::ptr;
 
 use superpacket::{Aggregator, Layer, RxPacket, SuperPacket};
 
+use crate::memory::{bytes, memory, place};
 use crate::object::{Object, free, new, with, with_ref};
-use crate::packet::{Packet, SP_MAX_BUFFERS, bytes, sp_offload, sp_packet};
+use crate::offload::sp_offload;
+use crate::packet::{Packet, SP_MAX_BUFFERS, sp_packet};
 use crate::policy::{Chosen, sp_policy};
 use crate::space::{Full, Known, Space, sp_space};
 use crate::status::sp_status::{self, SP_FULL, SP_NONE, SP_OK};
@@ -244,8 +246,8 @@ pub unsafe extern "C" fn sp_aggregator_done(
         // call; `tokens` is NULL or the caller's memory for `max` pointers, `count` for a number.
         unsafe {
             with("aggregator", aggregator, |aggregator| {
-                let count = crate::space::place("count", count)?;
-                let tokens = crate::space::memory("tokens", tokens, max)?;
+                let count = place("count", count)?;
+                let tokens = memory("tokens", tokens, max)?;
                 let number = tokens.len().min(aggregator.done.len());
                 for (place, token) in tokens.iter_mut().zip(aggregator.done.drain(..number)) {
                     place.write(token);
@@ -272,7 +274,7 @@ pub unsafe extern "C" fn sp_aggregator_deadline(aggregator: *const sp_aggregator
         // caller's place for a number.
         unsafe {
             with_ref("aggregator", aggregator, |aggregator| {
-                let place = crate::space::place("time", time)?;
+                let place = place("time", time)?;
                 match aggregator.object.inner().deadline() {
                     Some(deadline) => {
                         place.write(deadline);

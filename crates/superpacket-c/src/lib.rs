@@ -9,7 +9,7 @@
 //! else changes. Each function's comment demands it. What can be checked is checked before the first
 //! use: NULL, alignment, lengths and counts against limits, wrap-around, values of integers that
 //! name something, sizes of structures. From there on packets are slices (`packet`) and the
-//! caller's arrays are slices of `MaybeUninit` (`space`), and the engine is safe code.
+//! caller's arrays are slices of `MaybeUninit` (`memory`), and the engine is safe code.
 //!
 //! # No panic crosses the border
 //!
@@ -33,11 +33,16 @@ mod batch;
 mod checksum;
 mod counters;
 mod hold;
+mod memory;
 mod object;
+mod offload;
 mod packet;
 mod policy;
+mod received;
 mod segment;
+mod segment_memory;
 mod space;
+mod split;
 mod status;
 mod toeplitz;
 mod virtio;
@@ -48,10 +53,13 @@ pub use batch::*;
 pub use checksum::*;
 pub use counters::*;
 pub use hold::*;
+pub use memory::sp_iovec;
+pub use offload::*;
 pub use packet::*;
 pub use policy::*;
 pub use segment::*;
 pub use space::*;
+pub use split::*;
 pub use status::*;
 pub use toeplitz::*;
 pub use virtio::*;

@@ -2,16 +2,18 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::slice;
 
-use superpacket::segment::{ChecksumOutput, MaxSegments, Plan, Segment, SegmentBuffers};
+use superpacket::segment::{ChecksumOutput, MaxSegments, Plan, Segment};
 use superpacket::wire::MAX_HEADER;
 use superpacket::{GsoKind, Layer, SegmentError, SegmentOptions, SegmentSize, Segmenter};
 
+use crate::memory::{place, sp_iovec};
 use crate::object::{Object, free, new, with};
-use crate::packet::{Packet, SP_MAX_HEADER, ToCut, check_range, fits, layer, sp_iovec, sp_offload, sp_packet};
-use crate::policy::{framing, sized};
-use crate::space::{Full, HeaderMemory, Known, Records, Space, memory, place, sp_space};
+use crate::offload::sp_offload;
+use crate::packet::{Packet, layer, sp_packet};
+use crate::policy::sized;
+use crate::segment_memory::{Buffers, Headers, ToCut};
+use crate::space::{Full, Known, Records, Space, sp_space};
 use crate::status::sp_status::{self, SP_OK};
 use crate::status::{Failure, guard};
 
@@ -162,6 +164,7 @@ pub unsafe extern "C" fn sp_segment(
         })
     }
 }
+
 #[inline(always)]
 fn put(records: &mut Records<'_>, packet: &ToCut<'_>, segment: &Segment<'_, ToCut<'_>>) -> Result<(), Full> {
     let token = packet.packet.token();
@@ -244,73 +247,6 @@ pub unsafe extern "C" fn sp_segment_linear(
     }
 }
 
-/// Cuts what one read(2) of a device gave, a virtio_net_hdr and a packet, into what a wire carries,
-/// with complete checksums: into buffers, as sp_segment_each. A packet that is no super-packet is
-/// one segment.
-///
-/// \param segmenter the segmenter.
-/// \param virtio_length the length of the header: 10, 12, 20 or 24.
-/// \param virtio_order its byte order: SP_ORDER_NATIVE or another.
-/// \param layer where packets start: SP_LAYER_IP for a TUN device.
-/// \param read what was read. Must not change during the call.
-/// \param length how many bytes.
-/// \param buffers, count, offset, lengths, plan as for sp_segment_each.
-/// \return as sp_segment_each, and SP_ERROR_VIRTIO if the header contradicts the packet. On an error
-/// nothing has been written.
-/// \note One thread at a time for each sp_segmenter.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_split_each(
-    segmenter: *mut sp_segmenter,
-    virtio_length: u32,
-    virtio_order: u32,
-    layer: u32,
-    read: *const c_void,
-    length: usize,
-    buffers: *const sp_iovec,
-    count: usize,
-    offset: usize,
-    lengths: *mut usize,
-    plan: *mut sp_plan,
-) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
-    unsafe {
-        split(segmenter, [virtio_length, virtio_order, layer], read, length, |segmenter, framing, read| {
-            let mut buffers = Buffers::each(buffers, count, offset, lengths)?;
-            tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
-        })
-    }
-}
-
-/// As sp_split_each, into one buffer, as sp_segment_linear.
-///
-/// \param segmenter the segmenter.
-/// \param virtio_length, virtio_order, layer, read, length as for sp_split_each.
-/// \param buffer, size, plan as for sp_segment_linear.
-/// \return as sp_split_each.
-/// \note One thread at a time for each sp_segmenter.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sp_split_linear(
-    segmenter: *mut sp_segmenter,
-    virtio_length: u32,
-    virtio_order: u32,
-    layer: u32,
-    read: *const c_void,
-    length: usize,
-    buffer: *mut c_void,
-    size: usize,
-    plan: *mut sp_plan,
-) -> sp_status {
-    // SAFETY: as the comment demands of the caller.
-    unsafe {
-        split(segmenter, [virtio_length, virtio_order, layer], read, length, |segmenter, framing, read| {
-            let one = sp_iovec { iov_base: buffer, iov_len: size };
-            let mut buffers = Buffers::linear(&one)?;
-            place("plan", plan)?;
-            tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
-        })
-    }
-}
-
 /// Finds out how a packet is to be cut so that its segments fit an MTU, and writes gso_type and
 /// gso_size into its offload: for a packet that says nothing of it, TCP if it is TCP, UDP datagrams
 /// if it is UDP.
@@ -379,29 +315,6 @@ unsafe fn call(
 }
 
 /// # Safety
-/// As [`sp_split_each`] demands of `segmenter` and what was read.
-unsafe fn split(
-    segmenter: *mut sp_segmenter,
-    [virtio_length, virtio_order, layer]: [u32; 3],
-    read: *const c_void,
-    length: usize,
-    body: impl FnOnce(&mut Segmenter, superpacket::Framing, &[u8]) -> Result<sp_status, Failure>,
-) -> sp_status {
-    guard(|| {
-        // SAFETY: `segmenter` is NULL, or made by `sp_segmenter_new` and nobody else's during the
-        // call; what was read has been checked, and is the caller's.
-        unsafe {
-            with("segmenter", segmenter, |segmenter| {
-                let framing = framing(virtio_length, virtio_order, self::layer(layer)?)?;
-                check_range("read", read, length)?;
-                let read = crate::packet::bytes(read, length);
-                segmenter.object.call(|segmenter| body(segmenter, framing, read))
-            })
-        }
-    })
-}
-
-/// # Safety
 /// As [`sized`], but that NULL means the usual options.
 unsafe fn read_options(options: *const sp_segment_options) -> Result<(Layer, SegmentOptions), Failure> {
     let mut read = SegmentOptions::default();
@@ -427,7 +340,7 @@ unsafe fn read_options(options: *const sp_segment_options) -> Result<(Layer, Seg
 ///
 /// # Safety
 /// `plan` is NULL or the caller's place for one.
-unsafe fn tell(plan: *mut sp_plan, cut: impl FnOnce(()) -> Result<Plan, Failure>) -> Result<sp_status, Failure> {
+pub(crate) unsafe fn tell(plan: *mut sp_plan, cut: impl FnOnce(()) -> Result<Plan, Failure>) -> Result<sp_status, Failure> {
     let place = match plan.is_null() {
         true => None,
         // SAFETY: the caller's.
@@ -438,135 +351,4 @@ unsafe fn tell(plan: *mut sp_plan, cut: impl FnOnce(()) -> Result<Plan, Failure>
         place.write(cut.into());
     }
     Ok(SP_OK)
-}
-
-/// The caller's memory for the headers of segments.
-struct Headers<'a, 'b> {
-    memory: &'a mut HeaderMemory<'b>,
-    /// How many outputs and ranges fit.
-    limits: (usize, usize),
-    /// How many buffers the packet has.
-    buffers: usize,
-    /// What there is too little of.
-    lacks: &'a mut Option<Failure>,
-}
-
-impl SegmentBuffers for Headers<'_, '_> {
-    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
-        let segments = plan.segments as usize;
-        let (outputs, iov) = self.limits;
-        for (what, got, needed) in [
-            ("space.outputs_max", outputs, segments),
-            ("space.iov_max", iov, 2 * segments + self.buffers),
-            ("space.headers_max", self.memory.limit(outputs) * SP_MAX_HEADER, segments * SP_MAX_HEADER),
-        ] {
-            if got < needed {
-                *self.lacks = Some(Failure::Space { what, got, needed });
-                return Err(SegmentError::OutputTooSmall { needed, got });
-            }
-        }
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
-        // SAFETY: C's memory for headers.
-        unsafe { self.memory.next_bytes(length) }
-    }
-}
-
-/// The caller's memory for segments.
-struct Buffers<'a> {
-    buffers: &'a [sp_iovec],
-    /// All segments go into the first buffer, behind each other.
-    linear: bool,
-    offset: usize,
-    lengths: &'a mut [std::mem::MaybeUninit<usize>],
-    used: usize,
-}
-
-impl<'a> Buffers<'a> {
-    /// Checks buffers of which each takes a segment.
-    ///
-    /// # Safety
-    /// `buffers` is NULL or points to `count` ranges of memory, each the caller's to write, apart
-    /// from each other and all else; `lengths` is NULL or points to memory for as many lengths.
-    unsafe fn each(buffers: *const sp_iovec, count: usize, offset: usize, lengths: *mut usize) -> Result<Self, Failure> {
-        if !fits(buffers, count) {
-            return Err(Failure::Length { what: "count", got: count, limit: isize::MAX as usize / size_of::<sp_iovec>() });
-        }
-        let buffers = match count {
-            0 => &[],
-            _ if buffers.is_null() => return Err(Failure::Null("buffers")),
-            _ if !buffers.is_aligned() => {
-                return Err(Failure::Argument { what: "buffers (their alignment)", got: buffers as usize as u64 });
-            }
-            // SAFETY: the caller's; not NULL, aligned, and not too long.
-            _ => unsafe { slice::from_raw_parts(buffers, count) },
-        };
-        // SAFETY: the caller's.
-        let lengths = unsafe { memory("lengths", lengths, count) }?;
-        for buffer in buffers {
-            check_range("buffers[].iov_base", buffer.iov_base, buffer.iov_len)?;
-        }
-        Ok(Buffers { buffers, linear: false, offset, lengths, used: 0 })
-    }
-
-    /// Checks a buffer that takes all segments.
-    ///
-    /// # Safety
-    /// The range is NULL or the caller's to write, apart from all else.
-    unsafe fn linear(buffer: &'a sp_iovec) -> Result<Self, Failure> {
-        // Segments of a packet are longer than the packet: by a header each.
-        if buffer.iov_len > isize::MAX as usize || (buffer.iov_base as usize).checked_add(buffer.iov_len).is_none() {
-            return Err(Failure::Length { what: "size", got: buffer.iov_len, limit: isize::MAX as usize });
-        }
-        if buffer.iov_base.is_null() {
-            return Err(Failure::Null("buffer"));
-        }
-        Ok(Buffers { buffers: slice::from_ref(buffer), linear: true, offset: 0, lengths: &mut [], used: 0 })
-    }
-}
-
-impl SegmentBuffers for Buffers<'_> {
-    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
-        let too_small = |needed: usize, got: usize| if needed > got { Err(SegmentError::OutputTooSmall { needed, got }) } else { Ok(()) };
-        if self.linear {
-            return too_small(plan.total_length(), self.buffers.first().map_or(0, |buffer| buffer.iov_len));
-        }
-        if plan.segments as usize > self.buffers.len() {
-            return Err(SegmentError::TooManySegments { needed: plan.segments, limit: self.buffers.len() as u32 });
-        }
-        let last = plan.segments as usize - 1;
-        for (index, buffer) in self.buffers[..=last].iter().enumerate() {
-            let length = if index == last { plan.last_length } else { plan.segment_length };
-            too_small(self.offset.saturating_add(length), buffer.iov_len)?;
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
-        let (buffer, start) = match self.linear {
-            true => (self.buffers.first()?, self.used),
-            false => (self.buffers.get(self.used)?, self.offset),
-        };
-        let end = start.checked_add(length)?;
-        if end > buffer.iov_len {
-            return None;
-        }
-        if self.linear {
-            self.used = end;
-        } else {
-            self.lengths.get_mut(self.used)?.write(length);
-            self.used += 1;
-        }
-        if length == 0 {
-            return Some(&mut []);
-        }
-        // SAFETY: so many bytes lie in the caller's memory, which is ours during the call, and in no
-        // slice handed out before: those end where this one begins, or lie in another buffer. It is
-        // not NULL: its length is not 0, which `check_range` or `linear` has seen to.
-        Some(unsafe { slice::from_raw_parts_mut(buffer.iov_base.cast::<u8>().add(start), length) })
-    }
 }

@@ -7,7 +7,9 @@ use std::slice;
 
 use superpacket::super_packet::Metadata;
 
-use crate::packet::{SP_MAX_HEADER, fits, sp_iovec, sp_offload};
+use crate::memory::{fits, memory, sp_iovec};
+use crate::offload::sp_offload;
+use crate::packet::SP_MAX_HEADER;
 use crate::policy::sized;
 use crate::status::Failure;
 
@@ -120,42 +122,6 @@ pub(crate) struct HeaderMemory<'a> {
     used: usize,
     /// How many outputs have been given memory.
     given: usize,
-}
-
-/// A mutable slice of the caller's memory, which need not be initialised.
-///
-/// # Safety
-/// If `count` is not 0 and `base` not NULL, `base` points to memory for so many values, which is
-/// nobody else's while the slice lives.
-pub(crate) unsafe fn memory<'a, T>(what: &'static str, base: *mut T, count: usize) -> Result<&'a mut [MaybeUninit<T>], Failure> {
-    if !fits(base, count) {
-        return Err(Failure::Length { what, got: count, limit: isize::MAX as usize / size_of::<T>() });
-    }
-    if count == 0 {
-        return Ok(&mut []);
-    }
-    if base.is_null() {
-        return Err(Failure::Null(what));
-    }
-    if !base.is_aligned() {
-        return Err(Failure::Argument { what, got: base as usize as u64 });
-    }
-    // SAFETY: the caller's; not NULL, aligned, and it neither wraps nor is longer than
-    // `isize::MAX` bytes, as `fits` says. Uninitialised bytes are allowed in `MaybeUninit`.
-    Ok(unsafe { slice::from_raw_parts_mut(base.cast(), count) })
-}
-
-/// A place for one value in the caller's memory.
-///
-/// # Safety
-/// `place` is NULL or points to memory for a value, which is nobody else's while the reference
-/// lives.
-pub(crate) unsafe fn place<'a, T>(what: &'static str, place: *mut T) -> Result<&'a mut MaybeUninit<T>, Failure> {
-    // SAFETY: the caller's.
-    match unsafe { memory(what, place, 1) }? {
-        [place] => Ok(place),
-        _ => Err(Failure::Null(what)),
-    }
 }
 
 /// Checks the caller's places for headers.

@@ -5,9 +5,9 @@ use std::ffi::c_void;
 use superpacket::wire::MAX_HEADER;
 use superpacket_steer::{Toeplitz, ToeplitzKey};
 
+use crate::memory::{bytes, check_range, place};
 use crate::object::{free, new, with_ref};
-use crate::packet::{Packet, bytes, check_range, layer, sp_packet};
-use crate::space::place;
+use crate::packet::{Packet, layer, sp_packet};
 use crate::status::sp_status::{self, SP_NONE, SP_OK};
 use crate::status::{Failure, guard};
 

@@ -7,9 +7,10 @@ use std::ptr;
 use superpacket::virtio::{Format, Header, Offload};
 use superpacket::wire::MAX_HEADER;
 
-use crate::packet::{Packet, bytes, check_range, layer, sp_offload, sp_packet};
+use crate::memory::{bytes, check_range, memory, place};
+use crate::offload::sp_offload;
+use crate::packet::{Packet, layer, sp_packet};
 use crate::policy::framing;
-use crate::space::{memory, place};
 use crate::status::sp_status::{self, SP_OK};
 use crate::status::{Failure, guard};
 

@@ -1,0 +1,97 @@
+//! Packets as the engine receives them.
+
+use std::slice;
+
+use superpacket::aggregate::BorrowPacket;
+use superpacket::{Layer, RxChecksum, RxPacket, VlanTag};
+
+use crate::offload::{SP_CHECKSUM_NONE, SP_CHECKSUM_VERIFIED};
+use crate::packet::Packet;
+
+impl Packet {
+    /// The packet as the engine receives it.
+    #[inline(always)]
+    pub(crate) fn received_with<B>(&self, layer: Layer, first: B) -> RxPacket<B> {
+        let offload = self.offload();
+        let mut packet = RxPacket::new(first);
+        packet.layer = layer;
+        packet.checksum = offload.rx_checksum();
+        packet.gso = offload.gso();
+        packet.hash = offload.flow_hash();
+        packet.vlan = match offload.vlan_protocol {
+            0 => None,
+            protocol => Some(VlanTag { protocol, control: offload.vlan_control }),
+        };
+        packet
+    }
+}
+
+impl BorrowPacket for Packet {
+    #[inline(always)]
+    fn received(&self, layer: Layer) -> RxPacket<()> {
+        self.received_with(layer, ())
+    }
+
+    #[inline(always)]
+    fn buffer_count(&self) -> usize {
+        self.count()
+    }
+
+    #[inline(always)]
+    fn buffer(&self, index: usize) -> &[u8] {
+        self.bytes_of(index)
+    }
+}
+
+/// A packet in one buffer, of which nothing is known but, if so, that a device has verified its
+/// checksum.
+///
+/// Most batches are of such packets. Compiled apart, a packet is received by writing constants.
+#[repr(transparent)]
+pub(crate) struct PlainPacket<const VERIFIED: bool>(Packet);
+
+impl<const VERIFIED: bool> BorrowPacket for PlainPacket<VERIFIED> {
+    #[inline(always)]
+    fn received(&self, layer: Layer) -> RxPacket<()> {
+        let mut packet = RxPacket::new(());
+        packet.layer = layer;
+        if VERIFIED {
+            packet.checksum = RxChecksum::Unnecessary { level: 0 };
+        }
+        packet
+    }
+
+    #[inline(always)]
+    fn buffer(&self, _: usize) -> &[u8] {
+        self.0.first()
+    }
+}
+
+/// Packets as they are received fastest.
+pub(crate) enum Packets<'a> {
+    /// Nothing is known of any.
+    Unknown(&'a [PlainPacket<false>]),
+    /// Of each a device has verified one checksum.
+    Verified(&'a [PlainPacket<true>]),
+    /// All others.
+    Any(&'a [Packet]),
+}
+
+impl<'a> Packets<'a> {
+    #[inline(always)]
+    pub(crate) fn of(packets: &'a [Packet]) -> Self {
+        let plain = |checksum: u8| packets.iter().all(|packet| packet.is_plain(checksum));
+        let (first, count) = (packets.as_ptr(), packets.len());
+        match packets.first().map(|packet| packet.offload().checksum) {
+            Some(SP_CHECKSUM_NONE) if plain(SP_CHECKSUM_NONE) => {
+                // SAFETY: the same packets, in a type that is transparent and has the same invariant.
+                Packets::Unknown(unsafe { slice::from_raw_parts(first.cast(), count) })
+            }
+            Some(SP_CHECKSUM_VERIFIED) if plain(SP_CHECKSUM_VERIFIED) => {
+                // SAFETY: as above.
+                Packets::Verified(unsafe { slice::from_raw_parts(first.cast(), count) })
+            }
+            _ => Packets::Any(packets),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The caller's memory as the segmenter reads and writes it: the packet, headers, whole segments.
+
+use std::mem::MaybeUninit;
+use std::slice;
+
+use superpacket::segment::{Plan, SegmentBuffers, Segmentable};
+use superpacket::{Gso, Layer, RxChecksum, SegmentError};
+
+use crate::memory::{check_range, fits, memory, sp_iovec};
+use crate::packet::{Packet, SP_MAX_HEADER};
+use crate::space::HeaderMemory;
+use crate::status::Failure;
+
+/// A packet to be cut, which starts there.
+pub(crate) struct ToCut<'a> {
+    pub(crate) packet: &'a Packet,
+    pub(crate) layer: Layer,
+}
+
+impl Segmentable for ToCut<'_> {
+    #[inline(always)]
+    fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    #[inline(always)]
+    fn gso(&self) -> Option<Gso> {
+        self.packet.offload().gso()
+    }
+
+    #[inline(always)]
+    fn checksum(&self) -> RxChecksum {
+        self.packet.offload().rx_checksum()
+    }
+
+    #[inline(always)]
+    fn header(&self) -> &[u8] {
+        &[]
+    }
+
+    #[inline(always)]
+    fn ranges(&self) -> usize {
+        self.packet.count()
+    }
+
+    #[inline(always)]
+    fn range_length(&self, index: usize) -> usize {
+        self.range(index).len()
+    }
+
+    #[inline(always)]
+    fn range(&self, index: usize) -> &[u8] {
+        self.packet.bytes_of(index)
+    }
+}
+
+/// The caller's memory for the headers of segments.
+pub(crate) struct Headers<'a, 'b> {
+    pub(crate) memory: &'a mut HeaderMemory<'b>,
+    /// How many outputs and ranges fit.
+    pub(crate) limits: (usize, usize),
+    /// How many buffers the packet has.
+    pub(crate) buffers: usize,
+    /// What there is too little of.
+    pub(crate) lacks: &'a mut Option<Failure>,
+}
+
+impl SegmentBuffers for Headers<'_, '_> {
+    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+        let segments = plan.segments as usize;
+        let (outputs, iov) = self.limits;
+        for (what, got, needed) in [
+            ("space.outputs_max", outputs, segments),
+            ("space.iov_max", iov, 2 * segments + self.buffers),
+            ("space.headers_max", self.memory.limit(outputs) * SP_MAX_HEADER, segments * SP_MAX_HEADER),
+        ] {
+            if got < needed {
+                *self.lacks = Some(Failure::Space { what, got, needed });
+                return Err(SegmentError::OutputTooSmall { needed, got });
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        // SAFETY: C's memory for headers.
+        unsafe { self.memory.next_bytes(length) }
+    }
+}
+
+/// The caller's memory for segments.
+pub(crate) struct Buffers<'a> {
+    buffers: &'a [sp_iovec],
+    /// All segments go into the first buffer, behind each other.
+    linear: bool,
+    offset: usize,
+    lengths: &'a mut [MaybeUninit<usize>],
+    used: usize,
+}
+
+impl<'a> Buffers<'a> {
+    /// Checks buffers of which each takes a segment.
+    ///
+    /// # Safety
+    /// `buffers` is NULL or points to `count` ranges of memory, each the caller's to write, apart
+    /// from each other and all else; `lengths` is NULL or points to memory for as many lengths.
+    pub(crate) unsafe fn each(buffers: *const sp_iovec, count: usize, offset: usize, lengths: *mut usize) -> Result<Self, Failure> {
+        if !fits(buffers, count) {
+            return Err(Failure::Length { what: "count", got: count, limit: isize::MAX as usize / size_of::<sp_iovec>() });
+        }
+        let buffers = match count {
+            0 => &[],
+            _ if buffers.is_null() => return Err(Failure::Null("buffers")),
+            _ if !buffers.is_aligned() => {
+                return Err(Failure::Argument { what: "buffers (their alignment)", got: buffers as usize as u64 });
+            }
+            // SAFETY: the caller's; not NULL, aligned, and not too long.
+            _ => unsafe { slice::from_raw_parts(buffers, count) },
+        };
+        // SAFETY: the caller's.
+        let lengths = unsafe { memory("lengths", lengths, count) }?;
+        for buffer in buffers {
+            check_range("buffers[].iov_base", buffer.iov_base, buffer.iov_len)?;
+        }
+        Ok(Buffers { buffers, linear: false, offset, lengths, used: 0 })
+    }
+
+    /// Checks a buffer that takes all segments.
+    ///
+    /// # Safety
+    /// The range is NULL or the caller's to write, apart from all else.
+    pub(crate) unsafe fn linear(buffer: &'a sp_iovec) -> Result<Self, Failure> {
+        // Segments of a packet are longer than the packet: by a header each.
+        if buffer.iov_len > isize::MAX as usize || (buffer.iov_base as usize).checked_add(buffer.iov_len).is_none() {
+            return Err(Failure::Length { what: "size", got: buffer.iov_len, limit: isize::MAX as usize });
+        }
+        if buffer.iov_base.is_null() {
+            return Err(Failure::Null("buffer"));
+        }
+        Ok(Buffers { buffers: slice::from_ref(buffer), linear: true, offset: 0, lengths: &mut [], used: 0 })
+    }
+}
+
+impl SegmentBuffers for Buffers<'_> {
+    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+        let too_small = |needed: usize, got: usize| if needed > got { Err(SegmentError::OutputTooSmall { needed, got }) } else { Ok(()) };
+        if self.linear {
+            return too_small(plan.total_length(), self.buffers.first().map_or(0, |buffer| buffer.iov_len));
+        }
+        if plan.segments as usize > self.buffers.len() {
+            return Err(SegmentError::TooManySegments { needed: plan.segments, limit: self.buffers.len() as u32 });
+        }
+        let last = plan.segments as usize - 1;
+        for (index, buffer) in self.buffers[..=last].iter().enumerate() {
+            let length = if index == last { plan.last_length } else { plan.segment_length };
+            too_small(self.offset.saturating_add(length), buffer.iov_len)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        let (buffer, start) = match self.linear {
+            true => (self.buffers.first()?, self.used),
+            false => (self.buffers.get(self.used)?, self.offset),
+        };
+        let end = start.checked_add(length)?;
+        if end > buffer.iov_len {
+            return None;
+        }
+        if self.linear {
+            self.used = end;
+        } else {
+            self.lengths.get_mut(self.used)?.write(length);
+            self.used += 1;
+        }
+        if length == 0 {
+            return Some(&mut []);
+        }
+        // SAFETY: so many bytes lie in the caller's memory, which is ours during the call, and in no
+        // slice handed out before: those end where this one begins, or lie in another buffer. It is
+        // not NULL: its length is not 0, which `check_range` or `linear` has seen to.
+        Some(unsafe { slice::from_raw_parts_mut(buffer.iov_base.cast::<u8>().add(start), length) })
+    }
+}

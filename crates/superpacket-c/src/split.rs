@@ -1,0 +1,104 @@
+//! Segmentation of what was read behind a virtio_net_hdr.
+
+use std::ffi::c_void;
+
+use superpacket::{Framing, Segmenter};
+
+use crate::memory::{bytes, check_range, place, sp_iovec};
+use crate::object::with;
+use crate::packet::layer;
+use crate::policy::framing;
+use crate::segment::{sp_plan, sp_segmenter, tell};
+use crate::segment_memory::Buffers;
+use crate::status::sp_status;
+use crate::status::{Failure, guard};
+
+/// Cuts what one read(2) of a device gave, a virtio_net_hdr and a packet, into what a wire carries,
+/// with complete checksums: into buffers, as sp_segment_each. A packet that is no super-packet is
+/// one segment.
+///
+/// \param segmenter the segmenter.
+/// \param virtio_length the length of the header: 10, 12, 20 or 24.
+/// \param virtio_order its byte order: SP_ORDER_NATIVE or another.
+/// \param layer where packets start: SP_LAYER_IP for a TUN device.
+/// \param read what was read. Must not change during the call.
+/// \param length how many bytes.
+/// \param buffers, count, offset, lengths, plan as for sp_segment_each.
+/// \return as sp_segment_each, and SP_ERROR_VIRTIO if the header contradicts the packet. On an error
+/// nothing has been written.
+/// \note One thread at a time for each sp_segmenter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_split_each(
+    segmenter: *mut sp_segmenter,
+    virtio_length: u32,
+    virtio_order: u32,
+    layer: u32,
+    read: *const c_void,
+    length: usize,
+    buffers: *const sp_iovec,
+    count: usize,
+    offset: usize,
+    lengths: *mut usize,
+    plan: *mut sp_plan,
+) -> sp_status {
+    // SAFETY: as the comment demands of the caller.
+    unsafe {
+        split(segmenter, [virtio_length, virtio_order, layer], read, length, |segmenter, framing, read| {
+            let mut buffers = Buffers::each(buffers, count, offset, lengths)?;
+            tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
+        })
+    }
+}
+
+/// As sp_split_each, into one buffer, as sp_segment_linear.
+///
+/// \param segmenter the segmenter.
+/// \param virtio_length, virtio_order, layer, read, length as for sp_split_each.
+/// \param buffer, size, plan as for sp_segment_linear.
+/// \return as sp_split_each.
+/// \note One thread at a time for each sp_segmenter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sp_split_linear(
+    segmenter: *mut sp_segmenter,
+    virtio_length: u32,
+    virtio_order: u32,
+    layer: u32,
+    read: *const c_void,
+    length: usize,
+    buffer: *mut c_void,
+    size: usize,
+    plan: *mut sp_plan,
+) -> sp_status {
+    // SAFETY: as the comment demands of the caller.
+    unsafe {
+        split(segmenter, [virtio_length, virtio_order, layer], read, length, |segmenter, framing, read| {
+            let one = sp_iovec { iov_base: buffer, iov_len: size };
+            let mut buffers = Buffers::linear(&one)?;
+            place("plan", plan)?;
+            tell(plan, |_| Ok(segmenter.split(framing, read, &mut buffers)?))
+        })
+    }
+}
+
+/// # Safety
+/// As [`sp_split_each`] demands of `segmenter` and what was read.
+unsafe fn split(
+    segmenter: *mut sp_segmenter,
+    [virtio_length, virtio_order, layer]: [u32; 3],
+    read: *const c_void,
+    length: usize,
+    body: impl FnOnce(&mut Segmenter, Framing, &[u8]) -> Result<sp_status, Failure>,
+) -> sp_status {
+    guard(|| {
+        // SAFETY: `segmenter` is NULL, or made by `sp_segmenter_new` and nobody else's during the
+        // call; what was read has been checked, and is the caller's.
+        unsafe {
+            with("segmenter", segmenter, |segmenter| {
+                let framing = framing(virtio_length, virtio_order, self::layer(layer)?)?;
+                check_range("read", read, length)?;
+                let read = bytes(read, length);
+                segmenter.object.call(|segmenter| body(segmenter, framing, read))
+            })
+        }
+    })
+}
