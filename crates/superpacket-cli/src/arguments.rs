@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use superpacket_captures::{MAX_FLOWS, MAX_PACKETS};
 use superpacket_steer::{CpuMask, MAX_CPUS, ToeplitzKey};
 
 use crate::amount::{nanoseconds, size};
@@ -178,6 +179,12 @@ pub(crate) struct Stepping {
     pub(crate) hold: u64,
 }
 
+impl From<Stepping> for superpacket_captures::Stepping {
+    fn from(stepping: Stepping) -> Self {
+        superpacket_captures::Stepping { batch: stepping.batch, hold: stepping.hold }
+    }
+}
+
 /// What every command that reads captures understands.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Common {
@@ -224,12 +231,6 @@ pub(crate) struct Coalesce {
     #[command(flatten)]
     pub(crate) common: Common,
 }
-
-/// The most packets that the program merges into one: bounds what a slot of the flow table may grow to.
-pub(crate) const MAX_PACKETS: u32 = 512;
-
-/// The most flows that the program holds at a time: bounds the flow table's memory.
-pub(crate) const MAX_FLOWS: u32 = 1024;
 
 /// `superpacket segment`.
 #[derive(Debug, Args)]

@@ -52,6 +52,18 @@ pub(crate) enum Failure {
     Plot(String),
 }
 
+impl From<superpacket_captures::Error> for Failure {
+    fn from(error: superpacket_captures::Error) -> Self {
+        use superpacket_captures::Error;
+        match error {
+            Error::Capture(error) => Failure::Capture(error),
+            Error::CutShort(truncated) => Failure::CutShort(truncated),
+            Error::Plot(text) => Failure::Plot(text),
+            other => Failure::Usage(other.to_string()),
+        }
+    }
+}
+
 impl Failure {
     /// Has whoever read standard output stopped reading? That is no failure of this program.
     pub(crate) fn is_broken_pipe(&self) -> bool {

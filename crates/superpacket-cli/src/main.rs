@@ -1,38 +1,27 @@
 //! The `superpacket` program: aggregates, segments, verifies and analyzes packet captures, and bridges live ports.
 //!
-//! Each command is a module with a `run`. Captures come through [`input`], held frames live in a [`pool`], the engine is stepped by
-//! [`lanes`], and what is counted is printed by [`report`]. The commands that run and control a bridge are in `live`, the experiments' in `lab`, and `load` is their generator by itself; they exist
-//! on Linux only.
+//! Each command is a module with a `run`. What the commands for captures do is in the crate `superpacket-captures`; `captures` translates their
+//! arguments and prints what they found, by [`report`]. The commands that run and control a bridge are in `live`, the experiments' in `lab`, and
+//! `load` is their generator by itself; they exist on Linux only.
 
 #![forbid(unsafe_code)]
 
 mod amount;
-mod analyze;
 mod arguments;
-mod coalesce;
+mod captures;
 #[cfg(target_os = "linux")]
 mod cpus;
 mod failure;
 mod generate;
-mod input;
 #[cfg(target_os = "linux")]
 mod lab;
-mod lanes;
-mod ledger;
 #[cfg(target_os = "linux")]
 mod live;
 #[cfg(target_os = "linux")]
 mod load;
 mod man;
-mod page;
-mod partial;
-mod plot;
-mod pool;
 mod progress;
 mod report;
-mod segment;
-mod steer;
-mod verify;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -82,16 +71,16 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<Outcome, Failure> {
     match command {
-        Command::Coalesce(arguments) => coalesce::run(&arguments)?,
-        Command::Segment(arguments) => segment::run(&arguments)?,
+        Command::Coalesce(arguments) => captures::coalesce::run(&arguments)?,
+        Command::Segment(arguments) => captures::segment::run(&arguments)?,
         Command::Verify(arguments) => {
-            if !verify::run(&arguments)? {
+            if !captures::verify::run(&arguments)? {
                 return Ok(Outcome::Failed);
             }
         }
         Command::Generate(arguments) => generate::run(&arguments)?,
-        Command::Analyze(arguments) => analyze::run(&arguments)?,
-        Command::Steer(arguments) => steer::run(&arguments)?,
+        Command::Analyze(arguments) => captures::analyze::run(&arguments)?,
+        Command::Steer(arguments) => captures::steer::run(&arguments)?,
         #[cfg(target_os = "linux")]
         Command::Lab(arguments) => return lab::run(&arguments),
         #[cfg(target_os = "linux")]

@@ -1,233 +1,12 @@
-//! What is counted, and how it is printed.
+//! How reports are printed: tables and text in so many columns, and JSON.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use serde::Serialize;
-use superpacket::aggregate::Reason;
-use superpacket::super_packet::Metadata;
-use superpacket_io::capture::Truncated;
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
-use crate::failure::Failure;
-use crate::lanes::Why;
-
-/// What went in and came out: the keys that every command's JSON has.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Totals {
-    /// Frames read.
-    pub(crate) packets_in: u64,
-    /// Frames written, or that would be.
-    pub(crate) packets_out: u64,
-    /// Bytes of the frames read.
-    pub(crate) bytes_in: u64,
-    /// Bytes of the frames written.
-    pub(crate) bytes_out: u64,
-    /// Frames that stand for several.
-    pub(crate) super_packets: u64,
-    /// Frames that joined another: `packets_in - packets_out`. In `segment`, those that were in super-packets: `packets_out - packets_in`.
-    pub(crate) merged: u64,
-    /// Why frames left as they did; adds up to `packets_out` (in `segment`, to `packets_in`).
-    pub(crate) reasons: BTreeMap<&'static str, u64>,
-}
-
-impl Totals {
-    /// Adds another's.
-    pub(crate) fn add(&mut self, other: &Totals) {
-        self.packets_in += other.packets_in;
-        self.packets_out += other.packets_out;
-        self.bytes_in += other.bytes_in;
-        self.bytes_out += other.bytes_out;
-        self.super_packets += other.super_packets;
-        self.merged += other.merged;
-        for (reason, count) in &other.reasons {
-            *self.reasons.entry(reason).or_default() += count;
-        }
-    }
-
-    /// Counts a reason.
-    pub(crate) fn reason(&mut self, name: &'static str) {
-        *self.reasons.entry(name).or_default() += 1;
-    }
-
-    /// Packets in for each packet out, as reports print it.
-    pub(crate) fn fewer_by(&self) -> String {
-        match self.packets_out {
-            0 => NOTHING.to_owned(),
-            _ => format!("{:.2}x", ratio(self.packets_in, self.packets_out)),
-        }
-    }
-}
-
-/// What is printed where there is nothing to divide by.
-const NOTHING: &str = "-";
-
-/// One number over another with so many decimal places, as reports print it.
-pub(crate) fn average(over: u64, under: u64, places: usize) -> String {
-    if under == 0 { NOTHING.to_owned() } else { format!("{:.places$}", ratio(over, under)) }
-}
-
-/// One number over another; 0 if there is nothing to divide by.
-pub(crate) fn ratio(over: u64, under: u64) -> f64 {
-    if under == 0 { 0.0 } else { over as f64 / under as f64 }
-}
-
-/// Counts what an aggregator does, without a map on the way.
-#[derive(Clone, Debug)]
-pub(crate) struct Tally {
-    pub(crate) packets_in: u64,
-    pub(crate) bytes_in: u64,
-    pub(crate) packets_out: u64,
-    pub(crate) bytes_out: u64,
-    pub(crate) super_packets: u64,
-    pub(crate) merged: u64,
-    /// Pure ACKs that were absorbed; in `merged` too.
-    pub(crate) absorbed_acks: u64,
-    reasons: [u64; Reason::COUNT],
-    link_type: u64,
-    snap_length: u64,
-}
-
-impl Default for Tally {
-    fn default() -> Self {
-        Tally {
-            packets_in: 0,
-            bytes_in: 0,
-            packets_out: 0,
-            bytes_out: 0,
-            super_packets: 0,
-            merged: 0,
-            absorbed_acks: 0,
-            reasons: [0; Reason::COUNT],
-            link_type: 0,
-            snap_length: 0,
-        }
-    }
-}
-
-impl Tally {
-    /// Counts a frame read.
-    #[inline]
-    pub(crate) fn arrived(&mut self, length: usize) {
-        self.packets_in += 1;
-        self.bytes_in += length as u64;
-    }
-
-    /// Counts a packet of `length` bytes that left, link header included.
-    #[inline]
-    pub(crate) fn left(&mut self, metadata: &Metadata, length: usize) {
-        self.packets_out += 1;
-        self.bytes_out += length as u64;
-        self.reasons[metadata.reason as usize] += 1;
-        if metadata.packets > 1 {
-            self.super_packets += 1;
-            self.merged += u64::from(metadata.packets) - 1;
-            self.absorbed_acks += u64::from(metadata.absorbed_acks);
-        }
-    }
-
-    /// Counts a frame that passed the engine by.
-    #[inline]
-    pub(crate) fn passed(&mut self, why: Why, length: usize) {
-        self.packets_out += 1;
-        self.bytes_out += length as u64;
-        match why {
-            Why::LinkType => self.link_type += 1,
-            Why::SnapLength => self.snap_length += 1,
-        }
-    }
-
-    /// Is every frame read among those that left?
-    pub(crate) fn balanced(&self) -> bool {
-        let reasons: u64 = self.reasons.iter().sum::<u64>() + self.link_type + self.snap_length;
-        self.packets_in == self.packets_out + self.merged && reasons == self.packets_out
-    }
-
-    /// As it is reported.
-    pub(crate) fn totals(&self) -> Totals {
-        let engine = Reason::ALL.iter().map(|&reason| (reason.name(), self.reasons[reason as usize]));
-        let reasons =
-            engine.chain([("link_type", self.link_type), ("snap_length", self.snap_length)]).filter(|&(_, count)| count > 0).collect();
-        Totals {
-            packets_in: self.packets_in,
-            packets_out: self.packets_out,
-            bytes_in: self.bytes_in,
-            bytes_out: self.bytes_out,
-            super_packets: self.super_packets,
-            merged: self.merged,
-            reasons,
-        }
-    }
-}
-
-/// Where a capture was cut short, as JSON has it.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct CutShort {
-    /// The number that the cut packet would have had.
-    packet: u64,
-    /// Where its record begins, in bytes after decompression.
-    offset: u64,
-    /// What is there of it.
-    reason: String,
-}
-
-impl std::fmt::Display for CutShort {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "in packet {}, whose record begins at byte {}: {}", self.packet, self.offset, self.reason)
-    }
-}
-
-impl From<Truncated> for CutShort {
-    fn from(truncated: Truncated) -> Self {
-        CutShort { packet: truncated.packet, offset: truncated.offset, reason: truncated.reason }
-    }
-}
-
-/// Captures that could not be read, by commands that take several: the others are reported before the program fails.
-#[derive(Debug, Default, Serialize)]
-#[serde(transparent)]
-pub(crate) struct Unreadable {
-    told: Vec<String>,
-    /// There is only one capture: its failure is the command's.
-    #[serde(skip)]
-    alone: bool,
-}
-
-impl Unreadable {
-    /// Nothing yet, among so many captures.
-    pub(crate) fn among(captures: usize) -> Self {
-        Unreadable { told: Vec::new(), alone: captures == 1 }
-    }
-
-    /// Keeps the failure of one capture, which is told at once; others stop the command.
-    pub(crate) fn sort<T>(&mut self, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
-        match result {
-            Ok(value) => Ok(Some(value)),
-            Err(failure @ (Failure::Capture(_) | Failure::CutShort(_))) if !self.alone => {
-                let text = printable(&failure.to_string());
-                // Nobody can be told that standard error is gone.
-                let _ = writeln!(io::stderr(), "superpacket: {text}");
-                self.told.push(text);
-                Ok(None)
-            }
-            Err(failure) => Err(failure),
-        }
-    }
-
-    /// A line for the end of a report, if there is something to say.
-    pub(crate) fn text(&self) -> String {
-        match self.told.len() {
-            0 => String::new(),
-            count => format!("\n  {count} of the captures could not be read.\n"),
-        }
-    }
-
-    /// The failure that they add up to, after the report.
-    pub(crate) fn conclude(&self) -> Result<(), Failure> {
-        if self.told.is_empty() { Ok(()) } else { Err(Failure::Unreadable(self.told.len())) }
-    }
-}
+pub(crate) use superpacket_captures::figures::{average, grouped, percent, printable};
 
 /// Prints text to standard output, or to standard error if the capture goes there.
 pub(crate) fn print(text: &str, to_error: bool) -> io::Result<()> {
@@ -375,26 +154,6 @@ fn lines(table: &Table) -> String {
     text
 }
 
-/// The table of what went in and came out, and that of the reasons.
-pub(crate) fn summary(totals: &Totals, verb: &str) -> String {
-    let per_packet = |bytes: u64, packets: u64| average(bytes, packets, 0);
-    let mut text = table(
-        ["", "packets", "bytes", "bytes/packet"],
-        [
-            ["in".to_owned(), grouped(totals.packets_in), grouped(totals.bytes_in), per_packet(totals.bytes_in, totals.packets_in)],
-            ["out".to_owned(), grouped(totals.packets_out), grouped(totals.bytes_out), per_packet(totals.bytes_out, totals.packets_out)],
-        ],
-    );
-    text.push_str(&format!("\n  {} super-packets, {} packets {verb}\n\n", grouped(totals.super_packets), grouped(totals.merged)));
-    text.push_str(&reasons(totals));
-    text
-}
-
-/// The reasons, the most frequent first.
-pub(crate) fn reasons(totals: &Totals) -> String {
-    reasons_table(totals.reasons.iter().map(|(name, count)| (*name, *count)))
-}
-
 /// A table of reasons with the packets that left for each, the most frequent first.
 pub(crate) fn reasons_table<'a>(reasons: impl IntoIterator<Item = (&'a str, u64)>) -> String {
     let mut sorted: Vec<_> = reasons.into_iter().collect();
@@ -403,49 +162,9 @@ pub(crate) fn reasons_table<'a>(reasons: impl IntoIterator<Item = (&'a str, u64)
     table(["reason", "packets", "share"], sorted.into_iter().map(|(name, count)| [printable(name), grouped(count), percent(count, all)]))
 }
 
-/// A share in percent.
-pub(crate) fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { NOTHING.to_owned() } else { format!("{:.1} %", 100.0 * ratio(part, whole)) }
-}
-
-/// A number with its thousands set apart.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A name that may come from a capture or a file system, with control characters made visible.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .flat_map(|character| if character.is_control() { character.escape_default().collect::<Vec<_>>() } else { vec![character] })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn thousands_are_set_apart() {
-        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
-            assert_eq!(grouped(number), text);
-        }
-    }
-
-    #[test]
-    fn nothing_is_divided_by_nothing() {
-        assert_eq!((average(7, 2, 1), average(7, 0, 1)), ("3.5".to_owned(), "-".to_owned()));
-        assert_eq!((percent(1, 8), percent(0, 0)), ("12.5 %".to_owned(), "-".to_owned()));
-        assert_eq!(Totals::default().fewer_by(), "-");
-        assert_eq!(Totals { packets_in: 3, packets_out: 2, ..Totals::default() }.fewer_by(), "1.50x");
-    }
 
     #[test]
     fn text_keeps_to_its_columns() {
@@ -465,24 +184,5 @@ mod tests {
         assert_eq!(figures(&values, 80), "    s     1/s     us\n  1.0  123456  7.250\n");
         assert_eq!(figures(&values, 14), "    s     1/s\n  1.0  123456\n     us\n  7.250\n");
         assert_eq!(figures(&values, 1), "    s\n  1.0\n     1/s\n  123456\n     us\n  7.250\n");
-    }
-
-    #[test]
-    fn control_characters_do_not_reach_a_terminal() {
-        assert_eq!(printable("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
-    }
-
-    #[test]
-    fn totals_add_up() {
-        let mut tally = Tally::default();
-        tally.arrived(60);
-        tally.passed(Why::LinkType, 60);
-        tally.arrived(70);
-        assert!(!tally.balanced(), "one is held");
-        tally.passed(Why::SnapLength, 70);
-        assert!(tally.balanced());
-        let mut totals = tally.totals();
-        totals.add(&tally.totals());
-        assert_eq!((totals.packets_in, totals.bytes_out, totals.reasons["link_type"], totals.reasons["snap_length"]), (4, 260, 2, 2));
     }
 }

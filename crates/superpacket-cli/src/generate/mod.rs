@@ -15,7 +15,7 @@ use superpacket_io::capture::{
 };
 
 use crate::arguments::{Generate, Workload};
-use crate::coalesce::is_stream;
+use crate::captures::is_stream;
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable};
 use frame::{Kind, Turn};

@@ -27,11 +27,11 @@ use run::{Failed, Forms};
 use watch::Watcher;
 
 use crate::Outcome;
-use crate::coalesce::is_stream;
+use crate::captures::is_stream;
 use crate::failure::Failure;
-use crate::input::warn;
-use crate::plot::WIDE;
+use crate::progress::warn;
 use crate::report::{print, print_json};
+use superpacket_captures::plot::WIDE;
 
 /// What was found.
 #[derive(Debug, Serialize)]

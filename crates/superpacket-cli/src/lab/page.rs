@@ -7,12 +7,12 @@ use superpacket_lab::experiment::{Experiment, Form, Mark};
 use super::Report;
 use super::grid::{Grid, WHY_NO_RATIO, made, mark, origin, verdict};
 use super::plot;
-use crate::failure::Failure;
-use crate::page::{self, Escaped, Stop, tiles};
-use crate::plot::{WIDE, both};
+use superpacket_captures::Error;
+use superpacket_captures::page::{self, Escaped, Stop, tiles};
+use superpacket_captures::plot::{WIDE, both};
 
 /// Renders the page.
-pub(super) fn render(report: &Report) -> Result<String, Failure> {
+pub(super) fn render(report: &Report) -> Result<String, Error> {
     let title = match report.experiments.as_slice() {
         [only] => format!("The experiment {}, again", only.name),
         _ => "The sources' experiments, again".to_owned(),
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_has_its_spread_and_stands_beside_the_source_s() -> Result<(), Failure> {
+    fn every_figure_has_its_spread_and_stands_beside_the_source_s() -> Result<(), Error> {
         let page = render(&report())?;
         assert!(page.contains(">5.0<small>4.5-5.5</small></td>") && page.contains(">8.8</td>"), "{page}");
         assert!(page.contains(">no ratio<small>2.00-3.25</small></td>") && page.contains("the rounds differ too much"));

@@ -6,9 +6,9 @@ use superpacket_lab::experiment::{Experiment, Figure, Row, Table, find};
 
 use super::brief::headline_rows;
 use super::grid::number;
-use crate::failure::Failure;
-use crate::page::Escaped;
-use crate::plot::{AFTER, Area, BEFORE, Drawn, INK, MUTED, TEXT, WIDE, draw};
+use superpacket_captures::Error;
+use superpacket_captures::page::Escaped;
+use superpacket_captures::plot::{AFTER, Area, BEFORE, Drawn, INK, MUTED, TEXT, WIDE, draw};
 
 /// Height of a row, be it a bar or the name of a group, of the heading, and of the space above a group.
 const ROW: u32 = 30;
@@ -65,7 +65,7 @@ struct Bar<'a> {
 const MOST_BARS: usize = 24;
 
 /// The plot of the column that the table names for it, and of others that are measured in the same unit; `None` where it names none.
-pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Failure>> {
+pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Error>> {
     let place = table.plot?;
     let column = table.columns.get(place)?;
     let mut shown: Vec<usize> = (0..table.columns.len()).filter(|&other| table.columns[other].unit == column.unit).collect();
@@ -81,7 +81,7 @@ pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Failure>>
     Some(drawn(&title, &lines, &unit, column.digits, Scale::Own, width))
 }
 
-fn drawn(title: &str, lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, width: u32) -> Result<String, Failure> {
+fn drawn(title: &str, lines: &[Line<'_>], unit: &str, digits: usize, scale: Scale, width: u32) -> Result<String, Error> {
     if width == WIDE {
         let height = HEAD + lines.iter().map(Line::height).sum::<u32>() + 10;
         draw(title, (width, height), |area| panels(lines, unit, digits, scale, area))
@@ -92,7 +92,7 @@ fn drawn(title: &str, lines: &[Line<'_>], unit: &str, digits: usize, scale: Scal
 }
 
 /// The plot of the headline rows of all experiments; `None` where there are none.
-pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<String, Failure>> {
+pub(super) fn overview(experiments: &[Experiment], width: u32) -> Option<Result<String, Error>> {
     let mut lines = Vec::new();
     for experiment in experiments {
         let group = lines.len();
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_row_has_a_bar_here_and_in_the_source() -> Result<(), Failure> {
+    fn each_row_has_a_bar_here_and_in_the_source() -> Result<(), Error> {
         let Some(svg) = bars(&table(), WIDE) else { panic!("it is to be plotted") };
         let svg = svg?;
         assert!(svg.starts_with("<svg role=\"img\" aria-label=\"Sender &lt;MTU&gt; 1500: throughput, Gb/s\""), "{svg}");
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_one_unit_stand_side_by_side() -> Result<(), Failure> {
+    fn columns_of_one_unit_stand_side_by_side() -> Result<(), Error> {
         let mut table = table();
         table.columns[1].unit = "Gb/s";
         table.rows.iter_mut().for_each(|row| row.figures[1] = row.figures[0]);
@@ -351,11 +351,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_brings_its_colours_with_it() -> Result<(), Failure> {
+    fn a_file_brings_its_colours_with_it() -> Result<(), Error> {
         let Some(svg) = bars(&table(), WIDE) else { panic!("it is to be plotted") };
         let svg = file(&svg?);
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\""), "{svg}");
-        let css = include_str!("../page.css");
+        let css = superpacket_captures::page::CSS;
         for role in ["card", "ink", "muted", "grid", "before", "after"] {
             for part in svg.split(&format!("--{role}:")).skip(1) {
                 let colour = &part[..7];

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 
-use serde::{Serialize, Serializer};
+use serde::ser::{Serialize, SerializeStruct, Serializer};
 use superpacket::packet::FlowHash;
 use superpacket::wire::{IpVersion, protocol};
 use superpacket_steer::{Cpu, FlowTuple};
@@ -57,57 +57,93 @@ impl Flows {
     }
 
     /// The flows, those with the most packets first.
-    pub(super) fn rows(&self) -> Vec<FlowRow<'_>> {
-        let mut rows: Vec<_> = self.counted.iter().collect();
+    pub(super) fn into_rows(self) -> Vec<SteeredFlow> {
+        let mut rows: Vec<_> = self.counted.into_iter().collect();
         rows.sort_by_key(|(_, counted)| (std::cmp::Reverse(counted.packets), counted.order));
-        rows.into_iter().map(|(tuple, counted)| FlowRow::new(tuple, counted)).collect()
+        rows.into_iter().map(|(tuple, counted)| SteeredFlow { tuple, counted }).collect()
     }
 }
 
-/// A flow, as JSON has it.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct FlowRow<'a> {
-    src: IpAddr,
-    dst: IpAddr,
-    /// `None` in fragments and in protocols without ports.
-    sport: Option<u16>,
-    dport: Option<u16>,
-    #[serde(serialize_with = "protocol_name")]
-    proto: &'a FlowTuple,
-    #[serde(serialize_with = "hexadecimal")]
-    pub(super) hash: FlowHash,
-    /// `None` if its packets stay where they are received.
-    pub(super) cpu: Option<usize>,
-    pub(super) packets: u64,
-    /// Packets that the flow limit would drop.
-    pub(super) flow_limited: u64,
+/// A flow, and the CPU that it would be steered to.
+#[derive(Clone, Debug)]
+pub struct SteeredFlow {
+    tuple: FlowTuple,
+    counted: Counted,
 }
 
-impl<'a> FlowRow<'a> {
-    fn new(tuple: &'a FlowTuple, counted: &Counted) -> Self {
-        FlowRow {
-            src: tuple.source(),
-            dst: tuple.destination(),
-            sport: tuple.ports().map(|[source, _]| source),
-            dport: tuple.ports().map(|[_, destination]| destination),
-            proto: tuple,
-            hash: counted.hash,
-            cpu: counted.cpu.map(Cpu::number),
-            packets: counted.packets,
-            flow_limited: counted.flow_limited,
-        }
+impl SteeredFlow {
+    /// Returns the source address.
+    pub fn source(&self) -> IpAddr {
+        self.tuple.source()
+    }
+
+    /// Returns the destination address.
+    pub fn destination(&self) -> IpAddr {
+        self.tuple.destination()
+    }
+
+    /// Returns source and destination port; `None` in fragments and in protocols without ports.
+    pub fn ports(&self) -> Option<[u16; 2]> {
+        self.tuple.ports()
+    }
+
+    /// Returns the protocol by its name, as /etc/protocols has it, or by its number.
+    pub fn protocol(&self) -> String {
+        name(&self.tuple)
+    }
+
+    /// Returns the hash.
+    pub fn hash(&self) -> u32 {
+        self.counted.hash.0
+    }
+
+    /// Returns the CPU's number; `None` if the packets stay where they are received.
+    pub fn cpu(&self) -> Option<usize> {
+        self.counted.cpu.map(Cpu::number)
+    }
+
+    /// Returns how many packets there were.
+    pub fn packets(&self) -> u64 {
+        self.counted.packets
+    }
+
+    /// Returns how many the flow limit would drop.
+    pub fn flow_limited(&self) -> u64 {
+        self.counted.flow_limited
+    }
+}
+
+impl Serialize for SteeredFlow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ports = self.ports();
+        let mut row = serializer.serialize_struct("SteeredFlow", 9)?;
+        row.serialize_field("src", &self.source())?;
+        row.serialize_field("dst", &self.destination())?;
+        row.serialize_field("sport", &ports.map(|[source, _]| source))?;
+        row.serialize_field("dport", &ports.map(|[_, destination]| destination))?;
+        row.serialize_field("proto", &self.protocol())?;
+        row.serialize_field("hash", &format!("{:08x}", self.hash()))?;
+        row.serialize_field("cpu", &self.cpu())?;
+        row.serialize_field("packets", &self.packets())?;
+        row.serialize_field("flow_limited", &self.flow_limited())?;
+        row.end()
     }
 }
 
 /// As reports print it: `TCP 10.0.0.1:80 > 10.0.0.2:4000`.
-impl std::fmt::Display for FlowRow<'_> {
+impl std::fmt::Display for SteeredFlow {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let end = |address: IpAddr, port: Option<u16>| match (address, port) {
             (IpAddr::V6(address), Some(port)) => format!("[{address}]:{port}"),
             (IpAddr::V4(address), Some(port)) => format!("{address}:{port}"),
             (address, None) => address.to_string(),
         };
-        write!(formatter, "{} {} > {}", name(self.proto).to_uppercase(), end(self.src, self.sport), end(self.dst, self.dport))
+        let [source, destination] = match self.ports() {
+            Some(ports) => ports.map(Some),
+            None => [None; 2],
+        };
+        let (source, destination) = (end(self.source(), source), end(self.destination(), destination));
+        write!(formatter, "{} {source} > {destination}", self.protocol().to_uppercase())
     }
 }
 
@@ -133,14 +169,6 @@ fn name(tuple: &FlowTuple) -> String {
     name.to_owned()
 }
 
-fn protocol_name<S: Serializer>(tuple: &&FlowTuple, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&name(tuple))
-}
-
-fn hexadecimal<S: Serializer>(hash: &FlowHash, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&format!("{:08x}", hash.0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,21 +188,21 @@ mod tests {
         }
         assert_eq!(flows.left_out(), 1000);
         flows.count(tuple(7), FlowHash(7), Cpu::new(3), true);
-        let rows = flows.rows();
+        let rows = flows.into_rows();
         assert_eq!(rows.len(), MOST_FLOWS);
-        assert_eq!((rows[0].hash, rows[0].packets, rows[0].flow_limited), (FlowHash(7), 3, 1));
-        assert!(rows[1..].iter().map(|row| row.hash.0).eq((0..MOST_FLOWS as u32).filter(|&index| index != 7)), "in the order they came");
+        assert_eq!((rows[0].hash(), rows[0].packets(), rows[0].flow_limited()), (7, 3, 1));
+        assert!(rows[1..].iter().map(|row| row.hash()).eq((0..MOST_FLOWS as u32).filter(|&index| index != 7)), "in the order they came");
     }
 
     #[test]
     fn a_flow_is_written_as_people_write_it() {
         let counted = Counted { order: 0, hash: FlowHash(0x1a), cpu: Cpu::new(2), packets: 5, flow_limited: 0 };
         let six = FlowTuple::v6([0xfe; 16], [1; 16], Some([80, 90]));
-        let row = FlowRow::new(&six, &counted);
+        let row = SteeredFlow { tuple: six, counted: counted.clone() };
         assert_eq!(row.to_string(), "0 [fefe:fefe:fefe:fefe:fefe:fefe:fefe:fefe]:80 > [101:101:101:101:101:101:101:101]:90");
         let value = serde_json::to_value(&row).expect("serializes");
         assert_eq!((value["hash"].as_str(), value["cpu"].as_u64(), value["sport"].as_u64()), (Some("0000001a"), Some(2), Some(80)));
         let four = FlowTuple::v4([1, 2, 3, 4], [5, 6, 7, 8], None);
-        assert_eq!(FlowRow::new(&four, &counted).to_string(), "0 1.2.3.4 > 5.6.7.8");
+        assert_eq!(SteeredFlow { tuple: four, counted }.to_string(), "0 1.2.3.4 > 5.6.7.8");
     }
 }

@@ -1,10 +1,34 @@
-//! The report as text.
+//! `superpacket analyze`.
 
-use super::{Findings, POLICY_COLUMNS, Report, policy_row};
-use crate::report::{fitted, grouped, paragraph, percent, printable, reasons};
+use superpacket_captures::analyze_words::{POLICY_COLUMNS, policy_row};
+use superpacket_captures::{AnalyzeOptions, AnalyzeReport, Findings, analyze};
+
+use super::{check_page, conclude, inputs, reasons, unreadable, write_page};
+use crate::arguments::Analyze;
+use crate::failure::Failure;
+use crate::progress::Bar;
+use crate::report::{columns, fitted, grouped, paragraph, percent, print, print_json, printable};
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
+    check_page(arguments.html.as_deref(), &arguments.inputs, "an")?;
+    let options = AnalyzeOptions { stepping: arguments.stepping.into(), top: arguments.top as usize, strict: arguments.common.strict };
+    let mut bar = Bar::new(arguments.common.quiet);
+    let mut report = analyze(inputs(&arguments.inputs), &options, &mut bar)?;
+    report.unreadable.told = bar.into_unreadable();
+    if let Some(path) = &arguments.html {
+        write_page(path, &report.page()?)?;
+    }
+    if arguments.common.json {
+        print_json(&report)?;
+    } else {
+        print(&text(&report, columns()), false)?;
+    }
+    conclude(&report.unreadable)
+}
 
 /// Renders the report in lines of at most so many columns.
-pub(super) fn render(report: &Report, columns: usize) -> String {
+fn text(report: &AnalyzeReport, columns: usize) -> String {
     let mut text = String::new();
     for file in &report.files {
         text.push_str(&printable(&file.file));
@@ -19,7 +43,7 @@ pub(super) fn render(report: &Report, columns: usize) -> String {
         text.push_str(&format!("all {} files\n", report.files.len()));
         findings(&report.findings, columns, &mut text);
     }
-    text.push_str(&report.unreadable.text());
+    text.push_str(&unreadable(&report.unreadable));
     text
 }
 

@@ -16,7 +16,7 @@ macro_rules! histogram {
     ($(#[$doc:meta])* $name:ident, $bounds:ident, $names:ident, $classes:literal) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
-        pub(super) struct $name([u64; $classes]);
+        pub struct $name([u64; $classes]);
 
         impl $name {
             /// Counts a value.
@@ -32,8 +32,8 @@ macro_rules! histogram {
                 }
             }
 
-            /// Names and counts of the classes.
-            pub(super) fn classes(&self) -> impl ExactSizeIterator<Item = (&'static str, u64)> + '_ {
+            /// Returns names and counts of the classes.
+            pub fn classes(&self) -> impl ExactSizeIterator<Item = (&'static str, u64)> + '_ {
                 $names.iter().copied().zip(self.0)
             }
         }

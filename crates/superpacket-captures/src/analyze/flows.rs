@@ -88,14 +88,17 @@ struct Counted {
 
 /// A line of the top list.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct FlowRow {
-    pub(super) flow: String,
-    pub(super) packets_in: u64,
-    pub(super) bytes: u64,
+pub struct TopFlow {
+    /// Protocol and end points: `TCP 10.0.0.1:443 > 10.3.0.0:10000`.
+    pub flow: String,
+    /// Packets captured.
+    pub packets_in: u64,
+    /// Bytes of their frames.
+    pub bytes: u64,
     /// Packets that left, under GRO with UDP.
-    pub(super) packets_out: u64,
+    pub packets_out: u64,
     /// The figures are exact; else lower bounds.
-    pub(super) exact: bool,
+    pub exact: bool,
 }
 
 /// The flows with the most bytes.
@@ -153,13 +156,13 @@ impl TopFlows {
     }
 
     /// The `count` flows with the most bytes.
-    pub(super) fn rows(&self, count: usize) -> Vec<FlowRow> {
+    pub(super) fn rows(&self, count: usize) -> Vec<TopFlow> {
         let mut order: Vec<usize> = (0..self.counted.len()).collect();
         let own = |place: usize| self.bytes[place] - self.counted[place].inherited;
         order.sort_by_key(|&place| (std::cmp::Reverse(own(place)), place));
         let row = |place: usize| {
             let counted = &self.counted[place];
-            FlowRow {
+            TopFlow {
                 flow: counted.label.to_string(),
                 packets_in: counted.packets,
                 bytes: own(place),

@@ -8,7 +8,7 @@ const FIRST_WIDTH: u64 = 1_000;
 
 /// Packets over time, before and after aggregation.
 #[derive(Clone, Debug)]
-pub(super) struct Timeline {
+pub struct Timeline {
     /// The first packet's time, in nanoseconds.
     start: Option<u64>,
     /// Nanoseconds in an interval.
@@ -55,18 +55,18 @@ impl Timeline {
         index
     }
 
-    /// Is there more than one moment to be shown?
-    pub(super) fn is_empty(&self) -> bool {
+    /// Returns whether there is no more than one moment to be shown.
+    pub fn is_empty(&self) -> bool {
         self.used < 2
     }
 
-    /// How many seconds the intervals cover.
-    pub(super) fn seconds(&self) -> f64 {
+    /// Returns how many seconds the intervals cover.
+    pub fn seconds(&self) -> f64 {
         self.used as f64 * self.width as f64 / 1e9
     }
 
-    /// Packets per second in each interval: its start in seconds, before, and after.
-    pub(super) fn rates(&self) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
+    /// Returns packets per second in each interval: its start in seconds, before, and after.
+    pub fn rates(&self) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
         let width = self.width as f64 / 1e9;
         (0..self.used).map(move |index| (index as f64 * width, self.before[index] as f64 / width, self.after[index] as f64 / width))
     }

@@ -2,23 +2,31 @@
 
 use std::fmt::{self, Write};
 
-use crate::failure::Failure;
-use crate::report::printable;
+use crate::error::Error;
+use crate::figures::printable;
+
+/// How pages look.
+pub const CSS: &str = include_str!("page.css");
 
 /// Renders a page of this title, by a command: `body` writes what is in it.
-pub(crate) fn render(title: &str, command: &str, body: impl FnOnce(&mut String) -> Result<(), Stop>) -> Result<String, Failure> {
+///
+/// # Errors
+/// [`Error::Plot`] if the body's plots, or the page, could not be made.
+pub fn render(title: &str, command: &str, body: impl FnOnce(&mut String) -> Result<(), Stop>) -> Result<String, Error> {
     let mut page = String::with_capacity(1 << 17);
     let written = head(title, command, &mut page).and_then(|()| body(&mut page)).and_then(|()| foot(&mut page));
     match written {
         Ok(()) => Ok(page),
         Err(Stop::Plot(failure)) => Err(failure),
-        Err(Stop::Format) => Err(Failure::Plot("the page could not be written".to_owned())),
+        Err(Stop::Format) => Err(Error::Plot("the page could not be written".to_owned())),
     }
 }
 
 /// What can stop the writing of the page.
-pub(crate) enum Stop {
-    Plot(Failure),
+pub enum Stop {
+    /// A plot could not be drawn.
+    Plot(Error),
+    /// The text could not be written.
     Format,
 }
 
@@ -28,14 +36,14 @@ impl From<fmt::Error> for Stop {
     }
 }
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Self {
+impl From<Error> for Stop {
+    fn from(failure: Error) -> Self {
         Stop::Plot(failure)
     }
 }
 
 /// Text from outside, made harmless: control characters visible, markup escaped.
-pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,7 +62,7 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// A name from outside, made harmless, that may be broken behind its separators.
-pub(crate) struct Breakable<'a>(pub(crate) &'a str);
+pub struct Breakable<'a>(pub &'a str);
 
 impl fmt::Display for Breakable<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,7 +80,7 @@ fn head(title: &str, command: &str, page: &mut String) -> Result<(), Stop> {
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <title>{0}: superpacket {command}</title>\n<style>\n{1}</style>\n</head>\n<body>\n<main>\n<h1 class=\"name\">{2}</h1>\n",
         Escaped(title),
-        include_str!("page.css"),
+        CSS,
         Breakable(title),
     )?;
     Ok(())
@@ -84,7 +92,7 @@ fn foot(page: &mut String) -> Result<(), Stop> {
 }
 
 /// Figures, each with its words below.
-pub(crate) fn tiles(tiles: impl IntoIterator<Item = (String, String)>, page: &mut String) -> Result<(), Stop> {
+pub fn tiles(tiles: impl IntoIterator<Item = (String, String)>, page: &mut String) -> Result<(), Stop> {
     writeln!(page, "<div class=\"tiles\">")?;
     for (figure, words) in tiles {
         writeln!(page, "<div class=\"tile\"><b>{figure}</b><span>{words}</span></div>")?;
@@ -94,7 +102,7 @@ pub(crate) fn tiles(tiles: impl IntoIterator<Item = (String, String)>, page: &mu
 }
 
 /// A table; the row numbered `main` stands out. On a phone each row is a card of its own, and each cell has its heading above it.
-pub(crate) fn table<const N: usize>(
+pub fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
     main: Option<usize>,

@@ -15,9 +15,30 @@ use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Refusal, parse, parse_datagram};
 use superpacket_io::capture::{Frame, Start, start_of};
 
-use crate::arguments::{MAX_FLOWS, MAX_PACKETS, Stepping};
 use crate::partial::Partial;
 use crate::pool::{Buffer, Pool};
+
+/// The most packets that commands merge into one: bounds what a slot of the flow table may grow to.
+pub const MAX_PACKETS: u32 = 512;
+
+/// The most flows that commands hold at a time: bounds the flow table's memory.
+pub const MAX_FLOWS: u32 = 1024;
+
+/// How aggregation is stepped through a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stepping {
+    /// Packets in a poll: at its end, everything held leaves; 0: only at the capture's end.
+    pub batch: u64,
+    /// How long something is held at most, by the capture's clock, in nanoseconds.
+    pub hold: u64,
+}
+
+impl Default for Stepping {
+    /// Polls of 64 packets, nothing held longer than 1 ms.
+    fn default() -> Self {
+        Stepping { batch: 64, hold: 1_000_000 }
+    }
+}
 
 /// The most link headers with packets held at a time.
 const MAX_LANES: usize = 8;

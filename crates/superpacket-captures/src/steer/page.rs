@@ -2,22 +2,22 @@
 
 use std::fmt::Write;
 
-use super::text::{CPU_COLUMNS, FLOW_COLUMNS, balance, busiest, cpu_row, flow_limit, flow_row, left_out, summary, times};
-use super::{Report, plot};
-use crate::failure::Failure;
+use super::words::{CPU_COLUMNS, FLOW_COLUMNS, balance, busiest, cpu_row, flow_limit, flow_row, left_out, summary, times};
+use super::{SteerReport, plot};
+use crate::error::Error;
+use crate::figures::{grouped, percent};
 use crate::page::{self, Breakable, Escaped, Stop, table, tiles};
 use crate::plot::both;
-use crate::report::{grouped, percent};
 
 /// CPUs in the table and in the plot; of more, the busiest.
 const MOST_CPUS: usize = 128;
 
 /// Renders the page, with so many flows.
-pub(super) fn render(report: &Report<'_>, top: usize) -> Result<String, Failure> {
+pub(super) fn render(report: &SteerReport, top: usize) -> Result<String, Error> {
     page::render(&report.file, report.command, |page| write(report, top, page))
 }
 
-fn write(report: &Report<'_>, top: usize, page: &mut String) -> Result<(), Stop> {
+fn write(report: &SteerReport, top: usize, page: &mut String) -> Result<(), Stop> {
     writeln!(page, "<p class=\"muted\">How receive packet steering would spread this traffic: {}.</p>", Escaped(&summary(report)))?;
     if let Some(cut) = &report.cut_short {
         writeln!(page, "<p class=\"name\">The file is cut short: {}</p>", Breakable(&cut.to_string()))?;

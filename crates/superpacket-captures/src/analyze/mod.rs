@@ -1,13 +1,12 @@
-//! `superpacket analyze`: what each kind of aggregation would do to a capture, side by side in one pass.
+//! `analyze`: what each kind of aggregation would do to a capture, side by side in one pass.
 
 mod flows;
 mod page;
 mod plots;
 mod sizes;
-mod text;
 mod timeline;
-
-use std::path::Path;
+#[doc(hidden)]
+pub mod words;
 
 use serde::Serialize;
 use superpacket::Simd;
@@ -15,19 +14,21 @@ use superpacket::aggregate::Policy;
 use superpacket::packet::Layer;
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::{Protocol, parse, tcp};
-use superpacket_io::capture::{Frame, FrameOptions, same_file, write_file};
+use superpacket_io::capture::{Frame, FrameOptions};
 
-use crate::arguments::Analyze;
-use crate::coalesce::is_stream;
-use crate::failure::Failure;
-use crate::input::Input;
-use crate::lanes::{Arrival, Lanes, Link, Seeds, Taker, Why};
+use crate::error::Error;
+use crate::figures::{average, ratio};
+use crate::input::{Input, Opened};
+use crate::lanes::{Arrival, Lanes, Link, Seeds, Stepping, Taker, Why};
 use crate::ledger::Flow;
 use crate::pool::{Buffer, Pool};
-use crate::report::{CutShort, Tally, Totals, Unreadable, average, columns, grouped, print, print_json, ratio};
-use flows::{FlowRow, Label, TopFlows};
-use sizes::{Counts, Sizes};
-use timeline::Timeline;
+use crate::progress::Progress;
+use crate::totals::{CutShort, Tally, Totals, Unreadable};
+use flows::{Label, TopFlows};
+
+pub use flows::TopFlow;
+pub use sizes::{Counts, Sizes};
+pub use timeline::Timeline;
 
 /// How many policies are compared.
 const POLICIES: usize = 4;
@@ -45,17 +46,18 @@ const POLICY: [(&str, &str, Policy); POLICIES] = [
 
 /// What one policy does to a capture.
 #[derive(Clone, Debug, Default, Serialize)]
-struct Effect {
+pub struct Effect {
+    /// What went in and came out.
     #[serde(flatten)]
-    totals: Totals,
+    pub totals: Totals,
     /// Pure ACKs that were absorbed; in `merged` too.
-    absorbed_acks: u64,
+    pub absorbed_acks: u64,
     /// Packets in the average super-packet.
-    packets_per_super_packet: f64,
+    pub packets_per_super_packet: f64,
     /// Super-packets by how many packets merged in them.
-    super_packet_sizes: Counts,
+    pub super_packet_sizes: Counts,
     /// Frames that left, by length.
-    sizes: Sizes,
+    pub sizes: Sizes,
 }
 
 impl Effect {
@@ -68,7 +70,7 @@ impl Effect {
     }
 
     /// Packets in the average super-packet, as reports print it.
-    fn packets_in_one(&self) -> String {
+    pub fn packets_in_one(&self) -> String {
         average(self.totals.merged + self.totals.super_packets, self.totals.super_packets, 1)
     }
 
@@ -79,19 +81,25 @@ impl Effect {
 
 /// What is in a capture.
 #[derive(Clone, Debug, Default, Serialize)]
-struct Traffic {
-    packets: u64,
-    bytes: u64,
-    tcp_packets: u64,
-    udp_packets: u64,
-    dccp_packets: u64,
-    other_packets: u64,
+pub struct Traffic {
+    /// All packets.
+    pub packets: u64,
+    /// Bytes of their frames.
+    pub bytes: u64,
+    /// Packets of TCP.
+    pub tcp_packets: u64,
+    /// Packets of UDP.
+    pub udp_packets: u64,
+    /// Packets of DCCP.
+    pub dccp_packets: u64,
+    /// All others.
+    pub other_packets: u64,
     /// TCP packets without payload that only acknowledge.
-    pure_acks: u64,
+    pub pure_acks: u64,
     /// Of all packets, those that are pure ACKs.
-    ack_share: f64,
+    pub ack_share: f64,
     /// Frames by length.
-    sizes: Sizes,
+    pub sizes: Sizes,
 }
 
 impl Traffic {
@@ -128,15 +136,20 @@ impl Traffic {
 
 /// The effects of all policies, by JSON key.
 #[derive(Clone, Debug, Default, Serialize)]
-struct Effects {
-    lro: Effect,
-    gro: Effect,
-    gro_udp: Effect,
-    lro_acks: Effect,
+pub struct Effects {
+    /// LRO.
+    pub lro: Effect,
+    /// GRO without UDP.
+    pub gro: Effect,
+    /// GRO with UDP.
+    pub gro_udp: Effect,
+    /// LRO that absorbs pure ACKs too.
+    pub lro_acks: Effect,
 }
 
 impl Effects {
-    fn in_order(&self) -> [(&'static str, &Effect); POLICIES] {
+    /// Returns the policies' names and effects, in the order of reports.
+    pub fn in_order(&self) -> [(&'static str, &Effect); POLICIES] {
         [(POLICY[0].1, &self.lro), (POLICY[1].1, &self.gro), (POLICY[2].1, &self.gro_udp), (POLICY[3].1, &self.lro_acks)]
     }
 
@@ -150,97 +163,107 @@ impl Effects {
 
 /// What was found, in one file or in all.
 #[derive(Clone, Debug, Default, Serialize)]
-struct Findings {
+pub struct Findings {
     /// The policy `gro_udp`: what `coalesce` does by default.
     #[serde(flatten)]
-    totals: Totals,
-    traffic: Traffic,
-    policies: Effects,
-    top_flows: Vec<FlowRow>,
+    pub totals: Totals,
+    /// What is in the capture.
+    pub traffic: Traffic,
+    /// What each policy would do.
+    pub policies: Effects,
+    /// The flows with the most bytes.
+    pub top_flows: Vec<TopFlow>,
+    /// Packets over time, before and after; of several captures together, none.
     #[serde(skip)]
-    timeline: Timeline,
+    pub timeline: Timeline,
 }
 
-#[derive(Serialize)]
-struct FileReport {
-    file: String,
-    interfaces: Vec<String>,
+/// What was found in one capture.
+#[derive(Clone, Debug, Serialize)]
+pub struct FileAnalysis {
+    /// The capture.
+    pub file: String,
+    /// Its interfaces, the first 64: names, if they have any, and link types.
+    pub interfaces: Vec<String>,
+    /// What was found.
     #[serde(flatten)]
-    findings: Findings,
-    cut_short: Option<CutShort>,
+    pub findings: Findings,
+    /// Where the capture was cut short.
+    pub cut_short: Option<CutShort>,
 }
 
-#[derive(Serialize)]
-struct Report {
-    command: &'static str,
-    batch: u64,
-    hold_ns: u64,
-    #[serde(flatten)]
-    findings: Findings,
-    files: Vec<FileReport>,
-    unreadable: Unreadable,
+/// How [`analyze`] aggregates, and what it lists.
+#[derive(Clone, Debug)]
+pub struct AnalyzeOptions {
+    /// How aggregation is stepped through each capture.
+    pub stepping: Stepping,
+    /// Flows in the top list.
+    pub top: usize,
+    /// Fails if a capture ends within a record.
+    pub strict: bool,
 }
 
-/// Runs the command.
-pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
-    if let Some(page) = &arguments.html {
-        if is_stream(page) {
-            return Err(Failure::Usage("--html needs a file".to_owned()));
-        }
-        for input in &arguments.inputs {
-            if same_file(input, page).unwrap_or(false) {
-                return Err(Failure::Usage(format!("{}: is an input too; write the page to another file", page.display())));
-            }
-        }
+impl Default for AnalyzeOptions {
+    fn default() -> Self {
+        AnalyzeOptions { stepping: Stepping::default(), top: 10, strict: false }
     }
-    let mut report = Report {
+}
+
+/// What [`analyze`] found.
+#[derive(Clone, Debug, Serialize)]
+pub struct AnalyzeReport {
+    command: &'static str,
+    /// Packets in a poll.
+    pub batch: u64,
+    /// How long something is held at most, in nanoseconds.
+    pub hold_ns: u64,
+    /// What was found in all captures.
+    #[serde(flatten)]
+    pub findings: Findings,
+    /// Each capture.
+    pub files: Vec<FileAnalysis>,
+    /// Captures that could not be read.
+    pub unreadable: Unreadable,
+}
+
+impl AnalyzeReport {
+    /// Renders a page with tables and plots, which needs nothing else.
+    ///
+    /// # Errors
+    /// [`Error::Plot`] if a plot cannot be drawn.
+    pub fn page(&self) -> Result<String, Error> {
+        page::render(self)
+    }
+}
+
+/// Says what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and what kept packets apart, in one pass.
+///
+/// # Errors
+/// Whatever stops the reading of the only capture; of several, those that cannot be read are listed in the report.
+pub fn analyze(inputs: Vec<Input<'_>>, options: &AnalyzeOptions, progress: &mut dyn Progress) -> Result<AnalyzeReport, Error> {
+    let mut report = AnalyzeReport {
         command: "analyze",
-        batch: arguments.stepping.batch,
-        hold_ns: arguments.stepping.hold,
+        batch: options.stepping.batch,
+        hold_ns: options.stepping.hold,
         findings: Findings::default(),
         files: Vec::new(),
-        unreadable: Unreadable::among(arguments.inputs.len()),
+        unreadable: Unreadable::among(inputs.len()),
     };
     let mut all_flows = TopFlows::default();
-    for path in &arguments.inputs {
-        let Some((file, flows)) = report.unreadable.sort(analyze(path, arguments))? else { continue };
+    for input in inputs {
+        let file = analyze_one(input, options, progress);
+        let Some((file, flows)) = report.unreadable.sort(file, progress)? else { continue };
         report.findings.totals.add(&file.findings.totals);
         report.findings.traffic.add(&file.findings.traffic);
         report.findings.policies.add(&file.findings.policies);
         all_flows.add(&flows);
         report.files.push(file);
     }
-    report.findings.top_flows = all_flows.rows(arguments.top as usize);
+    report.findings.top_flows = all_flows.rows(options.top);
     if let [only] = report.files.as_slice() {
         report.findings.timeline = only.findings.timeline.clone();
     }
-    if let Some(path) = &arguments.html {
-        write_file(path, page::render(&report)?.as_bytes()).map_err(|source| Failure::Page { path: path.clone(), source })?;
-    }
-    if arguments.common.json {
-        print_json(&report)?;
-    } else {
-        print(&text::render(&report, columns()), false)?;
-    }
-    report.unreadable.conclude()
-}
-
-/// The columns in which policies are compared, on the page and in the terminal.
-const POLICY_COLUMNS: [&str; 7] =
-    ["aggregation", "packets out", "fewer by", "super-packets", "packets in one", "bytes/packet", "ACKs absorbed"];
-
-/// A policy's row in them.
-fn policy_row(name: &str, effect: &Effect) -> [String; 7] {
-    let totals = &effect.totals;
-    [
-        name.to_owned(),
-        grouped(totals.packets_out),
-        totals.fewer_by(),
-        grouped(totals.super_packets),
-        effect.packets_in_one(),
-        average(totals.bytes_out, totals.packets_out, 0),
-        grouped(effect.absorbed_acks),
-    ]
+    Ok(report)
 }
 
 /// One policy at work.
@@ -265,12 +288,12 @@ impl Run {
     }
 }
 
-fn analyze(path: &Path, arguments: &Analyze) -> Result<(FileReport, TopFlows), Failure> {
+fn analyze_one(input: Input<'_>, options: &AnalyzeOptions, progress: &mut dyn Progress) -> Result<(FileAnalysis, TopFlows), Error> {
     let simd = Simd::detect();
-    let mut input = Input::open(path, &arguments.common)?;
+    let mut input = Opened::open(input, options.strict, progress)?;
     let pool = Pool::default();
     let mut runs = POLICY.map(|(_, _, policy)| Run {
-        lanes: Lanes::new(policy, arguments.stepping, simd),
+        lanes: Lanes::new(policy, options.stepping, simd),
         tally: Tally::default(),
         sizes: Sizes::default(),
         super_packet_sizes: Counts::default(),
@@ -310,7 +333,7 @@ fn analyze(path: &Path, arguments: &Analyze) -> Result<(FileReport, TopFlows), F
         }
         run.lanes.finish(&mut step);
     }
-    let file = input.reader().file().to_owned();
+    let file = input.file().to_owned();
     let interfaces = input.interfaces().iter().map(|interface| match interface.name() {
         Some(name) => format!("{name}: {}", interface.link_type),
         None => interface.link_type.to_string(),
@@ -322,10 +345,10 @@ fn analyze(path: &Path, arguments: &Analyze) -> Result<(FileReport, TopFlows), F
         totals: gro_udp.totals.clone(),
         traffic,
         policies: Effects { lro, gro, gro_udp, lro_acks },
-        top_flows: flows.rows(arguments.top as usize),
+        top_flows: flows.rows(options.top),
         timeline,
     };
-    Ok((FileReport { file, interfaces, findings, cut_short }, flows))
+    Ok((FileAnalysis { file, interfaces, findings, cut_short }, flows))
 }
 
 /// Counts what leaves one policy.

@@ -2,17 +2,18 @@
 
 use std::fmt::Write;
 
-use super::{DEFAULT, FileReport, Findings, POLICY, POLICY_COLUMNS, Report, plots, policy_row};
-use crate::failure::Failure;
+use super::words::{POLICY_COLUMNS, policy_row};
+use super::{AnalyzeReport, DEFAULT, FileAnalysis, Findings, POLICY, plots};
+use crate::error::Error;
+use crate::figures::{average, grouped, percent};
 use crate::page::{self, Breakable, Stop, table, tiles};
 use crate::plot::both;
-use crate::report::{average, grouped, percent};
 
 /// Files whose plots are drawn; the figures of all are in the table.
 const MOST_PLOTTED: usize = 20;
 
 /// Renders the page.
-pub(super) fn render(report: &Report) -> Result<String, Failure> {
+pub(super) fn render(report: &AnalyzeReport) -> Result<String, Error> {
     let title = match report.files.as_slice() {
         [only] => only.file.clone(),
         files => format!("{} captures", files.len()),
@@ -20,7 +21,7 @@ pub(super) fn render(report: &Report) -> Result<String, Failure> {
     page::render(&title, report.command, |page| write(report, page))
 }
 
-fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
+fn write(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
     writeln!(
         page,
         "<p class=\"muted\">What receive aggregation makes of this traffic: polls of {}, nothing held longer than {}.</p>",
@@ -37,7 +38,7 @@ fn write(report: &Report, page: &mut String) -> Result<(), Stop> {
     Ok(())
 }
 
-fn interfaces(file: &FileReport, page: &mut String) -> Result<(), Stop> {
+fn interfaces(file: &FileAnalysis, page: &mut String) -> Result<(), Stop> {
     if !file.interfaces.is_empty() {
         let names: Vec<_> = file.interfaces.iter().map(|name| Breakable(name).to_string()).collect();
         writeln!(page, "<p class=\"muted name\">Interfaces: {}</p>", names.join("; "))?;
@@ -48,7 +49,7 @@ fn interfaces(file: &FileReport, page: &mut String) -> Result<(), Stop> {
     Ok(())
 }
 
-fn files(report: &Report, page: &mut String) -> Result<(), Stop> {
+fn files(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
     writeln!(page, "<h2>Files</h2>")?;
     let rows = report.files.iter().map(|file| {
         let totals = &file.findings.totals;

@@ -1,4 +1,4 @@
-//! `superpacket verify`: is `segment(aggregate(x)) == x`?
+//! `verify`: is `segment(aggregate(x)) == x`?
 //!
 //! Copies of the frames that the engine holds are kept apart by flow ([`crate::ledger`]). Whatever comes out is compared with the oldest of
 //! its flow: a single packet byte for byte, a super-packet after it has been cut again from its bytes and metadata alone. So a lost, doubled, reordered or
@@ -12,105 +12,104 @@ use superpacket::super_packet::SuperPacket;
 use superpacket::wire::parse;
 use superpacket_io::capture::{Frame, FrameOptions, Truncated};
 
-use crate::arguments::Verify;
-use crate::failure::Failure;
-use crate::input::Input;
-use crate::lanes::{Arrival, Lanes, Link, Seeds, Taker, Why};
+use crate::error::Error;
+use crate::input::{Input, Opened};
+use crate::lanes::{Arrival, Lanes, Link, Seeds, Stepping, Taker, Why};
 use crate::ledger::{Flow, Ledger};
 use crate::partial::check;
 use crate::pool::{Buffer, Pool};
-use crate::report::{CutShort, Tally, Totals, Unreadable, grouped, print, print_json, printable, table};
+use crate::progress::Progress;
+use crate::totals::{CutShort, Tally, Totals, Unreadable};
 
 /// Mismatches that are described; all are counted.
 const MOST_DESCRIBED: usize = 10;
 
-#[derive(Serialize)]
-struct FileReport {
-    file: String,
+/// How [`verify`] aggregates.
+#[derive(Clone, Debug)]
+pub struct VerifyOptions {
+    /// How aggregation is stepped through each capture.
+    pub stepping: Stepping,
+    /// Aggregates UDP too.
+    pub udp: bool,
+    /// Fails if a capture ends within a record.
+    pub strict: bool,
+    /// Flips a bit in the payload of this super-packet of each capture, from 1, before it is cut: for tests, which must find it.
+    #[doc(hidden)]
+    pub inject_fault: Option<u64>,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        VerifyOptions { stepping: Stepping::default(), udp: true, strict: false, inject_fault: None }
+    }
+}
+
+/// What [`verify`] found in one capture.
+#[derive(Clone, Debug, Serialize)]
+pub struct FileVerification {
+    /// The capture.
+    pub file: String,
+    /// What went in and came out.
     #[serde(flatten)]
-    totals: Totals,
+    pub totals: Totals,
     /// Packets that super-packets were cut into again.
-    segments: u64,
-    mismatches: u64,
-    /// The first mismatches.
-    details: Vec<String>,
-    cut_short: Option<CutShort>,
+    pub segments: u64,
+    /// Packets that came back otherwise, or not at all.
+    pub mismatches: u64,
+    /// The first mismatches, in words.
+    pub details: Vec<String>,
+    /// Where the capture was cut short.
+    pub cut_short: Option<CutShort>,
 }
 
-#[derive(Default, Serialize)]
-struct Report {
+/// What [`verify`] found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct VerifyReport {
     command: &'static str,
+    /// What went in and came out, of all captures.
     #[serde(flatten)]
-    totals: Totals,
-    segments: u64,
-    mismatches: u64,
-    files: Vec<FileReport>,
-    unreadable: Unreadable,
+    pub totals: Totals,
+    /// Packets that super-packets were cut into again.
+    pub segments: u64,
+    /// Packets that came back otherwise, or not at all.
+    pub mismatches: u64,
+    /// Each capture.
+    pub files: Vec<FileVerification>,
+    /// Captures that could not be read.
+    pub unreadable: Unreadable,
 }
 
-/// Runs the command; `true` if every byte came back.
-pub(crate) fn run(arguments: &Verify) -> Result<bool, Failure> {
-    let mut report = Report { command: "verify", unreadable: Unreadable::among(arguments.inputs.len()), ..Report::default() };
-    for path in &arguments.inputs {
-        let Some(file) = report.unreadable.sort(verify(path, arguments))? else { continue };
+/// Aggregates by GRO's rules, segments again, and compares byte for byte: `mismatches` is 0 if every byte came back.
+///
+/// # Errors
+/// Whatever stops the reading of the only capture; of several, those that cannot be read are listed in the report.
+pub fn verify(inputs: Vec<Input<'_>>, options: &VerifyOptions, progress: &mut dyn Progress) -> Result<VerifyReport, Error> {
+    let mut report = VerifyReport { command: "verify", unreadable: Unreadable::among(inputs.len()), ..VerifyReport::default() };
+    for input in inputs {
+        let file = verify_one(input, options, progress);
+        let Some(file) = report.unreadable.sort(file, progress)? else { continue };
         report.totals.add(&file.totals);
         report.segments += file.segments;
         report.mismatches += file.mismatches;
         report.files.push(file);
     }
-    if arguments.common.json {
-        print_json(&report)?;
-    } else {
-        print(&text(&report), false)?;
-    }
-    report.unreadable.conclude()?;
-    Ok(report.mismatches == 0)
+    Ok(report)
 }
 
-fn text(report: &Report) -> String {
-    let row = |name: &str, totals: &Totals, segments: u64, mismatches: u64| {
-        [
-            printable(name),
-            grouped(totals.packets_in),
-            grouped(totals.super_packets),
-            grouped(totals.merged),
-            grouped(segments),
-            grouped(mismatches),
-        ]
-    };
-    let mut rows: Vec<_> = report.files.iter().map(|file| row(&file.file, &file.totals, file.segments, file.mismatches)).collect();
-    if report.files.len() > 1 {
-        rows.push(row("total", &report.totals, report.segments, report.mismatches));
-    }
-    let mut text = table(["file", "packets", "super-packets", "merged", "cut again", "mismatches"], rows);
-    for file in &report.files {
-        for detail in &file.details {
-            text.push_str(&format!("  {}\n", printable(detail)));
-        }
-    }
-    text.push_str(match report.mismatches {
-        0 if report.totals.packets_in == 0 => "\n  There was nothing to check.\n",
-        0 => "\n  Every byte came back.\n",
-        _ => "\n  NOT reversible.\n",
-    });
-    text.push_str(&report.unreadable.text());
-    text
-}
-
-fn verify(path: &std::path::Path, arguments: &Verify) -> Result<FileReport, Failure> {
+fn verify_one(input: Input<'_>, options: &VerifyOptions, progress: &mut dyn Progress) -> Result<FileVerification, Error> {
     let simd = Simd::detect();
-    let policy = Policy::gro().with_mode(Mode::Gro { udp: !arguments.no_udp }).with_checksum(ChecksumForm::Full);
-    let mut input = Input::open(path, &arguments.common)?;
+    let policy = Policy::gro().with_mode(Mode::Gro { udp: options.udp }).with_checksum(ChecksumForm::Full);
+    let mut input = Opened::open(input, options.strict, progress)?;
     let pool = Pool::default();
-    let mut lanes = Lanes::new(policy, arguments.stepping, simd);
+    let mut lanes = Lanes::new(policy, options.stepping, simd);
     let mut comparison = Comparison {
-        file: input.reader().file().to_owned(),
+        file: input.file().to_owned(),
         tally: Tally::default(),
         ledger: Ledger::default(),
         current: None,
         segmenter: Segmenter::new().with_simd(simd),
         simd,
-        fault: arguments.inject_fault,
+        fault: options.inject_fault,
         segments: 0,
         mismatches: 0,
         details: Vec::new(),
@@ -139,7 +138,7 @@ fn verify(path: &std::path::Path, arguments: &Verify) -> Result<FileReport, Fail
     if !lanes.balanced() || !comparison.tally.balanced() {
         comparison.mismatch(0, "the counters do not balance".to_owned());
     }
-    Ok(FileReport {
+    Ok(FileVerification {
         totals: comparison.tally.totals(),
         file: comparison.file,
         segments: comparison.segments,

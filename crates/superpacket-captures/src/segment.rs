@@ -1,4 +1,4 @@
-//! `superpacket segment`: a capture with every frame above the MTU cut into what a wire would have carried.
+//! `segment`: a capture with every frame above the MTU cut into what a wire would have carried.
 
 use std::iter::once;
 
@@ -6,48 +6,91 @@ use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::Reason;
 use superpacket::packet::{Layer, RxChecksum};
-use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions as CutOptions, SegmentSize, Segmenter};
 use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ethernet, ipv4, ipv6, parse_datagram, pppoe, tcp};
-use superpacket_io::capture::{CaptureError, Frame, Record, Sink, Start, Writer, start_of};
+use superpacket_io::capture::{CaptureError, Frame, Record, Sink, Start, start_of};
 
-use crate::arguments::Segment;
-use crate::coalesce::{check_output, create, is_stream, write_completed};
-use crate::failure::Failure;
-use crate::input::Input;
+use crate::coalesce::write_completed;
+use crate::destination::{Destination, Output};
+use crate::error::Error;
+use crate::input::{Input, Opened};
 use crate::partial::{Partial, Wrong, be16, check};
-use crate::report::{CutShort, Totals, grouped, print, print_json, printable, summary};
+use crate::progress::Progress;
+use crate::totals::{CutShort, Totals};
 
 /// Ethernet frames up to this length, in bytes, may be padded: where the IP length was left to the device, nobody can tell.
 const SHORTEST_FRAME: usize = 60;
 
-#[derive(Serialize)]
-struct Report<'a> {
-    command: &'static str,
-    input: &'a str,
-    output: String,
-    mtu: u32,
-    #[serde(flatten)]
-    totals: Totals,
-    /// Segments and fragments written.
-    segments: u64,
-    /// Frames above the MTU that passed whole.
-    uncut: u64,
-    cut_short: Option<CutShort>,
+/// How [`segment`] cuts.
+#[derive(Clone, Debug)]
+pub struct SegmentOptions {
+    /// The longest IP packet that passes whole, in bytes: 68 to 65,535.
+    pub mtu: u32,
+    /// Cuts what cannot be cut otherwise into IP fragments: IPv4 where the don't-fragment bit is clear, IPv6 as its sender would have.
+    pub fragment: bool,
+    /// Cuts UDP above the MTU into datagrams of so many bytes of payload: it was sent with `UDP_SEGMENT`, or received by UDP GRO.
+    pub udp_size: Option<u16>,
+    /// Fails if the capture ends within a record.
+    pub strict: bool,
 }
 
-/// Runs the command.
-pub(crate) fn run(arguments: &Segment) -> Result<(), Failure> {
-    check_output(&arguments.input, &arguments.output, arguments.common.json)?;
-    let mut input = Input::open(&arguments.input, &arguments.common)?;
-    let writer = create(&arguments.output, input.reader())?;
+impl Default for SegmentOptions {
+    fn default() -> Self {
+        SegmentOptions { mtu: 1500, fragment: false, udp_size: None, strict: false }
+    }
+}
+
+/// What [`segment`] did.
+#[derive(Clone, Debug, Serialize)]
+pub struct SegmentReport {
+    command: &'static str,
+    /// The capture that was read.
+    pub input: String,
+    /// The capture that was written.
+    pub output: String,
+    /// The longest IP packet that passed whole, in bytes.
+    pub mtu: u32,
+    /// What went in and came out.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// Segments and fragments written.
+    pub segments: u64,
+    /// Frames above the MTU that passed whole.
+    pub uncut: u64,
+    /// Where the input was cut short.
+    pub cut_short: Option<CutShort>,
+}
+
+/// Cuts frames above the MTU into what a wire would have carried.
+///
+/// Frames that cannot be cut pass as they are and are counted by reason.
+///
+/// # Errors
+/// Whatever stops the reading or the writing, and options that are out of bounds. A file that was to be written is left as it was.
+pub fn segment(
+    input: Input<'_>,
+    output: Output<'_>,
+    options: &SegmentOptions,
+    progress: &mut dyn Progress,
+) -> Result<SegmentReport, Error> {
+    if !(68..=65_535).contains(&options.mtu) {
+        return Err(Error::Options(format!("mtu: {} is not between 68 and 65535", options.mtu)));
+    }
+    if options.udp_size == Some(0) {
+        return Err(Error::Options("udp_size: 0 is not between 1 and 65535".to_owned()));
+    }
+    output.check(&input)?;
+    let mut input = Opened::open(input, options.strict, progress)?;
+    let output_name = output.name();
+    let writer = output.create(&input)?;
     let simd = Simd::detect();
     let mut cutter = Cutter {
         writer,
         segmenter: Segmenter::new().with_simd(simd),
         simd,
-        mtu: arguments.mtu as usize,
-        fragment: arguments.fragment,
-        udp_size: arguments.udp_size.and_then(|size| SegmentSize::new(usize::from(size))),
+        mtu: options.mtu as usize,
+        fragment: options.fragment,
+        udp_size: options.udp_size.and_then(|size| SegmentSize::new(usize::from(size))),
         totals: Totals::default(),
         fits: 0,
         cut: 0,
@@ -59,20 +102,10 @@ pub(crate) fn run(arguments: &Segment) -> Result<(), Failure> {
     cutter.writer.declare(input.interfaces())?;
     input.for_each(|frame| Ok(cutter.frame(frame)?))?;
     cutter.writer.declare(input.interfaces())?;
-    let name = input.reader().file().to_owned();
+    let name = input.file().to_owned();
     let cut_short = input.finish()?.map(CutShort::from);
     let (totals, segments, uncut) = cutter.finish()?;
-    let output = arguments.output.display().to_string();
-    if arguments.common.json {
-        print_json(&Report { command: "segment", input: &name, output, mtu: arguments.mtu, totals, segments, uncut, cut_short })?;
-    } else {
-        let mut text = format!("{} -> {}\n\n{}", printable(&name), printable(&output), summary(&totals, "more for them"));
-        if uncut > 0 {
-            text.push_str(&format!("\n  {} frames above the MTU of {} bytes passed uncut\n", grouped(uncut), arguments.mtu));
-        }
-        print(&text, is_stream(&arguments.output))?;
-    }
-    Ok(())
+    Ok(SegmentReport { command: "segment", input: name, output: output_name, mtu: options.mtu, totals, segments, uncut, cut_short })
 }
 
 /// How a frame is to be written.
@@ -88,8 +121,8 @@ enum Plan {
     Untouchable(&'static str),
 }
 
-struct Cutter {
-    writer: Writer,
+struct Cutter<'a> {
+    writer: Destination<'a>,
     segmenter: Segmenter,
     simd: Simd,
     mtu: usize,
@@ -106,7 +139,7 @@ struct Cutter {
     completed: Vec<u8>,
 }
 
-impl Cutter {
+impl Cutter<'_> {
     /// Writes a frame, whole or cut.
     fn frame(&mut self, frame: &Frame<'_>) -> Result<(), CaptureError> {
         self.writer.declare(frame.interfaces)?;
@@ -190,7 +223,7 @@ impl Cutter {
 
     fn cut(&mut self, frame: &Frame<'_>, link: usize, layer: Layer, gso: Gso) -> Result<Result<(), SegmentError>, CaptureError> {
         let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
-        let options = SegmentOptions { fragment_id: self.next_fragment_id(), ..SegmentOptions::default() };
+        let options = CutOptions { fragment_id: self.next_fragment_id(), ..CutOptions::default() };
         let Cutter { writer, segmenter, totals, .. } = self;
         let mut written = Ok(());
         let record = record(frame);

@@ -3,15 +3,15 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::CpuRow;
-use crate::failure::Failure;
+use super::CpuShare;
+use crate::error::Error;
 use crate::plot::{AFTER, BEFORE, GRID, INK, MUTED, TEXT, WIDE, draw};
 
 /// CPU numbers that are written below a wide plot at most.
 const MOST_NUMBERS: u32 = 32;
 
 /// Shares of flows and packets of these CPUs among all.
-pub(super) fn cpus(rows: &[&CpuRow], all: &[CpuRow], width: u32) -> Result<String, Failure> {
+pub(super) fn cpus(rows: &[&CpuShare], all: &[CpuShare], width: u32) -> Result<String, Error> {
     draw("Share of flows and packets by CPU", (width, 300), |area| {
         let (flows, packets) = all.iter().fold((0, 0), |(flows, packets), row| (flows + row.flows, packets + row.packets));
         let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn cpus_are_drawn_in_the_page_s_colours() {
-        let rows: Vec<_> = (0..100).map(|cpu| CpuRow { cpu, packets: cpu as u64, bytes: 0, flows: 1, flow_limited: 0 }).collect();
+        let rows: Vec<_> = (0..100).map(|cpu| CpuShare { cpu, packets: cpu as u64, bytes: 0, flows: 1, flow_limited: 0 }).collect();
         for count in [0, 1, 2, 100] {
             for width in [WIDE, NARROW] {
                 let svg = cpus(&rows.iter().take(count).collect::<Vec<_>>(), &rows, width).expect("drawn");

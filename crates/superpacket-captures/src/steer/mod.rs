@@ -1,124 +1,146 @@
-//! `superpacket steer`: how a capture's flows and packets would spread over the CPUs of an imaginary host.
+//! `steer`: how a capture's flows and packets would spread over the CPUs of an imaginary host.
 
 mod flows;
 mod page;
 mod plot;
-mod text;
+#[doc(hidden)]
+pub mod words;
 
 use serde::Serialize;
 use superpacket::packet::Layer;
 use superpacket::wire::MAX_HEADER;
-use superpacket_io::capture::{Frame, Start, same_file, start_of, write_file};
+use superpacket_io::capture::{Frame, Start, start_of};
 use superpacket_steer::{
     CpuMask, DEFAULT_MAX_BACKLOG, FLOW_LIMIT_HISTORY, FlowHasher, FlowHeaders, FlowLimit, FlowTuple, Rps, ToeplitzKey,
 };
 
-use crate::arguments::Steer;
-use crate::coalesce::is_stream;
-use crate::failure::Failure;
-use crate::input::{Input, warn};
-use crate::report::{CutShort, Totals, columns, print, print_json};
-use flows::{FlowRow, Flows, MOST_FLOWS};
+use crate::error::Error;
+use crate::input::{Input, Opened};
+use crate::progress::Progress;
+use crate::totals::{CutShort, Totals};
+use flows::{Flows, MOST_FLOWS};
+
+pub use flows::SteeredFlow;
+
+/// How [`steer`] spreads flows.
+#[derive(Clone, Debug, Default)]
+pub struct SteerOptions {
+    /// The host's CPUs; none switches steering off.
+    pub cpus: CpuMask,
+    /// The hash's key: the published one by default.
+    pub key: ToeplitzKey,
+    /// Hashes both directions of a connection alike.
+    pub symmetric: bool,
+    /// Hashes the outermost headers of tunnelled packets, not the innermost.
+    pub outer: bool,
+    /// Fails if the capture ends within a record.
+    pub strict: bool,
+}
 
 /// A CPU's share.
 #[derive(Clone, Debug, Serialize)]
-struct CpuRow {
-    cpu: usize,
-    packets: u64,
-    bytes: u64,
+pub struct CpuShare {
+    /// The CPU's number.
+    pub cpu: usize,
+    /// Packets steered to it.
+    pub packets: u64,
+    /// Bytes of their frames.
+    pub bytes: u64,
     /// Flows, as far as they are listed.
-    flows: u64,
+    pub flows: u64,
     /// Packets that the flow limit would drop, under [`FlowLimited`]'s assumption.
-    flow_limited: u64,
+    pub flow_limited: u64,
 }
 
 /// What the flow limit would do if every backlog stayed half full or fuller, and nothing is lost otherwise.
 #[derive(Clone, Debug, Serialize)]
-struct FlowLimited {
+pub struct FlowLimited {
     /// Packets that would be dropped.
-    packets: u64,
+    pub packets: u64,
     /// Flows that would lose some, as far as they are listed.
-    flows: u64,
+    pub flows: u64,
     /// Of how many packets the last are counted.
-    history: usize,
+    pub history: usize,
 }
 
 /// Flows for which there was no room.
 #[derive(Clone, Debug, Serialize)]
-struct LeftOut {
+pub struct LeftOut {
     /// Flows that are listed at most: those that came first.
-    most_flows: usize,
+    pub most_flows: usize,
     /// Packets of other flows. They count for their CPUs, and their flows do not.
-    packets: u64,
+    pub packets: u64,
 }
 
-#[derive(Serialize)]
-struct Report<'a> {
+/// What [`steer`] found.
+#[derive(Clone, Debug, Serialize)]
+pub struct SteerReport {
     command: &'static str,
-    file: String,
+    /// The capture.
+    pub file: String,
+    /// What went in and came out; reasons say what became of the packets.
     #[serde(flatten)]
-    totals: Totals,
-    /// The host's CPUs as sysfs writes them, and as a list.
-    mask: String,
-    cpu_list: String,
-    hash: &'static str,
-    key: String,
+    pub totals: Totals,
+    /// The host's CPUs as sysfs writes them.
+    pub mask: String,
+    /// The same as a list.
+    pub cpu_list: String,
+    /// The hash's name.
+    pub hash: &'static str,
+    /// The hash's key in hexadecimal digits.
+    pub key: String,
     /// It is the published one.
     #[serde(skip)]
-    key_is_published: bool,
-    symmetric: bool,
+    pub key_is_published: bool,
+    /// Both directions of a connection are hashed alike.
+    pub symmetric: bool,
     /// Whose headers are hashed in a tunnel: `inner` or `outer`.
-    headers: &'static str,
+    pub headers: &'static str,
     /// Packets of the busiest CPU over those of the average one.
-    imbalance: Option<f64>,
+    pub imbalance: Option<f64>,
     /// The same of flows.
-    imbalance_flows: Option<f64>,
-    flow_limit: FlowLimited,
-    left_out: LeftOut,
-    cut_short: Option<CutShort>,
-    cpus: Vec<CpuRow>,
-    flows: Vec<FlowRow<'a>>,
+    pub imbalance_flows: Option<f64>,
+    /// What the flow limit would do.
+    pub flow_limit: FlowLimited,
+    /// Flows for which there was no room.
+    pub left_out: LeftOut,
+    /// Where the capture was cut short.
+    pub cut_short: Option<CutShort>,
+    /// Each CPU.
+    pub cpus: Vec<CpuShare>,
+    /// Each flow, those with the most packets first.
+    pub flows: Vec<SteeredFlow>,
 }
 
-impl Report<'_> {
-    /// Packets that were sent to a CPU.
-    fn steered(&self) -> u64 {
+impl SteerReport {
+    /// Returns how many packets were sent to a CPU.
+    pub fn steered(&self) -> u64 {
         self.cpus.iter().map(|cpu| cpu.packets).sum()
     }
+
+    /// Renders a page with tables and a plot, which needs nothing else, with so many flows.
+    ///
+    /// # Errors
+    /// [`Error::Plot`] if the plot cannot be drawn.
+    pub fn page(&self, top: usize) -> Result<String, Error> {
+        page::render(self, top)
+    }
 }
 
-/// Runs the command.
-pub(crate) fn run(arguments: &Steer) -> Result<(), Failure> {
-    if let Some(page) = &arguments.html {
-        if is_stream(page) {
-            return Err(Failure::Usage("--html needs a file".to_owned()));
-        }
-        if same_file(&arguments.input, page).unwrap_or(false) {
-            return Err(Failure::Usage(format!("{}: is the input too; write the page to another file", page.display())));
-        }
-    }
-    let mut input = Input::open(&arguments.input, &arguments.common)?;
-    let mut host = Host::new(arguments);
+/// Says how a capture's flows and packets would spread over the CPUs of a host, by receive packet steering (RPS).
+///
+/// # Errors
+/// Whatever stops the reading.
+pub fn steer(input: Input<'_>, options: &SteerOptions, progress: &mut dyn Progress) -> Result<SteerReport, Error> {
+    let mut input = Opened::open(input, options.strict, progress)?;
+    let mut host = Host::new(options);
     input.for_each(|frame| {
         host.receive(frame);
         Ok(())
     })?;
-    let file = input.reader().file().to_owned();
+    let file = input.file().to_owned();
     let cut_short = input.finish()?.map(CutShort::from);
-    let report = host.report(file, cut_short, arguments);
-    if report.left_out.packets > 0 {
-        warn(&format!("{}: {}", report.file, text::left_out(&report.left_out)));
-    }
-    if let Some(path) = &arguments.html {
-        write_file(path, page::render(&report, arguments.top as usize)?.as_bytes())
-            .map_err(|source| Failure::Page { path: path.clone(), source })?;
-    }
-    if arguments.common.json {
-        print_json(&report)?
-    } else {
-        print(&text::render(&report, arguments.top as usize, columns()), false)?
-    }
-    Ok(())
+    Ok(host.report(file, cut_short, options))
 }
 
 /// The imaginary host.
@@ -127,7 +149,7 @@ struct Host {
     headers: FlowHeaders,
     rps: Rps,
     flow_limit: FlowLimit,
-    cpus: Vec<CpuRow>,
+    cpus: Vec<CpuShare>,
     /// By CPU number: its place in `cpus`.
     places: Vec<usize>,
     flows: Flows,
@@ -135,15 +157,15 @@ struct Host {
 }
 
 impl Host {
-    fn new(arguments: &Steer) -> Self {
-        let mask = arguments.mask();
-        let hasher = FlowHasher::toeplitz(&arguments.key());
-        let row = |number: usize| CpuRow { cpu: number, packets: 0, bytes: 0, flows: 0, flow_limited: 0 };
+    fn new(options: &SteerOptions) -> Self {
+        let mask = &options.cpus;
+        let hasher = FlowHasher::toeplitz(&options.key);
+        let row = |number: usize| CpuShare { cpu: number, packets: 0, bytes: 0, flows: 0, flow_limited: 0 };
         let mut places = vec![0; mask.last().map_or(0, |last| last.number() + 1)];
         mask.iter().enumerate().for_each(|(place, cpu)| places[cpu.number()] = place);
         Host {
-            hasher: if arguments.symmetric { hasher.symmetric() } else { hasher },
-            headers: if arguments.outer { FlowHeaders::Outer } else { FlowHeaders::Inner },
+            hasher: if options.symmetric { hasher.symmetric() } else { hasher },
+            headers: if options.outer { FlowHeaders::Outer } else { FlowHeaders::Inner },
             rps: Rps::new(mask),
             flow_limit: FlowLimit::default(),
             cpus: mask.iter().map(|cpu| row(cpu.number())).collect(),
@@ -192,32 +214,33 @@ impl Host {
         "steered"
     }
 
-    fn report(&mut self, file: String, cut_short: Option<CutShort>, arguments: &Steer) -> Report<'_> {
+    fn report(mut self, file: String, cut_short: Option<CutShort>, options: &SteerOptions) -> SteerReport {
         self.totals.packets_out = self.totals.packets_in;
         self.totals.bytes_out = self.totals.bytes_in;
-        let mask = arguments.mask();
-        let flows = self.flows.rows();
-        Report {
+        let mask = &options.cpus;
+        let left_out = LeftOut { most_flows: MOST_FLOWS, packets: self.flows.left_out() };
+        let flows = self.flows.into_rows();
+        SteerReport {
             command: "steer",
             file,
-            totals: self.totals.clone(),
+            totals: self.totals,
             mask: mask.to_string(),
             cpu_list: mask.list().to_string(),
             hash: "toeplitz",
-            key: arguments.key().bytes().iter().map(|byte| format!("{byte:02x}")).collect(),
-            key_is_published: arguments.key() == ToeplitzKey::MICROSOFT,
-            symmetric: arguments.symmetric,
-            headers: if arguments.outer { "outer" } else { "inner" },
+            key: options.key.bytes().iter().map(|byte| format!("{byte:02x}")).collect(),
+            key_is_published: options.key == ToeplitzKey::MICROSOFT,
+            symmetric: options.symmetric,
+            headers: if options.outer { "outer" } else { "inner" },
             imbalance: imbalance(self.cpus.iter().map(|cpu| cpu.packets)),
             imbalance_flows: imbalance(self.cpus.iter().map(|cpu| cpu.flows)),
             flow_limit: FlowLimited {
                 packets: self.flow_limit.dropped(),
-                flows: flows.iter().filter(|flow| flow.flow_limited > 0).count() as u64,
+                flows: flows.iter().filter(|flow| flow.flow_limited() > 0).count() as u64,
                 history: FLOW_LIMIT_HISTORY,
             },
-            left_out: LeftOut { most_flows: MOST_FLOWS, packets: self.flows.left_out() },
+            left_out,
             cut_short,
-            cpus: std::mem::take(&mut self.cpus),
+            cpus: self.cpus,
             flows,
         }
     }
@@ -228,19 +251,6 @@ fn imbalance(shares: impl ExactSizeIterator<Item = u64> + Clone) -> Option<f64> 
     let total: u64 = shares.clone().sum();
     let most = shares.clone().max().unwrap_or(0);
     (total > 0).then(|| most as f64 * shares.len() as f64 / total as f64)
-}
-
-impl Steer {
-    /// The host's CPUs.
-    fn mask(&self) -> &CpuMask {
-        const NONE: &CpuMask = &CpuMask::EMPTY;
-        self.cpus.as_ref().or(self.cpu_list.as_ref()).unwrap_or(NONE)
-    }
-
-    /// The key: the published one if none is given.
-    fn key(&self) -> ToeplitzKey {
-        self.key.unwrap_or_default()
-    }
 }
 
 #[cfg(test)]

@@ -1,45 +1,16 @@
-//! The report as text.
+//! Rows of tables, and sentences, the same on the page and in the terminal.
 
-use super::flows::FlowRow;
-use super::{CpuRow, LeftOut, Report};
-use crate::report::{fitted, grouped, paragraph, percent, printable, reasons};
-
-/// CPUs in the table; of more, the busiest.
-const MOST_CPUS: usize = 64;
+use super::{CpuShare, LeftOut, SteerReport, SteeredFlow};
+use crate::figures::{grouped, percent};
 
 /// The columns of CPUs, on the page and in the terminal.
-pub(super) const CPU_COLUMNS: [&str; 6] = ["CPU", "packets", "share", "bytes", "flows", "flow limit drops"];
+pub const CPU_COLUMNS: [&str; 6] = ["CPU", "packets", "share", "bytes", "flows", "flow limit drops"];
 
 /// The columns of flows.
-pub(super) const FLOW_COLUMNS: [&str; 5] = ["flow", "hash", "CPU", "packets", "flow limit drops"];
-
-/// Renders the report, with so many flows, in lines of at most so many columns.
-pub(super) fn render(report: &Report<'_>, top: usize, columns: usize) -> String {
-    let mut text = format!("{}\n{}\n", printable(&report.file), paragraph(&summary(report), 2, columns));
-    if !report.cpus.is_empty() {
-        let (rows, more) = busiest(report, MOST_CPUS);
-        text.push_str(&fitted(CPU_COLUMNS, rows.into_iter().map(|cpu| cpu_row(cpu, report.steered())), columns));
-        if more > 0 {
-            text.push_str(&format!("  and {more} more with fewer packets\n"));
-        }
-        text.push('\n');
-        text.push_str(&paragraph(&balance(report), 2, columns));
-        text.push_str(&paragraph(&flow_limit(report), 2, columns));
-    }
-    text.push_str(&format!("\n  What became of the packets:\n{}", reasons(&report.totals)));
-    if top > 0 && !report.flows.is_empty() {
-        text.push('\n');
-        text.push_str(&fitted(FLOW_COLUMNS, report.flows.iter().take(top).map(flow_row), columns));
-    }
-    if report.left_out.packets > 0 {
-        text.push('\n');
-        text.push_str(&paragraph(&left_out(&report.left_out), 2, columns));
-    }
-    text
-}
+pub const FLOW_COLUMNS: [&str; 5] = ["flow", "hash", "CPU", "packets", "flow limit drops"];
 
 /// What was asked and what there is.
-pub(super) fn summary(report: &Report<'_>) -> String {
+pub fn summary(report: &SteerReport) -> String {
     let hash = format!(
         "{} hash of the {}most headers{}",
         if report.symmetric { "symmetric Toeplitz" } else { "Toeplitz" },
@@ -55,7 +26,7 @@ pub(super) fn summary(report: &Report<'_>) -> String {
 }
 
 /// The imbalance in words.
-pub(super) fn balance(report: &Report<'_>) -> String {
+pub fn balance(report: &SteerReport) -> String {
     format!(
         "Imbalance: the busiest CPU has {} the packets of the average one; by flows, {}.",
         times(report.imbalance),
@@ -64,12 +35,12 @@ pub(super) fn balance(report: &Report<'_>) -> String {
 }
 
 /// A factor.
-pub(super) fn times(factor: Option<f64>) -> String {
+pub fn times(factor: Option<f64>) -> String {
     factor.map_or_else(|| "-".to_owned(), |factor| format!("{factor:.2}x"))
 }
 
 /// What the flow limit would do, in words.
-pub(super) fn flow_limit(report: &Report<'_>) -> String {
+pub fn flow_limit(report: &SteerReport) -> String {
     let limit = &report.flow_limit;
     format!(
         "Flow limit, if every backlog stayed half full or fuller: {} packets ({}) of {} flows dropped.",
@@ -80,7 +51,7 @@ pub(super) fn flow_limit(report: &Report<'_>) -> String {
 }
 
 /// What is not listed, in words.
-pub(super) fn left_out(left_out: &LeftOut) -> String {
+pub fn left_out(left_out: &LeftOut) -> String {
     format!(
         "flows beyond the first {} are not listed; their {} packets are counted for their CPUs, their flows are not",
         grouped(left_out.most_flows as u64),
@@ -89,7 +60,7 @@ pub(super) fn left_out(left_out: &LeftOut) -> String {
 }
 
 /// At most so many CPUs, in the order of their numbers, and how many are not among them.
-pub(super) fn busiest<'a>(report: &'a Report<'_>, most: usize) -> (Vec<&'a CpuRow>, usize) {
+pub fn busiest(report: &SteerReport, most: usize) -> (Vec<&CpuShare>, usize) {
     let mut rows: Vec<_> = report.cpus.iter().collect();
     rows.sort_by_key(|row| (std::cmp::Reverse(row.packets), row.cpu));
     rows.truncate(most);
@@ -99,7 +70,7 @@ pub(super) fn busiest<'a>(report: &'a Report<'_>, most: usize) -> (Vec<&'a CpuRo
 }
 
 /// A CPU in its columns.
-pub(super) fn cpu_row(row: &CpuRow, steered: u64) -> [String; 6] {
+pub fn cpu_row(row: &CpuShare, steered: u64) -> [String; 6] {
     [
         row.cpu.to_string(),
         grouped(row.packets),
@@ -111,12 +82,12 @@ pub(super) fn cpu_row(row: &CpuRow, steered: u64) -> [String; 6] {
 }
 
 /// A flow in its columns.
-pub(super) fn flow_row(flow: &FlowRow<'_>) -> [String; 5] {
+pub fn flow_row(flow: &SteeredFlow) -> [String; 5] {
     [
         flow.to_string(),
-        format!("{:08x}", flow.hash.0),
-        flow.cpu.map_or_else(|| "-".to_owned(), |cpu| cpu.to_string()),
-        grouped(flow.packets),
-        grouped(flow.flow_limited),
+        format!("{:08x}", flow.hash()),
+        flow.cpu().map_or_else(|| "-".to_owned(), |cpu| cpu.to_string()),
+        grouped(flow.packets()),
+        grouped(flow.flow_limited()),
     ]
 }

@@ -1,130 +1,163 @@
-//! `superpacket coalesce`: a capture with what GRO or LRO would have merged, merged.
+//! `coalesce`: a capture with what GRO or LRO would have merged, merged.
 
 use std::iter::once;
 use std::ops::Range;
-use std::path::Path;
 
 use serde::Serialize;
 use superpacket::Simd;
-use superpacket::aggregate::{MAX_BIG_LENGTH, Mode as Rules, Policy};
+use superpacket::aggregate::{MAX_BIG_LENGTH, Mode, Policy};
 use superpacket::packet::RxChecksum;
 use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
-use superpacket_io::capture::{CaptureError, FrameOptions, OutputFormat, Reader, Record, Sink, Source, Timestamp, Writer, same_file};
+use superpacket_io::capture::{CaptureError, FrameOptions, Record, Sink, Timestamp};
 
-use crate::arguments::{Coalesce, Mode};
-use crate::failure::Failure;
-use crate::input::Input;
-use crate::lanes::{Arrival, Lanes, Link, Seeds, Taker, Why, find_partial};
+use crate::destination::{Destination, Output};
+use crate::error::Error;
+use crate::input::{Input, Opened};
+use crate::lanes::{Arrival, Lanes, Link, MAX_PACKETS, Seeds, Stepping, Taker, Why, find_partial};
 use crate::partial::Fields;
 use crate::pool::{Buffer, Pool};
-use crate::report::{CutShort, Tally, Totals, print, print_json, printable, summary};
+use crate::progress::Progress;
+use crate::totals::{CutShort, Tally, Totals};
 
-#[derive(Serialize)]
-struct Report<'a> {
-    command: &'static str,
-    input: &'a str,
-    output: String,
-    #[serde(flatten)]
-    totals: Totals,
-    absorbed_acks: u64,
-    cut_short: Option<CutShort>,
+/// By which rules to aggregate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// What merges can be cut again into the same frames.
+    #[default]
+    Gro,
+    /// For local delivery only: newest acknowledgement and window, padding trimmed.
+    Lro,
 }
 
-/// Runs the command.
-pub(crate) fn run(arguments: &Coalesce) -> Result<(), Failure> {
-    let policy = policy(arguments)?;
-    check_output(&arguments.input, &arguments.output, arguments.common.json)?;
+/// How [`coalesce`] merges.
+#[derive(Clone, Debug)]
+pub struct CoalesceOptions {
+    /// The rules.
+    pub rules: Rules,
+    /// How aggregation is stepped through the capture.
+    pub stepping: Stepping,
+    /// The longest merged packet in bytes, from the IP header: 68 to 524,280. Above 65,535 ("BIG TCP") the IP length is written as 0.
+    pub max_bytes: u32,
+    /// The most packets in one: 1 to [`MAX_PACKETS`](crate::MAX_PACKETS), or what is nearest.
+    pub max_packets: u32,
+    /// The most flows held at a time: 1 to [`MAX_FLOWS`](crate::MAX_FLOWS), or what is nearest. `None`: 1,024, and 8 by LRO's rules.
+    pub max_flows: Option<u32>,
+    /// Aggregates UDP too, by GRO's rules.
+    pub udp: bool,
+    /// Aggregates pure ACKs too, by LRO's rules.
+    pub acks: bool,
+    /// Fails if the capture ends within a record.
+    pub strict: bool,
+}
+
+impl Default for CoalesceOptions {
+    fn default() -> Self {
+        CoalesceOptions {
+            rules: Rules::Gro,
+            stepping: Stepping::default(),
+            max_bytes: 65_535,
+            max_packets: MAX_PACKETS,
+            max_flows: None,
+            udp: true,
+            acks: false,
+            strict: false,
+        }
+    }
+}
+
+/// What [`coalesce`] did.
+#[derive(Clone, Debug, Serialize)]
+pub struct CoalesceReport {
+    command: &'static str,
+    /// The capture that was read.
+    pub input: String,
+    /// The capture that was written.
+    pub output: String,
+    /// What went in and came out.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// Pure ACKs that were absorbed; in `merged` too.
+    pub absorbed_acks: u64,
+    /// Where the input was cut short.
+    pub cut_short: Option<CutShort>,
+}
+
+/// Merges the packets of each flow into super-packets, as GRO or LRO would have.
+///
+/// A merged packet carries the time of its last packet. Checksums are written full and right. What cannot be merged passes bit for bit.
+///
+/// # Errors
+/// Whatever stops the reading or the writing, and options that are out of bounds. A file that was to be written is left as it was.
+pub fn coalesce(
+    input: Input<'_>,
+    output: Output<'_>,
+    options: &CoalesceOptions,
+    progress: &mut dyn Progress,
+) -> Result<CoalesceReport, Error> {
+    let policy = options.policy()?;
+    output.check(&input)?;
     let simd = Simd::detect();
-    let mut input = Input::open(&arguments.input, &arguments.common)?;
-    let writer = create(&arguments.output, input.reader())?;
-    let mut output = Output { writer, tally: Tally::default(), error: None, simd, options: false, header: Vec::new(), pieces: Vec::new() };
-    output.writer.declare(input.interfaces())?;
+    let mut input = Opened::open(input, options.strict, progress)?;
+    let output_name = output.name();
+    let writer = output.create(&input)?;
+    let mut merging =
+        Merging { writer, tally: Tally::default(), error: None, simd, options: false, header: Vec::new(), pieces: Vec::new() };
+    merging.writer.declare(input.interfaces())?;
     let pool = Pool::default();
-    let mut lanes = Lanes::new(policy, arguments.stepping, simd);
+    let mut lanes = Lanes::new(policy, options.stepping, simd);
     input.for_each(|frame| {
-        output.writer.declare(frame.interfaces)?;
-        output.tally.arrived(frame.data.len());
-        output.options |= !frame.options.is_empty();
-        lanes.make_room(frame, &pool, &mut output);
+        merging.writer.declare(frame.interfaces)?;
+        merging.tally.arrived(frame.data.len());
+        merging.options |= !frame.options.is_empty();
+        lanes.make_room(frame, &pool, &mut merging);
         let arrival = Arrival::new(frame, &pool, Seeds::Rewrite, simd);
-        lanes.receive(arrival, &pool, &mut output);
-        output.error.take().map_or(Ok(()), |error| Err(error.into()))
+        lanes.receive(arrival, &pool, &mut merging);
+        merging.error.take().map_or(Ok(()), |error| Err(error.into()))
     })?;
-    lanes.finish(&mut output);
-    if let Some(error) = output.error.take() {
+    lanes.finish(&mut merging);
+    if let Some(error) = merging.error.take() {
         return Err(error.into());
     }
-    let name = input.reader().file().to_owned();
-    output.writer.declare(input.interfaces())?;
+    let name = input.file().to_owned();
+    merging.writer.declare(input.interfaces())?;
     let cut_short = input.finish()?.map(CutShort::from);
-    output.writer.finish()?;
-    let totals = output.tally.totals();
-    if arguments.common.json {
-        print_json(&Report {
-            command: "coalesce",
-            input: &name,
-            output: arguments.output.display().to_string(),
-            totals,
-            absorbed_acks: output.tally.absorbed_acks,
-            cut_short,
-        })?;
-    } else {
-        let text = format!(
-            "{} -> {}\n\n{}",
-            printable(&name),
-            printable(&arguments.output.display().to_string()),
-            summary(&totals, "merged into them")
-        );
-        print(&text, is_stream(&arguments.output))?;
+    merging.writer.finish()?;
+    Ok(CoalesceReport {
+        command: "coalesce",
+        input: name,
+        output: output_name,
+        totals: merging.tally.totals(),
+        absorbed_acks: merging.tally.absorbed_acks,
+        cut_short,
+    })
+}
+
+impl CoalesceOptions {
+    /// Returns the engine's policy.
+    fn policy(&self) -> Result<Policy, Error> {
+        let base = match self.rules {
+            Rules::Gro if self.acks => {
+                return Err(Error::Options("acks: needs LRO's rules, since pure ACKs merge for local delivery only".to_owned()));
+            }
+            Rules::Gro => Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: self.udp }),
+            Rules::Lro if self.acks => Policy::lro_with_acks(),
+            Rules::Lro => Policy::lro(),
+        };
+        if !(68..=MAX_BIG_LENGTH).contains(&self.max_bytes) {
+            return Err(Error::Options(format!("max_bytes: {} is not between 68 and {MAX_BIG_LENGTH}", self.max_bytes)));
+        }
+        Ok(base
+            .with_max_bytes(self.max_bytes)
+            .with_max_packets(self.max_packets)
+            .with_max_flows(self.max_flows.unwrap_or(base.max_flows))
+            .with_checksum(ChecksumForm::Full))
     }
-    Ok(())
-}
-
-fn policy(arguments: &Coalesce) -> Result<Policy, Failure> {
-    let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
-    let base = match arguments.mode {
-        Mode::Gro if arguments.acks => return usage("--acks needs --mode lro: pure ACKs merge for local delivery only"),
-        Mode::Gro => Policy::gro().with_partial_checksums().with_mode(Rules::Gro { udp: !arguments.no_udp }),
-        Mode::Lro if arguments.acks => Policy::lro_with_acks(),
-        Mode::Lro => Policy::lro(),
-    };
-    let max_bytes = match u32::try_from(arguments.max_bytes) {
-        Ok(bytes @ 68..=MAX_BIG_LENGTH) => bytes,
-        _ => return Err(Failure::Usage(format!("--max-bytes must be between 68 and {MAX_BIG_LENGTH}"))),
-    };
-    Ok(base
-        .with_max_bytes(max_bytes)
-        .with_max_packets(arguments.max_packets)
-        .with_max_flows(arguments.max_flows.unwrap_or(base.max_flows))
-        .with_checksum(ChecksumForm::Full))
-}
-
-/// Is this path standard input or output?
-pub(crate) fn is_stream(path: &Path) -> bool {
-    path == Path::new("-")
-}
-
-/// Refuses an output that would destroy its input, or mix with a report.
-pub(crate) fn check_output(input: &Path, output: &Path, json: bool) -> Result<(), Failure> {
-    // An input that cannot be looked at will be reported when it is opened.
-    if !is_stream(output) && same_file(input, output).unwrap_or(false) {
-        return Err(Failure::Usage(format!("{}: is the input too; write to another file", output.display())));
-    }
-    if json && is_stream(output) {
-        return Err(Failure::Usage("--json prints to standard output, where the capture goes: choose a file for one of them".to_owned()));
-    }
-    Ok(())
-}
-
-/// Creates the output in the format that its name asks for, or else in the input's.
-pub(crate) fn create(path: &Path, input: &Reader) -> Result<Writer, Failure> {
-    Ok(Writer::create(path, OutputFormat::for_path(path, input.format()))?)
 }
 
 /// Writes a frame as it came, but with its unfinished checksums filled in: `fields` in the order of their places, from `link` bytes on.
 pub(crate) fn write_completed(
-    writer: &mut Writer,
+    writer: &mut Destination<'_>,
     record: Record<'_>,
     frame: &[u8],
     link: usize,
@@ -153,8 +186,8 @@ pub(crate) fn write_completed(
 const MOST_OPTIONS: usize = 1 << 20;
 
 /// Writes what leaves, a packet that merged with no other with all that its capture says of it.
-struct Output {
-    writer: Writer,
+struct Merging<'a> {
+    writer: Destination<'a>,
     tally: Tally,
     /// What stopped the writing; a sink cannot say.
     error: Option<CaptureError>,
@@ -166,7 +199,7 @@ struct Output {
     pieces: Vec<(Buffer, Range<usize>)>,
 }
 
-impl Output {
+impl Merging<'_> {
     fn keep(&mut self, written: Result<(), CaptureError>) {
         if let Err(error) = written {
             self.error.get_or_insert(error);
@@ -200,7 +233,7 @@ fn record(interface: u32, buffer: &Buffer) -> Record<'_> {
     Record { interface, time: buffer.time(), original_length: Some(buffer.original_length()), options: buffer.options() }
 }
 
-impl Taker for Output {
+impl Taker for Merging<'_> {
     fn packet(&mut self, link: &Link, mut packet: SuperPacket<'_, Buffer>) {
         let header = link.header();
         self.tally.left(&packet.metadata, header.len() + packet.length());

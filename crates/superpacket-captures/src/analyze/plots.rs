@@ -5,15 +5,16 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::sizes::Sizes;
 use super::timeline::Timeline;
-use crate::failure::Failure;
+use crate::error::Error;
+use crate::figures::grouped;
 use crate::plot::{AFTER, BEFORE, GRID, INK, MUTED, TEXT, WIDE, draw};
-use crate::report::{Totals, grouped};
+use crate::totals::Totals;
 
 /// Reasons shown in the plot; all are in the table.
 const MOST_REASONS: usize = 12;
 
 /// Frames by length, before and after.
-pub(super) fn sizes(before: &Sizes, after: &Sizes, width: u32) -> Result<String, Failure> {
+pub(super) fn sizes(before: &Sizes, after: &Sizes, width: u32) -> Result<String, Error> {
     draw("Frames by length, before and after aggregation", (width, 300), |area| {
         let counts = |sizes: &Sizes| sizes.classes().map(|(_, count)| count as f64).collect::<Vec<_>>();
         let names: Vec<_> = before.classes().map(|(name, _)| name).collect();
@@ -56,7 +57,7 @@ pub(super) fn sizes(before: &Sizes, after: &Sizes, width: u32) -> Result<String,
 }
 
 /// The most frequent reasons.
-pub(super) fn reasons(totals: &Totals, width: u32) -> Result<String, Failure> {
+pub(super) fn reasons(totals: &Totals, width: u32) -> Result<String, Error> {
     let mut sorted: Vec<_> = totals.reasons.iter().map(|(name, &count)| (*name, count)).collect();
     sorted.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
     sorted.truncate(MOST_REASONS);
@@ -85,7 +86,7 @@ pub(super) fn reasons(totals: &Totals, width: u32) -> Result<String, Failure> {
 }
 
 /// Packets per second, before and after.
-pub(super) fn timeline(timeline: &Timeline, width: u32) -> Result<String, Failure> {
+pub(super) fn timeline(timeline: &Timeline, width: u32) -> Result<String, Error> {
     draw("Packets per second over time, before and after aggregation", (width, 260), |area| {
         let points: Vec<_> = timeline.rates().collect();
         let top = points.iter().fold(1.0f64, |top, point| top.max(point.1).max(point.2)) * 1.08;

@@ -6,14 +6,18 @@
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::failure::Failure;
+use crate::error::Error;
 
-/// Text, axes and grid, before, after.
-pub(crate) const INK: RGBColor = RGBColor(1, 2, 3);
-pub(crate) const MUTED: RGBColor = RGBColor(1, 2, 4);
-pub(crate) const GRID: RGBColor = RGBColor(1, 2, 5);
-pub(crate) const BEFORE: RGBColor = RGBColor(1, 2, 6);
-pub(crate) const AFTER: RGBColor = RGBColor(1, 2, 7);
+/// The role of text.
+pub const INK: RGBColor = RGBColor(1, 2, 3);
+/// The role of axes' text.
+pub const MUTED: RGBColor = RGBColor(1, 2, 4);
+/// The role of lines behind the plot.
+pub const GRID: RGBColor = RGBColor(1, 2, 5);
+/// The role of what was there before.
+pub const BEFORE: RGBColor = RGBColor(1, 2, 6);
+/// The role of what is there afterwards.
+pub const AFTER: RGBColor = RGBColor(1, 2, 7);
 /// What each becomes.
 const ROLES: [(&str, &str); 5] = [
     ("#010203", "var(--ink)"),
@@ -23,31 +27,37 @@ const ROLES: [(&str, &str); 5] = [
     ("#010207", "var(--after)"),
 ];
 
-/// How wide plots are, in units of their own: on a screen, and on a phone, where the page shows the latter in place of the former. One unit is about a CSS pixel
-/// on each, so that text is never too small to read.
-pub(crate) const WIDE: u32 = 860;
-pub(crate) const NARROW: u32 = 330;
+/// How wide plots are on a screen, in units of their own. One unit is about a CSS pixel, so that text is never too small to read.
+pub const WIDE: u32 = 860;
+/// How wide they are on a phone, where the page shows these in place of the others.
+pub const NARROW: u32 = 330;
 
 /// Height of a plot's text, in the same units.
-pub(crate) const TEXT: u32 = 14;
+pub const TEXT: u32 = 14;
 
 /// A plot of both widths, of which the page shows the one that fits.
-pub(crate) fn both(plot: impl Fn(u32) -> Result<String, Failure>) -> Result<String, Failure> {
+///
+/// # Errors
+/// If `plot` fails.
+pub fn both(plot: impl Fn(u32) -> Result<String, Error>) -> Result<String, Error> {
     Ok(format!("<div class=\"wide\">{}</div><div class=\"narrow\">{}</div>", plot(WIDE)?, plot(NARROW)?))
 }
 
 /// Where plots are drawn.
-pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Whether that worked.
-pub(crate) type Drawn = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+pub type Drawn = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Draws a plot of this name and size.
-pub(crate) fn draw(title: &str, (width, height): (u32, u32), plot: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, Failure> {
+///
+/// # Errors
+/// [`Error::Plot`] if `plot` fails.
+pub fn draw(title: &str, (width, height): (u32, u32), plot: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, Error> {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();
         let drawn = plot(&area).and_then(|()| Ok(area.present()?));
-        drawn.map_err(|error| Failure::Plot(error.to_string()))?;
+        drawn.map_err(|error| Error::Plot(error.to_string()))?;
     }
     for (colour, role) in ROLES {
         svg = svg.replace(colour, role);

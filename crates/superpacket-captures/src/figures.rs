@@ -1,0 +1,62 @@
+//! Numbers and names as reports write them.
+
+/// What is printed where there is nothing to divide by.
+pub(crate) const NOTHING: &str = "-";
+
+/// One number over another with so many decimal places, as reports print it.
+pub fn average(over: u64, under: u64, places: usize) -> String {
+    if under == 0 { NOTHING.to_owned() } else { format!("{:.places$}", ratio(over, under)) }
+}
+
+/// One number over another; 0 if there is nothing to divide by.
+pub fn ratio(over: u64, under: u64) -> f64 {
+    if under == 0 { 0.0 } else { over as f64 / under as f64 }
+}
+
+/// A share in percent.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { NOTHING.to_owned() } else { format!("{:.1} %", 100.0 * ratio(part, whole)) }
+}
+
+/// A number with its thousands set apart.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A name that may come from a capture or a file system, with control characters made visible.
+pub fn printable(text: &str) -> String {
+    text.chars()
+        .flat_map(|character| if character.is_control() { character.escape_default().collect::<Vec<_>>() } else { vec![character] })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+
+    #[test]
+    fn nothing_is_divided_by_nothing() {
+        assert_eq!((average(7, 2, 1), average(7, 0, 1)), ("3.5".to_owned(), "-".to_owned()));
+        assert_eq!((percent(1, 8), percent(0, 0)), ("12.5 %".to_owned(), "-".to_owned()));
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_a_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
+    }
+}

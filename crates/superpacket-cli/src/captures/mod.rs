@@ -1,0 +1,84 @@
+//! The commands for captures: arguments in, text or JSON out. What they do is in `superpacket-captures`.
+
+pub(crate) mod analyze;
+pub(crate) mod coalesce;
+pub(crate) mod segment;
+pub(crate) mod steer;
+pub(crate) mod verify;
+
+use std::path::{Path, PathBuf};
+
+use superpacket_captures::{Input, Totals, Unreadable};
+use superpacket_io::capture::{same_file, write_file};
+
+use crate::failure::Failure;
+use crate::report::{average, grouped, reasons_table, table};
+
+/// Is this path standard input or output?
+pub(crate) fn is_stream(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn inputs(paths: &[PathBuf]) -> Vec<Input<'_>> {
+    paths.iter().map(|path| Input::Path(path)).collect()
+}
+
+/// Refuses a report where the capture goes.
+fn check_report(output: &Path, json: bool) -> Result<(), Failure> {
+    if json && is_stream(output) {
+        return Err(Failure::Usage("--json prints to standard output, where the capture goes: choose a file for one of them".to_owned()));
+    }
+    Ok(())
+}
+
+/// Refuses a page that would destroy an input; `an` stands before the word.
+fn check_page(page: Option<&Path>, inputs: &[PathBuf], an: &str) -> Result<(), Failure> {
+    let Some(page) = page else { return Ok(()) };
+    if is_stream(page) {
+        return Err(Failure::Usage("--html needs a file".to_owned()));
+    }
+    if inputs.iter().any(|input| same_file(input, page).unwrap_or(false)) {
+        return Err(Failure::Usage(format!("{}: is {an} input too; write the page to another file", page.display())));
+    }
+    Ok(())
+}
+
+fn write_page(path: &Path, page: &str) -> Result<(), Failure> {
+    write_file(path, page.as_bytes()).map_err(|source| Failure::Page { path: path.to_owned(), source })
+}
+
+/// The table of what went in and came out, and that of the reasons.
+fn summary(totals: &Totals, verb: &str) -> String {
+    let per_packet = |bytes: u64, packets: u64| average(bytes, packets, 0);
+    let mut text = table(
+        ["", "packets", "bytes", "bytes/packet"],
+        [
+            ["in".to_owned(), grouped(totals.packets_in), grouped(totals.bytes_in), per_packet(totals.bytes_in, totals.packets_in)],
+            ["out".to_owned(), grouped(totals.packets_out), grouped(totals.bytes_out), per_packet(totals.bytes_out, totals.packets_out)],
+        ],
+    );
+    text.push_str(&format!("\n  {} super-packets, {} packets {verb}\n\n", grouped(totals.super_packets), grouped(totals.merged)));
+    text.push_str(&reasons(totals));
+    text
+}
+
+/// The reasons, the most frequent first.
+fn reasons(totals: &Totals) -> String {
+    reasons_table(totals.reasons.iter().map(|(name, count)| (*name, *count)))
+}
+
+/// A line for the end of a report on several captures, if there is something to say.
+fn unreadable(unreadable: &Unreadable) -> String {
+    match unreadable.told.len() {
+        0 => String::new(),
+        count => format!("\n  {count} of the captures could not be read.\n"),
+    }
+}
+
+/// The failure that captures which could not be read add up to, after the report.
+fn conclude(unreadable: &Unreadable) -> Result<(), Failure> {
+    match unreadable.told.len() {
+        0 => Ok(()),
+        count => Err(Failure::Unreadable(count)),
+    }
+}
