@@ -1,0 +1,246 @@
+//! The program's commands: options in, a report out, as JSON that the package makes its own classes of.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use serde::Serialize;
+use superpacket_captures as captures;
+use superpacket_captures::{CpuMask, Input, Output, Packets, Rules, Stepping, ToeplitzKey};
+
+use crate::errors::{Error, OptionsError, command_error};
+use crate::packet::PacketList;
+use crate::progress::Reporter;
+
+/// What a command reads.
+pub(crate) enum From {
+    Path(PathBuf),
+    Packets(Arc<Packets>),
+}
+
+impl From {
+    fn input(&self) -> Input<'_> {
+        match self {
+            From::Path(path) => Input::Path(path),
+            From::Packets(packets) => Input::Packets(packets),
+        }
+    }
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for From {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        match object.cast::<PacketList>() {
+            Ok(list) => Ok(From::Packets(list.borrow().packets())),
+            Err(_) => Ok(From::Path(object.extract()?)),
+        }
+    }
+}
+
+/// Runs a command without the interpreter's lock; its report comes back as JSON.
+fn run<R: Serialize + Send>(
+    py: Python<'_>,
+    progress: Option<Py<PyAny>>,
+    command: impl FnOnce(&mut Reporter) -> Result<R, captures::Error> + Send,
+) -> PyResult<(String, R)> {
+    py.check_signals()?;
+    let mut reporter = Reporter::new(progress);
+    let ended = py.detach(|| {
+        let report = command(&mut reporter)?;
+        let json = serde_json::to_string(&report).map_err(|error| captures::Error::Options(error.to_string()))?;
+        Ok((json, report))
+    });
+    // What Python raised is the cause of whatever else ended it.
+    match (reporter.raised(), ended) {
+        (Some(raised), _) => Err(raised),
+        (None, Err(error)) => Err(command_error(py, error)),
+        (None, Ok(ended)) => Ok(ended),
+    }
+}
+
+fn stepping(batch: u64, hold: u64) -> Stepping {
+    Stepping { batch, hold }
+}
+
+fn write_page(py: Python<'_>, path: Option<PathBuf>, page: impl FnOnce() -> Result<String, captures::Error>) -> PyResult<()> {
+    let Some(path) = path else { return Ok(()) };
+    let page = page().map_err(|error| command_error(py, error))?;
+    superpacket_io::capture::write_file(&path, page.as_bytes())
+        .map_err(|error| Error::new_err(format!("{}: cannot be written: {error}", path.display())))
+}
+
+/// A report's page, drawn when it is asked for.
+#[pyclass(frozen, module = "superpacket")]
+pub(crate) struct Page {
+    report: Pages,
+}
+
+enum Pages {
+    Analyze(captures::AnalyzeReport),
+    /// With so many flows.
+    Steer(captures::SteerReport, usize),
+}
+
+#[pymethods]
+impl Page {
+    /// Returns the page as HTML that needs nothing else.
+    fn render(&self, py: Python<'_>) -> PyResult<String> {
+        let rendered = match &self.report {
+            Pages::Analyze(report) => report.page(),
+            Pages::Steer(report, top) => report.page(*top),
+        };
+        rendered.map_err(|error| command_error(py, error))
+    }
+}
+
+/// Merges the packets of each flow; see `superpacket.coalesce`.
+#[pyfunction]
+#[pyo3(signature = (input, output, *, lro, batch, hold, max_bytes, max_packets, max_flows, udp, acks, strict, progress))]
+#[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
+pub(crate) fn coalesce(
+    py: Python<'_>,
+    input: From,
+    output: Option<PathBuf>,
+    lro: bool,
+    batch: u64,
+    hold: u64,
+    max_bytes: u32,
+    max_packets: u32,
+    max_flows: Option<u32>,
+    udp: bool,
+    acks: bool,
+    strict: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(String, Option<PacketList>)> {
+    let rules = if lro { Rules::Lro } else { Rules::Gro };
+    let stepping = stepping(batch, hold);
+    let options = captures::CoalesceOptions { rules, stepping, max_bytes, max_packets, max_flows, udp, acks, strict };
+    let mut packets = Packets::new();
+    let (json, _) = run(py, progress, |progress| {
+        let output = match &output {
+            Some(path) => Output::Path(path),
+            None => Output::Packets(&mut packets),
+        };
+        captures::coalesce(input.input(), output, &options, progress)
+    })?;
+    Ok((json, output.is_none().then(|| PacketList::from_packets(packets))))
+}
+
+/// Cuts frames above the MTU; see `superpacket.segment`.
+#[pyfunction]
+#[pyo3(signature = (input, output, *, mtu, fragment, udp_size, strict, progress))]
+#[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
+pub(crate) fn segment(
+    py: Python<'_>,
+    input: From,
+    output: Option<PathBuf>,
+    mtu: u32,
+    fragment: bool,
+    udp_size: Option<u16>,
+    strict: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(String, Option<PacketList>)> {
+    let options = captures::SegmentOptions { mtu, fragment, udp_size, strict };
+    let mut packets = Packets::new();
+    let (json, _) = run(py, progress, |progress| {
+        let output = match &output {
+            Some(path) => Output::Path(path),
+            None => Output::Packets(&mut packets),
+        };
+        captures::segment(input.input(), output, &options, progress)
+    })?;
+    Ok((json, output.is_none().then(|| PacketList::from_packets(packets))))
+}
+
+/// Aggregates, segments and compares; see `superpacket.verify`.
+#[pyfunction]
+#[pyo3(signature = (inputs, *, batch, hold, udp, strict, inject_fault, progress))]
+#[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
+pub(crate) fn verify(
+    py: Python<'_>,
+    inputs: Vec<From>,
+    batch: u64,
+    hold: u64,
+    udp: bool,
+    strict: bool,
+    inject_fault: Option<u64>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let options = captures::VerifyOptions { stepping: stepping(batch, hold), udp, strict, inject_fault };
+    let (json, _) = run(py, progress, |progress| captures::verify(inputs.iter().map(From::input).collect(), &options, progress))?;
+    Ok(json)
+}
+
+/// Packets over time: the intervals' starts in seconds, and packets per second before and after.
+type Timeline = (Vec<f64>, Vec<f64>, Vec<f64>);
+
+/// Says what aggregation would save; see `superpacket.analyze`.
+#[pyfunction]
+#[pyo3(signature = (inputs, *, batch, hold, top, strict, html, progress))]
+#[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
+pub(crate) fn analyze(
+    py: Python<'_>,
+    inputs: Vec<From>,
+    batch: u64,
+    hold: u64,
+    top: usize,
+    strict: bool,
+    html: Option<PathBuf>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(String, Vec<Timeline>, Page)> {
+    let options = captures::AnalyzeOptions { stepping: stepping(batch, hold), top, strict };
+    let (json, report) = run(py, progress, |progress| captures::analyze(inputs.iter().map(From::input).collect(), &options, progress))?;
+    write_page(py, html, || report.page())?;
+    let timelines = report.files.iter().map(|file| {
+        let mut columns = Timeline::default();
+        for (start, before, after) in file.findings.timeline.rates() {
+            columns.0.push(start);
+            columns.1.push(before);
+            columns.2.push(after);
+        }
+        columns
+    });
+    let timelines = timelines.collect();
+    Ok((json, timelines, Page { report: Pages::Analyze(report) }))
+}
+
+/// Says how flows would spread; see `superpacket.steer`.
+#[pyfunction]
+#[pyo3(signature = (input, *, cpus, cpu_list, key, symmetric, outer, strict, html, top, progress))]
+#[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
+pub(crate) fn steer(
+    py: Python<'_>,
+    input: From,
+    cpus: Option<&str>,
+    cpu_list: Option<&str>,
+    key: Option<&[u8]>,
+    symmetric: bool,
+    outer: bool,
+    strict: bool,
+    html: Option<PathBuf>,
+    top: usize,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(String, Page)> {
+    let cpus = match (cpus, cpu_list) {
+        (Some(mask), None) => mask.parse::<CpuMask>().map_err(|error| OptionsError::new_err(format!("cpus: {error}")))?,
+        (None, Some(list)) => {
+            CpuMask::parse_list(list, superpacket_steer::MAX_CPUS).map_err(|error| OptionsError::new_err(format!("cpu_list: {error}")))?
+        }
+        _ => return Err(OptionsError::new_err("either cpus or cpu_list is needed: cpus=\"ff\", cpu_list=\"0-7\"")),
+    };
+    let key = match key {
+        None => ToeplitzKey::default(),
+        Some(bytes) => match bytes.first_chunk() {
+            Some(bytes) => ToeplitzKey::new(*bytes),
+            None => {
+                let (needed, got) = (ToeplitzKey::LENGTH, bytes.len());
+                return Err(OptionsError::new_err(format!("key: a key has {needed} bytes or more, and this has {got}")));
+            }
+        },
+    };
+    let options = captures::SteerOptions { cpus, key, symmetric, outer, strict };
+    let (json, report) = run(py, progress, |progress| captures::steer(input.input(), &options, progress))?;
+    write_page(py, html, || report.page(top))?;
+    Ok((json, Page { report: Pages::Steer(report, top) }))
+}

@@ -1,0 +1,37 @@
+//! The Python module `superpacket._superpacket`: what the package's Python files stand on.
+//!
+//! `capture` reads files, `packet` has their packets, `columns` the same as Arrow columns, `commands` those of the program, `progress` their
+//! bars and Ctrl-C, `engine` the aggregator and the segmenter. Nothing here is unsafe: buffers are Python's own `bytes`.
+
+mod capture;
+mod columns;
+mod commands;
+mod engine;
+mod errors;
+mod packet;
+mod progress;
+
+use pyo3::prelude::*;
+
+/// The compiled part of the package `superpacket`.
+#[pymodule]
+mod _superpacket {
+    #[pymodule_export]
+    use super::capture::Capture;
+    #[pymodule_export]
+    use super::columns::{ColumnBatch, Columns};
+    #[pymodule_export]
+    use super::commands::{Page, analyze, coalesce, segment, steer, verify};
+    #[pymodule_export]
+    use super::engine::{Aggregator, Segmenter, SuperPacket, engine_reasons, segment_errors};
+    #[pymodule_export]
+    use super::errors::{CaptureError, Error, OptionsError, SegmentError};
+    #[pymodule_export]
+    use super::packet::{Packet, PacketList};
+    use super::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}
