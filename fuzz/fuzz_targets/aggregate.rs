@@ -20,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
         base.with_storage(storage).with_max_flows(1 + u32::from(choice >> 4)).with_max_packets(if choice & 4 == 0 { 3 } else { 99 });
     let mut aggregator: Aggregator<Vec<u8>> = Aggregator::new(policy, HashKey::new(7));
     let mut segmenter = Segmenter::new();
-    let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
+    let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
     let gro = choice & 2 == 0;
     let mut out: HashMap<_, Vec<Vec<u8>>> = HashMap::new();
     let mut count = 0;

@@ -15,7 +15,7 @@ fuzz_target!(|input: &[u8]| {
     let [choice, input @ ..] = input else { return };
     let format = [Format::Plain, Format::Buffers, Format::Hash, Format::Tunnel][usize::from(*choice) % 4];
     let layer = if choice & 4 == 0 { Layer::Ethernet } else { Layer::Ip };
-    let framing = Framing { format, order: if choice & 8 == 0 { ByteOrder::Little } else { ByteOrder::Big }, layer };
+    let framing = Framing::new(format, if choice & 8 == 0 { ByteOrder::Little } else { ByteOrder::Big }, layer);
     let gro = choice & 16 == 0;
     let policy = if gro { Policy::gro_with_udp() } else { Policy::lro_with_acks() };
     let policy = if choice & 32 == 0 { policy } else { policy.with_max_flows(2) };

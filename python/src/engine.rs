@@ -233,7 +233,7 @@ fn refused(py: Python<'_>, error: &CutError) -> PyErr {
 
 impl Segmenter {
     fn cut<'py>(&mut self, py: Python<'py>, packet: &GsoPacket<'_, &[u8]>, checksum: ChecksumOutput) -> PyResult<Bound<'py, PyList>> {
-        let options = SegmentOptions { checksum, ..SegmentOptions::default() };
+        let options = SegmentOptions::default().with_checksum(checksum);
         let mut segments = Vec::new();
         let plan = self.engine.segment(packet, &options, |segment| {
             let mut bytes = Vec::with_capacity(segment.length());
@@ -293,12 +293,7 @@ impl Segmenter {
             return match packet.metadata.gso {
                 Some(gso) if size.is_none() && mtu.is_none() => {
                     let output = ChecksumOutput::AsMerged;
-                    let whole = GsoPacket {
-                        buffers: &[data.as_bytes()],
-                        layer: packet.metadata.layer,
-                        gso: Some(gso),
-                        checksum: packet.metadata.checksum,
-                    };
+                    let whole = GsoPacket::linear(&data.as_bytes(), gso).with_layer(packet.metadata.layer).with_checksum(packet.metadata.checksum);
                     self.cut(py, &whole, output)
                 }
                 Some(_) => Err(PyValueError::new_err("a SuperPacket is cut as it merged: without size= and mtu=")),
@@ -308,7 +303,7 @@ impl Segmenter {
         }
         let bytes: &[u8] = packet.extract()?;
         let gso = self.gso(py, bytes, size, mtu)?;
-        let whole = GsoPacket { buffers: &[bytes], layer: self.layer, gso: Some(gso), checksum: RxChecksum::None };
+        let whole = GsoPacket::linear(&bytes, gso).with_layer(self.layer);
         self.cut(py, &whole, ChecksumOutput::Full)
     }
 

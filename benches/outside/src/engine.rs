@@ -83,7 +83,7 @@ impl Sums {
             Sums::Device => ChecksumOutput::Partial,
             Sums::Whole => ChecksumOutput::Full,
         };
-        SegmentOptions { checksum, ..SegmentOptions::default() }
+        SegmentOptions::default().with_checksum(checksum)
     }
 }
 

@@ -115,7 +115,7 @@ impl Egress {
                     staged,
                     packet,
                     segmenter,
-                    SegmentOptions { gso: Some(gso), checksum, max_segments: MOST_SEGMENTS, ..SegmentOptions::default() },
+                    SegmentOptions::default().with_gso(gso).with_checksum(checksum).with_max_segments(MOST_SEGMENTS),
                 ) {
                     self.shared.counts.segmented.add(1);
                     self.shared.counts.segments.add((self.waiting() - before) as u64);
@@ -197,8 +197,8 @@ impl Egress {
         // segments.
         let extra = (size.get() / gso.size.get() - 1) as u16;
         let mut skipped = 0u16;
-        let whole = Gso { size, checksum: ChecksumForm::Partial, ..gso };
-        let options = SegmentOptions { gso: Some(whole), checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
+        let whole = gso.with_size(size).with_checksum(ChecksumForm::Partial);
+        let options = SegmentOptions::default().with_gso(whole).with_checksum(ChecksumOutput::AsMerged);
         let done = segmenter.segment(packet, &options, |segment| {
             batch.push_part(outgoing, staged, &segment, &Part { gso, layout, skipped }, vlan, layer, slices);
             skipped = skipped.wrapping_add(extra);
@@ -301,7 +301,7 @@ impl Egress {
         self.shared.counts.fallbacks.add(1);
         let mut bytes = Vec::with_capacity(frame.length as usize);
         self.batch.copy_to(outgoing, &frame, &mut bytes);
-        let packet = GsoPacket { buffers: std::slice::from_ref(&bytes), layer: frame.layer, gso: frame.gso, checksum: frame.checksum };
+        let packet = GsoPacket::new(std::slice::from_ref(&bytes), frame.gso).with_layer(frame.layer).with_checksum(frame.checksum);
         let (again, layer) = (&mut self.again, frame.layer);
         again.clear();
         let mut segment_bytes = Vec::new();
@@ -378,7 +378,7 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
         Some(gso) => {
             let fitting = SegmentSize::for_mtu(&layout, gso.kind, runtime.mtu);
             let told = match has_same_ids(&layout, gso) && may_change_ids(runtime, packet, &layout) {
-                true => Gso { id: IpId::Increment, outer_id: IpId::Increment, ..gso },
+                true => gso.with_id(IpId::Increment).with_outer_id(IpId::Increment),
                 false => gso,
             };
             let fits = fitting.is_some_and(|fitting| gso.size <= fitting) || payload <= gso.size.get() && length - network <= runtime.mtu;
@@ -394,7 +394,7 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
             } else {
                 match (gso.kind, fitting) {
                     // A stream may be cut anywhere; so may a datagram be fragmented.
-                    (GsoKind::Tcp4 | GsoKind::Tcp6 | GsoKind::UdpFragments, Some(size)) => Need::Cut(Gso { size, ..gso }),
+                    (GsoKind::Tcp4 | GsoKind::Tcp6 | GsoKind::UdpFragments, Some(size)) => Need::Cut(gso.with_size(size)),
                     _ => Need::Shorter,
                 }
             }
@@ -411,7 +411,7 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
                 .filter(|_| metadata.packets > 1)
                 .map_or(fitting, |size| size.min(fitting));
             let form = if partial { ChecksumForm::Partial } else { ChecksumForm::Full };
-            let gso = Gso { checksum: form, ..Gso::new(kind, size) };
+            let gso = Gso::new(kind, size).with_checksum(form);
             // Even where it is no longer than the MTU: a receiver learns from it how long segments
             // are, and acknowledges by that.
             if merged && payload > size.get() && takes(runtime, &layout, gso, length - network, payload) {

@@ -129,13 +129,13 @@ impl sp_offload {
             _ => return None,
         };
         let id = |flag: u8| if self.flags & flag != 0 { IpId::Fixed } else { IpId::Increment };
-        Some(Gso {
-            id: id(SP_OFFLOAD_FIXED_ID),
-            outer_id: id(SP_OFFLOAD_FIXED_OUTER_ID),
-            cwr: if self.flags & SP_OFFLOAD_CWR_ALL != 0 { Cwr::All } else { Cwr::First },
-            checksum: if self.flags & SP_OFFLOAD_MERGED_PARTIAL != 0 { ChecksumForm::Partial } else { ChecksumForm::Full },
-            ..Gso::new(kind, SegmentSize::new(usize::from(self.gso_size))?)
-        })
+        Some(
+            Gso::new(kind, SegmentSize::new(usize::from(self.gso_size))?)
+                .with_id(id(SP_OFFLOAD_FIXED_ID))
+                .with_outer_id(id(SP_OFFLOAD_FIXED_OUTER_ID))
+                .with_cwr(if self.flags & SP_OFFLOAD_CWR_ALL != 0 { Cwr::All } else { Cwr::First })
+                .with_checksum(if self.flags & SP_OFFLOAD_MERGED_PARTIAL != 0 { ChecksumForm::Partial } else { ChecksumForm::Full }),
+        )
     }
 
     /// What is known of a packet that leaves.
@@ -187,12 +187,10 @@ mod tests {
 
     #[test]
     fn what_is_known_comes_back() {
-        let gso = Gso {
-            id: IpId::Fixed,
-            cwr: Cwr::All,
-            checksum: ChecksumForm::Partial,
-            ..Gso::new(GsoKind::Tcp6, SegmentSize::new(1000).expect("not zero"))
-        };
+        let gso = Gso::new(GsoKind::Tcp6, SegmentSize::new(1000).expect("not zero"))
+            .with_id(IpId::Fixed)
+            .with_cwr(Cwr::All)
+            .with_checksum(ChecksumForm::Partial);
         let vlan = Some(VlanTag { protocol: 0x8100, control: 7 });
         for checksum in [
             RxChecksum::None,

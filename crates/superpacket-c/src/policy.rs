@@ -134,7 +134,7 @@ pub(crate) fn framing(length: u32, order: u32, layer: Layer) -> Result<Framing, 
         SP_ORDER_BIG => ByteOrder::Big,
         other => return Err(Failure::Argument { what: "the byte order of the virtio_net_hdr", got: u64::from(other) }),
     };
-    Ok(Framing { format, order, layer })
+    Ok(Framing::new(format, order, layer))
 }
 
 impl Chosen {

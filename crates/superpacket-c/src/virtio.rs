@@ -46,7 +46,7 @@ pub unsafe extern "C" fn sp_virtio_read(
         let place = unsafe { place("packet", packet) }?;
         // SAFETY: the caller's bytes; the length has been checked.
         let (offload, packet) = framing.parse(unsafe { bytes(read, length) })?;
-        let Offload { checksum, gso, hash } = offload;
+        let Offload { checksum, gso, hash, .. } = offload;
         place.write(sp_packet {
             data: packet.as_ptr().cast(),
             length: packet.len(),
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn sp_virtio_write(
         let needed = framing.header_length();
         let place = place.get_mut(..needed).ok_or(Failure::Space { what: "header", got: size, needed })?;
         let known = packet.offload();
-        let offload = Offload { checksum: known.rx_checksum(), gso: known.gso(), hash: known.flow_hash() };
+        let offload = Offload::new(known.rx_checksum(), known.gso()).with_hash(known.flow_hash());
         let mut gathered = [0; MAX_HEADER];
         let described = Header::describe(&offload, framing.format, packet.header(&mut gathered), packet.length(), framing.layer)?;
         let mut made = [0; Format::LONGEST];

@@ -5,7 +5,7 @@ use std::iter::once;
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::Reason;
-use superpacket::packet::{Layer, RxChecksum};
+use superpacket::packet::Layer;
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions as CutOptions, SegmentSize, Segmenter};
 use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ethernet, ipv4, ipv6, parse_datagram, pppoe, tcp};
 use superpacket_io::capture::{CaptureError, Frame, Record, Sink, Start, start_of};
@@ -223,7 +223,7 @@ impl Cutter<'_> {
 
     fn cut(&mut self, frame: &Frame<'_>, link: usize, layer: Layer, gso: Gso) -> Result<Result<(), SegmentError>, CaptureError> {
         let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
-        let options = CutOptions { fragment_id: self.next_fragment_id(), ..CutOptions::default() };
+        let options = CutOptions::default().with_fragment_id(self.next_fragment_id());
         let Cutter { writer, segmenter, totals, .. } = self;
         let mut written = Ok(());
         let record = record(frame);
@@ -317,7 +317,7 @@ impl Cutter<'_> {
         let mut written = Ok(());
         let record = record(frame);
         let buffers = [packet];
-        let packet = GsoPacket { buffers: &buffers, layer, gso: None, checksum: RxChecksum::None };
+        let packet = GsoPacket::uncut(&buffers).with_layer(layer);
         let plan = segmenter.fragment(&packet, self.mtu, ipv6_id, |fragment| {
             totals.bytes_out += (header.len() + fragment.length()) as u64;
             if written.is_ok() {

@@ -192,8 +192,8 @@ impl Comparison {
         let gso = packet.metadata.gso.ok_or("a merged packet without what is needed to cut it")?;
         self.cut.clear();
         let buffers = [self.linear.as_slice()];
-        let again = GsoPacket { buffers: &buffers, layer, gso: Some(gso), checksum: packet.metadata.checksum };
-        let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
+        let again = GsoPacket::new(&buffers, gso).with_layer(layer).with_checksum(packet.metadata.checksum);
+        let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
         let plan = self
             .segmenter
             .segment_linear(&again, &options, &mut self.cut)

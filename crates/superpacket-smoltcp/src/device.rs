@@ -7,7 +7,7 @@ use core::num::NonZeroUsize;
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 use superpacket::wire::{IpVersion, Protocol, parse};
-use superpacket::{BatchAggregator, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, RxChecksum, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::{BatchAggregator, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, SegmentOptions, SegmentSize, Segmenter};
 
 /// The most frames that are taken from the device before smoltcp sees the first of them.
 pub const BURST: usize = 64;
@@ -181,12 +181,7 @@ impl<D: Device> Transmit<D> {
         let Some(layout) = tcp else { return self.send_whole(now) };
         let kind = if layout.version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
         let size = size.and_then(SegmentSize::new).or(SegmentSize::new(LONGEST));
-        let packet = GsoPacket {
-            buffers: &[packet.as_slice()],
-            layer: *layer,
-            gso: size.map(|size| Gso::new(kind, size)),
-            checksum: RxChecksum::None,
-        };
+        let packet = GsoPacket::linear(packet, size.map(|size| Gso::new(kind, size))).with_layer(*layer);
         let segmented = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
             counters.frames_out += 1;
             waiting.give(device, now, core::iter::once(segment.header()).chain(segment.payload()));

@@ -181,14 +181,13 @@ impl Writer {
             return self.write_one();
         };
         seed(packet, &layout);
-        let offload = Offload {
-            checksum: RxChecksum::Partial { start: layout.transport, offset: Protocol::Tcp.checksum_offset() },
-            gso: size.and_then(SegmentSize::new).filter(|size| packet.len() - usize::from(layout.payload) > size.get()).map(|size| {
+        let offload = Offload::new(
+            RxChecksum::Partial { start: layout.transport, offset: Protocol::Tcp.checksum_offset() },
+            size.and_then(SegmentSize::new).filter(|size| packet.len() - usize::from(layout.payload) > size.get()).map(|size| {
                 let kind = if layout.version == IpVersion::V4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
                 Gso::new(kind, size)
             }),
-            hash: None,
-        };
+        );
         let whole = self.queue.framing().filter(|_| self.takes_super_packets || offload.gso.is_none()).and_then(|framing| {
             let described = Header::describe(&offload, framing.format, packet, packet.len(), Layer::Ip).ok()?;
             described.write(header, framing.format, framing.order).ok()?;
@@ -210,12 +209,8 @@ impl Writer {
     /// Writes a packet with a partial checksum in segments with complete ones.
     fn write_cut(&mut self, offload: &Offload) {
         let start = self.header_length();
-        let packet = superpacket::GsoPacket {
-            buffers: &[self.sending.get(start..).unwrap_or(&[])],
-            layer: Layer::Ip,
-            gso: offload.gso,
-            checksum: offload.checksum,
-        };
+        let whole = self.sending.get(start..).unwrap_or(&[]);
+        let packet = superpacket::GsoPacket::linear(&whole, offload.gso).with_layer(Layer::Ip).with_checksum(offload.checksum);
         self.cut.clear();
         let Ok(plan) = self.segmenter.segment_linear(&packet, &superpacket::SegmentOptions::default(), &mut self.cut) else {
             self.counters.rejected += 1;

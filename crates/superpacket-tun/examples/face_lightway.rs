@@ -157,7 +157,7 @@ mod tests {
         let &VirtioNetHdr { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = header;
         let header = Header { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, ..Header::default() };
         let offload = header.offload(Format::Plain, bytes, bytes.len(), Layer::Ip).expect("it is valid");
-        let packet = GsoPacket { buffers: &[bytes], layer: Layer::Ip, gso: offload.gso, checksum: offload.checksum };
+        let packet = GsoPacket::linear(&bytes, offload.gso).with_layer(Layer::Ip).with_checksum(offload.checksum);
         let mut out = Vec::new();
         let plan = Segmenter::new().segment_linear(&packet, &SegmentOptions::default(), &mut out).expect("it can be cut");
         out.chunks(plan.segment_length).map(<[u8]>::to_vec).collect()

@@ -157,7 +157,8 @@ pub fn gso_split<B: AsRef<[u8]> + AsMut<[u8]>>(
     let header = Header { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, ..Header::default() };
     let first = input.get(..MAX_HEADER).unwrap_or(input);
     let offload = header.offload(Format::Plain, first, input.len(), Layer::Ip).map_err(invalid)?;
-    let packet = GsoPacket { buffers: &[&*input], layer: Layer::Ip, gso: offload.gso, checksum: offload.checksum };
+    let whole = &*input;
+    let packet = GsoPacket::linear(&whole, offload.gso).with_layer(Layer::Ip).with_checksum(offload.checksum);
     let mut buffers = EachBuffer::new(out_bufs, out_offset, sizes);
     Segmenter::new().segment_linear(&packet, &SegmentOptions::default(), &mut buffers).map_err(invalid)?;
     Ok(buffers.used())

@@ -6,8 +6,8 @@ use superpacket::aggregate::{Borrowed, BufferIndex};
 use superpacket::segment::{Plan, SegmentBuffers};
 use superpacket::super_packet::{Outcome, Piece};
 use superpacket::{
-    BatchAggregator, Counters, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, RxChecksum, SegmentError, SegmentOptions, SegmentSize,
-    Segmenter, SuperPacket, wire,
+    BatchAggregator, Counters, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, SegmentError, SegmentOptions, SegmentSize, Segmenter,
+    SuperPacket, wire,
 };
 
 /// Merges packets for a device that takes long IP packets without a `virtio_net_hdr`: WinTUN, utun.
@@ -169,7 +169,7 @@ impl Splitter {
     pub fn split(&mut self, packet: &[u8], buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Plan, SegmentError> {
         let gso = if packet.len() > self.mtu { self.segments(packet) } else { None };
         let is_long = packet.len() > self.mtu && gso.is_none();
-        let packet = GsoPacket { buffers: &[packet], layer: Layer::Ip, gso, checksum: RxChecksum::None };
+        let packet = GsoPacket::linear(&packet, gso).with_layer(Layer::Ip);
         if is_long {
             self.ipv6_id = self.ipv6_id.wrapping_add(1);
             return self.segmenter.fragment_linear(&packet, self.mtu, Some(self.ipv6_id), buffers);

@@ -3,7 +3,7 @@
 use std::io;
 
 use superpacket::segment::{Plan, SegmentBuffers, SegmentCounters};
-use superpacket::{Framing, GsoPacket, Layer, RxChecksum, SegmentError, SegmentOptions, Segmenter, SplitError};
+use superpacket::{Framing, GsoPacket, Layer, SegmentError, SegmentOptions, Segmenter, SplitError};
 
 use crate::Device;
 
@@ -176,7 +176,7 @@ impl<D: Device> Reader<D> {
 
 /// Passes a packet of a device without headers, as it is.
 fn pass(segmenter: &mut Segmenter, read: &[u8], buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Plan, SplitError> {
-    let packet = GsoPacket { buffers: &[read], layer: Layer::Ip, gso: None, checksum: RxChecksum::None };
+    let packet = GsoPacket::uncut(std::slice::from_ref(&read)).with_layer(Layer::Ip);
     Ok(segmenter.segment_linear(&packet, &SegmentOptions::default(), buffers)?)
 }
 

@@ -1,11 +1,14 @@
-//! Aggregation of the workloads W1-W3 and W5, and of hostile flows: nanoseconds a frame, with parse, look-up, merge, flush and sink in the time, and with it the
-//! making of the received packets from a list of frames. The limits, memcpy and the bare checksum of the same frames, come in the same run; those of W1 are also those
-//! of W2, whose frames have the same lengths.
+//! Aggregation of the workloads W1-W3 and W5, and of hostile flows: nanoseconds a frame, with
+//! parse, look-up, merge, flush and sink in the time, and with it the making of the received
+//! packets from a list of frames. The limits, memcpy and the bare checksum of the same frames, come
+//! in the same run; those of W1 are also those of W2, whose frames have the same lengths.
 //!
-//! Each poll is timed by itself, with some 20 ns for the clock, and the median poll counts: on a machine that is shared with others their interruptions are not ours.
+//! Each poll is timed by itself, with some 20 ns for the clock, and the median poll counts: on a
+//! machine that is shared with others their interruptions are not ours.
 //!
-//! *Hot* takes the same frames again and again. *Streaming* goes round more than 400 MB of them, so that each comes from memory; the small frames of the hostile flows
-//! have no such case, since headers alone are read of them, as of the acknowledgements of W3.
+//! *Hot* takes the same frames again and again. *Streaming* goes round more than 400 MB of them, so
+//! that each comes from memory; the small frames of the hostile flows have no such case, since
+//! headers alone are read of them, as of the acknowledgements of W3.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -35,7 +38,8 @@ const UNVERIFIED: RxChecksum = RxChecksum::None;
 
 const LINEAR: Policy = Policy::gro().with_partial_checksums().with_storage(Storage::Linear);
 
-/// Bytes before a TCP payload with timestamps, before a UDP payload, and before the transport header of either.
+/// Bytes before a TCP payload with timestamps, before a UDP payload, and before the transport
+/// header of either.
 const TCP_HEADERS: usize = 66;
 const UDP_HEADERS: usize = 42;
 const TRANSPORT: usize = 34;
@@ -72,7 +76,8 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Times `work`, which takes the frames of a poll and says how many, until it has taken as many as criterion asked for: the unit is the frame.
+/// Times `work`, which takes the frames of a poll and says how many, until it has taken as many as
+/// criterion asked for: the unit is the frame.
 fn per_frame(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, mut work: impl FnMut() -> usize) {
     group.throughput(Throughput::Elements(1));
     group.bench_function(name, |bencher| {
@@ -117,7 +122,8 @@ fn aggregate(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, frames: &[Vec
     assert!(aggregator.counters().balanced());
 }
 
-/// What no aggregation that copies, or verifies, can be faster than: of each frame, the bytes that would be copied, and those that a checksum covers.
+/// What no aggregation that copies, or verifies, can be faster than: of each frame, the bytes that
+/// would be copied, and those that a checksum covers.
 fn limits(group: &mut BenchmarkGroup<'_, WallTime>, of: [&str; 2], frames: &[Vec<u8>], copied: Range<usize>, summed: Range<usize>) {
     let [copy, checksum] = of;
     let mut round = Round { frames, next: 0 };
@@ -160,7 +166,8 @@ fn many_flows(group: &mut BenchmarkGroup<'_, WallTime>, w2: &[Vec<u8>], w2b: &[V
     aggregate(group, "W2b, 1024 flows, resident", w2b, Poll { batch: 256, calls: Some(16), ..Poll::GRO });
 }
 
-/// Pure acknowledgements. What stands for the payload in their limits is the whole frame; padding is not summed.
+/// Pure acknowledgements. What stands for the payload in their limits is the whole frame; padding
+/// is not summed.
 fn acknowledgements(group: &mut BenchmarkGroup<'_, WallTime>, frames: &[Vec<u8>]) {
     assert!(frames.iter().all(|frame| frame.len() == 60));
     aggregate(group, "W3 GRO, nothing merges", frames, Poll::GRO);

@@ -1,8 +1,10 @@
-//! Segmentation of W4, TCP super-packets of 65,160 bytes of payload into 45 segments of 1,448, and of W5, UDP super-packets of 64,768 bytes into 44 datagrams of
-//! 1,472; the limit of each figure (memcpy of the same bytes, the bare checksum of the same payload) in the same run.
+//! Segmentation of W4, TCP super-packets of 65,160 bytes of payload into 45 segments of 1,448, and
+//! of W5, UDP super-packets of 64,768 bytes into 44 datagrams of 1,472; the limit of each figure
+//! (memcpy of the same bytes, the bare checksum of the same payload) in the same run.
 //!
-//! *Hot* takes the same super-packet again and again. *Streaming* goes round more than 500 MB of them, so that what is read comes from memory; what is written is
-//! written to the same place, which is hot.
+//! *Hot* takes the same super-packet again and again. *Streaming* goes round more than 500 MB of
+//! them, so that what is read comes from memory; what is written is written to the same place,
+//! which is hot.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -62,7 +64,7 @@ fn gso(kind: GsoKind, size: usize) -> Gso {
 }
 
 fn options(checksum: ChecksumOutput) -> SegmentOptions {
-    SegmentOptions { checksum, ..SegmentOptions::default() }
+    SegmentOptions::default().with_checksum(checksum)
 }
 
 /// What a sink that fills descriptors touches: the header's address and each range.

@@ -1,8 +1,10 @@
-//! Offloads for a VPN's TUN device in the VPN's own buffers: 16 lines of the user's own and 8 imported names.
+//! Offloads for a VPN's TUN device in the VPN's own buffers: 16 lines of the user's own and 8
+//! imported names.
 //!
-//! A VPN that seals and opens packets where they lie keeps a pool of buffers, with room before each packet. [`join`] joins the
-//! packets in these buffers and puts a `virtio_net_hdr` right before each that is to be written. [`split`] cuts what was read
-//! from the device into packets for the tunnel, one in each buffer, with room for the tunnel's own header.
+//! A VPN that seals and opens packets where they lie keeps a pool of buffers, with room before each
+//! packet. [`join`] joins the packets in these buffers and puts a `virtio_net_hdr` right before
+//! each that is to be written. [`split`] cuts what was read from the device into packets for the
+//! tunnel, one in each buffer, with room for the tunnel's own header.
 //!
 //! `main` plays both ends in memory, so it needs no privileges: `cargo run --example in_place`.
 
@@ -13,16 +15,19 @@ use etherparse::PacketBuilder;
 // The user's own lines begin here.
 use superpacket::{BatchAggregator, EachBuffer, Framing, HashKey, NoHeadroom, Policy, Segmenter, SplitError};
 
-/// Bytes before each packet in its buffer: enough for the tunnel's header, and for the device's in its place.
+/// Bytes before each packet in its buffer: enough for the tunnel's header, and for the device's in
+/// its place.
 const HEADROOM: usize = 16;
 
-/// Makes what [`join`] needs: one for each queue of the device. The tunnel's cipher has authenticated what it delivers, so
-/// checksums are not verified again; the kernel completes those of what merged.
+/// Makes what [`join`] needs: one for each queue of the device. The tunnel's cipher has
+/// authenticated what it delivers, so checksums are not verified again; the kernel completes those
+/// of what merged.
 fn aggregator() -> BatchAggregator {
     BatchAggregator::framed(Framing::TUN, Policy::gro_with_udp().with_trusted_input(), HashKey::random())
 }
 
-/// Joins the packets that the tunnel has opened in these buffers. Returns the indices of those that are to be written.
+/// Joins the packets that the tunnel has opened in these buffers. Returns the indices of those that
+/// are to be written.
 fn join<'a>(aggregator: &'a mut BatchAggregator, pool: &mut [Vec<u8>]) -> Result<&'a [usize], NoHeadroom> {
     aggregator.join_in_place(pool, HEADROOM)
 }
@@ -32,8 +37,8 @@ fn to_write(buffer: &[u8]) -> &[u8] {
     &buffer[HEADROOM - Framing::TUN.header_length()..]
 }
 
-/// Splits what one `read` of the device gave into the first of these buffers, behind the headroom, and writes the length of
-/// each packet into `sizes`. Returns how many packets there are.
+/// Splits what one `read` of the device gave into the first of these buffers, behind the headroom,
+/// and writes the length of each packet into `sizes`. Returns how many packets there are.
 fn split(segmenter: &mut Segmenter, read: &[u8], pool: &mut [Vec<u8>], sizes: &mut [usize]) -> Result<usize, SplitError> {
     let mut buffers = EachBuffer::new(pool, HEADROOM, sizes);
     segmenter.split(Framing::TUN, read, &mut buffers)?;
@@ -44,7 +49,8 @@ fn split(segmenter: &mut Segmenter, read: &[u8], pool: &mut [Vec<u8>], sizes: &m
 /// The longest packet of the tunnel in bytes.
 const MTU: usize = 1420;
 
-/// Puts packets into buffers of a pool, as the tunnel does when it opens them. Others can be joined to each, up to 65,535 bytes.
+/// Puts packets into buffers of a pool, as the tunnel does when it opens them. Others can be joined
+/// to each, up to 65,535 bytes.
 fn opened(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let open = |packet: &Vec<u8>| {
         let mut buffer = Vec::with_capacity(HEADROOM + 65_535);

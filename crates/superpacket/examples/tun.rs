@@ -1,8 +1,9 @@
 //! Offloads for a VPN's TUN device: 17 lines of the user's own and 6 imported names.
 //!
-//! A TUN device that was opened with `IFF_VNET_HDR`, and then told by `TUNSETOFFLOAD` that its user takes `TUN_F_CSUM`,
-//! `TUN_F_TSO4`, `TUN_F_TSO6`, `TUN_F_USO4` and `TUN_F_USO6`, puts a `virtio_net_hdr` of 10 bytes before each packet.
-//! [`split`] cuts what is read into packets for the tunnel. [`join`] writes what the tunnel delivered in few large packets.
+//! A TUN device that was opened with `IFF_VNET_HDR`, and then told by `TUNSETOFFLOAD` that its user
+//! takes `TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6`, `TUN_F_USO4` and `TUN_F_USO6`, puts a
+//! `virtio_net_hdr` of 10 bytes before each packet. [`split`] cuts what is read into packets for
+//! the tunnel. [`join`] writes what the tunnel delivered in few large packets.
 //!
 //! `main` plays both ends in memory, so it needs no privileges: `cargo run --example tun`.
 
@@ -17,8 +18,9 @@ use std::slice::Chunks;
 
 use superpacket::{BatchAggregator, Framing, HashKey, Policy, Segmenter, SplitError};
 
-/// Makes what [`join`] needs: one for each queue of the device. The tunnel's cipher has authenticated what it delivers, so
-/// checksums are not verified again; the kernel completes those of what merged.
+/// Makes what [`join`] needs: one for each queue of the device. The tunnel's cipher has
+/// authenticated what it delivers, so checksums are not verified again; the kernel completes those
+/// of what merged.
 fn aggregator() -> BatchAggregator {
     BatchAggregator::framed(Framing::TUN, Policy::gro_with_udp().with_trusted_input(), HashKey::random())
 }
@@ -30,12 +32,14 @@ fn split<'a>(segmenter: &mut Segmenter, read: &[u8], out: &'a mut Vec<u8>) -> Re
     Ok(out.chunks(plan.segment_length.max(1)))
 }
 
-/// Joins the packets that the tunnel delivered and writes them to the device, with one gathered write for each that leaves.
+/// Joins the packets that the tunnel delivered and writes them to the device, with one gathered
+/// write for each that leaves.
 fn join(aggregator: &mut BatchAggregator, packets: &[Vec<u8>], device: &mut impl Write) -> io::Result<()> {
     aggregator.poll_gathered(packets, |slices| device.write_vectored(slices).map(drop))
 }
 
-/// Goes on with a [`join`] whose write failed, from the packet on that was refused. `packets` are those of that call.
+/// Goes on with a [`join`] whose write failed, from the packet on that was refused. `packets` are
+/// those of that call.
 fn resume(aggregator: &mut BatchAggregator, packets: &[Vec<u8>], device: &mut impl Write) -> io::Result<()> {
     aggregator.resume_gathered(packets, |slices| device.write_vectored(slices).map(drop))
 }
@@ -71,7 +75,8 @@ impl Write for Tun {
     }
 }
 
-/// Joins these packets for a device that is full once, and tries again until all of them are written.
+/// Joins these packets for a device that is full once, and tries again until all of them are
+/// written.
 fn deliver(packets: &[Vec<u8>], full_after: usize) -> io::Result<Tun> {
     let mut aggregator = aggregator();
     let mut device = Tun { full_after: Some(full_after), ..Tun::default() };

@@ -1,4 +1,4 @@
-//! AF_XDP in 47 lines of the user's own: packets are joined where they lie in the UMEM, without a
+//! AF_XDP in 46 lines of the user's own: packets are joined where they lie in the UMEM, without a
 //! copy, and cut into free frames of the UMEM.
 //!
 //! A `Vec<u8>` stands for the UMEM, and arrays of descriptors for the rings, so it runs anywhere:
@@ -12,8 +12,7 @@ use etherparse::PacketBuilder;
 use superpacket::{HashKey, Layer, Policy};
 
 // The user's own lines begin here.
-use superpacket::segment::{Plan, SegmentBuffers};
-use superpacket::{BatchAggregator, SegmentError, SegmentOptions, Segmenter};
+use superpacket::{BatchAggregator, Plan, SegmentBuffers, SegmentError, SegmentOptions, Segmenter};
 
 /// Bytes of a frame of the UMEM.
 const FRAME: usize = 2048;

@@ -48,7 +48,9 @@
 //! mbufs. [`Aggregator`] owns them while a packet is held and hands them to the sink: no payload is
 //! copied. [`RxPacket`] carries what a device knows, [`PacketBatch`] takes packets to another
 //! thread, and [`Segmenter::segment`] cuts into headers and ranges for descriptors. The rest of a
-//! switch is in the crates `superpacket-steer` and `superpacket-bridge`.
+//! switch is in the crates `superpacket-steer` and `superpacket-bridge`. Where frames lie in a
+//! UMEM, [`BatchAggregator::poll`] joins them there, and segments are cut into free ones (example
+//! `umem.rs`).
 //!
 //! ```
 //! use superpacket::{Aggregator, HashKey, Policy, RxPacket, SuperPacket};
@@ -164,7 +166,10 @@ pub use aggregate::{Aggregator, BatchAggregator, Counters, HashKey, NoHeadroom, 
 pub use buffer::{PacketBuffer, SliceBuffer};
 pub use packet::{FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 pub use packet_batch::PacketBatch;
-pub use segment::{BackToBack, ChecksumOutput, EachBuffer, Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
+pub use segment::{
+    BackToBack, ChecksumOutput, EachBuffer, Gso, GsoKind, GsoPacket, Plan, SegmentBuffers, SegmentError, SegmentOptions, SegmentSize,
+    Segmenter,
+};
 pub use super_packet::{Metadata, Outcome, Sink, SuperPacket};
 pub use superpacket_simd::Simd;
 pub use virtio::{Framing, SplitError};

@@ -18,8 +18,9 @@ use crate::super_packet::{Metadata, Piece, SuperPacket};
 ///
 /// let mut aggregator = Aggregator::new(Policy::gro(), HashKey::new(42));
 /// let mut batch = PacketBatch::new();
-/// aggregator.receive(RxPacket::new(vec![7; 60]), 0, &mut |mut packet: SuperPacket<'_, _>| batch.push(&mut packet));
-/// aggregator.flush_all(&mut |mut packet: SuperPacket<'_, _>| batch.push(&mut packet));
+/// let mut sink = |mut packet: SuperPacket<'_, _>| batch.push(&mut packet);
+/// aggregator.receive(RxPacket::new(vec![7; 60]), 0, &mut sink);
+/// aggregator.flush_all(&mut sink);
 /// assert_eq!(batch.len(), 1);
 /// assert_eq!(batch.next_packet().map(|packet| packet.length()), Some(60));
 /// assert!(batch.next_packet().is_none());

@@ -86,6 +86,7 @@ impl<B> Piece<B> {
 // The order of fields matters: a number follows each field that ends in padding, or compilers copy
 // the padding and what follows it in words that were not written as such, and wait for them.
 #[repr(C, align(16))]
+#[non_exhaustive]
 pub struct Metadata {
     /// The device's flow hash.
     pub hash: Option<FlowHash>,

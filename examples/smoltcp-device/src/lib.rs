@@ -1,4 +1,4 @@
-//! GRO and TSO for [smoltcp](https://docs.rs/smoltcp), around any of its devices: 58 lines of the
+//! GRO and TSO for [smoltcp](https://docs.rs/smoltcp), around any of its devices: 57 lines of the
 //! user's own here, and in `tokens.rs` the 46 lines that smoltcp asks of every device.
 //!
 //! - **Receive.** The frames that wait in the device are joined before smoltcp sees them. What
@@ -27,8 +27,7 @@ use std::num::NonZeroUsize;
 
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
-use superpacket::wire::{self, IpVersion, Protocol};
-use superpacket::{BatchAggregator, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, RxChecksum, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::{BatchAggregator, Gso, GsoKind, GsoPacket, HashKey, Layer, Policy, SegmentOptions, SegmentSize, Segmenter, wire};
 
 /// A device of smoltcp that receives and sends super-packets, around one that does not.
 #[derive(Debug)]
@@ -74,11 +73,11 @@ impl<D: Device> OffloadDevice<D> {
     /// Cuts what smoltcp sends into frames of at most `size` bytes of TCP payload, with checksums.
     fn segment(&mut self, packet: &[u8], size: usize) {
         let gso = wire::parse(packet, packet.len(), self.layer).ok().and_then(|layout| match (layout.protocol, layout.version) {
-            (Protocol::Tcp, IpVersion::V4) => Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(size)?)),
-            (Protocol::Tcp, IpVersion::V6) => Some(Gso::new(GsoKind::Tcp6, SegmentSize::new(size)?)),
+            (wire::Protocol::Tcp, wire::IpVersion::V4) => Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(size)?)),
+            (wire::Protocol::Tcp, wire::IpVersion::V6) => Some(Gso::new(GsoKind::Tcp6, SegmentSize::new(size)?)),
             _ => None,
         });
-        let packet = GsoPacket { buffers: &[packet], layer: self.layer, gso, checksum: RxChecksum::None };
+        let packet = GsoPacket::linear(&packet, gso).with_layer(self.layer);
         // What smoltcp makes is not refused; a raw socket's bad headers are, and dropped here.
         let _ = self.segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
             let mut frame = Vec::with_capacity(segment.length());

@@ -540,7 +540,7 @@ mod tests {
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |mut packet| {
             let staged = outgoing.stage(&packet);
             whole.push_packet(&mut outgoing, &staged, &packet, max_slices);
-            let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
+            let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
             let done = segmenter.segment(&packet, &options, |segment| {
                 cut.push_segment(&mut outgoing, &staged, &segment, packet.metadata.vlan, packet.metadata.layer, max_slices);
             });

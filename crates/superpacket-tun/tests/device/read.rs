@@ -131,8 +131,8 @@ fn without_a_header_packets_pass_as_they_are() {
     let mut reader = Reader::new(&memory, None);
     for packet in &packets {
         let mut out = Vec::new();
-        let whole = Plan { segments: 1, segment_length: packet.len(), last_length: packet.len() };
-        assert_eq!(reader.read_into(&mut out).expect("it reads"), Some(whole));
+        let whole = reader.read_into(&mut out).expect("it reads");
+        assert_eq!(whole.map(|Plan { segments, last_length, .. }| (segments, last_length)), Some((1, packet.len())));
         assert_eq!(&out, packet);
     }
 }

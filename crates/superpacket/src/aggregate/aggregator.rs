@@ -77,7 +77,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     }
 
     /// Takes all packets of a poll, in order; `packets` is left empty. What leaves goes to `sink`.
-    /// If that fails, `packets` keeps those that were not come to.
+    /// If that fails, `packets` keeps those that have not been looked at.
     ///
     /// `now` is the time in nanoseconds from which [hold times](Policy::hold_time) count.
     #[inline]
@@ -86,7 +86,7 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         S::Outcome::from_result(self.take_single(poll).and_then(|()| self.receiver.receive_batch(packets, now, poll)))
     }
 
-    /// Takes one packet. If the sink fails before the packet is come to, the next call takes it
+    /// Takes one packet. If the sink fails before the packet is looked at, the next call takes it
     /// first.
     #[inline]
     pub fn receive<S: Sink<B> + ?Sized>(&mut self, packet: RxPacket<B>, now: u64, sink: &mut S) -> S::Outcome {

@@ -36,10 +36,10 @@ impl ByFlow {
         Box::new(ByFlow { last: [NONE; GROUPS], next: [NONE; SPAN], first: [NONE; SPAN] })
     }
 
-    /// Gives the numbers of `count` packets to `take`: those of a flow one after the other, flows in
-    /// the order of their first packets. `group` tells the [group] of a packet. One that is in none
-    /// may belong to any flow: it stays behind all that came before it, and before all that came
-    /// after. Returns whether flows came in turn.
+    /// Gives the numbers of `count` packets to `take`: those of a flow one after the other, flows
+    /// in the order of their first packets. `group` tells the [group] of a packet. One that is in
+    /// none may belong to any flow: it stays behind all that came before it, and before all that
+    /// came after. Returns whether flows came in turn.
     #[inline(always)]
     pub(super) fn order(&mut self, count: usize, group: impl Fn(usize) -> Option<u8>, mut take: impl FnMut(usize)) -> bool {
         let (mut begin, mut in_turn) = (0, false);
@@ -86,8 +86,8 @@ impl ByFlow {
     }
 }
 
-/// The group of the flow that a packet belongs to; `None` where it does not follow from what lies at
-/// the usual places: addresses and ports of TCP or UDP in plain IP.
+/// The group of the flow that a packet belongs to; `None` where it does not follow from what lies
+/// at the usual places: addresses and ports of TCP or UDP in plain IP.
 ///
 /// Packets of one flow have one group, whatever else differs.
 #[inline(always)]
@@ -191,7 +191,8 @@ mod tests {
             assert_eq!(of(&frame.clone().at_ip(), Layer::Ip), groups[0]);
             assert_eq!(of(&frame, Layer::Ip), None);
             let bytes = frame.at_ip().to_bytes();
-            // Cut off behind the ports, where the checksum should be; with a length field that ends there.
+            // Cut off behind the ports, where the checksum should be; with a length field that ends
+            // there.
             let ports_end = if bytes[0] >> 4 == 4 { ipv4::HEADER_LENGTH } else { ipv6::HEADER_LENGTH } + 7;
             assert_eq!(group(&bytes[..ports_end], Layer::Ip), None);
             let mut short = bytes.clone();

@@ -73,8 +73,8 @@ impl Facts {
 /// are verified from its few other fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Constants {
-    /// The pseudo-header but the length, and the transport header but the fields that [`varying_sum`]
-    /// sums.
+    /// The pseudo-header but the length, and the transport header but the fields that
+    /// [`varying_sum`] sums.
     pub(super) transport: Sum,
     /// The innermost IPv4 header but length, identification and checksum.
     pub(super) ip: u16,

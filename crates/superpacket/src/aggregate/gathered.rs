@@ -18,7 +18,8 @@ impl BatchAggregator {
     /// Aggregates these packets, in order, and gives each that leaves to `sink` as slices for one
     /// `writev`: the header of an aggregator made by [`framed`](Self::framed), then the packet. At
     /// most [`MAX_SLICES`], or as many as the policy's [fragments](crate::Policy::max_fragments)
-    /// and two headers, if that is less. Returns what the sink returns.
+    /// and two headers, if that is less; only a packet that came in more buffers than this leaves
+    /// as it came, in as many slices. Returns what the sink returns.
     ///
     /// If the sink fails, the call stops and returns its error. No packet is lost:
     /// [`resume_gathered`](Self::resume_gathered) goes on with the packet that was refused.

@@ -7,7 +7,7 @@
 //!
 //! The hash alone tells flows apart in the table. Whether packets merge is decided by comparing
 //! headers; a collision of two 64-bit hashes costs a merge, never a byte. The key is secret, so
-//! collisions cannot be made (the multiply-and-fold of wyhash and its kin).
+//! collisions cannot be made (a multiply and a fold, as in wyhash).
 
 use crate::packet::{Layer, VlanTag};
 use crate::wire::link::{Link, Next, Tag};

@@ -19,8 +19,8 @@ pub enum Mode {
         udp: bool,
     },
     /// Large receive offload: for local delivery only. Acknowledgement, window and timestamps take
-    /// the newest values, IP identifications and padding are given up. The kernel's `inet_lro` of
-    /// 2.6.24, mended.
+    /// the newest values, IP identifications and padding are given up. As the kernel's `inet_lro`
+    /// of 2.6.24, without its faults.
     Lro {
         /// Absorb pure ACKs into the newest.
         acks: bool,
@@ -82,9 +82,8 @@ pub struct Policy {
     /// How the checksum of a merged GRO packet leaves: complete, or partial, as a device would be
     /// asked to fill it in. LRO packets leave complete.
     pub checksum: ChecksumForm,
-    /// Somebody has seen to it that all bytes are as they were sent: a cipher that authenticates.
-    /// Checksums of which the device knows nothing are taken for right, and no payload is read for
-    /// them.
+    /// The packets are as they were sent: a cipher has authenticated them. Checksums of which the
+    /// device knows nothing are taken for right, and no payload is read for them.
     pub trusted_input: bool,
 }
 

@@ -7,7 +7,7 @@ use crate::memory::{InBuffers, Memory};
 use crate::super_packet::{Outcome, Sink, SuperPacket};
 use superpacket_simd::Simd;
 
-/// One call of an aggregator's caller: his buffers, and his sink.
+/// One call of an aggregator: the caller's buffers, and the caller's sink.
 pub(super) trait Poll<B>: Memory<B> {
     /// Are payloads joined in the first packet's own buffer?
     const IN_PLACE: bool = false;

@@ -155,11 +155,11 @@ impl<B> Receiver<B> {
     pub(super) fn give_up(&mut self) {
         self.undelivered.clear();
         while self.table.oldest() != NONE {
-            // It is counted as it leaves, and kept for nobody.
-            let _ = self.emit(self.table.oldest(), Reason::Requested, &mut Refuse(&Nothing));
+            // It is counted as it leaves, and nobody is given it.
+            let _ = self.emit(self.table.oldest(), Reason::Requested, &mut RefusingPoll(&NoMemory));
             self.undelivered.clear();
         }
-        // What nobody was given was acknowledged to nobody.
+        // Packets that nobody was given have acknowledged nothing.
         self.acknowledged.forget();
     }
 
@@ -760,8 +760,8 @@ impl<B> Receiver<B> {
     /// Emits what is held of the flow that a packet belongs to, or of its address pair.
     pub(super) fn flush_flow<P: Poll<B>>(&mut self, packet: &RxPacket<B>, poll: &mut P) -> Result<(), P::Error> {
         self.deliver_again(poll)?;
-        let kin = self.kin(packet, poll);
-        while let Some(slot) = self.held_of(kin) {
+        let related = self.related(packet, poll);
+        while let Some(slot) = self.held_of(related) {
             self.emit(slot, Reason::Requested, poll)?;
         }
         Ok(())
@@ -770,13 +770,13 @@ impl<B> Receiver<B> {
     /// Delivers a packet unread, after what is held of its flow.
     pub(super) fn bypass<P: Poll<B>>(&mut self, packet: RxPacket<B>, poll: &mut P) -> Result<(), P::Error> {
         let mut result = self.deliver_again(poll);
-        let kin = if self.counters.held == 0 { Kin::None } else { self.kin(&packet, poll) };
-        while let Some(slot) = self.held_of(kin) {
+        let related = if self.counters.held == 0 { Related::None } else { self.related(&packet, poll) };
+        while let Some(slot) = self.held_of(related) {
             // What comes after a packet that the sink refused waits behind it.
             match result {
                 Ok(()) => result = self.emit(slot, Reason::Requested, poll),
                 Err(_) => {
-                    let _ = self.emit(slot, Reason::Requested, &mut Refuse(&*poll));
+                    let _ = self.emit(slot, Reason::Requested, &mut RefusingPoll(&*poll));
                 }
             }
         }
@@ -786,28 +786,28 @@ impl<B> Receiver<B> {
         match result {
             Ok(()) => self.pass_on(packet, length, None, Reason::Requested, poll),
             Err(error) => {
-                let _ = self.pass_on(packet, length, None, Reason::Requested, &mut Refuse(&*poll));
+                let _ = self.pass_on(packet, length, None, Reason::Requested, &mut RefusingPoll(&*poll));
                 Err(error)
             }
         }
     }
 
     /// Whose order a packet must not break.
-    fn kin<P: Poll<B>>(&self, packet: &RxPacket<B>, poll: &P) -> Kin {
+    fn related<P: Poll<B>>(&self, packet: &RxPacket<B>, poll: &P) -> Related {
         let gathered = Gathered::new(packet.buffers().map(|buffer| poll.bytes(buffer)));
         let header = gathered.bytes();
         match parse(header, packet.length_in(poll), packet.layer) {
-            Ok(layout) => Kin::Flow(self.key.flow(header, &layout, packet.layer, packet.vlan).flow),
-            Err(unparsed) => self.pair(unparsed.scope, header).map_or(Kin::None, Kin::Pair),
+            Ok(layout) => Related::Flow(self.key.flow(header, &layout, packet.layer, packet.vlan).flow),
+            Err(unparsed) => self.pair(unparsed.scope, header).map_or(Related::None, Related::Pair),
         }
     }
 
     /// A slot that holds packets of a flow, or of any flow of an address pair.
-    fn held_of(&mut self, kin: Kin) -> Option<u32> {
-        let slot = match kin {
-            Kin::Flow(flow) => self.table.find(flow, &mut self.counters.probes),
-            Kin::Pair(pair) => self.table.of_pair(pair),
-            Kin::None => NONE,
+    fn held_of(&mut self, related: Related) -> Option<u32> {
+        let slot = match related {
+            Related::Flow(flow) => self.table.find(flow, &mut self.counters.probes),
+            Related::Pair(pair) => self.table.of_pair(pair),
+            Related::None => NONE,
         };
         (slot != NONE).then_some(slot)
     }
@@ -824,7 +824,7 @@ impl<B> Receiver<B> {
     /// Emits all flows of an address pair.
     #[cold]
     fn flush_pair<P: Poll<B>>(&mut self, pair: u64, poll: &mut P) -> Result<(), P::Error> {
-        while let Some(slot) = self.held_of(Kin::Pair(pair)) {
+        while let Some(slot) = self.held_of(Related::Pair(pair)) {
             self.emit(slot, Reason::Overtaken, poll)?;
         }
         Ok(())
@@ -841,22 +841,22 @@ impl<B> Receiver<B> {
 
 /// The flows that a packet belongs to, or may belong to.
 #[derive(Clone, Copy, Debug)]
-enum Kin {
+enum Related {
     Flow(u64),
     Pair(u64),
     None,
 }
 
 /// A poll whose sink takes nothing more.
-struct Refuse<'p, P>(&'p P);
+struct RefusingPoll<'p, P>(&'p P);
 
-impl<B, P: Memory<B>> Memory<B> for Refuse<'_, P> {
+impl<B, P: Memory<B>> Memory<B> for RefusingPoll<'_, P> {
     fn bytes<'a>(&'a self, buffer: &'a B) -> &'a [u8] {
         self.0.bytes(buffer)
     }
 }
 
-impl<B, P: Memory<B>> Poll<B> for Refuse<'_, P> {
+impl<B, P: Memory<B>> Poll<B> for RefusingPoll<'_, P> {
     type Error = ();
 
     fn deliver(&mut self, _: SuperPacket<'_, B, ()>) -> Result<(), ()> {
@@ -865,9 +865,9 @@ impl<B, P: Memory<B>> Poll<B> for Refuse<'_, P> {
 }
 
 /// No bytes at all.
-struct Nothing;
+struct NoMemory;
 
-impl<B> Memory<B> for Nothing {
+impl<B> Memory<B> for NoMemory {
     fn bytes<'a>(&'a self, _: &'a B) -> &'a [u8] {
         &[]
     }
@@ -891,7 +891,7 @@ pub(super) fn keep<B>(undelivered: &mut PacketBatch<B>, mut packet: SuperPacket<
     }
 }
 
-/// Notes of packets whose checksums nobody has verified that somebody has.
+/// Marks checksums that nobody has verified as verified.
 fn trust<B>(packets: &mut [RxPacket<B>]) {
     for packet in packets {
         if packet.checksum == RxChecksum::None {

@@ -215,8 +215,11 @@ impl Kind {
 /// use superpacket::checksum::complete_partial;
 /// use superpacket::{Layer, Simd};
 ///
-/// // UDP from 10.0.0.1 to 10.0.0.2 with 2 bytes of payload; the field holds the pseudo-header's sum.
-/// let mut packet = [0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 9, 0, 10, 0x14, 0x1e, 0xab, 0xcd];
+/// // UDP from 10.0.0.1 to 10.0.0.2 with 2 bytes of payload; the field holds the pseudo-header's
+/// // sum.
+/// let ip = [0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+/// let udp = [0, 7, 0, 9, 0, 10, 0x14, 0x1e, 0xab, 0xcd];
+/// let mut packet = [&ip[..], &udp].concat();
 /// complete_partial(&mut packet, Layer::Ip, 20, 6, Simd::detect())?;
 /// assert_eq!(packet[26..28], [0x3f, 0xfa]);
 /// # Ok::<(), superpacket::checksum::CompletionError>(())

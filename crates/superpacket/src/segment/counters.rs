@@ -11,6 +11,7 @@ use super::SegmentError;
 /// counts as refused. The segments that had been written came out nevertheless: `segments` and
 /// `payload_out` count them, and `payload_in` their part of the packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SegmentCounters {
     /// Packets that came in.
     pub packets: u64,

@@ -145,6 +145,7 @@ pub enum ChecksumForm {
 
 /// How a super-packet is cut into the packets that a wire would have carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Gso {
     /// The kind of segments.
     pub kind: GsoKind,
@@ -166,6 +167,41 @@ impl Gso {
     #[inline]
     pub const fn new(kind: GsoKind, size: SegmentSize) -> Self {
         Gso { kind, size, id: IpId::Increment, outer_id: IpId::Increment, cwr: Cwr::First, checksum: ChecksumForm::Full }
+    }
+
+    /// Returns the same with this many payload bytes in each segment.
+    #[inline]
+    #[must_use]
+    pub const fn with_size(self, size: SegmentSize) -> Self {
+        Gso { size, ..self }
+    }
+
+    /// Returns the same with these identifications of the innermost IPv4 headers.
+    #[inline]
+    #[must_use]
+    pub const fn with_id(self, id: IpId) -> Self {
+        Gso { id, ..self }
+    }
+
+    /// Returns the same with these identifications of a tunnel's outer IPv4 headers.
+    #[inline]
+    #[must_use]
+    pub const fn with_outer_id(self, outer_id: IpId) -> Self {
+        Gso { outer_id, ..self }
+    }
+
+    /// Returns the same with CWR on these segments.
+    #[inline]
+    #[must_use]
+    pub const fn with_cwr(self, cwr: Cwr) -> Self {
+        Gso { cwr, ..self }
+    }
+
+    /// Returns the same with this form of the checksums of the packets that merged.
+    #[inline]
+    #[must_use]
+    pub const fn with_checksum(self, checksum: ChecksumForm) -> Self {
+        Gso { checksum, ..self }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::checksum::RxChecksum;
 
 /// The number of segments and their lengths: all but the last have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Plan {
     /// Number of segments, at least 1.
     pub segments: u32,
@@ -62,12 +63,6 @@ impl<'a, P: Segmentable + ?Sized> Segment<'a, P> {
     #[inline]
     pub const fn header(&self) -> &'a [u8] {
         self.header
-    }
-
-    /// Returns the length of the payload in bytes.
-    #[inline]
-    pub const fn payload_length(&self) -> usize {
-        self.length
     }
 
     /// Returns the length of headers and payload in bytes.
@@ -128,6 +123,7 @@ impl<P: Segmentable + ?Sized> Iterator for Ranges<'_, P> {
 
 /// A segment that has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Written {
     /// Number of the segment, from 0.
     pub index: u32,

@@ -24,6 +24,7 @@ pub enum ChecksumOutput {
 
 /// Options for cutting one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SegmentOptions {
     /// How to cut, in place of the packet's own metadata.
     pub gso: Option<Gso>,
@@ -38,6 +39,36 @@ pub struct SegmentOptions {
 impl Default for SegmentOptions {
     fn default() -> Self {
         SegmentOptions { gso: None, checksum: ChecksumOutput::Full, max_segments: MaxSegments::ANY, fragment_id: 0 }
+    }
+}
+
+impl SegmentOptions {
+    /// Returns the options with this way of cutting in place of the packet's own metadata.
+    #[inline]
+    #[must_use]
+    pub const fn with_gso(self, gso: Gso) -> Self {
+        SegmentOptions { gso: Some(gso), ..self }
+    }
+
+    /// Returns the options with this form of the segments' checksums.
+    #[inline]
+    #[must_use]
+    pub const fn with_checksum(self, checksum: ChecksumOutput) -> Self {
+        SegmentOptions { checksum, ..self }
+    }
+
+    /// Returns the options with this limit of segments.
+    #[inline]
+    #[must_use]
+    pub const fn with_max_segments(self, max_segments: MaxSegments) -> Self {
+        SegmentOptions { max_segments, ..self }
+    }
+
+    /// Returns the options with this identification of IPv6 fragments.
+    #[inline]
+    #[must_use]
+    pub const fn with_fragment_id(self, fragment_id: u32) -> Self {
+        SegmentOptions { fragment_id, ..self }
     }
 }
 
@@ -56,8 +87,9 @@ impl Default for SegmentOptions {
 ///
 /// let gso = Gso::new(GsoKind::Udp, SegmentSize::new(1000).expect("not zero"));
 /// let mut lengths = Vec::new();
+/// let packet = GsoPacket::linear(&packet, gso).with_layer(Layer::Ip);
 /// let plan = Segmenter::new()
-///     .segment(&GsoPacket::linear(&packet, gso).with_layer(Layer::Ip), &SegmentOptions::default(), |segment| lengths.push(segment.length()))?;
+///     .segment(&packet, &SegmentOptions::default(), |segment| lengths.push(segment.length()))?;
 /// assert_eq!(plan.segments, 3);
 /// assert_eq!(lengths, [1028, 1028, 528]);
 /// # Ok::<(), superpacket::SegmentError>(())

@@ -52,6 +52,7 @@ pub trait Segmentable {
 
 /// A packet in buffers of the caller, and how it is to be cut.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct GsoPacket<'a, B> {
     /// The packet's bytes, in order.
     pub buffers: &'a [B],
@@ -66,14 +67,27 @@ pub struct GsoPacket<'a, B> {
 impl<'a, B: AsRef<[u8]>> GsoPacket<'a, B> {
     /// Makes a packet of an Ethernet frame in one buffer.
     #[inline]
-    pub const fn linear(buffer: &'a B, gso: Gso) -> Self {
+    pub fn linear(buffer: &'a B, gso: impl Into<Option<Gso>>) -> Self {
         Self::new(core::slice::from_ref(buffer), gso)
     }
 
     /// Makes a packet of an Ethernet frame in several buffers.
     #[inline]
-    pub const fn new(buffers: &'a [B], gso: Gso) -> Self {
-        GsoPacket { buffers, layer: Layer::Ethernet, gso: Some(gso), checksum: RxChecksum::None }
+    pub fn new(buffers: &'a [B], gso: impl Into<Option<Gso>>) -> Self {
+        GsoPacket { gso: gso.into(), ..Self::uncut(buffers) }
+    }
+
+    /// Makes a packet of an Ethernet frame in several buffers that is no super-packet.
+    #[inline]
+    pub const fn uncut(buffers: &'a [B]) -> Self {
+        GsoPacket { buffers, layer: Layer::Ethernet, gso: None, checksum: RxChecksum::None }
+    }
+
+    /// Returns the packet with what is known of its checksums.
+    #[inline]
+    #[must_use]
+    pub const fn with_checksum(self, checksum: RxChecksum) -> Self {
+        GsoPacket { checksum, ..self }
     }
 
     /// Returns the packet as one that starts at another layer.

@@ -12,6 +12,7 @@ use crate::wire::{Layout, MAX_HEADER, Outer, Protocol};
 /// [`Segmenter::split`] takes what was read; [`header`](Self::header) makes the header for a packet
 /// to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Framing {
     /// Format of the header.
     pub format: Format,
@@ -29,6 +30,12 @@ impl Framing {
     /// Framing of a TAP device with `IFF_VNET_HDR`: 10 bytes in the machine's byte order, then an
     /// Ethernet frame.
     pub const TAP: Framing = Framing { layer: Layer::Ethernet, ..Framing::TUN };
+
+    /// Makes the framing of any device.
+    #[inline]
+    pub const fn new(format: Format, order: ByteOrder, layer: Layer) -> Self {
+        Framing { format, order, layer }
+    }
 
     /// Returns the length of the header in bytes.
     #[inline]

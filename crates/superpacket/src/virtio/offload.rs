@@ -8,6 +8,7 @@ use crate::wire::{self, IpVersion, Layer, Layout, Protocol, be16, byte, tcp, udp
 
 /// The meaning of a header in the engine's types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Offload {
     /// The state of the packet's checksums.
     pub checksum: RxChecksum,
@@ -15,6 +16,21 @@ pub struct Offload {
     pub gso: Option<Gso>,
     /// The flow hash.
     pub hash: Option<FlowHash>,
+}
+
+impl Offload {
+    /// Makes the meaning of a header without a hash.
+    #[inline]
+    pub const fn new(checksum: RxChecksum, gso: Option<Gso>) -> Self {
+        Offload { checksum, gso, hash: None }
+    }
+
+    /// Returns the same with a flow hash, or without one.
+    #[inline]
+    #[must_use]
+    pub const fn with_hash(self, hash: Option<FlowHash>) -> Self {
+        Offload { hash, ..self }
+    }
 }
 
 /// Valid hash reports, `IPv4` to `UDPv6_EX` (virtio 1.3, section 5.1.6.4.4).

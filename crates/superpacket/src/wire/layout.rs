@@ -77,6 +77,7 @@ impl Tunnel {
 
 /// The outer headers of a tunnelled packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Outer {
     /// Offset of the outer IP header from the start of the frame, in bytes.
     pub network: u16,
@@ -112,6 +113,7 @@ impl Outer {
 /// `outer.network < outer.transport <= network < transport < payload <= end`, and
 /// `payload <= MAX_HEADER`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Layout {
     /// The outer headers, if the packet is tunnelled.
     pub outer: Option<Outer>,

@@ -39,15 +39,15 @@ pub mod ethernet {
     /// 802.1Q customer tag.
     pub const VLAN: u16 = 0x8100;
     /// 802.1ad service tag.
-    pub const SERVICE_VLAN: u16 = 0x88a8;
+    pub(crate) const SERVICE_VLAN: u16 = 0x88a8;
     /// Outer tag of stacked VLANs before 802.1ad, still seen.
-    pub const OLD_SERVICE_VLAN: u16 = 0x9100;
+    pub(crate) const OLD_SERVICE_VLAN: u16 = 0x9100;
     /// PPPoE session stage (RFC 2516).
     pub const PPPOE_SESSION: u16 = 0x8864;
     /// MPLS unicast (RFC 3032).
     pub const MPLS: u16 = 0x8847;
     /// MPLS multicast (RFC 5332).
-    pub const MPLS_MULTICAST: u16 = 0x8848;
+    pub(crate) const MPLS_MULTICAST: u16 = 0x8848;
     /// Transparent Ethernet bridging, in GRE and Geneve (RFC 1701, RFC 8926).
     pub const BRIDGED: u16 = 0x6558;
 
@@ -66,15 +66,15 @@ pub mod pppoe {
     /// protocol and the IP packet.
     pub const LENGTH: usize = 4;
     /// Offset of the session ID.
-    pub const SESSION: usize = 2;
+    pub(crate) const SESSION: usize = 2;
     /// Offset of the PPP protocol.
     pub const PROTOCOL: usize = 6;
     /// Length of the PPP protocol, which the length field counts too.
-    pub const PPP_LENGTH: usize = 2;
+    pub(crate) const PPP_LENGTH: usize = 2;
     /// PPP protocol number of IPv4.
-    pub const PPP_IPV4: u16 = 0x0021;
+    pub(crate) const PPP_IPV4: u16 = 0x0021;
     /// PPP protocol number of IPv6.
-    pub const PPP_IPV6: u16 = 0x0057;
+    pub(crate) const PPP_IPV6: u16 = 0x0057;
 }
 
 /// IPv4 (RFC 791).
@@ -102,9 +102,9 @@ pub mod ipv4 {
     /// Don't fragment.
     pub const DONT_FRAGMENT: u16 = 0x4000;
     /// More fragments.
-    pub const MORE_FRAGMENTS: u16 = 0x2000;
+    pub(crate) const MORE_FRAGMENTS: u16 = 0x2000;
     /// Fragment offset, in units of 8 bytes.
-    pub const FRAGMENT_OFFSET: u16 = 0x1fff;
+    pub(crate) const FRAGMENT_OFFSET: u16 = 0x1fff;
 }
 
 /// IPv6 (RFC 8200).
@@ -121,20 +121,20 @@ pub mod ipv6 {
     /// Offset of the source address; the destination follows.
     pub const ADDRESSES: usize = 8;
     /// Hop-by-hop options.
-    pub const HOP_BY_HOP: u8 = 0;
+    pub(crate) const HOP_BY_HOP: u8 = 0;
     /// Routing header.
-    pub const ROUTING: u8 = 43;
+    pub(crate) const ROUTING: u8 = 43;
     /// Fragment header.
     pub const FRAGMENT: u8 = 44;
     /// Destination options.
-    pub const DESTINATION: u8 = 60;
+    pub(crate) const DESTINATION: u8 = 60;
     /// Length of the fragment header.
-    pub const FRAGMENT_HEADER_LENGTH: usize = 8;
+    pub(crate) const FRAGMENT_HEADER_LENGTH: usize = 8;
     /// Length of a hop-by-hop header with the jumbo payload option alone, as Linux writes it for
     /// BIG TCP.
     pub const JUMBO_HEADER_LENGTH: usize = 8;
     /// Option type of the jumbo payload (RFC 2675).
-    pub const JUMBO_OPTION: u8 = 0xc2;
+    pub(crate) const JUMBO_OPTION: u8 = 0xc2;
 }
 
 /// IP protocol numbers.
@@ -195,9 +195,9 @@ pub mod tcp {
     /// Length of those options.
     pub const TIMESTAMP_OPTIONS_LENGTH: usize = 12;
     /// Offset of TSval in a header with those options.
-    pub const TIMESTAMP_VALUE: usize = 24;
+    pub(crate) const TIMESTAMP_VALUE: usize = 24;
     /// Offset of TSecr in a header with those options.
-    pub const TIMESTAMP_ECHO: usize = 28;
+    pub(crate) const TIMESTAMP_ECHO: usize = 28;
 }
 
 /// UDP (RFC 768).
@@ -205,7 +205,7 @@ pub mod udp {
     /// Length of the header.
     pub const HEADER_LENGTH: usize = 8;
     /// Offset of the destination port.
-    pub const DESTINATION_PORT: usize = 2;
+    pub(crate) const DESTINATION_PORT: usize = 2;
     /// Offset of the length, header included.
     pub const LENGTH: usize = 4;
     /// Offset of the checksum.
@@ -215,7 +215,7 @@ pub mod udp {
 /// DCCP (RFC 4340).
 pub mod dccp {
     /// Length of the generic header with short (24-bit) sequence numbers.
-    pub const SHORT_HEADER_LENGTH: usize = 12;
+    pub(crate) const SHORT_HEADER_LENGTH: usize = 12;
     /// Length of the generic header with long (48-bit) sequence numbers.
     pub const LONG_HEADER_LENGTH: usize = 16;
     /// Offset of the data offset, in 4-byte words.
@@ -231,7 +231,7 @@ pub mod dccp {
     /// Type DCCP-DataAck.
     pub const DATA_ACK: u8 = 4;
     /// Offset of a 24-bit sequence number (X = 0).
-    pub const SHORT_SEQUENCE: usize = 9;
+    pub(crate) const SHORT_SEQUENCE: usize = 9;
     /// Offset of a 48-bit sequence number (X = 1).
     pub const LONG_SEQUENCE: usize = 10;
 }

@@ -23,6 +23,7 @@ pub enum Scope {
 
 /// A packet whose flow is not known: it passes untouched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unparsed {
     /// Why the flow is not known.
     pub reason: Refusal,

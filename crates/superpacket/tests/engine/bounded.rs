@@ -1,4 +1,5 @@
-//! Work and memory are bounded whatever the traffic, shown by counting: table entries looked at, flows held, flushes caused.
+//! Work and memory are bounded whatever the traffic, shown by counting: table entries looked at,
+//! flows held, flushes caused.
 
 use crate::support::*;
 use superpacket::aggregate::{HashKey, Policy, Reason};
@@ -8,7 +9,8 @@ use superpacket_traffic::frame::{Frame, Ip};
 /// Entries in a bucket of the table: the most that a packet may look at.
 const WAYS: u64 = 8;
 
-/// The bytes of a frame, to be changed in place: building each anew would be what the test measures.
+/// The bytes of a frame, to be changed in place: building each anew would be what the test
+/// measures.
 struct Template {
     bytes: Vec<u8>,
 }
@@ -18,7 +20,8 @@ impl Template {
         Template { bytes: frame.to_bytes() }
     }
 
-    /// The frame with a source address and port of this number, its checksums corrected for both (RFC 1624).
+    /// The frame with a source address and port of this number, its checksums corrected for both
+    /// (RFC 1624).
     fn flow(&self, number: u32) -> Packet {
         let mut bytes = self.bytes.clone();
         let mut put = |offset: usize, value: u16, checksums: &[usize]| {
@@ -76,7 +79,8 @@ fn each_packet_looks_at_one_bucket_whatever_the_flows() {
     for max_flows in [8, 1024, 65_536] {
         for flows in [10, 4_000, 100_000] {
             let mut table = Table::new(max_flows, 5);
-            // By turns, so that each packet meets another flow than the last one did; twice, so that what is held is met again.
+            // By turns, so that each packet meets another flow than the last one did; twice, so
+            // that what is held is met again.
             for turn in 0..2 {
                 for number in 0..flows {
                     let probes = table.receive(&template.flow(number));
@@ -86,7 +90,8 @@ fn each_packet_looks_at_one_bucket_whatever_the_flows() {
             }
             let counters = table.aggregator.counters();
             assert!(counters.probes <= WAYS * counters.packets_in);
-            // Each packet put one in and so no more than one out; none was merged, as each repeats its flow's first.
+            // Each packet put one in and so no more than one out; none was merged, as each repeats
+            // its flow's first.
             assert_eq!(counters.packets_out + counters.held, counters.packets_in);
         }
     }
@@ -178,7 +183,8 @@ fn a_fragment_flood_pays_for_what_was_held_and_no_more() {
         assert_eq!(probes, 0, "a fragment looks no flow up");
     }
     assert!(table.held() >= held - 8, "{} of {held} held", table.held());
-    // From everywhere: each flush was an insert before, so the flood pays for nothing that was not held.
+    // From everywhere: each flush was an insert before, so the flood pays for nothing that was not
+    // held.
     for number in 0..60_000 {
         table.receive(&fragment(number));
     }
@@ -197,7 +203,8 @@ fn a_fragment_flood_pays_for_what_was_held_and_no_more() {
     assert_eq!(table.reason(Reason::Fragment), 10_000 + 60_000 + 20 * 2_000);
 }
 
-/// Flows that fall into the bucket of flow 0 under this key, found as an attacker who knows the key would: by what a look-up costs.
+/// Flows that fall into the bucket of flow 0 under this key, found as an attacker who knows the key
+/// would: by what a look-up costs.
 fn colliding(template: &Template, max_flows: u32, key: u128, count: usize) -> Vec<Packet> {
     let collides = |number: &u32| {
         let mut table = Table::new(max_flows, key);
@@ -227,7 +234,8 @@ fn flows_made_to_collide_under_one_key_do_not_under_another() {
 
 #[test]
 fn the_key_spreads_address_pairs_too() {
-    // Pairs that share a list under one key, found by what a fragment flushes, are apart under another.
+    // Pairs that share a list under one key, found by what a fragment flushes, are apart under
+    // another.
     let shares = |key: u128, number: u16| {
         let mut table = Table::new(64, key);
         table.receive(&between(number, 9).into());

@@ -1,5 +1,5 @@
-//! A buffer may be of any type that lends bytes: what comes out is the same for all of them, in 1 to 17 buffers, and each buffer is let go
-//! with its packet.
+//! A buffer may be of any type that lends bytes: what comes out is the same for all of them, in 1
+//! to 17 buffers, and each buffer is let go with its packet.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -29,7 +29,8 @@ fn aggregator<B: AsRef<[u8]>>(policy: Policy) -> Aggregator<B> {
     Aggregator::new(policy, HashKey::new(7))
 }
 
-/// Runs the packets as one poll, in buffers that `buffer` makes of each piece's number in its packet and its bytes.
+/// Runs the packets as one poll, in buffers that `buffer` makes of each piece's number in its
+/// packet and its bytes.
 fn outputs<B: AsRef<[u8]>>(
     aggregator: &mut Aggregator<B>,
     received: &[Packet],

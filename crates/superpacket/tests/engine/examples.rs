@@ -30,6 +30,18 @@ fn imported_names(source: &str) -> Vec<&str> {
 }
 
 #[test]
+fn the_examples_import_from_the_root_alone() {
+    let others = [include_str!("../../examples/umem.rs"), include_str!("../../../../examples/smoltcp-device/src/lib.rs")];
+    for source in EXAMPLES.iter().map(|example| example.source).chain(others) {
+        let imports: Vec<_> = source.lines().filter(|line| line.starts_with("use superpacket")).collect();
+        assert!(!imports.is_empty());
+        for import in imports {
+            assert!(import.starts_with("use superpacket::{") && import.matches("::").count() == 1, "{import} is not of the root");
+        }
+    }
+}
+
+#[test]
 fn the_readme_says_how_many_lines_the_example_for_vpns_takes() {
     let readme = include_str!("../../../../README.md");
     let statement = format!("(crates/superpacket/examples/tun.rs), {} lines of your own", own_lines(EXAMPLES[0].source).len());
@@ -41,7 +53,8 @@ fn the_first_comment_says_how_many_lines_and_names_the_user_needs() {
     for Example { source, most_lines, most_names } in EXAMPLES {
         let (lines, names) = (own_lines(source).len(), imported_names(source).len());
         assert!(lines <= most_lines && names <= most_names, "{lines} lines, {names} names");
-        let first = source.lines().next().unwrap_or_default();
+        let comment = source.lines().take_while(|line| line.starts_with("//! "));
+        let first = comment.map(|line| &line[4..]).collect::<Vec<_>>().join(" ");
         let statement = format!("{lines} lines of the user's own and {names} imported names");
         assert!(first.contains(&statement), "{first:?} does not say: {statement}");
     }

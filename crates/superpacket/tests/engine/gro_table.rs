@@ -1,4 +1,5 @@
-//! The kernel's own GRO test, case by case: the table is `superpacket_traffic::gro_table`, which is also sent from host to host (`superpacket-lab`, test `bridge`).
+//! The kernel's own GRO test, case by case: the table is `superpacket_traffic::gro_table`, which is
+//! also sent from host to host (`superpacket-lab`, test `bridge`).
 
 use crate::expect::*;
 use crate::support::*;

@@ -1,4 +1,5 @@
-//! GRO's limits, each by itself and at its edge; and when what is held leaves: at the poll's end, by age, by flow, all, at once.
+//! GRO's limits, each by itself and at its edge; and when what is held leaves: at the poll's end,
+//! by age, by flow, all, at once.
 
 use crate::expect::*;
 use crate::support::*;
@@ -159,7 +160,8 @@ fn held_bytes_beyond_the_limit_put_the_oldest_out() {
     let left: Vec<_> = flow(0).run(14).iter().flat_map(|frame| port.receive(frame, 0)).collect();
     assert_eq!(left, [(7, MemoryLimit), (7, MemoryLimit)]);
     assert_eq!(port.aggregator.counters().held_bytes, 0);
-    // Padding and buffers as received count, not what is left of them; a frame larger than the limit is not held at all.
+    // Padding and buffers as received count, not what is left of them; a frame larger than the
+    // limit is not held at all.
     let mut port = Port::new(Policy::gro().with_partial_checksums().with_max_held_bytes(153));
     assert_eq!(port.receive(&flow(0), 0), [(1, MemoryLimit)]);
 }
@@ -239,7 +241,8 @@ fn big_tcp_ends_at_eight_times_65535() {
 
 #[test]
 fn the_edge_of_16_bits() {
-    // 65,535 bytes with the IP header, one more, and for IPv6 the 40 bytes that its field does not count.
+    // 65,535 bytes with the IP header, one more, and for IPv6 the 40 bytes that its field does not
+    // count.
     for (base, limit) in [
         (Frame::tcp4(1, 1), 65_535),
         (Frame::tcp4(1, 1), 65_536),
@@ -260,7 +263,8 @@ fn the_edge_of_16_bits() {
 
 #[test]
 fn extension_headers_keep_to_16_bits() {
-    // With a payload length of 0 a hop-by-hop header would make a malformed jumbogram of it (RFC 2675, section 3), which nobody could cut again.
+    // With a payload length of 0 a hop-by-hop header would make a malformed jumbogram of it (RFC
+    // 2675, section 3), which nobody could cut again.
     let contents = vec![1, 4, 0, 0, 0, 0];
     for extension in
         [Extension::HopByHop(contents.clone()), Extension::Routing(vec![4, 0, 0, 0, 0, 0]), Extension::DestinationOptions(contents)]
@@ -305,7 +309,8 @@ fn no_other_packet_has_a_length_of_0() {
 
 #[test]
 fn a_pppoe_length_counts_two_bytes_more() {
-    // PPPoE counts the PPP protocol too, so an IP packet of 65,535 bytes is two more than its field holds.
+    // PPPoE counts the PPP protocol too, so an IP packet of 65,535 bytes is two more than its field
+    // holds.
     for whole in 65_530..=65_536 {
         let base = Frame::tcp4(1, 13_000).with(|frame| frame.pppoe = Some(Pppoe::default()));
         let mut frames = base.run(6);
@@ -370,7 +375,8 @@ fn a_flow_leaves_when_asked() {
                 port.receive(&frame, 0);
             }
         }
-        // Any packet of the flow names it: a pure ACK, another VLAN priority, one in several buffers.
+        // Any packet of the flow names it: a pure ACK, another VLAN priority, one in several
+        // buffers.
         let ask = |port: &mut Port, packet: &Packet| port.act(|aggregator, sink| aggregator.flush_flow(&packet.receive(), sink));
         let ack = flow(1).with(|frame| frame.payload.clear());
         assert_eq!(ask(&mut port, &ack.clone().into()), [(3, Requested)]);

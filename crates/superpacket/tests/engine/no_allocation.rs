@@ -1,4 +1,5 @@
-//! In steady state the engine allocates nothing: after a first round, which makes room, none of the next touches the heap.
+//! In steady state the engine allocates nothing: after a first round, which makes room, none of the
+//! next touches the heap.
 
 use std::hint::black_box;
 
@@ -23,13 +24,13 @@ struct Seen {
     segments: u64,
 }
 
-/// Runs rounds of `round` frames through an aggregator in batches, ends a poll after each round, and cuts again what can be cut; all after the first `warm`
-/// rounds must allocate nothing.
+/// Runs rounds of `round` frames through an aggregator in batches, ends a poll after each round,
+/// and cuts again what can be cut; all after the first `warm` rounds must allocate nothing.
 #[track_caller]
 fn steady(policy: Policy, frames: &[Vec<u8>], round: usize, warm: usize, buffers: usize) -> Seen {
     let mut aggregator: Aggregator<&[u8]> = Aggregator::new(policy, HashKey::new(42));
     let mut segmenter = Segmenter::new();
-    let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
+    let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
     let mut batch = Vec::with_capacity(BATCH);
     let (mut bytes, mut seen) = (0, Seen::default());
     for (number, round) in frames.chunks(round).enumerate() {

@@ -1,4 +1,5 @@
-//! Partial checksums completed: in place, by the segmenter in a packet that passes whole, and before fragmentation. All against frames that an independent builder makes.
+//! Partial checksums completed: in place, by the segmenter in a packet that passes whole, and
+//! before fragmentation. All against frames that an independent builder makes.
 
 use superpacket::Simd;
 use superpacket::checksum::{CompletionError, complete_partial};
@@ -56,7 +57,8 @@ fn right() -> Vec<(Frame, u16)> {
     frames
 }
 
-/// The same frame with its checksum left to a device, and its state. Of a CRC nothing is known beforehand.
+/// The same frame with its checksum left to a device, and its state. Of a CRC nothing is known
+/// beforehand.
 fn partial(frame: &Frame, offset: u16) -> (Vec<u8>, RxChecksum, Layer) {
     let start = frame.offsets().transport as u16;
     let layer = if frame.link.is_some() { Layer::Ethernet } else { Layer::Ip };
@@ -80,9 +82,9 @@ fn complete(bytes: &mut [u8], state: RxChecksum, layer: Layer) -> Result<(), Com
 /// The packet in buffers of `size` bytes, passed whole by the segmenter.
 fn passed(bytes: &[u8], state: RxChecksum, layer: Layer, size: usize) -> Result<Vec<u8>, SegmentError> {
     let buffers: Vec<&[u8]> = bytes.chunks(size).collect();
-    let packet = GsoPacket { buffers: &buffers, layer, gso: None, checksum: state };
+    let packet = GsoPacket::uncut(&buffers).with_layer(layer).with_checksum(state);
     let mut out = Vec::new();
-    let options = SegmentOptions { checksum: ChecksumOutput::Full, ..SegmentOptions::default() };
+    let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
     Segmenter::new().segment(&packet, &options, |segment| {
         assert_eq!(segment.checksum, RxChecksum::Unnecessary { level: 0 });
         segment.copy_to(&mut out);
@@ -124,7 +126,7 @@ fn a_packet_is_completed_before_it_is_fragmented() {
         let (bytes, state, layer) = partial(&frame, offset);
         for size in [usize::MAX, 700] {
             let buffers: Vec<&[u8]> = bytes.chunks(size).collect();
-            let packet = GsoPacket { buffers: &buffers, layer, gso: None, checksum: state };
+            let packet = GsoPacket::uncut(&buffers).with_layer(layer).with_checksum(state);
             let mut fragments = Vec::new();
             let done = Segmenter::new().fragment(&packet, 1500, None, |fragment| {
                 let mut bytes = Vec::new();
@@ -197,8 +199,7 @@ fn what_cannot_be_completed_is_named_and_left_as_it_is() {
     let end = beyond.len();
     assert_eq!(refused(&beyond, 34, 6), CompletionError::Coverage { needed: end + 4, got: end });
     // The segmenter says the same, and counts it.
-    let packet =
-        GsoPacket { buffers: &[&beyond[..]], layer: Layer::Ethernet, gso: None, checksum: RxChecksum::Partial { start: 34, offset: 6 } };
+    let packet = GsoPacket::uncut(std::slice::from_ref(&beyond)).with_checksum(RxChecksum::Partial { start: 34, offset: 6 });
     let mut segmenter = Segmenter::new();
     let error = segmenter.segment(&packet, &SegmentOptions::default(), |_| panic!("refused")).expect_err("refused");
     assert_eq!(error, SegmentError::PartialChecksum(CompletionError::Coverage { needed: end + 4, got: end }));

@@ -1,4 +1,5 @@
-//! The engine's promises 1 to 5, over generated traffic that reorders, duplicates, drops, pads, tags, tunnels, corrupts and varies every header field.
+//! The engine's promises 1 to 5, over generated traffic that reorders, duplicates, drops, pads,
+//! tags, tunnels, corrupts and varies every header field.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -38,7 +39,8 @@ fn traffic(seed: u64, count: usize) -> Vec<Generated> {
     generate(seed, &Config::default(), count)
 }
 
-/// GRO by every policy: what comes out, cut again, is what went in; counters balance after every packet (the harness asserts it).
+/// GRO by every policy: what comes out, cut again, is what went in; counters balance after every
+/// packet (the harness asserts it).
 fn holds(seed: u64, count: usize, policy: Policy, batch: usize, scatter: bool) -> Run {
     let packets: Vec<_> =
         traffic(seed, count).iter().enumerate().map(|(index, generated)| packet(generated, if scatter { index % 18 } else { 0 })).collect();
@@ -50,7 +52,8 @@ fn holds(seed: u64, count: usize, policy: Policy, batch: usize, scatter: bool) -
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 24 }, ..ProptestConfig::default() })]
 
-    /// Promises 1, 2, 3 and 5: order, reversibility, conservation, and what is not understood passes bit for bit.
+    /// Promises 1, 2, 3 and 5: order, reversibility, conservation, and what is not understood
+    /// passes bit for bit.
     #[test]
     fn gro_is_reversible(seed: u64, batch in 1usize..300, linear: bool, scatter: bool, full: bool, flows in 1u32..200) {
         let policy = Policy::gro_with_udp().with_storage(if linear { Storage::Linear } else { Storage::Fragments }).with_checksum(if full { ChecksumForm::Full } else { ChecksumForm::Partial }).with_max_flows(flows);
@@ -95,7 +98,8 @@ proptest! {
         }
     }
 
-    /// LRO gives up the headers' history, but no payload: the byte stream of each flow is what it was (promises 1 and 3).
+    /// LRO gives up the headers' history, but no payload: the byte stream of each flow is what it
+    /// was (promises 1 and 3).
     #[test]
     fn lro_keeps_the_byte_streams(seed: u64, linear: bool, batch in 1usize..200) {
         let storage = if linear { Storage::Linear } else { Storage::Fragments };
@@ -117,7 +121,8 @@ proptest! {
         prop_assert_eq!(before, after);
     }
 
-    /// No input makes the engine panic, and none is lost (promise 6): random bytes with a header's look.
+    /// No input makes the engine panic, and none is lost (promise 6): random bytes with a header's
+    /// look.
     #[test]
     fn garbage_passes(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), ethertype in 0usize..6, at_ip: bool, scatter in 0usize..18) {
         let types = [0x0800u16, 0x86dd, 0x8100, 0x8864, 0x8847, 0x0806];
@@ -174,7 +179,8 @@ fn any_key_gives_the_same_packets() {
     assert_eq!(with_key(1), with_key(u128::MAX / 3));
 }
 
-/// The generator reaches what the promises speak of: every reason that generated traffic can give, at least 30 % merged, and no combination of protocol and tunnel left out.
+/// The generator reaches what the promises speak of: every reason that generated traffic can give,
+/// at least 30 % merged, and no combination of protocol and tunnel left out.
 #[test]
 fn the_generated_traffic_covers_the_rules() {
     let mut reasons = BTreeSet::new();
@@ -226,8 +232,8 @@ fn the_generated_traffic_covers_the_rules() {
     assert!(missing.is_empty(), "reasons that never occurred: {missing:?}");
 }
 
-/// Reasons that the generator does not give, each hit by [`reasons_of_their_own`] or, of packets that are borrowed, in
-/// the module `faces`.
+/// Reasons that the generator does not give, each hit by [`reasons_of_their_own`] or, of packets
+/// that are borrowed, in the module `faces`.
 const NEEDS_A_TEST_OF_ITS_OWN: &[Reason] =
     &[Reason::SuperPacket, Reason::Requested, Reason::TimestampOlder, Reason::Alone, Reason::NoHeader];
 

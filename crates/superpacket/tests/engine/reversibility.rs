@@ -1,6 +1,8 @@
-//! Reversibility where it is subtle, the link header's share: VLAN tags, MAC addresses, PPPoE, MPLS. The other `reversibility_` files hold the other headers'.
+//! Reversibility where it is subtle, the link header's share: VLAN tags, MAC addresses, PPPoE,
+//! MPLS. The other `reversibility_` files hold the other headers'.
 //!
-//! In each: what merges, cut again, is what came in; what could not be restored did not merge, and left for the reason named.
+//! In each: what merges, cut again, is what came in; what could not be restored did not merge, and
+//! left for the reason named.
 
 use crate::expect::*;
 use crate::support::*;
@@ -95,7 +97,8 @@ fn a_pppoe_length_must_be_the_frames() {
 
 #[test]
 fn a_pppoe_session_frame_of_another_code_passes() {
-    // Discovery and unknown versions carry no flow, so nothing waits for them and they wait for nothing.
+    // Discovery and unknown versions carry no flow, so nothing waits for them and they wait for
+    // nothing.
     let base = Frame::tcp4(1000, 100).with(|frame| frame.pppoe = Some(Pppoe::default()));
     for edit in [(0x11, 0x09), (0x21, 0)] {
         let mut frames = base.run(4);

@@ -1,4 +1,5 @@
-//! Reversibility where it is subtle, DCCP's share: CCVal, checksum coverage, short and long sequence numbers, packet types, lengths.
+//! Reversibility where it is subtle, DCCP's share: CCVal, checksum coverage, short and long
+//! sequence numbers, packet types, lengths.
 
 use crate::expect::*;
 use crate::support::*;

@@ -1,4 +1,5 @@
-//! Reversibility where it is subtle, the IP headers' share: identifications, reserved bits, header checksums, trailing bytes, flow labels, extension headers.
+//! Reversibility where it is subtle, the IP headers' share: identifications, reserved bits, header
+//! checksums, trailing bytes, flow labels, extension headers.
 
 use crate::expect::*;
 use crate::support::*;
@@ -92,7 +93,8 @@ fn inner_and_outer_identifications_run_by_themselves() {
 
 #[test]
 fn a_refused_identification_leaves_the_run_as_it_was() {
-    // The inner identification fits, the outer does not: the next flow must start from what it sees, not from what was half taken.
+    // The inner identification fits, the outer does not: the next flow must start from what it
+    // sees, not from what was half taken.
     use superpacket::aggregate::Reason::IpId as Id;
     arrive(&with_both_ids(&[8, 9, 9], &[1, 7, 8]), &[1, 2], &[Id, PollEnd]);
 }
@@ -189,7 +191,8 @@ fn padding_on_all_and_in_the_middle() {
 fn padding_inside_a_tunnel_is_not_merged() {
     for base in [Frame::tcp4(1000, 100).in_vxlan4(), Frame::tcp4(1000, 100).in_ip4(), Frame::tcp4(1000, 100).in_gre()] {
         let inner = base.offsets().end - base.offsets().network;
-        // The outer lengths count four bytes that the inner one does not; its checksum is that of the shorter packet.
+        // The outer lengths count four bytes that the inner one does not; its checksum is that of
+        // the shorter packet.
         let short = |frame: &Frame| {
             let whole = frame.clone().with(|frame| frame.payload.truncate(96));
             let (mut bytes, network) = (frame.to_bytes(), frame.offsets().network);

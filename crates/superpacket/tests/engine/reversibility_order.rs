@@ -1,4 +1,5 @@
-//! Order: what cannot merge waits for what is held of its flow. A fragment, a bad checksum, an IP option, a cut frame, each between frames that merge, in every tunnel.
+//! Order: what cannot merge waits for what is held of its flow. A fragment, a bad checksum, an IP
+//! option, a cut frame, each between frames that merge, in every tunnel.
 
 use crate::expect::*;
 use crate::support::*;
@@ -68,7 +69,8 @@ fn ip_options_wait_for_their_flow() {
 fn a_cut_frame_waits_for_its_flow() {
     for base in everywhere() {
         let offsets = base.offsets();
-        // In the payload, by its last byte; in the transport header, where the ports are there or not.
+        // In the payload, by its last byte; in the transport header, where the ports are there or
+        // not.
         for length in [
             offsets.end - 1,
             offsets.payload + 1,
@@ -80,7 +82,8 @@ fn a_cut_frame_waits_for_its_flow() {
         ] {
             refused_packet(&base, Truncated, |frame| truncated(frame, length));
         }
-        // In the inner IP header: the outer addresses are there, and whatever goes through that tunnel may be its own.
+        // In the inner IP header: the outer addresses are there, and whatever goes through that
+        // tunnel may be its own.
         if base.tunnel.is_some() {
             refused_packet(&base, Truncated, |frame| truncated(frame, offsets.network + 7));
         }

@@ -1,4 +1,5 @@
-//! Reversibility where it is subtle, TCP's share: checksums, flags, options, sequence numbers, short segments, input that is a super-packet already.
+//! Reversibility where it is subtle, TCP's share: checksums, flags, options, sequence numbers,
+//! short segments, input that is a super-packet already.
 
 use crate::expect::*;
 use superpacket::aggregate::{Policy, Reason, Reason::*, Storage};
@@ -91,7 +92,8 @@ fn fin_ends_a_run_wherever_it_stands() {
         arrive(&flagged(&base, &[ACK, ACK, ACK | FIN | PSH]), &[3], &[Push]);
         arrive(&flagged(&base, &[ACK, ACK | PSH, ACK | FIN]), &[2, 1], &[Push, Push]);
         arrive(&flagged(&base, &[ACK | FIN, ACK, ACK]), &[1, 2], &[Push, PollEnd]);
-        // In mid-run, by a sender that goes on as if it took no sequence number (the frames above go on one further, as they must).
+        // In mid-run, by a sender that goes on as if it took no sequence number (the frames above
+        // go on one further, as they must).
         let mut frames = flagged(&base, &[ACK; 5]);
         frames[2].tcp_mut().flags |= FIN;
         arrive(&frames, &[3, 2], &[Push, PollEnd]);
@@ -277,7 +279,8 @@ fn a_partial_checksum_must_be_the_pseudo_headers() {
     }
 }
 
-/// What came out when the third of five packets was a super-packet with this segment size and checksum.
+/// What came out when the third of five packets was a super-packet with this segment size and
+/// checksum.
 fn with_super_packet(
     base: &Frame,
     size: usize,
@@ -308,7 +311,8 @@ fn with_super_packet(
 #[test]
 fn a_super_packet_passes_whole_and_in_order() {
     for base in bases() {
-        // Of the flow's own segment size with a short last piece, without one, of another size; with a checksum like the others' and not.
+        // Of the flow's own segment size with a short last piece, without one, of another size;
+        // with a checksum like the others' and not.
         for (size, payload) in [(100, 250), (100, 300), (70, 350), (1000, 100)] {
             for form in [segment::ChecksumForm::Full, segment::ChecksumForm::Partial] {
                 for storage in [Storage::Fragments, Storage::Linear] {
@@ -319,7 +323,8 @@ fn a_super_packet_passes_whole_and_in_order() {
                     assert_eq!(outputs[1].metadata.checksum, packets[2].checksum);
                     assert_eq!(outputs[0].cut(), [packets[0].bytes.clone(), packets[1].bytes.clone()]);
                     assert_eq!(outputs[2].cut(), [packets[3].bytes.clone(), packets[4].bytes.clone()]);
-                    // What its sender said of it goes on with it, so that it can be cut on the way out.
+                    // What its sender said of it goes on with it, so that it can be cut on the way
+                    // out.
                     let kind = outputs[1].metadata.gso.map(|gso| (gso.kind, gso.size.get()));
                     assert_eq!(kind, outputs[0].metadata.gso.map(|gso| (gso.kind, size)));
                     assert_eq!(outputs[1].metadata.gso.map(|gso| gso.checksum), Some(form));

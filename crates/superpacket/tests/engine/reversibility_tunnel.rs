@@ -1,4 +1,5 @@
-//! Reversibility where it is subtle, the tunnels' share: VXLAN, Geneve and GRE headers, outer UDP ports and checksums, outer IP headers.
+//! Reversibility where it is subtle, the tunnels' share: VXLAN, Geneve and GRE headers, outer UDP
+//! ports and checksums, outer IP headers.
 
 use crate::expect::*;
 use superpacket::aggregate::Reason::*;
@@ -75,7 +76,8 @@ fn vxlan_with_any_other_bit_is_not_merged() {
 #[test]
 fn geneve_with_any_flag_is_not_merged() {
     for base in inner().map(Frame::in_geneve) {
-        // O: control. C: critical options. The six bits after them; the byte after the VNI; another version.
+        // O: control. C: critical options. The six bits after them; the byte after the VNI; another
+        // version.
         for flags in [0x80, 0x40, 0x01, 0x20] {
             refused(&base, Tunnel, |frame| geneve(frame).flags = flags);
         }
@@ -112,8 +114,8 @@ fn gre_with_more_than_checksum_and_key_is_not_merged() {
 #[test]
 fn gre_checksums_are_right_and_canonical() {
     for base in inner().map(in_gre_with_checksum) {
-        // A key that makes the right checksum 0. The sum does not depend on the payload, which the inner checksum balances, nor on the
-        // inner identification, which the header checksum does.
+        // A key that makes the right checksum 0. The sum does not depend on the payload, which the
+        // inner checksum balances, nor on the inner identification, which the header checksum does.
         let mut zero = base.clone().with(|frame| gre(frame).key = Some(0x0007_0000));
         let field = zero.offsets().outer.expect("a tunnel") + 20 + 4;
         let read = |frame: &Frame| u16::from_be_bytes([frame.to_bytes()[field], frame.to_bytes()[field + 1]]);
@@ -135,7 +137,8 @@ fn gre_checksums_are_right_and_canonical() {
 
 #[test]
 fn the_outer_source_port_must_be_equal() {
-    // It is chosen by a hash of the inner flow and may move with it; order is kept across the change, but no two ports merge.
+    // It is chosen by a hash of the inner flow and may move with it; order is kept across the
+    // change, but no two ports merge.
     for base in over_udp() {
         differs(&base, TunnelHeader, |frame| frame.outer_udp_mut().source_port += 1);
     }
@@ -230,7 +233,8 @@ fn a_second_tunnel_is_not_merged() {
 
 #[test]
 fn an_outer_checksum_cannot_cover_what_an_inner_one_does_not() {
-    // Partial coverage leaves data that only the outer checksum sums: reading it again to restore that is more than merging is worth.
+    // Partial coverage leaves data that only the outer checksum sums: reading it again to restore
+    // that is more than merging is worth.
     for tunnelled in [Frame::dccp4(9, 100).in_vxlan6(), in_gre_with_checksum(Frame::dccp4(9, 100))] {
         refused(&tunnelled, Tunnel, |frame| frame.dccp_mut().coverage = 2);
     }

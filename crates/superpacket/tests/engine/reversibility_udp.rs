@@ -1,4 +1,5 @@
-//! Reversibility where it is subtle, UDP's share: checksums of zero, lengths that are not the IP header's, empty datagrams.
+//! Reversibility where it is subtle, UDP's share: checksums of zero, lengths that are not the IP
+//! header's, empty datagrams.
 
 use crate::expect::*;
 use superpacket::aggregate::Reason::*;
@@ -66,7 +67,8 @@ fn an_empty_datagram_passes() {
 #[test]
 fn a_length_that_is_not_the_ip_headers_is_not_merged() {
     for base in bases() {
-        // UDP options follow a length below the IP payload's (RFC 9868); 0 is a jumbogram's; more is a lie.
+        // UDP options follow a length below the IP payload's (RFC 9868); 0 is a jumbogram's; more
+        // is a lie.
         for length in [50, 8, 107, 109, 0, 7, 0xffff] {
             refused(&base, UdpLength, |frame| frame.udp_mut().length = Some(length));
         }

@@ -1,5 +1,7 @@
-//! Packets that come in line are taken in runs, by code that is compiled apart for the headers that most packets have, and for what the device knows of them. Whatever
-//! the headers and however the batches are cut, one packet at a time must give the same, and what merged must come apart again.
+//! Packets that come in sequence are taken in runs, by code that is compiled apart for the headers
+//! that most packets have, and for what the device knows of them. Whatever the headers and however
+//! the batches are cut, one packet at a time must give the same, and what merged must come apart
+//! again.
 
 use crate::support::{Output, Packet, Run, assert_reversed, run, run_batches};
 use superpacket::aggregate::{Policy, Reason, Storage};
@@ -19,7 +21,8 @@ fn bases(payload: usize) -> Vec<Frame> {
     at_ip.chain(tagged).chain(ethernet.iter().cloned()).collect()
 }
 
-/// Runs the packets one by one and in batches of several sizes, in both kinds of storage, and gives back what came out.
+/// Runs the packets one by one and in batches of several sizes, in both kinds of storage, and gives
+/// back what came out.
 fn alike_in_all_batches(policy: Policy, packets: &[Packet]) -> Run {
     for storage in [Storage::Fragments, Storage::Linear] {
         let policy = policy.with_storage(storage);
@@ -92,17 +95,20 @@ fn one_wrong_byte_anywhere_in_the_headers_ends_a_run() {
             for bit in [0x01, 0x10, 0x80] {
                 let mut packets = packets(&frames, |index| if index == 5 { VERIFIED } else { RxChecksum::None });
                 packets[3].bytes[offset] ^= bit;
-                // A device that vouches for the transport checksum vouches for no length and no number.
+                // A device that vouches for the transport checksum vouches for no length and no
+                // number.
                 if offset < transport || datagrams && (transport + 4..transport + 6).contains(&offset) {
                     let mut trusted = packets.clone();
                     trusted.iter_mut().for_each(|packet| packet.checksum = VERIFIED);
                     alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &trusted);
                 }
                 let run = alike_in_all_batches(Policy::gro_with_udp().with_partial_checksums(), &packets);
-                // The three before it merge, it leaves as it came, and so does what follows without it.
+                // The three before it merge, it leaves as it came, and so does what follows without
+                // it.
                 let alone = run.outputs.iter().find(|output| output.bytes == packets[3].bytes);
                 assert_eq!(alone.map(|output| output.metadata.packets), Some(1), "byte {offset} ^ {bit:#x}: {:?}", run.reasons());
-                // Datagrams have no number: where it became another flow's, those of its own are not apart.
+                // Datagrams have no number: where it became another flow's, those of its own are
+                // not apart.
                 let merged = |output: &Output| output.metadata.packets == 3 || datagrams && output.metadata.packets == 5;
                 assert!(run.outputs.iter().any(merged), "byte {offset} ^ {bit:#x}: {:?}", run.reasons());
             }

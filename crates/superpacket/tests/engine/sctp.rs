@@ -1,4 +1,5 @@
-//! SCTP is handed on untouched, in either mode: its checksum is a CRC over the whole packet, so what is merged could not be mended by adding sums.
+//! SCTP is handed on untouched, in either mode: its checksum is a CRC over the whole packet, so
+//! what is merged could not be mended by adding sums.
 
 use crate::support::*;
 use superpacket::aggregate::{Policy, Reason, Storage};

@@ -1,5 +1,5 @@
-//! Segments against frames that an independent builder makes: byte for byte, through every link header and tunnel, from one slice, from
-//! many, and written into one buffer.
+//! Segments against frames that an independent builder makes: byte for byte, through every link
+//! header and tunnel, from one slice, from many, and written into one buffer.
 
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{
@@ -104,7 +104,8 @@ const PROTOCOLS: &[Protocol] = &[
     },
 ];
 
-/// The frames that a wire would carry for a payload in pieces of `size`, and the super-packet that stands for them.
+/// The frames that a wire would carry for a payload in pieces of `size`, and the super-packet that
+/// stands for them.
 fn train(first: &Frame, size: usize, total: usize) -> (Vec<Frame>, Frame) {
     let mut frames: Vec<Frame> = Vec::new();
     let mut left = total;
@@ -187,7 +188,7 @@ fn cut(bytes: &[u8], layer: Layer, gso: Gso, options: &SegmentOptions) -> Result
         slices.push(slice);
         rest = behind;
     }
-    let packet = GsoPacket { layer, ..GsoPacket::new(&slices, gso) };
+    let packet = GsoPacket::new(&slices, gso).with_layer(layer);
     let mut index = 0;
     segmenter
         .segment(&packet, options, |segment| {
@@ -259,13 +260,13 @@ fn every_protocol_through_every_header() {
                     if protocol.name.contains("covers") && first.tunnel.is_some() {
                         continue;
                     }
-                    let options = SegmentOptions { checksum: ChecksumOutput::Partial, ..SegmentOptions::default() };
+                    let options = SegmentOptions::default().with_checksum(ChecksumOutput::Partial);
                     let segments = cut(&whole.to_bytes(), layer, gso, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
                     let frames: Vec<Frame> = frames.iter().map(partial).collect();
                     assert_frames(&segments, &frames, &format!("{name} partial"));
                     // A partial super-packet as merged.
-                    let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
-                    let gso = Gso { checksum: ChecksumForm::Partial, ..gso };
+                    let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
+                    let gso = gso.with_checksum(ChecksumForm::Partial);
                     let segments = cut(&partial(&whole).to_bytes(), layer, gso, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
                     assert_frames(&segments, &frames, &format!("{name} as merged"));
                     cells += 1;
@@ -292,7 +293,7 @@ fn fin_and_push_on_the_last_congestion_window_reduced_on_the_first() {
     let kept = ACK | ECE | AE | URG | RESERVED;
     assert_eq!(flags(&segments), [kept | CWR, kept, kept, kept | PSH | FIN]);
 
-    let all = Gso { cwr: Cwr::All, ..tcp_gso(100) };
+    let all = tcp_gso(100).with_cwr(Cwr::All);
     let segments = cut(&frame.to_bytes(), Layer::Ethernet, all, &SegmentOptions::default()).expect("cut");
     assert_eq!(flags(&segments), [kept | CWR, kept | CWR, kept | CWR, kept | CWR | PSH | FIN]);
     check_segments(&segments, Layer::Ethernet, false, "flags");
@@ -319,7 +320,7 @@ fn identifications_run_apart_inside_and_outside() {
         (IpId::Increment, IpId::Fixed, [0xffff, 0, 1], [5; 3]),
         (IpId::Fixed, IpId::Fixed, [0xffff; 3], [5; 3]),
     ] {
-        let gso = Gso { id: inner, outer_id: outer, ..tcp_gso(100) };
+        let gso = tcp_gso(100).with_id(inner).with_outer_id(outer);
         let segments = cut(&frame, Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut");
         assert_eq!(id(&segments, 14), outer_ids);
         assert_eq!(id(&segments, 34), inner_ids);
@@ -345,13 +346,14 @@ fn options_reserved_bit_and_extension_headers_are_copied() {
         })
     };
     let (frames, whole) = train(&frame(100), 100, 350);
-    let gso = Gso { kind: GsoKind::Tcp6, ..tcp_gso(100) };
+    let gso = Gso::new(GsoKind::Tcp6, tcp_gso(100).size);
     assert_frames(&cut(&whole.to_bytes(), Layer::Ethernet, gso, &SegmentOptions::default()).expect("cut"), &frames, "extensions");
 }
 
 #[test]
 fn lengths_left_to_the_device_and_beyond_the_field_are_understood() {
-    // IPv4 length 0, below 64 KB and above; IPv6 payload length 0; with partial checksums of either form.
+    // IPv4 length 0, below 64 KB and above; IPv6 payload length 0; with partial checksums of either
+    // form.
     for checksum in [Checksum::Partial, Checksum::PartialWithoutLength, Checksum::Wrong] {
         for total in [350, 100_000] {
             let frame = Frame::tcp4(9, 1000);
@@ -360,7 +362,7 @@ fn lengths_left_to_the_device_and_beyond_the_field_are_understood() {
             whole.tcp_mut().checksum = checksum;
             assert_frames(&cut(&whole.to_bytes(), Layer::Ethernet, tcp_gso(1000), &SegmentOptions::default()).expect("cut"), &frames, "v4");
 
-            let gso = Gso { kind: GsoKind::Tcp6, ..tcp_gso(1000) };
+            let gso = Gso::new(GsoKind::Tcp6, tcp_gso(1000).size);
             let frame = Frame::tcp6(9, 1000);
             let (frames, mut whole) = train(&frame, 1000, total);
             whole.ipv6_mut().payload_length = Some(0);
@@ -423,7 +425,7 @@ fn a_packet_without_segmentation_passes_as_it_is() {
     assert!(segmenter.counters().balanced());
     // Not IP at all, and empty.
     for bytes in [&b"hello"[..], &[]] {
-        let packet = GsoPacket { gso: None, ..GsoPacket::linear(&bytes, tcp_gso(1)) };
+        let packet = GsoPacket::uncut(std::slice::from_ref(&bytes));
         let mut out = Vec::new();
         segmenter.segment_linear(&packet, &SegmentOptions::default(), &mut out).expect("passed");
         assert_eq!(out, bytes);
@@ -453,7 +455,7 @@ fn a_partial_checksum_of_a_packet_that_passes_is_filled_in() {
             .expect("passed");
         assert_eq!(out, right);
         // As merged: untouched.
-        let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
+        let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
         out.clear();
         segmenter.segment(&packet, &options, |segment| segment.copy_to(&mut out)).expect("passed");
         assert_eq!(out, bytes);
@@ -468,9 +470,9 @@ fn a_partial_checksum_of_a_packet_that_passes_is_filled_in() {
 fn the_state_of_the_checksums_is_told() {
     let state = |frame: Frame, kind: GsoKind, checksum: ChecksumOutput| {
         let bytes = frame.to_bytes();
-        let gso = Gso { kind, ..tcp_gso(100) };
+        let gso = Gso::new(kind, tcp_gso(100).size);
         let mut states = Vec::new();
-        let options = SegmentOptions { checksum, ..SegmentOptions::default() };
+        let options = SegmentOptions::default().with_checksum(checksum);
         Segmenter::new().segment(&GsoPacket::linear(&bytes, gso), &options, |segment| states.push(segment.checksum)).expect("cut");
         assert!(states.windows(2).all(|pair| pair[0] == pair[1]));
         states[0]
@@ -521,7 +523,7 @@ fn errors_say_what_is_wrong() {
     let tcp = tcp_gso(100);
     assert!(matches!(refused(Frame::tcp6(1, 300), tcp), SegmentError::Kind { .. }));
     assert!(matches!(refused(Frame::udp4(300), tcp), SegmentError::Kind { .. }));
-    assert!(matches!(refused(Frame::tcp4(1, 300), Gso { kind: GsoKind::Dccp, ..tcp }), SegmentError::Kind { .. }));
+    assert!(matches!(refused(Frame::tcp4(1, 300), Gso::new(GsoKind::Dccp, tcp.size)), SegmentError::Kind { .. }));
     // A second tunnel, a fragment, SCTP, not IP.
     let fragment = Frame::tcp4(1, 300).with(|frame| frame.ipv4_mut().more_fragments = true);
     assert!(matches!(refused(fragment, tcp), SegmentError::Headers(_)));
@@ -537,7 +539,7 @@ fn errors_say_what_is_wrong() {
     });
     assert!(matches!(refused(hidden, tcp), SegmentError::Truncated { .. }));
     let udp = Frame::udp4(300).with(|frame| frame.udp_mut().length = Some(100));
-    assert!(matches!(refused(udp, Gso { kind: GsoKind::Udp, ..tcp }), SegmentError::Length { .. }));
+    assert!(matches!(refused(udp, Gso::new(GsoKind::Udp, tcp.size)), SegmentError::Length { .. }));
     let outer = Frame::tcp4(1, 300).in_vxlan4().with(|frame| frame.outer_udp_mut().length = Some(100));
     assert!(matches!(refused(outer, tcp), SegmentError::Length { .. }));
     let inner = Frame::tcp4(1, 300).in_vxlan4().with(|frame| frame.ipv4_mut().total_length = Some(100));
@@ -548,10 +550,10 @@ fn errors_say_what_is_wrong() {
         let ip = frame.ipv6_mut();
         (ip.payload_length, ip.extensions) = (Some(0), vec![Extension::jumbo(10_000)]);
     });
-    assert!(matches!(refused(jumbo, Gso { kind: GsoKind::Tcp6, ..tcp }), SegmentError::Truncated { .. }));
+    assert!(matches!(refused(jumbo, Gso::new(GsoKind::Tcp6, tcp.size)), SegmentError::Truncated { .. }));
     // DCCP: a type without data, a checksum that covers more than the last segment.
     let close = Frame::dccp4(1, 300).with(|frame| frame.dccp_mut().kind = superpacket_traffic::frame::Dccp::CLOSE);
-    let dccp = Gso { kind: GsoKind::Dccp, ..tcp };
+    let dccp = Gso::new(GsoKind::Dccp, tcp.size);
     assert!(matches!(refused(close, dccp), SegmentError::Headers(_)));
     let coverage = Frame::dccp4(1, 303).with(|frame| frame.dccp_mut().coverage = 2);
     assert_eq!(refused(coverage, dccp), SegmentError::Coverage { needed: 4, got: 3 });
@@ -559,7 +561,7 @@ fn errors_say_what_is_wrong() {
     let big = Frame::tcp4(1, 100_000);
     assert!(matches!(refused(big, tcp_gso(65_535)), SegmentError::SegmentTooLong { .. }));
     // Too many.
-    let options = SegmentOptions { max_segments: MaxSegments::new(2).expect("not zero"), ..SegmentOptions::default() };
+    let options = SegmentOptions::default().with_max_segments(MaxSegments::new(2).expect("not zero"));
     let bytes = Frame::tcp4(1, 201).to_bytes();
     assert_eq!(cut(&bytes, Layer::Ethernet, tcp, &options), Err(SegmentError::TooManySegments { needed: 3, limit: 2 }));
     // No room for the output: nothing is written.
@@ -635,11 +637,11 @@ fn the_counters_balance_when_the_buffers_end_half_way() {
         }
     }
     // One that passes whole, and fragments of any packet.
-    let packet = GsoPacket { gso: None, ..GsoPacket::linear(&tcp, tcp_gso(1)) };
+    let packet = GsoPacket::uncut(std::slice::from_ref(&tcp));
     let mut buffers = Ending { left: 0, buffer: Vec::new(), written: 0 };
     assert!(segmenter.segment_linear(&packet, &SegmentOptions::default(), &mut buffers).is_err());
     buffers.left = 2;
-    let packet = GsoPacket { gso: None, ..GsoPacket::linear(&datagram, tcp_gso(1)) };
+    let packet = GsoPacket::uncut(std::slice::from_ref(&datagram));
     assert!(segmenter.fragment_linear(&packet, 400, Some(1), &mut buffers).is_err());
     let mut whole = Vec::new();
     assert!(segmenter.segment_linear(&GsoPacket::linear(&tcp, tcp_gso(300)), &SegmentOptions::default(), &mut whole).is_ok());
@@ -649,7 +651,8 @@ fn the_counters_balance_when_the_buffers_end_half_way() {
 
 #[test]
 fn jumbo_lengths_at_the_edge_of_32_bits_are_refused() {
-    // Where an address has 32 bits, a sum of such a length and an offset does not fit (.ci/run runs this there).
+    // Where an address has 32 bits, a sum of such a length and an offset does not fit (.ci/run runs
+    // this there).
     for length in (u32::MAX - 100)..=u32::MAX {
         for around in [(|frame| frame) as fn(Frame) -> Frame, Frame::at_ip, |frame| frame.in_ip6(), |frame| frame.in_vxlan4()] {
             let frame = around(Frame::tcp6(1, 3000).with(|frame| {

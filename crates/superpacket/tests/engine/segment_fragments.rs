@@ -31,7 +31,7 @@ fn cut(bytes: &[u8], gso: Gso, options: &SegmentOptions) -> Result<Vec<Vec<u8>>,
 fn fragment(bytes: &[u8], layer: Layer, checksum: RxChecksum, mtu: usize) -> Result<Vec<Vec<u8>>, SegmentError> {
     let mut segmenter = Segmenter::new();
     let mut fragments = Vec::new();
-    let packet = GsoPacket { buffers: &[bytes], layer, gso: None, checksum };
+    let packet = GsoPacket::uncut(std::slice::from_ref(&bytes)).with_layer(layer).with_checksum(checksum);
     let result = segmenter.fragment(&packet, mtu, Some(ID), |segment| {
         let mut copy = Vec::new();
         segment.copy_to(&mut copy);
@@ -73,7 +73,7 @@ fn a_datagram_becomes_fragments_of_one_identification() {
     let whole = frame(3000).with(|frame| frame.udp_mut().checksum = Checksum::Zero);
     assert_same(&cut(&whole.to_bytes(), ufo(800), &SegmentOptions::default()).expect("cut"), &bytes_of(&whole.fragments(800, 0)), "");
     // What fits stays whole, and may be left to a device; fragments may not.
-    let options = SegmentOptions { checksum: ChecksumOutput::Partial, ..SegmentOptions::default() };
+    let options = SegmentOptions::default().with_checksum(ChecksumOutput::Partial);
     let partial = frame(792).with(|frame| frame.udp_mut().checksum = Checksum::Partial).to_bytes();
     assert_same(&cut(&frame(792).to_bytes(), ufo(800), &options).expect("cut"), &[partial], "");
     assert_same(&cut(&frame(793).to_bytes(), ufo(800), &options).expect("cut"), &bytes_of(&frame(793).fragments(800, 0)), "");
@@ -81,7 +81,7 @@ fn a_datagram_becomes_fragments_of_one_identification() {
 
 #[test]
 fn ipv6_fragments_carry_a_fragment_header_behind_what_routers_read() {
-    let options = SegmentOptions { fragment_id: 0xdead_beef, ..SegmentOptions::default() };
+    let options = SegmentOptions::default().with_fragment_id(0xdead_beef);
     for extensions in [
         vec![],
         vec![Extension::HopByHop(vec![1, 2, 0, 0])],
@@ -91,7 +91,8 @@ fn ipv6_fragments_carry_a_fragment_header_behind_what_routers_read() {
         let segments = cut(&frame.to_bytes(), ufo(1008), &options).expect("cut");
         assert_same(&segments, &bytes_of(&frame.fragments(1008, 0xdead_beef)), "");
     }
-    // Destination options without a routing header behind them are for the destination only: they are fragmented with the payload.
+    // Destination options without a routing header behind them are for the destination only: they
+    // are fragmented with the payload.
     let with_options = Frame::udp6(3001)
         .with(|frame| frame.ipv6_mut().extensions = vec![Extension::DestinationOptions(vec![1, 8, 0, 0, 0, 0, 0, 0, 0, 0])]);
     let bytes = with_options.to_bytes();
@@ -115,7 +116,7 @@ fn fragments_inside_tunnels() {
                     outer.id = index as u16;
                 }
             }
-            let options = SegmentOptions { fragment_id: id, ..SegmentOptions::default() };
+            let options = SegmentOptions::default().with_fragment_id(id);
             assert_same(&cut(&frame.to_bytes(), ufo(800), &options).expect("cut"), &bytes_of(&expected), "");
         }
     }
@@ -125,7 +126,7 @@ fn fragments_inside_tunnels() {
 fn limits_of_fragments() {
     let frame = Frame::udp4(3000).to_bytes();
     assert_eq!(cut(&frame, ufo(7), &SegmentOptions::default()), Err(SegmentError::SegmentTooSmall { needed: 8, got: 7 }));
-    let options = SegmentOptions { max_segments: MaxSegments::new(3).expect("not zero"), ..SegmentOptions::default() };
+    let options = SegmentOptions::default().with_max_segments(MaxSegments::new(3).expect("not zero"));
     assert_eq!(cut(&frame, ufo(1000), &options), Err(SegmentError::TooManySegments { needed: 4, limit: 3 }));
     let long = Frame::udp4(70_000).to_bytes();
     assert!(matches!(cut(&long, ufo(1000), &SegmentOptions::default()), Err(SegmentError::SegmentTooLong { .. })));
@@ -212,7 +213,8 @@ fn ipv6_packets_that_contradict_themselves_are_not_fragmented() {
         (frame.ipv6_mut().extensions, frame.ipv6_mut().payload_length) = (vec![Extension::jumbo(4009)], Some(0));
     });
     assert_eq!(refused(jumbo, 1500), Err(SegmentError::Headers(Refusal::ExtensionHeader)));
-    // A header behind the packet's end, and one behind what is looked at, which may hide a routing header.
+    // A header behind the packet's end, and one behind what is looked at, which may hide a routing
+    // header.
     let mut bytes = raw.clone().with(|frame| frame.ipv6_mut().next_header = Some(60)).to_bytes();
     bytes[14 + 41] = 255;
     let fragments = fragment(&bytes, Layer::Ethernet, RxChecksum::None, 1500);
@@ -279,9 +281,10 @@ fn only_options_with_the_copied_flag_go_into_later_fragments() {
 fn what_must_not_be_fragmented_is_refused_and_what_fits_passes() {
     let df = Frame::tcp4(1, 3000);
     assert_eq!(fragment(&df.to_bytes(), Layer::Ethernet, RxChecksum::None, 1500), Err(SegmentError::DontFragment));
-    // IPv6 has no such bit; its packets are fragmented for their source, which chooses the identification, and for nobody else.
+    // IPv6 has no such bit; its packets are fragmented for their source, which chooses the
+    // identification, and for nobody else.
     let ipv6 = Frame::tcp6(1, 3000).to_bytes();
-    let refused = Segmenter::new().fragment(&GsoPacket::new(&[&ipv6[..]], ufo(8)), 1500, None, |_| panic!("refused"));
+    let refused = Segmenter::new().fragment(&GsoPacket::linear(&&ipv6[..], ufo(8)), 1500, None, |_| panic!("refused"));
     assert_eq!(refused, Err(SegmentError::DontFragment));
     for frame in [df.clone(), Frame::tcp6(1, 100)] {
         let bytes = frame.padded_to(200).to_bytes();

@@ -1,4 +1,5 @@
-//! Nothing that a packet or its metadata says makes the segmenter panic, emit before it fails, or lose count.
+//! Nothing that a packet or its metadata says makes the segmenter panic, emit before it fails, or
+//! lose count.
 
 use proptest::prelude::*;
 use superpacket::packet::{Layer, RxChecksum};
@@ -11,13 +12,12 @@ use superpacket_traffic::frame::{Extension, Frame};
 fn gso() -> impl Strategy<Value = Gso> {
     let kind = prop::sample::select(vec![GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp, GsoKind::UdpFragments, GsoKind::Dccp]);
     let size = prop_oneof![1usize..200, 1usize..=65_535];
-    (kind, size, any::<[bool; 4]>()).prop_map(|(kind, size, [id, outer_id, cwr, checksum])| Gso {
-        kind,
-        size: SegmentSize::new(size).expect("a size"),
-        id: if id { IpId::Fixed } else { IpId::Increment },
-        outer_id: if outer_id { IpId::Fixed } else { IpId::Increment },
-        cwr: if cwr { Cwr::All } else { Cwr::First },
-        checksum: if checksum { ChecksumForm::Partial } else { ChecksumForm::Full },
+    (kind, size, any::<[bool; 4]>()).prop_map(|(kind, size, [id, outer_id, cwr, checksum])| {
+        Gso::new(kind, SegmentSize::new(size).expect("a size"))
+            .with_id(if id { IpId::Fixed } else { IpId::Increment })
+            .with_outer_id(if outer_id { IpId::Fixed } else { IpId::Increment })
+            .with_cwr(if cwr { Cwr::All } else { Cwr::First })
+            .with_checksum(if checksum { ChecksumForm::Partial } else { ChecksumForm::Full })
     })
 }
 
@@ -66,7 +66,7 @@ fn exercise(
     mtu: usize,
 ) -> Option<Vec<Vec<u8>>> {
     let total: usize = slices.iter().map(|slice| slice.len()).sum();
-    let packet = GsoPacket { buffers: slices, layer, gso, checksum };
+    let packet = GsoPacket::new(slices, gso).with_layer(layer).with_checksum(checksum);
     let mut segmenter = Segmenter::new();
     let mut segments = Vec::new();
     let result = segmenter.segment(&packet, options, |segment| {
@@ -94,7 +94,10 @@ fn exercise(
 
 fn options(full: u8, limit: u32) -> SegmentOptions {
     let checksum = [ChecksumOutput::Full, ChecksumOutput::Partial, ChecksumOutput::AsMerged][usize::from(full % 3)];
-    SegmentOptions { gso: None, checksum, max_segments: MaxSegments::new(limit.max(1)).expect("not zero"), fragment_id: 9 }
+    SegmentOptions::default()
+        .with_checksum(checksum)
+        .with_max_segments(MaxSegments::new(limit.max(1)).expect("not zero"))
+        .with_fragment_id(9)
 }
 
 fn state() -> impl Strategy<Value = RxChecksum> {

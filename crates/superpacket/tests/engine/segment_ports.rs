@@ -1,8 +1,9 @@
-//! Datagrams to the ports of VXLAN and Geneve that are no tunnel: nothing but the port announces one, and the port may be anyone's.
+//! Datagrams to the ports of VXLAN and Geneve that are no tunnel: nothing but the port announces
+//! one, and the port may be anyone's.
 
 use crate::support::*;
 use superpacket::aggregate::{Policy, Reason};
-use superpacket::packet::{Layer, RxChecksum};
+use superpacket::packet::RxChecksum;
 use superpacket::segment::{ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::virtio::{Format, Header, VirtioError, flags, gso_type};
 use superpacket::wire::{self, MAX_HEADER, Refusal, geneve, vxlan};
@@ -17,7 +18,7 @@ fn cut(frame: &Frame, gso: Gso) -> Result<Vec<Vec<u8>>, SegmentError> {
     let mut segments = Vec::new();
     Segmenter::new().segment(
         &GsoPacket::linear(&packet.bytes, gso).with_layer(packet.layer),
-        &SegmentOptions { fragment_id: 3, ..SegmentOptions::default() },
+        &SegmentOptions::default().with_fragment_id(3),
         |segment| {
             let mut copy = Vec::new();
             segment.copy_to(&mut copy);
@@ -99,17 +100,16 @@ fn their_partial_checksums_are_filled_in_without_the_padding() {
         let bytes = partial.to_bytes();
         let mut whole = Vec::new();
         Segmenter::new()
-            .segment(
-                &GsoPacket { buffers: &[&bytes[..]], layer: Layer::Ethernet, gso: None, checksum: state },
-                &SegmentOptions::default(),
-                |segment| segment.copy_to(&mut whole),
-            )
+            .segment(&GsoPacket::uncut(std::slice::from_ref(&bytes)).with_checksum(state), &SegmentOptions::default(), |segment| {
+                segment.copy_to(&mut whole)
+            })
             .expect("it passes");
         assert!(whole == frame.with(|frame| frame.trailer = vec![7; 9]).to_bytes());
     }
 }
 
-/// They might be anything between these addresses, so they wait for all of it and are not merged: reversible, and in order.
+/// They might be anything between these addresses, so they wait for all of it and are not merged:
+/// reversible, and in order.
 #[test]
 fn they_pass_aggregation_untouched() {
     for frame in datagrams() {
@@ -187,7 +187,7 @@ fn cut_as_said(frame: &Frame, size: u16) -> Result<Vec<Vec<u8>>, VirtioError> {
     let offload = header.offload(Format::Plain, &packet.bytes, packet.bytes.len(), packet.layer)?;
     // The way back says the same.
     assert_eq!(Header::describe(&offload, Format::Plain, &packet.bytes, packet.bytes.len(), packet.layer), Ok(header));
-    let whole = GsoPacket { buffers: &[&packet.bytes], layer: packet.layer, gso: offload.gso, checksum: offload.checksum };
+    let whole = GsoPacket::linear(&packet.bytes, offload.gso).with_layer(packet.layer).with_checksum(offload.checksum);
     let mut segments = Vec::new();
     let cut = Segmenter::new().segment(&whole, &SegmentOptions::default(), |segment| {
         let mut copy = Vec::new();
@@ -220,7 +220,8 @@ fn a_virtio_header_announces_them_like_any_datagram() {
 
 #[test]
 fn segments_that_each_are_a_datagram_of_a_tunnel_are_cut_at_the_outer_header() {
-    // As a sender of VXLAN in user space has it, by `UDP_SEGMENT`: each segment has a VXLAN header, and a frame, of its own.
+    // As a sender of VXLAN in user space has it, by `UDP_SEGMENT`: each segment has a VXLAN header,
+    // and a frame, of its own.
     let inner =
         [Frame::tcp4(1, 300), Frame::udp6(300), Frame::tcp4(1, 300).with(|frame| frame.transport = Transport::Icmp(Icmp::default()))];
     for inner in inner {
@@ -246,9 +247,9 @@ fn a_partial_checksum_is_wanted_whatever_its_field_holds() {
         for (kind, checksum) in
             [(GsoKind::Udp, ChecksumOutput::Full), (GsoKind::Udp, ChecksumOutput::Partial), (GsoKind::UdpFragments, ChecksumOutput::Full)]
         {
-            let packet = GsoPacket { checksum: RxChecksum::Partial { start, offset: 6 }, ..GsoPacket::linear(&whole, gso(kind, 1000)) };
+            let packet = GsoPacket::linear(&whole, gso(kind, 1000)).with_checksum(RxChecksum::Partial { start, offset: 6 });
             let mut segments = Vec::new();
-            let options = SegmentOptions { checksum, fragment_id: 3, ..SegmentOptions::default() };
+            let options = SegmentOptions::default().with_checksum(checksum).with_fragment_id(3);
             let cut = Segmenter::new().segment(&packet, &options, |segment| {
                 let mut copy = Vec::new();
                 segment.copy_to(&mut copy);

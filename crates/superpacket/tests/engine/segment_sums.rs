@@ -1,11 +1,12 @@
-//! The sums that aggregation found serve segmentation: payload whose sum is known is not read again.
+//! The sums that aggregation found serve segmentation: payload whose sum is known is not read
+//! again.
 
 use std::cell::Cell;
 
 use crate::support::Aggregator;
 use superpacket::aggregate::{HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
-use superpacket::segment::{ChecksumOutput, Gso, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::segment::{ChecksumOutput, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::Frame;
 
@@ -54,10 +55,11 @@ fn known_sums_spare_the_payload() {
             aggregate(&input, &reads, state, |packet| {
                 assert!(packet.is_merged(), "{:?}", packet.metadata);
                 merged += 1;
-                let options = SegmentOptions { checksum: ChecksumOutput::Full, ..SegmentOptions::default() };
+                let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
                 let mut segmenter = Segmenter::new();
                 let mut headers = Vec::new();
-                // The headers are found in the packet's own; at most the parse's window reaches into the first buffers.
+                // The headers are found in the packet's own; at most the parse's window reaches
+                // into the first buffers.
                 segmenter.plan(&packet, &options).expect("a plan");
                 let before = reads.get();
                 segmenter.plan(&packet, &options).expect("a plan");
@@ -86,8 +88,7 @@ fn cuts_elsewhere_read_the_payload_and_are_right() {
     aggregate(&input, &reads, RxChecksum::None, |packet| {
         let gso = packet.metadata.gso.expect("merged");
         for size in [1, 7, 300, 301, 302, 602, 603, 903, 1000, 2106, 2107, 65_000] {
-            let options =
-                SegmentOptions { gso: Some(Gso { size: SegmentSize::new(size).expect("a size"), ..gso }), ..SegmentOptions::default() };
+            let options = SegmentOptions::default().with_gso(gso.with_size(SegmentSize::new(size).expect("a size")));
             let mut segmenter = Segmenter::new();
             let mut count = 0;
             let mut payload = 0;

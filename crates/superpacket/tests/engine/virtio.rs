@@ -90,7 +90,7 @@ fn checksum_flags() {
     let (bytes, header) = tcp4();
     let plain = Header { gso_type: 0, gso_size: 0, ..header };
     let partial = RxChecksum::Partial { start: 34, offset: 16 };
-    assert_eq!(offload(&plain, &bytes), Ok(Offload { checksum: partial, gso: None, hash: None }));
+    assert_eq!(offload(&plain, &bytes), Ok(Offload::new(partial, None)));
     // NEEDS_CSUM wins over DATA_VALID; unknown flags mean nothing.
     assert_eq!(offload(&Header { flags: 0xf3, ..plain }, &bytes).map(|offload| offload.checksum), Ok(partial));
     assert_eq!(offload(&Header { flags: 2, ..plain }, &bytes).map(|offload| offload.checksum), Ok(RxChecksum::Unnecessary { level: 0 }));
@@ -134,7 +134,8 @@ fn types_that_exist() {
             _ if base == 1 && value & 0x60 != 0x60 => assert_eq!(result, Err(VirtioError::Protocol { gso_type: value })),
             _ if base == 4 && value & 0x60 != 0x60 => assert_eq!(result, Err(VirtioError::Protocol { gso_type: value })),
             0x25 | 0x45 => assert_eq!(result, Err(VirtioError::Protocol { gso_type: value })),
-            // ECN without TCP, both tunnel types, UFO in a tunnel, a tunnel of nothing, unknown numbers.
+            // ECN without TCP, both tunnel types, UFO in a tunnel, a tunnel of nothing, unknown
+            // numbers.
             _ => assert_eq!(result, Err(VirtioError::GsoType(value)), "{value:#x}"),
         }
     }
@@ -298,7 +299,7 @@ fn what_is_written_is_read_again() {
             let gso = Gso::new(kind, SegmentSize::new(1000).expect("a size"));
             for format in FORMATS {
                 let hash = (format.length() >= 20).then_some(FlowHash(0x1234_5678));
-                let offload = Offload { checksum, gso: Some(gso), hash };
+                let offload = Offload::new(checksum, Some(gso)).with_hash(hash);
                 let header = match Header::describe(&offload, format, &bytes, bytes.len(), layer) {
                     Ok(header) => header,
                     Err(error) => {
@@ -313,7 +314,7 @@ fn what_is_written_is_read_again() {
                 let mut written = [0; Format::LONGEST];
                 header.write(&mut written, format, ByteOrder::NATIVE).expect("room");
                 let read = Header::read(&written, format, ByteOrder::NATIVE).expect("whole");
-                let expected = Offload { gso: Some(gso).filter(|_| frame.payload.len() > 1000), ..offload };
+                let expected = Offload::new(offload.checksum, Some(gso).filter(|_| frame.payload.len() > 1000)).with_hash(offload.hash);
                 assert_eq!(read.offload(format, &bytes, bytes.len(), layer), Ok(expected), "{kind:?} {format:?}");
                 if expected.gso.is_none() {
                     assert_eq!((read.gso_type, read.gso_size), (0, 0));
@@ -332,30 +333,30 @@ fn what_cannot_be_said_is_refused_but_for_identifications_and_cwr() {
     let size = |size| SegmentSize::new(size).expect("a size");
     let tcp = Gso::new(GsoKind::Tcp4, size(1000));
     let partial = RxChecksum::Partial { start: 34, offset: 16 };
-    let offload = Offload { checksum: partial, gso: Some(tcp), hash: None };
+    let offload = Offload::new(partial, Some(tcp));
     let frame = Frame::tcp4(1, 3000);
     let header = describe(frame.clone(), offload).expect("valid");
-    let odd = Gso { id: IpId::Fixed, outer_id: IpId::Fixed, cwr: Cwr::All, ..tcp };
-    assert_eq!(describe(frame.clone(), Offload { gso: Some(odd), ..offload }), Ok(header));
+    let odd = tcp.with_id(IpId::Fixed).with_outer_id(IpId::Fixed).with_cwr(Cwr::All);
+    assert_eq!(describe(frame.clone(), Offload::new(offload.checksum, Some(odd))), Ok(header));
 
-    let full = Offload { checksum: RxChecksum::None, ..offload };
+    let full = Offload::new(RxChecksum::None, offload.gso);
     assert_eq!(describe(frame.clone(), full), Err(VirtioError::NeedsChecksum));
-    let udp = Offload { checksum: RxChecksum::Partial { start: 34, offset: 6 }, ..offload };
+    let udp = Offload::new(RxChecksum::Partial { start: 34, offset: 6 }, offload.gso);
     let dccp = Gso::new(GsoKind::Dccp, size(1000));
-    assert_eq!(describe(Frame::dccp4(1, 3000), Offload { gso: Some(dccp), ..udp }), Err(VirtioError::Unnamed(GsoKind::Dccp)));
-    let gre = Offload { checksum: RxChecksum::Partial { start: 62, offset: 16 }, ..offload };
+    assert_eq!(describe(Frame::dccp4(1, 3000), Offload::new(udp.checksum, Some(dccp))), Err(VirtioError::Unnamed(GsoKind::Dccp)));
+    let gre = Offload::new(RxChecksum::Partial { start: 62, offset: 16 }, offload.gso);
     assert_eq!(describe(frame.clone().in_gre(), gre), Err(VirtioError::Unnamed(GsoKind::Tcp4)));
     let many = Gso::new(GsoKind::Udp, size(10));
-    assert!(matches!(describe(Frame::udp4(3000), Offload { gso: Some(many), ..udp }), Err(VirtioError::TooManySegments { .. })));
+    assert!(matches!(describe(Frame::udp4(3000), Offload::new(udp.checksum, Some(many))), Err(VirtioError::TooManySegments { .. })));
     assert!(matches!(describe(Frame::tcp6(1, 3000), offload), Err(VirtioError::Protocol { .. })));
-    let outside = Offload { checksum: RxChecksum::Partial { start: 9000, offset: 16 }, ..offload };
+    let outside = Offload::new(RxChecksum::Partial { start: 9000, offset: 16 }, offload.gso);
     assert!(matches!(describe(frame.clone(), outside), Err(VirtioError::ChecksumPlace { .. })));
-    let elsewhere = Offload { checksum: RxChecksum::Partial { start: 14, offset: 16 }, ..offload };
+    let elsewhere = Offload::new(RxChecksum::Partial { start: 14, offset: 16 }, offload.gso);
     assert!(matches!(describe(frame.clone(), elsewhere), Err(VirtioError::ChecksumStart { .. })));
-    let largest = Offload { gso: Some(Gso::new(GsoKind::Tcp4, size(65_535))), ..offload };
+    let largest = Offload::new(offload.checksum, Some(Gso::new(GsoKind::Tcp4, size(65_535))));
     assert_eq!(describe(Frame::tcp4(1, 100_000), largest), Err(VirtioError::GsoSize(65_535)));
     // Verified, or nothing known.
-    let plain = Offload { checksum: RxChecksum::Unnecessary { level: 0 }, ..Offload::default() };
+    let plain = Offload::new(RxChecksum::Unnecessary { level: 0 }, None);
     assert_eq!(describe(frame.clone(), plain).map(|header| header.flags), Ok(flags::DATA_VALID));
     assert_eq!(describe(frame, Offload::default()).map(|header| header.flags), Ok(0));
 }
@@ -366,9 +367,9 @@ fn a_packet_with_a_header_is_cut_as_the_header_says() {
     let whole = partial(Frame::tcp4(1, 3500).at_ip()).to_bytes();
     let header = Header { flags: 1, gso_type: 1, gso_size: 1000, csum_start: 20, csum_offset: 16, ..Header::default() };
     let offload = header.offload(Format::Plain, &whole, whole.len(), Layer::Ip).expect("valid");
-    let packet = GsoPacket { buffers: &[&whole], layer: Layer::Ip, gso: offload.gso, checksum: offload.checksum };
+    let packet = GsoPacket::linear(&whole, offload.gso).with_layer(Layer::Ip).with_checksum(offload.checksum);
     let mut segments = Vec::new();
-    let options = SegmentOptions { checksum: ChecksumOutput::Full, ..SegmentOptions::default() };
+    let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
     Segmenter::new()
         .segment(&packet, &options, |segment| {
             let mut copy = Vec::new();
@@ -431,7 +432,7 @@ proptest! {
         if flags { header.flags = right.flags; }
         if tunnels { (header.outer_th_offset, header.inner_nh_offset) = (34, 64); }
         if let Ok(offload) = header.offload(format, &bytes, bytes.len(), Layer::Ethernet) {
-            let packet = GsoPacket { buffers: &[&bytes], layer: Layer::Ethernet, gso: offload.gso, checksum: offload.checksum };
+            let packet = GsoPacket::linear(&bytes, offload.gso).with_checksum(offload.checksum);
             let mut segmenter = Segmenter::new();
             let mut out = Vec::new();
             let _ = segmenter.segment_linear(&packet, &SegmentOptions::default(), &mut out);

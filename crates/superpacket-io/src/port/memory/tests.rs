@@ -2,7 +2,7 @@ use super::*;
 use crate::port::fixture::{Sent, batch, ends, gathered, is_readable, partial, receive, send, send_all};
 use crate::port::{LinkState, Stop, open};
 use superpacket::packet::RxChecksum;
-use superpacket::segment::{Gso, GsoKind, IpId, Segmentable};
+use superpacket::segment::{GsoKind, IpId, Segmentable};
 use superpacket_traffic::frame::Frame;
 
 fn frames(count: u32) -> Vec<Frame> {
@@ -34,7 +34,7 @@ fn super_packets_pass_whole_with_all_that_is_known() {
     let (mut left, mut right) = linked(&MemorySettings::default(), &MemorySettings::default());
     let ((_, mut out), (mut input, _)) = (ends(&mut left), ends(&mut right));
     let mut large = partial(&Frame::tcp4(1, 60_000), GsoKind::Tcp4, 1448);
-    let fixed = Gso { id: IpId::Fixed, cwr: superpacket::segment::Cwr::All, ..large.gso.expect("one") };
+    let fixed = large.gso.expect("one").with_id(IpId::Fixed).with_cwr(superpacket::segment::Cwr::All);
     large.gso = Some(fixed);
     let complete = Sent { checksum: RxChecksum::Complete(7), ..Sent::from(&Frame::tcp4(1, 9)) };
     let verified = Sent { checksum: RxChecksum::Unnecessary { level: 1 }, ..complete.clone() };

@@ -246,7 +246,7 @@ impl Device {
 
     /// A packet that stands for frames: a super-packet, or one whose checksum is not filled in.
     fn cut(&mut self, packet: &RxPacket<Buffer>, segmenter: &mut Segmenter) {
-        let options = SegmentOptions { checksum: ChecksumOutput::Full, ..SegmentOptions::default() };
+        let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
         // The pseudo-header's sum of a packet that is not cut is its sender's word.
         let known = Known { time: packet.time, gso: None, checksum: RxChecksum::None, computed: packet.gso.is_some(), fill: false };
         let cut = segmenter.segment(packet, &options, |segment| {

@@ -232,7 +232,7 @@ impl Wire {
         let before = self.batch.frames().len();
         if cuts {
             let packet = Taken { outgoing, slices: batch.slices(frame), frame };
-            let options = SegmentOptions { checksum: ChecksumOutput::Full, ..SegmentOptions::default() };
+            let options = SegmentOptions::default().with_checksum(ChecksumOutput::Full);
             let mut writer = self.batch.writer(&mut self.outgoing, frame.layer);
             let made = self.segmenter.segment_linear(&packet, &options, &mut writer);
             made.map_err(|error| Stop::Refused(std::io::Error::new(std::io::ErrorKind::InvalidInput, error)))?;

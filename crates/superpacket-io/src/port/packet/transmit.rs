@@ -167,7 +167,7 @@ fn header(outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> io::Result<[
     }
     let mut scratch = [0; MAX_HEADER];
     let head = batch.head(outgoing, frame, &mut scratch);
-    let offload = Offload { checksum: frame.checksum, gso: frame.gso, hash: None };
+    let offload = Offload::new(frame.checksum, frame.gso);
     let described = Header::describe(&offload, Format::Plain, head, frame.length as usize, frame.layer);
     described.and_then(|header| header.write(&mut bytes, Format::Plain, ByteOrder::NATIVE)).map_err(unfit)?;
     Ok(bytes)

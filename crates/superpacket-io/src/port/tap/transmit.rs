@@ -50,7 +50,7 @@ impl TapTransmitter {
     }
 
     fn describe(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, header: &mut [u8]) -> Result<(), VirtioError> {
-        let offload = Offload { checksum: frame.checksum, gso: frame.gso, hash: None };
+        let offload = Offload::new(frame.checksum, frame.gso);
         let mut scratch = [0; MAX_HEADER];
         let head = batch.head(outgoing, frame, &mut scratch);
         let described = Header::describe(&offload, self.device.format, head, frame.length as usize, frame.layer)?;

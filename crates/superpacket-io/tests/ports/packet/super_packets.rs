@@ -1,7 +1,7 @@
 //! Super-packets handed over whole, refused, or malformed.
 
 use superpacket::aggregate::MAX_IP_LENGTH;
-use superpacket::packet::{Layer, RxChecksum, RxPacket};
+use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentOptions, SegmentSize, Segmenter};
 use superpacket_io::port::{Buffer, Outgoing, Stop, TxBatch};
 use superpacket_traffic::frame::{Checksum, Frame};
@@ -111,11 +111,11 @@ fn a_super_packet_of_more_slices_than_a_message_takes_is_sent_in_one_piece() {
         let mut port = OpenPort::new("packet:port0");
         let witness = Witness::open("peer0");
         let whole = Frame::tcp4(7, 48 * 1300).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
-        let cut = Gso { checksum: superpacket::segment::ChecksumForm::Partial, ..gso(GsoKind::Tcp4, 48) };
+        let cut = gso(GsoKind::Tcp4, 48).with_checksum(superpacket::segment::ChecksumForm::Partial);
         let mut segments = Vec::new();
         let mut segmenter = Segmenter::new();
         let slices = [&whole[..]];
-        let packet = GsoPacket { layer: Layer::Ethernet, checksum: TCP, gso: Some(cut), buffers: &slices };
+        let packet = GsoPacket::new(&slices, cut).with_checksum(TCP);
         let done = segmenter.segment(&packet, &SegmentOptions::default(), |segment| {
             let mut bytes = segment.header().to_vec();
             segment.payload().for_each(|part| bytes.extend_from_slice(part));

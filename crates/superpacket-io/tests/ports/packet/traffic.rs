@@ -194,8 +194,7 @@ fn super_packets_in_vxlan_are_received() {
         let said = packet.gso.expect("a super-packet");
         assert_eq!((said.size.get(), packet.checksum), (1448, RxChecksum::Partial { start: 84, offset: 16 }));
         let slices = [&received[..]];
-        let whole =
-            GsoPacket { layer: packet.layer, checksum: packet.checksum, gso: Some(Gso::new(said.kind, said.size)), buffers: &slices };
+        let whole = GsoPacket::new(&slices, Gso::new(said.kind, said.size)).with_layer(packet.layer).with_checksum(packet.checksum);
         let mut count = 0;
         let cut = Segmenter::new().segment(&whole, &SegmentOptions::default(), |_| count += 1);
         cut.expect("the engine cuts it");

@@ -1,4 +1,4 @@
-//! A run of packets that everything points to: of one flow, each the next.
+//! A run: packets of one flow, each the next in sequence, taken without a parse.
 
 use alloc::vec::Drain;
 

@@ -6,7 +6,8 @@ use superpacket_traffic::frame::{ACK, AE, CWR, ECE, FIN, Frame, PSH, RST, SYN, U
 use super::{ack, acks, assert_merged, assert_untouched, both_modes, data, numbers, tcp};
 use crate::support::*;
 
-/// Asserts that `packet`, between ACKs 100, 200 and 300, 400, passes untouched with `reason`, after ACKs 100 and 200 and before the others.
+/// Asserts that `packet`, between ACKs 100, 200 and 300, 400, passes untouched with `reason`, after
+/// ACKs 100 and 200 and before the others.
 #[track_caller]
 fn assert_apart(shape: impl Fn(Frame) -> Frame, packet: impl Fn(Frame) -> Frame, reason: Reason) {
     let shaped = |number| Packet::from(shape(ack(number)));
@@ -87,7 +88,8 @@ fn other_flags_are_told_apart() {
 
 #[test]
 fn every_one_of_a_row_of_duplicates_passes() {
-    // Three of them make a sender retransmit (RFC 5681, section 3.2), however many came before and whatever comes after.
+    // Three of them make a sender retransmit (RFC 5681, section 3.2), however many came before and
+    // whatever comes after.
     for count in 1..10 {
         let mut row = vec![100; count + 1];
         row.push(200);
@@ -152,7 +154,8 @@ fn an_ack_that_repeats_what_data_or_a_selective_ack_said_passes() {
 
 #[test]
 fn a_new_connection_on_old_ports_is_not_held_against() {
-    // What the old one acknowledged is no measure of the new one: at most its first ACK passes by itself.
+    // What the old one acknowledged is no measure of the new one: at most its first ACK passes by
+    // itself.
     let mut input = acks(&[0x7000_0000]);
     input.push(ack(1000).with_flags(SYN | ACK).into());
     input.extend(acks(&[1001, 2000, 3000, 4000]));

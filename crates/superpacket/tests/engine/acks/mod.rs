@@ -1,4 +1,5 @@
-//! Pure-ACK aggregation in LRO mode: the newest ACK stands for those before it, and no ACK that says more than "so far" is ever swallowed.
+//! Pure-ACK aggregation in LRO mode: the newest ACK stands for those before it, and no ACK that
+//! says more than "so far" is ever swallowed.
 
 mod apart;
 mod data;
@@ -42,8 +43,9 @@ fn numbers(run: &Run) -> Vec<u32> {
     run.outputs.iter().map(|output| tcp(output).acknowledgement).collect()
 }
 
-/// Asserts that `output` stands for `packets` packets of which it absorbed `absorbed` pure ACKs, is right in every length and checksum, and carries
-/// `payload` bytes of the stream from sequence 1 on.
+/// Asserts that `output` stands for `packets` packets of which it absorbed `absorbed` pure ACKs, is
+/// right in every length and checksum, and carries `payload` bytes of the stream from sequence 1
+/// on.
 #[track_caller]
 fn assert_merged(output: &Output, packets: u32, absorbed: u32, payload: usize) {
     let metadata = output.metadata;

@@ -1,5 +1,5 @@
-//! What the rule tests share: frames of one flow go through GRO in every way there is to receive and to keep them, come back in their order byte for byte, and
-//! what merged is what should have.
+//! What the rule tests share: frames of one flow go through GRO in every way there is to receive
+//! and to keep them, come back in their order byte for byte, and what merged is what should have.
 
 use superpacket::aggregate::{Policy, Reason, Storage};
 use superpacket::packet::{Layer, RxChecksum};
@@ -13,8 +13,9 @@ pub fn counts(run: &Run) -> Vec<u32> {
     run.outputs.iter().map(|output| output.metadata.packets).collect()
 }
 
-/// Runs packets through GRO with UDP: one by one and as a batch, in one buffer and in many, kept in fragments and linearly, checksums full and partial. What merges
-/// must not depend on it, and cutting must give the packets back. The run in fragments with partial checksums is returned.
+/// Runs packets through GRO with UDP: one by one and as a batch, in one buffer and in many, kept in
+/// fragments and linearly, checksums full and partial. What merges must not depend on it, and
+/// cutting must give the packets back. The run in fragments with partial checksums is returned.
 #[track_caller]
 pub fn reversed(packets: &[Packet]) -> Run {
     let scattered: Vec<_> = packets.iter().map(|packet| packet.clone().in_buffers_of(packet.bytes.len().div_ceil(17).max(40))).collect();
@@ -88,7 +89,8 @@ pub fn two_flows_of(first: &[Packet], second: &[Packet]) {
 /// How many frames [`refused`] and [`differs`] send.
 const FRAMES: usize = 5;
 
-/// One of five packets is edited, at each place in turn: it passes alone for this reason, what was held before it, and what follows merges again.
+/// One of five packets is edited, at each place in turn: it passes alone for this reason, what was
+/// held before it, and what follows merges again.
 #[track_caller]
 pub fn refused_packet(base: &Frame, reason: Reason, edit: impl Fn(&Frame) -> Packet) {
     let frames = base.run(FRAMES);
@@ -111,8 +113,8 @@ pub fn refused(base: &Frame, reason: Reason, edit: impl Fn(&mut Frame)) {
     refused_packet(base, reason, |frame| frame.clone().with(&edit).into());
 }
 
-/// One of five packets is edited, at each place in turn: it ends what was held before it for this reason, is held by itself, and what follows ends it for the
-/// same reason.
+/// One of five packets is edited, at each place in turn: it ends what was held before it for this
+/// reason, is held by itself, and what follows ends it for the same reason.
 #[track_caller]
 pub fn differs_packet(base: &Frame, reason: Reason, edit: impl Fn(&Frame) -> Packet) {
     let frames = base.run(FRAMES);
@@ -134,7 +136,8 @@ pub fn differs(base: &Frame, reason: Reason, edit: impl Fn(&mut Frame)) {
     merges(&base.clone().with(&edit).run(FRAMES));
 }
 
-/// What arrives around a packet that does not merge: counts, and the poll's end as the reason of each.
+/// What arrives around a packet that does not merge: counts, and the poll's end as the reason of
+/// each.
 fn around(place: usize) -> (Vec<u32>, Vec<Reason>) {
     let counts: Vec<_> = [place, 1, FRAMES - 1 - place].into_iter().filter(|&count| count > 0).map(|count| count as u32).collect();
     let reasons = vec![Reason::PollEnd; counts.len()];

@@ -1,5 +1,5 @@
-//! Borrowed for a call, packets become what they become if they are handed over: the same bytes, metadata, reasons, order and
-//! counts.
+//! Borrowed for a call, packets become what they become if they are handed over: the same bytes,
+//! metadata, reasons, order and counts.
 
 use proptest::prelude::*;
 use superpacket::aggregate::{BorrowPacket, Borrowed, BufferIndex, Counters, Mode, Policy};
@@ -96,7 +96,8 @@ fn hold_times_hold_nothing() {
     }
 }
 
-/// Anything that holds bytes can be borrowed: the same comes of it as of an [`RxPacket`] of which nothing is known.
+/// Anything that holds bytes can be borrowed: the same comes of it as of an [`RxPacket`] of which
+/// nothing is known.
 #[test]
 fn bytes_of_any_kind_can_be_borrowed() {
     fn of<P: BorrowPacket>(layer: Layer, policy: Policy, packets: &[P]) -> (Vec<Seen>, Counters) {

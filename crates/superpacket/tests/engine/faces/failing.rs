@@ -1,4 +1,5 @@
-//! A sink that fails, at each delivery in turn: all is delivered once, as it would have been, and counted at any time.
+//! A sink that fails, at each delivery in turn: all is delivered once, as it would have been, and
+//! counted at any time.
 
 use std::rc::Rc;
 
@@ -183,7 +184,8 @@ fn with_pieces() -> impl Iterator<Item = Policy> {
     policies().into_iter().filter(|policy| (policy.mode, policy.storage) != (Mode::Lro { acks: true }, Storage::Linear))
 }
 
-/// A bypassed packet leaves with what was held of its flow before it; where that is refused, all the rest of the call waits.
+/// A bypassed packet leaves with what was held of its flow before it; where that is refused, all
+/// the rest of the call waits.
 fn all_calls(policy: Policy, seed: u64) {
     let packets = traffic(seed, 60, seed.is_multiple_of(3));
     for script in scripts() {
@@ -379,7 +381,8 @@ fn buffers_are_released_wherever_it_ends() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 100 }, ..ProptestConfig::default() })]
 
-    /// A poll that is gone on with for other packets does nothing that is unsafe or endless, and counts all.
+    /// A poll that is gone on with for other packets does nothing that is unsafe or endless, and
+    /// counts all.
     #[test]
     fn going_on_with_other_packets_harms_nobody(seed: u64, at in 0usize..40, fewer in 0usize..100) {
         let policy = policies()[seed as usize % policies().len()];

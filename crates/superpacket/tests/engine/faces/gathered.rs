@@ -1,4 +1,5 @@
-//! Packets as slices for one gathering write: no more than a write takes, the device's header first.
+//! Packets as slices for one gathering write: no more than a write takes, the device's header
+//! first.
 
 use superpacket::aggregate::{MAX_SLICES, Policy, Storage};
 use superpacket::virtio::Framing;
@@ -61,7 +62,8 @@ fn a_write_takes_no_more_slices_than_linux_does() {
     }
 }
 
-/// Where the header comes from does not matter: what a poll gives, described, is what a write takes.
+/// Where the header comes from does not matter: what a poll gives, described, is what a write
+/// takes.
 #[test]
 fn slices_are_what_a_poll_gives_behind_its_header() {
     for (seed, policy) in (0..).zip(policies().into_iter().filter(|policy| policy.storage == Storage::Fragments)) {

@@ -1,4 +1,5 @@
-//! Whatever comes, by whichever face: nothing panics, all is counted, and what is not understood stays as it came.
+//! Whatever comes, by whichever face: nothing panics, all is counted, and what is not understood
+//! stays as it came.
 
 use proptest::prelude::*;
 use superpacket::aggregate::{Policy, Storage};
@@ -11,7 +12,7 @@ use crate::support::BatchAggregator;
 /// Gives packets to each face in turn, and again to one that has seen them.
 fn all_faces(packets: &[Vec<u8>], layer: Layer, policy: Policy, offset: usize, format: Format) {
     let received = unknown(layer, packets);
-    let framing = Framing { format, order: ByteOrder::Big, layer };
+    let framing = Framing::new(format, ByteOrder::Big, layer);
     for mut aggregator in [BatchAggregator::new(layer, policy, KEY), BatchAggregator::framed(framing, policy, KEY)] {
         for _ in 0..2 {
             let seen = poll(&mut aggregator, &received);
@@ -90,7 +91,7 @@ fn nothing_and_zeros_harm_nobody() {
         }
     }
     for layer in [Layer::Ethernet, Layer::Ip] {
-        let mut aggregator = BatchAggregator::framed(Framing { layer, ..Framing::TUN }, Policy::gro(), KEY);
+        let mut aggregator = BatchAggregator::framed(Framing::new(Framing::TUN.format, Framing::TUN.order, layer), Policy::gro(), KEY);
         let mut slices = [[0u8; 0]; 3];
         let mut buffers: Vec<_> = slices.iter_mut().map(|slice| SliceBuffer::new(slice, 9)).collect();
         // There is no buffer at all before the packets.

@@ -1,4 +1,5 @@
-//! Packets joined in their own buffers: what a poll gives, within the room there is, and what a split restores.
+//! Packets joined in their own buffers: what a poll gives, within the room there is, and what a
+//! split restores.
 
 use std::collections::HashMap;
 
@@ -17,10 +18,10 @@ use crate::support::BatchAggregator;
 /// What lies before a packet in its buffer.
 const BEFORE: u8 = 0xee;
 
-const TUNNEL: Framing = Framing { format: Format::Tunnel, order: ByteOrder::Little, layer: Layer::Ethernet };
+const TUNNEL: Framing = Framing::new(Format::Tunnel, ByteOrder::Little, Layer::Ethernet);
 
 fn framings() -> [Framing; 5] {
-    let of = |format, order, layer| Framing { format, order, layer };
+    let of = |format, order, layer| Framing::new(format, order, layer);
     [
         Framing::TUN,
         Framing::TAP,
@@ -184,8 +185,8 @@ proptest! {
     }
 }
 
-/// Where flows took turns in the call before, those of this one are joined one after the other, in the order of their first
-/// packets.
+/// Where flows took turns in the call before, those of this one are joined one after the other, in
+/// the order of their first packets.
 #[test]
 fn flows_that_take_turns_merge_whole_and_keep_their_order() {
     let mut aggregator = BatchAggregator::framed(Framing::TUN, Policy::gro(), KEY);
@@ -292,7 +293,7 @@ fn partial_checksums_are_for_headers_only() {
     for (layer, seed) in [(Layer::Ethernet, 1), (Layer::Ip, 2), (Layer::Ethernet, 4)] {
         let packets = bytes_at(layer, seed, 400);
         for policy in [Policy::gro_with_udp(), Policy::lro().with_max_flows(64), Policy::gro().with_trusted_input()] {
-            for framing in [None, Some(Framing { layer, ..TUNNEL })] {
+            for framing in [None, Some(Framing::new(TUNNEL.format, TUNNEL.order, layer))] {
                 let mut aggregator = framing
                     .map_or_else(|| BatchAggregator::new(layer, policy, KEY), |framing| BatchAggregator::framed(framing, policy, KEY));
                 let result = poll_with(&mut aggregator, false, &unknown(layer, &packets), &mut |packet| {

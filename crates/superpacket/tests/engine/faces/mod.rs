@@ -1,5 +1,6 @@
-//! The engine's faces beside each other: packets owned and borrowed, given to a sink, gathered for a write and joined in their
-//! own buffers. What one gives the others must give too, whatever the sink, the policy and the packets are.
+//! The engine's faces beside each other: packets owned and borrowed, given to a sink, gathered for
+//! a write and joined in their own buffers. What one gives the others must give too, whatever the
+//! sink, the policy and the packets are.
 
 mod allocations;
 mod borrowed;

@@ -14,7 +14,8 @@ use crate::support::{Aggregator, BatchAggregator};
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 60 }, ..ProptestConfig::default() })]
 
-    /// After a change nothing is left of the policy before: each poll gives what a new aggregator gives.
+    /// After a change nothing is left of the policy before: each poll gives what a new aggregator
+    /// gives.
     #[test]
     fn each_policy_begins_anew(policies in prop::collection::vec(policy(), 2..6), seed: u64, framed: bool) {
         let made = |policy| if framed { BatchAggregator::framed(Framing::TAP, policy, KEY) } else { BatchAggregator::new(Layer::Ip, policy, KEY) };

@@ -45,7 +45,8 @@ pub fn traffic(seed: u64, count: usize, scattered: bool) -> Vec<Packet> {
     generate(seed, &config, count).into_iter().enumerate().map(|(index, generated)| packet(generated, scatter(index))).collect()
 }
 
-/// The packet as it is received, with a queue, a hash and, now and then, the claim that it is a super-packet.
+/// The packet as it is received, with a queue, a hash and, now and then, the claim that it is a
+/// super-packet.
 pub fn receive(packet: &Packet, number: usize) -> RxPacket<&[u8]> {
     let mut rest = &packet.bytes[..];
     let mut pieces = Vec::new();
@@ -105,16 +106,17 @@ impl Seen {
         Seen { bytes, metadata: packet.metadata, header: packet.header().len(), pieces: pieces.collect() }
     }
 
-    /// As it is if its packet comes alone in a call, which does not look at it and leaves it where it lies.
+    /// As it is if its packet comes alone in a call, which does not look at it and leaves it where
+    /// it lies.
     pub fn alone(mut self) -> Self {
         self.pieces.clear();
-        self.metadata = Metadata { reason: Reason::Alone, layout: None, largest_payload: 0, ..self.metadata };
+        (self.metadata.reason, self.metadata.layout, self.metadata.largest_payload) = (Reason::Alone, None, 0);
         self
     }
 }
 
-/// A packet borrowed for a call, as most tests have it. They call the engine through the functions below: for each type of sink
-/// it is compiled anew.
+/// A packet borrowed for a call, as most tests have it. They call the engine through the functions
+/// below: for each type of sink it is compiled anew.
 pub type Received<'p> = RxPacket<&'p [u8]>;
 pub type BorrowedPacket<'a, 'b, 'p> = SuperPacket<'a, BufferIndex, Borrowed<'b, Received<'p>>>;
 pub type BorrowedSink<'s, 'p> = &'s mut dyn FnMut(BorrowedPacket<'_, '_, 'p>) -> Result<(), usize>;

@@ -1,4 +1,5 @@
-//! Packets of many buffers: sums over odd boundaries, headers cut in two, chains that are used again.
+//! Packets of many buffers: sums over odd boundaries, headers cut in two, chains that are used
+//! again.
 
 use superpacket::aggregate::{Policy, Reason};
 use superpacket::packet::{Chain, MAX_BUFFERS, RxChecksum, RxPacket};
@@ -12,7 +13,8 @@ use crate::support::*;
 #[test]
 fn a_9000_byte_frame_in_4k_pages() {
     for frame in [Frame::tcp4(1, 8948).with_timestamps(1, 2), Frame::tcp4(1, 8947).with_timestamps(1, 2).tagged(7), Frame::tcp6(1, 8927)] {
-        // The driver's first page starts with two bytes of alignment: all boundaries move, and those of odd first buffers are odd.
+        // The driver's first page starts with two bytes of alignment: all boundaries move, and
+        // those of odd first buffers are odd.
         for first in [4096, 4094, 4093, 255, 54, 33, 1] {
             let knows: [fn(&Packet) -> RxChecksum; 3] = [|_| RxChecksum::None, |_| RxChecksum::Unnecessary { level: 0 }, complete];
             for knows in knows {
@@ -74,7 +76,8 @@ fn a_wrong_byte_in_any_buffer_is_found() {
 
 #[test]
 fn sums_of_buffers_behind_odd_boundaries_are_rotated() {
-    // A checksum made by adding the buffers' sums as if each began at an even offset: whoever adds them so would take it for right.
+    // A checksum made by adding the buffers' sums as if each began at an even offset: whoever adds
+    // them so would take it for right.
     let right = Frame::tcp4(1, 1000).to_bytes();
     let (mut sum, payload) = (checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 6, 1020), [54..101, 101..134, 134..1054]);
     sum = checksum::add(sum, checksum::add(checksum::sum(&right[34..50]), checksum::sum(&right[52..54])));

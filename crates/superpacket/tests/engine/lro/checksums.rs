@@ -103,7 +103,8 @@ fn a_wrong_complete_sum_is_refused_and_handed_on() {
 
 #[test]
 fn a_complete_sum_holds_the_unstripped_tags() {
-    // A device that left the tag's bytes out would be believed by an engine that does not subtract them.
+    // A device that left the tag's bytes out would be believed by an engine that does not subtract
+    // them.
     let frame = Frame::tcp4(1, 1001).tagged(0x789);
     let packet = Packet::from(frame.run(3)[2].clone());
     let without_tag = RxChecksum::Complete(checksum::sum(&packet.bytes[18..]));
@@ -131,7 +132,8 @@ fn a_wrong_ip_checksum_is_refused() {
 
 #[test]
 fn a_refused_packet_keeps_its_complete_sum() {
-    // "There is no way to pass the partial checksum to the LRO module so that it gets passed up the stack" (source 001).
+    // "There is no way to pass the partial checksum to the LRO module so that it gets passed up the
+    // stack" (source 001).
     let frame = Frame::tcp4(1, 1001);
     let refused = [
         (frame.clone().with_flags(ACK | SYN), Reason::TcpFlags),

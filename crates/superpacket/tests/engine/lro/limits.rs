@@ -21,7 +21,8 @@ fn segments(first: &Frame, lengths: &[usize]) -> Vec<Packet> {
     input
 }
 
-/// Asserts that all but the last of these segments merge, and the last too if `fits`, in both modes.
+/// Asserts that all but the last of these segments merge, and the last too if `fits`, in both
+/// modes.
 #[track_caller]
 fn assert_last(first: &Frame, lengths: &[usize], fits: bool) {
     let input = segments(first, lengths);
@@ -133,8 +134,9 @@ fn bytes_up_to_the_last_one_from_a_sender_of_9000() {
 
 #[test]
 fn a_sender_of_1500_into_a_receiver_of_9000_merges_as_far_as_into_one_of_1500() {
-    // The driver of source 001 stopped after 65,535 / 9000 = 7 frames of 1500 there, instead of 43 and more. That the receiver's MTU is 9000 shows in
-    // nothing but that frames as large arrive, in the same flow, and in another, before and in between.
+    // The driver of source 001 stopped after 65,535 / 9000 = 7 frames of 1500 there, instead of 43
+    // and more. That the receiver's MTU is 9000 shows in nothing but that frames as large arrive,
+    // in the same flow, and in another, before and in between.
     let sender = Frame::tcp4(1, 0).with_timestamps(1, 2);
     let small = segments(&sender, &[1448; 100]);
     let jumbo = crate::support::packets(&Frame::tcp6(1, 8900).run(100));
@@ -146,7 +148,8 @@ fn a_sender_of_1500_into_a_receiver_of_9000_merges_as_far_as_into_one_of_1500() 
         let merged: Vec<_> = outputs.iter().filter(|output| output.metadata.largest_payload == 1448).map(Output::payload).collect();
         assert_eq!(merged, expected);
     }
-    // One flow whose path changed: six of 8948, then as many of 1448 as fit, and the rest to the byte.
+    // One flow whose path changed: six of 8948, then as many of 1448 as fit, and the rest to the
+    // byte.
     let mut lengths = vec![8948; 6];
     lengths.extend([1448; 8]);
     lengths.push(65_483 - 6 * 8948 - 8 * 1448);
@@ -172,7 +175,8 @@ fn bytes_as_the_policy_says() {
 
 #[test]
 fn a_pppoe_length_field_holds_what_merged() {
-    // PPPoE's length counts two bytes more than the IP packet's (RFC 2516, section 4), so 65,533 is all it can say.
+    // PPPoE's length counts two bytes more than the IP packet's (RFC 2516, section 4), so 65,533 is
+    // all it can say.
     let frame = Frame::tcp4(1, 0).with(|frame| frame.pppoe = Some(Pppoe::default()));
     assert_last(&frame, &[13_099, 13_099, 13_099, 13_099, 13_097], true);
     assert_last(&frame, &[13_099, 13_099, 13_099, 13_099, 13_098], false);

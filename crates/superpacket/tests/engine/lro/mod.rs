@@ -1,6 +1,7 @@
 //! LRO mode, point by point: what merges, how far, what is refused and how it leaves.
 //!
-//! Every merged packet is checked again by an independent parse: lengths, checksums, header positions, and each byte of its payload.
+//! Every merged packet is checked again by an independent parse: lengths, checksums, header
+//! positions, and each byte of its payload.
 
 mod buffers;
 mod checksums;
@@ -28,7 +29,8 @@ fn linear() -> Policy {
     Policy::lro().with_storage(Storage::Linear)
 }
 
-/// The sum that a device of `CHECKSUM_COMPLETE` reports: all bytes after the 14-byte Ethernet header, or all bytes of a packet that starts at IP.
+/// The sum that a device of `CHECKSUM_COMPLETE` reports: all bytes after the 14-byte Ethernet
+/// header, or all bytes of a packet that starts at IP.
 fn complete(packet: &Packet) -> RxChecksum {
     let start = if packet.layer == Layer::Ethernet { 14 } else { 0 };
     RxChecksum::Complete(checksum::sum(&packet.bytes[start..]))
@@ -39,8 +41,9 @@ fn tcp(output: &Output) -> TcpFields {
     check::tcp_fields(&output.bytes, output.metadata.layer == Layer::Ip).expect("a TCP header")
 }
 
-/// Asserts that `output` is `packets` packets merged into one: `payload` bytes of the stream from `sequence` on, right in every length and checksum, with
-/// header positions that an independent parse finds too.
+/// Asserts that `output` is `packets` packets merged into one: `payload` bytes of the stream from
+/// `sequence` on, right in every length and checksum, with header positions that an independent
+/// parse finds too.
 #[track_caller]
 fn assert_merged(output: &Output, sequence: u32, payload: usize, packets: u32) {
     let metadata = output.metadata;
@@ -77,7 +80,8 @@ fn assert_untouched(output: &Output, packet: &Packet) {
     );
 }
 
-/// Asserts that `middle`, sent in the midst of a run of four segments, passes untouched with `reason`, and that what was held of its flow leaves before it.
+/// Asserts that `middle`, sent in the midst of a run of four segments, passes untouched with
+/// `reason`, and that what was held of its flow leaves before it.
 #[track_caller]
 fn assert_refused(middle: &Packet, others: &superpacket_traffic::frame::Frame, reason: superpacket::aggregate::Reason) {
     use superpacket::aggregate::Reason;

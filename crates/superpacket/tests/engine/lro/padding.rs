@@ -1,4 +1,5 @@
-//! Padded frames are trimmed if and only if the padding leaves every checksum whole; short frames gain no byte.
+//! Padded frames are trimmed if and only if the padding leaves every checksum whole; short frames
+//! gain no byte.
 
 use superpacket::aggregate::{Policy, Reason};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
@@ -94,7 +95,8 @@ fn a_single_padded_packet_leaves_with_its_padding() {
 
 #[test]
 fn padding_spans_buffers() {
-    // 54 + 3 bytes of packet and 6 of padding, cut at each place, and into pieces of each size that 17 buffers can hold.
+    // 54 + 3 bytes of packet and 6 of padding, cut at each place, and into pieces of each size that
+    // 17 buffers can hold.
     for (padding, reason) in [
         (&[0; 6][..], Reason::PollEnd),
         (&[0x12, 0x34, 0, 0, 0xed, 0xcb], Reason::PollEnd),
@@ -132,7 +134,8 @@ fn a_long_pad_that_fills_buffers_of_its_own_is_trimmed() {
     }
 }
 
-/// Ways to cut `length` bytes into at most 17 buffers, down to buffers of one byte, and with empty ones.
+/// Ways to cut `length` bytes into at most 17 buffers, down to buffers of one byte, and with empty
+/// ones.
 fn cuts(length: usize) -> Vec<Vec<usize>> {
     let mut cuts = vec![vec![], vec![0], vec![1; 16], vec![0, 1, 0, 1], vec![length], vec![length.saturating_sub(16)]];
     cuts.push([vec![length.saturating_sub(15)], vec![1; 15]].concat());

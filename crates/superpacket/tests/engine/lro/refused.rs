@@ -1,4 +1,5 @@
-//! What LRO leaves alone passes untouched after what is held of its flow; what does not fit ends a session and starts another.
+//! What LRO leaves alone passes untouched after what is held of its flow; what does not fit ends a
+//! session and starts another.
 
 use superpacket::aggregate::Reason;
 use superpacket_traffic::frame::{ACK, CWR, ECE, FIN, Frame, PSH, RST, SYN, URG, sack, timestamps};
@@ -6,7 +7,8 @@ use superpacket_traffic::frame::{ACK, CWR, ECE, FIN, Frame, PSH, RST, SYN, URG, 
 use super::{assert_merged, assert_refused, assert_untouched, both_modes, tcp};
 use crate::support::*;
 
-/// Asserts that the third of four segments, after `edit`, ends the session before it for `reason` and starts the next.
+/// Asserts that the third of four segments, after `edit`, ends the session before it for `reason`
+/// and starts the next.
 #[track_caller]
 fn assert_ends(base: &Frame, edit: impl Fn(&mut Frame), reason: Reason) {
     let mut frames = base.run(4);

@@ -15,7 +15,8 @@ fn stripped(frame: &Frame, tag: Option<VlanTag>) -> Packet {
 
 #[test]
 fn an_unstripped_tag_moves_every_header() {
-    // Fragments mode pointed at the tag instead of IP, linear mode never joined (sources 000 and 001).
+    // Fragments mode pointed at the tag instead of IP, linear mode never joined (sources 000 and
+    // 001).
     for policy in both_modes() {
         for frame in [Frame::tcp4(1, 1001).tagged(7), Frame::tcp4(1, 1000).with_timestamps(1, 2).tagged(7), Frame::tcp6(1, 1000).tagged(7)]
         {

@@ -4,7 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// How often this thread asked for memory, and how much it has. Each test has a thread of its own.
+    /// How often this thread asked for memory, and how much it has. Each test has a thread of its
+    /// own.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
     static LIVE: Cell<i64> = const { Cell::new(0) };
 }
@@ -20,8 +21,8 @@ impl Counting {
     }
 }
 
-// SAFETY: all calls go to the system's allocator as they came; counting neither allocates nor unwinds, for the counters are
-// constants without destructors.
+// SAFETY: all calls go to the system's allocator as they came; counting neither allocates nor
+// unwinds, for the counters are constants without destructors.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::count(1, layout.size() as i64);

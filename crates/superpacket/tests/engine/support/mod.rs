@@ -1,4 +1,5 @@
-//! What the aggregation tests share: run packets through an aggregator, cut what comes out again from its bytes and metadata alone, compare.
+//! What the aggregation tests share: run packets through an aggregator, cut what comes out again
+//! from its bytes and metadata alone, compare.
 
 mod aggregator;
 pub mod allocations;
@@ -14,7 +15,8 @@ use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
 
-/// A packet to be received: bytes, cut into buffers when it is handed over, and what the device knows.
+/// A packet to be received: bytes, cut into buffers when it is handed over, and what the device
+/// knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The frame.
@@ -121,8 +123,8 @@ impl Output {
             return vec![self.bytes.clone()];
         };
         let mut frames = Vec::new();
-        let packet = GsoPacket { checksum: self.metadata.checksum, ..GsoPacket::linear(&self.bytes, gso).with_layer(self.metadata.layer) };
-        let options = SegmentOptions { checksum: ChecksumOutput::AsMerged, ..SegmentOptions::default() };
+        let packet = GsoPacket::linear(&self.bytes, gso).with_layer(self.metadata.layer).with_checksum(self.metadata.checksum);
+        let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
         Segmenter::new()
             .segment(&packet, &options, |segment| {
                 let mut frame = Vec::new();
@@ -212,7 +214,8 @@ pub fn packets(frames: &[Frame]) -> Vec<Packet> {
     frames.iter().map(Packet::from).collect()
 }
 
-/// Runs frames through GRO with UDP aggregation and checks that cutting gives back the very frames, per flow and in order.
+/// Runs frames through GRO with UDP aggregation and checks that cutting gives back the very frames,
+/// per flow and in order.
 pub fn reversible(frames: &[Frame]) -> Run {
     reversible_packets(Policy::gro_with_udp().with_partial_checksums(), &packets(frames))
 }

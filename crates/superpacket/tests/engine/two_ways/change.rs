@@ -49,7 +49,8 @@ fn tick(frame: &mut Frame, ticks: i32) {
     });
 }
 
-/// Adds to the IPv4 total length, the IPv6 payload length or the UDP length, whatever the packet has.
+/// Adds to the IPv4 total length, the IPv6 payload length or the UDP length, whatever the packet
+/// has.
 fn lengthen(frame: &mut Frame, by: i16) {
     let offsets = frame.offsets();
     let (total, payload) = (offsets.end - offsets.network, offsets.end - offsets.transport);

@@ -32,9 +32,10 @@ impl Way {
         packet
     }
 
-    /// The empty buffer counts as a fragment twice: that of the packet that a flow began with is kept,
-    /// as it may have to leave as it came, and that of the packet which wants to join is counted before
-    /// it is dropped. So with two fragments more, the limit is reached at the same packet.
+    /// The empty buffer counts as a fragment twice: that of the packet that a flow began with is
+    /// kept, as it may have to leave as it came, and that of the packet which wants to join is
+    /// counted before it is dropped. So with two fragments more, the limit is reached at the same
+    /// packet.
     fn policy(self, policy: Policy) -> Policy {
         match self {
             Way::InRuns => policy,
@@ -43,7 +44,8 @@ impl Way {
     }
 }
 
-/// A piece of a packet that came out: whether it has a buffer of its own, start, length, payload sum.
+/// A piece of a packet that came out: whether it has a buffer of its own, start, length, payload
+/// sum.
 type Piece = (bool, usize, usize, Option<u16>);
 
 /// A packet that came out.
@@ -122,8 +124,8 @@ fn receive(way: Way, policy: Policy, arrivals: &[Arrival], batches: Batches) -> 
 #[derive(Debug)]
 pub struct Compared {
     pub received: Received,
-    /// Flow-table entries that need not be looked at in runs. In a stream of one flow: the packets that
-    /// joined without a look-up.
+    /// Flow-table entries that need not be looked at in runs. In a stream of one flow: the packets
+    /// that joined without a look-up.
     pub probes_saved: u64,
 }
 

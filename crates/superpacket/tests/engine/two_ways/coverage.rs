@@ -133,7 +133,8 @@ fn every_reason_that_ends_a_run_occurs() {
 /// Of the generator's traffic, in which nothing goes wrong, most packets that may merge do so.
 #[test]
 fn most_of_the_generated_packets_merge() {
-    // UDP is a third of it, and LRO takes neither UDP, nor DCCP, nor any TCP options but timestamps.
+    // UDP is a third of it, and LRO takes neither UDP, nor DCCP, nor any TCP options but
+    // timestamps.
     for (policy, percent) in modes().into_iter().zip([45, 70, 18, 20].into_iter().cycle()) {
         let (mut received, mut merged, mut streams_with_runs) = (0, 0, 0);
         for seed in 1..20 {

@@ -23,7 +23,8 @@ pub fn knowledge() -> Vec<[Knowledge; PACKETS]> {
     all
 }
 
-/// Each mode with two pairs of storage and form of checksum; the other pairs are for generated streams.
+/// Each mode with two pairs of storage and form of checksum; the other pairs are for generated
+/// streams.
 pub fn modes() -> [Policy; 8] {
     let modes =
         [Policy::gro().with_partial_checksums(), Policy::gro_with_udp().with_partial_checksums(), Policy::lro(), Policy::lro_with_acks()];
@@ -57,8 +58,9 @@ fn usual_streams_merge_in_runs() {
                         let (merged, saved) = (run.received.counters().merged, run.probes_saved);
                         let expected = if flow.joins(&policy) { 39 } else { 0 };
                         assert_eq!(merged, expected, "{policy:?}: {flow:?}");
-                        // The second packet is looked at by itself where it shows that the identification
-                        // is fixed, and where the first is verified for its sake, unless the layout is usual.
+                        // The second packet is looked at by itself where it shows that the
+                        // identification is fixed, and where the first is verified for its sake,
+                        // unless the layout is usual.
                         let deferred =
                             matches!(knowledge, Knowledge::Nothing) && policy.storage == Storage::Fragments && !flow.has_usual_layout();
                         let by_itself = u64::from((flow.fixed_id || deferred) && !is_lro(&policy));
@@ -71,8 +73,8 @@ fn usual_streams_merge_in_runs() {
     }
 }
 
-/// The flow of a run is the first that the next packet is compared with: where flows take turns, one
-/// packet of each turn is looked up.
+/// The flow of a run is the first that the next packet is compared with: where flows take turns,
+/// one packet of each turn is looked up.
 #[test]
 fn a_turn_of_packets_takes_one_look_up() {
     for policy in policies() {
@@ -167,8 +169,8 @@ pub fn limited(base: Policy, headers: u32) -> Vec<Policy> {
     limited
 }
 
-/// Streams of three flows that take turns after one packet, after three, or not at all, each with the
-/// length of its headers from the IP header on.
+/// Streams of three flows that take turns after one packet, after three, or not at all, each with
+/// the length of its headers from the IP header on.
 pub fn interleaved_streams() -> impl Iterator<Item = (u32, Vec<Arrival>)> {
     let of_flow = |flow: Flow| {
         let offsets = flow.next.offsets();

@@ -60,7 +60,8 @@ fn batches() -> impl Strategy<Value = Batches> {
     (prop_oneof![Just(1usize), 2usize..9, 9usize..300], 1usize..20).prop_map(|(size, per_poll)| Batches { size, per_poll })
 }
 
-/// Steps of four flows, most of them plain, each after another of the same flow more often than not.
+/// Steps of four flows, most of them plain, each after another of the same flow more often than
+/// not.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let change = prop::option::weighted(0.15, 0..CHANGES.len());
     let usual = prop::sample::select(&Knowledge::ALL[..]);

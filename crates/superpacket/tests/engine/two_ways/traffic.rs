@@ -135,8 +135,8 @@ pub fn stream(flows: &[Flow], steps: &[Step]) -> Vec<Arrival> {
     arrivals
 }
 
-/// TCP and UDP with headers of many lengths, of all that a run is compiled for, and of what it leaves
-/// alone.
+/// TCP and UDP with headers of many lengths, of all that a run is compiled for, and of what it
+/// leaves alone.
 pub fn flows(payload: usize) -> Vec<Flow> {
     let plain = [Frame::tcp4(1_000, payload), Frame::tcp6(u32::MAX - 250, payload)];
     let timestamps = plain.clone().map(|frame| frame.with_timestamps(u32::MAX - 2, 9));

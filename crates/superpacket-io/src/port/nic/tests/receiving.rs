@@ -246,7 +246,7 @@ fn without_a_wire_super_packets_arrive_whole() {
             let settings = NicSettings { wire: false, page, copy, headroom: 64, ..NicSettings::default() };
             let mut bench = Bench::new(&settings);
             let mut large = partial(&Frame::tcp4(1, 65_495), GsoKind::Tcp4, 1448);
-            large.gso = large.gso.map(|gso| superpacket::segment::Gso { id: superpacket::segment::IpId::Fixed, ..gso });
+            large.gso = large.gso.map(|gso| gso.with_id(superpacket::segment::IpId::Fixed));
             assert_eq!(send(&mut *bench.wire_out, &[large.clone(), Sent::from(&Frame::tcp4(1, 9))]).sent, 2);
             let received = receive(&mut *bench.card_in);
             assert_eq!(gathered(&received[0]), large.bytes);

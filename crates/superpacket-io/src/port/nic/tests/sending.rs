@@ -6,15 +6,14 @@ use crate::port::fixture::{Sent, batch, gathered, partial, receive, send, send_a
 use crate::port::memory::MemorySettings;
 use crate::port::{LinkState, Port, Stop, Transmit};
 use superpacket::packet::RxChecksum;
-use superpacket::segment::{Gso, GsoKind, GsoPacket, IpId, SegmentOptions, Segmentable, Segmenter};
+use superpacket::segment::{GsoKind, GsoPacket, IpId, SegmentOptions, Segmentable, Segmenter};
 use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
 
 /// The frames that a wire carries for a packet.
 fn cut(packet: &Sent) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    let packet =
-        GsoPacket { checksum: packet.checksum, gso: packet.gso, ..GsoPacket::linear(&packet.bytes, packet.gso.expect("a super-packet")) };
+    let packet = GsoPacket::linear(&packet.bytes, packet.gso).with_checksum(packet.checksum);
     Segmenter::new()
         .segment(&packet, &SegmentOptions::default(), |segment| {
             let mut frame = Vec::new();
@@ -34,7 +33,7 @@ fn super_packets_are_cut_and_checksums_filled_in() {
     let mut bench = Bench::new(&NicSettings::default());
     let tcp = partial(&Frame::tcp4(1, 60_000).with_id(9), GsoKind::Tcp4, 1448);
     let mut fixed = tcp.clone();
-    fixed.gso = fixed.gso.map(|gso| Gso { id: IpId::Fixed, ..gso });
+    fixed.gso = fixed.gso.map(|gso| gso.with_id(IpId::Fixed));
     let six = partial(&Frame::tcp6(1, 9_999).tagged(3), GsoKind::Tcp6, 1000);
     let udp = partial(&Frame::udp4(5_000), GsoKind::Udp, 999);
     let single = partial(&Frame::udp6(77), GsoKind::Udp, 0);
