@@ -33,7 +33,7 @@ fn send(mut reader: Reader<Queue>, mut sender: Sender<UdpSocket, Vec<u8>>, peer:
         reader.read_into(&mut NewBuffers::new(&mut packets, |length| vec![0; length]))?;
         packets.drain(..).for_each(|packet| sender.push(peer, packet));
         // What is lost here is sent again by whoever it matters to.
-        let _ = sender.flush();
+        let _ = sender.flush_lossy();
     }
 }
 

@@ -54,6 +54,15 @@ impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
         }
     }
 
+    /// Writes until all senders are gone, whatever the device answers: what stays after an error is
+    /// dropped, as a full queue would have it, and `notice` is told of the error.
+    pub fn run_lossy(&mut self, mut notice: impl FnMut(io::Error)) {
+        while let Err(error) = self.run() {
+            self.writer.clear();
+            notice(error);
+        }
+    }
+
     /// The writer.
     pub const fn writer(&self) -> &Writer<D, B> {
         &self.writer

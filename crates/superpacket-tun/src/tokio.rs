@@ -7,7 +7,7 @@ use ::tokio::io::unix::AsyncFd;
 use ::tokio::sync::mpsc;
 
 use crate::queued::BATCH;
-use crate::{Plan, Queue, ReadError, Reader, SegmentBuffers, Writer};
+use crate::{Plan, Queue, ReadError, Reader, SegmentBuffers, Tun, Writer};
 
 /// A [`Reader`] that is awaited.
 #[derive(Debug)]
@@ -21,6 +21,20 @@ pub struct AsyncReader {
 pub struct AsyncWriter<B> {
     fd: Arc<AsyncFd<Queue>>,
     writer: Writer<Queue, B>,
+}
+
+impl Tun {
+    /// Makes a reader and a writer of the first queue that are awaited, and closes the others. Each
+    /// may move to a task of its own.
+    ///
+    /// # Errors
+    /// As [`Queue::split_async`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O.
+    pub fn split_async<B: AsRef<[u8]>>(self) -> io::Result<(AsyncReader, AsyncWriter<B>)> {
+        self.into_first_queue().split_async()
+    }
 }
 
 impl Queue {
@@ -95,6 +109,16 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
         }
     }
 
+    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have it.
+    ///
+    /// # Errors
+    /// The device's own.
+    pub async fn flush_lossy(&mut self) -> io::Result<()> {
+        let result = self.flush().await;
+        self.writer.clear();
+        result
+    }
+
     /// Puts a queue of so many packets before the writer. Any number of tasks may send to it; order
     /// is kept for each.
     ///
@@ -139,6 +163,16 @@ impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
                 return Ok(());
             }
             self.taken.drain(..).for_each(|packet| self.writer.push(packet));
+        }
+    }
+
+    /// Writes until all senders are gone, whatever the device answers: what stays after an error is
+    /// dropped, as a full queue would have it, and `notice` is told of the error. For a task of its
+    /// own.
+    pub async fn run_lossy(&mut self, mut notice: impl FnMut(io::Error)) {
+        while let Err(error) = self.run().await {
+            self.writer.get_mut().clear();
+            notice(error);
         }
     }
 

@@ -37,7 +37,8 @@ const MAX_PIECES: u32 = 1024 - 2;
 /// | all else: the interface is down (`EIO`), gone (`EBADFD`), memory is short (`ENOBUFS`) | stays | stay |
 ///
 /// What stays is written by the next flush, before all that has been pushed since. Who goes on in
-/// spite of an error of the third sort calls [`clear`](Self::clear), or the queue grows.
+/// spite of an error of the third sort calls [`flush_lossy`](Self::flush_lossy), or the queue grows;
+/// with a queued writer [`run_lossy`](crate::QueuedWriter::run_lossy).
 pub struct Writer<D, B> {
     aggregator: BatchAggregator,
     /// The packets of a flush that is under way.
@@ -109,6 +110,16 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
                 result => return result,
             }
         }
+    }
+
+    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have it.
+    ///
+    /// # Errors
+    /// The device's own.
+    pub fn flush_lossy(&mut self) -> io::Result<()> {
+        let result = self.flush();
+        self.clear();
+        result
     }
 
     /// As [`flush`](Self::flush), without waiting.

@@ -145,6 +145,16 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         }
     }
 
+    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn flush_lossy(&mut self) -> io::Result<()> {
+        let result = self.flush();
+        self.clear();
+        result
+    }
+
     /// As [`flush`](Self::flush), without waiting.
     ///
     /// # Errors

@@ -106,6 +106,16 @@ impl UdpSocket {
         Ok(BufferSizes { receive: state.recv_buffer_size(socket.into())?, send: state.send_buffer_size(socket.into())? })
     }
 
+    /// Marks all that is sent (`SO_MARK`, WireGuard's `FwMark`), so that routing rules can keep a
+    /// tunnel's datagrams out of the tunnel.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_NET_ADMIN`.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub fn set_mark(&self, mark: u32) -> io::Result<()> {
+        Ok(nix::sys::socket::setsockopt(&self.0.socket, nix::sys::socket::sockopt::Mark, &mark)?)
+    }
+
     /// The address that it is bound to.
     ///
     /// # Errors

@@ -54,6 +54,16 @@ impl<B: AsRef<[u8]>> AsyncSender<B> {
         readiness.async_io(Interest::WRITABLE, || sender.try_flush()).await
     }
 
+    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub async fn flush_lossy(&mut self) -> io::Result<()> {
+        let result = self.flush().await;
+        self.sender.clear();
+        result
+    }
+
     /// The sender: for its counters and socket.
     pub const fn get_ref(&self) -> &Sender<UdpSocket, B> {
         &self.sender

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use superpacket_lab::{Host, LabError, TwoHosts, available_or_skip, enter_user_namespace_before_main};
 use superpacket_udp::{Destination, EcnCodepoint, RecvMeta, UdpSocket};
 
@@ -153,6 +153,15 @@ fn buffers_are_large_and_what_was_got_is_told() -> Result<(), LabError> {
 }
 
 #[test]
+fn a_mark_is_the_sockets() -> Result<(), LabError> {
+    let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
+    let socket = bind(&hosts.a.host, hosts.a.ipv4)?;
+    socket.set_mark(51_820).expect("a namespace of our own");
+    assert_eq!(getsockopt(&socket, sockopt::Mark), Ok(51_820));
+    Ok(())
+}
+
+#[test]
 fn datagrams_are_lent_to_be_changed_and_an_empty_one_is_one() -> Result<(), LabError> {
     let Some(hosts) = available_or_skip(TwoHosts::new()) else { return Ok(()) };
     let (a, b) = (bind(&hosts.a.host, hosts.a.ipv4)?, bind(&hosts.b.host, hosts.b.ipv4)?);
@@ -199,7 +208,7 @@ fn tasks_send_and_receive() -> Result<(), LabError> {
         for round in 0..20 {
             let sent: Vec<_> = (0..40).map(|number| datagram(round * 40 + number, 1200)).collect();
             sent.iter().for_each(|datagram| sender.push(to, datagram.clone()));
-            sender.flush().await.expect("it sends");
+            sender.flush_lossy().await.expect("it sends");
             while echoed.len() < (round + 1) * 40 {
                 let received =
                     tokio::time::timeout(Duration::from_secs(5), receiver.receive()).await.expect("they come").expect("it receives");

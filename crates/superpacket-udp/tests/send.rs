@@ -224,3 +224,14 @@ fn flush_waits_for_room_and_what_is_cleared_is_not_sent() {
     sender.flush().expect("nothing is left");
     assert_eq!(memory.datagrams().len(), 137);
 }
+
+#[test]
+fn a_lossy_flush_leaves_nothing_for_the_next() {
+    let memory = Memory::new(|number, _| (number == 1).then(|| io::Error::from_raw_os_error(NO_BUFFERS)));
+    let mut sender = push_all(&memory, &datagrams());
+    assert_eq!(sender.flush_lossy().expect_err("there is no memory").raw_os_error(), Some(NO_BUFFERS));
+    assert_eq!((sender.len(), memory.state().sent.len()), (0, 1));
+    sender.push(addr(1), datagram(1, 10));
+    sender.flush_lossy().expect("there is memory");
+    assert_eq!(memory.state().sent.len(), 2);
+}

@@ -50,16 +50,9 @@ impl IpRecv for FromHost {
 /// Both ends of a TUN device.
 pub fn split(tun: Tun) -> anyhow::Result<(ToHost, FromHost)> {
     let mtu = MtuWatcher::new(u16::try_from(tun.mtu()?)?);
-    let queue = tun.into_queues().remove(0);
-    let (reader, writer) = queue.split_async()?;
+    let (reader, writer) = tun.split_async()?;
     let (sender, mut writer) = writer.queued(QUEUE);
-    // A packet that the device refuses is dropped, as by a full queue; the task ends with its senders.
-    tokio::spawn(async move {
-        while let Err(error) = writer.run().await {
-            eprintln!("TUN device: {error}");
-            writer.writer_mut().get_mut().clear();
-        }
-    });
+    tokio::spawn(async move { writer.run_lossy(|error| eprintln!("TUN device: {error}")).await });
     Ok((ToHost(sender), FromHost { reader, packets: Vec::new(), mtu }))
 }
 
@@ -88,7 +81,7 @@ impl UdpTransportFactory for Sockets {
         let addr = SocketAddr::new(params.addr.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)), params.port);
         let socket = UdpSocket::bind(addr)?;
         if let Some(mark) = params.fwmark {
-            socket2::SockRef::from(socket.as_std()).set_mark(mark)?;
+            socket.set_mark(mark)?;
         }
         let (sender, receiver) = socket.clone().split_async()?;
         let sender = Arc::new(Mutex::new(sender));
@@ -111,11 +104,7 @@ impl UdpSend for ToPeers {
     async fn send_many_to(&self, _: &mut (), packets: &mut Vec<(Packet, SocketAddr)>) -> io::Result<()> {
         let mut sender = self.sender.lock().await;
         packets.drain(..).for_each(|(packet, addr)| sender.push(addr, packet));
-        let result = sender.flush().await;
-        if result.is_err() {
-            sender.get_mut().clear();
-        }
-        result
+        sender.flush_lossy().await
     }
 
     fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
@@ -123,7 +112,7 @@ impl UdpSend for ToPeers {
     }
 
     fn set_fwmark(&self, mark: u32) -> io::Result<()> {
-        socket2::SockRef::from(self.socket.as_std()).set_mark(mark)
+        self.socket.set_mark(mark)
     }
 }
 

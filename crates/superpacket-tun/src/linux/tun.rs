@@ -283,7 +283,10 @@ impl Tun {
     /// # Panics
     /// Never: there is a first queue.
     pub fn split<B: AsRef<[u8]>>(self) -> (Reader<Queue>, Writer<Queue, B>) {
-        let queue = self.queues.into_iter().next().expect("a device is opened with at least one queue");
-        queue.split()
+        self.into_first_queue().split()
+    }
+
+    pub(crate) fn into_first_queue(self) -> Queue {
+        self.queues.into_iter().next().expect("a device is opened with at least one queue")
     }
 }

@@ -343,6 +343,34 @@ fn a_queued_writer_merges_what_waits_and_holds_no_lone_packet() {
 }
 
 #[test]
+fn a_lossy_flush_leaves_nothing_for_the_next() {
+    let memory = Memory::judged(|number, _| (number == 0).then(|| errno(DOWN)));
+    let (mut writer, packets) = (writer(&memory), run(Frame::tcp4(1, 1348)));
+    packets.iter().for_each(|packet| writer.push(packet.clone()));
+    assert_eq!(writer.flush_lossy().expect_err("it is down").raw_os_error(), Some(DOWN));
+    assert_eq!((writer.len(), memory.packets().len()), (0, 0));
+    packets.iter().for_each(|packet| writer.push(packet.clone()));
+    writer.flush_lossy().expect("it is up");
+    assert_eq!(memory.packets(), packets);
+}
+
+#[test]
+fn a_lossy_queued_writer_drops_what_the_device_does_not_take_and_tells() {
+    let memory = Arc::new(Memory::judged(|number, _| (number == 0).then(|| errno(DOWN))));
+    let (sender, mut queued) = Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL)).queued(1024);
+    let packets = [run(Frame::udp6(1000)), run(Frame::tcp4(1, 1348))].concat();
+    // As many as one flush takes leave nothing: those of the next are written.
+    let (dropped, written) = (packets.iter().cycle().take(256), packets.iter().take(40));
+    dropped.chain(written).for_each(|packet| sender.send(packet.clone()).expect("there is room"));
+    drop(sender);
+    let mut told = Vec::new();
+    queued.run_lossy(|error| told.push(error.raw_os_error()));
+    assert_eq!(told, [Some(DOWN)]);
+    assert_eq!(memory.packets(), packets[..40]);
+    assert!(queued.writer().is_empty());
+}
+
+#[test]
 fn a_queued_writer_goes_on_after_an_error() {
     let memory = Arc::new(Memory::judged(|number, _| (number == 0).then(|| errno(DOWN))));
     let (sender, mut queued) = Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL)).queued(1024);
