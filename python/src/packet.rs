@@ -420,6 +420,10 @@ impl PacketList {
         Ok(Packet::new(self.block(py)?.clone_ref(py), place as usize))
     }
 
+    fn __iter__(&self, py: Python<'_>) -> PyResult<PacketIterator> {
+        Ok(PacketIterator { block: self.block(py)?.clone_ref(py), next: 0 })
+    }
+
     /// Returns the packets as columns: see `Capture.to_arrow`.
     #[pyo3(signature = (*, batch_size=65_536, data=false, addresses="text"))]
     fn to_arrow(&self, batch_size: usize, data: bool, addresses: &str) -> PyResult<Columns> {
@@ -439,6 +443,29 @@ impl PacketList {
 
     fn __repr__(&self) -> String {
         format!("<PacketList of {} packets, {} bytes>", self.packets.len(), self.packets.bytes().len())
+    }
+}
+
+/// Gives the packets of a list from the first to the last.
+#[pyclass]
+pub(crate) struct PacketIterator {
+    block: Py<Block>,
+    next: usize,
+}
+
+#[pymethods]
+impl PacketIterator {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__(&mut self, py: Python<'_>) -> Option<Packet> {
+        if self.next == self.block.get().len() {
+            return None;
+        }
+        let packet = Packet::new(self.block.clone_ref(py), self.next);
+        self.next += 1;
+        Some(packet)
     }
 }
 

@@ -81,7 +81,7 @@ def _begin(progress: Progress) -> Callable[[str, int | None], _Shared | _Called]
 
         progress = tqdm
     if not isinstance(progress, type) and hasattr(progress, "update"):
-        bar: Bar = progress
+        bar: Bar = progress  # type: ignore[assignment]
 
         def add(_name: str, length: int | None) -> _Shared:
             if length is not None:

@@ -299,9 +299,15 @@ class UnreadableError(CaptureError):
 
 def totals(json: dict[str, Any]) -> Totals:
     """Reads what every report has."""
-    names = ("packets_in", "packets_out", "bytes_in", "bytes_out", "super_packets", "merged")
-    reasons = {Reason(name): count for name, count in json["reasons"].items()}
-    return Totals(*(json[name] for name in names), reasons)
+    return Totals(
+        packets_in=json["packets_in"],
+        packets_out=json["packets_out"],
+        bytes_in=json["bytes_in"],
+        bytes_out=json["bytes_out"],
+        super_packets=json["super_packets"],
+        merged=json["merged"],
+        reasons={Reason(name): count for name, count in json["reasons"].items()},
+    )
 
 
 def cut_short(json: dict[str, Any]) -> CutShort | None:
@@ -329,8 +335,9 @@ def verify_report(json: dict[str, Any]) -> VerifyReport:
 
 
 def _effect(json: dict[str, Any]) -> Effect:
-    names = ("absorbed_acks", "packets_per_super_packet", "super_packet_sizes", "sizes")
-    return Effect(totals(json), *(json[name] for name in names))
+    return Effect(
+        totals(json), json["absorbed_acks"], json["packets_per_super_packet"], json["super_packet_sizes"], json["sizes"]
+    )
 
 
 def _findings(json: dict[str, Any]) -> Findings:
@@ -349,16 +356,21 @@ def analyze_report(json: dict[str, Any], timelines: list[tuple[list[float], list
 
 def steer_report(json: dict[str, Any], page: Page) -> SteerReport:
     """Reads the report of ``steer``."""
-    before = ("mask", "cpu_list", "key", "symmetric", "headers", "imbalance", "imbalance_flows")
     return SteerReport(
         json,
-        json["file"],
-        totals(json),
-        *(json[name] for name in before),
-        FlowLimited(**json["flow_limit"]),
-        LeftOut(**json["left_out"]),
-        cut_short(json),
-        [CpuShare(**cpu) for cpu in json["cpus"]],
-        [SteeredFlow(**flow) for flow in json["flows"]],
-        page,
+        file=json["file"],
+        totals=totals(json),
+        mask=json["mask"],
+        cpu_list=json["cpu_list"],
+        key=json["key"],
+        symmetric=json["symmetric"],
+        headers=json["headers"],
+        imbalance=json["imbalance"],
+        imbalance_flows=json["imbalance_flows"],
+        flow_limit=FlowLimited(**json["flow_limit"]),
+        left_out=LeftOut(**json["left_out"]),
+        cut_short=cut_short(json),
+        cpus=[CpuShare(**cpu) for cpu in json["cpus"]],
+        flows=[SteeredFlow(**flow) for flow in json["flows"]],
+        page=page,
     )

@@ -7,6 +7,30 @@ import pandas
 
 from superpacket._reasons import Reason
 
+__all__ = [
+    "Capture",
+    "ColumnBatch",
+    "Columns",
+    "Page",
+    "analyze",
+    "coalesce",
+    "segment",
+    "steer",
+    "verify",
+    "Aggregator",
+    "Segmenter",
+    "SuperPacket",
+    "engine_reasons",
+    "segment_errors",
+    "CaptureError",
+    "Error",
+    "OptionsError",
+    "SegmentError",
+    "Packet",
+    "PacketList",
+    "__version__",
+]
+
 __version__: str
 
 class Error(Exception):
