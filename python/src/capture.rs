@@ -118,6 +118,7 @@ pub(crate) fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
 }
 
 #[pymethods]
+#[expect(clippy::wrong_self_convention, reason = "the names are those that pandas and others use; a stream is read once")]
 impl Capture {
     /// Opens a capture; "-" is standard input.
     #[new]

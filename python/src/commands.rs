@@ -77,7 +77,7 @@ pub(crate) struct Page {
 }
 
 enum Pages {
-    Analyze(captures::AnalyzeReport),
+    Analyze(Box<captures::AnalyzeReport>),
     /// With so many flows.
     Steer(captures::SteerReport, usize),
 }
@@ -202,7 +202,7 @@ pub(crate) fn analyze(
         columns
     });
     let timelines = timelines.collect();
-    Ok((json, timelines, Page { report: Pages::Analyze(report) }))
+    Ok((json, timelines, Page { report: Pages::Analyze(Box::new(report)) }))
 }
 
 /// Says how flows would spread; see `superpacket.steer`.
