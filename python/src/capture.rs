@@ -10,6 +10,7 @@ use superpacket_io::capture::{Compression, Format, Source};
 
 use crate::columns::{Columns, as_bytes, to_numpy, to_pandas};
 use crate::errors::{capture_error, cut_short};
+use crate::interruptible::open_stream;
 use crate::packet::{Block, Gathered, Packet, interface_pairs};
 
 /// Bytes that are read together: few enough to stay in the second-level cache until Python has its copy.
@@ -124,7 +125,7 @@ impl Capture {
     #[new]
     #[pyo3(signature = (path, *, strict=false))]
     fn new(py: Python<'_>, path: PathBuf, strict: bool) -> PyResult<Capture> {
-        let reader = py.detach(|| Reader::open(&path)).map_err(|error| capture_error(py, &error))?;
+        let reader = py.detach(|| open_stream(&path).unwrap_or_else(|| Reader::open(&path))).map_err(|error| capture_error(py, &error))?;
         let format = match reader.format() {
             Format::Pcap { .. } => "pcap",
             Format::PcapNg { .. } => "pcapng",

@@ -21,6 +21,9 @@ use crate::packet::{Layers, with_address};
 /// Bytes of frames at which a batch ends early: offsets of a column have 31 bits.
 const MOST_BYTES: usize = 256 << 20;
 
+/// Rows at which a batch ends, whatever was asked for: columns of text have offsets of 31 bits too.
+const MOST_ROWS: usize = 1 << 24;
+
 /// Length of an address as bytes: IPv4 in its IPv6-mapped form.
 const ADDRESS: i32 = 16;
 
@@ -219,9 +222,11 @@ impl Growing {
         if self.time.is_empty() {
             self.first = frame.number;
         }
+        // Times after the year 2262 do not fit.
+        let time = frame.time.and_then(|time| i64::try_from(time.nanoseconds()).ok());
         // Numpy's "not a time".
-        self.time.push(frame.time.map_or(i64::MIN, |time| time.nanoseconds() as i64));
-        self.has_time.append(frame.time.is_some());
+        self.time.push(time.unwrap_or(i64::MIN));
+        self.has_time.append(time.is_some());
         self.interface.push(frame.interface);
         let link_type = frame.link_type();
         self.link_type.push(link_type.0);
@@ -428,6 +433,7 @@ impl Columns {
         if batch_size == 0 {
             return Err(PyValueError::new_err("batch_size: 0 is not a number of packets from 1 on"));
         }
+        let batch_size = batch_size.min(MOST_ROWS);
         let addresses = if bytes { Addresses::Bytes } else { Addresses::Text };
         let (schema, cause) = (schema(addresses, data), Cause::default());
         let batches =

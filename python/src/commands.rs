@@ -9,6 +9,7 @@ use superpacket_captures as captures;
 use superpacket_captures::{CpuMask, Input, Output, Packets, Rules, Stepping, ToeplitzKey};
 
 use crate::errors::{Error, OptionsError, command_error};
+use crate::interruptible::open_stream;
 use crate::packet::PacketList;
 use crate::progress::Reporter;
 
@@ -21,7 +22,11 @@ pub(crate) enum From {
 impl From {
     fn input(&self) -> Input<'_> {
         match self {
-            From::Path(path) => Input::Path(path),
+            // What cannot be opened is told by the command.
+            From::Path(path) => match open_stream(path) {
+                Some(Ok(reader)) => Input::from(reader),
+                _ => Input::Path(path),
+            },
             From::Packets(packets) => Input::Packets(packets),
         }
     }
@@ -79,7 +84,7 @@ pub(crate) struct Page {
 enum Pages {
     Analyze(Box<captures::AnalyzeReport>),
     /// With so many flows.
-    Steer(captures::SteerReport, usize),
+    Steer(Box<captures::SteerReport>, usize),
 }
 
 #[pymethods]
@@ -242,5 +247,5 @@ pub(crate) fn steer(
     let options = captures::SteerOptions { cpus, key, symmetric, outer, strict };
     let (json, report) = run(py, progress, |progress| captures::steer(input.input(), &options, progress))?;
     write_page(py, html, || report.page(top))?;
-    Ok((json, Page { report: Pages::Steer(report, top) }))
+    Ok((json, Page { report: Pages::Steer(Box::new(report), top) }))
 }

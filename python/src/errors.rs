@@ -81,6 +81,10 @@ fn parts(error: &captures::CaptureError) -> Parts<'_> {
 /// The exception of a capture's error.
 pub(crate) fn capture_error(py: Python<'_>, error: &captures::CaptureError) -> PyErr {
     let Parts { file, packet, offset, cause, source } = parts(error);
+    // What Python raised while a pipe was waited for.
+    if let Some(raised) = source.and_then(std::io::Error::get_ref).and_then(|inner| inner.downcast_ref::<PyErr>()) {
+        return raised.clone_ref(py);
+    }
     let exception = with_place(py, error.to_string(), file, packet, offset, &cause);
     if let Some(code) = source.and_then(std::io::Error::raw_os_error) {
         let source = PyOSError::new_err((code, source.map(ToString::to_string).unwrap_or_default(), file.to_owned()));

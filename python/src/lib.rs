@@ -8,6 +8,7 @@ mod columns;
 mod commands;
 mod engine;
 mod errors;
+mod interruptible;
 mod packet;
 mod progress;
 

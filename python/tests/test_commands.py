@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -221,6 +222,44 @@ def test_control_c_stops_at_once() -> None:
         assert child.stdout.readline() == "stopped\n"
         assert time.monotonic() - sent < 0.5
         assert child.wait(10) == 0
+
+
+WAITING = """
+import superpacket, sys
+print("ready", flush=True)
+try:
+    superpacket.analyze(sys.argv[1]) if sys.argv[2] == "analyze" else list(superpacket.open(sys.argv[1]))
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+"""
+
+
+@pytest.mark.parametrize("command", ["analyze", "open"])
+def test_control_c_ends_the_wait_for_a_pipe(tmp_path: Path, command: str, demo: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with subprocess.Popen([sys.executable, "-c", WAITING, path, command], stdout=subprocess.PIPE, text=True) as child:
+        with path.open("wb") as pipe:
+            pipe.write(gzip.decompress(demo.read_bytes())[:1000])
+            pipe.flush()
+            assert child.stdout is not None and child.stdout.readline() == "ready\n"
+            time.sleep(0.3)
+            sent = time.monotonic()
+            child.send_signal(signal.SIGINT)
+            assert child.stdout.readline() == "stopped\n"
+            assert time.monotonic() - sent < 0.5
+            assert child.wait(10) == 0
+
+
+def test_a_pipe_is_read(tmp_path: Path, demo: Path) -> None:
+    import threading
+
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.write_bytes(demo.read_bytes()))
+    writer.start()
+    assert superpacket.coalesce(path).totals == superpacket.coalesce(demo).totals
+    writer.join()
 
 
 def test_other_threads_go_on(demo: Path) -> None:

@@ -13,7 +13,7 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "examples" / "capture.ipynb"
 
 
 def test_the_notebook_answers_its_questions() -> None:
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
     plots = [
         base64.b64decode(output["data"]["image/png"])
