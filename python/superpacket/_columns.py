@@ -61,7 +61,9 @@ def to_numpy(columns: Columns) -> dict[str, numpy.ndarray[Any, Any]]:
     for batch in columns:
         for name, buffer in batch.buffers().items():
             parts[name].append(buffer)
-    arrays = {name: numpy.frombuffer(b"".join(parts[name]), dtype=_NUMPY_TYPES[name]) for name in names}
+    arrays: dict[str, numpy.ndarray[Any, Any]] = {
+        name: numpy.frombuffer(b"".join(parts[name]), dtype=_NUMPY_TYPES[name]) for name in names
+    }
     for name in ("source", "destination"):
         arrays[name] = arrays[name].reshape(-1, 16)
     return arrays
