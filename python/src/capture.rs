@@ -13,7 +13,8 @@ use crate::errors::{capture_error, cut_short};
 use crate::interruptible::open_stream;
 use crate::packet::{Block, Gathered, Packet, interface_pairs};
 
-/// Bytes that are read together: few enough to stay in the second-level cache until Python has its copy.
+/// Bytes that are read together: few enough to stay in the second-level cache until Python has its
+/// copy.
 const BLOCK_BYTES: usize = 128 * 1024;
 
 /// Packets that are read together at most.
@@ -170,13 +171,15 @@ impl Capture {
         self.compression
     }
 
-    /// The interfaces found so far, in the order of `Packet.interface`: link type, and name if there is one.
+    /// The interfaces found so far, in the order of `Packet.interface`: link type, and name if
+    /// there is one.
     #[getter]
     fn interfaces(&self) -> Vec<(u16, Option<String>)> {
         self.interfaces.clone()
     }
 
-    /// Returns the packets as columns, to be read once: an object with `__arrow_c_stream__`, which pyarrow, polars and duckdb take.
+    /// Returns the packets as columns, to be read once: an object with `__arrow_c_stream__`, which
+    /// pyarrow, polars and duckdb take.
     #[pyo3(signature = (*, batch_size=65_536, data=false, addresses="text"))]
     fn to_arrow(&mut self, batch_size: usize, data: bool, addresses: &str) -> PyResult<Columns> {
         let bytes = as_bytes(addresses)?;

@@ -343,7 +343,8 @@ enum Ended {
     CutShort(Truncated),
 }
 
-/// The last of these is kept where the columns can find it: whoever reads the stream gives words only.
+/// The last of these is kept where the columns can find it: whoever reads the stream gives words
+/// only.
 type Cause = Arc<Mutex<Option<Ended>>>;
 
 fn locked(cause: &Cause) -> MutexGuard<'_, Option<Ended>> {
@@ -408,12 +409,14 @@ impl RecordBatchReader for Batches {
     }
 }
 
-/// Packets as columns: a stream that pyarrow, polars and duckdb take without copies, to be read once.
+/// Packets as columns: a stream that pyarrow, polars and duckdb take without copies, to be read
+/// once.
 ///
 /// It has `__arrow_c_stream__`, and is an iterator of batches with `__arrow_c_array__`.
 #[pyclass(module = "superpacket")]
 pub(crate) struct Columns {
-    /// None once a stream was made of them. Only their owner asks for them: the lock makes them what threads may share.
+    /// None once a stream was made of them. Only their owner asks for them: the lock makes them
+    /// what threads may share.
     batches: Option<Mutex<Batches>>,
     schema: SchemaRef,
     strict: bool,
@@ -458,7 +461,8 @@ impl Columns {
         schema_capsule(py, &self.schema)
     }
 
-    /// Returns the stream as a capsule of Arrow's C data interface; another schema cannot be requested, and is ignored.
+    /// Returns the stream as a capsule of Arrow's C data interface; another schema cannot be
+    /// requested, and is ignored.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &mut self,
@@ -480,8 +484,8 @@ impl Columns {
         self.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// Raises what ended the stream before its time, since whoever reads it knows the words only: a capture's error, or a capture that was
-    /// cut short, if it was opened as strict.
+    /// Raises what ended the stream before its time, since whoever reads it knows the words only: a
+    /// capture's error, or a capture that was cut short, if it was opened as strict.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         match &*locked(&self.cause) {
             Some(Ended::Error(error)) => Err(capture_error(py, error)),
@@ -524,7 +528,8 @@ pub(crate) struct ColumnBatch {
 
 #[pymethods]
 impl ColumnBatch {
-    /// Returns schema and batch as capsules of Arrow's C data interface; another schema cannot be requested, and is ignored.
+    /// Returns schema and batch as capsules of Arrow's C data interface; another schema cannot be
+    /// requested, and is ignored.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_array__<'py>(
         &self,
@@ -538,7 +543,8 @@ impl ColumnBatch {
         Ok((schema, PyCapsule::new_with_value(py, array, c"arrow_array")?))
     }
 
-    /// Returns the bytes of each column of numbers or addresses, in this machine's byte order, by its name; 0 where there is no value.
+    /// Returns the bytes of each column of numbers or addresses, in this machine's byte order, by
+    /// its name; 0 where there is no value.
     fn buffers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let buffers = PyDict::new(py);
         for (field, column) in self.batch.schema_ref().fields().iter().zip(self.batch.columns()) {

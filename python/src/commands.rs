@@ -1,4 +1,5 @@
-//! The program's commands: options in, a report out, as JSON that the package makes its own classes of.
+//! The program's commands: options in, a report out, as JSON that the package makes its own classes
+//! of.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,31 +15,31 @@ use crate::packet::PacketList;
 use crate::progress::Reporter;
 
 /// What a command reads.
-pub(crate) enum From {
+pub(crate) enum Source {
     Path(PathBuf),
     Packets(Arc<Packets>),
 }
 
-impl From {
+impl Source {
     fn input(&self) -> Input<'_> {
         match self {
             // What cannot be opened is told by the command.
-            From::Path(path) => match open_stream(path) {
+            Source::Path(path) => match open_stream(path) {
                 Some(Ok(reader)) => Input::from(reader),
                 _ => Input::Path(path),
             },
-            From::Packets(packets) => Input::Packets(packets),
+            Source::Packets(packets) => Input::Packets(packets),
         }
     }
 }
 
-impl<'a, 'py> FromPyObject<'a, 'py> for From {
+impl<'a, 'py> FromPyObject<'a, 'py> for Source {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         match object.cast::<PacketList>() {
-            Ok(list) => Ok(From::Packets(list.borrow().packets())),
-            Err(_) => Ok(From::Path(object.extract()?)),
+            Ok(list) => Ok(Source::Packets(list.borrow().packets())),
+            Err(_) => Ok(Source::Path(object.extract()?)),
         }
     }
 }
@@ -105,7 +106,7 @@ impl Page {
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn coalesce(
     py: Python<'_>,
-    input: From,
+    input: Source,
     output: Option<PathBuf>,
     lro: bool,
     batch: u64,
@@ -138,7 +139,7 @@ pub(crate) fn coalesce(
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn segment(
     py: Python<'_>,
-    input: From,
+    input: Source,
     output: Option<PathBuf>,
     mtu: u32,
     fragment: bool,
@@ -164,7 +165,7 @@ pub(crate) fn segment(
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn verify(
     py: Python<'_>,
-    inputs: Vec<From>,
+    inputs: Vec<Source>,
     batch: u64,
     hold: u64,
     udp: bool,
@@ -173,7 +174,7 @@ pub(crate) fn verify(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let options = captures::VerifyOptions { stepping: stepping(batch, hold), udp, strict, inject_fault };
-    let (json, _) = run(py, progress, |progress| captures::verify(inputs.iter().map(From::input).collect(), &options, progress))?;
+    let (json, _) = run(py, progress, |progress| captures::verify(inputs.iter().map(Source::input).collect(), &options, progress))?;
     Ok(json)
 }
 
@@ -186,7 +187,7 @@ type Timeline = (Vec<f64>, Vec<f64>, Vec<f64>);
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn analyze(
     py: Python<'_>,
-    inputs: Vec<From>,
+    inputs: Vec<Source>,
     batch: u64,
     hold: u64,
     top: usize,
@@ -195,7 +196,7 @@ pub(crate) fn analyze(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Vec<Timeline>, Page)> {
     let options = captures::AnalyzeOptions { stepping: stepping(batch, hold), top, strict };
-    let (json, report) = run(py, progress, |progress| captures::analyze(inputs.iter().map(From::input).collect(), &options, progress))?;
+    let (json, report) = run(py, progress, |progress| captures::analyze(inputs.iter().map(Source::input).collect(), &options, progress))?;
     write_page(py, html, || report.page())?;
     let timelines = report.files.iter().map(|file| {
         let mut columns = Timeline::default();
@@ -216,7 +217,7 @@ pub(crate) fn analyze(
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn steer(
     py: Python<'_>,
-    input: From,
+    input: Source,
     cpus: Option<&str>,
     cpu_list: Option<&str>,
     key: Option<&[u8]>,

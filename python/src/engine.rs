@@ -63,7 +63,8 @@ impl SuperPacket {
         reason(py, self.metadata.reason.name())
     }
 
-    /// Bytes of payload in each of its segments but the last; None if it merged with no other, or cannot be cut again.
+    /// Bytes of payload in each of its segments but the last; None if it merged with no other, or
+    /// cannot be cut again.
     #[getter]
     fn segment_size(&self) -> Option<usize> {
         self.metadata.gso.map(|gso| gso.size.get())
@@ -244,7 +245,8 @@ impl Segmenter {
         PyList::new(py, segments.iter().map(|segment| PyBytes::new(py, segment)))
     }
 
-    /// How to cut a packet of bytes: by its headers, into segments of so many bytes of payload or so that they fit an MTU.
+    /// How to cut a packet of bytes: by its headers, into segments of so many bytes of payload or
+    /// so that they fit an MTU.
     fn gso(&self, py: Python<'_>, packet: &[u8], size: Option<usize>, mtu: Option<usize>) -> PyResult<Gso> {
         let header = packet.get(..MAX_HEADER).unwrap_or(packet);
         let layout = parse(header, packet.len(), self.layer)
@@ -278,7 +280,8 @@ impl Segmenter {
         Ok(Segmenter { engine: Cutter::new(), layer: self::layer(layer)? })
     }
 
-    /// Cuts a packet: a SuperPacket into the very packets that merged in it, bytes by the size of segments or by an MTU.
+    /// Cuts a packet: a SuperPacket into the very packets that merged in it, bytes by the size of
+    /// segments or by an MTU.
     #[pyo3(signature = (packet, *, size=None, mtu=None))]
     fn segment<'py>(
         &mut self,

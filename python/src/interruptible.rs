@@ -23,7 +23,8 @@ impl<R: Read> Read for Interruptible<R> {
     }
 }
 
-/// Opens a capture that one may have to wait for: standard input, or a pipe by its name; `None` for anything else.
+/// Opens a capture that one may have to wait for: standard input, or a pipe by its name; `None` for
+/// anything else.
 pub(crate) fn open_stream(path: &Path) -> Option<Result<Reader, CaptureError>> {
     if path == Path::new("-") {
         return Some(Reader::from_stream("standard input", Box::new(Interruptible(io::stdin()))));

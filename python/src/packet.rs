@@ -86,7 +86,8 @@ impl Block {
     }
 }
 
-/// Where a packet's headers lie, as far as they are understood: offsets from the start of what lies behind the link header.
+/// Where a packet's headers lie, as far as they are understood: offsets from the start of what lies
+/// behind the link header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layers {
     /// Where the engine's packet begins in the frame.
@@ -132,8 +133,9 @@ impl Layers {
 
 /// A packet of a capture.
 ///
-/// `data` is a memoryview of what was captured, without a copy: the block that the packet was read in stays in memory as long as one of
-/// its packets, or a view of one, is referred to. Addresses, ports and offsets are looked for when they are first asked for.
+/// `data` is a memoryview of what was captured, without a copy: the block that the packet was read
+/// in stays in memory as long as one of its packets, or a view of one, is referred to. Addresses,
+/// ports and offsets are looked for when they are first asked for.
 #[pyclass(frozen, module = "superpacket")]
 #[derive(Debug)]
 pub(crate) struct Packet {
@@ -358,7 +360,8 @@ impl Packet {
     }
 }
 
-/// Packets in memory: what commands read when they are given packets, and write when they are given no file.
+/// Packets in memory: what commands read when they are given packets, and write when they are given
+/// no file.
 #[pyclass(module = "superpacket", sequence)]
 #[derive(Debug, Default)]
 pub(crate) struct PacketList {
@@ -398,7 +401,8 @@ impl PacketList {
         PacketList::default()
     }
 
-    /// Adds a packet of a link type, captured at a time in nanoseconds since 1970, that had so many bytes on the wire.
+    /// Adds a packet of a link type, captured at a time in nanoseconds since 1970, that had so many
+    /// bytes on the wire.
     #[pyo3(signature = (data, link_type=1, time=None, original_length=None))]
     fn append(&mut self, py: Python<'_>, data: &[u8], link_type: u16, time: Option<u64>, original_length: Option<u64>) -> PyResult<()> {
         self.block = OnceLock::new();

@@ -8,9 +8,11 @@ use superpacket_captures::{Progress, Truncated};
 
 use crate::capture::warn;
 
-/// Tells a Python object how far a command has come, and stops the command when Python is interrupted.
+/// Tells a Python object how far a command has come, and stops the command when Python is
+/// interrupted.
 pub(crate) struct Reporter {
-    /// Called with a name and a number of bytes or None for each input; gives an object with `update(n)` and `close()`, or None.
+    /// Called with a name and a number of bytes or None for each input; gives an object with
+    /// `update(n)` and `close()`, or None.
     begin: Option<Py<PyAny>>,
     bar: Option<Py<PyAny>>,
     /// Bytes that the bar was told of.

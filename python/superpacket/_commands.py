@@ -23,8 +23,8 @@ from superpacket._reports import (
 )
 from superpacket._superpacket import Capture, OptionsError
 
-#: One capture: the name of a file ("-" for standard input), or packets in memory: bytes, tuples (seconds, packet), packets of this package,
-#: of scapy or of dpkt.
+#: One capture: the name of a file ("-" for standard input), or packets in memory: bytes, tuples
+#: (seconds, packet), packets of this package, of scapy or of dpkt.
 Source = Union[Path, Iterable[Any]]
 
 #: One capture, or several names of files.
@@ -43,8 +43,8 @@ class Bar(Protocol):
         """Adds bytes read."""
 
 
-#: ``True`` for a bar of tqdm for each capture; a bar; or what makes one, such as ``tqdm.tqdm``: it is called with ``total``, ``desc``,
-#: ``unit`` and ``unit_scale``.
+#: ``True`` for a bar of tqdm for each capture; a bar; or what makes one, such as ``tqdm.tqdm``: it
+#: is called with ``total``, ``desc``, ``unit`` and ``unit_scale``.
 Progress = Union[bool, Bar, Callable[..., Bar], None]
 
 
@@ -145,12 +145,15 @@ def coalesce(
     """Merges the packets of each flow into super-packets, as GRO or LRO would have.
 
     :param output: the capture to write; without it, the report has the packets.
-    :param mode: "gro": what merges can be cut again into the same frames; "lro": for local delivery only.
-    :param batch: packets in a poll: at its end, everything held leaves; 0: only at the capture's end.
+    :param mode: "gro": what merges can be cut again into the same frames; "lro": for local
+        delivery only.
+    :param batch: packets in a poll: at its end, everything held leaves; 0: only at the capture's
+        end.
     :param hold: seconds that something is held at most, by the capture's clock.
     :param max_bytes: the longest merged packet, from the IP header: 68 to 524280.
     :param max_packets: the most packets in one: 1 to 512.
-    :param max_flows: the most flows held at a time: 1 to 1024; without it 1024, and 8 by LRO's rules.
+    :param max_flows: the most flows held at a time: 1 to 1024; without it 1024, and 8 by LRO's
+        rules.
     :param udp: aggregates UDP too.
     :param acks: aggregates pure ACKs too (LRO only).
     :param strict: raises CaptureError if the capture ends within a record.
@@ -252,7 +255,9 @@ def analyze(
     link_type: int = 1,
     progress: Progress = None,
 ) -> AnalyzeReport:
-    """Says what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and what kept packets apart.
+    """Says what each kind of aggregation would merge, and what kept packets apart.
+
+    Compared are LRO, GRO, GRO with UDP, and LRO with pure ACKs.
 
     :param top: flows in the top list, 100 at most.
     :param html: where to write a page with tables and plots.
@@ -297,7 +302,7 @@ def steer(
     link_type: int = 1,
     progress: Progress = None,
 ) -> SteerReport:
-    """Says how flows and packets would spread over the CPUs of a host, by receive packet steering (RPS).
+    """Says how flows would spread over the CPUs of a host, by receive packet steering (RPS).
 
     :param cpus: the host's CPUs as sysfs has them (rps_cpus): "ff".
     :param cpu_list: the same as a list: "0-3,8".

@@ -55,7 +55,10 @@ def _nanoseconds(seconds: Any, number: int) -> int | None:
 
 
 def collect(packets: Iterable[Any], link_type: int) -> PacketList:
-    """Returns a list of the packets' bytes: of bytes, tuples (seconds, packet), or packets of this package, scapy or dpkt."""
+    """Returns a list of packets.
+
+    They may be bytes, tuples (seconds, packet), or packets of this package, of scapy or of dpkt.
+    """
     if isinstance(packets, PacketList):
         return packets
     collected = PacketList()

@@ -100,7 +100,7 @@ def test_a_stream_is_read_once(demo: Path) -> None:
 
 def test_a_damaged_capture_says_where(tmp_path: Path, demo: Path) -> None:
     data = bytearray(gzip.decompress(demo.read_bytes()))
-    # The captured length of the second record: the first has 16 + 1514 bytes behind the header of 24.
+    # The captured length of the second record: the first has 16 + 1514 bytes behind the file's 24.
     data[24 + 16 + 1514 + 8 : 24 + 16 + 1514 + 12] = b"\xff\xff\xff\x7f"
     path = tmp_path / "bad.pcap"
     path.write_bytes(data)

@@ -37,11 +37,13 @@ pub struct CoalesceOptions {
     pub rules: Rules,
     /// How aggregation is stepped through the capture.
     pub stepping: Stepping,
-    /// The longest merged packet in bytes, from the IP header: 68 to 524,280. Above 65,535 ("BIG TCP") the IP length is written as 0.
+    /// The longest merged packet in bytes, from the IP header: 68 to 524,280. Above 65,535 ("BIG
+    /// TCP") the IP length is written as 0.
     pub max_bytes: u32,
     /// The most packets in one: 1 to [`MAX_PACKETS`](crate::MAX_PACKETS), or what is nearest.
     pub max_packets: u32,
-    /// The most flows held at a time: 1 to [`MAX_FLOWS`](crate::MAX_FLOWS), or what is nearest. `None`: 1,024, and 8 by LRO's rules.
+    /// The most flows held at a time: 1 to [`MAX_FLOWS`](crate::MAX_FLOWS), or what is nearest.
+    /// `None`: 1,024, and 8 by LRO's rules.
     pub max_flows: Option<u32>,
     /// Aggregates UDP too, by GRO's rules.
     pub udp: bool,
@@ -85,10 +87,12 @@ pub struct CoalesceReport {
 
 /// Merges the packets of each flow into super-packets, as GRO or LRO would have.
 ///
-/// A merged packet carries the time of its last packet. Checksums are written full and right. What cannot be merged passes bit for bit.
+/// A merged packet carries the time of its last packet. Checksums are written full and right. What
+/// cannot be merged passes bit for bit.
 ///
 /// # Errors
-/// Whatever stops the reading or the writing, and options that are out of bounds. A file that was to be written is left as it was.
+/// Whatever stops the reading or the writing, and options that are out of bounds. A file that was
+/// to be written is left as it was.
 pub fn coalesce(
     input: Input<'_>,
     output: Output<'_>,
@@ -155,7 +159,8 @@ impl CoalesceOptions {
     }
 }
 
-/// Writes a frame as it came, but with its unfinished checksums filled in: `fields` in the order of their places, from `link` bytes on.
+/// Writes a frame as it came, but with its unfinished checksums filled in: `fields` in the order of
+/// their places, from `link` bytes on.
 pub(crate) fn write_completed(
     writer: &mut Destination<'_>,
     record: Record<'_>,
@@ -182,7 +187,8 @@ pub(crate) fn write_completed(
     writer.write(record, parts)
 }
 
-/// The longest options that a merged packet takes over from its last, in bytes: together they must fit a record.
+/// The longest options that a merged packet takes over from its last, in bytes: together they must
+/// fit a record.
 const MOST_OPTIONS: usize = 1 << 20;
 
 /// Writes what leaves, a packet that merged with no other with all that its capture says of it.
@@ -206,8 +212,8 @@ impl Merging<'_> {
         }
     }
 
-    /// Writes a merged packet with the options of the last packet in it whose payload is there. (An acknowledgement that was absorbed left
-    /// nothing behind.)
+    /// Writes a merged packet with the options of the last packet in it whose payload is there. (An
+    /// acknowledgement that was absorbed left nothing behind.)
     fn merged(&mut self, record: Record<'_>, link: &[u8], mut packet: SuperPacket<'_, Buffer>) -> Result<(), CaptureError> {
         if !self.options || packet.contiguous().is_some() {
             return self.writer.write(record, once(link).chain(packet.slices()));

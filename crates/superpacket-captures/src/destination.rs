@@ -9,8 +9,9 @@ use crate::input::{Input, Opened, is_stream};
 
 /// Where a command writes packets.
 pub enum Output<'a> {
-    /// A capture file, which takes its place when it is complete; `-` is standard output. The ending may choose another format or
-    /// compression than the input's: `.pcap` or `.pcapng`, then perhaps `.gz` or `.zst`.
+    /// A capture file, which takes its place when it is complete; `-` is standard output. The
+    /// ending may choose another format or compression than the input's: `.pcap` or `.pcapng`, then
+    /// perhaps `.gz` or `.zst`.
     Path(&'a Path),
     /// The caller's own: [`Packets`](crate::Packets), or anything else.
     Packets(&'a mut dyn PacketSink),
@@ -18,7 +19,8 @@ pub enum Output<'a> {
 
 /// Takes packets one by one.
 pub trait PacketSink {
-    /// Makes known the interfaces that packets name, as their number grows: all so far, in their order.
+    /// Makes known the interfaces that packets name, as their number grows: all so far, in their
+    /// order.
     ///
     /// # Errors
     /// Whatever is to stop the command.

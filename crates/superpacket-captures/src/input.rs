@@ -134,7 +134,8 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Ends the reading: a capture that was cut short is told to the progress, or a failure under `strict`.
+    /// Ends the reading: a capture that was cut short is told to the progress, or a failure under
+    /// `strict`.
     pub(crate) fn finish(mut self) -> Result<Option<Truncated>, Error> {
         let truncated = match &self.source {
             Open::Reader(reader) => reader.truncated().cloned(),

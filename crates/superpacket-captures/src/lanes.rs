@@ -1,12 +1,16 @@
-//! Aggregation of a capture: one aggregator for each link header, stepped by packets and by the capture's clock.
+//! Aggregation of a capture: one aggregator for each link header, stepped by packets and by the
+//! capture's clock.
 //!
-//! The engine takes Ethernet frames and IP packets. What precedes the IP packet in other captures (SLL, SLL2, NULL, LOOP) is kept aside, and only
-//! packets with the same bytes there, from the same interface, may merge: each such header has an aggregator of its own, a *lane*. SLL's header
-//! names the direction and the peer's address, so lanes tell flows apart as MAC addresses do. There are at most [`MAX_LANES`]; a
-//! new header takes the one that was idle longest, after what it held has left.
+//! The engine takes Ethernet frames and IP packets. What precedes the IP packet in other captures
+//! (SLL, SLL2, NULL, LOOP) is kept aside, and only packets with the same bytes there, from the same
+//! interface, may merge: each such header has an aggregator of its own, a *lane*. SLL's header
+//! names the direction and the peer's address, so lanes tell flows apart as MAC addresses do. There
+//! are at most [`MAX_LANES`]; a new header takes the one that was idle longest, after what it held
+//! has left.
 //!
-//! The clock is the capture's, made monotonic: packets slightly out of order do not turn it back, and a jump back of more than the hold time
-//! flushes everything and starts the clock anew, so that nothing is held because of a time that never comes.
+//! The clock is the capture's, made monotonic: packets slightly out of order do not turn it back,
+//! and a jump back of more than the hold time flushes everything and starts the clock anew, so that
+//! nothing is held because of a time that never comes.
 
 use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
@@ -43,19 +47,22 @@ impl Default for Stepping {
 /// The most link headers with packets held at a time.
 const MAX_LANES: usize = 8;
 
-/// The flows of every lane but the first, which has what the policy allows: other lanes are the exception, and memory is bounded.
+/// The flows of every lane but the first, which has what the policy allows: other lanes are the
+/// exception, and memory is bounded.
 const FLOWS_IN_FURTHER_LANES: u32 = 128;
 
 /// The longest link header that is kept aside, in bytes: SLL2's.
 const LONGEST_LINK: usize = 20;
 
-/// Memory of held frames at which everything is flushed, in bytes. One lane's limit, [`HELD_BYTES`], is met before by its own oldest flows.
+/// Memory of held frames at which everything is flushed, in bytes. One lane's limit,
+/// [`HELD_BYTES`], is met before by its own oldest flows.
 const MEMORY_LIMIT: usize = 16 << 20;
 
 /// Bytes of frames that one lane may hold.
 const HELD_BYTES: u64 = 8 << 20;
 
-/// The flow table's hash key. Work per packet is bounded with any key; a constant one makes the same capture give the same output.
+/// The flow table's hash key. Work per packet is bounded with any key; a constant one makes the
+/// same capture give the same output.
 const KEY: HashKey = HashKey::new(0x7375_7065_7270_6163_6b65_7400_6361_7074);
 
 /// The bytes before the IP packet, and where they were captured.
@@ -98,7 +105,8 @@ pub(crate) struct Arrival {
 /// What to do with an unfinished checksum that does not stand as the engine expects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seeds {
-    /// Rewrite the field, so that the packet can merge: its checksum will be written whole. An IPv4 header's is filled in.
+    /// Rewrite the field, so that the packet can merge: its checksum will be written whole. An IPv4
+    /// header's is filled in.
     Rewrite,
     /// Leave every byte as it came.
     Leave,
@@ -202,7 +210,8 @@ impl Lanes {
         Lanes { policy, simd, stepping, lanes: Vec::new(), last: 0, clock: 0, packets: 0, in_poll: 0 }
     }
 
-    /// Before a frame is copied into the pool: everything leaves if there would be too much with it.
+    /// Before a frame is copied into the pool: everything leaves if there would be too much with
+    /// it.
     #[inline]
     pub(crate) fn make_room<T: Taker>(&mut self, frame: &Frame<'_>, pool: &Pool, taker: &mut T) {
         if pool.used() + frame.data.len() + frame.options.bytes().len() > MEMORY_LIMIT {
@@ -210,7 +219,8 @@ impl Lanes {
         }
     }
 
-    /// Takes a frame; before it, what has been held for too long leaves, and after it, if it ends the poll, everything.
+    /// Takes a frame; before it, what has been held for too long leaves, and after it, if it ends
+    /// the poll, everything.
     #[inline]
     pub(crate) fn receive<T: Taker>(&mut self, arrival: Arrival, pool: &Pool, taker: &mut T) {
         self.turn_clock(arrival.time, taker);
@@ -222,7 +232,8 @@ impl Lanes {
                 let time = self.clock;
                 if let Some(lane) = self.lanes.get_mut(index) {
                     lane.used = self.packets;
-                    // Of one type for all takers: the engine is compiled anew for each type of sink.
+                    // Of one type for all takers: the engine is compiled anew for each type of
+                    // sink.
                     let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| taker.packet(&lane.link, packet);
                     let packet_time = arrival.time.unwrap_or(time);
                     let interface = arrival.interface;
@@ -282,7 +293,8 @@ impl Lanes {
             match what {
                 Flush::PollEnd => lane.aggregator.poll_end(0, &mut sink),
                 Flush::All => lane.aggregator.flush_all(&mut sink),
-                // The engine flushes what is as old as that or older; here, only what is older leaves.
+                // The engine flushes what is as old as that or older; here, only what is older
+                // leaves.
                 Flush::OlderThan(now, age) => lane.aggregator.flush_older_than(now, age.saturating_add(1), &mut sink),
             }
         }

@@ -1,4 +1,5 @@
-//! Copies of the frames that are held, by flow and in order, kept apart from the engine: what comes out is compared with them.
+//! Copies of the frames that are held, by flow and in order, kept apart from the engine: what comes
+//! out is compared with them.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{DefaultHasher, HashMap};
@@ -16,8 +17,9 @@ use crate::pool::Buffer;
 pub(crate) struct Flow(u64);
 
 impl Flow {
-    /// The flow of a packet: link header, MAC addresses, VLAN IDs, PPPoE session, MPLS labels, tunnel, addresses, protocol and ports. All packets whose headers
-    /// cannot be read are of one flow: they are never held.
+    /// The flow of a packet: link header, MAC addresses, VLAN IDs, PPPoE session, MPLS labels,
+    /// tunnel, addresses, protocol and ports. All packets whose headers cannot be read are of one
+    /// flow: they are never held.
     pub(crate) fn of(packet: &[u8], layer: Layer, link: &Link) -> Flow {
         Self::of_headers(packet, packet.len(), layer, link)
     }

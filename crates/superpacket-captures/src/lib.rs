@@ -22,9 +22,10 @@ mod steer;
 mod totals;
 mod verify;
 
+#[doc(hidden)]
+pub use analyze::words as analyze_words;
 pub use analyze::{
     AnalyzeOptions, AnalyzeReport, Counts, Effect, Effects, FileAnalysis, Findings, Sizes, Timeline, TopFlow, Traffic, analyze,
-    words as analyze_words,
 };
 pub use coalesce::{CoalesceOptions, CoalesceReport, Rules, coalesce};
 pub use destination::{Output, PacketSink};

@@ -9,7 +9,8 @@ use superpacket_io::capture::{
 use crate::destination::PacketSink;
 use crate::error::Error;
 
-/// Packets that lie in memory: an input of commands, and an output. Their bytes lie back to back in one block.
+/// Packets that lie in memory: an input of commands, and an output. Their bytes lie back to back in
+/// one block.
 #[derive(Clone, Debug, Default)]
 pub struct Packets {
     bytes: Vec<u8>,

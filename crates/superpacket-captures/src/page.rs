@@ -101,7 +101,8 @@ pub fn tiles(tiles: impl IntoIterator<Item = (String, String)>, page: &mut Strin
     Ok(())
 }
 
-/// A table; the row numbered `main` stands out. On a phone each row is a card of its own, and each cell has its heading above it.
+/// A table; the row numbered `main` stands out. On a phone each row is a card of its own, and each
+/// cell has its heading above it.
 pub fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,

@@ -1,8 +1,10 @@
 //! Checksums that were captured before the device filled them in.
 //!
-//! A capture does not say which they are, so they are recognized. A transport's: the field holds the pseudo-header's sum, not inverted, and the checksum as it
-//! stands is wrong. Stacks seed the field with the transport length (Linux; with all its 32 bits in BIG TCP), or without it where the device is to
-//! add each segment's (TSO on Windows and the BSDs, in frames of IP length 0). An IPv4 header's: the field holds 0 (Windows), and that is wrong. Every command asks
+//! A capture does not say which they are, so they are recognized. A transport's: the field holds
+//! the pseudo-header's sum, not inverted, and the checksum as it stands is wrong. Stacks seed the
+//! field with the transport length (Linux; with all its 32 bits in BIG TCP), or without it where
+//! the device is to add each segment's (TSO on Windows and the BSDs, in frames of IP length 0). An
+//! IPv4 header's: the field holds 0 (Windows), and that is wrong. Every command asks
 //! [`Partial::find`].
 
 use superpacket::Simd;
@@ -24,7 +26,8 @@ struct Seed {
     pseudo: u16,
 }
 
-/// The unfinished checksums of a packet: the transport's, the outer UDP header's of a tunnel, IPv4 headers'.
+/// The unfinished checksums of a packet: the transport's, the outer UDP header's of a tunnel, IPv4
+/// headers'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Partial {
     inner: Option<Seed>,
@@ -44,8 +47,9 @@ pub(crate) type Field = (usize, u16);
 pub(crate) type Fields = [Option<Field>; 4];
 
 impl Partial {
-    /// Looks for unfinished checksums in a packet. `layout` is where its headers lie; `None` if they cannot be read, or if the packet is not all there: then its IPv4 headers alone
-    /// are looked at.
+    /// Looks for unfinished checksums in a packet. `layout` is where its headers lie; `None` if
+    /// they cannot be read, or if the packet is not all there: then its IPv4 headers alone are
+    /// looked at.
     #[inline]
     pub(crate) fn find(packet: &[u8], layer: Layer, layout: Option<&Layout>, simd: Simd) -> Option<Self> {
         let Some(layout) = layout else { return Self::find_headers(packet, layer) };
@@ -98,13 +102,15 @@ impl Partial {
         headers[0].map(|_| Partial { inner: None, outer: None, headers, ..self })
     }
 
-    /// What to tell the engine, for which the field must hold the pseudo-header's sum with the real length.
+    /// What to tell the engine, for which the field must hold the pseudo-header's sum with the real
+    /// length.
     pub(crate) fn state(&self) -> RxChecksum {
         let seed = self.inner.or(self.outer);
         seed.map_or(RxChecksum::None, |seed| RxChecksum::Partial { start: seed.start as u16, offset: (seed.place - seed.start) as u16 })
     }
 
-    /// The fields that hold another form than the engine expects: IPv4 headers', which are filled in, and the transport checksum's.
+    /// The fields that hold another form than the engine expects: IPv4 headers', which are filled
+    /// in, and the transport checksum's.
     pub(crate) fn canonical(&self) -> impl Iterator<Item = Field> + use<> {
         let transport = self.inner.filter(|seed| seed.found != seed.pseudo).map(|seed| (seed.place, seed.pseudo));
         self.headers.into_iter().chain([transport]).flatten()
@@ -141,7 +147,8 @@ impl Partial {
     }
 }
 
-/// Where the innermost IP packet ends by its length field, or the outermost's end where that field is 0.
+/// Where the innermost IP packet ends by its length field, or the outermost's end where that field
+/// is 0.
 #[inline]
 fn inner_end(packet: &[u8], layout: &Layout) -> usize {
     let end = (layout.end as usize).min(packet.len());
@@ -195,9 +202,11 @@ pub(crate) enum Wrong {
     Transport,
 }
 
-/// Checks a packet that is to be cut: the IPv4 headers', the transport's, and the outer UDP header's checksum.
+/// Checks a packet that is to be cut: the IPv4 headers', the transport's, and the outer UDP
+/// header's checksum.
 ///
-/// An IPv4 header checksum of 0 was left to the device. A packet whose IP length was left to the device has no IPv4 checksum to be compared.
+/// An IPv4 header checksum of 0 was left to the device. A packet whose IP length was left to the
+/// device has no IPv4 checksum to be compared.
 pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, simd: Simd) -> Result<(), Wrong> {
     let outer = layout.outer.map(|outer| (usize::from(outer.network), outer.version));
     for (network, version) in outer.into_iter().chain([(usize::from(layout.network), layout.version)]) {
@@ -235,7 +244,8 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
             let network = packet.get(usize::from(outer.network)..).unwrap_or(&[]);
             let outer_pseudo =
                 pseudo_header(network, outer.version, Protocol::Udp.number(), (outer_end - outer_start.min(outer_end)) as u32);
-            // With the inner checksum to be filled in, all from the inner transport header on sums to minus its pseudo-header's sum.
+            // With the inner checksum to be filled in, all from the inner transport header on sums
+            // to minus its pseudo-header's sum.
             let total = match partial_transport {
                 true => {
                     let padding = at_offset(simd.sum(packet.get(end..outer_end).unwrap_or(&[])), end - outer_start.min(end));
@@ -251,7 +261,8 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
     Ok(())
 }
 
-/// A DCCP checksum covers all, or the header and the first `(coverage - 1) * 4` bytes of data (RFC 4340, section 9.2).
+/// A DCCP checksum covers all, or the header and the first `(coverage - 1) * 4` bytes of data (RFC
+/// 4340, section 9.2).
 fn dccp_is_valid(packet: &[u8], layout: &Layout, end: usize, pseudo: Sum, simd: Simd) -> bool {
     let start = usize::from(layout.transport);
     let coverage = usize::from(packet.get(start + superpacket::wire::dccp::COVERAGE).copied().unwrap_or(0) & 0x0f);
@@ -270,7 +281,8 @@ mod tests {
     use super::*;
     use superpacket::wire::parse;
 
-    /// An IPv4 or IPv6 TCP packet with `payload` bytes of data and its checksum field as `field` makes it of the pseudo-header's sum without length.
+    /// An IPv4 or IPv6 TCP packet with `payload` bytes of data and its checksum field as `field`
+    /// makes it of the pseudo-header's sum without length.
     fn packet(version: IpVersion, payload: usize, field: impl Fn(Sum, u32) -> u16) -> Vec<u8> {
         let network = if version == IpVersion::V4 { 20 } else { 40 };
         let mut packet: Vec<u8> = (0..network + 20 + payload).map(|index| (index * 7 + 3) as u8).collect();
@@ -370,7 +382,8 @@ mod tests {
     #[test]
     fn an_ipv4_header_checksum_of_zero_is_unfinished_like_a_seed() {
         let right = packet(IpVersion::V4, 100, |_, _| 0);
-        // The transport's checksum whole, wrong, or a seed: the header's is filled in, and the other if it is one.
+        // The transport's checksum whole, wrong, or a seed: the header's is filled in, and the
+        // other if it is one.
         for (field, places) in [(None, vec![10]), (Some(0x1234), vec![10]), (Some(0), vec![10, 36])] {
             let mut bytes = right.clone();
             let pseudo = pseudo_header(&bytes, IpVersion::V4, 6, 120).fold();

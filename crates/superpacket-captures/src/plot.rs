@@ -1,7 +1,8 @@
 //! Plots as SVG that takes its colours from the page around it.
 //!
-//! Plotters knows fixed colours only, so each role is drawn in a colour of its own that is then replaced by the page's variable: dark and light follow
-//! the reader's setting. No text of a capture gets into a plot.
+//! Plotters knows fixed colours only, so each role is drawn in a colour of its own that is then
+//! replaced by the page's variable: dark and light follow the reader's setting. No text of a
+//! capture gets into a plot.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -27,7 +28,8 @@ const ROLES: [(&str, &str); 5] = [
     ("#010207", "var(--after)"),
 ];
 
-/// How wide plots are on a screen, in units of their own. One unit is about a CSS pixel, so that text is never too small to read.
+/// How wide plots are on a screen, in units of their own. One unit is about a CSS pixel, so that
+/// text is never too small to read.
 pub const WIDE: u32 = 860;
 /// How wide they are on a phone, where the page shows these in place of the others.
 pub const NARROW: u32 = 330;

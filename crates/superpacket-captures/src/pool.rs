@@ -1,7 +1,8 @@
-//! Buffers for frames that are held across reads: taken from a pool and given back to it when the last handle goes.
+//! Buffers for frames that are held across reads: taken from a pool and given back to it when the
+//! last handle goes.
 //!
-//! What is out of the pool is counted in bytes of capacity, not of frames, so that a limit on it is a limit on memory. A handle is one
-//! pointer, and in steady state nothing is allocated.
+//! What is out of the pool is counted in bytes of capacity, not of frames, so that a limit on it is
+//! a limit on memory. A handle is one pointer, and in steady state nothing is allocated.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -137,7 +138,8 @@ impl Buffer {
         self.0.number
     }
 
-    /// Overwrites two bytes of what the engine sees, in network byte order; nothing if the buffer is shared or too short.
+    /// Overwrites two bytes of what the engine sees, in network byte order; nothing if the buffer
+    /// is shared or too short.
     pub(crate) fn put(&mut self, offset: usize, value: u16) {
         if let Some(inner) = Rc::get_mut(&mut self.0) {
             let start = inner.link + offset;

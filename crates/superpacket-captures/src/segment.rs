@@ -18,7 +18,8 @@ use crate::partial::{Partial, Wrong, be16, check};
 use crate::progress::Progress;
 use crate::totals::{CutShort, Totals};
 
-/// Ethernet frames up to this length, in bytes, may be padded: where the IP length was left to the device, nobody can tell.
+/// Ethernet frames up to this length, in bytes, may be padded: where the IP length was left to the
+/// device, nobody can tell.
 const SHORTEST_FRAME: usize = 60;
 
 /// How [`segment`] cuts.
@@ -26,9 +27,11 @@ const SHORTEST_FRAME: usize = 60;
 pub struct SegmentOptions {
     /// The longest IP packet that passes whole, in bytes: 68 to 65,535.
     pub mtu: u32,
-    /// Cuts what cannot be cut otherwise into IP fragments: IPv4 where the don't-fragment bit is clear, IPv6 as its sender would have.
+    /// Cuts what cannot be cut otherwise into IP fragments: IPv4 where the don't-fragment bit is
+    /// clear, IPv6 as its sender would have.
     pub fragment: bool,
-    /// Cuts UDP above the MTU into datagrams of so many bytes of payload: it was sent with `UDP_SEGMENT`, or received by UDP GRO.
+    /// Cuts UDP above the MTU into datagrams of so many bytes of payload: it was sent with
+    /// `UDP_SEGMENT`, or received by UDP GRO.
     pub udp_size: Option<u16>,
     /// Fails if the capture ends within a record.
     pub strict: bool,
@@ -66,7 +69,8 @@ pub struct SegmentReport {
 /// Frames that cannot be cut pass as they are and are counted by reason.
 ///
 /// # Errors
-/// Whatever stops the reading or the writing, and options that are out of bounds. A file that was to be written is left as it was.
+/// Whatever stops the reading or the writing, and options that are out of bounds. A file that was
+/// to be written is left as it was.
 pub fn segment(
     input: Input<'_>,
     output: Output<'_>,
@@ -256,7 +260,8 @@ impl Cutter<'_> {
         }
     }
 
-    /// A frame above the MTU that cannot be cut into segments: fragmented, if that is asked for and allowed.
+    /// A frame above the MTU that cannot be cut into segments: fragmented, if that is asked for and
+    /// allowed.
     fn stuck(
         &mut self,
         frame: &Frame<'_>,
@@ -297,7 +302,8 @@ impl Cutter<'_> {
                 None => Ok(Err(SegmentError::SegmentTooSmall { needed: headers + 8, got: self.mtu })),
             };
         }
-        // An IPv6 packet can be fragmented by its source only, and the source's wire is what is rebuilt here.
+        // An IPv6 packet can be fragmented by its source only, and the source's wire is what is
+        // rebuilt here.
         let ipv6_id = Some(self.next_fragment_id());
         let (header, packet) = frame.data.split_at(link.min(frame.data.len()));
         let Cutter { writer, segmenter, totals, completed, simd, .. } = self;
@@ -352,7 +358,8 @@ impl Cutter<'_> {
     }
 }
 
-/// A segment's record: its frame's time and interface, and nothing that described the frame as a whole.
+/// A segment's record: its frame's time and interface, and nothing that described the frame as a
+/// whole.
 fn record<'a>(frame: &Frame<'a>) -> Record<'a> {
     Record { interface: frame.interface, time: frame.time, original_length: None, options: frame.options.of_segment() }
 }
@@ -365,7 +372,8 @@ fn name(error: &SegmentError) -> &'static str {
     }
 }
 
-/// Where the outermost IP header starts in a packet that could not be parsed whole, in bytes; `None` if that cannot be told.
+/// Where the outermost IP header starts in a packet that could not be parsed whole, in bytes;
+/// `None` if that cannot be told.
 fn network_offset(packet: &[u8], layer: Layer) -> Option<usize> {
     if layer == Layer::Ip {
         return Some(0);

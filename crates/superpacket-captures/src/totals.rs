@@ -25,7 +25,8 @@ pub struct Totals {
     pub bytes_out: u64,
     /// Frames that stand for several.
     pub super_packets: u64,
-    /// Frames that joined another: `packets_in - packets_out`. In `segment`, those that were in super-packets: `packets_out - packets_in`.
+    /// Frames that joined another: `packets_in - packets_out`. In `segment`, those that were in
+    /// super-packets: `packets_out - packets_in`.
     pub merged: u64,
     /// Why frames left as they did; adds up to `packets_out` (in `segment`, to `packets_in`).
     pub reasons: BTreeMap<&'static str, u64>,
@@ -170,7 +171,8 @@ impl From<Truncated> for CutShort {
     }
 }
 
-/// Captures that could not be read, by commands that take several: the others are reported in any case.
+/// Captures that could not be read, by commands that take several: the others are reported in any
+/// case.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Unreadable {

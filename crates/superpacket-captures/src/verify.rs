@@ -1,7 +1,8 @@
 //! `verify`: is `segment(aggregate(x)) == x`?
 //!
-//! Copies of the frames that the engine holds are kept apart by flow ([`crate::ledger`]). Whatever comes out is compared with the oldest of
-//! its flow: a single packet byte for byte, a super-packet after it has been cut again from its bytes and metadata alone. So a lost, doubled, reordered or
+//! Copies of the frames that the engine holds are kept apart by flow ([`crate::ledger`]). Whatever
+//! comes out is compared with the oldest of its flow: a single packet byte for byte, a super-packet
+//! after it has been cut again from its bytes and metadata alone. So a lost, doubled, reordered or
 //! altered packet shows.
 
 use serde::Serialize;
@@ -33,7 +34,8 @@ pub struct VerifyOptions {
     pub udp: bool,
     /// Fails if a capture ends within a record.
     pub strict: bool,
-    /// Flips a bit in the payload of this super-packet of each capture, from 1, before it is cut: for tests, which must find it.
+    /// Flips a bit in the payload of this super-packet of each capture, from 1, before it is cut:
+    /// for tests, which must find it.
     #[doc(hidden)]
     pub inject_fault: Option<u64>,
 }
@@ -79,10 +81,12 @@ pub struct VerifyReport {
     pub unreadable: Unreadable,
 }
 
-/// Aggregates by GRO's rules, segments again, and compares byte for byte: `mismatches` is 0 if every byte came back.
+/// Aggregates by GRO's rules, segments again, and compares byte for byte: `mismatches` is 0 if
+/// every byte came back.
 ///
 /// # Errors
-/// Whatever stops the reading of the only capture; of several, those that cannot be read are listed in the report.
+/// Whatever stops the reading of the only capture; of several, those that cannot be read are listed
+/// in the report.
 pub fn verify(inputs: Vec<Input<'_>>, options: &VerifyOptions, progress: &mut dyn Progress) -> Result<VerifyReport, Error> {
     let mut report = VerifyReport { command: "verify", unreadable: Unreadable::among(inputs.len()), ..VerifyReport::default() };
     for input in inputs {

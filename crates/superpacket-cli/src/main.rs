@@ -1,8 +1,10 @@
-//! The `superpacket` program: aggregates, segments, verifies and analyzes packet captures, and bridges live ports.
+//! The `superpacket` program: aggregates, segments, verifies and analyzes packet captures, and
+//! bridges live ports.
 //!
-//! Each command is a module with a `run`. What the commands for captures do is in the crate `superpacket-captures`; `captures` translates their
-//! arguments and prints what they found, by [`report`]. The commands that run and control a bridge are in `live`, the experiments' in `lab`, and
-//! `load` is their generator by itself; they exist on Linux only.
+//! Each command is a module with a `run`. What the commands for captures do is in the crate
+//! `superpacket-captures`; `captures` translates their arguments and prints what they found, by
+//! [`report`]. The commands that run and control a bridge are in `live`, the experiments' in `lab`,
+//! and `load` is their generator by itself; they exist on Linux only.
 
 #![forbid(unsafe_code)]
 
@@ -49,7 +51,8 @@ const INTERRUPTED: u8 = 130;
 fn main() -> ExitCode {
     let command = Arguments::parse().command;
     if !command.has_its_own_signals() {
-        // An interrupted run leaves no half-written file behind. Without a handler it still leaves OUT as it was.
+        // An interrupted run leaves no half-written file behind. Without a handler it still leaves
+        // OUT as it was.
         let _ = ctrlc::set_handler(|| {
             superpacket_io::capture::remove_unfinished();
             std::process::exit(i32::from(INTERRUPTED));

@@ -1,7 +1,9 @@
-//! The flows with the most bytes, found in fixed memory (the Space-Saving algorithm of Metwally, Agrawal and El Abbadi, 2005).
+//! The flows with the most bytes, found in fixed memory (the Space-Saving algorithm of Metwally,
+//! Agrawal and El Abbadi, 2005).
 //!
-//! A fixed number of flows is counted. A new flow takes the place of the smallest and inherits its bytes as an error bound, so a flow with more than a
-//! 512th of all bytes cannot be missed. What is shown is what was counted since: exact for flows without inherited bytes, else a lower bound.
+//! A fixed number of flows is counted. A new flow takes the place of the smallest and inherits its
+//! bytes as an error bound, so a flow with more than a 512th of all bytes cannot be missed. What is
+//! shown is what was counted since: exact for flows without inherited bytes, else a lower bound.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};

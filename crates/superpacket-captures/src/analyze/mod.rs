@@ -236,10 +236,12 @@ impl AnalyzeReport {
     }
 }
 
-/// Says what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and what kept packets apart, in one pass.
+/// Says what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and what kept packets
+/// apart, in one pass.
 ///
 /// # Errors
-/// Whatever stops the reading of the only capture; of several, those that cannot be read are listed in the report.
+/// Whatever stops the reading of the only capture; of several, those that cannot be read are listed
+/// in the report.
 pub fn analyze(inputs: Vec<Input<'_>>, options: &AnalyzeOptions, progress: &mut dyn Progress) -> Result<AnalyzeReport, Error> {
     let mut report = AnalyzeReport {
         command: "analyze",

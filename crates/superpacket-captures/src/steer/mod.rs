@@ -52,7 +52,8 @@ pub struct CpuShare {
     pub flow_limited: u64,
 }
 
-/// What the flow limit would do if every backlog stayed half full or fuller, and nothing is lost otherwise.
+/// What the flow limit would do if every backlog stayed half full or fuller, and nothing is lost
+/// otherwise.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowLimited {
     /// Packets that would be dropped.
@@ -127,7 +128,8 @@ impl SteerReport {
     }
 }
 
-/// Says how a capture's flows and packets would spread over the CPUs of a host, by receive packet steering (RPS).
+/// Says how a capture's flows and packets would spread over the CPUs of a host, by receive packet
+/// steering (RPS).
 ///
 /// # Errors
 /// Whatever stops the reading.

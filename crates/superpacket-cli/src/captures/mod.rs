@@ -1,4 +1,5 @@
-//! The commands for captures: arguments in, text or JSON out. What they do is in `superpacket-captures`.
+//! The commands for captures: arguments in, text or JSON out. What they do is in
+//! `superpacket-captures`.
 
 pub(crate) mod analyze;
 pub(crate) mod coalesce;
