@@ -1,7 +1,8 @@
 //! Gives the symbols of the shared library versions, where cargo-c builds it for Linux.
 //!
 //! rustc hands the linker a version script of its own, without a name, and linkers take no other
-//! beside it. gcc's `-wrapper` runs a script in place of the linker's driver that leaves rustc's out.
+//! beside it. gcc's `-wrapper` runs a script in place of the linker's driver that leaves rustc's
+//! out.
 
 use std::env;
 use std::process::Command;

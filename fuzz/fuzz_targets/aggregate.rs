@@ -1,4 +1,5 @@
-//! Whatever is received: counters balance, what GRO merged is cut into the very frames again, and LRO loses no packet.
+//! Whatever is received: counters balance, what GRO merged is cut into the very frames again, and
+//! LRO loses no packet.
 #![no_main]
 
 use std::collections::HashMap;

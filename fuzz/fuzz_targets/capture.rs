@@ -1,5 +1,6 @@
-//! Any file is read to its end or to an error, in bounded memory, and what was read can be written: in its own format and as pcapng of the other byte order, the
-//! same frames and interfaces come back from what was written, and are written again to the same bytes.
+//! Any file is read to its end or to an error, in bounded memory, and what was read can be written:
+//! in its own format and as pcapng of the other byte order, the same frames and interfaces come
+//! back from what was written, and are written again to the same bytes.
 #![no_main]
 
 use std::io::Cursor;
@@ -10,7 +11,8 @@ use superpacket_io::capture::{
     ByteOrder, Container, Format, FrameOptions, Interface, OptionForm, OutputFormat, Reader, Record, Sink, Source, Timestamp, Writer,
 };
 
-/// A file of zeroes compresses well: of an input's frames, and of their bytes and options, enough is enough.
+/// A file of zeroes compresses well: of an input's frames, and of their bytes and options, enough
+/// is enough.
 const ENOUGH: (usize, usize) = (10_000, 1 << 20);
 /// All of what was written from them.
 const ALL: (usize, usize) = (usize::MAX, usize::MAX);

@@ -1,4 +1,5 @@
-//! Any header with any packet is understood or refused; what is understood can be said again and means the same.
+//! Any header with any packet is understood or refused; what is understood can be said again and
+//! means the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -20,9 +20,11 @@ pub struct Packet {
     pub buffer: usize,
 }
 
-/// Reads packets: for each a flags byte, a buffer length, a 16-bit length (big-endian) and as many bytes, the last cut where the input ends.
+/// Reads packets: for each a flags byte, a buffer length, a 16-bit length (big-endian) and as many
+/// bytes, the last cut where the input ends.
 ///
-/// Flags: bit 0 starts at IP; bits 1 and 2 the checksum's state; bit 3 a stripped tag; bit 4 scattered over buffers.
+/// Flags: bit 0 starts at IP; bits 1 and 2 the checksum's state; bit 3 a stripped tag; bit 4
+/// scattered over buffers.
 pub fn packets(mut input: &[u8]) -> Vec<Packet> {
     let mut packets = Vec::new();
     while let [flags, buffer, high, low, rest @ ..] = input {

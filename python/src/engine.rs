@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use superpacket::aggregate::{Aggregator as Engine, HashKey, Mode, Policy, Reason};
-use superpacket::packet::{Layer, RxChecksum, RxPacket};
+use superpacket::packet::{Layer, RxPacket};
 use superpacket::segment::{
     ChecksumOutput, Gso, GsoKind, GsoPacket, SegmentError as CutError, SegmentOptions, SegmentSize, Segmenter as Cutter,
 };
@@ -296,7 +296,8 @@ impl Segmenter {
             return match packet.metadata.gso {
                 Some(gso) if size.is_none() && mtu.is_none() => {
                     let output = ChecksumOutput::AsMerged;
-                    let whole = GsoPacket::linear(&data.as_bytes(), gso).with_layer(packet.metadata.layer).with_checksum(packet.metadata.checksum);
+                    let bytes = data.as_bytes();
+                    let whole = GsoPacket::linear(&bytes, gso).with_layer(packet.metadata.layer).with_checksum(packet.metadata.checksum);
                     self.cut(py, &whole, output)
                 }
                 Some(_) => Err(PyValueError::new_err("a SuperPacket is cut as it merged: without size= and mtu=")),

@@ -1,10 +1,12 @@
-//! Nanoseconds on a machine that is shared: many short samples of all rows in turn, the best of each round, the median of the rounds.
+//! Nanoseconds on a machine that is shared: many short samples of all rows in turn, the best of
+//! each round, the median of the rounds.
 
 use std::time::{Duration, Instant};
 
 use crate::rows::Row;
 
-/// How long a sample should take: long beside the clock's 20 ns, short beside the time between interruptions.
+/// How long a sample should take: long beside the clock's 20 ns, short beside the time between
+/// interruptions.
 const SAMPLE: Duration = Duration::from_micros(30);
 
 /// Samples of a row in a round.

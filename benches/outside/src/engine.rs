@@ -163,7 +163,8 @@ impl<'a> Forwarder<'a> {
     }
 }
 
-/// Joins IP packets for a TUN device in their own buffers, with a `virtio_net_hdr` before each that leaves.
+/// Joins IP packets for a TUN device in their own buffers, with a `virtio_net_hdr` before each that
+/// leaves.
 pub struct TunJoiner(BatchAggregator);
 
 impl TunJoiner {
@@ -171,7 +172,8 @@ impl TunJoiner {
         TunJoiner(BatchAggregator::framed(Framing::TUN, Policy::gro(), HashKey::new(42)))
     }
 
-    /// Joins packets that start at `offset` of each buffer, and whose checksums nobody has verified; returns the indices of those that are to be written.
+    /// Joins packets that start at `offset` of each buffer, and whose checksums nobody has
+    /// verified; returns the indices of those that are to be written.
     pub fn join(&mut self, buffers: &mut [Vec<u8>], offset: usize) -> &[usize] {
         self.0.join_in_place(buffers, offset).expect("room for the header")
     }
@@ -185,7 +187,8 @@ impl TunCutter {
         TunCutter(Segmenter::new())
     }
 
-    /// Cuts a `virtio_net_hdr` and a packet into segments that start at `offset` of each buffer; returns how many there are.
+    /// Cuts a `virtio_net_hdr` and a packet into segments that start at `offset` of each buffer;
+    /// returns how many there are.
     pub fn cut(&mut self, read: &[u8], buffers: &mut [Vec<u8>], sizes: &mut [usize], offset: usize) -> usize {
         let plan = self.0.split(Framing::TUN, read, &mut EachBuffer::new(buffers, offset, sizes)).expect("a super-packet");
         plan.segments as usize

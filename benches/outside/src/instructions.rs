@@ -1,7 +1,8 @@
 //! Instructions a frame, counted by callgrind, which do not jitter.
 //!
-//! A row's polls are counted twice, the second time twice as many: the difference is what so many polls take, without what happens once. valgrind knows no AVX-512, so what
-//! is counted is the AVX2 level.
+//! A row's polls are counted twice, the second time twice as many: the difference is what so many
+//! polls take, without what happens once. valgrind knows no AVX-512, so what is counted is the AVX2
+//! level.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! superpacket from a crate of its own: how long its rows take in a user's build, and how many instructions.
+//! superpacket from a crate of its own: how long its rows take in a user's build, and how many
+//! instructions.
 
 mod clock;
 mod engine;
@@ -96,7 +97,8 @@ fn show(table: &Table, arguments: &Arguments) {
     print!("{}", if arguments.markdown { table.to_markdown() } else { table.to_text() });
 }
 
-/// The lower quartiles over many processes of each program, in turn: neighbours make whole processes slower, at times half of them, and none faster.
+/// The lower quartiles over many processes of each program, in turn: neighbours make whole
+/// processes slower, at times half of them, and none faster.
 fn compare(programs: &[Program], arguments: &Arguments) -> Result<Table> {
     let mut times: Vec<Vec<(String, Vec<f64>)>> = vec![Vec::new(); programs.len()];
     for _ in 0..arguments.processes {

@@ -1,7 +1,9 @@
-//! Beside tun-rs, which joins and cuts for TUN devices as wireguard-go does: the same packets, in buffers of the same kind, in turn.
+//! Beside tun-rs, which joins and cuts for TUN devices as wireguard-go does: the same packets, in
+//! buffers of the same kind, in turn.
 //!
-//! What both do: verify the checksums, join the payloads in the first packet's buffer, patch the headers, make the `virtio_net_hdr`. So buffers are restored before each
-//! call, outside of the time.
+//! What both do: verify the checksums, join the payloads in the first packet's buffer, patch the
+//! headers, make the `virtio_net_hdr`. So buffers are restored before each call, outside of the
+//! time.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -142,7 +144,8 @@ fn cut(rounds: usize) -> Result<[f64; 2]> {
     )
 }
 
-/// Times two ways of doing the same with so many packets, in turn; `prepare` comes before each sample of each, outside of the time.
+/// Times two ways of doing the same with so many packets, in turn; `prepare` comes before each
+/// sample of each, outside of the time.
 fn alternate(
     rounds: usize,
     packets: usize,

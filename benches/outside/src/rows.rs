@@ -10,7 +10,8 @@ use superpacket_traffic::workload::{TCP_PAYLOAD, TRAIN, UDP_PAYLOAD, hostile, w1
 
 use crate::engine::{Cut, Cutter, Forwarder, Joiner, Receive, Summer, Sums};
 
-/// Bytes before a TCP payload with timestamps, before a UDP payload, and before the transport header of either.
+/// Bytes before a TCP payload with timestamps, before a UDP payload, and before the transport
+/// header of either.
 const TCP_HEADERS: usize = 66;
 const UDP_HEADERS: usize = 42;
 const TRANSPORT: usize = 34;

@@ -100,7 +100,8 @@ impl Table {
         text
     }
 
-    /// The figures that are more than `factor` times what `self` has in the same row and column, a line each.
+    /// The figures that are more than `factor` times what `self` has in the same row and column, a
+    /// line each.
     ///
     /// # Errors
     /// If `self` lacks a row or a column of `now`, or `now` a row of `self`.

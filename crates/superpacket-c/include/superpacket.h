@@ -289,7 +289,8 @@ enum sp_status
      */
     SP_ERROR_OTHER_PACKETS = -7,
     /**
-     * A fault of the library was caught. The object refuses all calls but its sp_..._free from then on.
+     * A fault of the library was caught. The object refuses all calls but its sp_..._free from
+     * then on.
      */
     SP_ERROR_INTERNAL = -8,
     /**
@@ -364,8 +365,8 @@ typedef int32_t sp_status;
 /**
  * Aggregates packets of one receive queue, and may hold them across calls.
  *
- * One thread at a time may use it; it may change from call to call. What it allocates it keeps: with
- * the same traffic nothing is allocated.
+ * One thread at a time may use it; it may change from call to call. What it allocates it keeps:
+ * with the same traffic nothing is allocated.
  */
 typedef struct sp_aggregator sp_aggregator;
 
@@ -373,8 +374,8 @@ typedef struct sp_aggregator sp_aggregator;
  * Aggregates the packets of one call, which are borrowed for it: nothing is held between calls,
  * but for one that returned SP_FULL.
  *
- * One thread at a time may use it; it may change from call to call. What it allocates it keeps: with
- * the same traffic nothing is allocated.
+ * One thread at a time may use it; it may change from call to call. What it allocates it keeps:
+ * with the same traffic nothing is allocated.
  */
 typedef struct sp_batch sp_batch;
 
@@ -393,9 +394,9 @@ typedef struct sp_toeplitz sp_toeplitz;
 /**
  * How packets are aggregated.
  *
- * Set all of it to 0, then size to sizeof(struct sp_policy), then what is to differ: 0 is the usual
- * value of each field. Later releases add fields at its end; a program that was compiled with an
- * older header gives the older size, and has the usual values of those.
+ * Set all of it to 0, then size to sizeof(struct sp_policy), then what is to differ: 0 is the
+ * usual value of each field. Later releases add fields at its end; a program that was compiled
+ * with an older header gives the older size, and has the usual values of those.
  */
 typedef struct sp_policy {
     /**
@@ -450,8 +451,8 @@ typedef struct sp_policy {
      */
     uint64_t max_held_bytes;
     /**
-     * How long an sp_aggregator may hold a flow past sp_aggregator_poll_end, in nanoseconds. 0: not
-     * at all. Means nothing for an sp_batch.
+     * How long an sp_aggregator may hold a flow past sp_aggregator_poll_end, in nanoseconds. 0:
+     * not at all. Means nothing for an sp_batch.
      */
     uint64_t hold_time;
     /**
@@ -536,8 +537,8 @@ typedef struct sp_packet {
      */
     const sp_iovec *rest;
     /**
-     * How many: at most SP_MAX_BUFFERS - 1 of a packet that is to be aggregated, SP_MAX_RANGES - 1 of
-     * any other.
+     * How many: at most SP_MAX_BUFFERS - 1 of a packet that is to be aggregated, SP_MAX_RANGES - 1
+     * of any other.
      */
     uint32_t rest_count;
     /**
@@ -545,8 +546,8 @@ typedef struct sp_packet {
      */
     uint32_t reserved;
     /**
-     * The caller's own; comes back with each range of the packet. The library does not look at what
-     * it points to.
+     * The caller's own; comes back with each range of the packet. The library does not look at
+     * what it points to.
      */
     void *token;
     /**
@@ -571,13 +572,13 @@ typedef struct sp_output {
     uint32_t iov_count;
     /**
      * How many bytes of the first range lie in the space's header memory: a virtio_net_hdr, if one
-     * was asked for, and the headers of what merged or was cut. 0: none, and the first range is the
-     * caller's.
+     * was asked for, and the headers of what merged or was cut. 0: none, and the first range is
+     * the caller's.
      */
     uint32_t header_length;
     /**
-     * Of each range, the token of the packet that it lies in, NULL for one in header memory: places
-     * in the space's array tokens. NULL if the space has none.
+     * Of each range, the token of the packet that it lies in, NULL for one in header memory:
+     * places in the space's array tokens. NULL if the space has none.
      *
      * In SP_MODE_GRO and SP_MODE_GRO_UDP they name all packets that merged, in the order of their
      * payload: each once, or several times in a row if it lies in several buffers. A device that
@@ -739,9 +740,9 @@ const char *sp_version(void);
  *
  * \param policy how to aggregate; read during the call.
  * \param out where the new object goes; set to NULL on an error. Give it to sp_batch_free.
- * \return SP_OK; SP_ERROR_NULL; SP_ERROR_STRUCTURE, SP_ERROR_ARGUMENT if the policy has a size or a
- * value that is not allowed; SP_ERROR_INTERNAL if the system gives no random numbers.
- * \note Any thread may call it at any time. Ends the process if memory cannot be had.
+ * \return SP_OK; SP_ERROR_NULL; SP_ERROR_STRUCTURE, SP_ERROR_ARGUMENT if the policy has a size or
+ * a value that is not allowed; SP_ERROR_INTERNAL if the system gives no random numbers. \note Any
+ * thread may call it at any time. Ends the process if memory cannot be had.
  */
 sp_status sp_batch_new(const struct sp_policy *policy, struct sp_batch **out);
 
@@ -756,24 +757,22 @@ void sp_batch_free(struct sp_batch *batch);
 /**
  * Aggregates packets, in order, and puts all that leaves into the space.
  *
- * An output's ranges lie in the packets' own buffers, but for its headers, which lie in the space's
- * header memory. A packet that merged with no other leaves as it came. When the call returns SP_OK
- * every packet is in exactly one output, or, in SP_MODE_LRO_ACKS, an ACK may have been absorbed by
- * one.
+ * An output's ranges lie in the packets' own buffers, but for its headers, which lie in the
+ * space's header memory. A packet that merged with no other leaves as it came. When the call
+ * returns SP_OK every packet is in exactly one output, or, in SP_MODE_LRO_ACKS, an ACK may have
+ * been absorbed by one.
  *
  * On SP_FULL, use the outputs that are there; then call sp_batch_continue. No packet is lost.
  *
  * \param batch the aggregator.
- * \param packets an array, and the buffers that its packets point to: the caller's, unchanged until
- * this call, or the sp_batch_continue after it that returns SP_OK, has returned. The library keeps
- * no pointer to them beyond that.
- * \param count how many: at most SP_MAX_PACKETS. 0 does nothing.
- * \param space filled from its start.
- * \return SP_OK; SP_FULL; SP_ERROR_UNFINISHED if an earlier call has not been gone on with;
- * SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT, SP_ERROR_STRUCTURE for what is given;
- * SP_ERROR_SPACE if the space could not take even one output; SP_ERROR_INTERNAL. On an error no
- * packet has been looked at, and the space's _used fields are 0.
- * \note One thread at a time for each sp_batch.
+ * \param packets an array, and the buffers that its packets point to: the caller's, unchanged
+ * until this call, or the sp_batch_continue after it that returns SP_OK, has returned. The library
+ * keeps no pointer to them beyond that. \param count how many: at most SP_MAX_PACKETS. 0 does
+ * nothing. \param space filled from its start. \return SP_OK; SP_FULL; SP_ERROR_UNFINISHED if an
+ * earlier call has not been gone on with; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT,
+ * SP_ERROR_STRUCTURE for what is given; SP_ERROR_SPACE if the space could not take even one
+ * output; SP_ERROR_INTERNAL. On an error no packet has been looked at, and the space's _used
+ * fields are 0. \note One thread at a time for each sp_batch.
  */
 sp_status sp_batch_aggregate(struct sp_batch *batch,
                              const struct sp_packet *packets,
@@ -788,9 +787,9 @@ sp_status sp_batch_aggregate(struct sp_batch *batch,
  * \param packets the very array of that call.
  * \param count as in that call.
  * \param space any; it need not be the same.
- * \return as sp_batch_aggregate; SP_FULL once more if there is still more; SP_ERROR_OTHER_PACKETS if
- * there is no such call to go on with, or its packets were others.
- * \note One thread at a time for each sp_batch.
+ * \return as sp_batch_aggregate; SP_FULL once more if there is still more; SP_ERROR_OTHER_PACKETS
+ * if there is no such call to go on with, or its packets were others. \note One thread at a time
+ * for each sp_batch.
  */
 sp_status sp_batch_continue(struct sp_batch *batch,
                             const struct sp_packet *packets,
@@ -811,14 +810,12 @@ size_t sp_batch_abandon(struct sp_batch *batch);
  * Verifies the checksums of a packet: those of its IPv4 headers, of TCP, UDP or DCCP, and of a
  * tunnel around it. All its bytes are read.
  *
- * \param packet the packet. Its offload is looked at for SP_CHECKSUM_PARTIAL alone. Must not change
- * during the call.
- * \param layer where it starts.
- * \return SP_OK if all are right; SP_NONE if an IPv4 header has the only one, and it is right: a
- * UDP datagram without a checksum, a partial checksum; SP_ERROR_CHECKSUM; SP_ERROR_IP_CHECKSUM;
- * SP_ERROR_HEADERS if it is not TCP, UDP or DCCP over IP, or a fragment; SP_ERROR_TRUNCATED;
- * SP_ERROR_INNER_LENGTH; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
- * \note Any thread may call it at any time.
+ * \param packet the packet. Its offload is looked at for SP_CHECKSUM_PARTIAL alone. Must not
+ * change during the call. \param layer where it starts. \return SP_OK if all are right; SP_NONE if
+ * an IPv4 header has the only one, and it is right: a UDP datagram without a checksum, a partial
+ * checksum; SP_ERROR_CHECKSUM; SP_ERROR_IP_CHECKSUM; SP_ERROR_HEADERS if it is not TCP, UDP or
+ * DCCP over IP, or a fragment; SP_ERROR_TRUNCATED; SP_ERROR_INNER_LENGTH; SP_ERROR_NULL,
+ * SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. \note Any thread may call it at any time.
  */
 sp_status sp_checksum_verify(const struct sp_packet *packet, uint32_t layer);
 
@@ -862,14 +859,10 @@ sp_status sp_checksum_sum(const void *bytes, size_t length, uint16_t *sum);
  * \param from where from. Must not change during the call.
  * \param length how many: at most SP_MAX_LENGTH.
  * \param sum where the sum goes, as that of sp_checksum_sum.
- * \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH; SP_ERROR_ARGUMENT also if the ranges overlap. On an
- * error nothing is written.
- * \note Any thread may call it at any time.
+ * \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH; SP_ERROR_ARGUMENT also if the ranges overlap. On
+ * an error nothing is written. \note Any thread may call it at any time.
  */
-sp_status sp_checksum_copy(void *to,
-                           const void *from,
-                           size_t length,
-                           uint16_t *sum);
+sp_status sp_checksum_copy(void *to, const void *from, size_t length, uint16_t *sum);
 
 /**
  * Names a counter of an aggregator or batch: "packets_in".
@@ -1008,8 +1001,8 @@ sp_status sp_aggregator_receive(struct sp_aggregator *aggregator,
                                 struct sp_space *space);
 
 /**
- * Ends a poll: puts out every flow that is held, or, with a hold_time, those that have been held for
- * as long.
+ * Ends a poll: puts out every flow that is held, or, with a hold_time, those that have been held
+ * for as long.
  *
  * \param aggregator the aggregator.
  * \param now the time, as for sp_aggregator_receive.
@@ -1054,13 +1047,11 @@ sp_status sp_aggregator_done(struct sp_aggregator *aggregator,
  * when to call sp_aggregator_poll_end next.
  *
  * \param aggregator the aggregator.
- * \param time where the time goes, in nanoseconds of the clock that sp_aggregator_receive was given.
- * \return SP_OK; SP_NONE if nothing is held, and nothing is written; SP_ERROR_NULL,
- * SP_ERROR_ARGUMENT.
- * \note One thread at a time for each sp_aggregator.
+ * \param time where the time goes, in nanoseconds of the clock that sp_aggregator_receive was
+ * given. \return SP_OK; SP_NONE if nothing is held, and nothing is written; SP_ERROR_NULL,
+ * SP_ERROR_ARGUMENT. \note One thread at a time for each sp_aggregator.
  */
-sp_status sp_aggregator_deadline(const struct sp_aggregator *aggregator,
-                                 uint64_t *time);
+sp_status sp_aggregator_deadline(const struct sp_aggregator *aggregator, uint64_t *time);
 
 /**
  * Makes a segmenter.
@@ -1194,9 +1185,8 @@ sp_status sp_gso_for_mtu(struct sp_packet *packet, uint32_t layer, size_t mtu);
  * \param read what was read. Must not change during the call.
  * \param length how many bytes.
  * \param buffers, count, offset, lengths, plan as for sp_segment_each.
- * \return as sp_segment_each, and SP_ERROR_VIRTIO if the header contradicts the packet. On an error
- * nothing has been written.
- * \note One thread at a time for each sp_segmenter.
+ * \return as sp_segment_each, and SP_ERROR_VIRTIO if the header contradicts the packet. On an
+ * error nothing has been written. \note One thread at a time for each sp_segmenter.
  */
 sp_status sp_split_each(struct sp_segmenter *segmenter,
                         uint32_t virtio_length,
@@ -1347,10 +1337,10 @@ sp_status sp_virtio_read(uint32_t virtio_length,
  * \param packet the packet, of which the headers are read. Must not change during the call.
  * \param header where the header goes.
  * \param size how many bytes there are: at least virtio_length.
- * \return SP_OK; SP_ERROR_VIRTIO if no header of this length says what the packet's offload does: a
- * super-packet with a whole checksum, DCCP, a tunnel; SP_ERROR_SPACE; SP_ERROR_NULL,
- * SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error nothing is written.
- * \note Any thread may call it at any time.
+ * \return SP_OK; SP_ERROR_VIRTIO if no header of this length says what the packet's offload does:
+ * a super-packet with a whole checksum, DCCP, a tunnel; SP_ERROR_SPACE; SP_ERROR_NULL,
+ * SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error nothing is written. \note Any thread may call it
+ * at any time.
  */
 sp_status sp_virtio_write(uint32_t virtio_length,
                           uint32_t virtio_order,

@@ -18,8 +18,8 @@ use crate::status::{Failure, guard};
 /// Aggregates the packets of one call, which are borrowed for it: nothing is held between calls,
 /// but for one that returned SP_FULL.
 ///
-/// One thread at a time may use it; it may change from call to call. What it allocates it keeps: with
-/// the same traffic nothing is allocated.
+/// One thread at a time may use it; it may change from call to call. What it allocates it keeps:
+/// with the same traffic nothing is allocated.
 pub struct sp_batch {
     pub(crate) object: Object<BatchAggregator>,
     framing: Option<Framing>,
@@ -32,9 +32,9 @@ pub struct sp_batch {
 ///
 /// \param policy how to aggregate; read during the call.
 /// \param out where the new object goes; set to NULL on an error. Give it to sp_batch_free.
-/// \return SP_OK; SP_ERROR_NULL; SP_ERROR_STRUCTURE, SP_ERROR_ARGUMENT if the policy has a size or a
-/// value that is not allowed; SP_ERROR_INTERNAL if the system gives no random numbers.
-/// \note Any thread may call it at any time. Ends the process if memory cannot be had.
+/// \return SP_OK; SP_ERROR_NULL; SP_ERROR_STRUCTURE, SP_ERROR_ARGUMENT if the policy has a size or
+/// a value that is not allowed; SP_ERROR_INTERNAL if the system gives no random numbers. \note Any
+/// thread may call it at any time. Ends the process if memory cannot be had.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_new(policy: *const sp_policy, out: *mut *mut sp_batch) -> sp_status {
     guard(|| {
@@ -67,24 +67,22 @@ pub unsafe extern "C" fn sp_batch_free(batch: *mut sp_batch) {
 
 /// Aggregates packets, in order, and puts all that leaves into the space.
 ///
-/// An output's ranges lie in the packets' own buffers, but for its headers, which lie in the space's
-/// header memory. A packet that merged with no other leaves as it came. When the call returns SP_OK
-/// every packet is in exactly one output, or, in SP_MODE_LRO_ACKS, an ACK may have been absorbed by
-/// one.
+/// An output's ranges lie in the packets' own buffers, but for its headers, which lie in the
+/// space's header memory. A packet that merged with no other leaves as it came. When the call
+/// returns SP_OK every packet is in exactly one output, or, in SP_MODE_LRO_ACKS, an ACK may have
+/// been absorbed by one.
 ///
 /// On SP_FULL, use the outputs that are there; then call sp_batch_continue. No packet is lost.
 ///
 /// \param batch the aggregator.
-/// \param packets an array, and the buffers that its packets point to: the caller's, unchanged until
-/// this call, or the sp_batch_continue after it that returns SP_OK, has returned. The library keeps
-/// no pointer to them beyond that.
-/// \param count how many: at most SP_MAX_PACKETS. 0 does nothing.
-/// \param space filled from its start.
-/// \return SP_OK; SP_FULL; SP_ERROR_UNFINISHED if an earlier call has not been gone on with;
-/// SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT, SP_ERROR_STRUCTURE for what is given;
-/// SP_ERROR_SPACE if the space could not take even one output; SP_ERROR_INTERNAL. On an error no
-/// packet has been looked at, and the space's _used fields are 0.
-/// \note One thread at a time for each sp_batch.
+/// \param packets an array, and the buffers that its packets point to: the caller's, unchanged
+/// until this call, or the sp_batch_continue after it that returns SP_OK, has returned. The library
+/// keeps no pointer to them beyond that. \param count how many: at most SP_MAX_PACKETS. 0 does
+/// nothing. \param space filled from its start. \return SP_OK; SP_FULL; SP_ERROR_UNFINISHED if an
+/// earlier call has not been gone on with; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT,
+/// SP_ERROR_STRUCTURE for what is given; SP_ERROR_SPACE if the space could not take even one
+/// output; SP_ERROR_INTERNAL. On an error no packet has been looked at, and the space's _used
+/// fields are 0. \note One thread at a time for each sp_batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_aggregate(
     batch: *mut sp_batch,
@@ -103,9 +101,9 @@ pub unsafe extern "C" fn sp_batch_aggregate(
 /// \param packets the very array of that call.
 /// \param count as in that call.
 /// \param space any; it need not be the same.
-/// \return as sp_batch_aggregate; SP_FULL once more if there is still more; SP_ERROR_OTHER_PACKETS if
-/// there is no such call to go on with, or its packets were others.
-/// \note One thread at a time for each sp_batch.
+/// \return as sp_batch_aggregate; SP_FULL once more if there is still more; SP_ERROR_OTHER_PACKETS
+/// if there is no such call to go on with, or its packets were others. \note One thread at a time
+/// for each sp_batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_continue(
     batch: *mut sp_batch,
@@ -166,7 +164,8 @@ unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, sp
                     // SAFETY: the caller's memory, apart from the packets.
                     Space::with(space, *most_ranges, |space| {
                         let full = match Packets::of(checked) {
-                            // What is known of the packets has been noted: only their bytes are asked for.
+                            // What is known of the packets has been noted: only their bytes are
+                            // asked for.
                             _ if goes_on => aggregator.resume(checked, |packet| put(space, packet, checked, *framing)),
                             Packets::Unknown(packets) => take(aggregator, packets, checked, space, *framing),
                             Packets::Verified(packets) => take(aggregator, packets, checked, space, *framing),

@@ -169,7 +169,8 @@ pub unsafe extern "C" fn sp_batch_reasons(batch: *const sp_batch, values: *mut u
 /// \note One thread at a time for each sp_aggregator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_counters(aggregator: *const sp_aggregator, values: *mut u64, max: usize) -> sp_status {
-    // SAFETY: `aggregator` is NULL or made by `sp_aggregator_new`, and `values` is as `give` demands.
+    // SAFETY: `aggregator` is NULL or made by `sp_aggregator_new`, and `values` is as `give`
+    // demands.
     guard(|| unsafe { with_ref("aggregator", aggregator, |aggregator| give(values, max, all(aggregator.object.inner().counters()))) })
 }
 

@@ -18,8 +18,8 @@ use crate::status::{Failure, guard};
 
 /// Aggregates packets of one receive queue, and may hold them across calls.
 ///
-/// One thread at a time may use it; it may change from call to call. What it allocates it keeps: with
-/// the same traffic nothing is allocated.
+/// One thread at a time may use it; it may change from call to call. What it allocates it keeps:
+/// with the same traffic nothing is allocated.
 pub struct sp_aggregator {
     pub(crate) object: Object<Aggregator<HeldBuffer>>,
     layer: Layer,
@@ -177,8 +177,8 @@ fn receive(
     aggregator.receive_batch(packets, now, &mut |packet: SuperPacket<'_, HeldBuffer>| put(space, packet))
 }
 
-/// Ends a poll: puts out every flow that is held, or, with a hold_time, those that have been held for
-/// as long.
+/// Ends a poll: puts out every flow that is held, or, with a hold_time, those that have been held
+/// for as long.
 ///
 /// \param aggregator the aggregator.
 /// \param now the time, as for sp_aggregator_receive.
@@ -263,10 +263,9 @@ pub unsafe extern "C" fn sp_aggregator_done(
 /// when to call sp_aggregator_poll_end next.
 ///
 /// \param aggregator the aggregator.
-/// \param time where the time goes, in nanoseconds of the clock that sp_aggregator_receive was given.
-/// \return SP_OK; SP_NONE if nothing is held, and nothing is written; SP_ERROR_NULL,
-/// SP_ERROR_ARGUMENT.
-/// \note One thread at a time for each sp_aggregator.
+/// \param time where the time goes, in nanoseconds of the clock that sp_aggregator_receive was
+/// given. \return SP_OK; SP_NONE if nothing is held, and nothing is written; SP_ERROR_NULL,
+/// SP_ERROR_ARGUMENT. \note One thread at a time for each sp_aggregator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_deadline(aggregator: *const sp_aggregator, time: *mut u64) -> sp_status {
     guard(|| {

@@ -6,9 +6,9 @@
 //! # What is unsafe, and why it holds
 //!
 //! What a caller says of a pointer cannot be checked: that it points to so many bytes, which nobody
-//! else changes. Each function's comment demands it. What can be checked is checked before the first
-//! use: NULL, alignment, lengths and counts against limits, wrap-around, values of integers that
-//! name something, sizes of structures. From there on packets are slices (`packet`) and the
+//! else changes. Each function's comment demands it. What can be checked is checked before the
+//! first use: NULL, alignment, lengths and counts against limits, wrap-around, values of integers
+//! that name something, sizes of structures. From there on packets are slices (`packet`) and the
 //! caller's arrays are slices of `MaybeUninit` (`memory`), and the engine is safe code.
 //!
 //! # No panic crosses the border

@@ -42,13 +42,13 @@ pub struct sp_packet {
     pub length: usize,
     /// The buffers behind the first; NULL if there are none.
     pub rest: *const sp_iovec,
-    /// How many: at most SP_MAX_BUFFERS - 1 of a packet that is to be aggregated, SP_MAX_RANGES - 1 of
-    /// any other.
+    /// How many: at most SP_MAX_BUFFERS - 1 of a packet that is to be aggregated, SP_MAX_RANGES - 1
+    /// of any other.
     pub rest_count: u32,
     /// 0.
     pub reserved: u32,
-    /// The caller's own; comes back with each range of the packet. The library does not look at what
-    /// it points to.
+    /// The caller's own; comes back with each range of the packet. The library does not look at
+    /// what it points to.
     pub token: *mut c_void,
     /// What is known besides.
     pub offload: sp_offload,

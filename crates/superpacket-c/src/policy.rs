@@ -45,9 +45,9 @@ pub const SP_DEFAULT_FRAGMENTS: u32 = 1022;
 
 /// How packets are aggregated.
 ///
-/// Set all of it to 0, then size to sizeof(struct sp_policy), then what is to differ: 0 is the usual
-/// value of each field. Later releases add fields at its end; a program that was compiled with an
-/// older header gives the older size, and has the usual values of those.
+/// Set all of it to 0, then size to sizeof(struct sp_policy), then what is to differ: 0 is the
+/// usual value of each field. Later releases add fields at its end; a program that was compiled
+/// with an older header gives the older size, and has the usual values of those.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct sp_policy {
@@ -78,8 +78,8 @@ pub struct sp_policy {
     pub max_flows: u32,
     /// The most bytes of frames held at a time. 0: 32 MiB.
     pub max_held_bytes: u64,
-    /// How long an sp_aggregator may hold a flow past sp_aggregator_poll_end, in nanoseconds. 0: not
-    /// at all. Means nothing for an sp_batch.
+    /// How long an sp_aggregator may hold a flow past sp_aggregator_poll_end, in nanoseconds. 0:
+    /// not at all. Means nothing for an sp_batch.
     pub hold_time: u64,
     /// With SP_POLICY_FIXED_KEY: 128 bits.
     pub key: [u64; 2],

@@ -84,7 +84,8 @@ impl<'a> Packets<'a> {
         let (first, count) = (packets.as_ptr(), packets.len());
         match packets.first().map(|packet| packet.offload().checksum) {
             Some(SP_CHECKSUM_NONE) if plain(SP_CHECKSUM_NONE) => {
-                // SAFETY: the same packets, in a type that is transparent and has the same invariant.
+                // SAFETY: the same packets, in a type that is transparent and has the same
+                // invariant.
                 Packets::Unknown(unsafe { slice::from_raw_parts(first.cast(), count) })
             }
             Some(SP_CHECKSUM_VERIFIED) if plain(SP_CHECKSUM_VERIFIED) => {

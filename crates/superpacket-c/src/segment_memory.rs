@@ -178,9 +178,9 @@ impl SegmentBuffers for Buffers<'_> {
         if length == 0 {
             return Some(&mut []);
         }
-        // SAFETY: so many bytes lie in the caller's memory, which is ours during the call, and in no
-        // slice handed out before: those end where this one begins, or lie in another buffer. It is
-        // not NULL: its length is not 0, which `check_range` or `linear` has seen to.
+        // SAFETY: so many bytes lie in the caller's memory, which is ours during the call, and in
+        // no slice handed out before: those end where this one begins, or lie in another buffer. It
+        // is not NULL: its length is not 0, which `check_range` or `linear` has seen to.
         Some(unsafe { slice::from_raw_parts_mut(buffer.iov_base.cast::<u8>().add(start), length) })
     }
 }

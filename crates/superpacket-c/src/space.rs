@@ -24,11 +24,11 @@ pub struct sp_output {
     /// How many ranges: at least 1.
     pub iov_count: u32,
     /// How many bytes of the first range lie in the space's header memory: a virtio_net_hdr, if one
-    /// was asked for, and the headers of what merged or was cut. 0: none, and the first range is the
-    /// caller's.
+    /// was asked for, and the headers of what merged or was cut. 0: none, and the first range is
+    /// the caller's.
     pub header_length: u32,
-    /// Of each range, the token of the packet that it lies in, NULL for one in header memory: places
-    /// in the space's array tokens. NULL if the space has none.
+    /// Of each range, the token of the packet that it lies in, NULL for one in header memory:
+    /// places in the space's array tokens. NULL if the space has none.
     ///
     /// In SP_MODE_GRO and SP_MODE_GRO_UDP they name all packets that merged, in the order of their
     /// payload: each once, or several times in a row if it lies in several buffers. A device that
@@ -91,8 +91,8 @@ pub struct sp_space {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// A checked space and how far it is filled: the records of what leaves, and the memory for headers,
-/// of which each may be written while the other is.
+/// A checked space and how far it is filled: the records of what leaves, and the memory for
+/// headers, of which each may be written while the other is.
 pub(crate) struct Space<'a> {
     pub(crate) records: Records<'a>,
     pub(crate) headers: HeaderMemory<'a>,
@@ -103,8 +103,8 @@ pub(crate) struct Records<'a> {
     outputs: &'a mut [MaybeUninit<sp_output>],
     iov: &'a mut [MaybeUninit<sp_iovec>],
     tokens: Option<&'a mut [MaybeUninit<*mut c_void>]>,
-    /// The caller's own pointers: what he is given to read is derived of them, since one derived of a
-    /// slice ends with the slice's next use.
+    /// The caller's own pointers: what he is given to read is derived of them, since one derived of
+    /// a slice ends with the slice's next use.
     own_iov: *mut sp_iovec,
     own_tokens: *mut *mut c_void,
     own_headers: *mut u8,
@@ -280,8 +280,8 @@ impl HeaderMemory<'_> {
     /// As [`next`](Self::next), for the engine to write.
     ///
     /// # Safety
-    /// The bytes are initialised as far as the compiler can tell: they come from outside of Rust, or
-    /// have been written there.
+    /// The bytes are initialised as far as the compiler can tell: they come from outside of Rust,
+    /// or have been written there.
     #[inline(always)]
     pub(crate) unsafe fn next_bytes(&mut self, length: usize) -> Option<&mut [u8]> {
         let place = self.next(length)?;

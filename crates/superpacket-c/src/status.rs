@@ -39,7 +39,8 @@ pub enum sp_status {
     SP_ERROR_UNFINISHED = -6,
     /// The packets are not those of the call that is to be gone on with.
     SP_ERROR_OTHER_PACKETS = -7,
-    /// A fault of the library was caught. The object refuses all calls but its sp_..._free from then on.
+    /// A fault of the library was caught. The object refuses all calls but its sp_..._free from
+    /// then on.
     SP_ERROR_INTERNAL = -8,
     /// A transport checksum is wrong.
     SP_ERROR_CHECKSUM = -9,

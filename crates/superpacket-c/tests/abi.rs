@@ -74,7 +74,8 @@ impl Arrays {
         for output in &self.outputs[..space.outputs_used] {
             assert_eq!(output.iov.cast_const(), next);
             assert!(output.iov_count >= 1);
-            // SAFETY: the pointer is into the array, as has been compared, and `iov_used` counts them.
+            // SAFETY: the pointer is into the array, as has been compared, and `iov_used` counts
+            // them.
             let ranges = unsafe { slice::from_raw_parts(output.iov, output.iov_count as usize) };
             assert_eq!(ranges.iter().map(|range| range.iov_len).sum::<usize>(), output.length);
             let tokens = match space.tokens.is_null() {
@@ -153,8 +154,8 @@ fn offload() -> impl Strategy<Value = sp_offload> {
     prop_oneof![600 => Just(sp_offload::default()), 200 => Just(verified), 100 => cut, 9 => any]
 }
 
-/// What is done to a packet of the generator: what is said of it, where it is cut into buffers, a byte
-/// that is changed, and bytes in its place.
+/// What is done to a packet of the generator: what is said of it, where it is cut into buffers, a
+/// byte that is changed, and bytes in its place.
 type Shape = (sp_offload, Vec<usize>, Option<(prop::sample::Index, u8)>, Option<Vec<u8>>);
 
 /// Packets of the generator, some with bytes changed, and some of random bytes.
@@ -217,10 +218,12 @@ fn arrays() -> impl Strategy<Value = (usize, usize, usize, bool)> {
     (prop_oneof![20 => 1..9usize, 1 => Just(0usize)], iov, prop_oneof![9 => 320..4000usize, 1 => 0..400usize], any::<bool>())
 }
 
-/// Counts tokens of a batch's outputs. Unless a mode absorbs packets, an output names all of its own.
+/// Counts tokens of a batch's outputs. Unless a mode absorbs packets, an output names all of its
+/// own.
 fn count(counts: &mut HashMap<usize, usize>, arrays: &Arrays, mode: u32) {
     for output in &arrays.outputs[..arrays.space.outputs_used] {
-        // SAFETY: `Arrays::outputs` has compared the pointer with that of the array, and counted the ranges.
+        // SAFETY: `Arrays::outputs` has compared the pointer with that of the array, and counted
+        // the ranges.
         let tokens = unsafe { slice::from_raw_parts(output.tokens, output.iov_count as usize) };
         let (mut last, mut named) = (0, 0);
         for token in tokens.iter().map(|token| token.addr()) {
@@ -262,7 +265,8 @@ proptest! {
         let mut arrays = Arrays::new(outputs, iov, headers, with_tokens);
         let mut counts = HashMap::new();
         let mut total = 0;
-        // SAFETY: packets, buffers and arrays are ours, and as long as is said. A NULL batch is refused.
+        // SAFETY: packets, buffers and arrays are ours, and as long as is said. A NULL batch is
+        // refused.
         let mut status = unsafe { sp_batch_aggregate(batch, packets.as_ptr(), packets.len(), &mut arrays.space) };
         let mut calls = 0;
         loop {
@@ -311,8 +315,8 @@ proptest! {
         let (mut total, mut taken, mut now) = (0, 0, 0);
         for chunk in packets.chunks(split) {
             now += 1;
-            // SAFETY: packets, buffers and arrays are ours, and as long as is said; the packets stay
-            // until the aggregator is freed.
+            // SAFETY: packets, buffers and arrays are ours, and as long as is said; the packets
+            // stay until the aggregator is freed.
             let status = unsafe { sp_aggregator_receive(aggregator, chunk.as_ptr(), chunk.len(), now, &mut arrays.space) };
             total += arrays.outputs(status, &given).iter().map(|output| output.packets as usize).sum::<usize>();
             taken += if (status as i32) < 0 { 0 } else { chunk.len() };
@@ -403,7 +407,8 @@ proptest! {
             let completed = unsafe { sp_checksum_complete(copy.as_mut_ptr().cast(), copy.len(), numbers[0] % 2, start, place) };
             prop_assert!(completed == SP_OK || copy == given[number].parts[0], "changed on an error");
             let mut hash = 0;
-            // SAFETY: the packet and the number are ours; tables that were not made are NULL, and refused.
+            // SAFETY: the packet and the number are ours; tables that were not made are NULL, and
+            // refused.
             let _ = unsafe { sp_toeplitz_packet(toeplitz, &packet, numbers[0] % 3, &mut hash) };
             let mut changed = packet;
             // SAFETY: the packet is ours.
@@ -434,8 +439,8 @@ proptest! {
 
     #[test]
     fn lengths(words in prop::collection::vec(any::<u64>(), 16), count in prop_oneof![any::<usize>(), Just(usize::MAX), Just(1 << 20)]) {
-        // Structures of random words whose pointers are NULL: nothing can be read or written, and all
-        // is refused.
+        // Structures of random words whose pointers are NULL: nothing can be read or written, and
+        // all is refused.
         let mut packet: sp_packet = nothing();
         (packet.length, packet.rest_count) = (words[0] as usize | 1, words[1] as u32);
         let mut space: sp_space = nothing();

@@ -1,4 +1,5 @@
-//! Copies a capture frame by frame and says how fast that was: the limit for any program on top of this crate.
+//! Copies a capture frame by frame and says how fast that was: the limit for any program on top of
+//! this crate.
 //!
 //! ```text
 //! cargo run --release -p superpacket-io --example copy_capture -- IN OUT

@@ -1,7 +1,9 @@
-//! The bridge against itself with one offload switched, and against the kernel's bridge: kernel TCP between two hosts, all in one run.
+//! The bridge against itself with one offload switched, and against the kernel's bridge: kernel TCP
+//! between two hosts, all in one run.
 //!
-//! `cargo bench -p superpacket-lab --bench bridge [-- [--rounds N] [--seconds S] [ROW...]]`: each row pairs two variants, measured in turn
-//! and compared within each round; what is printed is the median of the rounds' ratios. Rows are chosen by parts of their names.
+//! `cargo bench -p superpacket-lab --bench bridge [-- [--rounds N] [--seconds S] [ROW...]]`: each
+//! row pairs two variants, measured in turn and compared within each round; what is printed is the
+//! median of the rounds' ratios. Rows are chosen by parts of their names.
 
 use std::fs;
 use std::time::Duration;
@@ -68,7 +70,8 @@ struct Row {
     cpu_marks: Option<CpuMarks>,
 }
 
-/// The most CPU time for each unit of the figure that is met, as a part of what the other variant needs.
+/// The most CPU time for each unit of the figure that is met, as a part of what the other variant
+/// needs.
 #[derive(Clone, Copy)]
 struct CpuMarks {
     /// Of the whole machine.

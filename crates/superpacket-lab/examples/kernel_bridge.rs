@@ -1,4 +1,5 @@
-//! What the kernel's own bridge carries between two hosts here: the figures that any other bridge is to be compared with.
+//! What the kernel's own bridge carries between two hosts here: the figures that any other bridge
+//! is to be compared with.
 //!
 //! ```text
 //! cargo run --release -p superpacket-lab --example kernel_bridge -- [ROUNDS]

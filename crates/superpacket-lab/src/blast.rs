@@ -10,7 +10,8 @@ use crate::load::per_second;
 use crate::message::Burst;
 use crate::raw::{RawOptions, RawSocket};
 
-/// Sends one frame again and again by sendmmsg(2), and counts what arrives by the receiving interface's counters.
+/// Sends one frame again and again by sendmmsg(2), and counts what arrives by the receiving
+/// interface's counters.
 #[derive(Clone, Debug)]
 pub struct Blast {
     /// The frame. [`Blast::minimal`] makes one of 60 bytes.
@@ -53,8 +54,8 @@ impl BlastReport {
 }
 
 impl Blast {
-    /// The shortest Ethernet frame, 60 bytes without its checksum, of an EtherType for experiments (0x88b5, IEEE 802), which no
-    /// receiver takes for its own.
+    /// The shortest Ethernet frame, 60 bytes without its checksum, of an EtherType for experiments
+    /// (0x88b5, IEEE 802), which no receiver takes for its own.
     #[must_use]
     pub fn minimal(destination: [u8; 6], source: [u8; 6]) -> Self {
         let mut frame = [destination, source].concat();
@@ -67,7 +68,8 @@ impl Blast {
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] for a batch of none; [`LabError::System`] where the frame is refused or an interface is gone.
+    /// [`LabError::Invalid`] for a batch of none; [`LabError::System`] where the frame is refused
+    /// or an interface is gone.
     pub fn run(&self, from: &Link, to: &Link) -> Result<BlastReport, LabError> {
         if self.batch == 0 || self.batch > 1024 {
             return Err(LabError::Invalid { what: format!("batch = {}", self.batch), reason: "expected 1 to 1,024".into() });

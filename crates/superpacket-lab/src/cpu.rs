@@ -1,4 +1,5 @@
-//! CPU time: of a thread, of another process, of the whole machine; and on which CPUs a thread may run.
+//! CPU time: of a thread, of another process, of the whole machine; and on which CPUs a thread may
+//! run.
 
 use std::fs;
 use std::io;
@@ -15,8 +16,8 @@ use crate::error::{Context, LabError};
 pub struct CpuTime {
     /// In user mode.
     pub user: Duration,
-    /// In the kernel. Interrupts and soft interrupts that struck the thread count as its own, unless the kernel accounts them apart
-    /// (`CONFIG_IRQ_TIME_ACCOUNTING`).
+    /// In the kernel. Interrupts and soft interrupts that struck the thread count as its own,
+    /// unless the kernel accounts them apart (`CONFIG_IRQ_TIME_ACCOUNTING`).
     pub system: Duration,
 }
 
@@ -27,7 +28,8 @@ impl CpuTime {
         Self::usage(libc::RUSAGE_THREAD)
     }
 
-    /// This process's time since it started, threads that have ended included (getrusage(2), `RUSAGE_SELF`).
+    /// This process's time since it started, threads that have ended included (getrusage(2),
+    /// `RUSAGE_SELF`).
     #[must_use]
     pub fn of_this_process() -> Self {
         Self::usage(libc::RUSAGE_SELF)
@@ -35,7 +37,8 @@ impl CpuTime {
 
     fn usage(whose: libc::c_int) -> Self {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the pointer is valid for a write of one rusage; zeroed memory is a valid value of it, also where the call failed.
+        // SAFETY: the pointer is valid for a write of one rusage; zeroed memory is a valid value of
+        // it, also where the call failed.
         let usage = unsafe {
             libc::getrusage(whose, usage.as_mut_ptr());
             usage.assume_init()
@@ -44,7 +47,8 @@ impl CpuTime {
         Self { user: duration(usage.ru_utime), system: duration(usage.ru_stime) }
     }
 
-    /// The time of all live threads of a process (`/proc/PID/task/*/stat`), in steps of a clock tick, usually 10 ms.
+    /// The time of all live threads of a process (`/proc/PID/task/*/stat`), in steps of a clock
+    /// tick, usually 10 ms.
     ///
     /// # Errors
     ///
@@ -67,7 +71,8 @@ impl CpuTime {
         self.user + self.system
     }
 
-    /// Fields 14 and 15 of proc_pid_stat(5), counted after the name, which is in parentheses and may hold anything.
+    /// Fields 14 and 15 of proc_pid_stat(5), counted after the name, which is in parentheses and
+    /// may hold anything.
     pub(crate) fn from_stat(text: &str) -> Option<Self> {
         let (_, fields) = text.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace().skip(11);
@@ -145,7 +150,8 @@ impl CpuUsage {
         }
     }
 
-    /// The fields after the name of a `cpu` line: user, nice, system, idle, iowait, irq, softirq, steal.
+    /// The fields after the name of a `cpu` line: user, nice, system, idle, iowait, irq, softirq,
+    /// steal.
     fn from_fields<'a>(fields: impl Iterator<Item = &'a str>) -> Self {
         let mut seconds = [0.0; 8];
         for (second, field) in seconds.iter_mut().zip(fields) {
@@ -224,7 +230,8 @@ pub fn allowed_cpus() -> Result<Vec<usize>, LabError> {
 ///
 /// # Errors
 ///
-/// [`LabError::System`] where none of them is there for this process; [`LabError::Invalid`] for a number that no kernel has.
+/// [`LabError::System`] where none of them is there for this process; [`LabError::Invalid`] for a
+/// number that no kernel has.
 pub fn pin_this_thread(cpus: &[usize]) -> Result<(), LabError> {
     if cpus.is_empty() {
         return Ok(());

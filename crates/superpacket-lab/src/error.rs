@@ -1,4 +1,5 @@
-//! What can go wrong in the lab, and which of it means "this machine cannot", so that a test may say so instead of failing.
+//! What can go wrong in the lab, and which of it means "this machine cannot", so that a test may
+//! say so instead of failing.
 
 use std::io;
 
@@ -6,7 +7,8 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
-    /// The machine forbids what a lab needs (a namespace, a capability), and how that can be lifted.
+    /// The machine forbids what a lab needs (a namespace, a capability), and how that can be
+    /// lifted.
     #[error("{what} is forbidden here: {reason}")]
     Forbidden {
         /// What was asked for.
@@ -75,7 +77,8 @@ impl LabError {
         Self::System { what: what.into(), source: source.into() }
     }
 
-    /// Whether the machine, and not the code under test, is the cause: [`LabError::Forbidden`] and [`LabError::Unsupported`].
+    /// Whether the machine, and not the code under test, is the cause: [`LabError::Forbidden`] and
+    /// [`LabError::Unsupported`].
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Forbidden { .. } | Self::Unsupported { .. })
@@ -103,17 +106,20 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
     }
 }
 
-/// For tests: the value, or `None` after a loud line on standard error where the machine cannot do it.
+/// For tests: the value, or `None` after a loud line on standard error where the machine cannot do
+/// it.
 ///
 /// # Panics
 ///
-/// On every other error, and, where the environment variable `CI` is set, also where the machine [forbids](LabError::Forbidden) it: a test that is skipped
-/// unseen proves nothing. What a kernel was built without is skipped there too: what matters is tested without it ([`crate::Wire`]).
+/// On every other error, and, where the environment variable `CI` is set, also where the machine
+/// [forbids](LabError::Forbidden) it: a test that is skipped unseen proves nothing. What a kernel
+/// was built without is skipped there too: what matters is tested without it ([`crate::Wire`]).
 pub fn available_or_skip<T>(result: Result<T, LabError>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
         Err(error) if matches!(error, LabError::Unsupported { .. }) || error.is_unavailable() && std::env::var_os("CI").is_none() => {
-            // Straight to the stream: `eprintln!` would be captured by the test harness and nobody would see it.
+            // Straight to the stream: `eprintln!` would be captured by the test harness and nobody
+            // would see it.
             let _ = io::Write::write_all(&mut io::stderr(), format!("\n*** NOT TESTED ***  {error}\n\n").as_bytes());
             None
         }

@@ -1,4 +1,5 @@
-//! The offload switches of an interface, by ioctl(2) as ethtool(8) does it (`linux/ethtool.h`), without its binary.
+//! The offload switches of an interface, by ioctl(2) as ethtool(8) does it (`linux/ethtool.h`),
+//! without its binary.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +19,8 @@ const ETH_SS_FEATURES: u32 = 4;
 /// Length of a name in a string set (`ETH_GSTRING_LEN`), with its NUL.
 const NAME_LENGTH: usize = 32;
 
-/// Switches that stand for several features, in ethtool(8)'s words, with their get and set commands.
+/// Switches that stand for several features, in ethtool(8)'s words, with their get and set
+/// commands.
 const GROUPS: [(&[&str], u32, u32); 6] = [
     (&["rx-checksumming", "rx"], 0x14, 0x15),
     (&["tx-checksumming", "tx"], 0x16, 0x17),
@@ -50,7 +52,8 @@ pub struct Feature {
     pub changeable: bool,
 }
 
-/// `struct ifreq` with a pointer, as `SIOCETHTOOL` takes it; the union is 24 bytes on 64-bit machines.
+/// `struct ifreq` with a pointer, as `SIOCETHTOOL` takes it; the union is 24 bytes on 64-bit
+/// machines.
 #[repr(C)]
 struct Request {
     name: [u8; libc::IFNAMSIZ],
@@ -59,7 +62,8 @@ struct Request {
 }
 
 impl Link {
-    /// All features by the kernel's names, such as `tx-tcp-segmentation`, `tx-udp-segmentation`, `rx-gro-list`.
+    /// All features by the kernel's names, such as `tx-tcp-segmentation`, `tx-udp-segmentation`,
+    /// `rx-gro-list`.
     ///
     /// # Errors
     ///
@@ -72,11 +76,13 @@ impl Link {
         })
     }
 
-    /// Whether a feature is in force: by the kernel's name, by ethtool's (`tcp-segmentation-offload`) or by its short one (`tso`).
+    /// Whether a feature is in force: by the kernel's name, by ethtool's
+    /// (`tcp-segmentation-offload`) or by its short one (`tso`).
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] for a name that the kernel does not know; [`LabError::System`] where there is no such interface.
+    /// [`LabError::Invalid`] for a name that the kernel does not know; [`LabError::System`] where
+    /// there is no such interface.
     pub fn feature(&self, name: &str) -> Result<bool, LabError> {
         if let Some(&(_, get, _)) = group(name) {
             return self.ethtool(name, |socket| {
@@ -93,8 +99,9 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] for a name that the kernel does not know, and where the feature is not as asked for afterwards, because the
-    /// device has it fixed or because something that it needs is off; [`LabError::System`] where the kernel refuses.
+    /// [`LabError::Invalid`] for a name that the kernel does not know, and where the feature is not
+    /// as asked for afterwards, because the device has it fixed or because something that it needs
+    /// is off; [`LabError::System`] where the kernel refuses.
     pub fn set_feature(&self, name: &str, on: bool) -> Result<(), LabError> {
         if let Some(&(_, _, set)) = group(name) {
             self.ethtool(name, |socket| ioctl(socket, self.name(), &mut [set, u32::from(on)]))?;
@@ -166,7 +173,8 @@ fn get_features(socket: &OwnedFd, interface: &str, count: usize) -> io::Result<F
     Ok(FeatureBlocks(words))
 }
 
-/// `struct ethtool_sfeatures`: two words, then for every 32 features which are meant, and what they shall be.
+/// `struct ethtool_sfeatures`: two words, then for every 32 features which are meant, and what they
+/// shall be.
 fn set_feature_bit(socket: &OwnedFd, interface: &str, count: usize, bit: usize, on: bool) -> io::Result<()> {
     let blocks = count.div_ceil(32);
     let mut words = vec![0; 2 + blocks * 2];
@@ -200,8 +208,9 @@ fn ioctl(socket: &OwnedFd, interface: &str, words: &mut [u32]) -> io::Result<()>
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a name of an interface has at most 15 bytes"));
     }
     request.name[..interface.len()].copy_from_slice(interface.as_bytes());
-    // SAFETY: `request` is at least as long as struct ifreq and lives through the call. Every caller sizes `words` for its command by
-    // the count that it puts into it, so the kernel stays within it.
+    // SAFETY: `request` is at least as long as struct ifreq and lives through the call. Every
+    // caller sizes `words` for its command by the count that it puts into it, so the kernel stays
+    // within it.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, std::ptr::from_mut(&mut request)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

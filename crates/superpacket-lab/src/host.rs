@@ -1,4 +1,5 @@
-//! A host: a network namespace that lives as long as something of this process holds it, and has no name that could stay behind.
+//! A host: a network namespace that lives as long as something of this process holds it, and has no
+//! name that could stay behind.
 
 use std::fs::File;
 use std::io;
@@ -21,8 +22,9 @@ use crate::privilege;
 
 /// A host of the lab: a network namespace with a name for messages.
 ///
-/// Only file descriptors hold it (this value, its clones, sockets made in it, threads that run in it). When the last is gone, also
-/// because the process was killed, the kernel removes the namespace and every interface in it. Clones are the same host.
+/// Only file descriptors hold it (this value, its clones, sockets made in it, threads that run in
+/// it). When the last is gone, also because the process was killed, the kernel removes the
+/// namespace and every interface in it. Clones are the same host.
 #[derive(Clone, Debug)]
 pub struct Host {
     name: Arc<str>,
@@ -30,19 +32,22 @@ pub struct Host {
 }
 
 impl Host {
-    /// A new, empty host: loopback up, no other interface; IPv6 without duplicate address detection and router solicitations, so
-    /// that nothing but the test's own traffic appears on its links (where `/proc/sys` is read-only, IPv6 keeps its ways).
+    /// A new, empty host: loopback up, no other interface; IPv6 without duplicate address detection
+    /// and router solicitations, so that nothing but the test's own traffic appears on its links
+    /// (where `/proc/sys` is read-only, IPv6 keeps its ways).
     ///
     /// `name` is for messages and thread names only.
     ///
     /// # Errors
     ///
-    /// [`LabError::Forbidden`] with the reason where the kernel refuses a namespace; [`LabError::Invalid`] where the process is not root
-    /// and has not called [`crate::enter_user_namespace_if_needed`]; [`LabError::System`] for all else.
+    /// [`LabError::Forbidden`] with the reason where the kernel refuses a namespace;
+    /// [`LabError::Invalid`] where the process is not root and has not called
+    /// [`crate::enter_user_namespace_if_needed`]; [`LabError::System`] for all else.
     pub fn new(name: &str) -> Result<Self, LabError> {
         let namespace = thread::scope(|scope| {
             let made = scope.spawn(|| {
-                // SAFETY: only the network namespace of this fresh thread changes; it holds no socket.
+                // SAFETY: only the network namespace of this fresh thread changes; it holds no
+                // socket.
                 unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|error| privilege::refused(&error.into()))?;
                 File::open("/proc/thread-self/ns/net").context(|| format!("host {name}: opening its namespace"))
             });
@@ -54,14 +59,16 @@ impl Host {
             ("net/ipv6/conf/default/accept_dad", "0"),
             ("net/ipv6/conf/default/router_solicitations", "0"),
         ] {
-            // Best effort, as the documentation says: a container may have /proc/sys read-only, or no IPv6.
+            // Best effort, as the documentation says: a container may have /proc/sys read-only, or
+            // no IPv6.
             let _ = host.set_sysctl(name, value);
         }
         host.link("lo").up()?;
         Ok(host)
     }
 
-    /// The host that the calling thread is in; at the beginning, the machine itself, or the namespace that the process was started in.
+    /// The host that the calling thread is in; at the beginning, the machine itself, or the
+    /// namespace that the process was started in.
     ///
     /// # Errors
     ///
@@ -71,11 +78,13 @@ impl Host {
         Ok(Self { name: name.into(), namespace: Arc::new(namespace.into()) })
     }
 
-    /// The network namespace that a file stands for, such as `/run/netns/NAME` (ip-netns(8)) or `/proc/PID/ns/net`; `name` is for messages.
+    /// The network namespace that a file stands for, such as `/run/netns/NAME` (ip-netns(8)) or
+    /// `/proc/PID/ns/net`; `name` is for messages.
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where the file cannot be opened; that it is no network namespace, or not to be entered, shows at the first use.
+    /// [`LabError::System`] where the file cannot be opened; that it is no network namespace, or
+    /// not to be entered, shows at the first use.
     pub fn of_file(name: &str, path: &Path) -> Result<Self, LabError> {
         let namespace = File::open(path).context(|| format!("host {name}: opening its namespace {}", path.display()))?;
         Ok(Self { name: name.into(), namespace: Arc::new(namespace.into()) })
@@ -93,8 +102,8 @@ impl Host {
         Link::new(self, interface)
     }
 
-    /// Runs `work` on a thread inside this host and waits for it; a panic in it goes on here. Sockets made there belong to the host
-    /// for good and may be carried out.
+    /// Runs `work` on a thread inside this host and waits for it; a panic in it goes on here.
+    /// Sockets made there belong to the host for good and may be carried out.
     ///
     /// # Errors
     ///
@@ -121,7 +130,8 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// That the thread could not be started. That it could not enter the namespace is the thread's result.
+    /// That the thread could not be started. That it could not enter the namespace is the thread's
+    /// result.
     pub fn spawn<T, E>(&self, work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<thread::JoinHandle<Result<T, E>>, LabError>
     where
         T: Send + 'static,
@@ -137,7 +147,8 @@ impl Host {
 
     /// A program to be started inside this host; the rest (arguments, streams) is [`Command`]'s.
     ///
-    /// It is killed when the thread that starts it ends (PR_SET_PDEATHSIG), so that none outlives the lab, however that ends.
+    /// It is killed when the thread that starts it ends (PR_SET_PDEATHSIG), so that none outlives
+    /// the lab, however that ends.
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
@@ -147,7 +158,8 @@ impl Host {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
             Ok(())
         };
-        // SAFETY: between fork and exec only two system calls are made; nothing is allocated and no lock is taken.
+        // SAFETY: between fork and exec only two system calls are made; nothing is allocated and no
+        // lock is taken.
         unsafe { command.pre_exec(enter) };
         command
     }
@@ -156,11 +168,13 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// [`LabError::Unsupported`] where the program is not installed; [`LabError::System`] with its standard error where it fails.
+    /// [`LabError::Unsupported`] where the program is not installed; [`LabError::System`] with its
+    /// standard error where it fails.
     pub fn output(&self, program: &str, arguments: &[&str]) -> Result<String, LabError> {
         let what = || format!("host {}: {program} {}", self.name, arguments.join(" "));
         let output = match self.command(program).args(arguments).output() {
-            // A directory of the search path that may not be entered makes a missing program look forbidden (execvp(3)).
+            // A directory of the search path that may not be entered makes a missing program look
+            // forbidden (execvp(3)).
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
                 return Err(LabError::Unsupported { what: what(), reason: format!("`{program}` is not installed, or not for this user") });
             }

@@ -1,18 +1,23 @@
-//! Hosts, links and load for testing and measuring what lies between hosts, on one machine and without traces.
+//! Hosts, links and load for testing and measuring what lies between hosts, on one machine and
+//! without traces.
 //!
-//! - [`Host`]: a network namespace held by file descriptors only. What is run in it with [`Host::run`], [`Host::spawn`] or
-//!   [`Host::command`] sees its interfaces, addresses and sysctls. It vanishes with its last holder, also on `kill -9`.
-//! - [`Link`]: its interfaces, by rtnetlink: veth pairs between hosts, bridges, VLANs, addresses, MTU, size limits, counters; offload
-//!   switches as by ethtool ([`Link::set_feature`]); a bad line by the kernel ([`Link::set_netem`]) or in user space ([`Wire`]).
+//! - [`Host`]: a network namespace held by file descriptors only. What is run in it with
+//!   [`Host::run`], [`Host::spawn`] or [`Host::command`] sees its interfaces, addresses and
+//!   sysctls. It vanishes with its last holder, also on `kill -9`.
+//! - [`Link`]: its interfaces, by rtnetlink: veth pairs between hosts, bridges, VLANs, addresses,
+//!   MTU, size limits, counters; offload switches as by ethtool ([`Link::set_feature`]); a bad line
+//!   by the kernel ([`Link::set_netem`]) or in user space ([`Wire`]).
 //! - [`TwoHosts`], [`ThreeHosts`]: the usual arrangements, with addresses.
-//! - [`TcpBulk`], [`TcpTransactions`], [`UdpBulk`]: load in the shape of netperf (TCP_STREAM, TCP_SENDFILE, TCP_RR, UDP_STREAM), with CPU
-//!   times and service demand. With `verify`, every byte is checked. A flow that stands still is an error.
+//! - [`TcpBulk`], [`TcpTransactions`], [`UdpBulk`]: load in the shape of netperf (TCP_STREAM,
+//!   TCP_SENDFILE, TCP_RR, UDP_STREAM), with CPU times and service demand. With `verify`, every
+//!   byte is checked. A flow that stands still is an error.
 //! - [`RawSocket`], [`Blast`]: frames as they are, and as many as go.
 //! - [`paired`], [`interleaved`]: variants measured in turn, with medians and the ratio's spread.
 //!
-//! Root may do all this. Anybody else does it in a user namespace, which must be entered before the first thread starts:
-//! [`enter_user_namespace_if_needed`] at the beginning of `main`, [`enter_user_namespace_before_main!`] in tests. Where a machine
-//! forbids it, [`Host::new`] says what is forbidden and how that is lifted.
+//! Root may do all this. Anybody else does it in a user namespace, which must be entered before the
+//! first thread starts: [`enter_user_namespace_if_needed`] at the beginning of `main`,
+//! [`enter_user_namespace_before_main!`] in tests. Where a machine forbids it, [`Host::new`] says
+//! what is forbidden and how that is lifted.
 //!
 //! # Example
 //!

@@ -1,4 +1,5 @@
-//! The interfaces of a host, made and changed by rtnetlink(7): veth pairs, bridges, VLANs, addresses, limits, counters.
+//! The interfaces of a host, made and changed by rtnetlink(7): veth pairs, bridges, VLANs,
+//! addresses, limits, counters.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -22,7 +23,8 @@ pub struct Link {
     name: String,
 }
 
-/// Counters of an interface, as `ip -s link` shows them (`IFLA_STATS64`). A super-packet counts as one packet.
+/// Counters of an interface, as `ip -s link` shows them (`IFLA_STATS64`). A super-packet counts as
+/// one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStatistics {
     /// Packets received.
@@ -43,7 +45,8 @@ pub struct LinkStatistics {
     pub tx_errors: u64,
 }
 
-/// The largest super-packets of an interface, in bytes; `None` leaves a limit as it is. More than 65,536 is BIG TCP.
+/// The largest super-packets of an interface, in bytes; `None` leaves a limit as it is. More than
+/// 65,536 is BIG TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeLimits {
     /// Largest that is sent to the device, IPv6 and (below 64 KB) IPv4.
@@ -110,7 +113,8 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// The kernel's refusal; [`LabError::Unsupported`] where it has no VLAN devices (`CONFIG_VLAN_8021Q`).
+    /// The kernel's refusal; [`LabError::Unsupported`] where it has no VLAN devices
+    /// (`CONFIG_VLAN_8021Q`).
     pub fn vlan(&self, name: &str, vlan_id: u16) -> Result<Self, LabError> {
         let vlan = Self::new(&self.host, name);
         let parent = LinkAttribute::Link(self.index()?);
@@ -190,7 +194,8 @@ impl Link {
         self.ask("delete", RouteNetlinkMessage::DelLink(message), 0).map(drop)
     }
 
-    /// Moves the interface to another host under the same name; it arrives switched off and without addresses.
+    /// Moves the interface to another host under the same name; it arrives switched off and without
+    /// addresses.
     ///
     /// # Errors
     ///
@@ -200,7 +205,8 @@ impl Link {
         Ok(Self::new(host, &self.name))
     }
 
-    /// Gives the interface an address, as in `10.0.0.1/24` or `fd00::1/64`; it may be used at once (no duplicate detection).
+    /// Gives the interface an address, as in `10.0.0.1/24` or `fd00::1/64`; it may be used at once
+    /// (no duplicate detection).
     ///
     /// # Errors
     ///
@@ -342,7 +348,8 @@ impl Link {
         let mut message = LinkMessage::default();
         message.attributes = attributes;
         match self.ask(&what, RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL) {
-            // "Unknown device type": the kernel has no such kind, neither built in nor as a module that it could load.
+            // "Unknown device type": the kernel has no such kind, neither built in nor as a module
+            // that it could load.
             Err(LabError::System { what, source }) if source.to_string().contains("Unknown device type") => {
                 Err(LabError::Unsupported { what, reason: "this kernel has no such kind of device".into() })
             }

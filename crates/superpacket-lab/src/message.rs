@@ -21,7 +21,8 @@ pub(crate) struct Received {
 #[repr(align(8))]
 struct Control([u8; CONTROL]);
 
-/// Receives one message, and the control message of `level` and `kind`, if there is one; never waits.
+/// Receives one message, and the control message of `level` and `kind`, if there is one; never
+/// waits.
 pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8], level: libc::c_int, kind: libc::c_int) -> io::Result<Received> {
     let mut control = Control([0; CONTROL]);
     let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -31,7 +32,8 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8], level: libc::c_int, 
     header.msg_iovlen = 1;
     header.msg_control = control.0.as_mut_ptr().cast();
     header.msg_controllen = CONTROL as _;
-    // SAFETY: the header points to a buffer and a control area that live through the call, each with its length.
+    // SAFETY: the header points to a buffer and a control area that live through the call, each
+    // with its length.
     let length = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
     if length < 0 {
         return Err(io::Error::last_os_error());
@@ -46,7 +48,8 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8], level: libc::c_int, 
             let mut data = [0; 32];
             // SAFETY: as above; `CMSG_LEN(0)` is the length of the header alone.
             let (from, whole) = unsafe { (libc::CMSG_DATA(message), head.cmsg_len as usize - libc::CMSG_LEN(0) as usize) };
-            // SAFETY: `whole` bytes of data follow the header in the control area, and at most 32 go to `data`.
+            // SAFETY: `whole` bytes of data follow the header in the control area, and at most 32
+            // go to `data`.
             unsafe { std::ptr::copy_nonoverlapping(from, data.as_mut_ptr(), whole.min(data.len())) };
             found = Some(data);
         }
@@ -69,7 +72,8 @@ impl<'bytes> Burst<'bytes> {
         let header = |parts: &Vec<IoSlice<'_>>| {
             // SAFETY: all-zero is a valid mmsghdr: null pointers with zero lengths.
             let mut header: libc::mmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-            // IoSlice is ABI-compatible with iovec by its documentation; sending does not write to it.
+            // IoSlice is ABI-compatible with iovec by its documentation; sending does not write to
+            // it.
             header.msg_hdr.msg_iov = parts.as_ptr().cast_mut().cast();
             header.msg_hdr.msg_iovlen = parts.len() as _;
             header
@@ -82,7 +86,8 @@ impl<'bytes> Burst<'bytes> {
         let rest = &mut self.headers[first..];
         // sendmmsg takes at most UIO_MAXIOV messages.
         let count = rest.len().min(1024);
-        // SAFETY: the first `count` headers are valid and point to parts that live as long as `self`.
+        // SAFETY: the first `count` headers are valid and point to parts that live as long as
+        // `self`.
         let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), rest.as_mut_ptr(), count as u32, 0) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }

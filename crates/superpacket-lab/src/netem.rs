@@ -1,19 +1,21 @@
-//! A bad line by the kernel's own means: the queueing discipline netem (tc-netem(8)). Where a kernel lacks it, [`crate::Wire`] does
-//! the same in user space.
+//! A bad line by the kernel's own means: the queueing discipline netem (tc-netem(8)). Where a
+//! kernel lacks it, [`crate::Wire`] does the same in user space.
 
 use std::time::Duration;
 
 use crate::error::LabError;
 use crate::link::Link;
 
-/// What netem does to packets that leave an interface. A super-packet is one packet to it: switch TSO off where segments are to be lost.
+/// What netem does to packets that leave an interface. A super-packet is one packet to it: switch
+/// TSO off where segments are to be lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Netem {
     /// Part of the packets that are lost, 0 to 1.
     pub loss: f64,
     /// Part of the packets that are sent twice, 0 to 1.
     pub duplicate: f64,
-    /// Part of the packets that are sent at once, and so overtake those delayed, 0 to 1; needs a delay.
+    /// Part of the packets that are sent at once, and so overtake those delayed, 0 to 1; needs a
+    /// delay.
     pub reorder: f64,
     /// How long packets are held.
     pub delay: Duration,
@@ -24,7 +26,8 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`LabError::Unsupported`] where `tc` is not installed, or the kernel has no netem; [`LabError::System`] for other refusals.
+    /// [`LabError::Unsupported`] where `tc` is not installed, or the kernel has no netem;
+    /// [`LabError::System`] for other refusals.
     pub fn set_netem(&self, netem: &Netem) -> Result<(), LabError> {
         let percent = |part: f64| format!("{}%", part * 100.0);
         let mut arguments: Vec<String> =

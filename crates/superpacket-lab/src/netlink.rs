@@ -1,4 +1,5 @@
-//! One rtnetlink request and its answers (rtnetlink(7)), on a socket of the calling thread's namespace.
+//! One rtnetlink request and its answers (rtnetlink(7)), on a socket of the calling thread's
+//! namespace.
 
 use std::io;
 
@@ -6,7 +7,8 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkHeader, NetlinkMessag
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// Offset of the attributes in the body of an error: after the error's request header (NETLINK_CAP_ACK leaves out its payload).
+/// Offset of the attributes in the body of an error: after the error's request header
+/// (NETLINK_CAP_ACK leaves out its payload).
 const ERROR_ATTRIBUTES: usize = 16;
 /// `NLMSGERR_ATTR_MSG`: the kernel's own words on the cause.
 const ERROR_ATTRIBUTE_TEXT: u16 = 1;

@@ -1,9 +1,10 @@
-//! Measuring two variants on a machine that is never quiet: in turn, round by round, compared within each round.
+//! Measuring two variants on a machine that is never quiet: in turn, round by round, compared
+//! within each round.
 
 use std::fmt;
 
-/// Measures variants in turn, `rounds` times; gives for each variant its figures, one a round. Every other round goes backwards, so
-/// that what drifts (heat, neighbours) strikes all alike.
+/// Measures variants in turn, `rounds` times; gives for each variant its figures, one a round.
+/// Every other round goes backwards, so that what drifts (heat, neighbours) strikes all alike.
 ///
 /// # Errors
 ///
@@ -71,7 +72,8 @@ pub struct Paired {
     pub a: Summary,
     /// The figures of the second.
     pub b: Summary,
-    /// `a / b` of each round, summed up. Rounds where `b` measured 0 have no ratio and are left out.
+    /// `a / b` of each round, summed up. Rounds where `b` measured 0 have no ratio and are left
+    /// out.
     pub ratio: Summary,
 }
 
@@ -83,8 +85,8 @@ impl Paired {
         Self { a: Summary::new(a), b: Summary::new(b), ratio: Summary::new(&ratios) }
     }
 
-    /// Whether the median ratio means something: at least 3 rounds, and its quartiles less than 30 % of it apart, or both on the same
-    /// side of 1 by more than they are apart.
+    /// Whether the median ratio means something: at least 3 rounds, and its quartiles less than 30
+    /// % of it apart, or both on the same side of 1 by more than they are apart.
     #[must_use]
     pub fn is_meaningful(&self) -> bool {
         let ratio = &self.ratio;

@@ -1,11 +1,13 @@
-//! Bytes that say where they belong: a keyed pattern over the offset in a stream, so that a receiver can check every one of them,
-//! and tell lost, repeated, swapped or foreign bytes from right ones.
+//! Bytes that say where they belong: a keyed pattern over the offset in a stream, so that a
+//! receiver can check every one of them, and tell lost, repeated, swapped or foreign bytes from
+//! right ones.
 
 use std::hash::Hasher;
 
 use twox_hash::XxHash3_64;
 
-/// An endless stream of bytes, a function of a key and the offset. It does not repeat itself within any stream of practical length.
+/// An endless stream of bytes, a function of a key and the offset. It does not repeat itself within
+/// any stream of practical length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
     key: u64,
@@ -65,8 +67,8 @@ impl Pattern {
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): a bijection, so that
-/// no two words of a stream are alike.
+/// The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+/// generators", 2014): a bijection, so that no two words of a stream are alike.
 fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -85,7 +87,8 @@ impl Producer {
         Self { pattern, offset: 0, sum: XxHash3_64::new() }
     }
 
-    /// Writes the next bytes into `out`, without moving on: how many are taken is known only after the call that sends them.
+    /// Writes the next bytes into `out`, without moving on: how many are taken is known only after
+    /// the call that sends them.
     pub(crate) fn prepare(&self, out: &mut [u8]) {
         self.pattern.fill(self.offset, out);
     }
@@ -114,7 +117,8 @@ impl Checker {
         Self { offset: 0, sum: XxHash3_64::new(), first_difference: None }
     }
 
-    /// Takes the next bytes; `first_difference` compares bytes with those that belong at an offset, and is asked until one differs.
+    /// Takes the next bytes; `first_difference` compares bytes with those that belong at an offset,
+    /// and is asked until one differs.
     pub(crate) fn received(&mut self, bytes: &[u8], first_difference: impl FnOnce(u64, &[u8]) -> Option<usize>) {
         self.sum.write(bytes);
         if self.first_difference.is_none() {

@@ -1,5 +1,5 @@
-//! The right to make network namespaces: root has it, anybody else gets it inside a user namespace of their own, where the kernel
-//! lets them (user_namespaces(7)).
+//! The right to make network namespaces: root has it, anybody else gets it inside a user namespace
+//! of their own, where the kernel lets them (user_namespaces(7)).
 
 use std::fs;
 use std::io;
@@ -22,19 +22,23 @@ pub enum Privilege {
 /// CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN: bits of `CapEff` in proc_pid_status(5).
 const NEEDED_CAPABILITIES: u64 = 1 << 12 | 1 << 13 | 1 << 21;
 
-/// Enters a user namespace in which this process is root, unless it has the capabilities already (CAP_NET_ADMIN, CAP_NET_RAW and
-/// CAP_SYS_ADMIN). Call it first thing in `main`; in tests use [`crate::enter_user_namespace_before_main!`].
+/// Enters a user namespace in which this process is root, unless it has the capabilities already
+/// (CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN). Call it first thing in `main`; in tests use
+/// [`crate::enter_user_namespace_before_main!`].
 ///
-/// The whole process changes: it sees itself as user 0, and has a mount namespace of its own. Files that it makes still belong to
-/// the user who started it. The step is first tried in a child process, so that a refusal leaves this process as it was.
+/// The whole process changes: it sees itself as user 0, and has a mount namespace of its own. Files
+/// that it makes still belong to the user who started it. The step is first tried in a child
+/// process, so that a refusal leaves this process as it was.
 ///
 /// # Errors
 ///
-/// [`LabError::Forbidden`] with the reason where the kernel refuses, or where the process has more than one thread already (a user
-/// namespace is entered by a process of one thread only, unshare(2)).
+/// [`LabError::Forbidden`] with the reason where the kernel refuses, or where the process has more
+/// than one thread already (a user namespace is entered by a process of one thread only,
+/// unshare(2)).
 pub fn enter_user_namespace_if_needed() -> Result<Privilege, LabError> {
     let result = try_to_enter();
-    // Kept for whoever makes a host later and has to say why it is refused. The first outcome stays: it is the cause.
+    // Kept for whoever makes a host later and has to say why it is refused. The first outcome
+    // stays: it is the cause.
     let _ = OUTCOME.set(match &result {
         Err(LabError::Forbidden { reason, .. }) => Some(reason.clone()),
         _ => None,
@@ -58,8 +62,8 @@ fn try_to_enter() -> Result<Privilege, LabError> {
     Ok(Privilege::UserNamespace)
 }
 
-/// Enters a user namespace before `main`, where one is needed: a test harness starts threads, after which it is too late. Put it
-/// once into the root of a test file, outside of functions.
+/// Enters a user namespace before `main`, where one is needed: a test harness starts threads, after
+/// which it is too late. Put it once into the root of a test file, outside of functions.
 ///
 /// A refusal is not an error here; [`crate::Host::new`] reports it with its reason.
 #[macro_export]
@@ -70,8 +74,9 @@ macro_rules! enter_user_namespace_before_main {
                 // The refusal comes out, with its reason, where the first host is made.
                 let _ = $crate::enter_user_namespace_if_needed();
             }
-            // SAFETY: the loader calls the functions of this section once, before `main` and with one thread; `enter` has the type
-            // that it expects (the arguments that it passes are ignored).
+            // SAFETY: the loader calls the functions of this section once, before `main` and with
+            // one thread; `enter` has the type that it expects (the arguments that it passes are
+            // ignored).
             #[used]
             #[unsafe(link_section = ".init_array")]
             static ENTER: extern "C" fn() = enter;
@@ -79,7 +84,8 @@ macro_rules! enter_user_namespace_before_main {
     };
 }
 
-/// Why a network namespace was refused: because of what [`enter_user_namespace_if_needed`] met, or forgotten, or in itself.
+/// Why a network namespace was refused: because of what [`enter_user_namespace_if_needed`] met, or
+/// forgotten, or in itself.
 pub(crate) fn refused(error: &io::Error) -> LabError {
     if !has_capabilities() {
         match OUTCOME.get() {
@@ -94,7 +100,8 @@ pub(crate) fn refused(error: &io::Error) -> LabError {
     explain("unshare(CLONE_NEWNET)", error)
 }
 
-/// Why namespaces are refused, in words: the switches that distributions have, as they stand on this machine.
+/// Why namespaces are refused, in words: the switches that distributions have, as they stand on
+/// this machine.
 fn explain(what: &str, error: &io::Error) -> LabError {
     let mut reason = format!("{what}: {error}.");
     let mut known = false;
@@ -148,10 +155,12 @@ fn enter() -> Result<(), Refused> {
         move |error: io::Error| Refused { what, error }
     };
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    // SAFETY: the process has one thread (checked by the caller), and nothing of std depends on the user or mount namespace.
+    // SAFETY: the process has one thread (checked by the caller), and nothing of std depends on the
+    // user or mount namespace.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }
         .map_err(|error| refused("unshare(CLONE_NEWUSER)")(error.into()))?;
-    // A group may be mapped without privilege only after setgroups(2) has been given up (user_namespaces(7)).
+    // A group may be mapped without privilege only after setgroups(2) has been given up
+    // (user_namespaces(7)).
     fs::write("/proc/self/setgroups", "deny").map_err(refused("writing /proc/self/setgroups"))?;
     fs::write("/proc/self/uid_map", format!("0 {user} 1")).map_err(refused("writing /proc/self/uid_map"))?;
     fs::write("/proc/self/gid_map", format!("0 {group} 1")).map_err(refused("writing /proc/self/gid_map"))
@@ -160,7 +169,8 @@ fn enter() -> Result<(), Refused> {
 /// Enters a user namespace, and makes a network namespace there, in a child that ends at once.
 fn probe() -> Result<(), LabError> {
     let (reader, writer) = rustix::pipe::pipe().map_err(|error| forbidden(error.to_string()))?;
-    // SAFETY: the process has one thread, so the child may do all that the parent may; it leaves by `_exit` only.
+    // SAFETY: the process has one thread, so the child may do all that the parent may; it leaves by
+    // `_exit` only.
     let child = unsafe { libc::fork() };
     match child {
         -1 => Err(forbidden(format!("fork: {}", io::Error::last_os_error()))),
@@ -172,7 +182,8 @@ fn probe() -> Result<(), LabError> {
             });
             if let Err(refused) = &step {
                 let errno = refused.error.raw_os_error().unwrap_or(libc::EPERM);
-                // What does not reach the parent makes it report the bare refusal; the child can do no more.
+                // What does not reach the parent makes it report the bare refusal; the child can do
+                // no more.
                 let _ = rustix::io::write(&writer, format!("{errno} {}", refused.what).as_bytes());
             }
             // SAFETY: ends the child without running the parent's exit handlers.

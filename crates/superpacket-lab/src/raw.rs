@@ -24,8 +24,9 @@ const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 /// How a [`RawSocket`] is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawOptions {
-    /// Frames go and come with a virtio header (`PACKET_VNET_HDR`): super-packets and missing checksums are said. Without, a
-    /// super-packet is captured as it lies in the kernel, and a checksum that a device was to fill in is wrong. Default: false.
+    /// Frames go and come with a virtio header (`PACKET_VNET_HDR`): super-packets and missing
+    /// checksums are said. Without, a super-packet is captured as it lies in the kernel, and a
+    /// checksum that a device was to fill in is wrong. Default: false.
     pub vnet_headers: bool,
     /// Captures frames for other MAC addresses too. Default: true.
     pub promiscuous: bool,
@@ -39,10 +40,12 @@ impl Default for RawOptions {
     }
 }
 
-/// `struct virtio_net_hdr`: what a frame leaves to be done by the device, in this machine's byte order.
+/// `struct virtio_net_hdr`: what a frame leaves to be done by the device, in this machine's byte
+/// order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
-    /// `VIRTIO_NET_HDR_F_NEEDS_CSUM` (1): the checksum is to be filled in; `VIRTIO_NET_HDR_F_DATA_VALID` (2): it was found right.
+    /// `VIRTIO_NET_HDR_F_NEEDS_CSUM` (1): the checksum is to be filled in;
+    /// `VIRTIO_NET_HDR_F_DATA_VALID` (2): it was found right.
     pub flags: u8,
     /// `VIRTIO_NET_HDR_GSO_*`: 0 none, 1 TCPv4, 4 TCPv6, 5 UDP segments; 0x80 is added for ECN.
     pub gso_type: u8,
@@ -155,7 +158,8 @@ impl RawSocket {
         let index = link.index()? as libc::c_int;
         let what = || format!("{link}: packet socket");
         let socket = link.host().run(|| packet_socket().context(what))?;
-        // A large buffer, so that a burst is not lost; the limit of an unprivileged user is the system's.
+        // A large buffer, so that a burst is not lost; the limit of an unprivileged user is the
+        // system's.
         if sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, 64 << 20).context(what)?;
         }
@@ -194,8 +198,8 @@ impl RawSocket {
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] where the socket was opened without virtio headers; [`LabError::System`] with the frame's place in the
-    /// list, where one is refused.
+    /// [`LabError::Invalid`] where the socket was opened without virtio headers;
+    /// [`LabError::System`] with the frame's place in the list, where one is refused.
     pub fn send_with_headers<Frame: AsRef<[u8]>>(&self, frames: &[(VnetHeader, Frame)]) -> Result<(), LabError> {
         if !self.vnet_headers {
             let what = format!("{}: frames with virtio headers", self.link);
@@ -262,7 +266,8 @@ impl RawSocket {
         }
     }
 
-    /// Frames that found no room since this was last asked (`PACKET_STATISTICS` starts anew with each call).
+    /// Frames that found no room since this was last asked (`PACKET_STATISTICS` starts anew with
+    /// each call).
     fn dropped(&self) -> Result<u32, LabError> {
         option::packet_drops(&self.socket).context(|| format!("{}: counters of the packet socket", self.link))
     }

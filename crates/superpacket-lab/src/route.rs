@@ -1,4 +1,5 @@
-//! A host's neighbours and its routes to them, where they say more than the addresses of its interfaces do (ip-route(8)).
+//! A host's neighbours and its routes to them, where they say more than the addresses of its
+//! interfaces do (ip-route(8)).
 
 use std::net::IpAddr;
 
@@ -16,14 +17,16 @@ use crate::netlink::request;
 /// How TCP is to behave towards a neighbour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouteMetrics {
-    /// `window`: the largest window that is offered, in bytes; `None`: as large as the receive buffer allows.
+    /// `window`: the largest window that is offered, in bytes; `None`: as large as the receive
+    /// buffer allows.
     pub window: Option<u32>,
     /// `quickack`: every segment is acknowledged as it comes.
     pub quick_acknowledgements: bool,
 }
 
 impl Link {
-    /// Says at which hardware address a neighbour on this interface is, for good (`ip neigh replace ... nud permanent`): nobody asks for it by ARP or neighbour discovery.
+    /// Says at which hardware address a neighbour on this interface is, for good (`ip neigh replace
+    /// ... nud permanent`): nobody asks for it by ARP or neighbour discovery.
     ///
     /// # Errors
     ///

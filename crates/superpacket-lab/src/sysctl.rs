@@ -11,7 +11,8 @@ use crate::error::{Context, LabError};
 use crate::host::Host;
 
 impl Host {
-    /// Reads a setting below `/proc/sys` as this host has it, such as `net/ipv4/tcp_congestion_control` (or with dots).
+    /// Reads a setting below `/proc/sys` as this host has it, such as
+    /// `net/ipv4/tcp_congestion_control` (or with dots).
     ///
     /// # Errors
     ///
@@ -49,7 +50,8 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// [`LabError::System`] where sysfs may not be mounted, there is no such file, or the value is refused.
+    /// [`LabError::System`] where sysfs may not be mounted, there is no such file, or the value is
+    /// refused.
     pub fn set_sysfs(&self, path: &str, value: &str) -> Result<(), LabError> {
         self.run(|| {
             let mut file = self.open_sysfs(path, OFlags::WRONLY)?;
@@ -57,7 +59,8 @@ impl Host {
         })
     }
 
-    /// A sysfs shows the network namespace of whoever mounts it. It is mounted nowhere: only a descriptor holds it.
+    /// A sysfs shows the network namespace of whoever mounts it. It is mounted nowhere: only a
+    /// descriptor holds it.
     fn open_sysfs(&self, path: &str, access: OFlags) -> Result<fs::File, LabError> {
         let mounted = || -> rustix::io::Result<fs::File> {
             let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -73,7 +76,8 @@ impl Host {
     }
 }
 
-/// `net.ipv4.ip_forward` and `net/ipv4/ip_forward` are the same; with slashes, a name may hold dots (`eth0.5`).
+/// `net.ipv4.ip_forward` and `net/ipv4/ip_forward` are the same; with slashes, a name may hold dots
+/// (`eth0.5`).
 fn sysctl_path(name: &str) -> PathBuf {
     let relative = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     PathBuf::from("/proc/sys").join(relative)

@@ -1,4 +1,5 @@
-//! The two ways in which hosts are mostly joined: directly, or through a middle host in which the thing under test runs.
+//! The two ways in which hosts are mostly joined: directly, or through a middle host in which the
+//! thing under test runs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -24,7 +25,8 @@ impl Station {
     ///
     /// # Errors
     ///
-    /// The kernel's refusal. Where it has no IPv6, that alone is no error; using the address will be.
+    /// The kernel's refusal. Where it has no IPv6, that alone is no error; using the address will
+    /// be.
     pub fn new(link: Link, number: u8) -> Result<Self, LabError> {
         let (ipv4, ipv6) = (Ipv4Addr::new(10, 77, 0, number), Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, u16::from(number)));
         link.set_mac([2, 0, 0, 0, 0, number])?;
@@ -57,7 +59,8 @@ impl TwoHosts {
     }
 }
 
-/// Hosts A and B, each joined by a veth pair to the middle host, where a bridge is to join `a_side` and `b_side`.
+/// Hosts A and B, each joined by a veth pair to the middle host, where a bridge is to join `a_side`
+/// and `b_side`.
 #[derive(Clone, Debug)]
 pub struct ThreeHosts {
     /// Host A, station 1.

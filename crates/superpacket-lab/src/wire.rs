@@ -1,5 +1,5 @@
-//! A wire in user space that can be as bad as a test needs: it loses, repeats, delays and swaps frames, and tags them for a VLAN,
-//! on every kernel, and the same way for the same seed.
+//! A wire in user space that can be as bad as a test needs: it loses, repeats, delays and swaps
+//! frames, and tags them for a VLAN, on every kernel, and the same way for the same seed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::raw::{CapturedFrame, RawOptions, RawSocket, VnetHeader};
 
 /// What a wire does to frames, in both directions. The default does nothing.
 ///
-/// A super-packet is one frame to it: switch TSO off at the hosts where segments are to be lost one by one.
+/// A super-packet is one frame to it: switch TSO off at the hosts where segments are to be lost one
+/// by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WireSettings {
     /// Part of the frames that are lost, 0 to 1.
@@ -25,12 +26,14 @@ pub struct WireSettings {
     /// Part of the frames that are held back until three others have passed, or 2 ms, 0 to 1.
     pub reorder: f64,
     /// Part of the frames in whose last byte a bit is flipped, of those longer than 200 bytes, 0 to 1. Where the checksum is still to be
-    /// filled in (between hosts with checksum offload), the receiver cannot know: this is what a faulty bridge does.
+    /// filled in (between hosts with checksum offload), the receiver cannot know: this is what a
+    /// faulty bridge does.
     pub corrupt: f64,
     /// How long each frame is held.
     pub delay: Duration,
-    /// Tags frames from left to right with this VLAN ID, and takes that tag from frames from right to left; what comes from there
-    /// without it is lost. So hosts without VLAN devices talk on a VLAN.
+    /// Tags frames from left to right with this VLAN ID, and takes that tag from frames from right
+    /// to left; what comes from there without it is lost. So hosts without VLAN devices talk on a
+    /// VLAN.
     pub vlan: Option<u16>,
     /// Begins the sequence of random decisions.
     pub seed: u64,
@@ -51,7 +54,8 @@ pub struct WireCounters {
     pub reordered: u64,
     /// Frames with a bit flipped.
     pub corrupted: u64,
-    /// Frames lost because they had another tag than the wire's, or the next interface refused them.
+    /// Frames lost because they had another tag than the wire's, or the next interface refused
+    /// them.
     pub refused: u64,
 }
 
@@ -75,11 +79,13 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Joins two interfaces, of the same host or of different ones. They should carry no address of their own.
+    /// Joins two interfaces, of the same host or of different ones. They should carry no address of
+    /// their own.
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] for a part that is not 0 to 1; [`LabError::System`] where an interface cannot be opened.
+    /// [`LabError::Invalid`] for a part that is not 0 to 1; [`LabError::System`] where an interface
+    /// cannot be opened.
     pub fn join(left: &Link, right: &Link, settings: WireSettings) -> Result<Self, LabError> {
         for (name, part) in
             [("loss", settings.loss), ("duplicate", settings.duplicate), ("reorder", settings.reorder), ("corrupt", settings.corrupt)]
@@ -107,8 +113,8 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Joins two hosts by such a wire, which takes a host of its own between two veth pairs: interface `left_name` in `left`, and
-    /// `right_name` in `right`.
+    /// Joins two hosts by such a wire, which takes a host of its own between two veth pairs:
+    /// interface `left_name` in `left`, and `right_name` in `right`.
     ///
     /// # Errors
     ///

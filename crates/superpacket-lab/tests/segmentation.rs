@@ -1,4 +1,5 @@
-//! The experiments with TSO and GSO between live hosts: what they say of frames and packets holds on any machine, however busy; of speed only the order is asserted.
+//! The experiments with TSO and GSO between live hosts: what they say of frames and packets holds
+//! on any machine, however busy; of speed only the order is asserted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -103,8 +104,8 @@ fn the_file_goes_in_frames_of_the_size_that_was_asked_for() {
         .collect();
     assert!(seen.len() == 3 && seen.iter().all(|&percent| percent > 50.0), "{histogram}");
     assert!(experiment.notes.iter().any(|note| note.contains(histogram)), "{:?}", experiment.notes);
-    // Two sizes, each to a client behind a wire, to one that takes all whole, and through GRO. What GRO makes of single frames is larger than
-    // the smaller size, and may well be faster.
+    // Two sizes, each to a client behind a wire, to one that takes all whole, and through GRO. What
+    // GRO makes of single frames is larger than the smaller size, and may well be faster.
     assert_eq!(experiment.marks.len(), 6);
     for mark in &experiment.marks {
         let behind_gro = mark.name.contains("GRO");

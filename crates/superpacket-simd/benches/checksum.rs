@@ -20,8 +20,8 @@ const BATCH: usize = 64;
 
 fn hot(criterion: &mut Criterion) {
     for size in SIZES {
-        // Where a received IP header and a sent TCP payload lie in aligned frames; half a page apart, since a load that
-        // agrees with a store in flight in its low 12 bits waits for it.
+        // Where a received IP header and a sent TCP payload lie in aligned frames; half a page
+        // apart, since a load that agrees with a store in flight in its low 12 bits waits for it.
         let mut memory = vec![0x5a_u8; 2 * size + 3 * PAGE];
         let start = memory.as_ptr().align_offset(PAGE);
         let (source, destination) = memory[start..].split_at_mut((size + 14).next_multiple_of(PAGE));

@@ -1,8 +1,9 @@
-//! Compares every level that this processor has with a plain RFC 1071 loop, and says so, a line a level.
+//! Compares every level that this processor has with a plain RFC 1071 loop, and says so, a line a
+//! level.
 //!
-//! Exits with 1 on a difference. Run under valgrind, this also shows that nothing outside of a slice is read:
-//! `valgrind --error-exitcode=1 target/debug/examples/compare`. A first argument `require=avx2` makes the absence of
-//! that level an error.
+//! Exits with 1 on a difference. Run under valgrind, this also shows that nothing outside of a
+//! slice is read: `valgrind --error-exitcode=1 target/debug/examples/compare`. A first argument
+//! `require=avx2` makes the absence of that level an error.
 
 use std::process::ExitCode;
 

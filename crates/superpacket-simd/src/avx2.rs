@@ -37,9 +37,10 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
 
 /// [`sum`], copying to a `destination` of the same length.
 ///
-/// Stores that straddle cache lines halve the speed, loads that do cost little: all but the first and last stores are
-/// aligned. With an odd number of bytes before the first aligned store, what follows is summed as if it began on a word,
-/// and so is multiplied by 2^8 at the end; the bytes before are multiplied by 2^8 too early (2^16 is congruent to 1).
+/// Stores that straddle cache lines halve the speed, loads that do cost little: all but the first
+/// and last stores are aligned. With an odd number of bytes before the first aligned store, what
+/// follows is summed as if it began on a word, and so is multiplied by 2^8 at the end; the bytes
+/// before are multiplied by 2^8 too early (2^16 is congruent to 1).
 #[target_feature(enable = "avx2")]
 pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -> u64 {
     // One length for both, or the compiler looks for the shorter at each step.
@@ -51,7 +52,8 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
     }
     let swap = 8 * (head as u32 % 2);
     if let (true, Some(start), Some(place)) = (head != 0, source.first_chunk(), destination.first_chunk_mut()) {
-        // The whole first vector is stored; what lies behind `head` is stored again, and only then summed.
+        // The whole first vector is stored; what lies behind `head` is stored again, and only then
+        // summed.
         let vector = load(start);
         store(place, vector);
         lanes[0].add(rotate(keep_first(vector, head), swap));
@@ -86,10 +88,11 @@ pub(crate) fn sum_batch(ranges: &[&[u8]], sums: &mut [u16]) {
     each_range(ranges, sums, |bytes| sum(bytes));
 }
 
-/// Four sums of words of 64 bits, each in two parts: `all` modulo 2^64, and of the `high` halves alone.
+/// Four sums of words of 64 bits, each in two parts: `all` modulo 2^64, and of the `high` halves
+/// alone.
 ///
-/// A 16-bit multiply-add needs as many instructions a vector (flip the sign, multiply, add) and 32-bit lanes that
-/// overflow; these take 2^32 vectors, and the caller gives at most 2^24 bytes.
+/// A 16-bit multiply-add needs as many instructions a vector (flip the sign, multiply, add) and
+/// 32-bit lanes that overflow; these take 2^32 vectors, and the caller gives at most 2^24 bytes.
 #[derive(Clone, Copy)]
 struct Lanes {
     all: __m256i,
@@ -113,7 +116,8 @@ impl Lanes {
 
 /// low + high of all lanes, where low = all - 2^32 high modulo 2^64.
 ///
-/// 2^24 bytes are 2^22 halves of 32 bits: their sum is below 2^54, so neither a lane nor the total overflows.
+/// 2^24 bytes are 2^22 halves of 32 bits: their sum is below 2^54, so neither a lane nor the total
+/// overflows.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn total(lanes: [Lanes; WIDTH]) -> u64 {
@@ -138,7 +142,8 @@ fn keep_first(vector: __m256i, count: usize) -> __m256i {
     _mm256_and_si256(vector, _mm256_cmpgt_epi8(_mm256_set1_epi8(count as i8), positions))
 }
 
-/// Rotates each word of 64 bits left by `bits`, 0 to 63: a multiplication by 2^bits modulo 2^64 - 1.
+/// Rotates each word of 64 bits left by `bits`, 0 to 63: a multiplication by 2^bits modulo 2^64 -
+/// 1.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn rotate(vector: __m256i, bits: u32) -> __m256i {
@@ -158,13 +163,15 @@ fn load(bytes: &[u8; VECTOR]) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store(place: &mut [MaybeUninit<u8>; VECTOR], vector: __m256i) {
-    // SAFETY: the reference makes 32 bytes writable, and nobody else sees them; the instruction takes any alignment.
+    // SAFETY: the reference makes 32 bytes writable, and nobody else sees them; the instruction
+    // takes any alignment.
     unsafe { _mm256_storeu_si256(place.as_mut_ptr().cast(), vector) }
 }
 
 /// Hides from the compiler that what is stored is what was loaded.
 ///
-/// Otherwise it takes the stores out of the loop and makes them a call of memcpy, and each byte is read twice.
+/// Otherwise it takes the stores out of the loop and makes them a call of memcpy, and each byte is
+/// read twice.
 #[inline]
 #[target_feature(enable = "avx2")]
 #[cfg_attr(miri, expect(unused_mut, reason = "inline assembly cannot be interpreted"))]

@@ -19,9 +19,10 @@ const ALIGNED: usize = 256;
 
 /// The unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
 ///
-/// Loads that straddle cache lines cost a quarter of the speed: all but the first and last are aligned. With an odd number of
-/// bytes before the first aligned load, what follows is summed as if it began on a word, and so is multiplied by 2^8 at the
-/// end; the bytes before are multiplied by 2^8 too early (2^16 is congruent to 1).
+/// Loads that straddle cache lines cost a quarter of the speed: all but the first and last are
+/// aligned. With an odd number of bytes before the first aligned load, what follows is summed as if
+/// it began on a word, and so is multiplied by 2^8 at the end; the bytes before are multiplied by
+/// 2^8 too early (2^16 is congruent to 1).
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     sum_and_hint::<false>(bytes, &[])
@@ -82,14 +83,15 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
     copy_sum_and_hint::<false>(source, destination, &[])
 }
 
-/// [`copy_and_sum`], hinting at the cache lines of `ahead` at the same pace: as many as `source` has.
+/// [`copy_and_sum`], hinting at the cache lines of `ahead` at the same pace: as many as `source`
+/// has.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn copy_and_sum_ahead(source: &[u8], destination: &mut [MaybeUninit<u8>], ahead: &[u8]) -> u64 {
     copy_sum_and_hint::<true>(source, destination, ahead)
 }
 
-/// Stores that straddle cache lines halve the speed, more than loads that do: all but the first and last store are aligned,
-/// with odd numbers of bytes before the first as in [`sum`].
+/// Stores that straddle cache lines halve the speed, more than loads that do: all but the first and
+/// last store are aligned, with odd numbers of bytes before the first as in [`sum`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn copy_sum_and_hint<const AHEAD: bool>(source: &[u8], destination: &mut [MaybeUninit<u8>], ahead: &[u8]) -> u64 {
@@ -143,7 +145,8 @@ pub(crate) fn sum_batch(ranges: &[&[u8]], sums: &mut [u16]) {
     each_range(ranges, sums, |bytes| sum(bytes));
 }
 
-/// How many of `length` bytes lie before the first aligned vector (none are, if they are few), and by how many bits their words are rotated against those behind.
+/// How many of `length` bytes lie before the first aligned vector (none are, if they are few), and
+/// by how many bits their words are rotated against those behind.
 #[inline]
 fn before_aligned(bytes: *const u8, length: usize) -> (usize, i64) {
     let head = if length >= ALIGNED { bytes.addr().wrapping_neg() % VECTOR } else { 0 };
@@ -157,7 +160,8 @@ fn rotate(vector: __m512i, bits: i64) -> __m512i {
     _mm512_rolv_epi64(vector, _mm512_set1_epi64(bits))
 }
 
-/// Eight sums of words of 64 bits, each in two parts: `all` modulo 2^64, and of the `high` halves alone.
+/// Eight sums of words of 64 bits, each in two parts: `all` modulo 2^64, and of the `high` halves
+/// alone.
 ///
 /// These take 2^32 vectors before `high` could overflow, and the caller gives at most 2^24 bytes.
 #[derive(Clone, Copy)]
@@ -183,7 +187,8 @@ impl Lanes {
 
 /// low + high of all lanes, where low = all - 2^32 high modulo 2^64.
 ///
-/// 2^24 bytes are 2^22 halves of 32 bits: their sum is below 2^54, so neither a lane nor the total overflows.
+/// 2^24 bytes are 2^22 halves of 32 bits: their sum is below 2^54, so neither a lane nor the total
+/// overflows.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn total(lanes: [Lanes; WIDTH]) -> u64 {
@@ -204,11 +209,13 @@ fn load(bytes: &[u8; VECTOR]) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store(place: &mut [MaybeUninit<u8>; VECTOR], vector: __m512i) {
-    // SAFETY: the reference makes 64 bytes writable, and nobody else sees them; the instruction takes any alignment.
+    // SAFETY: the reference makes 64 bytes writable, and nobody else sees them; the instruction
+    // takes any alignment.
     unsafe { _mm512_storeu_si512(place.as_mut_ptr().cast(), vector) }
 }
 
-/// A mask of the first `length` bytes of a vector, for a `length` below 64; a larger one never gives more bits than that.
+/// A mask of the first `length` bytes of a vector, for a `length` below 64; a larger one never
+/// gives more bits than that.
 #[inline]
 fn first(length: usize) -> __mmask64 {
     debug_assert!(length < VECTOR);
@@ -219,8 +226,9 @@ fn first(length: usize) -> __mmask64 {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn load_partial(bytes: &[u8]) -> __m512i {
-    // SAFETY: bytes whose mask bit is 0 are not read and cannot fault (Intel SDM volume 1, section 15.6.1), and the mask
-    // has no bit at or above the slice's length: `first` sets the lowest length % 64 bits.
+    // SAFETY: bytes whose mask bit is 0 are not read and cannot fault (Intel SDM volume 1, section
+    // 15.6.1), and the mask has no bit at or above the slice's length: `first` sets the lowest
+    // length % 64 bits.
     unsafe { _mm512_maskz_loadu_epi8(first(bytes.len()), bytes.as_ptr().cast()) }
 }
 
@@ -229,14 +237,15 @@ fn load_partial(bytes: &[u8]) -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw")]
 fn store_partial(place: &mut [MaybeUninit<u8>], vector: __m512i) {
     let mask = first(place.len());
-    // SAFETY: bytes whose mask bit is 0 are not written; as in `load_partial`, the others lie in the slice, which the
-    // reference makes writable and ours alone.
+    // SAFETY: bytes whose mask bit is 0 are not written; as in `load_partial`, the others lie in
+    // the slice, which the reference makes writable and ours alone.
     unsafe { _mm512_mask_storeu_epi8(place.as_mut_ptr().cast(), mask, vector) }
 }
 
 /// Hides from the compiler that what is stored is what was loaded.
 ///
-/// Otherwise it takes the stores out of the loop and makes them a call of memcpy, and each byte is read twice.
+/// Otherwise it takes the stores out of the loop and makes them a call of memcpy, and each byte is
+/// read twice.
 #[inline]
 #[target_feature(enable = "avx512f")]
 #[cfg_attr(miri, expect(unused_mut, reason = "inline assembly cannot be interpreted"))]

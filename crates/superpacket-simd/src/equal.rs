@@ -10,8 +10,9 @@ const STEP: usize = 16;
 
 /// Do `left` and `right` have the same value in every bit that is set in `mask`?
 ///
-/// For a few hundred bytes at most, whose number is known when compiled: no loop is left, and all are looked at, wherever the first difference lies. Fastest where `right` and
-/// `mask` lie at addresses that are known to be multiples of 16.
+/// For a few hundred bytes at most, whose number is known when compiled: no loop is left, and all
+/// are looked at, wherever the first difference lies. Fastest where `right` and `mask` lie at
+/// addresses that are known to be multiples of 16.
 ///
 /// `LENGTH` must be a multiple of 16, which is checked when compiled.
 #[inline(always)]
@@ -23,7 +24,8 @@ pub fn equal_masked<const LENGTH: usize>(left: &[u8; LENGTH], right: &[u8; LENGT
 #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
 #[inline(always)]
 fn equal(left: &[[u8; STEP]], right: &[[u8; STEP]], mask: &[[u8; STEP]]) -> bool {
-    // SAFETY: SSE2 belongs to what this build is for. Each load reads the 16 bytes of a reference, of any alignment.
+    // SAFETY: SSE2 belongs to what this build is for. Each load reads the 16 bytes of a reference,
+    // of any alignment.
     unsafe {
         let load = |bytes: &[u8; STEP]| arch::_mm_loadu_si128(bytes.as_ptr().cast());
         let mut differ = arch::_mm_setzero_si128();

@@ -11,8 +11,8 @@ use crate::scalar;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Simd(Level);
 
-/// Invariant: a variant other than `Scalar` is made only by [`Simd::available`], after [`Level::is_supported`] said
-/// that this processor can run it.
+/// Invariant: a variant other than `Scalar` is made only by [`Simd::available`], after
+/// [`Level::is_supported`] said that this processor can run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     Scalar,
@@ -27,8 +27,8 @@ enum Level {
 /// Below this many bytes a call and its reduction cost more than the vectors save.
 const SHORT: usize = 64;
 
-/// The vector loops take at most this many bytes at once: the proofs that no accumulator overflows start here.
-/// Even, so that no 16-bit word straddles two blocks.
+/// The vector loops take at most this many bytes at once: the proofs that no accumulator overflows
+/// start here. Even, so that no 16-bit word straddles two blocks.
 pub(crate) const BLOCK: usize = 1 << 24;
 
 /// Every level this build knows, worst first.
@@ -73,26 +73,31 @@ impl Simd {
         }
     }
 
-    /// The one's-complement sum of `bytes` as big-endian 16-bit words (RFC 1071, section 1), folded to 16 bits.
+    /// The one's-complement sum of `bytes` as big-endian 16-bit words (RFC 1071, section 1), folded
+    /// to 16 bits.
     ///
-    /// The value is the host's `u16`, as `u16::from_be_bytes` reads a word. An odd last byte is the high byte of a word
-    /// whose low byte is 0. The result is 0 only if every byte is 0; any other sum congruent to 0 modulo 0xFFFF is
-    /// 0xFFFF. The checksum of a header field is the complement of this sum.
+    /// The value is the host's `u16`, as `u16::from_be_bytes` reads a word. An odd last byte is the
+    /// high byte of a word whose low byte is 0. The result is 0 only if every byte is 0; any other
+    /// sum congruent to 0 modulo 0xFFFF is 0xFFFF. The checksum of a header field is the complement
+    /// of this sum.
     #[inline]
     pub fn sum(self, bytes: &[u8]) -> u16 {
         if bytes.len() < SHORT { scalar::finish(scalar::sum_short(bytes)) } else { self.sum_long(bytes) }
     }
 
-    /// The sum of `bytes`, as [`Simd::sum`] gives it, with a hint that `ahead`, or as much of it as `bytes` are long, will be read soon.
+    /// The sum of `bytes`, as [`Simd::sum`] gives it, with a hint that `ahead`, or as much of it as
+    /// `bytes` are long, will be read soon.
     ///
-    /// With AVX-512 the cache lines of `ahead` are hinted at one by one as those of `bytes` are read: all at once, they would keep those waiting. Otherwise as
+    /// With AVX-512 the cache lines of `ahead` are hinted at one by one as those of `bytes` are
+    /// read: all at once, they would keep those waiting. Otherwise as
     /// [`prefetch_range`](crate::prefetch_range), before the sum.
     #[inline]
     pub fn sum_ahead(self, bytes: &[u8], ahead: &[u8]) -> u16 {
         match self.0 {
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
             Level::Avx512 if (SHORT..=BLOCK.min(ahead.len())).contains(&bytes.len()) => {
-                // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
+                // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of
+                // `Level`).
                 scalar::finish(unsafe { crate::avx512::sum_ahead(bytes, ahead) })
             }
             _ => {
@@ -114,27 +119,30 @@ impl Simd {
             // SAFETY: the token says that this processor has AVX2 (invariant of `Level`).
             Level::Avx2 => unsafe { crate::avx2::sum_batch(ranges, sums) },
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
-            // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
+            // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of
+            // `Level`).
             Level::Avx512 => unsafe { crate::avx512::sum_batch(ranges, sums) },
             #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => each_range(ranges, sums, crate::neon::sum),
         }
     }
 
-    /// Copies `source` to `destination` and returns the sum of the bytes, as [`Simd::sum`] gives it, in one pass.
+    /// Copies `source` to `destination` and returns the sum of the bytes, as [`Simd::sum`] gives
+    /// it, in one pass.
     ///
     /// # Panics
     /// If `source` and `destination` differ in length; then nothing is written.
     #[inline]
     pub fn copy_and_sum(self, source: &[u8], destination: &mut [u8]) -> u16 {
-        // SAFETY: what is made of initialised bytes has the same size and alignment, and the functions that it is given to
-        // write nothing but initialised bytes to it.
+        // SAFETY: what is made of initialised bytes has the same size and alignment, and the
+        // functions that it is given to write nothing but initialised bytes to it.
         let destination = unsafe { &mut *(core::ptr::from_mut(destination) as *mut [MaybeUninit<u8>]) };
         self.copy_and_sum_uninit(source, destination)
     }
 
-    /// Appends `bytes` to `vector` and returns their sum, as [`Simd::sum`] gives it, in one pass, with a hint that `ahead`,
-    /// or as much of it as `bytes` are long, will be read soon, as [`Simd::sum_ahead`] gives it.
+    /// Appends `bytes` to `vector` and returns their sum, as [`Simd::sum`] gives it, in one pass,
+    /// with a hint that `ahead`, or as much of it as `bytes` are long, will be read soon, as
+    /// [`Simd::sum_ahead`] gives it.
     #[inline]
     pub fn extend_and_sum_ahead(self, vector: &mut Vec<u8>, bytes: &[u8], ahead: &[u8]) -> u16 {
         vector.reserve(bytes.len());
@@ -146,14 +154,15 @@ impl Simd {
             crate::prefetch_range(ahead, bytes.len());
             self.copy_and_sum_uninit(bytes, place)
         };
-        // SAFETY: as many bytes behind the vector's length have just been written, within its capacity.
+        // SAFETY: as many bytes behind the vector's length have just been written, within its
+        // capacity.
         unsafe { vector.set_len(length + bytes.len()) };
         sum
     }
 
-    /// As [`Simd::copy_and_sum`], with a hint that `ahead`, or as much of it as `source` is long, will be read soon, where
-    /// the hints come at the pace of the copy (AVX-512). Elsewhere there is none: what follows `source` in memory the
-    /// processor finds by itself.
+    /// As [`Simd::copy_and_sum`], with a hint that `ahead`, or as much of it as `source` is long,
+    /// will be read soon, where the hints come at the pace of the copy (AVX-512). Elsewhere there
+    /// is none: what follows `source` in memory the processor finds by itself.
     ///
     /// # Panics
     /// As [`Simd::copy_and_sum`].
@@ -187,13 +196,15 @@ impl Simd {
     fn copy_and_sum_paced(self, source: &[u8], destination: &mut [MaybeUninit<u8>], ahead: &[u8]) -> u16 {
         match self.0 {
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
-            // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
+            // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of
+            // `Level`).
             Level::Avx512 => scalar::finish(unsafe { crate::avx512::copy_and_sum_ahead(source, destination, ahead) }),
             _ => self.copy_and_sum_uninit(source, destination),
         }
     }
 
-    /// As [`Simd::copy_and_sum`], to a `destination` that need not be initialised, and is then: every byte of it.
+    /// As [`Simd::copy_and_sum`], to a `destination` that need not be initialised, and is then:
+    /// every byte of it.
     ///
     /// # Panics
     /// If `source` and `destination` differ in length; then nothing is written.
@@ -240,7 +251,8 @@ impl Simd {
             // SAFETY: the token says that this processor has AVX2 (invariant of `Level`).
             Level::Avx2 => unsafe { crate::avx2::sum(bytes) },
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
-            // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
+            // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of
+            // `Level`).
             Level::Avx512 => unsafe { crate::avx512::sum(bytes) },
             #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => crate::neon::sum(bytes),
@@ -256,7 +268,8 @@ impl Simd {
             // SAFETY: the token says that this processor has AVX2 (invariant of `Level`).
             Level::Avx2 => unsafe { crate::avx2::copy_and_sum(source, destination) },
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
-            // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of `Level`).
+            // SAFETY: the token says that this processor has AVX-512 F and BW (invariant of
+            // `Level`).
             Level::Avx512 => unsafe { crate::avx512::copy_and_sum(source, destination) },
             #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
             Level::Neon => crate::neon::copy_and_sum(source, destination),
@@ -287,7 +300,8 @@ cpufeatures::new!(has_avx512, "avx512f", "avx512bw");
 
 /// Sums each range: short ones inline, long ones by `sum`, block by block.
 ///
-/// Inlined into a function with the level's target features, so that `sum` is inlined into the loop too.
+/// Inlined into a function with the level's target features, so that `sum` is inlined into the loop
+/// too.
 #[inline(always)]
 pub(crate) fn each_range(ranges: &[&[u8]], sums: &mut [u16], sum: impl Fn(&[u8]) -> u64) {
     let sums = &mut sums[..ranges.len()];

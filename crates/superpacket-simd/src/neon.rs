@@ -12,8 +12,8 @@ const VECTOR: usize = 16;
 const WIDTH: usize = 4;
 /// Bytes between two foldings of the 32-bit lanes into 64-bit ones.
 ///
-/// One vector adds two words, at most 2 x 0xFFFF, to a lane, so a lane takes 32,768 vectors: 2 MiB over four
-/// accumulators. This stays far below, and costs nothing measurable.
+/// One vector adds two words, at most 2 x 0xFFFF, to a lane, so a lane takes 32,768 vectors: 2 MiB
+/// over four accumulators. This stays far below, and costs nothing measurable.
 const FOLD: usize = 1 << 16;
 
 /// The unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
@@ -76,20 +76,22 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
 
 #[inline(always)]
 fn load(bytes: &[u8; VECTOR]) -> uint16x8_t {
-    // SAFETY: NEON is baseline here; the reference makes 16 bytes readable, and a load of bytes takes any alignment.
+    // SAFETY: NEON is baseline here; the reference makes 16 bytes readable, and a load of bytes
+    // takes any alignment.
     unsafe { vreinterpretq_u16_u8(vld1q_u8(bytes.as_ptr())) }
 }
 
 #[inline(always)]
 fn store(place: &mut [MaybeUninit<u8>; VECTOR], vector: uint16x8_t) {
-    // SAFETY: NEON is baseline here; the reference makes 16 bytes writable, and nobody else sees them; a store of bytes
-    // takes any alignment.
+    // SAFETY: NEON is baseline here; the reference makes 16 bytes writable, and nobody else sees
+    // them; a store of bytes takes any alignment.
     unsafe { vst1q_u8(place.as_mut_ptr().cast(), vreinterpretq_u8_u16(vector)) }
 }
 
 /// Hides from the compiler that what is stored is what was loaded.
 ///
-/// Otherwise it takes the stores out of the loop and makes them a call of memcpy, and each byte is read twice.
+/// Otherwise it takes the stores out of the loop and makes them a call of memcpy, and each byte is
+/// read twice.
 #[inline(always)]
 #[cfg_attr(miri, expect(unused_mut, reason = "inline assembly cannot be interpreted"))]
 fn opaque(mut vector: uint16x8_t) -> uint16x8_t {

@@ -1,9 +1,10 @@
 //! The sum without SIMD instructions, and the arithmetic that all levels share.
 //!
-//! Levels add words in the host's own byte order and swap once at the end: the one's-complement sum is independent of
-//! byte order (RFC 1071, section 2 (B)). An unfolded sum is a `u64` that is congruent to the sum of those words modulo
-//! 0xFFFF, and 0 only if every byte is 0. Words of 32 and 64 bits may be added whole, because 2^16, 2^32 and 2^64 are all
-//! congruent to 1 modulo 0xFFFF (section 2 (C), parallel summation), as long as carries out of the top are not lost.
+//! Levels add words in the host's own byte order and swap once at the end: the one's-complement sum
+//! is independent of byte order (RFC 1071, section 2 (B)). An unfolded sum is a `u64` that is
+//! congruent to the sum of those words modulo 0xFFFF, and 0 only if every byte is 0. Words of 32
+//! and 64 bits may be added whole, because 2^16, 2^32 and 2^64 are all congruent to 1 modulo 0xFFFF
+//! (section 2 (C), parallel summation), as long as carries out of the top are not lost.
 
 use core::mem::MaybeUninit;
 
@@ -46,7 +47,8 @@ pub(crate) fn copy_and_sum_short(source: &[u8], destination: &mut [MaybeUninit<u
     add(sum, last_word(source))
 }
 
-/// Copies and sums the `N` bytes after those `done`, if the length, as a sum of powers of two, contains `N`.
+/// Copies and sums the `N` bytes after those `done`, if the length, as a sum of powers of two,
+/// contains `N`.
 #[inline(always)]
 fn copy_words<const N: usize>(source: &[u8], destination: &mut [MaybeUninit<u8>], done: &mut usize) -> u64 {
     if source.len() & N == 0 {
@@ -69,10 +71,11 @@ fn sum_words(bytes: &[u8]) -> u64 {
 
 /// The scalar level: the unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
 ///
-/// The words are summed in two parts, whose updates need no carry, so that the compiler can hold them in vectors (SSE2 on
-/// any x86-64). With a word w = low + 2^32 high: `all` is the sum of w modulo 2^64, `high` the sum of the high halves. The
-/// 2^21 words of a block keep the sums of low and high halves below 2^53: the former is exactly all - 2^32 high modulo
-/// 2^64, and low + high is congruent to the sum wanted, 2^32 being congruent to 1.
+/// The words are summed in two parts, whose updates need no carry, so that the compiler can hold
+/// them in vectors (SSE2 on any x86-64). With a word w = low + 2^32 high: `all` is the sum of w
+/// modulo 2^64, `high` the sum of the high halves. The 2^21 words of a block keep the sums of low
+/// and high halves below 2^53: the former is exactly all - 2^32 high modulo 2^64, and low + high is
+/// congruent to the sum wanted, 2^32 being congruent to 1.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (mut all, mut high) = (0_u64, 0_u64);
     for word in bytes.as_chunks::<8>().0 {
@@ -84,7 +87,8 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     add(low + high, last_word(bytes))
 }
 
-/// Bytes that the scalar level copies before it sums them: they are still in the first-level cache then.
+/// Bytes that the scalar level copies before it sums them: they are still in the first-level cache
+/// then.
 const PIECE: usize = 4096;
 
 /// The scalar level: [`sum`], copying to a `destination` of the same length.
@@ -100,11 +104,13 @@ pub(crate) fn copy_and_sum(source: &[u8], destination: &mut [MaybeUninit<u8>]) -
 /// Copies bytes between slices of equal length.
 fn copy(source: &[u8], destination: &mut [MaybeUninit<u8>]) {
     assert_eq!(source.len(), destination.len());
-    // SAFETY: the references make as many bytes readable and writable, and the writable ones are nobody else's.
+    // SAFETY: the references make as many bytes readable and writable, and the writable ones are
+    // nobody else's.
     unsafe { core::ptr::copy_nonoverlapping(source.as_ptr(), destination.as_mut_ptr().cast(), source.len()) }
 }
 
-/// The bytes after the last full 8, as a word of 64 bits (or two of 32 added) filled up with zero bytes; 0 if none.
+/// The bytes after the last full 8, as a word of 64 bits (or two of 32 added) filled up with zero
+/// bytes; 0 if none.
 #[inline(always)]
 fn last_word(bytes: &[u8]) -> u64 {
     let length = bytes.len() % 8;
@@ -129,14 +135,15 @@ fn last_word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Moves the bytes of `word` towards the lower address by `count`, dropping the first ones; zeros come in behind.
+/// Moves the bytes of `word` towards the lower address by `count`, dropping the first ones; zeros
+/// come in behind.
 #[inline(always)]
 fn keep_last(word: u64, count: usize) -> u64 {
     if cfg!(target_endian = "little") { word >> (8 * count) } else { word << (8 * count) }
 }
 
-/// Copies the bytes after the last full 8 between slices of equal length; with full words before them, some of those are
-/// copied again, which is cheaper than byte by byte.
+/// Copies the bytes after the last full 8 between slices of equal length; with full words before
+/// them, some of those are copied again, which is cheaper than byte by byte.
 #[inline(always)]
 fn copy_last_word(source: &[u8], destination: &mut [MaybeUninit<u8>]) {
     if let (Some(word), Some(place)) = (source.last_chunk::<8>(), destination.last_chunk_mut::<8>()) {

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use superpacket_simd::{Simd, prefetch_lines, prefetch_range, prefetch_read};
 
-/// Lengths and alignments of the exhaustive tests: all that a vector loop can tell apart, or few where each step is
-/// interpreted.
+/// Lengths and alignments of the exhaustive tests: all that a vector loop can tell apart, or few
+/// where each step is interpreted.
 const LENGTHS: usize = if cfg!(miri) { 100 } else { 300 };
 const ALIGNMENTS: usize = 64;
 const ALIGNMENT_STEP: usize = if cfg!(miri) { 31 } else { 1 };
@@ -96,7 +96,8 @@ fn copy_at_all_lengths_and_alignments() {
 
 #[test]
 fn no_byte_is_read_behind_a_slice() {
-    // Each slice is its own allocation of exactly its length, so that Miri and valgrind see a read one byte further.
+    // Each slice is its own allocation of exactly its length, so that Miri and valgrind see a read
+    // one byte further.
     for length in 0..=LENGTHS {
         let bytes = noise(length).into_boxed_slice();
         let mut copy = vec![0; length].into_boxed_slice();

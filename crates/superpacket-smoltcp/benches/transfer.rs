@@ -1,8 +1,10 @@
-//! A bulk transfer by smoltcp's TCP, with its device wrapped and as it is, in turn, medians of rounds: between two stacks over a
-//! wire in memory, over two TAP devices on a bridge of the kernel's, and with the kernel at the other end of a TAP device; then over
-//! TUN devices that take super-packets.
+//! A bulk transfer by smoltcp's TCP, with its device wrapped and as it is, in turn, medians of
+//! rounds: between two stacks over a wire in memory, over two TAP devices on a bridge of the
+//! kernel's, and with the kernel at the other end of a TAP device; then over TUN devices that take
+//! super-packets.
 //!
-//! `cargo bench -p superpacket-smoltcp --features tun [-- ROUNDS]`. What needs a network namespace is left out where there is none.
+//! `cargo bench -p superpacket-smoltcp --features tun [-- ROUNDS]`. What needs a network namespace
+//! is left out where there is none.
 #[cfg(target_os = "linux")]
 mod linux {
     use std::cell::RefCell;

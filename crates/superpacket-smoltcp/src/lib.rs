@@ -3,8 +3,8 @@
 //!
 //! A stack costs per packet. smoltcp can send 64 KB at a time (its feature `segmentation-offload`),
 //! if the device cuts them, and takes what a device has joined. `TunDevice` (feature `tun`, Linux)
-//! has the kernel do both. [`OffloadDevice`] does both for a device that does neither. The README has
-//! measured where which of them pays.
+//! has the kernel do both. [`OffloadDevice`] does both for a device that does neither. The README
+//! has measured where which of them pays.
 //!
 //! ```
 //! use smoltcp::phy::{Device, Loopback, Medium};
@@ -21,14 +21,14 @@
 //!   sees the first of them: TCP over IPv4 and IPv6. What merged has a complete checksum, which
 //!   smoltcp verifies as that of any packet; a damaged packet merges with none.
 //! - **Send.** TCP over IPv4 is cut into segments of the size that smoltcp asks for, with complete
-//!   checksums, which smoltcp need not compute. Over IPv6 smoltcp 0.14 drops what is longer than the
-//!   MTU, so it is not told that it may send more. What the device does not take at once waits, in
-//!   order, and smoltcp is told that the device is full.
+//!   checksums, which smoltcp need not compute. Over IPv6 smoltcp 0.14 drops what is longer than
+//!   the MTU, so it is not told that it may send more. What the device does not take at once waits,
+//!   in order, and smoltcp is told that the device is full.
 //! - **The MTU** stays the device's own, so peers are told the right maximum segment size.
 //! - **Memory.** Buffers are kept and used again: in steady state nothing is allocated.
 //!
-//! Without the feature `tun` the crate is `no_std` and needs `alloc`. A stack that sees 64 KB at once acknowledges once for
-//! them; its socket's buffers should hold a few such packets.
+//! Without the feature `tun` the crate is `no_std` and needs `alloc`. A stack that sees 64 KB at
+//! once acknowledges once for them; its socket's buffers should hold a few such packets.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -94,8 +94,8 @@ impl TunDevice {
     /// Takes a device that was opened otherwise, of one queue, and without UDP super-packets.
     ///
     /// # Errors
-    /// What the system refused; [`InvalidInput`](io::ErrorKind::InvalidInput) if the device has more
-    /// queues, or hands over UDP super-packets.
+    /// What the system refused; [`InvalidInput`](io::ErrorKind::InvalidInput) if the device has
+    /// more queues, or hands over UDP super-packets.
     pub fn new(tun: Tun) -> io::Result<Self> {
         if tun.offloads().udp {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "TUN device with UDP super-packets, which smoltcp does not take"));

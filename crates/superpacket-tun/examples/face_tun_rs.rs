@@ -76,7 +76,8 @@ impl<B: ExpandBuffer> PacketBuffer for Expanding<'_, B> {
 /// Joins packets; keeps nothing between calls but memory.
 #[derive(Debug)]
 pub struct GROTable {
-    /// The buffers to be written after a call, by index, each from `offset - VIRTIO_NET_HDR_LEN` on.
+    /// The buffers to be written after a call, by index, each from `offset - VIRTIO_NET_HDR_LEN`
+    /// on.
     pub to_write: Vec<usize>,
     with_udp: BatchAggregator,
     without_udp: BatchAggregator,

@@ -2,10 +2,10 @@
 //! the MTU to and from the tunnel.
 //!
 //! A TUN device costs a system call and a way through the kernel's stack for each packet. With a
-//! `virtio_net_hdr` before its packets it takes and gives super-packets, some 40 at once. This crate
-//! opens such a device, finds out what its kernel can do, **cuts** what is read into packets for the
-//! tunnel, **merges** what the tunnel delivers, and falls back where a kernel refuses what it has
-//! announced. Merging and cutting are `superpacket`'s.
+//! `virtio_net_hdr` before its packets it takes and gives super-packets, some 40 at once. This
+//! crate opens such a device, finds out what its kernel can do, **cuts** what is read into packets
+//! for the tunnel, **merges** what the tunnel delivers, and falls back where a kernel refuses what
+//! it has announced. Merging and cutting are `superpacket`'s.
 //!
 //! | you have | begin with |
 //! |---|---|
@@ -17,9 +17,9 @@
 //! | WinTUN, utun | [`Joiner`] and [`Splitter`] |
 //! | another device, a test | [`Device`] |
 //!
-//! The example `udp_tunnel.rs` is a tunnel over UDP, with the crate `superpacket-udp`, without which
-//! most of the gain is lost again. `face_tun_rs.rs`, `face_firezone.rs` and `face_lightway.rs` are
-//! the engine behind other projects' signatures.
+//! The example `udp_tunnel.rs` is a tunnel over UDP, with the crate `superpacket-udp`, without
+//! which most of the gain is lost again. `face_tun_rs.rs`, `face_firezone.rs` and
+//! `face_lightway.rs` are the engine behind other projects' signatures.
 //!
 //! # Buffers
 //!
@@ -29,14 +29,14 @@
 //!
 //! # What is verified
 //!
-//! Packets that are pushed are taken to be as they were sent, since a VPN's cipher has authenticated
-//! them: [`Switches::set_trusted_input`] says otherwise. What is read from the device has complete
-//! checksums.
+//! Packets that are pushed are taken to be as they were sent, since a VPN's cipher has
+//! authenticated them: [`Switches::set_trusted_input`] says otherwise. What is read from the device
+//! has complete checksums.
 //!
 //! # What is counted
 //!
-//! [`Reader::counters`], [`Writer::counters`]; how the engine cut and merged, with a reason for each
-//! packet, in [`Reader::segmentation`] and [`Writer::aggregation`].
+//! [`Reader::counters`], [`Writer::counters`]; how the engine cut and merged, with a reason for
+//! each packet, in [`Reader::segmentation`] and [`Writer::aggregation`].
 //!
 //! # Order
 //!

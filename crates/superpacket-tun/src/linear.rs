@@ -157,8 +157,8 @@ impl Splitter {
         Splitter { segmenter: Segmenter::new(), mtu, ipv6_id }
     }
 
-    /// Writes the packets that this one is cut into to `buffers`. One that fits the MTU passes as it
-    /// is.
+    /// Writes the packets that this one is cut into to `buffers`. One that fits the MTU passes as
+    /// it is.
     ///
     /// The packet must come from this host itself: it alone may fragment IPv6.
     ///

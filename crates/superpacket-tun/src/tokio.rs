@@ -49,8 +49,8 @@ impl Queue {
     pub fn split_async<B: AsRef<[u8]>>(self) -> io::Result<(AsyncReader, AsyncWriter<B>)> {
         let (reader, writer) = self.clone().split();
         // One registration for both: the kernel takes a descriptor once.
-        // SAFETY: a queue owns its descriptor, which stays open and the same for as long as it lives,
-        // and the `AsyncFd` owns the queue.
+        // SAFETY: a queue owns its descriptor, which stays open and the same for as long as it
+        // lives, and the `AsyncFd` owns the queue.
         let fd = Arc::new(unsafe { AsyncFd::register(self) }?);
         Ok((AsyncReader { fd: Arc::clone(&fd), reader }, AsyncWriter { fd, writer }))
     }
@@ -109,7 +109,8 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
         }
     }
 
-    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have it.
+    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have
+    /// it.
     ///
     /// # Errors
     /// The device's own.

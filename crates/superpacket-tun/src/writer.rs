@@ -37,8 +37,8 @@ const MAX_PIECES: u32 = 1024 - 2;
 /// | all else: the interface is down (`EIO`), gone (`EBADFD`), memory is short (`ENOBUFS`) | stays | stay |
 ///
 /// What stays is written by the next flush, before all that has been pushed since. Who goes on in
-/// spite of an error of the third sort calls [`flush_lossy`](Self::flush_lossy), or the queue grows;
-/// with a queued writer [`run_lossy`](crate::QueuedWriter::run_lossy).
+/// spite of an error of the third sort calls [`flush_lossy`](Self::flush_lossy), or the queue
+/// grows; with a queued writer [`run_lossy`](crate::QueuedWriter::run_lossy).
 pub struct Writer<D, B> {
     aggregator: BatchAggregator,
     /// The packets of a flush that is under way.
@@ -112,7 +112,8 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         }
     }
 
-    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have it.
+    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have
+    /// it.
     ///
     /// # Errors
     /// The device's own.

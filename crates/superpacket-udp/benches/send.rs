@@ -76,7 +76,8 @@ mod linux {
         })
     }
 
-    /// Through a veth pair, whose sending end takes super-packets or not, to a thread that receives.
+    /// Through a veth pair, whose sending end takes super-packets or not, to a thread that
+    /// receives.
     fn received(name: &str, load: &Load, segmentation: bool) -> Result<(), LabError> {
         let hosts = TwoHosts::new()?;
         hosts.a.link.set_feature("tx-udp-segmentation", segmentation)?;

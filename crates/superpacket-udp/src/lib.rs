@@ -38,10 +38,11 @@
 //!
 //! # If the kernel refuses a run
 //!
-//! There are devices and sockets for which `UDP_SEGMENT` fails with `EIO` or `EINVAL`. The datagrams
-//! are then sent one by one, in their place. If the kernel takes them, runs are switched off for the
-//! socket, which [`UdpSocket::refusal`] and a [notice](Sender::set_notice) tell once. `quinn-udp`
-//! sends no ECN bits over IPv4 from then on: it takes them for what may have been refused.
+//! There are devices and sockets for which `UDP_SEGMENT` fails with `EIO` or `EINVAL`. The
+//! datagrams are then sent one by one, in their place. If the kernel takes them, runs are switched
+//! off for the socket, which [`UdpSocket::refusal`] and a [notice](Sender::set_notice) tell once.
+//! `quinn-udp` sends no ECN bits over IPv4 from then on: it takes them for what may have been
+//! refused.
 //!
 //! # Fragments
 //!

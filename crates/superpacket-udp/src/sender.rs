@@ -57,8 +57,8 @@ impl fmt::Display for Refusal {
 /// Sends datagrams: those to one destination that follow each other and have the same length leave
 /// in one call.
 ///
-/// [`push`](Self::push) queues, [`flush`](Self::flush) sends, in the order of the pushes. The last of
-/// a run may be shorter. The buffers are dropped when a flush has sent them.
+/// [`push`](Self::push) queues, [`flush`](Self::flush) sends, in the order of the pushes. The last
+/// of a run may be shorter. The buffers are dropped when a flush has sent them.
 ///
 /// # Errors
 ///
@@ -145,7 +145,8 @@ impl<S: SendDatagrams, B: AsRef<[u8]>> Sender<S, B> {
         }
     }
 
-    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have it.
+    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have
+    /// it.
     ///
     /// # Errors
     /// The system's.

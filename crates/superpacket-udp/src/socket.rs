@@ -58,8 +58,8 @@ impl UdpSocket {
     /// The system's.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
-        // `quinn-udp` 0.6 has room for 96 bytes of control messages. With a timestamp, a run's stride
-        // and the destination's address there is none left for the ECN bits of IPv4.
+        // `quinn-udp` 0.6 has room for 96 bytes of control messages. With a timestamp, a run's
+        // stride and the destination's address there is none left for the ECN bits of IPv4.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::ReceiveTimestampns, &false)?;
         let max_segments = state.max_gso_segments();

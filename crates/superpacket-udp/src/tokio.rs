@@ -54,7 +54,8 @@ impl<B: AsRef<[u8]>> AsyncSender<B> {
         readiness.async_io(Interest::WRITABLE, || sender.try_flush()).await
     }
 
-    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have it.
+    /// As [`flush`](Self::flush), and drops what stays after an error, as a full queue would have
+    /// it.
     ///
     /// # Errors
     /// The system's.

@@ -1,6 +1,8 @@
-//! 500 x TCP_RR of 1 byte: answered by smoltcp on one worker and on two, and by the kernel, with its RPS off and on two CPUs.
+//! 500 x TCP_RR of 1 byte: answered by smoltcp on one worker and on two, and by the kernel, with
+//! its RPS off and on two CPUs.
 //!
-//! `cargo bench -p superpacket-responder [-- ROUNDS SECONDS]`: the variants are measured in turn; medians, with quartiles.
+//! `cargo bench -p superpacket-responder [-- ROUNDS SECONDS]`: the variants are measured in turn;
+//! medians, with quartiles.
 
 #[cfg(target_os = "linux")]
 superpacket_lab::enter_user_namespace_before_main!();

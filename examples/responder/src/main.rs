@@ -1,4 +1,5 @@
-//! `superpacket-responder packet:eth0 --address 10.0.0.2/24 --cpus 3`: TCP requests of one length, answers of another, on as many CPUs as the mask has.
+//! `superpacket-responder packet:eth0 --address 10.0.0.2/24 --cpus 3`: TCP requests of one length,
+//! answers of another, on as many CPUs as the mask has.
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
@@ -28,13 +29,15 @@ mod program {
     use superpacket_bridge::settings::{PortSettings, SteeringSettings};
     use superpacket_responder::{Counters, Responder, Service};
 
-    /// Answers TCP requests by user-space stacks, one on each CPU of a mask, without the kernel's TCP.
+    /// Answers TCP requests by user-space stacks, one on each CPU of a mask, without the kernel's
+    /// TCP.
     #[derive(Debug, Parser)]
     #[command(name = "superpacket-responder", version)]
     struct Arguments {
         /// The port, as `superpacket bridge` names it. Its interface needs no address
         port: String,
-        /// The IPv4 address that it answers at, which nobody else on the link has, and the length of the network's prefix
+        /// The IPv4 address that it answers at, which nobody else on the link has, and the length
+        /// of the network's prefix
         #[arg(long, value_name = "ADDRESS/LENGTH")]
         address: String,
         /// The hardware address that belongs to it
@@ -52,7 +55,8 @@ mod program {
         /// The most connections of one stack
         #[arg(long, default_value_t = 4096)]
         connections: usize,
-        /// The CPUs that have a stack, as a mask like that of `rps_cpus`; 0: the thread that receives does all
+        /// The CPUs that have a stack, as a mask like that of `rps_cpus`; 0: the thread that
+        /// receives does all
         #[arg(long, default_value = "0")]
         cpus: String,
     }

@@ -35,7 +35,8 @@ pub struct Responder {
     stack: Stack,
     address: Ipv4Address,
     hardware: EthernetAddress,
-    /// From where each address was heard last. ARP has no flow and goes to one worker only, so each learns from the packets that it gets.
+    /// From where each address was heard last. ARP has no flow and goes to one worker only, so each
+    /// learns from the packets that it gets.
     neighbours: HashMap<Ipv4Address, EthernetAddress>,
     /// The packet being received, and the one being sent.
     frame: Vec<u8>,
@@ -87,7 +88,8 @@ impl Responder {
 
 impl Consumer for Responder {
     fn receive(&mut self, packet: SuperPacket<'_, Buffer>, _now: u64, end: &mut PortEnd<'_>) {
-        // A merged packet's checksums were verified before it was merged; a partial one never was on a wire.
+        // A merged packet's checksums were verified before it was merged; a partial one never was
+        // on a wire.
         let is_intact =
             packet.is_merged() || matches!(packet.metadata.checksum, RxChecksum::Unnecessary { .. } | RxChecksum::Partial { .. });
         self.frame.clear();

@@ -33,7 +33,8 @@ pub struct Service {
 pub struct Stack {
     interface: Interface,
     sockets: SocketSet<'static>,
-    /// How far each socket's request or answer is, in the order of the sockets: none is ever removed.
+    /// How far each socket's request or answer is, in the order of the sockets: none is ever
+    /// removed.
     talks: Vec<Talk>,
     wire: Wire,
     service: Service,
@@ -88,7 +89,8 @@ impl Stack {
         }
     }
 
-    /// Works on what was received, answers, and says when it wants to be called again even if nothing comes. `now` is in nanoseconds.
+    /// Works on what was received, answers, and says when it wants to be called again even if
+    /// nothing comes. `now` is in nanoseconds.
     pub fn poll(&mut self, now: u64) -> Option<u64> {
         let time = Instant::from_micros((now / 1000) as i64);
         self.listen();
@@ -137,7 +139,8 @@ impl Stack {
         }
     }
 
-    /// Has a socket wait for each connection that is asked for: smoltcp has no queue in front of a listening socket, and refuses who finds none.
+    /// Has a socket wait for each connection that is asked for: smoltcp has no queue in front of a
+    /// listening socket, and refuses who finds none.
     fn listen(&mut self) {
         let missing = std::mem::take(&mut self.asked).saturating_sub(self.listening);
         let missing = missing.min(self.service.connections.saturating_sub(self.talks.len()));
@@ -201,7 +204,8 @@ fn asks(packet: &[u8]) -> bool {
     tcp.and_then(|ip| TcpPacket::new_checked(ip.payload()).ok()).is_some_and(|tcp| tcp.syn() && !tcp.ack())
 }
 
-/// The packets that lie between the stack and its worker: one behind the other in one piece of memory each way.
+/// The packets that lie between the stack and its worker: one behind the other in one piece of
+/// memory each way.
 struct Wire {
     received: Vec<u8>,
     arrived: VecDeque<Range<usize>>,

@@ -1,8 +1,10 @@
-//! One TCP flow, and one request at a time, through tunnels between two network namespaces: this endpoint, gotatun with its own TUN
-//! device and socket, and wireguard-go, in turn, medians of rounds. It must be run as root, since wireguard-go keeps its control socket
-//! in `/var/run/wireguard`.
+//! One TCP flow, and one request at a time, through tunnels between two network namespaces: this
+//! endpoint, gotatun with its own TUN device and socket, and wireguard-go, in turn, medians of
+//! rounds. It must be run as root, since wireguard-go keeps its control socket in
+//! `/var/run/wireguard`.
 //!
-//! `cargo bench --features plain [-- ROUNDS]`; wireguard-go is found by `WIREGUARD_GO`, else in the search path, else left out.
+//! `cargo bench --features plain [-- ROUNDS]`; wireguard-go is found by `WIREGUARD_GO`, else in the
+//! search path, else left out.
 #[path = "../tests/tunnel/mod.rs"]
 mod tunnel;
 

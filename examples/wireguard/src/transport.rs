@@ -1,4 +1,5 @@
-//! What gotatun sends and receives by: a TUN device and a UDP socket that take many packets at once.
+//! What gotatun sends and receives by: a TUN device and a UDP socket that take many packets at
+//! once.
 
 use std::collections::VecDeque;
 use std::io;

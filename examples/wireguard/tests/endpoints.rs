@@ -53,7 +53,8 @@ fn an_end_that_was_killed_comes_back() -> Result<(), LabError> {
     tunnel.ends[1].kill();
     assert!(!tunnel.ends[1].link().exists()?, "the device goes with its program");
     tunnel.ends[1].start()?;
-    // The end that was restarted has the first word: the other's keys are of a session that is gone.
+    // The end that was restarted has the first word: the other's keys are of a session that is
+    // gone.
     let first = TcpBulk { until: Until::Bytes(1 << 16), verify: Some(1), stall: Duration::from_secs(30), ..TcpBulk::default() };
     first.run(&tunnel.route(false, true))?;
     compare_bytes(&tunnel, 1 << 20)

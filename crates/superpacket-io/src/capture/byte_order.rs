@@ -1,6 +1,7 @@
 //! The byte order of a capture file's own fields.
 
-/// The order of the bytes in a capture file's own numbers (never of the packets inside, which are big endian).
+/// The order of the bytes in a capture file's own numbers (never of the packets inside, which are
+/// big endian).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
     /// Least significant byte first.

@@ -11,8 +11,9 @@ use super::Compression;
 const GZIP_MAGIC: [u8; 2] = [0x1F, 0x8B];
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 
-/// The largest zstd window decoded, in bytes: what RFC 8878 section 3.1.1.1.2 recommends every decoder to support. Its
-/// ring of twice that is the largest thing one field of a zstd file can make us allocate.
+/// The largest zstd window decoded, in bytes: what RFC 8878 section 3.1.1.1.2 recommends every
+/// decoder to support. Its ring of twice that is the largest thing one field of a zstd file can
+/// make us allocate.
 const MAX_ZSTD_WINDOW: u64 = 8 << 20;
 
 const COMPRESSED_BUFFER: usize = 128 * 1024;
@@ -42,7 +43,8 @@ fn is_skippable(magic: &[u8]) -> bool {
     matches!(magic, [0x50..=0x5F, 0x2A, 0x4D, 0x18])
 }
 
-/// Decodes gzip members one after the other (RFC 1952, section 2.2). What follows the last one and is none is an error that says so.
+/// Decodes gzip members one after the other (RFC 1952, section 2.2). What follows the last one and
+/// is none is an error that says so.
 struct GzipMembers<R> {
     /// `None` once the end or an error was met.
     member: Option<GzDecoder<BufReader<Counting<R>>>>,
@@ -141,8 +143,9 @@ impl<R: Read> ZstdFrames<R> {
         match self.decoder.decode_blocks(&mut self.source, one) {
             Ok(_) => Ok(()),
             Err(_) if self.source.ended => {
-                // The decoder keeps back as much as its window until the frame's last block. An empty last block (RFC
-                // 8878 section 3.1.1.2), with a checksum that nobody looks at, makes it give out what it has.
+                // The decoder keeps back as much as its window until the frame's last block. An
+                // empty last block (RFC 8878 section 3.1.1.2), with a checksum that nobody looks
+                // at, makes it give out what it has.
                 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
                 self.cut = true;
                 let one = BlockDecodingStrategy::UptoBlocks(1);

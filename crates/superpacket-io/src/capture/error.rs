@@ -7,8 +7,9 @@ use super::LinkType;
 
 /// Why a capture file could not be read or written.
 ///
-/// `file` is the name it was opened by (`standard input` or `standard output` for `-`), `packet` the 1-based number of
-/// the packet that was being read, `offset` the byte where its record begins (after decompression).
+/// `file` is the name it was opened by (`standard input` or `standard output` for `-`), `packet`
+/// the 1-based number of the packet that was being read, `offset` the byte where its record begins
+/// (after decompression).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {

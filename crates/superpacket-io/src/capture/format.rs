@@ -28,7 +28,8 @@ pub enum PcapVariant {
     Microseconds,
     /// Times in nanoseconds: 0xA1B23C4D.
     Nanoseconds,
-    /// Kuznetzov's: microseconds, and 8 bytes more in each record header (interface index, protocol, packet type): 0xA1B2CD34.
+    /// Kuznetzov's: microseconds, and 8 bytes more in each record header (interface index,
+    /// protocol, packet type): 0xA1B2CD34.
     Modified,
 }
 
@@ -68,8 +69,8 @@ pub struct OutputFormat {
     pub container: Container,
     /// Of the file's own fields.
     pub byte_order: ByteOrder,
-    /// The unit of a pcap file's times; `None`: microseconds if that is enough for all interfaces declared before the
-    /// first frame, else nanoseconds. pcapng keeps each interface's own unit.
+    /// The unit of a pcap file's times; `None`: microseconds if that is enough for all interfaces
+    /// declared before the first frame, else nanoseconds. pcapng keeps each interface's own unit.
     pub resolution: Option<PcapVariant>,
     /// Of the whole file.
     pub compression: Compression,
@@ -89,8 +90,9 @@ impl OutputFormat {
         }
     }
 
-    /// The format that the ending of `path` asks for: `.pcap` or `.pcapng`, then perhaps `.gz` or `.zst`, in any case.
-    /// What the ending leaves open is as in `input`, except the compression: none unless the ending asks for it.
+    /// The format that the ending of `path` asks for: `.pcap` or `.pcapng`, then perhaps `.gz` or
+    /// `.zst`, in any case. What the ending leaves open is as in `input`, except the compression:
+    /// none unless the ending asks for it.
     pub fn for_path(path: impl AsRef<Path>, input: Format) -> Self {
         let mut output = Self::like(input);
         let name = path.as_ref().file_name().map(|name| name.to_string_lossy().to_ascii_lowercase());

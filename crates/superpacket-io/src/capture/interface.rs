@@ -14,14 +14,15 @@ pub(super) const IF_TSOFFSET: u16 = 14;
 pub struct Interface {
     /// What its frames begin with.
     pub link_type: LinkType,
-    /// The most bytes captured of a frame; 0: no limit known. A [`Writer`](super::Writer) writes at least 262,144 (or 0),
-    /// so that super-packets fit.
+    /// The most bytes captured of a frame; 0: no limit known. A [`Writer`](super::Writer) writes at
+    /// least 262,144 (or 0), so that super-packets fit.
     pub snap_length: u32,
     /// The unit of its times.
     pub resolution: TimeResolution,
     /// Seconds to add to its times (`if_tsoffset`).
     pub offset_seconds: i64,
-    /// The upper 16 bits of a pcap file's link type field (the length of the frame check sequence); pcap only.
+    /// The upper 16 bits of a pcap file's link type field (the length of the frame check sequence);
+    /// pcap only.
     pub(super) pcap_flags: u16,
     /// The other options of a pcapng Interface Description Block, little endian, without an end.
     pub(super) options: Vec<u8>,

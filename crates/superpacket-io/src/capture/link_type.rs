@@ -60,15 +60,17 @@ pub enum Start {
     Other,
 }
 
-/// `ARPHRD_IEEE80211`, `_PRISM` and `_RADIOTAP`, whose payload does not start with IP, whatever the protocol field says.
+/// `ARPHRD_IEEE80211`, `_PRISM` and `_RADIOTAP`, whose payload does not start with IP, whatever the
+/// protocol field says.
 const ARPHRD_IEEE80211: std::ops::RangeInclusive<u16> = 801..=803;
 /// `ARPHRD_NETLINK`: the protocol field holds the netlink family.
 const ARPHRD_NETLINK: u16 = 824;
 
 /// Finds where `frame` of `link_type` becomes Ethernet or IP.
 ///
-/// The header's own protocol field (NULL, LOOP, LINUX_SLL, LINUX_SLL2) must say IPv4 or IPv6, and the first four bits of
-/// the packet must be that version; a cooked frame with a VLAN tag or any other protocol is [`Start::Other`].
+/// The header's own protocol field (NULL, LOOP, LINUX_SLL, LINUX_SLL2) must say IPv4 or IPv6, and
+/// the first four bits of the packet must be that version; a cooked frame with a VLAN tag or any
+/// other protocol is [`Start::Other`].
 pub fn start_of(link_type: LinkType, frame: &[u8]) -> Start {
     match link_type {
         LinkType::ETHERNET => Start::Ethernet,
@@ -88,7 +90,8 @@ pub fn start_of(link_type: LinkType, frame: &[u8]) -> Start {
         },
         // Packet type, ARPHRD_ type, address length, address (8), protocol.
         LinkType::LINUX_SLL => after_cooked(frame, 16, 2, 14),
-        // Protocol, reserved, interface index (4), ARPHRD_ type, packet type, address length, address (8).
+        // Protocol, reserved, interface index (4), ARPHRD_ type, packet type, address length,
+        // address (8).
         LinkType::LINUX_SLL2 => after_cooked(frame, 20, 8, 0),
         _ => Start::Other,
     }
@@ -101,7 +104,8 @@ fn ip_at(frame: &[u8], header_length: usize, versions: &[u8]) -> Start {
     }
 }
 
-/// AF_INET is 2 everywhere; AF_INET6 is 24 (NetBSD, OpenBSD), 28 (FreeBSD), 30 (macOS), 10 (Linux), 23 (Windows).
+/// AF_INET is 2 everywhere; AF_INET6 is 24 (NetBSD, OpenBSD), 28 (FreeBSD), 30 (macOS), 10 (Linux),
+/// 23 (Windows).
 fn after_family(frame: &[u8], family: u32) -> Start {
     match family {
         2 => ip_at(frame, 4, &[4]),

@@ -1,8 +1,8 @@
-//! Options of pcapng blocks: kept as bytes, walked with checks, written again in the output's byte order. And the little that one pcap
-//! format says of a packet besides.
+//! Options of pcapng blocks: kept as bytes, walked with checks, written again in the output's byte
+//! order. And the little that one pcap format says of a packet besides.
 //!
-//! An option is a code and a length (16 bits each, in the section's byte order) and a value padded to 4 bytes
-//! (draft-ietf-opsawg-pcapng section 3.5).
+//! An option is a code and a length (16 bits each, in the section's byte order) and a value padded
+//! to 4 bytes (draft-ietf-opsawg-pcapng section 3.5).
 
 use super::ByteOrder;
 
@@ -12,11 +12,13 @@ const END: u16 = 0;
 /// `epb_hash`: over the bytes of one packet.
 const EPB_HASH: u16 = 3;
 
-/// Bytes that Kuznetzov's pcap adds to a record's header: interface index (32 bits), protocol (16), packet type (8), padding (8).
+/// Bytes that Kuznetzov's pcap adds to a record's header: interface index (32 bits), protocol (16),
+/// packet type (8), padding (8).
 pub(super) const MODIFIED_LENGTH: usize = 8;
 
-/// What else than bytes, lengths and time a file says of one packet: the options of a pcapng packet (`epb_flags`, comments...), or what the
-/// record header of a modified pcap file adds. Empty for other pcap.
+/// What else than bytes, lengths and time a file says of one packet: the options of a pcapng packet
+/// (`epb_flags`, comments...), or what the record header of a modified pcap file adds. Empty for
+/// other pcap.
 ///
 /// It is written again to a file of the same family, and left out of others.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +27,8 @@ pub struct FrameOptions<'a> {
     pub(super) form: OptionForm,
 }
 
-/// How the bytes of [`FrameOptions`] are to be read: with them, what is needed to keep them longer than their frame is lent.
+/// How the bytes of [`FrameOptions`] are to be read: with them, what is needed to keep them longer
+/// than their frame is lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionForm {
     pub(super) byte_order: ByteOrder,
@@ -66,22 +69,23 @@ impl<'a> FrameOptions<'a> {
         self.form
     }
 
-    /// What of them holds for a packet that this one and others before it became: all but a hash of the packet's bytes (`epb_hash`).
+    /// What of them holds for a packet that this one and others before it became: all but a hash of
+    /// the packet's bytes (`epb_hash`).
     #[must_use]
     pub fn of_merged(self) -> Self {
         let kind = if self.form.kind == Kind::List { Kind::MergedList } else { self.form.kind };
         FrameOptions { form: OptionForm { kind, ..self.form }, ..self }
     }
 
-    /// What of them holds for each packet that this one is cut into: where a modified pcap file says it was captured. A pcapng packet's
-    /// options are of the whole.
+    /// What of them holds for each packet that this one is cut into: where a modified pcap file
+    /// says it was captured. A pcapng packet's options are of the whole.
     #[must_use]
     pub fn of_segment(self) -> Self {
         if self.form.kind == Kind::Modified { self } else { Self::NONE }
     }
 
-    /// The options of a pcapng packet, without the end of their list, if they can be written in this byte order as they are; up to the first
-    /// that is malformed.
+    /// The options of a pcapng packet, without the end of their list, if they can be written in
+    /// this byte order as they are; up to the first that is malformed.
     pub(super) fn verbatim(&self, byte_order: ByteOrder) -> Option<&'a [u8]> {
         if self.form != OptionForm::list(byte_order) {
             return None;
@@ -90,7 +94,8 @@ impl<'a> FrameOptions<'a> {
         self.bytes.get(..options.map(|(_, value)| 4 + value.len().next_multiple_of(4)).sum())
     }
 
-    /// Appends the options of a pcapng packet to `out` in another byte order, up to the first that is malformed, without the end of their list.
+    /// Appends the options of a pcapng packet to `out` in another byte order, up to the first that
+    /// is malformed, without the end of their list.
     pub(super) fn write_list(&self, byte_order: ByteOrder, out: &mut Vec<u8>) {
         let skipped = match self.form.kind {
             Kind::List => None,
@@ -102,7 +107,8 @@ impl<'a> FrameOptions<'a> {
         }
     }
 
-    /// What the record header of a modified pcap file in another byte order adds; zeros if the packet comes from elsewhere.
+    /// What the record header of a modified pcap file in another byte order adds; zeros if the
+    /// packet comes from elsewhere.
     pub(super) fn modified(&self, byte_order: ByteOrder) -> [u8; MODIFIED_LENGTH] {
         let mut bytes = match (self.form.kind, self.bytes.first_chunk()) {
             (Kind::Modified, Some(bytes)) => *bytes,
@@ -155,7 +161,8 @@ pub(super) fn walk(bytes: &[u8], byte_order: ByteOrder) -> impl Iterator<Item = 
     })
 }
 
-/// Appends one option whose value is made of numbers of `unit` bytes to be turned around (1: nothing to turn).
+/// Appends one option whose value is made of numbers of `unit` bytes to be turned around (1:
+/// nothing to turn).
 pub(super) fn put(out: &mut Vec<u8>, byte_order: ByteOrder, code: u16, value: &[u8], unit: usize) {
     out.extend_from_slice(&byte_order.u16_bytes(code));
     out.extend_from_slice(&byte_order.u16_bytes(value.len() as u16));

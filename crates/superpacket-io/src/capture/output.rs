@@ -1,4 +1,5 @@
-//! Where a capture's bytes go: a buffer, a compressor, and a file that appears under its name only when it is whole.
+//! Where a capture's bytes go: a buffer, a compressor, and a file that appears under its name only
+//! when it is whole.
 
 use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
@@ -93,8 +94,9 @@ impl Encoder {
     }
 }
 
-/// Compresses into one zstd frame, in a thread of its own: the encoder pulls its input until that ends, which is the wrong
-/// way round for a writer. (A frame for each piece would need no thread, but Wireshark reads only the first.)
+/// Compresses into one zstd frame, in a thread of its own: the encoder pulls its input until that
+/// ends, which is the wrong way round for a writer. (A frame for each piece would need no thread,
+/// but Wireshark reads only the first.)
 struct ZstdEncoder {
     /// `None` once ended.
     pieces: Option<SyncSender<Vec<u8>>>,
@@ -200,7 +202,8 @@ pub(super) enum Destination {
 }
 
 impl Destination {
-    /// A temporary file beside `path`, or `path` itself where it exists and is no regular file; `-` is standard output.
+    /// A temporary file beside `path`, or `path` itself where it exists and is no regular file; `-`
+    /// is standard output.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         if path == Path::new("-") {
             return standard_output().map(Self::Stream);
@@ -212,7 +215,8 @@ impl Destination {
             // The file behind a symbolic link is replaced, not the link.
             Ok(metadata) => {
                 let unfinished = Unfinished::create(fs::canonicalize(path)?)?;
-                // Who could read the old file can read the new one; where that cannot be had, the default will do.
+                // Who could read the old file can read the new one; where that cannot be had, the
+                // default will do.
                 let _ = fs::set_permissions(&unfinished.temporary, metadata.permissions());
                 Ok(Self::File(unfinished))
             }
@@ -308,7 +312,8 @@ impl Drop for Unfinished {
     }
 }
 
-/// Standard output without the line buffer of [`io::stdout`], which would search every block for a line's end.
+/// Standard output without the line buffer of [`io::stdout`], which would search every block for a
+/// line's end.
 fn standard_output() -> io::Result<Box<dyn Write + Send>> {
     #[cfg(unix)]
     {
@@ -326,7 +331,8 @@ fn standard_output() -> io::Result<Box<dyn Write + Send>> {
     }
 }
 
-/// Writes a whole file as captures are written: under a temporary name first, through symbolic links, and into devices and pipes as they are.
+/// Writes a whole file as captures are written: under a temporary name first, through symbolic
+/// links, and into devices and pipes as they are.
 ///
 /// # Errors
 /// Whatever stops the writing; an existing file is left as it was.
@@ -336,8 +342,9 @@ pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
     destination.finish()
 }
 
-/// Whether [`write_file`] can begin to write there, for a program that has long work before it has what to write. Nothing is left behind. Pipes and devices are
-/// not opened, for that may block, or end what their reader reads.
+/// Whether [`write_file`] can begin to write there, for a program that has long work before it has
+/// what to write. Nothing is left behind. Pipes and devices are not opened, for that may block, or
+/// end what their reader reads.
 ///
 /// # Errors
 /// What would stop [`write_file`] from beginning.
@@ -350,7 +357,8 @@ pub fn can_write_file(path: impl AsRef<Path>) -> io::Result<()> {
 /// Temporary files that are being written in this process.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Removes the temporary files of all writers of this process: for a program that is about to end on a signal, and so runs no destructors.
+/// Removes the temporary files of all writers of this process: for a program that is about to end
+/// on a signal, and so runs no destructors.
 pub fn remove_unfinished() {
     for path in UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         // Nobody is left to be told.
@@ -358,8 +366,9 @@ pub fn remove_unfinished() {
     }
 }
 
-/// Whether two paths name the same existing file, through links of any kind, so that writing one would destroy the other.
-/// `-` names the file that standard input is read from, if it is one (on Unix). On systems other than Unix, hard links are not recognized.
+/// Whether two paths name the same existing file, through links of any kind, so that writing one
+/// would destroy the other. `-` names the file that standard input is read from, if it is one (on
+/// Unix). On systems other than Unix, hard links are not recognized.
 ///
 /// # Errors
 /// If a path exists but cannot be looked at.

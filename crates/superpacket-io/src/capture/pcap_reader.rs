@@ -20,7 +20,8 @@ pub(super) struct Located {
     pub(super) time: Option<Timestamp>,
 }
 
-/// The order of a record's two lengths: files before version 2.3 have the original length first, and of 2.3 both exist.
+/// The order of a record's two lengths: files before version 2.3 have the original length first,
+/// and of 2.3 both exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
     CapturedFirst,

@@ -52,7 +52,8 @@ impl PcapWriter {
         });
     }
 
-    /// Writes a record's header, before it the file's if this is the first. `declared`: all interfaces so far.
+    /// Writes a record's header, before it the file's if this is the first. `declared`: all
+    /// interfaces so far.
     #[inline]
     pub(super) fn begin(
         &mut self,
@@ -125,8 +126,8 @@ impl PcapWriter {
     }
 }
 
-/// A pcap time: two 32-bit numbers. What lies within a few seconds beyond the year 2106 goes into the fraction, as it
-/// must have in the file it came from.
+/// A pcap time: two 32-bit numbers. What lies within a few seconds beyond the year 2106 goes into
+/// the fraction, as it must have in the file it came from.
 #[inline]
 fn seconds_and_fraction(ticks: u64, ticks_per_second: u64) -> Option<(u32, u32)> {
     // Divisions by constants, which the compiler turns into multiplications.

@@ -17,8 +17,9 @@ pub(super) const BYTE_ORDER_MAGIC: u32 = 0x1A2B_3C4D;
 /// Type and length before a block's body, the length again after it.
 const BLOCK_FRAMING: usize = 12;
 
-/// The memory that descriptions of interfaces may take in all, in bytes: tens of thousands of them. Every section of a
-/// file can bring new ones, so that without a limit the memory would depend on the file.
+/// The memory that descriptions of interfaces may take in all, in bytes: tens of thousands of them.
+/// Every section of a file can bring new ones, so that without a limit the memory would depend on
+/// the file.
 const MAX_INTERFACES_FOOTPRINT: usize = 4 << 20;
 
 pub(super) struct PcapNgReader {
@@ -53,7 +54,8 @@ impl PcapNgReader {
         self.byte_order
     }
 
-    /// Finds the next packet and adds the interfaces on the way to `interfaces`; `None` at a clean end.
+    /// Finds the next packet and adds the interfaces on the way to `interfaces`; `None` at a clean
+    /// end.
     pub(super) fn next(&mut self, window: &mut Window, interfaces: &mut Vec<Interface>) -> Result<Option<Located>, Fault> {
         loop {
             let Some(length) = self.next_block(window)? else { return Ok(None) };
@@ -108,7 +110,8 @@ impl PcapNgReader {
         }
     }
 
-    /// Brings the next block whole into the window and checks its lengths; returns the length. `None` at a clean end.
+    /// Brings the next block whole into the window and checks its lengths; returns the length.
+    /// `None` at a clean end.
     #[inline]
     fn next_block(&mut self, window: &mut Window) -> Result<Option<usize>, Fault> {
         if !window.has(BLOCK_FRAMING)? {
@@ -117,7 +120,8 @@ impl PcapNgReader {
         }
         let head = &window.available()[..BLOCK_FRAMING];
         let byte_order = if self.byte_order.u32_at(head, 0) == SECTION_HEADER {
-            // The only block that may change the byte order says which before its own length can be read.
+            // The only block that may change the byte order says which before its own length can be
+            // read.
             match (ByteOrder::Little.u32_at(head, 8), ByteOrder::Big.u32_at(head, 8)) {
                 (BYTE_ORDER_MAGIC, _) => ByteOrder::Little,
                 (_, BYTE_ORDER_MAGIC) => ByteOrder::Big,
@@ -217,7 +221,8 @@ fn needs(block: &[u8], length: usize, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Where in the block the packet's data lie: from `start`, if they fit before the length at the block's end.
+/// Where in the block the packet's data lie: from `start`, if they fit before the length at the
+/// block's end.
 #[inline]
 fn data(block: &[u8], start: usize, captured: u32) -> Result<std::ops::Range<usize>, Fault> {
     let room = block.len() - 4 - start;

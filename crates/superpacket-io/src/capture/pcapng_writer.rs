@@ -69,7 +69,8 @@ impl PcapNgWriter {
     ) -> Result<(), Refusal> {
         let padding = (length.next_multiple_of(4) - length) as usize;
         let word = |value: u32| self.byte_order.u32_bytes(value);
-        // A simple packet block names no interface and no captured length: it fits the first interface, whole frames.
+        // A simple packet block names no interface and no captured length: it fits the first
+        // interface, whole frames.
         let simple = record.time.is_none() && record.interface == 0 && length == original_length;
         // Long lists of options are not copied.
         self.body.clear();

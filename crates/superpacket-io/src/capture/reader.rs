@@ -15,8 +15,9 @@ use super::{ByteOrder, CaptureError, Compression, Format, Frame, FrameOptions, I
 
 /// Reads a capture file as a stream.
 ///
-/// Memory: a window of 256 KiB, which grows to the longest record (16 MB at most), up to 4 MiB of interface descriptions,
-/// and what the decompression needs (64 KiB for gzip, twice the window of at most 8 MiB for zstd).
+/// Memory: a window of 256 KiB, which grows to the longest record (16 MB at most), up to 4 MiB of
+/// interface descriptions, and what the decompression needs (64 KiB for gzip, twice the window of
+/// at most 8 MiB for zstd).
 pub struct Reader {
     file: String,
     window: Window,
@@ -121,7 +122,8 @@ impl Reader {
         self.compression
     }
 
-    /// Bytes read from the file so far, before decompression: with [`file_length`](Self::file_length), how far it is.
+    /// Bytes read from the file so far, before decompression: with
+    /// [`file_length`](Self::file_length), how far it is.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }

@@ -13,7 +13,8 @@ pub struct Frame<'a> {
     pub time: Option<Timestamp>,
     /// The bytes captured.
     pub data: &'a [u8],
-    /// The frame's length on the wire in bytes, as the file says it: usually at least `data.len()`, but not checked.
+    /// The frame's length on the wire in bytes, as the file says it: usually at least `data.len()`,
+    /// but not checked.
     pub original_length: u32,
     /// What else a pcapng file, or a modified pcap file, says of this frame.
     pub options: FrameOptions<'a>,
@@ -56,19 +57,22 @@ pub struct Record<'a> {
     pub time: Option<Timestamp>,
     /// Its length on the wire in bytes; `None`: as long as its bytes.
     pub original_length: Option<u32>,
-    /// Written to a file of the family that it comes from. For a frame made from several others: [`FrameOptions::of_merged`] of the last.
+    /// Written to a file of the family that it comes from. For a frame made from several others:
+    /// [`FrameOptions::of_merged`] of the last.
     pub options: FrameOptions<'a>,
 }
 
 /// Lends the frames of a capture one by one.
 pub trait Source {
-    /// The next frame; `None` at the end, also where the file was cut short (see [`truncated`](Self::truncated)).
+    /// The next frame; `None` at the end, also where the file was cut short (see
+    /// [`truncated`](Self::truncated)).
     ///
     /// # Errors
     /// Whatever stops the reading. After an error it returns `None`.
     fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError>;
 
-    /// The interfaces found so far, in the order of [`Frame::interface`]. A pcapng file may add to them with each frame.
+    /// The interfaces found so far, in the order of [`Frame::interface`]. A pcapng file may add to
+    /// them with each frame.
     fn interfaces(&self) -> &[Interface];
 
     /// The format of what is read.
@@ -80,18 +84,19 @@ pub trait Source {
 
 /// Takes the frames of a capture one by one.
 pub trait Sink {
-    /// Makes known the interfaces that frames name: all of a source's so far, in its order. Those declared by an earlier
-    /// call are skipped, so that it is cheap to call before each frame.
+    /// Makes known the interfaces that frames name: all of a source's so far, in its order. Those
+    /// declared by an earlier call are skipped, so that it is cheap to call before each frame.
     ///
     /// # Errors
     /// Whatever stops the writing.
     fn declare(&mut self, interfaces: &[Interface]) -> Result<(), CaptureError>;
 
-    /// Writes a frame whose bytes are `parts` in a row (a super-packet's header and payloads need not be joined). The
-    /// parts are walked twice, first for their length.
+    /// Writes a frame whose bytes are `parts` in a row (a super-packet's header and payloads need
+    /// not be joined). The parts are walked twice, first for their length.
     ///
     /// # Errors
-    /// Whatever stops the writing; also a frame that the format cannot hold (its link type, its time, its length).
+    /// Whatever stops the writing; also a frame that the format cannot hold (its link type, its
+    /// time, its length).
     fn write<'p, Parts>(&mut self, record: Record<'_>, parts: Parts) -> Result<(), CaptureError>
     where
         Parts: IntoIterator<Item = &'p [u8]>,

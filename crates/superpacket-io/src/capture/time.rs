@@ -1,6 +1,8 @@
-//! Times as a capture file holds them: ticks of the file's own unit, so that they come out as they went in.
+//! Times as a capture file holds them: ticks of the file's own unit, so that they come out as they
+//! went in.
 
-/// The length of one tick: 10^-k or 2^-k seconds (`if_tsresol` of pcapng, draft-ietf-opsawg-pcapng section 4.2).
+/// The length of one tick: 10^-k or 2^-k seconds (`if_tsresol` of pcapng, draft-ietf-opsawg-pcapng
+/// section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimeResolution(u8);
 
@@ -12,8 +14,9 @@ impl TimeResolution {
     /// One tick is a nanosecond.
     pub const NANOSECONDS: Self = Self(9);
 
-    /// From the value of `if_tsresol`: the low seven bits are the exponent, the highest bit means base 2.
-    /// `None` above 10^19 or 2^63 ticks a second, whose counts no 64-bit time can hold for even a second.
+    /// From the value of `if_tsresol`: the low seven bits are the exponent, the highest bit means
+    /// base 2. `None` above 10^19 or 2^63 ticks a second, whose counts no 64-bit time can hold for
+    /// even a second.
     pub fn from_option(value: u8) -> Option<Self> {
         let highest = if value & BINARY == 0 { 19 } else { 63 };
         (value & !BINARY <= highest).then_some(Self(value))
@@ -53,7 +56,8 @@ impl Timestamp {
         Self { ticks: nanoseconds, resolution: TimeResolution::NANOSECONDS, offset_seconds: 0 }
     }
 
-    /// Nanoseconds since 1970, rounded down; 0 for a time before, `u64::MAX` for one after the year 2554.
+    /// Nanoseconds since 1970, rounded down; 0 for a time before, `u64::MAX` for one after the year
+    /// 2554.
     #[inline]
     pub fn nanoseconds(self) -> u64 {
         if self.offset_seconds == 0 {
@@ -67,8 +71,8 @@ impl Timestamp {
         u64::try_from(total.max(0)).unwrap_or(u64::MAX)
     }
 
-    /// The same time in another unit and offset, rounded down; exact where the unit is as fine as this one's.
-    /// `None` if it has no such number (before 1970, or above 64 bits).
+    /// The same time in another unit and offset, rounded down; exact where the unit is as fine as
+    /// this one's. `None` if it has no such number (before 1970, or above 64 bits).
     #[inline]
     pub fn ticks_in(self, resolution: TimeResolution, offset_seconds: i64) -> Option<u64> {
         if self.resolution == resolution && self.offset_seconds == offset_seconds {

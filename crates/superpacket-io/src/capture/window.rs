@@ -5,7 +5,8 @@ use std::io::{self, ErrorKind, Read};
 use super::MAX_RECORD_LENGTH;
 use super::error::Fault;
 
-/// Large enough that a system call's cost disappears, small enough to stay in the second-level cache.
+/// Large enough that a system call's cost disappears, small enough to stay in the second-level
+/// cache.
 pub(super) const INITIAL_LENGTH: usize = 256 * 1024;
 
 pub(super) struct Window {
@@ -44,14 +45,15 @@ impl Window {
         &self.buffer[range]
     }
 
-    /// Whether at least `length` bytes are at hand, after reading more where needed; `false`: the stream ends before.
-    /// `length` must not exceed [`MAX_RECORD_LENGTH`].
+    /// Whether at least `length` bytes are at hand, after reading more where needed; `false`: the
+    /// stream ends before. `length` must not exceed [`MAX_RECORD_LENGTH`].
     #[inline]
     pub(super) fn has(&mut self, length: usize) -> io::Result<bool> {
         Ok(self.end - self.start >= length || self.refill(length)?)
     }
 
-    /// Moves on by `length` bytes at hand and returns where in the buffer they lie, until the next call of `has`.
+    /// Moves on by `length` bytes at hand and returns where in the buffer they lie, until the next
+    /// call of `has`.
     #[inline]
     pub(super) fn consume(&mut self, length: usize) -> usize {
         debug_assert!(length <= self.end - self.start);
@@ -61,8 +63,9 @@ impl Window {
         at
     }
 
-    /// To be called where no whole record is at hand any more: `Ok` if the stream ended cleanly before a record, else
-    /// the fault that says where it was cut. `expected` describes the record, as far as known.
+    /// To be called where no whole record is at hand any more: `Ok` if the stream ended cleanly
+    /// before a record, else the fault that says where it was cut. `expected` describes the record,
+    /// as far as known.
     pub(super) fn finish(&self, expected: impl FnOnce() -> String) -> Result<(), Fault> {
         let left = self.end - self.start;
         match &self.cut {

@@ -10,12 +10,12 @@ use super::{CaptureError, Container, Interface, LinkType, MAX_RECORD_LENGTH, Out
 
 /// Writes a capture file as a stream.
 ///
-/// The file grows under a temporary name in its directory (`.superpacket-….partial`) and gets its own name from
-/// [`finish`](Self::finish); a writer dropped before removes it. So `path` never holds half a capture, whatever ends the
-/// program. A pipe or device is written to directly.
+/// The file grows under a temporary name in its directory (`.superpacket-….partial`) and gets its
+/// own name from [`finish`](Self::finish); a writer dropped before removes it. So `path` never
+/// holds half a capture, whatever ends the program. A pipe or device is written to directly.
 ///
-/// Memory: a buffer of 256 KiB, 24 bytes for each interface, and what the compression needs (0.3 MB for gzip; 2 MB
-/// and a thread for zstd).
+/// Memory: a buffer of 256 KiB, 24 bytes for each interface, and what the compression needs (0.3 MB
+/// for gzip; 2 MB and a thread for zstd).
 pub struct Writer {
     file: String,
     output: Output,
@@ -57,8 +57,9 @@ impl Declared {
     }
 }
 
-/// The snap length written for an interface that had `captured`: libpcap's `MAXIMUM_SNAPLEN` at least, since
-/// a super-packet is longer than the frames it was made from. 0 means no limit and stays.
+/// The snap length written for an interface that had `captured`: libpcap's `MAXIMUM_SNAPLEN` at
+/// least, since a super-packet is longer than the frames it was made from. 0 means no limit and
+/// stays.
 pub(super) fn snap_length(captured: u32) -> u32 {
     const MAXIMUM_SNAPLEN: u32 = 262_144;
     if captured == 0 { 0 } else { captured.max(MAXIMUM_SNAPLEN) }
@@ -109,7 +110,8 @@ impl Writer {
         self.frames
     }
 
-    /// Writes what is left and gives the file its name, over a file that may be there. Returns the frames written.
+    /// Writes what is left and gives the file its name, over a file that may be there. Returns the
+    /// frames written.
     ///
     /// # Errors
     /// If either cannot be done; the temporary file is removed then.
@@ -163,7 +165,8 @@ impl Sink for Writer {
     {
         let parts = parts.into_iter();
         let length: usize = parts.clone().map(<[u8]>::len).sum();
-        // What block framing and options add at most (their lengths are bounded by the record they came with).
+        // What block framing and options add at most (their lengths are bounded by the record they
+        // came with).
         let room = 64 + record.options.bytes.len();
         if length > MAX_RECORD_LENGTH - room.min(MAX_RECORD_LENGTH) {
             let (file, packet) = (self.file.clone(), self.frames + 1);

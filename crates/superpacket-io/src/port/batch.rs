@@ -1,7 +1,8 @@
 //! What is about to be sent: frames as lists of slices, and what keeps the slices' bytes.
 //!
-//! One [`Outgoing`] serves all ports of a round: headers are copied into it, buffers move into it, and each port's [`TxBatch`] refers to both by number. So a
-//! packet flooded to three ports, whole to one and cut for two, lies in memory once.
+//! One [`Outgoing`] serves all ports of a round: headers are copied into it, buffers move into it,
+//! and each port's [`TxBatch`] refers to both by number. So a packet flooded to three ports, whole
+//! to one and cut for two, lies in memory once.
 
 use std::ops::Range;
 
@@ -47,7 +48,8 @@ impl Slice {
         self.length as usize
     }
 
-    /// Does it lie where it was received, rather than in bytes that were made or copied for sending?
+    /// Does it lie where it was received, rather than in bytes that were made or copied for
+    /// sending?
     #[inline]
     pub const fn is_received(self) -> bool {
         self.place != Slice::OWN
@@ -69,7 +71,8 @@ impl Outgoing {
         Self::default()
     }
 
-    /// Prepares for frames made of `packet`: whole or in segments, for any number of batches. When they are pushed, [`keep`](Self::keep) must follow.
+    /// Prepares for frames made of `packet`: whole or in segments, for any number of batches. When
+    /// they are pushed, [`keep`](Self::keep) must follow.
     pub fn stage(&mut self, packet: &SuperPacket<'_, Buffer>) -> Staged {
         self.pieces.clear();
         let mut place = self.buffers.len() as u32;
@@ -173,7 +176,8 @@ impl TxBatch {
         self.slices.clear();
     }
 
-    /// The first [`MAX_HEADER`] bytes of a frame, or all if there are fewer: where they lie, or gathered in `scratch`.
+    /// The first [`MAX_HEADER`] bytes of a frame, or all if there are fewer: where they lie, or
+    /// gathered in `scratch`.
     pub fn head<'a>(&self, outgoing: &'a Outgoing, frame: &TxFrame, scratch: &'a mut [u8; MAX_HEADER]) -> &'a [u8] {
         let slices = self.slices(frame);
         let wanted = (frame.length as usize).min(MAX_HEADER);
@@ -195,7 +199,8 @@ impl TxBatch {
         self.slices(frame).iter().for_each(|slice| out.extend_from_slice(outgoing.slice(*slice)));
     }
 
-    /// Appends the staged packet whole, with the tag that a device stripped put back, in at most `max_slices` pieces: with more it is copied into one.
+    /// Appends the staged packet whole, with the tag that a device stripped put back, in at most
+    /// `max_slices` pieces: with more it is copied into one.
     pub fn push_packet(&mut self, outgoing: &mut Outgoing, _staged: &Staged, packet: &SuperPacket<'_, Buffer>, max_slices: usize) {
         let metadata = &packet.metadata;
         let from = Source { vlan: metadata.vlan, layer: metadata.layer, checksum: metadata.checksum, gso: metadata.gso };
@@ -208,8 +213,9 @@ impl TxBatch {
         self.finish(outgoing, first, packet.slices(), max_slices, segments, from);
     }
 
-    /// Appends the staged packet, whose headers are in [`SuperPacket::header`], whole, as one that the port is to cut as `gso` says: in its checksum field stands the
-    /// pseudo-header's sum, whatever stood there. As [`push_packet`](Self::push_packet).
+    /// Appends the staged packet, whose headers are in [`SuperPacket::header`], whole, as one that
+    /// the port is to cut as `gso` says: in its checksum field stands the pseudo-header's sum,
+    /// whatever stood there. As [`push_packet`](Self::push_packet).
     ///
     /// `layout` is that of its headers: TCP or UDP, not in a tunnel.
     pub fn push_super_packet(
@@ -243,7 +249,8 @@ impl TxBatch {
         self.finish(outgoing, first, parts, max_slices, segments, from);
     }
 
-    /// Appends a segment of the staged packet, with the packet's `vlan` tag put back. As [`push_packet`](Self::push_packet).
+    /// Appends a segment of the staged packet, with the packet's `vlan` tag put back. As
+    /// [`push_packet`](Self::push_packet).
     pub fn push_segment(
         &mut self,
         outgoing: &mut Outgoing,
@@ -263,7 +270,8 @@ impl TxBatch {
         self.finish(outgoing, first, parts, max_slices, 1, from);
     }
 
-    /// Appends a part of the staged packet that is a super-packet itself, as `part` says. As [`push_segment`](Self::push_segment).
+    /// Appends a part of the staged packet that is a super-packet itself, as `part` says. As
+    /// [`push_segment`](Self::push_segment).
     #[expect(clippy::too_many_arguments, reason = "a segment's, and what the part is")]
     pub fn push_part(
         &mut self,
@@ -289,7 +297,8 @@ impl TxBatch {
         self.finish(outgoing, first, parts, max_slices, segments, from);
     }
 
-    /// Appends a frame that is copied, with the `vlan` tag that a device stripped put back, and nothing left to do.
+    /// Appends a frame that is copied, with the `vlan` tag that a device stripped put back, and
+    /// nothing left to do.
     pub fn push_owned(&mut self, outgoing: &mut Outgoing, frame: &[u8], vlan: Option<VlanTag>, layer: Layer) {
         let first = self.slices.len();
         self.slices.push(outgoing.own(frame));
@@ -304,7 +313,8 @@ impl TxBatch {
         self.finish(outgoing, first, std::iter::once(frame), usize::MAX, segments, Source { vlan: None, layer, checksum, gso });
     }
 
-    /// Takes segments that are [written](superpacket::segment::Segmenter::segment_linear), as frames that start at `layer`.
+    /// Takes segments that are [written](superpacket::segment::Segmenter::segment_linear), as
+    /// frames that start at `layer`.
     pub fn writer<'a>(&'a mut self, outgoing: &'a mut Outgoing, layer: Layer) -> FrameWriter<'a> {
         FrameWriter { batch: self, outgoing, layer, start: 0 }
     }
@@ -340,7 +350,8 @@ impl TxBatch {
             self.insert(outgoing, first, tag, parts);
         }
         if let (Some(_), RxChecksum::Partial { start, offset }) = (tag, checksum) {
-            // A start that no header can say any more is refused by the port, or found wrong in software.
+            // A start that no header can say any more is refused by the port, or found wrong in
+            // software.
             checksum = RxChecksum::Partial { start: start.saturating_add(TAG as u16), offset };
         }
         let slices = &self.slices[first..];
@@ -356,7 +367,8 @@ impl TxBatch {
         });
     }
 
-    /// Puts a tag behind the addresses: they and the tag become a slice of their own, and what follows loses them.
+    /// Puts a tag behind the addresses: they and the tag become a slice of their own, and what
+    /// follows loses them.
     fn insert<'p>(&mut self, outgoing: &mut Outgoing, first: usize, tag: VlanTag, parts: impl Iterator<Item = &'p [u8]>) {
         let addresses = outgoing.bytes.len();
         for part in parts {
@@ -392,7 +404,8 @@ pub struct Part<'a> {
     pub gso: Gso,
     /// Where the headers are: TCP, not in a tunnel.
     pub layout: &'a Layout,
-    /// How many segments come in the parts before it, beyond one for each: the identifications that they take.
+    /// How many segments come in the parts before it, beyond one for each: the identifications that
+    /// they take.
     pub skipped: u16,
 }
 
@@ -474,7 +487,8 @@ pub fn wire_segments(head: &[u8], length: usize, gso: Gso, checksum: RxChecksum)
             let transport = usize::from(start);
             match gso.kind {
                 GsoKind::Tcp4 | GsoKind::Tcp6 => {
-                    // Its data offset: the length of the TCP header in words (RFC 9293, section 3.1).
+                    // Its data offset: the length of the TCP header in words (RFC 9293, section
+                    // 3.1).
                     head.get(transport + 12).map_or(0, |offset| transport + usize::from(offset >> 4) * 4)
                 }
                 // Fragments carry the UDP header as payload of the first.

@@ -1,4 +1,5 @@
-//! Buffers that ports lend: a view of a ring slot, of a chunk, or of bytes of their own, given back by being dropped.
+//! Buffers that ports lend: a view of a ring slot, of a chunk, or of bytes of their own, given back
+//! by being dropped.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::any::Any;
@@ -10,16 +11,19 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes of a received packet, in memory of a port or of their own.
 ///
-/// A buffer of a port is given back by being dropped, on any thread and in any order, at the price of one store: its port sees that when it looks next
+/// A buffer of a port is given back by being dropped, on any thread and in any order, at the price
+/// of one store: its port sees that when it looks next
 /// ([`Receive::give_back`](super::Receive::give_back)).
 pub struct Buffer {
     data: NonNull<u8>,
     length: usize,
-    /// The flag of the first slot in its region, which says how many slots are lent together; `None`: the bytes are a `Box<[u8]>` of this buffer.
+    /// The flag of the first slot in its region, which says how many slots are lent together;
+    /// `None`: the bytes are a `Box<[u8]>` of this buffer.
     lent: Option<NonNull<AtomicU8>>,
 }
 
-// SAFETY: the bytes are read only, nothing else writes them while the buffer lives (see `Region::lend`), and the flag is atomic.
+// SAFETY: the bytes are read only, nothing else writes them while the buffer lives (see
+// `Region::lend`), and the flag is atomic.
 unsafe impl Send for Buffer {}
 // SAFETY: as above; a shared buffer gives out shared slices only.
 unsafe impl Sync for Buffer {}
@@ -28,7 +32,8 @@ impl Buffer {
     /// The bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `data` points at `length` initialised bytes, which stay so while the slot is lent, or belong to this buffer.
+        // SAFETY: `data` points at `length` initialised bytes, which stay so while the slot is
+        // lent, or belong to this buffer.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.length) }
     }
 
@@ -40,7 +45,8 @@ impl Buffer {
             return;
         }
         let count = count.min(self.length);
-        // SAFETY: `count` is at most `length`, so the pointer stays within the slot or one past its end.
+        // SAFETY: `count` is at most `length`, so the pointer stays within the slot or one past its
+        // end.
         self.data = unsafe { self.data.add(count) };
         self.length -= count;
     }
@@ -67,15 +73,18 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         match self.lent {
             Some(flag) => {
-                // SAFETY: the flags live while they are set (see `Region`'s drop), and nobody else changes them until they are cleared.
+                // SAFETY: the flags live while they are set (see `Region`'s drop), and nobody else
+                // changes them until they are cleared.
                 let slots = usize::from(unsafe { flag.as_ref() }.load(Ordering::Relaxed));
                 for slot in (0..slots).rev() {
-                    // SAFETY: `lend_run` made the pointer from the flags of all these slots, and this slot's flag is still set.
-                    // Release: all reads of the bytes come before the slot is used again.
+                    // SAFETY: `lend_run` made the pointer from the flags of all these slots, and
+                    // this slot's flag is still set. Release: all reads of the bytes come before
+                    // the slot is used again.
                     unsafe { flag.add(slot).as_ref() }.store(0, Ordering::Release);
                 }
             }
-            // SAFETY: pointer and length come from `Box::into_raw` in `from`, and `skip` does not change those of such a buffer.
+            // SAFETY: pointer and length come from `Box::into_raw` in `from`, and `skip` does not
+            // change those of such a buffer.
             None => drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.data.as_ptr(), self.length)) }),
         }
     }
@@ -89,16 +98,19 @@ impl fmt::Debug for Buffer {
 
 /// Memory in slots of equal size, of which ports lend parts as [`Buffer`]s.
 ///
-/// Memory whose slots are not all back when the region is dropped stays allocated: a buffer never dangles.
+/// Memory whose slots are not all back when the region is dropped stays allocated: a buffer never
+/// dangles.
 #[derive(Debug)]
 pub struct Region {
     memory: Memory,
     slot_size: usize,
-    /// One for each slot: is it lent? The first of slots that are lent together says how many they are.
+    /// One for each slot: is it lent? The first of slots that are lent together says how many they
+    /// are.
     lent: Flags,
 }
 
-/// The flags of slots. Not in a `Box`, which claims its bytes for itself whenever it moves: buffers point at them.
+/// The flags of slots. Not in a `Box`, which claims its bytes for itself whenever it moves: buffers
+/// point at them.
 #[derive(Debug)]
 struct Flags(NonNull<[AtomicU8]>);
 
@@ -158,18 +170,20 @@ impl Region {
     /// Mapped memory, unmapped at the end: as many slots of `slot_size` bytes as fit `length`.
     ///
     /// # Safety
-    /// `data` must point at `length` bytes mapped by `mmap` and used by nobody else but a kernel that writes to slots that are its own by the protocol
-    /// that the caller keeps: it calls [`lend`](Self::lend) only for bytes that the kernel has handed over, and hands slots back only when they
-    /// [are not lent](Self::is_lent).
+    /// `data` must point at `length` bytes mapped by `mmap` and used by nobody else but a kernel
+    /// that writes to slots that are its own by the protocol that the caller keeps: it calls
+    /// [`lend`](Self::lend) only for bytes that the kernel has handed over, and hands slots back
+    /// only when they [are not lent](Self::is_lent).
     pub unsafe fn mapped(data: NonNull<u8>, length: usize, slot_size: usize) -> Self {
         Region { memory: Memory::Mapped { data, length }, slot_size, lent: Flags::new(length / slot_size) }
     }
 
-    /// Part of memory that other regions have parts of too, and that stays as long as `owner` lives: `slots` of `slot_size` bytes.
+    /// Part of memory that other regions have parts of too, and that stays as long as `owner`
+    /// lives: `slots` of `slot_size` bytes.
     ///
     /// # Safety
-    /// `data` must point at `slots * slot_size` initialised bytes that stay where they are while `owner` lives, and that nobody else uses but a kernel, as for
-    /// [`mapped`](Self::mapped).
+    /// `data` must point at `slots * slot_size` initialised bytes that stay where they are while
+    /// `owner` lives, and that nobody else uses but a kernel, as for [`mapped`](Self::mapped).
     pub unsafe fn shared(owner: Arc<dyn Any + Send + Sync>, data: NonNull<u8>, slots: usize, slot_size: usize) -> Self {
         Region { memory: Memory::Shared { data, owner }, slot_size, lent: Flags::new(slots) }
     }
@@ -206,7 +220,8 @@ impl Region {
         (0..self.slots()).filter(|&slot| self.is_lent(slot)).count()
     }
 
-    /// The bytes of a slot, to be written, if it is there and not lent. Of mapped memory that the kernel may write, only what it has handed over may be asked for.
+    /// The bytes of a slot, to be written, if it is there and not lent. Of mapped memory that the
+    /// kernel may write, only what it has handed over may be asked for.
     #[inline]
     pub fn slot_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
         self.run_mut(slot, 1)
@@ -218,7 +233,8 @@ impl Region {
         if !self.is_free(first, slots) {
             return None;
         }
-        // SAFETY: the slots lie within the memory; no buffer of them is abroad, and `&mut self` keeps it so.
+        // SAFETY: the slots lie within the memory; no buffer of them is abroad, and `&mut self`
+        // keeps it so.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr().add(first * self.slot_size), slots * self.slot_size) })
     }
 
@@ -230,14 +246,16 @@ impl Region {
         flags.is_some_and(|flags| flags.iter().all(|flag| flag.load(Ordering::Acquire) == 0))
     }
 
-    /// Lends bytes of a slot, `range` from its start; `None` if the slot is lent, or the range does not lie within it.
+    /// Lends bytes of a slot, `range` from its start; `None` if the slot is lent, or the range does
+    /// not lie within it.
     #[inline]
     pub fn lend(&mut self, slot: usize, range: Range<usize>) -> Option<Buffer> {
         self.lend_run(slot, 1, range)
     }
 
-    /// Lends bytes of `slots` slots from `first` on as one buffer, `range` from the first one's start: all of them come back together. `None` if one of them is lent or not
-    /// there, if the range does not lie within them, or if they are none or more than [`MAX_RUN`](Self::MAX_RUN).
+    /// Lends bytes of `slots` slots from `first` on as one buffer, `range` from the first one's
+    /// start: all of them come back together. `None` if one of them is lent or not there, if the
+    /// range does not lie within them, or if they are none or more than [`MAX_RUN`](Self::MAX_RUN).
     #[inline]
     pub fn lend_run(&mut self, first: usize, slots: usize, range: Range<usize>) -> Option<Buffer> {
         let count = u8::try_from(slots).ok().filter(|&count| count != 0)?;
@@ -251,12 +269,14 @@ impl Region {
         Some(Buffer { data, length: range.end - range.start, lent: Some(NonNull::from(flags).cast()) })
     }
 
-    /// Lends bytes wherever they lie, `range` from the start of the memory, under the flag of `slot`: for memory in which a kernel packs packets of any length behind each
-    /// other. `None` if that slot is lent, or the range does not lie within the slots.
+    /// Lends bytes wherever they lie, `range` from the start of the memory, under the flag of
+    /// `slot`: for memory in which a kernel packs packets of any length behind each other. `None`
+    /// if that slot is lent, or the range does not lie within the slots.
     ///
     /// # Safety
-    /// Nobody may write to these bytes until `slot` [is not lent](Self::is_lent) any more: neither the kernel, nor the caller through
-    /// [`slot_mut`](Self::slot_mut) of any slot that the range touches.
+    /// Nobody may write to these bytes until `slot` [is not lent](Self::is_lent) any more: neither
+    /// the kernel, nor the caller through [`slot_mut`](Self::slot_mut) of any slot that the range
+    /// touches.
     #[inline]
     pub unsafe fn lend_packed(&mut self, slot: usize, range: Range<usize>) -> Option<Buffer> {
         let flag = self.lent.get(slot)?;
@@ -287,7 +307,8 @@ impl Drop for Region {
         match self.memory {
             // SAFETY: allocated with this layout in `heap`, and no buffer points into it any more.
             Memory::Heap { data, layout } => unsafe { dealloc(data.as_ptr(), layout) },
-            // SAFETY: mapped with this length, as the caller of `mapped` promised, and no buffer points into it any more.
+            // SAFETY: mapped with this length, as the caller of `mapped` promised, and no buffer
+            // points into it any more.
             Memory::Mapped { data, length } => drop(unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) }),
             // The owner goes with the region.
             Memory::Shared { .. } => {}
@@ -316,12 +337,14 @@ impl Pool {
         self.region.slot_size()
     }
 
-    /// Looks for free slots from the first on again: what comes back soon is then still in the cache when it is used next.
+    /// Looks for free slots from the first on again: what comes back soon is then still in the
+    /// cache when it is used next.
     pub const fn rewind(&mut self) {
         self.next = 0;
     }
 
-    /// A free slot, found in turn; `None` if all are lent. It stays free until [`lend`](Self::lend).
+    /// A free slot, found in turn; `None` if all are lent. It stays free until
+    /// [`lend`](Self::lend).
     #[inline]
     pub fn free(&mut self) -> Option<usize> {
         let slots = self.region.slots();
@@ -428,7 +451,8 @@ mod tests {
         let data = NonNull::new(owner.as_ptr().cast_mut()).expect("not empty");
         let kept = Arc::downgrade(&owner);
         let part = |offset| {
-            // SAFETY: the parts are halves of the vector, which nobody changes, and which lives as long as `owner`.
+            // SAFETY: the parts are halves of the vector, which nobody changes, and which lives as
+            // long as `owner`.
             unsafe { Region::shared(Arc::clone(&owner) as Arc<dyn Any + Send + Sync>, data.add(offset), 1, 32) }
         };
         let (mut first, second) = (part(0), part(32));

@@ -1,4 +1,5 @@
-//! What an interface's device does itself: its driver and its offloads (`SIOCETHTOOL`, `linux/ethtool.h`).
+//! What an interface's device does itself: its driver and its offloads (`SIOCETHTOOL`,
+//! `linux/ethtool.h`).
 
 use std::ffi::c_void;
 use std::io;
@@ -51,7 +52,8 @@ impl Interface {
         Ok(String::from_utf8_lossy(name.split(|&byte| byte == 0).next().unwrap_or(name)).into_owned())
     }
 
-    /// Its device's offloads: by the features' names, or, where the driver has none of them, by a call for each.
+    /// Its device's offloads: by the features' names, or, where the driver has none of them, by a
+    /// call for each.
     ///
     /// # Errors
     /// What the system refused.
@@ -63,7 +65,8 @@ impl Interface {
         }
     }
 
-    /// Is the feature of this name (`ethtool -k`'s long list: `tx-udp_tnl-segmentation`) in force? `false` for names that the kernel does not know.
+    /// Is the feature of this name (`ethtool -k`'s long list: `tx-udp_tnl-segmentation`) in force?
+    /// `false` for names that the kernel does not know.
     ///
     /// # Errors
     /// What the system refused.
@@ -73,7 +76,8 @@ impl Interface {
 
     /// The names of all features that are in force.
     fn active_features(&self) -> io::Result<Vec<String>> {
-        // struct ethtool_sset_info: cmd, reserved, 64-bit mask of sets, then a count for each set of the mask.
+        // struct ethtool_sset_info: cmd, reserved, 64-bit mask of sets, then a count for each set
+        // of the mask.
         let mut info = [0; 20];
         write(&mut info, 8, 1 << ETH_SS_FEATURES);
         self.ethtool(ETHTOOL_GSSET_INFO, &mut info)?;
@@ -86,7 +90,8 @@ impl Interface {
         write(&mut strings, 4, ETH_SS_FEATURES);
         write(&mut strings, 8, count as u32);
         self.ethtool(ETHTOOL_GSTRINGS, &mut strings)?;
-        // struct ethtool_gfeatures: cmd, count of blocks, for each 32 features four masks: available, requested, active, never changed.
+        // struct ethtool_gfeatures: cmd, count of blocks, for each 32 features four masks:
+        // available, requested, active, never changed.
         let blocks = count.div_ceil(32);
         let mut features = vec![0; 8 + blocks * 16];
         write(&mut features, 4, blocks as u32);
@@ -119,7 +124,8 @@ impl Interface {
         }
     }
 
-    /// How many receive and transmit queues are in use now, those that do both counted for each (`ethtool -l`).
+    /// How many receive and transmit queues are in use now, those that do both counted for each
+    /// (`ethtool -l`).
     ///
     /// # Errors
     /// `EOPNOTSUPP` from drivers that do not tell; what else the system refused.
@@ -137,8 +143,9 @@ impl Interface {
         let name = self.name().as_bytes();
         let room = request.name.get_mut(..name.len()).ok_or(io::ErrorKind::InvalidInput)?;
         room.copy_from_slice(name);
-        // SAFETY: the request names an interface, and its pointer `data`, which lives until the call returns. By the sizes that the callers give it and the
-        // counts they write into it, the kernel writes no more than its length.
+        // SAFETY: the request names an interface, and its pointer `data`, which lives until the
+        // call returns. By the sizes that the callers give it and the counts they write into it,
+        // the kernel writes no more than its length.
         Ok(unsafe { rustix::ioctl::ioctl(self.socket(), EthtoolCall(&mut request)) }?)
     }
 }
@@ -186,7 +193,8 @@ const CHANNELS: usize = 36;
 /// Length of a name in a string set in bytes (`ETH_GSTRING_LEN`).
 const NAME: usize = 32;
 
-/// More features than any kernel has: what a count is checked against before memory is taken for it.
+/// More features than any kernel has: what a count is checked against before memory is taken for
+/// it.
 const MOST_FEATURES: usize = 4096;
 
 /// What is left of `struct ifreq` behind the name and a pointer.
@@ -205,7 +213,8 @@ const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
 /// `ioctl(SIOCETHTOOL)`.
 struct EthtoolCall<'a>(&'a mut Request);
 
-// SAFETY: the operation takes a pointer to `struct ifreq`, which `Request` has the layout of, and leaves the result in what that points at.
+// SAFETY: the operation takes a pointer to `struct ifreq`, which `Request` has the layout of, and
+// leaves the result in what that points at.
 unsafe impl Ioctl for EthtoolCall<'_> {
     type Output = ();
     const IS_MUTATING: bool = true;

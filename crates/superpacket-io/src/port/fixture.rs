@@ -26,7 +26,8 @@ impl From<&Vec<u8>> for Sent {
     }
 }
 
-/// The frame with a partial checksum, and as a super-packet of `size` bytes a segment if that is not 0.
+/// The frame with a partial checksum, and as a super-packet of `size` bytes a segment if that is
+/// not 0.
 pub(super) fn partial(frame: &Frame, kind: GsoKind, size: usize) -> Sent {
     let frame = frame.clone().with(|frame| *frame.checksum_mut().expect("has one") = Checksum::Partial);
     let start = frame.offsets().transport as u16;

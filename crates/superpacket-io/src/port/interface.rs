@@ -1,6 +1,7 @@
 //! A network interface by its name: what state it is in, and its limits (`rtnetlink(7)`).
 //!
-//! The netlink socket stays in the network namespace that it was opened in: an [`Interface`] may be asked from any thread.
+//! The netlink socket stays in the network namespace that it was opened in: an [`Interface`] may be
+//! asked from any thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +34,8 @@ pub(crate) struct Link {
     pub mtu: u32,
     /// Its Ethernet address; `None` for interfaces without one (TUN).
     pub hardware_address: Option<[u8; 6]>,
-    /// Super-packets of this many bytes or more, Ethernet header included, are cut in software: the smaller of IPv4's and IPv6's limit (`gso_ipv4_max_size`, `gso_max_size`).
+    /// Super-packets of this many bytes or more, Ethernet header included, are cut in software: the
+    /// smaller of IPv4's and IPv6's limit (`gso_ipv4_max_size`, `gso_max_size`).
     pub gso_max_size: u32,
     /// The most segments that it cuts a super-packet into (`gso_max_segs`).
     pub gso_max_segments: u32,
@@ -77,7 +79,8 @@ impl Interface {
         self.socket.as_fd()
     }
 
-    /// What the kernel says of it now; `None` if it is gone, even if another of the same name has come.
+    /// What the kernel says of it now; `None` if it is gone, even if another of the same name has
+    /// come.
     ///
     /// # Errors
     /// What the system refused.
@@ -142,7 +145,8 @@ impl Interface {
         self.sequence = self.sequence.wrapping_add(1);
         rustix::io::retry_on_intr(|| rustix::net::send(&self.socket, &request.finish(self.sequence), SendFlags::empty()))?;
         let mut buffer = vec![0; 32 << 10];
-        // The kernel answers before `send` returns. Answers to requests that were given up may lie before this one's.
+        // The kernel answers before `send` returns. Answers to requests that were given up may lie
+        // before this one's.
         loop {
             let (length, _) = rustix::io::retry_on_intr(|| rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT))?;
             let message = &buffer[..length];

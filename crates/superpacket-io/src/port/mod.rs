@@ -1,14 +1,16 @@
 //! Ports: where live packets come from and go to.
 //!
-//! A port string ([`PortSpec`]) names one, [`open`] opens it. A [`Port`] says what it can do ([`Capabilities`], probed), and gives two kinds of ends: a
-//! [`Receive`] for each receive queue, and as many [`Transmit`]s as threads want to send through it.
+//! A port string ([`PortSpec`]) names one, [`open`] opens it. A [`Port`] says what it can do
+//! ([`Capabilities`], probed), and gives two kinds of ends: a [`Receive`] for each receive queue,
+//! and as many [`Transmit`]s as threads want to send through it.
 //!
 //! ```text
 //! Receive::poll -> RxPacket<Buffer> -> (aggregator, bridge, ...) -> Outgoing -> TxBatch -> Transmit::transmit
 //!       ^                                                              |
 //!       +------------- give_back: buffers that were dropped <----------+
 //! ```
-//! Received packets lie in memory of the port and are lent as [`Buffer`]s; what is sent is gathered straight from there.
+//! Received packets lie in memory of the port and are lent as [`Buffer`]s; what is sent is gathered
+//! straight from there.
 
 mod batch;
 mod buffer;
@@ -48,12 +50,13 @@ pub const MAX_SLICES: usize = 1024;
 /// What a port can do, found by trying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The offloads that the port itself has or that need nothing of it. Aggregation is done by its user: the three receive offloads are
-    /// always among them.
+    /// The offloads that the port itself has or that need nothing of it. Aggregation is done by its
+    /// user: the three receive offloads are always among them.
     pub features: FeatureSet,
     /// The longest TCP super-packet that it takes, in bytes from the IP header on (`gso_max_size`).
     pub max_gso_size: u32,
-    /// The most payload that it cuts in one TCP super-packet, in bytes; `u32::MAX` where only `max_gso_size` limits it.
+    /// The most payload that it cuts in one TCP super-packet, in bytes; `u32::MAX` where only
+    /// `max_gso_size` limits it.
     pub max_gso_payload: u32,
     /// The most segments that it cuts a super-packet into (`gso_max_segs`).
     pub max_gso_segments: u32,
@@ -61,7 +64,8 @@ pub struct Capabilities {
     pub max_slices: usize,
     /// It cuts super-packets inside UDP tunnels (VXLAN, Geneve).
     pub tunnels: bool,
-    /// Who cuts its super-packets can be told that IPv4 identifications stay the same; a virtio header has no word for it.
+    /// Who cuts its super-packets can be told that IPv4 identifications stay the same; a virtio
+    /// header has no word for it.
     pub fixed_ids: bool,
 }
 
@@ -139,10 +143,12 @@ pub trait Receive: Send + fmt::Debug {
     /// What arrives malformed is left out and counted.
     ///
     /// # Errors
-    /// [`PortError`] if nothing more will come unless something changes: the interface is down or gone.
+    /// [`PortError`] if nothing more will come unless something changes: the interface is down or
+    /// gone.
     fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError>;
 
-    /// Gives the kernel the memory of all buffers back that have been dropped. Called after a poll's packets are done, and before waiting: a ring with a full last slot counts as
+    /// Gives the kernel the memory of all buffers back that have been dropped. Called after a
+    /// poll's packets are done, and before waiting: a ring with a full last slot counts as
     /// readable.
     fn give_back(&mut self) {}
 
@@ -157,9 +163,11 @@ pub trait Receive: Send + fmt::Debug {
 
 /// The sending end of a port.
 pub trait Transmit: Send + fmt::Debug {
-    /// Sends the frames of `batch` from number `from` on, in order, until all are sent or one cannot be. It never waits.
+    /// Sends the frames of `batch` from number `from` on, in order, until all are sent or one
+    /// cannot be. It never waits.
     ///
-    /// Each frame has been made to fit [`Capabilities`]. When this returns, the port has no more use for the bytes of what is sent.
+    /// Each frame has been made to fit [`Capabilities`]. When this returns, the port has no more
+    /// use for the bytes of what is sent.
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress;
 }
 
@@ -178,7 +186,8 @@ pub struct Progress {
 pub enum Stop {
     /// The queue is full: the same frame may be tried again later (`EAGAIN`, `ENOBUFS`).
     Full,
-    /// The frame was refused for what is asked to be done to it (`EINVAL`, `EIO` on a super-packet or a partial checksum): in software it may pass.
+    /// The frame was refused for what is asked to be done to it (`EINVAL`, `EIO` on a super-packet
+    /// or a partial checksum): in software it may pass.
     Offload(std::io::Error),
     /// The frame is longer than the port takes (`EMSGSIZE`).
     TooLong,

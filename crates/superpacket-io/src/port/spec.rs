@@ -7,7 +7,8 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortKind {
-    /// One end of a link in this process: `memory:NAME`; the second port of the same name is the other end.
+    /// One end of a link in this process: `memory:NAME`; the second port of the same name is the
+    /// other end.
     Memory,
     /// The model NIC: `nic:SETTING=VALUE,...@PORT`.
     Nic,
@@ -135,7 +136,8 @@ impl PortSpec {
         &self.options
     }
 
-    /// The port that a model NIC wraps; `None` for one that stands alone in memory, and for other kinds.
+    /// The port that a model NIC wraps; `None` for one that stands alone in memory, and for other
+    /// kinds.
     pub fn inner(&self) -> Option<&PortSpec> {
         self.inner.as_deref()
     }
@@ -207,7 +209,8 @@ impl SpecOptions {
         }
     }
 
-    /// The value of an option in bytes, with `k` or `m` for 1,024 or 1,048,576 of them; `default` if it is not there.
+    /// The value of an option in bytes, with `k` or `m` for 1,024 or 1,048,576 of them; `default`
+    /// if it is not there.
     ///
     /// # Errors
     /// [`SpecError::Option`] for anything else.

@@ -1,5 +1,5 @@
-//! The real captures of `../shared/captures` (beside the workspace), where they are there: each is read whole, or gives
-//! a clear error, and what was read survives being written.
+//! The real captures of `../shared/captures` (beside the workspace), where they are there: each is
+//! read whole, or gives a clear error, and what was read survives being written.
 
 use std::path::{Path, PathBuf};
 

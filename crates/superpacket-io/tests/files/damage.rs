@@ -1,4 +1,5 @@
-//! Captures cut and flipped everywhere: no panic, no endless loop, every record before the damage, and clear words.
+//! Captures cut and flipped everywhere: no panic, no endless loop, every record before the damage,
+//! and clear words.
 
 use crate::bytes::*;
 use superpacket_io::capture::{ByteOrder, Compression, OutputFormat, Sink, Source, Writer};

@@ -111,7 +111,8 @@ impl Stream {
 const TRANSFER: usize = 24 << 20;
 const CHUNK: usize = 1 << 16;
 
-/// Sends a stream by kernel TCP from one host to the other through two ports that are joined, and compares the bytes that arrive.
+/// Sends a stream by kernel TCP from one host to the other through two ports that are joined, and
+/// compares the bytes that arrive.
 fn transfer(from: &Host, to: &Host, a: &mut End, b: &mut End, address: IpAddr) -> [Passed; 2] {
     let listener = to.run(move || TcpListener::bind((address, 0)).expect("the address is there"));
     let target = listener.local_addr().expect("bound");
@@ -147,7 +148,8 @@ fn two_hosts(kind: &str, options: &str) -> (Host, Host, End, End) {
     let ends = [1, 2].map(|number| {
         let text = format!("{kind}:t0{options}");
         let port = hosts[number - 1].run(move || {
-            // Pacing by the default congestion control would keep super-packets small; where there is no choice, there is no harm.
+            // Pacing by the default congestion control would keep super-packets small; where there
+            // is no choice, there is no harm.
             let _ = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "cubic");
             let port = port(&text);
             ip(&format!("addr add 10.9.0.{number}/24 dev t0"));
@@ -443,7 +445,8 @@ fn the_most_slices_are_taken() {
     });
 }
 
-/// The interface goes; while another test starts a program, the child may hold the device a moment longer.
+/// The interface goes; while another test starts a program, the child may hold the device a moment
+/// longer.
 fn goes(name: &str) -> bool {
     (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));

@@ -1,4 +1,5 @@
-//! AF_XDP ports on veth links of namespaces of their own, against raw packet sockets at the other ends.
+//! AF_XDP ports on veth links of namespaces of their own, against raw packet sockets at the other
+//! ends.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -23,7 +24,8 @@ use crate::support::{PacketSocket, in_namespace, ip, not_built_in, quiet, skip};
 /// How long anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs a test in a namespace with the links `a0`-`a1` and `b0`-`b1`, where XDP programs may be loaded.
+/// Runs a test in a namespace with the links `a0`-`a1` and `b0`-`b1`, where XDP programs may be
+/// loaded.
 fn with_links(mtu: u32, test: impl FnOnce()) {
     in_namespace(|| {
         quiet();
@@ -57,7 +59,8 @@ fn refused(spec: &str) -> String {
     XdpPort::open(&spec.parse().expect("a port string")).expect_err(spec).to_string()
 }
 
-/// Frame number `number`: of an experimental ethertype, so that no stack answers, and like no other.
+/// Frame number `number`: of an experimental ethertype, so that no stack answers, and like no
+/// other.
 fn frame(number: usize, length: usize) -> Vec<u8> {
     let mut frame: Vec<u8> = (0..length).map(|index| (index * 7 + number * 13 + index * number / 251) as u8).collect();
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
@@ -187,7 +190,8 @@ fn frames_pass_both_ways_bit_for_bit() {
 #[test]
 fn an_interface_whose_driver_has_no_xdp_is_opened_behind_it() {
     with_links(1500, || {
-        // The one interface without XDP in its driver that every kernel has; what is sent by it comes in by it. Its MTU would need frames in several chunks.
+        // The one interface without XDP in its driver that every kernel has; what is sent by it
+        // comes in by it. Its MTU would need frames in several chunks.
         ip("link set lo mtu 1500");
         for options in ["", "?mode=auto&copy=auto&frames=256"] {
             let mut port = open(&format!("xdp:lo{options}"));
@@ -575,7 +579,8 @@ fn the_driver_is_asked_for_the_flow_hash() {
                         }
                         assert_eq!(hashes[flow], hash, "a flow has the same hash each time");
                     }
-                    // The kernel hashes what it knows by addresses: the same for all that have the same.
+                    // The kernel hashes what it knows by addresses: the same for all that have the
+                    // same.
                     _ => assert!(packet.hash.is_none_or(|hash| !flows.contains(&hash.0)), "no flow's hash"),
                 }
             }

@@ -13,9 +13,11 @@ use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 /// Set in a child that runs one test in a user namespace of its own.
 const INSIDE: &str = "SUPERPACKET_TEST_INSIDE";
 
-/// Runs a test, in this thread, in a new network namespace, which goes when the thread ends. Where the user is not root, the test runs in a child process with a user namespace.
+/// Runs a test, in this thread, in a new network namespace, which goes when the thread ends. Where
+/// the user is not root, the test runs in a child process with a user namespace.
 ///
-/// A machine that forbids it skips the test, and says so; with `CI` set in the environment, the test fails instead.
+/// A machine that forbids it skips the test, and says so; with `CI` set in the environment, the
+/// test fails instead.
 pub fn in_namespace(test: impl FnOnce()) {
     if !rustix::process::geteuid().is_root() && std::env::var_os(INSIDE).is_none() {
         return in_user_namespace();
@@ -49,14 +51,16 @@ pub fn skip(reason: &str) {
     eprintln!("SKIPPED, NOTHING WAS TESTED: {reason}");
 }
 
-/// Says that a test did not run, as the kernel was built without what it needs: in CI too, where the kernel is as it is, and what matters is tested in other ways.
+/// Says that a test did not run, as the kernel was built without what it needs: in CI too, where
+/// the kernel is as it is, and what matters is tested in other ways.
 #[allow(dead_code, reason = "not all tests need devices that a kernel may lack")]
 pub fn not_built_in(what: &str) {
     eprintln!("SKIPPED, NOTHING WAS TESTED: this kernel was built without {what}");
 }
 
 fn enter_new_namespace() -> io::Result<()> {
-    // SAFETY: the thread gets its own network namespace; no memory, files or signal handlers of other threads are concerned.
+    // SAFETY: the thread gets its own network namespace; no memory, files or signal handlers of
+    // other threads are concerned.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
     ip("link set lo up");
     Ok(())

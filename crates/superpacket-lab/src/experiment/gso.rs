@@ -1,8 +1,11 @@
-//! Generic segmentation offload (source 004, Herbert Xu, 2006): super-packets cut in software, as late as possible.
+//! Generic segmentation offload (source 004, Herbert Xu, 2006): super-packets cut in software, as
+//! late as possible.
 //!
-//! The source's point is that much of what TSO saves is saved by going through the stack once for each super-packet rather than once for each segment, so that
-//! no hardware is needed for it. Here the bridge is the stack that is gone through: the same stream crosses it cut by its sender before, or whole, to be cut at
-//! the port by which it leaves. The source's second point is the fallback: a bridge of which only some ports have TSO need not give it up for all.
+//! The source's point is that much of what TSO saves is saved by going through the stack once for
+//! each super-packet rather than once for each segment, so that no hardware is needed for it. Here
+//! the bridge is the stack that is gone through: the same stream crosses it cut by its sender
+//! before, or whole, to be cut at the port by which it leaves. The source's second point is the
+//! fallback: a bridge of which only some ports have TSO need not give it up for all.
 
 mod live;
 mod model;
@@ -21,14 +24,15 @@ pub const ENTRY: Entry = Entry {
     model: model::run,
 };
 
-/// What the source measured through the loopback device at an MTU of 1500: 10^6 bits a second with GSO off and on.
+/// What the source measured through the loopback device at an MTU of 1500: 10^6 bits a second with
+/// GSO off and on.
 const SOURCE_THROUGHPUT: [f64; 2] = [3061.05, 3598.17];
 
 /// The least gain of cutting late: the source's.
 const TARGET: f64 = 1.175;
 
-/// On a port for which the payload is copied once more, the source finds the cost of that copy "mostly offset" by what is saved: what is left is nearly
-/// nothing.
+/// On a port for which the payload is copied once more, the source finds the cost of that copy
+/// "mostly offset" by what is saved: what is left is nearly nothing.
 const LINEAR_TARGET: f64 = 0.98;
 
 const BEFORE: &str = "before the bridge";

@@ -1,7 +1,8 @@
 //! The experiments of the five sources, again.
 //!
-//! Each has two forms: live, with kernel TCP between hosts, through ports, engine and bridge; and on the model NIC, without kernel and clock, where every run
-//! gives the same. An experiment is a file of its own here, with an [`Entry`] of its own, and [`ALL`] is where they are found.
+//! Each has two forms: live, with kernel TCP between hosts, through ports, engine and bridge; and
+//! on the model NIC, without kernel and clock, where every run gives the same. An experiment is a
+//! file of its own here, with an [`Entry`] of its own, and [`ALL`] is where they are found.
 
 mod ack;
 mod gso;
@@ -32,12 +33,15 @@ pub struct Entry {
     pub source: &'static str,
     /// What is done, in a line or two.
     pub summary: &'static str,
-    /// Measures it between live hosts. [`LabError::Forbidden`] and [`LabError::Unsupported`] mean that this machine cannot, [`LabError::Cancelled`] that the
-    /// session's watcher asked for the end.
+    /// Measures it between live hosts. [`LabError::Forbidden`] and [`LabError::Unsupported`] mean
+    /// that this machine cannot, [`LabError::Cancelled`] that the session's watcher asked for the
+    /// end.
     pub live: fn(&Session<'_>) -> Result<Experiment, LabError>,
-    /// How many measurements the live form makes by a plan, at most: each takes [`Plan::time`], or the time of a transfer where a file is sent.
+    /// How many measurements the live form makes by a plan, at most: each takes [`Plan::time`], or
+    /// the time of a transfer where a file is sent.
     pub measurements: fn(Plan) -> usize,
-    /// Counts it on the model NIC, or simulates it: the same in every run, and done in about a second.
+    /// Counts it on the model NIC, or simulates it: the same in every run, and done in about a
+    /// second.
     pub model: fn() -> Result<Experiment, LabError>,
 }
 
@@ -50,7 +54,8 @@ pub fn find(name: &str) -> Option<&'static Entry> {
     ALL.iter().find(|entry| entry.name == name)
 }
 
-/// How long the measurements of these experiments take by a plan: what is made ready in between, and files that are sent whole, come on top.
+/// How long the measurements of these experiments take by a plan: what is made ready in between,
+/// and files that are sent whole, come on top.
 #[must_use]
 pub fn planned(entries: &[&Entry], plan: Plan) -> Duration {
     let measurements: usize = entries.iter().map(|entry| (entry.measurements)(plan)).sum();
@@ -82,7 +87,8 @@ mod tests {
     fn the_quick_form_is_planned_for_half_a_minute() {
         let measurements: Vec<_> = ALL.iter().map(|entry| (entry.name, (entry.measurements)(Plan::QUICK))).collect();
         assert_eq!(measurements, [("lro", 18), ("ack", 12), ("rps", 24), ("tso", 27), ("gso", 30)]);
-        // A minute is promised. The rest of it is for making hosts, for warming up, and for files that take longer.
+        // A minute is promised. The rest of it is for making hosts, for warming up, and for files
+        // that take longer.
         let planned = planned(&ALL.iter().collect::<Vec<_>>(), Plan::QUICK);
         assert_eq!(planned, Duration::from_millis(27_750));
         assert!(planned * 2 < Duration::from_secs(60));

@@ -26,7 +26,8 @@ impl Plan {
     pub const QUICK: Self = Self { rounds: 3, time: Duration::from_millis(250), quick: true };
 }
 
-/// On which CPUs the parts of a live experiment run. An empty list leaves it to the experiment, and most leave it to the scheduler.
+/// On which CPUs the parts of a live experiment run. An empty list leaves it to the experiment, and
+/// most leave it to the scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cpus {
     /// The sending program's thread; of requests and answers, the client's.
@@ -122,11 +123,13 @@ impl<'a> Session<'a> {
         Self { cpus, ..self }
     }
 
-    /// Measures variants in turn, as often as the plan says; gives for each its measurements, one a round, so that those of the same place belong together. Every
-    /// other round goes backwards: what drifts (heat, neighbours) strikes all alike.
+    /// Measures variants in turn, as often as the plan says; gives for each its measurements, one a
+    /// round, so that those of the same place belong together. Every other round goes backwards:
+    /// what drifts (heat, neighbours) strikes all alike.
     ///
     /// # Errors
-    /// The first error of a measurement; [`LabError::Cancelled`] as soon as the watcher asks for the end.
+    /// The first error of a measurement; [`LabError::Cancelled`] as soon as the watcher asks for
+    /// the end.
     pub fn interleaved<T>(&self, variants: &mut [Variant<'_, T>]) -> Result<Vec<Vec<T>>, LabError> {
         let count = variants.len();
         self.watch.announce(count * self.plan.rounds);

@@ -1,4 +1,5 @@
-//! What an experiment found: tables in the form of their source, with the spread of every figure, and marks.
+//! What an experiment found: tables in the form of their source, with the spread of every figure,
+//! and marks.
 
 use serde::{Serialize, Serializer};
 
@@ -13,7 +14,8 @@ pub enum Form {
     Live,
     /// Counted on the model NIC, without kernel and clock: every run gives the same.
     Model,
-    /// Computed by the real steering code on virtual CPUs whose costs are constants: every run gives the same.
+    /// Computed by the real steering code on virtual CPUs whose costs are constants: every run
+    /// gives the same.
     Simulated,
 }
 
@@ -30,7 +32,8 @@ pub struct Experiment {
     pub tables: Vec<Table>,
     /// What it is to reach.
     pub marks: Vec<Mark>,
-    /// What a reader of the figures should know: what could not be run and why, what a source's machine had and this one has not.
+    /// What a reader of the figures should know: what could not be run and why, what a source's
+    /// machine had and this one has not.
     pub notes: Vec<String>,
 }
 
@@ -42,8 +45,8 @@ impl Experiment {
         Self { name, source, summary, tables: Vec::new(), marks: Vec::new(), notes: Vec::new() }
     }
 
-    /// What was measured, and after it what was counted of the same experiment. A count never stands in
-    /// for a measurement: each is judged by a mark of its own.
+    /// What was measured, and after it what was counted of the same experiment. A count never
+    /// stands in for a measurement: each is judged by a mark of its own.
     #[must_use]
     pub fn with_model(mut self, model: Self) -> Self {
         self.tables.extend(model.tables);
@@ -66,7 +69,8 @@ pub struct Table {
     pub rows: Vec<Row>,
     /// How many rounds each figure sums up; 1 where every run gives the same.
     pub rounds: usize,
-    /// How its figures were made, in words, where they are not the medians of the rounds with their quartiles.
+    /// How its figures were made, in words, where they are not the medians of the rounds with their
+    /// quartiles.
     pub made: Option<String>,
     /// The column that a plot of the table shows, by its place; `None`: a plot would say nothing.
     pub plot: Option<usize>,
@@ -134,7 +138,8 @@ pub struct Ratio {
     pub against: String,
     /// What is compared: a column's name.
     pub column: &'static str,
-    /// The median of the rounds' ratios; `None` where the rounds differ so much that it means nothing.
+    /// The median of the rounds' ratios; `None` where the rounds differ so much that it means
+    /// nothing.
     pub value: Option<f64>,
     /// A quarter of the rounds' ratios lies below.
     pub low: f64,
@@ -174,13 +179,15 @@ pub struct Mark {
     pub name: String,
     /// How the value was made.
     pub form: Form,
-    /// What was reached; `None` where it could not be measured, or the rounds differ so much that it means nothing.
+    /// What was reached; `None` where it could not be measured, or the rounds differ so much that
+    /// it means nothing.
     pub value: Option<f64>,
     /// What is to be reached.
     pub target: f64,
     /// On which side of it.
     pub side: Side,
-    /// Whether it was reached; `None` where nothing can be said: there is no value, or it is nearer to the target than the rounds are to each other.
+    /// Whether it was reached; `None` where nothing can be said: there is no value, or it is nearer
+    /// to the target than the rounds are to each other.
     pub met: Option<bool>,
     /// The quartiles of the rounds' values; equal where every run gives the same.
     pub spread: [f64; 2],
@@ -189,19 +196,22 @@ pub struct Mark {
     pub reason: Option<String>,
     /// The same value in the source, where it has one.
     pub source: Option<f64>,
-    /// What a report of one screen calls it, within its experiment; `None`: only full reports show it.
+    /// What a report of one screen calls it, within its experiment; `None`: only full reports show
+    /// it.
     #[serde(skip)]
     pub brief: Option<&'static str>,
 }
 
 impl Mark {
-    /// A mark on a ratio that was measured in turn, judged by its median, where the rounds' spread leaves that a meaning.
+    /// A mark on a ratio that was measured in turn, judged by its median, where the rounds' spread
+    /// leaves that a meaning.
     ///
-    /// Where half of the rounds lie wholly on one side of the target, that side is the verdict, however
-    /// far they are from each other. Where the target lies between the quartiles, the median must be
-    /// further from it than chance moves a median: 1.57 times the distance of the quartiles over the
-    /// root of the number of rounds (the notch of a box plot: McGill, Tukey and Larsen, Variations of
-    /// Box Plots, 1978). Else there is a value, but no verdict. Three rounds are the least.
+    /// Where half of the rounds lie wholly on one side of the target, that side is the verdict,
+    /// however far they are from each other. Where the target lies between the quartiles, the
+    /// median must be further from it than chance moves a median: 1.57 times the distance of the
+    /// quartiles over the root of the number of rounds (the notch of a box plot: McGill, Tukey and
+    /// Larsen, Variations of Box Plots, 1978). Else there is a value, but no verdict. Three rounds
+    /// are the least.
     #[must_use]
     pub fn paired(name: impl Into<String>, paired: &Paired, side: Side, target: f64) -> Self {
         let Summary { count, median, lower_quartile: low, upper_quartile: high, .. } = paired.ratio;
@@ -230,8 +240,9 @@ impl Mark {
         }
     }
 
-    /// A mark on a value that hangs on an assumption: `range` is from where to where it goes with what may be assumed. There is a
-    /// verdict only if all of the range has the same; `assumption` says what decides else.
+    /// A mark on a value that hangs on an assumption: `range` is from where to where it goes with
+    /// what may be assumed. There is a verdict only if all of the range has the same; `assumption`
+    /// says what decides else.
     #[must_use]
     pub fn ranged(name: impl Into<String>, form: Form, value: f64, range: [f64; 2], side: Side, target: f64, assumption: &str) -> Self {
         let mark = Self { spread: range, ..Self::exact(name, form, value, side, target) };
@@ -281,7 +292,8 @@ fn reached(value: f64, side: Side, target: f64) -> bool {
     }
 }
 
-/// What machines read: the rows of all tables, each with its table's title and form, figures by name.
+/// What machines read: the rows of all tables, each with its table's title and form, figures by
+/// name.
 impl Serialize for Experiment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]

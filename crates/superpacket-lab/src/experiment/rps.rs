@@ -1,8 +1,11 @@
-//! RPS: 500 connections with one request of one byte each under way, by how their packets are spread over CPUs.
+//! RPS: 500 connections with one request of one byte each under way, by how their packets are
+//! spread over CPUs.
 //!
-//! The source had one receive queue, or a few, and 8 or 16 CPUs: without RPS, the CPUs that the device interrupted did all protocol work and were the limit, while the others idled.
-//! Such machines are [simulated](crate::simulation), with the real steering code; what a model NIC and the steering code do to the packets themselves is counted; and the same load is
-//! run through the bridge on this machine, as far as its CPUs go.
+//! The source had one receive queue, or a few, and 8 or 16 CPUs: without RPS, the CPUs that the
+//! device interrupted did all protocol work and were the limit, while the others idled. Such
+//! machines are [simulated](crate::simulation), with the real steering code; what a model NIC and
+//! the steering code do to the packets themselves is counted; and the same load is run through the
+//! bridge on this machine, as far as its CPUs go.
 
 mod card;
 mod curve;
@@ -26,15 +29,18 @@ pub const ENTRY: Entry = Entry {
     model,
 };
 
-/// Measures it between hosts on this machine: without steering, with masks, and with the kernel's own RPS beside them.
+/// Measures it between hosts on this machine: without steering, with masks, and with the kernel's
+/// own RPS beside them.
 ///
 /// # Errors
-/// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot; [`LabError::Cancelled`]; what hosts and bridge refuse.
+/// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot;
+/// [`LabError::Cancelled`]; what hosts and bridge refuse.
 pub fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
     live::run(session)
 }
 
-/// Simulates the source's machines, and larger ones, and counts what becomes of packets on the model NIC: the same in every run.
+/// Simulates the source's machines, and larger ones, and counts what becomes of packets on the
+/// model NIC: the same in every run.
 ///
 /// # Errors
 /// [`LabError::System`] where the model NIC gets no descriptors.

@@ -31,13 +31,16 @@ pub(crate) struct Spent {
     pub(crate) sender: f64,
     /// Of the receiving program's thread, in percent of one CPU.
     pub(crate) receiver: f64,
-    /// Of the bridge's threads, in percent of one CPU; `None` where the kernel's bridge, which has none, joined the hosts.
+    /// Of the bridge's threads, in percent of one CPU; `None` where the kernel's bridge, which has
+    /// none, joined the hosts.
     pub(crate) bridge: Option<f64>,
     /// Of the whole machine, in percent of all its CPUs.
     pub(crate) machine: f64,
-    /// Of sender, receiver and bridge for the payload, in microseconds per 1,024 bytes: a neighbour's is not in it.
+    /// Of sender, receiver and bridge for the payload, in microseconds per 1,024 bytes: a
+    /// neighbour's is not in it.
     pub(crate) demand: f64,
-    /// The part of the machine's CPU time that others had meanwhile, 0 to 1: other programs, and a hypervisor's other guests.
+    /// The part of the machine's CPU time that others had meanwhile, 0 to 1: other programs, and a
+    /// hypervisor's other guests.
     pub(crate) others: f64,
 }
 
@@ -130,7 +133,8 @@ impl Spent {
     }
 }
 
-/// CPU time of the bridges' threads, by what the scheduler counts: a clock tick is a long time in a short measurement.
+/// CPU time of the bridges' threads, by what the scheduler counts: a clock tick is a long time in a
+/// short measurement.
 fn bridge_time() -> Result<Duration, LabError> {
     let mut time = Duration::ZERO;
     for task in fs::read_dir("/proc/self/task").context(|| "/proc/self/task".into())?.flatten() {

@@ -1,4 +1,5 @@
-//! Two hosts and the bridge between them, with an account of who spent how much CPU time: what the experiments on aggregation are played on.
+//! Two hosts and the bridge between them, with an account of who spent how much CPU time: what the
+//! experiments on aggregation are played on.
 
 use std::fs;
 use std::io;
@@ -18,7 +19,8 @@ use crate::link::Link;
 use crate::load::{Route, TcpTransactions};
 use crate::topology::Station;
 
-/// Of a thread that gives way to others: on a full CPU it gets about a thirtieth of what each of them does.
+/// Of a thread that gives way to others: on a full CPU it gets about a thirtieth of what each of
+/// them does.
 const NICE: i32 = 15;
 
 /// Hosts A and B, each joined by a veth pair to a middle host, before a bridge runs there.
@@ -32,7 +34,8 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Makes them. A's interface has a name that no other on this machine has: the kernel names the threads that serve it by it.
+    /// Makes them. A's interface has a name that no other on this machine has: the kernel names the
+    /// threads that serve it by it.
     pub(crate) fn new() -> Result<Self, LabError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // Fifteen bytes are what is left of a thread's name, and "napi/" takes five.
@@ -41,17 +44,20 @@ impl Hosts {
         let (a, a_side) = Link::veth(&Host::new("A")?, &name, &middle, "port-a")?;
         let (b, b_side) = Link::veth(&Host::new("B")?, "eth0", &middle, "port-b")?;
         for side in [&a_side, &b_side] {
-            // Best effort: the middle is no party to the traffic, and says little if it cannot be silenced.
+            // Best effort: the middle is no party to the traffic, and says little if it cannot be
+            // silenced.
             let _ = middle.set_sysctl(&format!("net/ipv6/conf/{}/disable_ipv6", side.name()), "1");
         }
         for host in [a.host(), b.host()] {
-            // What an earlier connection found out about the path is no business of the next; best effort, as older kernels keep it.
+            // What an earlier connection found out about the path is no business of the next; best
+            // effort, as older kernels keep it.
             let _ = host.set_sysctl("net/ipv4/tcp_no_metrics_save", "1");
         }
         Ok(Self { a: Station::new(a, 1)?, b: Station::new(b, 2)?, middle, a_side, b_side })
     }
 
-    /// Joins them by a bridge with a thread for each port, on these CPUs (all, if none is named), and has the hosts find each other.
+    /// Joins them by a bridge with a thread for each port, on these CPUs (all, if none is named),
+    /// and has the hosts find each other.
     pub(crate) fn join(self, ports: [PortSettings; 2], cpus: &[usize]) -> Result<Stage, LabError> {
         let settings = BridgeSettings { ports: ports.into(), threads: 2, ..BridgeSettings::default() };
         let (bridge, bridge_threads) = self.middle.run(|| -> Result<_, LabError> {
@@ -121,7 +127,8 @@ fn thread_path(namespace: &Path, name: &str) -> Result<PathBuf, LabError> {
     Err(LabError::system(format!("the bridge's thread {name}"), io::ErrorKind::NotFound))
 }
 
-/// The kernel's thread that serves an interface whose softirqs were given to one (`napi/NAME-ID`), where this process sees it.
+/// The kernel's thread that serves an interface whose softirqs were given to one (`napi/NAME-ID`),
+/// where this process sees it.
 pub(crate) fn napi_thread(link: &Link) -> Option<(u32, PathBuf)> {
     let prefix = format!("napi/{}-", link.name());
     let prefix = &prefix[..prefix.len().min(15)];
@@ -132,9 +139,11 @@ pub(crate) fn napi_thread(link: &Link) -> Option<(u32, PathBuf)> {
     })
 }
 
-/// CPU time of a task, of which `path` is the directory below `/proc`: exact where the scheduler tells it, else in clock ticks.
+/// CPU time of a task, of which `path` is the directory below `/proc`: exact where the scheduler
+/// tells it, else in clock ticks.
 pub(crate) fn task_time(path: &Path) -> Result<Duration, LabError> {
-    // The first field is the time on a CPU in nanoseconds (Documentation/scheduler/sched-stats.rst).
+    // The first field is the time on a CPU in nanoseconds
+    // (Documentation/scheduler/sched-stats.rst).
     let exact = fs::read_to_string(path.join("schedstat")).ok();
     let exact = exact.and_then(|text| text.split_ascii_whitespace().next()?.parse().ok()).filter(|&time| time != 0);
     match exact {

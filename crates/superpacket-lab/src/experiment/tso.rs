@@ -1,7 +1,9 @@
-//! TCP segmentation offload (source 003, Jan Kasprzak, 2005): a file sent by sendfile(2) with TSO off and on.
+//! TCP segmentation offload (source 003, Jan Kasprzak, 2005): a file sent by sendfile(2) with TSO
+//! off and on.
 //!
-//! The source found TSO slower than no TSO, saw frames of at most 15,928 bytes of payload given to the card where it expected 64 KB, and never learned why. Its
-//! measurement is repeated with both sizes; no cause is claimed that the run does not show.
+//! The source found TSO slower than no TSO, saw frames of at most 15,928 bytes of payload given to
+//! the card where it expected 64 KB, and never learned why. Its measurement is repeated with both
+//! sizes; no cause is claimed that the run does not show.
 
 mod live;
 mod model;
@@ -22,13 +24,15 @@ pub const ENTRY: Entry = Entry {
 /// The source's file: Fedora Core 4, the first CD.
 const FILE: u64 = 665_434_112;
 
-/// The largest payload of a frame that the source saw given to the card: 11 segments of 1,448 bytes.
+/// The largest payload of a frame that the source saw given to the card: 11 segments of 1,448
+/// bytes.
 const SOURCE_PAYLOAD: u32 = 15_928;
 
 /// The names of the variants.
 const VARIANTS: [&str; 3] = ["TSO off", "TSO on, at most 15,928 bytes", "TSO on, 64 KB"];
 
-/// What the source measured for its client Alpha, TSO off and on: 10^6 bytes a second on average, and at best, of the last five transfers.
+/// What the source measured for its client Alpha, TSO off and on: 10^6 bytes a second on average,
+/// and at best, of the last five transfers.
 const SOURCE_SPEED: [[f64; 2]; 2] = [[108.7, 110.5], [100.9, 101.2]];
 
 /// The same for its client Beta.
@@ -49,7 +53,8 @@ fn mark(client: &str, variant: usize) -> String {
 const CLIENTS: [&str; 3] =
     ["client behind a wire of 1500 bytes", "client that takes super-packets", "client behind a wire of 1500 bytes, bridge with GRO"];
 
-/// What a report of one screen calls the marks: for each client, those on the limited TSO and on that of 64 KB.
+/// What a report of one screen calls the marks: for each client, those on the limited TSO and on
+/// that of 64 KB.
 const BRIEFS: [[&str; 2]; 3] = [
     ["wire of 1500: 15,928 bytes over off", "wire of 1500: 64 KB over off"],
     ["takes all whole: 15,928 over off", "takes all whole: 64 KB over off"],

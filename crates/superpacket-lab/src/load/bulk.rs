@@ -39,7 +39,8 @@ pub enum Direction {
 pub enum Receive {
     /// Reads them into a buffer, as programs do.
     Copy,
-    /// Has the kernel throw them away (`MSG_TRUNC`, tcp(7)): the cost of the path without the copy to the program.
+    /// Has the kernel throw them away (`MSG_TRUNC`, tcp(7)): the cost of the path without the copy
+    /// to the program.
     Discard,
 }
 
@@ -60,8 +61,9 @@ pub struct TcpBulk {
     pub message: usize,
     /// What the receiver does with them. Default: copy.
     pub receive: Receive,
-    /// Key of the pattern that the sender sends (a file has its own) and the receiver checks byte for byte, both sides summing up
-    /// what they see; `None` (the default) checks only that the number of bytes is right.
+    /// Key of the pattern that the sender sends (a file has its own) and the receiver checks byte
+    /// for byte, both sides summing up what they see; `None` (the default) checks only that the
+    /// number of bytes is right.
     pub verify: Option<u64>,
     /// Socket options.
     pub options: TcpOptions,
@@ -71,7 +73,8 @@ pub struct TcpBulk {
     pub threads: usize,
     /// How long a flow may move nothing. Default 10 s.
     pub stall: Duration,
-    /// Counts received bytes of all flows while the load runs, for whoever wants to watch. Default: none.
+    /// Counts received bytes of all flows while the load runs, for whoever wants to watch. Default:
+    /// none.
     pub meter: Option<Arc<AtomicU64>>,
 }
 
@@ -99,8 +102,9 @@ impl TcpBulk {
     ///
     /// # Errors
     ///
-    /// [`LabError::Stalled`] where a flow moved nothing for too long, [`LabError::Corrupted`] where the bytes received are not those
-    /// sent, [`LabError::Invalid`] for settings that make no sense, [`LabError::System`] where a connection cannot be made or breaks.
+    /// [`LabError::Stalled`] where a flow moved nothing for too long, [`LabError::Corrupted`] where
+    /// the bytes received are not those sent, [`LabError::Invalid`] for settings that make no
+    /// sense, [`LabError::System`] where a connection cannot be made or breaks.
     pub fn run(&self, route: &Route<'_>) -> Result<BulkReport, LabError> {
         self.check()?;
         let (forward, reverse) = self.directions(route)?;
@@ -310,7 +314,8 @@ impl TcpBulk {
                             if let Some(meter) = &self.meter {
                                 meter.fetch_add(length as u64, Ordering::Relaxed);
                             }
-                            // A short read has emptied the socket; asking once more would only cost a call.
+                            // A short read has emptied the socket; asking once more would only cost
+                            // a call.
                             if length < buffer.len() {
                                 break;
                             }

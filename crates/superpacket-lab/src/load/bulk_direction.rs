@@ -1,4 +1,5 @@
-//! One direction of a bulk load: its two sides, their threads, and the comparison of what was sent with what was received.
+//! One direction of a bulk load: its two sides, their threads, and the comparison of what was sent
+//! with what was received.
 
 use std::thread;
 

@@ -1,4 +1,5 @@
-//! How long transactions took: a histogram fine enough for percentiles, and cheap enough to fill a million times a second.
+//! How long transactions took: a histogram fine enough for percentiles, and cheap enough to fill a
+//! million times a second.
 
 use std::time::Duration;
 
@@ -41,7 +42,8 @@ impl Latency {
         self.longest
     }
 
-    /// What the given part of the transactions did not exceed, such as 0.99; zero where there is none.
+    /// What the given part of the transactions did not exceed, such as 0.99; zero where there is
+    /// none.
     #[must_use]
     pub fn percentile(&self, part: f64) -> Duration {
         let rank = (part.clamp(0.0, 1.0) * self.count as f64).ceil().max(1.0) as u64;

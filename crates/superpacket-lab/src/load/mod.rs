@@ -1,4 +1,5 @@
-//! Load in the shape of netperf: real sockets of the kernel in two hosts, with CPU times, and every byte checkable.
+//! Load in the shape of netperf: real sockets of the kernel in two hosts, with CPU times, and every
+//! byte checkable.
 
 mod bulk;
 mod bulk_direction;

@@ -1,4 +1,5 @@
-//! Waiting for many sockets at once (epoll(7), level-triggered), with an eye on those that get nowhere.
+//! Waiting for many sockets at once (epoll(7), level-triggered), with an eye on those that get
+//! nowhere.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -74,8 +75,9 @@ impl Progress {
         self.last[flow] = now;
     }
 
-    /// Looks, a few times a second, whether a flow that is not done has stood still for too long. `state` says for a flow its number
-    /// in the whole load and the bytes that it moved, or `None` when it is done.
+    /// Looks, a few times a second, whether a flow that is not done has stood still for too long.
+    /// `state` says for a flow its number in the whole load and the bytes that it moved, or `None`
+    /// when it is done.
     pub(crate) fn check(&mut self, now: Instant, state: impl Fn(usize) -> Option<(usize, u64)>) -> Result<(), LabError> {
         if now < self.next_look {
             return Ok(());

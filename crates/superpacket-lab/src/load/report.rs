@@ -131,8 +131,9 @@ impl TransactionReport {
     }
 }
 
-/// netperf's service demand: CPU time per payload, in microseconds per 1,024 bytes; 0 where nothing was carried. netperf itself puts
-/// the whole machine's CPU time in, which is [`MachineUsage::total`]'s [`crate::CpuUsage::busy`].
+/// netperf's service demand: CPU time per payload, in microseconds per 1,024 bytes; 0 where nothing
+/// was carried. netperf itself puts the whole machine's CPU time in, which is
+/// [`MachineUsage::total`]'s [`crate::CpuUsage::busy`].
 #[must_use]
 pub fn service_demand(cpu: Duration, bytes: u64) -> f64 {
     per_second(cpu.as_secs_f64() * 1e6, bytes as f64 / 1024.0)

@@ -1,4 +1,5 @@
-//! What all loads are told alike: between whom, for how long, on which CPUs, with which socket options.
+//! What all loads are told alike: between whom, for how long, on which CPUs, with which socket
+//! options.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,7 +8,8 @@ use crate::error::LabError;
 use crate::host::Host;
 use crate::topology::Station;
 
-/// Who talks to whom. The client connects; the server listens at `address`, on a port that the kernel chooses.
+/// Who talks to whom. The client connects; the server listens at `address`, on a port that the
+/// kernel chooses.
 #[derive(Clone, Copy, Debug)]
 pub struct Route<'hosts> {
     /// The host that connects, and sends in the forward direction.
@@ -53,7 +55,8 @@ pub struct Pinning {
 /// Options of the TCP sockets on both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// `TCP_CONGESTION`; empty leaves the host's default. Default: `cubic`, whatever the machine prefers.
+    /// `TCP_CONGESTION`; empty leaves the host's default. Default: `cubic`, whatever the machine
+    /// prefers.
     pub congestion_control: String,
     /// `TCP_MAXSEG`, in bytes: the largest payload of a segment, less where the path says so.
     pub maximum_segment_size: Option<u16>,
@@ -63,7 +66,8 @@ pub struct TcpOptions {
     pub receive_buffer: Option<usize>,
     /// `TCP_NODELAY`.
     pub no_delay: bool,
-    /// `TCP_QUICKACK`, renewed with every read, so that the receiver acknowledges every second segment, or each, at once.
+    /// `TCP_QUICKACK`, renewed with every read, so that the receiver acknowledges every second
+    /// segment, or each, at once.
     pub quick_acknowledgements: bool,
 }
 

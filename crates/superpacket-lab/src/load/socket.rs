@@ -1,4 +1,5 @@
-//! Connected sockets between two hosts, made in their namespaces; once made they may be used from anywhere.
+//! Connected sockets between two hosts, made in their namespaces; once made they may be used from
+//! anywhere.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};

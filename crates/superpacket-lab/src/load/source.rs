@@ -23,7 +23,8 @@ pub enum Source {
     File(Arc<PatternFile>),
 }
 
-/// A file in memory (memfd_create(2)), filled with a pattern; it has no name and goes with its last holder.
+/// A file in memory (memfd_create(2)), filled with a pattern; it has no name and goes with its last
+/// holder.
 #[derive(Debug)]
 pub struct PatternFile {
     file: File,
@@ -36,7 +37,8 @@ impl PatternFile {
     ///
     /// # Errors
     ///
-    /// [`LabError::Invalid`] for an empty file; [`LabError::System`] where there is no memory for it.
+    /// [`LabError::Invalid`] for an empty file; [`LabError::System`] where there is no memory for
+    /// it.
     pub fn new(size: u64, key: u64) -> Result<Arc<Self>, LabError> {
         if size == 0 {
             return Err(LabError::Invalid { what: "file of 0 bytes".into(), reason: "expected at least 1".into() });
@@ -80,7 +82,8 @@ impl PatternFile {
         Ok(sum.finish())
     }
 
-    /// The index of the first of `bytes` that is not the repeated file's at `offset` plus that index.
+    /// The index of the first of `bytes` that is not the repeated file's at `offset` plus that
+    /// index.
     pub(crate) fn first_difference(&self, offset: u64, bytes: &[u8]) -> Option<usize> {
         let mut done = 0;
         while done < bytes.len() {

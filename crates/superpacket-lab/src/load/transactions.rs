@@ -21,7 +21,8 @@ use crate::pattern::{Checker, Pattern, Producer};
 
 /// Requests and answers over TCP. Set what differs from the default, and [`TcpTransactions::run`].
 ///
-/// One thread on each side serves all connections by epoll(7). Each connection has one request under way.
+/// One thread on each side serves all connections by epoll(7). Each connection has one request
+/// under way.
 #[derive(Clone, Debug)]
 pub struct TcpTransactions {
     /// Connections. Default 1.
@@ -32,8 +33,8 @@ pub struct TcpTransactions {
     pub answer: usize,
     /// For how long new requests are made. Default: one second.
     pub time: Duration,
-    /// Key of the patterns that requests and answers are made of and checked against, byte for byte; `None` (the default) checks
-    /// only their lengths.
+    /// Key of the patterns that requests and answers are made of and checked against, byte for
+    /// byte; `None` (the default) checks only their lengths.
     pub verify: Option<u64>,
     /// Socket options. Default: as [`TcpOptions::default`], with `TCP_NODELAY`.
     pub options: TcpOptions,
@@ -141,7 +142,8 @@ impl Talker {
                     }
                     self.received += length as u64;
                     self.to_read -= length;
-                    // Not read on at once: most messages come whole, and another call would only say that there is no more.
+                    // Not read on at once: most messages come whole, and another call would only
+                    // say that there is no more.
                     if self.to_read > 0 && length < piece {
                         return Ok(Advance::Reading);
                     }
@@ -174,8 +176,9 @@ impl TcpTransactions {
     ///
     /// # Errors
     ///
-    /// [`LabError::Stalled`] where a connection waited too long, [`LabError::Corrupted`] where messages arrive that were not sent,
-    /// [`LabError::Invalid`] for settings that make no sense, [`LabError::System`] where a connection cannot be made or breaks.
+    /// [`LabError::Stalled`] where a connection waited too long, [`LabError::Corrupted`] where
+    /// messages arrive that were not sent, [`LabError::Invalid`] for settings that make no sense,
+    /// [`LabError::System`] where a connection cannot be made or breaks.
     pub fn run(&self, route: &Route<'_>) -> Result<TransactionReport, LabError> {
         at_least_one("connections", self.connections)?;
         at_least_one("request", self.request)?;
@@ -208,17 +211,20 @@ impl TcpTransactions {
                     report.machine = machine;
                     Ok(report)
                 }
-                // A thread ends early only where the other returns an error, which has been given above.
+                // A thread ends early only where the other returns an error, which has been given
+                // above.
                 _ => Err(LabError::system("TCP_RR", std::io::ErrorKind::Interrupted)),
             }
         })
     }
 
-    /// Connects to a server that is none of the lab's (a user-space stack, another machine), runs, and reports; the server's CPU time is not known.
+    /// Connects to a server that is none of the lab's (a user-space stack, another machine), runs,
+    /// and reports; the server's CPU time is not known.
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run); [`LabError::Invalid`] where bytes are to be verified: only [`run`](Self::run) has a server that makes the pattern.
+    /// As [`run`](Self::run); [`LabError::Invalid`] where bytes are to be verified: only
+    /// [`run`](Self::run) has a server that makes the pattern.
     pub fn run_client(&self, host: &Host, server: SocketAddr) -> Result<TransactionReport, LabError> {
         at_least_one("connections", self.connections)?;
         at_least_one("request", self.request)?;

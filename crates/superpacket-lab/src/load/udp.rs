@@ -1,4 +1,5 @@
-//! UDP_STREAM: datagrams in numbered order, one by one, or in batches that the kernel cuts (UDP_SEGMENT) and merges (UDP_GRO).
+//! UDP_STREAM: datagrams in numbered order, one by one, or in batches that the kernel cuts
+//! (UDP_SEGMENT) and merges (UDP_GRO).
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +24,8 @@ const NUMBER: usize = 8;
 /// How long the receiver waits for more after the sender has ended.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// A load of datagrams from the client to the server. Set what differs from the default, and [`UdpBulk::run`].
+/// A load of datagrams from the client to the server. Set what differs from the default, and
+/// [`UdpBulk::run`].
 ///
 /// Each datagram begins with its number in its flow; so loss, repetition and order are known.
 #[derive(Clone, Debug)]
@@ -34,15 +36,17 @@ pub struct UdpBulk {
     pub datagram: usize,
     /// For how long is sent. Default: one second.
     pub time: Duration,
-    /// Datagrams that one send call hands to the kernel as one super-packet (`UDP_SEGMENT`); 1 (the default) sends each by itself. The
-    /// kernel takes at most 65,507 bytes, and 64 or 128 datagrams.
+    /// Datagrams that one send call hands to the kernel as one super-packet (`UDP_SEGMENT`); 1 (the
+    /// default) sends each by itself. The kernel takes at most 65,507 bytes, and 64 or 128
+    /// datagrams.
     pub segments: usize,
     /// Whether the receiver takes merged datagrams (`UDP_GRO`). Default: false.
     pub gro: bool,
-    /// Datagrams per second of all flows; `None` (the default) sends as fast as the kernel takes them, most of which may be lost.
+    /// Datagrams per second of all flows; `None` (the default) sends as fast as the kernel takes
+    /// them, most of which may be lost.
     pub datagrams_per_second: Option<f64>,
-    /// Key of the pattern that the datagrams are made of and checked against, byte for byte; `None` (the default) checks their lengths
-    /// and numbers only.
+    /// Key of the pattern that the datagrams are made of and checked against, byte for byte; `None`
+    /// (the default) checks their lengths and numbers only.
     pub verify: Option<u64>,
     /// `SO_RCVBUF` of the receiver in bytes, as far as the system allows. Default 4 MB.
     pub receive_buffer: usize,
@@ -139,8 +143,9 @@ impl UdpBulk {
     ///
     /// # Errors
     ///
-    /// [`LabError::Corrupted`] where a datagram arrives that was not sent, [`LabError::Invalid`] for settings that make no sense,
-    /// [`LabError::System`] where a socket cannot be made or used. Loss is no error; it is reported.
+    /// [`LabError::Corrupted`] where a datagram arrives that was not sent, [`LabError::Invalid`]
+    /// for settings that make no sense, [`LabError::System`] where a socket cannot be made or used.
+    /// Loss is no error; it is reported.
     pub fn run(&self, route: &Route<'_>) -> Result<UdpReport, LabError> {
         at_least_one("flows", self.flows)?;
         at_least_one("segments", self.segments)?;

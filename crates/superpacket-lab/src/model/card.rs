@@ -18,7 +18,8 @@ pub(crate) struct Counts {
     pub(crate) frames: u64,
     /// How often the driver was woken and found frames.
     pub(crate) polls: u64,
-    /// Packets whose headers the driver read, to see whether they merge, and those whose headers the host's protocols read.
+    /// Packets whose headers the driver read, to see whether they merge, and those whose headers
+    /// the host's protocols read.
     pub(crate) parsed: u64,
     /// Packets that the host was handed.
     pub(crate) delivered: u64,
@@ -34,7 +35,8 @@ pub(crate) struct Counts {
     pub(crate) bytes: u64,
 }
 
-/// Has a card with these settings receive frames, as many at each poll as `arrivals` says in turn, and its driver aggregate them by a policy, or not.
+/// Has a card with these settings receive frames, as many at each poll as `arrivals` says in turn,
+/// and its driver aggregate them by a policy, or not.
 ///
 /// # Errors
 /// A setting that no card has; a frame that the wire does not take.

@@ -1,4 +1,5 @@
-//! Experiments without kernel, clock and threads: what a card and the engine do is counted, and every run counts the same.
+//! Experiments without kernel, clock and threads: what a card and the engine do is counted, and
+//! every run counts the same.
 
 mod card;
 mod stream;

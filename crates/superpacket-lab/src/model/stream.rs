@@ -19,7 +19,8 @@ const HEADERS: usize = ETHERNET + IPV4 + TCP;
 /// The protocol number of TCP.
 const PROTOCOL: u8 = 6;
 
-/// The segments of a stream, as full as the sender's MTU lets them be; the last as long as what is left.
+/// The segments of a stream, as full as the sender's MTU lets them be; the last as long as what is
+/// left.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
     mtu: usize,
@@ -28,7 +29,8 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// A stream of so many bytes from a sender with this MTU, in bytes from the IP header on: more than 40.
+    /// A stream of so many bytes from a sender with this MTU, in bytes from the IP header on: more
+    /// than 40.
     pub(crate) fn new(mtu: usize, bytes: u64) -> Self {
         Self { mtu, sent: 0, bytes }
     }
@@ -79,7 +81,8 @@ impl Iterator for Acknowledgements {
     }
 }
 
-/// A TCP frame with right checksums. `addresses`: the IP addresses of the sender and of the receiver.
+/// A TCP frame with right checksums. `addresses`: the IP addresses of the sender and of the
+/// receiver.
 fn frame(to: [u8; 6], addresses: [u8; 8], id: u16, sequence: u32, acknowledgement: u32, payload: usize) -> Vec<u8> {
     let mut frame = vec![0; HEADERS];
     let (ethernet, rest) = frame.split_at_mut(ETHERNET);

@@ -17,7 +17,8 @@ pub struct Costs {
     pub ipi_delay: u64,
     /// A packet's protocol work, the wake-up of its reader included.
     pub protocol: u64,
-    /// Reading a request and answering it, sending included. 0: there are no processes, whoever does the protocol work answers.
+    /// Reading a request and answering it, sending included. 0: there are no processes, whoever
+    /// does the protocol work answers.
     pub application: u64,
     /// Leaving idleness for a process: the CPU's own way out, and the switch to the process.
     pub idle_wake: u64,
@@ -27,8 +28,10 @@ pub struct Costs {
     pub far_miss: u64,
 }
 
-/// The driver's share of what the receiving CPU does for a packet without steering. It decides how far steering can go with one queue, and the source does not tell it. Its figures
-/// bound it: one CPU did driver and dispatch of 311,000 packets a second, where driver and protocol of 108,000 filled it, so that the share was at most 35 %.
+/// The driver's share of what the receiving CPU does for a packet without steering. It decides how
+/// far steering can go with one queue, and the source does not tell it. Its figures bound it: one
+/// CPU did driver and dispatch of 311,000 packets a second, where driver and protocol of 108,000
+/// filled it, so that the share was at most 35 %.
 pub const DRIVER_SHARE: f64 = 0.3;
 
 /// What the source measured without RPS.
@@ -45,7 +48,8 @@ pub struct Measured {
 }
 
 impl Costs {
-    /// The order of magnitude of what the source does not tell, for machines of its time. Halving or doubling any of them changes no gain by a tenth, and no verdict: that is tested.
+    /// The order of magnitude of what the source does not tell, for machines of its time. Halving
+    /// or doubling any of them changes no gain by a tenth, and no verdict: that is tested.
     const TYPICAL: Costs = Costs {
         interrupt: 1000,
         driver: 0,
@@ -60,7 +64,8 @@ impl Costs {
         far_miss: 1000,
     };
 
-    /// The costs of a machine, from what was measured on it without RPS while the CPUs that it interrupts were the limit: they spent `queues / transactions_per_second` on a packet, of
+    /// The costs of a machine, from what was measured on it without RPS while the CPUs that it
+    /// interrupts were the limit: they spent `queues / transactions_per_second` on a packet, of
     /// which `driver_share` is the driver's; the rest of the CPU time was the processes'.
     #[must_use]
     pub fn calibrated(measured: &Measured, driver_share: f64) -> Self {
@@ -68,7 +73,8 @@ impl Costs {
         let receiving = queues as f64 * 1e9 / transactions_per_second;
         let all = utilisation * cpus as f64 * 1e9 / transactions_per_second;
         let costs = Costs::TYPICAL;
-        // A request was read elsewhere than where its protocol work was done, on a CPU that was idle.
+        // A request was read elsewhere than where its protocol work was done, on a CPU that was
+        // idle.
         let reading = all - receiving - (costs.idle_wake + costs.far_miss) as f64;
         Costs {
             driver: (receiving * driver_share).round() as u64,
@@ -78,8 +84,11 @@ impl Costs {
         }
     }
 
-    /// The costs of this project's own receive path, as far as they are measured (docs/performance.md): a poll costs 18 ns a frame and aggregation 15, the choice of a CPU 4 and a hand-over
-    /// within 25; an eventfd is written in a microsecond and wakes a thread in a few. Protocol work is that of the mark for two workers: 1 us a packet. There are no processes behind it.
+    /// The costs of this project's own receive path, as far as they are measured
+    /// (docs/performance.md): a poll costs 18 ns a frame and aggregation 15, the choice of a CPU 4
+    /// and a hand-over within 25; an eventfd is written in a microsecond and wakes a thread in a
+    /// few. Protocol work is that of the mark for two workers: 1 us a packet. There are no
+    /// processes behind it.
     pub const WORKERS: Costs = Costs {
         interrupt: 2000,
         driver: 33,

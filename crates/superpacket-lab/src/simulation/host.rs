@@ -19,7 +19,8 @@ const BUDGET: usize = DEFAULT_WEIGHT;
 /// Entries of the device's table from hashes to queues.
 const INDIRECTION: usize = 128;
 
-/// Entries of the table of flows (`rps_sock_flow_entries`, `rps_flow_cnt`): so many that flows are told apart.
+/// Entries of the table of flows (`rps_sock_flow_entries`, `rps_flow_cnt`): so many that flows are
+/// told apart.
 const FLOW_ENTRIES: u64 = 32_768;
 
 /// What packets consist of: steering goes by the device's hash and reads none of it.
@@ -98,7 +99,8 @@ impl<'a> Host<'a> {
         let cpus: Vec<CpuOutcome> = self
             .processors
             .iter()
-            // What it is at has been counted in whole, so that it may seem to have spent a little more than there was.
+            // What it is at has been counted in whole, so that it may seem to have spent a little
+            // more than there was.
             .map(|processor| CpuOutcome { utilisation: (processor.busy as f64 / time as f64).min(1.0), ..processor.outcome })
             .collect();
         Outcome {
@@ -219,7 +221,8 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// A turn ends: its packets are done, or as many as one may have. Who was given packets is woken up.
+    /// A turn ends: its packets are done, or as many as one may have. Who was given packets is
+    /// woken up.
     fn end_turn(&mut self, cpu: usize, source: Source) -> Option<(Work, u64)> {
         let processor = &mut self.processors[cpu];
         processor.turn = None;
@@ -282,7 +285,8 @@ impl<'a> Host<'a> {
         self.go_on(cpu);
     }
 
-    /// Into the backlog of another CPU, or of this one; which is woken up at the end of the poll, if it is at rest.
+    /// Into the backlog of another CPU, or of this one; which is woken up at the end of the poll,
+    /// if it is at rest.
     fn hand_over(&mut self, cpu: usize, packet: Queued, target: usize) {
         let processor = &mut self.processors[target];
         processor.backlog.push_back(packet);
@@ -313,7 +317,9 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Where a process is to run: where it did, if that CPU is idle, or is the one that wakes it and has no other to run; else on an idle one, near the waking one if there is one; else where it did.
+    /// Where a process is to run: where it did, if that CPU is idle, or is the one that wakes it
+    /// and has no other to run; else on an idle one, near the waking one if there is one; else
+    /// where it did.
     fn find_processor(&self, waking: usize, last: usize) -> usize {
         let idle = |cpu: &usize| self.processors[*cpu].is_idle() && self.processors[*cpu].processes.is_empty() && *cpu != waking;
         if idle(&last) || (last == waking && self.processors[waking].processes.is_empty() && self.processors[waking].rings.is_empty()) {

@@ -1,9 +1,13 @@
-//! A machine of as many CPUs as one likes, simulated event by event, on which the real steering code decides.
+//! A machine of as many CPUs as one likes, simulated event by event, on which the real steering
+//! code decides.
 //!
-//! What is simulated are CPUs and what they spend time on; where each packet goes is decided by [`superpacket_steer`] as in the bridge: the Toeplitz hash of each connection's
-//! addresses and ports, one `Steering` for each receive queue with its mask and table of flows, the limits of backlogs, and moves that wait until a backlog has been worked off.
+//! What is simulated are CPUs and what they spend time on; where each packet goes is decided by
+//! [`superpacket_steer`] as in the bridge: the Toeplitz hash of each connection's addresses and
+//! ports, one `Steering` for each receive queue with its mask and table of flows, the limits of
+//! backlogs, and moves that wait until a backlog has been worked off.
 //!
-//! The load is that of the source: so many connections, each with one request of one byte under way (TCP_RR).
+//! The load is that of the source: so many connections, each with one request of one byte under way
+//! (TCP_RR).
 //! ```text
 //! client          a request arrives some time after the answer before
 //! receive queue   by the hash (RSS); interrupts its CPU, which polls up to 64 packets
@@ -74,7 +78,8 @@ pub struct Counts {
 pub const RETRANSMISSION: u64 = 200_000_000;
 
 impl Outcome {
-    /// The protocol work of the busiest CPU against the average of those that did any: 1 is even, 0 that there was none.
+    /// The protocol work of the busiest CPU against the average of those that did any: 1 is even, 0
+    /// that there was none.
     #[must_use]
     pub fn imbalance(&self) -> f64 {
         let processed: Vec<u64> = self.cpus.iter().map(|cpu| cpu.processed).filter(|&processed| processed > 0).collect();

@@ -19,7 +19,8 @@ pub struct Setup {
     pub rfs: bool,
     /// Connections, each with one request under way.
     pub connections: u32,
-    /// What passes between an answer and the next request of the connection, in nanoseconds: both ways on the wire, and the other host.
+    /// What passes between an answer and the next request of the connection, in nanoseconds: both
+    /// ways on the wire, and the other host.
     pub client_delay: u64,
 }
 
@@ -33,7 +34,8 @@ pub struct Queue {
 }
 
 impl Setup {
-    /// A machine whose device has queues that interrupt CPUs at even distances, without RPS, under the source's load: 500 connections.
+    /// A machine whose device has queues that interrupt CPUs at even distances, without RPS, under
+    /// the source's load: 500 connections.
     #[must_use]
     pub fn new(cpus: usize, queues: usize, costs: Costs) -> Self {
         let queue = |index: usize| Queue { cpu: index * cpus / queues.max(1), mask: CpuMask::EMPTY };
@@ -48,13 +50,15 @@ impl Setup {
         }
     }
 
-    /// The same, where each queue is steered to all CPUs that no queue interrupts; to all, if each is.
+    /// The same, where each queue is steered to all CPUs that no queue interrupts; to all, if each
+    /// is.
     #[must_use]
     pub fn with_rps(self) -> Self {
         self.with_masks(|_| true)
     }
 
-    /// The same, where each queue is steered to those of these CPUs that share a cache with the one that it interrupts.
+    /// The same, where each queue is steered to those of these CPUs that share a cache with the one
+    /// that it interrupts.
     #[must_use]
     pub fn with_cache_aware_rps(self) -> Self {
         self.with_masks(|near| near)

@@ -98,7 +98,8 @@ fn with_one_connection_steering_costs_more_than_it_brings() {
     let (without, with, rfs) = (run(&alone), run(&alone.clone().with_rps()), run(&alone.clone().with_rps().with_rfs()));
     let ratio = with.transactions_per_second / without.transactions_per_second;
     assert!((0.9..0.99).contains(&ratio), "{ratio}");
-    // One interrupt for another CPU each time; steered to where it is read, no process has to be woken up on a third.
+    // One interrupt for another CPU each time; steered to where it is read, no process has to be
+    // woken up on a third.
     assert!(with.counts.ipis.abs_diff(with.counts.transactions) <= 1, "{:?}", with.counts);
     assert!(with.counts.read_elsewhere > 0 && rfs.counts.read_elsewhere == 0, "{:?} {:?}", with.counts, rfs.counts);
 }
@@ -146,7 +147,8 @@ fn workers_that_answer_scale_until_the_receiving_cpu_is_full() {
     for (found, expected) in curve.into_iter().zip([2.0, 4.0, 8.0, 15.0]) {
         assert!((0.95..1.06).contains(&(found / expected)), "{curve:?}");
     }
-    // Twice as many as there is work for: they sleep, and to wake them up all the time is more than the receiving CPU can do.
+    // Twice as many as there is work for: they sleep, and to wake them up all the time is more than
+    // the receiving CPU can do.
     let wide = workers(32);
     assert!(wide < curve[2], "{wide}");
 }

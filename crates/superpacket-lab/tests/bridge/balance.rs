@@ -1,4 +1,5 @@
-//! Nothing is lost without being counted: what came in by a port left by the other, or its fate is in the counters.
+//! Nothing is lost without being counted: what came in by a port left by the other, or its fate is
+//! in the counters.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
@@ -46,7 +47,8 @@ impl Joined {
         });
     }
 
-    /// Packets that B's interface had from the bridge, or lost on the way, beyond what the bridge says that it sent: a few of before it was there.
+    /// Packets that B's interface had from the bridge, or lost on the way, beyond what the bridge
+    /// says that it sent: a few of before it was there.
     fn unsaid(&self) -> Result<u64, LabError> {
         let sent = self.stats(1).tx_packets;
         let side = &self.sides.as_ref().expect("veth pairs")[1];

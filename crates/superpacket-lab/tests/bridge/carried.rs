@@ -5,7 +5,8 @@ use std::io::Write;
 
 use superpacket_bridge::report::PortStats;
 
-/// Appends what each port received and sent, `KIND FRAMES` a line, to the file that the environment names in `SUPERPACKET_CARRIED`.
+/// Appends what each port received and sent, `KIND FRAMES` a line, to the file that the environment
+/// names in `SUPERPACKET_CARRIED`.
 pub fn note(stats: &[PortStats]) {
     let Some(path) = std::env::var_os("SUPERPACKET_CARRIED") else { return };
     let mut file =

@@ -1,5 +1,5 @@
-//! The kernel's GRO table, sent frame by frame by host A and captured by host B, with the bridge between them. The engine's own test of the table is
-//! `gro_table` of the crate `superpacket`.
+//! The kernel's GRO table, sent frame by frame by host A and captured by host B, with the bridge
+//! between them. The engine's own test of the table is `gro_table` of the crate `superpacket`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,11 +11,13 @@ use superpacket_traffic::gro_table::{self, Burst, Case};
 
 use crate::joined::{Joined, by_veth};
 
-/// How long the bridge waits for what is to join what it holds, in nanoseconds: a burst may reach it in two polls, but is one aggregation. Far longer than a
-/// sender that is not let on the CPU is kept waiting in the midst of a burst.
+/// How long the bridge waits for what is to join what it holds, in nanoseconds: a burst may reach
+/// it in two polls, but is one aggregation. Far longer than a sender that is not let on the CPU is
+/// kept waiting in the midst of a burst.
 const HOLD: u64 = 200_000_000;
 
-/// So many cases are sent at once, to wait for the holding of all of them together; far fewer than a bucket of the flow table overflows of.
+/// So many cases are sent at once, to wait for the holding of all of them together; far fewer than
+/// a bucket of the flow table overflows of.
 const TOGETHER: usize = 16;
 
 /// Until then, whatever arrives must have arrived.
@@ -71,8 +73,9 @@ fn without_gro_frames_arrive_one_by_one() -> Result<(), LabError> {
 impl Table {
     fn new() -> Result<Option<Table>, LabError> {
         let joined = by_veth("packet", "", |hosts| {
-            // The kernels on the way neither merge nor cut: `port-a` and B would merge frames, and the kernel cuts what is not below the limit of `port-b`, which is
-            // 65,536 with the Ethernet header.
+            // The kernels on the way neither merge nor cut: `port-a` and B would merge frames, and
+            // the kernel cuts what is not below the limit of `port-b`, which is 65,536 with the
+            // Ethernet header.
             for link in [&hosts.a_side, &hosts.b.link] {
                 link.set_feature("generic-receive-offload", false)?;
             }
@@ -91,13 +94,15 @@ impl Table {
         self.joined.bridge.set_limit(&self.joined.names[0], "gro_flush_timeout", HOLD).expect("a second is allowed");
     }
 
-    /// Sends the whole table. What `merges` arrives as one packet where `whole` says so of its frames, and all else frame by frame, bit for bit.
+    /// Sends the whole table. What `merges` arrives as one packet where `whole` says so of its
+    /// frames, and all else frame by frame, bit for bit.
     fn carries(&mut self, merges: bool, whole: impl Fn(&[Frame]) -> bool) -> Result<(), LabError> {
         self.obeyed()?;
         let before = self.drops();
         let cases: Vec<_> = gro_table::all().into_iter().enumerate().map(|(number, case)| addressed(case, number as u16)).collect();
         for (number, cases) in cases.chunks(TOGETHER).enumerate() {
-            // The next burst of a case is sent when what the one before it became has arrived, and is held no more.
+            // The next burst of a case is sent when what the one before it became has arrived, and
+            // is held no more.
             for round in 0..cases.iter().map(|case| case.bursts.len()).max().unwrap_or(0) {
                 let bursts = cases.iter().zip(number * TOGETHER..);
                 let bursts: Vec<_> = bursts.filter_map(|(case, number)| Some((number as u16, case, case.bursts.get(round)?))).collect();
@@ -163,8 +168,10 @@ impl Table {
         Ok(captured)
     }
 
-    /// Waits until the bridge does what it was told. The thread that forwards a frame looks at its settings before the next poll: what was set before a frame was
-    /// sent holds when it has arrived. A pure ACK is held by no setting. A thread that knows only one port as yet has nowhere to send it: then another is sent.
+    /// Waits until the bridge does what it was told. The thread that forwards a frame looks at its
+    /// settings before the next poll: what was set before a frame was sent holds when it has
+    /// arrived. A pure ACK is held by no setting. A thread that knows only one port as yet has
+    /// nowhere to send it: then another is sent.
     fn obeyed(&self) -> Result<(), LabError> {
         let frame = Case { name: String::new(), bursts: vec![Burst { frames: vec![Frame::tcp4(1, 0)], arrives: vec![0] }] };
         let frame = addressed(frame, NO_CASE).bursts[0].frames[0].to_bytes();
@@ -200,7 +207,8 @@ fn add(counters: &mut [u64; 2], more: [u64; 2]) {
     }
 }
 
-/// Can a virtio header of a packet socket say what this super-packet is to be cut into? It names neither tunnels nor identifications that stay the same.
+/// Can a virtio header of a packet socket say what this super-packet is to be cut into? It names
+/// neither tunnels nor identifications that stay the same.
 fn virtio_can_say(frames: &[Frame]) -> bool {
     let same_identifications = matches!((&frames[0].ip, &frames[1].ip), (Ip::V4(first), Ip::V4(second)) if first.id == second.id);
     frames[0].tunnel.is_none() && !same_identifications
@@ -218,8 +226,8 @@ fn case_of(frame: &CapturedFrame) -> Option<u16> {
     Some(u16::from_be_bytes([high, low]))
 }
 
-/// The case between stations and addresses of its own. They belong to no host, so that no kernel answers: the bridge floods the frames, and B's captures them for
-/// another.
+/// The case between stations and addresses of its own. They belong to no host, so that no kernel
+/// answers: the bridge floods the frames, and B's captures them for another.
 fn addressed(mut case: Case, number: u16) -> Case {
     let [high, low] = number.to_be_bytes();
     let from = |ip: &mut Ip, net: u8| match ip {
@@ -254,7 +262,8 @@ fn compare(case: &str, expected: &[&[Frame]], captured: &[CapturedFrame]) {
     }
 }
 
-/// What frames that merged are: the headers of the first with the flags of all, their payloads one after the other, and a checksum that a device is to fill in.
+/// What frames that merged are: the headers of the first with the flags of all, their payloads one
+/// after the other, and a checksum that a device is to fill in.
 fn joined(frames: &[Frame]) -> Frame {
     let mut packet = frames[0].clone();
     for frame in &frames[1..] {

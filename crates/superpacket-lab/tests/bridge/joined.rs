@@ -41,7 +41,8 @@ fn port(text: &str) -> PortSettings {
     PortSettings::new(text.parse().expect("a port string"))
 }
 
-/// Two hosts joined by ports `KIND:port-a` and `KIND:port-b` on veth pairs; `None` where the machine forbids it.
+/// Two hosts joined by ports `KIND:port-a` and `KIND:port-b` on veth pairs; `None` where the
+/// machine forbids it.
 pub fn by_veth(kind: &str, options: &str, prepare: impl FnOnce(&ThreeHosts) -> Result<(), LabError>) -> Result<Option<Joined>, LabError> {
     let Some(hosts) = available_or_skip(ThreeHosts::new()) else { return Ok(None) };
     prepare(&hosts)?;
@@ -52,7 +53,8 @@ pub fn by_veth(kind: &str, options: &str, prepare: impl FnOnce(&ThreeHosts) -> R
     Ok(Some(Joined { a, b, middle, bridge, names, sides: Some([a_side, b_side]), wires: Vec::new() }))
 }
 
-/// Two hosts joined by AF_XDP sockets, which have no place for what is left undone: the hosts do it.
+/// Two hosts joined by AF_XDP sockets, which have no place for what is left undone: the hosts do
+/// it.
 pub fn by_xdp() -> Result<Option<Joined>, LabError> {
     by_veth("xdp", "", |hosts| [&hosts.a.link, &hosts.b.link].into_iter().try_for_each(leave_nothing_undone))
 }

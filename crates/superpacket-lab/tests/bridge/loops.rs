@@ -51,7 +51,8 @@ fn ports_joined_to_each_other_make_no_storm() -> Result<(), LabError> {
         }
     }
     assert!(heard.iter().all(|&times| times != 0), "who is in no loop is heard: {heard:?}");
-    // The first went round until it was seen that there is a loop, which takes as long as it takes both of its ports to be looked at a few times.
+    // The first went round until it was seen that there is a loop, which takes as long as it takes
+    // both of its ports to be looked at a few times.
     assert!(heard[heard.len() / 2..].iter().all(|&times| times == 1), "then all are heard once: {heard:?}");
 
     // A loop without an end goes round more often in a millisecond.

@@ -1,4 +1,5 @@
-//! The bridge as a host's card: what LRO merges leaves whole, and a port with a limit gets super-packets up to it.
+//! The bridge as a host's card: what LRO merges leaves whole, and a port with a limit gets
+//! super-packets up to it.
 
 use superpacket_bridge::report::PortStats;
 use superpacket_bridge::settings::PortSettings;
@@ -23,7 +24,8 @@ fn segments(stats: &PortStats) -> f64 {
     stats.tx_super_segments as f64 / stats.tx_super_packets.max(1) as f64
 }
 
-/// Nothing was refused, or could not be cut. That a ring was full for a moment is the machine's affair.
+/// Nothing was refused, or could not be cut. That a ring was full for a moment is the machine's
+/// affair.
 fn assert_taken(joined: &Joined) {
     for stats in [joined.stats(0), joined.stats(1)] {
         assert_eq!(stats.fallbacks, 0, "{stats:?}");

@@ -8,7 +8,8 @@ use superpacket_lab::{Direction, LabError, TcpBulk, Until};
 
 use crate::joined::{KEY, by_packet};
 
-/// For how long offloads are switched: the program of the continuous integration asks for all of it.
+/// For how long offloads are switched: the program of the continuous integration asks for all of
+/// it.
 fn time() -> Duration {
     if std::env::var_os("CI").is_some() { Duration::from_secs(30) } else { Duration::from_secs(5) }
 }

@@ -12,7 +12,8 @@ use superpacket_io::capture::{
 };
 use superpacket_traffic::workload;
 
-/// While bytes flow to B, the interface towards it goes and is made anew, with the same names and addresses; B's connections go on.
+/// While bytes flow to B, the interface towards it goes and is made anew, with the same names and
+/// addresses; B's connections go on.
 fn comes_back_under_load(joined: &Joined, gone: &Link, anew: impl FnOnce() -> Result<(), LabError>) -> Result<(), LabError> {
     std::thread::scope(|scope| {
         let route = joined.route();

@@ -13,7 +13,8 @@ use superpacket_steer::{Cpu, CpuMask};
 
 use crate::joined::{Joined, KEY, by_packet, by_tap};
 
-/// Two CPUs that workers can be on; `None`, said aloud, where there is one only: that fails where the environment variable `CI` is set.
+/// Two CPUs that workers can be on; `None`, said aloud, where there is one only: that fails where
+/// the environment variable `CI` is set.
 pub fn two_cpus() -> Option<[Cpu; 2]> {
     let usable = UsableCpus::read().mask();
     let mut cpus = usable.iter();
@@ -49,7 +50,8 @@ fn processed(report: &SteeringReport, cpus: [Cpu; 2]) -> [u64; 2] {
     cpus.map(|cpu| report.workers.iter().find(|worker| worker.cpu == cpu.number()).map_or(0, |worker| worker.processed))
 }
 
-/// Changes masks every millisecond while `load` runs, which is told how often that was; says how often it was in all.
+/// Changes masks every millisecond while `load` runs, which is told how often that was; says how
+/// often it was in all.
 fn while_masks_change<T>(
     joined: &Joined,
     cpus: [Cpu; 2],
@@ -111,8 +113,9 @@ fn masks_change_while_bytes_flow_both_ways() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Numbered datagrams of 64 flows through TAP devices, whose kernel receives in the call that sends, so that what is sent in order arrives in order; as long as masks take to change
-/// 1,000 times. Says how many came behind one of their flow with a higher number.
+/// Numbered datagrams of 64 flows through TAP devices, whose kernel receives in the call that
+/// sends, so that what is sent in order arrives in order; as long as masks take to change 1,000
+/// times. Says how many came behind one of their flow with a higher number.
 fn overtaken_datagrams(cpus: [Cpu; 2], moves: &str) -> Result<Option<u64>, LabError> {
     let Some(joined) = by_tap("")? else { return Ok(None) };
     // A flow that fills a backlog would lose more than it shows of order.
@@ -121,7 +124,8 @@ fn overtaken_datagrams(cpus: [Cpu; 2], moves: &str) -> Result<Option<u64>, LabEr
     }
     let system = |action: &'static str| move |error: io::Error| LabError::system(action, error);
     let (from, to) = (joined.a.ipv4, joined.b.ipv4);
-    // While a neighbour is looked for, the kernel lets what is sent then wait, and later lets what follows overtake it.
+    // While a neighbour is looked for, the kernel lets what is sent then wait, and later lets what
+    // follows overtake it.
     joined.a.link.set_neighbour(to, joined.b.link.mac()?)?;
     let receiver = joined.b.host.run(|| UdpSocket::bind(SocketAddr::new(to, 7000)).map_err(system("binding")))?;
     let socket = |number: u16| UdpSocket::bind(SocketAddr::new(from, 8000 + number)).map_err(system("binding"));

@@ -1,4 +1,5 @@
-//! Datagrams that are too long for the way and may not be cut into shorter ones: dropped and counted, their sender told, or fragmented, as it is asked for.
+//! Datagrams that are too long for the way and may not be cut into shorter ones: dropped and
+//! counted, their sender told, or fragmented, as it is asked for.
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -23,7 +24,8 @@ struct Datagrams {
 }
 
 impl Datagrams {
-    /// Between these addresses; `whole`: they are sent with DF, and refused where the way is known to be too narrow.
+    /// Between these addresses; `whole`: they are sent with DF, and refused where the way is known
+    /// to be too narrow.
     fn between([a, b]: [(&Station, IpAddr); 2], whole: bool) -> Result<Datagrams, LabError> {
         let socket = |(station, address): (&Station, IpAddr)| {
             station.host.run(|| UdpSocket::bind((address, 0)).map_err(|error| LabError::system("a UDP socket", error)))

@@ -67,7 +67,8 @@ fn with_every_offload_off_nothing_is_lost() -> Result<(), LabError> {
 fn udp_segmented_by_the_sender_and_merged_for_the_receiver() -> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
     joined.switch(0, Feature::RxUdpGroForwarding, true);
-    // What a host sends before it knows its neighbour's address waits there, and what it sends then overtakes it.
+    // What a host sends before it knows its neighbour's address waits there, and what it sends then
+    // overtakes it.
     joined.carries(1, 1)?;
     let load = UdpBulk {
         datagram: 1200,
@@ -78,7 +79,8 @@ fn udp_segmented_by_the_sender_and_merged_for_the_receiver() -> Result<(), LabEr
         verify: Some(KEY),
         ..UdpBulk::default()
     };
-    // Super-packets of the sender's pass as they are; where its device cuts none, its kernel does, and here they are merged again.
+    // Super-packets of the sender's pass as they are; where its device cuts none, its kernel does,
+    // and here they are merged again.
     for whole in [true, false] {
         joined.a.link.set_feature("tx-udp-segmentation", whole)?;
         let before = (joined.stats(0), joined.stats(1));

@@ -50,7 +50,8 @@ impl Queue {
         let mut fds = [PollFd::from_borrowed_fd(self.fd.as_fd(), events)];
         loop {
             match poll(&mut fds, None) {
-                // A device that was deleted reports an error here, which the next read or write names.
+                // A device that was deleted reports an error here, which the next read or write
+                // names.
                 Ok(_) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),

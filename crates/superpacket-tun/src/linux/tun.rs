@@ -80,15 +80,15 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Opens so many queues, 1 to 256, for as many threads (`IFF_MULTI_QUEUE` from 2 on). One unless
-    /// it is said.
+    /// Opens so many queues, 1 to 256, for as many threads (`IFF_MULTI_QUEUE` from 2 on). One
+    /// unless it is said.
     #[must_use]
     pub fn queues(self, queues: u16) -> Self {
         Builder { queues, ..self }
     }
 
-    /// Sets the MTU in bytes, as IP packets count: the longest packet that the tunnel carries. As it
-    /// is, or 1500, unless it is said.
+    /// Sets the MTU in bytes, as IP packets count: the longest packet that the tunnel carries. As
+    /// it is, or 1500, unless it is said.
     #[must_use]
     pub fn mtu(self, mtu: u32) -> Self {
         Builder { mtu: Some(mtu), ..self }
@@ -124,7 +124,8 @@ impl Builder {
         for _ in 0..self.queues {
             let fd = ioctl::open_clone_device().map_err(fail("open /dev/net/tun"))?;
             ioctl::attach(&fd, &name, self.queues > 1).map_err(fail("make or attach to the device (TUNSETIFF)"))?;
-            // The others go to the device that has been made, whose name the kernel may have chosen.
+            // The others go to the device that has been made, whose name the kernel may have
+            // chosen.
             name = ioctl::identity(&fd).map_err(fail("ask for the interface's name (TUNGETIFF)"))?.name;
             fds.push(fd);
         }

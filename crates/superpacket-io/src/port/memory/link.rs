@@ -18,7 +18,8 @@ use crate::port::{Buffer, Capabilities, LinkState, MAX_SLICES, Port, PortCounter
 /// The links that have been opened by name.
 static LINKS: LazyLock<Mutex<HashMap<String, Weak<Link>>>> = LazyLock::new(Mutex::default);
 
-/// Locks, also after a panic of another thread: what the locks here guard is whole after every step.
+/// Locks, also after a panic of another thread: what the locks here guard is whole after every
+/// step.
 pub(in crate::port) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -98,7 +99,8 @@ impl Link {
     }
 }
 
-/// An open end: what the port and its receivers and senders hold together. The last of them closes it.
+/// An open end: what the port and its receivers and senders hold together. The last of them closes
+/// it.
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) link: Arc<Link>,
@@ -280,7 +282,8 @@ pub struct LinkControl {
 }
 
 impl LinkControl {
-    /// Sets the link up or down, or takes it away. A link that is gone stays so; its name may be opened again as a new one.
+    /// Sets the link up or down, or takes it away. A link that is gone stays so; its name may be
+    /// opened again as a new one.
     pub fn set_state(&self, state: LinkState) {
         let number = match state {
             LinkState::Up => 0,

@@ -1,7 +1,9 @@
 //! Links in memory: two ports of this process, of which each receives what the other sends.
 //!
-//! `memory:NAME` opens one end, the second port of the same name is the other; [`pair`] gives both in code. Packets pass with all that is known of them: super-packets whole,
-//! partial checksums partial. Nothing depends on a clock or on chance, so tests and the lab use these links as their wires.
+//! `memory:NAME` opens one end, the second port of the same name is the other; [`pair`] gives both
+//! in code. Packets pass with all that is known of them: super-packets whole, partial checksums
+//! partial. Nothing depends on a clock or on chance, so tests and the lab use these links as their
+//! wires.
 //!
 //! | option | of this end | default |
 //! |---|---|---|
@@ -11,7 +13,8 @@
 //! | `mtu=N` | the longest IP packet that it sends, in bytes; 0: no limit | 0 |
 //! | `tx=on`, `sg=on`, `tso=on`, `uso=on` (or `off`) | it sends partial checksums, packets in several pieces, TCP and UDP super-packets | `on` |
 //!
-//! An end whose other end is not open is [down](super::LinkState::Down), and so is its link when a test says so ([`LinkControl`]).
+//! An end whose other end is not open is [down](super::LinkState::Down), and so is its link when a
+//! test says so ([`LinkControl`]).
 
 mod link;
 mod receive;

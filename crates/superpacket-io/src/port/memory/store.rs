@@ -15,11 +15,13 @@ pub(super) struct Store {
 impl Store {
     /// Memory for about `packets` packets.
     pub(super) fn new(packets: usize) -> Self {
-        // Twice as many slots, since the receiver still holds what it took; super-packets take more, and then what finds no place goes to the heap.
+        // Twice as many slots, since the receiver still holds what it took; super-packets take
+        // more, and then what finds no place goes to the heap.
         Store { region: Region::heap((packets * 2).clamp(2 * Region::MAX_RUN, 1 << 15), SLOT), next: 0 }
     }
 
-    /// Starts over from the first slot if that is free, so that what is used again is what the cache holds.
+    /// Starts over from the first slot if that is free, so that what is used again is what the
+    /// cache holds.
     pub(super) fn rewind(&mut self) {
         if self.region.is_free(0, 1) {
             self.next = 0;

@@ -262,7 +262,8 @@ fn options_are_read_and_wrong_ones_named() {
 
 #[test]
 fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
-    // As their sender hands them to the kernel, by `UDP_SEGMENT`: each a VXLAN header and a TCP frame of its own.
+    // As their sender hands them to the kernel, by `UDP_SEGMENT`: each a VXLAN header and a TCP
+    // frame of its own.
     let mut datagram = vec![0x08, 0, 0, 0, 0, 0, 1, 0];
     datagram.extend(Frame::tcp4(1, 1_400).to_bytes());
     let frame = Frame::udp4(0).with(|frame| (frame.udp_mut().destination_port, frame.payload) = (4_789, datagram.repeat(4)));

@@ -43,7 +43,8 @@ fn is_header_right(head: &[u8], network: u16, version: IpVersion) -> bool {
     version == IpVersion::V6 || header.get(..length).is_some_and(|header| words(header).is_valid())
 }
 
-/// The one's-complement negative of a packet's pseudo-header: what its transport header and payload sum to if its checksum is right.
+/// The one's-complement negative of a packet's pseudo-header: what its transport header and payload
+/// sum to if its checksum is right.
 pub(super) fn transport_sum(head: &[u8], layout: &Layout) -> u16 {
     let network = head.get(usize::from(layout.network)..).unwrap_or(&[]);
     pseudo_header(network, layout.version, layout.protocol.number(), layout.end - u32::from(layout.transport)).checksum()
@@ -58,7 +59,8 @@ pub(super) fn covers_all(head: &[u8], layout: &Layout) -> bool {
     }
 }
 
-/// Verifies the checksums of a frame from the outside in, as many as there are. Of DCCP, and of headers in which something is unusual, the card knows nothing.
+/// Verifies the checksums of a frame from the outside in, as many as there are. Of DCCP, and of
+/// headers in which something is unusual, the card knows nothing.
 pub(super) fn verify(sums: &Sums<'_>, layout: &Layout) -> Verdict {
     let head = sums.head;
     let (mut right, mut wrong) = (0, false);

@@ -27,7 +27,8 @@ pub struct NicCounters {
     pub rx_no_buffer: u64,
     /// Frames dropped because they were longer than the MTU allows.
     pub rx_too_long: u64,
-    /// Packets of the wrapped port that were no frames of a wire and could not be made such: super-packets that contradict themselves.
+    /// Packets of the wrapped port that were no frames of a wire and could not be made such:
+    /// super-packets that contradict themselves.
     pub rx_malformed: u64,
     /// Super-packets of the wrapped port that were cut.
     pub rx_cut: u64,
@@ -55,9 +56,11 @@ pub struct NicCounters {
     pub tx_segments: u64,
     /// Frames whose partial checksum was filled in, other than those cut.
     pub tx_filled: u64,
-    /// Packets refused for what was asked to be done to them: no offload for it, or more than its limit.
+    /// Packets refused for what was asked to be done to them: no offload for it, or more than its
+    /// limit.
     pub tx_refused: u64,
-    /// Frames that the card had taken, and that the wrapped port then refused or was too gone to take.
+    /// Frames that the card had taken, and that the wrapped port then refused or was too gone to
+    /// take.
     pub tx_lost: u64,
 }
 

@@ -17,7 +17,8 @@ use super::pages::Pages;
 use super::settings::{NicSettings, Padding, RingFull, RxSums};
 use crate::port::{Buffer, PortError, Receive};
 
-/// How many packets of the wrapped port are taken at a time: as many may be super-packets of some 45 frames.
+/// How many packets of the wrapped port are taken at a time: as many may be super-packets of some
+/// 45 frames.
 const TAKEN: usize = 64;
 
 /// The most packets of the wrapped port that are let in before their frames are handed out.
@@ -83,7 +84,8 @@ struct Known {
     checksum: RxChecksum,
     /// Its checksums were computed here, so they are right.
     computed: bool,
-    /// Its checksum is computed as it is copied: what stands in its place is the sum of its pseudo-header.
+    /// Its checksum is computed as it is copied: what stands in its place is the sum of its
+    /// pseudo-header.
     fill: bool,
 }
 
@@ -150,7 +152,8 @@ impl Front {
         }
     }
 
-    /// Lets what has arrived into the rings; how many packets of the wrapped port that were. A card whose ring overflows takes all there is.
+    /// Lets what has arrived into the rings; how many packets of the wrapped port that were. A card
+    /// whose ring overflows takes all there is.
     fn pump(&mut self) -> Result<usize, PortError> {
         let mut count = 0;
         let mut silent = 0;
@@ -202,7 +205,8 @@ impl Front {
 }
 
 impl Device {
-    /// Is one of the rings full? Which queue the next packet goes to is not known before it is parsed.
+    /// Is one of the rings full? Which queue the next packet goes to is not known before it is
+    /// parsed.
     fn is_full(&self) -> bool {
         self.queues.iter().any(|ring| ring.frames.len() >= self.settings.ring)
     }
@@ -218,12 +222,14 @@ impl Device {
         self.deliver(Arrival::new(packet.buffers().map(Buffer::bytes), packet.length(), packet.vlan, &self.settings), &known);
     }
 
-    /// A frame whose checksum is not filled in, which is done as it is copied; `false` if it is none, or an unusual one.
+    /// A frame whose checksum is not filled in, which is done as it is copied; `false` if it is
+    /// none, or an unusual one.
     fn fill(&mut self, packet: &RxPacket<Buffer>) -> bool {
         let RxChecksum::Partial { start, offset } = packet.checksum else { return false };
         let (length, first) = (packet.length(), packet.buffers().next().map_or(&[][..], Buffer::bytes));
         let head = &first[..first.len().min(MAX_HEADER)];
-        // The checksum covers all behind its start, and is asked of a frame that is as long as its headers say.
+        // The checksum covers all behind its start, and is asked of a frame that is as long as its
+        // headers say.
         let usual = packet.gso.is_none() && packet.vlan.is_none() && self.settings.padding == Padding::Off;
         if !usual || self.settings.sums != RxSums::Verified {
             return false;
@@ -234,7 +240,8 @@ impl Device {
             return false;
         }
         let place = usize::from(layout.checksum());
-        // Of a wrong pseudo-header's sum comes a wrong checksum, which is found when it is verified.
+        // Of a wrong pseudo-header's sum comes a wrong checksum, which is found when it is
+        // verified.
         if head.get(place..place + 2) != Some(&(!transport_sum(head, &layout)).to_be_bytes()) {
             return false;
         }
@@ -297,7 +304,8 @@ impl Device {
             counters.rx_no_buffer += 1;
             return;
         };
-        // Where the sum of all that follows the transport header is known, the payload is only copied.
+        // Where the sum of all that follows the transport header is known, the payload is only
+        // copied.
         let known_layout = layout.filter(|layout| known.computed && layout.refusal.is_none() && covers_all(arrival.head(), layout));
         let summing = known.fill || known_layout.is_none() && (sums == RxSums::Complete || (sums == RxSums::Verified && layout.is_some()));
         let total = copy(&mut self.pages, &mut arrival, summing.then_some(self.simd));

@@ -1,7 +1,9 @@
 //! A model of a network card: what drivers and devices of 2005 to 2010 did to packets, by settings.
 //!
-//! `nic:SETTING=VALUE,...@PORT` wraps a port: what that receives is presented as the card would have presented it, what is sent is done what the card would have
-//! done. `nic:SETTING=VALUE,...,link=NAME` is one end of the [memory link](super::memory) of that name (`nic` if none is given), and [`pair`] gives a card and the other end of its wire in code. No
+//! `nic:SETTING=VALUE,...@PORT` wraps a port: what that receives is presented as the card would
+//! have presented it, what is sent is done what the card would have done.
+//! `nic:SETTING=VALUE,...,link=NAME` is one end of the [memory link](super::memory) of that name
+//! (`nic` if none is given), and [`pair`] gives a card and the other end of its wire in code. No
 //! clock and no chance is in it: the same packets in the same polls give the same results.
 //!
 //! | setting | values | default |
@@ -23,8 +25,10 @@
 //! | `tunnels` | it cuts super-packets in UDP tunnels: `on`, `off` | `off` |
 //! | `wire` | `on`: between the card and the port it wraps frames are as on a wire; `off`: super-packets and partial checksums pass whole | `on` |
 //!
-//! What the wire means: super-packets that the wrapped port receives are cut to the frames that they stand for, partial checksums are filled in, stripped tags put
-//! back; then the settings have their say. What it sends it cuts itself, as its hardware, and hands frames with whole checksums on.
+//! What the wire means: super-packets that the wrapped port receives are cut to the frames that
+//! they stand for, partial checksums are filled in, stripped tags put back; then the settings have
+//! their say. What it sends it cuts itself, as its hardware, and hands frames with whole checksums
+//! on.
 
 mod arrival;
 mod checksum;

@@ -27,8 +27,9 @@ struct Run {
 
 /// Pages, taken in turn, and header buffers.
 ///
-/// A frame goes into the rest of the page that is open if it fits there; otherwise it begins a page, and takes as many as it needs. A page is begun again when all that
-/// was in it has come back: the rest of a page counts to the frame before.
+/// A frame goes into the rest of the page that is open if it fits there; otherwise it begins a
+/// page, and takes as many as it needs. A page is begun again when all that was in it has come
+/// back: the rest of a page counts to the frame before.
 #[derive(Debug)]
 pub(super) struct Pages {
     region: Region,
@@ -57,7 +58,8 @@ impl Pages {
         let frames = 2 * settings.ring * usize::from(settings.queues) + 512;
         let (slot, per_page, pages) = match settings.page.bytes() {
             Some(page) => {
-                // How a page is used by frames of full length; at least half of memory is then used.
+                // How a page is used by frames of full length; at least half of memory is then
+                // used.
                 let frames_a_page = (page / frame.next_multiple_of(PART)).max(1);
                 (PART, page / PART, frames.div_ceil(frames_a_page) * frame.div_ceil(page))
             }
@@ -78,7 +80,8 @@ impl Pages {
         }
     }
 
-    /// Starts over from the first page if that is free, so that what is used again is what the cache holds.
+    /// Starts over from the first page if that is free, so that what is used again is what the
+    /// cache holds.
     pub(super) fn rewind(&mut self) {
         if self.region.is_free(0, self.per_page) {
             (self.page, self.next) = (self.pages - 1, self.per_page);
@@ -149,7 +152,8 @@ impl Pages {
         }
     }
 
-    /// Writes two bytes of the frame again that fills the places found last, `offset` bytes from its start.
+    /// Writes two bytes of the frame again that fills the places found last, `offset` bytes from
+    /// its start.
     pub(super) fn overwrite(&mut self, offset: usize, bytes: [u8; 2]) {
         let mut start = 0;
         self.fill(|target| {

@@ -65,8 +65,9 @@ impl NicPort {
     /// A card around a port; `name` is what errors call it.
     ///
     /// # Errors
-    /// [`PortError::Spec`] if a setting is out of range, [`PortError::Unsupported`] if the wrapped port carries no Ethernet frames or has handed out its receivers,
-    /// [`PortError::System`] if the system gives no more file descriptors.
+    /// [`PortError::Spec`] if a setting is out of range, [`PortError::Unsupported`] if the wrapped
+    /// port carries no Ethernet frames or has handed out its receivers, [`PortError::System`] if
+    /// the system gives no more file descriptors.
     pub fn new(name: &str, settings: &NicSettings, mut inner: Box<dyn Port>) -> Result<Self, PortError> {
         settings.check().map_err(|(option, expected)| SpecError::Option {
             port: name.into(),

@@ -55,9 +55,11 @@ impl FromStr for PageSize {
 pub enum RxSums {
     /// Nothing.
     None,
-    /// How many are right ([`RxChecksum::Unnecessary`](superpacket::packet::RxChecksum::Unnecessary)).
+    /// How many are right
+    /// ([`RxChecksum::Unnecessary`](superpacket::packet::RxChecksum::Unnecessary)).
     Verified,
-    /// The sum of everything behind the Ethernet header ([`RxChecksum::Complete`](superpacket::packet::RxChecksum::Complete)).
+    /// The sum of everything behind the Ethernet header
+    /// ([`RxChecksum::Complete`](superpacket::packet::RxChecksum::Complete)).
     Complete,
 }
 
@@ -103,7 +105,8 @@ impl FromStr for Padding {
 pub enum RingFull {
     /// They are dropped and counted.
     Drop,
-    /// They wait in the port that is wrapped, which may drop them itself. Frames of one super-packet are not parted.
+    /// They wait in the port that is wrapped, which may drop them itself. Frames of one
+    /// super-packet are not parted.
     Wait,
 }
 
@@ -172,7 +175,8 @@ pub struct NicSettings {
     pub key: ToeplitzKey,
     /// Both directions of a connection have the same hash.
     pub symmetric: bool,
-    /// Which queue the last 7 bits of a hash stand for, modulo the number of queues; `None`: one after the other.
+    /// Which queue the last 7 bits of a hash stand for, modulo the number of queues; `None`: one
+    /// after the other.
     pub indirection: Option<[u16; NicSettings::INDIRECTION]>,
     /// Frames that a queue holds: at least 1.
     pub ring: usize,
@@ -244,7 +248,8 @@ impl NicSettings {
         "wire",
     ];
 
-    /// Read from a port string. `wrapping`: the card wraps a port, rather than to be an end of a link.
+    /// Read from a port string. `wrapping`: the card wraps a port, rather than to be an end of a
+    /// link.
     ///
     /// # Errors
     /// [`SpecError`] names the setting that is not known or out of range.

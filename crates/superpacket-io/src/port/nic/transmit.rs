@@ -187,7 +187,8 @@ impl Wire {
         stop
     }
 
-    /// Makes frames of packets and hands them on, until one is stopped. Of the packet at which it was, what is left is kept.
+    /// Makes frames of packets and hands them on, until one is stopped. Of the packet at which it
+    /// was, what is left is kept.
     fn send(&mut self, outgoing: &Outgoing, batch: &TxBatch, frames: &[TxFrame], cuts: bool) -> Progress {
         let mut progress = Progress { sent: 0, stopped: None };
         let mut next = 0;
@@ -204,7 +205,8 @@ impl Wire {
                 let whole = self.made.partition_point(|made| made.end <= self.done);
                 let begun = whole < self.made.len() && self.done > self.end_of(whole);
                 taken = if let Stop::Full = stop { whole + usize::from(begun) } else { whole };
-                // The rest of a packet that the wrapped port has begun is kept; if the port is down, it is gone.
+                // The rest of a packet that the wrapped port has begun is kept; if the port is
+                // down, it is gone.
                 self.batch.truncate(self.end_of(taken).max(self.done));
                 progress.stopped = (progress.sent + taken < frames.len()).then_some(stop);
                 // What was made and goes back will be made again.
@@ -227,7 +229,8 @@ impl Wire {
         packets.checked_sub(1).map_or(0, |last| self.made[last].end)
     }
 
-    /// Makes frames of a packet, as the card's hardware does; `cuts`: of any, else it passes as it is.
+    /// Makes frames of a packet, as the card's hardware does; `cuts`: of any, else it passes as it
+    /// is.
     fn make(&mut self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, cuts: bool) -> Result<(), Stop> {
         let before = self.batch.frames().len();
         if cuts {
@@ -247,7 +250,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Hands frames on until all are taken, or the wrapped port stops. A frame that it refuses for itself is lost.
+    /// Hands frames on until all are taken, or the wrapped port stops. A frame that it refuses for
+    /// itself is lost.
     fn hand_on(&mut self) -> Option<Stop> {
         loop {
             let frames = self.batch.frames();

@@ -1,4 +1,5 @@
-//! The ring of `TPACKET_V3`: blocks in which the kernel packs frames, handed over when they are full or old.
+//! The ring of `TPACKET_V3`: blocks in which the kernel packs frames, handed over when they are
+//! full or old.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,10 +13,12 @@ use crate::port::{Buffer, Region};
 /// The ring.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// Its slots are the flags that frames are lent under: the frames of a block, in their order, from the block's first slot on.
+    /// Its slots are the flags that frames are lent under: the frames of a block, in their order,
+    /// from the block's first slot on.
     region: Region,
     block_size: usize,
-    /// For each block, how many frames of it have been lent, and how many of these, from the first on, are known to be back.
+    /// For each block, how many frames of it have been lent, and how many of these, from the first
+    /// on, are known to be back.
     lent: Box<[Lent]>,
     /// The block that is read, or will be next.
     next: usize,
@@ -76,7 +79,8 @@ impl Blocks {
         if self.status(self.next).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        // SAFETY: a block that was handed over starts with this structure, which is made of integers; blocks are aligned to pages.
+        // SAFETY: a block that was handed over starts with this structure, which is made of
+        // integers; blocks are aligned to pages.
         let header = unsafe { self.start(self.next).cast::<libc::tpacket_block_desc>().read() };
         // SAFETY: there is no other variant, and it is made of integers.
         let header = unsafe { header.hdr.bh1 };
@@ -95,8 +99,8 @@ impl Blocks {
             cursor.frames = 0;
             return false;
         }
-        // SAFETY: a frame's header lies within the block, as was just checked, and within what the kernel has written; it is made of integers. Its alignment
-        // is not relied on.
+        // SAFETY: a frame's header lies within the block, as was just checked, and within what the
+        // kernel has written; it is made of integers. Its alignment is not relied on.
         let header = unsafe { self.start(self.next).add(offset).cast::<libc::tpacket3_hdr>().read_unaligned() };
         cursor.offset += header.tp_next_offset as usize;
         // SAFETY: there is no other variant, and it is made of integers.
@@ -118,7 +122,8 @@ impl Blocks {
         let lent = self.lent[self.next].frames;
         let is_whole = header.tp_snaplen == header.tp_len && usize::from(header.tp_mac) >= VIRTIO && to <= self.block_size;
         let buffer = if is_whole && lent < self.block_size / FLAG {
-            // SAFETY: the bytes lie in a block that was handed over, and that goes back only when none of its flags is set; nothing else writes to it.
+            // SAFETY: the bytes lie in a block that was handed over, and that goes back only when
+            // none of its flags is set; nothing else writes to it.
             unsafe { self.region.lend_packed(first + lent, block + from - VIRTIO..block + to) }
         } else {
             None
@@ -141,7 +146,8 @@ impl Blocks {
         }
     }
 
-    /// Gives the kernel the blocks of which nothing is lent any more, up to the first of which something is, or that is still being read.
+    /// Gives the kernel the blocks of which nothing is lent any more, up to the first of which
+    /// something is, or that is still being read.
     pub fn give_back(&mut self) {
         let blocks = self.lent.len();
         while self.taken > usize::from(self.cursor.is_some()) {
@@ -173,7 +179,8 @@ impl Blocks {
     }
 
     fn status(&self, block: usize) -> &AtomicU32 {
-        // SAFETY: the status lies at this place in each block, and both sides change it; the memory lives as long as the region.
+        // SAFETY: the status lies at this place in each block, and both sides change it; the memory
+        // lives as long as the region.
         unsafe { AtomicU32::from_ptr(self.start(block).add(BLOCK_STATUS).cast()) }
     }
 

@@ -62,7 +62,8 @@ fn offload(header: &Header, frame: &[u8]) -> Result<(RxChecksum, Option<Gso>), V
     }
 }
 
-/// A super-packet in a tunnel: the kernel names the type of what is inside, as if there were no tunnel (`virtio_net_hdr_from_skb`). The same rules hold for its inner headers.
+/// A super-packet in a tunnel: the kernel names the type of what is inside, as if there were no
+/// tunnel (`virtio_net_hdr_from_skb`). The same rules hold for its inner headers.
 fn tunnelled(header: &Header, frame: &[u8], head: &[u8]) -> Result<(RxChecksum, Option<Gso>), VirtioError> {
     let wrong = VirtioError::Protocol { gso_type: header.gso_type };
     let layout = wire::parse(head, frame.len(), Layer::Ethernet).map_err(|unparsed| VirtioError::Headers(unparsed.reason))?;

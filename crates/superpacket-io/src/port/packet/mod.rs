@@ -10,19 +10,23 @@
 //! | `promiscuous` | `on` | frames for other hardware addresses are received too |
 //! | `tso` | `kernel` | `kernel`: super-packets are handed over also where the device does not cut them itself, and the kernel does, for less than many frames cost that are sent one by one; `device`: only where the device cuts them |
 //!
-//! Memory is for each queue. What the machine itself sends on the interface, through this port or otherwise, is not received.
+//! Memory is for each queue. What the machine itself sends on the interface, through this port or
+//! otherwise, is not received.
 //!
 //! # Limits
-//! - The kernel lets a frame be longer than the MTU by a tag of 0x8100, but not of 0x88a8: a frame of full length whose 802.1ad tag was stripped elsewhere is
-//!   too long here with its tag, unless the interface's MTU leaves room for it.
-//! - The virtio header of packet sockets names no tunnel: super-packets in tunnels are received, and must be cut before they are sent.
-//! - Frames longer than a slot wait in the socket's memory: 8 MB, but `net.core.rmem_max` in a user namespace, which is few super-packets. `version=v3`
-//!   or longer slots do not need it.
+//! - The kernel lets a frame be longer than the MTU by a tag of 0x8100, but not of 0x88a8: a frame
+//!   of full length whose 802.1ad tag was stripped elsewhere is too long here with its tag, unless
+//!   the interface's MTU leaves room for it.
+//! - The virtio header of packet sockets names no tunnel: super-packets in tunnels are received,
+//!   and must be cut before they are sent.
+//! - Frames longer than a slot wait in the socket's memory: 8 MB, but `net.core.rmem_max` in a user
+//!   namespace, which is few super-packets. `version=v3` or longer slots do not need it.
 //! - BIG TCP beyond 64 KB is received whole: up to a block in `v3`.
 //!
 //! # Latency
-//! `v2` hands a frame over as soon as it has come. In `v3` a frame in a block that does not fill waits for the retire timer, so that a
-//! request and its answer take about `retire` milliseconds at each such port: for bulk alone.
+//! `v2` hands a frame over as soon as it has come. In `v3` a frame in a block that does not fill
+//! waits for the retire timer, so that a request and its answer take about `retire` milliseconds at
+//! each such port: for bulk alone.
 
 mod blocks;
 mod frame;
@@ -45,8 +49,8 @@ use receive::Receiver;
 use socket::Socket;
 use transmit::{MAX_FRAME_SLICES, Transmitter};
 
-/// Bytes that the kernel counts to a super-packet's length besides those from the IP header on: an Ethernet header and a VLAN tag; and it must be less than the limit
-/// (`gso_features_check`).
+/// Bytes that the kernel counts to a super-packet's length besides those from the IP header on: an
+/// Ethernet header and a VLAN tag; and it must be less than the limit (`gso_features_check`).
 const GSO_OVERHEAD: u32 = 14 + 4 + 1;
 
 /// An interface.
@@ -102,7 +106,8 @@ impl PacketPort {
             return Err(PortError::Unsupported { port: name.to_owned(), reason: "its frames have no Ethernet header".to_owned() });
         }
         let shared = Arc::new(Shared { name: name.to_owned(), counters: Counters::default() });
-        // All sockets are opened here: later calls may come from a thread in another network namespace.
+        // All sockets are opened here: later calls may come from a thread in another network
+        // namespace.
         let sender = Arc::new(Socket::sender(name, link.index)?);
         let (mut receivers, mut sockets) = (Vec::<Box<dyn Receive>>::new(), Vec::new());
         for (queue, mapped) in Socket::receivers(name, link.index, &options)?.into_iter().enumerate() {
@@ -121,8 +126,9 @@ fn capabilities(port: &str, interface: &Interface, link: &Link, options: &Option
     let device = interface.features().map_err(|error| PortError::system(port, "asking for the device's offloads (SIOCETHTOOL)", error))?;
     let has_hash = matches!(options.ring, RingOptions::Blocks { hash: true, .. });
     let features = FeatureSet::all()
-        // Partial checksums are completed by the kernel where the device does not (`skb_csum_hwoffload_help`), super-packets too: but a cut in software is better made here,
-        // where the sums of the payloads are known.
+        // Partial checksums are completed by the kernel where the device does not
+        // (`skb_csum_hwoffload_help`), super-packets too: but a cut in software is better made
+        // here, where the sums of the payloads are known.
         .set(Feature::TcpSegmentationOffload, device.tcp_segmentation_offload || options.kernel_segmentation)
         .set(Feature::TxUdpSegmentation, device.tx_udp_segmentation || options.kernel_segmentation)
         .set(Feature::ReceiveHashing, has_hash);

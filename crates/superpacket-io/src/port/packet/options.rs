@@ -12,7 +12,8 @@ pub(super) struct Options {
     pub fanout: u32,
     /// Frames for other hardware addresses are received too.
     pub promiscuous: bool,
-    /// TCP and UDP super-packets are handed over even where the device does not cut them: the kernel does.
+    /// TCP and UDP super-packets are handed over even where the device does not cut them: the
+    /// kernel does.
     pub kernel_segmentation: bool,
 }
 
@@ -26,7 +27,8 @@ pub(super) enum RingOptions {
         /// Bytes of each.
         slot_size: usize,
     },
-    /// `TPACKET_V3`: blocks in which frames are packed, handed over when full or `retire` milliseconds old.
+    /// `TPACKET_V3`: blocks in which frames are packed, handed over when full or `retire`
+    /// milliseconds old.
     Blocks {
         /// How many.
         blocks: usize,

@@ -52,7 +52,8 @@ impl Receiver {
 
     /// Nothing came: is that because the interface is down?
     ///
-    /// The socket's error must be taken, or the socket stays readable for it. One call in two polls that found nothing is enough: who waits polls twice.
+    /// The socket's error must be taken, or the socket stays readable for it. One call in two polls
+    /// that found nothing is enough: who waits polls twice.
     fn check(&mut self) -> Result<usize, PortError> {
         if self.link == LinkState::Up && (!std::mem::replace(&mut self.was_empty, true) || self.socket.take_error().is_none()) {
             return Ok(0);
@@ -104,7 +105,8 @@ impl Receive for Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        // The socket lives on while the port counts, or while memory of the ring is lent: it is to take no more.
+        // The socket lives on while the port counts, or while memory of the ring is lent: it is to
+        // take no more.
         let _ = self.socket.close_filter();
     }
 }

@@ -5,7 +5,8 @@
 //! ... ------------ | ---------------------------------- | ------------------------------ ...
 //!                   first not given back                  next to be read
 //! ```
-//! A frame longer than a slot is queued too, whole (`TP_STATUS_COPY`): it is read from the socket, and its slot says what there is to know of it.
+//! A frame longer than a slot is queued too, whole (`TP_STATUS_COPY`): it is read from the socket,
+//! and its slot says what there is to know of it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -58,7 +59,8 @@ impl Slots {
     #[inline]
     fn take(&mut self, slot: usize, socket: &Socket, counters: &Counters, queue: u16, packets: &mut Vec<RxPacket<Buffer>>) -> bool {
         let start = self.start(slot);
-        // SAFETY: a slot that was handed over starts with this structure, which is made of integers; slots are aligned to 16 bytes.
+        // SAFETY: a slot that was handed over starts with this structure, which is made of
+        // integers; slots are aligned to 16 bytes.
         let header = unsafe { start.cast::<libc::tpacket2_hdr>().read() };
         let metadata = Metadata {
             status: header.tp_status,
@@ -125,7 +127,8 @@ impl Slots {
     }
 
     fn status(&self, slot: usize) -> &AtomicU32 {
-        // SAFETY: a slot starts with its status, which both sides change; the memory lives as long as the region.
+        // SAFETY: a slot starts with its status, which both sides change; the memory lives as long
+        // as the region.
         unsafe { AtomicU32::from_ptr(self.start(slot).cast()) }
     }
 

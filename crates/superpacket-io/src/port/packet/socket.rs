@@ -10,10 +10,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::options::{Options, RingOptions};
 use crate::port::{PortError, Region};
 
-/// Bytes of frames longer than a slot that may wait in the receive queue, and of frames that may wait to be sent.
+/// Bytes of frames longer than a slot that may wait in the receive queue, and of frames that may
+/// wait to be sent.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// Bytes of a block for each flag that a frame may be lent under. A frame with its header takes at least 82, so there are always enough.
+/// Bytes of a block for each flag that a frame may be lent under. A frame with its header takes at
+/// least 82, so there are always enough.
 pub(super) const FLAG: usize = 64;
 
 /// A packet socket of one interface.
@@ -27,7 +29,8 @@ pub(super) struct Socket {
 #[derive(Debug)]
 pub(super) struct Mapped {
     pub socket: Socket,
-    /// The memory, in slots as the ring's options say, or in flags of [`FLAG`] bytes for the frames in blocks.
+    /// The memory, in slots as the ring's options say, or in flags of [`FLAG`] bytes for the frames
+    /// in blocks.
     pub region: Region,
     /// The kernel leaves out what this machine sends.
     pub ignores_outgoing: bool,
@@ -140,8 +143,9 @@ impl Socket {
         let data = data.map_err(|error| refused("mapping the ring (mmap)")(error.into()))?;
         // SAFETY: the kernel maps nothing at address 0 that it was not told to.
         let data = unsafe { NonNull::new_unchecked(data.cast::<u8>()) };
-        // SAFETY: the memory was mapped for this ring alone. The kernel writes to a slot or block only while its status says that it is the kernel's; the rings lend bytes after
-        // the status said that they are ours, and change it only when nothing of the slot or block is lent.
+        // SAFETY: the memory was mapped for this ring alone. The kernel writes to a slot or block
+        // only while its status says that it is the kernel's; the rings lend bytes after the status
+        // said that they are ours, and change it only when nothing of the slot or block is lent.
         let region = unsafe { Region::mapped(data, length, granularity) };
         Ok(Mapped { socket, region, ignores_outgoing })
     }
@@ -154,7 +158,8 @@ impl Socket {
         }
     }
 
-    /// Does the socket still belong to its interface? One that went, even if it came back, has left its sockets (`NETDEV_UNREGISTER`).
+    /// Does the socket still belong to its interface? One that went, even if it came back, has left
+    /// its sockets (`NETDEV_UNREGISTER`).
     pub fn is_attached(&self) -> bool {
         // SAFETY: all bytes zero is an address.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -225,7 +230,8 @@ impl Socket {
         let mut length = size_of::<T>() as libc::socklen_t;
         // SAFETY: the pointers are to a value of this length, and to the length.
         check(unsafe { libc::getsockopt(self.fd.as_raw_fd(), libc::SOL_PACKET, option, value.as_mut_ptr().cast(), &raw mut length) })?;
-        // SAFETY: `T` is made of integers (the callers' are), any bytes are a value, and all have been written.
+        // SAFETY: `T` is made of integers (the callers' are), any bytes are a value, and all have
+        // been written.
         Ok(unsafe { value.assume_init() })
     }
 }

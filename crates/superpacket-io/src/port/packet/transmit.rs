@@ -40,9 +40,10 @@ impl Transmitter {
     fn stop(&self, frame: &TxFrame, error: io::Error) -> Stop {
         let counters = &self.shared.counters;
         match error.raw_os_error() {
-            // ENOMEM is also what is left of the reason where the kernel has to look into a super-packet and finds that it cannot cut it
-            // (`__dev_queue_xmit` after `validate_xmit_skb`).
-            // A single frame that is too long stays so, whoever fills in its checksum: the MTU has shrunk.
+            // ENOMEM is also what is left of the reason where the kernel has to look into a
+            // super-packet and finds that it cannot cut it (`__dev_queue_xmit` after
+            // `validate_xmit_skb`). A single frame that is too long stays so, whoever fills in its
+            // checksum: the MTU has shrunk.
             Some(libc::EMSGSIZE) if frame.gso.is_none() => Stop::TooLong,
             Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOMEM) if !frame.is_plain() => {
                 counters.tx_refused.fetch_add(1, Ordering::Relaxed);
@@ -89,8 +90,8 @@ impl fmt::Debug for Transmitter {
     }
 }
 
-/// What one `sendmmsg` takes. The vectors are kept for their memory; what they point at is there only from [`gather`](Self::gather) to
-/// [`send`](Self::send).
+/// What one `sendmmsg` takes. The vectors are kept for their memory; what they point at is there
+/// only from [`gather`](Self::gather) to [`send`](Self::send).
 #[derive(Default)]
 struct Call {
     headers: Vec<[u8; VIRTIO]>,
@@ -98,11 +99,13 @@ struct Call {
     messages: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: no pointer in it is followed but by `send`, which its caller calls after `gather` of the same frames, on the same thread.
+// SAFETY: no pointer in it is followed but by `send`, which its caller calls after `gather` of the
+// same frames, on the same thread.
 unsafe impl Send for Call {}
 
 impl Call {
-    /// Describes frames from number `from` on, as many as fit one call. Stops before a frame that this kind of port cannot describe, and says why if it is the first.
+    /// Describes frames from number `from` on, as many as fit one call. Stops before a frame that
+    /// this kind of port cannot describe, and says why if it is the first.
     fn gather(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Option<io::Error> {
         self.headers.clear();
         self.pieces.clear();
@@ -145,11 +148,13 @@ impl Call {
         unfit
     }
 
-    /// Sends what was gathered, and says how many frames were taken; an error if not even the first was.
+    /// Sends what was gathered, and says how many frames were taken; an error if not even the first
+    /// was.
     fn send(&mut self, socket: &Socket) -> io::Result<usize> {
         let count = self.messages.len() as libc::c_uint;
-        // SAFETY: each message points at pieces of `self.pieces`, and each of these at a header of `self.headers` or at bytes of the `Outgoing` that was gathered from, which
-        // `transmit` borrows; they are read only.
+        // SAFETY: each message points at pieces of `self.pieces`, and each of these at a header of
+        // `self.headers` or at bytes of the `Outgoing` that was gathered from, which `transmit`
+        // borrows; they are read only.
         let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), self.messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }

@@ -14,12 +14,15 @@
 //! | `record=OUT` | the file to record in; its ending chooses the format, as everywhere (`.pcap`, `.pcapng`, `.gz`, `.zst`) | none |
 //! | `layer=ethernet` | what a port with `mode=record` is sent: `ethernet` frames or `ip` packets | `ethernet` |
 //!
-//! The port has no offloads: whoever sends through it cuts super-packets and fills in checksums first, so a recorded capture holds what a wire would have carried.
-//! Its file appears under its name, whole, when the port and its transmitters have been dropped.
+//! The port has no offloads: whoever sends through it cuts super-packets and fills in checksums
+//! first, so a recorded capture holds what a wire would have carried. Its file appears under its
+//! name, whole, when the port and its transmitters have been dropped.
 //!
-//! The first frame of a capture decides whether the port carries Ethernet frames or IP packets (of raw IP, BSD loopback or Linux cooked captures, whose own
-//! headers are taken off). Frames that were cut short when they were captured, and those of other link types, are left out and counted as `rx_errors`. At the end of the capture nothing more comes,
-//! and the port stays open. A file that ends in mid-record ends there, with a warning.
+//! The first frame of a capture decides whether the port carries Ethernet frames or IP packets (of
+//! raw IP, BSD loopback or Linux cooked captures, whose own headers are taken off). Frames that
+//! were cut short when they were captured, and those of other link types, are left out and counted
+//! as `rx_errors`. At the end of the capture nothing more comes, and the port stays open. A file
+//! that ends in mid-record ends there, with a warning.
 
 mod options;
 mod player;

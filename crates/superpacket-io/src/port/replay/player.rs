@@ -207,7 +207,8 @@ fn read(reader: &mut Reader, layer: Option<Layer>, errors: &Errors) -> Result<Op
     Ok(None)
 }
 
-/// The frame without what its link type put before it; `None` if it is not whole, or neither Ethernet nor IP.
+/// The frame without what its link type put before it; `None` if it is not whole, or neither
+/// Ethernet nor IP.
 fn payload<'a>(frame: &Frame<'a>) -> Option<(&'a [u8], Layer)> {
     if frame.is_truncated() || frame.data.is_empty() {
         return None;
@@ -224,7 +225,8 @@ const NANOSECONDS: u64 = 1_000_000_000;
 /// The capture's clock, laid over the monotonic one.
 #[derive(Debug, Default)]
 struct Clock {
-    /// A time of the capture and when that is or was, both in nanoseconds; `None` until the first frame that says its time.
+    /// A time of the capture and when that is or was, both in nanoseconds; `None` until the first
+    /// frame that says its time.
     origin: Option<(u64, u64)>,
     /// When the frame before was due; 0: there was none.
     last: u64,

@@ -25,7 +25,8 @@ impl std::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Begins the file at `path`, for the port `text`. What its ending does not say of its format is as in `like`; times are in nanoseconds.
+    /// Begins the file at `path`, for the port `text`. What its ending does not say of its format
+    /// is as in `like`; times are in nanoseconds.
     pub(super) fn create(text: &str, path: &str, like: Option<Format>, layer: Layer) -> Result<Self, PortError> {
         let capture = |source| PortError::Capture { port: text.into(), source };
         let default = Format::Pcap { byte_order: ByteOrder::Little, variant: PcapVariant::Nanoseconds };

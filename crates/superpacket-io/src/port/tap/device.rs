@@ -134,7 +134,8 @@ impl Device {
         }
     }
 
-    /// Where the device is now: it may be down, renamed, moved to another network namespace, or deleted.
+    /// Where the device is now: it may be down, renamed, moved to another network namespace, or
+    /// deleted.
     pub(super) fn state(&self) -> PortState {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         place.state = match place.interface.state() {
@@ -144,7 +145,8 @@ impl Device {
         place.state
     }
 
-    /// An interface that is not where it was: the queues say whether the device still lives, and where.
+    /// An interface that is not where it was: the queues say whether the device still lives, and
+    /// where.
     fn look_for(&self, place: &mut Place) -> PortState {
         let gone = PortState { link: LinkState::Gone, mtu: 0 };
         let Ok(identity) = self.queues[0].identity() else { return gone };
@@ -153,7 +155,8 @@ impl Device {
                 place.interface = interface;
                 place.interface.state()
             }
-            // It lives, in a namespace that this process may not look into. Whether it is up, writing will show.
+            // It lives, in a namespace that this process may not look into. Whether it is up,
+            // writing will show.
             Err(_) => PortState { link: LinkState::Up, mtu: place.state.mtu },
         }
     }
@@ -194,7 +197,8 @@ const BETWEEN: Duration = Duration::from_millis(10);
 
 /// Makes or attaches to the device; the interface is the one that was there before, if any.
 ///
-/// A device that was just closed may be busy for a moment more: a child that another thread has forked holds it until it executes its program.
+/// A device that was just closed may be busy for a moment more: a child that another thread has
+/// forked holds it until it executes its program.
 fn attach_first(text: &str, mode: Mode, name: &str, several: bool) -> Result<(Option<Interface>, Queue), PortError> {
     let mut attempt = 1;
     loop {
@@ -216,11 +220,13 @@ fn attach(text: &str, mode: Mode, name: &str, several: bool) -> Result<io::Resul
 
 /// Chooses header and offloads; says which header, and whether the kernel knows UDP super-packets.
 ///
-/// What the kernel takes from us depends on its version alone, and on the header's length; `TUNSETOFFLOAD` tells the version.
+/// What the kernel takes from us depends on its version alone, and on the header's length;
+/// `TUNSETOFFLOAD` tells the version.
 fn set_up_offloads(queue: &Queue, text: &str, options: &Options) -> Result<(Format, bool), PortError> {
     let system = |action| move |error: io::Error| PortError::system(text, action, error);
     let set_header = |format| queue.set_header(format, options.order).map_err(system("choose the header (TUNSETVNETHDRSZ, TUNSETVNETLE)"));
-    // The header goes first: offloads for tunnels with a header that is too short for them make every read fail with EFAULT.
+    // The header goes first: offloads for tunnels with a header that is too short for them make
+    // every read fail with EFAULT.
     set_header(Format::Tunnel)?;
     let taken = |offloads: &HostOffloads| queue.set_offloads(*offloads).is_ok();
     let known = HostOffloads::LADDER.into_iter().find(taken).unwrap_or(HostOffloads::NONE);
@@ -254,7 +260,8 @@ fn refused(text: &str, mode: Mode, several: bool, found: Option<&Interface>, err
     }
 }
 
-/// How many packets the host could not put into the queues, from `/proc/net/dev` of the network namespace that the port was opened in.
+/// How many packets the host could not put into the queues, from `/proc/net/dev` of the network
+/// namespace that the port was opened in.
 #[derive(Debug)]
 struct DropCounter {
     file: Option<File>,
@@ -293,7 +300,8 @@ impl DropCounter {
     }
 }
 
-/// The interface's transmit drops: what the host could not hand over. Eight columns of receiving come first, then bytes, packets, errors, drops.
+/// The interface's transmit drops: what the host could not hand over. Eight columns of receiving
+/// come first, then bytes, packets, errors, drops.
 fn dropped(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().nth(11)?.parse().ok()

@@ -1,8 +1,10 @@
 //! TAP and TUN devices: the host's side is a network interface, the port is the cable.
 //!
-//! `tap:NAME` carries Ethernet frames, `tun:NAME` IP packets. The device is made if it is not there, and goes with the port unless it is persistent; `%d` in
-//! the name stands for the first number that is free, and the port's name then has the real one. Attaching to a persistent device takes `CAP_NET_ADMIN` or being
-//! its owner; making one, or changing MTU and state, takes `CAP_NET_ADMIN`.
+//! `tap:NAME` carries Ethernet frames, `tun:NAME` IP packets. The device is made if it is not
+//! there, and goes with the port unless it is persistent; `%d` in the name stands for the first
+//! number that is free, and the port's name then has the real one. Attaching to a persistent device
+//! takes `CAP_NET_ADMIN` or being its owner; making one, or changing MTU and state, takes
+//! `CAP_NET_ADMIN`.
 //!
 //! | option | | default |
 //! |---|---|---|
@@ -14,11 +16,14 @@
 //! | `header=N` | bytes of the virtio header before each packet: 10, 12, or 24, which tunnels need | 24 from Linux 6.17 on, else 10 |
 //! | `endian=native` | its byte order: `native`, `little` (`TUNSETVNETLE`), `big` (`TUNSETVNETBE`) | `native` |
 //!
-//! What the port takes does not depend on `offload`: the kernel cuts TCP super-packets that are written always, UDP ones from Linux 6.2 on, those in UDP
-//! tunnels with a header of 24 bytes. Super-packets stay below 64 KB in both directions: the driver knows no BIG TCP.
+//! What the port takes does not depend on `offload`: the kernel cuts TCP super-packets that are
+//! written always, UDP ones from Linux 6.2 on, those in UDP tunnels with a header of 24 bytes.
+//! Super-packets stay below 64 KB in both directions: the driver knows no BIG TCP.
 //!
-//! A device that is down gives nothing and takes nothing ([`Stop::Down`](super::Stop::Down)); when it comes up again, packets pass again. A device that was moved to another network
-//! namespace or renamed is followed. One that was deleted is [gone](super::LinkState::Gone), and the port must be opened again.
+//! A device that is down gives nothing and takes nothing ([`Stop::Down`](super::Stop::Down)); when
+//! it comes up again, packets pass again. A device that was moved to another network namespace or
+//! renamed is followed. One that was deleted is [gone](super::LinkState::Gone), and the port must
+//! be opened again.
 
 mod device;
 mod offload;

@@ -1,4 +1,5 @@
-//! What the host may hand to a TAP or TUN port undone: the bits of `TUNSETOFFLOAD` (`drivers/net/tun.c`, `set_offload`).
+//! What the host may hand to a TAP or TUN port undone: the bits of `TUNSETOFFLOAD`
+//! (`drivers/net/tun.c`, `set_offload`).
 
 use std::fmt;
 
@@ -45,7 +46,8 @@ impl HostOffloads {
     /// From the most to the least, as kernels came to know them.
     pub(super) const LADDER: [HostOffloads; 4] = [Self::ALL, Self::UDP, Self::TCP, Self::NONE];
 
-    /// Reads the value of the option: `on` (`None`: as many as there are), `off`, or names with commas between.
+    /// Reads the value of the option: `on` (`None`: as many as there are), `off`, or names with
+    /// commas between.
     ///
     /// The error says what the option takes.
     pub(super) fn parse(value: &str) -> Result<Option<HostOffloads>, String> {

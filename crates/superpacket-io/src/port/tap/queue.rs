@@ -53,7 +53,8 @@ pub(super) fn open_clone_device() -> io::Result<OwnedFd> {
 }
 
 impl Queue {
-    /// Attaches to the device `name`, which is made if it is not there; in `name`, `%d` stands for the first number that is free.
+    /// Attaches to the device `name`, which is made if it is not there; in `name`, `%d` stands for
+    /// the first number that is free.
     pub(super) fn attach(fd: OwnedFd, name: &str, mode: Mode, several: bool) -> io::Result<Queue> {
         let mut request = interface_request(name)?;
         let kind = match mode {
@@ -72,7 +73,8 @@ impl Queue {
         let mut request = interface_request("")?;
         // SAFETY: `TUNGETIFF` writes one `ifreq`, which lives through the call.
         check(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNGETIFF, &raw mut request) })?;
-        // SAFETY: the kernel ends the name with a zero byte within the field, and has filled in the flags of the union.
+        // SAFETY: the kernel ends the name with a zero byte within the field, and has filled in the
+        // flags of the union.
         let (name, flags) = unsafe { (CStr::from_ptr(request.ifr_name.as_ptr()), request.ifr_ifru.ifru_flags) };
         Ok(Identity { name: name.to_string_lossy().into_owned(), persistent: c_int::from(flags) & libc::IFF_PERSIST != 0 })
     }
@@ -89,7 +91,8 @@ impl Queue {
         check(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD, offloads.bits()) })
     }
 
-    /// The header before each packet. A persistent device may come with what its last user chose, so both are always set.
+    /// The header before each packet. A persistent device may come with what its last user chose,
+    /// so both are always set.
     pub(super) fn set_header(&self, format: Format, order: Option<ByteOrder>) -> io::Result<()> {
         self.set_integer(libc::TUNSETVNETHDRSZ, format.length() as c_int)?;
         self.set_integer(libc::TUNSETVNETLE, c_int::from(order == Some(ByteOrder::Little)))?;

@@ -1,9 +1,11 @@
 //! The receiving end: one `read` a packet.
 //!
-//! Every packet is read into a slot that holds the largest. A small one is copied from there, where it lies in the first-level cache, into a slot of its own: so
-//! 512 small packets take a megabyte instead of 35, and the large slot serves again at once. Measured with 480 packets in the queue, lower quartiles in
-//! nanoseconds a packet: 60 bytes 469 this way, 482 with a large slot for each, 558 with `readv` into a small and a large slot, because the kernel must fetch two
-//! descriptions; 1,400 bytes 562, 546 and 612; 56,000 bytes 2,200, 2,200 and 2,300.
+//! Every packet is read into a slot that holds the largest. A small one is copied from there, where
+//! it lies in the first-level cache, into a slot of its own: so 512 small packets take a megabyte
+//! instead of 35, and the large slot serves again at once. Measured with 480 packets in the queue,
+//! lower quartiles in nanoseconds a packet: 60 bytes 469 this way, 482 with a large slot for each,
+//! 558 with `readv` into a small and a large slot, because the kernel must fetch two descriptions;
+//! 1,400 bytes 562, 546 and 612; 56,000 bytes 2,200, 2,200 and 2,300.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -15,14 +17,16 @@ use superpacket::packet::RxPacket;
 use super::device::Device;
 use crate::port::{Buffer, POLL_LIMIT, Pool, PortError, Receive};
 
-/// Bytes of a slot for the largest packet: an IP packet of 65,535 bytes (a TUN or TAP device takes no larger ones: `tso_max_size` is 65,536), an Ethernet header with two tags, a virtio header,
+/// Bytes of a slot for the largest packet: an IP packet of 65,535 bytes (a TUN or TAP device takes
+/// no larger ones: `tso_max_size` is 65,536), an Ethernet header with two tags, a virtio header,
 /// and one byte by which a packet that is too long would show.
 const LARGE_SLOT: usize = 68 * 1024;
 
 /// Slots for large packets: what a poll can take of super-packets, 4 MB.
 const LARGE_SLOTS: usize = 64;
 
-/// Bytes of a slot for small packets: a frame of 1,500 bytes with its header. An odd number of cache lines, so that packets do not all fall into the same sets of a cache.
+/// Bytes of a slot for small packets: a frame of 1,500 bytes with its header. An odd number of
+/// cache lines, so that packets do not all fall into the same sets of a cache.
 const SMALL_SLOT: usize = 33 * 64;
 
 /// Slots for small packets: two polls' worth.
@@ -46,7 +50,8 @@ impl TapReceiver {
         self.device.counters.rx_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The packet of which `length` bytes, header included, lie in the large slot; the second value says whether it keeps that slot.
+    /// The packet of which `length` bytes, header included, lie in the large slot; the second value
+    /// says whether it keeps that slot.
     fn packet(&mut self, large: usize, length: usize, time: u64) -> Option<(RxPacket<Buffer>, bool)> {
         let format = self.device.format;
         let start = format.length();

@@ -11,10 +11,12 @@ use superpacket::wire::MAX_HEADER;
 use super::device::Device;
 use crate::port::{LinkState, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame};
 
-/// Slices of a frame that need no memory but the stack: a super-packet of 64 KB that was merged from frames of 1,500 bytes has 46.
+/// Slices of a frame that need no memory but the stack: a super-packet of 64 KB that was merged
+/// from frames of 1,500 bytes has 46.
 const INLINE: usize = 64;
 
-/// An end to send through. Any number may write to one queue; packets of a flow come back through the queue that they were written to.
+/// An end to send through. Any number may write to one queue; packets of a flow come back through
+/// the queue that they were written to.
 #[derive(Debug)]
 pub(super) struct TapTransmitter {
     device: Arc<Device>,

@@ -1,4 +1,5 @@
-//! Functions of the kernel that programs may call, found by name in its own description of its types (BTF).
+//! Functions of the kernel that programs may call, found by name in its own description of its
+//! types (BTF).
 
 use std::{fs, io};
 
@@ -14,7 +15,8 @@ const KIND_FUNC: u32 = 12;
 /// The number by which programs call the kernel's function `name`.
 ///
 /// # Errors
-/// Without a description, with one that cannot be read, or without such a function; in words that name it.
+/// Without a description, with one that cannot be read, or without such a function; in words that
+/// name it.
 pub(super) fn kernel_function(name: &str) -> io::Result<i32> {
     let said = |kind, what: &str| io::Error::new(kind, format!("{KERNEL}: {what}"));
     let bytes = fs::read(KERNEL).map_err(|error| said(error.kind(), &error.to_string()))?;
@@ -22,14 +24,16 @@ pub(super) fn kernel_function(name: &str) -> io::Result<i32> {
     number.ok_or_else(|| said(io::ErrorKind::NotFound, &format!("the kernel has no function {name}")))
 }
 
-/// The number of the function `name`: `Some(None)` if there is none, `None` if the bytes are no BTF, or have kinds of types that are not known.
+/// The number of the function `name`: `Some(None)` if there is none, `None` if the bytes are no
+/// BTF, or have kinds of types that are not known.
 fn function(bytes: &[u8], name: &str) -> Option<Option<i32>> {
     let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?));
     let magic = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
     if magic != MAGIC {
         return None;
     }
-    // `struct btf_header`: magic, version, flags, its length, then where types and strings lie behind it.
+    // `struct btf_header`: magic, version, flags, its length, then where types and strings lie
+    // behind it.
     let [header, types, types_length, strings, strings_length] = [4, 8, 12, 16, 20].map(word);
     let section = |offset: Option<u32>, length: Option<u32>| {
         let start = (header? as usize).checked_add(offset? as usize)?;
@@ -45,7 +49,8 @@ fn function(bytes: &[u8], name: &str) -> Option<Option<i32>> {
         let (name_offset, info) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
         let (kind, count) = (info >> 24 & 0x1f, info as usize & 0xffff);
         let more = match kind {
-            // Pointers, forward declarations, `typedef`, `volatile`, `const`, `restrict`, functions, floating-point numbers, tags of types.
+            // Pointers, forward declarations, `typedef`, `volatile`, `const`, `restrict`,
+            // functions, floating-point numbers, tags of types.
             2 | 7..=12 | 16 | 18 => 0,
             // Integers, variables, tags of declarations.
             1 | 14 | 17 => 4,
@@ -70,7 +75,8 @@ fn function(bytes: &[u8], name: &str) -> Option<Option<i32>> {
 mod tests {
     use super::*;
 
-    /// A description of an integer, a structure with a member, and two functions whose names begin alike.
+    /// A description of an integer, a structure with a member, and two functions whose names begin
+    /// alike.
     fn description() -> Vec<u8> {
         let strings = b"\0int\0pair\0first\0hash_all\0hash\0";
         let at =

@@ -10,10 +10,12 @@ pub(super) struct Instruction {
     immediate: i32,
 }
 
-/// In the bytes before a frame: a hash follows. Whoever reads it overwrites it, so that no frame is taken to have the hash of one before.
+/// In the bytes before a frame: a hash follows. Whoever reads it overwrites it, so that no frame is
+/// taken to have the hash of one before.
 pub(super) const MARK: u32 = 0x5350_4858;
 
-/// Bytes that the program puts before a frame: the mark and the hash, 4 bytes each in the machine's byte order; a hash of 0 is none.
+/// Bytes that the program puts before a frame: the mark and the hash, 4 bytes each in the machine's
+/// byte order; a hash of 0 is none.
 pub(super) const METADATA: usize = 8;
 
 /// What to do with a frame that no socket waits for: the interface's own stack gets it.
@@ -58,11 +60,13 @@ impl Instruction {
 
 /// `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS);`
 ///
-/// With `hash`, the number of `bpf_xdp_metadata_rx_hash`, before that: room for [`METADATA`] bytes is made before the frame, if there can be any, and filled.
+/// With `hash`, the number of `bpf_xdp_metadata_rx_hash`, before that: room for [`METADATA`] bytes
+/// is made before the frame, if there can be any, and filled.
 pub(super) fn program(map: i32, hash: Option<i32>) -> Vec<Instruction> {
     let mut program = vec![Instruction::new(MOVE_REGISTER, 6, 1, 0, 0)];
     if let Some(function) = hash {
-        // On the stack: the hash at -4, its kind (`enum xdp_rss_hash_type`), which is not used, at -8.
+        // On the stack: the hash at -4, its kind (`enum xdp_rss_hash_type`), which is not used, at
+        // -8.
         program.extend([
             Instruction::new(MOVE, 2, 0, 0, -(METADATA as i32)),
             Instruction::new(CALL, 0, 0, 0, ADJUST_META),
@@ -121,7 +125,8 @@ mod tests {
         assert_eq!(hex(program(7, None)), plain);
         let hashing = program(7, Some(99));
         assert_eq!(size_of::<Instruction>(), 8);
-        // Both ways past the part that fills the metadata lead to what it has in common with the plain one.
+        // Both ways past the part that fills the metadata lead to what it has in common with the
+        // plain one.
         let lands = |code: u8| {
             let at = hashing.iter().position(|instruction| instruction.code == code).expect("it is there");
             hashing[at + 1 + hashing[at].offset as usize]

@@ -13,22 +13,29 @@
 //! | `hash` | `on`, `off`: the driver is asked for the flow hash of each frame (XDP metadata, Linux 6.3, `mode=native`) | `off` |
 //! | `promiscuous` | `on`, `off`: the device is asked for frames to all addresses | `on` |
 //!
-//! It needs `CAP_NET_ADMIN`, `CAP_NET_RAW` and `CAP_BPF` (in the machine's first user namespace: a user namespace of one's own is not enough to load an XDP
-//! program), `CAP_IPC_LOCK` or a sufficient `RLIMIT_MEMLOCK`, and Linux 5.9. No compiler, library or file is needed: the program has seven instructions, or 27 with `hash=on`. It
-//! vanishes with the port, also when the process is killed. An interface that has another XDP program is refused.
+//! It needs `CAP_NET_ADMIN`, `CAP_NET_RAW` and `CAP_BPF` (in the machine's first user namespace: a
+//! user namespace of one's own is not enough to load an XDP program), `CAP_IPC_LOCK` or a
+//! sufficient `RLIMIT_MEMLOCK`, and Linux 5.9. No compiler, library or file is needed: the program
+//! has seven instructions, or 27 with `hash=on`. It vanishes with the port, also when the process
+//! is killed. An interface that has another XDP program is refused.
 //!
-//! All AF_XDP ports of a process with the same `frames` and `frame` share their memory, up to a limit: a frame that goes out as it came in is not copied by this
-//! process, whatever the kernel does below.
+//! All AF_XDP ports of a process with the same `frames` and `frame` share their memory, up to a
+//! limit: a frame that goes out as it came in is not copied by this process, whatever the kernel
+//! does below.
 //!
 //! # What AF_XDP does not carry
-//! It knows bytes, and nothing about them: neither partial checksums nor super-packets nor VLAN tags that are kept beside the frame.
+//! It knows bytes, and nothing about them: neither partial checksums nor super-packets nor VLAN
+//! tags that are kept beside the frame.
 //!
-//! - **Sending**: checksums must be whole and frames cut ([`Capabilities`] has neither `tx-checksumming` nor `tcp-segmentation-offload`).
-//! - **Receiving on veth**: what the other end's stack left to its device arrives unfinished. Checksums: `partial=detect` recognizes those of TCP, UDP and DCCP, or
-//!   switch them off at the other end (`ethtool -K PEER tx off`). Super-packets: with `mode=native` the kernel switches TSO off at the other end by itself; with
-//!   `mode=generic` do so by hand (`ethtool -K PEER tso off gso off`), or they arrive as frames above the MTU, which can be sent nowhere.
-//! - **VLAN tags**: a tag that the device (or veth's other end) took out of the frame is lost. Switch that off: `ethtool -K IFACE rxvlan off`, on veth
-//!   `ethtool -K PEER txvlan off`.
+//! - **Sending**: checksums must be whole and frames cut ([`Capabilities`] has neither
+//!   `tx-checksumming` nor `tcp-segmentation-offload`).
+//! - **Receiving on veth**: what the other end's stack left to its device arrives unfinished.
+//!   Checksums: `partial=detect` recognizes those of TCP, UDP and DCCP, or switch them off at the
+//!   other end (`ethtool -K PEER tx off`). Super-packets: with `mode=native` the kernel switches
+//!   TSO off at the other end by itself; with `mode=generic` do so by hand (`ethtool -K PEER tso
+//!   off gso off`), or they arrive as frames above the MTU, which can be sent nowhere.
+//! - **VLAN tags**: a tag that the device (or veth's other end) took out of the frame is lost.
+//!   Switch that off: `ethtool -K IFACE rxvlan off`, on veth `ethtool -K PEER txvlan off`.
 
 mod btf;
 mod instructions;
@@ -62,7 +69,8 @@ use queue::Queue;
 use receive::Receiver;
 use send::Sender;
 
-/// Bytes of a frame beside the IP packet: the Ethernet header and a VLAN tag, which the MTU does not count.
+/// Bytes of a frame beside the IP packet: the Ethernet header and a VLAN tag, which the MTU does
+/// not count.
 const LINK_HEADER: u32 = ethernet::HEADER_LENGTH as u32 + 4;
 
 /// How long the MTU is believed when a longer frame is to be sent.
@@ -91,7 +99,8 @@ pub struct XdpStatistics {
     pub rx_ring_full: u64,
     /// Times that the kernel found no chunk in the fill ring (`rx_fill_ring_empty_descs`).
     pub fill_ring_empty: u64,
-    /// Chunks in the fill ring that the kernel refused (`rx_invalid_descs`), and received descriptors that this port did.
+    /// Chunks in the fill ring that the kernel refused (`rx_invalid_descs`), and received
+    /// descriptors that this port did.
     pub rx_invalid: u64,
     /// Descriptors in the TX ring that the kernel refused (`tx_invalid_descs`).
     pub tx_invalid: u64,

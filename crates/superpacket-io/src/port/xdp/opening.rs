@@ -36,7 +36,8 @@ impl Opening<'_> {
 
     /// The numbers of the queues to be used.
     pub(super) fn queues(&self, interface: &Interface) -> Result<Vec<u32>, PortError> {
-        // A driver that does not tell how many of its queues are in use (TUN, bridges) has one for certain; `queue` names another.
+        // A driver that does not tell how many of its queues are in use (TUN, bridges) has one for
+        // certain; `queue` names another.
         let used = interface.channels().map(|channels| channels.rx);
         match (self.options.queue, used) {
             (Some(queue), Ok(used)) if queue >= used => {
@@ -47,7 +48,8 @@ impl Opening<'_> {
         }
     }
 
-    /// Loads the program for `queues`; the second value says whether it takes frames of several buffers.
+    /// Loads the program for `queues`; the second value says whether it takes frames of several
+    /// buffers.
     pub(super) fn program(&self, queues: &[u32], needed: bool) -> Result<(Redirect, bool), PortError> {
         let map = || {
             let size = queues.iter().max().map_or(1, |last| last + 1);
@@ -141,7 +143,8 @@ impl Opening<'_> {
         self.unsupported(format!("attaching an XDP program with mode={slot} (BPF_LINK_CREATE): {error}{why}"))
     }
 
-    /// Opens and binds a socket for each queue; the second value says whether frames may have several chunks.
+    /// Opens and binds a socket for each queue; the second value says whether frames may have
+    /// several chunks.
     pub(super) fn bind(&self, numbers: &[u32], slot: Slot, needed: bool) -> Result<(Vec<Arc<Queue>>, bool), PortError> {
         let several = self.options.multi_buffer == Switch::On || needed;
         let mut attempts = Vec::new();

@@ -117,7 +117,8 @@ impl Options {
         self.frames / 2
     }
 
-    /// The longest frame that is received in one chunk, in bytes: the kernel keeps [`HEADROOM`] of it.
+    /// The longest frame that is received in one chunk, in bytes: the kernel keeps [`HEADROOM`] of
+    /// it.
     pub(super) const fn room(&self) -> u32 {
         self.frame_size - HEADROOM
     }

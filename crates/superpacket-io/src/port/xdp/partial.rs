@@ -1,8 +1,11 @@
-//! Checksums that their sender left unfinished: veth hands frames over as the other end's stack made them, and AF_XDP has no word for it.
+//! Checksums that their sender left unfinished: veth hands frames over as the other end's stack
+//! made them, and AF_XDP has no word for it.
 //!
-//! A sender that counts on its device to fill in the checksum leaves the pseudo-header's sum in the field (`CHECKSUM_PARTIAL`), so a field that holds just that is
-//! taken as unfinished. One right checksum in 65,535 looks the same, and filling it in yields it again: the sum over a packet with a right checksum, its field
-//! taken as part of the data, is the complement of the pseudo-header's sum.
+//! A sender that counts on its device to fill in the checksum leaves the pseudo-header's sum in the
+//! field (`CHECKSUM_PARTIAL`), so a field that holds just that is taken as unfinished. One right
+//! checksum in 65,535 looks the same, and filling it in yields it again: the sum over a packet with
+//! a right checksum, its field taken as part of the data, is the complement of the pseudo-header's
+//! sum.
 
 use superpacket::checksum::pseudo_header;
 use superpacket::packet::{Layer, RxChecksum};

@@ -1,6 +1,7 @@
 //! The program that hands an interface's frames to AF_XDP sockets, and its attachment.
 //!
-//! It is attached by a link (`BPF_LINK_CREATE`, Linux 5.9): the kernel takes it off when the link's descriptor is closed, also when the process is killed.
+//! It is attached by a link (`BPF_LINK_CREATE`, Linux 5.9): the kernel takes it off when the link's
+//! descriptor is closed, also when the process is killed.
 
 use std::fmt;
 use std::io;
@@ -78,7 +79,8 @@ pub(super) struct Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // Closing the descriptor would do, but for a copy that a child process may hold for a moment, between `fork` and `exec`.
+        // Closing the descriptor would do, but for a copy that a child process may hold for a
+        // moment, between `fork` and `exec`.
         let mut detach = LinkDetach { link: self.descriptor.as_raw_fd() as u32 };
         // SAFETY: the command reads the attributes, which hold no address.
         let _ = unsafe { call(BPF_LINK_DETACH, &mut detach) };
@@ -103,12 +105,13 @@ impl Redirect {
         unsafe { descriptor(BPF_MAP_CREATE, &mut create) }
     }
 
-    /// Loads the program that redirects to the sockets of `map` (`BPF_PROG_LOAD`); `fragments`: it takes frames of several buffers too; `hash`: it puts the device's
-    /// hash before them.
+    /// Loads the program that redirects to the sockets of `map` (`BPF_PROG_LOAD`); `fragments`: it
+    /// takes frames of several buffers too; `hash`: it puts the device's hash before them.
     ///
     /// # Errors
-    /// What the system refused: `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`, `EINVAL` for a driver without metadata or a kernel before Linux 6.3 that is to hash;
-    /// else with the verifier's words.
+    /// What the system refused: `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`, `EINVAL` for a
+    /// driver without metadata or a kernel before Linux 6.3 that is to hash; else with the
+    /// verifier's words.
     pub(super) fn load(map: OwnedFd, fragments: bool, hash: Option<&Hash>) -> Result<Self, Refused> {
         let program = program(map.as_raw_fd(), hash.map(|hash| hash.function));
         // Functions of the kernel are for programs under the GPL, be it among others.
@@ -130,8 +133,9 @@ impl Redirect {
                 expected_attach_type: BPF_XDP,
                 ..ProgramLoad::default()
             };
-            // SAFETY: the addresses are of the instructions, as many as said, of a string that ends with zero, and of a buffer as long as said or none, all of
-            // which live until the call returns.
+            // SAFETY: the addresses are of the instructions, as many as said, of a string that ends
+            // with zero, and of a buffer as long as said or none, all of which live until the call
+            // returns.
             match unsafe { descriptor(BPF_PROG_LOAD, &mut load) } {
                 Ok(program) => return Ok(Redirect { map, program }),
                 // Whoever lacks a permission learns nothing from the verifier.
@@ -157,15 +161,16 @@ impl Redirect {
             value: std::ptr::from_ref(&value).addr() as u64,
             flags: 0,
         };
-        // SAFETY: the addresses are of a key and a value of 4 bytes each, the sizes that the map was made with, which live until the call returns.
+        // SAFETY: the addresses are of a key and a value of 4 bytes each, the sizes that the map
+        // was made with, which live until the call returns.
         unsafe { call(BPF_MAP_UPDATE_ELEM, &mut update) }.map(drop)
     }
 
     /// Attaches the program to the interface number `interface` (`BPF_LINK_CREATE`).
     ///
     /// # Errors
-    /// `EBUSY` and `EEXIST` if it has a program, `EOPNOTSUPP` from drivers without XDP, `ERANGE` for an MTU that the driver cannot have with it, `EINVAL` from
-    /// kernels before Linux 5.9.
+    /// `EBUSY` and `EEXIST` if it has a program, `EOPNOTSUPP` from drivers without XDP, `ERANGE`
+    /// for an MTU that the driver cannot have with it, `EINVAL` from kernels before Linux 5.9.
     pub(super) fn attach(&self, interface: u32, slot: Slot) -> io::Result<Link> {
         let flags = match slot {
             Slot::Native => XDP_FLAGS_DRV_MODE,
@@ -177,7 +182,8 @@ impl Redirect {
     }
 }
 
-// Parts of `union bpf_attr`, as far as they are used: the kernel takes what is missing at the end as zeros.
+// Parts of `union bpf_attr`, as far as they are used: the kernel takes what is missing at the end
+// as zeros.
 
 #[repr(C)]
 #[derive(Default)]
@@ -234,9 +240,11 @@ struct LinkDetach {
 /// `bpf(2)`.
 ///
 /// # Safety
-/// `attributes` must be those of `command`, and addresses in them those of what the command reads and writes.
+/// `attributes` must be those of `command`, and addresses in them those of what the command reads
+/// and writes.
 unsafe fn call<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: the kernel reads and writes as many bytes of the attributes as they have; the rest is up to the caller.
+    // SAFETY: the kernel reads and writes as many bytes of the attributes as they have; the rest is
+    // up to the caller.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

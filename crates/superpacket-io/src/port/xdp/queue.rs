@@ -15,7 +15,8 @@ use super::umem::{Lease, Umem};
 
 /// A bound socket.
 ///
-/// Its fields are dropped in their order: rings and socket are gone before the memory is free for others.
+/// Its fields are dropped in their order: rings and socket are gone before the memory is free for
+/// others.
 #[derive(Debug)]
 pub(super) struct Queue {
     receive: Mutex<ReceiveHalf>,
@@ -53,7 +54,8 @@ impl Counts {
 }
 
 impl Queue {
-    /// Takes the memory of `lease` for `socket`, which is registered with it and not yet bound, and fills the fill ring.
+    /// Takes the memory of `lease` for `socket`, which is registered with it and not yet bound, and
+    /// fills the fill ring.
     pub(super) fn new(number: u32, mut lease: Lease, socket: Socket, several: bool) -> Option<Arc<Self>> {
         let part = lease.part()?;
         let umem = Arc::clone(lease.umem());

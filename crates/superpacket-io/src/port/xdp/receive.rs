@@ -19,7 +19,8 @@ use super::ring::{Consumer, Producer};
 use super::umem::Umem;
 use crate::port::{Buffer, PortError, Receive, Region};
 
-/// How often a look at an empty ring asks the kernel whether the interface is still up, in nanoseconds.
+/// How often a look at an empty ring asks the kernel whether the interface is still up, in
+/// nanoseconds.
 const INTERVAL: i64 = 10_000_000;
 
 /// The receiving half of a socket.
@@ -76,7 +77,8 @@ impl ReceiveHalf {
         let (mut used, mut count) = (0, 0);
         while count < limit && used < available {
             let continued = |index| self.rx.peek(index).options.contains(XdpDescOptions::XDP_PKT_CONTD);
-            // The kernel publishes a frame's descriptors at once; if it ever does not, the frame waits for its rest.
+            // The kernel publishes a frame's descriptors at once; if it ever does not, the frame
+            // waits for its rest.
             let Some(last) = (used..available).find(|&index| !continued(index)) else { break };
             // While the chunk is nobody's.
             let hash = if shared.hash { self.hash(used) } else { None };
@@ -128,7 +130,8 @@ impl ReceiveHalf {
         Some(RxPacket::new(Buffer::from(bytes?)))
     }
 
-    /// The hash that the program put before the frame whose first descriptor has the number `index`.
+    /// The hash that the program put before the frame whose first descriptor has the number
+    /// `index`.
     fn hash(&mut self, index: u32) -> Option<FlowHash> {
         let (slot, within) = self.locate(index)?;
         let before = self.region.as_mut()?.slot_mut(slot)?.get_mut(within.checked_sub(METADATA)?..within)?;

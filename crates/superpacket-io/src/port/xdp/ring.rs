@@ -1,7 +1,8 @@
-//! The four rings of an AF_XDP socket, shared with the kernel: each has one writer and one reader (`net/xdp/xsk_queue.h`).
+//! The four rings of an AF_XDP socket, shared with the kernel: each has one writer and one reader
+//! (`net/xdp/xsk_queue.h`).
 //!
-//! Producer and consumer are counters of 32 bits that wrap. What is written into an entry is published by the producer's store (release), and an entry is
-//! given back by the consumer's.
+//! Producer and consumer are counters of 32 bits that wrap. What is written into an entry is
+//! published by the producer's store (release), and an entry is given back by the consumer's.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -36,13 +37,15 @@ struct Ring<T> {
     size: u32,
 }
 
-// SAFETY: the mapping belongs to the ring; its counters are atomic, and its entries are touched through `&mut` of its one producer or consumer only.
+// SAFETY: the mapping belongs to the ring; its counters are atomic, and its entries are touched
+// through `&mut` of its one producer or consumer only.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Entry> Ring<T> {
     /// Maps the ring of `size` entries, a power of two, that lies at `place` of the socket.
     fn map(socket: BorrowedFd<'_>, place: u64, offsets: &XdpRingOffset, size: u32) -> io::Result<Self> {
-        // `struct xdp_ring` without flags is older than Linux 5.4, and so than the links that this port needs.
+        // `struct xdp_ring` without flags is older than Linux 5.4, and so than the links that this
+        // port needs.
         let flags = offsets.flags.ok_or(io::ErrorKind::Unsupported)?;
         let length = offsets.desc as usize + size as usize * size_of::<T>();
         let word = |offset: u64| offset.is_multiple_of(4) && offset as usize + 4 <= offsets.desc as usize;
@@ -62,7 +65,8 @@ impl<T: Entry> Ring<T> {
             )
         }?;
         let map = NonNull::new(map.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
-        // SAFETY: checked above: all four lie within the mapping, and are aligned, as the mapping is to pages.
+        // SAFETY: checked above: all four lie within the mapping, and are aligned, as the mapping
+        // is to pages.
         let at = |offset: u64| unsafe { map.add(offset as usize) };
         Ok(Ring {
             map,
@@ -89,7 +93,8 @@ impl<T> Ring<T> {
 
     /// Does the kernel wait for a system call?
     fn needs_wakeup(&self) -> bool {
-        // What was published comes before the look at the flag, or both sides might wait for each other.
+        // What was published comes before the look at the flag, or both sides might wait for each
+        // other.
         fence(Ordering::SeqCst);
         // SAFETY: as `producer`.
         unsafe { self.flags.as_ref() }.load(Ordering::Relaxed) & NEED_WAKEUP != 0
@@ -97,14 +102,16 @@ impl<T> Ring<T> {
 
     /// Where the entry that the counter `index` stands for lies.
     fn entry(&self, index: u32) -> NonNull<T> {
-        // SAFETY: the masked index is less than the number of entries, which all lie in the mapping.
+        // SAFETY: the masked index is less than the number of entries, which all lie in the
+        // mapping.
         unsafe { self.entries.add((index & (self.size - 1)) as usize) }
     }
 }
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length in `map`; what points into it goes with the ring. An error would leave it mapped, which harms nobody.
+        // SAFETY: mapped with this length in `map`; what points into it goes with the ring. An
+        // error would leave it mapped, which harms nobody.
         let _ = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.length) };
     }
 }
@@ -136,9 +143,11 @@ impl<T: Entry> Producer<T> {
         self.ring.size.saturating_sub(self.head.wrapping_sub(self.ring.consumer().load(Ordering::Acquire)))
     }
 
-    /// Writes an entry, of which [`room`](Self::room) said that there is place for it: the kernel sees it after [`publish`](Self::publish).
+    /// Writes an entry, of which [`room`](Self::room) said that there is place for it: the kernel
+    /// sees it after [`publish`](Self::publish).
     pub(super) fn push(&mut self, entry: T) {
-        // SAFETY: the place lies in the mapping; the kernel does not read it until it is published, and no reference to it exists.
+        // SAFETY: the place lies in the mapping; the kernel does not read it until it is published,
+        // and no reference to it exists.
         unsafe { self.ring.entry(self.head).write(entry) };
         self.head = self.head.wrapping_add(1);
     }
@@ -188,7 +197,8 @@ impl<T: Entry> Consumer<T> {
 
     /// The entry number `index` of those [that are there](Self::available).
     pub(super) fn peek(&self, index: u32) -> T {
-        // SAFETY: the place lies in the mapping, is initialised (rings start as zeros), and the kernel does not write it until it is released.
+        // SAFETY: the place lies in the mapping, is initialised (rings start as zeros), and the
+        // kernel does not write it until it is released.
         unsafe { self.ring.entry(self.tail.wrapping_add(index)).read() }
     }
 

@@ -1,4 +1,5 @@
-//! Frames into the TX ring: from the chunks that they came in where they lie in some, else copied into chunks of this queue.
+//! Frames into the TX ring: from the chunks that they came in where they lie in some, else copied
+//! into chunks of this queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,7 +29,8 @@ pub(super) struct SendHalf {
     first: u32,
     /// The slots of `region` that no frame lies in.
     free: Vec<u32>,
-    /// For each chunk of the UMEM that is received into, how many descriptors of this queue refer to it.
+    /// For each chunk of the UMEM that is received into, how many descriptors of this queue refer
+    /// to it.
     posted: Vec<u16>,
     /// Descriptors that are not completed: at most as many as the completion ring holds.
     pending: u32,
@@ -66,7 +68,8 @@ impl SendHalf {
         }
     }
 
-    /// Hands the memory over, and for each chunk the number of descriptors that are not completed: the socket is about to be closed.
+    /// Hands the memory over, and for each chunk the number of descriptors that are not completed:
+    /// the socket is about to be closed.
     pub(super) fn close(&mut self) -> Option<(Region, Vec<u16>)> {
         self.region.take().map(|region| (region, std::mem::take(&mut self.posted)))
     }
@@ -141,7 +144,8 @@ impl SendHalf {
         let locate = |slice: &Slice| self.umem.locate(outgoing.slice(*slice));
         match slices {
             [slice] => locate(slice).map_or(Place::Copy(length.div_ceil(chunk)), Place::Chunk),
-            // The kernel takes a page for each further descriptor, so a frame that fits one chunk is better copied.
+            // The kernel takes a page for each further descriptor, so a frame that fits one chunk
+            // is better copied.
             _ if length > chunk && slices.len() <= MAX_CHUNKS && slices.iter().all(|slice| locate(slice).is_some()) => Place::Chunks,
             _ => Place::Copy(length.div_ceil(chunk)),
         }
@@ -183,7 +187,8 @@ impl SendHalf {
         true
     }
 
-    /// Publishes what was pushed, and makes the kernel send it where it waits for that. What it cannot take now stays in the ring.
+    /// Publishes what was pushed, and makes the kernel send it where it waits for that. What it
+    /// cannot take now stays in the ring.
     ///
     /// The result says why the interface takes nothing more, if so.
     pub(super) fn kick(&mut self, queue: &Queue, shared: &Shared) -> Option<Stop> {
@@ -201,7 +206,8 @@ impl SendHalf {
                 }
                 // The device's own queue was full: it dropped a frame, and the others follow.
                 Err(Errno::BUSY) => Counts::add(&queue.counts.tx_full, 1),
-                // `EAGAIN`: it took 32, or as many as it could; the ring says how many. Wrong descriptors are skipped and counted by the kernel.
+                // `EAGAIN`: it took 32, or as many as it could; the ring says how many. Wrong
+                // descriptors are skipped and counted by the kernel.
                 _ => {}
             }
             self.reap();
@@ -241,7 +247,8 @@ impl Sender {
         if length < ethernet::HEADER_LENGTH {
             return Some(Stop::Refused(Errno::INVAL.into()));
         }
-        // The kernel does not compare what comes from AF_XDP with the MTU: the other end or the wire would drop it in silence.
+        // The kernel does not compare what comes from AF_XDP with the MTU: the other end or the
+        // wire would drop it in silence.
         (length > longest || !self.shared.fits(length)).then_some(Stop::TooLong)
     }
 }

@@ -14,13 +14,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
 
-/// How long a queue may stay busy that a socket has just been closed on: the kernel gives it up in deferred work.
+/// How long a queue may stay busy that a socket has just been closed on: the kernel gives it up in
+/// deferred work.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Bytes of sent frames that a device may hold: at the default of some 200 KB, a hundred frames would be all.
+/// Bytes of sent frames that a device may hold: at the default of some 200 KB, a hundred frames
+/// would be all.
 const SEND_BUFFER: usize = 16 << 20;
 
-/// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.17): frames that one system call sends in copy mode, 32 if it is not said.
+/// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.17): frames that one system call sends in copy mode, 32 if it
+/// is not said.
 const MAX_TX_SKB_BUDGET: libc::c_int = 9;
 
 /// Frames that the device's own polling takes at a time.
@@ -51,7 +54,8 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket that receives into `umem` and sends from it, with rings of `ring_size` entries.
+    /// Opens a socket that receives into `umem` and sends from it, with rings of `ring_size`
+    /// entries.
     ///
     /// # Errors
     /// What failed, and why.
@@ -86,7 +90,8 @@ impl Socket {
         })
     }
 
-    /// Lets more be sent at a time, and the device be polled for `busy_poll` microseconds. What the kernel refuses costs speed only.
+    /// Lets more be sent at a time, and the device be polled for `busy_poll` microseconds. What the
+    /// kernel refuses costs speed only.
     pub(super) fn tune(&self, busy_poll: u32) {
         if sockopt::set_socket_send_buffer_size_force(&self.descriptor, SEND_BUFFER).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&self.descriptor, SEND_BUFFER);
@@ -106,7 +111,8 @@ impl Socket {
     }
 }
 
-/// Binds a socket to `queue` of the interface number `interface`. A queue that is busy is tried again for two seconds.
+/// Binds a socket to `queue` of the interface number `interface`. A queue that is busy is tried
+/// again for two seconds.
 ///
 /// # Errors
 /// What `bind` refused.
@@ -121,7 +127,8 @@ pub(super) fn bind(socket: BorrowedFd<'_>, interface: u32, queue: u32, flags: So
     }
 }
 
-/// Asks the device for frames to all addresses while the socket that this yields is open (`PACKET_MR_PROMISC`).
+/// Asks the device for frames to all addresses while the socket that this yields is open
+/// (`PACKET_MR_PROMISC`).
 ///
 /// # Errors
 /// What the system refused.

@@ -1,10 +1,13 @@
-//! The memory that AF_XDP sockets receive into and send from (UMEM): one for all ports of the process, so that a frame goes out where it came in.
+//! The memory that AF_XDP sockets receive into and send from (UMEM): one for all ports of the
+//! process, so that a frame goes out where it came in.
 //!
-//! Every socket registers the same pages as a UMEM of its own, instead of sharing another socket's (`XDP_SHARED_UMEM`): an address means the same chunk to
-//! all, and yet a port that copies can stand beside one that does not, and none depends on the socket that came first.
+//! Every socket registers the same pages as a UMEM of its own, instead of sharing another socket's
+//! (`XDP_SHARED_UMEM`): an address means the same chunk to all, and yet a port that copies can
+//! stand beside one that does not, and none depends on the socket that came first.
 //!
-//! A UMEM is divided into parts of equal size, one for each queue of a port. The first half of a part's chunks is received into, the second is where frames
-//! are put together that do not lie in chunks. Who owns a chunk:
+//! A UMEM is divided into parts of equal size, one for each queue of a port. The first half of a
+//! part's chunks is received into, the second is where frames are put together that do not lie in
+//! chunks. Who owns a chunk:
 //!
 //! ```text
 //! fill ring -> kernel -> RX ring -> lent (a Buffer) -> dropped, and not in flight -> fill ring
@@ -58,7 +61,8 @@ struct Mapping {
     length: usize,
 }
 
-// SAFETY: the mapping only says where the memory lies; who may touch which bytes is up to the regions made of it.
+// SAFETY: the mapping only says where the memory lies; who may touch which bytes is up to the
+// regions made of it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -69,10 +73,12 @@ impl Mapping {
         let data =
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
         let mapping = Mapping { data: NonNull::new(data.cast()).ok_or(io::ErrorKind::OutOfMemory)?, length };
-        // Fewer entries in the TLB, where the system has large pages; and no copy of pinned pages in a child process. Neither is needed.
+        // Fewer entries in the TLB, where the system has large pages; and no copy of pinned pages
+        // in a child process. Neither is needed.
         for advice in [Advice::LinuxHugepage, Advice::LinuxDontFork] {
-            // SAFETY: the range is the mapping. Large pages do not change what it holds; a child that lacks it never runs this code, since it is another
-            // program at once (`exec`) or has a copy of one thread only, in which no Rust code may touch what others own.
+            // SAFETY: the range is the mapping. Large pages do not change what it holds; a child
+            // that lacks it never runs this code, since it is another program at once (`exec`) or
+            // has a copy of one thread only, in which no Rust code may touch what others own.
             let _ = unsafe { rustix::mm::madvise(mapping.data.as_ptr().cast(), length, advice) };
         }
         Ok(mapping)
@@ -81,7 +87,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length in `new`; regions and their buffers keep the mapping alive, so that none is left. The kernel pins pages of its own.
+        // SAFETY: mapped with this length in `new`; regions and their buffers keep the mapping
+        // alive, so that none is left. The kernel pins pages of its own.
         let _ = unsafe { rustix::mm::munmap(self.data.as_ptr().cast(), self.length) };
     }
 }
@@ -107,7 +114,8 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Takes parts of `frames` chunks of `frame_size` bytes, `count` in the same UMEM: one that other ports have parts of where there is room in it, or a new one.
+    /// Takes parts of `frames` chunks of `frame_size` bytes, `count` in the same UMEM: one that
+    /// other ports have parts of where there is room in it, or a new one.
     ///
     /// # Errors
     /// [`io::ErrorKind::OutOfMemory`], or what `mmap` refused.
@@ -137,7 +145,8 @@ impl Lease {
         &self.umem
     }
 
-    /// The first chunk of the part, counted from the UMEM's start: those that are received into come first.
+    /// The first chunk of the part, counted from the UMEM's start: those that are received into
+    /// come first.
     pub(super) fn first(&self) -> u32 {
         self.number * self.umem.frames
     }
@@ -147,8 +156,8 @@ impl Lease {
         self.part.take()
     }
 
-    /// Takes the part back, to be free when this is dropped, and `left`: the descriptors for each chunk that are not completed. The socket must be closed
-    /// before this is dropped.
+    /// Takes the part back, to be free when this is dropped, and `left`: the descriptors for each
+    /// chunk that are not completed. The socket must be closed before this is dropped.
     pub(super) fn retire(&mut self, receive: Region, send: Region, left: Vec<u16>) {
         self.part = Some(Part { number: self.number, receive, send });
         self.left = left;
@@ -174,8 +183,9 @@ impl Umem {
         let half = frames as usize / 2;
         let region = |chunk: usize| {
             let owner = Arc::clone(&mapping) as Arc<dyn Any + Send + Sync>;
-            // SAFETY: the chunks lie in the mapping, which is zeroed and stays while `owner` lives, and every chunk is in one region. The kernel writes only to chunks that
-            // the queue put into the fill ring, which it does when they are not lent.
+            // SAFETY: the chunks lie in the mapping, which is zeroed and stays while `owner` lives,
+            // and every chunk is in one region. The kernel writes only to chunks that the queue put
+            // into the fill ring, which it does when they are not lent.
             unsafe { Region::shared(owner, mapping.data.add(chunk * frame_size as usize), half, frame_size as usize) }
         };
         let free = (0..parts)
@@ -218,7 +228,8 @@ impl Umem {
         self.in_flight.len()
     }
 
-    /// The address, counted from the UMEM's start, of bytes that lie within one chunk that is received into; `None` for others.
+    /// The address, counted from the UMEM's start, of bytes that lie within one chunk that is
+    /// received into; `None` for others.
     pub(super) fn locate(&self, bytes: &[u8]) -> Option<u64> {
         let offset = bytes.as_ptr().addr().checked_sub(self.mapping.data.as_ptr().addr())?;
         if offset >= self.mapping.length || bytes.is_empty() {
@@ -253,7 +264,8 @@ impl Umem {
         queues.push(Arc::downgrade(queue));
     }
 
-    /// Looks for completions of all queues that nobody sends through now: those that have sent last may hold chunks of others.
+    /// Looks for completions of all queues that nobody sends through now: those that have sent last
+    /// may hold chunks of others.
     pub(super) fn reap(&self) {
         let queues: Vec<_> = self.queues.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
         queues.iter().for_each(|queue| queue.reap());

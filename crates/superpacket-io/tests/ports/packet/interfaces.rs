@@ -75,7 +75,8 @@ fn a_port_waits_for_an_interface_that_is_down() {
             let mut port = OpenPort::new(&format!("packet:port0?version={version}"));
             let peer = PacketSocket::open("peer0");
             for round in 0..2 {
-                // The peer's queue starts some time after its carrier is back; until then it swallows everything.
+                // The peer's queue starts some time after its carrier is back; until then it
+                // swallows everything.
                 let arrived = (0..100).any(|_| {
                     peer.send(&frame(round, 99));
                     wait(&*port.receivers[0], 50)

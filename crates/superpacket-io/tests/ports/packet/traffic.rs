@@ -70,8 +70,8 @@ fn pattern(at: usize) -> u8 {
     (at * 13 + at / 251) as u8
 }
 
-/// Sends `length` bytes from host `a` to `address` on host `b`, through ports with these options; `prepare` sets up the hosts and devices: `a0` and `b0` there, `port0`
-/// and `port1` here.
+/// Sends `length` bytes from host `a` to `address` on host `b`, through ports with these options;
+/// `prepare` sets up the hosts and devices: `a0` and `b0` there, `port0` and `port1` here.
 fn transfer(options: &str, length: usize, address: &'static str, prepare: impl FnOnce(&Host, &Host)) -> Passed {
     quiet();
     let (a, b) = (Host::new(), Host::new());

@@ -15,8 +15,9 @@ use crate::experiment::stage::{Hosts, Stage, napi_thread, port, split_cpus, task
 use crate::load::{Pinning, Source, TcpBulk, TcpOptions, Until, service_demand};
 use crate::route::RouteMetrics;
 
-/// The window that the receiver offers, in bytes. One that follows the reader's pace would have ACKs wait for reads instead of segments; one of 1 MB is used up
-/// where a single ACK stands for as much, so that the sender waits.
+/// The window that the receiver offers, in bytes. One that follows the reader's pace would have
+/// ACKs wait for reads instead of segments; one of 1 MB is used up where a single ACK stands for as
+/// much, so that the sender waits.
 const WINDOW: u32 = 4 << 20;
 
 /// The IP and TCP headers of a segment with timestamps, in bytes.
@@ -49,7 +50,8 @@ pub(super) struct Sample {
 enum Account {
     /// A thread of the kernel: its time is exact, and nobody else's work is in it.
     Thread(PathBuf),
-    /// These CPUs, on which the sender runs too: by the clock's ticks, with whatever else runs there.
+    /// These CPUs, on which the sender runs too: by the clock's ticks, with whatever else runs
+    /// there.
     Cpus(Vec<usize>),
 }
 
@@ -64,14 +66,16 @@ pub(super) struct Arrangement {
 }
 
 impl Arrangement {
-    /// Makes it: with pure-ACK aggregation or without. Where nothing else is asked for, the sender has a CPU of its own, if there are two.
+    /// Makes it: with pure-ACK aggregation or without. Where nothing else is asked for, the sender
+    /// has a CPU of its own, if there are two.
     pub(super) fn new(receiver: Receiver, acks: bool, source: Source, cpus: &Cpus) -> Result<Self, LabError> {
         let hosts = Hosts::new()?;
         let (first, others) = split_cpus()?;
         let asked = |cpus: &[usize], otherwise: &[usize]| if cpus.is_empty() { otherwise.to_vec() } else { cpus.to_vec() };
         let (sender, bridge) = (asked(&cpus.sender, &[first]), asked(&cpus.bridge, &others));
         let account = receive_apart(&hosts, &sender)?;
-        // What the sender's device hands to the card, the card fetches. Best effort: where it is refused, the sender pays for it, with aggregation and without.
+        // What the sender's device hands to the card, the card fetches. Best effort: where it is
+        // refused, the sender pays for it, with aggregation and without.
         let _ = hosts.middle.set_sysfs("class/net/port-a/queues/rx-0/rps_cpus", &mask(&bridge));
         // Segments for the receiver that takes them one by one: the kernel cuts them.
         hosts.b_side.set_feature("tcp-segmentation-offload", receiver.segments() > 1)?;
@@ -86,8 +90,9 @@ impl Arrangement {
         }
         let pinning = Pinning { client: sender, server: asked(&cpus.receiver, &others) };
         let stage = hosts.join([towards_a, towards_b], &bridge)?;
-        // The source's card moderated its interrupts. Here its thread gives way to the receiver on the CPU that they share: ACKs gather while there is other work,
-        // and wait for nothing where there is none.
+        // The source's card moderated its interrupts. Here its thread gives way to the receiver on
+        // the CPU that they share: ACKs gather while there is other work, and wait for nothing
+        // where there is none.
         stage.let_others_run_before_b()?;
         Ok(Self { stage, account, quick, pinning, source })
     }
@@ -134,10 +139,12 @@ impl Arrangement {
     }
 }
 
-/// Has host A's softirqs done apart from whoever sends to it: by a thread of the kernel on the sender's CPUs, or at least on these.
+/// Has host A's softirqs done apart from whoever sends to it: by a thread of the kernel on the
+/// sender's CPUs, or at least on these.
 fn receive_apart(hosts: &Hosts, sender: &[usize]) -> Result<Account, LabError> {
     let name = hosts.a.link.name();
-    // A veth device receives by NAPI only with GRO on, and only if the other end does not cut by itself (`veth_skb_is_eligible_for_gro`).
+    // A veth device receives by NAPI only with GRO on, and only if the other end does not cut by
+    // itself (`veth_skb_is_eligible_for_gro`).
     hosts.a_side.set_feature("tcp-segmentation-offload", false)?;
     hosts.a.link.set_feature("generic-receive-offload", true)?;
     let threaded = hosts.a.host.set_sysfs(&format!("class/net/{name}/threaded"), "1");

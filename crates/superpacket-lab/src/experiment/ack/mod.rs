@@ -1,7 +1,9 @@
-//! Source 000: what the sender's card saves its host by letting one pure ACK stand for many (Gallatin, 2007).
+//! Source 000: what the sender's card saves its host by letting one pure ACK stand for many
+//! (Gallatin, 2007).
 //!
-//! A host sends in bulk; the bridge is its card. What the receiver acknowledges arrives at the card, which hands every ACK on, or only the newest of those that
-//! arrived together. What the source measured is measured: the sender's CPU time per byte.
+//! A host sends in bulk; the bridge is its card. What the receiver acknowledges arrives at the
+//! card, which hands every ACK on, or only the newest of those that arrived together. What the
+//! source measured is measured: the sender's CPU time per byte.
 
 mod live;
 mod model;
@@ -33,14 +35,15 @@ enum Receiver {
     Second,
     /// Every eighth, as Solaris did.
     Eighth,
-    /// What arrives aggregated, once: up to 18 segments, one for each fragment of a buffer of 2007 (`MAX_SKB_FRAGS`), which is where `inet_lro` and its drivers
-    /// stopped.
+    /// What arrives aggregated, once: up to 18 segments, one for each fragment of a buffer of 2007
+    /// (`MAX_SKB_FRAGS`), which is where `inet_lro` and its drivers stopped.
     Aggregating,
     /// As the kernel does by itself: for two segments, after a delay, or for what was read.
     Delaying,
 }
 
-/// What the source measured of a row: Mb/s, % CPU of sender and receiver, us/KB of sender and receiver.
+/// What the source measured of a row: Mb/s, % CPU of sender and receiver, us/KB of sender and
+/// receiver.
 type Measured = [f64; 5];
 
 impl Receiver {
@@ -72,7 +75,8 @@ impl Receiver {
         }
     }
 
-    /// The sender's demand with aggregation over that without, at most: near the source's 0.84 and 0.63.
+    /// The sender's demand with aggregation over that without, at most: near the source's 0.84 and
+    /// 0.63.
     fn demand_target(self) -> Option<f64> {
         match self {
             Self::Aggregating => Some(0.84),
@@ -90,7 +94,8 @@ impl Receiver {
         }
     }
 
-    /// What the source measured: by its driver's own LRO, by `inet_lro` without pure-ACK aggregation, and with it.
+    /// What the source measured: by its driver's own LRO, by `inet_lro` without pure-ACK
+    /// aggregation, and with it.
     fn source(self) -> Option<[Measured; 3]> {
         match self {
             Self::Eighth => {
@@ -257,7 +262,8 @@ mod tests {
         let all = [samples(5.0, 0.6), samples(5.0, 0.3), samples(7.0, 0.3), samples(7.0, 0.27)];
         let experiment = report(&Receiver::ALL[..2], &all, 3, Vec::new());
         let source: Vec<Vec<f64>> = experiment.tables[0].rows.iter().map(|row| row.source.iter().copied().flatten().collect()).collect();
-        // Mb/s, % of sender and receiver, us/KB of sender and receiver: against an aggregating receiver, then against Solaris.
+        // Mb/s, % of sender and receiver, us/KB of sender and receiver: against an aggregating
+        // receiver, then against Solaris.
         assert_eq!(
             source,
             [

@@ -11,7 +11,8 @@ use crate::model::{Acknowledgements, Counts, receive};
 /// The segments that the sender sends, and the receiver acknowledges.
 const SEGMENTS: u32 = 11_520;
 
-/// The segments that are sent from one interrupt of the sender's card to the next: 98 us at 10 Gb/s, of the order of what the cards of 2007 waited.
+/// The segments that are sent from one interrupt of the sender's card to the next: 98 us at 10
+/// Gb/s, of the order of what the cards of 2007 waited.
 const INTERVAL: u32 = 80;
 
 const COLUMNS: [Column; 8] = [
@@ -77,7 +78,8 @@ mod tests {
 
     #[test]
     fn what_the_host_is_handed_is_counted_exactly() -> Result<(), LabError> {
-        // ACKs at the card, and so many at the host without aggregation; with it one for each wake-up.
+        // ACKs at the card, and so many at the host without aggregation; with it one for each
+        // wake-up.
         let expected = [(Receiver::Eighth, 1440), (Receiver::Aggregating, 640), (Receiver::Each, 11_520), (Receiver::Second, 5760)];
         let polls = 144;
         for (receiver, acks) in expected {
@@ -85,7 +87,8 @@ mod tests {
             assert_eq!((without.frames, without.delivered, without.polls), (acks, acks, polls), "{receiver:?}");
             assert_eq!((with.frames, with.delivered, with.polls), (acks, polls, polls), "{receiver:?}");
             assert_eq!((without.checksums, with.checksums), (acks, acks), "each is verified once, by the card");
-            // The driver reads each ACK in either case: it merges data, whether it merges ACKs or not.
+            // The driver reads each ACK in either case: it merges data, whether it merges ACKs or
+            // not.
             assert_eq!((without.parsed, with.parsed), (2 * acks, acks + polls));
             assert_eq!((without.copied, with.copied), (0, 0));
             // 54 bytes and 6 of padding.

@@ -67,7 +67,8 @@ fn pairs(plan: Plan) -> Vec<Pair> {
     all.into_iter().filter(|pair| !(pair.full && plan.quick)).collect()
 }
 
-/// How many measurements a plan asks for: each comparison before and at the egress; and two bridges with two targets each.
+/// How many measurements a plan asks for: each comparison before and at the egress; and two bridges
+/// with two targets each.
 pub(super) fn measurements(plan: Plan) -> usize {
     (pairs(plan).len() * 2 + if plan.quick { 0 } else { 4 }) * plan.rounds
 }
@@ -75,7 +76,8 @@ pub(super) fn measurements(plan: Plan) -> usize {
 /// Measures it.
 ///
 /// # Errors
-/// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot, [`LabError::Cancelled`] when its end was asked for.
+/// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot,
+/// [`LabError::Cancelled`] when its end was asked for.
 pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let mut experiment = Experiment::new(&ENTRY);
     compare(session, &mut experiment, arrange)?;
@@ -98,7 +100,8 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     Ok(experiment)
 }
 
-/// Segmentation before the bridge against segmentation at the egress. `make` makes the hosts: [`arrange`].
+/// Segmentation before the bridge against segmentation at the egress. `make` makes the hosts:
+/// [`arrange`].
 fn compare(
     session: &Session<'_>,
     experiment: &mut Experiment,
@@ -165,9 +168,11 @@ fn source_gain(pair: &Pair) -> Option<f64> {
 #[derive(Debug)]
 struct Comparison {
     pair: Pair,
-    /// The place of its hosts among all; those of the other variant follow. `None` where they could not be made.
+    /// The place of its hosts among all; those of the other variant follow. `None` where they could
+    /// not be made.
     first: Option<usize>,
-    /// Why it cannot be made. Only those on TAP devices may fail: where a machine has none, the others are measured nevertheless.
+    /// Why it cannot be made. Only those on TAP devices may fail: where a machine has none, the
+    /// others are measured nevertheless.
     failed: RefCell<Option<String>>,
 }
 
@@ -213,7 +218,8 @@ fn source(pair: &Pair, place: usize) -> Vec<Option<f64>> {
     if pair.is_source { [Some(SOURCE_THROUGHPUT[place])].into_iter().chain([None; spent::COLUMNS.len()]).collect() } else { Vec::new() }
 }
 
-/// A bridge of which one port has TSO and one has not: TSO for both, with the fallback; or for none.
+/// A bridge of which one port has TSO and one has not: TSO for both, with the fallback; or for
+/// none.
 fn mixed(session: &Session<'_>) -> Result<Table, LabError> {
     let packet = Place::new(Kind::Packet);
     let ports = [packet, packet.cut_by_the_kernel()];
@@ -253,7 +259,8 @@ fn measure(hosts: &Bridged, to: usize, load: Load, time: Duration) -> Result<Car
     let route = hosts.route(0, to, ip(load));
     match load {
         Load::Tcp(_) => hosts.tcp(&TcpBulk { until: Until::Time(time), ..TcpBulk::default() }, &route),
-        // Datagrams that fill a frame, in super-packets of just below 64 KB. Faster, most would be lost: the sooner the less a send call costs.
+        // Datagrams that fill a frame, in super-packets of just below 64 KB. Faster, most would be
+        // lost: the sooner the less a send call costs.
         Load::Udp => {
             let load = UdpBulk { datagram: 1472, segments: 44, datagrams_per_second: Some(DATAGRAMS), time, ..UdpBulk::default() };
             hosts.udp(&load, &route)

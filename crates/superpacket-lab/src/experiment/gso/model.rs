@@ -129,12 +129,14 @@ mod tests {
     fn cutting_late_costs_what_it_should() {
         let experiment = run().expect("memory is there");
         let rows = counts(&experiment.tables[0]);
-        // 64 super-packets, the segments in each, and the bytes of an Ethernet frame and of its headers.
+        // 64 super-packets, the segments in each, and the bytes of an Ethernet frame and of its
+        // headers.
         let transports = [("TCPv4", 45, 1514, 66), ("TCPv6", 45, 1514, 86), ("UDP", 44, 1514, 42), ("DCCP", 44, 1514, 50)];
         let mut expected = Vec::new();
         for (name, each, frame, headers) in transports {
             let all = 64 * each;
-            // Packets through the bridge, wake-ups, cut, given to the card, bytes copied, checksums by the engine and by the card, frames.
+            // Packets through the bridge, wake-ups, cut, given to the card, bytes copied, checksums
+            // by the engine and by the card, frames.
             for (kind, before, after) in [
                 ("scatter/gather", [all, each, 0, all, 0, 0, all, all], [64, 1, all, all, all * headers, 0, all, all]),
                 ("linear", [all, each, 0, all, 0, 0, all, all], [64, 1, all, all, all * frame, 0, all, all]),

@@ -17,7 +17,8 @@ const HEADERS: u32 = 40;
 /// The cores of the source's machines: its figures of CPU are of both.
 pub(super) const CORES: f64 = 2.0;
 
-/// The source's settings of its hosts, as far as they are a namespace's: no timestamps, and so ACKs of 54 bytes; socket buffers.
+/// The source's settings of its hosts, as far as they are a namespace's: no timestamps, and so ACKs
+/// of 54 bytes; socket buffers.
 const SETTINGS: [(&str, &str); 3] =
     [("net/ipv4/tcp_timestamps", "0"), ("net/ipv4/tcp_rmem", "4096 87380 16777216"), ("net/ipv4/tcp_wmem", "4096 65536 16777216")];
 
@@ -26,7 +27,8 @@ const SETTINGS: [(&str, &str); 3] =
 pub(super) struct Sample {
     /// Payload in 10^9 bits a second.
     pub(super) throughput: f64,
-    /// The receiver's CPU time over time, in per cent of two CPUs, as many as the source's receiver had.
+    /// The receiver's CPU time over time, in per cent of two CPUs, as many as the source's receiver
+    /// had.
     pub(super) cpu: f64,
     /// Segments in a packet that the receiver's host was handed.
     pub(super) merged: f64,
@@ -84,7 +86,8 @@ impl Arrangement {
         let spent = before.spent(&(&report).into())?;
         let ([driver_now, _], [card_now, host_now]) = (self.stage.thread_times()?, self.stage.stats()?);
         let direction = report.forward.unwrap_or_default();
-        // What the driver's thread sends, the receiver's host receives within the sending call: its softirqs are that thread's time.
+        // What the driver's thread sends, the receiver's host receives within the sending call: its
+        // softirqs are that thread's time.
         let cpu = direction.receiver.total() + driver_now.saturating_sub(driver);
         Ok(Sample {
             throughput: direction.gigabits_per_second(),

@@ -1,7 +1,9 @@
-//! Source 001: what LRO is worth to a receiver, by the buffers that its card receives into (Gallatin, 2007).
+//! Source 001: what LRO is worth to a receiver, by the buffers that its card receives into
+//! (Gallatin, 2007).
 //!
-//! A host receives in bulk; the bridge is its card and the card's driver. The card fills pages of 4 KB to 32 KB, or a linear buffer for each frame; the driver merges
-//! what it finds there by LRO, by GRO, or not at all.
+//! A host receives in bulk; the bridge is its card and the card's driver. The card fills pages of 4
+//! KB to 32 KB, or a linear buffer for each frame; the driver merges what it finds there by LRO, by
+//! GRO, or not at all.
 
 mod live;
 mod model;
@@ -96,8 +98,9 @@ impl Merge {
     }
 }
 
-/// The most frames that the source's driver let become one, by its own MTU: 0xffff / MTU. At an MTU of 1500 that is 43, about as many as 64 KB hold; at 9000 it
-/// is 7 also where the sender's frames are of 1500 bytes.
+/// The most frames that the source's driver let become one, by its own MTU: 0xffff / MTU. At an MTU
+/// of 1500 that is 43, about as many as 64 KB hold; at 9000 it is 7 also where the sender's frames
+/// are of 1500 bytes.
 const fn count_limit(mtus: Mtus) -> u32 {
     0xffff / mtus.receiver
 }

@@ -133,7 +133,8 @@ mod tests {
     fn counted(buffers: Buffers, mtus: Mtus, merge: Merge) -> Result<[u64; 6], LabError> {
         let counts = count(buffers, mtus, merge)?;
         assert_eq!(counts.checksums, counts.frames, "the card verifies each once");
-        // Merging reads the headers of each frame once more; the host reads those of what it is handed.
+        // Merging reads the headers of each frame once more; the host reads those of what it is
+        // handed.
         let by_driver = if merge == Merge::Not { 0 } else { counts.frames };
         assert_eq!(counts.parsed, by_driver + counts.delivered);
         Ok([counts.frames, counts.delivered, counts.pieces, counts.pages, counts.copied, counts.polls])
@@ -143,7 +144,8 @@ mod tests {
     fn pages_are_shared_and_what_lro_merges_is_handed_over_whole() -> Result<(), LabError> {
         for mtus in [Mtus::SMALL, Mtus::MIXED] {
             for (buffers, pages) in [(Buffers::Page4K, 5120), (Buffers::Page8K, 2560), (Buffers::Page16K, 1280), (Buffers::Page32K, 640)] {
-                // A poll's 64 frames are one packet of 44 segments, as many as 64 KB hold, and one of 20: the receiver's MTU is no limit.
+                // A poll's 64 frames are one packet of 44 segments, as many as 64 KB hold, and one
+                // of 20: the receiver's MTU is no limit.
                 for merge in [Merge::Lro, Merge::Gro] {
                     assert_eq!(counted(buffers, mtus, merge)?, [10_240, 320, 10_240, pages, 0, 160], "{buffers:?} {mtus:?} {merge:?}");
                 }

@@ -36,7 +36,8 @@ impl Mtus {
         format!("RX Performance for Sender MTU={}, Receiver MTU={}", self.sender, self.receiver)
     }
 
-    /// The source's Gb/s and % CPU by the LRO of its driver 1.3.1, for each of the buffers; it had no linear ones.
+    /// The source's Gb/s and % CPU by the LRO of its driver 1.3.1, for each of the buffers; it had
+    /// no linear ones.
     fn driver(self) -> [Option<[f64; 2]>; 5] {
         let pages = match (self.sender, self.receiver) {
             (1500, _) => [[8.9, 78.0], [9.2, 77.0], [9.4, 73.0], [9.4, 72.0]],
@@ -101,8 +102,9 @@ pub(super) fn report(measured: &Measured, rounds: usize, refused: Option<String>
     Experiment { name: NAME, source: SOURCE, summary: SUMMARY, tables, marks, notes }
 }
 
-/// The source's loss by counting frames, where MTUs differ: with pages inet_lro had 0.82 to 0.87 of what the driver's own LRO had, which did not count so, and
-/// 0.83 to 0.87 of what it had itself where MTUs were the same.
+/// The source's loss by counting frames, where MTUs differ: with pages inet_lro had 0.82 to 0.87 of
+/// what the driver's own LRO had, which did not count so, and 0.83 to 0.87 of what it had itself
+/// where MTUs were the same.
 const LOSS: f64 = 0.87;
 
 /// What is to be reached with some buffers, as far as it was measured.

@@ -1,4 +1,5 @@
-//! The packets themselves: through a model NIC with as many queues, then steered by what it says of them. Nothing is timed, all is counted.
+//! The packets themselves: through a model NIC with as many queues, then steered by what it says of
+//! them. Nothing is timed, all is counted.
 
 use superpacket::checksum::words;
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
@@ -162,7 +163,8 @@ fn poll(
     }
 }
 
-/// A request of a connection: a TCP segment of one byte, padded to the 60 bytes that an Ethernet has at least. Nobody looks at its TCP checksum.
+/// A request of a connection: a TCP segment of one byte, padded to the 60 bytes that an Ethernet
+/// has at least. Nobody looks at its TCP checksum.
 fn request(connection: u16) -> Vec<u8> {
     const IP: usize = 14;
     const TCP: usize = IP + 20;

@@ -7,7 +7,8 @@ use crate::simulation::{Costs, DRIVER_SHARE, Measured, Setup, simulate};
 /// CPUs that share a cache, and for each such group a receive queue where there are several.
 const GROUP: usize = 8;
 
-/// Kernel TCP on the source's Intel machine, if it had as many CPUs; and this project's own workers.
+/// Kernel TCP on the source's Intel machine, if it had as many CPUs; and this project's own
+/// workers.
 pub(super) fn tables() -> [Table; 2] {
     [processes(), workers()]
 }
@@ -70,7 +71,8 @@ fn workers() -> Table {
     }
 }
 
-/// Receiving CPUs, each with its share of the workers beside it, in a cache of their own. The load is never what is missing.
+/// Receiving CPUs, each with its share of the workers beside it, in a cache of their own. The load
+/// is never what is missing.
 fn setup(workers: usize, receiving: usize) -> Setup {
     let cpus = workers + receiving;
     let setup = Setup { cache_group: cpus / receiving, client_delay: 10_000, ..Setup::new(cpus, receiving, Costs::WORKERS) };

@@ -1,4 +1,5 @@
-//! The same load on this machine: kernel TCP on both hosts, and between them the kernel's bridge or ours.
+//! The same load on this machine: kernel TCP on both hosts, and between them the kernel's bridge or
+//! ours.
 
 use std::io;
 use std::time::Duration;
@@ -48,7 +49,8 @@ struct Measured {
     spent: Spent,
     /// CPU time of both programs and the bridge for a transaction, in microseconds.
     transaction: f64,
-    /// Of this bridge: packets handed to workers, of 100 that it received, and wake-ups of sleeping workers, for 1,000 handed over.
+    /// Of this bridge: packets handed to workers, of 100 that it received, and wake-ups of sleeping
+    /// workers, for 1,000 handed over.
     steered: Option<[f64; 2]>,
 }
 

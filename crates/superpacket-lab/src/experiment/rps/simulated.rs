@@ -16,7 +16,8 @@ const SHORT: u64 = 30_000_000;
 /// The driver's share of the receive work that may as well be assumed: nobody told it.
 const SHARES: [f64; 4] = [0.2, 0.25, 0.35, 0.4];
 
-/// A mark: the row that is judged, the row that it is held against, its name, what a report of one screen calls it, and the target.
+/// A mark: the row that is judged, the row that it is held against, its name, what a report of one
+/// screen calls it, and the target.
 type Judged = (usize, usize, &'static str, &'static str, f64);
 
 /// A machine of the source, and what is simulated on it.
@@ -116,7 +117,8 @@ impl Machine {
         simulate(&self.setup(change, DRIVER_SHARE), WARM_UP, TIME)
     }
 
-    /// The rate over that of the first row, which is what the machine is calibrated by, at each of [`SHARES`].
+    /// The rate over that of the first row, which is what the machine is calibrated by, at each of
+    /// [`SHARES`].
     fn sweep(&self, change: Change) -> [f64; 4] {
         SHARES.map(|share| {
             simulate(&self.setup(change, share), WARM_UP, SHORT).transactions_per_second / self.measured.transactions_per_second

@@ -89,7 +89,8 @@ fn packets_on_the_model_nic_are_counted_exactly() {
     let table = card::table().expect("the model NIC needs nothing but descriptors");
     let counts: Vec<_> =
         table.rows.iter().map(|row| values(row).iter().map(|value| (value * 1000.0).round() / 1000.0).collect::<Vec<_>>()).collect();
-    // Packets, parsed by the card, hashed by us, bytes copied, checksums, CPUs, the busiest, imbalance, wake-ups.
+    // Packets, parsed by the card, hashed by us, bytes copied, checksums, CPUs, the busiest,
+    // imbalance, wake-ups.
     let expected = [
         [4000.0, 4000.0, 0.0, 0.0, 0.0, 1.0, 4000.0, 1.0, 0.0],
         [4000.0, 4000.0, 0.0, 0.0, 0.0, 15.0, 280.0, 1.05, 943.0],
@@ -113,7 +114,8 @@ fn the_same_load_runs_on_this_machine() {
         let figures: Vec<_> = row.figures.iter().map(|figure| figure.map(|figure| figure.value)).collect();
         let [Some(per_second), Some(cpu), steered, wake_ups] = figures[..] else { panic!("{row:?}") };
         assert!(per_second > 0.0 && cpu > 0.0 && cpu <= 100.0, "{row:?}");
-        // The bridge hands packets over if it has a mask, and does not wake its workers up for each of them.
+        // The bridge hands packets over if it has a mask, and does not wake its workers up for each
+        // of them.
         let has_mask = row.group == "this bridge" && row.name.starts_with("with RPS");
         assert_eq!((steered.is_some(), wake_ups.is_some()), (has_mask, has_mask), "{row:?}");
         // One that does not adapt, from the first packet on, in every round.
@@ -123,7 +125,8 @@ fn the_same_load_runs_on_this_machine() {
     }
     assert_eq!((many.rows.len(), one.rows.len()), (5, 3));
     for row in &accounts.rows {
-        // Sender, receiver, bridge, whole machine, us/KB, us/Tr: the kernel's bridge has no threads of its own.
+        // Sender, receiver, bridge, whole machine, us/KB, us/Tr: the kernel's bridge has no threads
+        // of its own.
         let filled: Vec<_> = row.figures.iter().map(Option::is_some).collect();
         assert_eq!(filled, [true, true, row.group == "this bridge", true, true, true], "{row:?}");
     }

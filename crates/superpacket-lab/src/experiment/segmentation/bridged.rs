@@ -1,4 +1,5 @@
-//! Hosts joined by a bridge, of which each may or may not have its super-packets cut by its own kernel, and each port by the engine, the kernel or nobody.
+//! Hosts joined by a bridge, of which each may or may not have its super-packets cut by its own
+//! kernel, and each port by the engine, the kernel or nobody.
 
 use std::ops::Deref;
 use std::thread;
@@ -36,14 +37,16 @@ pub(crate) struct Place {
     pub(crate) host_tso: bool,
     /// `gso_max_size` of the host's device in bytes, where it is to differ.
     pub(crate) gso_max_size: Option<u32>,
-    /// Of packet sockets: the device that they send through takes super-packets; else the kernel cuts them right before it.
+    /// Of packet sockets: the device that they send through takes super-packets; else the kernel
+    /// cuts them right before it.
     pub(crate) device_tso: bool,
     /// The offloads that the port is asked.
     pub(crate) features: FeatureSet,
 }
 
 impl Place {
-    /// A host and a port that have every offload but aggregation: it would join again what was cut, and its gain is another experiment's.
+    /// A host and a port that have every offload but aggregation: it would join again what was cut,
+    /// and its gain is another experiment's.
     pub(crate) fn new(kind: Kind) -> Self {
         let features = PortSettings::new(port_string("memory:any")).features.without(Feature::GenericReceiveOffload);
         Self { kind, host_tso: true, gso_max_size: None, device_tso: true, features }
@@ -173,8 +176,8 @@ impl Bridged {
     }
 }
 
-/// Several arrangements, made and taken down all at once: for each socket that goes, the kernel waits until no CPU looks at it any more, and may wait for all
-/// together.
+/// Several arrangements, made and taken down all at once: for each socket that goes, the kernel
+/// waits until no CPU looks at it any more, and may wait for all together.
 #[derive(Debug)]
 pub(crate) struct Several(Vec<Bridged>);
 

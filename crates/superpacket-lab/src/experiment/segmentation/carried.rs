@@ -10,10 +10,12 @@ pub(crate) fn summed(rounds: &[Carried], value: fn(&Carried) -> f64) -> Summary 
     Summary::new(&rounds.iter().map(value).collect::<Vec<_>>())
 }
 
-/// So much of the machine's CPU time may others have, and a throughput still says something of the bridge.
+/// So much of the machine's CPU time may others have, and a throughput still says something of the
+/// bridge.
 const OTHERS: f64 = 0.25;
 
-/// A mark on how fast one load was against another. Where others had much of the machine, it is judged only if all of the spread says the same.
+/// A mark on how fast one load was against another. Where others had much of the machine, it is
+/// judged only if all of the spread says the same.
 pub(crate) fn mark(name: &str, this: &[Carried], other: &[Carried], target: f64) -> Mark {
     let mark = Mark::paired(name, &speed(this, other), Side::AtLeast, target);
     let both: Vec<Carried> = this.iter().chain(other).copied().collect();

@@ -15,13 +15,15 @@ use crate::experiment::report::{Column, Figure, Row};
 use crate::link::Link;
 use crate::raw::{RawOptions, RawSocket};
 
-/// Bytes of headers in front of the payload of TCP over IPv4 with timestamps, from the Ethernet header on.
+/// Bytes of headers in front of the payload of TCP over IPv4 with timestamps, from the Ethernet
+/// header on.
 pub(crate) const TCP4_HEADERS: u32 = 14 + 20 + 32;
 
 /// How many frames of each length in bytes.
 pub(crate) type Lengths = BTreeMap<u32, u64>;
 
-/// Counts what an interface receives while `work` is done. Where the socket's buffer is full frames are missed: it is a sample.
+/// Counts what an interface receives while `work` is done. Where the socket's buffer is full frames
+/// are missed: it is a sample.
 ///
 /// # Errors
 /// What `work` returns; [`LabError::System`] where the interface cannot be watched.
@@ -67,7 +69,8 @@ pub(crate) const COLUMNS: [Column; 2] = [
     Column { name: "bytes", title: "of the payload", unit: "%", digits: 1 },
 ];
 
-/// The classes of payload in bytes that a histogram of TCP segments of 1,448 bytes shows: the upper bound of each, and its name.
+/// The classes of payload in bytes that a histogram of TCP segments of 1,448 bytes shows: the upper
+/// bound of each, and its name.
 const CLASSES: [(u32, &str); 8] = [
     (0, "no payload"),
     (1_447, "1 to 1,447 bytes"),

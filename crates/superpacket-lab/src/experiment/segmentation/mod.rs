@@ -1,4 +1,5 @@
-//! What the experiments with TSO and GSO share: hosts joined by a bridge whose ports cut or do not, and the same bridge between model NICs.
+//! What the experiments with TSO and GSO share: hosts joined by a bridge whose ports cut or do not,
+//! and the same bridge between model NICs.
 
 pub(super) mod bridged;
 pub(super) mod carried;

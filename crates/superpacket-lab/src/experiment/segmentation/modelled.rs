@@ -1,4 +1,5 @@
-//! The bridge between a sender's stack and model NICs, in memory: one thread, no kernel, no clock. What is counted is the same in every run.
+//! The bridge between a sender's stack and model NICs, in memory: one thread, no kernel, no clock.
+//! What is counted is the same in every run.
 
 use std::hash::Hasher;
 use std::time::Duration;
@@ -18,7 +19,8 @@ use super::refused;
 use super::stack::Stack;
 use crate::error::LabError;
 
-/// Packets that wait at the bridge when it is woken: what a driver's poll takes (`NAPI_POLL_WEIGHT`).
+/// Packets that wait at the bridge when it is woken: what a driver's poll takes
+/// (`NAPI_POLL_WEIGHT`).
 const RING: usize = 64;
 
 /// Frames that a wire holds: more than [`RING`] super-packets give.
@@ -27,7 +29,8 @@ const WIRE: usize = 4096;
 /// What went through the bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Packets of the sender that the bridge handled: as often headers were read, an address was learned and another looked up.
+    /// Packets of the sender that the bridge handled: as often headers were read, an address was
+    /// learned and another looked up.
     pub(crate) handled: u64,
     /// Times that the bridge was woken, found packets, and emptied the sender's ring.
     pub(crate) wakes: u64,
@@ -51,7 +54,8 @@ pub(crate) struct Exit {
     pub(crate) digest: u64,
 }
 
-/// Sends what a stack sends through a bridge to hosts 2, 3, ... behind these cards; `look` is shown each frame on their wires.
+/// Sends what a stack sends through a bridge to hosts 2, 3, ... behind these cards; `look` is shown
+/// each frame on their wires.
 ///
 /// # Errors
 /// [`LabError::System`] if the system gives no more file descriptors.
@@ -197,7 +201,8 @@ impl Far {
     }
 }
 
-/// Sends what a stack sends by a card of its own, `ring` packets a call at most; `look` is shown each frame on the wire.
+/// Sends what a stack sends by a card of its own, `ring` packets a call at most; `look` is shown
+/// each frame on the wire.
 ///
 /// # Errors
 /// [`LabError::System`] if the system gives no more file descriptors.

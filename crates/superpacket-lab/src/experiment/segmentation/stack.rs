@@ -1,4 +1,5 @@
-//! A host's stack as a source of packets: one long send, in super-packets or in packets of the MTU, headers and checksums as Linux leaves them to a device.
+//! A host's stack as a source of packets: one long send, in super-packets or in packets of the MTU,
+//! headers and checksums as Linux leaves them to a device.
 
 use superpacket::checksum::{ipv4_header, pseudo_header};
 use superpacket::packet::{Layer, RxChecksum};
@@ -99,7 +100,8 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    /// Sends `bytes` of payload to host number `to`, in packets of at most `largest` bytes of payload each, but at least a segment.
+    /// Sends `bytes` of payload to host number `to`, in packets of at most `largest` bytes of
+    /// payload each, but at least a segment.
     pub(crate) fn new(transport: Transport, to: u8, bytes: u64, largest: usize) -> Self {
         let size = transport.segment_size();
         let largest = (largest / size * size).clamp(size, transport.longest());

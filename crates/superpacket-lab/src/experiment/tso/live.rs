@@ -14,8 +14,9 @@ use crate::experiment::segmentation::lengths::{self, Lengths, histogram, largest
 use crate::experiment::spent;
 use crate::load::{PatternFile, Source, TcpBulk, Until};
 
-/// `gso_max_size` in bytes with which Linux sends at most 11 segments of 1,448 bytes at once: it leaves room for headers (`MAX_TCP_HEADER`) and takes whole
-/// segments of the rest. Whether it does is seen by the frames.
+/// `gso_max_size` in bytes with which Linux sends at most 11 segments of 1,448 bytes at once: it
+/// leaves room for headers (`MAX_TCP_HEADER`) and takes whole segments of the rest. Whether it does
+/// is seen by the frames.
 const GSO_MAX_SIZE: u32 = 16_384;
 
 /// A quick run sends a part of the file.
@@ -24,7 +25,8 @@ const QUICK_PART: u64 = 10;
 /// Measures it.
 ///
 /// # Errors
-/// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot, [`LabError::Cancelled`] when its end was asked for.
+/// [`LabError::Forbidden`] and [`LabError::Unsupported`] where this machine cannot,
+/// [`LabError::Cancelled`] when its end was asked for.
 pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let plan = session.plan;
     let file = PatternFile::new(if plan.quick { FILE / QUICK_PART } else { FILE }, 3)?;
@@ -115,7 +117,8 @@ fn senders() -> [Place; 3] {
 /// The sender, and a client of the kind of [`CLIENTS`].
 fn arrange(sender: Place, client: usize) -> Vec<Place> {
     let receiver = Place::new(Kind::Packet);
-    // The device in front of the client has no TSO: the kernel cuts right before it, and frames of the MTU arrive.
+    // The device in front of the client has no TSO: the kernel cuts right before it, and frames of
+    // the MTU arrive.
     let wire = receiver.cut_by_the_kernel();
     let with_gro = |place: Place| Place { features: place.features.with(Feature::GenericReceiveOffload), ..place };
     match client {

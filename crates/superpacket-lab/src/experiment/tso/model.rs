@@ -143,8 +143,9 @@ mod tests {
     #[test]
     fn a_bridge_gives_each_card_the_largest_that_it_takes() {
         let all = forward_all().expect("memory is there");
-        // 45 segments are 4 times 11 and 1, and the last 26 are twice 11 and 4: a part of one segment is nothing for the card to cut.
-        // Whatever the engine cuts has headers of its own, of 66 bytes; all checksums are the card's.
+        // 45 segments are 4 times 11 and 1, and the last 26 are twice 11 and 4: a part of one
+        // segment is nothing for the card to cut. Whatever the engine cuts has headers of its own,
+        // of 66 bytes; all checksums are the card's.
         let expected = [
             [160, 3, 7_181, 7_181, 1_448, 7_181 * 66, 0, 0, 7_181, 7_181],
             [160, 3, 798, 798, 15_928, 798 * 66, 0, 7_181 - 159, 7_181, 7_181],

@@ -10,7 +10,8 @@ use superpacket::segment::GsoKind;
 use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
 
-/// The frames of our connection that arrive, until their payload is `bytes` long; what the kernel sends of itself is left out.
+/// The frames of our connection that arrive, until their payload is `bytes` long; what the kernel
+/// sends of itself is left out.
 fn arrive(port: &mut dyn Receive, bytes: usize) -> Vec<(Vec<u8>, RxChecksum)> {
     let until = Instant::now() + Duration::from_secs(10);
     let (mut packets, mut found, mut payload) = (Vec::new(), Vec::new(), 0);

@@ -1,4 +1,5 @@
-//! The card before an aggregator: what it received into and what it knows of checksums changes nothing of what merges.
+//! The card before an aggregator: what it received into and what it knows of checksums changes
+//! nothing of what merges.
 
 use super::super::{Padding, PageSize, RxSums};
 use super::{Bench, NicSettings};
@@ -17,7 +18,8 @@ struct Merged {
     packets: u32,
 }
 
-/// Merges what a card with these settings receives; how many payloads were read for their checksums.
+/// Merges what a card with these settings receives; how many payloads were read for their
+/// checksums.
 fn merge(settings: &NicSettings, policy: Policy, feed: &dyn Fn(&mut Bench)) -> (Vec<Merged>, u64) {
     let mut bench = Bench::new(&NicSettings { ring: 64, ..*settings });
     let mut aggregator = Aggregator::new(policy, HashKey::new(1));
@@ -75,7 +77,8 @@ fn kept_tags_and_padding_merge_too() {
         for sums in [RxSums::None, RxSums::Verified, RxSums::Complete] {
             let settings = NicSettings { sums, padding, strip_vlan: false, ..NicSettings::default() };
             let (merged, _) = merge(&settings, Policy::lro(), &|bench| send_all(&mut *bench.wire_out, &frames));
-            // Padding that is not zero is no padding that LRO may cut off without a trace, where the device summed it.
+            // Padding that is not zero is no padding that LRO may cut off without a trace, where
+            // the device summed it.
             if padding != Padding::Garbage {
                 assert_eq!(merged.len(), 1, "{padding:?} {sums:?}");
                 assert_eq!(merged[0].bytes.len(), 58 + 24);
