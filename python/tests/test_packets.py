@@ -6,6 +6,8 @@ import gc
 import gzip
 import ipaddress
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import dpkt
@@ -116,6 +118,33 @@ def test_an_error_comes_after_the_packets_before_it(tmp_path: Path) -> None:
         next(capture)
     assert (caught.value.packet, caught.value.offset) == (4, 24 + 3 * 76)
     assert list(capture) == [], "it has ended"
+
+
+MEMORY = """
+import resource, sys
+import superpacket
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+next(superpacket.open(sys.argv[1]))
+before = peak()
+kept = [packet for packet in superpacket.open(sys.argv[1]) if packet.number % 20_000 == 0]
+for batch in superpacket.open(sys.argv[1]).to_arrow(batch_size=1000, data=True):
+    pass
+print(len(kept), peak() - before)
+"""
+
+
+def test_memory_is_that_of_the_packets_that_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "large.pcap"
+    header = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65_535, 1)
+    record = struct.pack("<IIII", 1, 2, 1000, 1000) + bytes(1000)
+    with path.open("wb") as file:
+        file.write(header)
+        for _ in range(100):
+            file.write(1000 * record)
+    done = subprocess.run([sys.executable, "-c", MEMORY, path], capture_output=True, text=True, check=True)
+    kept, kilobytes = map(int, done.stdout.split())
+    assert kept == 5 and kilobytes < 20_000, "of 100 MB"
 
 
 @pytest.mark.filterwarnings("ignore:.*cut short")
