@@ -44,7 +44,7 @@ fn the_examples_import_from_the_root_alone() {
 #[test]
 fn the_readme_says_how_many_lines_the_example_for_vpns_takes() {
     let readme = include_str!("../../../../README.md");
-    let statement = format!("(crates/superpacket/examples/tun.rs), {} lines of your own", own_lines(EXAMPLES[0].source).len());
+    let statement = format!("(crates/superpacket/examples/tun.rs), {} lines;", own_lines(EXAMPLES[0].source).len());
     assert!(readme.contains(&statement), "it does not say: {statement}");
 }
 
