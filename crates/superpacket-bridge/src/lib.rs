@@ -39,6 +39,7 @@ mod frame;
 mod handover;
 mod icmp;
 mod ingress;
+mod loops;
 pub mod metrics;
 mod output;
 mod poll_thread;

@@ -1,6 +1,5 @@
 //! From a packet to the ports that it leaves by: what a learning bridge does.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,20 +14,13 @@ use crate::egress::Egress;
 use crate::frame::{ADDRESSES, Destination, Head, addresses, network_offset};
 use crate::icmp::{self, RateLimit};
 use crate::runtime::Shared;
-use crate::table::{Learned, Table};
+use crate::table::Table;
 
 /// So many frames are sent before the round ends: what is sent should still be in the cache.
 const FLUSH_AT: usize = 256;
 
 /// Answers to packets that are too long, a second.
 const ANSWERS: u32 = 100;
-
-/// While there is a loop, a packet that is to be flooded and is the same as one within this time has come round, in ticks of the table. Who asks again does so
-/// later: ARP and neighbour discovery after a second.
-const ROUND: u64 = 50;
-
-/// How many packets are remembered while there is a loop.
-const ROUNDS: usize = 4096;
 
 /// All ways out, for one thread.
 #[derive(Debug)]
@@ -41,9 +33,8 @@ pub(crate) struct Output {
     /// The table's time, as of the round's start.
     tick: u64,
     answers: RateLimit,
-    /// There is a loop, as of the round's start.
-    loops: bool,
-    rounds: Rounds,
+    /// A loop is suspected, as of the round's start.
+    loop_suspected: bool,
     /// Ports that turned out to be gone, and which opening of them.
     pub(crate) broken: Vec<(u16, u32)>,
     /// Takes the packets instead of the bridge.
@@ -66,8 +57,7 @@ impl Output {
             table,
             tick: 0,
             answers: RateLimit::new(ANSWERS),
-            loops: false,
-            rounds: Rounds::default(),
+            loop_suspected: false,
             broken: Vec::new(),
             consuming: None,
             next_call: None,
@@ -85,7 +75,7 @@ impl Output {
     pub(crate) fn begin(&mut self, now: u64) {
         self.now = now;
         self.tick = self.table.now();
-        self.loops = self.table.has_loop(self.tick);
+        self.loop_suspected = self.table.loops.is_suspected(self.tick);
     }
 
     /// Sends a packet, received by port `from`, on its way.
@@ -99,9 +89,8 @@ impl Output {
         let Some(addresses) = addresses(head.bytes(&packet), &packet.metadata) else {
             return from.counts.dropped(DropReason::Malformed, packets);
         };
-        match addresses.source.map(|source| self.table.learn(source, from.number, self.tick)) {
-            Some(Learned::Here) => {}
-            Some(Learned::Loop) => return from.counts.dropped(DropReason::Loop, packets),
+        match addresses.source {
+            Some(source) => self.table.learn(source, from.number, self.tick),
             None if packet.metadata.layer == superpacket::packet::Layer::Ethernet => {
                 return from.counts.dropped(DropReason::Malformed, packets);
             }
@@ -112,7 +101,7 @@ impl Output {
             Destination::Many => None,
             Destination::Neighbour => return from.counts.dropped(DropReason::Reserved, packets),
         };
-        if known.is_none() && self.loops && self.rounds.again(from.number, &packet, self.tick) {
+        if known.is_none() && self.loop_suspected && self.table.loops.has_come_round(from.number, &packet, self.tick) {
             return from.counts.dropped(DropReason::Loop, packets);
         }
         let Output { egress, outgoing, segmenter, .. } = self;
@@ -212,36 +201,6 @@ impl Output {
     }
 }
 
-/// Packets that were flooded lately, while there is a loop. That an address is taken from one port only does not end what goes round to this very port.
-#[derive(Debug, Default)]
-struct Rounds {
-    /// Random: who chooses the traffic must not choose the places.
-    hasher: RandomState,
-    /// A packet's hash, and when it was flooded; empty until there is a loop.
-    seen: Vec<(u64, u64)>,
-}
-
-impl Rounds {
-    /// Was the same packet flooded from this port just now? If not, it is remembered.
-    #[cold]
-    fn again(&mut self, port: u16, packet: &SuperPacket<'_, Buffer>, tick: u64) -> bool {
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write_u16(port);
-        hasher.write_usize(packet.length());
-        packet.slices().for_each(|slice| hasher.write(slice));
-        let hash = hasher.finish();
-        self.seen.resize(ROUNDS, (0, 0));
-        let place = &mut self.seen[hash as usize % ROUNDS];
-        // The time stays that of the first: what is sent again and again passes now and then. One that finds the place of another taken has its turn when that
-        // is over: if they took it from each other, both would go round for ever.
-        if tick.saturating_sub(place.1) < ROUND && place.0 != 0 {
-            return place.0 == hash;
-        }
-        *place = (hash, tick);
-        false
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
@@ -249,6 +208,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::loops::{LoopGuard, MOST_REPEATS, REMEMBERED, WINDOW};
     use crate::runtime::tests::shared_as;
     use superpacket::aggregate::{Aggregator, HashKey, Policy};
     use superpacket::packet::{RxChecksum, RxPacket};
@@ -368,32 +328,69 @@ mod tests {
             }
         }
         assert!(bench.drops(1, "loop") + bench.drops(2, "loop") >= 2);
-        // What the host says then is heard, once.
-        let home = if bench.receive(1, &broadcast(7, 1))[0] == 1 { 1 } else { 2 };
-        assert_eq!(bench.receive(home, &broadcast(7, 2))[0], 1);
-        assert_eq!(bench.receive(home, &broadcast(7, 2))[0], 0, "it has come round");
-        assert_eq!(bench.receive(3 - home, &broadcast(7, 3))[0], 0, "not its port");
+        // What the host says then is heard, once, whichever of its links it came by.
+        for (number, (first, second)) in [(1, 2), (2, 1)].into_iter().enumerate() {
+            let frame = broadcast(7, 1 + number as u8);
+            assert_eq!(bench.receive(first, &frame)[0], 1);
+            assert_eq!(bench.receive(second, &frame)[0], 0, "it has come round");
+            assert!(repeats(&mut bench, first, &frame) <= MOST_REPEATS, "it goes round in one direction");
+        }
         // So is what others say, and what goes round in one direction only.
         assert_eq!(bench.receive(0, &broadcast(8, 0)), [0, 1, 1]);
-        assert_eq!(bench.receive(1, &broadcast(9, 0)), [1, 0, 1]);
-        assert_eq!(bench.receive(1, &broadcast(9, 0)), [0, 0, 0], "it has come round");
+        for port in [1, 2] {
+            assert_eq!(bench.receive(port, &broadcast(8, 0)), [0; 3], "it has come round");
+        }
+        assert!(repeats(&mut bench, 1, &broadcast(9, 0)) <= 1 + MOST_REPEATS);
+    }
+
+    /// How often a frame is forwarded that comes to a port again and again.
+    fn repeats(bench: &mut Bench, port: usize, frame: &[u8]) -> u64 {
+        bench.output.begin(0);
+        (0..100).filter(|_| bench.receive(port, frame).iter().any(|&sent| sent != 0)).count() as u64
+    }
+
+    #[test]
+    fn who_sends_with_the_address_of_another_does_not_mute_him() {
+        let mut bench = Bench::new(&[1500; 3], |_| ());
+        let (victim, attacker, other) = (0, 2, 1);
+        let to = |station: u8, content: u8| {
+            let mut frame = broadcast(7, content);
+            frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, station]);
+            frame
+        };
+        bench.receive(other, &broadcast(8, 0));
+        for round in 0..100 {
+            bench.output.begin(0);
+            assert_eq!(bench.receive(victim, &to(8, round)), [0, 1, 0], "round {round}: nobody else hears it");
+            // What the victim says to all is repeated by the attacker, and said by him before.
+            let said = broadcast(7, round);
+            assert_eq!(bench.receive(victim, &said), [0, 1, 1]);
+            bench.receive(attacker, &said);
+            bench.receive(attacker, &broadcast(7, 100 + round));
+            assert_eq!(bench.receive(other, &to(7, round))[victim], 1, "round {round}: what is sent to him comes to him");
+            // The same again and again, and to nobody known, as from a generator to a silent receiver.
+            assert_eq!(bench.receive(victim, &to(99, 0)), [0, 1, 1]);
+        }
+        assert_eq!(bench.drops(victim, "loop"), 0);
     }
 
     #[test]
     fn more_than_can_be_remembered_ends_too() {
-        let mut rounds = Rounds::default();
+        let guard = LoopGuard::new();
         let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
-        let mut left: Vec<u16> = (0..2 * ROUNDS as u16).collect();
-        let mut tick = 0;
+        let mut came_round = |port, number: u16, tick| {
+            let packet = RxPacket::new(Buffer::from([&number.to_be_bytes()[..], &[0; 58]].concat()));
+            let mut again = false;
+            aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| again = guard.has_come_round(port, &packet, tick));
+            again
+        };
+        let mut left: Vec<u16> = (0..2 * REMEMBERED as u16).collect();
+        let mut tick = 1;
         while !left.is_empty() {
-            assert!(tick < 20 * ROUND, "{} go round", left.len());
+            assert!(tick < 20 * u64::from(WINDOW), "{} go round", left.len());
             tick += 1;
-            left.retain(|number| {
-                let packet = RxPacket::new(Buffer::from([&number.to_be_bytes()[..], &[0; 58]].concat()));
-                let mut again = false;
-                aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| again = rounds.again(0, &packet, tick));
-                !again
-            });
+            // From the one port of the loop to the other.
+            left.retain(|&number| !came_round((tick % 2) as u16, number, tick));
         }
     }
 

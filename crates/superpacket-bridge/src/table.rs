@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::loops::LoopGuard;
+
 /// Entries of a set.
 const WAYS: usize = 4;
 
@@ -17,25 +19,13 @@ const TICK: u64 = 10;
 /// How stale an entry's time may be before it is written again, in ticks: a line that all threads read should seldom be written.
 const REFRESH: u64 = 10;
 
-/// An address that is seen at another port within this time of being seen at the last, in ticks, has not moved: it is flapping.
-const FLAP: u64 = 100;
+/// An address that was seen at its port within this time stays there, in ticks: who is seen with it
+/// elsewhere is a loop, or somebody who sends with the address of another. It doubles with each
+/// dispute.
+const HOLD: u64 = 100;
 
-/// So many flaps are a loop.
-const FLAP_LIMIT: u64 = 8;
-
-/// How long an address of a loop is believed at the port where it was first seen only, in ticks: after it was last seen there, and after it was last seen
-/// elsewhere.
-const LOCK: u64 = 500;
-
-/// The flaps of an address that has just been seen elsewhere in a loop: what is above [`FLAP_LIMIT`] is the time left of its lock, in units of [`REFRESH`].
-const LOCKED: u64 = FLAP_LIMIT + LOCK / REFRESH;
-
-/// How long after an address was seen at several ports at once a loop is reckoned with, in ticks: what goes round in one direction only shows itself when
-/// somebody else speaks to all, as ARP does about once a minute.
-const SUSPECT: u64 = 6000;
-
-/// How seldom the log speaks of loops, in ticks: who chooses the traffic must not fill it.
-const SILENCE: u64 = 100;
+/// The most disputes that are counted: then an address stays for four minutes after it was last seen.
+const MOST_DISPUTES: u64 = 8;
 
 /// Which address a packet comes from or goes to, in which VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,22 +50,14 @@ impl Key {
     }
 }
 
-/// What came of seeing an address at a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Learned {
-    /// It is known to be there.
-    Here,
-    /// It is seen at several ports at once: this packet has come round a loop.
-    Loop,
-}
-
-/// An entry's value: last seen (36 bits of ticks), port, the port where it was before it flapped (10 bits each), flaps (8 bits).
+/// An entry's value: last seen (36 bits of ticks), port, the port where it was learned first (10 bits
+/// each), disputes (8 bits).
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen(u64);
 
 impl Seen {
-    fn new(tick: u64, port: u16, home: u16, flaps: u64) -> Seen {
-        Seen(tick << 28 | u64::from(port & 0x3ff) << 18 | u64::from(home & 0x3ff) << 8 | flaps & 0xff)
+    fn new(tick: u64, port: u16, home: u16, disputes: u64) -> Seen {
+        Seen(tick << 28 | u64::from(port & 0x3ff) << 18 | u64::from(home & 0x3ff) << 8 | disputes.min(MOST_DISPUTES))
     }
 
     fn tick(self) -> u64 {
@@ -86,17 +68,19 @@ impl Seen {
         (self.0 >> 18 & 0x3ff) as u16
     }
 
+    /// The port where it was learned first.
     fn home(self) -> u16 {
         (self.0 >> 8 & 0x3ff) as u16
     }
 
-    fn flaps(self) -> u64 {
+    /// How often it was seen to move lately.
+    fn disputes(self) -> u64 {
         self.0 & 0xff
     }
 
-    /// Has it been seen at several ports at once, of late?
-    fn is_looping(self) -> bool {
-        self.flaps() >= FLAP_LIMIT
+    /// For so many ticks it stays where it was last seen.
+    fn hold(self) -> u64 {
+        HOLD << self.disputes()
     }
 }
 
@@ -133,10 +117,8 @@ pub(crate) struct Table {
     ageing: u64,
     start: Instant,
     insert: Mutex<()>,
-    /// When the log last spoke of a loop.
-    told: AtomicU64,
-    /// When an address was last seen at several ports at once; 0: never.
-    looped: AtomicU64,
+    /// Hears of addresses that are seen at two ports.
+    pub(crate) loops: LoopGuard,
 }
 
 impl Table {
@@ -150,8 +132,7 @@ impl Table {
             ageing: (ageing.as_millis() as u64 / TICK).max(1),
             start: Instant::now(),
             insert: Mutex::new(()),
-            told: AtomicU64::new(0),
-            looped: AtomicU64::new(0),
+            loops: LoopGuard::new(),
         }
     }
 
@@ -176,71 +157,39 @@ impl Table {
 
     /// An address was seen as a source at a port.
     #[inline]
-    pub(crate) fn learn(&self, key: Key, port: u16, now: u64) -> Learned {
+    pub(crate) fn learn(&self, key: Key, port: u16, now: u64) {
         match self.set(key).iter().find_map(|entry| Some((entry, entry.read(key)?))) {
-            Some((_, seen)) if seen.port() == port && now.saturating_sub(seen.tick()) < REFRESH => Learned::Here,
+            Some((_, seen)) if seen.port() == port && now.saturating_sub(seen.tick()) < REFRESH => {}
             Some((entry, seen)) => self.refresh(entry, seen, port, now),
-            None => {
-                self.insert(key, port, now);
-                Learned::Here
-            }
+            None => self.insert(key, port, now),
         }
     }
 
+    /// What was learned first wins while it is alive: an address goes to another port after it was
+    /// silent at its own, and comes back as soon as it is heard where it was learned first.
     #[cold]
-    fn refresh(&self, entry: &Entry, seen: Seen, port: u16, now: u64) -> Learned {
+    fn refresh(&self, entry: &Entry, seen: Seen, port: u16, now: u64) {
         let age = now.saturating_sub(seen.tick());
-        let locked = seen.is_looping() && age <= LOCK;
-        let next = if seen.port() == port {
-            // The lock runs off while it is seen here and nowhere else; flaps that made none are forgotten sooner.
-            let flaps = match seen.flaps() {
-                flaps if locked => Some(flaps - (age / REFRESH).max(1).min(flaps)).filter(|&left| left >= FLAP_LIMIT).unwrap_or(0),
-                _ if age > FLAP => 0,
-                flaps => flaps,
-            };
-            Seen::new(now, port, port, flaps)
-        } else if locked {
-            // Still there: the lock starts anew.
-            self.looped.store(now, Ordering::Relaxed);
-            Seen::new(seen.tick(), seen.port(), seen.home(), LOCKED)
-        } else if age > FLAP {
+        let next = if age > self.ageing {
             Seen::new(now, port, port, 0)
-        } else {
-            let home = if seen.flaps() == 0 { seen.port() } else { seen.home() };
-            if seen.flaps() + 1 >= FLAP_LIMIT {
-                self.looped.store(now, Ordering::Relaxed);
-                self.tell(home, if port == home { seen.port() } else { port }, now);
-                // Back to where it was first seen, and there it stays for a while.
-                Seen::new(now, home, home, LOCKED)
-            } else {
-                Seen::new(now, port, home, seen.flaps() + 1)
+        } else if seen.port() == port {
+            // Disputes are forgotten one each ageing time; then it is at home where it is.
+            match (now / self.ageing != seen.tick() / self.ageing, seen.disputes()) {
+                (false, disputes) => Seen::new(now, port, seen.home(), disputes),
+                (true, 0) => Seen::new(now, port, port, 0),
+                (true, disputes) => Seen::new(now, port, seen.home(), disputes - 1),
             }
+        } else {
+            if age <= HOLD {
+                self.loops.suspect(now);
+            }
+            if seen.home() != port && age <= seen.hold() {
+                return;
+            }
+            Seen::new(now, port, seen.home(), seen.disputes() + 1)
         };
         // Another thread's news are as good.
-        if next != seen {
-            let _ = entry.seen.compare_exchange(seen.0, next.0, Ordering::Release, Ordering::Relaxed);
-        }
-        if next.port() == port { Learned::Here } else { Learned::Loop }
-    }
-
-    /// Is there a loop, or was there one until just now?
-    pub(crate) fn has_loop(&self, now: u64) -> bool {
-        let looped = self.looped.load(Ordering::Relaxed);
-        looped != 0 && now.saturating_sub(looped) <= SUSPECT
-    }
-
-    /// Says that there is a loop, unless it has just been said.
-    fn tell(&self, home: u16, port: u16, now: u64) {
-        let told = self.told.load(Ordering::Relaxed);
-        if (told == 0 || now.saturating_sub(told) >= SILENCE)
-            && self.told.compare_exchange(told, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            tracing::warn!(
-                first = home,
-                again = port,
-                "a loop: an address is seen at several ports (by number, from 0 on) at once, and its packets are taken from the first only"
-            );
-        }
+        let _ = entry.seen.compare_exchange(seen.0, next.0, Ordering::Release, Ordering::Relaxed);
     }
 
     #[cold]
@@ -298,10 +247,10 @@ mod tests {
     fn an_address_is_found_until_it_is_too_old() {
         let table = table();
         assert_eq!(table.find(A, 1), None);
-        assert_eq!(table.learn(A, 3, 1), Learned::Here);
+        table.learn(A, 3, 1);
         assert_eq!(table.find(A, 101), Some(3));
         assert_eq!(table.find(A, 102), None, "a second is 100 ticks");
-        assert_eq!(table.learn(A, 3, 50), Learned::Here);
+        table.learn(A, 3, 50);
         assert_eq!(table.find(A, 149), Some(3));
         table.forget(3);
         assert_eq!(table.find(A, 149), None);
@@ -320,52 +269,58 @@ mod tests {
 
     #[test]
     fn a_host_that_moves_is_followed() {
-        let table = table();
+        let table = Table::new(64, Duration::from_secs(300));
         table.learn(A, 1, 1);
-        assert_eq!(table.learn(A, 2, 200), Learned::Here);
-        assert_eq!(table.find(A, 200), Some(2));
-        assert_eq!(table.learn(A, 1, 220), Learned::Here, "one quick move is no loop");
-        assert_eq!(table.find(A, 220), Some(1));
+        table.learn(A, 2, 50);
+        assert_eq!(table.find(A, 50), Some(1), "it has just been heard there");
+        table.learn(A, 2, 102);
+        assert_eq!(table.find(A, 102), Some(2));
+        table.learn(A, 1, 110);
+        assert_eq!(table.find(A, 110), Some(1), "back home");
     }
 
     #[test]
-    fn an_address_that_flaps_is_believed_where_it_was_first() {
-        let table = table();
+    fn who_sends_with_an_address_of_another_port_does_not_get_it() {
+        let table = Table::new(64, Duration::from_secs(300));
         table.learn(A, 1, 1);
-        let seen: Vec<_> = (0..12).map(|step| table.learn(A, if step % 2 == 0 { 2 } else { 3 }, 2 + step)).collect();
-        assert_eq!(seen.iter().position(|learned| *learned == Learned::Loop), Some(FLAP_LIMIT as usize - 1));
-        assert!(seen[FLAP_LIMIT as usize..].iter().all(|learned| *learned == Learned::Loop));
-        assert_eq!(table.find(A, 14), Some(1));
-        assert_eq!(table.learn(A, 1, 15), Learned::Here);
-        assert_eq!(table.learn(A, 2, 16), Learned::Loop);
-        assert_eq!(table.learn(A, 2, 16 + LOCK + 1), Learned::Here, "a lock ends when nothing is seen at the first port");
-    }
-
-    #[test]
-    fn a_loop_is_over_when_an_address_is_seen_at_its_own_port_only() {
-        let table = table();
-        for step in 0..=FLAP_LIMIT {
-            table.learn(A, (step % 2) as u16, 1 + step);
-        }
-        let mut now = 20;
-        for _ in 0..LOCK {
-            assert_eq!(table.learn(A, 0, now), Learned::Here);
-            assert_eq!(table.learn(A, 1, now), Learned::Loop, "it goes on: {now}");
-            assert!(table.has_loop(now));
-            now += REFRESH;
-        }
-        let mut quiet = |times| {
-            for _ in 0..times {
-                now += REFRESH;
-                assert_eq!(table.learn(A, 0, now), Learned::Here);
+        // The attacker sends all the time, the host twice a second.
+        for now in 2..30_000 {
+            table.learn(A, 2, now);
+            if now % 50 == 0 {
+                table.learn(A, 1, now);
             }
-            now
-        };
-        let soon = quiet(LOCK / REFRESH - 1);
-        assert_eq!(table.learn(A, 1, soon + 1), Learned::Loop, "the last was just now");
-        let later = quiet(LOCK / REFRESH + 2);
-        assert_eq!(table.learn(A, 1, later + 1), Learned::Here, "one move is none");
-        assert!(table.has_loop(later) && !table.has_loop(later + SUSPECT));
+            assert_eq!(table.find(A, now), Some(1), "{now}");
+        }
+        assert!(table.loops.is_suspected(30_000), "an address at two ports is a hint");
+    }
+
+    #[test]
+    fn who_waits_for_silence_gets_an_address_for_less_and_less_of_the_time() {
+        let table = Table::new(64, Duration::from_secs(300));
+        let (mut stolen, mut rounds) = (0, 0);
+        // The host speaks every five seconds, the attacker all the time.
+        for now in 1..120_000 {
+            if now % 500 == 1 {
+                table.learn(A, 1, now);
+                assert_eq!(table.find(A, now), Some(1), "its first word brings it back: {now}");
+                rounds += 1;
+            }
+            table.learn(A, 2, now);
+            stolen += u64::from(table.find(A, now) == Some(2));
+        }
+        assert!(rounds == 240 && stolen < 5_000, "{stolen} ticks of 120,000");
+    }
+
+    #[test]
+    fn a_host_that_has_moved_is_at_home_there_in_time() {
+        let table = Table::new(64, Duration::from_secs(10));
+        table.learn(A, 1, 1);
+        for now in (150..4_000).step_by(20) {
+            table.learn(A, 2, now);
+        }
+        // Who comes to the port that it has left long ago is a stranger.
+        table.learn(A, 1, 4_000);
+        assert_eq!(table.find(A, 4_000), Some(2));
     }
 
     #[test]
