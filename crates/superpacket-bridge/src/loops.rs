@@ -201,10 +201,84 @@ fn is_recent(time: &AtomicU64, now: u64) -> bool {
     time != 0 && now.saturating_sub(time) <= SUSPICION
 }
 
+/// So many bytes of a frame's start are hashed, and as many of its end: all of most frames that are
+/// flooded, and the headers and checksums of the others.
+const HASHED: usize = 128;
+
 /// Feeds a hasher with what tells a frame from others, its VLAN included: the same bytes in another
-/// VLAN go to others.
+/// VLAN go to others. Of a super-packet it is the start and the end, so that floods of long packets
+/// cost no more than floods of short ones.
 fn identify(packet: &SuperPacket<'_, Buffer>, hasher: &mut impl Hasher) {
+    let length = packet.length();
     hasher.write_u16(packet.metadata.vlan.map_or(0, |tag| tag.control & 0x0fff | 1 << 12));
-    hasher.write_usize(packet.length());
-    packet.slices().for_each(|slice| hasher.write(slice));
+    hasher.write_usize(length);
+    let end = length.saturating_sub(HASHED).max(HASHED);
+    let mut offset = 0;
+    for slice in packet.slices() {
+        // What lies of this slice in the first bytes, and in the last.
+        for range in [0..HASHED, end..length] {
+            let from = range.start.saturating_sub(offset).min(slice.len());
+            let to = range.end.saturating_sub(offset).clamp(from, slice.len());
+            hasher.write(&slice[from..to]);
+        }
+        offset += slice.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superpacket::aggregate::{Aggregator, HashKey, Policy};
+    use superpacket::packet::RxPacket;
+
+    use super::*;
+
+    /// Keeps what it is fed.
+    #[derive(Default)]
+    struct Fed(Vec<u8>);
+
+    impl Hasher for Fed {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+
+    fn fed(frame: &[u8]) -> Vec<u8> {
+        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        let mut fed = Fed::default();
+        let packet = RxPacket::new(Buffer::from(frame.to_vec()));
+        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| identify(&packet, &mut fed));
+        fed.0
+    }
+
+    #[test]
+    fn the_bytes_that_are_looked_at_are_bounded() {
+        for length in [60, 127, 128, 129, 200, 256, 257, 300, 1_514, 65_549] {
+            let frame: Vec<u8> = (0..length).map(|index| (index * 7 + index / 256) as u8).collect();
+            let fed = fed(&frame);
+            let bytes = &fed[size_of::<u16>() + size_of::<usize>()..];
+            if length <= 2 * HASHED {
+                assert_eq!(bytes, frame, "all of it");
+            } else {
+                assert_eq!(bytes, [&frame[..HASHED], &frame[length - HASHED..]].concat(), "{length}");
+            }
+        }
+    }
+
+    #[test]
+    fn length_and_both_ends_tell_frames_apart() {
+        let frame = vec![0u8; 2_000];
+        let changed = |index: usize| {
+            let mut frame = frame.clone();
+            frame[index] = 1;
+            fed(&frame)
+        };
+        for index in [0, 12, HASHED - 1, 2_000 - HASHED, 1_999] {
+            assert_ne!(changed(index), fed(&frame), "{index}");
+        }
+        assert_ne!(fed(&frame[..1_999]), fed(&frame));
+    }
 }
