@@ -351,6 +351,9 @@ impl Drop for Bridge {
 impl Inner {
     /// Has all threads look at what has changed.
     fn announce(&self) {
+        for place in lock(&self.places).iter().flatten() {
+            self.table.set_limit(place.shared.number, place.shared.settings().limits.address_limit);
+        }
         self.epoch.fetch_add(1, Ordering::Release);
         lock(&self.poll_threads).iter().for_each(PollThread::wake);
         lock(&self.workers).all().for_each(PollThread::wake);
@@ -377,7 +380,8 @@ impl Inner {
         }
         let state = port.state();
         let shared = Arc::new(Shared::new(number as u16, settings.clone(), port.capabilities(), port.layer(), state));
-        let queues = self.connect(&shared, port.as_mut())?;
+        self.table.set_limit(shared.number, settings.limits.address_limit);
+        let queues = self.connect(&shared, port.as_mut()).inspect_err(|_| self.table.close(shared.number))?;
         let place = Place {
             hardware_address: port.hardware_address(),
             shared,
@@ -446,6 +450,7 @@ impl Inner {
     /// Closes a port for good.
     fn remove(&self, number: u16) {
         self.disconnect(number);
+        self.table.close(number);
         if let Some(place) = lock(&self.places).get_mut(usize::from(number)).and_then(Option::take) {
             tracing::info!(port = %place.shared.name, "port closed");
         }
@@ -466,6 +471,7 @@ impl Inner {
                 changed |= self.look_after(number, &told);
             }
             changed |= self.look_after_workers();
+            self.table.expire(self.table.now());
             if changed {
                 self.announce();
             }

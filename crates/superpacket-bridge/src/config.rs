@@ -13,7 +13,7 @@ use superpacket_io::port::{PortSpec, SpecError};
 use superpacket_steer::{CpuMask, flow_entries};
 use toml::Spanned;
 
-use crate::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, TooBig, possible_cpus};
+use crate::settings::{BridgeSettings, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, TooBig, possible_cpus};
 
 /// The longest file that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -151,6 +151,7 @@ struct WrittenPort {
     too_big: Option<Spanned<String>>,
     lro_max_aggr: Option<Spanned<u64>>,
     lro_max_desc: Option<Spanned<u64>>,
+    address_limit: Option<Spanned<u64>>,
     lro_acks: Option<bool>,
     storage: Option<Spanned<String>>,
     delivery: Option<Spanned<String>>,
@@ -205,8 +206,8 @@ impl<T> EachQueue<T> {
 /// The most threads: more than machines have CPUs.
 const MAX_THREADS: usize = 1024;
 
-/// The most addresses: what a table has at most, 16 MB.
-const MAX_TABLE: usize = 1 << 20;
+/// The most addresses of a table.
+const MAX_TABLE: usize = MAX_ADDRESSES as usize;
 
 impl Written {
     fn check(self, source: &Source<'_>) -> Result<Config, ConfigError> {
@@ -276,6 +277,7 @@ impl WrittenPort {
             ("gro_max_size", &self.gro_max_size),
             ("lro_max_aggr", &self.lro_max_aggr),
             ("lro_max_desc", &self.lro_max_desc),
+            ("address_limit", &self.address_limit),
         ];
         for (name, number) in numbers {
             if let Some(number) = number {
@@ -372,6 +374,7 @@ mod tests {
             ),
             ("[[port]]\nport = \"packet:a\"\ngro-max-size = 0\n", 3, "gro_max_size is 68 to 524280 bytes, not 0"),
             ("[[port]]\nport = \"packet:a\"\nlro-max-aggr = 1\n", 3, "lro_max_aggr is 0 (no limit) or 2 to 65535 packets"),
+            ("[[port]]\nport = \"packet:a\"\naddress-limit = 9999999\n", 3, "address_limit is 0 (half of the table) or 1 to 1048576"),
             ("[[port]]\nport = \"packet:a\"\nstorage = \"heap\"\n", 3, "storage is fragments or linear"),
             ("[[port]]\nport = \"packet:a\"\ndelivery = 1\n", 3, "expected a string"),
             ("[[port]]\nport = \"packet:a\"\ngro-flush-timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),

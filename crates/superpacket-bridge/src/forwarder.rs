@@ -28,6 +28,7 @@ pub struct Forwarder {
     key: HashKey,
     /// Without workers: packets are processed where they are received.
     steering: Arc<State>,
+    table: Arc<Table>,
     output: Output,
     ingress: Vec<Ingress>,
     ports: Vec<(Arc<Shared>, Box<dyn Port>)>,
@@ -38,10 +39,11 @@ impl Forwarder {
     /// where strangers choose the traffic.
     #[must_use]
     pub fn new(table_size: usize, ageing_time: Duration, key: HashKey) -> Self {
-        let output = Output::new(Arc::new(Table::new(table_size, ageing_time)));
+        let table = Arc::new(Table::new(table_size, ageing_time));
+        let output = Output::new(table.clone());
         // No hash chooses anything where there are no workers.
         let steering = Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(0), InPlace::NEVER));
-        Forwarder { key, steering, output, ingress: Vec::new(), ports: Vec::new() }
+        Forwarder { key, steering, table, output, ingress: Vec::new(), ports: Vec::new() }
     }
 
     /// Joins a port that is open; it is asked what `settings` say, whatever port they name.
@@ -59,6 +61,7 @@ impl Forwarder {
             return Err(BridgeError::Layer { port: settings.port.text().into(), layer });
         }
         let state = port.state();
+        let address_limit = settings.limits.address_limit;
         let shared = Arc::new(Shared::new(number as u16, settings, port.capabilities(), port.layer(), state));
         self.output.egress.push(Some(Egress::new(shared.clone(), port.transmitter()?)));
         // Nobody sleeps here, and nobody rings.
@@ -68,6 +71,7 @@ impl Forwarder {
             let (token, steering, bell) = (self.ingress.len() as u64, self.steering.clone(), bell.clone());
             self.ingress.push(Ingress::new(shared.clone(), queue as u16, receive, self.key, steering, bell, token));
         }
+        self.table.set_limit(number as u16, address_limit);
         self.ports.push((shared, port));
         Ok(())
     }
@@ -79,6 +83,7 @@ impl Forwarder {
     /// The first port's from which nothing more will come as it is: it is down or gone. The others have been polled.
     pub fn round(&mut self, now: u64) -> Result<usize, PortError> {
         self.output.begin(now);
+        self.table.expire(self.table.now());
         let (mut received, mut failed) = (0, None);
         for ingress in &mut self.ingress {
             match ingress.poll(&mut self.output, now) {

@@ -97,7 +97,7 @@ impl Output {
             None => {}
         }
         let known = match addresses.destination {
-            Destination::Station(key) => self.table.find(key, self.tick),
+            Destination::Station(key) => self.table.find(key, from.number, self.tick),
             Destination::Many => None,
             Destination::Neighbour => return from.counts.dropped(DropReason::Reserved, packets),
         };
@@ -256,7 +256,14 @@ mod tests {
     impl Bench {
         /// Ports with these MTUs.
         fn new(mtus: &[usize], change: impl Fn(&mut crate::settings::PortSettings)) -> Bench {
-            let mut output = Output::new(Arc::new(Table::new(64, Duration::from_secs(300))));
+            Bench::sized(mtus, 64, change)
+        }
+
+        /// As [`new`](Self::new), with a table of so many addresses.
+        fn sized(mtus: &[usize], addresses: usize, change: impl Fn(&mut crate::settings::PortSettings)) -> Bench {
+            let table = Table::new(addresses, Duration::from_secs(300));
+            (0..mtus.len()).for_each(|port| table.set_limit(port as u16, 0));
+            let mut output = Output::new(Arc::new(table));
             let ports = mtus.iter().enumerate().map(|(number, &mtu)| {
                 let (shared, taken) = (Arc::new(shared_as(number as u16, &change)), Arc::default());
                 let mut egress = Egress::new(Arc::clone(&shared), Box::new(Taker(Arc::clone(&taken))));
@@ -372,6 +379,39 @@ mod tests {
             assert_eq!(bench.receive(victim, &to(99, 0)), [0, 1, 1]);
         }
         assert_eq!(bench.drops(victim, "loop"), 0);
+    }
+
+    #[test]
+    fn a_flood_of_source_addresses_gets_nobody_elses_traffic() {
+        let mut bench = Bench::sized(&[1500; 3], 8192, |_| ());
+        let station = |port: u8, to: u8| {
+            let frame = [&[2, 0, 0, 0, 0, to][..], &[2, 0, 0, 0, 0, port], &[0x88, 0xb5], &[0; 46]].concat();
+            (usize::from(port), frame)
+        };
+        let transfer = [station(0, 1), station(1, 0)];
+        // They greet each other, and then the one sends only, and the other answers now and then.
+        bench.receive(0, &transfer[0].1);
+        bench.receive(1, &transfer[1].1);
+        let mut leaked = 0;
+        for round in 0..8 {
+            for number in 0..200_000u32 {
+                let [a, b, c, d] = number.to_be_bytes();
+                let source = [&[2, 0, 0, 0, 0, 0][..], &[6, 0, a, b, c, d], &[0x88, 0xb5], &[round; 46]].concat();
+                bench.output.begin(0);
+                bench.receive(2, &source);
+                let (port, frame) = match number {
+                    number if number % 10_000 == 0 => &transfer[1],
+                    number if number % 16 == 0 => &transfer[0],
+                    _ => continue,
+                };
+                let sent = bench.receive(*port, frame);
+                assert_eq!(sent[1 - port], 1, "it arrives");
+                leaked += sent[2];
+            }
+        }
+        assert_eq!(leaked, 0, "frames of the others that the flooding port heard");
+        assert_eq!([0, 1].map(|port| bench.output.table.count(port)), [1, 1], "their addresses are there");
+        assert!((3_000..=4_096).contains(&bench.output.table.count(2)), "half of the table at most");
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub struct PortReport {
     /// Addresses learned behind it.
     pub addresses: usize,
     /// The limits asked for: `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout`
-    /// (nanoseconds), `lro_max_aggr` (packets), `lro_max_desc` (flows).
+    /// (nanoseconds), `lro_max_aggr` (packets), `lro_max_desc` (flows),
+    /// `address_limit` (addresses).
     pub limits: BTreeMap<String, u64>,
     /// How what it receives is aggregated: `storage` (`fragments`, `linear`), `delivery`
     /// (`per-poll`, `at-once`), `lro_acks` (`on`, `off`).

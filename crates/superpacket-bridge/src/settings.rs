@@ -136,23 +136,29 @@ pub struct Limits {
     /// The most flows of a receive queue that LRO joins packets of at a time (`max_desc` of
     /// `inet_lro`); packets of others pass.
     pub lro_max_desc: u32,
+    /// The most addresses that are learned behind the port; 0: half of the table.
+    pub address_limit: u32,
 }
 
 /// The shortest IP packet that every network carries (RFC 791, section 3.2): no limit is lower.
 const MIN_SIZE: u32 = 68;
+
+/// The most addresses that a table has room for: 16 MB.
+pub(crate) const MAX_ADDRESSES: u32 = 1 << 20;
 
 /// The most flows of a receive queue that LRO can be told to join packets of at a time.
 const MAX_DESC: u32 = 65_536;
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { gso_max_size: 0, gro_max_size: MAX_IP_LENGTH, gro_flush_timeout: 0, lro_max_aggr: 0, lro_max_desc: 64 }
+        Limits { gso_max_size: 0, gro_max_size: MAX_IP_LENGTH, gro_flush_timeout: 0, lro_max_aggr: 0, lro_max_desc: 64, address_limit: 0 }
     }
 }
 
 impl Limits {
     /// The names that commands and files use.
-    pub const NAMES: [&'static str; 5] = ["gso_max_size", "gro_max_size", "gro_flush_timeout", "lro_max_aggr", "lro_max_desc"];
+    pub const NAMES: [&'static str; 6] =
+        ["gso_max_size", "gro_max_size", "gro_flush_timeout", "lro_max_aggr", "lro_max_desc", "address_limit"];
 
     /// The limit of this name.
     pub fn value(&self, name: &str) -> Option<u64> {
@@ -162,6 +168,7 @@ impl Limits {
             "gro_flush_timeout" => Some(self.gro_flush_timeout),
             "lro_max_aggr" => Some(u64::from(self.lro_max_aggr)),
             "lro_max_desc" => Some(u64::from(self.lro_max_desc)),
+            "address_limit" => Some(u64::from(self.address_limit)),
             _ => None,
         }
     }
@@ -181,6 +188,7 @@ impl Limits {
             "gro_max_size" => self.gro_max_size = within(MIN_SIZE, MAX_BIG_LENGTH, "", "bytes")?,
             "lro_max_aggr" => self.lro_max_aggr = within(2, 65_535, "0 (no limit) or ", "packets")?,
             "lro_max_desc" => self.lro_max_desc = within(1, MAX_DESC, "", "flows")?,
+            "address_limit" => self.address_limit = within(1, MAX_ADDRESSES, "0 (half of the table) or ", "addresses")?,
             // A second is far beyond what any sender waits for.
             "gro_flush_timeout" if value <= 1_000_000_000 => self.gro_flush_timeout = value,
             "gro_flush_timeout" => return Err(format!("gro_flush_timeout is at most 1000000000 ns (a second), not {value}")),
@@ -222,15 +230,21 @@ mod tests {
             ("gro_flush_timeout", 1_000_000_001, "at most 1000000000 ns"),
             ("lro_max_aggr", 1, "lro_max_aggr is 0 (no limit) or 2 to 65535 packets, not 1"),
             ("lro_max_desc", 0, "lro_max_desc is 1 to 65536 flows, not 0"),
-            ("mtu", 1500, "there are gso_max_size, gro_max_size, gro_flush_timeout, lro_max_aggr, lro_max_desc"),
+            ("address_limit", 1 << 21, "address_limit is 0 (half of the table) or 1 to 1048576 addresses, not 2097152"),
+            ("mtu", 1500, "there are gso_max_size, gro_max_size, gro_flush_timeout, lro_max_aggr, lro_max_desc, address_limit"),
         ] {
             let error = limits.set(name, wrong).expect_err(name);
             assert!(error.contains(says), "{error}");
         }
         assert_eq!(limits, Limits::default(), "what is refused changes nothing");
-        for (name, right) in
-            [("gso_max_size", 0), ("gso_max_size", 68), ("gro_max_size", 524_280), ("lro_max_aggr", 0), ("lro_max_desc", 8)]
-        {
+        for (name, right) in [
+            ("gso_max_size", 0),
+            ("gso_max_size", 68),
+            ("gro_max_size", 524_280),
+            ("lro_max_aggr", 0),
+            ("lro_max_desc", 8),
+            ("address_limit", 100),
+        ] {
             limits.set(name, right).expect(name);
             assert_eq!(limits.value(name), Some(right));
         }

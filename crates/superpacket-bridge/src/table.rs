@@ -1,14 +1,18 @@
 //! The addresses that the bridge has learned, and behind which port each was seen.
 //!
 //! A fixed number of sets of four entries: memory and work per packet do not depend on how many addresses there are. Threads look up and refresh
-//! entries without a lock; only an address that is new takes one.
+//! entries without a lock, and none waits to learn an address: if another changes the set, the next packet from there will do.
+//!
+//! Ports share the table. A port has at most as many addresses as its limit, and where there is no
+//! room the port that holds most loses first, so that nobody gets the traffic of others flooded by
+//! making up addresses.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use crate::loops::LoopGuard;
+use crate::settings::MAX_ADDRESSES;
 
 /// Entries of a set.
 const WAYS: usize = 4;
@@ -26,6 +30,21 @@ const HOLD: u64 = 100;
 
 /// The most disputes that are counted: then an address stays for four minutes after it was last seen.
 const MOST_DISPUTES: u64 = 8;
+
+/// An address was asked for recently if a packet for it came within so many units of [`ASKED_UNIT`]:
+/// about a minute.
+const ASKED_RECENTLY: u64 = 6;
+
+/// How finely it is known when an address was last asked for, in ticks: ten seconds.
+const ASKED_UNIT: u64 = 1024;
+
+/// Old entries are freed each quarter of the ageing time, but at least and at most so many ticks
+/// apart: a second and a minute.
+const MIN_EXPIRE: u64 = 100;
+const MAX_EXPIRE: u64 = 6000;
+
+/// The most sets that can be changed at the same time.
+const STRIPES: usize = 1024;
 
 /// Which address a packet comes from or goes to, in which VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,38 +69,84 @@ impl Key {
     }
 }
 
-/// An entry's value: last seen (36 bits of ticks), port, the port where it was learned first (10 bits
-/// each), disputes (8 bits).
+/// An entry's value: when it was last seen (the lower 32 bits of the tick), the port, the port where
+/// it was learned first (10 bits each), disputes (4 bits), and when it was last asked for (8 bits).
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen(u64);
 
 impl Seen {
-    fn new(tick: u64, port: u16, home: u16, disputes: u64) -> Seen {
-        Seen(tick << 28 | u64::from(port & 0x3ff) << 18 | u64::from(home & 0x3ff) << 8 | disputes.min(MOST_DISPUTES))
+    /// An address that nobody has asked for.
+    fn new(now: u64, port: u16) -> Seen {
+        Seen(0).at(now).with_port(port).with_home(port)
     }
 
-    fn tick(self) -> u64 {
-        self.0 >> 28
+    /// Seen at this time.
+    fn at(self, now: u64) -> Seen {
+        Seen(self.0 & 0xffff_ffff | now << 32)
+    }
+
+    fn with_port(self, port: u16) -> Seen {
+        Seen(self.0 & !(0x3ff << 22) | u64::from(port & 0x3ff) << 22)
+    }
+
+    fn with_home(self, home: u16) -> Seen {
+        Seen(self.0 & !(0x3ff << 12) | u64::from(home & 0x3ff) << 12)
+    }
+
+    fn with_disputes(self, disputes: u64) -> Seen {
+        Seen(self.0 & !(0xf << 8) | disputes.min(MOST_DISPUTES) << 8)
+    }
+
+    /// Asked for at this time.
+    fn asked(self, now: u64) -> Seen {
+        Seen(self.0 & !0xff | asked_unit(now))
+    }
+
+    /// How long ago it was last seen.
+    fn age(self, now: u64) -> u64 {
+        match (now as u32).wrapping_sub((self.0 >> 32) as u32) {
+            age if age <= MOST_AGE => u64::from(age),
+            // Another thread's round began later.
+            _ => 0,
+        }
     }
 
     fn port(self) -> u16 {
-        (self.0 >> 18 & 0x3ff) as u16
+        (self.0 >> 22 & 0x3ff) as u16
     }
 
     /// The port where it was learned first.
     fn home(self) -> u16 {
-        (self.0 >> 8 & 0x3ff) as u16
+        (self.0 >> 12 & 0x3ff) as u16
     }
 
     /// How often it was seen to move lately.
     fn disputes(self) -> u64 {
-        self.0 & 0xff
+        self.0 >> 8 & 0xf
     }
 
     /// For so many ticks it stays where it was last seen.
     fn hold(self) -> u64 {
         HOLD << self.disputes()
     }
+
+    /// It is known already that it was asked for now.
+    fn is_asked(self, now: u64) -> bool {
+        self.0 & 0xff == asked_unit(now)
+    }
+
+    fn was_asked_recently(self, now: u64) -> bool {
+        let asked = self.0 & 0xff;
+        asked != 0 && (asked_unit(now) + 255 - asked) % 255 <= ASKED_RECENTLY
+    }
+}
+
+/// The greatest age that can be told from a time to come, in ticks: 248 days.
+const MOST_AGE: u32 = u32::MAX / 2;
+
+/// The time in units of [`ASKED_UNIT`]: 1 to 255, round and round.
+fn asked_unit(now: u64) -> u64 {
+    now / ASKED_UNIT % 255 + 1
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +173,16 @@ impl Entry {
 /// The most ports that a table tells apart.
 pub(crate) const MAX_PORTS: usize = 1024;
 
+/// What a port has of the table.
+#[derive(Debug, Default)]
+struct Share {
+    /// Entries with addresses behind it, those that are too old included.
+    held: AtomicU32,
+    /// The most of them.
+    limit: AtomicU32,
+    is_open: AtomicBool,
+}
+
 /// The table of addresses.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -116,7 +191,14 @@ pub(crate) struct Table {
     secret: [u64; 2],
     ageing: u64,
     start: Instant,
-    insert: Mutex<()>,
+    /// By port.
+    shares: Box<[Share]>,
+    /// How many ports share it.
+    ports: AtomicU32,
+    /// Which sets are being changed, by the lower bits of their numbers.
+    changing: Box<[AtomicBool]>,
+    /// When old entries were freed last.
+    expired: AtomicU64,
     /// Hears of addresses that are seen at two ports.
     pub(crate) loops: LoopGuard,
 }
@@ -125,13 +207,16 @@ impl Table {
     /// A table of at least `size` entries (rounded up to a power of two, at most 2^20), whose addresses are forgotten after `ageing`.
     pub(crate) fn new(size: usize, ageing: Duration) -> Self {
         let random = || RandomState::new().build_hasher().finish();
-        let sets = size.clamp(WAYS, 1 << 20).div_ceil(WAYS).next_power_of_two();
+        let sets = size.clamp(WAYS, MAX_ADDRESSES as usize).div_ceil(WAYS).next_power_of_two();
         Table {
             sets: (0..sets).map(|_| Default::default()).collect(),
             secret: [random(), random()],
-            ageing: (ageing.as_millis() as u64 / TICK).max(1),
+            ageing: (ageing.as_millis() as u64 / TICK).clamp(1, u64::from(MOST_AGE)),
             start: Instant::now(),
-            insert: Mutex::new(()),
+            shares: (0..MAX_PORTS).map(|_| Share { limit: AtomicU32::new(u32::MAX), ..Share::default() }).collect(),
+            ports: AtomicU32::new(0),
+            changing: (0..sets.min(STRIPES)).map(|_| AtomicBool::new(false)).collect(),
+            expired: AtomicU64::new(0),
             loops: LoopGuard::new(),
         }
     }
@@ -141,25 +226,61 @@ impl Table {
         self.start.elapsed().as_millis() as u64 / TICK + 1
     }
 
-    #[inline]
-    fn set(&self, key: Key) -> &[Entry; WAYS] {
-        let product = u128::from(key.0 ^ self.secret[0]) * u128::from(self.secret[1] | 1);
-        let hash = (product >> 64) as u64 ^ product as u64;
-        &self.sets[hash as usize & (self.sets.len() - 1)]
+    /// How many addresses there is room for.
+    fn capacity(&self) -> u32 {
+        (self.sets.len() * WAYS) as u32
     }
 
-    /// The port behind which an address lies; `None` if that is not known, or not any more.
     #[inline]
-    pub(crate) fn find(&self, key: Key, now: u64) -> Option<u16> {
-        let seen = self.set(key).iter().find_map(|entry| entry.read(key))?;
-        (now.saturating_sub(seen.tick()) <= self.ageing).then(|| seen.port())
+    fn index(&self, key: Key) -> usize {
+        let product = u128::from(key.0 ^ self.secret[0]) * u128::from(self.secret[1] | 1);
+        let hash = (product >> 64) as u64 ^ product as u64;
+        hash as usize & (self.sets.len() - 1)
+    }
+
+    #[inline]
+    fn entry(&self, key: Key) -> Option<(&Entry, Seen)> {
+        self.sets[self.index(key)].iter().find_map(|entry| Some((entry, entry.read(key)?)))
+    }
+
+    /// A port joins, or has another limit now: the most addresses behind it, 0 for half of the table.
+    pub(crate) fn set_limit(&self, port: u16, limit: u32) {
+        let limit = if limit == 0 { (self.capacity() / 2).max(1) } else { limit };
+        let share = &self.shares[usize::from(port)];
+        share.limit.store(limit, Ordering::Relaxed);
+        if !share.is_open.swap(true, Ordering::Relaxed) {
+            self.ports.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A port leaves for good.
+    pub(crate) fn close(&self, port: u16) {
+        self.forget(port);
+        if self.shares[usize::from(port)].is_open.swap(false, Ordering::Relaxed) {
+            self.ports.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The port behind which an address lies, for a packet that came by the port `from`; `None` if
+    /// that is not known, or not any more.
+    #[inline]
+    pub(crate) fn find(&self, key: Key, from: u16, now: u64) -> Option<u16> {
+        let (entry, seen) = self.entry(key)?;
+        if seen.age(now) > self.ageing {
+            return None;
+        }
+        // Nobody makes an address of his own last by asking for it himself.
+        if !seen.is_asked(now) && seen.port() != from {
+            let _ = entry.seen.compare_exchange(seen.0, seen.asked(now).0, Ordering::Release, Ordering::Relaxed);
+        }
+        Some(seen.port())
     }
 
     /// An address was seen as a source at a port.
     #[inline]
     pub(crate) fn learn(&self, key: Key, port: u16, now: u64) {
-        match self.set(key).iter().find_map(|entry| Some((entry, entry.read(key)?))) {
-            Some((_, seen)) if seen.port() == port && now.saturating_sub(seen.tick()) < REFRESH => {}
+        match self.entry(key) {
+            Some((_, seen)) if seen.port() == port && seen.age(now) < REFRESH => {}
             Some((entry, seen)) => self.refresh(entry, seen, port, now),
             None => self.insert(key, port, now),
         }
@@ -169,56 +290,134 @@ impl Table {
     /// silent at its own, and comes back as soon as it is heard where it was learned first.
     #[cold]
     fn refresh(&self, entry: &Entry, seen: Seen, port: u16, now: u64) {
-        let age = now.saturating_sub(seen.tick());
-        let next = if age > self.ageing {
-            Seen::new(now, port, port, 0)
-        } else if seen.port() == port {
+        let age = seen.age(now);
+        let next = if seen.port() == port {
+            let crossed = now / self.ageing != now.saturating_sub(age) / self.ageing;
             // Disputes are forgotten one each ageing time; then it is at home where it is.
-            match (now / self.ageing != seen.tick() / self.ageing, seen.disputes()) {
-                (false, disputes) => Seen::new(now, port, seen.home(), disputes),
-                (true, 0) => Seen::new(now, port, port, 0),
-                (true, disputes) => Seen::new(now, port, seen.home(), disputes - 1),
+            match (crossed, seen.disputes()) {
+                (false, _) => seen.at(now),
+                (true, 0) => seen.at(now).with_home(port),
+                (true, disputes) => seen.at(now).with_disputes(disputes - 1),
             }
         } else {
             if age <= HOLD {
                 self.loops.suspect(now);
             }
-            if seen.home() != port && age <= seen.hold() {
+            let is_free = age > self.ageing;
+            if !is_free && seen.home() != port && age <= seen.hold() || self.is_full(port) {
                 return;
             }
-            Seen::new(now, port, seen.home(), seen.disputes() + 1)
+            if is_free { Seen::new(now, port) } else { seen.at(now).with_port(port).with_disputes(seen.disputes() + 1) }
         };
         // Another thread's news are as good.
-        let _ = entry.seen.compare_exchange(seen.0, next.0, Ordering::Release, Ordering::Relaxed);
+        if entry.seen.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() && seen.port() != port {
+            self.moved(Some(seen.port()), Some(port));
+        }
     }
 
+    /// An entry went from one port to another.
+    fn moved(&self, from: Option<u16>, to: Option<u16>) {
+        if let Some(from) = from {
+            self.shares[usize::from(from)].held.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(to) = to {
+            self.shares[usize::from(to)].held.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn held(&self, port: u16) -> u32 {
+        self.shares[usize::from(port)].held.load(Ordering::Relaxed)
+    }
+
+    /// Has a port as many addresses as it may?
+    fn is_full(&self, port: u16) -> bool {
+        self.held(port) >= self.shares[usize::from(port)].limit.load(Ordering::Relaxed)
+    }
+
+    /// Puts an address that is not there into the table, unless another thread changes its set, or
+    /// there is no room for it: then the next packet tries again.
     #[cold]
     fn insert(&self, key: Key, port: u16, now: u64) {
-        let _alone = self.insert.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = self.set(key);
+        let index = self.index(key);
+        let Some(_alone) = self.try_change(index) else { return };
+        let set = &self.sets[index];
         if set.iter().any(|entry| entry.read(key).is_some()) {
             return;
         }
-        // A free entry, or the one that was seen longest ago.
-        let oldest = set.iter().min_by_key(|entry| match entry.key.load(Ordering::Relaxed) {
-            0 => 0,
-            _ => Seen(entry.seen.load(Ordering::Relaxed)).tick(),
-        });
-        if let Some(entry) = oldest {
-            entry.key.store(0, Ordering::Release);
-            fence(Ordering::Release);
-            entry.seen.store(Seen::new(now, port, port, 0).0, Ordering::Release);
-            entry.key.store(key.0, Ordering::Release);
+        let room = set.iter().filter_map(|entry| Some((self.room(entry, port, now)?, entry)));
+        let Some((_, entry)) = room.max_by_key(|(room, _)| *room) else { return };
+        self.fill(entry, key.0, Seen::new(now, port));
+    }
+
+    /// Could an entry be given to a new address of this port, and how gladly?
+    fn room(&self, entry: &Entry, port: u16, now: u64) -> Option<Room> {
+        let is_full = self.is_full(port);
+        if entry.key.load(Ordering::Relaxed) == 0 {
+            return (!is_full).then_some(Room::Free);
+        }
+        let seen = Seen(entry.seen.load(Ordering::Relaxed));
+        let (holder, age, asked) = (seen.port(), seen.age(now), seen.was_asked_recently(now));
+        let is_own = holder == port;
+        if is_full && !is_own {
+            return None;
+        }
+        if age > self.ageing {
+            return Some(Room::Old);
+        }
+        let held = self.held(holder);
+        let share = self.capacity() / self.ports.load(Ordering::Relaxed).max(1);
+        // What was asked for stays, as long as its port has no more than its share of the table.
+        let is_kept = asked && (is_own || held <= share) || !is_own && held <= self.held(port);
+        (!is_kept).then_some(Room::Taken { held, unasked: !asked, age })
+    }
+
+    /// Gives an entry to an address, or to none (0). The caller changes the set alone.
+    fn fill(&self, entry: &Entry, key: u64, seen: Seen) {
+        let was_free = entry.key.swap(0, Ordering::AcqRel) == 0;
+        fence(Ordering::Release);
+        let before = Seen(entry.seen.swap(seen.0, Ordering::AcqRel));
+        entry.key.store(key, Ordering::Release);
+        self.moved((!was_free).then(|| before.port()), (key != 0).then(|| seen.port()));
+    }
+
+    /// The right to change a set, unless somebody else has it.
+    fn try_change(&self, index: usize) -> Option<Changing<'_>> {
+        let changing = &self.changing[index & (self.changing.len() - 1)];
+        let is_taken = changing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err();
+        (!is_taken).then_some(Changing(changing))
+    }
+
+    /// Frees the entries for which this holds. It waits for threads that change a set, which is over
+    /// at once.
+    fn free(&self, goes: impl Fn(Seen) -> bool) {
+        for (index, set) in self.sets.iter().enumerate() {
+            let goes = |entry: &&Entry| entry.key.load(Ordering::Relaxed) != 0 && goes(Seen(entry.seen.load(Ordering::Relaxed)));
+            if !set.iter().any(|entry| goes(&entry)) {
+                continue;
+            }
+            let _alone = loop {
+                match self.try_change(index) {
+                    Some(alone) => break alone,
+                    None => std::thread::yield_now(),
+                }
+            };
+            set.iter().filter(goes).for_each(|entry| self.fill(entry, 0, Seen(0)));
         }
     }
 
     /// Forgets all addresses behind a port.
     pub(crate) fn forget(&self, port: u16) {
-        let _alone = self.insert.lock().unwrap_or_else(PoisonError::into_inner);
-        for entry in self.sets.iter().flatten() {
-            if entry.key.load(Ordering::Relaxed) != 0 && Seen(entry.seen.load(Ordering::Relaxed)).port() == port {
-                entry.key.store(0, Ordering::Release);
-            }
+        self.free(|seen| seen.port() == port);
+    }
+
+    /// Forgets what is too old, so that it does not count for anybody; called often, it looks now and
+    /// then.
+    pub(crate) fn expire(&self, now: u64) {
+        let expired = self.expired.load(Ordering::Relaxed);
+        if now.saturating_sub(expired) >= self.ageing.clamp(4 * MIN_EXPIRE, 4 * MAX_EXPIRE) / 4
+            && self.expired.compare_exchange(expired, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            self.free(|seen| seen.age(now) > self.ageing);
         }
     }
 
@@ -227,9 +426,30 @@ impl Table {
         let now = self.now();
         let behind = |entry: &&Entry| {
             let seen = Seen(entry.seen.load(Ordering::Relaxed));
-            entry.key.load(Ordering::Relaxed) != 0 && seen.port() == port && now.saturating_sub(seen.tick()) <= self.ageing
+            entry.key.load(Ordering::Relaxed) != 0 && seen.port() == port && seen.age(now) <= self.ageing
         };
         self.sets.iter().flatten().filter(behind).count()
+    }
+}
+
+/// How gladly an entry is given to a new address, from the last to the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Room {
+    /// It is taken from a port that holds so many, if it was asked for recently last, and the oldest
+    /// first.
+    Taken { held: u32, unasked: bool, age: u64 },
+    /// What is there is too old.
+    Old,
+    /// Nothing is there.
+    Free,
+}
+
+/// The right to change a set, until it is dropped.
+struct Changing<'a>(&'a AtomicBool);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -239,6 +459,9 @@ mod tests {
 
     const A: Key = Key(1 << 60 | 0xa);
 
+    /// A port that nobody is behind.
+    const OTHER: u16 = 1000;
+
     fn table() -> Table {
         Table::new(64, Duration::from_secs(1))
     }
@@ -246,14 +469,14 @@ mod tests {
     #[test]
     fn an_address_is_found_until_it_is_too_old() {
         let table = table();
-        assert_eq!(table.find(A, 1), None);
+        assert_eq!(table.find(A, OTHER, 1), None);
         table.learn(A, 3, 1);
-        assert_eq!(table.find(A, 101), Some(3));
-        assert_eq!(table.find(A, 102), None, "a second is 100 ticks");
+        assert_eq!(table.find(A, OTHER, 101), Some(3));
+        assert_eq!(table.find(A, OTHER, 102), None, "a second is 100 ticks");
         table.learn(A, 3, 50);
-        assert_eq!(table.find(A, 149), Some(3));
+        assert_eq!(table.find(A, OTHER, 149), Some(3));
         table.forget(3);
-        assert_eq!(table.find(A, 149), None);
+        assert_eq!(table.find(A, OTHER, 149), None);
     }
 
     #[test]
@@ -264,7 +487,7 @@ mod tests {
         let table = table();
         table.learn(plain, 1, 1);
         table.learn(tagged, 2, 1);
-        assert_eq!((table.find(plain, 2), table.find(tagged, 2)), (Some(1), Some(2)));
+        assert_eq!((table.find(plain, OTHER, 2), table.find(tagged, OTHER, 2)), (Some(1), Some(2)));
     }
 
     #[test]
@@ -272,11 +495,11 @@ mod tests {
         let table = Table::new(64, Duration::from_secs(300));
         table.learn(A, 1, 1);
         table.learn(A, 2, 50);
-        assert_eq!(table.find(A, 50), Some(1), "it has just been heard there");
+        assert_eq!(table.find(A, OTHER, 50), Some(1), "it has just been heard there");
         table.learn(A, 2, 102);
-        assert_eq!(table.find(A, 102), Some(2));
+        assert_eq!(table.find(A, OTHER, 102), Some(2));
         table.learn(A, 1, 110);
-        assert_eq!(table.find(A, 110), Some(1), "back home");
+        assert_eq!(table.find(A, OTHER, 110), Some(1), "back home");
     }
 
     #[test]
@@ -289,7 +512,7 @@ mod tests {
             if now % 50 == 0 {
                 table.learn(A, 1, now);
             }
-            assert_eq!(table.find(A, now), Some(1), "{now}");
+            assert_eq!(table.find(A, OTHER, now), Some(1), "{now}");
         }
         assert!(table.loops.is_suspected(30_000), "an address at two ports is a hint");
     }
@@ -302,11 +525,11 @@ mod tests {
         for now in 1..120_000 {
             if now % 500 == 1 {
                 table.learn(A, 1, now);
-                assert_eq!(table.find(A, now), Some(1), "its first word brings it back: {now}");
+                assert_eq!(table.find(A, OTHER, now), Some(1), "its first word brings it back: {now}");
                 rounds += 1;
             }
             table.learn(A, 2, now);
-            stolen += u64::from(table.find(A, now) == Some(2));
+            stolen += u64::from(table.find(A, OTHER, now) == Some(2));
         }
         assert!(rounds == 240 && stolen < 5_000, "{stolen} ticks of 120,000");
     }
@@ -320,7 +543,7 @@ mod tests {
         }
         // Who comes to the port that it has left long ago is a stranger.
         table.learn(A, 1, 4_000);
-        assert_eq!(table.find(A, 4_000), Some(2));
+        assert_eq!(table.find(A, OTHER, 4_000), Some(2));
     }
 
     #[test]
@@ -331,7 +554,105 @@ mod tests {
             table.learn(*key, 7, 1 + tick as u64);
         }
         assert_eq!(table.count(7), WAYS);
-        assert!(keys[96..].iter().all(|key| table.find(*key, 100) == Some(7)));
+        assert!(keys[96..].iter().all(|key| table.find(*key, OTHER, 100) == Some(7)));
+    }
+
+    /// Addresses that somebody makes up at a port.
+    fn flood(table: &Table, port: u16, count: u32, now: u64) {
+        for number in 0..count {
+            let [a, b, c, d] = number.to_be_bytes();
+            table.learn(Key::ethernet([6, port as u8, a, b, c, d], 0), port, now);
+        }
+    }
+
+    fn stations(port: u16, count: u8) -> Vec<Key> {
+        (0..count).map(|number| Key::ethernet([2, 0, 0, 0, port as u8, number], 0)).collect()
+    }
+
+    #[test]
+    fn a_port_has_no_more_addresses_than_its_limit() {
+        let table = Table::new(1024, Duration::from_secs(10));
+        table.set_limit(1, 100);
+        table.set_limit(2, 0);
+        flood(&table, 1, 10_000, 1);
+        assert_eq!((table.count(1), table.held(1)), (100, 100));
+        flood(&table, 2, 10_000, 1);
+        assert_eq!((table.count(2), table.held(2)), (512, 512), "half of the table");
+        table.set_limit(1, 200);
+        flood(&table, 1, 10_000, 1);
+        assert_eq!(table.held(1), 200);
+        // What is too old leaves room for others.
+        table.expire(1_500);
+        assert_eq!((table.held(1), table.held(2)), (0, 0));
+        flood(&table, 2, 100, 1_500);
+        table.close(2);
+        assert_eq!((table.held(2), table.ports.load(Ordering::Relaxed)), (0, 1));
+    }
+
+    #[test]
+    fn the_port_that_holds_most_loses_first() {
+        let table = Table::new(8192, Duration::from_secs(300));
+        (0..3).for_each(|port| table.set_limit(port, 8192));
+        flood(&table, 0, 100_000, 1);
+        assert_eq!(table.held(0), 8192);
+        // Hosts that come later find room, and keep it.
+        let hosts: Vec<Vec<Key>> = (1..3).map(|port| stations(port, 50)).collect();
+        for (port, keys) in (1..).zip(&hosts) {
+            keys.iter().for_each(|&key| table.learn(key, port, 2));
+        }
+        flood(&table, 0, 200_000, 3);
+        for (port, keys) in (1..).zip(&hosts) {
+            let known = keys.iter().filter(|&&key| table.find(key, OTHER, 4) == Some(port)).count();
+            assert_eq!(known, 50, "port {port}");
+        }
+        assert_eq!((table.held(0), table.count(0)), (8092, 8092));
+    }
+
+    #[test]
+    fn what_was_asked_for_stays_if_its_port_has_no_more_than_its_share() {
+        let table = Table::new(WAYS, Duration::from_secs(3000));
+        (0..4).for_each(|port| table.set_limit(port, WAYS as u32));
+        let [lonely, wanted] = stations(1, 2)[..] else { panic!("two") };
+        table.learn(lonely, 1, 1);
+        table.learn(wanted, 1, 2);
+        assert_eq!(table.find(lonely, 1, 3), Some(1), "asked for by its own port, which is not counted");
+        assert_eq!(table.find(wanted, 2, 3), Some(1));
+        flood(&table, 2, 2, 4);
+        // The share of each port is one address, and port 1 has two: the one that nobody else has asked for goes.
+        flood(&table, 3, 1, 5);
+        assert_eq!((table.find(lonely, 1, 6), table.find(wanted, 1, 6)), (None, Some(1)));
+        flood(&table, 3, 100, 7);
+        assert_eq!(table.find(wanted, 1, 8), Some(1));
+        // A minute later it is as any other.
+        flood(&table, 1, 100, 8_000);
+        assert_eq!(table.find(wanted, 1, 8_000), None);
+    }
+
+    #[test]
+    fn threads_that_learn_at_once_count_right() {
+        let table = Table::new(256, Duration::from_secs(10));
+        (0..4).for_each(|port| table.set_limit(port, 256));
+        std::thread::scope(|scope| {
+            for port in 0..4u16 {
+                let table = &table;
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        flood(table, port, 500, 1 + round * 7);
+                        // The same addresses, at another port each time.
+                        stations(9, 200).iter().for_each(|&key| table.learn(key, port, 1 + round * 1_200));
+                        if round % 10 == 9 {
+                            table.forget(port);
+                        }
+                    }
+                });
+            }
+        });
+        let held: Vec<_> = (0..4).map(|port| table.held(port)).collect();
+        let occupied = |port| {
+            let entries = table.sets.iter().flatten().filter(|entry| entry.key.load(Ordering::Relaxed) != 0);
+            entries.filter(|entry| Seen(entry.seen.load(Ordering::Relaxed)).port() == port).count() as u32
+        };
+        assert_eq!(held, (0..4).map(occupied).collect::<Vec<_>>());
     }
 
     #[test]
@@ -345,7 +666,7 @@ mod tests {
                         let number = (round * 7 + u64::from(thread)) % 16;
                         let key = Key::ethernet([2, 0, 0, 0, 0, number as u8], 0);
                         table.learn(key, number as u16, 1 + round / 100);
-                        if let Some(port) = table.find(key, 1 + round / 100) {
+                        if let Some(port) = table.find(key, OTHER, 1 + round / 100) {
                             assert_eq!(port, number as u16);
                         }
                     }

@@ -55,7 +55,7 @@ pub enum Request {
         /// The port string.
         port: String,
         /// `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout` (nanoseconds),
-        /// `lro_max_aggr` (packets) or `lro_max_desc` (flows).
+        /// `lro_max_aggr` (packets), `lro_max_desc` (flows) or `address_limit` (addresses).
         name: String,
         /// The limit.
         value: u64,

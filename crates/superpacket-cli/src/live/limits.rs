@@ -46,6 +46,7 @@ fn unit(name: &str) -> &'static str {
         "gro_flush_timeout" => "ns",
         "lro_max_aggr" => "packets",
         "lro_max_desc" => "flows",
+        "address_limit" => "addresses",
         _ => "bytes",
     }
 }
