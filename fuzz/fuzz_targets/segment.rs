@@ -11,7 +11,11 @@ fuzz_target!(|input: &[u8]| {
     let [kind, high, low, choice, start, split, packet @ ..] = input else { return };
     let kind = [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp, GsoKind::UdpFragments, GsoKind::Dccp][usize::from(*kind) % 5];
     let Some(size) = SegmentSize::new(usize::from(u16::from_be_bytes([*high, *low]))) else { return };
-    let gso = Gso::new(kind, size).with_id(if choice & 1 == 0 { IpId::Increment } else { IpId::Fixed }).with_outer_id(if choice & 2 == 0 { IpId::Increment } else { IpId::Fixed }).with_cwr(if choice & 4 == 0 { Cwr::First } else { Cwr::All }).with_checksum(if choice & 8 == 0 { ChecksumForm::Full } else { ChecksumForm::Partial });
+    let gso = Gso::new(kind, size)
+        .with_id(if choice & 1 == 0 { IpId::Increment } else { IpId::Fixed })
+        .with_outer_id(if choice & 2 == 0 { IpId::Increment } else { IpId::Fixed })
+        .with_cwr(if choice & 4 == 0 { Cwr::First } else { Cwr::All })
+        .with_checksum(if choice & 8 == 0 { ChecksumForm::Full } else { ChecksumForm::Partial });
     let output = [ChecksumOutput::Full, ChecksumOutput::Partial, ChecksumOutput::AsMerged][usize::from(choice >> 4) % 3];
     let options = SegmentOptions::default().with_checksum(output).with_max_segments(MaxSegments::new(2000).expect("not 0"));
     let (first, rest) = packet.split_at(usize::from(*split).min(packet.len()));
