@@ -12,6 +12,8 @@
 //!   what it carries.
 //! - [`checksum`], [`random`]: sums and random numbers that the others use.
 
+#![forbid(unsafe_code)]
+
 pub mod check;
 pub mod checksum;
 pub mod demo;

@@ -62,6 +62,21 @@ fn a_write_takes_no_more_slices_than_linux_does() {
     }
 }
 
+#[test]
+fn a_packet_of_more_buffers_than_the_limit_leaves_as_it_came() {
+    let frames: Vec<_> = Frame::tcp4(1, 1000).run(3).iter().map(Frame::to_bytes).collect();
+    let (head, tail) = frames[1].split_at(frames[1].len() - 16);
+    let mut many = RxPacket::new(head);
+    for byte in tail.chunks(1) {
+        assert!(many.push(byte).is_ok(), "17 buffers");
+    }
+    let packets = [RxPacket::new(&frames[0][..]), many, RxPacket::new(&frames[2][..])];
+    let policy = Policy::gro().with_max_fragments(5);
+    let gathered = gather(&mut BatchAggregator::framed(Framing::TAP, policy, KEY), &packets);
+    let slices: Vec<_> = gathered.iter().map(|(_, bytes, slices)| (bytes[10..].to_vec(), *slices)).collect();
+    assert_eq!(slices, [(frames[0].clone(), 2), (frames[1].clone(), 18), (frames[2].clone(), 2)]);
+}
+
 /// Where the header comes from does not matter: what a poll gives, described, is what a write
 /// takes.
 #[test]
