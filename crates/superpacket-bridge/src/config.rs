@@ -10,10 +10,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use superpacket_features::Feature;
 use superpacket_io::port::{PortSpec, SpecError};
-use superpacket_steer::{CpuMask, flow_entries};
+use superpacket_steer::CpuMask;
 use toml::Spanned;
 
 use crate::settings::{BridgeSettings, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, TooBig, possible_cpus};
+use crate::steering::queue_flows;
 
 /// The longest file that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -310,7 +311,7 @@ impl WrittenPort {
         }
         if let Some(counts) = &self.rps_flow_cnt {
             let count =
-                |asked: &u64| flow_entries(*asked).map_err(|error| source.wrong(&counts.span(), format_args!("rps-flow-cnt: {error}")));
+                |asked: &u64| queue_flows(*asked).map_err(|error| source.wrong(&counts.span(), format_args!("rps-flow-cnt: {error}")));
             settings.steering.rps_flow_cnt = counts.as_ref().read(count)?;
         }
         settings.steering.in_place = self.in_place_below;

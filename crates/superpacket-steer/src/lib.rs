@@ -25,7 +25,7 @@ pub use backlog::{
 pub use hasher::{FlowHasher, HashCounters};
 pub use key::FlowHashKey;
 pub use mask::{Cpu, CpuList, CpuMask, Cpus, ListError, MAX_CPUS, MaskError, SysfsMask};
-pub use rfs::{MAX_FLOW_ENTRIES, SockFlowTable, TooManyFlows, flow_entries};
+pub use rfs::{FlowTableError, MAX_FLOW_ENTRIES, SockFlowTable, TooManyFlows, flow_entries};
 pub use rps::Rps;
 pub use steering::{Choice, CompletionCounts, Completions, MovePolicy, Place, Steering, SteeringCounters};
 pub use toeplitz::{Toeplitz, ToeplitzKey, toeplitz_bitwise};

@@ -1,6 +1,7 @@
 //! Receive flow steering (RFS): the CPU on which a flow is read.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use superpacket::packet::FlowHash;
@@ -16,6 +17,29 @@ pub const MAX_FLOW_ENTRIES: u32 = 1 << 29;
 pub struct TooManyFlows {
     /// The requested number of entries.
     pub requested: u64,
+}
+
+/// A table of flows cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FlowTableError {
+    /// It is larger than the kernel allows.
+    #[error(transparent)]
+    TooMany(#[from] TooManyFlows),
+    /// There is no memory for it.
+    #[error("ENOMEM: {entries} entries: there is no memory for a table of so many flows")]
+    NoMemory {
+        /// The number of entries.
+        entries: u32,
+    },
+}
+
+/// Makes a table of `count` values, or says that there is no memory for it.
+pub(crate) fn try_table<T>(count: u32, values: impl Iterator<Item = T>) -> Result<Box<[T]>, FlowTableError> {
+    let mut table = Vec::new();
+    table.try_reserve_exact(count as usize).map_err(|_| FlowTableError::NoMemory { entries: count })?;
+    table.extend(values.take(count as usize));
+    Ok(table.into_boxed_slice())
 }
 
 /// Rounds the requested entries of a table of flows (`rps_sock_flow_entries`, `rps_flow_cnt`) as
@@ -50,15 +74,16 @@ impl SockFlowTable {
     /// `cpus` CPUs (clamped to 1 to [`MAX_CPUS`]). `None` if 0 are requested: RFS is off.
     ///
     /// # Errors
-    /// [`TooManyFlows`] above [`MAX_FLOW_ENTRIES`].
-    pub fn new(requested: u64, cpus: usize) -> Result<Option<Self>, TooManyFlows> {
+    /// [`FlowTableError`]: more than [`MAX_FLOW_ENTRIES`], or than there is memory for.
+    pub fn new(requested: u64, cpus: usize) -> Result<Option<Self>, FlowTableError> {
         let entries = flow_entries(requested)?;
         if entries == 0 {
             return Ok(None);
         }
         // One more than the CPUs, so that all bits set are no CPU's number.
         let cpu_bits = (cpus.clamp(1, MAX_CPUS) as u32 + 1).next_power_of_two() - 1;
-        Ok(Some(SockFlowTable { entries: (0..entries).map(|_| AtomicU32::new(cpu_bits)).collect(), cpu_bits }))
+        let entries = try_table(entries, core::iter::repeat_with(|| AtomicU32::new(cpu_bits)))?;
+        Ok(Some(SockFlowTable { entries, cpu_bits }))
     }
 
     /// Returns the number of entries.

@@ -16,7 +16,7 @@ use superpacket::super_packet::SuperPacket;
 
 use crate::hasher::FlowHasher;
 use crate::mask::{Cpu, CpuMask};
-use crate::rfs::{SockFlowTable, TooManyFlows, flow_entries};
+use crate::rfs::{FlowTableError, SockFlowTable, flow_entries, try_table};
 use crate::rps::{Rps, reciprocal_scale};
 
 /// The number of buckets, unless `rps_flow_cnt` or the number of CPUs requires more.
@@ -273,14 +273,20 @@ impl Steering {
     }
 
     /// Sets how many flows of this queue RFS tells apart (`rps_flow_cnt`, rounded up to a power of
-    /// two); 0 switches RFS off. Buckets, 16 bytes each, are never merged again, so memory stays at
-    /// that of the largest number.
+    /// two); 0 switches RFS off. A bucket takes 16 bytes. With fewer flows than before, the memory of
+    /// the others is given back, and [`choose`](Self::choose) returns `None` until all packets sent
+    /// before are completed.
     ///
     /// # Errors
-    /// [`TooManyFlows`] above [`MAX_FLOW_ENTRIES`](crate::MAX_FLOW_ENTRIES); nothing has changed.
-    pub fn set_flow_count(&mut self, count: u64) -> Result<(), TooManyFlows> {
-        self.flow_count = flow_entries(count)?;
-        self.split_buckets(self.flow_count);
+    /// [`FlowTableError`]: more than [`MAX_FLOW_ENTRIES`](crate::MAX_FLOW_ENTRIES), or than there is
+    /// memory for; nothing has changed.
+    pub fn set_flow_count(&mut self, count: u64) -> Result<(), FlowTableError> {
+        let count = flow_entries(count)?;
+        self.split_buckets(count)?;
+        if count < self.flow_count {
+            self.merge_buckets(count.max(self.buckets_for_mask()).max(LEAST_BUCKETS));
+        }
+        self.flow_count = count;
         Ok(())
     }
 
@@ -426,14 +432,60 @@ impl Steering {
 
     fn remap(&mut self) {
         self.rps = Rps::new(&self.effective_mask());
-        self.split_buckets(self.rps.cpus().len() as u32 * BUCKETS_PER_CPU);
+        // Without memory for them, flows that share a bucket move together.
+        let _ = self.split_buckets(self.buckets_for_mask());
+    }
+
+    fn buckets_for_mask(&self) -> u32 {
+        self.rps.cpus().len() as u32 * BUCKETS_PER_CPU
     }
 
     /// Splits buckets until there are at least so many. Each part stays at the place of the whole.
-    fn split_buckets(&mut self, least: u32) {
-        let parts = (least.next_power_of_two() as usize / self.buckets.len()).max(1);
+    fn split_buckets(&mut self, least: u32) -> Result<(), FlowTableError> {
+        let least = least.next_power_of_two();
+        let parts = (least as usize / self.buckets.len()).max(1);
         if parts > 1 {
-            self.buckets = self.buckets.iter().flat_map(|bucket| core::iter::repeat_n(*bucket, parts)).collect();
+            self.buckets = try_table(least, self.buckets.iter().flat_map(|bucket| core::iter::repeat_n(*bucket, parts)))?;
         }
+        Ok(())
+    }
+
+    /// Merges buckets until there are at most so many. Parts may be at different places, so all
+    /// packets are completed before the next is sent.
+    fn merge_buckets(&mut self, most: u32) {
+        let parts = self.buckets.len() / most.next_power_of_two() as usize;
+        if parts > 1
+            && let Ok(merged) = try_table(most.next_power_of_two(), self.buckets.iter().step_by(parts).copied())
+        {
+            self.buckets = merged;
+            self.set_barrier();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superpacket::packet::RxPacket;
+
+    use super::*;
+    use crate::hasher::FlowHasher;
+    use crate::key::FlowHashKey;
+
+    #[test]
+    fn buckets_are_given_back_without_a_packet_overtaken() {
+        let mut steering = Steering::new(FlowHasher::keyed(FlowHashKey::new(1)));
+        steering.set_mask(&CpuMask::first_cpus(2));
+        steering.set_flow_count(1 << 16).expect("room");
+        assert_eq!(steering.buckets.len(), 1 << 16);
+        let mut packet = RxPacket::new(&[][..]);
+        packet.hash = Some(FlowHash(0x9000_0001));
+        let nothing = |_: Place| 0u64;
+        steering.choose(&packet, &nothing).expect("nothing to wait for").enqueued();
+        steering.set_flow_count(1 << 16).expect("room");
+        assert!(steering.choose(&packet, &nothing).is_some(), "nothing has changed");
+        steering.set_flow_count(10).expect("room");
+        assert_eq!(steering.buckets.len(), LEAST_BUCKETS as usize);
+        assert!(steering.choose(&packet, &nothing).is_none(), "its packets are at a place of a bucket that is no more");
+        assert!(steering.choose(&packet, &|_: Place| 1u64).is_some());
     }
 }

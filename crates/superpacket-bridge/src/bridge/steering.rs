@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use superpacket::packet::FlowHash;
-use superpacket_steer::{Cpu, CpuMask, SockFlowTable, flow_entries};
+use superpacket_steer::{Cpu, CpuMask, SockFlowTable};
 
 use super::{Bridge, Inner, Place, lock, poll_thread_of};
 use crate::error::BridgeError;
 use crate::poll_thread::{Order, PollThread, PollThreadCounts};
 use crate::report::{DroppedCpu, PortRps, QueueRps, SteeringReport, WorkerReport};
 use crate::settings::{InPlace, PortSteering, SteeringProblem, SteeringSettings};
-use crate::steering::{UsableCpus, possible_cpus};
+use crate::steering::{UsableCpus, possible_cpus, queue_flows};
 use crate::topology::Topology;
 
 /// How often it is looked whether CPUs have come or gone.
@@ -21,8 +21,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The table of RFS that settings ask for.
 pub(super) fn sock_flow_table(settings: &SteeringSettings) -> Result<Option<Arc<SockFlowTable>>, BridgeError> {
-    let table = SockFlowTable::new(u64::from(settings.sock_flow_entries), possible_cpus());
-    Ok(table.map_err(|error| SteeringProblem(format!("rps_sock_flow_entries: {error}")))?.map(Arc::new))
+    Ok(settings.sock_flow_table()?.map(Arc::new))
 }
 
 /// The workers, and where there can be some.
@@ -131,10 +130,10 @@ impl Bridge {
     /// Sets how many flows of a receive queue, or of each, RFS tells apart (`rps_flow_cnt`); 0 switches RFS off there.
     ///
     /// # Errors
-    /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Steering`] for more than the kernel takes.
+    /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Steering`] for more than 65,536.
     pub fn set_rps_flow_count(&self, port: &str, queue: Option<u16>, count: u64) -> Result<PortRps, BridgeError> {
         self.change_steering(port, queue, |steering| {
-            let count = flow_entries(count).map_err(|error| SteeringProblem(format!("rps_flow_cnt: {error}")))?;
+            let count = queue_flows(count).map_err(|problem| SteeringProblem(format!("rps_flow_cnt: {problem}")))?;
             steering.rps_flow_cnt.set(queue, count);
             Ok(())
         })

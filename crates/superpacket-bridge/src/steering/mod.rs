@@ -11,6 +11,7 @@ pub(crate) use cpus::pin;
 pub use cpus::{UsableCpus, possible_cpus};
 pub(crate) use dispatch::{Dispatch, Watch};
 pub use in_place::InPlace;
+pub(crate) use settings::queue_flows;
 pub use settings::{HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings};
 pub(crate) use state::{Snapshot, State, WorkerHandle};
 pub(crate) use utilisation::Utilisation;

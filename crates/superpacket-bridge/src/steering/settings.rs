@@ -4,13 +4,20 @@ use std::collections::BTreeMap;
 
 use superpacket_steer::{
     BacklogLimit, CpuMask, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FlowHashKey, FlowHasher, FlowHeaders, FlowLimit,
-    MovePolicy, ToeplitzKey, flow_entries,
+    MovePolicy, SockFlowTable, ToeplitzKey, flow_entries,
 };
 
-use super::InPlace;
+use super::{InPlace, possible_cpus};
 
 /// The longest backlog that may be asked for, in packets: packets in it hold the memory of their port, which has no more of it than some thousands.
 const MOST_BACKLOG: u64 = 1 << 20;
+
+/// The most entries of the table that says where each flow is read, 4 bytes each: 16 MB. The kernel
+/// takes 2^29, for machines that have the memory.
+const MOST_SOCK_FLOWS: u64 = 1 << 22;
+
+/// The most flows of a receive queue that RFS tells apart, 16 bytes each: 1 MB for a queue.
+const MOST_QUEUE_FLOWS: u64 = 1 << 16;
 
 /// The highest weight.
 const MOST_WEIGHT: u64 = 1 << 16;
@@ -149,7 +156,7 @@ impl SteeringSettings {
         };
         match name {
             "rps_sock_flow_entries" => {
-                self.sock_flow_entries = flow_entries(number(0, u64::MAX)?).map_err(|error| wrong(error.to_string()))?;
+                self.sock_flow_entries = flow_entries(number(0, MOST_SOCK_FLOWS)?).map_err(|error| wrong(error.to_string()))?;
             }
             "netdev_max_backlog" => self.max_backlog = number(1, MOST_BACKLOG)? as usize,
             "dev_weight" => self.weight = number(1, MOST_WEIGHT)? as usize,
@@ -189,11 +196,31 @@ impl SteeringSettings {
         Ok(())
     }
 
+    /// The table of RFS that is asked for; `None` without RFS.
+    pub(crate) fn sock_flow_table(&self) -> Result<Option<SockFlowTable>, SteeringProblem> {
+        let wrong = |says: &dyn std::fmt::Display| SteeringProblem(format!("rps_sock_flow_entries: {says}"));
+        // The field is public.
+        let entries = u64::from(self.sock_flow_entries);
+        if entries > MOST_SOCK_FLOWS {
+            return Err(wrong(&format_args!("EINVAL: {entries}: it is 0 to {MOST_SOCK_FLOWS}")));
+        }
+        SockFlowTable::new(entries, possible_cpus()).map_err(|error| wrong(&error))
+    }
+
     /// What limits backlogs so.
     pub(crate) fn backlog_limit(&self) -> BacklogLimit {
         // A length that is none has not been set.
         BacklogLimit::new(self.max_backlog, FlowLimit::new(self.flow_limit_table).ok())
     }
+}
+
+/// How many flows of a receive queue RFS is to tell apart, as the kernel rounds it; an error says what
+/// is allowed.
+pub(crate) fn queue_flows(asked: u64) -> Result<u32, String> {
+    if asked > MOST_QUEUE_FLOWS {
+        return Err(format!("EINVAL: {asked}: it is 0 to {MOST_QUEUE_FLOWS}"));
+    }
+    flow_entries(asked).map_err(|error| error.to_string())
 }
 
 const fn on_off(on: bool) -> &'static str {
@@ -295,6 +322,7 @@ mod tests {
         for (name, value, says) in [
             ("rps_sock_flow_entries", "-1", "rps_sock_flow_entries: EINVAL: \"-1\" is no number"),
             ("rps_sock_flow_entries", "4294967295", "EINVAL"),
+            ("rps_sock_flow_entries", "536870912", "EINVAL: 536870912: it is 0 to 4194304"),
             ("netdev_max_backlog", "0", "it is 1 to"),
             ("dev_weight", "0", "it is 1 to"),
             ("flow_limit_table_len", "1000", "a power of two"),
@@ -310,6 +338,15 @@ mod tests {
             assert!(problem.contains(says), "{problem}");
             assert_eq!(settings, SteeringSettings::default());
         }
+    }
+
+    #[test]
+    fn tables_of_flows_are_bounded() {
+        assert_eq!(queue_flows(1000), Ok(1024));
+        assert!(queue_flows(1 << 29).expect_err("8 GB").contains("it is 0 to 65536"));
+        let settings = SteeringSettings { sock_flow_entries: 1 << 29, ..SteeringSettings::default() };
+        let problem = settings.sock_flow_table().expect_err("2 GB").to_string();
+        assert!(problem.contains("rps_sock_flow_entries: EINVAL: 536870912: it is 0 to 4194304"), "{problem}");
     }
 
     #[test]
