@@ -166,7 +166,8 @@ impl Entry {
         let seen = Seen(self.seen.load(Ordering::Acquire));
         // Was it still this address's when the value was read? (An entry changes hands by way of a free one.)
         fence(Ordering::Acquire);
-        (self.key.load(Ordering::Relaxed) == key.0).then_some(seen)
+        // It may have been free, and this address's again: a free entry's value is nobody's, and must not be changed.
+        (seen.0 != 0 && self.key.load(Ordering::Relaxed) == key.0).then_some(seen)
     }
 }
 
@@ -385,7 +386,8 @@ impl Table {
     fn try_change(&self, index: usize) -> Option<Changing<'_>> {
         let changing = &self.changing[index & (self.changing.len() - 1)];
         let is_taken = changing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err();
-        (!is_taken).then_some(Changing(changing))
+        // Made only if it is had: it is given back when dropped.
+        (!is_taken).then(|| Changing(changing))
     }
 
     /// Frees the entries for which this holds. It waits for threads that change a set, which is over
