@@ -3,10 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, RenameFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Gid, Uid};
@@ -77,11 +76,15 @@ impl ControlSocket {
     /// [`SocketError::System`]: only root may.
     pub fn give_to(&self, user: Uid, group: Gid) -> Result<(), SocketError> {
         let path = &self.file.path;
-        rustix::fs::chown(path, Some(user), Some(group)).map_err(|errno| SocketError::System {
-            path: path.clone(),
-            action: "chown",
-            source: errno.into(),
-        })
+        let system = |action| move |errno: Errno| SocketError::System { path: path.clone(), action, source: errno.into() };
+        // By a descriptor of the file that was made, and not through a link: whoever may write to the
+        // directory could have root give away any file.
+        let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).map_err(system("open"))?;
+        let stat = rustix::fs::fstat(&file).map_err(system("fstat"))?;
+        if (stat.st_dev, stat.st_ino) != self.file.identity {
+            return Err(SocketError::NoSocket { path: path.clone() });
+        }
+        rustix::fs::chownat(&file, "", Some(user), Some(group), AtFlags::EMPTY_PATH).map_err(system("chown"))
     }
 
     /// Where it is.
@@ -131,14 +134,19 @@ fn clear(path: &Path) -> Result<(), SocketError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(system("lstat")(error)),
     };
-    match UnixStream::connect(path) {
-        Ok(_) => return Err(taken()),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+    let address = SocketAddrUnix::new(path).map_err(|errno| system("socket address")(errno.into()))?;
+    // Without waiting: the queue of a bridge that is stopped (SIGSTOP) stays full.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let socket = socket.map_err(|errno| system("socket")(errno.into()))?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) => return Err(taken()),
+        Err(Errno::CONNREFUSED) => {}
         // It went away by itself.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        // A full queue (EAGAIN) is somebody's too.
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(taken()),
-        Err(error) => return Err(system("connect to the socket that is there")(error)),
+        Err(Errno::NOENT) => return Ok(()),
+        // A full queue is somebody's too.
+        Err(Errno::AGAIN) => return Err(taken()),
+        Err(errno) => return Err(system("connect to the socket that is there")(errno.into())),
     }
     // Two bridges may have found it dead at once, and the other may have put its own there since: what is removed must be what was found.
     let mut aside = path.as_os_str().to_owned();
@@ -160,6 +168,8 @@ fn clear(path: &Path) -> Result<(), SocketError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     #[test]
@@ -210,5 +220,40 @@ mod tests {
         UnixStream::connect(&path).expect("the second is there");
         drop(second);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_bridge_that_is_stopped_does_not_hang_the_next() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s");
+        let _stopped = ControlSocket::bind(&path).expect("binds");
+        let address = SocketAddrUnix::new(&path).expect("short");
+        let mut clients = Vec::new();
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let client = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a socket");
+            match rustix::net::connect(&client, &address) {
+                Ok(()) => clients.push(client),
+                Err(errno) => break assert_eq!(errno, Errno::AGAIN, "its queue is full"),
+            }
+        }
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(ControlSocket::bind(&path).map(drop)));
+        let bound = wait.recv_timeout(std::time::Duration::from_secs(5)).expect("it does not wait");
+        assert!(matches!(bound, Err(SocketError::Taken { .. })), "{bound:?}");
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_not_given_away() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s");
+        let socket = ControlSocket::bind(&path).expect("binds");
+        let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+        socket.give_to(user, group).expect("to oneself");
+        std::fs::remove_file(&path).expect("removes");
+        let precious = directory.path().join("precious");
+        std::fs::write(&precious, "").expect("writes");
+        std::os::unix::fs::symlink(&precious, &path).expect("links");
+        assert!(matches!(socket.give_to(user, group), Err(SocketError::NoSocket { .. })));
     }
 }
