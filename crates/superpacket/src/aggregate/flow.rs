@@ -333,7 +333,10 @@ impl<B> Held<B> {
             self.sum = Some(sum);
         }
         let mut facts = Facts::of(header, layout, packet.checksum, self.sum);
-        if facts.implied {
+        if facts.payload == 0 {
+            // Nothing sums to nothing, whatever follows from a checksum that a device calls right.
+            facts.sum = Some(0);
+        } else if facts.implied {
             facts.sum = Some(headers.add32(facts.end - u32::from(layout.transport)).checksum());
         }
         self.payload_limit = byte_limit(layout, policy).saturating_sub(u32::from(layout.payload - layout.outermost()));

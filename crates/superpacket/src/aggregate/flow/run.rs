@@ -5,7 +5,7 @@ use alloc::vec::Drain;
 use super::super::examine::{ExamineOptions, varying_sum};
 use super::super::lro::lro_refusal;
 use super::super::mask::{LONGER_HEADER, USUAL_HEADER};
-use super::super::policy::Storage;
+use super::super::policy::{Mode, Storage};
 use super::super::poll::Poll;
 use super::super::{Counters, Reason};
 use super::{Held, mask};
@@ -77,6 +77,17 @@ impl<B> Held<B> {
         counters: &mut Counters,
         poll: &mut P,
     ) -> Run {
+        // Behind a first packet that is longer than what may merge, ACKs end the flow.
+        let absorbs = LRO && matches!(options.mode, Mode::Lro { acks: true }) && self.payload <= self.payload_limit;
+        if absorbs && self.in_sequence {
+            let run = match self.usual {
+                usual::ETHERNET_IPV4 => self.absorb_run::<{ usual::ETHERNET_IPV4 }, P>(batch, options, counters, poll),
+                _ => self.absorb_run::<{ usual::NONE }, P>(batch, options, counters, poll),
+            };
+            if run.packets > 0 {
+                return run;
+            }
+        }
         // Data on a held pure ACK is left to the long way, which counts the ACK as absorbed.
         let apt = self.in_sequence && !(LRO && self.payload == 0);
         let (true, Some(packet)) = (apt, batch.as_slice().first()) else {
@@ -87,6 +98,88 @@ impl<B> Held<B> {
             RxChecksum::Unnecessary { .. } => self.usual_run::<LRO, true, P>(length, batch, options, storage, counters, poll),
             _ => self.usual_run::<LRO, false, P>(length, batch, options, storage, counters, poll),
         }
+    }
+
+    /// Absorbs, as the long way does, pure ACKs of this flow, each newer than the one before: LRO.
+    /// What stops it, the long way must tell.
+    ///
+    /// `USUAL` says which [usual] layout it is, or any.
+    #[inline(never)]
+    fn absorb_run<const USUAL: u8, P: Poll<B>>(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        options: &ExamineOptions,
+        counters: &mut Counters,
+        poll: &mut P,
+    ) -> Run {
+        let layout = self.layout.known::<USUAL>();
+        let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
+        let start = usize::from(self.layout.payload);
+        let (mut packets, mut bytes) = (0, 0);
+        let mut complete = None;
+        while complete.is_none()
+            && let Some(packet) = batch.as_slice().first()
+        {
+            let frame = poll.bytes(&packet.first);
+            let end = match layout.version {
+                IpVersion::V4 => network + usize::from(be16(frame, network + ipv4::TOTAL_LENGTH)),
+                IpVersion::V6 => network + ipv6::HEADER_LENGTH + usize::from(be16(frame, network + ipv6::PAYLOAD_LENGTH)),
+            };
+            // First what tells data and packets of other flows most cheaply.
+            if end != start || layout.protocol != Protocol::Tcp || be32(frame, transport + tcp::SEQUENCE) != self.next_sequence as u32 {
+                break;
+            }
+            if packet.rest.is_some() || packet.gso.is_some() || packet.vlan != self.vlan || packet.layer != self.layer {
+                break;
+            }
+            if frame.len() < start || !mask::equal(frame, &self.header, &self.mask, start) {
+                break;
+            }
+            prefetch_ahead(batch.as_slice(), poll);
+            let (Some(fields), Some(padding)) = (frame.get(transport..start), frame.get(start..)) else { break };
+            if byte(fields, tcp::FLAGS) != tcp::ACK || lro_refusal(frame, &self.layout).is_some() || self.is_older(frame).is_some() {
+                break;
+            }
+            // The same acknowledgement again is a duplicate or a window update, and tells by itself.
+            if be32(fields, tcp::ACKNOWLEDGEMENT) == be32(&self.header, transport + tcp::ACKNOWLEDGEMENT) {
+                break;
+            }
+            if layout.version == IpVersion::V4 {
+                let length_and_id = be32(frame, network + ipv4::TOTAL_LENGTH);
+                let (length, id) = ((length_and_id >> 16) as u16, length_and_id as u16);
+                if !ipv4_sums_up(self.constants.ip, length, id, be16(frame, network + ipv4::CHECKSUM)) {
+                    break;
+                }
+            }
+            let verified = match packet.checksum {
+                RxChecksum::Unnecessary { .. } => true,
+                RxChecksum::None => {
+                    let headers = self.constants.transport.add32((end - transport) as u32);
+                    headers.add_sum(varying_sum(fields, Protocol::Tcp, true)).is_valid()
+                }
+                _ => false,
+            };
+            // Padding that does not sum to zero may be part of a device's checksum.
+            if !verified || !padding.is_empty() && !matches!(options.simd.sum(padding), 0 | 0xffff) {
+                break;
+            }
+            self.take_over(poll.bytes(&packet.first));
+            self.time = packet.time;
+            bytes += poll.bytes(&packet.first).len() as u64;
+            packets += 1;
+            self.packets += 1;
+            complete = self.complete::<true>(0);
+            let Some(packet) = batch.next() else { break };
+            // It has no other buffers, which need not be found out again to drop them.
+            core::mem::forget(packet.rest);
+        }
+        self.absorbed_acks += packets;
+        counters.packets_in += u64::from(packets);
+        counters.bytes_in += bytes;
+        counters.merged += u64::from(packets);
+        counters.absorbed_acks += u64::from(packets);
+        counters.aggregated += u64::from(packets);
+        Run { packets, complete }
     }
 
     /// The run that is compiled for the flow's layout, if its first packet, of `length` bytes, fits

@@ -191,6 +191,11 @@ pub fn policies() -> Vec<Policy> {
     policies
 }
 
+/// Those of them that absorb pure ACKs.
+pub fn absorbing() -> Vec<Policy> {
+    policies().into_iter().filter(|policy| policy.mode == Mode::Lro { acks: true }).collect()
+}
+
 pub fn is_lro(policy: &Policy) -> bool {
     matches!(policy.mode, Mode::Lro { .. })
 }

@@ -9,7 +9,7 @@ use super::compare::{Batches, assert_same, compare, is_lro, policies};
 use super::traffic::{Arrival, CHANGED, Flow, Knowledge, Step, flows, stream};
 
 /// The packets of a stream of which one is changed.
-const PACKETS: usize = 11;
+pub const PACKETS: usize = 11;
 
 /// What the device says of each packet: the same of all, something else of each third, or of one.
 pub fn knowledge() -> Vec<[Knowledge; PACKETS]> {

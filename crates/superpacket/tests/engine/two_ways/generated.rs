@@ -6,8 +6,8 @@ use superpacket::packet::{Layer, RxChecksum, VlanTag};
 use superpacket_traffic::generate::{Checksum, Combination, Config, Generated, Impairments, Tunnel, generate};
 
 use super::change::CHANGES;
-use super::compare::{Batches, assert_same, policies};
-use super::traffic::{Arrival, Knowledge, Step, flows, stream};
+use super::compare::{Batches, absorbing, assert_same, policies};
+use super::traffic::{Arrival, Knowledge, Step, acks, flows, stream};
 use crate::support::Packet;
 
 fn arrival(generated: Generated) -> Arrival {
@@ -36,13 +36,13 @@ pub fn traffic(seed: u64, count: usize, impairments: Impairments) -> Vec<Arrival
     generate(seed, &config, count).into_iter().map(arrival).collect()
 }
 
-/// Any policy, with all limits out of the way or some of them near.
-fn policy() -> impl Strategy<Value = Policy> {
+/// One of these policies, with all limits out of the way or some of them near.
+fn limited(policies: Vec<Policy>) -> impl Strategy<Value = Policy> {
     let near = |low: u32, high: u32| prop_oneof![2 => Just(None), 1 => (low..=high).prop_map(Some)];
     let hold_time = prop_oneof![3 => Just(0), 1 => 1u64..200_000];
     let delivery = prop_oneof![4 => Just(Delivery::PerPoll), 1 => Just(Delivery::AtOnce)];
     let limits = (near(1, 9), near(100, 9_000), near(1, 9), near(1, 9), near(1, 9));
-    (prop::sample::select(policies()), limits, hold_time, delivery).prop_map(
+    (prop::sample::select(policies), limits, hold_time, delivery).prop_map(
         |(policy, (packets, bytes, fragments, flows, datagrams), hold_time, delivery)| {
             policy
                 .with_max_packets(packets.unwrap_or(policy.max_packets))
@@ -81,9 +81,19 @@ proptest! {
 
     #[test]
     fn streams_with_changes_give_the_same_both_ways(
-        policy in policy(), batches in batches(), steps in steps(), payload in 1usize..300, kinds in prop::array::uniform4(any::<prop::sample::Index>())
+        policy in limited(policies()), batches in batches(), steps in steps(), payload in 1usize..300, kinds in prop::array::uniform4(any::<prop::sample::Index>())
     ) {
         let all = flows(payload);
+        let flows: Vec<_> = (0..).zip(kinds).map(|(number, kind)| kind.get(&all).clone().numbered(number)).collect();
+        assert_same(policy, &stream(&flows, &steps), batches);
+    }
+
+    /// Among them are data: an ACK to which a byte is added.
+    #[test]
+    fn acks_with_changes_give_the_same_both_ways(
+        policy in limited(absorbing()), batches in batches(), steps in steps(), kinds in prop::array::uniform4(any::<prop::sample::Index>())
+    ) {
+        let all = acks();
         let flows: Vec<_> = (0..).zip(kinds).map(|(number, kind)| kind.get(&all).clone().numbered(number)).collect();
         assert_same(policy, &stream(&flows, &steps), batches);
     }
@@ -93,7 +103,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 300 }, ..ProptestConfig::default() })]
 
     #[test]
-    fn generated_traffic_gives_the_same_both_ways(seed: u64, policy in policy(), batches in batches()) {
+    fn generated_traffic_gives_the_same_both_ways(seed: u64, policy in limited(policies()), batches in batches()) {
         assert_same(policy, &traffic(seed, 600, Impairments::default()), batches);
     }
 }

@@ -6,6 +6,7 @@
 //! more with an empty buffer behind each packet: what comes out must be the same packets, in the
 //! same order, for the same reasons.
 
+mod acks;
 mod change;
 mod compare;
 mod coverage;

@@ -65,10 +65,13 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Goes on from this frame, with as much payload as before.
+    /// Goes on from this frame, with as much payload as before. What has none acknowledges more.
     fn advance(&mut self, from: &Frame) {
         let length = self.next.payload.len();
         self.next = from.following();
+        if let (0, Transport::Tcp(tcp)) = (length, &mut self.next.transport) {
+            tcp.acknowledgement = tcp.acknowledgement.wrapping_add(1_448);
+        }
         let position = if let Transport::Tcp(tcp) = &self.next.transport { tcp.sequence } else { 0 };
         self.next.payload = stream_bytes(position, length);
         if let (true, Ip::V4(ip), Ip::V4(before)) = (self.fixed_id, &mut self.next.ip, &from.ip) {
@@ -162,6 +165,11 @@ pub fn flows(payload: usize) -> Vec<Flow> {
     let id = zero.ipv4_mut().id.wrapping_sub(CHANGED as u16);
     flows.push(Flow { next: zero.with_id(id), fixed_id: false });
     flows
+}
+
+/// The TCP flows among them as pure ACKs.
+pub fn acks() -> Vec<Flow> {
+    flows(0).into_iter().filter(|flow| matches!(flow.next.transport, Transport::Tcp(_))).collect()
 }
 
 impl Flow {
