@@ -66,7 +66,7 @@ pub use interface::Interface;
 pub use link_type::{LinkType, Start, start_of};
 pub use option::{FrameOptions, OptionForm};
 pub use output::{can_write_file, remove_unfinished, same_file, write_file};
-pub use reader::Reader;
+pub use reader::{Place, Reader};
 pub use record::{Frame, Record, Sink, Source};
 pub use time::{TimeResolution, Timestamp};
 pub use writer::Writer;

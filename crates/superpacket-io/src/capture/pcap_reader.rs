@@ -33,6 +33,8 @@ pub(super) struct PcapReader {
     byte_order: ByteOrder,
     variant: PcapVariant,
     lengths: Lengths,
+    /// The file header, if readers of parts will need it.
+    preamble: Vec<u8>,
 }
 
 /// What a pcap file's first four bytes say; `None`: not pcap.
@@ -50,7 +52,7 @@ pub(super) fn recognize(magic: [u8; 4]) -> Option<(ByteOrder, PcapVariant)> {
 
 impl PcapReader {
     /// Reads the file header.
-    pub(super) fn open(window: &mut Window, byte_order: ByteOrder, variant: PcapVariant) -> Result<(Self, Interface), Fault> {
+    pub(super) fn open(window: &mut Window, byte_order: ByteOrder, variant: PcapVariant, keep: bool) -> Result<(Self, Interface), Fault> {
         if !window.has(FILE_HEADER)? {
             return Err(Fault::Malformed(format!(
                 "the file ends within its header, after {} of {FILE_HEADER} bytes",
@@ -68,8 +70,14 @@ impl PcapReader {
         let mut interface = Interface::new(LinkType(link_type as u16), variant.resolution());
         interface.pcap_flags = (link_type >> 16) as u16;
         interface.snap_length = byte_order.u32_at(header, 16);
+        let preamble = if keep { header[..FILE_HEADER].to_vec() } else { Vec::new() };
         window.consume(FILE_HEADER);
-        Ok((Self { byte_order, variant, lengths }, interface))
+        Ok((Self { byte_order, variant, lengths, preamble }, interface))
+    }
+
+    /// The file header, if it was kept.
+    pub(super) fn preamble(&self) -> &[u8] {
+        &self.preamble
     }
 
     /// How what the records add is to be read.

@@ -17,6 +17,9 @@ pub(super) const BYTE_ORDER_MAGIC: u32 = 0x1A2B_3C4D;
 /// Type and length before a block's body, the length again after it.
 const BLOCK_FRAMING: usize = 12;
 
+/// A section header's block without options, in bytes.
+const SHORTEST_SECTION_HEADER: u32 = 28;
+
 /// The memory that descriptions of interfaces may take in all, in bytes: tens of thousands of them.
 /// Every section of a file can bring new ones, so that without a limit the memory would depend on
 /// the file.
@@ -28,6 +31,9 @@ pub(super) struct PcapNgReader {
     /// How many interfaces the sections before have.
     section_start: usize,
     footprint: usize,
+    /// Section headers, without their options, and interface descriptions, if readers of parts will
+    /// need them.
+    preamble: Option<Vec<u8>>,
 }
 
 /// A packet block's fields; ranges within the block.
@@ -40,8 +46,9 @@ struct Packet {
 
 impl PcapNgReader {
     /// Reads the first section's header.
-    pub(super) fn open(window: &mut Window) -> Result<Self, Fault> {
-        let mut reader = Self { byte_order: ByteOrder::Little, section_start: 0, footprint: 0 };
+    pub(super) fn open(window: &mut Window, keep: bool) -> Result<Self, Fault> {
+        let preamble = keep.then(Vec::new);
+        let mut reader = Self { byte_order: ByteOrder::Little, section_start: 0, footprint: 0, preamble };
         let Some(length) = reader.next_block(window)? else {
             return Err(Fault::Malformed("the file is empty".to_owned()));
         };
@@ -52,6 +59,11 @@ impl PcapNgReader {
 
     pub(super) fn byte_order(&self) -> ByteOrder {
         self.byte_order
+    }
+
+    /// The section headers and interface descriptions met, if they were kept.
+    pub(super) fn preamble(&self) -> &[u8] {
+        self.preamble.as_deref().unwrap_or(&[])
     }
 
     /// Finds the next packet and adds the interfaces on the way to `interfaces`; `None` at a clean
@@ -76,6 +88,9 @@ impl PcapNgReader {
                         return Err(Fault::Unsupported(format!("more than {} interfaces", interfaces.len())));
                     }
                     interfaces.push(interface);
+                    if let Some(preamble) = &mut self.preamble {
+                        preamble.extend_from_slice(block);
+                    }
                     None
                 }
                 _ => None,
@@ -167,6 +182,14 @@ impl PcapNgReader {
             option.map_err(Fault::Malformed)?;
         }
         self.byte_order = byte_order;
+        if let Some(preamble) = &mut self.preamble {
+            let length = byte_order.u32_bytes(SHORTEST_SECTION_HEADER);
+            preamble.extend_from_slice(&block[..4]);
+            preamble.extend_from_slice(&length);
+            // Byte order, version, and the section's length, which is not read.
+            preamble.extend_from_slice(&block[8..24]);
+            preamble.extend_from_slice(&length);
+        }
         Ok(())
     }
 

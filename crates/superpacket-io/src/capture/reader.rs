@@ -13,6 +13,15 @@ use super::pcapng_reader::{PcapNgReader, SECTION_HEADER};
 use super::window::Window;
 use super::{ByteOrder, CaptureError, Compression, Format, Frame, FrameOptions, Interface, OptionForm, Source, Truncated};
 
+/// A place between two records of a capture, at which another reader may begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Where the next record begins, in bytes after decompression.
+    pub offset: u64,
+    /// Packets before it.
+    pub packets: u64,
+}
+
 /// Reads a capture file as a stream.
 ///
 /// Memory: a window of 256 KiB, which grows to the longest record (16 MB at most), up to 4 MiB of
@@ -32,6 +41,8 @@ pub struct Reader {
     truncated: Option<Truncated>,
     bytes_read: Arc<AtomicU64>,
     file_length: Option<u64>,
+    /// Where a part of a file begins, and how many bytes of its stream come before it.
+    part: Option<(u64, u64)>,
 }
 
 enum Records {
@@ -66,6 +77,33 @@ impl Reader {
     /// # Errors
     /// If it cannot be read, or does not begin as a capture file does.
     pub fn from_stream(name: &str, stream: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
+        Self::begin(name, stream, false)
+    }
+
+    /// The same, and keeps what readers of its parts need: [`preamble`](Self::preamble).
+    ///
+    /// # Errors
+    /// As [`from_stream`](Self::from_stream).
+    pub fn keeping_preamble(name: &str, stream: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
+        Self::begin(name, stream, true)
+    }
+
+    /// Reads a part of a capture: `records` begins at `place`, without compression, and ends behind
+    /// a record or with the file; `preamble` is what the file's reader had kept there.
+    ///
+    /// Packets are numbered, interfaces counted and places in messages given as in the whole file.
+    ///
+    /// # Errors
+    /// As [`from_stream`](Self::from_stream).
+    pub fn of_part(name: &str, preamble: Vec<u8>, place: Place, records: Box<dyn Read + Send>) -> Result<Self, CaptureError> {
+        let length = preamble.len() as u64;
+        let mut reader = Self::begin(name, Box::new(io::Cursor::new(preamble).chain(records)), false)?;
+        reader.frames = place.packets;
+        reader.part = Some((place.offset, length));
+        Ok(reader)
+    }
+
+    fn begin(name: &str, stream: Box<dyn Read + Send>, keep: bool) -> Result<Self, CaptureError> {
         let bytes_read = Arc::new(AtomicU64::new(0));
         let counted = Box::new(Counting { stream, bytes: Arc::clone(&bytes_read) });
         let fault = |fault: Fault, window: Option<&Window>| {
@@ -85,11 +123,12 @@ impl Reader {
         };
         let mut interfaces = Vec::new();
         let (records, format) = if let Some((byte_order, variant)) = recognize(magic) {
-            let (reader, interface) = PcapReader::open(&mut window, byte_order, variant).map_err(|error| fault(error, Some(&window)))?;
+            let (reader, interface) =
+                PcapReader::open(&mut window, byte_order, variant, keep).map_err(|error| fault(error, Some(&window)))?;
             interfaces.push(interface);
             (Records::Pcap(reader), Format::Pcap { byte_order, variant })
         } else if ByteOrder::Little.u32_at(&magic, 0) == SECTION_HEADER {
-            let reader = PcapNgReader::open(&mut window).map_err(|error| fault(error, Some(&window)))?;
+            let reader = PcapNgReader::open(&mut window, keep).map_err(|error| fault(error, Some(&window)))?;
             let byte_order = reader.byte_order();
             (Records::PcapNg(reader), Format::PcapNg { byte_order })
         } else {
@@ -109,6 +148,7 @@ impl Reader {
             truncated: None,
             bytes_read,
             file_length: None,
+            part: None,
         })
     }
 
@@ -133,10 +173,26 @@ impl Reader {
         self.file_length
     }
 
+    /// Where the next record begins.
+    pub fn place(&self) -> Place {
+        let (start, before) = self.part.unwrap_or_default();
+        Place { offset: (self.window.offset() + start).saturating_sub(before), packets: self.frames }
+    }
+
+    /// The headers read so far that readers of parts from [`place`](Self::place) on need: a pcap
+    /// file's header, a pcapng file's sections and interfaces. It only grows. Empty unless it was
+    /// asked for by [`keeping_preamble`](Self::keeping_preamble).
+    pub fn preamble(&self) -> &[u8] {
+        match &self.records {
+            Records::Pcap(reader) => reader.preamble(),
+            Records::PcapNg(reader) => reader.preamble(),
+        }
+    }
+
     #[cold]
     fn stop(&mut self, fault: Fault) -> Result<(), CaptureError> {
         self.done = true;
-        match fault.into_error(&self.file, self.frames + 1, self.window.offset()) {
+        match fault.into_error(&self.file, self.frames + 1, self.place().offset) {
             Ok(error) => Err(error),
             Err(truncated) => {
                 self.truncated = Some(truncated);

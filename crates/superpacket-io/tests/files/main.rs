@@ -5,6 +5,7 @@ mod bytes;
 mod captures;
 mod damage;
 mod formats;
+mod parts;
 #[cfg(target_os = "linux")]
 mod replay;
 mod writing;
