@@ -265,6 +265,11 @@ impl Lanes {
         self.flush(Flush::PollEnd, taker);
     }
 
+    /// Packets that are held, a merged one counted once.
+    pub(crate) fn held(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.aggregator.counters().held).sum()
+    }
+
     /// Does every packet that the engine was given have its place?
     pub(crate) fn balanced(&self) -> bool {
         self.lanes.iter().all(|lane| lane.aggregator.counters().balanced())

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::collections::hash_map::{DefaultHasher, HashMap};
 use std::hash::{Hash, Hasher};
 
+use serde::{Deserialize, Serialize};
 use superpacket::packet::Layer;
 use superpacket::wire::{IpVersion, Layout, Tunnel, ethernet, gre, ipv4, ipv6, parse};
 
@@ -13,7 +14,8 @@ use crate::partial::be16;
 use crate::pool::Buffer;
 
 /// A flow, as far as order counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub(crate) struct Flow(u64);
 
 impl Flow {
@@ -22,6 +24,11 @@ impl Flow {
     /// flow: they are never held.
     pub(crate) fn of(packet: &[u8], layer: Layer, link: &Link) -> Flow {
         Self::of_headers(packet, packet.len(), layer, link)
+    }
+
+    /// The number that tells it from others.
+    pub(crate) fn number(self) -> u64 {
+        self.0
     }
 
     /// The same of a packet of `length` bytes, of which only the headers are at hand.

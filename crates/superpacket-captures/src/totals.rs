@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::{Deserialize as DeriveDeserialize, Serialize};
 use superpacket::aggregate::Reason;
 use superpacket::super_packet::Metadata;
 use superpacket_io::capture::Truncated;
@@ -13,7 +14,7 @@ use crate::lanes::Why;
 use crate::progress::Progress;
 
 /// What went in and came out: the keys that every command's JSON has.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, DeriveDeserialize)]
 pub struct Totals {
     /// Frames read.
     pub packets_in: u64,
@@ -29,7 +30,22 @@ pub struct Totals {
     /// super-packets: `packets_out - packets_in`.
     pub merged: u64,
     /// Why frames left as they did; adds up to `packets_out` (in `segment`, to `packets_in`).
+    #[serde(deserialize_with = "reasons")]
     pub reasons: BTreeMap<&'static str, u64>,
+}
+
+/// The names of reasons for which the engine was not asked.
+const PASSED: [&str; 2] = ["link_type", "snap_length"];
+
+/// Reads counts by reason, all of whose names are known: those that aggregation gives.
+fn reasons<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<&'static str, u64>, D::Error> {
+    let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
+    let known = |name: &str| Reason::ALL.iter().map(|reason| reason.name()).chain(PASSED).find(|&other| other == name);
+    let named = counts.into_iter().map(|(name, count)| match known(&name) {
+        Some(name) => Ok((name, count)),
+        None => Err(D::Error::custom(format!("{name:?} is no reason of this version"))),
+    });
+    named.collect()
 }
 
 impl Totals {
@@ -134,8 +150,7 @@ impl Tally {
     /// As it is reported.
     pub(crate) fn totals(&self) -> Totals {
         let engine = Reason::ALL.iter().map(|&reason| (reason.name(), self.reasons[reason as usize]));
-        let reasons =
-            engine.chain([("link_type", self.link_type), ("snap_length", self.snap_length)]).filter(|&(_, count)| count > 0).collect();
+        let reasons = engine.chain(PASSED.into_iter().zip([self.link_type, self.snap_length])).filter(|&(_, count)| count > 0).collect();
         Totals {
             packets_in: self.packets_in,
             packets_out: self.packets_out,
@@ -149,7 +164,7 @@ impl Tally {
 }
 
 /// Where a capture was cut short, as JSON has it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, DeriveDeserialize)]
 pub struct CutShort {
     /// The number that the cut packet would have had.
     pub packet: u64,
@@ -189,13 +204,18 @@ impl Unreadable {
         Unreadable { told: Vec::new(), alone: captures == 1 }
     }
 
+    /// Keeps what is wrong with one capture, in words.
+    pub(crate) fn tell(&mut self, words: &str) {
+        self.told.push(printable(words));
+    }
+
     /// Keeps the failure of one capture, which is told at once; others stop the command.
     pub(crate) fn sort<T>(&mut self, result: Result<T, Error>, progress: &mut dyn Progress) -> Result<Option<T>, Error> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error @ (Error::Capture(_) | Error::CutShort(_))) if !self.alone => {
                 progress.unreadable(&error);
-                self.told.push(printable(&error.to_string()));
+                self.tell(&error.to_string());
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -211,6 +231,20 @@ mod tests {
     fn nothing_is_divided_by_nothing() {
         assert_eq!(Totals::default().fewer_by(), "-");
         assert_eq!(Totals { packets_in: 3, packets_out: 2, ..Totals::default() }.fewer_by(), "1.50x");
+    }
+
+    #[test]
+    fn totals_come_back_from_json() {
+        let mut tally = Tally::default();
+        tally.arrived(60);
+        tally.passed(Why::LinkType, 60);
+        let mut totals = tally.totals();
+        totals.reason(Reason::ALL[3].name());
+        let json = serde_json::to_string(&totals).expect("serializes");
+        let again: Totals = serde_json::from_str(&json).expect("reads");
+        assert_eq!((again.packets_in, &again.reasons), (1, &totals.reasons));
+        let other = json.replace("link_type", "weather");
+        assert!(serde_json::from_str::<Totals>(&other).expect_err("unknown").to_string().contains("\"weather\" is no reason"));
     }
 
     #[test]

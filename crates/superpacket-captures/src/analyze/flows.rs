@@ -4,11 +4,15 @@
 //! A fixed number of flows is counted. A new flow takes the place of the smallest and inherits its
 //! bytes as an error bound, so a flow with more than a 512th of all bytes cannot be missed. What is
 //! shown is what was counted since: exact for flows without inherited bytes, else a lower bound.
+//!
+//! Lists of several captures, or of parts of one, add up: a flow that one of them does not list may
+//! have had there as many bytes as the largest that gave up its place, which it inherits too.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use serde::Serialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use superpacket::packet::Layer;
 use superpacket::wire::{IpVersion, Protocol, Tunnel, ipv4, ipv6, parse};
 
@@ -43,36 +47,60 @@ impl Label {
         Some(Label { version: layout.version, addresses, ports, protocol: layout.protocol, tunnel: layout.outer.map(|outer| outer.tunnel) })
     }
 
-    fn end(&self, which: usize) -> String {
-        let port = self.ports[which];
+    /// The address of the sender (0) or the receiver (1).
+    pub(super) fn address(&self, which: usize) -> IpAddr {
         match self.version {
             IpVersion::V4 => {
                 let mut octets = [0; 4];
                 octets.copy_from_slice(&self.addresses[4 * which..4 * which + 4]);
-                format!("{}:{port}", Ipv4Addr::from(octets))
+                IpAddr::V4(Ipv4Addr::from(octets))
             }
             IpVersion::V6 => {
                 let mut octets = [0; 16];
                 octets.copy_from_slice(&self.addresses[16 * which..16 * which + 16]);
-                format!("[{}]:{port}", Ipv6Addr::from(octets))
+                IpAddr::V6(Ipv6Addr::from(octets))
             }
+        }
+    }
+
+    /// The port of the sender (0) or the receiver (1).
+    pub(super) fn port(&self, which: usize) -> u16 {
+        self.ports[which]
+    }
+
+    /// The protocol's name.
+    pub(super) fn protocol(&self) -> &'static str {
+        match self.protocol {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+            Protocol::Dccp => "DCCP",
+        }
+    }
+
+    /// The tunnel's name, if there is one.
+    pub(super) fn tunnel(&self) -> Option<&'static str> {
+        self.tunnel.map(|tunnel| match tunnel {
+            Tunnel::Vxlan => "VXLAN",
+            Tunnel::Geneve => "Geneve",
+            Tunnel::Gre => "GRE",
+            Tunnel::Ip => "IP in IP",
+        })
+    }
+
+    fn end(&self, which: usize) -> String {
+        let port = self.ports[which];
+        match self.address(which) {
+            IpAddr::V4(address) => format!("{address}:{port}"),
+            IpAddr::V6(address) => format!("[{address}]:{port}"),
         }
     }
 }
 
 impl std::fmt::Display for Label {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let protocol = match self.protocol {
-            Protocol::Tcp => "TCP",
-            Protocol::Udp => "UDP",
-            Protocol::Dccp => "DCCP",
-        };
-        write!(formatter, "{protocol} {} > {}", self.end(0), self.end(1))?;
-        match self.tunnel {
-            Some(Tunnel::Vxlan) => formatter.write_str(" (VXLAN)"),
-            Some(Tunnel::Geneve) => formatter.write_str(" (Geneve)"),
-            Some(Tunnel::Gre) => formatter.write_str(" (GRE)"),
-            Some(Tunnel::Ip) => formatter.write_str(" (IP in IP)"),
+        write!(formatter, "{} {} > {}", self.protocol(), self.end(0), self.end(1))?;
+        match self.tunnel() {
+            Some(tunnel) => write!(formatter, " ({tunnel})"),
             None => Ok(()),
         }
     }
@@ -110,6 +138,8 @@ pub(super) struct TopFlows {
     counted: Vec<Counted>,
     /// Bytes of each, inherited ones included: apart, so that the smallest is found fast.
     bytes: Vec<u64>,
+    /// The most bytes that a flow without a place may have had.
+    missed: u64,
 }
 
 impl TopFlows {
@@ -127,30 +157,61 @@ impl TopFlows {
         }
     }
 
-    /// Adds the flows of another capture.
+    /// Adds the flows of another capture, or of another part of the same.
     pub(super) fn add(&mut self, other: &TopFlows) {
+        for (counted, bytes) in self.counted.iter_mut().zip(&mut self.bytes) {
+            if !other.places.contains_key(&counted.flow) {
+                counted.inherited += other.missed;
+                *bytes += other.missed;
+            }
+        }
         for (more, bytes) in other.counted.iter().zip(&other.bytes) {
-            let place = self.place(more.flow, more.label);
+            let place = match self.places.get(&more.flow) {
+                Some(&place) => place,
+                None => self.push(Counted { inherited: self.missed, packets: 0, packets_out: 0, ..more.clone() }, self.missed),
+            };
             self.bytes[place] += bytes;
             let counted = &mut self.counted[place];
             counted.inherited += more.inherited;
             counted.packets += more.packets;
             counted.packets_out += more.packets_out;
         }
+        self.missed += other.missed;
+        if self.counted.len() > COUNTED {
+            *self = self.largest(COUNTED);
+        }
+    }
+
+    /// The flows with the most bytes, inherited ones included.
+    pub(super) fn largest(&self, count: usize) -> TopFlows {
+        let mut order: Vec<usize> = (0..self.counted.len()).collect();
+        order.sort_by_key(|&place| (std::cmp::Reverse(self.bytes[place]), place));
+        let left_out = order.get(count).map_or(0, |&place| self.bytes[place]);
+        order.truncate(count);
+        let mut largest = TopFlows { missed: self.missed.max(left_out), ..TopFlows::default() };
+        for place in order {
+            largest.push(self.counted[place].clone(), self.bytes[place]);
+        }
+        largest
+    }
+
+    fn push(&mut self, counted: Counted, bytes: u64) -> usize {
+        self.places.insert(counted.flow, self.counted.len());
+        self.counted.push(counted);
+        self.bytes.push(bytes);
+        self.counted.len() - 1
     }
 
     fn place(&mut self, flow: Flow, label: Label) -> usize {
         if let Some(&place) = self.places.get(&flow) {
             return place;
         }
-        let fresh = Counted { flow, label, inherited: 0, packets: 0, packets_out: 0 };
+        let fresh = Counted { flow, label, inherited: self.missed, packets: 0, packets_out: 0 };
         if self.counted.len() < COUNTED {
-            self.counted.push(fresh);
-            self.bytes.push(0);
-            self.places.insert(flow, self.counted.len() - 1);
-            return self.counted.len() - 1;
+            return self.push(fresh, self.missed);
         }
         let place = (0..COUNTED).min_by_key(|&place| self.bytes[place]).unwrap_or(0);
+        self.missed = self.missed.max(self.bytes[place]);
         self.places.remove(&self.counted[place].flow);
         self.places.insert(flow, place);
         self.counted[place] = Counted { inherited: self.bytes[place], ..fresh };
@@ -173,6 +234,93 @@ impl TopFlows {
             }
         };
         order.into_iter().take(count).map(row).collect()
+    }
+}
+
+/// A flow of a list as JSON has it.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    flow: Flow,
+    protocol: u8,
+    /// A number of [`TUNNELS`].
+    tunnel: Option<usize>,
+    source: IpAddr,
+    destination: IpAddr,
+    ports: [u16; 2],
+    /// Inherited bytes included.
+    bytes: u64,
+    inherited: u64,
+    packets: u64,
+    packets_out: u64,
+}
+
+/// Protocols and tunnels by the numbers that lists have.
+const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Dccp];
+const TUNNELS: [Tunnel; 4] = [Tunnel::Vxlan, Tunnel::Geneve, Tunnel::Gre, Tunnel::Ip];
+
+impl Written {
+    fn label(&self) -> Option<Label> {
+        let mut addresses = [0; 32];
+        let version = match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                addresses[..4].copy_from_slice(&source.octets());
+                addresses[4..8].copy_from_slice(&destination.octets());
+                IpVersion::V4
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                addresses[..16].copy_from_slice(&source.octets());
+                addresses[16..].copy_from_slice(&destination.octets());
+                IpVersion::V6
+            }
+            _ => return None,
+        };
+        let protocol = PROTOCOLS.into_iter().find(|protocol| protocol.number() == self.protocol)?;
+        let tunnel = match self.tunnel {
+            Some(number) => Some(*TUNNELS.get(number)?),
+            None => None,
+        };
+        Some(Label { version, addresses, ports: self.ports, protocol, tunnel })
+    }
+}
+
+/// A list as JSON has it.
+#[derive(Serialize, Deserialize)]
+struct WrittenList {
+    missed: u64,
+    flows: Vec<Written>,
+}
+
+impl Serialize for TopFlows {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let written = self.counted.iter().zip(&self.bytes).map(|(counted, &bytes)| Written {
+            flow: counted.flow,
+            protocol: counted.label.protocol.number(),
+            tunnel: counted.label.tunnel.and_then(|tunnel| TUNNELS.iter().position(|&other| other == tunnel)),
+            source: counted.label.address(0),
+            destination: counted.label.address(1),
+            ports: counted.label.ports,
+            bytes,
+            inherited: counted.inherited,
+            packets: counted.packets,
+            packets_out: counted.packets_out,
+        });
+        WrittenList { missed: self.missed, flows: written.collect() }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for TopFlows {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let list = WrittenList::deserialize(deserializer)?;
+        let mut flows = TopFlows { missed: list.missed, ..TopFlows::default() };
+        for written in list.flows {
+            let label = written.label().ok_or_else(|| D::Error::custom("a flow of a kind that this version does not know"))?;
+            if written.inherited > written.bytes || flows.places.contains_key(&written.flow) {
+                return Err(D::Error::custom("a list of flows that contradicts itself"));
+            }
+            let (packets, packets_out, inherited) = (written.packets, written.packets_out, written.inherited);
+            flows.push(Counted { flow: written.flow, label, inherited, packets, packets_out }, written.bytes);
+        }
+        Ok(flows)
     }
 }
 
@@ -207,5 +355,44 @@ mod tests {
         both.add(&top);
         both.add(&top);
         assert_eq!(both.rows(1)[0].bytes, 60_000_000);
+    }
+
+    #[test]
+    fn what_a_list_missed_makes_its_sums_lower_bounds() {
+        let (mut first, mut second) = (TopFlows::default(), TopFlows::default());
+        for round in 0..600u64 {
+            first.count(Flow::from_number(round), label(1), 100);
+        }
+        first.count(Flow::from_number(9999), label(9), 100_000);
+        second.count(Flow::from_number(7777), label(7), 90_000);
+        second.count(Flow::from_number(9999), label(9), 1000);
+        assert!(first.missed >= 100 && second.missed == 0);
+        let mut both = first.clone();
+        both.add(&second);
+        let mut turned = second.clone();
+        turned.add(&first);
+        for sum in [both, turned] {
+            assert_eq!((sum.counted.len(), sum.places.len()), (COUNTED, COUNTED));
+            let rows = sum.rows(2);
+            assert_eq!((rows[0].bytes, rows[0].packets_in, rows[1].bytes, rows[1].packets_in), (101_000, 2, 90_000, 1));
+            assert!(!rows[1].exact, "it may have been among those that the first list gave up");
+        }
+    }
+
+    #[test]
+    fn lists_come_back_from_json() {
+        let mut list = TopFlows::default();
+        let tunnelled = Label { tunnel: Some(Tunnel::Gre), version: IpVersion::V6, ..label(5) };
+        list.count(Flow::from_number(u64::MAX), tunnelled, 900);
+        list.count(Flow::from_number(1), label(1), 1000);
+        list.left(Flow::from_number(1));
+        let json = serde_json::to_string(&list).expect("serializes");
+        let again: TopFlows = serde_json::from_str(&json).expect("reads");
+        let text = |list: &TopFlows| serde_json::to_string(&list.rows(9)).expect("serializes");
+        assert_eq!(text(&again), text(&list));
+        assert!(text(&again).contains("(GRE)") && again.counted[0].label == tunnelled);
+        let smallest = list.largest(1);
+        assert_eq!((smallest.missed, smallest.counted.len(), smallest.bytes[0]), (900, 1, 1000));
+        assert!(serde_json::from_str::<TopFlows>(&json.replace("\"protocol\":6", "\"protocol\":99")).is_err());
     }
 }

@@ -2,13 +2,15 @@
 
 mod flows;
 mod page;
+mod parts;
 mod plots;
+mod rows;
 mod sizes;
 mod timeline;
 #[doc(hidden)]
 pub mod words;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use superpacket::Simd;
 use superpacket::aggregate::Policy;
 use superpacket::packet::Layer;
@@ -25,8 +27,11 @@ use crate::pool::{Buffer, Pool};
 use crate::progress::Progress;
 use crate::totals::{CutShort, Tally, Totals, Unreadable};
 use flows::{Label, TopFlows};
+use rows::Tables;
 
 pub use flows::TopFlow;
+pub use parts::{Corpus, Cuts, Held, PartAnalysis, PartOptions, analyze_part};
+pub use rows::{FlowRow, PacketsRow, Rows};
 pub use sizes::{Counts, Sizes};
 pub use timeline::Timeline;
 
@@ -45,7 +50,7 @@ const POLICY: [(&str, &str, Policy); POLICIES] = [
 ];
 
 /// What one policy does to a capture.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Effect {
     /// What went in and came out.
     #[serde(flatten)]
@@ -80,7 +85,7 @@ impl Effect {
 }
 
 /// What is in a capture.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// All packets.
     pub packets: u64,
@@ -135,7 +140,7 @@ impl Traffic {
 }
 
 /// The effects of all policies, by JSON key.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Effects {
     /// LRO.
     pub lro: Effect,
@@ -224,9 +229,32 @@ pub struct AnalyzeReport {
     pub files: Vec<FileAnalysis>,
     /// Captures that could not be read.
     pub unreadable: Unreadable,
+    /// Captures that were read in parts, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuts: Option<Cuts>,
+    /// Captures that count in the findings; of a corpus, the first thousand are listed.
+    #[serde(skip)]
+    pub captures: u64,
+    /// Captures that could not be read; the same.
+    #[serde(skip)]
+    pub unreadable_captures: u64,
 }
 
 impl AnalyzeReport {
+    fn empty(options: &AnalyzeOptions, unreadable: Unreadable) -> Self {
+        AnalyzeReport {
+            command: "analyze",
+            batch: options.stepping.batch,
+            hold_ns: options.stepping.hold,
+            findings: Findings::default(),
+            files: Vec::new(),
+            unreadable,
+            cuts: None,
+            captures: 0,
+            unreadable_captures: 0,
+        }
+    }
+
     /// Renders a page with tables and plots, which needs nothing else.
     ///
     /// # Errors
@@ -243,24 +271,22 @@ impl AnalyzeReport {
 /// Whatever stops the reading of the only capture; of several, those that cannot be read are listed
 /// in the report.
 pub fn analyze(inputs: Vec<Input<'_>>, options: &AnalyzeOptions, progress: &mut dyn Progress) -> Result<AnalyzeReport, Error> {
-    let mut report = AnalyzeReport {
-        command: "analyze",
-        batch: options.stepping.batch,
-        hold_ns: options.stepping.hold,
-        findings: Findings::default(),
-        files: Vec::new(),
-        unreadable: Unreadable::among(inputs.len()),
-    };
+    let mut report = AnalyzeReport::empty(options, Unreadable::among(inputs.len()));
     let mut all_flows = TopFlows::default();
     for input in inputs {
-        let file = analyze_one(input, options, progress);
-        let Some((file, flows)) = report.unreadable.sort(file, progress)? else { continue };
-        report.findings.totals.add(&file.findings.totals);
-        report.findings.traffic.add(&file.findings.traffic);
-        report.findings.policies.add(&file.findings.policies);
-        all_flows.add(&flows);
-        report.files.push(file);
+        let found = pass(input, options, false, None, progress);
+        let Some((file, part)) = report.unreadable.sort(found, progress)? else { continue };
+        let totals = part.policies.in_order()[DEFAULT].1.totals.clone();
+        let (top_flows, traffic) = (part.flows.rows(options.top), part.traffic);
+        let findings = Findings { totals, traffic, policies: part.policies, top_flows, timeline: part.timeline };
+        report.findings.totals.add(&findings.totals);
+        report.findings.traffic.add(&findings.traffic);
+        report.findings.policies.add(&findings.policies);
+        all_flows.add(&part.flows);
+        report.files.push(FileAnalysis { file, interfaces: part.interfaces, findings, cut_short: part.cut_short });
     }
+    report.captures = report.files.len() as u64;
+    report.unreadable_captures = report.unreadable.told.len() as u64;
     report.findings.top_flows = all_flows.rows(options.top);
     if let [only] = report.files.as_slice() {
         report.findings.timeline = only.findings.timeline.clone();
@@ -290,7 +316,15 @@ impl Run {
     }
 }
 
-fn analyze_one(input: Input<'_>, options: &AnalyzeOptions, progress: &mut dyn Progress) -> Result<(FileAnalysis, TopFlows), Error> {
+/// Reads a capture, or a part of one, to its end; `continues` where another part follows. Returns
+/// its name and what was found.
+fn pass(
+    input: Input<'_>,
+    options: &AnalyzeOptions,
+    continues: bool,
+    mut tables: Option<&mut Tables<'_>>,
+    progress: &mut dyn Progress,
+) -> Result<(String, PartAnalysis), Error> {
     let simd = Simd::detect();
     let mut input = Opened::open(input, options.strict, progress)?;
     let pool = Pool::default();
@@ -303,6 +337,7 @@ fn analyze_one(input: Input<'_>, options: &AnalyzeOptions, progress: &mut dyn Pr
     let mut traffic = Traffic::default();
     let mut flows = TopFlows::default();
     let mut timeline = Timeline::default();
+    let (mut first_time, mut last_time) = (None, None);
     input.for_each(|frame| {
         // Options are not looked at, so they are not held.
         let frame = &Frame { options: FrameOptions::NONE, ..*frame };
@@ -311,27 +346,42 @@ fn analyze_one(input: Input<'_>, options: &AnalyzeOptions, progress: &mut dyn Pr
         traffic.count(frame.data.len(), arrival.buffer.as_ref(), layer);
         if let Some(time) = arrival.time {
             timeline.before(time);
+            first_time = Some(first_time.map_or(time, |first: u64| first.min(time)));
+            last_time = last_time.max(Some(time));
         }
+        let mut arrived = None;
         if let Some(link) = &arrival.link
             && let Some(label) = Label::of(arrival.buffer.as_ref(), link.layer())
         {
-            flows.count(Flow::of(arrival.buffer.as_ref(), link.layer(), link), label, frame.data.len());
+            let flow = Flow::of(arrival.buffer.as_ref(), link.layer(), link);
+            flows.count(flow, label, frame.data.len());
+            if let Some(tables) = &mut tables {
+                tables.flow(flow, label, frame.data.len(), arrival.time);
+            }
+            arrived = Some(flow);
+        }
+        if let Some(tables) = &mut tables {
+            tables.before(frame.data.len(), arrival.time);
         }
         for (index, run) in runs.iter_mut().enumerate() {
             run.tally.arrived(frame.data.len());
             let mut step =
                 Step { tally: &mut run.tally, sizes: &mut run.sizes, super_packet_sizes: &mut run.super_packet_sizes, detail: None };
             if index == DEFAULT {
-                step.detail = Some((&mut flows, &mut timeline));
+                step.detail = Some(Detail { flows: &mut flows, timeline: &mut timeline, tables: tables.as_deref_mut(), arrived });
             }
             run.lanes.receive(arrival.clone(), &pool, &mut step);
         }
-        Ok(())
+        match &mut tables {
+            Some(tables) => tables.give_full(),
+            None => Ok(()),
+        }
     })?;
+    let held = if continues { runs.each_ref().map(|run| run.lanes.held()) } else { [0; POLICIES] };
     for (index, run) in runs.iter_mut().enumerate() {
         let mut step = Step { tally: &mut run.tally, sizes: &mut run.sizes, super_packet_sizes: &mut run.super_packet_sizes, detail: None };
         if index == DEFAULT {
-            step.detail = Some((&mut flows, &mut timeline));
+            step.detail = Some(Detail { flows: &mut flows, timeline: &mut timeline, tables: tables.as_deref_mut(), arrived: None });
         }
         run.lanes.finish(&mut step);
     }
@@ -343,26 +393,29 @@ fn analyze_one(input: Input<'_>, options: &AnalyzeOptions, progress: &mut dyn Pr
     let interfaces = interfaces.take(64).collect();
     let cut_short = input.finish()?.map(CutShort::from);
     let [lro, gro, gro_udp, lro_acks] = runs.each_ref().map(Run::effect);
-    let findings = Findings {
-        totals: gro_udp.totals.clone(),
-        traffic,
-        policies: Effects { lro, gro, gro_udp, lro_acks },
-        top_flows: flows.rows(options.top),
-        timeline,
-    };
-    Ok((FileAnalysis { file, interfaces, findings, cut_short }, flows))
+    let policies = Effects { lro, gro, gro_udp, lro_acks };
+    Ok((file, PartAnalysis { interfaces, traffic, policies, held: Held::new(held), first_time, last_time, cut_short, timeline, flows }))
 }
 
 /// Counts what leaves one policy.
-struct Step<'a> {
+struct Step<'a, 'r> {
     tally: &'a mut Tally,
     sizes: &'a mut Sizes,
     super_packet_sizes: &'a mut Counts,
-    /// Flows and times, for the default policy.
-    detail: Option<(&'a mut TopFlows, &'a mut Timeline)>,
+    /// For the default policy.
+    detail: Option<Detail<'a, 'r>>,
 }
 
-impl Taker for Step<'_> {
+/// Flows and times, and rows of them if they are asked for.
+struct Detail<'a, 'r> {
+    flows: &'a mut TopFlows,
+    timeline: &'a mut Timeline,
+    tables: Option<&'a mut Tables<'r>>,
+    /// The flow of the packet that has just arrived.
+    arrived: Option<Flow>,
+}
+
+impl Taker for Step<'_, '_> {
     fn packet(&mut self, link: &Link, packet: SuperPacket<'_, Buffer>) {
         let length = link.header().len() + packet.length();
         self.tally.left(&packet.metadata, length);
@@ -370,11 +423,20 @@ impl Taker for Step<'_> {
         if packet.is_merged() {
             self.super_packet_sizes.count(packet.metadata.packets as usize);
         }
-        if let Some((flows, timeline)) = &mut self.detail {
-            timeline.after(packet.metadata.time);
+        if let Some(detail) = &mut self.detail {
+            let (time, layer) = (packet.metadata.time, packet.metadata.layer);
+            detail.timeline.after(time);
             // All headers lie in the first slice: the rewritten header, or the packet as it came.
-            if let Some(first) = packet.slices().next() {
-                flows.left(Flow::of_headers(first, packet.length(), packet.metadata.layer, link));
+            let first = packet.slices().next();
+            let flow = first.map(|first| Flow::of_headers(first, packet.length(), layer, link));
+            if let Some(flow) = flow {
+                detail.flows.left(flow);
+            }
+            if let Some(tables) = &mut detail.tables {
+                tables.after(length, Some(time));
+                if let (Some(flow), Some(first)) = (flow, first) {
+                    tables.flow_left(flow, || Label::of(first, layer));
+                }
             }
         }
     }
@@ -382,10 +444,21 @@ impl Taker for Step<'_> {
     fn passed(&mut self, _interface: u32, buffer: &Buffer, why: Why) {
         self.tally.passed(why, buffer.frame().len());
         self.sizes.count(buffer.frame().len());
-        if let Some((_, timeline)) = &mut self.detail
-            && let Some(time) = buffer.time()
-        {
-            timeline.after(time.nanoseconds());
+        if let Some(detail) = &mut self.detail {
+            let time = buffer.time().map(|time| time.nanoseconds());
+            if let Some(time) = time {
+                detail.timeline.after(time);
+            }
+            // What passes is what has just arrived.
+            if let Some(flow) = detail.arrived {
+                detail.flows.left(flow);
+            }
+            if let Some(tables) = &mut detail.tables {
+                tables.after(buffer.frame().len(), time);
+                if let Some(flow) = detail.arrived {
+                    tables.flow_left(flow, || None);
+                }
+            }
         }
     }
 }

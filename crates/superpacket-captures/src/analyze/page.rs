@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::words::{POLICY_COLUMNS, policy_row};
-use super::{AnalyzeReport, DEFAULT, FileAnalysis, Findings, POLICY, plots};
+use super::{AnalyzeReport, Cuts, DEFAULT, FileAnalysis, Findings, POLICY, plots};
 use crate::error::Error;
-use crate::figures::{average, grouped, percent};
+use crate::figures::{average, grouped, percent, ratio};
 use crate::page::{self, Breakable, Stop, table, tiles};
 use crate::plot::both;
 
@@ -14,9 +14,9 @@ const MOST_PLOTTED: usize = 20;
 
 /// Renders the page.
 pub(super) fn render(report: &AnalyzeReport) -> Result<String, Error> {
-    let title = match report.files.as_slice() {
-        [only] => only.file.clone(),
-        files => format!("{} captures", files.len()),
+    let title = match (report.files.as_slice(), report.captures) {
+        ([only], 1) => only.file.clone(),
+        (_, captures) => format!("{} captures", grouped(captures)),
     };
     page::render(&title, report.command, |page| write(report, page))
 }
@@ -28,12 +28,47 @@ fn write(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
         if report.batch == 0 { "the whole file".to_owned() } else { format!("{} packets", grouped(report.batch)) },
         humantime::format_duration(std::time::Duration::from_nanos(report.hold_ns)),
     )?;
-    if let [only] = report.files.as_slice() {
+    if let Some(parts) = &report.cuts {
+        writeln!(page, "<p class=\"muted\">{}</p>", cuts(parts, report))?;
+    }
+    if let ([only], 1) = (report.files.as_slice(), report.captures) {
         interfaces(only, page)?;
     }
     findings(&report.findings, page)?;
-    if report.files.len() > 1 {
+    if report.captures > 1 {
         files(report, page)?;
+    }
+    unreadable(report, page)
+}
+
+/// Says what reading captures in parts may have cost.
+fn cuts(parts: &Cuts, report: &AnalyzeReport) -> String {
+    let held = parts.held.in_order();
+    let most = report.findings.policies.in_order().into_iter().zip(held).max_by_key(|&(_, held)| held);
+    let (files, count) = (grouped(parts.files), grouped(parts.parts));
+    match most {
+        Some(((name, effect), held)) if held > 0 => format!(
+            "Read in parts: {files} captures, in {count}. Held where they were cut: {} packets at most ({name}), {:.4} % of those that merged.",
+            grouped(held),
+            100.0 * ratio(held, effect.totals.merged),
+        ),
+        _ => format!("Read in parts: {files} captures, in {count}, cut where nothing was held."),
+    }
+}
+
+/// Lists the captures that could not be read.
+fn unreadable(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
+    if report.unreadable.told.is_empty() {
+        return Ok(());
+    }
+    writeln!(page, "<h2>Not read</h2>\n<ul>")?;
+    for words in &report.unreadable.told {
+        writeln!(page, "<li class=\"name\">{}</li>", Breakable(words))?;
+    }
+    writeln!(page, "</ul>")?;
+    let more = report.unreadable_captures.saturating_sub(report.unreadable.told.len() as u64);
+    if more > 0 {
+        writeln!(page, "<p class=\"muted\">And {} more.</p>", grouped(more))?;
     }
     Ok(())
 }
@@ -64,6 +99,10 @@ fn files(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
         ]
     });
     table(["file", "packets", "packets out", "fewer by", "super-packets", "pure ACKs"], rows, None, page)?;
+    let more = report.captures.saturating_sub(report.files.len() as u64);
+    if more > 0 {
+        writeln!(page, "<p class=\"muted\">And {} more, which count above.</p>", grouped(more))?;
+    }
     for file in report.files.iter().take(MOST_PLOTTED) {
         writeln!(page, "<details>\n<summary>{}</summary>", Breakable(&file.file))?;
         interfaces(file, page)?;

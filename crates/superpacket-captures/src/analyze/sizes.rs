@@ -1,5 +1,8 @@
 //! Histograms of fixed size.
 
+use std::collections::BTreeMap;
+
+use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 /// Upper bounds of the classes of frame lengths, in bytes; one class more is for what is longer.
@@ -22,7 +25,13 @@ macro_rules! histogram {
             /// Counts a value.
             #[inline]
             pub(super) fn count(&mut self, value: usize) {
-                self.0[$bounds.partition_point(|&bound| bound < value)] += 1;
+                self.0[Self::class(value)] += 1;
+            }
+
+            /// The number of a value's class, from 0.
+            #[inline]
+            pub(super) fn class(value: usize) -> usize {
+                $bounds.partition_point(|&bound| bound < value)
             }
 
             /// Adds another's counts.
@@ -47,6 +56,19 @@ macro_rules! histogram {
                 map.end()
             }
         }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let mut counts = Self::default();
+                for (name, count) in BTreeMap::<String, u64>::deserialize(deserializer)? {
+                    match $names.iter().position(|&class| class == name).and_then(|class| counts.0.get_mut(class)) {
+                        Some(place) => *place = count,
+                        None => return Err(D::Error::custom(format!("{name:?} is no class of this version"))),
+                    }
+                }
+                Ok(counts)
+            }
+        }
     };
 }
 
@@ -54,6 +76,14 @@ histogram! {
     /// How many frames there are of each class of lengths.
     Sizes, LENGTHS, LENGTH_NAMES, 12
 }
+
+/// The most bytes in a class of lengths; `None` of the last, which has no bound.
+pub(super) fn longest(class: usize) -> Option<u32> {
+    LENGTHS.get(class).map(|&bound| bound as u32)
+}
+
+/// How many classes of lengths there are.
+pub(super) const LENGTH_CLASSES: usize = LENGTH_NAMES.len();
 
 histogram! {
     /// How many super-packets there are of each class of packets in them.
@@ -72,6 +102,9 @@ mod tests {
         }
         let counts: Vec<_> = sizes.classes().filter(|&(_, count)| count > 0).collect();
         assert_eq!(counts, [("64", 2), ("128", 1), ("1518", 2), ("4k", 1), ("64k", 1), ("more", 2)]);
+        let json = serde_json::to_string(&sizes).expect("serializes");
+        assert_eq!(serde_json::from_str::<Sizes>(&json).expect("reads"), sizes);
+        assert!(serde_json::from_str::<Sizes>("{\"65\": 1}").is_err());
         assert_eq!(serde_json::to_value(&sizes).expect("serializes")["1518"], 2);
         let mut counts = Counts::default();
         (2..=200).for_each(|packets| counts.count(packets));

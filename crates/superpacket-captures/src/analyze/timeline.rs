@@ -1,5 +1,8 @@
 //! Packets over time, in a fixed number of intervals that grow with the capture.
 
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// How many intervals there are at most.
 const INTERVALS: usize = 200;
 
@@ -55,6 +58,17 @@ impl Timeline {
         index
     }
 
+    /// Adds what was counted of what follows in the same capture. Each interval counts whole where
+    /// it begins.
+    pub(super) fn add(&mut self, later: &Timeline) {
+        let Some(start) = later.start else { return };
+        for interval in 0..later.used {
+            let index = self.index(start.saturating_add((interval as u64).saturating_mul(later.width)));
+            self.before[index] += later.before[interval];
+            self.after[index] += later.after[interval];
+        }
+    }
+
     /// Returns whether there is no more than one moment to be shown.
     pub fn is_empty(&self) -> bool {
         self.used < 2
@@ -69,6 +83,36 @@ impl Timeline {
     pub fn rates(&self) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
         let width = self.width as f64 / 1e9;
         (0..self.used).map(move |index| (index as f64 * width, self.before[index] as f64 / width, self.after[index] as f64 / width))
+    }
+}
+
+/// A timeline as JSON has it.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    start: Option<u64>,
+    width: u64,
+    before: Vec<u64>,
+    after: Vec<u64>,
+}
+
+impl Serialize for Timeline {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let used = |counts: &[u64]| counts.iter().take(self.used).copied().collect();
+        Written { start: self.start, width: self.width, before: used(&self.before), after: used(&self.after) }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timeline {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written = Written::deserialize(deserializer)?;
+        let mut timeline = Timeline { start: written.start, width: written.width.max(1), used: written.before.len(), ..Self::default() };
+        if timeline.used > INTERVALS || timeline.used != written.after.len() {
+            return Err(D::Error::custom("a timeline has as many intervals before as after, and 200 at most"));
+        }
+        for (counts, written) in [(&mut timeline.before, &written.before), (&mut timeline.after, &written.after)] {
+            counts.iter_mut().zip(written).for_each(|(count, &written)| *count = written);
+        }
+        Ok(timeline)
     }
 }
 
@@ -91,6 +135,22 @@ mod tests {
         assert_eq!(timeline.after.iter().sum::<u64>(), 500);
         assert!(timeline.used <= INTERVALS && timeline.used > INTERVALS / 3);
         assert!(timeline.seconds() >= (time - 5_000_000_000) as f64 / 1e9 * 0.9);
+    }
+
+    #[test]
+    fn parts_add_up_to_the_whole() {
+        let (mut whole, mut first, mut second) = (Timeline::default(), Timeline::default(), Timeline::default());
+        for step in 0..1000u64 {
+            let time = 7_000_000_000 + step * 1_000_000;
+            whole.before(time);
+            (if step < 600 { &mut first } else { &mut second }).before(time);
+        }
+        let json = serde_json::to_string(&second).expect("serializes");
+        first.add(&serde_json::from_str(&json).expect("reads"));
+        assert_eq!(first.before.iter().sum::<u64>(), 1000);
+        assert_eq!((first.width, first.used, first.start), (whole.width, whole.used, whole.start));
+        first.add(&Timeline::default());
+        assert_eq!(first.before.iter().sum::<u64>(), 1000, "nothing was added");
     }
 
     #[test]
