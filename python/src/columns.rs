@@ -526,6 +526,12 @@ pub(crate) struct ColumnBatch {
     batch: RecordBatch,
 }
 
+impl ColumnBatch {
+    pub(crate) fn new(batch: RecordBatch) -> Self {
+        ColumnBatch { batch }
+    }
+}
+
 #[pymethods]
 impl ColumnBatch {
     /// Returns schema and batch as capsules of Arrow's C data interface; another schema cannot be

@@ -45,7 +45,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Source {
 }
 
 /// Runs a command without the interpreter's lock; its report comes back as JSON.
-fn run<R: Serialize + Send>(
+pub(crate) fn run<R: Serialize + Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
     command: impl FnOnce(&mut Reporter) -> Result<R, captures::Error> + Send,
@@ -65,7 +65,7 @@ fn run<R: Serialize + Send>(
     }
 }
 
-fn stepping(batch: u64, hold: u64) -> Stepping {
+pub(crate) fn stepping(batch: u64, hold: u64) -> Stepping {
     Stepping { batch, hold }
 }
 
@@ -82,10 +82,16 @@ pub(crate) struct Page {
     report: Pages,
 }
 
-enum Pages {
+pub(crate) enum Pages {
     Analyze(Box<captures::AnalyzeReport>),
     /// With so many flows.
     Steer(Box<captures::SteerReport>, usize),
+}
+
+impl Page {
+    pub(crate) fn new(report: Pages) -> Self {
+        Page { report }
+    }
 }
 
 #[pymethods]

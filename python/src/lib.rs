@@ -1,12 +1,13 @@
 //! The Python module `superpacket._superpacket`: what the package's Python files stand on.
 //!
 //! `capture` reads files, `packet` has their packets, `columns` the same as Arrow columns,
-//! `commands` those of the program, `progress` their bars and Ctrl-C, `engine` the aggregator and
+//! `commands` those of the program, `corpus` what workers do with many captures, `progress` their bars and Ctrl-C, `engine` the aggregator and
 //! the segmenter. Nothing here is unsafe: buffers are Python's own `bytes`.
 
 mod capture;
 mod columns;
 mod commands;
+mod corpus;
 mod engine;
 mod errors;
 mod interruptible;
@@ -24,6 +25,8 @@ mod _superpacket {
     use super::columns::{ColumnBatch, Columns};
     #[pymodule_export]
     use super::commands::{Page, analyze, coalesce, segment, steer, verify};
+    #[pymodule_export]
+    use super::corpus::{CorpusSummary, analyze_part, index};
     #[pymodule_export]
     use super::engine::{Aggregator, Segmenter, SuperPacket, engine_reasons, segment_errors};
     #[pymodule_export]

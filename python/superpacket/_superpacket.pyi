@@ -11,9 +11,12 @@ __all__ = [
     "Capture",
     "ColumnBatch",
     "Columns",
+    "CorpusSummary",
     "Page",
     "analyze",
+    "analyze_part",
     "coalesce",
+    "index",
     "segment",
     "steer",
     "verify",
@@ -285,5 +288,29 @@ def steer(
     top: int,
     progress: Callable[[str, int | None], Any] | None,
 ) -> tuple[str, Page]: ...
+@final
+class CorpusSummary:
+    """Adds up what was found in the captures of a corpus."""
+
+    def __new__(cls, *, batch: int, hold: int, top: int) -> CorpusSummary: ...
+    def add(self, file: str, parts: list[str]) -> list[tuple[str, list[int], list[tuple[str, int]]]]: ...
+    def unreadable(self, words: str) -> None: ...
+    def report(self) -> tuple[str, Page]: ...
+
+def index(
+    name: str, stream: tuple[str | PathLike[str] | Any, int, int | None], *, grain: int, multiple: int
+) -> tuple[list[tuple[int, int, int]], bytes, int]: ...
+def analyze_part(
+    name: str,
+    stream: tuple[str | PathLike[str] | Any, int, int | None],
+    part: tuple[bytes, int, int] | None,
+    take: Callable[[str, ColumnBatch], object],
+    *,
+    continues: bool,
+    batch: int,
+    hold: int,
+    interval: int,
+    strict: bool,
+) -> str: ...
 def engine_reasons() -> list[str]: ...
 def segment_errors() -> list[str]: ...

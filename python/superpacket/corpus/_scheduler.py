@@ -1,0 +1,55 @@
+"""Dask's schedulers by the words of the command line."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import distributed
+
+from superpacket._superpacket import OptionsError
+
+
+def _workers(scheduler: str, kind: str) -> int:
+    count = scheduler[len(kind) :]
+    if not count:
+        return os.cpu_count() or 1
+    if count[1:].isdecimal() and int(count[1:]) > 0:
+        return int(count[1:])
+    raise OptionsError(f"scheduler: {scheduler!r}: after {kind}= comes a number from 1 on")
+
+
+@contextmanager
+def client(scheduler: Any, memory_limit: str | int | None) -> Iterator[distributed.Client]:
+    """Lends a client of a cluster, which is closed again if it was begun here."""
+    if scheduler is None:
+        try:
+            scheduler = distributed.get_client()
+        except ValueError:
+            scheduler = "processes"
+    if isinstance(scheduler, distributed.Client):
+        yield scheduler
+        return
+    if not isinstance(scheduler, str):
+        raise OptionsError(f"scheduler: {scheduler!r} is neither a name nor a distributed.Client")
+    options: dict[str, Any] = {"dashboard_address": None, "silence_logs": logging.ERROR}
+    if scheduler.partition("=")[0] == "threads":
+        options |= {"processes": False, "n_workers": 1, "threads_per_worker": _workers(scheduler, "threads"), "memory_limit": None}
+    elif scheduler.partition("=")[0] == "processes":
+        count = _workers(scheduler, "processes")
+        options |= {"processes": True, "n_workers": count, "threads_per_worker": 1, "memory_limit": memory_limit}
+    elif "://" in scheduler:
+        with distributed.Client(scheduler, set_as_default=False) as connected:
+            yield connected
+        return
+    elif scheduler.endswith(".json"):
+        with distributed.Client(scheduler_file=scheduler, set_as_default=False) as connected:
+            yield connected
+        return
+    else:
+        raise OptionsError(f"scheduler: {scheduler!r} is none of threads, processes, an address (tcp://host:8786), a file (scheduler.json)")
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster, set_as_default=False) as connected:
+        yield connected

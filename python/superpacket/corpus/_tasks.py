@@ -1,0 +1,253 @@
+"""What a worker does: a file, or a part of one, read once; its rows written, its sums given back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from superpacket import _superpacket
+from superpacket._superpacket import CaptureError
+from superpacket.corpus._files import CorpusFile, Identity, close
+from superpacket.corpus._store import STATE, Store
+
+#: Tables that tasks write.
+TABLES = ("flows", "packets")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How captures are analyzed."""
+
+    batch: int
+    #: In nanoseconds.
+    hold: int
+    #: In nanoseconds.
+    interval: int
+    part_size: int
+    strict: bool
+    checksum: str
+
+    @property
+    def key(self) -> str:
+        """Tells results by other options, or of another version, apart."""
+        what = json.dumps([_superpacket.__version__, asdict(self)], sort_keys=True)
+        return hashlib.blake2b(what.encode(), digest_size=6).hexdigest()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a file."""
+
+    number: int
+    #: Its bytes.
+    start: int
+    end: int | None
+    #: Packets before it.
+    packets: int
+    #: Bytes of the file's headers that its reader needs.
+    headers: int
+    #: Another part follows.
+    continues: bool
+    #: Of the file that was indexed.
+    identity: Identity
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a file could not be read."""
+
+    words: str
+    packet: int | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """How a large file is to be read: in parts, or as a whole if there are none."""
+
+    parts: list[Part]
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a task gives back."""
+
+    identity: Identity | None
+    #: What was found, as JSON.
+    found: str | None
+    failure: Failure | None = None
+    #: Names of the tables' files.
+    tables: tuple[str, ...] = ()
+    #: It was found before, by a run that was cut off or had the same files.
+    kept: bool = False
+
+
+def _failure(error: CaptureError, file: CorpusFile) -> Failure:
+    return Failure(f"{file.name}: {error}" if file.name not in str(error) else str(error), error.packet, error.offset)
+
+
+def _changed(file: CorpusFile) -> Failure:
+    return Failure(f"{file.name}: it was changed while it was read")
+
+
+def _identify(file: CorpusFile, options: Options) -> Identity | Failure:
+    try:
+        return file.identify(options.checksum)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        # It will not help to try again.
+        return Failure(f"{file.name}: cannot be opened: {error.strerror or error}")
+
+
+def survey(file: CorpusFile, options: Options, store: Store) -> Survey:
+    """Finds out where a large file may be cut, or looks up where it was.
+
+    The index is kept beside the results.
+    """
+    identity = _identify(file, options)
+    if isinstance(identity, Failure):
+        return Survey([], identity)
+    name = f"{STATE}/index/{file.key}"
+    wanted = {"identity": identity.json(), "batch": options.batch, "version": _superpacket.__version__}
+    index = store.read_json(f"{name}.json")
+    if not isinstance(index, dict) or index.get("for") != wanted or index["grain"] > options.part_size // 4:
+        if not file.can_seek():
+            return Survey([])
+        grain = max(1, min(16 << 20, options.part_size // 16))
+        stream = file.stream()
+        try:
+            places, headers, packets = _superpacket.index(file.name, stream, grain=grain, multiple=options.batch)
+        except CaptureError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
+            return Survey([], _failure(error, file))
+        finally:
+            close(stream)
+        store.write(f"{name}.headers", headers)
+        index = {"for": wanted, "grain": grain, "packets": packets, "places": places}
+        store.write_json(f"{name}.json", index)
+    return Survey(_cut(index["places"], identity, options.part_size))
+
+
+def _cut(places: list[list[int]], identity: Identity, part_size: int) -> list[Part]:
+    """Chooses the places where parts begin."""
+    starts: list[list[int]] = []
+    for place in places:
+        left = part_size if identity.size is None else identity.size - place[0]
+        if not starts or (place[0] >= starts[-1][0] + part_size and left >= part_size // 4):
+            starts.append(place)
+    if len(starts) < 2:
+        return []
+    return [
+        Part(
+            number,
+            start[0],
+            starts[number + 1][0] if number + 1 < len(starts) else None,
+            start[1],
+            start[2],
+            number + 1 < len(starts),
+            identity,
+        )
+        for number, start in enumerate(starts)
+    ]
+
+
+def _kept(store: Store, name: str, identity: Identity) -> Result | None:
+    """Looks up what an earlier run found, if the file and all that was written are unchanged."""
+    record = store.read_json(name)
+    if not isinstance(record, dict) or record["identity"] != identity.json():
+        return None
+    if any(store.size(table) != size for table, size in record["tables"].items()):
+        return None
+    failure = None if record["failure"] is None else Failure(**record["failure"])
+    return Result(identity, record["found"], failure, tuple(record["tables"]), kept=True)
+
+
+def analyze_part(file: CorpusFile, part: Part | None, options: Options, store: Store) -> Result:
+    """Analyzes a part of a file, or the whole.
+
+    Tables take their places before the record that says so: what is recorded is there, and what is
+    there is whole.
+    """
+    identity = _identify(file, options)
+    if isinstance(identity, Failure):
+        return Result(None, None, identity)
+    if part is not None and part.identity != identity:
+        return Result(identity, None, _changed(file))
+    number = 0 if part is None else part.number
+    record = f"{STATE}/tasks/{file.key[:2]}/{file.key}-{number:05}-{options.key}.json"
+    kept = _kept(store, record, identity)
+    if kept is not None:
+        return kept
+    found: str | None = None
+    tables: dict[str, int] = {}
+    failure: Failure | None = None
+    try:
+        found, tables = _read(file, part, number, options, store)
+    except CaptureError as error:
+        failure = _failure(error, file)
+        if isinstance(error.__cause__, OSError):
+            return Result(identity, None, failure)
+    if file.glance() != (identity.size, identity.time):
+        return Result(identity, None, _changed(file))
+    told = None if failure is None else asdict(failure)
+    content = {"identity": identity.json(), "found": found, "failure": told, "tables": tables}
+    store.write_json(record, content)
+    return Result(identity, found, failure, tuple(tables))
+
+
+def _read(file: CorpusFile, part: Part | None, number: int, options: Options, store: Store) -> tuple[str, dict[str, int]]:
+    place = None
+    if part is not None:
+        headers = store.read(f"{STATE}/index/{file.key}.headers")
+        if headers is None:
+            raise OSError(f"{store.path(STATE)}/index/{file.key}.headers was removed while the run went on")
+        place = (headers[: part.headers], part.start, part.packets)
+    names = {table: f"{table}/{file.key}-{number:05}.parquet" for table in TABLES}
+    with ExitStack() as stack:
+        stream = file.stream() if part is None else file.stream(part.start, part.end)
+        stack.callback(close, stream)
+        # The folders are left alone by tables without rows.
+        waiting = {table: _Waiting(store, name, file.name, number) for table, name in names.items()}
+        for table in waiting.values():
+            stack.push(table.leave)
+        found = _superpacket.analyze_part(
+            file.name,
+            stream,
+            place,
+            lambda table, batch: waiting[table].add(batch),
+            continues=part is not None and part.continues,
+            batch=options.batch,
+            hold=options.hold,
+            interval=options.interval,
+            strict=options.strict,
+        )
+    return found, {names[table]: store.size(names[table]) or 0 for table in TABLES if waiting[table].parts is not None}
+
+
+class _Waiting:
+    """A table's file, which is begun with its first rows."""
+
+    def __init__(self, store: Store, name: str, file: str, number: int) -> None:
+        self._store, self._name, self._file, self._number = store, name, file, number
+        self._stack = ExitStack()
+        self.parts: Any = None
+
+    def add(self, batch: Any) -> None:
+        """Writes a batch."""
+        from superpacket.corpus._tables import Parts
+
+        if self.parts is None:
+            path = self._stack.enter_context(self._store.writing(self._name))
+            self.parts = Parts(path, self._file, self._number)
+        self.parts.add(batch)
+
+    def leave(self, kind: Any, error: Any, trace: Any) -> bool:
+        """Puts the file in its place, or removes it after an error."""
+        if self.parts is not None:
+            self.parts.close()
+        self._stack.__exit__(kind, error, trace)
+        return False
