@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import dask
 import distributed
 
 from superpacket._superpacket import OptionsError
@@ -35,7 +36,9 @@ def client(scheduler: Any, memory_limit: str | int | None) -> Iterator[distribut
         return
     if not isinstance(scheduler, str):
         raise OptionsError(f"scheduler: {scheduler!r} is neither a name nor a distributed.Client")
-    options: dict[str, Any] = {"dashboard_address": None, "silence_logs": logging.ERROR}
+    # What is begun here is for this machine alone.
+    here = "127.0.0.1:0"
+    options: dict[str, Any] = {"dashboard_address": here, "worker_dashboard_address": here, "silence_logs": logging.ERROR}
     if scheduler.partition("=")[0] == "threads":
         options |= {"processes": False, "n_workers": 1, "threads_per_worker": _workers(scheduler, "threads"), "memory_limit": None}
     elif scheduler.partition("=")[0] == "processes":
@@ -51,5 +54,8 @@ def client(scheduler: Any, memory_limit: str | int | None) -> Iterator[distribut
         return
     else:
         raise OptionsError(f"scheduler: {scheduler!r} is none of threads, processes, an address (tcp://host:8786), a file (scheduler.json)")
-    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster, set_as_default=False) as connected:
-        yield connected
+    # Workers keep no data that could be spilled, and one that waits for memory would wait forever.
+    workers = {f"distributed.worker.memory.{what}": False for what in ("target", "spill", "pause")}
+    with dask.config.set({**workers, "distributed.worker.memory.terminate": 1.0}), distributed.LocalCluster(**options) as cluster:
+        with distributed.Client(cluster, set_as_default=False) as connected:
+            yield connected

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::ledger::Flow;
 
 /// Flows counted at a time.
-const MOST_FLOWS: usize = 1 << 16;
+const MOST_FLOWS: usize = 1 << 15;
 
 /// Intervals counted at a time.
 const MOST_INTERVALS: usize = 1 << 11;
