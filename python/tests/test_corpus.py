@@ -279,6 +279,23 @@ def test_a_run_that_was_cut_off_goes_on(demo: Path, tmp_path: Path) -> None:
     assert list((out / ".superpacket" / "temporary").iterdir()) == []
 
 
+def test_ctrl_c_ends_a_run_which_goes_on_later(demo: Path, tmp_path: Path) -> None:
+    pattern, out = many(demo, tmp_path / "captures"), tmp_path / "out"
+    command = [sys.executable, "-m", "superpacket.corpus", "analyze", pattern, "-o", str(out), "--part-size", "1MiB"]
+    run = subprocess.Popen([*command, "--scheduler", "processes=2"], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        until(lambda: recorded(out) >= 5)
+        # As a terminal does, to the workers too.
+        os.killpg(run.pid, signal.SIGINT)
+        _, said = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert (run.returncode, said.strip()) == (130, "superpacket.corpus: interrupted; the same command goes on from here")
+    done = recorded(out)
+    report = corpus.analyze(pattern, str(out), scheduler="threads=2", part_size=1 << 20)
+    assert 5 <= done == report.kept < report.tasks
+
+
 def test_members_of_an_archive(demo: Path, tmp_path: Path) -> None:
     plain = written(demo, tmp_path / "plain.pcap", 3)
     with tarfile.open(tmp_path / "captures.tar", "w") as archive:

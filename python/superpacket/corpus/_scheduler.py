@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +23,19 @@ def _workers(scheduler: str, kind: str) -> int:
     if count[1:].isdecimal() and int(count[1:]) > 0:
         return int(count[1:])
     raise OptionsError(f"scheduler: {scheduler!r}: after {kind}= comes a number from 1 on")
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Makes processes that are begun here deaf to Ctrl-C, which reaches all of a terminal's: whoever began them ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -56,6 +71,8 @@ def client(scheduler: Any, memory_limit: str | int | None) -> Iterator[distribut
         raise OptionsError(f"scheduler: {scheduler!r} is none of threads, processes, an address (tcp://host:8786), a file (scheduler.json)")
     # Workers keep no data that could be spilled, and one that waits for memory would wait forever.
     workers = {f"distributed.worker.memory.{what}": False for what in ("target", "spill", "pause")}
-    with dask.config.set({**workers, "distributed.worker.memory.terminate": 1.0}), distributed.LocalCluster(**options) as cluster:
-        with distributed.Client(cluster, set_as_default=False) as connected:
+    with dask.config.set({**workers, "distributed.worker.memory.terminate": 1.0}):
+        with _without_interrupts():
+            cluster = distributed.LocalCluster(**options)
+        with cluster, distributed.Client(cluster, set_as_default=False) as connected:
             yield connected
