@@ -120,6 +120,20 @@ def test_all_captures_on_processes_threads_and_by_the_program(tmp_path: Path) ->
     assert f"{len(files) - len(expected['unreadable']):,} captures" in page and "Not read" in page
 
 
+def test_a_cluster_by_address_by_file_and_as_the_current_one(demo: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    with cluster(1) as client:
+        first = corpus.analyze(str(demo), out, scheduler=client.scheduler.address)
+        client.write_scheduler_file(str(tmp_path / "scheduler.json"))
+        by_file = corpus.analyze(str(demo), out, scheduler=str(tmp_path / "scheduler.json"))
+        with client.as_current():
+            current = corpus.analyze(str(demo), out)
+        assert client.status == "running", "it is left to its owner"
+    assert (first.kept, by_file.kept, current.kept) == (0, 1, 1)
+    assert first.json == by_file.json == current.json
+    assert first.findings == superpacket.analyze(demo).findings
+
+
 def test_a_file_in_parts_against_the_whole(demo: Path, tmp_path: Path) -> None:
     path = written(demo, tmp_path / "long.pcap", 12)
     whole = corpus.analyze(str(path), str(tmp_path / "whole"), scheduler="threads=1")
