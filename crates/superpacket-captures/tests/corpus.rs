@@ -96,8 +96,9 @@ fn parts_that_begin_with_a_poll_add_up_to_the_whole() {
         for policy in ["lro", "gro", "gro_udp"] {
             assert_eq!(found["policies"][policy], expected_json["policies"][policy], "{policy} by {grain}");
         }
-        // Aggregation of pure ACKs knows the newest acknowledgement of a flow after it has left, and
-        // a part begins without: those that came again count as new, once for each flow and part.
+        // Aggregation of pure ACKs knows the newest acknowledgement of a flow after it has left,
+        // and a part begins without: those that came again count as new, once for each flow
+        // and part.
         let (found_acks, expected_acks) = (&report.findings.policies.lro_acks.totals, &expected.findings.policies.lro_acks.totals);
         let older = expected_acks.reasons.get("ack_older").copied().unwrap_or(0);
         assert!((1..=12).contains(&older), "the capture is repeated, with its acknowledgements");

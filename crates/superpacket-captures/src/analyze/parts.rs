@@ -144,7 +144,8 @@ impl Whole {
 
 /// Adds up what was found in many captures, each of which may have been read in parts.
 ///
-/// Memory is bounded: of the captures, the first thousand are listed, and of the flows, 512 counted.
+/// Memory is bounded: of the captures, the first thousand are listed, and of the flows, 512 are
+/// counted.
 #[derive(Clone, Debug)]
 pub struct Corpus {
     report: AnalyzeReport,
