@@ -76,6 +76,13 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// A link header of these bytes, as long as they are no longer than any that is kept aside.
+    pub(crate) fn new(interface: u32, layer: Layer, header: &[u8]) -> Option<Self> {
+        let mut bytes = [0; LONGEST_LINK];
+        bytes.get_mut(..header.len())?.copy_from_slice(header);
+        Some(Link { interface, layer, length: header.len() as u8, bytes })
+    }
+
     /// Where the engine's packets start behind it.
     pub(crate) fn layer(&self) -> Layer {
         self.layer
@@ -123,11 +130,9 @@ impl Arrival {
         };
         let mut buffer = pool.copy(frame, length);
         let link = layer.map(|layer| {
-            let mut bytes = [0; LONGEST_LINK];
-            if let (Some(to), Some(from)) = (bytes.get_mut(..length), frame.data.get(..length)) {
-                to.copy_from_slice(from);
-            }
-            Link { interface: frame.interface, layer, length: length as u8, bytes }
+            let bytes = [0; LONGEST_LINK];
+            let unnamed = Link { interface: frame.interface, layer, length: length as u8, bytes };
+            frame.data.get(..length).and_then(|header| Link::new(frame.interface, layer, header)).unwrap_or(unnamed)
         });
         let mut checksum = RxChecksum::None;
         let cut = frame.is_truncated();

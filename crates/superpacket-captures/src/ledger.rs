@@ -49,6 +49,18 @@ impl Flow {
     }
 }
 
+impl Flow {
+    /// The flow of packets that are of none.
+    pub(crate) const fn none() -> Flow {
+        Flow(0)
+    }
+
+    /// A flow that somebody else has told apart.
+    pub(crate) const fn from_hash(hash: u64) -> Flow {
+        Flow(hash)
+    }
+}
+
 #[cfg(test)]
 impl Flow {
     /// A flow like no other.

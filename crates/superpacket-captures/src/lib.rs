@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod analyze;
+mod check;
 mod coalesce;
 mod destination;
 mod error;
@@ -29,6 +30,7 @@ pub use analyze::{
     AnalyzeOptions, AnalyzeReport, Corpus, Counts, Cuts, Effect, Effects, FileAnalysis, Findings, FlowRow, Held, PacketsRow, PartAnalysis,
     PartOptions, Rows, Sizes, Timeline, TopFlow, Traffic, analyze, analyze_part,
 };
+pub use check::{CheckOptions, CheckReport, NotJudged, Rule, Strictness, Violation, check};
 pub use coalesce::{CoalesceOptions, CoalesceReport, Rules, coalesce};
 pub use destination::{Output, PacketSink};
 pub use error::Error;

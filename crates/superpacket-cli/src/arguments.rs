@@ -59,6 +59,26 @@ Frames that cannot be cut pass as they are and are counted by reason.")]
 
 Exit code 1 if a byte differs.")]
     Verify(Verify),
+    /// Judge whether another implementation merged or cut these packets faithfully
+    #[command(after_help = "Examples:
+  superpacket check merged.pcapng --origin received.pcap
+  superpacket check cut.pcap --origin sent.records --rules reversible
+  superpacket check merged.records --origin received.pcap --json | jq .by_rule
+
+FILE is what the implementation made, ORIGIN what it was given: each a capture, or a file of \
+records, whose packets may have their virtio_net_hdr (docs/check.md describes both forms). \
+Whether packets were merged or cut is seen packet by packet: each one that left stands for one of \
+the original, for several, or for a part of one.
+
+A packet of ORIGIN whose header says how it is to be cut is compared with what the kernel would \
+cut it into. What cannot be judged, since there is no header, is said.
+
+By the rules \"linux\", IPv4 identifications that are all the same may merge, and a packet that \
+Linux refuses may overtake what is held of its flow. By \"reversible\", a packet and its header \
+alone must give back every byte, in order.
+
+Exit code 1 if a rule is broken.")]
+    Check(Check),
     /// Show what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and what kept packets apart
     #[command(after_help = "Examples:
   superpacket analyze in.pcap
@@ -268,6 +288,34 @@ pub(crate) struct Verify {
     /// For tests: flip a bit in the payload of the Nth super-packet of each file before it is cut, which must be found
     #[arg(long, value_name = "N", hide = true)]
     pub(crate) inject_fault: Option<u64>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// By which rules to check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Strictness {
+    /// What Linux does
+    Linux,
+    /// From a packet and its header every byte comes back, and nothing of a flow overtakes anything
+    Reversible,
+}
+
+/// `superpacket check`.
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// What the implementation made; - for standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) checked: PathBuf,
+    /// What it was given; - for standard input
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) origin: PathBuf,
+    /// The rules
+    #[arg(long, value_enum, default_value_t = Strictness::Linux)]
+    pub(crate) rules: Strictness,
+    /// Describe all violations, not the first 10 alone
+    #[arg(long)]
+    pub(crate) all: bool,
     #[command(flatten)]
     pub(crate) common: Common,
 }

@@ -81,6 +81,11 @@ fn run(command: Command) -> Result<Outcome, Failure> {
                 return Ok(Outcome::Failed);
             }
         }
+        Command::Check(arguments) => {
+            if !captures::check::run(&arguments)? {
+                return Ok(Outcome::Failed);
+            }
+        }
         Command::Generate(arguments) => generate::run(&arguments)?,
         Command::Analyze(arguments) => captures::analyze::run(&arguments)?,
         Command::Steer(arguments) => captures::steer::run(&arguments)?,

@@ -2,6 +2,7 @@
 //! `superpacket-captures`.
 
 pub(crate) mod analyze;
+pub(crate) mod check;
 pub(crate) mod coalesce;
 pub(crate) mod segment;
 pub(crate) mod steer;

@@ -2,6 +2,7 @@
 
 mod analyze;
 mod captures;
+mod check;
 mod coalesce;
 #[cfg(unix)]
 mod files;

@@ -39,6 +39,7 @@ fn all_commands(bench: &Bench, name: &str) {
         &["coalesce", name, "-o", "out.pcap", "--batch", "0", "--hold", "3600s", "--max-bytes", "524280"],
         &["segment", name, "-o", "out.pcap", "--mtu", "68"],
         &["verify", name, "--batch", "0", "--hold", "3600s"],
+        &["check", name, "--origin", name],
         &["analyze", name, "--batch", "0", "--hold", "3600s", "--html", "out.html"],
         &["steer", name, "--cpu-list", "0-8191", "--html", "out.html", "--json"],
     ] {
@@ -123,6 +124,7 @@ fn options_of_16_megabytes() {
             &["segment", name, "-o", out],
             &["segment", name, "-o", "out.pcapng.zst"],
             &["verify", name, "--batch", "0", "--hold", "3600s"],
+            &["check", name, "--origin", name],
             &["analyze", name, "--batch", "0", "--hold", "3600s"],
             &["segment", name, "-o", if name.ends_with("gz") { "out.pcapng.gz" } else { "copy.pcapng.gz" }],
         ] {

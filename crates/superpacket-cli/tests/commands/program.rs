@@ -7,11 +7,11 @@ use crate::support::*;
 
 const COMMANDS: &[&str] = if cfg!(target_os = "linux") {
     &[
-        "coalesce", "segment", "verify", "analyze", "steer", "generate", "lab", "bridge", "features", "stats", "ports", "limits", "rps",
-        "top",
+        "coalesce", "segment", "verify", "check", "analyze", "steer", "generate", "lab", "bridge", "features", "stats", "ports", "limits",
+        "rps", "top",
     ]
 } else {
-    &["coalesce", "segment", "verify", "analyze", "steer", "generate"]
+    &["coalesce", "segment", "verify", "check", "analyze", "steer", "generate"]
 };
 
 #[test]
@@ -23,6 +23,7 @@ fn help_has_examples_and_goes_to_standard_output() {
         &["coalesce", "--help"],
         &["segment", "-h"],
         &["verify", "--help"],
+        &["check", "--help"],
         &["analyze", "--help"],
         &["steer", "--help"],
         &["generate", "--help"],
@@ -87,6 +88,7 @@ fn an_empty_capture_has_no_averages() {
         &["coalesce", "in.pcap", "-o", "out.pcap"][..],
         &["segment", "in.pcap", "-o", "out.pcap"],
         &["verify", "in.pcap"],
+        &["check", "in.pcap", "--origin", "in.pcap"],
         &["analyze", "in.pcap", "--html", "out.html"],
         &["analyze", "in.pcap", "in.pcap", "--html", "both.html"],
         &["steer", "in.pcap", "--cpus", "f", "--html", "spread.html"],
@@ -95,7 +97,7 @@ fn an_empty_capture_has_no_averages() {
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         assert!(!text.contains("0.0") && !text.contains("NaN"), "{text}");
-        assert!(arguments[0] == "verify" || text.contains(" -"), "{text}");
+        assert!(matches!(arguments[0], "verify" | "check") || text.contains(" -"), "{text}");
     }
     for page in ["out.html", "both.html"] {
         let page = std::fs::read_to_string(bench.path(page)).expect("it was written");
@@ -134,6 +136,7 @@ fn bad_usage_is_exit_code_2() {
         &["coalesce"],
         &["coalesce", "in.pcap"],
         &["verify"],
+        &["check", "in.pcap"],
         &["segment", "--mtu", "1500"],
         &["man", "unknown"],
         &["completions", "unknown"],
@@ -178,6 +181,7 @@ fn unreadable_input_is_exit_code_2_and_named() {
             &["coalesce", file, "-o", "out.pcap"][..],
             &["segment", file, "-o", "out.pcap"],
             &["verify", file],
+            &["check", file, "--origin", file],
             &["analyze", file, "--json"],
         ] {
             let output = bench.run(command);

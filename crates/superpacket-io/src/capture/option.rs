@@ -9,6 +9,9 @@ use super::ByteOrder;
 /// `opt_endofopt`.
 const END: u16 = 0;
 
+/// `opt_comment`: text.
+const COMMENT: u16 = 1;
+
 /// `epb_hash`: over the bytes of one packet.
 const EPB_HASH: u16 = 3;
 
@@ -67,6 +70,13 @@ impl<'a> FrameOptions<'a> {
     /// How the bytes are to be read.
     pub const fn form(&self) -> OptionForm {
         self.form
+    }
+
+    /// The comments on a pcapng packet (`opt_comment`), as bytes that should be UTF-8; up to the
+    /// first option that is malformed.
+    pub fn comments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let list = if self.form.kind == Kind::Modified { &[] } else { self.bytes };
+        walk(list, self.form.byte_order).map_while(Result::ok).filter(|(code, _)| *code == COMMENT).map(|(_, text)| text)
     }
 
     /// What of them holds for a packet that this one and others before it became: all but a hash of
@@ -222,6 +232,19 @@ mod tests {
         assert_eq!(same, big[..big.len() - 4], "without the end");
         assert_eq!(options.verbatim(ByteOrder::Big), Some(same.as_slice()));
         assert_eq!(options.verbatim(ByteOrder::Little), None);
+    }
+
+    #[test]
+    fn comments_are_found_among_other_options() {
+        let mut list = Vec::new();
+        for (code, value) in [(2, &[0; 4][..]), (1, b"one"), (6, &[0; 4]), (1, b"two")] {
+            put(&mut list, ByteOrder::Big, code, value, 1);
+        }
+        put_end(&mut list, 0);
+        let options = FrameOptions::new(&list, OptionForm::list(ByteOrder::Big));
+        assert_eq!(options.comments().collect::<Vec<_>>(), [b"one", b"two"]);
+        assert_eq!(FrameOptions::new(&list, OptionForm::modified(ByteOrder::Big)).comments().count(), 0);
+        assert_eq!(FrameOptions::NONE.comments().count(), 0);
     }
 
     #[test]

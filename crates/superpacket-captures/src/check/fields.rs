@@ -1,0 +1,130 @@
+//! Which field a byte of a header belongs to, and which rule speaks of it.
+
+use superpacket::packet::Layer;
+use superpacket::wire::{IpVersion, Layout, Protocol, Tunnel, ethernet, ipv4, ipv6, pppoe, tcp};
+
+use super::rule::Rule;
+use crate::partial::be16;
+
+/// A field of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Field {
+    pub(super) name: String,
+    pub(super) rule: Rule,
+    /// A checksum, which follows from everything else.
+    pub(super) is_checksum: bool,
+}
+
+fn field(prefix: &str, name: &str, rule: Rule) -> Field {
+    Field { name: format!("{prefix}{name}"), rule, is_checksum: matches!(rule, Rule::Checksum | Rule::IpChecksum) }
+}
+
+/// The field that the byte at `place` belongs to; `difference` has the bits that differ.
+pub(super) fn field_at(bytes: &[u8], layout: &Layout, layer: Layer, place: usize, difference: u8) -> Field {
+    let network = usize::from(layout.network);
+    let transport = usize::from(layout.transport);
+    if place < usize::from(layout.outermost()) {
+        return link_field(bytes, layer, place);
+    }
+    if let Some(outer) = layout.outer {
+        let (outer_network, outer_transport) = (usize::from(outer.network), usize::from(outer.transport));
+        if place < outer_transport {
+            return ip_field("outer ", outer.version, place - outer_network, difference);
+        }
+        if place < network {
+            return tunnel_field(outer.tunnel, place - outer_transport);
+        }
+    }
+    if place < transport {
+        return ip_field("", layout.version, place - network, difference);
+    }
+    transport_field(layout.protocol, place - transport, difference)
+}
+
+fn link_field(bytes: &[u8], layer: Layer, place: usize) -> Field {
+    let name = match (layer, place) {
+        (Layer::Ip, _) => "link header",
+        (_, 0..6) => "ethernet.destination",
+        (_, 6..12) => "ethernet.source",
+        (_, 12..14) => "ethernet.type",
+        _ => {
+            let mut kind = be16(bytes, ethernet::ETHERTYPE).unwrap_or(0);
+            let mut offset = ethernet::HEADER_LENGTH;
+            while ethernet::is_vlan(kind) && place >= offset + 4 {
+                kind = be16(bytes, offset + 2).unwrap_or(0);
+                offset += 4;
+            }
+            match kind {
+                _ if ethernet::is_vlan(kind) => "vlan",
+                ethernet::PPPOE_SESSION if (pppoe::LENGTH..pppoe::LENGTH + 2).contains(&(place - offset)) => {
+                    return field("", "pppoe.length", Rule::Length);
+                }
+                ethernet::PPPOE_SESSION => "pppoe",
+                ethernet::MPLS => "mpls",
+                _ => "link header",
+            }
+        }
+    };
+    field("", name, Rule::LinkHeader)
+}
+
+fn ip_field(prefix: &str, version: IpVersion, offset: usize, difference: u8) -> Field {
+    let (name, rule) = match (version, offset) {
+        (IpVersion::V4, 0) => ("ipv4.version", Rule::IpHeader),
+        (IpVersion::V4, ipv4::TOS) => ("ipv4.tos", Rule::TrafficClass),
+        (IpVersion::V4, 2..4) => ("ipv4.total_length", Rule::Length),
+        (IpVersion::V4, 4..6) => ("ipv4.id", Rule::IpId),
+        (IpVersion::V4, 6..8) => ("ipv4.fragment", Rule::DontFragment),
+        (IpVersion::V4, ipv4::TTL) => ("ipv4.ttl", Rule::Ttl),
+        (IpVersion::V4, ipv4::PROTOCOL) => ("ipv4.protocol", Rule::IpHeader),
+        (IpVersion::V4, 10..12) => ("ipv4.checksum", Rule::IpChecksum),
+        (IpVersion::V4, 12..20) => ("ipv4.addresses", Rule::IpHeader),
+        (IpVersion::V4, _) => ("ipv4.options", Rule::IpHeader),
+        (IpVersion::V6, 0) if difference & 0xf0 != 0 => ("ipv6.version", Rule::IpHeader),
+        (IpVersion::V6, 0) => ("ipv6.traffic_class", Rule::TrafficClass),
+        (IpVersion::V6, 1) if difference & 0xf0 != 0 => ("ipv6.traffic_class", Rule::TrafficClass),
+        (IpVersion::V6, 1..4) => ("ipv6.flow_label", Rule::FlowLabel),
+        (IpVersion::V6, 4..6) => ("ipv6.payload_length", Rule::Length),
+        (IpVersion::V6, ipv6::NEXT_HEADER) => ("ipv6.next_header", Rule::IpHeader),
+        (IpVersion::V6, ipv6::HOP_LIMIT) => ("ipv6.hop_limit", Rule::Ttl),
+        (IpVersion::V6, 8..40) => ("ipv6.addresses", Rule::IpHeader),
+        (IpVersion::V6, _) => ("ipv6.extension_header", Rule::IpHeader),
+    };
+    field(prefix, name, rule)
+}
+
+fn tunnel_field(tunnel: Tunnel, offset: usize) -> Field {
+    let (name, rule) = match (tunnel, offset) {
+        (Tunnel::Vxlan | Tunnel::Geneve, 0..4) => ("udp.ports", Rule::TunnelHeader),
+        (Tunnel::Vxlan | Tunnel::Geneve, 4..6) => ("udp.length", Rule::Length),
+        (Tunnel::Vxlan | Tunnel::Geneve, 6..8) => ("udp.checksum", Rule::Checksum),
+        (Tunnel::Vxlan, _) => ("vxlan", Rule::TunnelHeader),
+        (Tunnel::Geneve, _) => ("geneve", Rule::TunnelHeader),
+        (Tunnel::Gre, 4..6) => ("gre.checksum", Rule::Checksum),
+        (Tunnel::Gre, _) => ("gre", Rule::TunnelHeader),
+        (Tunnel::Ip, _) => ("ip", Rule::TunnelHeader),
+    };
+    field("outer ", name, rule)
+}
+
+fn transport_field(protocol: Protocol, offset: usize, difference: u8) -> Field {
+    let (name, rule) = match (protocol, offset) {
+        (Protocol::Tcp, 0..4) => ("tcp.ports", Rule::Transport),
+        (Protocol::Tcp, 4..8) => ("tcp.sequence", Rule::Sequence),
+        (Protocol::Tcp, 8..12) => ("tcp.acknowledgement", Rule::Acknowledgement),
+        (Protocol::Tcp, tcp::DATA_OFFSET) if difference & 0xf0 != 0 => ("tcp.data_offset", Rule::TcpOptions),
+        (Protocol::Tcp, tcp::FLAGS) if difference == tcp::CWR => ("tcp.flags", Rule::Cwr),
+        (Protocol::Tcp, tcp::DATA_OFFSET | tcp::FLAGS) => ("tcp.flags", Rule::Flags),
+        (Protocol::Tcp, 14..16) => ("tcp.window", Rule::Window),
+        (Protocol::Tcp, 16..18) => ("tcp.checksum", Rule::Checksum),
+        (Protocol::Tcp, 18..20) => ("tcp.urgent", Rule::Urgent),
+        (Protocol::Tcp, _) => ("tcp.options", Rule::TcpOptions),
+        (Protocol::Udp, 0..4) => ("udp.ports", Rule::Transport),
+        (Protocol::Udp, 4..6) => ("udp.length", Rule::Length),
+        (Protocol::Udp, _) => ("udp.checksum", Rule::Checksum),
+        (Protocol::Dccp, 0..4) => ("dccp.ports", Rule::Transport),
+        (Protocol::Dccp, 6..8) => ("dccp.checksum", Rule::Checksum),
+        (Protocol::Dccp, _) => ("dccp.header", Rule::Transport),
+    };
+    field("", name, rule)
+}

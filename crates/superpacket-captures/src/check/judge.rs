@@ -1,0 +1,367 @@
+//! Is a packet that left the packets of the original that it stands for?
+
+use std::collections::BTreeSet;
+
+use superpacket::Simd;
+use superpacket::checksum::ipv4_header;
+use superpacket::packet::Layer;
+use superpacket::segment::{Cwr, Gso, GsoKind, GsoPacket, IpId, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::virtio::gso_type;
+use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ipv4, tcp};
+
+use super::fields::field_at;
+use super::packet::Packet;
+use super::rule::Rule;
+use crate::partial::{Wrong, be16, check};
+
+/// What was found, before it is counted.
+#[derive(Debug)]
+pub(super) struct Finding {
+    pub(super) rule: Rule,
+    pub(super) field: String,
+    pub(super) origin: Option<u64>,
+    pub(super) what: String,
+}
+
+/// Judges packets against what they stand for.
+pub(super) struct Judge {
+    simd: Simd,
+    segmenter: Segmenter,
+    pub(super) findings: Vec<Finding>,
+    /// Rules and fields found broken by this packet.
+    seen: BTreeSet<(Rule, String)>,
+}
+
+impl Judge {
+    pub(super) fn new(simd: Simd) -> Self {
+        Judge { simd, segmenter: Segmenter::new().with_simd(simd), findings: Vec::new(), seen: BTreeSet::new() }
+    }
+
+    /// Begins another packet.
+    pub(super) fn begin(&mut self) {
+        self.findings.clear();
+        self.seen.clear();
+    }
+
+    /// Notes a violation: the first of a rule and field in each packet.
+    pub(super) fn find(&mut self, rule: Rule, field: &str, origin: Option<&Packet>, what: String) {
+        if self.seen.insert((rule, field.to_owned())) {
+            self.findings.push(Finding { rule, field: field.to_owned(), origin: origin.map(|packet| packet.number), what });
+        }
+    }
+
+    /// Judges what a packet says of itself: header, lengths, checksums.
+    pub(super) fn itself(&mut self, packet: &Packet, merged: bool) {
+        if let Some(virtio) = packet.virtio {
+            match virtio.gso {
+                Err(error) => self.find(Rule::VirtioHeader, error.field(), None, error.to_string()),
+                Ok(None) if merged => {
+                    let header = virtio.header;
+                    let what = format!("its gso_type is {:#04x} and its gso_size {}", header.gso_type, header.gso_size);
+                    self.find(Rule::GsoType, "gso_type", None, what);
+                }
+                Ok(gso) => {
+                    if gso.is_some() && packet.flags() & tcp::CWR != 0 && virtio.header.gso_type & gso_type::ECN == 0 {
+                        self.find(Rule::GsoEcn, "gso_type", None, format!("CWR is set, and gso_type is {:#04x}", virtio.header.gso_type));
+                    }
+                    let length = packet.layout.map_or(0, |layout| layout.payload);
+                    if gso.is_some() && virtio.header.hdr_len != length {
+                        let what = format!("hdr_len is {}, and the headers are {length} bytes", virtio.header.hdr_len);
+                        self.find(Rule::HeaderLength, "hdr_len", None, what);
+                    }
+                }
+            }
+            if virtio.seed == Some(false) {
+                let what = "the field does not hold the pseudo-header's sum over the length of the whole packet".to_owned();
+                self.find(Rule::PartialChecksum, "checksum", None, what);
+            }
+        }
+        let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
+        let (said, there) = (layout.end as usize, packet.bytes.len());
+        if merged && (said < there || matches!(layout.refusal, Some(Refusal::Truncated | Refusal::UdpLength))) {
+            self.find(Rule::Length, "length", None, format!("its lengths end it at byte {said}, and it has {there} bytes"));
+        } else if let Some(refusal) = layout.refusal.filter(|_| merged)
+            // BIG TCP.
+            && !(refusal == Refusal::NoLength && there > usize::from(u16::MAX))
+        {
+            self.find(Rule::NeverMerges, refusal.name(), None, format!("the merged packet itself is refused: {refusal}"));
+        }
+        self.checksums(packet, layout, layer);
+    }
+
+    fn checksums(&mut self, packet: &Packet, layout: &Layout, layer: Layer) {
+        // A seed that is wrong gives a wrong checksum too: one finding.
+        if packet.virtio.is_some_and(|virtio| virtio.seed == Some(false)) || packet.cut {
+            return;
+        }
+        let outer = layout.outer.map(|outer| (outer.network, outer.version));
+        for (network, version) in outer.into_iter().chain([(layout.network, layout.version)]) {
+            let header = packet.bytes.get(usize::from(network)..).unwrap_or(&[]);
+            let length = usize::from(header.first().copied().unwrap_or(0) & 15) * 4;
+            let (found, right) = (be16(header, ipv4::CHECKSUM), header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header));
+            // 0xFFFF for 0 is valid too.
+            if version == IpVersion::V4 && found != right && (found, right) != (Some(0xffff), Some(0)) {
+                let name = if outer == Some((network, version)) { "outer ipv4.checksum" } else { "ipv4.checksum" };
+                self.find(Rule::IpChecksum, name, None, told(found, right));
+            }
+        }
+        if check(&packet.bytes, layout, None, self.simd) == Err(Wrong::Transport) {
+            let field = field_at(&packet.bytes, layout, layer, usize::from(layout.checksum()), 0xff);
+            let found = be16(&packet.bytes, usize::from(layout.checksum())).unwrap_or(0);
+            self.find(Rule::Checksum, &field.name, None, format!("it is {found:#06x}, and does not verify"));
+        }
+    }
+
+    /// Judges a packet that stands for one of the original.
+    pub(super) fn single(&mut self, packet: &Packet, origin: &Packet) {
+        let before = self.findings.len();
+        let differs = self.headers(packet, &packet.bytes, origin, None);
+        self.compare_link(packet, origin);
+        let (there, was) = (packet.bytes.len(), origin.bytes.len());
+        if !differs && there != was && packet.payload().len() == origin.payload().len() {
+            self.find(Rule::Length, "length", Some(origin), format!("it has {there} bytes, and had {was}"));
+        }
+        if self.findings.len() > before || origin.is_valid(self.simd) {
+            self.itself(packet, false);
+        } else if packet.is_valid(self.simd) && packet.bytes != origin.bytes {
+            self.find(Rule::BadChecksum, "checksum", Some(origin), "it came with a wrong checksum, and leaves with a right one".to_owned());
+        }
+    }
+
+    /// Judges a packet that stands for several of the original, whose payload is theirs.
+    pub(super) fn group(&mut self, packet: &Packet, origins: &[&Packet], may_be_cut_by_another: bool) {
+        self.itself(packet, true);
+        self.alone(origins);
+        let Some(size) = self.sizes(packet, origins) else { return };
+        let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
+        let kind = match (layout.protocol, layout.version) {
+            (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
+            (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
+            (Protocol::Udp, _) => GsoKind::Udp,
+            (Protocol::Dccp, _) => GsoKind::Dccp,
+        };
+        let mut gso = Gso::new(kind, size);
+        let [first, second, ..] = origins else { return };
+        let (first_layout, second_layout) = (first.layout, second.layout);
+        if let (Some(one), Some(two)) = (first_layout, second_layout) {
+            if (one.version, two.version) == (IpVersion::V4, IpVersion::V4) && first.id(one.network) == second.id(two.network) {
+                gso = gso.with_id(IpId::Fixed);
+            }
+            if let (Some(one), Some(two)) = (one.outer, two.outer)
+                && (one.version, two.version) == (IpVersion::V4, IpVersion::V4)
+                && first.id(one.network) == second.id(two.network)
+            {
+                gso = gso.with_outer_id(IpId::Fixed);
+            }
+        }
+        if first.flags() & second.flags() & tcp::CWR != 0 {
+            gso = gso.with_cwr(Cwr::All);
+        }
+        if may_be_cut_by_another {
+            if (gso.id, gso.outer_id) != (IpId::Increment, IpId::Increment) {
+                self.find(Rule::IpIdFixed, "ipv4.id", Some(second), "its identification is that of the packet before it".to_owned());
+            }
+            if gso.cwr == Cwr::All {
+                self.find(Rule::CwrOnAll, "tcp.flags", Some(second), "it has CWR, as the packet before it has".to_owned());
+            }
+        }
+        let mut segments = Vec::with_capacity(origins.len());
+        let whole = GsoPacket::linear(&packet.bytes, gso).with_layer(layer);
+        let plan = self.segmenter.segment(&whole, &SegmentOptions::default(), |segment| {
+            let mut bytes = Vec::new();
+            segment.copy_to(&mut bytes);
+            segments.push(bytes);
+        });
+        if let Err(error) = plan {
+            // What is wrong with its lengths has been found.
+            if !self.seen.contains(&(Rule::Length, "length".to_owned())) {
+                self.find(Rule::Length, "length", None, format!("it cannot be cut again: {error}"));
+            }
+            return;
+        }
+        for (index, (origin, bytes)) in origins.iter().zip(segments).enumerate() {
+            let segment = packet.segment(index as u32 + 1, bytes);
+            let last = index + 1 == origins.len();
+            if !origin.is_valid(self.simd) {
+                self.find(Rule::BadChecksum, "checksum", Some(origin), "it came with a wrong checksum, and was merged".to_owned());
+            }
+            self.headers(&segment, &packet.bytes, origin, Some(last));
+            self.compare_link(packet, origin);
+        }
+    }
+
+    /// Finds packets that merge with none.
+    fn alone(&mut self, origins: &[&Packet]) {
+        for origin in origins {
+            let refusal = origin.layout.and_then(|layout| layout.refusal).filter(|refusal| *refusal != Refusal::NoLength);
+            if let Some(refusal) = refusal {
+                self.find(Rule::NeverMerges, refusal.name(), Some(origin), format!("it was merged, although: {refusal}"));
+            }
+            let end = origin.layout.map_or(usize::MAX, |layout| layout.end as usize);
+            if origin.bytes.len() > end {
+                let what = format!("it was merged, with {} bytes behind its IP packet", origin.bytes.len() - end);
+                self.find(Rule::NeverMerges, "padding", Some(origin), what);
+            }
+            if origin.flags() & (tcp::SYN | tcp::RST) != 0 {
+                let what = format!("its flags are {:#04x}, and it was merged", origin.flags());
+                self.find(Rule::ControlFlags, "tcp.flags", Some(origin), what);
+            }
+        }
+    }
+
+    /// Compares the sizes of payloads with each other and with the header; returns the size of a
+    /// segment if they are as they should be.
+    fn sizes(&mut self, packet: &Packet, origins: &[&Packet]) -> Option<SegmentSize> {
+        let (last, others) = origins.split_last()?;
+        let size = others.first()?.payload().len();
+        let odd = others.iter().find(|origin| origin.payload().len() != size);
+        let odd = odd.or(Some(last).filter(|last| last.payload().len() > size));
+        if let Some(odd) = odd {
+            let what = format!("its payload has {} bytes, and that of the first {size}", odd.payload().len());
+            self.find(Rule::SegmentSizes, "payload", Some(odd), what);
+        }
+        if let Some(Ok(Some(gso))) = packet.virtio.map(|virtio| virtio.gso)
+            && gso.size.get() != size
+        {
+            let what = format!("gso_size is {}, and the payload of the first has {size} bytes", gso.size.get());
+            self.find(Rule::GsoSize, "gso_size", others.first().copied(), what);
+        }
+        if odd.is_some() { None } else { SegmentSize::new(size) }
+    }
+
+    fn compare_link(&mut self, packet: &Packet, origin: &Packet) {
+        if packet.link != origin.link {
+            let what = "the bytes before its IP header are others".to_owned();
+            self.find(Rule::LinkHeader, "link header", Some(origin), what);
+        }
+    }
+
+    /// Compares headers; returns whether they differ. `whole` is what the headers were cut from;
+    /// `last` says whether they are those of the last segment.
+    fn headers(&mut self, packet: &Packet, whole: &[u8], origin: &Packet, last: Option<bool>) -> bool {
+        let (Some(layout), Some(was), Some(layer)) = (&packet.layout, &origin.layout, packet.layer) else {
+            if packet.bytes != origin.bytes && (packet.layout.is_some() || origin.layout.is_some()) {
+                self.find(Rule::IpHeader, "headers", Some(origin), "its headers cannot be read as they could".to_owned());
+                return true;
+            }
+            return self.unparsed(packet, origin);
+        };
+        let (now, then) = (packet.headers(), origin.headers());
+        if now.len() != then.len() || layout.network != was.network || layout.transport != was.transport {
+            let (name, rule) = match () {
+                () if layout.outermost() != was.outermost() => ("link header", Rule::LinkHeader),
+                () if layout.network != was.network => ("outer headers", Rule::TunnelHeader),
+                () if layout.transport != was.transport => ("ip options", Rule::IpHeader),
+                () => ("tcp.options", Rule::TcpOptions),
+            };
+            self.find(rule, name, Some(origin), format!("headers of {} bytes became {}", then.len(), now.len()));
+            return true;
+        }
+        let mut checksums = None;
+        let mut differs = false;
+        for (place, (&now_byte, &then_byte)) in now.iter().zip(then).enumerate() {
+            if now_byte == then_byte {
+                continue;
+            }
+            let field = field_at(then, was, layer, place, now_byte ^ then_byte);
+            if field.is_checksum {
+                checksums.get_or_insert((place, field));
+                continue;
+            }
+            differs = true;
+            let flags = usize::from(was.transport) + tcp::FLAGS;
+            if was.protocol == Protocol::Tcp && place == flags {
+                self.flags(now_byte, then_byte, origin, last);
+                continue;
+            }
+            let what = match wide(now, then, place, &field.name) {
+                Some((now, then)) => format!("it is {now}, and was {then}"),
+                None => format!("byte {place} is {now_byte:#04x}, and was {then_byte:#04x}"),
+            };
+            self.find(field.rule, &field.name, Some(origin), what);
+        }
+        if let Some((place, field)) = checksums.filter(|_| !differs && origin.is_valid(self.simd)) {
+            self.checksum_alone(packet, whole, origin, place & !1, &field.name, last.is_some());
+        }
+        differs
+    }
+
+    /// A checksum differs although nothing else does.
+    fn checksum_alone(&mut self, packet: &Packet, whole: &[u8], origin: &Packet, place: usize, name: &str, merged: bool) {
+        let payload_is_same = packet.payload() == origin.payload();
+        let (now, then) = (be16(&packet.bytes, place).unwrap_or(0), be16(&origin.bytes, place).unwrap_or(0));
+        if !payload_is_same || whole.is_empty() {
+            return;
+        }
+        if merged || packet.is_valid(self.simd) {
+            let udp_zero = name.ends_with("udp.checksum") && now == 0 && then == 0xffff;
+            let none = name.ends_with("udp.checksum") && (now == 0 || then == 0);
+            let rule = match () {
+                () if udp_zero => Rule::UdpZero,
+                () if none => Rule::Checksum,
+                () => Rule::CanonicalChecksum,
+            };
+            self.find(rule, name, Some(origin), format!("it is {now:#06x}, and was {then:#06x}"));
+        } else {
+            self.find(
+                if name.ends_with("ipv4.checksum") { Rule::IpChecksum } else { Rule::Checksum },
+                name,
+                Some(origin),
+                told(Some(now), Some(then)),
+            );
+        }
+    }
+
+    fn flags(&mut self, now: u8, then: u8, origin: &Packet, last: Option<bool>) {
+        const ENDS: u8 = tcp::PSH | tcp::FIN;
+        let difference = now ^ then;
+        let what = format!("they are {now:#04x}, and were {then:#04x}");
+        if difference & ENDS != 0 {
+            let rule = if last == Some(false) && then & ENDS != 0 { Rule::PushEnds } else { Rule::Flags };
+            self.find(rule, "tcp.flags", Some(origin), what.clone());
+        }
+        if difference & tcp::CWR != 0 {
+            self.find(Rule::Cwr, "tcp.flags", Some(origin), what.clone());
+        }
+        if difference & !(ENDS | tcp::CWR) != 0 {
+            self.find(Rule::Flags, "tcp.flags", Some(origin), what);
+        }
+    }
+
+    /// Compares packets whose headers are not understood.
+    fn unparsed(&mut self, packet: &Packet, origin: &Packet) -> bool {
+        let place = packet.bytes.iter().zip(&origin.bytes).position(|(now, then)| now != then);
+        let what = match place {
+            Some(place) => format!("byte {place} is {:#04x}, and was {:#04x}", packet.bytes[place], origin.bytes[place]),
+            None if packet.bytes.len() != origin.bytes.len() => {
+                format!("it has {} bytes, and had {}", packet.bytes.len(), origin.bytes.len())
+            }
+            None => return false,
+        };
+        self.find(Rule::Bytes, "packet", Some(origin), what);
+        true
+    }
+}
+
+/// A checksum as it is and as it should be.
+fn told(found: Option<u16>, right: Option<u16>) -> String {
+    format!("it is {:#06x}, and should be {:#06x}", found.unwrap_or(0), right.unwrap_or(0))
+}
+
+/// A field of 16 or 32 bits that a byte is part of, in both packets, as it is usually written.
+fn wide(now: &[u8], then: &[u8], place: usize, name: &str) -> Option<(String, String)> {
+    let is = |names: &[&str]| names.iter().any(|end| name.ends_with(end));
+    // Headers begin at even offsets, and their fields at even offsets from there. The first byte
+    // that differs may be any of a field's.
+    let pair = |start: usize| Some((be16(now, start)?, be16(then, start)?));
+    let start = place & !1;
+    if is(&[".id", "_length", ".window", "udp.length", ".urgent"]) {
+        let (now, then) = pair(start)?;
+        return Some((now.to_string(), then.to_string()));
+    }
+    if is(&[".fragment"]) {
+        let (now, then) = pair(start)?;
+        return Some((format!("{now:#06x}"), format!("{then:#06x}")));
+    }
+    None
+}

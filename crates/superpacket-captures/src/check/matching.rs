@@ -1,0 +1,229 @@
+//! Which packets of the original does a packet that left stand for?
+
+use superpacket::segment::{Gso, GsoKind, SegmentSize};
+use superpacket::wire::{IpVersion, Protocol, Refusal};
+
+use super::packet::Packet;
+use super::window::Window;
+use crate::error::Error;
+
+/// What a packet stands for.
+#[derive(Debug, Default)]
+pub(super) struct Matched {
+    /// Places among the packets with its endpoints, in the order of the payload; none: of nothing
+    /// that is at hand.
+    pub(super) indices: Vec<usize>,
+    /// Bytes at the end of its payload that are of none of these.
+    pub(super) foreign: usize,
+    /// Its payload is not that of these.
+    damaged: bool,
+}
+
+/// How far the next packet of a merged one is looked for.
+const REACH: usize = 256;
+
+/// Among how many packets with its endpoints a packet is looked for, and among how many one that is
+/// damaged: so that a file of which nothing fits takes no longer than its size demands.
+const FURTHEST: usize = 2048;
+const FURTHEST_DAMAGED: usize = 64;
+
+/// How many packets are read to look for the very same, where one was found that is like it.
+const AHEAD: u64 = 1024;
+
+/// Ranks of likeness: the lower, the more alike.
+const SAME: u8 = 0;
+const SAME_PLACE_FLOW_AND_BYTES: u8 = 1;
+/// Beyond this rank, the search goes on among all packets that are held.
+const LIKELY: u8 = 2;
+
+impl Window<'_> {
+    /// Finds what a packet stands for. A packet of the original that it is a segment of is cut.
+    pub(super) fn find(&mut self, packet: &Packet) -> Result<Matched, Error> {
+        let Some(first) = self.find_first(packet)? else { return Ok(Matched::default()) };
+        let endpoints = packet.endpoints;
+        let Some(origin) = self.entry(endpoints, first).map(|entry| &entry.packet) else { return Ok(Matched::default()) };
+        let (length, whole) = (packet.payload().len(), origin.payload().len());
+        let common = length.min(whole);
+        let damaged = packet.payload()[..common] != origin.payload()[..common];
+        if let Some(gso) = inferred(packet, origin)
+            && self.cut_held(endpoints, first, gso)
+        {
+            self.sizes_inferred += 1;
+            return Ok(Matched { indices: vec![first], foreign: 0, damaged: false });
+        }
+        let mut matched = Matched { indices: vec![first], foreign: length.saturating_sub(whole), damaged };
+        if whole == 0 || packet.cut {
+            matched.foreign = 0;
+            return Ok(matched);
+        }
+        while matched.foreign > 0 {
+            let Some((rank, next)) = self.find_next(packet, &matched)? else { break };
+            matched.damaged |= rank > 3;
+            let length = self.entry(endpoints, next).map_or(0, |entry| entry.packet.payload().len());
+            matched.indices.push(next);
+            matched.foreign = matched.foreign.saturating_sub(length.max(1));
+        }
+        Ok(matched)
+    }
+
+    /// The packet that a packet begins with.
+    fn find_first(&mut self, packet: &Packet) -> Result<Option<usize>, Error> {
+        let endpoints = packet.endpoints;
+        if self.held(endpoints) == 0 && !self.read_for(endpoints, u64::MAX)? {
+            return Ok(None);
+        }
+        let mut best: Option<(u8, usize)> = None;
+        let mut index = 0;
+        let ahead = self.stream.packets.saturating_add(AHEAD);
+        loop {
+            while index < FURTHEST
+                && let Some(entry) = self.entry(endpoints, index)
+            {
+                if let Some(rank) = likeness(packet, &entry.packet, index < FURTHEST_DAMAGED)
+                    && best.is_none_or(|(least, _)| rank < least)
+                {
+                    best = Some((rank, index));
+                    let merged = packet.payload().len() > entry.packet.payload().len();
+                    if rank == SAME || (rank == SAME_PLACE_FLOW_AND_BYTES && merged) {
+                        return Ok(Some(index));
+                    }
+                }
+                index += 1;
+            }
+            // The very same may come a little later: sent again, or damaged in between.
+            let most = if best.is_some() { ahead.saturating_sub(self.stream.packets) } else { u64::MAX };
+            if index == FURTHEST || !self.read_for(endpoints, most)? {
+                return Ok(best.map(|(_, index)| index));
+            }
+        }
+    }
+
+    /// The packet that goes on with the payload of a packet.
+    fn find_next(&mut self, packet: &Packet, matched: &Matched) -> Result<Option<(u8, usize)>, Error> {
+        let endpoints = packet.endpoints;
+        let payload = packet.payload();
+        let done = payload.len() - matched.foreign;
+        let rest = payload.get(done..).unwrap_or(&[]);
+        let sequence = packet.sequence().map(|sequence| sequence.wrapping_add(done as u32));
+        let Some(&last) = matched.indices.last() else { return Ok(None) };
+        let Some(flow) = self.entry(endpoints, last).map(|entry| entry.packet.flow) else { return Ok(None) };
+        let rank = |index: usize, next: &Packet| {
+            let bytes = next.payload();
+            if bytes.is_empty() || matched.indices.contains(&index) {
+                return None;
+            }
+            let length = bytes.len().min(rest.len());
+            let same = bytes[..length] == rest[..length];
+            let in_sequence = sequence.is_none_or(|sequence| next.sequence() == Some(sequence));
+            let (behind, of_flow) = (index > last, next.flow == flow);
+            match () {
+                () if same && in_sequence && behind && of_flow => Some(SAME),
+                () if same && in_sequence && of_flow => Some(1),
+                () if same && in_sequence => Some(LIKELY),
+                () if same && (length >= 8 || bytes.len() == rest.len()) => Some(3),
+                () if sequence.is_some() && in_sequence && of_flow => Some(4),
+                () if sequence.is_none() && behind && of_flow && alike(bytes, rest) => Some(5),
+                // A datagram that a byte was dropped from begins as it should; those behind it are
+                // not where they should be.
+                () if sequence.is_none() && behind && of_flow && (matched.damaged || bytes.first() == rest.first()) => {
+                    (rest.len() * 2 >= bytes.len()).then_some(6)
+                }
+                () => None,
+            }
+        };
+        let mut best: Option<(u8, usize)> = None;
+        let mut index = last + 1;
+        loop {
+            while let Some(entry) = self.entry(endpoints, index) {
+                if let Some(rank) = rank(index, &entry.packet)
+                    && best.is_none_or(|(least, _)| rank < least)
+                {
+                    best = Some((rank, index));
+                    if rank == SAME {
+                        return Ok(best);
+                    }
+                }
+                index += 1;
+                if index > last + REACH {
+                    break;
+                }
+            }
+            for index in 0..last.min(REACH) {
+                if let Some(entry) = self.entry(endpoints, index)
+                    && let Some(rank) = rank(index, &entry.packet)
+                    && best.is_none_or(|(least, _)| rank < least)
+                {
+                    best = Some((rank, index));
+                }
+            }
+            if best.is_some_and(|(rank, _)| rank <= LIKELY) || index > last + REACH || !self.read_for(endpoints, u64::MAX)? {
+                return Ok(best);
+            }
+        }
+    }
+}
+
+/// How to cut a packet of the original of which this is the first segment.
+fn inferred(packet: &Packet, origin: &Packet) -> Option<Gso> {
+    let (layout, part, whole) = (origin.layout?, packet.payload(), origin.payload());
+    if packet.cut || origin.cut || origin.part.is_some() || part.is_empty() || origin.is_same(packet) {
+        return None;
+    }
+    // A packet whose length was left to the device gets it, also where it is not cut.
+    let unfinished = layout.refusal == Some(Refusal::NoLength);
+    if !(whole.len() > part.len() || (unfinished && whole.len() == part.len())) || !whole.starts_with(part) {
+        return None;
+    }
+    let kind = match (layout.protocol, layout.version) {
+        (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
+        (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
+        (Protocol::Udp, _) => GsoKind::Udp,
+        (Protocol::Dccp, _) => GsoKind::Dccp,
+    };
+    Some(Gso::new(kind, SegmentSize::new(part.len())?))
+}
+
+/// How alike a packet that left and the first that it may stand for are; `None`: not at all. Bytes
+/// that are damaged are found where `damaged` asks for it.
+fn likeness(packet: &Packet, origin: &Packet, damaged: bool) -> Option<u8> {
+    if origin.is_same(packet) {
+        return Some(if packet.link == origin.link { SAME } else { SAME_PLACE_FLOW_AND_BYTES });
+    }
+    let (now, then) = (packet.payload(), origin.payload());
+    if packet.layout.is_none() || origin.layout.is_none() {
+        let same_length = packet.bytes.len() == origin.bytes.len();
+        return (damaged && same_length && alike(&packet.bytes, &origin.bytes)).then_some(8);
+    }
+    let of_flow = packet.flow == origin.flow;
+    let same_place = packet.sequence() == origin.sequence();
+    if now.is_empty() || then.is_empty() {
+        let acknowledgement = |packet: &Packet| packet.tcp().and_then(|header| header.get(8..14).map(<[u8]>::to_vec));
+        return match () {
+            () if now.len() != then.len() || !same_place => None,
+            () if acknowledgement(packet) == acknowledgement(origin) => Some(5),
+            () if packet.sequence().is_some() => Some(6),
+            () => Some(7),
+        };
+    }
+    let length = now.len().min(then.len());
+    let same = now[..length] == then[..length];
+    let same_id = match (packet.layout, origin.layout) {
+        (Some(one), Some(other)) => one.version == other.version && packet.id(one.network) == origin.id(other.network),
+        _ => false,
+    };
+    match () {
+        () if same && same_place && of_flow && same_id => Some(SAME_PLACE_FLOW_AND_BYTES),
+        () if same && same_place && of_flow => Some(LIKELY),
+        () if same && same_place => Some(3),
+        () if packet.sequence().is_some() && same_place && of_flow => Some(4),
+        () if same && length >= 8 || damaged && alike(now, then) => Some(5),
+        () => None,
+    }
+}
+
+/// Are most bytes of the shorter the same?
+fn alike(one: &[u8], other: &[u8]) -> bool {
+    let length = one.len().min(other.len());
+    let same = one.iter().zip(other).filter(|(one, other)| one == other).count();
+    length > 0 && same * 2 >= length
+}

@@ -1,0 +1,335 @@
+//! `check`: is what another implementation made of these packets a faithful aggregation, or a
+//! faithful segmentation?
+//!
+//! Both are one question. The original is brought into the packets that a wire would have carried:
+//! a super-packet is cut as its header says ([`window`]). Each packet that left then stands for one
+//! of these, or for several. Those are found by flow, sequence number and payload ([`matching`]),
+//! and what left is compared with them: one with one, or a merged packet after this project's own
+//! segmenter has cut it again ([`judge`]). Each difference is the violation of a rule ([`rule`]).
+
+mod fields;
+mod judge;
+mod matching;
+mod packet;
+mod records;
+mod rule;
+mod stream;
+mod window;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use superpacket::Simd;
+
+pub use self::rule::{Rule, Strictness};
+
+use self::judge::{Finding, Judge};
+use self::matching::Matched;
+use self::packet::Packet;
+use self::stream::Stream;
+use self::window::{Overtaken, Window};
+use crate::error::Error;
+use crate::input::Input;
+use crate::progress::{INTERVAL, Progress};
+use crate::totals::CutShort;
+
+/// How [`check`] judges.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckOptions {
+    /// By which rules.
+    pub rules: Strictness,
+    /// Violations that the report describes; all are counted.
+    pub most_described: usize,
+    /// Fails if a file ends within a record.
+    pub strict: bool,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        CheckOptions { rules: Strictness::Linux, most_described: 10, strict: false }
+    }
+}
+
+/// A rule that a packet breaks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// The packet, from 1, in the file that is checked; `None` for a packet that never left.
+    pub packet: Option<u64>,
+    /// The packet of the original that is concerned, from 1.
+    pub origin: Option<u64>,
+    /// The field.
+    pub field: String,
+    /// The rule.
+    pub rule: Rule,
+    /// What was found, in words.
+    pub found: String,
+}
+
+/// What could not be judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NotJudged {
+    /// Merged packets without a `virtio_net_hdr`: what it would say of their segments and their
+    /// checksum.
+    pub headers: u64,
+    /// Packets of the original that were cut, and had no `virtio_net_hdr`: the size of their
+    /// segments was taken from the first of them.
+    pub sizes: u64,
+    /// Packets of the original whose own header contradicts them: they were taken for whole.
+    pub origin_headers: u64,
+    /// Packets that the snap length cut, and that are not those of the original.
+    pub snap_length: u64,
+    /// Were link headers left out, since the files have different ones?
+    pub link_headers: bool,
+}
+
+/// What [`check`] found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CheckReport {
+    command: &'static str,
+    /// The file that was checked.
+    pub checked: String,
+    /// The original.
+    pub origin: String,
+    /// By which rules.
+    pub rules: Strictness,
+    /// Packets of the original.
+    pub packets_in: u64,
+    /// Packets of the file that was checked.
+    pub packets_out: u64,
+    /// Packets that left and stand for several.
+    pub super_packets: u64,
+    /// Packets of the original, or segments of these, that joined another.
+    pub merged: u64,
+    /// Packets that left and are segments of one of the original.
+    pub segments: u64,
+    /// Violations.
+    pub violations: u64,
+    /// Violations by rule.
+    pub by_rule: BTreeMap<Rule, u64>,
+    /// The first violations.
+    pub described: Vec<Violation>,
+    /// What could not be judged.
+    pub not_judged: NotJudged,
+    /// Where the file that was checked was cut short.
+    pub cut_short: Option<CutShort>,
+    /// Where the original was cut short.
+    pub origin_cut_short: Option<CutShort>,
+}
+
+impl CheckReport {
+    fn violation(&mut self, most: usize, packet: Option<u64>, finding: Finding) {
+        let Finding { rule, field, origin, what } = finding;
+        if rule.strictness() == Strictness::Reversible && self.rules == Strictness::Linux {
+            return;
+        }
+        self.violations += 1;
+        *self.by_rule.entry(rule).or_default() += 1;
+        if self.described.len() < most {
+            self.described.push(Violation { packet, origin, field, rule, found: what });
+        }
+    }
+}
+
+/// Judges whether the packets of `checked` are a faithful aggregation or segmentation of those of
+/// `origin`: `violations` is 0 if they are.
+///
+/// Either is a capture, or a file of records (docs/check.md). Packets may have a `virtio_net_hdr`:
+/// in a file of records, or as a comment `virtio_net_hdr=HEX` on a pcapng packet. Memory is bounded
+/// whatever their sizes, as long as packets leave near their place in the original.
+///
+/// # Errors
+/// Whatever stops the reading of either file.
+pub fn check(checked: Input<'_>, origin: Input<'_>, options: &CheckOptions, progress: &mut dyn Progress) -> Result<CheckReport, Error> {
+    let simd = Simd::detect();
+    let (checked, origin) = (Stream::open(checked, simd)?, Stream::open(origin, simd)?);
+    progress.begin(&checked.file, checked.length);
+    let report = CheckReport {
+        command: "check",
+        checked: checked.file.clone(),
+        origin: origin.file.clone(),
+        rules: options.rules,
+        ..CheckReport::default()
+    };
+    let mut check = Check { report, most: options.most_described, simd, window: Window::new(origin, simd), judge: Judge::new(simd) };
+    let result = check.run(checked, options.strict, progress);
+    progress.end();
+    result?;
+    Ok(check.report)
+}
+
+struct Check<'a> {
+    report: CheckReport,
+    most: usize,
+    simd: Simd,
+    window: Window<'a>,
+    judge: Judge,
+}
+
+impl Check<'_> {
+    fn run(&mut self, mut checked: Stream<'_>, strict: bool, progress: &mut dyn Progress) -> Result<(), Error> {
+        let mut first = checked.next_packet()?;
+        let first_origin = self.window.stream.next_packet()?;
+        let ip_only = match (&first, &first_origin) {
+            (Some(one), Some(other)) => one.layer != other.layer || one.link.len() != other.link.len(),
+            _ => false,
+        };
+        if ip_only {
+            self.window.compare_ip_only();
+            self.report.not_judged.link_headers = true;
+        }
+        if let Some(packet) = first_origin {
+            self.window.enter(packet);
+        }
+        while let Some(packet) = match first.take() {
+            Some(packet) => Some(packet),
+            None => checked.next_packet()?,
+        } {
+            self.packet(&if ip_only { packet.without_link() } else { packet })?;
+            if checked.packets.is_multiple_of(INTERVAL) && progress.advance(checked.packets, checked.bytes_read()).is_break() {
+                return Err(Error::Interrupted);
+            }
+        }
+        self.report.packets_out = checked.packets;
+        let (report, most) = (&mut self.report, self.most);
+        // The file that was checked has less: what is not there cannot have been lost.
+        let cut = checked.truncated().cloned();
+        self.window.finish(|packet| {
+            if cut.is_none() {
+                report.violation(most, None, lost(packet));
+            }
+        })?;
+        let origin_cut = self.window.stream.truncated().cloned();
+        for cut in [&cut, &origin_cut].into_iter().flatten() {
+            match strict {
+                true => return Err(Error::CutShort(cut.clone())),
+                false => progress.cut_short(cut),
+            }
+        }
+        self.report.cut_short = cut.map(CutShort::from);
+        self.report.origin_cut_short = origin_cut.map(CutShort::from);
+        self.report.packets_in = self.window.stream.packets;
+        self.report.not_judged.origin_headers = self.window.bad_headers;
+        self.report.not_judged.sizes = self.window.sizes_inferred;
+        Ok(())
+    }
+
+    /// Finds what a packet stands for, and judges it.
+    fn packet(&mut self, packet: &Packet) -> Result<(), Error> {
+        self.judge.begin();
+        let Matched { indices, foreign, .. } = self.window.find(packet)?;
+        let endpoints = packet.endpoints;
+        let refused = packet.is_refused(self.simd) && indices.len() == 1;
+        let overtaken = indices.first().map(|&first| self.mark_overtaken(packet, first, &indices, refused));
+        let entries = self.window.take(endpoints, &indices);
+        for packet in std::mem::take(&mut self.window.lost) {
+            self.report.violation(self.most, None, lost(&packet));
+        }
+        for entry in &entries {
+            if let Some(Overtaken { by, origin, refused }) = entry.overtaken {
+                let rule = if refused { Rule::RefusedOrder } else { Rule::Order };
+                let what = format!("packet {by}, which is packet {origin} of the original, left before it");
+                self.judge.find(rule, "order", Some(&entry.packet), what);
+            }
+        }
+        if let (Some(true), Some(entry)) = (overtaken, entries.first()) {
+            let what = "the packets in it did not come in this order".to_owned();
+            self.judge.find(Rule::Order, "order", Some(&entry.packet), what);
+        }
+        let origins: Vec<&Packet> = entries.iter().map(|entry| &entry.packet).collect();
+        match origins.as_slice() {
+            [] => {
+                let what = "no packet of the original that has not left yet is like it".to_owned();
+                self.judge.find(Rule::Invented, "packet", None, what);
+                self.judge.itself(packet, false);
+            }
+            [origin] if origin.is_same(packet) && packet.link == origin.link => {
+                self.report.segments += u64::from(origin.part.is_some());
+                // Checksum and lengths came so, but its header did not.
+                if packet.virtio.is_some() && packet.bytes == origin.bytes && origin.is_valid(self.simd) {
+                    self.judge.itself(packet, false);
+                }
+            }
+            _ if packet.cut => self.report.not_judged.snap_length += 1,
+            origins => self.compare(packet, origins, foreign),
+        }
+        for finding in self.judge.findings.drain(..) {
+            self.report.violation(self.most, Some(packet.number), finding);
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, packet: &Packet, origins: &[&Packet], foreign: usize) {
+        let payload = packet.payload();
+        let mut place = 0;
+        let mut whole = foreign == 0;
+        for origin in origins {
+            let then = origin.payload();
+            let now = payload.get(place..).unwrap_or(&[]);
+            let now = now.get(..then.len()).unwrap_or(now);
+            let differs = now.iter().zip(then).position(|(now, then)| now != then);
+            let what = match differs {
+                Some(at) => format!("byte {} of its payload is {:#04x}, and was {:#04x}", place + at, now[at], then[at]),
+                None if now.len() < then.len() => format!("its payload lacks the last {} bytes of that packet's", then.len() - now.len()),
+                None => {
+                    place += then.len();
+                    continue;
+                }
+            };
+            whole = false;
+            self.judge.find(Rule::Bytes, "payload", Some(origin), what);
+            place += then.len();
+        }
+        if foreign > 0 && !self.judge.findings.iter().any(|finding| finding.rule == Rule::Bytes) {
+            let what = format!("the last {foreign} of the {} bytes of its payload are of no packet of its flow", payload.len());
+            self.judge.find(Rule::Bytes, "payload", origins.last().copied(), what);
+        }
+        if let [origin] = origins {
+            self.report.segments += u64::from(origin.part.is_some());
+            if whole {
+                self.judge.single(packet, origin);
+            } else {
+                self.judge.itself(packet, false);
+            }
+            return;
+        }
+        self.report.super_packets += 1;
+        self.report.merged += origins.len() as u64 - 1;
+        self.report.not_judged.headers += u64::from(packet.virtio.is_none());
+        if whole {
+            self.judge.group(packet, origins, packet.virtio.is_some());
+        } else {
+            self.judge.itself(packet, true);
+        }
+    }
+
+    /// Marks the packets of a flow that came before what leaves now; returns whether what leaves
+    /// now is not in order itself.
+    fn mark_overtaken(&mut self, packet: &Packet, first: usize, indices: &[usize], refused: bool) -> bool {
+        let endpoints = packet.endpoints;
+        let Some(last) = indices.iter().max().copied() else { return false };
+        let (Some(flow), Some(origin)) = (
+            self.window.entry(endpoints, first).map(|entry| entry.packet.flow),
+            self.window.entry(endpoints, last).map(|entry| entry.packet.number),
+        ) else {
+            return false;
+        };
+        for index in (0..last).filter(|index| !indices.contains(index)) {
+            if let Some(entry) = self.window.entry_mut(endpoints, index)
+                && entry.packet.flow == flow
+                && entry.overtaken.is_none_or(|overtaken| overtaken.refused && !refused)
+            {
+                entry.overtaken = Some(Overtaken { by: packet.number, origin, refused });
+            }
+        }
+        !indices.is_sorted()
+    }
+}
+
+/// What to say of a packet that never left.
+fn lost(packet: &Packet) -> Finding {
+    let what = match packet.part {
+        Some(part) => format!("its segment {part} never left, {} bytes of payload", packet.payload().len()),
+        None => format!("it never left, {} bytes", packet.bytes.len()),
+    };
+    Finding { rule: Rule::Lost, field: "packet".to_owned(), origin: Some(packet.number), what }
+}

@@ -1,0 +1,286 @@
+//! A packet as it is compared: its checksums filled in, its header read, its flow known.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use superpacket::Simd;
+use superpacket::checksum::{complete_partial, pseudo_header};
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket::segment::Gso;
+use superpacket::virtio::{Format, Header, VirtioError, flags};
+use superpacket::wire::{IpVersion, Layout, Refusal, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp};
+
+use crate::lanes::{Link, find_partial};
+use crate::ledger::Flow;
+use crate::partial::{be16, check};
+
+/// A `virtio_net_hdr` that came with a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Virtio {
+    pub(super) header: Header,
+    /// How it is to be cut by its header, or what is wrong with the header.
+    pub(super) gso: Result<Option<Gso>, VirtioError>,
+    /// `NEEDS_CSUM`: does the field hold the pseudo-header's sum?
+    pub(super) seed: Option<bool>,
+}
+
+/// A packet of either file.
+#[derive(Clone, Debug)]
+pub(super) struct Packet {
+    /// Its place in its file, from 1.
+    pub(super) number: u64,
+    /// Which segment of the packet in the file it is, from 1, if the packet was cut.
+    pub(super) part: Option<u32>,
+    /// From the Ethernet or IP header on, with whole checksums.
+    pub(super) bytes: Vec<u8>,
+    /// The same with the checksums that it came with, where they were found unfinished.
+    unfinished: Option<Vec<u8>>,
+    /// `None`: a link type that is not understood.
+    pub(super) layer: Option<Layer>,
+    /// The bytes before the IP header in a capture that is not of Ethernet frames.
+    pub(super) link: Vec<u8>,
+    pub(super) layout: Option<Layout>,
+    pub(super) virtio: Option<Virtio>,
+    /// The snap length cut it.
+    pub(super) cut: bool,
+    /// Addresses, protocol and ports: what no implementation mixes.
+    pub(super) endpoints: u64,
+    /// The same with link headers and tunnels.
+    pub(super) flow: Flow,
+}
+
+/// What is known of a packet besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin<'a> {
+    pub(super) number: u64,
+    pub(super) layer: Option<Layer>,
+    pub(super) link: &'a [u8],
+    pub(super) header: Option<(Header, Format)>,
+    pub(super) cut: bool,
+}
+
+/// The longest packet that is kept whole, in bytes: twice what BIG TCP allows. Two files of records
+/// of 16 MB would else be more than the memory that commands may take.
+const LONGEST: usize = 1 << 20;
+
+/// A packet's bytes; of one that is too long for any network, the first, and a hash of the others.
+fn kept(data: &[u8]) -> Vec<u8> {
+    match data.split_at_checked(LONGEST) {
+        Some((first, rest)) if !rest.is_empty() => [first, &hash_of(&rest).to_be_bytes()].concat(),
+        _ => data.to_vec(),
+    }
+}
+
+impl Packet {
+    /// Completes a packet's checksums and finds its headers.
+    pub(super) fn new(origin: Origin<'_>, data: &[u8], simd: Simd) -> Packet {
+        let Origin { number, layer, link, header, cut } = origin;
+        let layer = layer.filter(|_| data.len() <= LONGEST);
+        let mut bytes = kept(data);
+        let (mut virtio, mut unfinished) = (None, None);
+        if let Some(layer) = layer {
+            if let Some((header, format)) = header {
+                virtio = Some(complete_by_header(&mut bytes, layer, header, format, simd));
+            } else if let Some(partial) = find_partial(&bytes, layer, cut, simd) {
+                unfinished = Some(bytes.clone());
+                for (place, value) in partial.completed(&bytes, simd).into_iter().flatten() {
+                    if let Some(field) = bytes.get_mut(place..place + 2) {
+                        field.copy_from_slice(&value.to_be_bytes());
+                    }
+                }
+            }
+        }
+        let mut packet = Packet {
+            number,
+            part: None,
+            bytes,
+            unfinished,
+            layer,
+            link: link.to_vec(),
+            layout: None,
+            virtio,
+            cut,
+            endpoints: 0,
+            flow: Flow::none(),
+        };
+        packet.find_headers();
+        packet
+    }
+
+    /// Finds headers and flows anew.
+    fn find_headers(&mut self) {
+        let Some(layer) = self.layer else {
+            self.endpoints = hash_of(&("other", &self.link));
+            return;
+        };
+        self.layout = parse_datagram(&self.bytes, self.bytes.len(), layer).ok();
+        self.endpoints = endpoints(&self.bytes, layer, self.layout.as_ref());
+        if let Some(link) = Link::new(0, layer, &self.link) {
+            self.flow = match self.layout {
+                Some(_) => Flow::of(&self.bytes, layer, &link),
+                None => Flow::from_hash(hash_of(&(self.endpoints, &self.link))),
+            };
+        }
+    }
+
+    /// Returns a segment of this packet: its bytes, cut out of it.
+    pub(super) fn segment(&self, part: u32, bytes: Vec<u8>) -> Packet {
+        let mut packet = Packet { part: Some(part), bytes, unfinished: None, virtio: None, layout: None, link: self.link.clone(), ..*self };
+        packet.find_headers();
+        packet
+    }
+
+    /// Leaves out what is before the IP header.
+    pub(super) fn without_link(mut self) -> Packet {
+        self.link.clear();
+        let network = match (&self.layout, self.layer) {
+            (Some(layout), _) => Some(layout.outermost()),
+            (None, Some(layer)) => ip_headers(&self.bytes, self.bytes.len(), layer)[0].map(|(network, _)| network),
+            (None, None) => None,
+        };
+        if let Some(network) = network
+            && self.layer == Some(Layer::Ethernet)
+        {
+            self.bytes.drain(..usize::from(network));
+            self.unfinished.iter_mut().for_each(|bytes| drop(bytes.drain(..usize::from(network))));
+            self.layer = Some(Layer::Ip);
+        }
+        self.find_headers();
+        self
+    }
+
+    /// Is it the other, bit for bit or with the checksums that this came with?
+    pub(super) fn is_same(&self, other: &Packet) -> bool {
+        self.bytes == other.bytes || self.unfinished.as_ref() == Some(&other.bytes)
+    }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn memory(&self) -> usize {
+        self.bytes.len() + self.unfinished.as_ref().map_or(0, Vec::len)
+    }
+
+    /// The payload: of the transport, as far as it is there.
+    pub(super) fn payload(&self) -> &[u8] {
+        let Some(layout) = &self.layout else { return &[] };
+        let end = match layout.refusal {
+            Some(Refusal::Truncated) => self.bytes.len(),
+            _ => (layout.end as usize).min(self.bytes.len()),
+        };
+        self.bytes.get(usize::from(layout.payload)..end).unwrap_or(&[])
+    }
+
+    /// The headers, up to the payload.
+    pub(super) fn headers(&self) -> &[u8] {
+        let end = self.layout.map_or(0, |layout| usize::from(layout.payload));
+        self.bytes.get(..end).unwrap_or(&self.bytes)
+    }
+
+    /// The TCP header, if it has one.
+    pub(super) fn tcp(&self) -> Option<&[u8]> {
+        let layout = self.layout.filter(|layout| layout.protocol == superpacket::wire::Protocol::Tcp)?;
+        self.bytes.get(usize::from(layout.transport)..usize::from(layout.payload))
+    }
+
+    /// The TCP sequence number.
+    pub(super) fn sequence(&self) -> Option<u32> {
+        Some(u32::from_be_bytes(*self.tcp()?.get(tcp::SEQUENCE..)?.first_chunk()?))
+    }
+
+    /// The TCP flags; 0 if it has none.
+    pub(super) fn flags(&self) -> u8 {
+        self.tcp().and_then(|header| header.get(tcp::FLAGS)).copied().unwrap_or(0)
+    }
+
+    /// The identification of the IPv4 header at an offset.
+    pub(super) fn id(&self, network: u16) -> Option<u16> {
+        be16(&self.bytes, usize::from(network) + ipv4::ID)
+    }
+
+    /// Are all its checksums right?
+    pub(super) fn is_valid(&self, simd: Simd) -> bool {
+        self.layout.is_none_or(|layout| check(&self.bytes, &layout, None, simd).is_ok())
+    }
+
+    /// Does Linux's GRO refuse it before it looks for its flow?
+    pub(super) fn is_refused(&self, simd: Simd) -> bool {
+        match self.layout {
+            None => true,
+            Some(layout) => layout.refusal.is_some() || !self.is_valid(simd),
+        }
+    }
+}
+
+/// Checks the header, and completes the checksum that it leaves unfinished.
+fn complete_by_header(bytes: &mut [u8], layer: Layer, header: Header, format: Format, simd: Simd) -> Virtio {
+    let offload = header.offload(format, bytes, bytes.len(), layer);
+    let place = match &offload {
+        Ok(offload) => match offload.checksum {
+            RxChecksum::Partial { start, offset } => Some((start, offset)),
+            _ => None,
+        },
+        // A header that contradicts itself or the packet: what it says of the checksum's place is
+        // not believed, but that it is unfinished.
+        Err(_) if header.flags & flags::NEEDS_CSUM != 0 => {
+            let layout = parse_datagram(bytes, bytes.len(), layer).ok();
+            layout.map(|layout| (layout.transport, layout.protocol.checksum_offset()))
+        }
+        Err(_) => None,
+    };
+    let mut seed = None;
+    if let Some((start, offset)) = place {
+        seed = Some(is_seeded(bytes, layer, start, offset));
+        // One that cannot be completed stays as it is, and is found wrong.
+        let _ = complete_partial(bytes, layer, start, offset, simd);
+    }
+    Virtio { header, gso: offload.map(|offload| offload.gso), seed }
+}
+
+/// Does the field hold the pseudo-header's sum over all behind `start`? Of a checksum that is not
+/// that of a transport header, nobody can tell.
+fn is_seeded(bytes: &[u8], layer: Layer, start: u16, offset: u16) -> bool {
+    let Ok(layout) = parse_datagram(bytes, bytes.len(), layer) else { return true };
+    if (layout.transport, layout.checksum()) != (start, start + offset) {
+        return true;
+    }
+    let network = bytes.get(usize::from(layout.network)..).unwrap_or(&[]);
+    // The inner packet of a tunnel ends by its own length.
+    let inner = match layout.version {
+        IpVersion::V4 => be16(network, ipv4::TOTAL_LENGTH).map(usize::from),
+        IpVersion::V6 => {
+            be16(network, ipv6::PAYLOAD_LENGTH).filter(|&length| length > 0).map(|length| usize::from(length) + ipv6::HEADER_LENGTH)
+        }
+    };
+    let end = match inner {
+        Some(length @ 1..) => usize::from(layout.network) + length,
+        _ => layout.end as usize,
+    };
+    let length = end.saturating_sub(usize::from(start)) as u32;
+    let sum = pseudo_header(network, layout.version, layout.protocol.number(), length).fold();
+    be16(bytes, usize::from(layout.checksum())) == Some(sum)
+}
+
+/// Addresses, protocol and ports of the innermost headers; of what has none, what there is.
+fn endpoints(bytes: &[u8], layer: Layer, layout: Option<&Layout>) -> u64 {
+    let addresses = |network: u16, version| {
+        let network = usize::from(network);
+        match version {
+            IpVersion::V4 => bytes.get(network + ipv4::ADDRESSES..network + ipv4::ADDRESSES + 8),
+            IpVersion::V6 => bytes.get(network + ipv6::ADDRESSES..network + ipv6::ADDRESSES + 32),
+        }
+    };
+    if let Some(layout) = layout {
+        let transport = usize::from(layout.transport);
+        return hash_of(&(addresses(layout.network, layout.version), layout.protocol, bytes.get(transport..transport + 4)));
+    }
+    match ip_headers(bytes, bytes.len(), layer) {
+        [_, Some((network, version))] | [Some((network, version)), None] => {
+            hash_of(&("ip", addresses(network, version), protocol_number(bytes, usize::from(network), version)))
+        }
+        _ => hash_of(&("none", bytes.get(..14))),
+    }
+}
+
+fn hash_of(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}

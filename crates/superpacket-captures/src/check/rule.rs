@@ -1,0 +1,131 @@
+//! The rules that packets are judged by: a stable name, and what it says.
+
+use serde::{Serialize, Serializer};
+
+/// How much is asked of an implementation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strictness {
+    /// What Linux does: its GRO merges packets whose identifications are all the same, and lets a
+    /// packet that it refuses overtake what is held of its flow.
+    #[default]
+    Linux,
+    /// What this project does: from a packet and its header alone every byte of the original comes
+    /// back, and nothing of a flow overtakes anything.
+    Reversible,
+}
+
+impl Strictness {
+    /// Returns the name that options and JSON use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Strictness::Linux => "linux",
+            Strictness::Reversible => "reversible",
+        }
+    }
+}
+
+impl Serialize for Strictness {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+macro_rules! rules {
+    ($($(#[$level:ident])? $variant:ident $name:literal $sentence:literal)*) => {
+        /// A rule of faithful aggregation or segmentation.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum Rule {
+            $(#[doc = $sentence] $variant,)*
+        }
+
+        impl Rule {
+            /// All rules.
+            pub const ALL: &'static [Rule] = &[$(Rule::$variant),*];
+
+            /// Returns the name that reports and JSON use. It does not change.
+            pub const fn name(self) -> &'static str {
+                match self { $(Rule::$variant => $name),* }
+            }
+
+            /// Returns what the rule says.
+            pub const fn sentence(self) -> &'static str {
+                match self { $(Rule::$variant => $sentence),* }
+            }
+
+            /// Returns the least strictness that it is part of.
+            pub const fn strictness(self) -> Strictness {
+                match self { $(Rule::$variant => rules!(@level $($level)?)),* }
+            }
+        }
+    };
+    (@level reversible) => { Strictness::Reversible };
+    (@level) => { Strictness::Linux };
+}
+
+rules! {
+    Bytes "bytes" "The payload of a packet is that of the packets it stands for, one behind the other."
+    Lost "lost" "Every packet of the original leaves, by itself or in another."
+    Invented "invented" "A packet that leaves stands for packets of the original, each of which leaves once."
+    Order "order" "The packets of a flow leave in the order in which they came."
+    #[reversible] RefusedOrder "refused-order" "A packet that cannot merge does not overtake what is held of its flow."
+    SegmentSizes "segment-sizes" "The payloads in a merged packet are of one size; the last may be shorter."
+    GsoSize "gso-size" "gso_size is the payload of each packet that merged but the last, in bytes."
+    GsoType "gso-type" "The header of a merged packet says how it is to be cut."
+    GsoEcn "gso-ecn" "A merged packet with CWR has the ECN bit (0x80) in its gso_type."
+    VirtioHeader "virtio-header" "A virtio_net_hdr contradicts neither itself nor its packet."
+    #[reversible] HeaderLength "header-length" "hdr_len of a merged packet is the length of its headers."
+    Length "length" "The length fields of a packet agree with its length and with each other."
+    IpChecksum "ip-checksum" "The checksum of each IPv4 header is right."
+    Checksum "checksum" "The checksum of each TCP, UDP or DCCP packet and of each tunnel is right."
+    PartialChecksum "partial-checksum" "With NEEDS_CSUM the checksum field holds the pseudo-header's sum, not inverted, over the whole length."
+    UdpZero "udp-zero" "A computed UDP checksum of 0 is sent as 0xFFFF, since 0 says that there is none."
+    #[reversible] CanonicalChecksum "canonical-checksum" "A checksum that is valid, but not what the arithmetic gives (0xFFFF for 0), comes back as it was."
+    BadChecksum "bad-checksum" "A packet whose checksum is wrong neither merges nor is repaired."
+    NeverMerges "never-merges" "A packet with IPv4 options, the reserved bit, padding or a false length merges with none."
+    ControlFlags "control-flags" "A packet with SYN or RST merges with none."
+    PushEnds "push-ends" "A packet with PSH or FIN is the last of its merged packet."
+    Flags "flags" "All TCP flags but PSH, FIN and CWR are those of every packet; PSH and FIN are those of the last."
+    Cwr "cwr" "CWR of a super-packet is that of its first packet alone, or of all (accurate ECN) when they merge."
+    #[reversible] CwrOnAll "cwr-on-all" "CWR on all packets does not come back through a virtio_net_hdr: they do not merge."
+    Sequence "sequence" "The sequence numbers of the packets follow each other."
+    Acknowledgement "acknowledgement" "The acknowledgement number is that of every packet."
+    Window "window" "The window is that of every packet."
+    Urgent "urgent" "The urgent pointer is that of every packet."
+    TcpOptions "tcp-options" "The TCP options are those of every packet, byte for byte."
+    IpId "ip-id" "IPv4 identifications count up by one, packet by packet, or are all the same when they merge."
+    #[reversible] IpIdFixed "ip-id-fixed" "Identifications that are all the same do not come back through a virtio_net_hdr: such packets do not merge."
+    DontFragment "dont-fragment" "The fragment field of IPv4 (DF) is that of every packet."
+    Ttl "ttl" "TTL or hop limit is that of every packet."
+    TrafficClass "traffic-class" "TOS or traffic class, its ECN bits too, is that of every packet."
+    FlowLabel "flow-label" "The IPv6 flow label is that of every packet."
+    IpHeader "ip-header" "Version, header length, options, extension headers, protocol and addresses are those of every packet."
+    Transport "transport" "Ports, and whatever else a transport header says, are those of every packet."
+    LinkHeader "link-header" "Addresses, tags and labels before the IP header are those of every packet."
+    TunnelHeader "tunnel-header" "The headers of a tunnel are those of every packet."
+}
+
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_has_a_name_of_its_own_and_a_sentence() {
+        let mut names: Vec<_> = Rule::ALL.iter().map(|rule| rule.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Rule::ALL.len());
+        for rule in Rule::ALL {
+            assert!(rule.name().bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'), "{rule:?}");
+            assert!(rule.sentence().ends_with('.'), "{rule:?}");
+        }
+        assert_eq!(Rule::IpIdFixed.strictness(), Strictness::Reversible);
+        assert_eq!(Rule::IpId.strictness(), Strictness::Linux);
+    }
+}

@@ -1,0 +1,195 @@
+//! Reading packets with their `virtio_net_hdr`: of captures, of files of records, of packets in
+//! memory.
+
+use std::fs::File;
+use std::io::{self, Cursor as Bytes, Read};
+use std::path::Path;
+
+use superpacket::Simd;
+use superpacket::packet::Layer;
+use superpacket::virtio::{ByteOrder, Format, Header};
+use superpacket_io::capture::{CaptureError, Frame, Reader, Source, Start, Truncated, start_of};
+
+use super::packet::{Origin, Packet};
+use super::records::{MAGIC, Records};
+use crate::error::Error;
+use crate::input::{Input, is_stream};
+use crate::packets::Cursor;
+
+/// What the comment of a pcapng packet begins with that holds its header, in hexadecimal digits.
+pub(super) const COMMENT: &[u8] = b"virtio_net_hdr=";
+
+enum Kind<'a> {
+    Reader(Box<Reader>),
+    Records(Records),
+    Packets(Cursor<'a>),
+}
+
+/// A file that is being read.
+pub(super) struct Stream<'a> {
+    kind: Kind<'a>,
+    pub(super) file: String,
+    /// The file's length in bytes, where it is known.
+    pub(super) length: Option<u64>,
+    /// Packets read.
+    pub(super) packets: u64,
+    /// Bytes of these packets.
+    pub(super) bytes: u64,
+    simd: Simd,
+}
+
+impl<'a> Stream<'a> {
+    pub(super) fn open(input: Input<'a>, simd: Simd) -> Result<Self, Error> {
+        let (kind, file, length) = match input {
+            Input::Path(path) => {
+                let (kind, length) = open_path(path)?;
+                let file = match &kind {
+                    Kind::Reader(reader) => reader.file().to_owned(),
+                    Kind::Records(records) => records.file().to_owned(),
+                    Kind::Packets(_) => String::new(),
+                };
+                (kind, file, length)
+            }
+            Input::Reader(reader) => {
+                let (file, length) = (reader.file().to_owned(), reader.file_length());
+                (Kind::Reader(reader), file, length)
+            }
+            Input::Packets(packets) => (Kind::Packets(Cursor::new(packets)), "memory".to_owned(), Some(packets.bytes().len() as u64)),
+        };
+        Ok(Stream { kind, file, length, packets: 0, bytes: 0, simd })
+    }
+
+    /// The next packet; `None` at the end.
+    pub(super) fn next_packet(&mut self) -> Result<Option<Packet>, Error> {
+        let packet = match &mut self.kind {
+            Kind::Reader(reader) => match reader.next_frame()? {
+                Some(frame) => packet_of_frame(&frame, &self.file, self.simd)?,
+                None => return Ok(None),
+            },
+            Kind::Packets(cursor) => match cursor.next_frame()? {
+                Some(frame) => packet_of_frame(&frame, &self.file, self.simd)?,
+                None => return Ok(None),
+            },
+            Kind::Records(records) => {
+                let (layer, format, offset) = (records.layer, records.format, records.offset);
+                let file = self.file.as_str();
+                let Some((number, record)) = records.next_record()? else { return Ok(None) };
+                let (head, data) = record.split_at(format.map_or(0, Format::length));
+                let header = match format {
+                    Some(format) => Some((read_header(head, format, file, number, offset)?, format)),
+                    None => None,
+                };
+                Packet::new(Origin { number, layer: Some(layer), link: &[], header, cut: false }, data, self.simd)
+            }
+        };
+        self.packets += 1;
+        self.bytes += (packet.link.len() + packet.bytes.len()) as u64;
+        Ok(Some(packet))
+    }
+
+    /// Bytes read of the file.
+    pub(super) fn bytes_read(&self) -> u64 {
+        match &self.kind {
+            Kind::Reader(reader) => reader.bytes_read(),
+            Kind::Records(records) => records.offset,
+            Kind::Packets(cursor) => cursor.bytes_read(),
+        }
+    }
+
+    /// Where the file was cut short, once its end was reached.
+    pub(super) fn truncated(&self) -> Option<&Truncated> {
+        match &self.kind {
+            Kind::Reader(reader) => reader.truncated(),
+            Kind::Records(records) => records.truncated.as_ref(),
+            Kind::Packets(_) => None,
+        }
+    }
+}
+
+/// Opens a capture or a file of records, by its first bytes; `-` is standard input.
+fn open_path(path: &Path) -> Result<(Kind<'static>, Option<u64>), Error> {
+    let mut head = Vec::new();
+    if is_stream(path) {
+        const NAME: &str = "standard input";
+        let read = io::stdin().take(MAGIC.len() as u64).read_to_end(&mut head);
+        read.map_err(|source| CaptureError::Read { file: NAME.to_owned(), packet: 1, offset: 0, source })?;
+        let is_records = head == MAGIC;
+        let whole: Box<dyn Read + Send> = Box::new(Bytes::new(head).chain(io::stdin()));
+        let kind = match is_records {
+            true => Kind::Records(Records::open(NAME, whole)?),
+            false => Kind::Reader(Box::new(Reader::from_stream(NAME, whole)?)),
+        };
+        return Ok((kind, None));
+    }
+    // What cannot be opened or read is said by the reader of captures.
+    if let Ok(file) = File::open(path)
+        && (&file).take(MAGIC.len() as u64).read_to_end(&mut head).is_ok()
+        && head == MAGIC
+    {
+        let length = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
+        let records = Records::open(&path.display().to_string(), Box::new(Bytes::new(head).chain(file)))?;
+        return Ok((Kind::Records(records), length));
+    }
+    let reader = Reader::open(path)?;
+    let length = reader.file_length();
+    Ok((Kind::Reader(Box::new(reader)), length))
+}
+
+fn packet_of_frame(frame: &Frame<'_>, file: &str, simd: Simd) -> Result<Packet, Error> {
+    let (layer, length) = match start_of(frame.link_type(), frame.data) {
+        Start::Ethernet => (Some(Layer::Ethernet), 0),
+        Start::Ip { header_length } => (Some(Layer::Ip), header_length),
+        Start::Other => (None, 0),
+    };
+    let (link, data) = frame.data.split_at(length.min(frame.data.len()));
+    let header = match frame.options.comments().find_map(|comment| comment.strip_prefix(COMMENT)) {
+        Some(digits) => Some(header_of_comment(digits).ok_or_else(|| CaptureError::Malformed {
+            file: file.to_owned(),
+            packet: frame.number,
+            offset: 0,
+            reason: format!(
+                "its comment \"virtio_net_hdr={}\" has not 20, 24, 40 or 48 hexadecimal digits",
+                String::from_utf8_lossy(digits)
+            ),
+        })?),
+        None => None,
+    };
+    let origin = Origin { number: frame.number, layer, link, header, cut: frame.is_truncated() };
+    Ok(Packet::new(origin, data, simd))
+}
+
+/// Reads the header of a comment: its bytes as hexadecimal digits.
+fn header_of_comment(digits: &[u8]) -> Option<(Header, Format)> {
+    let digits = digits.trim_ascii_end();
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let bytes: Option<Vec<u8>> = digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect();
+    let bytes = bytes?;
+    let format = Format::of_length(bytes.len())?;
+    Some((Header::read(&bytes, format, ByteOrder::Little).ok()?, format))
+}
+
+fn read_header(bytes: &[u8], format: Format, file: &str, number: u64, offset: u64) -> Result<Header, CaptureError> {
+    Header::read(bytes, format, ByteOrder::Little).map_err(|error| CaptureError::Malformed {
+        file: file.to_owned(),
+        packet: number,
+        offset,
+        reason: error.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_holds_a_header_of_any_length() {
+        for (digits, format) in [(20, Format::Plain), (24, Format::Buffers), (40, Format::Hash), (48, Format::Tunnel)] {
+            let text = "0181".to_owned() + &"0".repeat(digits - 4);
+            let (header, found) = header_of_comment(text.as_bytes()).expect("a header");
+            assert_eq!((header.flags, header.gso_type, found), (1, 0x81, format));
+        }
+        for digits in ["", "01", "0x000000000000000000", &"0".repeat(21), &"0".repeat(22)] {
+            assert!(header_of_comment(digits.as_bytes()).is_none(), "{digits}");
+        }
+    }
+}

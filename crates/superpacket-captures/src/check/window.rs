@@ -1,0 +1,228 @@
+//! The packets of the original that have not left yet, by their endpoints and in order: as many as
+//! fit a bounded memory.
+
+use std::collections::{HashMap, VecDeque};
+
+use superpacket::Simd;
+use superpacket::segment::{Gso, GsoPacket, SegmentOptions, Segmenter};
+
+use super::packet::Packet;
+use super::stream::Stream;
+use crate::error::Error;
+
+/// Bytes of packets that are kept at most, with what each costs besides.
+const MOST_BYTES: usize = 24 << 20;
+
+/// What a packet costs besides its bytes.
+const OVERHEAD: usize = size_of::<Entry>() + 64;
+
+/// A packet is given up for lost, if there must be room for others, when one so many places behind
+/// it in the file has left.
+const SLACK: u64 = 1024;
+
+/// A packet of the original that has not left.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) packet: Packet,
+    /// The first packet that left and holds one of this flow that came later.
+    pub(super) overtaken: Option<Overtaken>,
+}
+
+/// By what a packet was overtaken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Overtaken {
+    /// The packet that left before.
+    pub(super) by: u64,
+    /// Its origin, which came later.
+    pub(super) origin: u64,
+    /// It cannot merge: Linux lets it overtake.
+    pub(super) refused: bool,
+}
+
+/// The packets of the original that are at hand.
+pub(super) struct Window<'a> {
+    pub(super) stream: Stream<'a>,
+    queues: HashMap<u64, VecDeque<Entry>>,
+    /// Endpoints and number of each packet, in order; those that have left are skipped later.
+    ages: VecDeque<(u64, u64)>,
+    held: usize,
+    /// The latest that has left.
+    latest: u64,
+    ended: bool,
+    ip_only: bool,
+    segmenter: Segmenter,
+    /// Packets whose header contradicts itself or them: they are taken for whole.
+    pub(super) bad_headers: u64,
+    /// Packets that were cut in segments of a size that no header names.
+    pub(super) sizes_inferred: u64,
+    /// Packets that were found lost, to make room.
+    pub(super) lost: Vec<Packet>,
+}
+
+impl<'a> Window<'a> {
+    pub(super) fn new(stream: Stream<'a>, simd: Simd) -> Self {
+        Window {
+            stream,
+            queues: HashMap::new(),
+            ages: VecDeque::new(),
+            held: 0,
+            latest: 0,
+            ended: false,
+            ip_only: false,
+            segmenter: Segmenter::new().with_simd(simd),
+            bad_headers: 0,
+            sizes_inferred: 0,
+            lost: Vec::new(),
+        }
+    }
+
+    /// Leaves out link headers from now on.
+    pub(super) fn compare_ip_only(&mut self) {
+        self.ip_only = true;
+    }
+
+    /// Takes in a packet, cut as its header says.
+    pub(super) fn enter(&mut self, packet: Packet) {
+        let packet = if self.ip_only { packet.without_link() } else { packet };
+        match packet.virtio.map(|virtio| virtio.gso) {
+            Some(Ok(Some(gso))) => match self.cut(&packet, gso) {
+                Some(segments) => segments.into_iter().for_each(|segment| self.push(segment)),
+                None => self.push(packet),
+            },
+            Some(Err(_)) => {
+                self.bad_headers += 1;
+                self.push(packet);
+            }
+            _ => self.push(packet),
+        }
+    }
+
+    fn push(&mut self, packet: Packet) {
+        self.held += packet.memory() + OVERHEAD;
+        self.ages.push_back((packet.endpoints, packet.number));
+        self.queues.entry(packet.endpoints).or_default().push_back(Entry { packet, overtaken: None });
+    }
+
+    /// The segments of a packet.
+    fn cut(&mut self, packet: &Packet, gso: Gso) -> Option<Vec<Packet>> {
+        let layer = packet.layer?;
+        let mut segments = Vec::new();
+        let whole = GsoPacket::linear(&packet.bytes, gso).with_layer(layer);
+        let plan = self.segmenter.segment(&whole, &SegmentOptions::default(), |segment| {
+            let mut bytes = Vec::new();
+            segment.copy_to(&mut bytes);
+            segments.push(bytes);
+        });
+        plan.ok()?;
+        Some(segments.into_iter().zip(1..).map(|(bytes, part)| packet.segment(part, bytes)).collect())
+    }
+
+    /// Cuts a packet that is held into segments of this size, in its place.
+    pub(super) fn cut_held(&mut self, endpoints: u64, index: usize, gso: Gso) -> bool {
+        let Some(packet) = self.entry(endpoints, index).map(|entry| entry.packet.clone()) else { return false };
+        let Some(segments) = self.cut(&packet, gso) else { return false };
+        let Some(queue) = self.queues.get_mut(&endpoints) else { return false };
+        let overtaken = queue.remove(index).and_then(|entry| entry.overtaken);
+        self.held -= packet.memory() + OVERHEAD;
+        for (place, packet) in segments.into_iter().enumerate() {
+            self.held += packet.memory() + OVERHEAD;
+            queue.insert(index + place, Entry { packet, overtaken });
+        }
+        true
+    }
+
+    /// A packet with these endpoints that is held.
+    pub(super) fn entry(&self, endpoints: u64, index: usize) -> Option<&Entry> {
+        self.queues.get(&endpoints)?.get(index)
+    }
+
+    /// The same, to be marked.
+    pub(super) fn entry_mut(&mut self, endpoints: u64, index: usize) -> Option<&mut Entry> {
+        self.queues.get_mut(&endpoints)?.get_mut(index)
+    }
+
+    /// How many packets with these endpoints are held.
+    pub(super) fn held(&self, endpoints: u64) -> usize {
+        self.queues.get(&endpoints).map_or(0, VecDeque::len)
+    }
+
+    /// Reads on until another packet with these endpoints is held, at most so many packets;
+    /// `false` if there is none within reach.
+    pub(super) fn read_for(&mut self, endpoints: u64, most: u64) -> Result<bool, Error> {
+        let before = self.held(endpoints);
+        let end = self.stream.packets.saturating_add(most);
+        while self.held(endpoints) == before {
+            if self.ended || self.stream.packets >= end || !self.make_room() {
+                return Ok(false);
+            }
+            match self.stream.next_packet()? {
+                Some(packet) => self.enter(packet),
+                None => self.ended = true,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Is there room for more? Packets that are long overdue are given up for it.
+    fn make_room(&mut self) -> bool {
+        while self.held > MOST_BYTES {
+            let Some(&(endpoints, number)) = self.ages.front() else { return false };
+            let gone = self.queues.get(&endpoints).and_then(|queue| queue.front()).is_none_or(|entry| entry.packet.number > number);
+            if !gone && number + SLACK >= self.latest {
+                return false;
+            }
+            self.ages.pop_front();
+            if !gone && let Some(entry) = self.remove(endpoints, 0) {
+                self.lost.push(entry.packet);
+            }
+        }
+        // What has left is forgotten now and then.
+        while let Some(&(endpoints, number)) = self.ages.front() {
+            let front = self.queues.get(&endpoints).and_then(|queue| queue.front());
+            if front.is_some_and(|entry| entry.packet.number <= number) {
+                break;
+            }
+            self.ages.pop_front();
+        }
+        true
+    }
+
+    fn remove(&mut self, endpoints: u64, index: usize) -> Option<Entry> {
+        let queue = self.queues.get_mut(&endpoints)?;
+        let entry = queue.remove(index)?;
+        if queue.is_empty() {
+            self.queues.remove(&endpoints);
+        }
+        self.held -= entry.packet.memory() + OVERHEAD;
+        Some(entry)
+    }
+
+    /// Takes out packets that have left, and returns them in the order of `indices`.
+    pub(super) fn take(&mut self, endpoints: u64, indices: &[usize]) -> Vec<Entry> {
+        let mut sorted: Vec<_> = indices.iter().copied().enumerate().collect();
+        sorted.sort_unstable_by_key(|&(_, index)| std::cmp::Reverse(index));
+        let mut taken: Vec<_> = sorted.into_iter().filter_map(|(place, index)| Some((place, self.remove(endpoints, index)?))).collect();
+        taken.sort_unstable_by_key(|&(place, _)| place);
+        let entries: Vec<_> = taken.into_iter().map(|(_, entry)| entry).collect();
+        self.latest = entries.iter().map(|entry| entry.packet.number).max().unwrap_or(0).max(self.latest);
+        entries
+    }
+
+    /// Reads the original to its end, and calls `lost` with each packet that never left, the oldest
+    /// first as far as they are at hand.
+    pub(super) fn finish(&mut self, mut lost: impl FnMut(&Packet)) -> Result<(), Error> {
+        let mut left: Vec<_> = self.queues.drain().flat_map(|(_, queue)| queue).collect();
+        left.sort_by_key(|entry| (entry.packet.number, entry.packet.part));
+        left.iter().for_each(|entry| lost(&entry.packet));
+        drop(left);
+        self.ages.clear();
+        self.held = 0;
+        while !self.ended {
+            match self.stream.next_packet()? {
+                Some(packet) => lost(&packet),
+                None => self.ended = true,
+            }
+        }
+        Ok(())
+    }
+}

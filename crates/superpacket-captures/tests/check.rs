@@ -1,0 +1,651 @@
+//! `check` finds what is wrong, names it, and finds nothing wrong with what is right.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use superpacket::aggregate::{BatchAggregator, HashKey, Policy};
+use superpacket::virtio::{ByteOrder, Format, Framing, Header, flags, gso_type};
+use superpacket::wire::Layer;
+use superpacket_captures::{
+    CheckOptions, CheckReport, CoalesceOptions, Input, LinkType, Output, Packets, SegmentOptions, Strictness, check, coalesce, segment,
+};
+use superpacket_traffic::frame::{ACK, CWR, Checksum, ECE, FIN, Frame, Ip, PSH, RST, Transport, stream_bytes, timestamps};
+use tempfile::TempDir;
+
+/// A packet that left, and its header.
+type Left = (Frame, Header);
+
+/// What an implementation was given, and what it made of it.
+#[derive(Clone, Debug)]
+struct Case {
+    original: Vec<Frame>,
+    left: Vec<Left>,
+}
+
+/// The header of a packet that is not to be cut.
+fn plain() -> Header {
+    Header { num_buffers: 1, ..Header::default() }
+}
+
+/// The packet that successive packets merge into, as the kernel has it.
+fn merged(frames: &[Frame]) -> Left {
+    let mut frame = frames[0].clone();
+    frame.payload = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
+    let last = frames.last().expect("some");
+    let version4 = matches!(frame.ip, Ip::V4(_));
+    let kind = match (&mut frame.transport, &last.transport) {
+        (Transport::Tcp(tcp), Transport::Tcp(last)) => {
+            tcp.flags |= last.flags & (PSH | FIN);
+            let ecn = if tcp.flags & CWR != 0 { gso_type::ECN } else { 0 };
+            ecn | if version4 { gso_type::TCPV4 } else { gso_type::TCPV6 }
+        }
+        _ => gso_type::UDP_L4,
+    };
+    *frame.checksum_mut().expect("it has one") = Checksum::Partial;
+    let (offsets, size) = (frame.offsets(), frames[0].payload.len());
+    let header = Header {
+        flags: flags::NEEDS_CSUM,
+        gso_type: kind,
+        gso_size: size as u16,
+        hdr_len: offsets.payload as u16,
+        csum_start: offsets.transport as u16,
+        csum_offset: if kind == gso_type::UDP_L4 { 6 } else { 16 },
+        num_buffers: 1,
+        ..Header::default()
+    };
+    (frame, header)
+}
+
+impl Case {
+    /// All packets in one.
+    fn aggregation(frames: Vec<Frame>) -> Case {
+        let left = vec![merged(&frames)];
+        Case { original: frames, left }
+    }
+
+    /// Packets of which these merged, and the others left alone.
+    fn with(original: Vec<Frame>, left: &[&[usize]]) -> Case {
+        let left = left
+            .iter()
+            .map(|group| match group {
+                [one] => (original[*one].clone(), plain()),
+                group => merged(&group.iter().map(|&index| original[index].clone()).collect::<Vec<_>>()),
+            })
+            .collect();
+        Case { original, left }
+    }
+
+    /// Checks the case: what left is a file of records.
+    fn check(&self, rules: Strictness) -> CheckReport {
+        let mut original = Packets::new();
+        for frame in &self.original {
+            original.push(LinkType::ETHERNET, Some(0), &frame.to_bytes()).expect("short");
+        }
+        let left: Vec<_> = self.left.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
+        check_records(Format::Buffers, &left, Input::from(&original), rules)
+    }
+
+    fn rules(&self, rules: Strictness) -> BTreeSet<&'static str> {
+        self.check(rules).by_rule.keys().map(|rule| rule.name()).collect()
+    }
+
+    /// The rules that are broken are these, and no other.
+    #[track_caller]
+    fn breaks(&self, expected: &[&str]) {
+        let report = self.check(Strictness::Linux);
+        let found: BTreeSet<_> = report.by_rule.keys().map(|rule| rule.name()).collect();
+        assert_eq!(found, expected.iter().copied().collect(), "{:#?}", report.described);
+        assert!(report.described.iter().all(|violation| !violation.field.is_empty() && !violation.found.is_empty()));
+    }
+}
+
+/// Writes records, as a test in another language would.
+fn records(path: &Path, format: Format, left: &[(Vec<u8>, Header)]) {
+    let length = format.length();
+    let mut file = format!("superpacket-records 1 ethernet {length}\n").into_bytes();
+    for (packet, header) in left {
+        let mut bytes = [0; Format::LONGEST];
+        header.write(&mut bytes, format, ByteOrder::Little).expect("long enough");
+        file.extend((length as u32 + packet.len() as u32).to_le_bytes());
+        file.extend(&bytes[..length]);
+        file.extend(packet);
+    }
+    std::fs::write(path, file).expect("writes");
+}
+
+fn check_records(format: Format, left: &[(Vec<u8>, Header)], original: Input<'_>, rules: Strictness) -> CheckReport {
+    let folder: TempDir = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("left.records");
+    records(&path, format, left);
+    check(Input::Path(&path), original, &CheckOptions { rules, ..CheckOptions::default() }, &mut ()).expect("both can be read")
+}
+
+/// Packets of one flow, of which there are six kinds; the last of TCP has PSH.
+fn flow(kind: u8, count: usize, size: usize) -> Vec<Frame> {
+    let base = match kind % 6 {
+        0 => Frame::tcp4(1000, size).with_id(7),
+        1 => Frame::tcp6(u32::MAX - 500, size),
+        2 => Frame::tcp4(1000, size).with_id(0xfffe).with_timestamps(9, 10),
+        3 => Frame::tcp4(1000, size).with_id(7).tagged(12),
+        4 => Frame::udp4(size).with_id(7),
+        _ => Frame::udp6(size),
+    };
+    let mut frames = base.run(count);
+    for (index, frame) in frames.iter_mut().enumerate().filter(|(_, frame)| matches!(frame.transport, Transport::Udp(_))) {
+        frame.payload = stream_bytes(1 + (index * size) as u32, size);
+    }
+    if let Some(Transport::Tcp(tcp)) = frames.last_mut().map(|frame| &mut frame.transport) {
+        tcp.flags |= PSH;
+    }
+    frames
+}
+
+fn is_tcp(case: &Case) -> bool {
+    matches!(case.original[0].transport, Transport::Tcp(_))
+}
+
+fn is_v4(case: &Case) -> bool {
+    matches!(case.original[0].ip, Ip::V4(_))
+}
+
+/// Edits a packet of the original.
+type Edit = fn(&mut Frame);
+
+/// One thing that is broken, and the rules that are to be found: `None`, where the packets have no
+/// such thing.
+type Damage = (&'static str, fn(&mut Case, usize) -> Option<&'static [&'static str]>);
+
+/// Merges although a packet of the original is different.
+fn differs(case: &mut Case, index: usize, edit: Edit, rules: &'static [&'static str]) -> Option<&'static [&'static str]> {
+    edit(&mut case.original[index]);
+    Some(rules)
+}
+
+const DAMAGES: &[Damage] = &[
+    ("a byte of payload changed", |case, index| {
+        let size = case.original[0].payload.len();
+        case.left[0].0.payload[index * size + 3] ^= 1;
+        Some(&["bytes"])
+    }),
+    ("a byte of payload dropped", |case, index| {
+        let size = case.original[0].payload.len();
+        case.left[0].0.payload.remove(index * size + 3);
+        Some(&["bytes"])
+    }),
+    ("a byte of payload too many", |case, _| {
+        case.left[0].0.payload.push(0x5a);
+        Some(&["bytes"])
+    }),
+    ("two packets in another order", |case, index| {
+        case.original.swap(index - 1, index);
+        // Their identifications do not count up then, and the last has PSH.
+        is_tcp(case).then_some(&["order"])
+    }),
+    ("a packet is lost", |case, _| {
+        let following = case.original.last().expect("some").following();
+        case.original.push(following);
+        Some(&["lost"])
+    }),
+    ("a packet leaves twice", |case, _| {
+        let again = case.left[0].clone();
+        case.left.push(again);
+        Some(&["invented"])
+    }),
+    ("gso_size is another", |case, _| {
+        case.left[0].1.gso_size += 1;
+        Some(&["gso-size"])
+    }),
+    ("gso_size is 0", |case, _| {
+        case.left[0].1.gso_size = 0;
+        Some(&["virtio-header"])
+    }),
+    ("gso_type is none", |case, _| {
+        (case.left[0].1.gso_type, case.left[0].1.gso_size) = (0, 0);
+        Some(&["gso-type"])
+    }),
+    ("gso_type is another's", |case, _| {
+        case.left[0].1.gso_type = if is_tcp(case) { gso_type::UDP_L4 } else { gso_type::TCPV4 };
+        Some(&["virtio-header"])
+    }),
+    ("csum_start is another", |case, _| {
+        case.left[0].1.csum_start += 2;
+        Some(&["virtio-header"])
+    }),
+    ("the partial checksum is another", |case, _| {
+        *case.left[0].0.checksum_mut().expect("it has one") = Checksum::Raw(0x1234);
+        Some(&["partial-checksum"])
+    }),
+    ("the partial checksum lacks the length", |case, _| {
+        *case.left[0].0.checksum_mut().expect("it has one") = Checksum::PartialWithoutLength;
+        Some(&["partial-checksum"])
+    }),
+    ("the whole checksum is wrong", |case, _| {
+        case.left[0].1.flags = 0;
+        *case.left[0].0.checksum_mut().expect("it has one") = Checksum::Wrong;
+        is_tcp(case).then_some(&["checksum"])
+    }),
+    ("the header checksum is wrong", |case, _| {
+        is_v4(case).then(|| case.left[0].0.ipv4_mut().checksum = Checksum::Wrong)?;
+        Some(&["ip-checksum"])
+    }),
+    ("a packet with a wrong checksum merged", |case, index| {
+        differs(case, index, |frame| *frame.checksum_mut().expect("it has one") = Checksum::Wrong, &["bad-checksum"])
+    }),
+    ("PSH in the middle", |case, index| {
+        let middle = index + 1 < case.original.len();
+        (is_tcp(case) && middle).then(|| differs(case, index, |frame| frame.tcp_mut().flags |= PSH, &["push-ends"]))?
+    }),
+    ("PSH of the last is gone", |case, _| {
+        is_tcp(case).then(|| case.left[0].0.tcp_mut().flags &= !PSH)?;
+        Some(&["flags"])
+    }),
+    ("ECE on one", |case, index| is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().flags |= ECE, &["flags"]))?),
+    ("CWR on one behind the first", |case, index| {
+        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().flags |= CWR, &["cwr"]))?
+    }),
+    ("RST on one", |case, index| {
+        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().flags |= RST, &["flags", "control-flags"]))?
+    }),
+    ("another window", |case, index| is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().window += 1, &["window"]))?),
+    ("another acknowledgement", |case, index| {
+        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().acknowledgement += 300, &["acknowledgement"]))?
+    }),
+    ("another urgent pointer", |case, index| {
+        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().urgent = 1, &["urgent"]))?
+    }),
+    ("options only on one", |case, index| {
+        let options = |frame: &mut Frame| frame.tcp_mut().options = [timestamps(1, 2), vec![1, 1, 1, 1]].concat();
+        is_tcp(case).then(|| differs(case, index, options, &["tcp-options"]))?
+    }),
+    ("another sequence number", |case, index| {
+        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().sequence ^= 0x10000, &["sequence"]))?
+    }),
+    ("another TTL", |case, index| {
+        let edit = |frame: &mut Frame| match &mut frame.ip {
+            Ip::V4(ip) => ip.ttl -= 1,
+            Ip::V6(ip) => ip.hop_limit -= 1,
+        };
+        differs(case, index, edit, &["ttl"])
+    }),
+    ("CE on one", |case, index| {
+        let edit = |frame: &mut Frame| match &mut frame.ip {
+            Ip::V4(ip) => ip.tos |= 3,
+            Ip::V6(ip) => ip.traffic_class |= 3,
+        };
+        differs(case, index, edit, &["traffic-class"])
+    }),
+    ("another flow label", |case, index| {
+        (!is_v4(case)).then(|| differs(case, index, |frame| frame.ipv6_mut().flow_label += 1, &["flow-label"]))?
+    }),
+    ("another identification", |case, index| {
+        is_v4(case).then(|| differs(case, index, |frame| frame.ipv4_mut().id ^= 0x0770, &["ip-id"]))?
+    }),
+    ("DF on one", |case, index| {
+        is_v4(case).then(|| differs(case, index, |frame| frame.ipv4_mut().dont_fragment ^= true, &["dont-fragment"]))?
+    }),
+    ("IPv4 options on one", |case, index| {
+        is_v4(case).then(|| differs(case, index, |frame| frame.ipv4_mut().options = vec![1; 4], &["never-merges", "ip-header"]))?
+    }),
+    ("padding behind one", |case, index| differs(case, index, |frame| frame.trailer = vec![0; 3], &["never-merges"])),
+    ("another VLAN", |case, index| {
+        let tagged = !case.original[0].vlans.is_empty();
+        tagged.then(|| differs(case, index, |frame| frame.vlans[0].vid = 20, &["link-header"]))?
+    }),
+    ("another MAC address", |case, index| {
+        differs(case, index, |frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9], &["link-header"])
+    }),
+    ("a longer packet behind a shorter", |case, index| {
+        let frame = &mut case.original[index];
+        frame.payload.extend([7; 5]);
+        for behind in &mut case.original[index + 1..] {
+            // What follows is in sequence again.
+            if let Transport::Tcp(tcp) = &mut behind.transport {
+                tcp.sequence = tcp.sequence.wrapping_add(5);
+            }
+        }
+        case.left = vec![merged(&case.original)];
+        Some(&["segment-sizes"])
+    }),
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_damage_is_found_and_named(kind in 0u8..6, count in 3usize..12, size in 20usize..1200, place in 1usize..11) {
+        let case = Case::aggregation(flow(kind, count, size));
+        for rules in [Strictness::Linux, Strictness::Reversible] {
+            prop_assert_eq!(case.rules(rules), BTreeSet::new(), "{:?}", case.check(rules).described);
+        }
+        let index = 1 + place % (count - 1);
+        for (name, damage) in DAMAGES {
+            let mut damaged = case.clone();
+            let Some(expected) = damage(&mut damaged, index) else { continue };
+            let report = damaged.check(Strictness::Linux);
+            let found: BTreeSet<_> = report.by_rule.keys().map(|rule| rule.name()).collect();
+            prop_assert_eq!(found, expected.iter().copied().collect(), "{} in packet {}: {:#?}", name, index, report.described);
+        }
+    }
+}
+
+#[test]
+fn order_is_that_of_each_flow() {
+    let flow = flow(0, 4, 100);
+    // Whatever leaves by itself may leave later, as long as its flow does.
+    Case::with(flow.clone(), &[&[0, 1], &[2, 3]]).breaks(&[]);
+    Case::with(flow.clone(), &[&[2, 3], &[0, 1]]).breaks(&["order"]);
+    Case::with(flow.clone(), &[&[0], &[2], &[1], &[3]]).breaks(&["order"]);
+    let mut two = flow.clone();
+    two.extend(flow.iter().map(|frame| frame.clone().with(|frame| frame.tcp_mut().source_port = 9)));
+    Case::with(two.clone(), &[&[4, 5, 6, 7], &[0, 1, 2, 3]]).breaks(&[]);
+    Case::with(two, &[&[4, 5], &[0, 1, 2, 3], &[7], &[6]]).breaks(&["order"]);
+}
+
+#[test]
+fn what_linux_refuses_may_overtake_by_its_rules_alone() {
+    for edit in [|frame: &mut Frame| frame.tcp_mut().checksum = Checksum::Wrong, |frame: &mut Frame| frame.ipv4_mut().options = vec![1; 4]]
+    {
+        let mut flow = flow(0, 4, 100);
+        // Retransmitted, it is refused; the others are in sequence without it.
+        let mut refused = flow[1].clone();
+        edit(&mut refused);
+        flow.insert(2, refused);
+        let case = Case::with(flow, &[&[2], &[0, 1, 3, 4]]);
+        case.breaks(&[]);
+        assert_eq!(case.rules(Strictness::Reversible), ["refused-order"].into());
+    }
+}
+
+#[test]
+fn what_a_header_cannot_say_is_not_reversible() {
+    let same_ids: Vec<_> = flow(0, 4, 100).into_iter().map(|frame| frame.with_id(9)).collect();
+    let case = Case::aggregation(same_ids.clone());
+    case.breaks(&[]);
+    assert_eq!(case.rules(Strictness::Reversible), ["ip-id-fixed"].into());
+    // Once the identifications count, they go on counting.
+    let mut mixed = same_ids;
+    mixed[2] = mixed[2].clone().with_id(10);
+    Case::aggregation(mixed).breaks(&["ip-id"]);
+    let cwr: Vec<_> = flow(0, 3, 100).into_iter().map(|frame| frame.with(|frame| frame.tcp_mut().flags |= CWR)).collect();
+    let mut case = Case::aggregation(cwr);
+    case.breaks(&[]);
+    assert_eq!(case.rules(Strictness::Reversible), ["cwr-on-all"].into());
+    case.left[0].1.gso_type &= !gso_type::ECN;
+    case.breaks(&["gso-ecn"]);
+    let mut case = Case::aggregation(flow(0, 3, 100));
+    case.left[0].1.hdr_len = 0;
+    case.breaks(&[]);
+    assert_eq!(case.rules(Strictness::Reversible), ["header-length"].into());
+}
+
+#[test]
+fn a_single_packet_leaves_as_it_came() {
+    for (edit, rule) in [
+        ((|frame: &mut Frame| frame.ipv4_mut().ttl -= 1) as Edit, "ttl"),
+        (|frame| frame.tcp_mut().window = 9, "window"),
+        (|frame| frame.ipv4_mut().id = 77, "ip-id"),
+        (|frame| frame.tcp_mut().checksum = Checksum::Wrong, "checksum"),
+        (|frame| frame.ipv4_mut().checksum = Checksum::Wrong, "ip-checksum"),
+        (|frame| frame.payload[50] ^= 1, "bytes"),
+        (|frame| frame.trailer = vec![0; 6], "length"),
+        (|frame| frame.tcp_mut().flags = ACK | FIN, "flags"),
+    ] {
+        let mut case = Case::with(flow(0, 2, 100), &[&[0], &[1]]);
+        edit(&mut case.left[1].0);
+        case.left[1].0.tcp_mut().flags &= !PSH;
+        case.original[1].tcp_mut().flags &= !PSH;
+        case.breaks(&[rule]);
+    }
+    // One with a wrong checksum leaves so.
+    let mut case = Case::with(vec![flow(0, 1, 100)[0].clone().with(|frame| frame.tcp_mut().checksum = Checksum::Wrong)], &[&[0]]);
+    case.breaks(&[]);
+    case.left[0].0.tcp_mut().checksum = Checksum::Right;
+    case.breaks(&["bad-checksum"]);
+    // A checksum that is left to the device is no other.
+    let mut case = Case::with(flow(0, 1, 100), &[&[0]]);
+    let (frame, header) = merged(&case.original);
+    case.left = vec![(frame, Header { gso_type: 0, gso_size: 0, ..header })];
+    case.breaks(&[]);
+}
+
+/// Bugs that peers were seen to have, each with what names it.
+#[test]
+fn known_bugs_of_peers_are_found() {
+    let plain_flow = || flow(0, 3, 100);
+    let edited = |index: usize, edit: Edit| {
+        let mut flow = plain_flow();
+        edit(&mut flow[index]);
+        flow
+    };
+    // DPDK: tags, CE marks, TTLs, wrong checksums and options are not compared; a RST and PSH leave
+    // in another order; unequal sizes merge with segment size 0; the header checksum is left wrong.
+    let tagged: Vec<_> = flow(3, 2, 100);
+    let mut vlans = tagged.clone();
+    vlans[1].vlans[0].vid = 20;
+    Case::aggregation(vlans).breaks(&["link-header"]);
+    Case::aggregation(edited(1, |frame| frame.ipv4_mut().tos |= 3)).breaks(&["traffic-class"]);
+    Case::aggregation(edited(1, |frame| frame.ipv4_mut().ttl -= 1)).breaks(&["ttl"]);
+    Case::aggregation(edited(1, |frame| frame.ipv4_mut().checksum = Checksum::Wrong)).breaks(&["bad-checksum"]);
+    Case::aggregation(edited(1, |frame| frame.ipv4_mut().options = vec![1; 4])).breaks(&["ip-header", "never-merges"]);
+    let mut reset = plain_flow();
+    reset.push(reset[2].following().with(|frame| (frame.tcp_mut().flags, frame.payload) = (ACK | RST, Vec::new())));
+    Case::with(reset, &[&[3], &[0, 1, 2]]).breaks(&["order"]);
+    let mut pushed = flow(0, 4, 100);
+    pushed[1].tcp_mut().flags |= PSH;
+    Case::with(pushed, &[&[0], &[2, 3], &[1]]).breaks(&["order"]);
+    let mut unequal = Case::aggregation(edited(2, |frame| frame.payload.extend([1; 20])));
+    unequal.left[0].1.gso_size = 0;
+    unequal.breaks(&["segment-sizes", "virtio-header"]);
+    let mut wrong = Case::aggregation(plain_flow());
+    wrong.left[0].0.ipv4_mut().checksum = Checksum::Wrong;
+    wrong.breaks(&["ip-checksum"]);
+    // VPP: options and windows are not compared; a pure ACK leaves before what is held.
+    Case::aggregation(edited(1, |frame| frame.tcp_mut().window += 1)).breaks(&["window"]);
+    let mut timed = flow(2, 3, 100);
+    timed[1].tcp_mut().options = timestamps(10, 10);
+    Case::aggregation(timed).breaks(&["tcp-options"]);
+    let mut acknowledged = plain_flow();
+    acknowledged.push(acknowledged[2].following().with(|frame| frame.payload.clear()));
+    Case::with(acknowledged, &[&[3], &[0, 1, 2]]).breaks(&["order"]);
+    // gVisor: the padding of a pure ACK becomes data of the stream.
+    let mut padded = flow(0, 1, 0);
+    padded[0].trailer = vec![0; 6];
+    padded.push(padded[0].following().with(|frame| (frame.payload, frame.trailer) = (vec![7; 100], Vec::new())));
+    let mut case = Case::with(padded, &[&[0], &[1]]);
+    case.left.truncate(1);
+    case.left[0].0.trailer.clear();
+    case.left[0].0.payload = [vec![0; 6], vec![7; 100]].concat();
+    assert!(case.rules(Strictness::Linux).contains("lost"), "{:?}", case.rules(Strictness::Linux));
+    // wireguard-go: identifications are not compared; a later segment jumps ahead.
+    Case::aggregation(edited(1, |frame| frame.ipv4_mut().id = 4711)).breaks(&["ip-id"]);
+    let mut jumps = flow(0, 5, 100);
+    jumps[2].tcp_mut().window += 1;
+    Case::with(jumps, &[&[0, 1], &[3, 4], &[2]]).breaks(&["order"]);
+    // tun-rs: flow labels are not compared.
+    let mut labelled = flow(1, 3, 100);
+    labelled[1].ipv6_mut().flow_label += 1;
+    Case::aggregation(labelled).breaks(&["flow-label"]);
+    // inet_lro: the newest acknowledgement and window win, PSH is gone.
+    let mut newest = Case::aggregation(plain_flow());
+    newest.original[0].tcp_mut().acknowledgement += 5;
+    newest.original[0].tcp_mut().window += 5;
+    newest.left[0].0.tcp_mut().flags &= !PSH;
+    newest.breaks(&["acknowledgement", "flags", "window"]);
+    // quinn-udp: a batch is lost.
+    let mut batch = Case::with(flow(4, 4, 100), &[&[0, 1], &[2, 3]]);
+    batch.left.pop();
+    batch.breaks(&["lost"]);
+    assert_eq!(batch.check(Strictness::Linux).violations, 2);
+}
+
+/// A super-packet with its header, and what it was cut into.
+fn check_cut(whole: Left, cut: &[Frame]) -> BTreeSet<&'static str> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sent.records");
+    records(&path, Format::Buffers, &[(whole.0.to_bytes(), whole.1)]);
+    let mut left = Packets::new();
+    for frame in cut {
+        left.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
+    }
+    let report = check(Input::from(&left), Input::Path(&path), &CheckOptions::default(), &mut ()).expect("both");
+    assert_eq!(report.packets_in, 1);
+    report.by_rule.keys().map(|rule| rule.name()).collect()
+}
+
+#[test]
+fn segments_are_those_that_the_kernel_would_cut() {
+    let edited = |kind: u8, edit: fn(usize, &mut Frame)| {
+        let mut cut = flow(kind, 4, 100);
+        cut.iter_mut().enumerate().for_each(|(index, frame)| edit(index, frame));
+        check_cut(merged(&flow(kind, 4, 100)), &cut)
+    };
+    for kind in 0..6 {
+        assert_eq!(edited(kind, |_, _| {}), BTreeSet::new(), "{kind}");
+    }
+    // DPDK, OVS and wireguard-go: CWR on every segment.
+    let cwr = |cut: &[Frame]| {
+        let first = flow(0, 4, 100).into_iter().enumerate().map(|(index, mut frame)| {
+            frame.tcp_mut().flags |= if index == 0 { CWR } else { 0 };
+            frame
+        });
+        check_cut(merged(&first.collect::<Vec<_>>()), cut)
+    };
+    let repeated: Vec<_> = flow(0, 4, 100).into_iter().map(|frame| frame.with(|frame| frame.tcp_mut().flags |= CWR)).collect();
+    assert_eq!(cwr(&repeated), ["cwr"].into());
+    // VPP: every segment has the same identification.
+    assert_eq!(edited(0, |_, frame| frame.ipv4_mut().id = 7), ["ip-id"].into());
+    assert_eq!(edited(0, |_, frame| frame.tcp_mut().flags |= PSH), ["flags"].into());
+    assert_eq!(edited(0, |index, frame| frame.tcp_mut().sequence -= index as u32), ["sequence"].into());
+    assert_eq!(edited(0, |_, frame| frame.tcp_mut().checksum = Checksum::Wrong), ["checksum"].into());
+    assert_eq!(edited(1, |_, frame| frame.ipv6_mut().hop_limit = 1), ["ttl"].into());
+    assert_eq!(edited(4, |_, frame| frame.payload[60] ^= 1), ["bytes"].into());
+    let lost: Vec<_> = flow(0, 4, 100).into_iter().take(3).collect();
+    assert_eq!(check_cut(merged(&flow(0, 4, 100)), &lost), ["lost"].into());
+    let other_sizes = flow(0, 8, 50);
+    assert!(check_cut(merged(&flow(0, 4, 100)), &other_sizes).contains("bytes"));
+    // wireguard-go: a computed UDP checksum of 0 is not sent as 0xFFFF.
+    let zero: Vec<_> = flow(5, 2, 100).into_iter().map(Frame::with_zero_checksum).collect();
+    let without = |frame: &Frame| frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Raw(0));
+    let whole = merged(&zero);
+    assert_eq!(check_cut(whole.clone(), &zero), BTreeSet::new());
+    assert_eq!(check_cut(whole, &zero.iter().map(without).collect::<Vec<_>>()), ["udp-zero"].into());
+}
+
+/// What the engine makes of packets, for a device with headers.
+fn by_the_engine(original: &Packets) -> Vec<(Vec<u8>, Header)> {
+    let framing = Framing::new(Format::Tunnel, ByteOrder::Little, Layer::Ethernet);
+    let mut left = Vec::new();
+    let mut aggregator = BatchAggregator::framed(framing, Policy::gro_with_udp(), HashKey::new(5));
+    let packets: Vec<_> = original.iter().map(|frame| frame.data.to_vec()).collect();
+    for batch in packets.chunks(64) {
+        aggregator.poll_gathered(batch, |slices| {
+            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+            let header = Header::read(&bytes, framing.format, framing.order).expect("24 bytes");
+            left.push((bytes[framing.header_length()..].to_vec(), header));
+        });
+    }
+    left
+}
+
+fn captures() -> Vec<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = vec![here.join("../../captures/demo.pcap.gz")];
+    let root = here.join("../../../shared/captures");
+    if root.is_dir() {
+        for folder in std::fs::read_dir(&root).expect("lists").map(|folder| folder.expect("lists").path()).filter(|path| path.is_dir()) {
+            files.extend(std::fs::read_dir(folder).expect("lists").map(|file| file.expect("lists").path()));
+        }
+    } else {
+        assert!(std::env::var_os("SUPERPACKET_REQUIRE_CAPTURES").is_none(), "{} is missing", root.display());
+        eprintln!("skipped: {} is missing", root.display());
+    }
+    files.sort();
+    files
+}
+
+/// The packets of a capture in memory, if it can be read and is of Ethernet frames that are whole.
+fn ethernet(path: &Path) -> Option<Packets> {
+    use superpacket_captures::Reader;
+    use superpacket_io::capture::Source;
+    let mut reader = Reader::open(path).ok()?;
+    let mut packets = Packets::new();
+    while let Ok(Some(frame)) = reader.next_frame() {
+        if frame.link_type() != LinkType::ETHERNET || frame.is_truncated() {
+            return None;
+        }
+        packets.push(frame.link_type(), None, frame.data).ok()?;
+    }
+    Some(packets)
+}
+
+#[test]
+fn the_engines_own_work_is_faithful_over_all_captures() {
+    let (mut super_packets, mut segments, mut with_headers) = (0, 0, 0);
+    for path in captures() {
+        let (mut merged, mut cut) = (Packets::new(), Packets::new());
+        if coalesce(Input::Path(&path), Output::Packets(&mut merged), &CoalesceOptions::default(), &mut ()).is_err() {
+            continue;
+        }
+        for rules in [Strictness::Linux, Strictness::Reversible] {
+            let options = CheckOptions { rules, ..CheckOptions::default() };
+            let report = check(Input::from(&merged), Input::Path(&path), &options, &mut ()).expect("both");
+            assert_eq!(report.violations, 0, "{}: {:#?}", path.display(), report.described);
+            assert_eq!(report.not_judged.headers, report.super_packets);
+            super_packets += report.super_packets;
+        }
+        segment(Input::from(&merged), Output::Packets(&mut cut), &SegmentOptions::default(), &mut ()).expect("packets");
+        let report = check(Input::from(&cut), Input::from(&merged), &CheckOptions::default(), &mut ()).expect("both");
+        assert_eq!(report.violations, 0, "{}: {:#?}", path.display(), report.described);
+        segments += report.segments;
+        if let Some(original) = ethernet(&path) {
+            let left = by_the_engine(&original);
+            let report = check_records(Format::Tunnel, &left, Input::from(&original), Strictness::Linux);
+            assert_eq!(report.violations, 0, "{}: {:#?}", path.display(), report.described);
+            with_headers += report.super_packets - report.not_judged.headers;
+        }
+    }
+    assert!(super_packets >= 56 && segments >= 100 && with_headers >= 28, "{super_packets} {segments} {with_headers}");
+}
+
+#[test]
+fn lro_is_found_out() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/demo.pcap.gz");
+    let mut merged = Packets::new();
+    let options = CoalesceOptions { rules: superpacket_captures::Rules::Lro, acks: true, ..CoalesceOptions::default() };
+    coalesce(Input::Path(&path), Output::Packets(&mut merged), &options, &mut ()).expect("a capture");
+    let report = check(Input::from(&merged), Input::Path(&path), &CheckOptions::default(), &mut ()).expect("both");
+    let rules: BTreeSet<_> = report.by_rule.keys().map(|rule| rule.name()).collect();
+    assert!(rules.contains("lost") && rules.len() > 1, "{rules:?}");
+    assert_eq!(report.described.len(), 10, "one screen");
+}
+
+#[test]
+fn the_manual_has_every_rule() {
+    let manual = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/check.md")).expect("it is there");
+    let (linux, stricter) = manual.split_once("By `--rules reversible`").expect("two tables");
+    for rule in superpacket_captures::Rule::ALL {
+        let row = format!("| `{}` | {} |", rule.name(), rule.sentence());
+        let table = if rule.strictness() == Strictness::Linux { linux } else { stricter };
+        assert!(table.contains(&row), "{row}");
+    }
+}
+
+/// Nothing of one file is in the other, all of one flow: that takes no longer than its size demands.
+#[test]
+fn files_of_which_nothing_fits_are_compared_in_bounded_time() {
+    let (mut left, mut original) = (Packets::new(), Packets::new());
+    let mut frame = Frame::tcp4(0, 200);
+    for number in 0..40_000u32 {
+        frame.tcp_mut().sequence = number * 200;
+        original.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
+        frame.tcp_mut().sequence = number.wrapping_mul(200).wrapping_add(1 << 31);
+        let bytes = frame.clone().with(|frame| frame.payload = vec![number as u8; 200]).to_bytes();
+        left.push(LinkType::ETHERNET, None, &bytes).expect("short");
+    }
+    let started = std::time::Instant::now();
+    let report = check(Input::from(&left), Input::from(&original), &CheckOptions::default(), &mut ()).expect("both");
+    assert!(report.violations >= 80_000, "{}", report.violations);
+    // A scan of all that is held, for each, would take an hour.
+    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
+}

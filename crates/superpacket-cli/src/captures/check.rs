@@ -1,0 +1,102 @@
+//! `superpacket check`.
+
+use superpacket_captures::{CheckOptions, CheckReport, Input, NotJudged, Violation, check};
+
+use super::is_stream;
+use crate::arguments::{Check, Strictness};
+use crate::failure::Failure;
+use crate::progress::Bar;
+use crate::report::{columns, grouped, hanging, paragraph, print, print_json, printable};
+
+/// Runs the command; `true` if no rule is broken.
+pub(crate) fn run(arguments: &Check) -> Result<bool, Failure> {
+    if is_stream(&arguments.checked) && is_stream(&arguments.origin) {
+        return Err(Failure::Usage("FILE and --origin are both standard input: choose a file for one of them".to_owned()));
+    }
+    let options = CheckOptions {
+        rules: match arguments.rules {
+            Strictness::Linux => superpacket_captures::Strictness::Linux,
+            Strictness::Reversible => superpacket_captures::Strictness::Reversible,
+        },
+        most_described: if arguments.all { usize::MAX } else { CheckOptions::default().most_described },
+        strict: arguments.common.strict,
+    };
+    let mut bar = Bar::new(arguments.common.quiet);
+    let report = check(Input::Path(&arguments.checked), Input::Path(&arguments.origin), &options, &mut bar)?;
+    if arguments.common.json {
+        print_json(&report)?;
+    } else {
+        print(&text(&report, columns()), false)?;
+    }
+    Ok(report.violations == 0)
+}
+
+/// Renders the report in lines of at most so many columns.
+fn text(report: &CheckReport, columns: usize) -> String {
+    let mut text = format!("{}, of {}\n\n", printable(&report.checked), printable(&report.origin));
+    let counts = format!(
+        "Packets that left: {}; of the original: {}. Super-packets: {}; packets that joined another: {}; segments: {}.",
+        grouped(report.packets_out),
+        grouped(report.packets_in),
+        grouped(report.super_packets),
+        grouped(report.merged),
+        grouped(report.segments),
+    );
+    text.push_str(&paragraph(&counts, 2, columns));
+    for line in not_judged(&report.not_judged) {
+        text.push_str(&paragraph(&format!("Not judged: {line}."), 2, columns));
+    }
+    if report.violations == 0 {
+        text.push_str(match report.packets_in + report.packets_out {
+            0 => "\n  There was nothing to check.\n",
+            _ => "\n  Faithful: no rule is broken.\n",
+        });
+        return text;
+    }
+    text.push('\n');
+    for violation in &report.described {
+        text.push_str(&hanging(&sentence(violation), 2, 6, columns));
+    }
+    text.push_str("\n  The rules:\n");
+    for (rule, count) in &report.by_rule {
+        text.push_str(&hanging(&format!("{} ({}): {}", rule.name(), grouped(*count), rule.sentence()), 2, 6, columns));
+    }
+    let described = report.described.len() as u64;
+    let rest = match report.violations - described {
+        0 => ".".to_owned(),
+        _ => format!("; the first {described} are described, and all with --all."),
+    };
+    text.push_str(&format!("\n  NOT faithful: {} violations{rest}\n", grouped(report.violations)));
+    text
+}
+
+/// A violation in a line.
+fn sentence(violation: &Violation) -> String {
+    let Violation { packet, origin, field, rule, found } = violation;
+    let packet = match (packet, origin) {
+        (Some(packet), Some(origin)) => format!("packet {packet} (original {origin})"),
+        (Some(packet), None) => format!("packet {packet}"),
+        (None, Some(origin)) => format!("original {origin}"),
+        (None, None) => "the file".to_owned(),
+    };
+    format!("{packet}: {}, {field}: {}", rule.name(), printable(found))
+}
+
+/// What could not be judged, in words.
+fn not_judged(not_judged: &NotJudged) -> Vec<String> {
+    let NotJudged { headers, sizes, origin_headers, snap_length, link_headers } = *not_judged;
+    let mut lines = Vec::new();
+    let mut line = |count: u64, words: &str| {
+        if count > 0 {
+            lines.push(format!("{} {words}", grouped(count)));
+        }
+    };
+    line(headers, "super-packets have no virtio_net_hdr: what it says of their segments (gso_size) and of their checksum");
+    line(sizes, "super-packets of the original have no virtio_net_hdr: the size of their segments was taken from the first of them");
+    line(origin_headers, "packets of the original have a header that contradicts them, and were taken for whole");
+    line(snap_length, "packets were cut by the snap length, and are not those of the original");
+    if link_headers {
+        lines.push("the files begin at different layers: link headers".to_owned());
+    }
+    lines
+}

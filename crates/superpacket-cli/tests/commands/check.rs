@@ -1,0 +1,144 @@
+//! `superpacket check`: what it reads, prints and returns.
+
+use crate::support::*;
+use superpacket_traffic::frame::{Frame, Ip};
+
+/// A little-endian pcapng block.
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let total = (body.len() as u32 + 12).to_le_bytes();
+    [&kind.to_le_bytes()[..], &total, body, &total].concat()
+}
+
+/// A pcapng file of these frames, each with a comment.
+fn commented(frames: &[(Vec<u8>, String)]) -> Vec<u8> {
+    let mut section = 0x1a2b_3c4du32.to_le_bytes().to_vec();
+    section.extend([1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+    let mut file = [block(0x0a0d_0d0a, &section), block(1, &[1, 0, 0, 0, 0, 0, 0, 0])].concat();
+    for (data, comment) in frames {
+        let mut body = Vec::new();
+        for field in [0, 0, 0, data.len() as u32, data.len() as u32] {
+            body.extend(field.to_le_bytes());
+        }
+        body.extend_from_slice(data);
+        body.resize(body.len().next_multiple_of(4), 0);
+        body.extend([1, 0]);
+        body.extend((comment.len() as u16).to_le_bytes());
+        body.extend(comment.as_bytes());
+        body.resize(body.len().next_multiple_of(4), 0);
+        body.extend([0; 4]);
+        file.extend(block(6, &body));
+    }
+    file
+}
+
+/// Three packets that merged, as bytes with a partial checksum, behind their header.
+fn merged(flow: &[Frame]) -> (Vec<u8>, Vec<u8>) {
+    let mut frame = flow[0].clone();
+    frame.payload = flow.iter().flat_map(|frame| frame.payload.clone()).collect();
+    frame.tcp_mut().flags |= flow[2].clone().tcp_mut().flags;
+    frame.tcp_mut().checksum = superpacket_traffic::frame::Checksum::Partial;
+    // NEEDS_CSUM, TCPV4, hdr_len 54, gso_size 1000, csum_start 34, csum_offset 16.
+    (frame.to_bytes(), vec![1, 1, 54, 0, 0xe8, 3, 34, 0, 16, 0])
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn headers_come_in_comments_and_in_records() {
+    let bench = Bench::new();
+    let flow = tcp_flow(3, 1000);
+    bench.capture("in.pcap", &spaced(&flow));
+    let (packet, header) = merged(&flow);
+    for size in [1000u16, 999] {
+        let mut header = header.clone();
+        header[4..6].copy_from_slice(&size.to_le_bytes());
+        let comments = commented(&[(packet.clone(), format!("virtio_net_hdr={}", hexadecimal(&header)))]);
+        std::fs::write(bench.path("left.pcapng"), comments).expect("writes");
+        let length = (header.len() + packet.len()) as u32;
+        let records = [&b"superpacket-records 1 ethernet 10\n"[..], &length.to_le_bytes(), &header, &packet].concat();
+        std::fs::write(bench.path("left.records"), records).expect("writes");
+        for file in ["left.pcapng", "left.records"] {
+            let output = bench.run(&["check", file, "--origin", "in.pcap", "--json"]);
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            assert_eq!(
+                (report["super_packets"].as_u64(), report["not_judged"]["headers"].as_u64()),
+                (Some(1), Some(0)),
+                "{file}: {report}"
+            );
+            if size == 1000 {
+                assert_eq!((output.status.code(), report["violations"].as_u64()), (Some(0), Some(0)), "{file}: {report}");
+            } else {
+                assert_eq!((output.status.code(), &report["by_rule"]), (Some(1), &serde_json::json!({"gso-size": 1})), "{file}: {report}");
+                assert_eq!(report["described"][0]["field"], "gso_size");
+            }
+        }
+    }
+    std::fs::write(bench.path("left.pcapng"), commented(&[(packet, "virtio_net_hdr=01".to_owned())])).expect("writes");
+    let output = bench.run(&["check", "left.pcapng", "--origin", "in.pcap"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("left.pcapng: packet 1") && stderr(&output).contains("hexadecimal digits"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_is_wrong_fits_a_screen_and_is_printed_whole_on_request() {
+    let bench = Bench::new();
+    let flow = tcp_flow(60, 1000);
+    bench.capture("in.pcap", &spaced(&flow));
+    let damaged: Vec<_> = flow.iter().map(|frame| frame.clone().with(|frame| frame.ipv4_mut().ttl -= 1)).collect();
+    bench.capture("out.pcap", &spaced(&damaged));
+    let output = bench.run(&["check", "out.pcap", "--origin", "in.pcap"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.lines().count() <= 24 && text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    for words in
+        ["packet 1 (original 1): ttl, ipv4.ttl: byte 22 is", "ttl (60): TTL or hop limit", "NOT faithful: 60 violations; the first 10"]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let text = bench.run(&["check", "out.pcap", "--origin", "in.pcap", "--all"]).stdout;
+    let text = String::from_utf8(text).expect("UTF-8");
+    assert!(text.contains("packet 60 (original 60): ttl"), "{text}");
+}
+
+#[test]
+fn link_headers_that_only_one_file_has_are_not_judged() {
+    let bench = Bench::new();
+    let flow = tcp_flow(3, 1000);
+    bench.capture("in.pcap", &spaced(&flow));
+    let interfaces = [superpacket_io::capture::Interface::new(
+        superpacket_io::capture::LinkType::RAW,
+        superpacket_io::capture::TimeResolution::NANOSECONDS,
+    )];
+    let ip: Vec<_> = flow.iter().map(|frame| Captured::at(0, frame.to_bytes()[14..].to_vec())).collect();
+    bench.capture_of("out.pcap", &interfaces, &ip);
+    for (file, origin) in [("out.pcap", "in.pcap"), ("in.pcap", "out.pcap")] {
+        let report = bench.json(&["check", file, "--origin", origin]);
+        assert_eq!((&report["violations"], &report["not_judged"]["link_headers"]), (&0.into(), &true.into()));
+    }
+    let text = String::from_utf8(bench.run(&["check", "out.pcap", "--origin", "in.pcap"]).stdout).expect("UTF-8");
+    assert!(text.contains("Not judged: the files begin at different layers: link headers."), "{text}");
+}
+
+#[test]
+fn rules_are_chosen_and_input_is_read_once() {
+    let bench = Bench::new();
+    let same: Vec<_> = tcp_flow(3, 1000).into_iter().map(|frame| frame.with_id(5)).collect();
+    assert!(matches!(same[0].ip, Ip::V4(_)));
+    bench.capture("in.pcap", &spaced(&same));
+    let (packet, header) = merged(&same);
+    let length = (header.len() + packet.len()) as u32;
+    let records = [&b"superpacket-records 1 ethernet 10\n"[..], &length.to_le_bytes(), &header, &packet].concat();
+    std::fs::write(bench.path("left.records"), records).expect("writes");
+    for (rules, code) in [("linux", 0), ("reversible", 1)] {
+        let output = bench.run(&["check", "left.records", "--origin", "in.pcap", "--rules", rules]);
+        assert_eq!(output.status.code(), Some(code), "{rules}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+    let output = bench.run(&["check", "-", "--origin", "-"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("both standard input"), "{}", stderr(&output));
+    let mut child = bench.command(&["check", "-", "--origin", "in.pcap"]);
+    let file = std::fs::File::open(bench.path("left.records")).expect("opens");
+    assert_eq!(child.stdin(file).status().expect("runs").code(), Some(0));
+}
