@@ -1,0 +1,3 @@
+module example/superpacket-check
+
+go 1.19
