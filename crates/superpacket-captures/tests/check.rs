@@ -649,3 +649,49 @@ fn files_of_which_nothing_fits_are_compared_in_bounded_time() {
     // A scan of all that is held, for each, would take an hour.
     assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
 }
+
+/// A super-packet that a header has cut into single bytes, of more than a network has: it is taken
+/// for whole.
+#[test]
+fn a_header_does_not_choose_how_much_memory_is_taken() {
+    let (frame, header) = merged(&[Frame::tcp4(1, 60_000)]);
+    let header = Header { gso_size: 1, ..header };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sent.records");
+    records(&path, Format::Buffers, &[(frame.to_bytes(), header)]);
+    let report = check(Input::Path(&path), Input::Path(&path), &CheckOptions::default(), &mut ()).expect("both");
+    assert_eq!((report.violations, report.not_judged.origin_headers), (0, 1), "{:?}", report.described);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_file_of_records_makes_it_panic(
+        kind in 0u8..6,
+        changes in proptest::collection::vec((0usize..4000, any::<u8>()), 0..12),
+        end in 0usize..4000,
+        is_original in any::<bool>(),
+    ) {
+        let case = Case::aggregation(flow(kind, 4, 300));
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("left.records");
+        let mut left: Vec<_> = case.left.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
+        left.extend(case.original.iter().map(|frame| (frame.to_bytes(), plain())));
+        records(&path, Format::Buffers, &left);
+        let mut bytes = std::fs::read(&path).expect("it was written");
+        for (place, value) in changes {
+            let place = place % bytes.len();
+            bytes[place] = value;
+        }
+        bytes.truncate(34 + end);
+        std::fs::write(&path, bytes).expect("writes");
+        let mut original = Packets::new();
+        for frame in &case.original {
+            original.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
+        }
+        let (records, packets) = (Input::Path(&path), Input::from(&original));
+        let (checked, origin) = if is_original { (packets, records) } else { (records, packets) };
+        let _ = check(checked, origin, &CheckOptions { rules: Strictness::Reversible, ..CheckOptions::default() }, &mut ());
+    }
+}

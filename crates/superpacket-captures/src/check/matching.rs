@@ -107,9 +107,10 @@ impl Window<'_> {
         let sequence = packet.sequence().map(|sequence| sequence.wrapping_add(done as u32));
         let Some(&last) = matched.indices.last() else { return Ok(None) };
         let Some(flow) = self.entry(endpoints, last).map(|entry| entry.packet.flow) else { return Ok(None) };
+        let furthest = matched.indices.iter().max().copied().unwrap_or(last);
         let rank = |index: usize, next: &Packet| {
             let bytes = next.payload();
-            if bytes.is_empty() || matched.indices.contains(&index) {
+            if bytes.is_empty() || (index <= furthest && matched.indices.contains(&index)) {
                 return None;
             }
             let length = bytes.len().min(rest.len());

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use superpacket::Simd;
-use superpacket::segment::{Gso, GsoPacket, SegmentOptions, Segmenter};
+use superpacket::segment::{Gso, GsoPacket, MaxSegments, SegmentOptions, Segmenter};
 
 use super::packet::Packet;
 use super::stream::Stream;
@@ -15,6 +15,9 @@ const MOST_BYTES: usize = 24 << 20;
 
 /// What a packet costs besides its bytes.
 const OVERHEAD: usize = size_of::<Entry>() + 64;
+
+/// The most segments that a packet is cut into, since each is kept: no network cuts so many.
+const MOST_SEGMENTS: MaxSegments = MaxSegments::new(16_384).expect("not zero");
 
 /// A packet is given up for lost, if there must be room for others, when one so many places behind
 /// it in the file has left.
@@ -51,7 +54,8 @@ pub(super) struct Window<'a> {
     ended: bool,
     ip_only: bool,
     segmenter: Segmenter,
-    /// Packets whose header contradicts itself or them: they are taken for whole.
+    /// Packets whose header contradicts itself or them, or asks for too many segments: they are
+    /// taken for whole.
     pub(super) bad_headers: u64,
     /// Packets that were cut in segments of a size that no header names.
     pub(super) sizes_inferred: u64,
@@ -87,7 +91,10 @@ impl<'a> Window<'a> {
         match packet.virtio.map(|virtio| virtio.gso) {
             Some(Ok(Some(gso))) => match self.cut(&packet, gso) {
                 Some(segments) => segments.into_iter().for_each(|segment| self.push(segment)),
-                None => self.push(packet),
+                None => {
+                    self.bad_headers += 1;
+                    self.push(packet);
+                }
             },
             Some(Err(_)) => {
                 self.bad_headers += 1;
@@ -108,7 +115,9 @@ impl<'a> Window<'a> {
         let layer = packet.layer?;
         let mut segments = Vec::new();
         let whole = GsoPacket::linear(&packet.bytes, gso).with_layer(layer);
-        let plan = self.segmenter.segment(&whole, &SegmentOptions::default(), |segment| {
+        let mut options = SegmentOptions::default();
+        options.max_segments = MOST_SEGMENTS;
+        let plan = self.segmenter.segment(&whole, &options, |segment| {
             let mut bytes = Vec::new();
             segment.copy_to(&mut bytes);
             segments.push(bytes);

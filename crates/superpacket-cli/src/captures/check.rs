@@ -93,7 +93,10 @@ fn not_judged(not_judged: &NotJudged) -> Vec<String> {
     };
     line(headers, "super-packets have no virtio_net_hdr: what it says of their segments (gso_size) and of their checksum");
     line(sizes, "super-packets of the original have no virtio_net_hdr: the size of their segments was taken from the first of them");
-    line(origin_headers, "packets of the original have a header that contradicts them, and were taken for whole");
+    line(
+        origin_headers,
+        "packets of the original have a header that contradicts them, or asks for more than 16,384 segments, and were taken for whole",
+    );
     line(snap_length, "packets were cut by the snap length, and are not those of the original");
     if link_headers {
         lines.push("the files begin at different layers: link headers".to_owned());
