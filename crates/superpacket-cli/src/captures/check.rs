@@ -66,7 +66,8 @@ fn text(report: &CheckReport, columns: usize) -> String {
         0 => ".".to_owned(),
         _ => format!("; the first {described} are described, and all with --all."),
     };
-    text.push_str(&format!("\n  NOT faithful: {} violations{rest}\n", grouped(report.violations)));
+    let violations = if report.violations == 1 { "violation" } else { "violations" };
+    text.push_str(&format!("\n  NOT faithful: {} {violations}{rest}\n", grouped(report.violations)));
     text
 }
 
