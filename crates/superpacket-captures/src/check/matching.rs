@@ -48,7 +48,7 @@ impl Window<'_> {
         if let Some(gso) = inferred(packet, origin)
             && self.cut_held(endpoints, first, gso)
         {
-            self.sizes_inferred += 1;
+            self.sizes_inferred += u64::from(length < whole);
             return Ok(Matched { indices: vec![first], foreign: 0, damaged: false });
         }
         let mut matched = Matched { indices: vec![first], foreign: length.saturating_sub(whole), damaged };
@@ -123,12 +123,11 @@ impl Window<'_> {
                 () if same && in_sequence => Some(LIKELY),
                 () if same && (length >= 8 || bytes.len() == rest.len()) => Some(3),
                 () if sequence.is_some() && in_sequence && of_flow => Some(4),
-                () if sequence.is_none() && behind && of_flow && alike(bytes, rest) => Some(5),
-                // A datagram that a byte was dropped from begins as it should; those behind it are
-                // not where they should be.
-                () if sequence.is_none() && behind && of_flow && (matched.damaged || bytes.first() == rest.first()) => {
-                    (rest.len() * 2 >= bytes.len()).then_some(6)
+                // Of datagrams that are not where they should be, since a byte was dropped, the next.
+                () if sequence.is_none() && index == furthest + 1 && of_flow && (matched.damaged || bytes.first() == rest.first()) => {
+                    (rest.len() * 2 >= bytes.len()).then_some(5)
                 }
+                () if sequence.is_none() && behind && of_flow && alike(bytes, rest) => Some(6),
                 () => None,
             }
         };
@@ -167,12 +166,15 @@ impl Window<'_> {
 /// How to cut a packet of the original of which this is the first segment.
 fn inferred(packet: &Packet, origin: &Packet) -> Option<Gso> {
     let (layout, part, whole) = (origin.layout?, packet.payload(), origin.payload());
-    if packet.cut || origin.cut || origin.part.is_some() || part.is_empty() || origin.is_same(packet) {
+    if packet.cut || origin.cut || origin.part.is_some() || origin.is_same(packet) {
         return None;
     }
-    // A packet whose length was left to the device gets it, also where it is not cut.
-    let unfinished = layout.refusal == Some(Refusal::NoLength);
-    if !(whole.len() > part.len() || (unfinished && whole.len() == part.len())) || !whole.starts_with(part) {
+    // A packet whose length was left to the device gets it, and one with a jumbo payload option
+    // loses that, also where it is not cut.
+    let unfinished = layout.refusal == Some(Refusal::NoLength) || layout.jumbo;
+    let is_first = whole.len() > part.len() && !part.is_empty() && whole.starts_with(part);
+    let is_whole = unfinished && whole == part;
+    if !is_first && !is_whole {
         return None;
     }
     let kind = match (layout.protocol, layout.version) {
@@ -181,7 +183,7 @@ fn inferred(packet: &Packet, origin: &Packet) -> Option<Gso> {
         (Protocol::Udp, _) => GsoKind::Udp,
         (Protocol::Dccp, _) => GsoKind::Dccp,
     };
-    Some(Gso::new(kind, SegmentSize::new(part.len())?))
+    Some(Gso::new(kind, SegmentSize::new(part.len().max(1))?))
 }
 
 /// How alike a packet that left and the first that it may stand for are; `None`: not at all. Bytes
