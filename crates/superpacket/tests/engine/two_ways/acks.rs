@@ -35,12 +35,12 @@ fn one_changed_ack_gives_the_same_both_ways() {
     let streams = [(CHANGED, false, PACKETS), (CHANGED, true, 3), (0, false, 4), (0, true, 4)];
     for flow in acks() {
         for knowledge in knowledge() {
-            for change in 0..CHANGES.len() {
+            for (change, (name, _)) in CHANGES.iter().enumerate() {
                 for (place, persists, batch) in streams {
                     let packets = flow.stream(&steps(change, place, persists, &knowledge));
                     for policy in absorbing() {
                         if let Err(difference) = compare(policy, &packets, Batches::of(batch)) {
-                            panic!("{} in packet {place} of {flow:?}, {knowledge:?}: {difference}", CHANGES[change].0);
+                            panic!("{name} in packet {place} of {flow:?}, {knowledge:?}: {difference}");
                         }
                     }
                 }
