@@ -22,7 +22,7 @@ use crate::error::BridgeError;
 use crate::poll_thread::{Common, Order, PollThread};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::Shared;
-use crate::settings::{BridgeSettings, InPlace, Limits, PortSettings, TooBig};
+use crate::settings::{BridgeSettings, Forwarding, InPlace, Limits, PortSettings, TooBig};
 use crate::steering::{State, UsableCpus};
 use crate::table::{MAX_PORTS, Table};
 
@@ -245,6 +245,19 @@ impl Bridge {
     pub fn set_aggregation(&self, port: &str, name: &str, word: &str) -> Result<PortReport, BridgeError> {
         self.change(port, |shared| {
             let set = shared.change(|settings| settings.set_aggregation(name, word));
+            set.map_err(|problem| BridgeError::Limit { port: port.into(), problem })
+        })?;
+        self.with(port, |place| place.report(&self.inner.table))
+    }
+
+    /// Turns a switch of what passes between a port and the others, by a name of
+    /// [`Forwarding::NAMES`].
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a name that is none.
+    pub fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, BridgeError> {
+        self.change(port, |shared| {
+            let set = shared.change(|settings| settings.forwarding.set(name, on));
             set.map_err(|problem| BridgeError::Limit { port: port.into(), problem })
         })?;
         self.with(port, |place| place.report(&self.inner.table))
@@ -564,6 +577,10 @@ impl Place {
             aggregation: PortSettings::AGGREGATION
                 .iter()
                 .map(|name| ((*name).to_owned(), settings.aggregation(name).unwrap_or_default().to_owned()))
+                .collect(),
+            forwarding: Forwarding::NAMES
+                .iter()
+                .map(|name| ((*name).to_owned(), settings.forwarding.value(name).unwrap_or_default()))
                 .collect(),
         }
     }

@@ -13,7 +13,7 @@ use superpacket_io::port::{PortSpec, SpecError};
 use superpacket_steer::CpuMask;
 use toml::Spanned;
 
-use crate::settings::{BridgeSettings, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, TooBig, possible_cpus};
+use crate::settings::{BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, TooBig, possible_cpus};
 use crate::steering::queue_flows;
 
 /// The longest file that is read, in bytes.
@@ -156,6 +156,11 @@ struct WrittenPort {
     lro_acks: Option<bool>,
     storage: Option<Spanned<String>>,
     delivery: Option<Spanned<String>>,
+    isolated: Option<bool>,
+    learning: Option<bool>,
+    flood: Option<bool>,
+    mcast_flood: Option<bool>,
+    bcast_flood: Option<bool>,
     rps_cpus: Option<Spanned<EachQueue<String>>>,
     rps_flow_cnt: Option<Spanned<EachQueue<u64>>>,
     in_place_below: Option<InPlace>,
@@ -303,6 +308,14 @@ impl WrittenPort {
             })?;
             settings.too_big = too_big;
         }
+        let usual = settings.forwarding;
+        settings.forwarding = Forwarding {
+            isolated: self.isolated.unwrap_or(usual.isolated),
+            learning: self.learning.unwrap_or(usual.learning),
+            flood: self.flood.unwrap_or(usual.flood),
+            mcast_flood: self.mcast_flood.unwrap_or(usual.mcast_flood),
+            bcast_flood: self.bcast_flood.unwrap_or(usual.bcast_flood),
+        };
         if let Some(masks) = &self.rps_cpus {
             let mask = |text: &String| {
                 CpuMask::parse(text, possible_cpus()).map_err(|error| source.wrong(&masks.span(), format_args!("rps-cpus: {error}")))
@@ -380,6 +393,7 @@ mod tests {
             ("[[port]]\nport = \"packet:a\"\ndelivery = 1\n", 3, "expected a string"),
             ("[[port]]\nport = \"packet:a\"\ngro-flush-timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),
             ("[[port]]\nport = \"packet:a\"\ntoo-big = \"explode\"\n", 3, "too-big is one of drop, icmp, fragment"),
+            ("[[port]]\nport = \"packet:a\"\nisolated = \"on\"\n", 3, "expected a boolean"),
             ("[[port]]\nport = \"packet:a\"\nrps-cpus = \"fg\"\n", 3, "rps-cpus: EINVAL"),
             ("[[port]]\nport = \"packet:a\"\nrps-cpus = [\"1\", \"1,,x\"]\n", 3, "\"x\""),
             ("[[port]]\nport = \"packet:a\"\nrps-flow-cnt = 999999999999\n", 3, "rps-flow-cnt: EINVAL"),
@@ -393,6 +407,17 @@ mod tests {
             let error = Config::parse(text, "bridge.toml").expect_err(text).to_string();
             assert!(error.starts_with(&format!("bridge.toml:{line}: ")), "{text}: {error}");
             assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn switches_of_forwarding_are_read() {
+        for name in Forwarding::NAMES {
+            let on = name == "isolated";
+            let text = format!("[[port]]\nport = \"tap:a\"\n{} = {on}\n", name.replace('_', "-"));
+            let port = Config::parse(&text, "bridge.toml").expect("it is right").bridge.ports.remove(0);
+            let expected = Forwarding::NAMES.map(|other| if other == name { on } else { other != "isolated" });
+            assert_eq!(Forwarding::NAMES.map(|name| port.forwarding.value(name).expect("known")), expected, "{name}");
         }
     }
 

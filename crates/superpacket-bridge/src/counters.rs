@@ -30,6 +30,9 @@ pub(crate) enum DropReason {
     Malformed,
     /// No other port is open.
     NoPort,
+    /// No port that it might leave by is given such packets (`isolated`, `flood`, `mcast_flood`,
+    /// `bcast_flood`).
+    Forwarding,
     /// The backlog of the worker that it is for is as long as it may be.
     Backlog,
     /// Its flow fills the backlog of the worker that it is for.
@@ -39,7 +42,7 @@ pub(crate) enum DropReason {
 }
 
 impl DropReason {
-    const ALL: [(DropReason, &str); 13] = [
+    const ALL: [(DropReason, &str); 14] = [
         (DropReason::TooBig, "too_big"),
         (DropReason::CannotSegment, "cannot_segment"),
         (DropReason::Full, "full"),
@@ -50,6 +53,7 @@ impl DropReason {
         (DropReason::Reserved, "reserved"),
         (DropReason::Malformed, "malformed"),
         (DropReason::NoPort, "no_port"),
+        (DropReason::Forwarding, "forwarding"),
         (DropReason::Backlog, "backlog"),
         (DropReason::FlowLimit, "flow_limit"),
         (DropReason::Panic, "panic"),

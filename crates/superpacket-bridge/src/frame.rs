@@ -67,8 +67,10 @@ pub(crate) struct Addresses {
 pub(crate) enum Destination {
     /// To one station.
     Station(Key),
-    /// To many: multicast and broadcast.
+    /// To many: multicast.
     Many,
+    /// To all: broadcast.
+    All,
     /// To the other end of the cable: bridges do not forward it.
     Neighbour,
 }
@@ -94,6 +96,8 @@ pub(crate) fn addresses(head: &[u8], metadata: &Metadata) -> Option<Addresses> {
     } else if to[..5] == [0x01, 0x80, 0xc2, 0x00, 0x00] && d5 & 0xf0 == 0 && d5 != 0 {
         // IEEE 802.1Q, table 8-1. The first of them carries spanning trees, which a bridge that speaks none passes on, as the kernel's does.
         Destination::Neighbour
+    } else if to == [0xff; 6] {
+        Destination::All
     } else {
         Destination::Many
     };
@@ -103,10 +107,10 @@ pub(crate) fn addresses(head: &[u8], metadata: &Metadata) -> Option<Addresses> {
 
 /// The addresses of a packet that starts at its IP header.
 fn ip_addresses(head: &[u8]) -> Option<Addresses> {
-    let (source, destination, many) = match head.first()? >> 4 {
+    let (source, destination, is_multicast) = match head.first()? >> 4 {
         4 => {
             let (source, destination) = (head.get(12..16)?, head.get(16..20)?);
-            (source, destination, destination[0] >> 4 == 0xe || destination == [0xff; 4])
+            (source, destination, destination[0] >> 4 == 0xe)
         }
         6 => {
             let (source, destination) = (head.get(8..24)?, head.get(24..40)?);
@@ -114,7 +118,11 @@ fn ip_addresses(head: &[u8]) -> Option<Addresses> {
         }
         _ => return None,
     };
-    let destination = if many { Destination::Many } else { Destination::Station(Key::ip(destination)) };
+    let destination = match destination {
+        [0xff, 0xff, 0xff, 0xff] => Destination::All,
+        _ if is_multicast => Destination::Many,
+        _ => Destination::Station(Key::ip(destination)),
+    };
     // An address that is none yet (DHCP, duplicate address detection) is nobody's.
     Some(Addresses { source: source.iter().any(|&byte| byte != 0).then(|| Key::ip(source)), destination })
 }
@@ -177,7 +185,8 @@ mod tests {
     #[test]
     fn groups_and_neighbours() {
         let to = |address| read(&ethernet(address, A, &[0x88, 0xb5]), Layer::Ethernet, None).0.map(|read| read.destination);
-        assert_eq!(to([0xff; 6]), Some(Destination::Many));
+        assert_eq!(to([0xff; 6]), Some(Destination::All));
+        assert_eq!(to([1, 0, 0x5e, 0, 0, 1]), Some(Destination::Many));
         assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0]), Some(Destination::Many));
         assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0xe]), Some(Destination::Neighbour));
         assert_eq!(to([1, 0x80, 0xc2, 0, 0, 0x10]), Some(Destination::Many));
@@ -194,5 +203,9 @@ mod tests {
         let (read, network) = read(&packet, Layer::Ip, None);
         let expected = Addresses { source: Some(Key::ip(&[10, 0, 0, 1])), destination: Destination::Station(Key::ip(&[10, 0, 0, 2])) };
         assert_eq!((read, network), (Some(expected), 0));
+        for (destination, expected) in [([255, 255, 255, 255], Destination::All), ([224, 0, 0, 251], Destination::Many)] {
+            packet[16..20].copy_from_slice(&destination);
+            assert_eq!(self::read(&packet, Layer::Ip, None).0.map(|read| read.destination), Some(expected));
+        }
     }
 }

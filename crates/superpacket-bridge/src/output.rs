@@ -14,6 +14,7 @@ use crate::egress::Egress;
 use crate::frame::{ADDRESSES, Destination, Head, addresses, network_offset};
 use crate::icmp::{self, RateLimit};
 use crate::runtime::Shared;
+use crate::settings::Forwarding;
 use crate::table::Table;
 
 /// So many frames are sent before the round ends: what is sent should still be in the cache.
@@ -89,7 +90,13 @@ impl Output {
         let Some(addresses) = addresses(head.bytes(&packet), &packet.metadata) else {
             return from.counts.dropped(DropReason::Malformed, packets);
         };
+        let rules = self
+            .egress
+            .get(usize::from(from.number))
+            .and_then(Option::as_ref)
+            .map_or_else(Forwarding::default, |egress| egress.runtime.forwarding);
         match addresses.source {
+            Some(_) if !rules.learning => {}
             Some(source) => self.table.learn(source, from.number, self.tick),
             None if packet.metadata.layer == superpacket::packet::Layer::Ethernet => {
                 return from.counts.dropped(DropReason::Malformed, packets);
@@ -98,7 +105,7 @@ impl Output {
         }
         let known = match addresses.destination {
             Destination::Station(key) => self.table.find(key, from.number, self.tick),
-            Destination::Many => None,
+            Destination::Many | Destination::All => None,
             Destination::Neighbour => return from.counts.dropped(DropReason::Reserved, packets),
         };
         if known.is_none() && self.loop_suspected && self.table.loops.has_come_round(from.number, &packet, self.tick) {
@@ -122,13 +129,28 @@ impl Output {
                 from.counts.filtered.add(packets);
                 return;
             }
+            Some(Some(egress)) if rules.isolated && egress.runtime.forwarding.isolated => {
+                return from.counts.dropped(DropReason::Forwarding, packets);
+            }
             Some(Some(egress)) => send(egress),
             _ => {
+                let is_given = |to: &Forwarding| {
+                    let flood = match addresses.destination {
+                        Destination::Station(_) => to.flood,
+                        Destination::Many => to.mcast_flood,
+                        Destination::All | Destination::Neighbour => to.bcast_flood,
+                    };
+                    flood && !(rules.isolated && to.isolated)
+                };
                 let mut others = egress.iter_mut().flatten().filter(|egress| egress.shared.number != from.number).peekable();
                 if others.peek().is_none() {
                     return from.counts.dropped(DropReason::NoPort, packets);
                 }
-                others.for_each(send);
+                let mut given = others.filter(|egress| is_given(&egress.runtime.forwarding)).peekable();
+                if given.peek().is_none() {
+                    return from.counts.dropped(DropReason::Forwarding, packets);
+                }
+                given.for_each(send);
             }
         }
         if let Some(mtu) = told.filter(|_| !fits) {
@@ -412,6 +434,74 @@ mod tests {
         assert_eq!(leaked, 0, "frames of the others that the flooding port heard");
         assert_eq!([0, 1].map(|port| bench.output.table.count(port)), [1, 1], "their addresses are there");
         assert!((3_000..=4_096).contains(&bench.output.table.count(2)), "half of the table at most");
+    }
+
+    /// A frame to this station.
+    fn unicast(source: u8, to: u8) -> Vec<u8> {
+        let mut frame = broadcast(source, 0);
+        frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, to]);
+        frame
+    }
+
+    /// Ports of which these have this switch as said.
+    fn switched(ports: usize, these: &[usize], name: &str, on: bool) -> Bench {
+        let mut bench = Bench::new(&vec![1500; ports], |_| ());
+        for &port in these {
+            let runtime = &mut bench.output.egress[port].as_mut().expect("the port is there").runtime;
+            runtime.forwarding.set(name, on).expect("it is a switch");
+        }
+        bench
+    }
+
+    #[test]
+    fn isolated_ports_hear_the_others_only() {
+        let mut bench = switched(4, &[0, 1], "isolated", true);
+        assert_eq!(bench.receive(0, &broadcast(1, 0)), [0, 0, 1, 1]);
+        assert_eq!(bench.receive(1, &broadcast(2, 0)), [0, 0, 1, 1]);
+        assert_eq!(bench.receive(2, &broadcast(3, 0)), [1, 1, 0, 1]);
+        // Where both are known, nothing passes between the isolated ones, in super-packets either.
+        assert_eq!(bench.receive(0, &unicast(1, 2)), [0; 4]);
+        assert_eq!(bench.receive(0, &unicast(1, 3)), [0, 0, 1, 0]);
+        assert_eq!(bench.receive(2, &unicast(3, 1)), [1, 0, 0, 0]);
+        assert_eq!((bench.drops(0, "forwarding"), bench.drops(1, "forwarding")), (1, 0));
+    }
+
+    #[test]
+    fn ports_that_are_all_isolated_hear_nothing() {
+        let mut bench = switched(2, &[0, 1], "isolated", true);
+        assert_eq!(bench.receive(0, &broadcast(1, 0)), [0, 0]);
+        assert_eq!((bench.drops(0, "forwarding"), bench.drops(0, "no_port")), (1, 0));
+    }
+
+    #[test]
+    fn a_port_without_learning_takes_no_address_from_others() {
+        let mut bench = switched(3, &[2], "learning", false);
+        bench.receive(0, &broadcast(1, 0));
+        // Whatever port 2 says it is, it gets nothing that it would not get.
+        bench.receive(2, &broadcast(1, 0));
+        bench.receive(2, &broadcast(9, 0));
+        assert_eq!(bench.receive(1, &unicast(2, 1)), [1, 0, 0]);
+        assert_eq!(bench.receive(1, &unicast(2, 9)), [1, 0, 1], "nobody knows where that is");
+        assert_eq!(bench.output.table.count(2), 0);
+    }
+
+    #[test]
+    fn what_is_flooded_is_for_ports_that_are_given_it() {
+        let multicast = |content| {
+            let mut frame = broadcast(1, content);
+            frame[..6].copy_from_slice(&[1, 0, 0x5e, 0, 0, 7]);
+            frame
+        };
+        for (name, unknown, many, all) in [("flood", 0, 1, 1), ("mcast_flood", 1, 0, 1), ("bcast_flood", 1, 1, 0)] {
+            let mut bench = switched(3, &[2], name, false);
+            assert_eq!(bench.receive(0, &unicast(1, 99)), [0, 1, unknown], "{name}");
+            assert_eq!(bench.receive(0, &multicast(0)), [0, 1, many], "{name}");
+            assert_eq!(bench.receive(0, &broadcast(1, 0)), [0, 1, all], "{name}");
+            // What is known to be there goes there.
+            bench.receive(2, &broadcast(3, 1));
+            assert_eq!(bench.receive(0, &unicast(1, 3)), [0, 0, 1], "{name}");
+            assert_eq!(bench.drops(0, "forwarding"), 0, "another port has had it");
+        }
     }
 
     #[test]

@@ -35,6 +35,10 @@ pub struct PortReport {
     pub aggregation: BTreeMap<String, String>,
     /// What becomes of packets that are too long: `drop`, `icmp`, `fragment`.
     pub too_big: String,
+    /// What passes between it and the others: `isolated`, `learning`, `flood`, `mcast_flood`,
+    /// `bcast_flood`.
+    #[serde(default)]
+    pub forwarding: BTreeMap<String, bool>,
 }
 
 /// The offloads of a port.

@@ -11,7 +11,7 @@ use superpacket_io::port::{Capabilities, PortState};
 
 use crate::counters::Counts;
 use crate::report::{FeatureReport, PortFeatures};
-use crate::settings::{Limits, PortSettings, PortSteering, TooBig};
+use crate::settings::{Forwarding, Limits, PortSettings, PortSteering, TooBig};
 
 /// A port as all threads see it.
 #[derive(Debug)]
@@ -48,6 +48,7 @@ pub(crate) struct Runtime {
     pub(crate) capabilities: Capabilities,
     pub(crate) limits: Limits,
     pub(crate) too_big: TooBig,
+    pub(crate) forwarding: Forwarding,
     /// LRO absorbs pure ACKs.
     lro_acks: bool,
     /// What is aggregated is copied into one run of bytes.
@@ -205,6 +206,7 @@ impl Shared {
             capabilities: requested.capabilities,
             limits: requested.settings.limits,
             too_big: requested.settings.too_big,
+            forwarding: requested.settings.forwarding,
             lro_acks: requested.settings.lro_acks,
             linear: requested.settings.linear,
             delivery: requested.settings.delivery,

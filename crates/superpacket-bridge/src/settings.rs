@@ -61,6 +61,8 @@ pub struct PortSettings {
     pub limits: Limits,
     /// What becomes of packets that are too long for it and cannot be cut.
     pub too_big: TooBig,
+    /// What passes between it and the others.
+    pub forwarding: Forwarding,
     /// To which CPUs the packets that it receives are steered.
     pub steering: PortSteering,
 }
@@ -85,6 +87,7 @@ impl PortSettings {
             delivery: Delivery::PerPoll,
             limits: Limits::default(),
             too_big: TooBig::default(),
+            forwarding: Forwarding::default(),
             steering: PortSteering::default(),
         }
     }
@@ -216,6 +219,58 @@ impl TooBig {
     pub const NAMES: [(&'static str, TooBig); 3] = [("drop", TooBig::Drop), ("icmp", TooBig::Icmp), ("fragment", TooBig::Fragment)];
 }
 
+/// What passes between a port and the others, by the names of iproute2's `bridge link`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forwarding {
+    /// Nothing passes between it and the other isolated ports.
+    pub isolated: bool,
+    /// Addresses are learned from what it receives. Those that are known stay until they age.
+    pub learning: bool,
+    /// It is given packets for addresses that nobody knows.
+    pub flood: bool,
+    /// It is given what is for many.
+    pub mcast_flood: bool,
+    /// It is given what is for all.
+    pub bcast_flood: bool,
+}
+
+impl Default for Forwarding {
+    fn default() -> Self {
+        Forwarding { isolated: false, learning: true, flood: true, mcast_flood: true, bcast_flood: true }
+    }
+}
+
+impl Forwarding {
+    /// The names that commands and files use.
+    pub const NAMES: [&'static str; 5] = ["bcast_flood", "flood", "isolated", "learning", "mcast_flood"];
+
+    /// Whether the switch of this name is on.
+    pub fn value(&self, name: &str) -> Option<bool> {
+        Forwarding::switch(&mut { *self }, name).copied()
+    }
+
+    /// Turns the switch of this name.
+    ///
+    /// # Errors
+    /// A sentence: the name is unknown.
+    pub fn set(&mut self, name: &str, on: bool) -> Result<(), String> {
+        let names = || format!("{name:?} is no switch of forwarding: there are {}", Forwarding::NAMES.join(", "));
+        *self.switch(name).ok_or_else(names)? = on;
+        Ok(())
+    }
+
+    fn switch(&mut self, name: &str) -> Option<&mut bool> {
+        match name {
+            "bcast_flood" => Some(&mut self.bcast_flood),
+            "flood" => Some(&mut self.flood),
+            "isolated" => Some(&mut self.isolated),
+            "learning" => Some(&mut self.learning),
+            "mcast_flood" => Some(&mut self.mcast_flood),
+            _ => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,5 +318,19 @@ mod tests {
             assert!(error.starts_with(name) && words.iter().all(|word| error.contains(word)), "{error}");
         }
         assert!(settings.set_aggregation("size", "on").expect_err("no such name").contains("delivery, lro_acks, storage"));
+    }
+
+    #[test]
+    fn switches_of_forwarding_are_read_back() {
+        for name in Forwarding::NAMES {
+            let mut forwarding = Forwarding::default();
+            let before = forwarding.value(name).expect("it is one");
+            assert_eq!(before, name != "isolated", "the default");
+            forwarding.set(name, !before).expect("it is one");
+            assert_ne!(forwarding, Forwarding::default());
+            assert_eq!(forwarding.value(name), Some(!before));
+        }
+        let error = Forwarding::default().set("hairpin", true).expect_err("none");
+        assert!(error.contains("bcast_flood, flood, isolated, learning, mcast_flood"), "{error}");
     }
 }

@@ -8,7 +8,7 @@ use superpacket_steer::CpuMask;
 
 use crate::control::{Control, ErrorCode, Refusal, RpsChange};
 use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, SteeringReport, WorkerReport};
-use crate::settings::{InPlace, Limits, PortSettings, SteeringSettings, TooBig};
+use crate::settings::{Forwarding, InPlace, Limits, PortSettings, SteeringSettings, TooBig};
 
 /// Two ports, of which one cannot do TSO.
 #[derive(Debug)]
@@ -57,6 +57,7 @@ fn port(settings: &PortSettings) -> PortReport {
         limits: Limits::NAMES.map(limit).into(),
         too_big: too_big.into(),
         aggregation: PortSettings::AGGREGATION.map(|name| (name.into(), settings.aggregation(name).expect("known").into())).into(),
+        forwarding: Forwarding::NAMES.map(|name| (name.into(), settings.forwarding.value(name).expect("known"))).into(),
     }
 }
 
@@ -126,6 +127,10 @@ impl Control for Sham {
 
     fn set_aggregation(&self, name: &str, what: &str, word: &str) -> Result<PortReport, Refusal> {
         self.change(name, |settings| settings.set_aggregation(what, word).map_err(|why| Refusal::new(ErrorCode::Refused, why)), port)
+    }
+
+    fn set_forwarding(&self, name: &str, what: &str, on: bool) -> Result<PortReport, Refusal> {
+        self.change(name, |settings| settings.forwarding.set(what, on).map_err(|why| Refusal::new(ErrorCode::Refused, why)), port)
     }
 
     fn rps(&self) -> Vec<PortRps> {

@@ -47,6 +47,10 @@ impl Control for Bridge {
         Ok(Bridge::set_aggregation(self, port, name, word)?)
     }
 
+    fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, Refusal> {
+        Ok(Bridge::set_forwarding(self, port, name, on)?)
+    }
+
     fn rps(&self) -> Vec<PortRps> {
         Bridge::rps(self)
     }

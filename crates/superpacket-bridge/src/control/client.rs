@@ -186,6 +186,15 @@ impl Client {
         self.ask(&Request::SetAggregation { port: port.to_owned(), name: name.to_owned(), value: word.to_owned() })
     }
 
+    /// Turns a switch of what passes between a port and the others: `isolated`, `learning`,
+    /// `flood`, `mcast_flood` or `bcast_flood`.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn set_forwarding(&mut self, port: &str, name: &str, on: bool) -> Result<PortReport, ClientError> {
+        self.ask(&Request::SetForwarding { port: port.to_owned(), name: name.to_owned(), on })
+    }
+
     /// How packets of all ports are steered, or of one.
     ///
     /// # Errors

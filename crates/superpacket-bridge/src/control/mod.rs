@@ -60,6 +60,13 @@ pub trait Control: Send + Sync {
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn set_aggregation(&self, port: &str, name: &str, word: &str) -> Result<PortReport, Refusal>;
 
+    /// Turns a switch of what passes between a port and the others, by a name of
+    /// [`Forwarding::NAMES`](crate::settings::Forwarding::NAMES).
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
+    fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, Refusal>;
+
     /// How the ports' packets are steered.
     fn rps(&self) -> Vec<PortRps>;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use superpacket_features::Feature;
 
 use super::{Control, RpsChange};
-use crate::settings::{InPlace, PortSettings, SteeringSettings, TooBig};
+use crate::settings::{Forwarding, InPlace, PortSettings, SteeringSettings, TooBig};
 
 /// The version of the protocol. It changes when a client of the old one would misunderstand; additions do not change it.
 pub const PROTOCOL: u32 = 1;
@@ -76,6 +76,15 @@ pub enum Request {
         /// `fragments` or `linear`, `per-poll` or `at-once`, `on` or `off`.
         value: String,
     },
+    /// Turns a switch of what passes between a port and the others.
+    SetForwarding {
+        /// The port string.
+        port: String,
+        /// `isolated`, `learning`, `flood`, `mcast_flood` or `bcast_flood`.
+        name: String,
+        /// On or off.
+        on: bool,
+    },
     /// How the ports' packets are steered.
     Rps {
         /// Only of this port.
@@ -119,7 +128,7 @@ pub enum Request {
 
 impl Request {
     /// The names that requests have.
-    pub const NAMES: [&'static str; 12] = [
+    pub const NAMES: [&'static str; 13] = [
         "version",
         "ports",
         "features",
@@ -128,6 +137,7 @@ impl Request {
         "set-limit",
         "set-too-big",
         "set-aggregation",
+        "set-forwarding",
         "rps",
         "set-rps",
         "steering",
@@ -287,6 +297,13 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
             }
             value(control.set_aggregation(&port, &name, &word)?)
         }
+        Request::SetForwarding { port, name, on } => {
+            if !Forwarding::NAMES.contains(&name.as_str()) {
+                let names = Forwarding::NAMES.join(", ");
+                return Err(Refusal::new(ErrorCode::UnknownName, format_args!("{name:?} is no switch of forwarding: there are {names}")));
+            }
+            value(control.set_forwarding(&port, &name, on)?)
+        }
         Request::Rps { port } => value(only(control.rps(), port.as_deref(), |report| &report.port)?),
         Request::SetRps { port, queue, mask, cpu_list, auto, flow_count, in_place_below } => {
             let change = RpsChange::of(queue, mask, cpu_list, auto, flow_count, in_place_below)?;
@@ -330,6 +347,7 @@ mod tests {
             Request::SetLimit { port: port(), name: "gro_flush_timeout".into(), value: 50_000 },
             Request::SetTooBig { port: port(), what: "icmp".into() },
             Request::SetAggregation { port: port(), name: "storage".into(), value: "linear".into() },
+            Request::SetForwarding { port: port(), name: "isolated".into(), on: true },
             Request::Rps { port: None },
             Request::SetRps {
                 port: port(),

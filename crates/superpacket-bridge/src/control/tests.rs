@@ -66,6 +66,8 @@ fn what_is_asked_is_answered() {
     assert_eq!(client.set_limit("tap:b", "lro_max_aggr", 43).expect("answers").limits["lro_max_aggr"], 43);
     let aggregation = client.set_aggregation("tap:b", "storage", "linear").expect("answers").aggregation;
     assert_eq!((aggregation["storage"].as_str(), aggregation["delivery"].as_str()), ("linear", "per-poll"));
+    let forwarding = client.set_forwarding("tap:b", "isolated", true).expect("answers").forwarding;
+    assert_eq!((forwarding["isolated"], forwarding["learning"]), (true, true));
     let rps = client.set_rps("tap:b", None, &RpsChange::Mask("5".into())).expect("answers");
     assert_eq!((rps.queues[0].rps_cpus.as_str(), rps.queues[0].effective_list.as_str()), ("5", "0,2"));
     assert_eq!(client.set_rps("tap:b", Some(0), &RpsChange::List("1-3".into())).expect("answers").queues[0].rps_cpus, "e");
@@ -79,7 +81,7 @@ fn what_is_asked_is_answered() {
     let steering = client.set_steering("netdev_max_backlog", "300").expect("answers");
     assert_eq!(steering.settings["netdev_max_backlog"], "300");
     assert_eq!(client.steering().expect("answers"), steering);
-    assert_eq!(bench.server.counters().answered, 21);
+    assert_eq!(bench.server.counters().answered, 22);
 }
 
 #[test]
@@ -105,6 +107,8 @@ fn what_is_refused_says_why() {
     assert!(refusal.code == ErrorCode::Refused && refusal.message.contains("fragments or linear"), "{refusal}");
     let refusal = refused(aggregation("speed", "on"));
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("delivery, lro_acks, storage"), "{refusal}");
+    let refusal = refused(Request::SetForwarding { port: port("tap:b"), name: "hairpin".into(), on: true });
+    assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("isolated, learning"), "{refusal}");
     let refusal = refused(Request::SetTooBig { port: port("tap:b"), what: "explode".into() });
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("drop, icmp, fragment"), "{refusal}");
     client.ask::<serde_json::Value>(&lro(true)).expect("forced");

@@ -68,6 +68,7 @@ them.")]
   superpacket limits packet:eth0 lro_max_aggr 43
   superpacket limits packet:eth0 storage linear
   superpacket limits packet:eth0 address_limit 100
+  superpacket limits tap:guest1 isolated on
 
 Sizes count bytes from the IP header on: gso_max_size is for super-packets that the port is \
 given (0: what it takes), gro_max_size for what is made of packets that it receives. \
@@ -82,6 +83,10 @@ packets in one (0: no limit), lro_max_desc the most flows at a time, and lro_ack
 whether pure ACKs are absorbed.
 
 address_limit is the most addresses that are learned behind a port (0: half of the table).
+
+What passes between ports, as with iproute2's `bridge link`, on or off: isolated ports talk only to \
+the others; learning says whether a port's addresses are learned, flood, mcast_flood and \
+bcast_flood whether it is given what is for nobody known, for many and for all.
 
 Of all aggregation: storage (fragments, linear) says whether packets stay where they were \
 received or are copied together, delivery (per-poll, at-once) whether gro_flush_timeout counts \
@@ -268,7 +273,8 @@ pub(crate) struct Limits {
     /// Only this port: the whole port string, as in packet:eth0
     pub(crate) port: Option<String>,
     /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, too_big, lro_max_aggr,
-    /// lro_max_desc, lro_acks, storage, delivery, address_limit
+    /// lro_max_desc, lro_acks, storage, delivery, address_limit, isolated, learning, flood,
+    /// mcast_flood, bcast_flood
     #[arg(requires = "value")]
     pub(crate) name: Option<String>,
     /// A size (32k), a duration (50us), a number, or a word

@@ -1,7 +1,7 @@
 //! `superpacket limits`: the limits of a bridge's ports, shown and set.
 
 use superpacket_bridge::report::PortReport;
-use superpacket_bridge::settings::PortSettings;
+use superpacket_bridge::settings::{Forwarding, PortSettings};
 
 use super::arguments::Limits;
 use super::connect;
@@ -19,6 +19,7 @@ pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {
             vec![match name.as_str() {
                 "too_big" => client.set_too_big(port, text)?,
                 name if PortSettings::AGGREGATION.contains(&name) => client.set_aggregation(port, name, text)?,
+                name if Forwarding::NAMES.contains(&name) => client.set_forwarding(port, name, switch(name, text)?)?,
                 name => client.set_limit(port, name, value(name, text)?)?,
             }]
         }
@@ -31,6 +32,7 @@ pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {
                 "limits": port.limits,
                 "too_big": port.too_big,
                 "aggregation": port.aggregation,
+                "forwarding": port.forwarding,
             })
         };
         print_json(&ports.iter().map(limits).collect::<Vec<_>>())?;
@@ -61,6 +63,15 @@ fn value(name: &str, text: &str) -> Result<u64, Failure> {
     read.map_err(|problem| Failure::Usage(format!("{name}: {problem}")))
 }
 
+/// A switch's position.
+fn switch(name: &str, text: &str) -> Result<bool, Failure> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(Failure::Usage(format!("{name} is on or off, not {text:?}"))),
+    }
+}
+
 fn limits(port: &PortReport) -> String {
     let mut text = format!("Limits for {}:\n", printable(&port.port));
     for (name, value) in &port.limits {
@@ -73,6 +84,9 @@ fn limits(port: &PortReport) -> String {
         // What is held must not keep a ring from moving on.
         let why = if name == "storage" && word == "fragments" && held && per_poll { " [linear, with gro_flush_timeout]" } else { "" };
         text.push_str(&format!("{}: {}{why}\n", printable(name), printable(word)));
+    }
+    for (name, on) in &port.forwarding {
+        text.push_str(&format!("{}: {}\n", printable(name), if *on { "on" } else { "off" }));
     }
     text
 }
@@ -116,6 +130,7 @@ mod tests {
             limits: [("gro_flush_timeout".to_owned(), 0), ("lro_max_desc".to_owned(), 64)].into(),
             too_big: "drop".into(),
             aggregation: [("delivery", "per-poll"), ("storage", "fragments")].map(|(name, word)| (name.into(), word.into())).into(),
+            forwarding: Default::default(),
         };
         let expected = "Limits for packet:eth0:\ngro_flush_timeout: 0 ns\nlro_max_desc: 64 flows\ntoo_big: drop\n\
                         delivery: per-poll\nstorage: fragments\n";
@@ -124,5 +139,8 @@ mod tests {
         assert!(limits(&port).ends_with("storage: fragments [linear, with gro_flush_timeout]\n"));
         port.aggregation.insert("delivery".into(), "at-once".into());
         assert!(limits(&port).ends_with("storage: fragments\n"));
+        port.forwarding = [("isolated".to_owned(), true), ("learning".to_owned(), false)].into();
+        assert!(limits(&port).ends_with("isolated: on\nlearning: off\n"));
+        assert!(switch("isolated", "yes").is_err_and(|error| error.to_string().contains("isolated is on or off, not \"yes\"")));
     }
 }

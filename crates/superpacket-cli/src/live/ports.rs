@@ -57,6 +57,7 @@ mod tests {
             limits: Default::default(),
             too_big: "drop".into(),
             aggregation: Default::default(),
+            forwarding: Default::default(),
         };
         let text = text(&[port]);
         assert!(text.lines().any(|line| line.split_whitespace().eq(["packet:eth0", "gone", "-", "-", "1", "0", "3"])), "{text}");
