@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use superpacket::Simd;
 use superpacket::checksum::ipv4_header;
 use superpacket::packet::Layer;
-use superpacket::segment::{Cwr, Gso, GsoKind, GsoPacket, IpId, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::segment::{Cwr, Gso, GsoPacket, IpId, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::virtio::gso_type;
 use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ipv4, tcp};
 
 use super::fields::field_at;
-use super::packet::Packet;
+use super::packet::{Packet, kind_of};
 use super::rule::Rule;
 use crate::partial::{Wrong, be16, check};
 
@@ -134,13 +134,7 @@ impl Judge {
         self.alone(origins);
         let Some(size) = self.sizes(packet, origins) else { return };
         let (Some(layout), Some(layer)) = (&packet.layout, packet.layer) else { return };
-        let kind = match (layout.protocol, layout.version) {
-            (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
-            (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
-            (Protocol::Udp, _) => GsoKind::Udp,
-            (Protocol::Dccp, _) => GsoKind::Dccp,
-        };
-        let mut gso = Gso::new(kind, size);
+        let mut gso = Gso::new(kind_of(layout), size);
         let [first, second, ..] = origins else { return };
         let (first_layout, second_layout) = (first.layout, second.layout);
         if let (Some(one), Some(two)) = (first_layout, second_layout) {

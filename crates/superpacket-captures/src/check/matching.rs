@@ -1,9 +1,9 @@
 //! Which packets of the original does a packet that left stand for?
 
-use superpacket::segment::{Gso, GsoKind, SegmentSize};
-use superpacket::wire::{IpVersion, Protocol, Refusal};
+use superpacket::segment::{Gso, SegmentSize};
+use superpacket::wire::Refusal;
 
-use super::packet::Packet;
+use super::packet::{Packet, kind_of};
 use super::window::Window;
 use crate::error::Error;
 
@@ -177,13 +177,7 @@ fn inferred(packet: &Packet, origin: &Packet) -> Option<Gso> {
     if !is_first && !is_whole {
         return None;
     }
-    let kind = match (layout.protocol, layout.version) {
-        (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
-        (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
-        (Protocol::Udp, _) => GsoKind::Udp,
-        (Protocol::Dccp, _) => GsoKind::Dccp,
-    };
-    Some(Gso::new(kind, SegmentSize::new(part.len().max(1))?))
+    Some(Gso::new(kind_of(&layout), SegmentSize::new(part.len().max(1))?))
 }
 
 /// How alike a packet that left and the first that it may stand for are; `None`: not at all. Bytes

@@ -5,9 +5,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use superpacket::Simd;
 use superpacket::checksum::{complete_partial, pseudo_header};
 use superpacket::packet::{Layer, RxChecksum};
-use superpacket::segment::Gso;
+use superpacket::segment::{Gso, GsoKind};
 use superpacket::virtio::{Format, Header, VirtioError, flags};
-use superpacket::wire::{IpVersion, Layout, Refusal, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp};
+use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp};
 
 use crate::lanes::{Link, find_partial};
 use crate::ledger::Flow;
@@ -67,6 +67,16 @@ fn kept(data: &[u8]) -> Vec<u8> {
     match data.split_at_checked(LONGEST) {
         Some((first, rest)) if !rest.is_empty() => [first, &hash_of(&rest).to_be_bytes()].concat(),
         _ => data.to_vec(),
+    }
+}
+
+/// How a packet that is laid out like this is cut.
+pub(super) fn kind_of(layout: &Layout) -> GsoKind {
+    match (layout.protocol, layout.version) {
+        (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
+        (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
+        (Protocol::Udp, _) => GsoKind::Udp,
+        (Protocol::Dccp, _) => GsoKind::Dccp,
     }
 }
 
