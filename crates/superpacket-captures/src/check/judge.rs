@@ -10,7 +10,7 @@ use superpacket::virtio::gso_type;
 use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ipv4, tcp};
 
 use super::fields::field_at;
-use super::packet::{Packet, kind_of};
+use super::packet::{Packet, kind_of, segments_of};
 use super::rule::Rule;
 use crate::partial::{Wrong, be16, check};
 
@@ -159,20 +159,17 @@ impl Judge {
                 self.find(Rule::CwrOnAll, "tcp.flags", Some(second), "it has CWR, as the packet before it has".to_owned());
             }
         }
-        let mut segments = Vec::with_capacity(origins.len());
         let whole = GsoPacket::linear(&packet.bytes, gso).with_layer(layer);
-        let plan = self.segmenter.segment(&whole, &SegmentOptions::default(), |segment| {
-            let mut bytes = Vec::new();
-            segment.copy_to(&mut bytes);
-            segments.push(bytes);
-        });
-        if let Err(error) = plan {
-            // What is wrong with its lengths has been found.
-            if !self.seen.contains(&(Rule::Length, "length".to_owned())) {
-                self.find(Rule::Length, "length", None, format!("it cannot be cut again: {error}"));
+        let segments = match segments_of(&mut self.segmenter, &whole, &SegmentOptions::default()) {
+            Ok(segments) => segments,
+            Err(error) => {
+                // What is wrong with its lengths has been found.
+                if !self.seen.contains(&(Rule::Length, "length".to_owned())) {
+                    self.find(Rule::Length, "length", None, format!("it cannot be cut again: {error}"));
+                }
+                return;
             }
-            return;
-        }
+        };
         for (index, (origin, bytes)) in origins.iter().zip(segments).enumerate() {
             let segment = packet.segment(index as u32 + 1, bytes);
             let last = index + 1 == origins.len();

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use superpacket::Simd;
 use superpacket::checksum::{complete_partial, pseudo_header};
 use superpacket::packet::{Layer, RxChecksum};
-use superpacket::segment::{Gso, GsoKind};
+use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions, Segmenter};
 use superpacket::virtio::{Format, Header, VirtioError, flags};
 use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp};
 
@@ -78,6 +78,21 @@ pub(super) fn kind_of(layout: &Layout) -> GsoKind {
         (Protocol::Udp, _) => GsoKind::Udp,
         (Protocol::Dccp, _) => GsoKind::Dccp,
     }
+}
+
+/// The segments that a packet is cut into, each with its own bytes.
+pub(super) fn segments_of(
+    segmenter: &mut Segmenter,
+    whole: &GsoPacket<'_, Vec<u8>>,
+    options: &SegmentOptions,
+) -> Result<Vec<Vec<u8>>, SegmentError> {
+    let mut segments = Vec::new();
+    segmenter.segment(whole, options, |segment| {
+        let mut bytes = Vec::new();
+        segment.copy_to(&mut bytes);
+        segments.push(bytes);
+    })?;
+    Ok(segments)
 }
 
 impl Packet {

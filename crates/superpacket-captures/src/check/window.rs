@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use superpacket::Simd;
 use superpacket::segment::{Gso, GsoPacket, MaxSegments, SegmentOptions, Segmenter};
 
-use super::packet::Packet;
+use super::packet::{Packet, segments_of};
 use super::stream::Stream;
 use crate::error::Error;
 
@@ -113,16 +113,10 @@ impl<'a> Window<'a> {
     /// The segments of a packet.
     fn cut(&mut self, packet: &Packet, gso: Gso) -> Option<Vec<Packet>> {
         let layer = packet.layer?;
-        let mut segments = Vec::new();
-        let whole = GsoPacket::linear(&packet.bytes, gso).with_layer(layer);
         let mut options = SegmentOptions::default();
         options.max_segments = MOST_SEGMENTS;
-        let plan = self.segmenter.segment(&whole, &options, |segment| {
-            let mut bytes = Vec::new();
-            segment.copy_to(&mut bytes);
-            segments.push(bytes);
-        });
-        plan.ok()?;
+        let whole = GsoPacket::linear(&packet.bytes, gso).with_layer(layer);
+        let segments = segments_of(&mut self.segmenter, &whole, &options).ok()?;
         Some(segments.into_iter().zip(1..).map(|(bytes, part)| packet.segment(part, bytes)).collect())
     }
 
