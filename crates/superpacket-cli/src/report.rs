@@ -49,6 +49,22 @@ pub(crate) fn columns() -> usize {
     terminal_columns().unwrap_or(PIPE_COLUMNS)
 }
 
+/// A file's name as a heading: on a terminal its end, if it is longer than a line.
+pub(crate) fn file_heading(name: &str) -> String {
+    match terminal_columns() {
+        Some(columns) => end_of(&printable(name), columns),
+        None => printable(name),
+    }
+}
+
+/// So many characters at the end of a name, which tell files apart better than what they begin with.
+fn end_of(name: &str, columns: usize) -> String {
+    match name.chars().count().checked_sub(columns) {
+        Some(more) if more > 0 => std::iter::once('…').chain(name.chars().skip(more + 1)).collect(),
+        _ => name.to_owned(),
+    }
+}
+
 /// Text in lines of at most so many columns, broken at blanks, each so far from the left. Words
 /// that are longer stay whole.
 pub(crate) fn paragraph(text: &str, indent: usize, columns: usize) -> String {
@@ -165,6 +181,13 @@ pub(crate) fn reasons_table<'a>(reasons: impl IntoIterator<Item = (&'a str, u64)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_longer_than_a_line_keeps_its_end() {
+        assert_eq!(end_of("capture.pcap", 12), "capture.pcap");
+        assert_eq!(end_of("a capture.pcap", 12), "…apture.pcap");
+        assert_eq!(end_of("Größe-größer.pcap", 6), "….pcap");
+    }
 
     #[test]
     fn text_keeps_to_its_columns() {

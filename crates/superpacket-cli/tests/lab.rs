@@ -10,6 +10,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -69,11 +70,33 @@ fn assert_sound(report: &Value) {
     }
 }
 
+/// What one run that counts printed and wrote: several tests read it, and each run takes seconds.
+struct Counted {
+    report: Value,
+    page: String,
+    document: String,
+    plots: Vec<String>,
+}
+
+static COUNTED: LazyLock<Counted> = LazyLock::new(|| {
+    let bench = Bench::new();
+    let document = bench.path("performance.md");
+    fs::write(&document, "before\n<!-- lab: begin -->\nwhat was there\n<!-- lab: end -->\nafter\n").expect("writes");
+    let report = bench.json(&["lab", "all", "--model", "--html", "report.html", "--markdown", "performance.md", "--svg", "."]);
+    let files = fs::read_dir(bench.path(".")).expect("lists").map(|file| file.expect("lists").path());
+    let plots = files.filter(|path| path.extension().is_some_and(|end| end == "svg"));
+    Counted {
+        report,
+        page: fs::read_to_string(bench.path("report.html")).expect("is there"),
+        plots: plots.map(|plot| fs::read_to_string(plot).expect("reads")).collect(),
+        document: fs::read_to_string(document).expect("reads"),
+    }
+});
+
 #[test]
 fn what_is_counted_is_all_there_and_the_same_in_every_run() {
     let bench = Bench::new();
-    let count = || bench.json(&["lab", "all", "--model"]);
-    let mut report = count();
+    let mut report = COUNTED.report.clone();
     assert_sound(&report);
     let names: Vec<_> = list(&report["experiments"]).iter().filter_map(|experiment| experiment["name"].as_str()).collect();
     assert_eq!(names, EXPERIMENTS);
@@ -88,7 +111,7 @@ fn what_is_counted_is_all_there_and_the_same_in_every_run() {
         Some("model") => mark["spread"][0] == mark["spread"][1],
         form => form == Some("simulated") && mark["spread"][0].as_f64() < mark["spread"][1].as_f64(),
     }));
-    let mut again = count();
+    let mut again = bench.json(&["lab", "all", "--model"]);
     report["machine"]["load"] = Value::Null;
     again["machine"]["load"] = Value::Null;
     assert!(report == again, "{report}\n{again}");
@@ -102,7 +125,7 @@ fn in_full_every_row_is_named_and_every_mark_has_its_verdict() {
     let output = bench.run(&["lab", "all", "--model", "--full"]);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let text = text(&output);
-    let report = bench.json(&["lab", "all", "--model"]);
+    let report = &COUNTED.report;
     for experiment in list(&report["experiments"]) {
         let heading = format!("{}: {}", experiment["name"].as_str().expect("text"), experiment["source"].as_str().expect("text"));
         assert!(text.contains(&heading), "{heading}");
@@ -143,7 +166,8 @@ fn assert_one_screen(text: &str) {
 #[test]
 fn what_is_printed_fits_a_screen() {
     let bench = Bench::new();
-    for arguments in [&["--model"][..], &["--quick", "--rounds", "3", "--seconds", "0.05"]] {
+    // Two rounds have a spread, which is what makes rows long.
+    for arguments in [&["--model"][..], &["--quick", "--rounds", "2", "--seconds", "0.05"]] {
         let output = bench.run(&[&["lab", "all"], arguments].concat());
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         assert_one_screen(&text(&output));
@@ -167,13 +191,11 @@ fn assert_well_formed(page: &str) {
 
 #[test]
 fn the_page_needs_nothing_else() {
-    let bench = Bench::new();
-    let report = bench.json(&["lab", "all", "--model", "--html", "report.html"]);
-    let page = fs::read_to_string(bench.path("report.html")).expect("is there");
+    let Counted { report, page, .. } = &*COUNTED;
     for forbidden in ["<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import", "=\"#", "\u{1b}"] {
         assert!(!page.contains(forbidden), "{forbidden}");
     }
-    assert_well_formed(&page);
+    assert_well_formed(page);
     assert!(page.contains("<svg ") && page.contains("prefers-color-scheme: dark") && page.contains("width=device-width"));
     for name in EXPERIMENTS {
         assert!(page.contains(&format!("<h2 id=\"{name}\">")), "{name}");
@@ -184,12 +206,7 @@ fn the_page_needs_nothing_else() {
 
 #[test]
 fn documents_and_plots_are_made_by_the_command() {
-    let bench = Bench::new();
-    let document = bench.path("performance.md");
-    fs::write(&document, "before\n<!-- lab: begin -->\nwhat was there\n<!-- lab: end -->\nafter\n").expect("writes");
-    let output = bench.run(&["lab", "all", "--model", "--markdown", "performance.md", "--svg", "."]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let made = fs::read_to_string(&document).expect("reads");
+    let made = &COUNTED.document;
     assert!(
         made.starts_with("before\n<!-- lab: begin -->\n")
             && made.ends_with("<!-- lab: end -->\nafter\n")
@@ -201,16 +218,11 @@ fn documents_and_plots_are_made_by_the_command() {
     for (above, line) in made.lines().zip(made.lines().skip(1)).filter(|(above, line)| above.starts_with('|') && line.starts_with('|')) {
         assert_eq!(cells(above), cells(line), "{above}\n{line}");
     }
-    let plots: Vec<_> = fs::read_dir(bench.path("."))
-        .expect("lists")
-        .map(|file| file.expect("lists").path())
-        .filter(|path| path.extension().is_some_and(|end| end == "svg"))
-        .collect();
+    let plots = &COUNTED.plots;
     assert!(plots.len() >= EXPERIMENTS.len(), "{plots:?}");
-    for plot in plots {
-        let svg = fs::read_to_string(plot).expect("reads");
+    for svg in plots {
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" ") && svg.contains("<rect "), "{svg}");
-        assert_well_formed(&svg);
+        assert_well_formed(svg);
     }
 }
 

@@ -7,7 +7,7 @@ use super::{check_page, conclude, inputs, reasons, unreadable, write_page};
 use crate::arguments::Analyze;
 use crate::failure::Failure;
 use crate::progress::Bar;
-use crate::report::{columns, fitted, grouped, paragraph, percent, print, print_json, printable};
+use crate::report::{columns, file_heading, fitted, grouped, paragraph, percent, print, print_json, printable};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
 fn text(report: &AnalyzeReport, columns: usize) -> String {
     let mut text = String::new();
     for file in &report.files {
-        text.push_str(&printable(&file.file));
+        text.push_str(&file_heading(&file.file));
         text.push('\n');
         for interface in &file.interfaces {
             text.push_str(&format!("  interface {}\n", printable(interface)));

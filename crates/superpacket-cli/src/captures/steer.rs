@@ -7,7 +7,7 @@ use super::{check_page, reasons, write_page};
 use crate::arguments::Steer;
 use crate::failure::Failure;
 use crate::progress::{Bar, warn};
-use crate::report::{columns, fitted, paragraph, print, print_json, printable};
+use crate::report::{columns, file_heading, fitted, paragraph, print, print_json};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Steer) -> Result<(), Failure> {
@@ -41,7 +41,7 @@ const MOST_CPUS: usize = 64;
 
 /// Renders the report, with so many flows, in lines of at most so many columns.
 fn text(report: &SteerReport, top: usize, columns: usize) -> String {
-    let mut text = format!("{}\n{}\n", printable(&report.file), paragraph(&summary(report), 2, columns));
+    let mut text = format!("{}\n{}\n", file_heading(&report.file), paragraph(&summary(report), 2, columns));
     if !report.cpus.is_empty() {
         let (rows, more) = busiest(report, MOST_CPUS);
         text.push_str(&fitted(CPU_COLUMNS, rows.into_iter().map(|cpu| cpu_row(cpu, report.steered())), columns));
