@@ -1,5 +1,6 @@
 //! The bridge as its user holds it: ports come and go, settings change, and the threads that move packets hear of it.
 
+mod fdb;
 mod steered;
 mod steering;
 
@@ -26,6 +27,8 @@ use crate::settings::{BridgeSettings, Forwarding, InPlace, Limits, PortSettings,
 use crate::steering::{State, UsableCpus};
 use crate::table::{MAX_PORTS, Table};
 
+pub(crate) use fdb::check_layer;
+use fdb::check_static;
 pub use steered::Steered;
 use steering::{Workers, sock_flow_table};
 
@@ -118,6 +121,7 @@ impl Bridge {
         factory: Option<Factory>,
     ) -> Result<Bridge, BridgeError> {
         reject_duplicates(&settings.ports)?;
+        check_static(&settings.ports, settings.table_size)?;
         let ports = settings.ports.iter().map(|port| open(&port.port)).collect::<Result<Vec<_>, _>>()?;
         opened()?;
         let threads = match settings.threads {
@@ -284,11 +288,15 @@ impl Bridge {
             }
         }
         reject_duplicates(&settings.ports)?;
+        check_static(&settings.ports, settings.table_size)?;
         let _alone = lock(&inner.changes);
         let wanted = |name: &str| settings.ports.iter().any(|port| port.port.text() == name);
         let known: Vec<Arc<Shared>> = lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect();
         let (kept, gone): (Vec<_>, Vec<_>) = known.into_iter().partition(|shared| wanted(&shared.name));
         let kept_as = |port: &PortSettings| kept.iter().find(|shared| shared.name == port.port.text());
+        for port in &settings.ports {
+            kept_as(port).map_or(Ok(()), |shared| check_layer(shared.layer, port))?;
+        }
         let mut opened = BTreeMap::new();
         for (index, port) in settings.ports.iter().enumerate().filter(|(_, port)| kept_as(port).is_none()) {
             // A device that is to be opened in another way must be closed before.
@@ -303,6 +311,7 @@ impl Bridge {
             let done = match (kept_as(port), opened.remove(&index)) {
                 (Some(shared), _) if shared.settings() != *port => {
                     shared.change(|settings| *settings = port.clone());
+                    inner.set_static(shared);
                     Ok(())
                 }
                 (Some(_), _) => Ok(()),
@@ -372,6 +381,16 @@ impl Inner {
         lock(&self.workers).all().for_each(PollThread::wake);
     }
 
+    /// Has the address table hold a port's static entries.
+    fn set_static(&self, shared: &Shared) {
+        self.table.set_static(shared.number, &shared.settings().static_entries);
+    }
+
+    /// The name of the port with this number.
+    fn name(&self, number: u16) -> Option<String> {
+        Some(lock(&self.places).get(usize::from(number))?.as_ref()?.shared.name.clone())
+    }
+
     /// Opens a new port, and joins it.
     fn add(&self, settings: &PortSettings) -> Result<(), BridgeError> {
         self.join(settings, open(&settings.port)?)
@@ -391,9 +410,11 @@ impl Inner {
             let layer = if port.layer() == Layer::Ip { "IP" } else { "Ethernet" };
             return Err(BridgeError::Layer { port: name.into(), layer });
         }
+        check_layer(port.layer(), settings)?;
         let state = port.state();
         let shared = Arc::new(Shared::new(number as u16, settings.clone(), port.capabilities(), port.layer(), state));
         self.table.set_limit(shared.number, settings.limits.address_limit);
+        self.set_static(&shared);
         let queues = self.connect(&shared, port.as_mut()).inspect_err(|_| self.table.close(shared.number))?;
         let place = Place {
             hardware_address: port.hardware_address(),

@@ -13,6 +13,7 @@ use superpacket_io::port::{PortSpec, SpecError};
 use superpacket_steer::CpuMask;
 use toml::Spanned;
 
+use crate::fdb::Station;
 use crate::settings::{BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, TooBig, possible_cpus};
 use crate::steering::queue_flows;
 
@@ -124,6 +125,9 @@ struct Written {
     steering: BTreeMap<Spanned<String>, Spanned<Plain>>,
     #[serde(default)]
     port: Vec<WrittenPort>,
+    /// Static entries of the address table.
+    #[serde(default)]
+    fdb: Vec<WrittenEntry>,
 }
 
 #[derive(Default, Deserialize)]
@@ -136,6 +140,14 @@ struct WrittenBridge {
     control: Option<PathBuf>,
     metrics: Option<Spanned<String>>,
     user: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct WrittenEntry {
+    address: Spanned<String>,
+    port: Spanned<String>,
+    vlan: Option<u16>,
 }
 
 #[derive(Deserialize)]
@@ -254,7 +266,28 @@ impl Written {
             }
             bridge.ports.push(settings);
         }
+        for entry in self.fdb {
+            entry.check(source, &mut bridge.ports)?;
+        }
         Ok(Config { bridge, control, metrics, user })
+    }
+}
+
+impl WrittenEntry {
+    /// Gives the entry to its port.
+    fn check(self, source: &Source<'_>, ports: &mut [PortSettings]) -> Result<(), ConfigError> {
+        let wrong = |problem: String| source.wrong(&self.address.span(), format_args!("fdb: {problem}"));
+        let station = Station::parse(self.address.as_ref(), self.vlan).map_err(wrong)?;
+        if let Some(holder) = ports.iter().find(|port| port.static_entries.contains(&station)) {
+            return Err(wrong(format!("{station} has an entry at {} already", holder.port.text())));
+        }
+        let known = ports.iter().map(|port| port.port.text()).collect::<Vec<_>>().join(", ");
+        let port = ports.iter_mut().find(|port| port.port.text() == self.port.as_ref()).ok_or_else(|| {
+            let port = self.port.as_ref();
+            source.wrong(&self.port.span(), format_args!("fdb: the file has no port {port:?}: it has {known}"))
+        })?;
+        port.static_entries.insert(station);
+        Ok(())
     }
 }
 
@@ -363,7 +396,9 @@ mod tests {
         assert!(first.features.contains(Feature::GenericReceiveOffload) && first.features.contains(Feature::RxUdpGroForwarding));
         assert!(!first.features.contains(Feature::TcpSegmentationOffload) && !first.features.contains(Feature::LargeReceiveOffload));
         assert_eq!((first.limits.gro_flush_timeout, first.limits.gro_max_size, first.too_big), (50_000, 65_535, TooBig::Icmp));
-        assert_eq!(ports[1], PortSettings::new("tap:tap0".parse().expect("a port")), "nothing said: the defaults");
+        let mut second = PortSettings::new("tap:tap0".parse().expect("a port"));
+        second.static_entries.insert(Station::parse("52:54:00:12:34:56", Some(10)).expect("a station"));
+        assert_eq!(ports[1], second, "nothing else said: the defaults");
     }
 
     #[test]
@@ -401,6 +436,24 @@ mod tests {
             ("[[port]]\nport = \"packet:a\"\nin-place-below = -1\n", 3, "expected \"auto\", or a number of packets a second"),
             ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
             ("[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n", 3, "netdev_max_backlog: EINVAL"),
+            ("[[fdb]]\naddress = \"02:00:00:00:00:01\"\n", 1, "missing field `port`"),
+            ("[[fdb]]\naddress = \"02:00:00:00:00:01\"\nport = \"tap:b\"\n", 3, "fdb: the file has no port \"tap:b\""),
+            (
+                "[[port]]\nport = \"tap:a\"\n[[fdb]]\nport = \"tap:a\"\naddress = \"ff:ff:ff:ff:ff:ff\"\n",
+                5,
+                "fdb: ff:ff:ff:ff:ff:ff is a group's",
+            ),
+            (
+                "[[port]]\nport = \"tap:a\"\n[[fdb]]\nport = \"tap:a\"\naddress = \"02:00:00:00:00:01\"\nvlan = 0\n",
+                5,
+                "a VLAN is 1 to 4094",
+            ),
+            (
+                "[[port]]\nport = \"tap:a\"\n[[fdb]]\nport = \"tap:a\"\naddress = \"02:00:00:00:00:01\"\n\
+                 [[fdb]]\nport = \"tap:a\"\naddress = \"2:0:0:0:0:1\"\n",
+                8,
+                "fdb: 02:00:00:00:00:01 has an entry at tap:a already",
+            ),
             ("[ports]\n", 1, "unknown field `ports`"),
             ("[bridge\n", 1, ""),
         ] {
@@ -429,6 +482,16 @@ mod tests {
         assert!(port.features.contains(Feature::TxTcpMangleidSegmentation) && port.features.contains(Feature::LargeReceiveOffload));
         assert_eq!((port.limits.lro_max_aggr, port.limits.lro_max_desc), (43, 8));
         assert_eq!(PortSettings::AGGREGATION.map(|name| port.aggregation(name)), [Some("at-once"), Some("on"), Some("linear")]);
+    }
+
+    #[test]
+    fn static_entries_are_given_to_their_ports() {
+        let text = "[[fdb]]\naddress = \"52:54:00:12:34:56\"\nport = \"tap:a\"\nvlan = 10\n\
+                    [[port]]\nport = \"tap:a\"\n[[port]]\nport = \"tap:b\"\n\
+                    [[fdb]]\naddress = \"52:54:00:12:34:56\"\nport = \"tap:b\"\n";
+        let ports = Config::parse(text, "bridge.toml").expect("it is right").bridge.ports;
+        let entries = ports.iter().map(|port| port.static_entries.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(entries.collect::<Vec<_>>(), [["52:54:00:12:34:56 vlan 10"], ["52:54:00:12:34:56"]]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(crate) enum DropReason {
     Reserved,
     /// Its source is no address of a station, or it is shorter than an Ethernet header.
     Malformed,
-    /// No other port is open.
+    /// No other port is open, or that of a static entry is not.
     NoPort,
     /// No port that it might leave by is given such packets (`isolated`, `flood`, `mcast_flood`,
     /// `bcast_flood`).

@@ -2,6 +2,7 @@
 
 use superpacket_io::port::PortError;
 
+use crate::fdb::Station;
 use crate::privileges::PrivilegeError;
 use crate::settings::SteeringProblem;
 use crate::topology::TopologyError;
@@ -58,6 +59,26 @@ pub enum BridgeError {
         port: String,
         /// What is wrong.
         problem: String,
+    },
+    /// An entry of the address table that cannot be added or deleted.
+    #[error("{station}: {problem}")]
+    Entry {
+        /// Whose it is.
+        station: Station,
+        /// What is wrong.
+        problem: String,
+    },
+    /// More static entries than the address table holds.
+    #[error("the address table holds at most {limit} static entries: half of table-size")]
+    TooManyStatic {
+        /// The most.
+        limit: usize,
+    },
+    /// The address table of ports that carry packets from IP on has no hardware addresses.
+    #[error("{port} carries packets from IP on: they have no hardware addresses")]
+    NoHardwareAddresses {
+        /// The port.
+        port: String,
     },
     /// A setting that only a new start can change.
     #[error("{setting} cannot be changed while the bridge runs: start it again")]

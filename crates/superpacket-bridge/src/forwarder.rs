@@ -11,6 +11,7 @@ use superpacket::packet::Layer;
 use superpacket_io::port::{Port, PortError};
 use superpacket_steer::FlowHashKey;
 
+use crate::bridge::check_layer;
 use crate::egress::Egress;
 use crate::error::BridgeError;
 use crate::handover::Doorbell;
@@ -60,8 +61,9 @@ impl Forwarder {
             let layer = if port.layer() == Layer::Ip { "IP" } else { "Ethernet" };
             return Err(BridgeError::Layer { port: settings.port.text().into(), layer });
         }
+        check_layer(port.layer(), &settings)?;
         let state = port.state();
-        let address_limit = settings.limits.address_limit;
+        let (address_limit, static_entries) = (settings.limits.address_limit, settings.static_entries.clone());
         let shared = Arc::new(Shared::new(number as u16, settings, port.capabilities(), port.layer(), state));
         self.output.egress.push(Some(Egress::new(shared.clone(), port.transmitter()?)));
         // Nobody sleeps here, and nobody rings.
@@ -72,6 +74,7 @@ impl Forwarder {
             self.ingress.push(Ingress::new(shared.clone(), queue as u16, receive, self.key, steering, bell, token));
         }
         self.table.set_limit(number as u16, address_limit);
+        self.table.set_static(number as u16, &static_entries);
         self.ports.push((shared, port));
         Ok(())
     }

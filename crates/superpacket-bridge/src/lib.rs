@@ -34,6 +34,7 @@ pub mod control;
 mod counters;
 mod egress;
 mod error;
+pub mod fdb;
 mod forwarder;
 mod frame;
 mod handover;

@@ -111,7 +111,7 @@ impl Output {
         if known.is_none() && self.loop_suspected && self.table.loops.has_come_round(from.number, &packet, self.tick) {
             return from.counts.dropped(DropReason::Loop, packets);
         }
-        let Output { egress, outgoing, segmenter, .. } = self;
+        let Output { egress, outgoing, segmenter, table, .. } = self;
         let staged = outgoing.stage(&packet);
         let mut waiting = 0;
         // The MTU that a packet was too long for, where its sender is to be told. One that is flooded may well have reached its destination by another port.
@@ -133,6 +133,10 @@ impl Output {
                 return from.counts.dropped(DropReason::Forwarding, packets);
             }
             Some(Some(egress)) => send(egress),
+            // Its port is gone for now: nobody else is given what is for the station.
+            _ if known.is_some() && is_static(table, &addresses.destination) => {
+                return from.counts.dropped(DropReason::NoPort, packets);
+            }
             _ => {
                 let is_given = |to: &Forwarding| {
                     let flood = match addresses.destination {
@@ -223,13 +227,20 @@ impl Output {
     }
 }
 
+/// Is there a static entry for it?
+#[cold]
+fn is_static(table: &Table, destination: &Destination) -> bool {
+    matches!(destination, Destination::Station(key) if table.static_port(*key).is_some())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
+    use std::collections::{BTreeSet, VecDeque};
     use std::sync::Mutex;
     use std::time::Duration;
 
     use super::*;
+    use crate::fdb::Station;
     use crate::loops::{LoopGuard, MOST_REPEATS, REMEMBERED, WINDOW};
     use crate::runtime::tests::shared_as;
     use superpacket::aggregate::{Aggregator, HashKey, Policy};
@@ -434,6 +445,31 @@ mod tests {
         assert_eq!(leaked, 0, "frames of the others that the flooding port heard");
         assert_eq!([0, 1].map(|port| bench.output.table.count(port)), [1, 1], "their addresses are there");
         assert!((3_000..=4_096).contains(&bench.output.table.count(2)), "half of the table at most");
+    }
+
+    #[test]
+    fn who_sends_with_a_static_address_gets_nothing_of_its_traffic() {
+        let mut bench = Bench::sized(&[1500; 4], 8, |_| ());
+        let stations: BTreeSet<Station> = (1..40).map(|number| Station { vlan: 0, address: [2, 0, 0, 0, 0, number] }).collect();
+        bench.output.table.set_static(0, &stations);
+        // Before its own first word, all the time after it, and when it has been silent for ever.
+        for round in 0..300 {
+            for number in (1..40).step_by(7) {
+                bench.output.tick = 1 + round * 1_000;
+                assert_eq!(bench.receive(2, &broadcast(number, round as u8))[2], 0);
+                bench.receive(2, &unicast(number, 200));
+                assert_eq!(bench.receive(1, &unicast(100, number)), [1, 0, 0, 0], "round {round}, station {number}");
+                assert_eq!(bench.receive(2, &unicast(number, number)), [1, 0, 0, 0], "what the attacker sends is forwarded");
+                if round == 100 {
+                    assert_eq!(bench.receive(0, &unicast(number, 200))[0], 0);
+                }
+            }
+        }
+        // Gone for now, and still nobody else's.
+        bench.output.egress[0] = None;
+        assert_eq!(bench.receive(1, &unicast(100, 8)), [0; 4]);
+        assert_eq!(bench.receive(1, &unicast(100, 9)), [0; 4]);
+        assert_eq!(bench.drops(1, "no_port"), 2);
     }
 
     /// A frame to this station.

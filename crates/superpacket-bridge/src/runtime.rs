@@ -10,6 +10,7 @@ use superpacket_features::{Feature, FeatureSet, Resolved, resolve};
 use superpacket_io::port::{Capabilities, PortState};
 
 use crate::counters::Counts;
+use crate::fdb::Station;
 use crate::report::{FeatureReport, PortFeatures};
 use crate::settings::{Forwarding, Limits, PortSettings, PortSteering, TooBig};
 
@@ -133,6 +134,11 @@ impl Shared {
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut PortSettings) -> R) -> R {
         self.refused.store(0, Ordering::Relaxed);
         change(&mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings)
+    }
+
+    /// Changes which stations lie behind it whatever is learned.
+    pub(crate) fn change_static_entries(&self, change: impl FnOnce(&mut BTreeSet<Station>) -> bool) {
+        change(&mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings.static_entries);
     }
 
     /// Changes how its packets are steered.

@@ -1,10 +1,13 @@
 //! What a bridge is asked to be.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use superpacket::aggregate::{Delivery, MAX_BIG_LENGTH, MAX_IP_LENGTH};
 use superpacket_features::{Feature, FeatureSet};
 use superpacket_io::port::PortSpec;
+
+use crate::fdb::Station;
 
 pub use crate::steering::{
     HashFunction, HashSettings, InPlace, PerQueue, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus,
@@ -63,6 +66,8 @@ pub struct PortSettings {
     pub too_big: TooBig,
     /// What passes between it and the others.
     pub forwarding: Forwarding,
+    /// The stations that lie behind it whatever is learned. No two ports may have the same.
+    pub static_entries: BTreeSet<Station>,
     /// To which CPUs the packets that it receives are steered.
     pub steering: PortSteering,
 }
@@ -88,6 +93,7 @@ impl PortSettings {
             limits: Limits::default(),
             too_big: TooBig::default(),
             forwarding: Forwarding::default(),
+            static_entries: BTreeSet::new(),
             steering: PortSteering::default(),
         }
     }

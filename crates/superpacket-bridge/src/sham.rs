@@ -7,6 +7,7 @@ use superpacket_features::{Feature, FeatureSet, resolve};
 use superpacket_steer::CpuMask;
 
 use crate::control::{Control, ErrorCode, Refusal, RpsChange};
+use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, SteeringReport, WorkerReport};
 use crate::settings::{Forwarding, InPlace, Limits, PortSettings, SteeringSettings, TooBig};
 
@@ -133,6 +134,39 @@ impl Control for Sham {
         self.change(name, |settings| settings.forwarding.set(what, on).map_err(|why| Refusal::new(ErrorCode::Refused, why)), port)
     }
 
+    fn fdb(&self, filter: &FdbFilter, after: Option<Station>, most: usize) -> Result<FdbPage, Refusal> {
+        let mut entries = Vec::new();
+        for settings in self.ports.lock().expect("no panic").iter() {
+            if filter.port.as_ref().is_none_or(|port| port == settings.port.text()) {
+                let stations = settings.static_entries.iter().filter(|&&station| after.is_none_or(|after| station > after));
+                entries.extend(stations.map(|&station| entry(settings, station)));
+            }
+        }
+        let more = entries.len().saturating_sub(most);
+        entries.truncate(most);
+        Ok(FdbPage { entries, more })
+    }
+
+    fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
+        let change = |settings: &mut PortSettings| {
+            settings.static_entries.insert(station);
+            Ok(())
+        };
+        self.change(port, change, |settings| settings.clone()).map(|settings| entry(&settings, station))
+    }
+
+    fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
+        let change = |settings: &mut PortSettings| match settings.static_entries.remove(&station) {
+            true => Ok(()),
+            false => Err(Refusal::new(ErrorCode::Refused, format_args!("{station}: there is no entry for it"))),
+        };
+        self.change(port, change, |settings| settings.clone()).map(|settings| entry(&settings, station))
+    }
+
+    fn flush_fdb(&self, _filter: &FdbFilter) -> Result<usize, Refusal> {
+        Ok(3)
+    }
+
     fn rps(&self) -> Vec<PortRps> {
         self.each(rps)
     }
@@ -165,6 +199,17 @@ impl Control for Sham {
     fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal> {
         self.steering.lock().expect("no panic").set(name, value).map_err(|problem| Refusal::new(ErrorCode::Refused, problem))?;
         Ok(self.steering())
+    }
+}
+
+fn entry(settings: &PortSettings, station: Station) -> FdbEntry {
+    FdbEntry {
+        mac: station.mac(),
+        ifname: settings.port.to_string(),
+        vlan: Some(station.vlan).filter(|&vlan| vlan != 0),
+        updated: None,
+        flags: vec!["sticky".into()],
+        state: "static".into(),
     }
 }
 

@@ -6,16 +6,26 @@
 //! Ports share the table. A port has at most as many addresses as its limit, and where there is no
 //! room the port that holds most loses first, so that nobody gets the traffic of others flooded by
 //! making up addresses.
+//!
+//! Static entries are the user's: they neither age nor move nor give way. They lie in the sets as the
+//! others do, where a set has room for them; all of them are in a map besides, which is asked for
+//! those that found no room.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
+use crate::fdb::Station;
 use crate::loops::LoopGuard;
 use crate::settings::MAX_ADDRESSES;
 
 /// Entries of a set.
 const WAYS: usize = 4;
+
+/// The most static entries of a set: the others are for what is learned.
+const STATIC_WAYS: usize = 2;
 
 /// The unit of time in an entry, in milliseconds.
 const TICK: u64 = 10;
@@ -50,11 +60,23 @@ const STRIPES: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u64);
 
+impl From<Station> for Key {
+    fn from(station: Station) -> Key {
+        Key::ethernet(station.address, station.vlan)
+    }
+}
+
 impl Key {
     /// A hardware address in a VLAN (0: untagged).
     pub(crate) fn ethernet(address: [u8; 6], vlan: u16) -> Key {
         let [a, b, c, d, e, f] = address;
         Key(u64::from_be_bytes([0, 0, a, b, c, d, e, f]) | u64::from(vlan & 0x0fff) << 48 | 1 << 60)
+    }
+
+    /// The hardware address and the VLAN; `None` for an IP address.
+    fn station(self) -> Option<Station> {
+        let [_, _, address @ ..] = self.0.to_be_bytes();
+        (self.0 & 1 << 60 != 0).then_some(Station { vlan: (self.0 >> 48) as u16 & 0x0fff, address })
     }
 
     /// An IP address, for ports without a link layer: by a hash of 60 bits.
@@ -70,7 +92,8 @@ impl Key {
 }
 
 /// An entry's value: when it was last seen (the lower 32 bits of the tick), the port, the port where
-/// it was learned first (10 bits each), disputes (4 bits), and when it was last asked for (8 bits).
+/// it was learned first (10 bits each), disputes (4 bits; all of them set: the entry is static), and
+/// when it was last asked for (8 bits).
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen(u64);
 
@@ -95,6 +118,15 @@ impl Seen {
 
     fn with_disputes(self, disputes: u64) -> Seen {
         Seen(self.0 & !(0xf << 8) | disputes.min(MOST_DISPUTES) << 8)
+    }
+
+    /// The same, static.
+    fn into_static(self) -> Seen {
+        Seen(self.0 | STATIC)
+    }
+
+    fn is_static(self) -> bool {
+        self.0 & STATIC == STATIC
     }
 
     /// Asked for at this time.
@@ -141,6 +173,9 @@ impl Seen {
     }
 }
 
+/// More disputes than are ever counted: the entry is static.
+const STATIC: u64 = 0xf << 8;
+
 /// The greatest age that can be told from a time to come, in ticks: 248 days.
 const MOST_AGE: u32 = u32::MAX / 2;
 
@@ -184,6 +219,27 @@ struct Share {
     is_open: AtomicBool,
 }
 
+/// The sets of a table of at least `size` entries.
+fn sets(size: usize) -> usize {
+    size.clamp(WAYS, MAX_ADDRESSES as usize).div_ceil(WAYS).next_power_of_two()
+}
+
+/// The most static entries of a table of at least `size` entries: half of those that it has.
+pub(crate) fn most_static(size: usize) -> usize {
+    sets(size) * STATIC_WAYS
+}
+
+/// What is known of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) station: Station,
+    pub(crate) port: u16,
+    pub(crate) is_static: bool,
+    /// How long ago it was last heard at its port; of a static one, heard or made. `None` where
+    /// that is not recorded.
+    pub(crate) age: Option<Duration>,
+}
+
 /// The table of addresses.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -200,6 +256,10 @@ pub(crate) struct Table {
     changing: Box<[AtomicBool]>,
     /// When old entries were freed last.
     expired: AtomicU64,
+    /// All static entries: the port by the key. Taken before the right to change a set.
+    statics: RwLock<BTreeMap<u64, u16>>,
+    /// How many of them found no room in their sets.
+    unplaced: AtomicU32,
     /// Hears of addresses that are seen at two ports.
     pub(crate) loops: LoopGuard,
 }
@@ -208,7 +268,7 @@ impl Table {
     /// A table of at least `size` entries (rounded up to a power of two, at most 2^20), whose addresses are forgotten after `ageing`.
     pub(crate) fn new(size: usize, ageing: Duration) -> Self {
         let random = || RandomState::new().build_hasher().finish();
-        let sets = size.clamp(WAYS, MAX_ADDRESSES as usize).div_ceil(WAYS).next_power_of_two();
+        let sets = sets(size);
         Table {
             sets: (0..sets).map(|_| Default::default()).collect(),
             secret: [random(), random()],
@@ -218,6 +278,8 @@ impl Table {
             ports: AtomicU32::new(0),
             changing: (0..sets.min(STRIPES)).map(|_| AtomicBool::new(false)).collect(),
             expired: AtomicU64::new(0),
+            statics: RwLock::default(),
+            unplaced: AtomicU32::new(0),
             loops: LoopGuard::new(),
         }
     }
@@ -257,6 +319,7 @@ impl Table {
 
     /// A port leaves for good.
     pub(crate) fn close(&self, port: u16) {
+        self.set_static(port, &BTreeSet::new());
         self.forget(port);
         if self.shares[usize::from(port)].is_open.swap(false, Ordering::Relaxed) {
             self.ports.fetch_sub(1, Ordering::Relaxed);
@@ -267,8 +330,8 @@ impl Table {
     /// that is not known, or not any more.
     #[inline]
     pub(crate) fn find(&self, key: Key, from: u16, now: u64) -> Option<u16> {
-        let (entry, seen) = self.entry(key)?;
-        if seen.age(now) > self.ageing {
+        let Some((entry, seen)) = self.entry(key) else { return self.find_unplaced(key) };
+        if seen.age(now) > self.ageing && !seen.is_static() {
             return None;
         }
         // Nobody makes an address of his own last by asking for it himself.
@@ -293,7 +356,15 @@ impl Table {
     #[cold]
     fn refresh(&self, entry: &Entry, seen: Seen, port: u16, now: u64) {
         let age = seen.age(now);
-        let next = if seen.port() == port {
+        let next = if seen.is_static() {
+            if seen.port() != port {
+                if age <= HOLD {
+                    self.loops.suspect(now);
+                }
+                return;
+            }
+            seen.at(now)
+        } else if seen.port() == port {
             let crossed = now / self.ageing != now.saturating_sub(age) / self.ageing;
             // Disputes are forgotten one each ageing time; then it is at home where it is.
             match (crossed, seen.disputes()) {
@@ -342,6 +413,20 @@ impl Table {
     fn insert(&self, key: Key, port: u16, now: u64) {
         let index = self.index(key);
         let Some(_alone) = self.try_change(index) else { return };
+        if self.unplaced.load(Ordering::Acquire) != 0 {
+            // Whoever writes may wait for this set: nobody waits for him here.
+            let statics = match self.statics.try_read() {
+                Ok(statics) => statics,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            if let Some(&at) = statics.get(&key.0) {
+                if at != port {
+                    self.loops.suspect(now);
+                }
+                return;
+            }
+        }
         let set = &self.sets[index];
         if set.iter().any(|entry| entry.read(key).is_some()) {
             return;
@@ -358,6 +443,9 @@ impl Table {
             return (!is_full).then_some(Room::Free);
         }
         let seen = Seen(entry.seen.load(Ordering::Relaxed));
+        if seen.is_static() {
+            return None;
+        }
         let (holder, age, asked) = (seen.port(), seen.age(now), seen.was_asked_recently(now));
         let is_own = holder == port;
         if is_full && !is_own {
@@ -379,7 +467,9 @@ impl Table {
         fence(Ordering::Release);
         let before = Seen(entry.seen.swap(seen.0, Ordering::AcqRel));
         entry.key.store(key, Ordering::Release);
-        self.moved((!was_free).then(|| before.port()), (key != 0).then(|| seen.port()));
+        // Static entries are no part of what a port has learned.
+        let learned = |is_there: bool, seen: Seen| (is_there && !seen.is_static()).then(|| seen.port());
+        self.moved(learned(!was_free, before), learned(key != 0, seen));
     }
 
     /// The right to change a set, unless somebody else has it.
@@ -390,27 +480,45 @@ impl Table {
         (!is_taken).then(|| Changing(changing))
     }
 
-    /// Frees the entries for which this holds. It waits for threads that change a set, which is over
-    /// at once.
-    fn free(&self, goes: impl Fn(Seen) -> bool) {
-        for (index, set) in self.sets.iter().enumerate() {
-            let goes = |entry: &&Entry| entry.key.load(Ordering::Relaxed) != 0 && goes(Seen(entry.seen.load(Ordering::Relaxed)));
-            if !set.iter().any(|entry| goes(&entry)) {
-                continue;
+    /// The same, as soon as whoever has it is done, which is at once.
+    fn change(&self, index: usize) -> Changing<'_> {
+        loop {
+            match self.try_change(index) {
+                Some(alone) => return alone,
+                None => std::thread::yield_now(),
             }
-            let _alone = loop {
-                match self.try_change(index) {
-                    Some(alone) => break alone,
-                    None => std::thread::yield_now(),
-                }
-            };
-            set.iter().filter(goes).for_each(|entry| self.fill(entry, 0, Seen(0)));
         }
     }
 
-    /// Forgets all addresses behind a port.
+    /// Frees the learned entries for which this holds; says how many. It waits for threads that
+    /// change a set, which is over at once.
+    fn free(&self, goes: impl Fn(Key, Seen) -> bool) -> usize {
+        let mut freed = 0;
+        for (index, set) in self.sets.iter().enumerate() {
+            let goes = |entry: &&Entry| {
+                let (key, seen) = (entry.key.load(Ordering::Relaxed), Seen(entry.seen.load(Ordering::Relaxed)));
+                key != 0 && !seen.is_static() && goes(Key(key), seen)
+            };
+            if !set.iter().any(|entry| goes(&entry)) {
+                continue;
+            }
+            let _alone = self.change(index);
+            for entry in set.iter().filter(goes) {
+                self.fill(entry, 0, Seen(0));
+                freed += 1;
+            }
+        }
+        freed
+    }
+
+    /// Forgets all addresses that were learned behind a port.
     pub(crate) fn forget(&self, port: u16) {
-        self.free(|seen| seen.port() == port);
+        self.free(|_, seen| seen.port() == port);
+    }
+
+    /// Forgets the learned addresses for which this holds; says how many.
+    pub(crate) fn flush(&self, goes: impl Fn(Station, u16) -> bool) -> usize {
+        self.free(|key, seen| key.station().is_some_and(|station| goes(station, seen.port())))
     }
 
     /// Forgets what is too old, so that it does not count for anybody; called often, it looks now and
@@ -420,18 +528,120 @@ impl Table {
         if now.saturating_sub(expired) >= self.ageing.clamp(4 * MIN_EXPIRE, 4 * MAX_EXPIRE) / 4
             && self.expired.compare_exchange(expired, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
-            self.free(|seen| seen.age(now) > self.ageing);
+            self.free(|_, seen| seen.age(now) > self.ageing);
         }
     }
 
-    /// How many addresses lie behind a port.
+    /// How many addresses were learned behind a port.
     pub(crate) fn count(&self, port: u16) -> usize {
         let now = self.now();
         let behind = |entry: &&Entry| {
             let seen = Seen(entry.seen.load(Ordering::Relaxed));
-            entry.key.load(Ordering::Relaxed) != 0 && seen.port() == port && seen.age(now) <= self.ageing
+            let is_learned = entry.key.load(Ordering::Relaxed) != 0 && !seen.is_static();
+            is_learned && seen.port() == port && seen.age(now) <= self.ageing
         };
         self.sets.iter().flatten().filter(behind).count()
+    }
+
+    /// The port of a static entry that found no room in its set.
+    #[cold]
+    fn find_unplaced(&self, key: Key) -> Option<u16> {
+        if self.unplaced.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.static_port(key)
+    }
+
+    /// The port of a static entry.
+    pub(crate) fn static_port(&self, key: Key) -> Option<u16> {
+        self.statics.read().unwrap_or_else(PoisonError::into_inner).get(&key.0).copied()
+    }
+
+    /// Makes these the static entries of a port, and no others. Entries of other ports with the
+    /// same addresses become this port's.
+    pub(crate) fn set_static(&self, port: u16, stations: &BTreeSet<Station>) {
+        let mut statics = self.statics.write().unwrap_or_else(PoisonError::into_inner);
+        let is_gone = |key: u64, at: u16| at == port && !Key(key).station().is_some_and(|station| stations.contains(&station));
+        let gone: Vec<u64> = statics.iter().filter(|&(&key, &at)| is_gone(key, at)).map(|(&key, _)| key).collect();
+        for key in gone {
+            statics.remove(&key);
+            self.displace(Key(key));
+        }
+        for &station in stations {
+            let key = Key::from(station);
+            match statics.insert(key.0, port) {
+                Some(before) if before == port => continue,
+                Some(_) => self.displace(key),
+                None => {}
+            }
+            self.place(key, port);
+        }
+    }
+
+    /// Puts a static entry into its set, if there is room for one.
+    fn place(&self, key: Key, port: u16) {
+        let index = self.index(key);
+        let set = &self.sets[index];
+        let _alone = self.change(index);
+        let seen = |entry: &Entry| Seen(entry.seen.load(Ordering::Relaxed));
+        let own = set.iter().find(|entry| entry.key.load(Ordering::Relaxed) == key.0);
+        let is_free = |entry: &Entry| entry.key.load(Ordering::Relaxed) == 0;
+        if set.iter().filter(|entry| !is_free(entry) && seen(entry).is_static()).count() >= STATIC_WAYS {
+            // What was learned would hide it.
+            own.into_iter().for_each(|entry| self.fill(entry, 0, Seen(0)));
+            self.unplaced.fetch_add(1, Ordering::Release);
+            return;
+        }
+        let now = self.now();
+        let learned = set.iter().filter(|entry| !is_free(entry) && !seen(entry).is_static());
+        let oldest = || learned.max_by_key(|entry| seen(entry).age(now));
+        if let Some(entry) = own.or_else(|| set.iter().find(|entry| is_free(entry))).or_else(oldest) {
+            self.fill(entry, key.0, Seen::new(now, port).into_static());
+        }
+    }
+
+    /// Takes a static entry out of its set again.
+    fn displace(&self, key: Key) {
+        let index = self.index(key);
+        let _alone = self.change(index);
+        match self.sets[index].iter().find(|entry| entry.key.load(Ordering::Relaxed) == key.0) {
+            Some(entry) => self.fill(entry, 0, Seen(0)),
+            None => {
+                self.unplaced.fetch_sub(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// What is known of the hardware addresses for which this holds, in no order.
+    pub(crate) fn list(&self, wanted: impl Fn(Station, u16) -> bool) -> Vec<Known> {
+        let now = self.now();
+        let age = |seen: Seen| Duration::from_millis(seen.age(now) * TICK);
+        let learned = self.sets.iter().flatten().filter_map(|entry| {
+            let key = Key(entry.key.load(Ordering::Acquire));
+            let seen = entry.read(key).filter(|seen| !seen.is_static() && seen.age(now) <= self.ageing)?;
+            Some(Known { station: key.station()?, port: seen.port(), is_static: false, age: Some(age(seen)) })
+        });
+        let mut listed: Vec<Known> = learned.filter(|known| wanted(known.station, known.port)).collect();
+        let statics = self.statics.read().unwrap_or_else(PoisonError::into_inner);
+        listed.extend(statics.iter().filter_map(|(&key, &port)| {
+            let age = self.entry(Key(key)).map(|(_, seen)| age(seen));
+            let known = Known { station: Key(key).station()?, port, is_static: true, age };
+            wanted(known.station, port).then_some(known)
+        }));
+        listed
+    }
+
+    /// What is known of a hardware address.
+    pub(crate) fn look_up(&self, station: Station) -> Option<Known> {
+        let (key, now) = (Key::from(station), self.now());
+        let entry = self.entry(key).map(|(_, seen)| (seen.port(), Duration::from_millis(seen.age(now) * TICK)));
+        match (self.static_port(key), entry) {
+            (Some(port), entry) => Some(Known { station, port, is_static: true, age: entry.map(|(_, age)| age) }),
+            (None, Some((port, age))) if age.as_millis() as u64 / TICK <= self.ageing => {
+                Some(Known { station, port, is_static: false, age: Some(age) })
+            }
+            _ => None,
+        }
     }
 }
 
@@ -461,6 +671,133 @@ mod tests {
     use super::*;
 
     const A: Key = Key(1 << 60 | 0xa);
+
+    /// Stations behind a port.
+    fn behind(numbers: std::ops::Range<u16>, vlan: u16) -> BTreeSet<Station> {
+        numbers.map(|number| Station { vlan, address: [2, 0, 0, 1, (number >> 8) as u8, number as u8] }).collect()
+    }
+
+    #[test]
+    fn static_entries_neither_age_nor_move_nor_give_way() {
+        let table = Table::new(64, Duration::from_secs(1));
+        table.set_limit(1, 0);
+        table.set_limit(2, 64);
+        let stations = behind(0..1, 7);
+        let station = *stations.first().expect("one");
+        let key = Key::from(station);
+        table.set_static(1, &stations);
+        assert_eq!(table.find(key, OTHER, 1), Some(1), "nobody has heard it");
+        for now in 1..20_000 {
+            table.learn(key, 2, now);
+            assert_eq!(table.find(key, OTHER, now), Some(1), "{now}");
+            if now % 1_000 == 0 {
+                flood(&table, 2, 500, now);
+                table.expire(now);
+            }
+        }
+        table.forget(1);
+        table.flush(|_, _| true);
+        assert_eq!(table.find(key, OTHER, 20_000), Some(1));
+        assert_eq!((table.count(1), table.held(1), table.held(2)), (0, 0, 0), "it is not learned");
+        // The same address in another VLAN is another station.
+        let other = Station { vlan: 8, ..station };
+        table.learn(other.into(), 2, 20_000);
+        assert_eq!((table.find(other.into(), OTHER, 20_000), table.find(key, OTHER, 20_000)), (Some(2), Some(1)));
+        // Without it, the address is learned as any other.
+        table.set_static(1, &BTreeSet::new());
+        assert_eq!((table.find(key, OTHER, 20_000), table.look_up(station)), (None, None));
+        table.learn(key, 2, 20_000);
+        assert_eq!((table.find(key, OTHER, 20_000), table.held(2)), (Some(2), 2));
+    }
+
+    #[test]
+    fn a_static_entry_takes_the_place_of_a_learned_one_and_of_another_port() {
+        let table = Table::new(64, Duration::from_secs(300));
+        let stations = behind(0..1, 0);
+        let key = Key::from(*stations.first().expect("one"));
+        table.learn(key, 2, 1);
+        assert_eq!(table.held(2), 1);
+        table.set_static(1, &stations);
+        assert_eq!((table.find(key, OTHER, 2), table.held(2), table.held(1)), (Some(1), 0, 0));
+        table.set_static(3, &stations);
+        table.set_static(1, &BTreeSet::new());
+        assert_eq!(table.find(key, OTHER, 2), Some(3));
+        table.close(3);
+        assert_eq!(table.find(key, OTHER, 2), None, "it goes with its port");
+    }
+
+    #[test]
+    fn a_static_address_at_two_ports_is_a_hint_of_a_loop() {
+        for (count, placed) in [(1, 1), (100, 32)] {
+            let table = Table::new(64, Duration::from_secs(300));
+            let stations = behind(0..count, 0);
+            table.set_static(1, &stations);
+            let unplaced = table.unplaced.load(Ordering::Relaxed);
+            assert!(u32::from(count) - unplaced <= placed, "{unplaced} of {count}");
+            for &station in &stations {
+                table.learn(station.into(), 1, 1_000);
+            }
+            assert!(!table.loops.is_suspected(1_000));
+            table.learn((*stations.last().expect("some")).into(), 2, 1_001);
+            assert!(table.loops.is_suspected(1_001));
+        }
+    }
+
+    #[test]
+    fn static_entries_that_find_no_room_hold_all_the_same() {
+        let table = Table::new(WAYS, Duration::from_secs(300));
+        table.set_limit(2, WAYS as u32);
+        let stations = behind(0..50, 0);
+        stations.iter().for_each(|&station| table.learn(station.into(), 2, 1));
+        table.set_static(1, &stations);
+        assert_eq!(table.unplaced.load(Ordering::Relaxed), 50 - STATIC_WAYS as u32);
+        for &station in &stations {
+            table.learn(station.into(), 2, 2);
+            assert_eq!(table.find(station.into(), OTHER, 2), Some(1), "{station}");
+            assert_eq!(table.look_up(station).map(|known| (known.port, known.is_static)), Some((1, true)));
+        }
+        flood(&table, 2, 100, 3);
+        assert_eq!((table.count(2), table.list(|_, _| true).len()), (WAYS - STATIC_WAYS, 50 + WAYS - STATIC_WAYS));
+        assert_eq!(table.flush(|_, port| port == 2), WAYS - STATIC_WAYS);
+        // Half of them go.
+        table.set_static(1, &behind(0..25, 0));
+        let found = stations.iter().filter(|&&station| table.find(station.into(), OTHER, 4) == Some(1)).count();
+        assert_eq!((found, table.list(|_, _| true).len()), (25, 25));
+        table.set_static(1, &BTreeSet::new());
+        assert_eq!((table.unplaced.load(Ordering::Relaxed), table.list(|_, _| true)), (0, Vec::new()));
+    }
+
+    #[test]
+    fn static_entries_hold_while_threads_learn_and_others_come_and_go() {
+        let table = Table::new(16, Duration::from_secs(300));
+        (0..4).for_each(|port| table.set_limit(port, 16));
+        let kept = behind(0..20, 0);
+        table.set_static(0, &kept);
+        std::thread::scope(|scope| {
+            for port in 1..3u16 {
+                let (table, kept) = (&table, &kept);
+                scope.spawn(move || {
+                    for round in 0..300 {
+                        for &station in kept {
+                            table.learn(station.into(), port, 1 + round);
+                            assert_eq!(table.find(station.into(), port, 1 + round), Some(0));
+                        }
+                        flood(table, port, 40, 1 + round);
+                    }
+                });
+            }
+            for round in 0..300 {
+                table.set_static(3, &behind(100..100 + round % 30, 0));
+                table.flush(|_, port| port == 1);
+            }
+        });
+        table.set_static(3, &BTreeSet::new());
+        table.set_static(0, &BTreeSet::new());
+        table.flush(|_, _| true);
+        assert_eq!((0..4).map(|port| table.held(port)).collect::<Vec<_>>(), [0; 4]);
+        assert_eq!(table.unplaced.load(Ordering::Relaxed), 0);
+        assert!(table.sets.iter().flatten().all(|entry| entry.key.load(Ordering::Relaxed) == 0));
+    }
 
     /// A port that nobody is behind.
     const OTHER: u16 = 1000;

@@ -44,6 +44,12 @@ pub(crate) fn terminal_columns() -> Option<usize> {
     None
 }
 
+/// How many lines the terminal has, if standard output is one.
+#[cfg(target_os = "linux")]
+pub(crate) fn terminal_rows() -> Option<usize> {
+    rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_row)).filter(|&rows| rows > 0)
+}
+
 /// How many columns text may take: the terminal's, or 80 in a pipe or a file.
 pub(crate) fn columns() -> usize {
     terminal_columns().unwrap_or(PIPE_COLUMNS)

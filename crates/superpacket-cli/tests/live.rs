@@ -215,6 +215,74 @@ fn isolated_ports_do_not_reach_each_other_until_one_is_not() {
 }
 
 #[test]
+fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
+    let Some(house) = House::new() else { return };
+    let file = house.bench.path("bridge.toml");
+    let ports = "[[port]]\nport = \"packet:left\"\n[[port]]\nport = \"packet:right\"\n";
+    std::fs::write(&file, ports).expect("writes");
+    let bridge = house.bridge(&["--config", &file.display().to_string()]);
+    assert!(house.reaches());
+    let hardware_address = |host: &Namespace| {
+        // Sysfs shows the interfaces of the namespace that mounted it.
+        let output = host.run("ip", &["-o", "link", "show", "eth0"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).expect("an Ethernet interface").to_owned()
+    };
+    let [left, right] = [&house.left, &house.right].map(hardware_address);
+    let shown = |words: &[&str]| house.ask(&[&["fdb", "show"], words].concat()).expect("answers");
+    let learned = shown(&["dev", PORTS[1]]);
+    let entry = learned.as_array().expect("a list").iter().find(|entry| entry["mac"] == right.as_str());
+    assert_eq!(*entry.expect("is there"), serde_json::json!({"mac": right, "ifname": PORTS[1], "flags": [], "state": ""}));
+    let (code, text, _) = house.text(&["fdb", "-s"]);
+    assert!(code == Some(0) && text.lines().any(|line| line.starts_with(&format!("{left} dev packet:left updated "))), "{text}");
+    // The right host's address is said to be at the left port: what is for it goes back there, and nowhere else.
+    let (code, text, error) = house.text(&["fdb", "add", &right, "dev", PORTS[0], "static"]);
+    assert_eq!((code, text.as_str(), error.as_str()), (Some(0), "", ""));
+    assert!(!house.reaches(), "it sends, and gets nothing");
+    assert_eq!(house.text(&["fdb", "flush"]).0, Some(0));
+    assert!(!house.reaches(), "static entries stay");
+    let (_, text, _) = house.text(&["fdb", "show", "static"]);
+    assert_eq!(text, format!("{right} dev packet:left sticky static\n"));
+    let vlan = house.ask(&["fdb", "add", &right, "dev", PORTS[1], "vlan", "10", "static"]).expect("another station");
+    assert_eq!(
+        vlan,
+        serde_json::json!({"mac": right, "ifname": PORTS[1], "vlan": 10, "updated": 0, "flags": ["sticky"], "state": "static"})
+    );
+    for (words, says) in [
+        (&["add", &right, "dev", PORTS[1], "static"][..], "there is a static entry for it at packet:left already"),
+        (&["add", &left, "dev", "packet:up", "static"], "there is no port \"packet:up\": there are packet:left, packet:right"),
+        (&["add", "ff:ff:ff:ff:ff:ff", "dev", PORTS[0], "static"], "ff:ff:ff:ff:ff:ff is a group's address"),
+        (&["add", "00:00:00:00:00:00", "dev", PORTS[0], "static"], "00:00:00:00:00:00 is no station's address"),
+        (&["del", &right, "dev", PORTS[1]], "there is no entry for it at packet:right: it is at packet:left"),
+        (&["del", "02:00:00:00:00:77", "dev", PORTS[1]], "02:00:00:00:00:77: there is no entry for it at packet:right"),
+        (&["show", "dev", "packet:up"], "there is no port \"packet:up\""),
+        (&["flush", "dev", "packet:up"], "there is no port \"packet:up\""),
+        (&["prune"], "invalid value 'prune'"),
+    ] {
+        let (code, out, error) = house.text(&[&["fdb"], words].concat());
+        assert!(code == Some(2) && out.is_empty() && error.contains(says), "{words:?}: {error}");
+    }
+    assert_eq!(house.text(&["fdb", "del", &right, "dev", PORTS[0]]).0, Some(0));
+    assert!(house.reaches(), "{}", house.log());
+    // The file says what is static, when it is read again; an entry of a port that it does not have is a mistake.
+    std::fs::write(&file, format!("{ports}[[fdb]]\naddress = \"{right}\"\nport = \"packet:left\"\n")).expect("writes");
+    bridge.signal(rustix::process::Signal::HUP);
+    let expected = serde_json::json!([{"mac": right, "ifname": PORTS[0], "flags": ["sticky"], "state": "static"}]);
+    house.wait_for("the file's entry, and no other", || shown(&["static"]) == expected);
+    assert!(!house.reaches());
+    std::fs::write(&file, format!("{ports}[[fdb]]\naddress = \"{right}\"\nport = \"packet:up\"\n")).expect("writes");
+    bridge.signal(rustix::process::Signal::HUP);
+    house.wait_for("the error", || {
+        house.log().contains("bridge.toml:7: fdb: the file has no port \"packet:up\": it has packet:left, packet:right")
+    });
+    assert_eq!(shown(&["static"]), expected);
+    std::fs::write(&file, ports).expect("writes");
+    bridge.signal(rustix::process::Signal::HUP);
+    house.wait_for("the entry to go", || shown(&["static"]) == serde_json::json!([]));
+    assert!(house.reaches(), "{}", house.log());
+}
+
+#[test]
 fn lro_is_managed_and_counted_while_packets_flow() {
     let Some(house) = House::new() else { return };
     let _bridge = house.bridge(&PORTS);

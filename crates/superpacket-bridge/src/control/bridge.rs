@@ -4,6 +4,7 @@ use superpacket_features::Feature;
 use superpacket_steer::CpuMask;
 
 use super::{Control, ErrorCode, Refusal, RpsChange};
+use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::settings::{TooBig, possible_cpus};
 use crate::{Bridge, BridgeError};
@@ -49,6 +50,22 @@ impl Control for Bridge {
 
     fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, Refusal> {
         Ok(Bridge::set_forwarding(self, port, name, on)?)
+    }
+
+    fn fdb(&self, filter: &FdbFilter, after: Option<Station>, most: usize) -> Result<FdbPage, Refusal> {
+        Ok(Bridge::fdb(self, filter, after, most)?)
+    }
+
+    fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
+        Ok(Bridge::add_static_entry(self, port, station)?)
+    }
+
+    fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
+        Ok(Bridge::delete_entry(self, port, station)?)
+    }
+
+    fn flush_fdb(&self, filter: &FdbFilter) -> Result<usize, Refusal> {
+        Ok(Bridge::flush_fdb(self, filter)?)
     }
 
     fn rps(&self) -> Vec<PortRps> {

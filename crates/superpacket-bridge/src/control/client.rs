@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::request::Reply;
-use super::{ErrorCode, Refusal, Request, RpsChange, ServedBy};
+use super::{Address, ErrorCode, Refusal, Request, RpsChange, ServedBy};
+use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 
 /// How long a bridge may take to answer.
@@ -193,6 +194,44 @@ impl Client {
     /// As [`ask`](Client::ask).
     pub fn set_forwarding(&mut self, port: &str, name: &str, on: bool) -> Result<PortReport, ClientError> {
         self.ask(&Request::SetForwarding { port: port.to_owned(), name: name.to_owned(), on })
+    }
+
+    /// The address table, from after `after` on: at most `most` entries, and
+    /// [`MOST_LISTED`](crate::fdb::MOST_LISTED).
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn fdb(&mut self, filter: &FdbFilter, after: Option<&FdbEntry>, most: usize) -> Result<FdbPage, ClientError> {
+        let FdbFilter { port, vlan, is_static } = filter.clone();
+        let after = after.map(|entry| Address { mac: entry.mac.clone(), vlan: entry.vlan });
+        self.ask(&Request::Fdb { port, vlan, is_static, after, most: Some(most) })
+    }
+
+    /// Adds a static entry to the address table.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn add_static_entry(&mut self, port: &str, station: Station) -> Result<FdbEntry, ClientError> {
+        let vlan = Some(station.vlan).filter(|&vlan| vlan != 0);
+        self.ask(&Request::AddFdb { port: port.to_owned(), mac: station.mac(), vlan })
+    }
+
+    /// Deletes an entry of the address table, static or learned.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn delete_entry(&mut self, port: &str, station: Station) -> Result<FdbEntry, ClientError> {
+        let vlan = Some(station.vlan).filter(|&vlan| vlan != 0);
+        self.ask(&Request::DelFdb { port: port.to_owned(), mac: station.mac(), vlan })
+    }
+
+    /// Forgets learned addresses; says how many.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn flush_fdb(&mut self, filter: &FdbFilter) -> Result<usize, ClientError> {
+        let FdbFilter { port, vlan, .. } = filter.clone();
+        self.ask(&Request::FlushFdb { port, vlan })
     }
 
     /// How packets of all ports are steered, or of one.

@@ -14,13 +14,14 @@ mod tests;
 
 pub use client::{Client, ClientError};
 pub use path::default_path;
-pub use request::{ErrorCode, MAX_REQUEST, PROTOCOL, Refusal, Request, ServedBy};
+pub use request::{Address, ErrorCode, MAX_REQUEST, PROTOCOL, Refusal, Request, ServedBy};
 pub use rps::RpsChange;
 pub use server::{ControlCounters, ControlServer};
 pub use socket::{ControlSocket, SocketError};
 
 use superpacket_features::Feature;
 
+use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::settings::TooBig;
 
@@ -66,6 +67,31 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, Refusal>;
+
+    /// The address table, from after `after` on: at most `most` entries, and
+    /// [`MOST_LISTED`](crate::fdb::MOST_LISTED).
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
+    fn fdb(&self, filter: &FdbFilter, after: Option<Station>, most: usize) -> Result<FdbPage, Refusal>;
+
+    /// Adds a static entry to it.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
+    fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal>;
+
+    /// Deletes an entry, static or learned.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
+    fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal>;
+
+    /// Forgets learned addresses; says how many.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
+    fn flush_fdb(&self, filter: &FdbFilter) -> Result<usize, Refusal>;
 
     /// How the ports' packets are steered.
     fn rps(&self) -> Vec<PortRps>;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use superpacket_features::Feature;
 
 use super::{Control, RpsChange};
+use crate::fdb::{FdbFilter, MOST_LISTED, Station};
 use crate::settings::{Forwarding, InPlace, PortSettings, SteeringSettings, TooBig};
 
 /// The version of the protocol. It changes when a client of the old one would misunderstand; additions do not change it.
@@ -85,6 +86,53 @@ pub enum Request {
         /// On or off.
         on: bool,
     },
+    /// The address table, in order of the VLAN, then of the address.
+    Fdb {
+        /// Only of this port.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+        /// Only of this VLAN; 0: frames without a tag.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vlan: Option<u16>,
+        /// Only static ones, or only learned ones.
+        #[serde(rename = "static", default, skip_serializing_if = "Option::is_none")]
+        is_static: Option<bool>,
+        /// Only what comes after this entry: the last of the answer before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<Address>,
+        /// At most so many entries; [`MOST_LISTED`] without it, and at most.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        most: Option<usize>,
+    },
+    /// Adds a static entry to the address table.
+    AddFdb {
+        /// The port string.
+        port: String,
+        /// The hardware address, as `52:54:00:12:34:56`.
+        mac: String,
+        /// The VLAN, 1 to 4094; without it, frames without a tag.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vlan: Option<u16>,
+    },
+    /// Deletes an entry, static or learned.
+    DelFdb {
+        /// The port string.
+        port: String,
+        /// The hardware address, as `52:54:00:12:34:56`.
+        mac: String,
+        /// The VLAN, 1 to 4094; without it, frames without a tag.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vlan: Option<u16>,
+    },
+    /// Forgets learned addresses.
+    FlushFdb {
+        /// Only of this port.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+        /// Only of this VLAN; 0: frames without a tag.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vlan: Option<u16>,
+    },
     /// How the ports' packets are steered.
     Rps {
         /// Only of this port.
@@ -126,9 +174,20 @@ pub enum Request {
     },
 }
 
+/// An address of the table: of an entry, its `mac` and `vlan`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Address {
+    /// The hardware address, as `52:54:00:12:34:56`.
+    pub mac: String,
+    /// The VLAN, 1 to 4094; without it, frames without a tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+}
+
 impl Request {
     /// The names that requests have.
-    pub const NAMES: [&'static str; 13] = [
+    pub const NAMES: [&'static str; 17] = [
         "version",
         "ports",
         "features",
@@ -138,6 +197,10 @@ impl Request {
         "set-too-big",
         "set-aggregation",
         "set-forwarding",
+        "fdb",
+        "add-fdb",
+        "del-fdb",
+        "flush-fdb",
         "rps",
         "set-rps",
         "steering",
@@ -304,6 +367,13 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
             }
             value(control.set_forwarding(&port, &name, on)?)
         }
+        Request::Fdb { port, vlan, is_static, after, most } => {
+            let after = after.map(|Address { mac, vlan }| station(&mac, vlan)).transpose()?;
+            value(control.fdb(&FdbFilter { port, vlan, is_static }, after, most.unwrap_or(MOST_LISTED))?)
+        }
+        Request::AddFdb { port, mac, vlan } => value(control.add_static_entry(&port, station(&mac, vlan)?)?),
+        Request::DelFdb { port, mac, vlan } => value(control.delete_entry(&port, station(&mac, vlan)?)?),
+        Request::FlushFdb { port, vlan } => value(control.flush_fdb(&FdbFilter { port, vlan, is_static: None })?),
         Request::Rps { port } => value(only(control.rps(), port.as_deref(), |report| &report.port)?),
         Request::SetRps { port, queue, mask, cpu_list, auto, flow_count, in_place_below } => {
             let change = RpsChange::of(queue, mask, cpu_list, auto, flow_count, in_place_below)?;
@@ -318,6 +388,10 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
             value(control.set_steering(&name, &text)?)
         }
     }
+}
+
+fn station(mac: &str, vlan: Option<u16>) -> Result<Station, Refusal> {
+    Station::parse(mac, vlan).map_err(|problem| Refusal::new(ErrorCode::Refused, problem))
 }
 
 /// The reports, or that of one port.
@@ -348,6 +422,16 @@ mod tests {
             Request::SetTooBig { port: port(), what: "icmp".into() },
             Request::SetAggregation { port: port(), name: "storage".into(), value: "linear".into() },
             Request::SetForwarding { port: port(), name: "isolated".into(), on: true },
+            Request::Fdb {
+                port: None,
+                vlan: Some(0),
+                is_static: Some(true),
+                after: Some(Address { mac: "02:00:00:00:00:01".into(), vlan: None }),
+                most: Some(9),
+            },
+            Request::AddFdb { port: port(), mac: "02:00:00:00:00:01".into(), vlan: Some(10) },
+            Request::DelFdb { port: port(), mac: "02:00:00:00:00:01".into(), vlan: None },
+            Request::FlushFdb { port: Some(port()), vlan: None },
             Request::Rps { port: None },
             Request::SetRps {
                 port: port(),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::fdb::{FdbFilter, FdbPage, Station};
 use crate::serve::Bounds;
 use crate::settings::InPlace;
 use crate::sham::Sham;
@@ -68,6 +69,17 @@ fn what_is_asked_is_answered() {
     assert_eq!((aggregation["storage"].as_str(), aggregation["delivery"].as_str()), ("linear", "per-poll"));
     let forwarding = client.set_forwarding("tap:b", "isolated", true).expect("answers").forwarding;
     assert_eq!((forwarding["isolated"], forwarding["learning"]), (true, true));
+    let station = |last: u8, vlan| Station { vlan, address: [2, 0, 0, 0, 0, last] };
+    let added = [(1, 0), (2, 0), (1, 10)].map(|(last, vlan)| client.add_static_entry("tap:b", station(last, vlan)).expect("answers"));
+    assert_eq!((added[2].mac.as_str(), added[2].vlan), ("02:00:00:00:00:01", Some(10)));
+    let all = FdbFilter::default();
+    let first = client.fdb(&all, None, 2).expect("answers");
+    assert_eq!(first, FdbPage { entries: added[..2].to_vec(), more: 1 });
+    let rest = client.fdb(&all, first.entries.last(), 2).expect("answers");
+    assert_eq!(rest, FdbPage { entries: added[2..].to_vec(), more: 0 });
+    assert_eq!(client.delete_entry("tap:b", station(1, 10)).expect("answers"), added[2]);
+    assert_eq!(client.fdb(&FdbFilter { port: Some("packet:a".into()), ..all.clone() }, None, 9).expect("answers"), FdbPage::default());
+    assert_eq!(client.flush_fdb(&all).expect("answers"), 3);
     let rps = client.set_rps("tap:b", None, &RpsChange::Mask("5".into())).expect("answers");
     assert_eq!((rps.queues[0].rps_cpus.as_str(), rps.queues[0].effective_list.as_str()), ("5", "0,2"));
     assert_eq!(client.set_rps("tap:b", Some(0), &RpsChange::List("1-3".into())).expect("answers").queues[0].rps_cpus, "e");
@@ -81,7 +93,7 @@ fn what_is_asked_is_answered() {
     let steering = client.set_steering("netdev_max_backlog", "300").expect("answers");
     assert_eq!(steering.settings["netdev_max_backlog"], "300");
     assert_eq!(client.steering().expect("answers"), steering);
-    assert_eq!(bench.server.counters().answered, 22);
+    assert_eq!(bench.server.counters().answered, 30);
 }
 
 #[test]
@@ -109,6 +121,20 @@ fn what_is_refused_says_why() {
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("delivery, lro_acks, storage"), "{refusal}");
     let refusal = refused(Request::SetForwarding { port: port("tap:b"), name: "hairpin".into(), on: true });
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("isolated, learning"), "{refusal}");
+    let added = |mac: &str, vlan| Request::AddFdb { port: port("tap:b"), mac: mac.into(), vlan };
+    for (request, says) in [
+        (added("01:00:5e:00:00:07", None), "01:00:5e:00:00:07 is a group's address"),
+        (added("00:00:00:00:00:00", None), "00:00:00:00:00:00 is no station's address"),
+        (added("here", None), "\"here\" is no hardware address"),
+        (added("02:00:00:00:00:01", Some(4095)), "not 4095"),
+        (
+            Request::DelFdb { port: port("tap:b"), mac: "02:00:00:00:00:01".into(), vlan: Some(7) },
+            "02:00:00:00:00:01 vlan 7: there is no entry",
+        ),
+    ] {
+        let refusal = refused(request);
+        assert!(refusal.code == ErrorCode::Refused && refusal.message.contains(says), "{refusal}");
+    }
     let refusal = refused(Request::SetTooBig { port: port("tap:b"), what: "explode".into() });
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("drop, icmp, fragment"), "{refusal}");
     client.ask::<serde_json::Value>(&lro(true)).expect("forced");

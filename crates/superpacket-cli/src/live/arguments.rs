@@ -92,6 +92,24 @@ Of all aggregation: storage (fragments, linear) says whether packets stay where 
 received or are copied together, delivery (per-poll, at-once) whether gro_flush_timeout counts \
 or nothing is held past a poll.")]
     Limits(Limits),
+    /// Show a bridge's address table as `bridge fdb` does, or change it
+    #[command(after_help = "Examples:
+  superpacket fdb
+  superpacket fdb show dev packet:eth0 vlan 10
+  superpacket fdb show static --statistics
+  superpacket fdb add 52:54:00:12:34:56 dev packet:eth0 static
+  superpacket fdb add 52:54:00:12:34:56 dev packet:eth0 vlan 10 static
+  superpacket fdb del 52:54:00:12:34:56 dev packet:eth0
+  superpacket fdb flush dev packet:eth0
+  superpacket fdb --json | jq -r '.[] | select(.state == \"static\") | .mac'
+
+Words and output are those of iproute2's `bridge fdb`; a port is the whole port string. Entries \
+without a VLAN are for frames without a VLAN tag. On a terminal, show ends with the screen.
+
+A static entry holds until it is deleted or its port leaves the bridge: it neither ages nor moves \
+to another port that sends with its address (`static sticky` in iproute2), nor gives way to others. \
+flush forgets what was learned, and leaves static entries.")]
+    Fdb(Fdb),
     /// Show or set to which CPUs a bridge's ports steer their packets
     #[command(after_help = "Examples:
   superpacket rps
@@ -283,6 +301,42 @@ pub(crate) struct Limits {
     pub(crate) connection: Connection,
     /// Print as JSON
     #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What `superpacket fdb` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FdbAction {
+    /// Show entries: [dev PORT] [vlan VID] [static | dynamic]
+    #[value(alias = "list")]
+    Show,
+    /// Add a static entry: ADDRESS dev PORT [vlan VID] static
+    Add,
+    /// Delete an entry, static or learned: ADDRESS dev PORT [vlan VID]
+    #[value(alias = "delete")]
+    Del,
+    /// Forget learned addresses: [dev PORT] [vlan VID]
+    Flush,
+}
+
+/// `superpacket fdb`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Fdb {
+    /// What to do [default: show]
+    #[arg(value_enum)]
+    pub(crate) action: Option<FdbAction>,
+    /// Which entries
+    pub(crate) words: Vec<String>,
+    /// Show how long ago each address was heard, too
+    #[arg(short, long)]
+    pub(crate) statistics: bool,
+    /// Show all entries, however long the screen is
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON, with the names of `bridge -json fdb`
+    #[arg(short, long)]
     pub(crate) json: bool,
 }
 

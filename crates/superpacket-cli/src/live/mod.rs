@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bridge;
+mod fdb;
 mod features;
 mod limits;
 mod logging;
@@ -26,6 +27,7 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Stats(arguments) => stats::run(&arguments),
         LiveCommand::Ports(arguments) => ports::run(&arguments),
         LiveCommand::Limits(arguments) => limits::run(&arguments),
+        LiveCommand::Fdb(arguments) => fdb::run(&arguments),
         LiveCommand::Rps(arguments) => rps::run(&arguments),
         LiveCommand::Top(arguments) => top::run(&arguments),
     }

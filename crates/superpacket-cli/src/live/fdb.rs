@@ -1,0 +1,215 @@
+//! `superpacket fdb`: a bridge's address table, in the words of iproute2's `bridge fdb`.
+
+use std::io::{self, Write};
+
+use serde_json::json;
+use superpacket_bridge::control::Client;
+use superpacket_bridge::fdb::{FdbEntry, FdbFilter, FdbPage, MOST_LISTED, Station};
+
+use super::arguments::{Fdb, FdbAction};
+use super::connect;
+use crate::failure::Failure;
+use crate::report::{grouped, print, print_json, printable, terminal_rows};
+
+/// Lines of a screen that are not for entries: how many more there are, and the next prompt.
+const OTHER_LINES: usize = 2;
+
+/// Shows, adds, deletes or flushes.
+pub(crate) fn run(arguments: &Fdb) -> Result<(), Failure> {
+    let asked = Asked::read(arguments.action.unwrap_or(FdbAction::Show), &arguments.words).map_err(Failure::Usage)?;
+    let mut client = connect(&arguments.connection)?;
+    let entry = match asked {
+        Asked::Show(filter) => return show(&mut client, &filter, arguments),
+        Asked::Flush(filter) => {
+            let flushed = client.flush_fdb(&filter)?;
+            if arguments.json {
+                print_json(&json!({ "flushed": flushed }))?;
+            }
+            return Ok(());
+        }
+        Asked::Add(port, station) => client.add_static_entry(&port, station)?,
+        Asked::Delete(port, station) => client.delete_entry(&port, station)?,
+    };
+    if arguments.json {
+        print_json(&entry)?;
+    }
+    Ok(())
+}
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Show(FdbFilter),
+    Add(String, Station),
+    Delete(String, Station),
+    Flush(FdbFilter),
+}
+
+impl Asked {
+    /// Reads the words behind the action.
+    fn read(action: FdbAction, words: &[String]) -> Result<Asked, String> {
+        let (name, form) = match action {
+            FdbAction::Show => ("show", "[dev PORT] [vlan VID] [static | dynamic]"),
+            FdbAction::Add => ("add", "ADDRESS dev PORT [vlan VID] static"),
+            FdbAction::Del => ("del", "ADDRESS dev PORT [vlan VID]"),
+            FdbAction::Flush => ("flush", "[dev PORT] [vlan VID]"),
+        };
+        let wrong = |problem: String| format!("fdb {name}: {problem}: write fdb {name} {form}");
+        let mut words = words.iter().map(String::as_str);
+        let address = match action {
+            FdbAction::Add | FdbAction::Del => Some(words.next().ok_or_else(|| wrong("no address".into()))?),
+            FdbAction::Show | FdbAction::Flush => None,
+        };
+        let mut filter = FdbFilter::default();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or_else(|| wrong(format!("nothing behind {word:?}")));
+            match word {
+                "dev" | "brport" if filter.port.is_none() => filter.port = Some(value()?.to_owned()),
+                "vlan" if filter.vlan.is_none() => {
+                    let vlan = value()?;
+                    let number = vlan.parse().ok().filter(|number| (1..=4094).contains(number));
+                    filter.vlan = Some(number.ok_or_else(|| wrong(format!("a VLAN is 1 to 4094, not {vlan:?}")))?);
+                }
+                "static" | "dynamic" if filter.is_static.is_none() && matches!(action, FdbAction::Show | FdbAction::Add) => {
+                    filter.is_static = Some(word == "static");
+                }
+                // All entries are the bridge's own, and static ones do not move.
+                "master" => {}
+                "sticky" if action == FdbAction::Add => {}
+                "local" | "permanent" | "self" => {
+                    return Err(wrong(format!("{word:?}: the bridge has no addresses of its own")));
+                }
+                _ => return Err(wrong(format!("{word:?} is not understood here, or is there twice"))),
+            }
+        }
+        let Some(address) = address else {
+            return Ok(if action == FdbAction::Flush { Asked::Flush(filter) } else { Asked::Show(filter) });
+        };
+        let station = Station::parse(address, filter.vlan).map_err(&wrong)?;
+        let port = filter.port.ok_or_else(|| wrong("no port".into()))?;
+        match (action, filter.is_static) {
+            (FdbAction::Add, Some(true)) => Ok(Asked::Add(port, station)),
+            (FdbAction::Add, _) => Err(wrong("only static entries can be added, the others are learned".into())),
+            _ => Ok(Asked::Delete(port, station)),
+        }
+    }
+}
+
+/// Prints the table: on a terminal a screen of it.
+fn show(client: &mut Client, filter: &FdbFilter, arguments: &Fdb) -> Result<(), Failure> {
+    let rows = terminal_rows().filter(|_| !arguments.all && !arguments.json);
+    if let Some(rows) = rows {
+        let page = client.fdb(filter, None, rows.saturating_sub(OTHER_LINES).max(1))?;
+        return Ok(print(&screen(&page, arguments.statistics), false)?);
+    }
+    let mut all = Vec::new();
+    let mut last: Option<FdbEntry> = None;
+    let mut output = io::BufWriter::new(io::stdout().lock());
+    loop {
+        let FdbPage { entries, more } = client.fdb(filter, last.as_ref(), MOST_LISTED)?;
+        last = entries.last().cloned();
+        if arguments.json {
+            all.extend(entries);
+        } else {
+            entries.iter().try_for_each(|entry| output.write_all(line(entry, arguments.statistics).as_bytes()))?;
+        }
+        if more == 0 || last.is_none() {
+            break;
+        }
+    }
+    output.flush()?;
+    drop(output);
+    if arguments.json {
+        all.iter_mut().for_each(|entry| entry.updated = entry.updated.filter(|_| arguments.statistics));
+        print_json(&all)?;
+    }
+    Ok(())
+}
+
+fn screen(page: &FdbPage, statistics: bool) -> String {
+    let mut text: String = page.entries.iter().map(|entry| line(entry, statistics)).collect();
+    if page.more != 0 {
+        text.push_str(&format!("{} more, --all\n", grouped(page.more as u64)));
+    }
+    text
+}
+
+/// An entry as `bridge fdb` prints it.
+fn line(entry: &FdbEntry, statistics: bool) -> String {
+    let mut words = vec![printable(&entry.mac), "dev".to_owned(), printable(&entry.ifname)];
+    if let Some(vlan) = entry.vlan {
+        words.push(format!("vlan {vlan}"));
+    }
+    if statistics {
+        words.push(match entry.updated {
+            Some(seconds) => format!("updated {seconds}s"),
+            None => "updated -".to_owned(),
+        });
+    }
+    words.extend(entry.flags.iter().map(|flag| printable(flag)));
+    words.extend(Some(printable(&entry.state)).filter(|state| !state.is_empty()));
+    words.join(" ") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(action: FdbAction, words: &str) -> Result<Asked, String> {
+        Asked::read(action, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn it_takes_the_words_of_iproute2() {
+        let station = |vlan| Station { vlan, address: [0x52, 0x54, 0, 0x12, 0x34, 0x56] };
+        let port = || "packet:left".to_owned();
+        let filter = |port: Option<String>, vlan, is_static| FdbFilter { port, vlan, is_static };
+        for (action, words, expected) in [
+            (FdbAction::Show, "", Asked::Show(FdbFilter::default())),
+            (FdbAction::Show, "vlan 10 dev packet:left static", Asked::Show(filter(Some(port()), Some(10), Some(true)))),
+            (FdbAction::Show, "brport packet:left dynamic", Asked::Show(filter(Some(port()), None, Some(false)))),
+            (FdbAction::Add, "52:54:00:12:34:56 dev packet:left master vlan 10 sticky static", Asked::Add(port(), station(10))),
+            (FdbAction::Del, "52:54:00:12:34:56 dev packet:left", Asked::Delete(port(), station(0))),
+            (FdbAction::Flush, "dev packet:left vlan 4094", Asked::Flush(filter(Some(port()), Some(4094), None))),
+        ] {
+            assert_eq!(read(action, words), Ok(expected), "{words}");
+        }
+        for (action, words, says) in [
+            (FdbAction::Add, "", "fdb add: no address: write fdb add ADDRESS dev PORT [vlan VID] static"),
+            (FdbAction::Add, "52:54:00:12:34:56 static", "no port"),
+            (FdbAction::Add, "52:54:00:12:34:56 dev packet:left", "only static entries can be added"),
+            (FdbAction::Add, "52:54:00:12:34:56 dev packet:left dynamic", "only static entries can be added"),
+            (FdbAction::Add, "52:54:00:12:34:56 dev packet:left permanent", "\"permanent\": the bridge has no addresses of its own"),
+            (FdbAction::Add, "01:00:5e:00:00:07 dev packet:left static", "01:00:5e:00:00:07 is a group's address"),
+            (FdbAction::Del, "52:54:00:12:34 dev packet:left", "\"52:54:00:12:34\" is no hardware address"),
+            (FdbAction::Del, "52:54:00:12:34:56 dev packet:left static", "\"static\" is not understood here"),
+            (FdbAction::Show, "dev", "nothing behind \"dev\""),
+            (FdbAction::Show, "vlan 4095", "a VLAN is 1 to 4094, not \"4095\""),
+            (FdbAction::Show, "vlan 1 vlan 2", "\"vlan\" is not understood here, or is there twice"),
+            (FdbAction::Flush, "static", "\"static\" is not understood here"),
+        ] {
+            let error = read(action, words).expect_err(words);
+            assert!(error.contains(says), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn it_reads_like_iproute2_and_fits_a_screen() {
+        let learned = FdbEntry {
+            mac: "52:54:00:12:34:56".into(),
+            ifname: "packet:left".into(),
+            vlan: Some(10),
+            updated: Some(3),
+            flags: Vec::new(),
+            state: String::new(),
+        };
+        let fixed = FdbEntry { vlan: None, updated: None, flags: vec!["sticky".into()], state: "static".into(), ..learned.clone() };
+        let page = FdbPage { entries: vec![learned, fixed], more: 0 };
+        let expected = "52:54:00:12:34:56 dev packet:left vlan 10\n52:54:00:12:34:56 dev packet:left sticky static\n";
+        assert_eq!(screen(&page, false), expected);
+        let page = FdbPage { more: 1234, ..page };
+        let expected = "52:54:00:12:34:56 dev packet:left vlan 10 updated 3s\n\
+                        52:54:00:12:34:56 dev packet:left updated - sticky static\n1,234 more, --all\n";
+        assert_eq!(screen(&page, true), expected);
+    }
+}
