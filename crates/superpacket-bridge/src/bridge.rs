@@ -3,6 +3,7 @@
 mod fdb;
 mod steered;
 mod steering;
+mod vlan;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -121,7 +122,7 @@ impl Bridge {
         factory: Option<Factory>,
     ) -> Result<Bridge, BridgeError> {
         reject_duplicates(&settings.ports)?;
-        check_static(&settings.ports, settings.table_size)?;
+        check_static(&settings)?;
         let ports = settings.ports.iter().map(|port| open(&port.port)).collect::<Result<Vec<_>, _>>()?;
         opened()?;
         let threads = match settings.threads {
@@ -282,13 +283,14 @@ impl Bridge {
                 (settings.table_size != current.table_size, "the size of the address table"),
                 (settings.ageing_time != current.ageing_time, "the ageing time"),
                 (settings.busy_poll != current.busy_poll, "busy polling"),
+                (settings.vlan_filtering != current.vlan_filtering, "VLAN filtering"),
             ];
             if let Some((_, setting)) = fixed.into_iter().find(|(changed, _)| *changed) {
                 return Err(BridgeError::Fixed { setting });
             }
         }
         reject_duplicates(&settings.ports)?;
-        check_static(&settings.ports, settings.table_size)?;
+        check_static(&settings)?;
         let _alone = lock(&inner.changes);
         let wanted = |name: &str| settings.ports.iter().any(|port| port.port.text() == name);
         let known: Vec<Arc<Shared>> = lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect();
@@ -312,6 +314,7 @@ impl Bridge {
                 (Some(shared), _) if shared.settings() != *port => {
                     shared.change(|settings| *settings = port.clone());
                     inner.set_static(shared);
+                    inner.forget_other_vlans(shared);
                     Ok(())
                 }
                 (Some(_), _) => Ok(()),
@@ -412,7 +415,8 @@ impl Inner {
         }
         check_layer(port.layer(), settings)?;
         let state = port.state();
-        let shared = Arc::new(Shared::new(number as u16, settings.clone(), port.capabilities(), port.layer(), state));
+        let shared = Shared::new(number as u16, settings.clone(), port.capabilities(), port.layer(), state);
+        let shared = Arc::new(shared.with_vlan_filtering(lock(&self.settings).vlan_filtering));
         self.table.set_limit(shared.number, settings.limits.address_limit);
         self.set_static(&shared);
         let queues = self.connect(&shared, port.as_mut()).inspect_err(|_| self.table.close(shared.number))?;

@@ -16,6 +16,7 @@ use toml::Spanned;
 use crate::fdb::Station;
 use crate::settings::{BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, TooBig, possible_cpus};
 use crate::steering::queue_flows;
+use crate::vlan::PortVlans;
 
 /// The longest file that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -137,6 +138,7 @@ struct WrittenBridge {
     table_size: Option<Spanned<usize>>,
     ageing_time: Option<Spanned<String>>,
     busy_poll: Option<bool>,
+    vlan_filtering: Option<bool>,
     control: Option<PathBuf>,
     metrics: Option<Spanned<String>>,
     user: Option<String>,
@@ -173,6 +175,7 @@ struct WrittenPort {
     flood: Option<bool>,
     mcast_flood: Option<bool>,
     bcast_flood: Option<bool>,
+    vlans: Option<Vec<Spanned<String>>>,
     rps_cpus: Option<Spanned<EachQueue<String>>>,
     rps_flow_cnt: Option<Spanned<EachQueue<u64>>>,
     in_place_below: Option<InPlace>,
@@ -230,7 +233,7 @@ const MAX_TABLE: usize = MAX_ADDRESSES as usize;
 impl Written {
     fn check(self, source: &Source<'_>) -> Result<Config, ConfigError> {
         let mut bridge = BridgeSettings::default();
-        let WrittenBridge { threads, table_size, ageing_time, busy_poll, control, metrics, user } = self.bridge;
+        let WrittenBridge { threads, table_size, ageing_time, busy_poll, vlan_filtering, control, metrics, user } = self.bridge;
         if let Some(threads) = threads {
             if *threads.as_ref() > MAX_THREADS {
                 return Err(source.wrong(&threads.span(), format_args!("threads is at most {MAX_THREADS}")));
@@ -247,6 +250,7 @@ impl Written {
             bridge.ageing_time = duration(&time, "ageing-time", source)?;
         }
         bridge.busy_poll = busy_poll.unwrap_or_default();
+        bridge.vlan_filtering = vlan_filtering.unwrap_or_default();
         for (name, value) in &self.steering {
             let set = bridge.steering.set(&name.as_ref().replace('-', "_"), &value.as_ref().text());
             set.map_err(|problem| source.wrong(&name.span(), problem))?;
@@ -267,7 +271,7 @@ impl Written {
             bridge.ports.push(settings);
         }
         for entry in self.fdb {
-            entry.check(source, &mut bridge.ports)?;
+            entry.check(source, bridge.vlan_filtering, &mut bridge.ports)?;
         }
         Ok(Config { bridge, control, metrics, user })
     }
@@ -275,9 +279,12 @@ impl Written {
 
 impl WrittenEntry {
     /// Gives the entry to its port.
-    fn check(self, source: &Source<'_>, ports: &mut [PortSettings]) -> Result<(), ConfigError> {
+    fn check(self, source: &Source<'_>, vlan_filtering: bool, ports: &mut [PortSettings]) -> Result<(), ConfigError> {
         let wrong = |problem: String| source.wrong(&self.address.span(), format_args!("fdb: {problem}"));
         let station = Station::parse(self.address.as_ref(), self.vlan).map_err(wrong)?;
+        if vlan_filtering && station.vlan == 0 {
+            return Err(wrong("the bridge filters by VLAN: say in which the address is (vlan)".into()));
+        }
         if let Some(holder) = ports.iter().find(|port| port.static_entries.contains(&station)) {
             return Err(wrong(format!("{station} has an entry at {} already", holder.port.text())));
         }
@@ -349,6 +356,13 @@ impl WrittenPort {
             mcast_flood: self.mcast_flood.unwrap_or(usual.mcast_flood),
             bcast_flood: self.bcast_flood.unwrap_or(usual.bcast_flood),
         };
+        if let Some(vlans) = &self.vlans {
+            settings.vlans = PortVlans::none();
+            for range in vlans {
+                let read = range.as_ref().parse().map_err(|problem: String| source.wrong(&range.span(), format_args!("vlans: {problem}")));
+                settings.vlans.add(&read?);
+            }
+        }
         if let Some(masks) = &self.rps_cpus {
             let mask = |text: &String| {
                 CpuMask::parse(text, possible_cpus()).map_err(|error| source.wrong(&masks.span(), format_args!("rps-cpus: {error}")))
@@ -385,7 +399,8 @@ mod tests {
         assert_eq!(config.control.as_deref(), Some(Path::new("/run/superpacket/control.sock")));
         assert_eq!(config.metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9600))));
         assert_eq!(config.user.as_deref(), Some("superpacket"));
-        let BridgeSettings { ports, table_size, ageing_time, threads, busy_poll, steering } = config.bridge;
+        let BridgeSettings { ports, table_size, ageing_time, threads, busy_poll, vlan_filtering, steering } = config.bridge;
+        assert!(!vlan_filtering);
         assert_eq!((steering.max_backlog, steering.weight, steering.sock_flow_entries), (1000, 64, 0));
         assert_eq!(steering, SteeringSettings::default());
         let masks = &ports[0].steering.rps_cpus;
@@ -436,6 +451,15 @@ mod tests {
             ("[[port]]\nport = \"packet:a\"\nin-place-below = -1\n", 3, "expected \"auto\", or a number of packets a second"),
             ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
             ("[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n", 3, "netdev_max_backlog: EINVAL"),
+            ("[bridge]\nvlan-filtering = 1\n", 2, "expected a boolean"),
+            ("[[port]]\nport = \"tap:a\"\nvlans = [\"10\", \"20-\"]\n", 3, "vlans: \"20-\" is no VLAN: write 10, 10-20"),
+            ("[[port]]\nport = \"tap:a\"\nvlans = [\n\"10\",\n\"0\"]\n", 5, "vlans: a VLAN is 1 to 4094, not 0"),
+            ("[[port]]\nport = \"tap:a\"\nvlans = [\"10-20 pvid\"]\n", 3, "vlans: pvid is for one VLAN"),
+            (
+                "[bridge]\nvlan-filtering = true\n[[port]]\nport = \"tap:a\"\n[[fdb]]\nport = \"tap:a\"\naddress = \"2:0:0:0:0:1\"\n",
+                7,
+                "fdb: the bridge filters by VLAN: say in which",
+            ),
             ("[[fdb]]\naddress = \"02:00:00:00:00:01\"\n", 1, "missing field `port`"),
             ("[[fdb]]\naddress = \"02:00:00:00:00:01\"\nport = \"tap:b\"\n", 3, "fdb: the file has no port \"tap:b\""),
             (
@@ -492,6 +516,16 @@ mod tests {
         let ports = Config::parse(text, "bridge.toml").expect("it is right").bridge.ports;
         let entries = ports.iter().map(|port| port.static_entries.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(entries.collect::<Vec<_>>(), [["52:54:00:12:34:56 vlan 10"], ["52:54:00:12:34:56"]]);
+    }
+
+    #[test]
+    fn vlans_of_ports_are_read() {
+        let text = "[bridge]\nvlan-filtering = true\n[[port]]\nport = \"tap:a\"\nvlans = [\"10 pvid untagged\", \"20-30\"]\n\
+                    [[port]]\nport = \"tap:b\"\n[[port]]\nport = \"tap:c\"\nvlans = []\n";
+        let bridge = Config::parse(text, "bridge.toml").expect("it is right").bridge;
+        assert!(bridge.vlan_filtering);
+        let vlans = bridge.ports.iter().map(|port| port.vlans.ranges().iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(vlans.collect::<Vec<_>>(), [vec!["10 pvid untagged", "20-30"], vec!["1 pvid untagged"], vec![]]);
     }
 
     #[test]

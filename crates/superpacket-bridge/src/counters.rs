@@ -33,6 +33,9 @@ pub(crate) enum DropReason {
     /// No port that it might leave by is given such packets (`isolated`, `flood`, `mcast_flood`,
     /// `bcast_flood`).
     Forwarding,
+    /// Where the bridge filters by VLAN: it is in none that the port it came by is in, or in one
+    /// that no port it might leave by is in.
+    Vlan,
     /// The backlog of the worker that it is for is as long as it may be.
     Backlog,
     /// Its flow fills the backlog of the worker that it is for.
@@ -42,7 +45,7 @@ pub(crate) enum DropReason {
 }
 
 impl DropReason {
-    const ALL: [(DropReason, &str); 14] = [
+    const ALL: [(DropReason, &str); 15] = [
         (DropReason::TooBig, "too_big"),
         (DropReason::CannotSegment, "cannot_segment"),
         (DropReason::Full, "full"),
@@ -54,6 +57,7 @@ impl DropReason {
         (DropReason::Malformed, "malformed"),
         (DropReason::NoPort, "no_port"),
         (DropReason::Forwarding, "forwarding"),
+        (DropReason::Vlan, "vlan"),
         (DropReason::Backlog, "backlog"),
         (DropReason::FlowLimit, "flow_limit"),
         (DropReason::Panic, "panic"),

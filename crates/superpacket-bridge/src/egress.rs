@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use superpacket::packet::{Layer, RxChecksum};
+use superpacket::packet::{Layer, RxChecksum, VlanTag};
 use superpacket::segment::{
     ChecksumForm, ChecksumOutput, Cwr, Gso, GsoKind, GsoPacket, IpId, MaxSegments, SegmentOptions, SegmentSize, Segmenter,
 };
@@ -21,6 +21,7 @@ use crate::counters::DropReason;
 use crate::frame::{Head, network_offset};
 use crate::runtime::{Runtime, Shared};
 use crate::settings::TooBig;
+use crate::vlan::{PortVlans, number};
 
 /// How often a full port is tried again before its frames are dropped.
 const FULL_RETRIES: u32 = 4;
@@ -56,6 +57,8 @@ pub(crate) enum Need {
 pub(crate) struct Egress {
     pub(crate) shared: Arc<Shared>,
     pub(crate) runtime: Runtime,
+    /// Its VLANs; `None` where the bridge does not filter by them.
+    pub(crate) vlans: Option<Arc<PortVlans>>,
     transmit: Box<dyn Transmit>,
     batch: TxBatch,
     /// What the kernel refused is sent from here.
@@ -76,7 +79,34 @@ impl Egress {
     /// An end that sends by `transmit`.
     pub(crate) fn new(shared: Arc<Shared>, transmit: Box<dyn Transmit>) -> Self {
         let (runtime, opening) = (shared.runtime(), shared.opening());
-        Egress { shared, runtime, transmit, batch: TxBatch::new(), again: TxBatch::new(), refusals: [0; 2], told: [false; 2], opening }
+        let vlans = shared.vlans();
+        Egress {
+            shared,
+            runtime,
+            vlans,
+            transmit,
+            batch: TxBatch::new(),
+            again: TxBatch::new(),
+            refusals: [0; 2],
+            told: [false; 2],
+            opening,
+        }
+    }
+
+    /// Wishes have changed.
+    pub(crate) fn refresh(&mut self) {
+        self.runtime = self.shared.runtime();
+        self.vlans = self.shared.vlans();
+    }
+
+    /// Is the port in the VLAN that the tag says? Where the bridge does not filter, each is in all.
+    #[inline]
+    pub(crate) fn is_in(&self, tag: Option<VlanTag>) -> bool {
+        match (&self.vlans, tag) {
+            (None, _) => true,
+            (Some(vlans), Some(tag)) => vlans.has(number(tag)),
+            (Some(_), None) => false,
+        }
     }
 
     /// How many frames wait to be sent.

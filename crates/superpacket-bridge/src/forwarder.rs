@@ -33,6 +33,7 @@ pub struct Forwarder {
     output: Output,
     ingress: Vec<Ingress>,
     ports: Vec<(Arc<Shared>, Box<dyn Port>)>,
+    vlan_filtering: bool,
 }
 
 impl Forwarder {
@@ -44,7 +45,14 @@ impl Forwarder {
         let output = Output::new(table.clone());
         // No hash chooses anything where there are no workers.
         let steering = Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(0), InPlace::NEVER));
-        Forwarder { key, steering, table, output, ingress: Vec::new(), ports: Vec::new() }
+        Forwarder { key, steering, table, output, ingress: Vec::new(), ports: Vec::new(), vlan_filtering: false }
+    }
+
+    /// The same bridge, filtering by VLAN: packets pass only between ports that are in their VLAN
+    /// ([`PortSettings::vlans`]). For ports that join after this.
+    #[must_use]
+    pub fn with_vlan_filtering(self) -> Self {
+        Forwarder { vlan_filtering: true, ..self }
     }
 
     /// Joins a port that is open; it is asked what `settings` say, whatever port they name.
@@ -64,7 +72,8 @@ impl Forwarder {
         check_layer(port.layer(), &settings)?;
         let state = port.state();
         let (address_limit, static_entries) = (settings.limits.address_limit, settings.static_entries.clone());
-        let shared = Arc::new(Shared::new(number as u16, settings, port.capabilities(), port.layer(), state));
+        let shared = Shared::new(number as u16, settings, port.capabilities(), port.layer(), state);
+        let shared = Arc::new(shared.with_vlan_filtering(self.vlan_filtering));
         self.output.egress.push(Some(Egress::new(shared.clone(), port.transmitter()?)));
         // Nobody sleeps here, and nobody rings.
         let bell = Doorbell::new().map_err(|source| BridgeError::System { action: "making an event descriptor", source })?;

@@ -13,6 +13,7 @@ use crate::handover::Doorbell;
 use crate::output::Output;
 use crate::runtime::{Runtime, Shared};
 use crate::steering::{Dispatch, State};
+use crate::tag;
 
 /// One receive queue of a port.
 #[derive(Debug)]
@@ -159,6 +160,9 @@ impl Ingress {
         for packet in self.packets.iter().filter(|packet| packet.gso.is_some()) {
             counts.rx_super_packets.add(1);
             counts.rx_super_segments.add(u64::from(segments(packet)));
+        }
+        if self.shared.vlan_filtering {
+            self.packets.iter_mut().for_each(tag::sort);
         }
         let Ingress { shared, aggregator, packets, policy, dispatch, .. } = self;
         let mut sink = |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet);

@@ -53,7 +53,9 @@ pub mod settings;
 mod sham;
 mod steering;
 mod table;
+mod tag;
 pub mod topology;
+pub mod vlan;
 
 pub use bridge::{Bridge, Steered};
 pub use error::BridgeError;

@@ -16,6 +16,7 @@ use crate::icmp::{self, RateLimit};
 use crate::runtime::Shared;
 use crate::settings::Forwarding;
 use crate::table::Table;
+use crate::vlan::PortVlans;
 
 /// So many frames are sent before the round ends: what is sent should still be in the cache.
 const FLUSH_AT: usize = 256;
@@ -86,15 +87,22 @@ impl Output {
         if self.consuming.is_some() {
             return self.consume(from, packet);
         }
+        let came_by = self.egress.get(usize::from(from.number)).and_then(Option::as_ref);
+        let vlans = came_by.and_then(|egress| egress.vlans.as_deref());
+        let tag = match vlans.map(|vlans| vlans.admit(packet.metadata.vlan)) {
+            None => None,
+            Some(None) => return from.counts.dropped(DropReason::Vlan, packets),
+            // From here on it says the packet's VLAN, and the addresses are of that VLAN.
+            Some(tag) => {
+                packet.metadata.vlan = tag;
+                tag
+            }
+        };
+        let rules = came_by.map_or_else(Forwarding::default, |egress| egress.runtime.forwarding);
         let head = Head::new(&packet, ADDRESSES);
         let Some(addresses) = addresses(head.bytes(&packet), &packet.metadata) else {
             return from.counts.dropped(DropReason::Malformed, packets);
         };
-        let rules = self
-            .egress
-            .get(usize::from(from.number))
-            .and_then(Option::as_ref)
-            .map_or_else(Forwarding::default, |egress| egress.runtime.forwarding);
         match addresses.source {
             Some(_) if !rules.learning => {}
             Some(source) => self.table.learn(source, from.number, self.tick),
@@ -117,6 +125,9 @@ impl Output {
         // The MTU that a packet was too long for, where its sender is to be told. One that is flooded may well have reached its destination by another port.
         let (mut told, mut fits) = (None, false);
         let mut send = |egress: &mut Egress| {
+            if let (Some(vlans), Some(tag)) = (&egress.vlans, tag) {
+                packet.metadata.vlan = vlans.leave(tag);
+            }
             if egress.add(outgoing, &staged, &packet, segmenter) {
                 fits = true;
             } else {
@@ -129,6 +140,7 @@ impl Output {
                 from.counts.filtered.add(packets);
                 return;
             }
+            Some(Some(egress)) if !egress.is_in(tag) => return from.counts.dropped(DropReason::Vlan, packets),
             Some(Some(egress)) if rules.isolated && egress.runtime.forwarding.isolated => {
                 return from.counts.dropped(DropReason::Forwarding, packets);
             }
@@ -150,6 +162,10 @@ impl Output {
                 if others.peek().is_none() {
                     return from.counts.dropped(DropReason::NoPort, packets);
                 }
+                let mut others = others.filter(|egress| egress.is_in(tag)).peekable();
+                if others.peek().is_none() {
+                    return from.counts.dropped(DropReason::Vlan, packets);
+                }
                 let mut given = others.filter(|egress| is_given(&egress.runtime.forwarding)).peekable();
                 if given.peek().is_none() {
                     return from.counts.dropped(DropReason::Forwarding, packets);
@@ -158,12 +174,21 @@ impl Output {
             }
         }
         if let Some(mtu) = told.filter(|_| !fits) {
+            if let (Some(vlans), Some(tag)) = (self.vlans_of(from), tag) {
+                packet.metadata.vlan = vlans.leave(tag);
+            }
             self.answer(from, &packet, mtu);
         }
         self.outgoing.keep(staged, &mut packet);
         if waiting >= FLUSH_AT {
             self.send();
         }
+    }
+
+    /// The VLANs of a port, where the bridge filters by them.
+    #[cold]
+    fn vlans_of(&self, port: &Shared) -> Option<&PortVlans> {
+        self.egress.get(usize::from(port.number))?.as_ref()?.vlans.as_deref()
     }
 
     /// Gives a packet to the consumer.
@@ -235,6 +260,8 @@ fn is_static(table: &Table, destination: &Destination) -> bool {
 
 #[cfg(test)]
 mod tests {
+    mod vlan;
+
     use std::collections::{BTreeSet, VecDeque};
     use std::sync::Mutex;
     use std::time::Duration;
@@ -262,7 +289,7 @@ mod tests {
                 let mut bytes = Vec::new();
                 batch.copy_to(outgoing, frame, &mut bytes);
                 let partial = matches!(frame.checksum, RxChecksum::Partial { .. });
-                taken.push(Left { bytes, segment: frame.gso.map(|gso| gso.size.get()), partial });
+                taken.push(Left { bytes, segment: frame.gso.map(|gso| gso.size.get()), partial, checksum: frame.checksum, gso: frame.gso });
             }
             Progress { sent: batch.frames().len() - from, stopped: None }
         }
@@ -276,6 +303,14 @@ mod tests {
         segment: Option<usize>,
         /// Its checksum is to be filled in.
         partial: bool,
+        /// The same as the port is told them.
+        checksum: RxChecksum,
+        gso: Option<Gso>,
+    }
+
+    /// One frame, as it came, with its checksum to be filled in.
+    fn is_as_it_came(sent: &[Left], bytes: &[u8], segment: Option<usize>) -> bool {
+        matches!(sent, [left] if left.bytes == bytes && left.segment == segment && left.partial)
     }
 
     /// Frames that a port was given.
@@ -640,7 +675,7 @@ mod tests {
         whole.gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(1_400).expect("not zero")));
         let sent = bench.pass(0, whole);
         for able in [2, 4] {
-            assert!(sent[able] == [Left { bytes: frame.clone(), segment: Some(1_400), partial: true }], "port {able} gets what came");
+            assert!(is_as_it_came(&sent[able], &frame, Some(1_400)), "port {able} gets what came");
         }
         assert_eq!((sent[0].len(), sent[1].len(), sent[3].len()), (0, 10, 10));
         checked(&sent[3]);
@@ -652,7 +687,7 @@ mod tests {
         let frame = Frame::tcp4(1, 900).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
         let sent = bench.pass(0, packet(&frame));
         for able in [1, 2, 4] {
-            assert!(sent[able] == [Left { bytes: frame.clone(), segment: None, partial: true }], "port {able} gets what came");
+            assert!(is_as_it_came(&sent[able], &frame, None), "port {able} gets what came");
         }
         checked(&sent[3]);
         assert!(sent[3].len() == 1 && !sent[3][0].partial && sent[3][0].bytes == filled(&sent[1][0]));

@@ -424,7 +424,7 @@ impl Work {
         }
         self.epoch = epoch;
         for egress in self.output.egress.iter_mut().flatten() {
-            egress.runtime = egress.shared.runtime();
+            egress.refresh();
         }
         let now = self.common.steering.now();
         self.weight = now.settings.weight;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use superpacket::aggregate::{Delivery, Mode, Policy, Storage};
 use superpacket::packet::Layer;
@@ -13,6 +13,7 @@ use crate::counters::Counts;
 use crate::fdb::Station;
 use crate::report::{FeatureReport, PortFeatures};
 use crate::settings::{Forwarding, Limits, PortSettings, PortSteering, TooBig};
+use crate::vlan::PortVlans;
 
 /// A port as all threads see it.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) counts: Counts,
     pub(crate) layer: Layer,
+    /// The bridge filters by VLAN.
+    pub(crate) vlan_filtering: bool,
     /// Changed under the lock, read by threads when the bridge's epoch changes.
     requested: RwLock<Requested>,
     /// The MTU now; 0: no limit.
@@ -113,6 +116,7 @@ impl Shared {
             name: settings.port.text().to_owned(),
             counts: Counts::default(),
             layer,
+            vlan_filtering: false,
             requested: RwLock::new(Requested { settings, capabilities }),
             mtu: AtomicU32::new(state.mtu),
             refused: AtomicU16::new(0),
@@ -123,6 +127,17 @@ impl Shared {
 
     fn requested(&self) -> Requested {
         self.requested.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same port in a bridge that filters by VLAN, or does not; packets without a link layer
+    /// have no VLANs.
+    pub(crate) fn with_vlan_filtering(self, vlan_filtering: bool) -> Self {
+        Shared { vlan_filtering: vlan_filtering && self.layer == Layer::Ethernet, ..self }
+    }
+
+    /// Its VLANs; `None` where the bridge does not filter by them.
+    pub(crate) fn vlans(&self) -> Option<Arc<PortVlans>> {
+        self.vlan_filtering.then(|| Arc::new(self.settings().vlans))
     }
 
     /// What it is asked.

@@ -8,6 +8,7 @@ use superpacket_features::{Feature, FeatureSet};
 use superpacket_io::port::PortSpec;
 
 use crate::fdb::Station;
+use crate::vlan::PortVlans;
 
 pub use crate::steering::{
     HashFunction, HashSettings, InPlace, PerQueue, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus,
@@ -26,6 +27,8 @@ pub struct BridgeSettings {
     pub threads: usize,
     /// Look for packets all the time instead of waiting for them: less delay, a CPU at 100 %.
     pub busy_poll: bool,
+    /// Packets pass only between ports that are in their VLAN ([`PortSettings::vlans`]).
+    pub vlan_filtering: bool,
     /// How packets are steered to workers.
     pub steering: SteeringSettings,
 }
@@ -38,6 +41,7 @@ impl Default for BridgeSettings {
             ageing_time: Duration::from_secs(300),
             threads: 0,
             busy_poll: false,
+            vlan_filtering: false,
             steering: SteeringSettings::default(),
         }
     }
@@ -68,6 +72,8 @@ pub struct PortSettings {
     pub forwarding: Forwarding,
     /// The stations that lie behind it whatever is learned. No two ports may have the same.
     pub static_entries: BTreeSet<Station>,
+    /// Its VLANs, where the bridge filters by them.
+    pub vlans: PortVlans,
     /// To which CPUs the packets that it receives are steered.
     pub steering: PortSteering,
 }
@@ -94,6 +100,7 @@ impl PortSettings {
             too_big: TooBig::default(),
             forwarding: Forwarding::default(),
             static_entries: BTreeSet::new(),
+            vlans: PortVlans::default(),
             steering: PortSteering::default(),
         }
     }

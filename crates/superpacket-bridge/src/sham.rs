@@ -10,6 +10,7 @@ use crate::control::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, SteeringReport, WorkerReport};
 use crate::settings::{Forwarding, InPlace, Limits, PortSettings, SteeringSettings, TooBig};
+use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
 /// Two ports, of which one cannot do TSO.
 #[derive(Debug)]
@@ -167,6 +168,26 @@ impl Control for Sham {
         Ok(3)
     }
 
+    fn vlans(&self) -> VlanReport {
+        VlanReport { vlan_filtering: true, ports: self.each(vlans) }
+    }
+
+    fn add_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal> {
+        let change = |settings: &mut PortSettings| {
+            settings.vlans.add(range);
+            Ok(())
+        };
+        self.change(port, change, vlans)
+    }
+
+    fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal> {
+        let change = |settings: &mut PortSettings| {
+            settings.vlans.delete(range.first, range.last);
+            Ok(())
+        };
+        self.change(port, change, vlans)
+    }
+
     fn rps(&self) -> Vec<PortRps> {
         self.each(rps)
     }
@@ -200,6 +221,10 @@ impl Control for Sham {
         self.steering.lock().expect("no panic").set(name, value).map_err(|problem| Refusal::new(ErrorCode::Refused, problem))?;
         Ok(self.steering())
     }
+}
+
+fn vlans(settings: &PortSettings) -> PortVlanReport {
+    PortVlanReport::new(settings.port.text(), &settings.vlans)
 }
 
 fn entry(settings: &PortSettings, station: Station) -> FdbEntry {

@@ -38,6 +38,17 @@ impl House {
         self.bench.path("control.sock")
     }
 
+    /// Starts another bridge beside the one that is asked; its socket is returned too.
+    fn other_bridge(&self, arguments: &[&str]) -> (Running, PathBuf) {
+        let (socket, path) = (self.bench.path("other.sock"), self.bench.path("other.log"));
+        let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        command.arg("bridge").args(arguments).arg("--control").arg(&socket);
+        let child = command.stdout(Stdio::null()).stderr(std::fs::File::create(&path).expect("creates")).spawn().expect("runs");
+        let running = Running { child: Some(child) };
+        self.wait_for("the other bridge", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+        (running, socket)
+    }
+
     /// Starts `superpacket bridge` with these and `--control`, and waits until it can be asked.
     fn bridge(&self, arguments: &[&str]) -> Running {
         let log = std::fs::File::create(self.bench.path("log")).expect("creates");
@@ -280,6 +291,112 @@ fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
     bridge.signal(rustix::process::Signal::HUP);
     house.wait_for("the entry to go", || shown(&["static"]) == serde_json::json!([]));
     assert!(house.reaches(), "{}", house.log());
+}
+
+#[test]
+fn hosts_reach_each_other_within_their_vlan_only() {
+    let Some(house) = House::new() else { return };
+    let _bridge = house.bridge(&[PORTS[0], PORTS[1], "--vlan-filtering"]);
+    assert!(house.reaches(), "both are in VLAN 1");
+    let (_, text, _) = house.text(&["vlan"]);
+    let expected = "port          vlan-id\npacket:left   1 PVID Egress Untagged\npacket:right  1 PVID Egress Untagged\n";
+    assert_eq!(text, expected);
+    let set = |words: &[&str]| {
+        let (code, text, error) = house.text(&[&["vlan"], words].concat());
+        assert!(code == Some(0) && text.is_empty(), "{words:?}: {error}");
+    };
+    set(&["add", "dev", PORTS[0], "vid", "10", "pvid", "untagged"]);
+    set(&["del", "dev", PORTS[0], "vid", "1"]);
+    assert!(!house.reaches(), "one is in VLAN 10, the other in VLAN 1");
+    let drops = house.ask(&["stats", PORTS[0]]).expect("answers")[0]["drops"].clone();
+    assert!(drops["vlan"].as_u64() > Some(0), "{drops}");
+    set(&["add", "dev", PORTS[1], "vid", "10-20"]);
+    assert!(!house.reaches(), "its frames leave with a tag, and come without");
+    let expected = serde_json::json!([
+        {"ifname": PORTS[1], "vlans": [{"vlan": 1, "flags": ["PVID", "Egress Untagged"]}, {"vlan": 10, "vlanEnd": 20}]},
+    ]);
+    assert_eq!(house.ask(&["vlan", "show", "dev", PORTS[1]]).expect("answers"), expected);
+    set(&["add", "dev", PORTS[1], "vid", "10", "pvid", "untagged"]);
+    assert!(house.reaches(), "{}", house.log());
+    let (_, text, _) = house.text(&["fdb", "show", "dev", PORTS[0]]);
+    assert!(!text.is_empty() && text.lines().all(|line| line.ends_with(" dev packet:left vlan 10")), "{text}");
+    for (arguments, says) in [
+        (&["vlan", "add", "dev", PORTS[0], "vid", "4095"][..], "a VLAN is 1 to 4094, not 4095"),
+        (&["vlan", "add", "dev", PORTS[0], "vid", "10-20", "pvid"], "pvid is for one VLAN, not for 10-20"),
+        (&["vlan", "add", "dev", "packet:up", "vid", "10"], "there is no port \"packet:up\": there are packet:left, packet:right"),
+        (&["vlan", "del", "dev", PORTS[0], "vid", "1"], "packet:left: it is not in VLAN 1"),
+        (&["vlan", "show", "dev", "packet:up"], "there is no port \"packet:up\""),
+        (&["fdb", "add", "02:00:00:00:00:01", "dev", PORTS[0], "static"], "the bridge filters by VLAN: say in which the address is"),
+    ] {
+        let (code, out, error) = house.text(arguments);
+        assert!(code == Some(2) && out.is_empty() && error.contains(says), "{arguments:?}: {error}");
+    }
+    house.ask(&["fdb", "add", "02:00:00:00:00:01", "dev", PORTS[0], "vlan", "10", "static"]).expect("with a VLAN");
+}
+
+#[test]
+fn super_packets_cross_a_trunk_with_their_tag() {
+    let Some(house) = House::new() else { return };
+    house.middle.ip("link add trunk0 type veth peer name trunk1");
+    ["trunk0", "trunk1"].iter().for_each(|name| house.middle.ip(&format!("link set {name} up")));
+    let (near, far) = ("packet:trunk0", "packet:trunk1");
+    let _bridge = house.bridge(&[PORTS[0], near, "--vlan-filtering"]);
+    let (_other, socket) = house.other_bridge(&[far, PORTS[1], "--vlan-filtering"]);
+    let socket = socket.display().to_string();
+    let other = |arguments: &[&str]| {
+        let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let output = command.args(arguments).args(["--json", "--control", &socket]).output().expect("runs");
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON and nothing else")
+    };
+    // Between the bridges VLAN 10 with a tag, and nothing else.
+    for words in [
+        &["add", "dev", PORTS[0], "vid", "10", "pvid", "untagged"][..],
+        &["add", "dev", near, "vid", "10"],
+        &["del", "dev", near, "vid", "1"],
+    ] {
+        house.ask(&[&["vlan"], words].concat()).expect("sets");
+    }
+    for words in [
+        &["add", "dev", PORTS[1], "vid", "10", "pvid", "untagged"][..],
+        &["add", "dev", far, "vid", "10"],
+        &["del", "dev", far, "vid", "1"],
+    ] {
+        other(&[&["vlan"], words].concat());
+    }
+    assert!(house.reaches(), "{}", house.log());
+    let load = || {
+        let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let [client, server] = [&house.left, &house.right].map(|host| host.id().to_string());
+        command.args(["load", "stream", "10.9.0.2", "--client", &client, "--server", &server, "--bytes", "8M", "--verify"]);
+        let output = command.output().expect("runs");
+        assert!(output.status.success(), "{} {}", stderr(&output), house.log());
+    };
+    let sent = || house.ask(&["stats", near]).expect("answers")[0].clone();
+    let came = || other(&["stats", far])[0].clone();
+    // Super-packets of the sender's kernel, then what the bridge makes of single frames, then single frames.
+    load();
+    let [before, received] = [sent(), came()].map(|stats| stats);
+    assert!(before["tx_super_packets"].as_u64() > Some(0) && received["rx_super_packets"].as_u64() > Some(0), "{before} {received}");
+    house.left.ip("link set eth0 gso_max_segs 1");
+    load();
+    let merged = sent();
+    assert!(merged["tx_super_packets"].as_u64() > before["tx_super_packets"].as_u64(), "{merged}");
+    for (port, feature) in [(PORTS[0], "gro"), (near, "tso"), (near, "tx-checksumming")] {
+        house.ask(&["features", port, feature, "off"]).expect("switches");
+    }
+    load();
+    let single = sent();
+    assert_eq!(single["tx_super_packets"], merged["tx_super_packets"], "{single}");
+    for stats in [single, came()] {
+        // The machine's own ends of the trunk may have said something without a tag.
+        assert!(stats["drops"]["malformed"] == 0 && stats["drops"]["vlan"].as_u64() < Some(20), "{stats}");
+    }
+    // In another VLAN it does not arrive.
+    let before = came()["drops"]["vlan"].as_u64();
+    other(&["vlan", "del", "dev", far, "vid", "10"]);
+    assert!(!house.reaches());
+    assert!(came()["drops"]["vlan"].as_u64() > before);
 }
 
 #[test]

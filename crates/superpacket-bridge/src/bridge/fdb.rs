@@ -8,20 +8,21 @@ use super::{Bridge, lock};
 use crate::error::BridgeError;
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, MOST_LISTED, Station};
 use crate::runtime::Shared;
-use crate::settings::PortSettings;
+use crate::settings::{BridgeSettings, PortSettings};
 use crate::table::{Known, most_static};
 
 /// Refuses static entries that two ports have, and more than the table holds.
-pub(super) fn check_static<'a>(ports: impl IntoIterator<Item = &'a PortSettings>, table_size: usize) -> Result<(), BridgeError> {
+pub(super) fn check_static(settings: &BridgeSettings) -> Result<(), BridgeError> {
     let mut holders: BTreeMap<Station, &str> = BTreeMap::new();
-    for port in ports {
+    for port in &settings.ports {
         for &station in &port.static_entries {
+            check_vlan(station, settings.vlan_filtering)?;
             if let Some(holder) = holders.insert(station, port.port.text()) {
                 return Err(taken(station, holder));
             }
         }
     }
-    match most_static(table_size) {
+    match most_static(settings.table_size) {
         most if holders.len() > most => Err(BridgeError::TooManyStatic { limit: most }),
         _ => Ok(()),
     }
@@ -31,6 +32,17 @@ pub(super) fn check_static<'a>(ports: impl IntoIterator<Item = &'a PortSettings>
 pub(crate) fn check_layer(layer: Layer, settings: &PortSettings) -> Result<(), BridgeError> {
     match layer {
         Layer::Ip if !settings.static_entries.is_empty() => Err(BridgeError::NoHardwareAddresses { port: settings.port.text().into() }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a static entry without a VLAN where the bridge filters by VLAN: nothing would be for it.
+fn check_vlan(station: Station, vlan_filtering: bool) -> Result<(), BridgeError> {
+    match station.vlan {
+        0 if vlan_filtering => {
+            let problem = "the bridge filters by VLAN: say in which the address is (vlan VID)".to_owned();
+            Err(BridgeError::Entry { station, problem })
+        }
         _ => Ok(()),
     }
 }
@@ -71,6 +83,7 @@ impl Bridge {
         if shared.layer == Layer::Ip {
             return Err(BridgeError::NoHardwareAddresses { port: port.into() });
         }
+        check_vlan(station, shared.vlan_filtering)?;
         let ports: Vec<PortSettings> = lock(&self.inner.places).iter().flatten().map(|place| place.shared.settings()).collect();
         if let Some(holder) = ports.iter().find(|port| port.static_entries.contains(&station)) {
             return Err(taken(station, holder.port.text()));
@@ -151,7 +164,6 @@ fn entry(known: &Known, port: &str) -> FdbEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::BridgeSettings;
 
     fn settings(ports: &[(&str, &[&str])]) -> BridgeSettings {
         let port = |(name, addresses): &(&str, &[&str])| {
@@ -212,6 +224,8 @@ mod tests {
         assert_eq!(bridge.fdb(&learned, None, 9).expect("hardware addresses"), FdbPage::default());
         let page = bridge.fdb(&FdbFilter { port: Some(one.into()), ..FdbFilter::default() }, None, 9).expect("hardware addresses");
         assert_eq!((page.entries.len(), page.more), (2, 0));
+        let filtering = BridgeSettings { vlan_filtering: true, ..settings(&[("memory:fdb-five", &[A])]) };
+        says(Bridge::start(filtering).expect_err("no VLAN"), "02:00:00:00:00:0a: the bridge filters by VLAN: say in which");
         says(bridge.apply(settings(&[(one, &[A]), (two, &[A])])).expect_err("two"), "static entry for it at memory:fdb-three already");
     }
 }

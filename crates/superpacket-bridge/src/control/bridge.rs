@@ -7,6 +7,7 @@ use super::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::settings::{TooBig, possible_cpus};
+use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 use crate::{Bridge, BridgeError};
 
 impl From<BridgeError> for Refusal {
@@ -66,6 +67,18 @@ impl Control for Bridge {
 
     fn flush_fdb(&self, filter: &FdbFilter) -> Result<usize, Refusal> {
         Ok(Bridge::flush_fdb(self, filter)?)
+    }
+
+    fn vlans(&self) -> VlanReport {
+        Bridge::vlans(self)
+    }
+
+    fn add_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal> {
+        Ok(Bridge::add_vlans(self, port, range)?)
+    }
+
+    fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal> {
+        Ok(Bridge::delete_vlans(self, port, range)?)
     }
 
     fn rps(&self) -> Vec<PortRps> {

@@ -11,6 +11,7 @@ use super::request::Reply;
 use super::{Address, ErrorCode, Refusal, Request, RpsChange, ServedBy};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
+use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
 /// How long a bridge may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -232,6 +233,33 @@ impl Client {
     pub fn flush_fdb(&mut self, filter: &FdbFilter) -> Result<usize, ClientError> {
         let FdbFilter { port, vlan, .. } = filter.clone();
         self.ask(&Request::FlushFdb { port, vlan })
+    }
+
+    /// The VLANs of all ports, or of one.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn vlans(&mut self, port: Option<&str>) -> Result<VlanReport, ClientError> {
+        self.ask(&Request::Vlan { port: port.map(str::to_owned) })
+    }
+
+    /// Puts a port in VLANs, or changes how it is in them.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn add_vlans(&mut self, port: &str, range: &VlanRange) -> Result<PortVlanReport, ClientError> {
+        let VlanRange { first, last, pvid, untagged } = *range;
+        let vlan_end = Some(last).filter(|&last| last != first);
+        self.ask(&Request::AddVlan { port: port.to_owned(), vlan: first, vlan_end, pvid, untagged })
+    }
+
+    /// Takes a port out of VLANs, from the first to the last.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn delete_vlans(&mut self, port: &str, range: &VlanRange) -> Result<PortVlanReport, ClientError> {
+        let vlan_end = Some(range.last).filter(|&last| last != range.first);
+        self.ask(&Request::DelVlan { port: port.to_owned(), vlan: range.first, vlan_end })
     }
 
     /// How packets of all ports are steered, or of one.

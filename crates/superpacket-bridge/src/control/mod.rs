@@ -24,6 +24,7 @@ use superpacket_features::Feature;
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::settings::TooBig;
+use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
 /// What can be asked of a bridge, and changed in it, while it runs.
 pub trait Control: Send + Sync {
@@ -92,6 +93,21 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn flush_fdb(&self, filter: &FdbFilter) -> Result<usize, Refusal>;
+
+    /// The VLANs of the ports.
+    fn vlans(&self) -> VlanReport;
+
+    /// Puts a port in VLANs.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`].
+    fn add_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal>;
+
+    /// Takes a port out of VLANs, from the first to the last.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
+    fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal>;
 
     /// How the ports' packets are steered.
     fn rps(&self) -> Vec<PortRps>;

@@ -8,6 +8,7 @@ use superpacket_features::Feature;
 use super::{Control, RpsChange};
 use crate::fdb::{FdbFilter, MOST_LISTED, Station};
 use crate::settings::{Forwarding, InPlace, PortSettings, SteeringSettings, TooBig};
+use crate::vlan::VlanRange;
 
 /// The version of the protocol. It changes when a client of the old one would misunderstand; additions do not change it.
 pub const PROTOCOL: u32 = 1;
@@ -133,6 +134,38 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan: Option<u16>,
     },
+    /// The VLANs of the ports.
+    Vlan {
+        /// Only of this port.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
+    /// Puts a port in VLANs, or changes how it is in them.
+    AddVlan {
+        /// The port string.
+        port: String,
+        /// The VLAN, or the first of several.
+        vlan: u16,
+        /// The last of several.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vlan_end: Option<u16>,
+        /// It is the VLAN of frames that come without a tag.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pvid: bool,
+        /// Its frames leave without a tag.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        untagged: bool,
+    },
+    /// Takes a port out of VLANs.
+    DelVlan {
+        /// The port string.
+        port: String,
+        /// The VLAN, or the first of several.
+        vlan: u16,
+        /// The last of several.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vlan_end: Option<u16>,
+    },
     /// How the ports' packets are steered.
     Rps {
         /// Only of this port.
@@ -187,7 +220,7 @@ pub struct Address {
 
 impl Request {
     /// The names that requests have.
-    pub const NAMES: [&'static str; 17] = [
+    pub const NAMES: [&'static str; 20] = [
         "version",
         "ports",
         "features",
@@ -201,6 +234,9 @@ impl Request {
         "add-fdb",
         "del-fdb",
         "flush-fdb",
+        "vlan",
+        "add-vlan",
+        "del-vlan",
         "rps",
         "set-rps",
         "steering",
@@ -374,6 +410,15 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
         Request::AddFdb { port, mac, vlan } => value(control.add_static_entry(&port, station(&mac, vlan)?)?),
         Request::DelFdb { port, mac, vlan } => value(control.delete_entry(&port, station(&mac, vlan)?)?),
         Request::FlushFdb { port, vlan } => value(control.flush_fdb(&FdbFilter { port, vlan, is_static: None })?),
+        Request::Vlan { port } => {
+            let mut report = control.vlans();
+            report.ports = only(report.ports, port.as_deref(), |port| &port.ifname)?;
+            value(report)
+        }
+        Request::AddVlan { port, vlan, vlan_end, pvid, untagged } => {
+            value(control.add_vlans(&port, &range(vlan, vlan_end, pvid, untagged)?)?)
+        }
+        Request::DelVlan { port, vlan, vlan_end } => value(control.delete_vlans(&port, &range(vlan, vlan_end, false, false)?)?),
         Request::Rps { port } => value(only(control.rps(), port.as_deref(), |report| &report.port)?),
         Request::SetRps { port, queue, mask, cpu_list, auto, flow_count, in_place_below } => {
             let change = RpsChange::of(queue, mask, cpu_list, auto, flow_count, in_place_below)?;
@@ -388,6 +433,10 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
             value(control.set_steering(&name, &text)?)
         }
     }
+}
+
+fn range(first: u16, last: Option<u16>, pvid: bool, untagged: bool) -> Result<VlanRange, Refusal> {
+    VlanRange::new(first, last.unwrap_or(first), pvid, untagged).map_err(|problem| Refusal::new(ErrorCode::Refused, problem))
 }
 
 fn station(mac: &str, vlan: Option<u16>) -> Result<Station, Refusal> {
@@ -432,6 +481,9 @@ mod tests {
             Request::AddFdb { port: port(), mac: "02:00:00:00:00:01".into(), vlan: Some(10) },
             Request::DelFdb { port: port(), mac: "02:00:00:00:00:01".into(), vlan: None },
             Request::FlushFdb { port: Some(port()), vlan: None },
+            Request::Vlan { port: Some(port()) },
+            Request::AddVlan { port: port(), vlan: 10, vlan_end: Some(20), pvid: false, untagged: true },
+            Request::DelVlan { port: port(), vlan: 10, vlan_end: None },
             Request::Rps { port: None },
             Request::SetRps {
                 port: port(),

@@ -12,6 +12,7 @@ use crate::fdb::{FdbFilter, FdbPage, Station};
 use crate::serve::Bounds;
 use crate::settings::InPlace;
 use crate::sham::Sham;
+use crate::vlan::VlanReport;
 
 struct Bench {
     path: PathBuf,
@@ -80,6 +81,15 @@ fn what_is_asked_is_answered() {
     assert_eq!(client.delete_entry("tap:b", station(1, 10)).expect("answers"), added[2]);
     assert_eq!(client.fdb(&FdbFilter { port: Some("packet:a".into()), ..all.clone() }, None, 9).expect("answers"), FdbPage::default());
     assert_eq!(client.flush_fdb(&all).expect("answers"), 3);
+    let added = client.add_vlans("tap:b", &"10-20 untagged".parse().expect("reads")).expect("answers");
+    let json = serde_json::json!([
+        {"vlan": 1, "flags": ["PVID", "Egress Untagged"]},
+        {"vlan": 10, "vlanEnd": 20, "flags": ["Egress Untagged"]},
+    ]);
+    assert_eq!(serde_json::to_value(&added.vlans).expect("JSON"), json);
+    let deleted = client.delete_vlans("tap:b", &"1-19".parse().expect("reads")).expect("answers");
+    let report = client.vlans(Some("tap:b")).expect("answers");
+    assert_eq!((deleted.vlans.len(), report), (1, VlanReport { vlan_filtering: true, ports: vec![deleted] }));
     let rps = client.set_rps("tap:b", None, &RpsChange::Mask("5".into())).expect("answers");
     assert_eq!((rps.queues[0].rps_cpus.as_str(), rps.queues[0].effective_list.as_str()), ("5", "0,2"));
     assert_eq!(client.set_rps("tap:b", Some(0), &RpsChange::List("1-3".into())).expect("answers").queues[0].rps_cpus, "e");
@@ -93,7 +103,7 @@ fn what_is_asked_is_answered() {
     let steering = client.set_steering("netdev_max_backlog", "300").expect("answers");
     assert_eq!(steering.settings["netdev_max_backlog"], "300");
     assert_eq!(client.steering().expect("answers"), steering);
-    assert_eq!(bench.server.counters().answered, 30);
+    assert_eq!(bench.server.counters().answered, 33);
 }
 
 #[test]

@@ -110,6 +110,21 @@ A static entry holds until it is deleted or its port leaves the bridge: it neith
 to another port that sends with its address (`static sticky` in iproute2), nor gives way to others. \
 flush forgets what was learned, and leaves static entries.")]
     Fdb(Fdb),
+    /// Show the VLANs of a bridge's ports as `bridge vlan` does, or change them
+    #[command(after_help = "Examples:
+  superpacket vlan
+  superpacket vlan add dev tap:guest1 vid 10 pvid untagged
+  superpacket vlan del dev tap:guest1 vid 1
+  superpacket vlan add dev packet:eth0 vid 10-20
+  superpacket vlan show dev packet:eth0 --json
+
+Words and output are those of iproute2's `bridge -compressvlans vlan`; a port is the whole port \
+string. pvid: frames that come without a VLAN tag are in this VLAN; untagged: its frames leave \
+without one. A new port is in VLAN 1, pvid and untagged.
+
+VLANs count where the bridge filters by them: `superpacket bridge --vlan-filtering`, or \
+vlan-filtering = true under [bridge] in its file.")]
+    Vlan(Vlan),
     /// Show or set to which CPUs a bridge's ports steer their packets
     #[command(after_help = "Examples:
   superpacket rps
@@ -180,6 +195,9 @@ pub(crate) struct Bridge {
     /// Look for packets all the time instead of waiting for them: less delay, a CPU at 100 %
     #[arg(long)]
     pub(crate) busy_poll: bool,
+    /// Let packets pass only between ports that are in their VLAN (`superpacket vlan`)
+    #[arg(long)]
+    pub(crate) vlan_filtering: bool,
     /// Become this user (a name or a number) after the ports are open, and keep only the capabilities that opening them again takes
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
@@ -336,6 +354,35 @@ pub(crate) struct Fdb {
     #[command(flatten)]
     pub(crate) connection: Connection,
     /// Print as JSON, with the names of `bridge -json fdb`
+    #[arg(short, long)]
+    pub(crate) json: bool,
+}
+
+/// What `superpacket vlan` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VlanAction {
+    /// Show VLANs: [dev PORT]
+    #[value(alias = "list")]
+    Show,
+    /// Put a port in VLANs
+    #[value(help = "Put a port in VLANs: dev PORT vid VID[-VID] [pvid] [untagged]")]
+    Add,
+    /// Take a port out of VLANs: dev PORT vid VID[-VID]
+    #[value(alias = "delete")]
+    Del,
+}
+
+/// `superpacket vlan`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Vlan {
+    /// What to do [default: show]
+    #[arg(value_enum)]
+    pub(crate) action: Option<VlanAction>,
+    /// Which port and VLANs
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON, with the names of `bridge -json vlan`
     #[arg(short, long)]
     pub(crate) json: bool,
 }

@@ -11,6 +11,7 @@ mod ports;
 mod rps;
 mod stats;
 mod top;
+mod vlan;
 
 pub(crate) use arguments::LiveCommand;
 
@@ -28,6 +29,7 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Ports(arguments) => ports::run(&arguments),
         LiveCommand::Limits(arguments) => limits::run(&arguments),
         LiveCommand::Fdb(arguments) => fdb::run(&arguments),
+        LiveCommand::Vlan(arguments) => vlan::run(&arguments),
         LiveCommand::Rps(arguments) => rps::run(&arguments),
         LiveCommand::Top(arguments) => top::run(&arguments),
     }

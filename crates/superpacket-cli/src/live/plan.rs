@@ -34,6 +34,7 @@ impl Plan {
             settings.threads = usize::from(threads);
         }
         settings.busy_poll |= arguments.busy_poll;
+        settings.vlan_filtering |= arguments.vlan_filtering;
         for switch in &arguments.feature {
             let Some(port) = settings.ports.iter_mut().find(|port| port.port.text() == switch.port) else {
                 let known = settings.ports.iter().map(|port| port.port.text()).collect::<Vec<_>>().join(", ");

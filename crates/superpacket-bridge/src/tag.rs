@@ -1,0 +1,160 @@
+//! Where the VLAN tags of received packets are, for a bridge that filters by VLAN: the tag that says
+//! a packet's VLAN is beside the frame, as most devices report it, and all others are in it.
+
+use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
+use superpacket::wire::ethernet;
+use superpacket_io::port::Buffer;
+
+use crate::frame::ETHERNET;
+
+/// Where a tag stands: behind the two hardware addresses.
+const PLACE: usize = 12;
+
+/// Bytes of a tag.
+const TAG: usize = 4;
+
+/// Puts the tag of 802.1Q that stands first in a frame beside it, and a tag of another kind that is
+/// beside the frame into it. A packet that needs either is copied.
+#[inline]
+pub(crate) fn sort(packet: &mut RxPacket<Buffer>) {
+    if packet.layer != Layer::Ethernet {
+        return;
+    }
+    match packet.vlan {
+        Some(tag) if tag.protocol == ethernet::VLAN => {}
+        Some(tag) => put_in(packet, tag),
+        None => {
+            let first = packet.buffers().next().map_or(&[][..], Buffer::bytes);
+            // Where the first buffer is that short, all are looked at.
+            let protocol = first.get(PLACE..ETHERNET).map(|field| u16::from_be_bytes([field[0], field[1]]));
+            if protocol.is_none_or(|protocol| protocol == ethernet::VLAN) {
+                take_out(packet);
+            }
+        }
+    }
+}
+
+#[cold]
+fn take_out(packet: &mut RxPacket<Buffer>) {
+    let mut bytes = whole(packet, 0);
+    let Some(&[a, b, c, d, e, f]) = bytes.get(PLACE..).and_then(<[u8]>::first_chunk) else { return };
+    if u16::from_be_bytes([a, b]) != ethernet::VLAN {
+        return;
+    }
+    bytes.drain(PLACE..PLACE + TAG);
+    let tag = VlanTag { protocol: ethernet::VLAN, control: u16::from_be_bytes([c, d]) };
+    let checksum = match packet.checksum {
+        RxChecksum::Partial { start, offset } => RxChecksum::Partial { start: start.saturating_sub(TAG as u16), offset },
+        // The sum begins behind the Ethernet header: the tag's last two bytes and the EtherType
+        // behind it were summed, and the latter is not any more.
+        RxChecksum::Complete(sum) => RxChecksum::Complete(add(add(sum, !tag.control), !u16::from_be_bytes([e, f]))),
+        other => other,
+    };
+    replace(packet, bytes, checksum, Some(tag));
+}
+
+#[cold]
+fn put_in(packet: &mut RxPacket<Buffer>, tag: VlanTag) {
+    let mut bytes = whole(packet, TAG);
+    let Some(&[a, b]) = bytes.get(PLACE..).and_then(<[u8]>::first_chunk) else { return };
+    let ([c, d], [e, f]) = (tag.protocol.to_be_bytes(), tag.control.to_be_bytes());
+    bytes.splice(PLACE..PLACE, [c, d, e, f]);
+    let checksum = match packet.checksum {
+        RxChecksum::Partial { start, offset } => RxChecksum::Partial { start: start.saturating_add(TAG as u16), offset },
+        RxChecksum::Complete(sum) => RxChecksum::Complete(add(add(sum, tag.control), u16::from_be_bytes([a, b]))),
+        other => other,
+    };
+    replace(packet, bytes, checksum, None);
+}
+
+/// All bytes of a packet, with room for more.
+fn whole(packet: &RxPacket<Buffer>, more: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(packet.length() + more);
+    packet.buffers().for_each(|buffer| bytes.extend_from_slice(buffer.bytes()));
+    bytes
+}
+
+/// Gives a packet other bytes, and what these change.
+fn replace(packet: &mut RxPacket<Buffer>, bytes: Vec<u8>, checksum: RxChecksum, vlan: Option<VlanTag>) {
+    let mut other = RxPacket::new(Buffer::from(bytes));
+    (other.queue, other.layer, other.hash, other.gso, other.time) = (packet.queue, packet.layer, packet.hash, packet.gso, packet.time);
+    (other.checksum, other.vlan) = (checksum, vlan);
+    *packet = other;
+}
+
+/// Adds in one's complement.
+const fn add(a: u16, b: u16) -> u16 {
+    let (sum, carry) = a.overflowing_add(b);
+    sum + carry as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superpacket::packet::FlowHash;
+
+    const TAGGED: [u8; 22] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0, 0xe0, 7, 0x88, 0xb5, 1, 2, 3, 4];
+
+    fn bytes(packet: &RxPacket<Buffer>) -> Vec<u8> {
+        whole(packet, 0)
+    }
+
+    /// What a device sums: all behind 14 bytes.
+    fn complete(frame: &[u8]) -> RxChecksum {
+        RxChecksum::Complete(frame[14..].chunks(2).fold(0, |sum, pair| add(sum, u16::from_be_bytes([pair[0], pair[1]]))))
+    }
+
+    #[test]
+    fn the_tag_of_a_vlan_goes_beside_the_frame_however_the_frame_lies() {
+        let untagged = [&TAGGED[..12], &TAGGED[16..]].concat();
+        for pieces in [&[22][..], &[5, 17], &[13, 2, 7], &[12, 10], &[18, 4]] {
+            let mut rest = &TAGGED[..];
+            let mut buffers = pieces.iter().map(|&length| {
+                let (piece, behind) = rest.split_at(length);
+                rest = behind;
+                Buffer::from(piece.to_vec())
+            });
+            let mut packet = RxPacket::new(buffers.next().expect("one at least"));
+            buffers.for_each(|buffer| packet.push(buffer).expect("a few"));
+            packet.checksum = complete(&TAGGED);
+            (packet.queue, packet.hash, packet.time) = (3, Some(FlowHash(9)), 11);
+            sort(&mut packet);
+            assert_eq!(bytes(&packet), untagged, "{pieces:?}");
+            assert_eq!(packet.vlan, Some(VlanTag { protocol: 0x8100, control: 0xe007 }));
+            assert_eq!(packet.checksum, complete(&untagged));
+            assert_eq!((packet.queue, packet.hash, packet.time), (3, Some(FlowHash(9)), 11));
+            sort(&mut packet);
+            assert_eq!(bytes(&packet), untagged, "once is enough");
+        }
+        let mut partial = RxPacket::new(Buffer::from(TAGGED.to_vec())).with_checksum(RxChecksum::Partial { start: 38, offset: 16 });
+        sort(&mut partial);
+        assert_eq!(partial.checksum, RxChecksum::Partial { start: 34, offset: 16 });
+    }
+
+    #[test]
+    fn a_tag_of_another_kind_goes_into_the_frame() {
+        let untagged = [&TAGGED[..12], &TAGGED[16..]].concat();
+        let mut service = TAGGED.to_vec();
+        service[12..14].copy_from_slice(&[0x88, 0xa8]);
+        let tag = VlanTag { protocol: 0x88a8, control: 0xe007 };
+        let mut packet = RxPacket::new(Buffer::from(untagged.clone())).with_vlan(tag).with_checksum(complete(&untagged));
+        sort(&mut packet);
+        assert_eq!((bytes(&packet), packet.vlan, packet.checksum), (service.clone(), None, complete(&service)));
+        sort(&mut packet);
+        assert_eq!((bytes(&packet), packet.vlan), (service, None), "it says no VLAN of this bridge");
+    }
+
+    #[test]
+    fn what_has_no_such_tag_or_is_no_frame_stays_as_it_is() {
+        let untagged = [&TAGGED[..12], &TAGGED[16..]].concat();
+        let mut short = TAGGED[..17].to_vec();
+        for frame in [untagged, TAGGED[..9].to_vec(), Vec::new(), std::mem::take(&mut short)] {
+            let mut packet = RxPacket::new(Buffer::from(frame.clone()));
+            sort(&mut packet);
+            assert_eq!((bytes(&packet), packet.vlan), (frame, None));
+        }
+        let mut ip = RxPacket::ip(Buffer::from(TAGGED.to_vec()));
+        sort(&mut ip);
+        assert_eq!((bytes(&ip), ip.vlan), (TAGGED.to_vec(), None));
+    }
+}

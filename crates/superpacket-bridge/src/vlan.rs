@@ -1,0 +1,332 @@
+//! VLAN filtering: which VLANs a port is in, by the rules of Linux's bridge (`vlan_filtering`) and
+//! in the words of iproute2's `bridge vlan`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use superpacket::packet::VlanTag;
+use superpacket::wire::ethernet;
+
+/// The greatest number of a VLAN.
+pub const MOST_VLAN: u16 = 4094;
+
+/// The bits of a tag that are the VLAN's number.
+const NUMBER: u16 = 0x0fff;
+
+/// A set of VLANs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct VlanSet([u64; 64]);
+
+impl VlanSet {
+    const NONE: VlanSet = VlanSet([0; 64]);
+
+    #[inline]
+    fn has(&self, vlan: u16) -> bool {
+        let vlan = usize::from(vlan & NUMBER);
+        self.0[vlan / 64] & 1 << (vlan % 64) != 0
+    }
+
+    fn set(&mut self, vlan: u16, is_in: bool) {
+        let vlan = usize::from(vlan & NUMBER);
+        if is_in {
+            self.0[vlan / 64] |= 1 << (vlan % 64);
+        } else {
+            self.0[vlan / 64] &= !(1 << (vlan % 64));
+        }
+    }
+}
+
+/// The VLANs that a port is in, as they count where the bridge filters by VLAN.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PortVlans {
+    allowed: VlanSet,
+    /// Of these, those whose frames leave without a tag.
+    untagged: VlanSet,
+    /// The VLAN of frames that come without a tag.
+    pvid: Option<u16>,
+}
+
+impl Default for PortVlans {
+    /// VLAN 1, for frames without a tag, as Linux has it.
+    fn default() -> Self {
+        let mut vlans = PortVlans::none();
+        vlans.add(&VlanRange { first: 1, last: 1, pvid: true, untagged: true });
+        vlans
+    }
+}
+
+impl PortVlans {
+    /// No VLAN: nothing comes in or leaves.
+    pub const fn none() -> Self {
+        PortVlans { allowed: VlanSet::NONE, untagged: VlanSet::NONE, pvid: None }
+    }
+
+    /// The VLAN of frames that come without a tag; `None`: these are dropped.
+    pub const fn pvid(&self) -> Option<u16> {
+        self.pvid
+    }
+
+    /// Puts the port in VLANs, or changes how it is in them.
+    pub fn add(&mut self, range: &VlanRange) {
+        for vlan in range.first..=range.last {
+            self.allowed.set(vlan, true);
+            self.untagged.set(vlan, range.untagged);
+            if range.pvid {
+                self.pvid = Some(vlan);
+            } else if self.pvid == Some(vlan) {
+                self.pvid = None;
+            }
+        }
+    }
+
+    /// Takes the port out of VLANs; says how many of them it was in.
+    pub fn delete(&mut self, first: u16, last: u16) -> usize {
+        let mut count = 0;
+        for vlan in first..=last {
+            count += usize::from(self.allowed.has(vlan));
+            self.allowed.set(vlan, false);
+            self.untagged.set(vlan, false);
+            self.pvid = self.pvid.filter(|&pvid| pvid != vlan);
+        }
+        count
+    }
+
+    /// Is the port in this VLAN?
+    #[inline]
+    pub fn has(&self, vlan: u16) -> bool {
+        self.allowed.has(vlan)
+    }
+
+    /// The tag of a frame that comes in, with the number of its VLAN; `None`: the frame is in no
+    /// VLAN that the port is in. The number 0 says a priority alone (IEEE 802.1Q, table 9-2).
+    #[inline]
+    pub(crate) fn admit(&self, tag: Option<VlanTag>) -> Option<VlanTag> {
+        let control = tag.map_or(0, |tag| tag.control);
+        let vlan = match control & NUMBER {
+            0 => self.pvid?,
+            vlan => vlan,
+        };
+        self.has(vlan).then_some(VlanTag { protocol: ethernet::VLAN, control: control & !NUMBER | vlan })
+    }
+
+    /// The tag with which a frame of this VLAN leaves; the port is in it.
+    #[inline]
+    pub(crate) fn leave(&self, tag: VlanTag) -> Option<VlanTag> {
+        (!self.untagged.has(number(tag))).then_some(tag)
+    }
+
+    /// The VLANs in ranges of those that the port is in alike.
+    pub fn ranges(&self) -> Vec<VlanRange> {
+        let mut ranges: Vec<VlanRange> = Vec::new();
+        for vlan in (1..=MOST_VLAN).filter(|&vlan| self.has(vlan)) {
+            let (pvid, untagged) = (self.pvid == Some(vlan), self.untagged.has(vlan));
+            match ranges.last_mut() {
+                Some(range) if range.last + 1 == vlan && !pvid && !range.pvid && range.untagged == untagged => range.last = vlan,
+                _ => ranges.push(VlanRange { first: vlan, last: vlan, pvid, untagged }),
+            }
+        }
+        ranges
+    }
+}
+
+impl fmt::Debug for PortVlans {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.ranges().iter().map(ToString::to_string)).finish()
+    }
+}
+
+/// The number of a tag's VLAN.
+#[inline]
+pub(crate) const fn number(tag: VlanTag) -> u16 {
+    tag.control & NUMBER
+}
+
+/// VLANs, and how a port is in them: `10`, `10-20`, `10 pvid untagged`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanRange {
+    /// The first.
+    pub first: u16,
+    /// The last.
+    pub last: u16,
+    /// It is the VLAN of frames that come without a tag: one VLAN only.
+    pub pvid: bool,
+    /// Its frames leave without a tag.
+    pub untagged: bool,
+}
+
+impl VlanRange {
+    /// VLANs from the first to the last.
+    ///
+    /// # Errors
+    /// A sentence: a number is none of a VLAN, the last comes before the first, or several VLANs
+    /// would be that of frames without a tag.
+    pub fn new(first: u16, last: u16, pvid: bool, untagged: bool) -> Result<VlanRange, String> {
+        if let Some(wrong) = [first, last].into_iter().find(|vlan| !(1..=MOST_VLAN).contains(vlan)) {
+            return Err(format!("a VLAN is 1 to {MOST_VLAN}, not {wrong}"));
+        }
+        if last < first {
+            return Err(format!("{first}-{last} ends before it begins"));
+        }
+        if pvid && first != last {
+            return Err(format!("pvid is for one VLAN, not for {first}-{last}"));
+        }
+        Ok(VlanRange { first, last, pvid, untagged })
+    }
+}
+
+impl FromStr for VlanRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no VLAN: write 10, 10-20 or \"10 pvid untagged\"");
+        let mut words = text.split_whitespace();
+        let numbers = words.next().ok_or_else(wrong)?;
+        let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
+        // No sign: a number begins with a digit.
+        let number = |text: &str| text.parse().ok().filter(|_| text.starts_with(|digit: char| digit.is_ascii_digit()));
+        let (first, last) = number(first).zip(number(last)).ok_or_else(wrong)?;
+        let (mut pvid, mut untagged) = (false, false);
+        for word in words {
+            match word {
+                "pvid" if !pvid => pvid = true,
+                "untagged" if !untagged => untagged = true,
+                _ => return Err(wrong()),
+            }
+        }
+        VlanRange::new(first, last, pvid, untagged)
+    }
+}
+
+impl fmt::Display for VlanRange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.first)?;
+        if self.last != self.first {
+            write!(formatter, "-{}", self.last)?;
+        }
+        formatter.write_str(if self.pvid { " pvid" } else { "" })?;
+        formatter.write_str(if self.untagged { " untagged" } else { "" })
+    }
+}
+
+/// The VLANs of all ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VlanReport {
+    /// Does the bridge filter by VLAN? If not, what follows is not in force.
+    pub vlan_filtering: bool,
+    /// The ports.
+    pub ports: Vec<PortVlanReport>,
+}
+
+/// The VLANs of a port, with the names of iproute2's `bridge -json -compressvlans vlan`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortVlanReport {
+    /// The port string.
+    pub ifname: String,
+    /// Its VLANs, in ranges of those that it is in alike.
+    pub vlans: Vec<VlanEntry>,
+}
+
+/// VLANs that a port is in alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VlanEntry {
+    /// The first.
+    pub vlan: u16,
+    /// The last, where there is more than one.
+    #[serde(rename = "vlanEnd", default, skip_serializing_if = "Option::is_none")]
+    pub vlan_end: Option<u16>,
+    /// `PVID`: the VLAN of frames that come without a tag. `Egress Untagged`: its frames leave
+    /// without one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<String>,
+}
+
+impl PortVlanReport {
+    /// The report of a port with this name.
+    pub(crate) fn new(ifname: &str, vlans: &PortVlans) -> Self {
+        let entry = |range: VlanRange| VlanEntry {
+            vlan: range.first,
+            vlan_end: Some(range.last).filter(|&last| last != range.first),
+            flags: [(range.pvid, "PVID"), (range.untagged, "Egress Untagged")]
+                .into_iter()
+                .filter(|(is_set, _)| *is_set)
+                .map(|(_, flag)| flag.to_owned())
+                .collect(),
+        };
+        PortVlanReport { ifname: ifname.to_owned(), vlans: vlans.ranges().into_iter().map(entry).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vlans(words: &[&str]) -> PortVlans {
+        let mut vlans = PortVlans::none();
+        words.iter().for_each(|words| vlans.add(&words.parse().expect(words)));
+        vlans
+    }
+
+    fn tag(control: u16) -> VlanTag {
+        VlanTag { protocol: 0x8100, control }
+    }
+
+    #[test]
+    fn ranges_are_read_and_what_makes_no_sense_is_named() {
+        for text in ["1", "4094", "10-20", "7 pvid", "7 untagged", "7 pvid untagged", "10-20 untagged"] {
+            assert_eq!(text.parse::<VlanRange>().expect(text).to_string(), text);
+        }
+        assert_eq!("7 untagged pvid".parse::<VlanRange>().expect("in any order").to_string(), "7 pvid untagged");
+        for (text, says) in [
+            ("", "\"\" is no VLAN: write 10, 10-20"),
+            ("ten", "\"ten\" is no VLAN"),
+            ("+1", "is no VLAN"),
+            ("1-", "is no VLAN"),
+            ("1 pvid pvid", "is no VLAN"),
+            ("1 tagged", "is no VLAN"),
+            ("0", "a VLAN is 1 to 4094, not 0"),
+            ("4000-4095", "not 4095"),
+            ("20-10", "20-10 ends before it begins"),
+            ("10-20 pvid", "pvid is for one VLAN, not for 10-20"),
+        ] {
+            let error = text.parse::<VlanRange>().expect_err(text);
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_port_is_in_the_vlans_that_it_was_given() {
+        let shown = |vlans: &PortVlans| vlans.ranges().iter().map(ToString::to_string).collect::<Vec<_>>();
+        let mut port = PortVlans::default();
+        assert_eq!(shown(&port), ["1 pvid untagged"]);
+        port.add(&"10-20".parse().expect("reads"));
+        port.add(&"15 pvid untagged".parse().expect("reads"));
+        assert_eq!(
+            (shown(&port), port.pvid()),
+            (["1 untagged", "10-14", "15 pvid untagged", "16-20"].map(str::to_owned).to_vec(), Some(15))
+        );
+        // Said again without a word, it is without.
+        port.add(&"15".parse().expect("reads"));
+        assert_eq!((shown(&port), port.pvid()), (["1 untagged", "10-20"].map(str::to_owned).to_vec(), None));
+        assert_eq!((port.delete(1, 12), port.delete(1, 12), port.delete(100, 4094)), (4, 0, 0));
+        assert_eq!(shown(&port), ["13-20"]);
+        assert_eq!(shown(&vlans(&["1-4094 untagged"])), ["1-4094 untagged"]);
+    }
+
+    #[test]
+    fn frames_come_in_by_their_tags_and_leave_by_their_vlan() {
+        let access = vlans(&["10 pvid untagged"]);
+        let trunk = vlans(&["10-20", "7 untagged"]);
+        assert_eq!(access.admit(None), Some(tag(10)));
+        assert_eq!(access.admit(Some(tag(0xe000))), Some(tag(0xe00a)), "a priority alone stays");
+        assert_eq!(access.admit(Some(tag(0x600a))), Some(tag(0x600a)));
+        assert_eq!(access.admit(Some(tag(11))), None);
+        assert_eq!((trunk.admit(None), trunk.admit(Some(tag(0x2000)))), (None, None), "no VLAN for them");
+        assert_eq!(trunk.admit(Some(tag(0x300f))), Some(tag(0x300f)));
+        assert_eq!(trunk.admit(Some(tag(0xfff))), None);
+        assert_eq!((access.leave(tag(10)), trunk.leave(tag(0x200a)), trunk.leave(tag(7))), (None, Some(tag(0x200a)), None));
+        // The VLAN of frames without a tag may leave with one.
+        assert_eq!(vlans(&["3 pvid"]).leave(tag(3)), Some(tag(3)));
+        assert_eq!(PortVlans::none().admit(Some(tag(1))), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! `superpacket vlan`: the VLANs of a bridge's ports, in the words of iproute2's `bridge vlan`.
+
+use superpacket_bridge::vlan::{PortVlanReport, VlanRange, VlanReport};
+
+use super::arguments::{Vlan, VlanAction};
+use super::connect;
+use crate::failure::Failure;
+use crate::report::{print, print_json, printable};
+
+/// Shows, adds or deletes.
+pub(crate) fn run(arguments: &Vlan) -> Result<(), Failure> {
+    let asked = Asked::read(arguments.action.unwrap_or(VlanAction::Show), &arguments.words).map_err(Failure::Usage)?;
+    let mut client = connect(&arguments.connection)?;
+    let changed = match asked {
+        Asked::Show(port) => {
+            let report = client.vlans(port.as_deref())?;
+            if arguments.json {
+                print_json(&report.ports)?;
+            } else {
+                print(&text(&report), false)?;
+            }
+            return Ok(());
+        }
+        Asked::Add(port, range) => client.add_vlans(&port, &range)?,
+        Asked::Delete(port, range) => client.delete_vlans(&port, &range)?,
+    };
+    if arguments.json {
+        print_json(&[changed])?;
+    }
+    Ok(())
+}
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Show(Option<String>),
+    Add(String, VlanRange),
+    Delete(String, VlanRange),
+}
+
+impl Asked {
+    /// Reads the words behind the action.
+    fn read(action: VlanAction, words: &[String]) -> Result<Asked, String> {
+        let (name, form) = match action {
+            VlanAction::Show => ("show", "[dev PORT]"),
+            VlanAction::Add => ("add", "dev PORT vid VID[-VID] [pvid] [untagged]"),
+            VlanAction::Del => ("del", "dev PORT vid VID[-VID]"),
+        };
+        let wrong = |problem: String| format!("vlan {name}: {problem}: write vlan {name} {form}");
+        let mut words = words.iter().map(String::as_str);
+        let (mut port, mut vlans, mut pvid, mut untagged) = (None, None, false, false);
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or_else(|| wrong(format!("nothing behind {word:?}")));
+            match word {
+                "dev" if port.is_none() => port = Some(value()?.to_owned()),
+                "vid" if vlans.is_none() && action != VlanAction::Show => vlans = Some(value()?),
+                "pvid" if action == VlanAction::Add => pvid = true,
+                "untagged" if action == VlanAction::Add => untagged = true,
+                // All ports are the bridge's.
+                "master" => {}
+                _ => return Err(wrong(format!("{word:?} is not understood here, or is there twice"))),
+            }
+        }
+        if action == VlanAction::Show {
+            return Ok(Asked::Show(port));
+        }
+        let port = port.ok_or_else(|| wrong("no port".into()))?;
+        let vlans: VlanRange = vlans.ok_or_else(|| wrong("no VLAN".into()))?.parse().map_err(&wrong)?;
+        if vlans.pvid || vlans.untagged {
+            return Err(wrong("pvid and untagged are words of their own".into()));
+        }
+        let range = VlanRange::new(vlans.first, vlans.last, pvid, untagged).map_err(&wrong)?;
+        Ok(if action == VlanAction::Add { Asked::Add(port, range) } else { Asked::Delete(port, range) })
+    }
+}
+
+/// The table as `bridge vlan` prints it.
+fn text(report: &VlanReport) -> String {
+    const HEADING: &str = "port";
+    let width = report.ports.iter().map(|port| printable(&port.ifname).chars().count()).max().unwrap_or_default().max(HEADING.len());
+    let mut text = format!("{HEADING:width$}  vlan-id\n");
+    for PortVlanReport { ifname, vlans } in &report.ports {
+        let mut name = printable(ifname);
+        for entry in vlans {
+            let end = entry.vlan_end.map(|end| format!("-{end}")).unwrap_or_default();
+            let flags: String = entry.flags.iter().map(|flag| format!(" {}", printable(flag))).collect();
+            text.push_str(&format!("{name:width$}  {}{end}{flags}\n", entry.vlan));
+            name.clear();
+        }
+        if vlans.is_empty() {
+            text.push_str(&format!("{name:width$}  none\n"));
+        }
+    }
+    if !report.vlan_filtering {
+        text.push_str("\nVLAN filtering is off, and none of this in force: superpacket bridge --vlan-filtering\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(action: VlanAction, words: &str) -> Result<Asked, String> {
+        Asked::read(action, &words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn it_takes_the_words_of_iproute2() {
+        let port = || "packet:left".to_owned();
+        let range = |words: &str| words.parse::<VlanRange>().expect(words);
+        for (action, words, expected) in [
+            (VlanAction::Show, "", Asked::Show(None)),
+            (VlanAction::Show, "dev packet:left", Asked::Show(Some(port()))),
+            (VlanAction::Add, "dev packet:left vid 10 pvid untagged master", Asked::Add(port(), range("10 pvid untagged"))),
+            (VlanAction::Add, "vid 10-20 dev packet:left", Asked::Add(port(), range("10-20"))),
+            (VlanAction::Del, "dev packet:left vid 10-20", Asked::Delete(port(), range("10-20"))),
+        ] {
+            assert_eq!(read(action, words), Ok(expected), "{words}");
+        }
+        for (action, words, says) in [
+            (VlanAction::Add, "vid 10", "vlan add: no port: write vlan add dev PORT vid VID[-VID] [pvid] [untagged]"),
+            (VlanAction::Add, "dev packet:left", "no VLAN"),
+            (VlanAction::Add, "dev packet:left vid", "nothing behind \"vid\""),
+            (VlanAction::Add, "dev packet:left vid ten", "\"ten\" is no VLAN"),
+            (VlanAction::Add, "dev packet:left vid 4095", "a VLAN is 1 to 4094, not 4095"),
+            (VlanAction::Add, "dev packet:left vid 10-20 pvid", "pvid is for one VLAN, not for 10-20"),
+            (VlanAction::Add, "dev packet:left vid 10 tagged", "\"tagged\" is not understood here"),
+            (VlanAction::Del, "dev packet:left vid 10 pvid", "\"pvid\" is not understood here"),
+            (VlanAction::Show, "vid 10", "\"vid\" is not understood here"),
+        ] {
+            let error = read(action, words).expect_err(words);
+            assert!(error.contains(says), "{words}: {error}");
+        }
+        let quoted = ["dev", "packet:left", "vid", "10 pvid"].map(str::to_owned);
+        assert!(Asked::read(VlanAction::Add, &quoted).expect_err("two in one").contains("words of their own"));
+    }
+
+    #[test]
+    fn it_reads_like_iproute2() {
+        let port: PortVlanReport = serde_json::from_value(serde_json::json!({
+            "ifname": "packet:left",
+            "vlans": [{"vlan": 1, "flags": ["PVID", "Egress Untagged"]}, {"vlan": 10, "vlanEnd": 20}],
+        }))
+        .expect("reads");
+        let none = PortVlanReport { ifname: "tap:b".into(), vlans: Vec::new() };
+        let report = VlanReport { vlan_filtering: true, ports: vec![port, none] };
+        let expected = "port         vlan-id\npacket:left  1 PVID Egress Untagged\n             10-20\ntap:b        none\n";
+        assert_eq!(text(&report), expected);
+        let off = VlanReport { vlan_filtering: false, ..report };
+        assert!(text(&off).ends_with("\nVLAN filtering is off, and none of this in force: superpacket bridge --vlan-filtering\n"));
+    }
+}
