@@ -261,7 +261,14 @@ impl Egress {
                     std::thread::yield_now();
                     continue;
                 }
-                Stop::Full => self.shared.counts.dropped(DropReason::Full, 1),
+                Stop::Full => {
+                    // A port looks at all that is left before it refuses the first: frame by frame, a
+                    // full port would cost many times what one costs that sends.
+                    let dropped = left.div_ceil(2);
+                    self.shared.counts.dropped(DropReason::Full, dropped);
+                    from += dropped as usize;
+                    continue;
+                }
                 Stop::Offload(error) => self.fall_back(outgoing, segmenter, from, &error),
                 Stop::TooLong => self.shared.counts.dropped(DropReason::TooBig, 1),
                 Stop::Down => {
@@ -363,8 +370,10 @@ impl Egress {
                     Stop::Gone(_) => DropReason::Gone,
                     _ => DropReason::Refused,
                 };
-                counts.dropped(cause, 1);
-                from += 1;
+                // What does not fit now does not fit in a moment.
+                let dropped = if matches!(cause, DropReason::Full | DropReason::Down | DropReason::Gone) { total - from } else { 1 };
+                counts.dropped(cause, dropped as u64);
+                from += dropped;
             }
         }
     }

@@ -565,3 +565,36 @@ fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
         assert!(send(&mut small, packet, aggregated).is_empty(), "one byte less is too little");
     }
 }
+
+#[test]
+fn a_full_port_is_asked_a_few_times_for_a_batch() {
+    let asked = Arc::new(Mutex::new(0));
+    let count = asked.clone();
+    let mut full = Bench::refusing(
+        |runtime| runtime.active = FeatureSet::NONE,
+        move |_| {
+            *count.lock().expect("no panic") += 1;
+            Some(Stop::Full)
+        },
+    );
+    let frames: Vec<_> = (0..256).flat_map(|flow| Frame::tcp4(flow, 100).run(1)).map(|frame| frame.to_bytes()).collect();
+    assert!(full.forward(&frames).is_empty());
+    assert_eq!(full.drops("full"), 256);
+    let asked = *asked.lock().expect("no panic");
+    assert!(asked <= 16, "a port is asked {asked} times to take 256 frames");
+}
+
+#[test]
+fn a_port_that_has_room_again_gets_what_is_left() {
+    let mut calls = 0;
+    let mut bench = Bench::refusing(
+        |runtime| runtime.active = FeatureSet::NONE,
+        move |_| {
+            calls += 1;
+            (calls <= FULL_RETRIES + 1).then_some(Stop::Full)
+        },
+    );
+    let frames: Vec<_> = (0..64).flat_map(|flow| Frame::tcp4(flow, 100).run(1)).map(|frame| frame.to_bytes()).collect();
+    assert!(bytes(&bench.forward(&frames)) == frames[32..], "the second half");
+    assert_eq!(bench.drops("full"), 32);
+}
