@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use superpacket::packet::VlanTag;
 use superpacket::segment::Segmenter;
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::MAX_HEADER;
@@ -149,29 +150,10 @@ impl Output {
             _ if known.is_some() && is_static(table, &addresses.destination) => {
                 return from.counts.dropped(DropReason::NoPort, packets);
             }
-            _ => {
-                let is_given = |to: &Forwarding| {
-                    let flood = match addresses.destination {
-                        Destination::Station(_) => to.flood,
-                        Destination::Many => to.mcast_flood,
-                        Destination::All | Destination::Neighbour => to.bcast_flood,
-                    };
-                    flood && !(rules.isolated && to.isolated)
-                };
-                let mut others = egress.iter_mut().flatten().filter(|egress| egress.shared.number != from.number).peekable();
-                if others.peek().is_none() {
-                    return from.counts.dropped(DropReason::NoPort, packets);
-                }
-                let mut others = others.filter(|egress| egress.is_in(tag)).peekable();
-                if others.peek().is_none() {
-                    return from.counts.dropped(DropReason::Vlan, packets);
-                }
-                let mut given = others.filter(|egress| is_given(&egress.runtime.forwarding)).peekable();
-                if given.peek().is_none() {
-                    return from.counts.dropped(DropReason::Forwarding, packets);
-                }
-                given.for_each(send);
-            }
+            _ => match flooded_to(egress, from.number, rules, &addresses.destination, tag) {
+                Ok(ports) => ports.for_each(send),
+                Err(reason) => return from.counts.dropped(reason, packets),
+            },
         }
         if let Some(mtu) = told.filter(|_| !fits) {
             if let (Some(vlans), Some(tag)) = (self.vlans_of(from), tag) {
@@ -250,6 +232,35 @@ impl Output {
         self.outgoing.clear();
         self.unsent = 0;
     }
+}
+
+/// The ports that are given what is flooded by port `from`, with its rules, and with this tag where
+/// the bridge filters by VLAN; why there are none.
+fn flooded_to<'a>(
+    egress: &'a mut [Option<Egress>],
+    from: u16,
+    rules: Forwarding,
+    destination: &Destination,
+    tag: Option<VlanTag>,
+) -> Result<impl Iterator<Item = &'a mut Egress>, DropReason> {
+    let is_given = move |to: &Forwarding| {
+        let flood = match destination {
+            Destination::Station(_) => to.flood,
+            Destination::Many => to.mcast_flood,
+            Destination::All | Destination::Neighbour => to.bcast_flood,
+        };
+        flood && !(rules.isolated && to.isolated)
+    };
+    let mut others = egress.iter_mut().flatten().filter(move |egress| egress.shared.number != from).peekable();
+    if others.peek().is_none() {
+        return Err(DropReason::NoPort);
+    }
+    let mut others = others.filter(move |egress| egress.is_in(tag)).peekable();
+    if others.peek().is_none() {
+        return Err(DropReason::Vlan);
+    }
+    let mut given = others.filter(move |egress| is_given(&egress.runtime.forwarding)).peekable();
+    if given.peek().is_none() { Err(DropReason::Forwarding) } else { Ok(given) }
 }
 
 /// Is there a static entry for it?

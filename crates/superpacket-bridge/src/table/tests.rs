@@ -1,0 +1,362 @@
+//! Tests of the address table.
+
+use super::*;
+
+const A: Key = Key(1 << 60 | 0xa);
+
+/// Stations behind a port.
+fn behind(numbers: std::ops::Range<u16>, vlan: u16) -> BTreeSet<Station> {
+    numbers.map(|number| Station { vlan, address: [2, 0, 0, 1, (number >> 8) as u8, number as u8] }).collect()
+}
+
+#[test]
+fn static_entries_neither_age_nor_move_nor_give_way() {
+    let table = Table::new(64, Duration::from_secs(1));
+    table.set_limit(1, 0);
+    table.set_limit(2, 64);
+    let stations = behind(0..1, 7);
+    let station = *stations.first().expect("one");
+    let key = Key::from(station);
+    table.set_static(1, &stations);
+    assert_eq!(table.find(key, OTHER, 1), Some(1), "nobody has heard it");
+    for now in 1..20_000 {
+        table.learn(key, 2, now);
+        assert_eq!(table.find(key, OTHER, now), Some(1), "{now}");
+        if now % 1_000 == 0 {
+            flood(&table, 2, 500, now);
+            table.expire(now);
+        }
+    }
+    table.forget(1);
+    table.flush(|_, _| true);
+    assert_eq!(table.find(key, OTHER, 20_000), Some(1));
+    assert_eq!((table.count(1), table.held(1), table.held(2)), (0, 0, 0), "it is not learned");
+    // The same address in another VLAN is another station.
+    let other = Station { vlan: 8, ..station };
+    table.learn(other.into(), 2, 20_000);
+    assert_eq!((table.find(other.into(), OTHER, 20_000), table.find(key, OTHER, 20_000)), (Some(2), Some(1)));
+    // Without it, the address is learned as any other.
+    table.set_static(1, &BTreeSet::new());
+    assert_eq!((table.find(key, OTHER, 20_000), table.look_up(station)), (None, None));
+    table.learn(key, 2, 20_000);
+    assert_eq!((table.find(key, OTHER, 20_000), table.held(2)), (Some(2), 2));
+}
+
+#[test]
+fn a_static_entry_takes_the_place_of_a_learned_one_and_of_another_port() {
+    let table = Table::new(64, Duration::from_secs(300));
+    let stations = behind(0..1, 0);
+    let key = Key::from(*stations.first().expect("one"));
+    table.learn(key, 2, 1);
+    assert_eq!(table.held(2), 1);
+    table.set_static(1, &stations);
+    assert_eq!((table.find(key, OTHER, 2), table.held(2), table.held(1)), (Some(1), 0, 0));
+    table.set_static(3, &stations);
+    table.set_static(1, &BTreeSet::new());
+    assert_eq!(table.find(key, OTHER, 2), Some(3));
+    table.close(3);
+    assert_eq!(table.find(key, OTHER, 2), None, "it goes with its port");
+}
+
+#[test]
+fn a_static_address_at_two_ports_is_a_hint_of_a_loop() {
+    for (count, placed) in [(1, 1), (100, 32)] {
+        let table = Table::new(64, Duration::from_secs(300));
+        let stations = behind(0..count, 0);
+        table.set_static(1, &stations);
+        let unplaced = table.unplaced.load(Ordering::Relaxed);
+        assert!(u32::from(count) - unplaced <= placed, "{unplaced} of {count}");
+        for &station in &stations {
+            table.learn(station.into(), 1, 1_000);
+        }
+        assert!(!table.loops.is_suspected(1_000));
+        table.learn((*stations.last().expect("some")).into(), 2, 1_001);
+        assert!(table.loops.is_suspected(1_001));
+    }
+}
+
+#[test]
+fn static_entries_that_find_no_room_hold_all_the_same() {
+    let table = Table::new(WAYS, Duration::from_secs(300));
+    table.set_limit(2, WAYS as u32);
+    let stations = behind(0..50, 0);
+    stations.iter().for_each(|&station| table.learn(station.into(), 2, 1));
+    table.set_static(1, &stations);
+    assert_eq!(table.unplaced.load(Ordering::Relaxed), 50 - STATIC_WAYS as u32);
+    for &station in &stations {
+        table.learn(station.into(), 2, 2);
+        assert_eq!(table.find(station.into(), OTHER, 2), Some(1), "{station}");
+        assert_eq!(table.look_up(station).map(|known| (known.port, known.is_static)), Some((1, true)));
+    }
+    flood(&table, 2, 100, 3);
+    assert_eq!((table.count(2), table.list(|_, _| true).len()), (WAYS - STATIC_WAYS, 50 + WAYS - STATIC_WAYS));
+    assert_eq!(table.flush(|_, port| port == 2), WAYS - STATIC_WAYS);
+    // Half of them go.
+    table.set_static(1, &behind(0..25, 0));
+    let found = stations.iter().filter(|&&station| table.find(station.into(), OTHER, 4) == Some(1)).count();
+    assert_eq!((found, table.list(|_, _| true).len()), (25, 25));
+    table.set_static(1, &BTreeSet::new());
+    assert_eq!((table.unplaced.load(Ordering::Relaxed), table.list(|_, _| true)), (0, Vec::new()));
+}
+
+#[test]
+fn static_entries_hold_while_threads_learn_and_others_come_and_go() {
+    let table = Table::new(16, Duration::from_secs(300));
+    (0..4).for_each(|port| table.set_limit(port, 16));
+    let kept = behind(0..20, 0);
+    table.set_static(0, &kept);
+    std::thread::scope(|scope| {
+        for port in 1..3u16 {
+            let (table, kept) = (&table, &kept);
+            scope.spawn(move || {
+                for round in 0..300 {
+                    for &station in kept {
+                        table.learn(station.into(), port, 1 + round);
+                        assert_eq!(table.find(station.into(), port, 1 + round), Some(0));
+                    }
+                    flood(table, port, 40, 1 + round);
+                }
+            });
+        }
+        for round in 0..300 {
+            table.set_static(3, &behind(100..100 + round % 30, 0));
+            table.flush(|_, port| port == 1);
+        }
+    });
+    table.set_static(3, &BTreeSet::new());
+    table.set_static(0, &BTreeSet::new());
+    table.flush(|_, _| true);
+    assert_eq!((0..4).map(|port| table.held(port)).collect::<Vec<_>>(), [0; 4]);
+    assert_eq!(table.unplaced.load(Ordering::Relaxed), 0);
+    assert!(table.sets.iter().flatten().all(|entry| entry.key.load(Ordering::Relaxed) == 0));
+}
+
+/// A port that nobody is behind.
+const OTHER: u16 = 1000;
+
+fn table() -> Table {
+    Table::new(64, Duration::from_secs(1))
+}
+
+#[test]
+fn an_address_is_found_until_it_is_too_old() {
+    let table = table();
+    assert_eq!(table.find(A, OTHER, 1), None);
+    table.learn(A, 3, 1);
+    assert_eq!(table.find(A, OTHER, 101), Some(3));
+    assert_eq!(table.find(A, OTHER, 102), None, "a second is 100 ticks");
+    table.learn(A, 3, 50);
+    assert_eq!(table.find(A, OTHER, 149), Some(3));
+    table.forget(3);
+    assert_eq!(table.find(A, OTHER, 149), None);
+}
+
+#[test]
+fn vlans_are_worlds_apart() {
+    let address = [2, 0, 0, 0, 0, 1];
+    let (plain, tagged) = (Key::ethernet(address, 0), Key::ethernet(address, 5));
+    assert_ne!(plain, tagged);
+    let table = table();
+    table.learn(plain, 1, 1);
+    table.learn(tagged, 2, 1);
+    assert_eq!((table.find(plain, OTHER, 2), table.find(tagged, OTHER, 2)), (Some(1), Some(2)));
+}
+
+#[test]
+fn a_host_that_moves_is_followed() {
+    let table = Table::new(64, Duration::from_secs(300));
+    table.learn(A, 1, 1);
+    table.learn(A, 2, 50);
+    assert_eq!(table.find(A, OTHER, 50), Some(1), "it has just been heard there");
+    table.learn(A, 2, 102);
+    assert_eq!(table.find(A, OTHER, 102), Some(2));
+    table.learn(A, 1, 110);
+    assert_eq!(table.find(A, OTHER, 110), Some(1), "back home");
+}
+
+#[test]
+fn who_sends_with_an_address_of_another_port_does_not_get_it() {
+    let table = Table::new(64, Duration::from_secs(300));
+    table.learn(A, 1, 1);
+    // The attacker sends all the time, the host twice a second.
+    for now in 2..30_000 {
+        table.learn(A, 2, now);
+        if now % 50 == 0 {
+            table.learn(A, 1, now);
+        }
+        assert_eq!(table.find(A, OTHER, now), Some(1), "{now}");
+    }
+    assert!(table.loops.is_suspected(30_000), "an address at two ports is a hint");
+}
+
+#[test]
+fn who_waits_for_silence_gets_an_address_for_less_and_less_of_the_time() {
+    let table = Table::new(64, Duration::from_secs(300));
+    let (mut stolen, mut rounds) = (0, 0);
+    // The host speaks every five seconds, the attacker all the time.
+    for now in 1..120_000 {
+        if now % 500 == 1 {
+            table.learn(A, 1, now);
+            assert_eq!(table.find(A, OTHER, now), Some(1), "its first word brings it back: {now}");
+            rounds += 1;
+        }
+        table.learn(A, 2, now);
+        stolen += u64::from(table.find(A, OTHER, now) == Some(2));
+    }
+    assert!(rounds == 240 && stolen < 5_000, "{stolen} ticks of 120,000");
+}
+
+#[test]
+fn a_host_that_has_moved_is_at_home_there_in_time() {
+    let table = Table::new(64, Duration::from_secs(10));
+    table.learn(A, 1, 1);
+    for now in (150..4_000).step_by(20) {
+        table.learn(A, 2, now);
+    }
+    // Who comes to the port that it has left long ago is a stranger.
+    table.learn(A, 1, 4_000);
+    assert_eq!(table.find(A, OTHER, 4_000), Some(2));
+}
+
+#[test]
+fn a_full_set_gives_up_what_was_seen_longest_ago() {
+    let table = Table::new(WAYS, Duration::from_secs(1000));
+    let keys: Vec<_> = (0..100).map(|number| Key::ethernet([2, 0, 0, 0, 0, number], 0)).collect();
+    for (tick, key) in keys.iter().enumerate() {
+        table.learn(*key, 7, 1 + tick as u64);
+    }
+    assert_eq!(table.count(7), WAYS);
+    assert!(keys[96..].iter().all(|key| table.find(*key, OTHER, 100) == Some(7)));
+}
+
+/// Addresses that somebody makes up at a port.
+fn flood(table: &Table, port: u16, count: u32, now: u64) {
+    for number in 0..count {
+        let [a, b, c, d] = number.to_be_bytes();
+        table.learn(Key::ethernet([6, port as u8, a, b, c, d], 0), port, now);
+    }
+}
+
+fn stations(port: u16, count: u8) -> Vec<Key> {
+    (0..count).map(|number| Key::ethernet([2, 0, 0, 0, port as u8, number], 0)).collect()
+}
+
+#[test]
+fn a_port_has_no_more_addresses_than_its_limit() {
+    let table = Table::new(1024, Duration::from_secs(10));
+    table.set_limit(1, 100);
+    table.set_limit(2, 0);
+    flood(&table, 1, 10_000, 1);
+    assert_eq!((table.count(1), table.held(1)), (100, 100));
+    flood(&table, 2, 10_000, 1);
+    assert_eq!((table.count(2), table.held(2)), (512, 512), "half of the table");
+    table.set_limit(1, 200);
+    flood(&table, 1, 10_000, 1);
+    assert_eq!(table.held(1), 200);
+    // What is too old leaves room for others.
+    table.expire(1_500);
+    assert_eq!((table.held(1), table.held(2)), (0, 0));
+    flood(&table, 2, 100, 1_500);
+    table.close(2);
+    assert_eq!((table.held(2), table.ports.load(Ordering::Relaxed)), (0, 1));
+}
+
+#[test]
+fn the_port_that_holds_most_loses_first() {
+    let table = Table::new(8192, Duration::from_secs(300));
+    (0..3).for_each(|port| table.set_limit(port, 8192));
+    flood(&table, 0, 100_000, 1);
+    assert_eq!(table.held(0), 8192);
+    // Hosts that come later find room, and keep it.
+    let hosts: Vec<Vec<Key>> = (1..3).map(|port| stations(port, 50)).collect();
+    for (port, keys) in (1..).zip(&hosts) {
+        keys.iter().for_each(|&key| table.learn(key, port, 2));
+    }
+    flood(&table, 0, 200_000, 3);
+    for (port, keys) in (1..).zip(&hosts) {
+        let known = keys.iter().filter(|&&key| table.find(key, OTHER, 4) == Some(port)).count();
+        assert_eq!(known, 50, "port {port}");
+    }
+    assert_eq!((table.held(0), table.count(0)), (8092, 8092));
+}
+
+#[test]
+fn addresses_that_count_up_fill_all_sets_whatever_the_secret() {
+    for _ in 0..100 {
+        let table = Table::new(1024, Duration::from_secs(10));
+        let mut addresses = vec![0; table.sets.len()];
+        for number in 0..12_800u32 {
+            let [a, b, c, d] = number.to_be_bytes();
+            addresses[table.index(Key::ethernet([6, 0, a, b, c, d], 0))] += 1;
+        }
+        // 50 in each on average; of random numbers one in 10^9 sets has fewer than 15 or more than 105.
+        assert!(addresses.iter().all(|count| (15..=105).contains(count)), "{addresses:?}");
+    }
+}
+
+#[test]
+fn what_was_asked_for_stays_if_its_port_has_no_more_than_its_share() {
+    let table = Table::new(WAYS, Duration::from_secs(3000));
+    (0..4).for_each(|port| table.set_limit(port, WAYS as u32));
+    let [lonely, wanted] = stations(1, 2)[..] else { panic!("two") };
+    table.learn(lonely, 1, 1);
+    table.learn(wanted, 1, 2);
+    assert_eq!(table.find(lonely, 1, 3), Some(1), "asked for by its own port, which is not counted");
+    assert_eq!(table.find(wanted, 2, 3), Some(1));
+    flood(&table, 2, 2, 4);
+    // The share of each port is one address, and port 1 has two: the one that nobody else has asked for goes.
+    flood(&table, 3, 1, 5);
+    assert_eq!((table.find(lonely, 1, 6), table.find(wanted, 1, 6)), (None, Some(1)));
+    flood(&table, 3, 100, 7);
+    assert_eq!(table.find(wanted, 1, 8), Some(1));
+    // A minute later it is as any other.
+    flood(&table, 1, 100, 8_000);
+    assert_eq!(table.find(wanted, 1, 8_000), None);
+}
+
+#[test]
+fn threads_that_learn_at_once_count_right() {
+    let table = Table::new(256, Duration::from_secs(10));
+    (0..4).for_each(|port| table.set_limit(port, 256));
+    std::thread::scope(|scope| {
+        for port in 0..4u16 {
+            let table = &table;
+            scope.spawn(move || {
+                for round in 0..50 {
+                    flood(table, port, 500, 1 + round * 7);
+                    // The same addresses, at another port each time.
+                    stations(9, 200).iter().for_each(|&key| table.learn(key, port, 1 + round * 1_200));
+                    if round % 10 == 9 {
+                        table.forget(port);
+                    }
+                }
+            });
+        }
+    });
+    let held: Vec<_> = (0..4).map(|port| table.held(port)).collect();
+    let occupied = |port| {
+        let entries = table.sets.iter().flatten().filter(|entry| entry.key.load(Ordering::Relaxed) != 0);
+        entries.filter(|entry| Seen(entry.seen.load(Ordering::Relaxed)).port() == port).count() as u32
+    };
+    assert_eq!(held, (0..4).map(occupied).collect::<Vec<_>>());
+}
+
+#[test]
+fn threads_see_whole_entries() {
+    let table = Table::new(WAYS, Duration::from_secs(1000));
+    std::thread::scope(|scope| {
+        for thread in 0..2u16 {
+            let table = &table;
+            scope.spawn(move || {
+                for round in 0..20_000u64 {
+                    let number = (round * 7 + u64::from(thread)) % 16;
+                    let key = Key::ethernet([2, 0, 0, 0, 0, number as u8], 0);
+                    table.learn(key, number as u16, 1 + round / 100);
+                    if let Some(port) = table.find(key, OTHER, 1 + round / 100) {
+                        assert_eq!(port, number as u16);
+                    }
+                }
+            });
+        }
+    });
+}
