@@ -141,6 +141,7 @@ impl Bridge {
         let steering = State::new(settings.steering.clone(), sock_flows, FlowHashKey::new(random_key()), in_place);
         let common = Common {
             table: table.clone(),
+            answers: Arc::default(),
             epoch: epoch.clone(),
             broken,
             busy_poll: settings.busy_poll,
@@ -612,10 +613,7 @@ impl Place {
 
     fn stats(&mut self) -> PortStats {
         let own = add(self.before, self.port.as_mut().map(|port| port.counters()).unwrap_or_default());
-        let mut stats = self.shared.counts.report(&self.shared.name);
-        stats.drops.insert("rx_ring".into(), own.rx_dropped);
-        stats.drops.insert("rx_errors".into(), own.rx_errors);
-        stats
+        self.shared.counts.report(&self.shared.name).with(own)
     }
 }
 

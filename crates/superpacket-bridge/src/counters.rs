@@ -98,6 +98,8 @@ counts!(
     lro_aggregated,
     lro_flushed,
     lro_no_desc,
+    tx_full,
+    tx_refused,
     segmented,
     segments,
     segmented_for_ids,

@@ -42,7 +42,7 @@ impl Forwarder {
     #[must_use]
     pub fn new(table_size: usize, ageing_time: Duration, key: HashKey) -> Self {
         let table = Arc::new(Table::new(table_size, ageing_time));
-        let output = Output::new(table.clone());
+        let output = Output::new(table.clone(), Arc::default());
         // No hash chooses anything where there are no workers.
         let steering = Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(0), InPlace::NEVER));
         Forwarder { key, steering, table, output, ingress: Vec::new(), ports: Vec::new(), vlan_filtering: false }
@@ -118,12 +118,7 @@ impl Forwarder {
 
     /// What the ports counted, in the order in which they joined.
     pub fn stats(&mut self) -> Vec<PortStats> {
-        let report = |(shared, port): &mut (Arc<Shared>, Box<dyn Port>)| {
-            let (mut stats, own) = (shared.counts.report(&shared.name), port.counters());
-            stats.drops.insert("rx_ring".into(), own.rx_dropped);
-            stats.drops.insert("rx_errors".into(), own.rx_errors);
-            stats
-        };
+        let report = |(shared, port): &mut (Arc<Shared>, Box<dyn Port>)| shared.counts.report(&shared.name).with(port.counters());
         self.ports.iter_mut().map(report).collect()
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A bridge has no address of its own: it answers in the name of the host that the packet was sent to, as the kernel's `br_netfilter` does.
 
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use superpacket::checksum::{Sum, pseudo_header, words};
 use superpacket::packet::VlanTag;
@@ -21,30 +22,45 @@ const QUOTE6: usize = 1280 - IPV6 - ICMP;
 /// The most that an ICMP error quotes: what keeps the answer within 576 bytes (RFC 1812, section 4.3.2.3).
 const QUOTE4: usize = 576 - IPV4 - ICMP;
 
+/// Answers to packets that are too long, a second. The kernel's limits are one a second for each
+/// destination (`icmp_ratelimit`), which is too few for several hosts behind one port, and 1,000 for
+/// all (`icmp_msgs_per_sec`).
+const ANSWERS: u32 = 100;
+
+const NANOSECONDS: u64 = 1_000_000_000;
+
 /// Lets through so many answers a second, and as many at once.
+///
+/// Shared by all threads of a bridge: a packet is let through if it comes no earlier than a time
+/// which each packet puts off (GCRA, ITU-T I.371).
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    tokens: f64,
-    rate: f64,
-    last: Instant,
+    start: Instant,
+    /// Nanoseconds for each answer.
+    interval: u64,
+    /// How far answers may be ahead of their time, in nanoseconds: a second, less one answer.
+    ahead: u64,
+    /// When the next would be in time if they came evenly, in nanoseconds since the start.
+    next: AtomicU64,
+}
+
+impl Default for RateLimit {
+    fn default() -> Self {
+        RateLimit::new(ANSWERS)
+    }
 }
 
 impl RateLimit {
-    /// The kernel's default for each destination (`icmp_ratelimit`: one in 1,000 ms is too few for several hosts; `icmp_msgs_per_sec` is 1,000 for all): 100 a second for the bridge.
-    pub(crate) fn new(rate: u32) -> Self {
-        RateLimit { tokens: f64::from(rate), rate: f64::from(rate), last: Instant::now() }
+    fn new(rate: u32) -> Self {
+        let interval = NANOSECONDS / u64::from(rate);
+        RateLimit { start: Instant::now(), interval, ahead: NANOSECONDS - interval, next: AtomicU64::new(0) }
     }
 
     /// May another answer be sent?
-    pub(crate) fn allows(&mut self, now: Instant) -> bool {
-        let passed: Duration = now.saturating_duration_since(self.last);
-        self.last = now;
-        self.tokens = (self.tokens + passed.as_secs_f64() * self.rate).min(self.rate);
-        let allowed = self.tokens >= 1.0;
-        if allowed {
-            self.tokens -= 1.0;
-        }
-        allowed
+    pub(crate) fn allows(&self, now: Instant) -> bool {
+        let now = now.saturating_duration_since(self.start).as_nanos() as u64;
+        let put_off = |next: u64| (next <= now + self.ahead).then(|| next.max(now) + self.interval);
+        self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, put_off).is_ok()
     }
 }
 
@@ -148,6 +164,8 @@ fn put_checksum(bytes: &mut [u8], start: usize, at: usize, pseudo: Sum) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const ETHER: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
@@ -208,9 +226,13 @@ mod tests {
 
     #[test]
     fn answers_are_limited() {
-        let mut limit = RateLimit::new(10);
-        let now = Instant::now();
-        let at = |limit: &mut RateLimit, ms| (0..100).filter(|_| limit.allows(now + Duration::from_millis(ms))).count();
-        assert_eq!((at(&mut limit, 0), at(&mut limit, 500), at(&mut limit, 60_000)), (10, 5, 10));
+        let limit = RateLimit::new(10);
+        let at = |ms| (0..100).filter(|_| limit.allows(limit.start + Duration::from_millis(ms))).count();
+        assert_eq!((at(0), at(500), at(60_000)), (10, 5, 10));
+        // All threads have these together.
+        let now = limit.start + Duration::from_secs(120);
+        let several = || (0..100).filter(|_| limit.allows(now)).count();
+        let allowed = std::thread::scope(|scope| [(); 4].map(|()| scope.spawn(several)).map(|thread| thread.join().expect("ends")));
+        assert_eq!(allowed.iter().sum::<usize>(), 10);
     }
 }

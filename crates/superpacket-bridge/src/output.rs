@@ -22,9 +22,6 @@ use crate::vlan::PortVlans;
 /// So many frames are sent before the round ends: what is sent should still be in the cache.
 const FLUSH_AT: usize = 256;
 
-/// Answers to packets that are too long, a second.
-const ANSWERS: u32 = 100;
-
 /// All ways out, for one thread.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -35,7 +32,7 @@ pub(crate) struct Output {
     table: Arc<Table>,
     /// The table's time, as of the round's start.
     tick: u64,
-    answers: RateLimit,
+    answers: Arc<RateLimit>,
     /// A loop is suspected, as of the round's start.
     loop_suspected: bool,
     /// Ports that turned out to be gone, and which opening of them.
@@ -52,14 +49,14 @@ pub(crate) struct Output {
 
 impl Output {
     /// No way out. Packets are bridged.
-    pub(crate) fn new(table: Arc<Table>) -> Self {
+    pub(crate) fn new(table: Arc<Table>, answers: Arc<RateLimit>) -> Self {
         Output {
             egress: Vec::new(),
             outgoing: Outgoing::new(),
             segmenter: Segmenter::new(),
             table,
             tick: 0,
-            answers: RateLimit::new(ANSWERS),
+            answers,
             loop_suspected: false,
             broken: Vec::new(),
             consuming: None,
@@ -342,7 +339,7 @@ mod tests {
         fn sized(mtus: &[usize], addresses: usize, change: impl Fn(&mut crate::settings::PortSettings)) -> Bench {
             let table = Table::new(addresses, Duration::from_secs(300));
             (0..mtus.len()).for_each(|port| table.set_limit(port as u16, 0));
-            let mut output = Output::new(Arc::new(table));
+            let mut output = Output::new(Arc::new(table), Arc::default());
             let ports = mtus.iter().enumerate().map(|(number, &mtu)| {
                 let (shared, taken) = (Arc::new(shared_as(number as u16, &change)), Arc::default());
                 let mut egress = Egress::new(Arc::clone(&shared), Box::new(Taker(Arc::clone(&taken))));

@@ -24,6 +24,7 @@ use crate::consumer::{Consumer, Factory};
 use crate::counters::{Count, DropReason};
 use crate::egress::Egress;
 use crate::handover::{BacklogReceiver, Doorbell, Employment};
+use crate::icmp::RateLimit;
 use crate::ingress::Ingress;
 use crate::output::Output;
 use crate::runtime::Shared;
@@ -85,6 +86,8 @@ pub(crate) struct PollThreadCounts {
 #[derive(Clone, Debug)]
 pub(crate) struct Common {
     pub(crate) table: Arc<Table>,
+    /// How many senders of packets that are too long are told so.
+    pub(crate) answers: Arc<RateLimit>,
     /// Grows whenever requested settings or capabilities change.
     pub(crate) epoch: Arc<AtomicU64>,
     /// Takes the numbers of ports that turned out to be gone, and which opening of them.
@@ -118,7 +121,7 @@ impl PollThread {
         let employment = Arc::new(Employment::new());
         let work = Work {
             employment: employment.clone(),
-            output: Output::new(common.table.clone()),
+            output: Output::new(common.table.clone(), common.answers.clone()),
             // Everything is still to be looked at.
             epoch: common.epoch.load(Ordering::Acquire).wrapping_sub(1),
             common,

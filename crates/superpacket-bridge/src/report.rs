@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use superpacket_io::port::PortCounters;
+
 use crate::settings::InPlace;
 
 /// A port at a glance.
@@ -101,6 +103,14 @@ pub struct PortStats {
     /// `inet_lro`).
     #[serde(default)]
     pub lro_no_desc: u64,
+    /// Times that the kernel or the device could not take more for now. What was given up then
+    /// stands in `drops` as `full`.
+    #[serde(default)]
+    pub tx_full: u64,
+    /// Times that the kernel or the device refused a super-packet or a partial checksum, which was
+    /// then sent in another form.
+    #[serde(default)]
+    pub tx_refused: u64,
     /// Packets cut into segments before this port.
     pub segmented: u64,
     /// The segments that came of them.
@@ -146,6 +156,16 @@ pub struct PortStats {
     /// did ([`Reason`](superpacket::aggregate::Reason)). Reasons that did not occur are not there.
     #[serde(default)]
     pub reasons: BTreeMap<String, u64>,
+}
+
+impl PortStats {
+    /// The same, with what the port itself counted.
+    pub(crate) fn with(mut self, own: PortCounters) -> Self {
+        self.drops.insert("rx_ring".into(), own.rx_dropped);
+        self.drops.insert("rx_errors".into(), own.rx_errors);
+        (self.tx_full, self.tx_refused) = (own.tx_full, own.tx_refused);
+        self
+    }
 }
 
 /// How a port's packets are steered.

@@ -85,6 +85,7 @@ impl Bench {
         let (broken, _) = crossbeam_channel::unbounded();
         let common = Common {
             table: Arc::new(Table::new(64, Duration::from_secs(300))),
+            answers: Arc::default(),
             epoch: Arc::default(),
             broken,
             busy_poll: false,

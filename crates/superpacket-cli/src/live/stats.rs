@@ -55,7 +55,7 @@ fn about_ids(port: &PortStats) -> String {
 }
 
 /// The counters by their names in JSON, but for drops and reasons.
-fn counters(port: &PortStats) -> [(&'static str, u64); 27] {
+fn counters(port: &PortStats) -> [(&'static str, u64); 29] {
     [
         ("rx_packets", port.rx_packets),
         ("rx_bytes", port.rx_bytes),
@@ -70,6 +70,8 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 27] {
         ("lro_aggregated", port.lro_aggregated),
         ("lro_flushed", port.lro_flushed),
         ("lro_no_desc", port.lro_no_desc),
+        ("tx_full", port.tx_full),
+        ("tx_refused", port.tx_refused),
         ("segmented", port.segmented),
         ("segments", port.segments),
         ("segmented_for_ids", port.segmented_for_ids),
