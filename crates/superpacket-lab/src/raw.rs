@@ -16,6 +16,9 @@ use crate::option;
 
 /// Length of `struct virtio_net_hdr`.
 const VNET_LENGTH: usize = 10;
+/// How many bytes a socket may have sent that were not received yet, as the kernel counts them: with
+/// what each frame takes besides.
+const BURST: libc::c_int = 64 << 20;
 /// The longest that an interface with BIG TCP hands over, with its header.
 const LARGEST_FRAME: usize = 1 << 20;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
@@ -163,6 +166,10 @@ impl RawSocket {
         if sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, 64 << 20).context(what)?;
         }
+        // Likewise: a burst goes at once, also where its frames wait for the other end's poll.
+        if option::set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, BURST).is_err() {
+            option::set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, BURST).context(what)?;
+        }
         let set = |name, value: libc::c_int| option::set(&socket, libc::SOL_PACKET, name, value);
         set(libc::PACKET_AUXDATA, 1).context(what)?;
         if options.ignore_outgoing {
@@ -236,8 +243,13 @@ impl RawSocket {
         Ok(capture)
     }
 
-    /// The next frame, if one is there.
-    pub(crate) fn receive(&self, buffer: &mut [u8]) -> Result<Option<CapturedFrame>, LabError> {
+    /// The next frame, if one is there; `buffer` must have room for the longest, and its virtio
+    /// header.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where the interface is gone, or the frame is longer than `buffer`.
+    pub fn receive(&self, buffer: &mut [u8]) -> Result<Option<CapturedFrame>, LabError> {
         let what = || format!("{}: capturing", self.link);
         let received = match message::receive(&self.socket, buffer, libc::SOL_PACKET, libc::PACKET_AUXDATA) {
             Ok(received) => received,
@@ -258,7 +270,11 @@ impl RawSocket {
     }
 
     /// Waits until a frame is there, or the time is over.
-    pub(crate) fn wait(&self, time: Duration) -> Result<(), LabError> {
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where the kernel refuses.
+    pub fn wait(&self, time: Duration) -> Result<(), LabError> {
         let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),

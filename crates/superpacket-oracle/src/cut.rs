@@ -1,0 +1,126 @@
+//! Whether a packet that the kernel merged can be cut into the frames that it was made of.
+
+use superpacket::segment::{Cwr, IpId};
+use superpacket::virtio::gso_type;
+use superpacket::wire::{self, IpVersion, Protocol};
+use superpacket::{ChecksumOutput, Gso, GsoKind, GsoPacket, Layer, RxChecksum, SegmentOptions, SegmentSize, Segmenter};
+
+use crate::frames::{Input, Packet};
+
+/// A header field that a segment has otherwise than the frame that was merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Field {
+    /// The link header, tags and labels.
+    Link,
+    /// A tunnel's headers.
+    Tunnel,
+    /// The identification of IPv4.
+    Identification,
+    /// The header checksum of IPv4.
+    HeaderChecksum,
+    /// Another field of an IP header or an extension header.
+    Ip,
+    /// PSH or FIN.
+    Push,
+    /// Another flag or a reserved bit of TCP.
+    Flags,
+    /// TCP's urgent pointer.
+    UrgentPointer,
+    /// A transport checksum, and nothing else.
+    Checksum,
+    /// Another field of a transport header.
+    Transport,
+    /// The length of the frame, or its payload.
+    Payload,
+}
+
+/// Cuts a packet in the way that gives most of `frames` back, and returns for each the fields that
+/// differ.
+///
+/// Checksums count only where nothing else differs, since all that differs changes them.
+pub fn differences(packet: &Packet, frames: &[&Input]) -> Vec<Vec<Field>> {
+    let kind = match packet.cut.map(|cut| cut.kind & !gso_type::ECN) {
+        Some(gso_type::TCPV4) => GsoKind::Tcp4,
+        Some(gso_type::TCPV6) => GsoKind::Tcp6,
+        _ => GsoKind::Udp,
+    };
+    let size = packet.cut.and_then(|cut| SegmentSize::new(usize::from(cut.size)));
+    let mut best: Option<Vec<Vec<Field>>> = None;
+    let ways = [IpId::Increment, IpId::Fixed].into_iter().flat_map(|id| {
+        let outer = [IpId::Increment, IpId::Fixed];
+        outer.into_iter().flat_map(move |outer| [Cwr::First, Cwr::All].map(|cwr| (id, outer, cwr)))
+    });
+    for (id, outer, cwr) in ways {
+        let Some(size) = size else { break };
+        let gso = Gso::new(kind, size).with_id(id).with_outer_id(outer).with_cwr(cwr);
+        let Some(segments) = segments(packet, gso, frames[0].partial.is_some()) else { continue };
+        let differing = |(frame, segment): (&&Input, &Vec<u8>)| fields(&frame.bytes, segment);
+        let mut found: Vec<_> = frames.iter().zip(&segments).map(differing).collect();
+        found.resize(frames.len(), vec![Field::Payload]);
+        let count = |found: &Vec<Vec<Field>>| found.iter().filter(|fields| !fields.is_empty()).count();
+        if best.as_ref().is_none_or(|best| count(&found) < count(best)) {
+            best = Some(found);
+        }
+    }
+    best.unwrap_or_else(|| vec![vec![Field::Payload]; frames.len()])
+}
+
+fn segments(packet: &Packet, gso: Gso, partial: bool) -> Option<Vec<Vec<u8>>> {
+    let checksum = packet.partial.map_or(RxChecksum::None, |(start, offset)| RxChecksum::Partial { start, offset });
+    let whole = GsoPacket::linear(&packet.bytes, gso).with_checksum(checksum).with_layer(Layer::Ethernet);
+    let form = if partial { ChecksumOutput::Partial } else { ChecksumOutput::Full };
+    let mut segments = Vec::new();
+    let mut sink = |segment: superpacket::segment::Segment<'_, _>| {
+        let mut bytes = Vec::new();
+        segment.copy_to(&mut bytes);
+        segments.push(bytes);
+    };
+    Segmenter::new().segment(&whole, &SegmentOptions::default().with_checksum(form), &mut sink).ok()?;
+    Some(segments)
+}
+
+/// The fields in which two frames of the same headers differ.
+pub fn fields(frame: &[u8], other: &[u8]) -> Vec<Field> {
+    if frame == other {
+        return Vec::new();
+    }
+    let Ok(layout) = wire::parse_datagram(frame, frame.len(), Layer::Ethernet) else { return vec![Field::Payload] };
+    if frame.len() != other.len() {
+        return vec![Field::Payload];
+    }
+    let mut found: Vec<_> = (0..frame.len()).filter(|&at| frame[at] != other[at]).map(|at| field(&layout, frame, other, at)).collect();
+    found.sort_unstable();
+    found.dedup();
+    let sums = [Field::HeaderChecksum, Field::Checksum];
+    if found.iter().any(|field| !sums.contains(field)) {
+        found.retain(|field| !sums.contains(field));
+    }
+    found
+}
+
+fn field(layout: &wire::Layout, frame: &[u8], other: &[u8], at: usize) -> Field {
+    let (network, transport, payload) = (usize::from(layout.network), usize::from(layout.transport), usize::from(layout.payload));
+    let ip4 = |from: usize| match at - from {
+        4 | 5 => Field::Identification,
+        10 | 11 => Field::HeaderChecksum,
+        _ => Field::Ip,
+    };
+    match at {
+        _ if at >= payload => Field::Payload,
+        _ if at >= transport => match (layout.protocol, at - transport) {
+            (Protocol::Tcp, 13) if (frame[at] ^ other[at]) & !9 == 0 => Field::Push,
+            (Protocol::Tcp, 12 | 13) => Field::Flags,
+            (Protocol::Tcp, 16 | 17) | (Protocol::Udp, 6 | 7) => Field::Checksum,
+            (Protocol::Tcp, 18 | 19) => Field::UrgentPointer,
+            _ => Field::Transport,
+        },
+        _ if at >= network && layout.version == IpVersion::V4 => ip4(network),
+        _ if at >= network => Field::Ip,
+        _ if at < usize::from(layout.outermost()) => Field::Link,
+        _ => match layout.outer {
+            Some(outer) if at < usize::from(outer.transport) && outer.version == IpVersion::V4 => ip4(usize::from(outer.network)),
+            Some(outer) if at < usize::from(outer.transport) => Field::Ip,
+            _ => Field::Tunnel,
+        },
+    }
+}

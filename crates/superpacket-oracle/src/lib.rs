@@ -1,0 +1,25 @@
+//! Linux as the oracle: the same frames through the kernel's own GRO and GSO and through
+//! superpacket's. Every difference has a [`Kind`], which names the promise that explains it; one
+//! that has none is a fault.
+//!
+//! - [`kernel`]: a veth pair between two hosts of the lab, whose end runs GRO on the frames of one
+//!   poll.
+//! - [`engine`]: the same poll through the engine.
+//! - [`compare`]: which frames merged on each side, and what came of it, byte for byte.
+//! - [`kind`]: why both sides may differ. [`cut`] finds out whether what the kernel merged can be
+//!   cut into the frames again.
+//! - [`traffic`]: generated frames, in batches.
+//! - [`run`]: all of it, for as many frames as wanted.
+#![cfg(target_os = "linux")]
+#![forbid(unsafe_code)]
+
+pub mod compare;
+pub mod cut;
+pub mod engine;
+pub mod frames;
+pub mod kernel;
+pub mod kind;
+pub mod run;
+pub mod traffic;
+
+pub use kind::Kind;

@@ -1,0 +1,100 @@
+//! As many frames as wanted, and what was found.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use superpacket_io::capture::{
+    ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Writer,
+};
+use superpacket_lab::LabError;
+
+use crate::compare::Sides;
+use crate::engine;
+use crate::frames::Input;
+use crate::kernel::KernelGro;
+use crate::kind::{Explained, Kind, explain};
+use crate::traffic::Batches;
+
+/// How often a batch with an unexplained difference is given to the kernel again.
+const REPEATS: u32 = 4;
+
+/// What a run found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Frames that both sides got.
+    pub frames: u64,
+    /// Frames that the kernel merged with others.
+    pub merged: u64,
+    /// Differences of each kind.
+    pub kinds: BTreeMap<Kind, u64>,
+    /// Polls that were repeated, and then had no such difference: the kernel had ended one in its
+    /// midst, or another address pair had shared the engine's list by its hash.
+    pub repeated: u64,
+    /// The first batch with a difference that no kind explains.
+    pub fault: Option<Fault>,
+}
+
+/// A batch with a difference that no kind explains.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// What differs.
+    pub text: String,
+    /// The frames.
+    pub frames: Vec<Input>,
+}
+
+impl Fault {
+    /// Writes the frames to a capture file of this name in the directory for temporary files.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn save(&self, name: &str) -> Result<PathBuf, CaptureError> {
+        let path = std::env::temp_dir().join(name);
+        write_capture(&path, &self.frames)?;
+        Ok(path)
+    }
+}
+
+fn write_capture(path: &Path, frames: &[Input]) -> Result<(), CaptureError> {
+    let format = Format::Pcap { byte_order: ByteOrder::NATIVE, variant: PcapVariant::Microseconds };
+    let mut writer = Writer::create(path, OutputFormat::like(format))?;
+    writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::MICROSECONDS)])?;
+    let record = Record { interface: 0, time: None, original_length: None, options: FrameOptions::NONE };
+    frames.iter().try_for_each(|frame| writer.write(record, [&frame.bytes[..]]))?;
+    writer.finish().map(drop)
+}
+
+/// Receives batches until there were this many frames, or one has a difference that no kind
+/// explains.
+///
+/// # Errors
+/// As [`KernelGro::receive`].
+pub fn receive(kernel: &mut KernelGro, batches: &mut Batches, frames: u64, report: &mut Report) -> Result<(), LabError> {
+    let mut left = frames;
+    while left > 0 && report.fault.is_none() {
+        let Some(batch) = batches.next() else { break };
+        left = left.saturating_sub(batch.len() as u64);
+        receive_batch(kernel, batch, report)?;
+    }
+    Ok(())
+}
+
+fn receive_batch(kernel: &mut KernelGro, batch: Vec<Input>, report: &mut Report) -> Result<(), LabError> {
+    let sent: Vec<_> = batch.iter().map(|frame| (frame.header(), &frame.bytes[..])).collect();
+    let mut fault = String::new();
+    for attempt in 0..=REPEATS {
+        let captured = kernel.receive(&sent)?;
+        let sides = Sides::new(&batch, &captured, engine::receive(&batch, report.frames + u64::from(attempt)));
+        let Explained { kinds, unexplained } = explain(&sides);
+        if unexplained.is_empty() {
+            report.repeated += u64::from(attempt > 0);
+            report.frames += batch.len() as u64;
+            report.merged += sides.kernel.iter().map(|group| group.frames.len() as u64).filter(|&frames| frames > 1).sum::<u64>();
+            kinds.into_iter().for_each(|(kind, count)| *report.kinds.entry(kind).or_default() += count);
+            return Ok(());
+        }
+        fault = crate::compare::describe(&sides, &unexplained);
+    }
+    report.fault = Some(Fault { text: fault, frames: batch });
+    Ok(())
+}

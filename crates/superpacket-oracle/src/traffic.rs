@@ -1,0 +1,52 @@
+//! Frames to compare with: the traffic of `superpacket-traffic`, in batches for one poll.
+
+use superpacket_traffic::generate::{self, Checksum, Combination, Config, Impairments, Protocol, Stream, Tunnel};
+
+use crate::frames::Input;
+use crate::kernel::MOST_FRAMES;
+
+/// The shortest frame that a packet socket sends, in bytes: an Ethernet header.
+const SHORTEST: usize = 14;
+
+/// The protocols and tunnels that are compared.
+pub fn combinations() -> Vec<Combination> {
+    vec![Combination { protocol: Protocol::Tcp4, tunnel: Tunnel::None }]
+}
+
+/// Batches of generated frames without end, of one seed.
+pub struct Batches {
+    stream: Stream,
+}
+
+impl Batches {
+    /// Makes the batches of a seed, of flows of these combinations.
+    pub fn new(seed: u64, combinations: Vec<Combination>) -> Self {
+        let config = Config {
+            flows: 3,
+            lifetime: 4,
+            burst: (4, 24),
+            combinations,
+            encapsulated: 0.0,
+            unusual_headers: 0.3,
+            offloaded: 0.3,
+            impairments: Impairments::default(),
+        };
+        Batches { stream: generate::stream(seed, config) }
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Vec<Input>;
+
+    fn next(&mut self) -> Option<Vec<Input>> {
+        let fits = |packet: &generate::Generated| !packet.starts_at_ip && packet.bytes.len() >= SHORTEST;
+        let input = |packet: generate::Generated| {
+            let partial = match packet.checksum {
+                Checksum::Partial { start, offset } => Some((start, offset)),
+                _ => None,
+            };
+            Input { bytes: packet.bytes, partial }
+        };
+        Some(self.stream.by_ref().filter(fits).take(MOST_FRAMES).map(input).collect())
+    }
+}

@@ -1,0 +1,43 @@
+//! The kernel's GRO and GSO against the engine's, on this machine: every difference has a kind.
+
+#![cfg(target_os = "linux")]
+
+use superpacket_lab::{LabError, enter_user_namespace_before_main};
+use superpacket_oracle::kernel::KernelGro;
+use superpacket_oracle::run::{self, Report};
+use superpacket_oracle::traffic::Batches;
+use superpacket_oracle::{Kind, traffic};
+
+enter_user_namespace_before_main!();
+
+/// The value, or `None` where this machine cannot do it; in CI that is a failure.
+fn available<T>(result: Result<T, LabError>) -> Option<T> {
+    if std::env::var_os("CI").is_some() {
+        return Some(result.unwrap_or_else(|error| panic!("{error}")));
+    }
+    superpacket_lab::available_or_skip(result)
+}
+
+/// Fails with the frames of a difference that has no kind.
+fn assert_explained(report: &Report, seed: u64) {
+    if let Some(fault) = &report.fault {
+        let saved = fault.save(&format!("superpacket-oracle-{seed}.pcap"));
+        panic!("seed {seed}: a difference that no kind explains; frames in {saved:?}\n{}", fault.text);
+    }
+}
+
+#[test]
+fn every_difference_in_what_merges_has_a_kind() -> Result<(), LabError> {
+    let Some(mut kernel) = available(KernelGro::new()) else { return Ok(()) };
+    let (seed, frames) = (1, 100_000);
+    let mut report = Report::default();
+    run::receive(&mut kernel, &mut Batches::new(seed, traffic::combinations()), frames, &mut report)?;
+    assert_explained(&report, seed);
+    assert!(report.frames >= frames && report.merged > report.frames / 4, "{report:?}");
+    // A kernel that loses its time between two frames is no oracle.
+    assert!(report.repeated < report.frames / 1_000, "{} polls were repeated", report.repeated);
+    for kind in [Kind::Overtaken, Kind::ChecksumForms] {
+        assert!(report.kinds.contains_key(&kind), "traffic in which {} never happens", kind.name());
+    }
+    Ok(())
+}
