@@ -230,6 +230,8 @@ pub fn describe(sides: &Sides<'_>, differences: &[Difference]) -> String {
     let mut text = String::new();
     let order: Vec<_> = sides.kernel.iter().map(|group| &group.frames[..]).collect();
     let _ = writeln!(text, "the kernel's packets in order: {order:?}");
+    let order: Vec<_> = sides.engine.iter().map(|left| &left.group.frames[..]).collect();
+    let _ = writeln!(text, "the engine's packets in order: {order:?}");
     let groups = |group: &Group| format!("{:?} {:?}", group.frames, group.packet.cut);
     for difference in differences {
         let _ = writeln!(text, "{difference:?}");

@@ -1,15 +1,15 @@
 //! Why both sides may differ: each kind with the promise that explains it.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
-use superpacket::Reason;
+use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, Tunnel};
+use superpacket::{Layer, Reason};
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{ACK, CWR, FIN, PSH};
 
 use crate::compare::{Difference, Sides};
 use crate::cut::{self, Field};
-use crate::frames::Group;
+use crate::frames::{Group, Packet};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $promise:literal;)*) => {
@@ -53,12 +53,26 @@ kinds! {
     OtherField = "another field is lost", "Reversible: what could not be restored is not merged.";
     /// The kernel merged segments without ACK.
     NoAcknowledgement = "segments without ACK merge", "Untouched when unknown: no connection sends data without ACK (RFC 9293, section 3.10.7.4), so it passes.";
+    /// The kernel merged what the engine takes for an unknown tunnel.
+    UnknownTunnel = "unknown tunnel headers", "Untouched when unknown: tunnel headers with reserved bits pass, in the order of their flow.";
     /// The kernel merged across a packet of the same flow that it did not merge.
     MergedAcross = "merges across a refused packet", "Order: a packet that cannot merge flushes its own flow first, so nothing joins what came before it.";
     /// A refused packet left before what was held of its flow.
     Overtaken = "a refused packet overtakes", "Order: packets of a flow leave in the order in which they came.";
+    /// The kernel holds packets of one connection apart.
+    SplitFlow = "a connection is two flows", "Order: flow labels, extension headers and GRE's flags end a merge but make no other flow; to Linux they do (so does GRE's checksum, which it takes for the key), and what it holds of one flow waits while the other leaves.";
     /// The kernel lets packets with CWR alone.
     CongestionWindow = "CWR ends a merge", "The engine merges equal flags; Linux before 7.0 flushes at CWR.";
+    /// The engine merged DCCP.
+    Dccp = "DCCP", "The engine merges DCCP; no Linux does.";
+    /// The engine merged packets behind VLAN tags, PPPoE or MPLS.
+    Tags = "VLAN tags, PPPoE or MPLS", "The engine merges behind any of them; this kernel is built without (VLANs: `CONFIG_VLAN_8021Q`).";
+    /// The engine merged packets in a tunnel.
+    Tunnels = "tunnels", "The engine merges in any tunnel that it knows; this kernel is built without (GRE: `CONFIG_NET_IPGRE_DEMUX`), or has no tunnel device whose socket would take them (VXLAN, Geneve).";
+    /// GRE's checksum in a merged packet.
+    GreChecksum = "GRE checksum of a merged packet", "The engine writes that of the merged packet; Linux leaves the first one's, and computes it when it segments.";
+    /// The kernel drops a frame that ends within its tag.
+    CutTag = "a frame that ends within its tag", "Conserved: it passes and is counted as truncated; Linux drops it (`skb_vlan_untag`).";
     /// The kernel's table was full.
     Evicted = "the kernel's table is full", "Bounded: the engine holds 1,024 flows by a keyed hash; Linux holds 8 in each of 8 buckets, and all packets without a device's hash share one.";
     /// What follows from another difference: the runs began elsewhere, and so end elsewhere.
@@ -76,6 +90,9 @@ pub struct Explained {
 
 /// The longest IP packet in bytes.
 const LONGEST: usize = 65_535;
+
+/// The shortest frame with a tag that Linux takes, in bytes: tag and EtherType, and two more.
+const SHORTEST_TAGGED: usize = 20;
 
 /// How many packets a bucket of the kernel holds (`MAX_GRO_SKBS`).
 const BUCKET: usize = 8;
@@ -104,8 +121,14 @@ fn kind(sides: &Sides<'_>, difference: &Difference, touched: &[usize]) -> Option
     match *difference {
         Difference::KernelMerged { before, frame } => kernel_merged(sides, before, frame, touched),
         Difference::EngineMerged { before, frame } => engine_merged(sides, before, frame, touched),
-        Difference::Overtook { frame, .. } => overtook(sides, frame),
-        Difference::Bytes { .. } | Difference::Missing { .. } | Difference::Unknown { .. } => None,
+        Difference::Overtook { before, frame } => overtook(sides, before, frame),
+        Difference::Missing { frame } => {
+            let bytes = &sides.frames[frame].bytes;
+            let tagged = matches!(bytes.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]));
+            (tagged && bytes.len() < SHORTEST_TAGGED).then_some(Kind::CutTag)
+        }
+        Difference::Bytes { kernel, engine } => other_bytes(&sides.kernel[kernel].packet, &sides.engine[engine].group.packet),
+        Difference::Unknown { .. } => None,
     }
 }
 
@@ -113,6 +136,9 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
     let is_partial = |frame: usize| sides.frames[frame].partial.is_some();
     if is_partial(before) != is_partial(frame) {
         return Some(Kind::ChecksumForms);
+    }
+    if is_unknown_tunnel(sides, before) || is_unknown_tunnel(sides, frame) {
+        return Some(Kind::UnknownTunnel);
     }
     let group = kernel_group(sides, frame)?;
     let frames: Vec<_> = group.frames.iter().map(|&member| &sides.frames[member]).collect();
@@ -136,8 +162,10 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
     if flags(sides, frame) & ACK == 0 && sides.in_engine[frame].is_some_and(|(left, _)| sides.engine[left].reason == Reason::TcpFlags) {
         return Some(Kind::NoAcknowledgement);
     }
-    if (before + 1..frame).any(|between| !group.frames.contains(&between) && between_hosts(sides, between, frame)) {
-        return Some(Kind::MergedAcross);
+    let mut across = (before + 1..frame).filter(|&between| !group.frames.contains(&between) && flushes(sides, between, frame)).peekable();
+    if across.peek().is_some() {
+        let split = across.any(|between| is_split(sides, between, frame));
+        return Some(if split { Kind::SplitFlow } else { Kind::MergedAcross });
     }
     let (left, _) = sides.in_engine[before]?;
     let depends = [Reason::ByteLimit, Reason::PacketLimit, Reason::LongerSegment, Reason::ShortSegment, Reason::IpId, Reason::Push];
@@ -146,6 +174,12 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
 }
 
 fn engine_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usize]) -> Option<Kind> {
+    if let Some(kind) = not_in_kernel(sides, before, frame) {
+        return Some(kind);
+    }
+    if is_split(sides, before, frame) {
+        return Some(Kind::SplitFlow);
+    }
     if flags(sides, frame) & CWR != 0 {
         return Some(Kind::CongestionWindow);
     }
@@ -156,9 +190,50 @@ fn engine_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
     (closed && began_elsewhere(sides, before, touched)).then_some(Kind::Consequence)
 }
 
+/// Why both sides made other bytes of the same frames.
+fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
+    let layout = wire::parse_datagram(&engine.bytes, engine.bytes.len(), Layer::Ethernet).ok()?;
+    let outer = layout.outer.filter(|outer| outer.tunnel == Tunnel::Gre)?;
+    let checksum = usize::from(outer.transport) + 4;
+    let mut bytes = kernel.bytes.clone();
+    bytes.get_mut(checksum..checksum + 2)?.copy_from_slice(engine.bytes.get(checksum..checksum + 2)?);
+    (bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial).then_some(Kind::GreChecksum)
+}
+
+/// What the kernel has no GRO for, where it left both frames alone.
+fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
+    let alone = |frame: usize| kernel_group(sides, frame).is_some_and(|group| group.frames.len() == 1);
+    if !alone(before) || !alone(frame) {
+        return None;
+    }
+    let layout = layout(sides, frame)?;
+    match layout.outer {
+        _ if layout.protocol == Protocol::Dccp => Some(Kind::Dccp),
+        _ if layout.outermost() != 14 => Some(Kind::Tags),
+        Some(_) => Some(Kind::Tunnels),
+        None => None,
+    }
+}
+
+/// Where the engine finds the headers of a frame.
+fn layout(sides: &Sides<'_>, frame: usize) -> Option<Layout> {
+    let bytes = &sides.frames[frame].bytes;
+    wire::parse_datagram(bytes, bytes.len(), Layer::Ethernet).ok()
+}
+
 /// The flags of a TCP segment; 0 for others.
 fn flags(sides: &Sides<'_>, frame: usize) -> u16 {
     check::tcp_fields(&sides.frames[frame].bytes, false).map_or(0, |fields| fields.flags)
+}
+
+/// The identifications of a frame's IPv4 headers, the innermost first.
+fn ids(sides: &Sides<'_>, frame: usize) -> Vec<u16> {
+    let bytes = &sides.frames[frame].bytes;
+    let Some(layout) = layout(sides, frame) else { return Vec::new() };
+    let outer = layout.outer.map(|outer| (outer.network, outer.version));
+    let headers = [Some((layout.network, layout.version)), outer].into_iter().flatten();
+    let at = headers.filter(|(_, version)| *version == IpVersion::V4).map(|(network, _)| usize::from(network) + 4);
+    at.map(|at| u16::from_be_bytes([bytes[at], bytes[at + 1]])).collect()
 }
 
 /// Did the kernel have to give up the packet that ends with `before`, so that it could hold others?
@@ -176,7 +251,11 @@ fn is_closed(sides: &Sides<'_>, group: &Group, last: usize, next: usize) -> bool
     let first = group.frames.first().map_or(0, |&first| payload(first));
     let flags = group.frames.iter().fold(0, |all, &member| all | flags(sides, member));
     let pushed = flags & (PSH | FIN) != 0;
-    group.packet.bytes.len() - 14 + payload(next) > LONGEST || payload(last) < first || payload(next) > first || pushed
+    // Identifications count up from the first, or are all alike.
+    let firsts = group.frames.first().map(|&first| ids(sides, first)).unwrap_or_default();
+    let counted = group.frames.len() as u16;
+    let ids = ids(sides, next).iter().zip(firsts).all(|(&next, first)| next == first || next == first.wrapping_add(counted));
+    group.packet.bytes.len() - 14 + payload(next) > LONGEST || payload(last) < first || payload(next) > first || pushed || !ids
 }
 
 /// Did the runs that `frame` is in begin at different frames, for a reason that was explained?
@@ -187,7 +266,13 @@ fn began_elsewhere(sides: &Sides<'_>, frame: usize, touched: &[usize]) -> bool {
 }
 
 /// A packet that leaves before one that came earlier: the kernel had refused it.
-fn overtook(sides: &Sides<'_>, frame: usize) -> Option<Kind> {
+fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
+    if is_split(sides, before, frame) {
+        return Some(Kind::SplitFlow);
+    }
+    if is_unknown_tunnel(sides, before) {
+        return Some(Kind::UnknownTunnel);
+    }
     let group = kernel_group(sides, frame)?;
     let alone = group.frames.len() == 1;
     let bytes = &sides.frames[frame].bytes;
@@ -198,21 +283,84 @@ fn overtook(sides: &Sides<'_>, frame: usize) -> Option<Kind> {
     (alone && refused).then_some(Kind::Overtaken)
 }
 
+/// Did the engine meet a tunnel header that it does not know?
+fn is_unknown_tunnel(sides: &Sides<'_>, frame: usize) -> bool {
+    sides.in_engine[frame].is_some_and(|(left, _)| sides.engine[left].reason == Reason::Tunnel)
+}
+
 /// Is this a reason of packets that were never held?
 fn was_refused(reason: Reason) -> bool {
     (reason as usize) < Reason::Push as usize
 }
 
-/// Is a frame between the same hosts as another, in the same direction?
-fn between_hosts(sides: &Sides<'_>, frame: usize, other: usize) -> bool {
-    let hosts = |frame: usize| sides.known[frame].flow.as_ref().map(|flow| (flow.source, flow.destination));
-    // Behind a damaged header another parser may find other addresses, or none: these are those of
-    // IPv4 and of IPv6 behind an Ethernet header without tags.
-    let same = |range: Range<usize>| {
-        let [bytes, others] = [frame, other].map(|frame| sides.frames[frame].bytes.get(range.clone()));
-        bytes.is_some() && bytes == others
+/// Must the engine let what it holds of `frame`'s flow leave before `between`? It is of the same
+/// flow, or may be: it has no ports, and the addresses are the same.
+fn flushes(sides: &Sides<'_>, between: usize, frame: usize) -> bool {
+    let flow = |frame: usize| sides.known[frame].flow.as_ref().map(|flow| (flow.source, flow.destination, flow.protocol, flow.ports));
+    if flow(between).is_some() && flow(between) == flow(frame) {
+        return true;
+    }
+    let refused = sides.in_engine[between].is_some_and(|(left, _)| was_refused(sides.engine[left].reason));
+    // Behind a damaged header no parser can be sure of the addresses, but there they are.
+    refused
+        && pairs(sides, frame).iter().any(|pair| {
+            let bytes = &sides.frames[between].bytes;
+            bytes[..bytes.len().min(MAX_HEADER)].windows(pair.len()).any(|window| window == *pair)
+        })
+}
+
+/// The addresses of a frame's IP headers, as they lie there.
+fn pairs<'s>(sides: &'s Sides<'_>, frame: usize) -> Vec<&'s [u8]> {
+    let bytes = &sides.frames[frame].bytes;
+    let Some(layout) = layout(sides, frame) else { return Vec::new() };
+    let outer = layout.outer.map(|outer| (outer.network, outer.version));
+    let pair = |(network, version): (u16, IpVersion)| match version {
+        IpVersion::V4 => bytes.get(usize::from(network) + 12..usize::from(network) + 20),
+        IpVersion::V6 => bytes.get(usize::from(network) + 8..usize::from(network) + 40),
     };
-    hosts(frame).is_some() && hosts(frame) == hosts(other) || same(26..34) || same(22..54)
+    [Some((layout.network, layout.version)), outer].into_iter().flatten().filter_map(pair).collect()
+}
+
+/// Does Linux take packets of one connection for two flows?
+fn is_split(sides: &Sides<'_>, frame: usize, other: usize) -> bool {
+    let gre = gre_flags(sides, frame).is_some_and(|flags| gre_flags(sides, other).is_some_and(|other| other != flags));
+    gre || matches!((kernel_flow(sides, frame), kernel_flow(sides, other)), (Some(flow), Some(other)) if flow != other)
+}
+
+/// What Linux tells the flows in GRE apart by, behind Ethernet and IP without options: flags and
+/// protocol, and of a packet with a key the word behind them, even if it is the checksum
+/// (`gre_gro_receive`).
+fn gre_flags<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s [u8]> {
+    let bytes = &sides.frames[frame].bytes;
+    let header = match (bytes.get(12..14)?, bytes.get(23)?, bytes.get(20)?) {
+        ([0x08, 0x00], 47, _) => bytes.get(34..)?,
+        ([0x86, 0xdd], _, 47) => bytes.get(54..)?,
+        _ => return None,
+    };
+    let checksum_and_key = header.first()? & 0xa0 == 0xa0;
+    header.get(..if checksum_and_key { 8 } else { 4 })
+}
+
+/// What Linux tells the flows of a connection apart by: flow labels, and the chain of extension
+/// headers.
+fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
+    let bytes = &sides.frames[frame].bytes;
+    let layout = layout(sides, frame)?;
+    let ip = |network: u16, version: IpVersion, end: u16| {
+        let (network, end) = (usize::from(network), usize::from(end));
+        match version {
+            IpVersion::V4 => Vec::new(),
+            // All but traffic class, length and hop limit.
+            IpVersion::V6 => {
+                [&[bytes[network + 1] & 0xf, bytes[network + 6]], &bytes[network + 2..network + 4], &bytes[network + 40..end]].concat()
+            }
+        }
+    };
+    let mut flow = ip(layout.network, layout.version, layout.transport);
+    if let Some(outer) = layout.outer {
+        flow.extend(ip(outer.network, outer.version, outer.transport));
+    }
+    Some(flow)
 }
 
 fn kernel_group<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s Group> {
