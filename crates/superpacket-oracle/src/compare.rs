@@ -261,7 +261,7 @@ pub fn describe(sides: &Sides<'_>, differences: &[Difference]) -> String {
 }
 
 /// The beginning of a frame: its headers are what differs.
-fn hexadecimal(bytes: &[u8]) -> String {
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     let digits: String = bytes.iter().take(96).map(|byte| format!("{byte:02x}")).collect();
     format!("{} bytes: {digits}", bytes.len())
 }

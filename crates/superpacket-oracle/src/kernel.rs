@@ -1,11 +1,12 @@
 //! Linux as the oracle: two hosts of its own joined by a veth pair, whose receiving end runs GRO.
 
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use superpacket_lab::{CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, VnetHeader};
 
 /// The longest frame that the pair carries, in bytes from the IP header on.
-const MTU: u32 = 40_000;
+const MTU: u32 = 65_535;
 
 /// The most frames of one poll: with both marks fewer than NAPI takes at a time
 /// (`NAPI_POLL_WEIGHT`, 64). A poll that takes as many as it may flushes all at its end.
@@ -94,6 +95,67 @@ impl KernelGro {
             }
         }
         Ok(packets)
+    }
+}
+
+/// A pair of hosts: super-packets sent in one are cut by the kernel, since the device takes none,
+/// and the other gets the segments.
+#[derive(Debug)]
+pub struct KernelGso {
+    sender: RawSocket,
+    receiver: RawSocket,
+    buffer: Vec<u8>,
+    marks: u64,
+}
+
+impl KernelGso {
+    /// Makes the hosts, and switches off all that the device could do by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Forbidden`] where namespaces are; the kernel's refusals.
+    pub fn new() -> Result<Self, LabError> {
+        let (sender, receiver) = pair()?;
+        sender.set_feature("tx-checksumming", false)?;
+        sender.set_feature("tcp-segmentation-offload", false)?;
+        sender.set_feature("tx-udp-segmentation", false)?;
+        let options = RawOptions { vnet_headers: true, ..RawOptions::default() };
+        let (sender, receiver) = (RawSocket::open(&sender, options)?, RawSocket::open(&receiver, options)?);
+        Ok(Self { sender, receiver, buffer: vec![0; 1 << 18], marks: 0 })
+    }
+
+    /// Sends a packet, and returns the segments that the other host got; `None` where the kernel
+    /// refuses the packet.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::System`] where a host is gone.
+    pub fn segment(&mut self, header: VnetHeader, packet: &[u8]) -> Result<Option<Vec<CapturedFrame>>, LabError> {
+        match self.sender.send_with_headers(&[(header, packet)]) {
+            // EINVAL: of the header; ENOMEM: of who was to cut the packet (`validate_xmit_skb`).
+            Err(LabError::System { source, .. }) if matches!(source.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory) => {
+                return Ok(None);
+            }
+            other => other?,
+        }
+        let mark = mark(self.marks);
+        self.marks += 1;
+        self.sender.send_with_headers(&[(VnetHeader::default(), &mark[..])])?;
+        let mut segments = Vec::new();
+        let deadline = Instant::now() + PATIENCE * 10;
+        loop {
+            match self.receiver.receive(&mut self.buffer)? {
+                Some(frame) if frame.bytes == mark => return Ok(Some(segments)),
+                Some(frame) => segments.push(frame),
+                None => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(LabError::system("waiting for segments", ErrorKind::TimedOut));
+                    }
+                    self.receiver.wait(left)?;
+                }
+            }
+        }
     }
 }
 

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use superpacket::virtio::VirtioError;
 use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, Tunnel};
-use superpacket::{Layer, Reason};
+use superpacket::{Layer, Reason, SplitError};
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{ACK, CWR, FIN, PSH};
 
 use crate::compare::{Difference, Sides};
 use crate::cut::{self, Field};
 use crate::frames::{Group, Packet};
+use crate::segment::Whole;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $promise:literal;)*) => {
@@ -75,6 +77,14 @@ kinds! {
     CutTag = "a frame that ends within its tag", "Conserved: it passes and is counted as truncated; Linux drops it (`skb_vlan_untag`).";
     /// The kernel's table was full.
     Evicted = "the kernel's table is full", "Bounded: the engine holds 1,024 flows by a keyed hash; Linux holds 8 in each of 8 buckets, and all packets without a device's hash share one.";
+    /// Segmentation: a payload that fits a segment.
+    FitsSegment = "segmentation: the payload fits a segment", "The engine passes the packet whole, its checksum completed; Linux drops it where TCP options make it longer than `gso_size` (`tcp_gso_segment`).";
+    /// Segmentation: a hint beyond the packet.
+    HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint and is not used; Linux refuses the packet.";
+    /// Segmentation: no place of the checksum, behind a VLAN tag.
+    TaggedWithoutChecksum = "segmentation: tagged and without NEEDS_CSUM", "The engine finds the headers behind tags by itself; Linux refuses the packet.";
+    /// Segmentation: the checksum's place is not that of a transport header.
+    ChecksumPlace = "segmentation: csum_start elsewhere", "Never trusted: a place that is not the transport header's is refused; Linux writes a sum there, where the packet fits a segment.";
     /// What follows from another difference: the runs began elsewhere, and so end elsewhere.
     Consequence = "runs began at different packets", "Follows from another difference of the same flow: both sides count length and size from their first packet.";
 }
@@ -188,6 +198,19 @@ fn engine_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
     }
     let closed = is_closed(sides, kernel_group(sides, before)?, before, frame);
     (closed && began_elsewhere(sides, before, touched)).then_some(Kind::Consequence)
+}
+
+/// Why the engine and the kernel do not make the same segments of a packet; `None` if no promise
+/// explains it. The kernel refuses by `None`.
+pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Kind> {
+    let header = packet.header;
+    match (kernel, engine) {
+        (None, Ok(_)) if usize::from(header.header_length) > packet.bytes.len() => Some(Kind::HintTooLong),
+        (None, Ok(segments)) if segments.len() == 1 => Some(Kind::FitsSegment),
+        (None, Ok(_)) if header.flags == 0 && packet.bytes.get(12..14) == Some(&[0x81, 0x00]) => Some(Kind::TaggedWithoutChecksum),
+        (Some([_]), Err(SplitError::Header(VirtioError::ChecksumStart { .. }))) => Some(Kind::ChecksumPlace),
+        _ => None,
+    }
 }
 
 /// Why both sides made other bytes of the same frames.

@@ -9,6 +9,7 @@
 //! - [`kind`]: why both sides may differ. [`cut`] finds out whether what the kernel merged can be
 //!   cut into the frames again.
 //! - [`traffic`]: generated frames, in batches.
+//! - [`segment`]: the other way round, super-packets cut by both.
 //! - [`run`]: all of it, for as many frames as wanted.
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ pub mod frames;
 pub mod kernel;
 pub mod kind;
 pub mod run;
+pub mod segment;
 pub mod traffic;
 
 pub use kind::Kind;

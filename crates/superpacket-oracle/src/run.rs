@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use superpacket::SplitError;
 use superpacket_io::capture::{
     ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Writer,
 };
-use superpacket_lab::LabError;
+use superpacket_lab::{CapturedFrame, LabError};
 
-use crate::compare::Sides;
+use crate::compare::{Sides, hexadecimal};
 use crate::engine;
 use crate::frames::Input;
-use crate::kernel::KernelGro;
-use crate::kind::{Explained, Kind, explain};
+use crate::kernel::{KernelGro, KernelGso};
+use crate::kind::{self, Explained, Kind, explain};
+use crate::segment::{Packets, Whole};
 use crate::traffic::Batches;
 
 /// How often a batch with an unexplained difference is given to the kernel again.
@@ -30,6 +32,12 @@ pub struct Report {
     /// Polls that were repeated, and then had no such difference: the kernel had ended one in its
     /// midst, or another address pair had shared the engine's list by its hash.
     pub repeated: u64,
+    /// Super-packets that both sides were to cut.
+    pub packets: u64,
+    /// Segments that both sides made of them, byte for byte the same.
+    pub segments: u64,
+    /// Super-packets that both sides refused.
+    pub refused: u64,
     /// The first batch with a difference that no kind explains.
     pub fault: Option<Fault>,
 }
@@ -44,6 +52,22 @@ pub struct Fault {
 }
 
 impl Fault {
+    fn of_segments(packet: Whole, theirs: Option<Vec<Vec<u8>>>, ours: &Result<Vec<Vec<u8>>, SplitError>) -> Self {
+        let mut text = format!("{:?}\n", packet.header);
+        let different = |index: usize| match (theirs.as_ref(), ours) {
+            (Some(theirs), Ok(ours)) => theirs.get(index) != ours.get(index),
+            _ => true,
+        };
+        let count = theirs.as_ref().map_or(0, Vec::len).max(ours.as_ref().map_or(0, Vec::len));
+        for index in (0..count).filter(|&index| different(index)).take(2) {
+            let theirs = theirs.as_ref().and_then(|theirs| theirs.get(index)).map(|segment| hexadecimal(segment));
+            let ours = ours.as_ref().map(|ours| ours.get(index).map(|segment| hexadecimal(segment)));
+            text.push_str(&format!("segment {index}: kernel {theirs:?}, engine {ours:?}\n"));
+        }
+        text.push_str(&format!("kernel: {:?} segments, engine: {:?}\n", theirs.map(|theirs| theirs.len()), ours.as_ref().map(Vec::len)));
+        Fault { text, frames: vec![Input::new(packet.bytes)] }
+    }
+
     /// Writes the frames to a capture file of this name in the directory for temporary files.
     ///
     /// # Errors
@@ -96,5 +120,30 @@ fn receive_batch(kernel: &mut KernelGro, batch: Vec<Input>, report: &mut Report)
         fault = crate::compare::describe(&sides, &unexplained);
     }
     report.fault = Some(Fault { text: fault, frames: batch });
+    Ok(())
+}
+
+/// Cuts this many packets on both sides, or fewer if one has a difference that no kind explains.
+///
+/// # Errors
+/// As [`KernelGso::segment`].
+pub fn segment(kernel: &mut KernelGso, packets: &mut Packets, count: u64, report: &mut Report) -> Result<(), LabError> {
+    for packet in packets.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)) {
+        let captured = kernel.segment(packet.header, &packet.bytes)?;
+        let theirs: Option<Vec<_>> = captured.map(|frames| frames.iter().map(CapturedFrame::with_tag).collect());
+        let ours = packet.cut();
+        report.packets += 1;
+        match (&theirs, &ours) {
+            (Some(theirs), Ok(ours)) if theirs == ours => report.segments += ours.len() as u64,
+            (None, Err(_)) => report.refused += 1,
+            _ => match kind::segmentation(&packet, theirs.as_deref(), &ours) {
+                Some(kind) => *report.kinds.entry(kind).or_default() += 1,
+                None => {
+                    report.fault = Some(Fault::of_segments(packet, theirs, &ours));
+                    return Ok(());
+                }
+            },
+        }
+    }
     Ok(())
 }

@@ -3,8 +3,9 @@
 #![cfg(target_os = "linux")]
 
 use superpacket_lab::{LabError, enter_user_namespace_before_main};
-use superpacket_oracle::kernel::KernelGro;
+use superpacket_oracle::kernel::{KernelGro, KernelGso};
 use superpacket_oracle::run::{self, Report};
+use superpacket_oracle::segment::Packets;
 use superpacket_oracle::traffic::Batches;
 use superpacket_oracle::{Kind, traffic};
 
@@ -39,5 +40,18 @@ fn every_difference_in_what_merges_has_a_kind() -> Result<(), LabError> {
     for kind in [Kind::Overtaken, Kind::ChecksumForms] {
         assert!(report.kinds.contains_key(&kind), "traffic in which {} never happens", kind.name());
     }
+    Ok(())
+}
+
+#[test]
+fn super_packets_are_cut_into_the_same_bytes() -> Result<(), LabError> {
+    let Some(mut kernel) = available(KernelGso::new()) else { return Ok(()) };
+    let (seed, packets) = (1, 20_000);
+    let mut report = Report::default();
+    run::segment(&mut kernel, &mut Packets::new(seed), packets, &mut report)?;
+    assert_explained(&report, seed);
+    let explained: u64 = report.kinds.values().sum();
+    assert!(report.packets == packets && report.segments > 10 * packets, "{report:?}");
+    assert!(report.refused > 0 && report.refused + explained < packets / 5, "{report:?}");
     Ok(())
 }

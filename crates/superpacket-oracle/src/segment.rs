@@ -1,0 +1,146 @@
+//! The other way round: super-packets cut by the kernel and by the engine.
+
+use superpacket::{Framing, Segmenter, SplitError};
+use superpacket_lab::VnetHeader;
+use superpacket_traffic::frame::{AE, CWR, Checksum, ECE, Extension, FIN, Frame, Ip, Ipv6, PSH, Transport, URG, Vlan};
+use superpacket_traffic::random::Random;
+
+/// A packet to be cut, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// How it is to be cut.
+    pub header: VnetHeader,
+    /// The packet, from the destination MAC address on.
+    pub bytes: Vec<u8>,
+}
+
+impl Whole {
+    /// Cuts the packet by the engine.
+    ///
+    /// # Errors
+    /// Why the engine refuses it.
+    pub fn cut(&self) -> Result<Vec<Vec<u8>>, SplitError> {
+        let read = [&self.header.to_bytes()[..], &self.bytes].concat();
+        let mut out = Vec::new();
+        let plan = Segmenter::new().split(Framing::TAP, &read, &mut out)?;
+        Ok(out.chunks(plan.segment_length.max(1)).map(<[u8]>::to_vec).collect())
+    }
+}
+
+/// The most segments of a packet: fewer than the receiving host queues.
+const MOST_SEGMENTS: usize = 400;
+
+/// Packets without end, of one seed: TCP and UDP over IPv4 and IPv6, with every header field
+/// varied, sizes that divide the payload and that do not, and headers that contradict the packet.
+pub struct Packets {
+    random: Random,
+}
+
+impl Packets {
+    /// Makes the packets of a seed.
+    pub fn new(seed: u64) -> Self {
+        Packets { random: Random::new(seed) }
+    }
+
+    fn frame(&mut self, length: usize) -> Frame {
+        let random = &mut self.random;
+        let mut frame = match random.below(4) {
+            0 => Frame::tcp4(random.bits() as u32, length),
+            1 => Frame::tcp6(random.bits() as u32, length),
+            2 => Frame::udp4(length),
+            _ => Frame::udp6(length),
+        };
+        frame.payload = random.bytes(length);
+        match &mut frame.ip {
+            Ip::V4(ip) => {
+                (ip.id, ip.tos, ip.ttl) = (random.bits() as u16, random.bits() as u8, random.between(1, 255) as u8);
+                ip.dont_fragment = random.chance(0.5);
+                ip.reserved = random.chance(0.1);
+                (ip.source, ip.destination) = ((random.bits() as u32).to_be_bytes(), (random.bits() as u32).to_be_bytes());
+                if random.chance(0.1) {
+                    ip.options = vec![0x94, 4, 0, 0];
+                }
+            }
+            Ip::V6(ip) => Self::vary_v6(ip, random),
+        }
+        if let Transport::Tcp(tcp) = &mut frame.transport {
+            for flag in [PSH, FIN, CWR, ECE, AE, URG] {
+                if random.chance(0.25) {
+                    tcp.flags |= flag;
+                }
+            }
+            (tcp.acknowledgement, tcp.window) = (random.bits() as u32, random.bits() as u16);
+            tcp.urgent = if random.chance(0.2) { random.bits() as u16 } else { 0 };
+            tcp.options = random.bytes(4 * random.clone().below(11) as usize);
+        }
+        for _ in 0..[0, 0, 0, 1, 2][random.below(5) as usize] {
+            frame.vlans.push(Vlan { pcp: random.below(8) as u8, vid: random.below(4_095) as u16, ..Vlan::default() });
+        }
+        if let Some(mode) = frame.checksum_mut() {
+            *mode = Checksum::Partial;
+        }
+        frame
+    }
+
+    fn vary_v6(ip: &mut Ipv6, random: &mut Random) {
+        (ip.flow_label, ip.traffic_class, ip.hop_limit) = (random.below(1 << 20) as u32, random.bits() as u8, random.between(1, 255) as u8);
+        match random.below(10) {
+            0 => ip.extensions.push(Extension::DestinationOptions(vec![0x1e, 4, 1, 2, 3, 4])),
+            1 => ip.extensions.push(Extension::HopByHop(vec![5, 2, 0, 0, 1, 0])),
+            _ => {}
+        }
+    }
+
+    /// The header that says how to cut this frame.
+    fn header(&mut self, frame: &Frame, size: usize) -> VnetHeader {
+        let offsets = frame.offsets();
+        let v6 = matches!(frame.ip, Ip::V6(_));
+        let (kind, checksum_offset, ecn) = match &frame.transport {
+            Transport::Tcp(tcp) => (if v6 { 4 } else { 1 }, 16, tcp.flags & CWR != 0 && self.random.chance(0.7)),
+            _ => (5, 6, false),
+        };
+        VnetHeader {
+            flags: 1,
+            gso_type: kind | if ecn { 0x80 } else { 0 },
+            header_length: offsets.payload as u16,
+            gso_size: size as u16,
+            checksum_start: offsets.transport as u16,
+            checksum_offset,
+        }
+    }
+}
+
+impl Iterator for Packets {
+    type Item = Whole;
+
+    fn next(&mut self) -> Option<Whole> {
+        let length = match self.random.below(4) {
+            0 => self.random.between(1, 60),
+            1 | 2 => self.random.between(1, 12_000),
+            _ => self.random.between(1, 64_000),
+        };
+        let frame = self.frame(length);
+        let least = length.div_ceil(if matches!(frame.transport, Transport::Udp(_)) { 128 } else { MOST_SEGMENTS }).max(1);
+        let size = match self.random.below(6) {
+            0 => self.random.pick(&[1_448, 1_460, 1_428, 1_200, 536]).max(least),
+            1 => length,
+            // Sizes that divide the payload.
+            2 => length / self.random.between(1, (length / least).max(1)),
+            _ => self.random.between(least, length.max(least)),
+        };
+        let mut header = self.header(&frame, size);
+        if self.random.chance(0.1) {
+            let random = &mut self.random;
+            match random.below(7) {
+                0 => header.gso_type = random.pick(&[0, 1, 2, 4, 5, 0x81, 0x84, 0x85, 9, 0x7f]),
+                1 => header.gso_size = random.pick(&[0, 65_535]),
+                2 => header.checksum_start = header.checksum_start.wrapping_add(random.between(1, 40) as u16),
+                3 => header.checksum_offset = random.pick(&[0, 6, 16, 60_000]),
+                4 => header.flags = 0,
+                5 => header.header_length = random.bits() as u16,
+                _ => header.checksum_start = random.bits() as u16,
+            }
+        }
+        Some(Whole { header, bytes: frame.to_bytes() })
+    }
+}
