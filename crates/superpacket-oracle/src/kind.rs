@@ -83,8 +83,8 @@ kinds! {
     HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint and is not used; Linux refuses the packet.";
     /// Segmentation: no place of the checksum, behind a VLAN tag.
     TaggedWithoutChecksum = "segmentation: tagged and without NEEDS_CSUM", "The engine finds the headers behind tags by itself; Linux refuses the packet.";
-    /// Segmentation: the checksum's place is not that of a transport header.
-    ChecksumPlace = "segmentation: csum_start elsewhere", "Never trusted: a place that is not the transport header's is refused; Linux writes a sum there, where the packet fits a segment.";
+    /// Segmentation: type or checksum place are not those of the packet.
+    Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type` or a place of the checksum that is not the packet's is refused; Linux looks no further where the packet fits a segment.";
     /// What follows from another difference: the runs began elsewhere, and so end elsewhere.
     Consequence = "runs began at different packets", "Follows from another difference of the same flow: both sides count length and size from their first packet.";
 }
@@ -208,7 +208,10 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
         (None, Ok(_)) if usize::from(header.header_length) > packet.bytes.len() => Some(Kind::HintTooLong),
         (None, Ok(segments)) if segments.len() == 1 => Some(Kind::FitsSegment),
         (None, Ok(_)) if header.flags == 0 && packet.bytes.get(12..14) == Some(&[0x81, 0x00]) => Some(Kind::TaggedWithoutChecksum),
-        (Some([_]), Err(SplitError::Header(VirtioError::ChecksumStart { .. }))) => Some(Kind::ChecksumPlace),
+        (
+            Some([_]),
+            Err(SplitError::Header(VirtioError::ChecksumStart { .. } | VirtioError::ChecksumOffset { .. } | VirtioError::Protocol { .. })),
+        ) => Some(Kind::Contradiction),
         _ => None,
     }
 }
@@ -350,16 +353,19 @@ fn is_split(sides: &Sides<'_>, frame: usize, other: usize) -> bool {
     gre || matches!((kernel_flow(sides, frame), kernel_flow(sides, other)), (Some(flow), Some(other)) if flow != other)
 }
 
-/// What Linux tells the flows in GRE apart by, behind Ethernet and IP without options: flags and
-/// protocol, and of a packet with a key the word behind them, even if it is the checksum
+/// What Linux tells the flows in GRE apart by (where the engine knows no tunnel, behind Ethernet and
+/// IP without options): flags and protocol, and of a packet with a key the word behind them, even if it is the checksum
 /// (`gre_gro_receive`).
 fn gre_flags<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s [u8]> {
     let bytes = &sides.frames[frame].bytes;
-    let header = match (bytes.get(12..14)?, bytes.get(23)?, bytes.get(20)?) {
-        ([0x08, 0x00], 47, _) => bytes.get(34..)?,
-        ([0x86, 0xdd], _, 47) => bytes.get(54..)?,
+    let known = layout(sides, frame).and_then(|layout| layout.outer).filter(|outer| outer.tunnel == Tunnel::Gre);
+    let at = match (known, bytes.get(12..14)?, bytes.get(23)?, bytes.get(20)?) {
+        (Some(outer), ..) => usize::from(outer.transport),
+        (None, [0x08, 0x00], 47, _) => 34,
+        (None, [0x86, 0xdd], _, 47) => 54,
         _ => return None,
     };
+    let header = bytes.get(at..)?;
     let checksum_and_key = header.first()? & 0xa0 == 0xa0;
     header.get(..if checksum_and_key { 8 } else { 4 })
 }

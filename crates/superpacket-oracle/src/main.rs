@@ -1,0 +1,97 @@
+//! The command: as many frames as wanted through the kernel and the engine, and the differences by
+//! kind.
+
+#![forbid(unsafe_code)]
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    command::main()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> std::process::ExitCode {
+    eprintln!("superpacket-oracle: there is no Linux kernel to compare with");
+    std::process::ExitCode::from(2)
+}
+
+#[cfg(target_os = "linux")]
+mod command {
+    use std::process::ExitCode;
+    use std::time::Instant;
+
+    use clap::Parser;
+    use superpacket_lab::{LabError, enter_user_namespace_if_needed};
+    use superpacket_oracle::Kind;
+    use superpacket_oracle::kernel::{KernelGro, KernelGso};
+    use superpacket_oracle::run::{self, Report};
+    use superpacket_oracle::segment::Packets;
+    use superpacket_oracle::traffic::{Batches, combinations};
+
+    /// Compares Linux's GRO and GSO with superpacket's, on this machine, in hosts of its own.
+    ///
+    /// Generated frames are received by both, and super-packets cut by both. All differences are
+    /// counted by kind, in Markdown; one that no kind explains ends the run with status 1, its frames
+    /// in a capture file.
+    #[derive(Debug, Parser)]
+    #[command(version)]
+    struct Arguments {
+        /// How many frames are received
+        #[arg(long, value_name = "COUNT", default_value_t = 1_000_000)]
+        frames: u64,
+        /// How many super-packets are cut
+        #[arg(long, value_name = "COUNT", default_value_t = 100_000)]
+        packets: u64,
+        /// Begins the sequence of random numbers: the same number, the same frames
+        #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+        seed: u64,
+    }
+
+    pub(super) fn main() -> ExitCode {
+        let arguments = Arguments::parse();
+        // A refusal comes out, with its reason, where the first host is made.
+        let _ = enter_user_namespace_if_needed();
+        let begun = Instant::now();
+        let report = match compare(&arguments) {
+            Ok(report) => report,
+            Err(error) => {
+                eprintln!("superpacket-oracle: {error}");
+                return ExitCode::from(2);
+            }
+        };
+        print(&report, &arguments, begun.elapsed().as_secs_f64());
+        let Some(fault) = &report.fault else { return ExitCode::SUCCESS };
+        eprintln!("superpacket-oracle: seed {}: a difference that no kind explains\n{}", arguments.seed, fault.text);
+        match fault.save(&format!("superpacket-oracle-{}.pcap", arguments.seed)) {
+            Ok(path) => eprintln!("superpacket-oracle: its frames are in {}", path.display()),
+            Err(error) => eprintln!("superpacket-oracle: its frames could not be saved: {error}"),
+        }
+        ExitCode::from(1)
+    }
+
+    fn compare(arguments: &Arguments) -> Result<Report, LabError> {
+        let mut report = Report::default();
+        let mut batches = Batches::new(arguments.seed, combinations());
+        run::receive(&mut KernelGro::new()?, &mut batches, arguments.frames, &mut report)?;
+        if report.fault.is_none() {
+            run::segment(&mut KernelGso::new()?, &mut Packets::new(arguments.seed), arguments.packets, &mut report)?;
+        }
+        Ok(report)
+    }
+
+    fn print(report: &Report, arguments: &Arguments, seconds: f64) {
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        println!("Linux {}, seed {}, {seconds:.0} s.", kernel.trim(), arguments.seed);
+        println!(
+            "Received: {} frames, of which the kernel merged {}; {} polls were repeated.",
+            report.frames, report.merged, report.repeated
+        );
+        println!(
+            "Cut: {} super-packets into {} segments, the same bytes; both refused {}.\n",
+            report.packets, report.segments, report.refused
+        );
+        println!("| difference | count | promise |\n|---|---|---|");
+        for kind in Kind::ALL {
+            println!("| {} | {} | {} |", kind.name(), report.kinds.get(kind).unwrap_or(&0), kind.promise());
+        }
+    }
+}
