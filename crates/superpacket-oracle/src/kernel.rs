@@ -52,7 +52,10 @@ impl KernelGro {
         receiver.set_feature("rx-udp-gro-forwarding", true).map_err(|error| unsupported("GRO for UDP on veth", error))?;
         for (setting, value) in [("gro_flush_timeout", BETWEEN_POLLS), ("napi_defer_hard_irqs", 1)] {
             let set = receiver.host().set_sysfs(&format!("class/net/{}/{setting}", receiver.name()), &value.to_string());
-            set.map_err(|error| unsupported(setting, error))?;
+            set.map_err(|error| LabError::Forbidden {
+                what: setting.into(),
+                reason: format!("{error}; the kernel lets only root of the machine set it, not of a user namespace"),
+            })?;
         }
         let options = RawOptions { vnet_headers: true, ..RawOptions::default() };
         let (sender, receiver) = (RawSocket::open(&sender, options)?, RawSocket::open(&receiver, options)?);
