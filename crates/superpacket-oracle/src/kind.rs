@@ -147,10 +147,10 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
     if is_partial(before) != is_partial(frame) {
         return Some(Kind::ChecksumForms);
     }
-    if is_unknown_tunnel(sides, before) || is_unknown_tunnel(sides, frame) {
+    let group = kernel_group(sides, frame)?;
+    if group.frames.iter().any(|&member| is_unknown_tunnel(sides, member)) {
         return Some(Kind::UnknownTunnel);
     }
-    let group = kernel_group(sides, frame)?;
     let frames: Vec<_> = group.frames.iter().map(|&member| &sides.frames[member]).collect();
     let differences = cut::differences(&group.packet, &frames);
     let at = |member: usize| {
