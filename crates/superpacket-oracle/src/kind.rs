@@ -68,9 +68,7 @@ kinds! {
     /// The engine merged DCCP.
     Dccp = "DCCP", "The engine merges DCCP; no Linux does.";
     /// The engine merged packets behind VLAN tags, PPPoE or MPLS.
-    Tags = "VLAN tags, PPPoE or MPLS", "The engine merges behind any of them; this kernel is built without (VLANs: `CONFIG_VLAN_8021Q`).";
-    /// The engine merged packets in a tunnel.
-    Tunnels = "tunnels", "The engine merges in any tunnel that it knows; this kernel is built without (GRE: `CONFIG_NET_IPGRE_DEMUX`), or has no tunnel device whose socket would take them (VXLAN, Geneve).";
+    Tags = "VLAN tags, PPPoE or MPLS", "The engine merges behind any of them, in a tunnel too; this kernel is built without (VLANs: `CONFIG_VLAN_8021Q`).";
     /// GRE's checksum in a merged packet.
     GreChecksum = "GRE checksum of a merged packet", "The engine writes that of the merged packet; Linux leaves the first one's, and computes it when it segments.";
     /// The kernel drops a frame that ends within its tag.
@@ -184,14 +182,14 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
 }
 
 fn engine_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usize]) -> Option<Kind> {
-    if let Some(kind) = not_in_kernel(sides, before, frame) {
-        return Some(kind);
-    }
     if is_split(sides, before, frame) {
         return Some(Kind::SplitFlow);
     }
     if flags(sides, frame) & CWR != 0 {
         return Some(Kind::CongestionWindow);
+    }
+    if let Some(kind) = not_in_kernel(sides, before, frame) {
+        return Some(kind);
     }
     if evicted(sides, before, frame) {
         return Some(Kind::Evicted);
@@ -236,9 +234,19 @@ fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind>
     match layout.outer {
         _ if layout.protocol == Protocol::Dccp => Some(Kind::Dccp),
         _ if layout.outermost() != 14 => Some(Kind::Tags),
-        Some(_) => Some(Kind::Tunnels),
-        None => None,
+        Some(outer) if outer.tunnel == Tunnel::Gre => has_tag_within(sides, frame, &layout).then_some(Kind::Tags),
+        _ => None,
     }
+}
+
+/// Are there VLAN tags in the frame that GRE carries?
+fn has_tag_within(sides: &Sides<'_>, frame: usize, layout: &Layout) -> bool {
+    let Some(outer) = layout.outer else { return false };
+    let at = usize::from(outer.transport);
+    let Some([flags, _, 0x65, 0x58]) = sides.frames[frame].bytes.get(at..at + 4) else { return false };
+    // Checksum, key, sequence number: four bytes each.
+    let header = 4 + 4 * (flags & 0xb0).count_ones() as usize;
+    usize::from(layout.network) > at + header + 14
 }
 
 /// Where the engine finds the headers of a frame.
