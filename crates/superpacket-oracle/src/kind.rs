@@ -71,6 +71,8 @@ kinds! {
     Tags = "VLAN tags, PPPoE or MPLS", "The engine merges behind any of them, in a tunnel too; this kernel is built without (VLANs: `CONFIG_VLAN_8021Q`).";
     /// GRE's checksum in a merged packet.
     GreChecksum = "GRE checksum of a merged packet", "The engine writes that of the merged packet; Linux leaves the first one's, and computes it when it segments.";
+    /// The kernel merged what is not of the IP version that the EtherType says.
+    OtherVersion = "an IPv6 header that says another version", "Untouched when unknown: it passes as malformed; Linux merges two that are alike, and `ipv6_rcv` drops them.";
     /// The kernel drops a frame that ends within its tag.
     CutTag = "a frame that ends within its tag", "Conserved: it passes and is counted as truncated; Linux drops it (`skb_vlan_untag`).";
     /// The kernel's table was full.
@@ -132,11 +134,14 @@ fn kind(sides: &Sides<'_>, difference: &Difference, touched: &[usize]) -> Option
         Difference::Overtook { before, frame } => overtook(sides, before, frame),
         Difference::Missing { frame } => {
             let bytes = &sides.frames[frame].bytes;
+            if has_other_version(bytes) {
+                return Some(Kind::OtherVersion);
+            }
             let tagged = matches!(bytes.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]));
             (tagged && bytes.len() < SHORTEST_TAGGED).then_some(Kind::CutTag)
         }
         Difference::Bytes { kernel, engine } => other_bytes(&sides.kernel[kernel].packet, &sides.engine[engine].group.packet),
-        Difference::Unknown { .. } => None,
+        Difference::Unknown { kernel } => has_other_version(&sides.kernel[kernel].packet.bytes).then_some(Kind::OtherVersion),
     }
 }
 
@@ -222,6 +227,11 @@ fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     let mut bytes = kernel.bytes.clone();
     bytes.get_mut(checksum..checksum + 2)?.copy_from_slice(engine.bytes.get(checksum..checksum + 2)?);
     (bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial).then_some(Kind::GreChecksum)
+}
+
+/// Does an IPv6 header behind Ethernet not begin with a 6? Linux does not look (`ipv6_gro_receive`).
+fn has_other_version(frame: &[u8]) -> bool {
+    matches!(frame.get(12..15), Some([0x86, 0xdd, first]) if first >> 4 != 6)
 }
 
 /// What the kernel has no GRO for, where it left both frames alone.
