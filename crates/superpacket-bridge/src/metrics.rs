@@ -20,7 +20,7 @@ use crate::report::{PortStats, WorkerReport};
 use crate::serve::{Answer, Bounds, Complaint, Protocol, Server};
 
 /// What clients get at most: a scraper needs one connection for a moment, and its request has some hundred bytes.
-const BOUNDS: Bounds = Bounds { connections: 16, question: 8192, patience: Duration::from_secs(5) };
+const BOUNDS: Bounds = Bounds { connections: 16, question: 8192, patience: Duration::from_secs(5), stall: Duration::from_secs(1) };
 
 /// Serves `GET /metrics` on a thread of its own; dropped, it stops.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Protocol for Http {
 
     fn complaint(&self, complaint: Complaint) -> Vec<u8> {
         match complaint {
-            Complaint::Crowded => plain("503 Service Unavailable", "", "too many connections\n"),
+            Complaint::Crowded => plain("503 Service Unavailable", "", "too many connections: this one was idle longest\n"),
             Complaint::TooLong => plain("431 Request Header Fields Too Large", "", "the request is too long\n"),
             Complaint::Late => plain("408 Request Timeout", "", "the request did not come in time\n"),
         }
@@ -222,6 +222,7 @@ impl Collector for Ports {
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
+    use std::time::Instant;
 
     use super::*;
     use crate::sham::Sham;
@@ -289,5 +290,30 @@ mod tests {
     fn who_does_not_finish_a_request_is_cut_off() {
         let server = serve(Bounds { patience: Duration::from_millis(200), ..BOUNDS });
         assert!(ask(&server, b"GET /metrics HTTP/1.1\r\n").starts_with("HTTP/1.1 408 "));
+    }
+
+    #[test]
+    fn clients_that_say_nothing_lock_nobody_out() {
+        let server = serve(BOUNDS);
+        let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(server.address()).expect("connects")).collect();
+        let started = Instant::now();
+        assert!(ask(&server, b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+        drop(silent);
+    }
+
+    #[test]
+    fn clients_that_send_a_byte_now_and_then_lock_nobody_out() {
+        let server = serve(BOUNDS);
+        let mut slow: Vec<TcpStream> = (0..BOUNDS.connections).map(|_| TcpStream::connect(server.address()).expect("connects")).collect();
+        for byte in *b"GET /met" {
+            for stream in &mut slow {
+                // Those that gave way find that out here.
+                let _ = stream.write_all(&[byte]);
+            }
+            let started = Instant::now();
+            assert!(ask(&server, b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
+            assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! A thread that answers short questions over stream sockets, bounded in everything: connections, bytes, time.
 //!
 //! One thread serves all connections without ever waiting for one of them: a client that sends slowly, reads slowly or says nothing costs its place until its
-//! time is over, and nothing else. The control socket and the metrics are protocols over it.
+//! time is over or somebody else needs it, and nothing else. When all places are taken, the connection that has been idle longest gives way to a new one.
+//! The control socket and the metrics are protocols over it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,7 +46,7 @@ pub(crate) enum Answer {
 /// Why a connection ends without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Complaint {
-    /// Too many connections are open.
+    /// All places were taken, this connection was idle longest, and a new one came.
     Crowded,
     /// The question is too long.
     TooLong,
@@ -62,6 +63,8 @@ pub(crate) struct Bounds {
     pub(crate) question: usize,
     /// How long a connection may take from one answer to the next, its own time to read included.
     pub(crate) patience: Duration,
+    /// An answer of which the client has taken nothing for so long no longer protects its connection from giving way.
+    pub(crate) stall: Duration,
 }
 
 /// What became of connections and questions.
@@ -71,7 +74,7 @@ pub(crate) struct Counts {
     pub(crate) accepted: AtomicU64,
     /// Peers that are not served.
     pub(crate) refused: AtomicU64,
-    /// Connections over the bound.
+    /// Connections that gave way to a new one.
     pub(crate) crowded: AtomicU64,
     /// Questions that were too long.
     pub(crate) too_long: AtomicU64,
@@ -138,10 +141,19 @@ struct Connection {
     outgoing: Vec<u8>,
     sent: usize,
     deadline: Instant,
+    /// When a byte was last read from or written to it, or else when it was accepted.
+    active: Instant,
     /// The client sends no more.
     ended: bool,
     /// Nothing follows what is to be sent.
     last: bool,
+}
+
+impl Connection {
+    /// Is there more of an answer to send, to a client that took some of it less than `stall` ago?
+    fn is_being_answered(&self, now: Instant, stall: Duration) -> bool {
+        self.sent < self.outgoing.len() && now.saturating_duration_since(self.active) < stall
+    }
 }
 
 /// The serving thread's own.
@@ -243,16 +255,15 @@ impl<P: Protocol> Work<P> {
             if let Some(refusal) = self.protocol.refusal(socket.as_fd()) {
                 count(&self.counts.refused);
                 last_word(&socket, &refusal);
-            } else if self.is_crowded(now) {
-                count(&self.counts.crowded);
-                last_word(&socket, &self.protocol.complaint(Complaint::Crowded));
             } else {
+                self.make_room(now);
                 self.connections.push(Connection {
                     socket,
                     received: Vec::new(),
                     outgoing: Vec::new(),
                     sent: 0,
                     deadline: now + self.bounds.patience,
+                    active: Instant::now(),
                     ended: false,
                     last: false,
                 });
@@ -260,16 +271,31 @@ impl<P: Protocol> Work<P> {
         }
     }
 
-    /// Is there no place, not even that of one who has gone since the last look?
-    fn is_crowded(&mut self, now: Instant) -> bool {
-        if self.connections.len() >= self.bounds.connections {
-            for index in (0..self.connections.len()).rev() {
-                if !self.step(index, now) {
-                    self.connections.swap_remove(index);
-                }
+    /// Frees a place for a new connection, if none is free.
+    fn make_room(&mut self, now: Instant) {
+        if self.connections.len() < self.bounds.connections {
+            return;
+        }
+        // Clients may have gone, or asked, since the last look: whoever has asked is answered before anybody gives way.
+        for index in (0..self.connections.len()).rev() {
+            if !self.step(index, now) {
+                self.connections.swap_remove(index);
             }
         }
-        self.connections.len() >= self.bounds.connections
+        while self.connections.len() >= self.bounds.connections {
+            let now = Instant::now();
+            let idlest = (0..self.connections.len()).min_by_key(|&index| {
+                let connection = &self.connections[index];
+                (connection.is_being_answered(now, self.bounds.stall), connection.active)
+            });
+            let Some(index) = idlest else { return };
+            let connection = self.connections.swap_remove(index);
+            count(&self.counts.crowded);
+            // Nothing may follow half an answer.
+            if connection.sent == connection.outgoing.len() {
+                last_word(&connection.socket, &self.protocol.complaint(Complaint::Crowded));
+            }
+        }
     }
 
     /// Does for a connection what can be done without waiting; false if it is over.
@@ -278,7 +304,10 @@ impl<P: Protocol> Work<P> {
         if connection.sent == connection.outgoing.len() && !connection.ended {
             match recv(&connection.socket, &mut self.scratch[..], RecvFlags::empty()) {
                 Ok((_, 0)) => connection.ended = true,
-                Ok((_, length)) => connection.received.extend_from_slice(&self.scratch[..length]),
+                Ok((_, length)) => {
+                    connection.received.extend_from_slice(&self.scratch[..length]);
+                    connection.active = Instant::now();
+                }
                 Err(Errno::AGAIN | Errno::INTR) => return true,
                 Err(_) => return false,
             }
@@ -287,7 +316,10 @@ impl<P: Protocol> Work<P> {
         loop {
             while connection.sent < connection.outgoing.len() {
                 match send(&connection.socket, &connection.outgoing[connection.sent..], SendFlags::NOSIGNAL) {
-                    Ok(length) => connection.sent += length,
+                    Ok(length) => {
+                        connection.sent += length;
+                        connection.active = Instant::now();
+                    }
                     Err(Errno::AGAIN) => return true,
                     Err(Errno::INTR) => {}
                     Err(_) => return false,

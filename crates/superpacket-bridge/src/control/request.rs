@@ -278,7 +278,7 @@ pub enum ErrorCode {
     TooLong,
     /// It did not come in time.
     TooSlow,
-    /// Too many connections are open.
+    /// All places were taken, and the connection that had been idle longest gave way to a new one.
     Busy,
     /// A code that this version does not know.
     #[serde(other)]

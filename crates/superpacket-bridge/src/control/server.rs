@@ -13,7 +13,8 @@ use super::{Control, ControlSocket, ErrorCode, MAX_REQUEST, Refusal};
 use crate::serve::{Answer, Bounds, Complaint, Counts, Protocol, Server};
 
 /// What clients get at most: somebody who watches asks every second, and nobody needs more places than people have terminals.
-const BOUNDS: Bounds = Bounds { connections: 16, question: MAX_REQUEST, patience: Duration::from_secs(10) };
+pub(super) const BOUNDS: Bounds =
+    Bounds { connections: 16, question: MAX_REQUEST, patience: Duration::from_secs(10), stall: Duration::from_secs(1) };
 
 /// What became of the control socket's clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct ControlCounters {
     pub accepted: u64,
     /// Connections of users that are not served.
     pub refused: u64,
-    /// Connections that found no place.
+    /// Connections that gave way to a new one: all places were taken, and they had been idle longest.
     pub crowded: u64,
     /// Requests that were too long.
     pub too_long: u64,
@@ -104,7 +105,10 @@ impl Protocol for Lines {
 
     fn complaint(&self, complaint: Complaint) -> Vec<u8> {
         refuse(match complaint {
-            Complaint::Crowded => Refusal::new(ErrorCode::Busy, format_args!("{} connections are open already", BOUNDS.connections)),
+            Complaint::Crowded => Refusal::new(
+                ErrorCode::Busy,
+                format_args!("{} connections were open, this one was idle longest, and it gave way to a new one", BOUNDS.connections),
+            ),
             Complaint::TooLong => Refusal::new(ErrorCode::TooLong, format_args!("a request has at most {MAX_REQUEST} bytes")),
             Complaint::Late => Refusal::new(ErrorCode::TooSlow, format_args!("nothing came for {} s", BOUNDS.patience.as_secs())),
         })

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::server::BOUNDS;
 use super::*;
 use crate::fdb::{FdbFilter, FdbPage, Station};
 use crate::serve::Bounds;
@@ -22,7 +23,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        Bench::within(Bounds { connections: 16, question: MAX_REQUEST, patience: Duration::from_secs(10) })
+        Bench::within(BOUNDS)
     }
 
     fn within(bounds: Bounds) -> Self {
@@ -233,7 +234,7 @@ fn half_a_line_at_the_end_is_told() {
 
 #[test]
 fn silence_and_slowness_cost_a_place_for_a_while_and_nothing_else() {
-    let bench = Bench::within(Bounds { connections: 3, question: MAX_REQUEST, patience: Duration::from_millis(300) });
+    let bench = Bench::within(Bounds { connections: 3, patience: Duration::from_millis(300), ..BOUNDS });
     let silent = bench.raw();
     // One who asks and does not read: far more answers than a socket holds.
     let mut deaf = bench.raw();
@@ -252,15 +253,110 @@ fn silence_and_slowness_cost_a_place_for_a_while_and_nothing_else() {
         }
         rest(slow)
     });
-    std::thread::sleep(Duration::from_millis(50));
-    let crowded = rest(bench.raw());
-    assert!(crowded.contains(r#""code":"busy""#), "{crowded}");
     assert!(drips.join().expect("no panic").contains("too-slow"));
     assert!(rest(silent).contains("too-slow"));
     bench.client().version().expect("there is room again");
     let counters = bench.server.counters();
-    assert_eq!((counters.crowded, counters.late), (1, 3), "{counters:?}");
+    assert_eq!((counters.crowded, counters.late), (0, 3), "{counters:?}");
     drop(deaf);
+}
+
+/// Connects, asks and waits for the answer, all within a second.
+fn is_served_at_once(bench: &Bench) {
+    let started = Instant::now();
+    bench.client().version().expect("is served");
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+}
+
+#[test]
+fn clients_that_say_nothing_lock_nobody_out() {
+    let bench = Bench::new();
+    let silent: Vec<UnixStream> = (0..100).map(|_| bench.raw()).collect();
+    is_served_at_once(&bench);
+    let crowded = bench.server.counters().crowded;
+    assert_eq!(crowded, 85, "the 84 that found all places taken, and the new one");
+    let mut silent = silent.into_iter();
+    let first = rest(silent.next().expect("the one that was idle longest"));
+    assert!(first.contains(r#""code":"busy""#) && first.contains("idle longest"), "{first}");
+    // The last of them has kept its place.
+    let mut last = silent.next_back().expect("one of 100");
+    last.write_all(b"{\"request\":\"version\"}\n").expect("is read");
+    let mut answer = String::new();
+    BufReader::new(last).read_line(&mut answer).expect("is answered");
+    assert!(answer.contains("protocol"), "{answer}");
+}
+
+#[test]
+fn clients_that_send_a_byte_now_and_then_lock_nobody_out() {
+    let bench = Bench::new();
+    let mut slow: Vec<UnixStream> = (0..16).map(|_| bench.raw()).collect();
+    for byte in *br#"{"request"#.first_chunk::<8>().expect("longer") {
+        for stream in &mut slow {
+            // Those that gave way find that out here.
+            let _ = stream.write_all(&[byte]);
+        }
+        is_served_at_once(&bench);
+    }
+}
+
+#[test]
+fn the_connection_that_was_idle_longest_gives_way_and_not_the_oldest() {
+    let bench = Bench::within(Bounds { connections: 2, ..BOUNDS });
+    let mut asking = bench.client();
+    asking.version().expect("is served");
+    let silent = bench.raw();
+    while bench.server.counters().accepted < 2 {
+        std::thread::yield_now();
+    }
+    asking.version().expect("is served");
+    is_served_at_once(&bench);
+    assert!(rest(silent).contains(r#""code":"busy""#));
+    asking.version().expect("the older connection was used later, and stays");
+}
+
+/// Asks for more answers than a socket holds, so that they wait to be read, and returns when one does.
+fn ask_for_much(bench: &Bench) -> (UnixStream, std::thread::JoinHandle<std::io::Result<()>>) {
+    let stream = bench.raw();
+    let mut writer = stream.try_clone().expect("clones");
+    let writing = std::thread::spawn(move || {
+        writer.write_all(&b"{\"request\":\"features\"}\n".repeat(20_000))?;
+        writer.shutdown(std::net::Shutdown::Write)
+    });
+    let (mut before, mut after) = (0, 1);
+    while before != after {
+        std::thread::sleep(Duration::from_millis(200));
+        (before, after) = (after, bench.server.counters().answered);
+    }
+    (stream, writing)
+}
+
+#[test]
+fn who_is_being_answered_does_not_give_way_while_another_is_idle() {
+    let bench = Bench::within(Bounds { connections: 2, stall: Duration::from_secs(60), ..BOUNDS });
+    let (answered, writing) = ask_for_much(&bench);
+    let silent = bench.raw();
+    while bench.server.counters().accepted < 2 {
+        std::thread::yield_now();
+    }
+    is_served_at_once(&bench);
+    assert!(rest(silent).contains(r#""code":"busy""#), "it was idle, although for less long");
+    assert_eq!(rest(answered).lines().count(), 20_000);
+    writing.join().expect("no panic").expect("all is read");
+}
+
+#[test]
+fn who_takes_no_answer_gives_way_before_who_has_just_come() {
+    let bench = Bench::within(Bounds { connections: 2, stall: Duration::from_millis(100), ..BOUNDS });
+    let deaf = [ask_for_much(&bench), ask_for_much(&bench)];
+    let mut come = bench.raw();
+    is_served_at_once(&bench);
+    come.write_all(b"{\"request\":\"version\"}\n").expect("is read");
+    come.shutdown(std::net::Shutdown::Write).expect("ends");
+    assert!(rest(come).contains("protocol"));
+    for (stream, writing) in deaf {
+        assert!(!rest(stream).contains("busy"), "nothing follows half an answer");
+        writing.join().expect("no panic").expect_err("the server has closed");
+    }
 }
 
 #[test]
