@@ -318,3 +318,135 @@ fn what_cannot_be_opened_is_explained() {
         assert!(error.contains(says), "{text}: {error}");
     }
 }
+
+/// Runs `check`, which would wait for ever if a port waited for a pipe.
+fn without_waiting(check: impl FnOnce() + Send + 'static) {
+    let (done, ended) = std::sync::mpsc::channel();
+    let checking = std::thread::spawn(move || {
+        check();
+        done.send(()).expect("somebody waits");
+    });
+    match ended.recv_timeout(Duration::from_secs(30)) {
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("the port waits for its pipe"),
+        _ => checking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+    }
+}
+
+/// A named pipe, and the end to write to, which keeps it open.
+fn pipe(directory: &Path) -> (String, std::fs::File) {
+    let path = directory.join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).expect("a pipe");
+    // For reading too: whoever only writes waits for a reader.
+    let writer = std::fs::File::options().read(true).write(true).open(&path).expect("it is there");
+    (format!("pcap:{}", path.display()), writer)
+}
+
+/// The bytes of a pcap file with these frames.
+fn file_of(link_type: LinkType, frames: &[Written]) -> Vec<u8> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("in.pcap");
+    write(&path, &[link_type], frames);
+    std::fs::read(path).expect("it is there")
+}
+
+#[test]
+fn what_comes_over_a_pipe_is_received_as_it_comes() {
+    use std::io::Write;
+    without_waiting(|| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (text, mut writer) = pipe(directory.path());
+        let frames = &flow()[..2];
+        let whole = file_of(LinkType::ETHERNET, frames);
+        // The header, the first record and half of the second one's header.
+        let half = 24 + 16 + frames[0].1.len() + 8;
+        writer.write_all(&whole[..half]).expect("written");
+        let mut port = port(&format!("{text}?speed=max"));
+        let mut receiver = port.receivers().remove(0);
+        assert_eq!(bytes(&receive_all(&mut *receiver)), [frames[0].1.clone()]);
+        let mut packets = Vec::new();
+        assert_eq!(receiver.poll(&mut packets, POLL_LIMIT).expect("half a record is no error"), 0);
+        assert!(!is_ready(&*receiver, Duration::from_millis(20)), "nobody is woken for half a record");
+        writer.write_all(&whole[half..]).expect("written");
+        assert!(is_ready(&*receiver, Duration::from_secs(10)));
+        assert_eq!(bytes(&receive_all(&mut *receiver)), [frames[1].1.clone()]);
+        // Half a record, and then the end.
+        writer.write_all(&[0; 8]).expect("written");
+        drop(writer);
+        assert!(is_ready(&*receiver, Duration::from_secs(10)));
+        assert_eq!(receive_all(&mut *receiver).len(), 0);
+        assert_eq!(port.counters().rx_errors, 1, "a record that was cut");
+    });
+}
+
+#[test]
+fn more_than_a_pipe_holds_is_received_whole() {
+    use std::io::Write;
+    without_waiting(|| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (text, mut writer) = pipe(directory.path());
+        let frames = flow();
+        let whole = file_of(LinkType::ETHERNET, &frames);
+        assert!(whole.len() > 65_536);
+        let writing = std::thread::spawn(move || {
+            writer.write_all(&whole).expect("is read");
+            writer
+        });
+        let mut port = port(&text);
+        let mut receiver = port.receivers().remove(0);
+        let mut packets = Vec::new();
+        while packets.len() < frames.len() {
+            assert!(is_ready(&*receiver, Duration::from_secs(10)), "{} packets", packets.len());
+            receiver.poll(&mut packets, 7).expect("the capture is well formed");
+        }
+        let expected: Vec<_> = frames.into_iter().map(|frame| frame.1).collect();
+        assert_eq!(bytes(&packets), expected);
+        drop(writing.join().expect("no panic"));
+    });
+}
+
+#[test]
+fn a_port_opens_and_closes_while_nothing_comes_over_its_pipe() {
+    use std::io::Write;
+    without_waiting(|| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (text, mut writer) = pipe(directory.path());
+        let started = Instant::now();
+        let mut first = port(&text);
+        let receiver = first.receivers().remove(0);
+        assert_eq!(first.layer(), Layer::Ethernet, "for want of a header");
+        drop((first, receiver));
+        // It may come late all the same; the header says what it is.
+        let frames = &flow()[..1];
+        let packet = vec![(frames[0].0, frames[0].1[14..].to_vec(), frames[0].1.len() - 14)];
+        let whole = file_of(LinkType::RAW, &packet);
+        writer.write_all(&whole[..24]).expect("written");
+        let mut second = port(&text);
+        assert_eq!(second.layer(), Layer::Ip);
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        let mut receiver = second.receivers().remove(0);
+        assert_eq!(receive_all(&mut *receiver).len(), 0);
+        writer.write_all(&whole[24..]).expect("written");
+        assert!(is_ready(&*receiver, Duration::from_secs(10)));
+        assert_eq!(bytes(&receive_all(&mut *receiver)), [packet[0].1.clone()]);
+    });
+}
+
+#[test]
+fn what_is_no_capture_is_told_by_a_poll_if_it_comes_late() {
+    use std::io::Write;
+    without_waiting(|| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (text, mut writer) = pipe(directory.path());
+        let mut port = port(&text);
+        let mut receiver = port.receivers().remove(0);
+        writer.write_all(b"no capture at all").expect("written");
+        let mut packets = Vec::new();
+        let error = loop {
+            assert!(is_ready(&*receiver, Duration::from_secs(10)));
+            if let Err(error) = receiver.poll(&mut packets, POLL_LIMIT) {
+                break error.to_string();
+            }
+        };
+        assert!(error.contains("not a capture file"), "{error}");
+    });
+}

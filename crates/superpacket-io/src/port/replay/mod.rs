@@ -23,10 +23,15 @@
 //! were cut short when they were captured, and those of other link types, are left out and counted
 //! as `rx_errors`. At the end of the capture nothing more comes, and the port stays open. A file
 //! that ends in mid-record ends there, with a warning.
+//!
+//! A capture that comes over a pipe (`-`, a named pipe) is read as it comes, on a thread of its own,
+//! so that no poll waits for it. If no frame has come half a second after the port was opened, the
+//! link type in the header decides what it carries, and without a header it carries Ethernet frames.
 
 mod options;
 mod player;
 mod recorder;
+mod stream;
 
 use std::sync::Arc;
 
@@ -65,7 +70,7 @@ impl ReplayPort {
                 }
                 let player = Player::open(spec.text(), spec.name(), speed, times, Arc::clone(&errors))?;
                 let (layer, format) = (player.layer(), player.format());
-                let recorder = record.map(|path| Recorder::create(spec.text(), &path, Some(format), layer)).transpose()?;
+                let recorder = record.map(|path| Recorder::create(spec.text(), &path, format, layer)).transpose()?;
                 (Some(player), layer, recorder)
             }
         };

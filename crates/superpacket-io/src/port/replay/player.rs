@@ -4,13 +4,21 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime};
 use superpacket::packet::{Layer, RxPacket};
 
 use super::options::Speed;
-use crate::capture::{CaptureError, Format, Frame, Reader, Source, Start, start_of};
+use super::stream::{Event, Pipe, Stream};
+use crate::capture::{CaptureError, Format, Frame, Reader, Source, Start, Truncated, start_of};
 use crate::port::{Buffer, PortError, Receive};
+
+/// How long opening a port waits for the first frame of a pipe, to know what its packets start with.
+const FIRST_FRAME: Duration = Duration::from_millis(500);
+
+/// Frames of a pipe that are left out, one after the other, in a poll.
+const SKIPPED: usize = 64;
 
 /// Frames that were left out.
 #[derive(Debug, Default)]
@@ -35,13 +43,13 @@ pub(super) struct Player {
     /// How many times it is to be replayed after this time; `None`: without end.
     left: Option<u64>,
     layer: Layer,
-    format: Format,
+    format: Option<Format>,
     errors: Arc<Errors>,
     /// Readable when the next frame is due; never after the last.
-    timer: OwnedFd,
+    timer: Arc<OwnedFd>,
     clock: Clock,
     /// `None` after the last frame.
-    reader: Option<Capture>,
+    input: Option<Input>,
     /// The frame that is not yet due.
     next: Option<Ready>,
     /// What ended the reading, to be told at the next poll.
@@ -49,31 +57,45 @@ pub(super) struct Player {
 }
 
 /// A capture that is being read.
-struct Capture(Reader);
+enum Input {
+    /// A file, whose bytes are all there.
+    File(Box<Reader>),
+    /// A pipe that nobody has polled for yet: a thread made before would keep the privileges that
+    /// a port is opened with.
+    Pipe(Pipe),
+    /// A pipe.
+    Stream(Stream),
+}
 
-impl std::fmt::Debug for Capture {
+impl std::fmt::Debug for Input {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Capture")
+        formatter.write_str(match self {
+            Input::File(_) => "File",
+            Input::Pipe(_) => "Pipe",
+            Input::Stream(_) => "Stream",
+        })
     }
 }
 
 /// A frame that was read ahead.
 #[derive(Debug)]
-struct Ready {
+pub(super) struct Ready {
     bytes: Vec<u8>,
     /// When it was captured, in nanoseconds; `None` if the file does not say.
     time: Option<u64>,
 }
 
 impl Player {
-    /// Opens the capture at `path` and reads its first frame.
+    /// Opens the capture at `path` and reads its first frame; from a pipe, if it comes soon.
     pub(super) fn open(text: &str, path: &str, speed: Speed, times: Option<u64>, errors: Arc<Errors>) -> Result<Self, PortError> {
         let capture = |source: CaptureError| PortError::Capture { port: text.into(), source };
-        let mut reader = Reader::open(path).map_err(capture)?;
-        let first = read(&mut reader, None, &errors).map_err(capture)?;
-        let (layer, format) = (first.as_ref().map_or(Layer::Ethernet, |first| first.1), reader.format());
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC);
-        let timer = timer.map_err(|error| PortError::system(text, "make a timer (timerfd_create)", error))?;
+        let timer = Arc::new(timer.map_err(|error| PortError::system(text, "make a timer (timerfd_create)", error))?);
+        let opening = match Pipe::open(path).map_err(capture)? {
+            None => Opening::of_file(Box::new(Reader::open(path).map_err(capture)?), &errors),
+            Some(pipe) => Opening::of_pipe(pipe),
+        };
+        let Opening { layer, format, next, input, end } = opening.map_err(capture)?;
         let mut player = Player {
             text: text.into(),
             path: path.into(),
@@ -84,13 +106,14 @@ impl Player {
             errors,
             timer,
             clock: Clock::default(),
-            reader: (times != Some(0)).then_some(Capture(reader)),
-            next: first.map(|first| first.0).filter(|_| times != Some(0)),
+            input: input.filter(|_| times != Some(0)),
+            next: next.filter(|_| times != Some(0)),
             failure: None,
         };
+        player.report_truncated(end.as_ref());
         player.go_on_at_end()?;
-        // The first frame is due when it is first asked for.
-        player.wait_until(if player.next.is_some() { 1 } else { 0 })?;
+        // The first frame is due when it is first asked for; of a pipe, a poll does so.
+        player.wait_until(if player.next.is_some() || player.input.is_some() { 1 } else { 0 })?;
         Ok(player)
     }
 
@@ -99,58 +122,131 @@ impl Player {
         self.layer
     }
 
-    /// The format of the file.
-    pub(super) const fn format(&self) -> Format {
+    /// The format of the file; `None` if its header has not come.
+    pub(super) const fn format(&self) -> Option<Format> {
         self.format
     }
 
-    /// Reads the frame after the present one.
+    /// Reads the frame after the present one. What comes over a pipe may not be there yet: then the
+    /// timer becomes readable when it is.
     fn advance(&mut self) -> Result<(), PortError> {
-        if let Some(Capture(reader)) = &mut self.reader {
-            match read(reader, Some(self.layer), &self.errors) {
-                Ok(frame) => self.next = frame.map(|frame| frame.0),
-                Err(source) => {
-                    self.reader = None;
+        for _ in 0..SKIPPED {
+            let read = match &mut self.input {
+                None => return self.go_on_at_end(),
+                Some(Input::File(reader)) => match read(reader, Some(self.layer), &self.errors) {
+                    Ok(Some((frame, layer))) => Event::Frame(frame, layer),
+                    Ok(None) => Event::End(reader.truncated().cloned()),
+                    Err(error) => Event::Failure(error),
+                },
+                Some(Input::Stream(stream)) => match stream.take(|| set_timer(&self.text, &self.timer, 0))? {
+                    Some(event) => event,
+                    None => return Ok(()),
+                },
+                Some(Input::Pipe(_)) => {
+                    self.start_reading()?;
+                    continue;
+                }
+            };
+            match read {
+                Event::Frame(frame, layer) if layer == self.layer => {
+                    self.next = Some(frame);
+                    return Ok(());
+                }
+                Event::Frame(..) => self.errors.add(),
+                Event::End(end) => {
+                    self.input = None;
+                    self.report_truncated(end.as_ref());
+                }
+                Event::Failure(source) => {
+                    self.input = None;
                     return Err(PortError::Capture { port: self.text.clone(), source });
                 }
             }
         }
-        self.go_on_at_end()
+        // Others have their turn before the next.
+        self.wait_until(1)
     }
 
-    /// At the end of the file: from its start again, or nothing more.
-    fn go_on_at_end(&mut self) -> Result<(), PortError> {
-        if self.next.is_some() {
-            return Ok(());
+    /// Has a thread read the pipe.
+    fn start_reading(&mut self) -> Result<(), PortError> {
+        if let Some(Input::Pipe(pipe)) = self.input.take() {
+            let stream = Stream::start(&self.text, pipe, Arc::clone(&self.timer), Arc::clone(&self.errors));
+            let stream = stream.map_err(|error| PortError::system(&self.text, "start a thread that reads the capture", error))?;
+            self.input = Some(Input::Stream(stream));
         }
-        if let Some(Capture(reader)) = self.reader.take()
-            && let Some(truncated) = reader.truncated()
-        {
+        Ok(())
+    }
+
+    fn report_truncated(&self, truncated: Option<&Truncated>) {
+        if let Some(truncated) = truncated {
             self.errors.add();
             tracing::warn!(port = %self.text, %truncated, "the capture ends in mid-record");
         }
+    }
+
+    /// At the end: from the start again, or nothing more.
+    fn go_on_at_end(&mut self) -> Result<(), PortError> {
         // A capture without a frame that can be replayed would be read for ever.
-        if self.left == Some(0) || !self.clock.has_begun() {
+        if self.next.is_some() || self.input.is_some() || self.left == Some(0) || !self.clock.has_begun() {
             return Ok(());
         }
         self.left = self.left.map(|left| left - 1);
         self.clock.begin_again();
         let capture = |source: CaptureError| PortError::Capture { port: self.text.clone(), source };
-        let mut reader = Reader::open(&self.path).map_err(capture)?;
+        if let Some(pipe) = Pipe::open(&self.path).map_err(capture)? {
+            self.input = Some(Input::Pipe(pipe));
+            return self.wait_until(1);
+        }
+        let mut reader = Box::new(Reader::open(&self.path).map_err(capture)?);
         self.next = read(&mut reader, Some(self.layer), &self.errors).map_err(capture)?.map(|frame| frame.0);
-        self.reader = self.next.is_some().then_some(Capture(reader));
+        self.input = self.next.is_some().then_some(Input::File(reader));
         Ok(())
     }
 
     /// Makes the timer readable at a time of the monotonic clock in nanoseconds; at 0: never.
     fn wait_until(&self, time: u64) -> Result<(), PortError> {
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let value = Timespec { tv_sec: (time / NANOSECONDS) as i64, tv_nsec: (time % NANOSECONDS) as _ };
-        let value = Itimerspec { it_interval: zero, it_value: value };
-        match timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &value) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(PortError::system(&self.text, "set the timer (timerfd_settime)", io::Error::from(error))),
-        }
+        set_timer(&self.text, &self.timer, time)
+    }
+
+    /// Is the next frame yet to come over a pipe?
+    fn is_pipe(&self) -> bool {
+        matches!(self.input, Some(Input::Pipe(_) | Input::Stream(_)))
+    }
+}
+
+/// What is known of a capture when its port is opened.
+struct Opening {
+    layer: Layer,
+    format: Option<Format>,
+    next: Option<Ready>,
+    /// `None` at the end.
+    input: Option<Input>,
+    end: Option<Truncated>,
+}
+
+impl Opening {
+    fn of_file(mut reader: Box<Reader>, errors: &Errors) -> Result<Self, CaptureError> {
+        let (next, layer) = read(&mut reader, None, errors)?.map_or((None, Layer::Ethernet), |(frame, layer)| (Some(frame), layer));
+        let end = reader.truncated().cloned().filter(|_| next.is_none());
+        Ok(Opening { layer, format: Some(reader.format()), input: next.is_some().then_some(Input::File(reader)), next, end })
+    }
+
+    /// Waits for the first frame, but not longer than [`FIRST_FRAME`].
+    fn of_pipe(mut pipe: Pipe) -> Result<Self, CaptureError> {
+        let start = pipe.look(FIRST_FRAME)?;
+        let layer = start.layer.unwrap_or(Layer::Ethernet);
+        Ok(Opening { layer, format: start.format, next: None, input: Some(Input::Pipe(pipe)), end: None })
+    }
+}
+
+/// Makes a timer readable at a time of the monotonic clock in nanoseconds; at 0: never.
+pub(super) fn set_timer(text: &str, timer: &OwnedFd, time: u64) -> Result<(), PortError> {
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let value = Timespec { tv_sec: (time / NANOSECONDS) as i64, tv_nsec: (time % NANOSECONDS) as _ };
+    let value = Itimerspec { it_interval: zero, it_value: value };
+    match timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &value) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(PortError::system(text, "set the timer (timerfd_settime)", io::Error::from(error))),
     }
 }
 
@@ -162,7 +258,17 @@ impl Receive for Player {
         let now = monotonic_nanoseconds();
         let mut count = 0;
         let result = loop {
-            let Some(next) = &self.next else { break self.wait_until(0) };
+            if self.next.is_none()
+                && self.is_pipe()
+                && let Err(failure) = self.advance()
+            {
+                self.failure = Some(failure);
+                break self.wait_until(1);
+            }
+            let Some(next) = &self.next else {
+                // What reads a pipe has said when the timer is to be readable.
+                break if self.is_pipe() { Ok(()) } else { self.wait_until(0) };
+            };
             let due = match self.speed {
                 Speed::Max => 0,
                 Speed::Times(times) => self.clock.due(next.time, times, now),
@@ -194,7 +300,7 @@ impl Receive for Player {
 }
 
 /// The next frame that can be replayed: whole, and of this layer, or of any if none is given.
-fn read(reader: &mut Reader, layer: Option<Layer>, errors: &Errors) -> Result<Option<(Ready, Layer)>, CaptureError> {
+pub(super) fn read(reader: &mut Reader, layer: Option<Layer>, errors: &Errors) -> Result<Option<(Ready, Layer)>, CaptureError> {
     while let Some(frame) = reader.next_frame()? {
         match payload(&frame) {
             Some((bytes, found)) if layer.is_none_or(|layer| layer == found) => {
