@@ -721,6 +721,41 @@ fn what_cannot_start_says_why() {
 }
 
 #[test]
+fn a_pipe_over_which_nothing_comes_holds_nobody_up() {
+    let Some(house) = House::new() else { return };
+    let capture = house.bench.capture("pipe.pcap", &spaced(&[Frame::tcp4(1, 100)]));
+    let whole = std::fs::read(capture).expect("it is there");
+    // Nothing at all, or a packet and half of what comes before the next.
+    for bytes in [&[][..], &[&whole[..], &[0; 8]].concat()] {
+        let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        command.args(["bridge", "pcap:-", PORTS[0], PORTS[1], "--control"]).arg(house.socket());
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            command.args(["--user", "65534"]);
+        }
+        let log = std::fs::File::create(house.bench.path("log")).expect("creates");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn().expect("runs");
+        let mut pipe = child.stdin.take().expect("piped");
+        let bridge = Running { child: Some(child) };
+        pipe.write_all(bytes).expect("is read");
+        house.wait_for("the bridge", || house.ask(&["ports"]).is_some());
+        let received = u64::from(!bytes.is_empty());
+        house.wait_for("the packet", || house.ask(&["stats", "pcap:-"]).expect("answers")[0]["rx_packets"] == received);
+        assert!(house.reaches(), "{}", house.log());
+        // The thread that reads the pipe has no more privileges than the others.
+        for task in std::fs::read_dir(format!("/proc/{}/task", bridge.id())).expect("runs").filter(|_| is_root) {
+            let status = std::fs::read_to_string(task.expect("lists").path().join("status")).expect("runs");
+            assert!(status.contains("\nUid:\t65534\t65534\t65534\t65534\n"), "{status}");
+        }
+        let started = Instant::now();
+        bridge.signal(rustix::process::Signal::TERM);
+        assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+        drop(pipe);
+    }
+}
+
+#[test]
 fn a_killed_bridge_leaves_a_socket_that_the_next_one_replaces() {
     let Some(house) = House::new() else { return };
     let bridge = house.bridge(&PORTS);
