@@ -39,8 +39,6 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The kernel merged behind a packet with PSH or FIN.
-    PushMoved = "psh moves to the end", "Reversible: such a packet begins no run, since the flag could not be put back there.";
     /// The kernel merged full and partial checksums.
     ChecksumForms = "full and partial checksums mix", "Reversible: packets merge only with those of the same form.";
     /// The kernel merged a valid checksum that nobody computes.
@@ -51,8 +49,6 @@ kinds! {
     Identification = "identifications are lost", "Reversible: packets merge only if their identifications can be restored.";
     /// The kernel merged a valid header checksum that nobody computes.
     HeaderChecksum = "non-canonical header checksum", "Reversible: 0xFFFF for 0x0000 could not be restored, so the packet passes.";
-    /// The kernel merged packets whose other header fields differ.
-    OtherField = "another field is lost", "Reversible: what could not be restored is not merged.";
     /// The kernel merged segments without ACK.
     NoAcknowledgement = "segments without ACK merge", "Untouched when unknown: no connection sends data without ACK (RFC 9293, section 3.10.7.4), so it passes.";
     /// The kernel merged what the engine takes for an unknown tunnel.
@@ -162,14 +158,13 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
     };
     if let Some(field) = at(before).iter().chain(at(frame)).next() {
         return Some(match field {
-            Field::Push => Kind::PushMoved,
             Field::Checksum if group.frames.iter().any(|&member| is_partial(member) != is_partial(before)) => Kind::ChecksumForms,
             Field::Checksum => Kind::NonCanonicalChecksum,
             Field::UrgentPointer => Kind::UrgentPointer,
             Field::Identification => Kind::Identification,
             Field::HeaderChecksum => Kind::HeaderChecksum,
-            Field::Link | Field::Tunnel | Field::Ip | Field::Flags | Field::Transport => Kind::OtherField,
-            Field::Payload => return None,
+            // Linux loses none of these.
+            Field::Push | Field::Link | Field::Tunnel | Field::Ip | Field::Flags | Field::Transport | Field::Payload => return None,
         });
     }
     if flags(sides, frame) & ACK == 0 && sides.in_engine[frame].is_some_and(|(left, _)| sides.engine[left].reason == Reason::TcpFlags) {
