@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::vlan::check_number;
+
 /// The most entries of one answer ([`FdbPage`]).
 pub const MOST_LISTED: usize = 10_000;
 
@@ -30,10 +32,8 @@ impl Station {
         if station.address == [0; 6] {
             return Err(format!("{address} is no station's address"));
         }
-        match vlan {
-            Some(vlan) if !(1..=4094).contains(&vlan) => Err(format!("a VLAN is 1 to 4094, not {vlan}")),
-            _ => Ok(station),
-        }
+        vlan.map_or(Ok(()), check_number)?;
+        Ok(station)
     }
 
     /// The address as `52:54:00:12:34:56`.

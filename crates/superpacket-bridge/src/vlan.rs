@@ -136,6 +136,14 @@ impl fmt::Debug for PortVlans {
     }
 }
 
+/// Refuses, in a sentence, a number that no VLAN has.
+pub(crate) fn check_number(vlan: u16) -> Result<(), String> {
+    match vlan {
+        1..=MOST_VLAN => Ok(()),
+        _ => Err(format!("a VLAN is 1 to {MOST_VLAN}, not {vlan}")),
+    }
+}
+
 /// The number of a tag's VLAN.
 #[inline]
 pub(crate) const fn number(tag: VlanTag) -> u16 {
@@ -162,9 +170,7 @@ impl VlanRange {
     /// A sentence: a number is none of a VLAN, the last comes before the first, or several VLANs
     /// would be that of frames without a tag.
     pub fn new(first: u16, last: u16, pvid: bool, untagged: bool) -> Result<VlanRange, String> {
-        if let Some(wrong) = [first, last].into_iter().find(|vlan| !(1..=MOST_VLAN).contains(vlan)) {
-            return Err(format!("a VLAN is 1 to {MOST_VLAN}, not {wrong}"));
-        }
+        [first, last].into_iter().try_for_each(check_number)?;
         if last < first {
             return Err(format!("{first}-{last} ends before it begins"));
         }

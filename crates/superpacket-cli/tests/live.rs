@@ -34,6 +34,15 @@ impl House {
         Some(House { bench: Bench::new(), left, right, middle })
     }
 
+    /// Sends 8 MB from one host to the other, every byte of which is compared there.
+    fn load(&self) {
+        let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let [client, server] = [&self.left, &self.right].map(|host| host.id().to_string());
+        command.args(["load", "stream", "10.9.0.2", "--client", &client, "--server", &server, "--bytes", "8M", "--verify"]);
+        let output = command.output().expect("runs");
+        assert!(output.status.success(), "{} {}", stderr(&output), self.log());
+    }
+
     fn socket(&self) -> PathBuf {
         self.bench.path("control.sock")
     }
@@ -365,27 +374,20 @@ fn super_packets_cross_a_trunk_with_their_tag() {
         other(&[&["vlan"], words].concat());
     }
     assert!(house.reaches(), "{}", house.log());
-    let load = || {
-        let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
-        let [client, server] = [&house.left, &house.right].map(|host| host.id().to_string());
-        command.args(["load", "stream", "10.9.0.2", "--client", &client, "--server", &server, "--bytes", "8M", "--verify"]);
-        let output = command.output().expect("runs");
-        assert!(output.status.success(), "{} {}", stderr(&output), house.log());
-    };
     let sent = || house.ask(&["stats", near]).expect("answers")[0].clone();
     let came = || other(&["stats", far])[0].clone();
     // Super-packets of the sender's kernel, then what the bridge makes of single frames, then single frames.
-    load();
-    let [before, received] = [sent(), came()].map(|stats| stats);
+    house.load();
+    let (before, received) = (sent(), came());
     assert!(before["tx_super_packets"].as_u64() > Some(0) && received["rx_super_packets"].as_u64() > Some(0), "{before} {received}");
     house.left.ip("link set eth0 gso_max_segs 1");
-    load();
+    house.load();
     let merged = sent();
     assert!(merged["tx_super_packets"].as_u64() > before["tx_super_packets"].as_u64(), "{merged}");
     for (port, feature) in [(PORTS[0], "gro"), (near, "tso"), (near, "tx-checksumming")] {
         house.ask(&["features", port, feature, "off"]).expect("switches");
     }
-    load();
+    house.load();
     let single = sent();
     assert_eq!(single["tx_super_packets"], merged["tx_super_packets"], "{single}");
     for stats in [single, came()] {
@@ -405,13 +407,6 @@ fn lro_is_managed_and_counted_while_packets_flow() {
     let _bridge = house.bridge(&PORTS);
     // Single frames: LRO passes what the sender's kernel has joined.
     house.left.ip("link set eth0 gso_max_segs 1");
-    let load = || {
-        let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
-        let [client, server] = [&house.left, &house.right].map(|host| host.id().to_string());
-        command.args(["load", "stream", "10.9.0.2", "--client", &client, "--server", &server, "--bytes", "8M", "--verify"]);
-        let output = command.output().expect("runs");
-        assert!(output.status.success(), "{} {}", stderr(&output), house.log());
-    };
     // Packets that LRO took, and sessions that it delivered, since the last time.
     let mut before = [0; 2];
     let mut counted = || {
@@ -423,12 +418,12 @@ fn lro_is_managed_and_counted_while_packets_flow() {
     };
     house.ask(&["features", PORTS[0], "lro", "on", "--force"]).expect("forced");
     assert_eq!(house.ask(&["limits", PORTS[0], "lro-max-aggr", "2"]).expect("sets")[0]["limits"]["lro_max_aggr"], 2);
-    load();
+    house.load();
     let ([aggregated, flushed], stats) = counted();
     assert!(aggregated > 1_000 && aggregated <= 2 * flushed, "{stats}");
     assert!(stats["reasons"]["packet_limit"].as_u64() > Some(0) && stats["rx_super_segments"] == 0, "{stats}");
     assert_eq!(house.ask(&["limits", PORTS[0], "lro_max_aggr", "0"]).expect("sets")[0]["limits"]["lro_max_aggr"], 0);
-    load();
+    house.load();
     let ([aggregated, flushed], stats) = counted();
     assert!(aggregated > 2 * flushed, "more than two in one: {aggregated}, {flushed}: {stats}");
     // Two flows, each way one, and a place for one of them.
@@ -436,7 +431,7 @@ fn lro_is_managed_and_counted_while_packets_flow() {
         assert_eq!(house.ask(&["limits", PORTS[0], name, word]).expect("sets")[0]["aggregation"][name], word);
     }
     house.ask(&["limits", PORTS[0], "lro_max_desc", "1"]).expect("sets");
-    load();
+    house.load();
     let ([aggregated, _], _) = counted();
     assert!(aggregated > 1_000, "every byte came, and LRO was at work");
     let (code, text, _) = house.text(&["stats", PORTS[0], "--reasons"]);
@@ -447,7 +442,7 @@ fn lro_is_managed_and_counted_while_packets_flow() {
     assert!(rates[0]["reasons"]["packet_limit"]["total"].as_u64() > Some(0), "{rates}");
     // What the sender's kernel has joined counts by its frames.
     house.left.ip("link set eth0 gso_max_segs 65535");
-    load();
+    house.load();
     let (_, stats) = counted();
     let [packets, segments] = ["rx_super_packets", "rx_super_segments"].map(|name| stats[name].as_u64().expect("a number"));
     assert!(packets > 0 && segments >= 2 * packets, "{stats}");

@@ -81,20 +81,14 @@ impl KernelGro {
         let (mut packets, mut missing, mut marked) = (Vec::new(), frames.len(), false);
         let deadline = Instant::now() + PATIENCE;
         while missing > 0 || !marked {
-            match self.receiver.receive(&mut self.buffer)? {
+            match next(&mut self.receiver, &mut self.buffer, deadline)? {
                 Some(packet) if packet.bytes == marks[1] => marked = true,
                 Some(packet) if packet.bytes.get(12..14) == Some(&MARK) => {}
                 Some(packet) => {
                     missing = missing.saturating_sub(packets_in(&packet));
                     packets.push(packet);
                 }
-                None => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        break;
-                    }
-                    self.receiver.wait(left)?;
-                }
+                None => break,
             }
         }
         Ok(packets)
@@ -147,16 +141,10 @@ impl KernelGso {
         let mut segments = Vec::new();
         let deadline = Instant::now() + PATIENCE * 10;
         loop {
-            match self.receiver.receive(&mut self.buffer)? {
+            match next(&mut self.receiver, &mut self.buffer, deadline)? {
                 Some(frame) if frame.bytes == mark => return Ok(Some(segments)),
                 Some(frame) => segments.push(frame),
-                None => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(LabError::system("waiting for segments", ErrorKind::TimedOut));
-                    }
-                    self.receiver.wait(left)?;
-                }
+                None => return Err(LabError::system("waiting for segments", ErrorKind::TimedOut)),
             }
         }
     }
@@ -175,6 +163,20 @@ fn pair() -> Result<(Link, Link), LabError> {
     sender.set_mtu(MTU)?;
     receiver.set_mtu(MTU)?;
     Ok((sender, receiver))
+}
+
+/// The next frame; `None` if none has come until the deadline.
+fn next(receiver: &mut RawSocket, buffer: &mut [u8], deadline: Instant) -> Result<Option<CapturedFrame>, LabError> {
+    loop {
+        if let Some(frame) = receiver.receive(buffer)? {
+            return Ok(Some(frame));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        receiver.wait(left)?;
+    }
 }
 
 /// A frame that nobody aggregates.

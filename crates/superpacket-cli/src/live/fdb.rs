@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde_json::json;
 use superpacket_bridge::control::Client;
 use superpacket_bridge::fdb::{FdbEntry, FdbFilter, FdbPage, MOST_LISTED, Station};
+use superpacket_bridge::vlan::MOST_VLAN;
 
 use super::arguments::{Fdb, FdbAction};
 use super::connect;
@@ -67,8 +68,8 @@ impl Asked {
                 "dev" | "brport" if filter.port.is_none() => filter.port = Some(value()?.to_owned()),
                 "vlan" if filter.vlan.is_none() => {
                     let vlan = value()?;
-                    let number = vlan.parse().ok().filter(|number| (1..=4094).contains(number));
-                    filter.vlan = Some(number.ok_or_else(|| wrong(format!("a VLAN is 1 to 4094, not {vlan:?}")))?);
+                    let number = vlan.parse().ok().filter(|number| (1..=MOST_VLAN).contains(number));
+                    filter.vlan = Some(number.ok_or_else(|| wrong(format!("a VLAN is 1 to {MOST_VLAN}, not {vlan:?}")))?);
                 }
                 "static" | "dynamic" if filter.is_static.is_none() && matches!(action, FdbAction::Show | FdbAction::Add) => {
                     filter.is_static = Some(word == "static");
