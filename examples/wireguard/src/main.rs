@@ -8,7 +8,6 @@
 #![forbid(unsafe_code)]
 
 mod config;
-mod transport;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,6 +15,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 use gotatun::device::{DeviceBuilder, DeviceTransports};
+use superpacket_gotatun::{Sockets, split};
 use superpacket_tun::Tun;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -60,8 +60,8 @@ async fn endpoint(arguments: Arguments) -> Result<()> {
         return run(device).await;
     }
     let tun = Tun::builder(&arguments.interface).mtu(config.mtu).up(true).open()?;
-    let (to_host, from_host) = transport::split(tun)?;
-    run(builder.with_udp(transport::Sockets).with_ip_pair(to_host, from_host).build().await?).await
+    let (to_host, from_host) = split(tun, |error| eprintln!("TUN device: {error}"))?;
+    run(builder.with_udp(Sockets).with_ip_pair(to_host, from_host).build().await?).await
 }
 
 /// Runs until a signal asks for the end, or the device is gone.

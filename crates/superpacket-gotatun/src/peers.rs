@@ -1,76 +1,34 @@
-//! What gotatun sends and receives by: a TUN device and a UDP socket that take many packets at
-//! once.
+//! The sockets: what gotatun sends to its peers and receives from them.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use gotatun::packet::{Ip, Packet, PacketBufPool};
-use gotatun::tun::{IpRecv, IpSend, MtuWatcher};
+use gotatun::packet::{Packet, PacketBufPool};
 use gotatun::udp::{UdpRecv, UdpSend, UdpTransportFactory, UdpTransportFactoryParams};
-use superpacket_tun::{AsyncReader, NewBuffers, Tun};
 use superpacket_udp::{AsyncReceiver, AsyncSender, UdpSocket};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::Mutex;
 
-/// Packets that may wait for the TUN device.
-const QUEUE: usize = 1024;
-
-/// Packets from the tunnel to the host. What is there at once is merged and written.
-pub struct ToHost(mpsc::Sender<Packet>);
-
-impl IpSend for ToHost {
-    async fn send(&mut self, packet: Packet<Ip>) -> io::Result<()> {
-        self.0.send(packet.into_bytes()).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
-    }
-}
-
-/// Packets from the host to the tunnel. One read gives up to 64 KB of them.
-pub struct FromHost {
-    reader: AsyncReader,
-    packets: Vec<Packet>,
-    mtu: MtuWatcher,
-}
-
-impl IpRecv for FromHost {
-    async fn recv<'a>(&'a mut self, pool: &mut PacketBufPool) -> io::Result<impl Iterator<Item = Packet<Ip>> + Send + 'a> {
-        let made = |length| {
-            let mut packet = pool.get();
-            packet.truncate(length);
-            packet
-        };
-        self.reader.read_into(&mut NewBuffers::new(&mut self.packets, made)).await?;
-        Ok(self.packets.drain(..).filter_map(|packet| packet.try_into_ip().ok()))
-    }
-
-    fn mtu(&self) -> MtuWatcher {
-        self.mtu.clone()
-    }
-}
-
-/// Both ends of a TUN device.
-pub fn split(tun: Tun) -> anyhow::Result<(ToHost, FromHost)> {
-    let mtu = MtuWatcher::new(u16::try_from(tun.mtu()?)?);
-    let (reader, writer) = tun.split_async()?;
-    let (sender, mut writer) = writer.queued(QUEUE);
-    tokio::spawn(async move { writer.run_lossy(|error| eprintln!("TUN device: {error}")).await });
-    Ok((ToHost(sender), FromHost { reader, packets: Vec::new(), mtu }))
-}
-
-/// Opens the sockets of the tunnel.
+/// Opens the sockets of a tunnel, for [`DeviceBuilder::with_udp`]: IPv6 and IPv4 by one socket,
+/// unless gotatun asks for an address.
+///
+/// [`DeviceBuilder::with_udp`]: https://docs.rs/gotatun/0.10/gotatun/device/struct.DeviceBuilder.html
+#[derive(Clone, Copy, Debug)]
 pub struct Sockets;
 
-/// Datagrams to peers. Those that wait for one peer leave in one call.
-#[derive(Clone)]
+/// Datagrams to peers. Those that wait for one peer leave in one call (`UDP_SEGMENT`).
+#[derive(Clone, Debug)]
 pub struct ToPeers {
     socket: UdpSocket,
     sender: Arc<Mutex<AsyncSender<Packet>>>,
 }
 
-/// Datagrams from peers, as many as the kernel has merged.
+/// Datagrams from peers: in one call as many as the kernel has merged (`UDP_GRO`).
+#[derive(Debug)]
 pub struct FromPeers {
     receiver: AsyncReceiver,
-    /// For a caller who takes one at a time.
+    /// Received, for a caller who takes one at a time.
     waiting: VecDeque<(Packet, SocketAddr)>,
 }
 
@@ -86,8 +44,7 @@ impl UdpTransportFactory for Sockets {
         }
         let (sender, receiver) = socket.clone().split_async()?;
         let sender = Arc::new(Mutex::new(sender));
-        let waiting = VecDeque::new();
-        Ok((ToPeers { socket, sender }, FromPeers { receiver, waiting }))
+        Ok((ToPeers { socket, sender }, FromPeers { receiver, waiting: VecDeque::new() }))
     }
 }
 
@@ -122,14 +79,20 @@ impl UdpRecv for FromPeers {
 
     async fn recv_from(&mut self, pool: &mut PacketBufPool) -> io::Result<(Packet, SocketAddr)> {
         let mut packets = Vec::new();
-        while self.waiting.is_empty() {
+        loop {
+            if let Some(datagram) = self.waiting.pop_front() {
+                return Ok(datagram);
+            }
             self.recv_many_from(&mut (), pool, &mut packets).await?;
             self.waiting.extend(packets.drain(..));
         }
-        self.waiting.pop_front().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     async fn recv_many_from(&mut self, _: &mut (), pool: &mut PacketBufPool, packets: &mut Vec<(Packet, SocketAddr)>) -> io::Result<()> {
+        packets.extend(self.waiting.drain(..));
+        if !packets.is_empty() {
+            return Ok(());
+        }
         for (meta, datagram) in self.receiver.receive().await?.datagrams() {
             packets.push((pool.get().overwrite_with(datagram), meta.addr));
         }

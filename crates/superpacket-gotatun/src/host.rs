@@ -1,0 +1,65 @@
+//! The TUN device: what gotatun sends to the host and receives from it.
+
+use std::io;
+
+use gotatun::packet::{Ip, Packet, PacketBufPool};
+use gotatun::tun::{IpRecv, IpSend, MtuWatcher};
+use superpacket_tun::{AsyncReader, NewBuffers, Tun};
+use tokio::sync::mpsc;
+
+/// Packets that may wait for the TUN device.
+const QUEUE: usize = 1024;
+
+/// Packets from the tunnel to the host. Those that wait at the same time are merged and written by
+/// one call.
+#[derive(Debug)]
+pub struct ToHost(mpsc::Sender<Packet>);
+
+/// Packets from the host to the tunnel. One read gives up to 64 KB of them.
+pub struct FromHost {
+    reader: AsyncReader,
+    packets: Vec<Packet>,
+    mtu: MtuWatcher,
+}
+
+/// Splits a TUN device into the two that [`DeviceBuilder::with_ip_pair`] takes. A task of its own
+/// writes to the device, until `ToHost` is dropped; it calls `notice` with each error of the
+/// device. What the device refused is lost, as a full queue would lose it.
+///
+/// # Errors
+/// The device's own: it is gone, or its MTU cannot be asked for.
+///
+/// # Panics
+/// Outside of a tokio runtime.
+///
+/// [`DeviceBuilder::with_ip_pair`]: https://docs.rs/gotatun/0.10/gotatun/device/struct.DeviceBuilder.html
+pub fn split(tun: Tun, notice: impl FnMut(io::Error) + Send + 'static) -> io::Result<(ToHost, FromHost)> {
+    // A TUN device's MTU is at most 65,535.
+    let mtu = MtuWatcher::new(tun.mtu()?.try_into().unwrap_or(u16::MAX));
+    let (reader, writer) = tun.split_async()?;
+    let (sender, mut writer) = writer.queued(QUEUE);
+    tokio::spawn(async move { writer.run_lossy(notice).await });
+    Ok((ToHost(sender), FromHost { reader, packets: Vec::new(), mtu }))
+}
+
+impl IpSend for ToHost {
+    async fn send(&mut self, packet: Packet<Ip>) -> io::Result<()> {
+        self.0.send(packet.into_bytes()).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+impl IpRecv for FromHost {
+    async fn recv<'a>(&'a mut self, pool: &mut PacketBufPool) -> io::Result<impl Iterator<Item = Packet<Ip>> + Send + 'a> {
+        let made = |length| {
+            let mut packet = pool.get();
+            packet.truncate(length);
+            packet
+        };
+        self.reader.read_into(&mut NewBuffers::new(&mut self.packets, made)).await?;
+        Ok(self.packets.drain(..).filter_map(|packet| packet.try_into_ip().ok()))
+    }
+
+    fn mtu(&self) -> MtuWatcher {
+        self.mtu.clone()
+    }
+}
