@@ -3,3 +3,5 @@
 pub mod capture;
 #[cfg(target_os = "linux")]
 pub mod port;
+#[cfg(target_os = "linux")]
+pub mod system;

@@ -56,7 +56,6 @@ mod load;
 mod message;
 mod model;
 mod netem;
-mod netlink;
 mod option;
 mod paired;
 mod pattern;

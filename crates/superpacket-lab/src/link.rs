@@ -9,10 +9,10 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use superpacket_io::system::RouteSocket;
 
 use crate::error::{Context, LabError};
 use crate::host::Host;
-use crate::netlink::request;
 
 /// An interface of a host, by name.
 ///
@@ -141,11 +141,7 @@ impl Link {
     ///
     /// [`LabError::System`] where the kernel does not answer.
     pub fn exists(&self) -> Result<bool, LabError> {
-        match self.get() {
-            Ok(_) => Ok(true),
-            Err(LabError::System { source, .. }) if is_missing(&source) => Ok(false),
-            Err(error) => Err(error),
-        }
+        self.find().map(|found| found.is_some())
     }
 
     /// The interface's index in its host.
@@ -377,11 +373,11 @@ impl Link {
     }
 
     fn get(&self) -> Result<LinkMessage, LabError> {
-        let mut message = LinkMessage::default();
-        message.attributes = vec![LinkAttribute::IfName(self.name.clone())];
-        let answers = self.ask("look-up", RouteNetlinkMessage::GetLink(message), 0)?;
-        let found = answers.into_iter().find_map(|answer| if let RouteNetlinkMessage::NewLink(link) = answer { Some(link) } else { None });
-        found.ok_or_else(|| LabError::system(format!("{self}: look-up"), std::io::Error::from_raw_os_error(libc::ENODEV)))
+        self.find()?.ok_or_else(|| LabError::system(format!("{self}: look-up"), std::io::Error::from_raw_os_error(libc::ENODEV)))
+    }
+
+    fn find(&self) -> Result<Option<LinkMessage>, LabError> {
+        self.host.run(|| RouteSocket::open().and_then(|mut socket| socket.link(&self.name)).context(|| format!("{self}: look-up")))
     }
 
     fn attribute<T>(&self, what: &str, pick: impl Fn(&LinkAttribute) -> Option<T>) -> Result<T, LabError> {
@@ -389,8 +385,8 @@ impl Link {
         found.ok_or_else(|| LabError::system(format!("{self}: {what}"), std::io::Error::other("the kernel gives none")))
     }
 
-    fn ask(&self, what: &str, message: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlinkMessage>, LabError> {
-        self.host.run(|| request(message, flags).context(|| format!("{self}: {what}")))
+    pub(crate) fn ask(&self, what: &str, message: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlinkMessage>, LabError> {
+        self.host.run(|| RouteSocket::open().and_then(|mut socket| socket.request(message, flags)).context(|| format!("{self}: {what}")))
     }
 }
 
@@ -398,8 +394,4 @@ impl fmt::Display for Link {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "host {}, interface {}", self.host.name(), self.name)
     }
-}
-
-fn is_missing(error: &std::io::Error) -> bool {
-    error.raw_os_error() == Some(libc::ENODEV) || error.to_string().contains("No such device")
 }

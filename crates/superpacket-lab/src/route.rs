@@ -10,9 +10,8 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::error::{Context, LabError};
+use crate::error::LabError;
 use crate::link::Link;
-use crate::netlink::request;
 
 /// How TCP is to behave towards a neighbour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,8 +41,7 @@ impl Link {
         message.header.state = NeighbourState::Permanent;
         message.header.kind = RouteType::Unicast;
         message.attributes = vec![NeighbourAttribute::Destination(address), NeighbourAttribute::LinkLayerAddress(mac.to_vec())];
-        let request = || request(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE);
-        self.host().run(|| request().context(|| format!("{self}: neighbour {neighbour}"))).map(drop)
+        self.ask(&format!("neighbour {neighbour}"), RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE).map(drop)
     }
 
     /// Makes, or makes anew, the route to one neighbour on this interface.
@@ -67,15 +65,15 @@ impl Link {
         values.extend(metrics.window.map(RouteMetric::Window));
         message.attributes =
             vec![RouteAttribute::Destination(address), RouteAttribute::Oif(self.index()?), RouteAttribute::Metrics(values)];
-        let request = || request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE);
-        self.host().run(|| request().context(|| format!("{self}: route to {neighbour} with {metrics:?}"))).map(drop)
+        let what = format!("route to {neighbour} with {metrics:?}");
+        self.ask(&what, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE).map(drop)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::available_or_skip;
+    use crate::error::{Context, available_or_skip};
     use crate::topology::TwoHosts;
 
     #[test]

@@ -1,22 +1,20 @@
 //! A network interface by its name: what state it is in, and its limits (`rtnetlink(7)`).
-//!
-//! The netlink socket stays in the network namespace that it was opened in: an [`Interface`] may be
-//! asked from any thread.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp};
 
 use super::{LinkState, PortError, PortState};
+use crate::system::{Ethtool, RouteSocket};
 
 /// An interface that a port was opened on.
 #[derive(Debug)]
 pub(crate) struct Interface {
-    socket: OwnedFd,
+    socket: RouteSocket,
     name: String,
     index: u32,
-    sequence: u32,
 }
 
 /// What the kernel says of an interface.
@@ -54,14 +52,10 @@ impl Interface {
     /// [`PortError::NoInterface`], or what the system refused.
     pub fn open(port: &str, name: &str) -> Result<Self, PortError> {
         let system = |action| move |error: io::Error| PortError::system(port, action, error);
-        // No protocol is 0: NETLINK_ROUTE.
-        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)
-            .map_err(|error| system("opening a route socket (socket)")(error.into()))?;
-        let mut interface = Interface { socket, name: name.to_owned(), index: 0, sequence: 0 };
-        let link = interface.find().map_err(system("asking for the interface (RTM_GETLINK)"))?;
+        let mut socket = RouteSocket::open().map_err(system("opening a route socket (socket)"))?;
+        let link = socket.link(name).map_err(system("asking for the interface (RTM_GETLINK)"))?;
         let link = link.ok_or_else(|| PortError::NoInterface { port: port.to_owned(), interface: name.to_owned() })?;
-        interface.index = link.index;
-        Ok(interface)
+        Ok(Interface { socket, name: name.to_owned(), index: link.header.index })
     }
 
     /// Its name.
@@ -74,9 +68,9 @@ impl Interface {
         self.index
     }
 
-    /// A socket of its network namespace, for `ioctl`s that take an interface's name.
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// Its device.
+    pub fn ethtool(&self) -> Ethtool<'_> {
+        Ethtool::new(self.socket.as_fd(), &self.name)
     }
 
     /// What the kernel says of it now; `None` if it is gone, even if another of the same name has
@@ -85,7 +79,7 @@ impl Interface {
     /// # Errors
     /// What the system refused.
     pub fn link(&mut self) -> io::Result<Option<Link>> {
-        Ok(self.find()?.filter(|link| link.index == self.index))
+        Ok(self.socket.link(&self.name)?.filter(|link| link.header.index == self.index).map(|link| Link::read(&link)))
     }
 
     /// Its state now, as ports report it: gone where nothing can be said of it.
@@ -104,8 +98,10 @@ impl Interface {
     /// # Errors
     /// What the system refused.
     pub fn set_up(&mut self, up: bool) -> io::Result<()> {
-        let flag = libc::IFF_UP as u32;
-        self.change(if up { flag } else { 0 }, flag, None)
+        self.change(|message| {
+            message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
+            message.header.change_mask = LinkFlags::Up;
+        })
     }
 
     /// Sets the longest IP packet in bytes.
@@ -113,182 +109,59 @@ impl Interface {
     /// # Errors
     /// What the system refused: `EINVAL` for what the device cannot.
     pub fn set_mtu(&mut self, mtu: u32) -> io::Result<()> {
-        self.change(0, 0, Some((IFLA_MTU, &mtu.to_ne_bytes())))
+        self.change(|message| message.attributes.push(LinkAttribute::Mtu(mtu)))
     }
 
-    fn find(&mut self) -> io::Result<Option<Link>> {
-        // A longer name is a malformed message to the kernel, and none that an interface has.
-        if self.name.len() >= libc::IFNAMSIZ || self.name.contains('\0') {
-            return Ok(None);
-        }
-        // No index: the name decides, so that an interface that took it over is seen.
-        let mut request = Request::new(libc::RTM_GETLINK, 0, 0, 0, 0);
-        request.attribute(IFLA_IFNAME, &[self.name.as_bytes(), &[0]].concat());
-        request.attribute(IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes());
-        match self.ask(request) {
-            Ok(reply) => Ok(reply.filter(|reply| reply.name == self.name).map(|reply| reply.link)),
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn change(&mut self, flags: u32, mask: u32, attribute: Option<(u16, &[u8])>) -> io::Result<()> {
-        let mut request = Request::new(libc::RTM_SETLINK, libc::NLM_F_ACK as u16, self.index, flags, mask);
-        if let Some((kind, value)) = attribute {
-            request.attribute(kind, value);
-        }
-        self.ask(request).map(drop)
-    }
-
-    /// Sends a request and reads its answer; an acknowledgement is `None`.
-    fn ask(&mut self, request: Request) -> io::Result<Option<Reply>> {
-        self.sequence = self.sequence.wrapping_add(1);
-        rustix::io::retry_on_intr(|| rustix::net::send(&self.socket, &request.finish(self.sequence), SendFlags::empty()))?;
-        let mut buffer = vec![0; 32 << 10];
-        // The kernel answers before `send` returns. Answers to requests that were given up may lie
-        // before this one's.
-        loop {
-            let (length, _) = rustix::io::retry_on_intr(|| rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT))?;
-            let message = &buffer[..length];
-            let (Some(kind), Some(sequence)) = (read_u16(message, 4), read_u32(message, 8)) else { continue };
-            if sequence != self.sequence {
-                continue;
-            }
-            return match i32::from(kind) {
-                libc::NLMSG_ERROR => match read_u32(message, HEADER).map(u32::cast_signed) {
-                    Some(0) => Ok(None),
-                    Some(negative) => Err(io::Error::from_raw_os_error(-negative)),
-                    None => Err(io::ErrorKind::UnexpectedEof.into()),
-                },
-                _ => Ok(Some(Reply::parse(message))),
-            };
-        }
+    fn change(&mut self, what: impl FnOnce(&mut LinkMessage)) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = self.index;
+        what(&mut message);
+        self.socket.request(RouteNetlinkMessage::SetLink(message), 0).map(drop)
     }
 }
-
-/// Length of `struct nlmsghdr` in bytes.
-const HEADER: usize = 16;
-
-/// Length of `struct ifinfomsg` in bytes.
-const INFO: usize = 16;
-
-// `linux/if_link.h`; all values are in native byte order.
-const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_MTU: u16 = 4;
-const IFLA_EXT_MASK: u16 = 29;
-const IFLA_NUM_TX_QUEUES: u16 = 31;
-const IFLA_NUM_RX_QUEUES: u16 = 32;
-const IFLA_GSO_MAX_SEGS: u16 = 40;
-const IFLA_GSO_MAX_SIZE: u16 = 41;
-const IFLA_XDP: u16 = 43;
-const IFLA_XDP_PROG_ID: u16 = 4;
-const IFLA_XDP_SKB_PROG_ID: u16 = 6;
-const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
-
-/// `linux/rtnetlink.h`: no statistics in the answer.
-const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 
 /// The kernel's `GSO_LEGACY_MAX_SIZE`: the limit where it names none.
 const GSO_LEGACY_MAX_SIZE: u32 = 65536;
 
-/// A message to the kernel: `nlmsghdr`, `ifinfomsg`, attributes.
-struct Request(Vec<u8>);
-
-impl Request {
-    fn new(kind: u16, flags: u16, index: u32, interface_flags: u32, mask: u32) -> Self {
-        let mut bytes = vec![0; HEADER + INFO];
-        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-        bytes[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16 | flags).to_ne_bytes());
-        bytes[HEADER + 4..][..4].copy_from_slice(&index.to_ne_bytes());
-        bytes[HEADER + 8..][..4].copy_from_slice(&interface_flags.to_ne_bytes());
-        bytes[HEADER + 12..][..4].copy_from_slice(&mask.to_ne_bytes());
-        Request(bytes)
-    }
-
-    fn attribute(&mut self, kind: u16, value: &[u8]) {
-        self.0.extend_from_slice(&(value.len() as u16 + 4).to_ne_bytes());
-        self.0.extend_from_slice(&kind.to_ne_bytes());
-        self.0.extend_from_slice(value);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-    }
-
-    fn finish(&self, sequence: u32) -> Vec<u8> {
-        let mut bytes = self.0.clone();
-        let length = bytes.len() as u32;
-        bytes[..4].copy_from_slice(&length.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
-        bytes
-    }
-}
-
-/// An `RTM_NEWLINK` message.
-#[derive(Debug)]
-struct Reply {
-    link: Link,
-    name: String,
-}
-
-impl Reply {
-    fn parse(message: &[u8]) -> Self {
-        let flags = read_u32(message, HEADER + 8).unwrap_or(0);
+impl Link {
+    fn read(message: &LinkMessage) -> Self {
+        let header = &message.header;
         let mut link = Link {
-            index: read_u32(message, HEADER + 4).unwrap_or(0),
-            is_up: flags & libc::IFF_UP as u32 != 0,
-            is_ethernet: read_u16(message, HEADER + 2).is_some_and(|kind| [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK].contains(&kind)),
-            has_carrier: flags & libc::IFF_LOWER_UP as u32 != 0,
-            gso_max_size: GSO_LEGACY_MAX_SIZE,
+            index: header.index,
+            is_up: header.flags.contains(LinkFlags::Up),
+            is_ethernet: [LinkLayerType::Ether, LinkLayerType::Loopback].contains(&header.link_layer_type),
+            has_carrier: header.flags.contains(LinkFlags::LowerUp),
             gso_max_segments: u32::from(u16::MAX),
             rx_queues: 1,
             tx_queues: 1,
             ..Link::default()
         };
-        let (mut name, mut gso_max_size, mut gso_ipv4_max_size) = (String::new(), None, None);
-        let mut at = HEADER + INFO;
-        while let (Some(length), Some(kind)) = (read_u16(message, at), read_u16(message, at + 2)) {
-            let length = usize::from(length);
-            let Some(value) = message.get(at + 4..at + length) else { break };
-            let number = read_u32(value, 0);
-            match kind {
-                IFLA_ADDRESS => link.hardware_address = value.try_into().ok(),
-                IFLA_IFNAME => name = String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned(),
-                IFLA_MTU => link.mtu = number.unwrap_or(0),
-                IFLA_NUM_TX_QUEUES => link.tx_queues = number.unwrap_or(1),
-                IFLA_NUM_RX_QUEUES => link.rx_queues = number.unwrap_or(1),
-                IFLA_GSO_MAX_SEGS => link.gso_max_segments = number.unwrap_or(link.gso_max_segments),
-                IFLA_GSO_MAX_SIZE => gso_max_size = number,
-                IFLA_GSO_IPV4_MAX_SIZE => gso_ipv4_max_size = number,
-                IFLA_XDP => link.xdp_program = xdp_program(value),
+        let (mut gso_max_size, mut gso_ipv4_max_size) = (GSO_LEGACY_MAX_SIZE, None);
+        for attribute in &message.attributes {
+            match attribute {
+                LinkAttribute::Address(address) => link.hardware_address = address.as_slice().try_into().ok(),
+                LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+                LinkAttribute::NumTxQueues(queues) => link.tx_queues = *queues,
+                LinkAttribute::NumRxQueues(queues) => link.rx_queues = *queues,
+                LinkAttribute::GsoMaxSegs(segments) => link.gso_max_segments = *segments,
+                LinkAttribute::GsoMaxSize(size) => gso_max_size = *size,
+                LinkAttribute::GsoIpv4MaxSize(size) => gso_ipv4_max_size = Some(*size),
+                LinkAttribute::Xdp(programs) => link.xdp_program = xdp_program(programs),
                 _ => {}
             }
-            at += length.next_multiple_of(4);
         }
         // Kernels before 6.3 have one limit for both.
-        let both = gso_max_size.unwrap_or(GSO_LEGACY_MAX_SIZE);
-        link.gso_max_size = both.min(gso_ipv4_max_size.unwrap_or(both));
-        Reply { link, name }
+        link.gso_max_size = gso_max_size.min(gso_ipv4_max_size.unwrap_or(gso_max_size));
+        link
     }
 }
 
-/// The number of a program in nested attributes: that of the only one, or of one of several.
-fn xdp_program(attributes: &[u8]) -> Option<u32> {
-    let mut at = 0;
-    while let (Some(length), Some(kind)) = (read_u16(attributes, at), read_u16(attributes, at + 2)) {
-        let value = attributes.get(at + 4..at + usize::from(length))?;
-        if (IFLA_XDP_PROG_ID..=IFLA_XDP_SKB_PROG_ID).contains(&kind) {
-            return read_u32(value, 0).filter(|&number| number != 0);
-        }
-        at += usize::from(length).next_multiple_of(4);
-    }
-    None
-}
-
-fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..)?.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes))
-}
-
-fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+/// The number of the program that is attached, or of one of several.
+fn xdp_program(programs: &[LinkXdp]) -> Option<u32> {
+    programs.iter().find_map(|program| match *program {
+        LinkXdp::ProgId(number) | LinkXdp::DrvProgId(number) | LinkXdp::SkbProgId(number) if number != 0 => Some(number),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -334,28 +207,27 @@ mod tests {
     }
 
     #[test]
-    fn damaged_messages_are_read_as_far_as_they_go() {
-        let mut request = Request::new(libc::RTM_NEWLINK, 0, 7, libc::IFF_UP as u32, 0);
-        request.attribute(IFLA_IFNAME, b"veth0\0");
-        request.attribute(IFLA_MTU, &9000u32.to_ne_bytes());
-        request.attribute(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1]);
-        request.attribute(IFLA_GSO_MAX_SIZE, &185_000u32.to_ne_bytes());
-        request.attribute(IFLA_GSO_IPV4_MAX_SIZE, &65_536u32.to_ne_bytes());
-        let (attached, program) = ([5, 0, 2, 0, 1, 0, 0, 0], [8, 0, 4, 0]);
-        #[cfg(target_endian = "big")]
-        let (attached, program) = ([0, 5, 0, 2, 1, 0, 0, 0], [0, 8, 0, 4]);
-        request.attribute(IFLA_XDP, &[&attached[..], &program, &91u32.to_ne_bytes()].concat());
-        let bytes = request.finish(1);
-        let whole = Reply::parse(&bytes);
-        assert_eq!((whole.name.as_str(), whole.link.mtu, whole.link.index, whole.link.is_up), ("veth0", 9000, 7, true));
-        assert_eq!((whole.link.hardware_address, whole.link.gso_max_size), (Some([2, 0, 0, 0, 0, 1]), 65_536));
-        assert_eq!(whole.link.xdp_program, Some(91));
-        for length in 0..bytes.len() {
-            Reply::parse(&bytes[..length]);
-        }
-        // An attribute of length 0 ends the list.
-        let mut stuck = bytes.clone();
-        stuck[HEADER + INFO..][..2].fill(0);
-        assert_eq!(Reply::parse(&stuck).name, "");
+    fn what_the_kernel_says_is_read() {
+        let mut message = LinkMessage::default();
+        assert_eq!(
+            Link::read(&message),
+            Link { gso_max_size: 65_536, gso_max_segments: 65_535, rx_queues: 1, tx_queues: 1, ..Link::default() },
+            "of a kernel that says little"
+        );
+        message.header.index = 7;
+        message.header.flags = LinkFlags::Up | LinkFlags::LowerUp;
+        message.header.link_layer_type = LinkLayerType::Ether;
+        message.attributes = vec![
+            LinkAttribute::Mtu(9000),
+            LinkAttribute::Address(vec![2, 0, 0, 0, 0, 1]),
+            LinkAttribute::GsoMaxSize(185_000),
+            LinkAttribute::GsoIpv4MaxSize(65_536),
+            LinkAttribute::Xdp(vec![LinkXdp::ProgId(0), LinkXdp::SkbProgId(91)]),
+        ];
+        let link = Link::read(&message);
+        assert_eq!((link.mtu, link.index, link.is_up, link.has_carrier, link.is_ethernet), (9000, 7, true, true, true));
+        assert_eq!((link.hardware_address, link.gso_max_size, link.xdp_program), (Some([2, 0, 0, 0, 0, 1]), 65_536, Some(91)));
+        message.attributes = vec![LinkAttribute::GsoMaxSize(185_000), LinkAttribute::Address(vec![])];
+        assert_eq!((Link::read(&message).gso_max_size, Link::read(&message).hardware_address), (185_000, None), "before 6.3; a TUN device");
     }
 }

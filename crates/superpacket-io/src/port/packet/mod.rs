@@ -42,6 +42,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use superpacket::virtio::VirtioError;
 use superpacket_features::{Feature, FeatureSet};
 
+use super::ethtool::DeviceFeatures;
 use super::interface::{Interface, Link};
 use super::{Capabilities, LinkState, Port, PortCounters, PortError, PortSpec, PortState, Receive, Transmit};
 use options::{Options, RingOptions};
@@ -123,7 +124,8 @@ impl PacketPort {
 
 /// What the interface's device does itself, and what the kernel does on the way to it.
 fn capabilities(port: &str, interface: &Interface, link: &Link, options: &Options) -> Result<Capabilities, PortError> {
-    let device = interface.features().map_err(|error| PortError::system(port, "asking for the device's offloads (SIOCETHTOOL)", error))?;
+    let device =
+        DeviceFeatures::of(interface).map_err(|error| PortError::system(port, "asking for the device's offloads (SIOCETHTOOL)", error))?;
     let has_hash = matches!(options.ring, RingOptions::Blocks { hash: true, .. });
     let features = FeatureSet::all()
         // Partial checksums are completed by the kernel where the device does not

@@ -247,7 +247,7 @@ fn refused(text: &str, mode: Mode, several: bool, found: Option<&Interface>, err
     let unsupported = |reason| PortError::Unsupported { port: text.into(), reason };
     let queues = if several { "several queues" } else { "one queue" };
     match (error.raw_os_error(), found) {
-        (Some(libc::EINVAL), Some(interface)) => match interface.driver() {
+        (Some(libc::EINVAL), Some(interface)) => match interface.ethtool().driver() {
             Ok(driver) if driver == "tun" => {
                 unsupported(format!("{:?} is there, and is not a {} device with {queues}", interface.name(), mode.name()))
             }

@@ -60,6 +60,7 @@ use std::time::{Duration, Instant};
 use superpacket::wire::{ethernet, ipv4};
 use superpacket_features::{Feature, FeatureSet};
 
+use super::ethtool::has_feature;
 use super::interface::Interface;
 use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive, Transmit};
 use opening::Opening;
@@ -189,7 +190,7 @@ impl XdpPort {
         let system = |action: &'static str| move |error: io::Error| PortError::system(spec.text(), action, error);
         let link = interface.link().map_err(system("asking for the interface (RTM_GETLINK)"))?;
         let link = link.ok_or_else(|| PortError::Gone { port: spec.text().into() })?;
-        let driver = interface.driver().unwrap_or_default();
+        let driver = interface.ethtool().driver().unwrap_or_default();
         let opening = Opening { spec, options, link, driver: &driver };
         let numbers = opening.queues(&interface)?;
         let needed = link.mtu + LINK_HEADER > options.room();
@@ -216,7 +217,7 @@ impl XdpPort {
         let promiscuous = promiscuous.map_err(system("asking for frames to all addresses (PACKET_MR_PROMISC)"))?;
         let zero_copy = queues.iter().all(|queue| queue.is_zero_copy());
         let detect = options.partial == Switch::On || (options.partial == Switch::Auto && driver == "veth");
-        if driver != "veth" && interface.has_feature("rx-vlan-hw-parse").unwrap_or(false) {
+        if driver != "veth" && has_feature(&interface, "rx-vlan-hw-parse").unwrap_or(false) {
             tracing::warn!(
                 port = spec.text(),
                 "the device takes VLAN tags out of frames, which AF_XDP loses: ethtool -K {} rxvlan off",

@@ -38,7 +38,7 @@ impl Opening<'_> {
     pub(super) fn queues(&self, interface: &Interface) -> Result<Vec<u32>, PortError> {
         // A driver that does not tell how many of its queues are in use (TUN, bridges) has one for
         // certain; `queue` names another.
-        let used = interface.channels().map(|channels| channels.rx);
+        let used = interface.ethtool().channels().map(|channels| channels.rx);
         match (self.options.queue, used) {
             (Some(queue), Ok(used)) if queue >= used => {
                 Err(self.unsupported(format!("queue={queue}: the interface has {used} receive queues in use, the first of which is 0")))

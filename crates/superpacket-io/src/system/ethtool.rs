@@ -1,0 +1,316 @@
+//! What an interface's device does itself, and its switches (`SIOCETHTOOL`, `linux/ethtool.h`).
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
+
+/// The device of one interface.
+///
+/// Every call may fail with what the system refused: `ENODEV` where the interface is gone, `EPERM`
+/// for changes without `CAP_NET_ADMIN`, `EOPNOTSUPP` where the driver does not know the command.
+#[derive(Clone, Copy, Debug)]
+pub struct Ethtool<'a> {
+    socket: BorrowedFd<'a>,
+    interface: &'a str,
+}
+
+/// One feature of a device, as `ethtool -k` lists it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Feature {
+    /// The kernel's name, such as `tx-tcp-segmentation`; empty for a bit that is not in use.
+    pub name: String,
+    /// It is in force.
+    pub active: bool,
+    /// It was asked for; this differs from `active` where something that it needs is off.
+    pub requested: bool,
+    /// It may be switched at all.
+    pub changeable: bool,
+}
+
+/// A switch of several features that has commands of its own, older than the features' names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// `rx-checksumming`.
+    RxChecksumming,
+    /// `tx-checksumming`.
+    TxChecksumming,
+    /// `scatter-gather`.
+    ScatterGather,
+    /// `tcp-segmentation-offload`.
+    TcpSegmentation,
+    /// `generic-segmentation-offload`.
+    GenericSegmentation,
+    /// `generic-receive-offload`.
+    GenericReceive,
+}
+
+/// The queues of a device that are in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Channels {
+    /// Receive queues.
+    pub rx: u32,
+    /// Transmit queues.
+    pub tx: u32,
+}
+
+impl Switch {
+    /// The commands that read it and that set it (`ETHTOOL_G...`, `ETHTOOL_S...`).
+    const fn commands(self) -> [u32; 2] {
+        match self {
+            Switch::RxChecksumming => [0x14, 0x15],
+            Switch::TxChecksumming => [0x16, 0x17],
+            Switch::ScatterGather => [0x18, 0x19],
+            Switch::TcpSegmentation => [0x1e, 0x1f],
+            Switch::GenericSegmentation => [0x23, 0x24],
+            Switch::GenericReceive => [0x2b, 0x2c],
+        }
+    }
+}
+
+impl<'a> Ethtool<'a> {
+    /// The device of `interface`, in the network namespace that `socket`, of any family, was opened
+    /// in.
+    pub const fn new(socket: BorrowedFd<'a>, interface: &'a str) -> Self {
+        Ethtool { socket, interface }
+    }
+
+    /// Returns the driver's name: `veth`, `tun`, `virtio_net`.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn driver(&self) -> io::Result<String> {
+        let mut info = [0; DRIVER_INFO];
+        self.call(ETHTOOL_GDRVINFO, &mut info)?;
+        let bytes = bytes(&info);
+        Ok(text(&bytes[4..36]))
+    }
+
+    /// Returns all features, in the order of their bits.
+    ///
+    /// # Errors
+    /// What the system refused; `EOPNOTSUPP` where it has no features with names.
+    pub fn features(&self) -> io::Result<Vec<Feature>> {
+        let names = self.feature_names()?;
+        // struct ethtool_gfeatures: cmd, count of blocks; for each 32 features four masks:
+        // available, requested, active, never changed.
+        let blocks = names.len().div_ceil(32);
+        let mut words = vec![0; 2 + blocks * 4];
+        words[1] = blocks as u32;
+        self.call(ETHTOOL_GFEATURES, &mut words)?;
+        let feature = |(bit, name)| {
+            let has = |mask: usize| words[2 + bit / 32 * 4 + mask] >> (bit % 32) & 1 == 1;
+            Feature { name, active: has(2), requested: has(1), changeable: has(0) && !has(3) }
+        };
+        Ok(names.into_iter().enumerate().map(feature).collect())
+    }
+
+    /// Asks for a feature, or no longer for it. Whether it is in force then, [`features`] tells.
+    ///
+    /// # Errors
+    /// What the system refused; [`NotFound`](io::ErrorKind::NotFound) for a name that this kernel
+    /// does not know.
+    ///
+    /// [`features`]: Self::features
+    pub fn set_feature(&self, name: &str, on: bool) -> io::Result<()> {
+        let names = self.feature_names()?;
+        let bit = names.iter().position(|known| known == name).ok_or(io::ErrorKind::NotFound)?;
+        // struct ethtool_sfeatures: cmd, count of blocks; for each 32 features which are meant, and
+        // what they are to be.
+        let blocks = names.len().div_ceil(32);
+        let mut words = vec![0; 2 + blocks * 2];
+        words[1] = blocks as u32;
+        words[2 + bit / 32 * 2] = 1 << (bit % 32);
+        words[3 + bit / 32 * 2] = u32::from(on) << (bit % 32);
+        self.call(ETHTOOL_SFEATURES, &mut words)
+    }
+
+    /// Returns whether a switch of several features is on.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn switch(&self, switch: Switch) -> io::Result<bool> {
+        Ok(self.value(switch.commands()[0])? != 0)
+    }
+
+    /// Turns a switch of several features.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn set_switch(&self, switch: Switch, on: bool) -> io::Result<()> {
+        self.call(switch.commands()[1], &mut [0, u32::from(on)])
+    }
+
+    /// Returns whether the device aggregates received packets (LRO), and whether it reports flow
+    /// hashes, by the command that is older than these features' names.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn legacy_flags(&self) -> io::Result<(bool, bool)> {
+        let flags = self.value(ETHTOOL_GFLAGS)?;
+        Ok((flags & ETH_FLAG_LRO != 0, flags & ETH_FLAG_RXHASH != 0))
+    }
+
+    /// Returns how many receive and transmit queues are in use, those that do both counted for each
+    /// (`ethtool -l`).
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn channels(&self) -> io::Result<Channels> {
+        // struct ethtool_channels: cmd, most of each kind (rx, tx, other, combined), those in use.
+        let mut words = [0; 9];
+        self.call(ETHTOOL_GCHANNELS, &mut words)?;
+        let [rx, tx, combined] = [words[5], words[6], words[8]];
+        Ok(Channels { rx: rx + combined, tx: tx + combined })
+    }
+
+    fn feature_names(&self) -> io::Result<Vec<String>> {
+        // struct ethtool_sset_info: cmd, reserved, 64-bit mask of sets, then a count for each set
+        // of the mask.
+        let mut info = [0; 5];
+        bytes_of_mask(1 << ETH_SS_FEATURES, &mut info[2..4]);
+        self.call(ETHTOOL_GSSET_INFO, &mut info)?;
+        let count = info[4] as usize;
+        if count == 0 || count > MOST_FEATURES {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        // struct ethtool_gstrings: cmd, set, count, names of 32 bytes.
+        let mut words = vec![0; 3 + count * NAME / 4];
+        (words[1], words[2]) = (ETH_SS_FEATURES, count as u32);
+        self.call(ETHTOOL_GSTRINGS, &mut words)?;
+        Ok(bytes(&words[3..]).chunks_exact(NAME).map(text).collect())
+    }
+
+    /// `struct ethtool_value`.
+    fn value(&self, command: u32) -> io::Result<u32> {
+        let mut words = [0; 2];
+        self.call(command, &mut words)?;
+        Ok(words[1])
+    }
+
+    /// One `SIOCETHTOOL` call; all its structures consist of 32-bit words, or of bytes in them, and
+    /// begin with room for the command.
+    fn call(&self, command: u32, words: &mut [u32]) -> io::Result<()> {
+        words[0] = command;
+        let mut request = Request { name: [0; libc::IFNAMSIZ], data: words.as_mut_ptr().cast(), rest: [0; REST] };
+        let name = self.interface.as_bytes();
+        // One byte is left for the NUL behind it.
+        let room = request.name[..libc::IFNAMSIZ - 1].get_mut(..name.len());
+        let too_long = || io::Error::new(io::ErrorKind::InvalidInput, "a name of an interface has at most 15 bytes");
+        room.ok_or_else(too_long)?.copy_from_slice(name);
+        // SAFETY: the request names an interface, and its pointer `words`, which lives until the
+        // call returns. By the sizes that the callers above give it, and the counts that they write
+        // into it, the kernel writes no more than its length.
+        Ok(unsafe { rustix::ioctl::ioctl(self.socket, EthtoolCall(&mut request)) }?)
+    }
+}
+
+// Commands, sets and flags of `linux/ethtool.h`.
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETHTOOL_SFEATURES: u32 = 0x3b;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETH_SS_FEATURES: u32 = 4;
+const ETH_FLAG_LRO: u32 = 1 << 15;
+const ETH_FLAG_RXHASH: u32 = 1 << 28;
+
+/// Length of `struct ethtool_drvinfo` in words.
+const DRIVER_INFO: usize = 49;
+
+/// Length of a name in a string set in bytes (`ETH_GSTRING_LEN`).
+const NAME: usize = 32;
+
+/// More features than any kernel has: what a count is checked against before memory is taken for
+/// it.
+const MOST_FEATURES: usize = 4096;
+
+/// What is left of `struct ifreq` behind the name and a pointer.
+const REST: usize = size_of::<libc::ifreq>() - libc::IFNAMSIZ - size_of::<*mut c_void>();
+
+/// `struct ifreq` as `SIOCETHTOOL` reads it.
+#[repr(C)]
+struct Request {
+    name: [u8; libc::IFNAMSIZ],
+    data: *mut c_void,
+    rest: [u8; REST],
+}
+
+const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
+
+/// `ioctl(SIOCETHTOOL)`.
+struct EthtoolCall<'a>(&'a mut Request);
+
+// SAFETY: the operation takes a pointer to `struct ifreq`, which `Request` has the layout of, and
+// leaves the result in what that points at.
+unsafe impl Ioctl for EthtoolCall<'_> {
+    type Output = ();
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        libc::SIOCETHTOOL as Opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The words as they lie in memory.
+fn bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// Puts a 64-bit number into two words as it lies in memory.
+fn bytes_of_mask(mask: u64, words: &mut [u32]) {
+    for (word, bytes) in words.iter_mut().zip(mask.to_ne_bytes().as_chunks().0) {
+        *word = u32::from_ne_bytes(*bytes);
+    }
+}
+
+/// The text before the first NUL.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or(bytes)).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::system::RouteSocket;
+
+    #[test]
+    fn the_loopback_interface_tells_its_features_by_name_and_by_switch() {
+        let socket = RouteSocket::open().expect("any socket will do");
+        let loopback = Ethtool::new(socket.as_fd(), "lo");
+        let features = loopback.features().expect("every device has features");
+        let active = |name: &str| features.iter().find(|feature| feature.name == name).expect("known").active;
+        assert!(active("tx-scatter-gather") && active("tx-checksum-ip-generic"), "{features:?}");
+        assert_eq!(loopback.switch(Switch::ScatterGather).expect("asked"), active("tx-scatter-gather"));
+        assert_eq!(loopback.switch(Switch::TcpSegmentation).expect("asked"), active("tx-tcp-segmentation"));
+        assert_eq!(loopback.switch(Switch::GenericReceive).expect("asked"), active("rx-gro"));
+        let names = features.iter().filter(|feature| !feature.name.is_empty()).map(|feature| &feature.name);
+        assert!(names.clone().count() > 20 && names.clone().all(|name| name.is_ascii()), "{:?}", Vec::from_iter(names));
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused() {
+        let socket = RouteSocket::open().expect("any socket will do");
+        let missing = Ethtool::new(socket.as_fd(), "none0").features().expect_err("there is none");
+        assert_eq!(missing.raw_os_error(), Some(libc::ENODEV));
+        for name in ["sixteen-letters-", "a-name-that-is-too-long-for-one"] {
+            let long = Ethtool::new(socket.as_fd(), name).driver().expect_err("no interface has such a name");
+            assert_eq!(long.kind(), io::ErrorKind::InvalidInput, "{name}");
+        }
+        let unknown = Ethtool::new(socket.as_fd(), "lo").set_feature("tx-by-pigeon", true).expect_err("there is none");
+        assert_eq!(unknown.kind(), io::ErrorKind::NotFound);
+    }
+}

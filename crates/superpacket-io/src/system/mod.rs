@@ -1,0 +1,12 @@
+//! What ports, bridge and lab ask Linux for besides packets: interfaces by netlink
+//! (`rtnetlink(7)`), and their devices' features by `ioctl`, as `ethtool(8)` does.
+//!
+//! It stands here once, so that one place knows these structures, and the unsafe code that they
+//! need. A socket belongs to the network namespace of the thread that opened it, and may be used
+//! from any other.
+
+mod ethtool;
+mod netlink;
+
+pub use ethtool::{Channels, Ethtool, Feature, Switch};
+pub use netlink::RouteSocket;

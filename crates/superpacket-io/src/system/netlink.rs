@@ -1,0 +1,233 @@
+//! Requests to `rtnetlink(7)` and their answers.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_packet_core::{Emitable, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator, ParseableParametrized};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkHeader, LinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// Offset of the attributes in the body of an error: behind the header of the request
+/// (`NETLINK_CAP_ACK` leaves its payload out).
+const ERROR_ATTRIBUTES: usize = 16;
+
+/// `NLMSGERR_ATTR_MSG`: the kernel's own words on the cause.
+const ERROR_ATTRIBUTE_TEXT: u16 = 1;
+
+/// A route socket, of the network namespace that it was opened in, whatever thread asks.
+#[derive(Debug)]
+pub struct RouteSocket {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl RouteSocket {
+    /// Opens one in this thread's network namespace.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.set_ext_ack(true)?;
+        socket.set_cap_ack(true)?;
+        Ok(RouteSocket { socket, sequence: 0 })
+    }
+
+    /// Sends `message` and returns what the kernel answered, up to its acknowledgement. `flags` are
+    /// those of `nlmsghdr` beyond `NLM_F_REQUEST` and `NLM_F_ACK`.
+    ///
+    /// # Errors
+    /// The kernel's refusal, with its own words where it gave some; an answer that cannot be read.
+    pub fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+        let mut answers = Vec::new();
+        for answer in self.exchange(message, flags)? {
+            match NetlinkMessage::deserialize(&answer).map_err(unreadable)?.payload {
+                NetlinkPayload::InnerMessage(inner) => answers.push(inner),
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Asks for the interface `name`; `None` where there is none. Attributes that cannot be read, as
+    /// of a kernel that is newer than this program, are left out.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn link(&mut self, name: &str) -> io::Result<Option<LinkMessage>> {
+        // A longer name is a malformed message to the kernel, and none that an interface has.
+        if name.len() >= libc::IFNAMSIZ || name.contains('\0') {
+            return Ok(None);
+        }
+        // No index: the name decides, so that an interface that took it over is seen.
+        let mut message = LinkMessage::default();
+        message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
+        match self.exchange(RouteNetlinkMessage::GetLink(message), 0) {
+            Ok(answers) => answers.first().map(|answer| parse_link(answer)).transpose(),
+            Err(Refusal { error, .. }) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Sends `message` and returns the answers, whole with their headers, up to the acknowledgement.
+    fn exchange(&mut self, message: RouteNetlinkMessage, flags: u16) -> Result<Vec<Vec<u8>>, Refusal> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = flags | NLM_F_REQUEST | NLM_F_ACK;
+        header.sequence_number = self.sequence;
+        let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));
+        packet.finalize();
+        let mut bytes = vec![0; packet.buffer_len()];
+        packet.serialize(&mut bytes);
+        again(|| self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0))?;
+        let mut answers = Vec::new();
+        loop {
+            let (datagram, _) = again(|| self.socket.recv_from_full())?;
+            let mut rest = datagram.as_slice();
+            while !rest.is_empty() {
+                let message = NetlinkBuffer::new_checked(rest).map_err(unreadable)?;
+                let length = message.length() as usize;
+                // Answers to a request that was given up may lie before this one's.
+                if message.sequence_number() == self.sequence {
+                    match message.message_type() {
+                        NLMSG_DONE => return Ok(answers),
+                        NLMSG_ERROR => return refusal(&rest[..length]).map_or(Ok(answers), Err),
+                        _ => answers.push(rest[..length].to_vec()),
+                    }
+                }
+                // Messages in a datagram are aligned to 4 bytes (NLMSG_ALIGN).
+                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+            }
+        }
+    }
+}
+
+impl AsFd for RouteSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Why there is no answer.
+struct Refusal {
+    error: io::Error,
+    /// The kernel's own words.
+    text: Option<String>,
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Refusal { error, text: None }
+    }
+}
+
+impl From<Refusal> for io::Error {
+    fn from(Refusal { error, text }: Refusal) -> Self {
+        match text {
+            Some(text) => io::Error::new(error.kind(), format!("{text} ({error})")),
+            None => error,
+        }
+    }
+}
+
+/// Reads an `RTM_NEWLINK` message as far as it can be read.
+fn parse_link(message: &[u8]) -> io::Result<LinkMessage> {
+    let message = NetlinkBuffer::new_checked(message).map_err(unreadable)?;
+    let mut link = LinkMessage::default();
+    link.header = LinkHeader::parse(message.payload()).map_err(unreadable)?;
+    let attributes = message.payload().get(link.header.buffer_len()..).unwrap_or_default();
+    let read = |attribute| LinkAttribute::parse_with_param(&attribute, link.header.interface_family).ok();
+    link.attributes = NlasIterator::new(attributes).map_while(Result::ok).filter_map(read).collect();
+    Ok(link)
+}
+
+/// What an `NLMSG_ERROR` message says; `None` for an acknowledgement.
+fn refusal(message: &[u8]) -> Option<Refusal> {
+    let NetlinkPayload::Error(error) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message).ok()?.payload else { return None };
+    error.code?;
+    let mut attributes = NlasIterator::new(error.header.get(ERROR_ATTRIBUTES..).unwrap_or_default()).map_while(Result::ok);
+    let text = attributes.find(|attribute| attribute.kind() == ERROR_ATTRIBUTE_TEXT);
+    let text = text.map(|text| String::from_utf8_lossy(text.value()).trim_end_matches('\0').to_owned());
+    Some(Refusal { error: error.to_io(), text })
+}
+
+fn unreadable(error: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("a netlink message cannot be read: {error}"))
+}
+
+/// Repeats a call that a signal interrupted.
+fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::link::{LinkFlags, LinkLayerType, LinkXdp};
+
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_the_first() {
+        let mut socket = RouteSocket::open().expect("any thread may");
+        let link = socket.link("lo").expect("asked").expect("every namespace has one");
+        assert_eq!((link.header.index, link.header.link_layer_type), (1, LinkLayerType::Loopback));
+        assert!(link.attributes.contains(&LinkAttribute::IfName("lo".to_owned())), "{link:?}");
+    }
+
+    #[test]
+    fn what_is_not_there_is_none_and_what_is_refused_has_the_kernels_words() {
+        let mut socket = RouteSocket::open().expect("any thread may");
+        for name in ["none0", "a-name-that-is-too-long-for-one", "", "a\0b"] {
+            let found = socket.link(name);
+            assert!(matches!(found, Ok(None)), "{name:?}: {found:?}");
+        }
+        let mut message = LinkMessage::default();
+        message.header.index = 1;
+        message.attributes.push(LinkAttribute::Mtu(u32::MAX));
+        let error = socket.request(RouteNetlinkMessage::SetLink(message), 0).expect_err("not even root may");
+        assert!(["Invalid argument", "not permitted", "mtu"].iter().any(|words| error.to_string().contains(words)), "{error}");
+        assert!(socket.link("lo").expect("it goes on").is_some());
+    }
+
+    #[test]
+    fn damaged_messages_are_read_as_far_as_they_go() {
+        let mut link = LinkMessage::default();
+        link.header.index = 7;
+        link.header.flags = LinkFlags::Up;
+        link.attributes = vec![
+            LinkAttribute::IfName("veth0".to_owned()),
+            LinkAttribute::Mtu(9000),
+            LinkAttribute::Xdp(vec![LinkXdp::ProgId(91)]),
+            LinkAttribute::GsoMaxSize(185_000),
+        ];
+        let mut packet = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(RouteNetlinkMessage::NewLink(link.clone())));
+        packet.finalize();
+        let mut bytes = vec![0; packet.buffer_len()];
+        packet.serialize(&mut bytes);
+        assert_eq!(parse_link(&bytes).expect("whole"), link);
+        for length in 0..bytes.len() {
+            // A length field that says more than there is, and one that is right.
+            let _ = parse_link(&bytes[..length]);
+            let mut cut = bytes[..length].to_vec();
+            if length >= 4 {
+                cut[..4].copy_from_slice(&(length as u32).to_ne_bytes());
+            }
+            if let Ok(read) = parse_link(&cut) {
+                assert!(link.attributes.starts_with(&read.attributes), "{length}: {read:?}");
+            }
+        }
+        // An MTU of three bytes is left out, what follows is not.
+        let mtu = bytes.windows(4).position(|window| window == 9000_u32.to_ne_bytes()).expect("written");
+        bytes[mtu - 4..mtu - 2].copy_from_slice(&7_u16.to_ne_bytes());
+        let read = parse_link(&bytes).expect("the rest is whole");
+        assert_eq!((&read.attributes[0], &read.attributes[1..]), (&link.attributes[0], &link.attributes[2..]));
+    }
+}
