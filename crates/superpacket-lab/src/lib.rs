@@ -56,7 +56,6 @@ mod load;
 mod message;
 mod model;
 mod netem;
-mod option;
 mod paired;
 mod pattern;
 mod privilege;
@@ -64,6 +63,7 @@ mod raw;
 mod route;
 pub mod simulation;
 mod sysctl;
+mod tcp_info;
 mod topology;
 mod wire;
 

@@ -2,23 +2,22 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use superpacket_io::system::{Frames, PacketSocket};
 
 use crate::error::{Context, LabError};
 use crate::link::Link;
 use crate::message::{self, Burst};
-use crate::option;
 
 /// Length of `struct virtio_net_hdr`.
 const VNET_LENGTH: usize = 10;
 /// How many bytes a socket may have sent that were not received yet, as the kernel counts them: with
 /// what each frame takes besides.
-const BURST: libc::c_int = 64 << 20;
+const BURST: usize = 64 << 20;
 /// The longest that an interface with BIG TCP hands over, with its header.
 const LARGEST_FRAME: usize = 1 << 20;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
@@ -146,7 +145,7 @@ pub struct Capture {
 /// A packet socket on one interface. It captures from the moment of its opening on.
 #[derive(Debug)]
 pub struct RawSocket {
-    socket: OwnedFd,
+    socket: PacketSocket,
     link: Link,
     vnet_headers: bool,
 }
@@ -158,32 +157,25 @@ impl RawSocket {
     ///
     /// [`LabError::System`] where there is no such interface, or the kernel refuses.
     pub fn open(link: &Link, options: RawOptions) -> Result<Self, LabError> {
-        let index = link.index()? as libc::c_int;
+        let index = link.index()?;
         let what = || format!("{link}: packet socket");
-        let socket = link.host().run(|| packet_socket().context(what))?;
+        let socket = link.host().run(|| PacketSocket::open().context(what))?;
         // A large buffer, so that a burst is not lost; the limit of an unprivileged user is the
         // system's.
-        if sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).is_err() {
-            sockopt::set_socket_recv_buffer_size(&socket, 64 << 20).context(what)?;
-        }
+        socket.set_receive_buffer(BURST).context(what)?;
         // Likewise: a burst goes at once, also where its frames wait for the other end's poll.
-        if option::set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, BURST).is_err() {
-            option::set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, BURST).context(what)?;
-        }
-        let set = |name, value: libc::c_int| option::set(&socket, libc::SOL_PACKET, name, value);
-        set(libc::PACKET_AUXDATA, 1).context(what)?;
+        socket.set_send_buffer(BURST).context(what)?;
+        socket.set(libc::PACKET_AUXDATA, 1).context(what)?;
         if options.ignore_outgoing {
-            set(libc::PACKET_IGNORE_OUTGOING, 1).context(what)?;
+            socket.set(libc::PACKET_IGNORE_OUTGOING, 1).context(what)?;
         }
         if options.vnet_headers {
-            set(libc::PACKET_VNET_HDR, 1).context(what)?;
+            socket.set(libc::PACKET_VNET_HDR, 1).context(what)?;
         }
         if options.promiscuous {
-            let membership =
-                libc::packet_mreq { mr_ifindex: index, mr_type: libc::PACKET_MR_PROMISC as u16, mr_alen: 0, mr_address: [0; 8] };
-            option::set(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, membership).context(what)?;
+            socket.add_promiscuous(index).context(what)?;
         }
-        bind(&socket, index).context(what)?;
+        socket.bind(index, Frames::All).context(what)?;
         Ok(Self { socket, link: link.clone(), vnet_headers: options.vnet_headers })
     }
 
@@ -285,7 +277,7 @@ impl RawSocket {
     /// Frames that found no room since this was last asked (`PACKET_STATISTICS` starts anew with
     /// each call).
     fn dropped(&self) -> Result<u32, LabError> {
-        option::packet_drops(&self.socket).context(|| format!("{}: counters of the packet socket", self.link))
+        self.socket.take_drops().context(|| format!("{}: counters of the packet socket", self.link))
     }
 
     fn send_messages(&self, messages: &[Vec<IoSlice<'_>>]) -> Result<(), LabError> {
@@ -315,29 +307,4 @@ fn vlan_tag(auxdata: [u8; 32]) -> Option<VlanTag> {
     let field = |at: usize| u16::from_ne_bytes([auxdata[at], auxdata[at + 1]]);
     let protocol = if status & TP_STATUS_VLAN_TPID_VALID != 0 { field(18) } else { 0x8100 };
     (status & TP_STATUS_VLAN_VALID != 0).then(|| VlanTag { protocol, control: field(16) })
-}
-
-/// A packet socket that receives nothing until it is bound to a protocol.
-pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
-    use std::os::fd::FromRawFd;
-    // SAFETY: no pointers are passed.
-    let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a fresh descriptor that nothing else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
-}
-
-/// Binds to all protocols of an interface.
-fn bind(socket: &OwnedFd, index: libc::c_int) -> io::Result<()> {
-    // SAFETY: all-zero is a valid address.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-    address.sll_ifindex = index;
-    let length = std::mem::size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the pointer is to an address of the length named.
-    let result = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,5 +1,6 @@
 //! What ports, bridge and lab ask Linux for besides packets: interfaces by netlink
-//! (`rtnetlink(7)`), and their devices' features by `ioctl`, as `ethtool(8)` does.
+//! (`rtnetlink(7)`), their devices' features by `ioctl`, as `ethtool(8)` does, packet sockets and
+//! socket options.
 //!
 //! It stands here once, so that one place knows these structures, and the unsafe code that they
 //! need. A socket belongs to the network namespace of the thread that opened it, and may be used
@@ -7,6 +8,10 @@
 
 mod ethtool;
 mod netlink;
+mod option;
+mod packet_socket;
 
 pub use ethtool::{Channels, Ethtool, Feature, Switch};
 pub use netlink::RouteSocket;
+pub use option::{Plain, option, set_option};
+pub use packet_socket::{Frames, PacketSocket};

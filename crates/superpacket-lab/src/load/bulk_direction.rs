@@ -7,8 +7,8 @@ use crate::cpu::CpuTime;
 use crate::error::{Context, LabError};
 use crate::load::flow::{ReceiveFlow, SendFlow};
 use crate::load::report::{DirectionReport, FlowReport};
-use crate::option::tcp_info;
 use crate::pattern::Checker;
+use crate::tcp_info::tcp_info;
 
 /// One direction, ready to go.
 pub(crate) struct BulkDirection<'load> {

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
+use superpacket_io::system::set_option;
+
 use crate::cpu::{CpuTime, MachineSample, MachineUsage, pin_this_thread};
 use crate::error::{Context, LabError};
 use crate::load::gate::{AbortOnFailure, Gate};
@@ -16,7 +18,6 @@ use crate::load::poller::Poller;
 use crate::load::report::{per_second, service_demand};
 use crate::load::settings::{Pinning, Route, at_least_one};
 use crate::message;
-use crate::option;
 use crate::pattern::Pattern;
 
 /// Bytes of the number at a datagram's beginning, little-endian.
@@ -191,10 +192,10 @@ impl UdpBulk {
                 Ok(sender)
             })?;
             if self.segments > 1 {
-                option::set(&sender, libc::SOL_UDP, libc::UDP_SEGMENT, self.datagram as libc::c_int).context(|| "UDP_SEGMENT".into())?;
+                set_option(&sender, libc::SOL_UDP, libc::UDP_SEGMENT, self.datagram as libc::c_int).context(|| "UDP_SEGMENT".into())?;
             }
             if self.gro {
-                option::set(&receiver, libc::SOL_UDP, libc::UDP_GRO, 1).context(|| "UDP_GRO".into())?;
+                set_option(&receiver, libc::SOL_UDP, libc::UDP_GRO, 1).context(|| "UDP_GRO".into())?;
             }
             // As far as the system allows: the forced call is for root.
             if rustix::net::sockopt::set_socket_recv_buffer_size_force(&receiver, self.receive_buffer).is_err() {

@@ -52,7 +52,6 @@ mod umem;
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -63,6 +62,7 @@ use superpacket_features::{Feature, FeatureSet};
 use super::ethtool::has_feature;
 use super::interface::Interface;
 use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive, Transmit};
+use crate::system::PacketSocket;
 use opening::Opening;
 use option::{HEADROOM, MAX_CHUNKS, Options, Switch};
 use program::{Link, Slot};
@@ -123,7 +123,7 @@ pub struct XdpStatistics {
 #[derive(Debug)]
 struct Shared {
     _link: Link,
-    _promiscuous: Option<OwnedFd>,
+    _promiscuous: Option<PacketSocket>,
     name: String,
     queues: Vec<Arc<Queue>>,
     interface: Mutex<(Interface, Instant)>,

@@ -1,7 +1,7 @@
 //! An AF_XDP socket: its memory and rings, and its binding to a queue.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
+use crate::system::{PacketSocket, set_option};
 
 /// How long a queue may stay busy that a socket has just been closed on: the kernel gives it up in
 /// deferred work.
@@ -97,13 +98,13 @@ impl Socket {
             let _ = sockopt::set_socket_send_buffer_size(&self.descriptor, SEND_BUFFER);
         }
         let limit = libc::c_int::try_from(crate::port::POLL_LIMIT).unwrap_or(libc::c_int::MAX);
-        drop(set(self.descriptor.as_fd(), libc::SOL_XDP, MAX_TX_SKB_BUDGET, limit));
+        drop(set_option(&self.descriptor, libc::SOL_XDP, MAX_TX_SKB_BUDGET, limit));
         if busy_poll != 0 {
             let time = libc::c_int::try_from(busy_poll).unwrap_or(libc::c_int::MAX);
             for (option, value) in
                 [(libc::SO_PREFER_BUSY_POLL, 1), (libc::SO_BUSY_POLL, time), (libc::SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET)]
             {
-                if let Err(error) = set(self.descriptor.as_fd(), libc::SOL_SOCKET, option, value) {
+                if let Err(error) = set_option(&self.descriptor, libc::SOL_SOCKET, option, value) {
                     tracing::warn!(%error, option, "busy polling was refused");
                 }
             }
@@ -132,19 +133,8 @@ pub(super) fn bind(socket: BorrowedFd<'_>, interface: u32, queue: u32, flags: So
 ///
 /// # Errors
 /// What the system refused.
-pub(super) fn promiscuous(interface: u32) -> io::Result<OwnedFd> {
-    let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    let index = libc::c_int::try_from(interface).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let request =
-        libc::packet_mreq { mr_ifindex: index, mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort, mr_alen: 0, mr_address: [0; 8] };
-    set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, request)?;
+pub(super) fn promiscuous(interface: u32) -> io::Result<PacketSocket> {
+    let socket = PacketSocket::open()?;
+    socket.add_promiscuous(interface)?;
     Ok(socket)
-}
-
-/// `setsockopt` for what has no call of its own.
-fn set<T: Copy>(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: T) -> io::Result<()> {
-    let length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel reads as many bytes of `value` as it has; it lives until the call returns.
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, std::ptr::from_ref(&value).cast(), length) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
