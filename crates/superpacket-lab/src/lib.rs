@@ -81,8 +81,9 @@ pub use netem::Netem;
 pub use paired::{Paired, Summary, interleaved, paired};
 pub use pattern::Pattern;
 pub use privilege::{Privilege, enter_user_namespace_if_needed};
-pub use raw::{Capture, CapturedFrame, RawOptions, RawSocket, VlanTag, VnetHeader};
+pub use raw::{Capture, CapturedFrame, RawOptions, RawSocket, VlanTag};
 pub use route::RouteMetrics;
+pub use superpacket::virtio::Header as VnetHeader;
 pub use topology::{Station, ThreeHosts, TwoHosts};
 pub use wire::{Wire, WireCounters, WireSettings};
 

@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use superpacket::virtio::{ByteOrder, Format, Header as VnetHeader};
 use superpacket_io::system::{Frames, PacketSocket};
 
 use crate::error::{Context, LabError};
 use crate::link::Link;
 use crate::message::{self, Burst};
 
-/// Length of `struct virtio_net_hdr`.
-const VNET_LENGTH: usize = 10;
+/// The virtio header of packet sockets.
+const FORMAT: Format = Format::Plain;
 /// How many bytes a socket may have sent that were not received yet, as the kernel counts them: with
 /// what each frame takes besides.
 const BURST: usize = 64 << 20;
@@ -39,53 +40,6 @@ pub struct RawOptions {
 impl Default for RawOptions {
     fn default() -> Self {
         Self { vnet_headers: false, promiscuous: true, ignore_outgoing: true }
-    }
-}
-
-/// `struct virtio_net_hdr`: what a frame leaves to be done by the device, in this machine's byte
-/// order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VnetHeader {
-    /// `VIRTIO_NET_HDR_F_NEEDS_CSUM` (1): the checksum is to be filled in;
-    /// `VIRTIO_NET_HDR_F_DATA_VALID` (2): it was found right.
-    pub flags: u8,
-    /// `VIRTIO_NET_HDR_GSO_*`: 0 none, 1 TCPv4, 4 TCPv6, 5 UDP segments; 0x80 is added for ECN.
-    pub gso_type: u8,
-    /// Length of all headers in bytes; a hint.
-    pub header_length: u16,
-    /// Payload bytes of a segment.
-    pub gso_size: u16,
-    /// From where the checksum is summed, in bytes from the frame's beginning.
-    pub checksum_start: u16,
-    /// Where it is put, in bytes from `checksum_start`.
-    pub checksum_offset: u16,
-}
-
-impl VnetHeader {
-    /// The header as the kernel reads it.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; VNET_LENGTH] {
-        let mut bytes = [0; VNET_LENGTH];
-        (bytes[0], bytes[1]) = (self.flags, self.gso_type);
-        let fields = [self.header_length, self.gso_size, self.checksum_start, self.checksum_offset];
-        for (place, field) in bytes[2..].chunks_exact_mut(2).zip(fields) {
-            place.copy_from_slice(&field.to_ne_bytes());
-        }
-        bytes
-    }
-
-    /// The header as the kernel wrote it.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; VNET_LENGTH]) -> Self {
-        let field = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
-        Self {
-            flags: bytes[0],
-            gso_type: bytes[1],
-            header_length: field(2),
-            gso_size: field(4),
-            checksum_start: field(6),
-            checksum_offset: field(8),
-        }
     }
 }
 
@@ -204,7 +158,7 @@ impl RawSocket {
             let what = format!("{}: frames with virtio headers", self.link);
             return Err(LabError::Invalid { what, reason: "the socket was opened without RawOptions::vnet_headers".into() });
         }
-        let headers: Vec<_> = frames.iter().map(|(header, _)| header.to_bytes()).collect();
+        let headers: Vec<_> = frames.iter().map(|(header, _)| bytes(header)).collect();
         let parts = frames.iter().zip(&headers);
         let messages: Vec<_> = parts.map(|((_, frame), header)| vec![IoSlice::new(header), IoSlice::new(frame.as_ref())]).collect();
         self.send_messages(&messages)
@@ -254,9 +208,9 @@ impl RawSocket {
         let mut bytes = &buffer[..received.length];
         let mut vnet = None;
         if self.vnet_headers {
-            let (header, frame) =
-                bytes.split_first_chunk::<VNET_LENGTH>().ok_or_else(|| LabError::system(what(), io::ErrorKind::InvalidData))?;
-            (vnet, bytes) = (Some(VnetHeader::from_bytes(*header)), frame);
+            let header = VnetHeader::read(bytes, FORMAT, ByteOrder::NATIVE);
+            let header = header.map_err(|error| LabError::system(what(), io::Error::new(io::ErrorKind::InvalidData, error)))?;
+            (vnet, bytes) = (Some(header), &bytes[FORMAT.length()..]);
         }
         Ok(Some(CapturedFrame { bytes: bytes.to_vec(), vlan: received.control.and_then(vlan_tag), vnet }))
     }
@@ -299,6 +253,13 @@ impl AsFd for RawSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// A virtio header as the kernel reads it.
+fn bytes(header: &VnetHeader) -> [u8; FORMAT.length()] {
+    let mut bytes = [0; FORMAT.length()];
+    header.write(&mut bytes, FORMAT, ByteOrder::NATIVE).expect("there is room for it");
+    bytes
 }
 
 /// `struct tpacket_auxdata`: status at 0, `tp_vlan_tci` at 16, `tp_vlan_tpid` at 18.

@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use superpacket::virtio::Header as VnetHeader;
+
 use crate::error::LabError;
 use crate::host::Host;
 use crate::link::Link;
 use crate::pattern::Pattern;
-use crate::raw::{CapturedFrame, RawOptions, RawSocket, VnetHeader};
+use crate::raw::{CapturedFrame, RawOptions, RawSocket};
 
 /// What a wire does to frames, in both directions. The default does nothing.
 ///
@@ -206,10 +208,10 @@ impl Tag {
 /// Moves what a header says of places by the bytes put in before them.
 fn shift(mut header: VnetHeader, added: u16) -> VnetHeader {
     if header.flags & 1 != 0 {
-        header.checksum_start += added;
+        header.csum_start += added;
     }
-    if header.header_length != 0 {
-        header.header_length += added;
+    if header.hdr_len != 0 {
+        header.hdr_len += added;
     }
     header
 }

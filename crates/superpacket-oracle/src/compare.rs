@@ -171,7 +171,7 @@ pub fn packet(frame: &CapturedFrame) -> Packet {
     Packet {
         bytes: frame.with_tag(),
         cut: (header.gso_type != 0).then_some(Cut { kind: header.gso_type, size: header.gso_size }),
-        partial: (header.flags & 1 != 0).then_some((header.checksum_start + tag, header.checksum_offset)),
+        partial: (header.flags & 1 != 0).then_some((header.csum_start + tag, header.csum_offset)),
     }
 }
 

@@ -21,8 +21,8 @@ impl Input {
 
     /// Returns the virtio header that says the same.
     pub fn header(&self) -> VnetHeader {
-        let Some((checksum_start, checksum_offset)) = self.partial else { return VnetHeader::default() };
-        VnetHeader { flags: 1, checksum_start, checksum_offset, ..VnetHeader::default() }
+        let Some((csum_start, csum_offset)) = self.partial else { return VnetHeader::default() };
+        VnetHeader { flags: 1, csum_start, csum_offset, ..VnetHeader::default() }
     }
 }
 

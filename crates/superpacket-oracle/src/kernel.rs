@@ -194,7 +194,7 @@ fn packets_in(packet: &CapturedFrame) -> usize {
     if header.gso_type == 0 || header.gso_size == 0 {
         return 1;
     }
-    let transport = usize::from(header.checksum_start);
+    let transport = usize::from(header.csum_start);
     let headers = match header.gso_type & 0x7f {
         5 => 8,
         _ => packet.bytes.get(transport + 12).map_or(20, |offset| usize::from(offset >> 4) * 4),

@@ -203,7 +203,7 @@ fn engine_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
 pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Kind> {
     let header = packet.header;
     match (kernel, engine) {
-        (None, Ok(_)) if usize::from(header.header_length) > packet.bytes.len() => Some(Kind::HintTooLong),
+        (None, Ok(_)) if usize::from(header.hdr_len) > packet.bytes.len() => Some(Kind::HintTooLong),
         (None, Ok(segments)) if segments.len() == 1 => Some(Kind::FitsSegment),
         (None, Ok(_)) if header.flags == 0 && packet.bytes.get(12..14) == Some(&[0x81, 0x00]) => Some(Kind::TaggedWithoutChecksum),
         (

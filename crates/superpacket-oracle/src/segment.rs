@@ -20,7 +20,9 @@ impl Whole {
     /// # Errors
     /// Why the engine refuses it.
     pub fn cut(&self) -> Result<Vec<Vec<u8>>, SplitError> {
-        let read = [&self.header.to_bytes()[..], &self.bytes].concat();
+        let mut read = vec![0; Framing::TAP.header_length()];
+        self.header.write(&mut read, Framing::TAP.format, Framing::TAP.order).expect("there is room for it");
+        read.extend_from_slice(&self.bytes);
         let mut out = Vec::new();
         let plan = Segmenter::new().split(Framing::TAP, &read, &mut out)?;
         Ok(out.chunks(plan.segment_length.max(1)).map(<[u8]>::to_vec).collect())
@@ -95,17 +97,18 @@ impl Packets {
     fn header(&mut self, frame: &Frame, size: usize) -> VnetHeader {
         let offsets = frame.offsets();
         let v6 = matches!(frame.ip, Ip::V6(_));
-        let (kind, checksum_offset, ecn) = match &frame.transport {
+        let (kind, csum_offset, ecn) = match &frame.transport {
             Transport::Tcp(tcp) => (if v6 { 4 } else { 1 }, 16, tcp.flags & CWR != 0 && self.random.chance(0.7)),
             _ => (5, 6, false),
         };
         VnetHeader {
             flags: 1,
             gso_type: kind | if ecn { 0x80 } else { 0 },
-            header_length: offsets.payload as u16,
+            hdr_len: offsets.payload as u16,
             gso_size: size as u16,
-            checksum_start: offsets.transport as u16,
-            checksum_offset,
+            csum_start: offsets.transport as u16,
+            csum_offset,
+            ..VnetHeader::default()
         }
     }
 }
@@ -134,11 +137,11 @@ impl Iterator for Packets {
             match random.below(7) {
                 0 => header.gso_type = random.pick(&[0, 1, 2, 4, 5, 0x81, 0x84, 0x85, 9, 0x7f]),
                 1 => header.gso_size = random.pick(&[0, 65_535]),
-                2 => header.checksum_start = header.checksum_start.wrapping_add(random.between(1, 40) as u16),
-                3 => header.checksum_offset = random.pick(&[0, 6, 16, 60_000]),
+                2 => header.csum_start = header.csum_start.wrapping_add(random.between(1, 40) as u16),
+                3 => header.csum_offset = random.pick(&[0, 6, 16, 60_000]),
                 4 => header.flags = 0,
-                5 => header.header_length = random.bits() as u16,
-                _ => header.checksum_start = random.bits() as u16,
+                5 => header.hdr_len = random.bits() as u16,
+                _ => header.csum_start = random.bits() as u16,
             }
         }
         Some(Whole { header, bytes: frame.to_bytes() })
