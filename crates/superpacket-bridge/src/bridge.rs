@@ -21,6 +21,7 @@ use superpacket_steer::FlowHashKey;
 
 use crate::consumer::Factory;
 use crate::error::BridgeError;
+use crate::icmp;
 use crate::poll_thread::{Common, Order, PollThread};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::Shared;
@@ -141,7 +142,7 @@ impl Bridge {
         let steering = State::new(settings.steering.clone(), sock_flows, FlowHashKey::new(random_key()), in_place);
         let common = Common {
             table: table.clone(),
-            answers: Arc::default(),
+            answers: Arc::new(icmp::rate_limit()),
             epoch: epoch.clone(),
             broken,
             busy_poll: settings.busy_poll,
@@ -219,7 +220,7 @@ impl Bridge {
         self.with(port, |place| place.shared.features())
     }
 
-    /// Sets a limit of a port, by a name of [`Limits::NAMES`].
+    /// Sets a limit of a port, by a name of [`Limits::names`].
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a limit that is none or out of range.
@@ -587,7 +588,7 @@ impl Inner {
 impl Place {
     fn report(&self, table: &Table) -> PortReport {
         let settings = self.shared.settings();
-        let limit = |name: &&str| ((*name).to_owned(), settings.limits.value(name).unwrap_or_default());
+        let limit = |name: &str| (name.to_owned(), settings.limits.value(name).unwrap_or_default());
         let too_big = TooBig::NAMES.iter().find(|(_, what)| *what == settings.too_big).map_or("", |(name, _)| name);
         PortReport {
             port: self.shared.name.clone(),
@@ -598,7 +599,7 @@ impl Place {
             queues: self.queues,
             reopened: self.reopened,
             addresses: table.count(self.shared.number),
-            limits: Limits::NAMES.iter().map(limit).collect::<BTreeMap<_, _>>(),
+            limits: Limits::names().map(limit).collect::<BTreeMap<_, _>>(),
             too_big: too_big.to_owned(),
             aggregation: PortSettings::AGGREGATION
                 .iter()

@@ -167,6 +167,17 @@ struct WrittenPort {
     lro_max_aggr: Option<Spanned<u64>>,
     lro_max_desc: Option<Spanned<u64>>,
     address_limit: Option<Spanned<u64>>,
+    rx_byte_rate: Option<Spanned<u64>>,
+    rx_byte_burst: Option<Spanned<u64>>,
+    rx_packet_rate: Option<Spanned<u64>>,
+    rx_packet_burst: Option<Spanned<u64>>,
+    tx_byte_rate: Option<Spanned<u64>>,
+    tx_byte_burst: Option<Spanned<u64>>,
+    tx_packet_rate: Option<Spanned<u64>>,
+    tx_packet_burst: Option<Spanned<u64>>,
+    storm_broadcast: Option<Spanned<u64>>,
+    storm_multicast: Option<Spanned<u64>>,
+    storm_unknown: Option<Spanned<u64>>,
     lro_acks: Option<bool>,
     storage: Option<Spanned<String>>,
     delivery: Option<Spanned<String>>,
@@ -324,6 +335,17 @@ impl WrittenPort {
             ("lro_max_aggr", &self.lro_max_aggr),
             ("lro_max_desc", &self.lro_max_desc),
             ("address_limit", &self.address_limit),
+            ("rx_byte_rate", &self.rx_byte_rate),
+            ("rx_byte_burst", &self.rx_byte_burst),
+            ("rx_packet_rate", &self.rx_packet_rate),
+            ("rx_packet_burst", &self.rx_packet_burst),
+            ("tx_byte_rate", &self.tx_byte_rate),
+            ("tx_byte_burst", &self.tx_byte_burst),
+            ("tx_packet_rate", &self.tx_packet_rate),
+            ("tx_packet_burst", &self.tx_packet_burst),
+            ("storm_broadcast", &self.storm_broadcast),
+            ("storm_multicast", &self.storm_multicast),
+            ("storm_unknown", &self.storm_unknown),
         ];
         for (name, number) in numbers {
             if let Some(number) = number {
@@ -390,7 +412,7 @@ fn duration(text: &Spanned<String>, key: &str, source: &Source<'_>) -> Result<Du
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{PortSteering, SteeringSettings};
+    use crate::settings::{PortSteering, Rates, SteeringSettings};
 
     #[test]
     fn the_documented_example_says_what_its_comments_say() {
@@ -439,6 +461,12 @@ mod tests {
             ("[[port]]\nport = \"packet:a\"\ngro-max-size = 0\n", 3, "gro_max_size is 68 to 524280 bytes, not 0"),
             ("[[port]]\nport = \"packet:a\"\nlro-max-aggr = 1\n", 3, "lro_max_aggr is 0 (no limit) or 2 to 65535 packets"),
             ("[[port]]\nport = \"packet:a\"\naddress-limit = 9999999\n", 3, "address_limit is 0 (half of the table) or 1 to 1048576"),
+            ("[[port]]\nport = \"packet:a\"\nstorm-unknown = -1\n", 3, "expected u64"),
+            (
+                "[[port]]\nport = \"packet:a\"\nrx-byte-burst = 5000000000\n",
+                3,
+                "rx_byte_burst is 0 (a tenth of a second's) or 1 to 4294967296",
+            ),
             ("[[port]]\nport = \"packet:a\"\nstorage = \"heap\"\n", 3, "storage is fragments or linear"),
             ("[[port]]\nport = \"packet:a\"\ndelivery = 1\n", 3, "expected a string"),
             ("[[port]]\nport = \"packet:a\"\ngro-flush-timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),
@@ -484,6 +512,16 @@ mod tests {
             let error = Config::parse(text, "bridge.toml").expect_err(text).to_string();
             assert!(error.starts_with(&format!("bridge.toml:{line}: ")), "{text}: {error}");
             assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn rates_are_read() {
+        for (number, name) in (1..).zip(Rates::NAMES) {
+            let text = format!("[[port]]\nport = \"tap:a\"\n{} = {number}\n", name.replace('_', "-"));
+            let port = Config::parse(&text, "bridge.toml").expect("it is right").bridge.ports.remove(0);
+            let expected = Rates::NAMES.map(|other| if other == name { number } else { 0 });
+            assert_eq!(Rates::NAMES.map(|name| port.limits.value(name).expect("known")), expected, "{name}");
         }
     }
 
