@@ -14,6 +14,7 @@ use superpacket_steer::CpuMask;
 use toml::Spanned;
 
 use crate::fdb::Station;
+use crate::reload::OnReload;
 use crate::settings::{BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, TooBig, possible_cpus};
 use crate::steering::queue_flows;
 use crate::vlan::PortVlans;
@@ -32,6 +33,8 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// The user that it becomes after it has opened its ports.
     pub user: Option<String>,
+    /// What reading it again does with what commands have changed.
+    pub on_reload: Option<OnReload>,
 }
 
 /// A file could not be read, or says something that makes no sense.
@@ -142,6 +145,7 @@ struct WrittenBridge {
     control: Option<PathBuf>,
     metrics: Option<Spanned<String>>,
     user: Option<String>,
+    on_reload: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -244,7 +248,7 @@ const MAX_TABLE: usize = MAX_ADDRESSES as usize;
 impl Written {
     fn check(self, source: &Source<'_>) -> Result<Config, ConfigError> {
         let mut bridge = BridgeSettings::default();
-        let WrittenBridge { threads, table_size, ageing_time, busy_poll, vlan_filtering, control, metrics, user } = self.bridge;
+        let WrittenBridge { threads, table_size, ageing_time, busy_poll, vlan_filtering, control, metrics, user, on_reload } = self.bridge;
         if let Some(threads) = threads {
             if *threads.as_ref() > MAX_THREADS {
                 return Err(source.wrong(&threads.span(), format_args!("threads is at most {MAX_THREADS}")));
@@ -284,7 +288,11 @@ impl Written {
         for entry in self.fdb {
             entry.check(source, bridge.vlan_filtering, &mut bridge.ports)?;
         }
-        Ok(Config { bridge, control, metrics, user })
+        let on_reload = on_reload.map(|word| {
+            let read = word.as_ref().parse();
+            read.map_err(|problem: String| source.wrong(&word.span(), format_args!("on-reload: {problem}")))
+        });
+        Ok(Config { bridge, control, metrics, user, on_reload: on_reload.transpose()? })
     }
 }
 
@@ -421,6 +429,7 @@ mod tests {
         assert_eq!(config.control.as_deref(), Some(Path::new("/run/superpacket/control.sock")));
         assert_eq!(config.metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9600))));
         assert_eq!(config.user.as_deref(), Some("superpacket"));
+        assert_eq!(config.on_reload, Some(OnReload::Undo));
         let BridgeSettings { ports, table_size, ageing_time, threads, busy_poll, vlan_filtering, steering } = config.bridge;
         assert!(!vlan_filtering);
         assert_eq!((steering.max_backlog, steering.weight, steering.sock_flow_entries), (1000, 64, 0));
@@ -480,6 +489,7 @@ mod tests {
             ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
             ("[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n", 3, "netdev_max_backlog: EINVAL"),
             ("[bridge]\nvlan-filtering = 1\n", 2, "expected a boolean"),
+            ("[bridge]\non-reload = \"forget\"\n", 2, "on-reload: it is undo or keep, not \"forget\""),
             ("[[port]]\nport = \"tap:a\"\nvlans = [\"10\", \"20-\"]\n", 3, "vlans: \"20-\" is no VLAN: write 10, 10-20"),
             ("[[port]]\nport = \"tap:a\"\nvlans = [\n\"10\",\n\"0\"]\n", 5, "vlans: a VLAN is 1 to 4094, not 0"),
             ("[[port]]\nport = \"tap:a\"\nvlans = [\"10-20 pvid\"]\n", 3, "vlans: pvid is for one VLAN"),

@@ -47,6 +47,7 @@ mod output;
 mod poll_thread;
 pub mod privileges;
 mod rates;
+pub mod reload;
 pub mod report;
 mod runtime;
 mod serve;

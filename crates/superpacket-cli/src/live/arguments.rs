@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::settings::InPlace;
 use superpacket_features::Feature;
 use superpacket_io::port::{PortSpec, SpecError};
@@ -25,7 +26,8 @@ options behind a question mark, apart by ampersands, in quotes because of the sh
 'packet:eth0?version=v3&block=512k'. Packet and XDP ports take the interface over: give it no addresses.
 
 SIGTERM and SIGINT send what is held and end with exit code 0 (a second one ends at once), \
-SIGHUP reads the file again.
+SIGHUP reads the file again; the log says what of it undoes what commands have changed \
+(--on-reload keep keeps that).
 
 It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_BPF for xdp, in the user namespace that owns the \
 network namespace: `unshare -Urn` gives them to everybody who may use it.")]
@@ -215,6 +217,10 @@ pub(crate) struct Bridge {
     /// Set a limit of a port, named as by `superpacket limits`: packet:eth0:storm_broadcast=1000
     #[arg(long, value_name = "PORT:NAME=VALUE", value_parser = port_limit)]
     pub(crate) limit: Vec<PortLimit>,
+    /// What SIGHUP does with what commands have changed since the file was read: undo it, or keep it
+    /// where the file says what it said before [default: undo]
+    #[arg(long, value_name = "undo|keep")]
+    pub(crate) on_reload: Option<OnReload>,
     /// How the log on standard error is written
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,

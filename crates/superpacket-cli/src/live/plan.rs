@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use superpacket_bridge::config::Config;
+use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 
 use super::arguments::Bridge;
@@ -17,12 +18,13 @@ pub(crate) struct Plan {
     pub(crate) control: Option<PathBuf>,
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) user: Option<String>,
+    pub(crate) on_reload: OnReload,
 }
 
 impl Plan {
     /// Reads the file, if there is one, and the command line.
     pub(crate) fn read(arguments: &Bridge) -> Result<Self, Failure> {
-        let Config { bridge: mut settings, control, metrics, user } = match &arguments.config {
+        let Config { bridge: mut settings, control, metrics, user, on_reload } = match &arguments.config {
             Some(path) => Config::read(path).map_err(|error| Failure::Usage(error.to_string()))?,
             None => Config::default(),
         };
@@ -48,6 +50,7 @@ impl Plan {
             control: arguments.connection.control.clone().or(control),
             metrics: arguments.metrics.or(metrics),
             user: arguments.user.clone().or(user),
+            on_reload: arguments.on_reload.or(on_reload).unwrap_or_default(),
         })
     }
 }
