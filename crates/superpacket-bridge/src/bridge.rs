@@ -21,6 +21,7 @@ use superpacket_steer::FlowHashKey;
 
 use crate::consumer::Factory;
 use crate::error::BridgeError;
+use crate::icmp;
 use crate::poll_thread::{Common, Order, PollThread};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::Shared;
@@ -141,7 +142,7 @@ impl Bridge {
         let steering = State::new(settings.steering.clone(), sock_flows, FlowHashKey::new(random_key()), in_place);
         let common = Common {
             table: table.clone(),
-            answers: Arc::default(),
+            answers: Arc::new(icmp::rate_limit()),
             epoch: epoch.clone(),
             broken,
             busy_poll: settings.busy_poll,
@@ -219,7 +220,7 @@ impl Bridge {
         self.with(port, |place| place.shared.features())
     }
 
-    /// Sets a limit of a port, by a name of [`Limits::NAMES`].
+    /// Sets a limit of a port, by a name of [`Limits::names`].
     ///
     /// # Errors
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a limit that is none or out of range.
@@ -338,16 +339,19 @@ impl Bridge {
 
     fn end(&mut self) {
         self.inner.stopping.store(true, Ordering::Release);
-        // Those who receive first: what they hand over is still processed.
-        lock(&self.inner.poll_threads).drain(..).for_each(|mut thread| thread.stop());
-        lock(&self.inner.workers).stop();
+        // The supervisor first: it opens ports and starts workers.
         if let Some(supervisor) = self.supervisor.take() {
-            supervisor.thread().unpark();
+            // It waits for what is said to be broken: there is no such port.
+            let _ = self.inner.common.broken.send((u16::MAX, 0));
             if supervisor.join().is_err() {
                 tracing::error!("the thread that looks after the ports had panicked");
             }
         }
-        lock(&self.inner.places).clear();
+        // Then those who receive: what they hand over is still processed.
+        lock(&self.inner.poll_threads).drain(..).for_each(|mut thread| thread.stop());
+        lock(&self.inner.workers).stop();
+        let places = std::mem::take(&mut *lock(&self.inner.places));
+        drop(places);
     }
 
     fn with<R>(&self, port: &str, look: impl FnOnce(&Place) -> R) -> Result<R, BridgeError> {
@@ -403,16 +407,18 @@ impl Inner {
     /// Joins a port that is open.
     fn join(&self, settings: &PortSettings, mut port: Box<dyn Port>) -> Result<(), BridgeError> {
         let name = settings.port.text();
-        let mut places = lock(&self.places);
-        let number = places.iter().position(Option::is_none).unwrap_or(places.len());
+        let number = {
+            let places = lock(&self.places);
+            if let Some(other) = places.iter().flatten().next()
+                && other.shared.layer != port.layer()
+            {
+                let layer = if port.layer() == Layer::Ip { "IP" } else { "Ethernet" };
+                return Err(BridgeError::Layer { port: name.into(), layer });
+            }
+            places.iter().position(Option::is_none).unwrap_or(places.len())
+        };
         if number >= MAX_PORTS {
             return Err(BridgeError::TooManyPorts { limit: MAX_PORTS });
-        }
-        if let Some(other) = places.iter().flatten().next()
-            && other.shared.layer != port.layer()
-        {
-            let layer = if port.layer() == Layer::Ip { "IP" } else { "Ethernet" };
-            return Err(BridgeError::Layer { port: name.into(), layer });
         }
         check_layer(port.layer(), settings)?;
         let state = port.state();
@@ -433,6 +439,8 @@ impl Inner {
             next_try: Instant::now(),
         };
         tracing::info!(port = name, mtu = state.mtu, queues, "port opened");
+        // It is still free: who opens and closes ports holds `changes`.
+        let mut places = lock(&self.places);
         if number == places.len() {
             places.push(Some(place));
         } else {
@@ -490,7 +498,8 @@ impl Inner {
     fn remove(&self, number: u16) {
         self.disconnect(number);
         self.table.close(number);
-        if let Some(place) = lock(&self.places).get_mut(usize::from(number)).and_then(Option::take) {
+        let place = lock(&self.places).get_mut(usize::from(number)).and_then(Option::take);
+        if let Some(place) = place {
             tracing::info!(port = %place.shared.name, "port closed");
         }
     }
@@ -522,7 +531,12 @@ impl Inner {
         let mut places = lock(&self.places);
         let Some(Some(place)) = places.get_mut(number) else { return false };
         let Some(port) = &mut place.port else {
-            return place.next_try <= Instant::now() && self.reopen(place);
+            if place.next_try > Instant::now() {
+                return false;
+            }
+            let shared = place.shared.clone();
+            drop(places);
+            return self.reopen(number, &shared);
         };
         // What is said of an earlier opening is old.
         let is_broken = told.contains(&(place.shared.number, place.shared.opening()));
@@ -534,10 +548,12 @@ impl Inner {
             place.error = Some("the interface is gone".into());
             place.next_try = Instant::now();
             tracing::warn!(port = %place.shared.name, "the port is gone: it is tried again until it is back");
-            place.port = None;
-            // Without the lock: threads may be slow to let go, and reports should not wait for them.
+            let gone = place.port.take();
+            // Without the lock: threads may be slow to let go, and ports to close, and reports should
+            // not wait for them.
             drop(places);
             self.disconnect(number as u16);
+            drop(gone);
             return true;
         }
         if before.link != place.state.link {
@@ -554,15 +570,19 @@ impl Inner {
         changed
     }
 
-    fn reopen(&self, place: &mut Place) -> bool {
-        let settings = place.shared.settings();
-        let opened = open(&settings.port).and_then(|mut port| {
-            place.shared.reopened(port.capabilities(), port.state());
-            place.queues = self.connect(&place.shared, port.as_mut())?;
-            Ok(port)
+    /// Tries to open a port again that is gone. Its place is locked only when that is done: reports
+    /// need not wait for it. The caller holds `changes`.
+    fn reopen(&self, number: usize, shared: &Arc<Shared>) -> bool {
+        let opened = open(&shared.settings().port).and_then(|mut port| {
+            shared.reopened(port.capabilities(), port.state());
+            let queues = self.connect(shared, port.as_mut())?;
+            Ok((port, queues))
         });
+        let mut places = lock(&self.places);
+        let Some(Some(place)) = places.get_mut(number) else { return false };
         match opened {
-            Ok(mut port) => {
+            Ok((mut port, queues)) => {
+                place.queues = queues;
                 place.state = port.state();
                 place.hardware_address = port.hardware_address();
                 place.error = None;
@@ -587,7 +607,7 @@ impl Inner {
 impl Place {
     fn report(&self, table: &Table) -> PortReport {
         let settings = self.shared.settings();
-        let limit = |name: &&str| ((*name).to_owned(), settings.limits.value(name).unwrap_or_default());
+        let limit = |name: &str| (name.to_owned(), settings.limits.value(name).unwrap_or_default());
         let too_big = TooBig::NAMES.iter().find(|(_, what)| *what == settings.too_big).map_or("", |(name, _)| name);
         PortReport {
             port: self.shared.name.clone(),
@@ -598,7 +618,7 @@ impl Place {
             queues: self.queues,
             reopened: self.reopened,
             addresses: table.count(self.shared.number),
-            limits: Limits::NAMES.iter().map(limit).collect::<BTreeMap<_, _>>(),
+            limits: Limits::names().map(limit).collect::<BTreeMap<_, _>>(),
             too_big: too_big.to_owned(),
             aggregation: PortSettings::AGGREGATION
                 .iter()
@@ -638,12 +658,67 @@ fn add(a: PortCounters, b: PortCounters) -> PortCounters {
 mod tests {
     use super::*;
 
+    fn settings(ports: &[&str]) -> BridgeSettings {
+        let ports = ports.iter().map(|port| PortSettings::new(port.parse().expect("a port string"))).collect();
+        BridgeSettings { ports, threads: 1, ..BridgeSettings::default() }
+    }
+
+    #[test]
+    fn reports_do_not_wait_for_a_port_that_takes_long_to_open() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o600)).expect("a pipe");
+        let bridge = Bridge::start(settings(&["memory:slow", "memory:other"])).expect("no privilege is needed");
+        {
+            let mut places = lock(&bridge.inner.places);
+            let place = places[0].as_mut().expect("is there");
+            // To record to a pipe waits for who reads it.
+            let spec = format!("pcap:{}?mode=record", pipe.display()).parse().expect("a port string");
+            place.shared.change(|settings| settings.port = spec);
+            (place.port, place.state.link) = (None, LinkState::Gone);
+        }
+        // By then the supervisor has looked, and waits.
+        std::thread::sleep(3 * LOOK);
+        let inner = bridge.inner.clone();
+        let (told, answer) = crossbeam_channel::bounded(1);
+        let asking = std::thread::spawn(move || {
+            let reports = lock(&inner.places).iter_mut().flatten().map(Place::stats).count();
+            let _ = told.send(reports);
+        });
+        let answered = answer.recv_timeout(Duration::from_secs(1));
+        // Lets the supervisor go on.
+        drop(std::fs::File::open(&pipe).expect("a pipe"));
+        asking.join().expect("no panic");
+        assert_eq!(answered, Ok(2), "who asks need not wait for the port");
+    }
+
+    #[test]
+    fn no_worker_is_started_while_the_bridge_stops() {
+        let bridge = Bridge::start(settings(&["memory:a", "memory:b"])).expect("no privilege is needed");
+        let inner = bridge.inner.clone();
+        // The supervisor finds out that the bridge is not to stop, and then waits here.
+        let alone = lock(&inner.changes);
+        std::thread::sleep(2 * LOOK);
+        let stopping = std::thread::spawn(|| drop(bridge));
+        while !inner.stopping.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        // Now it sees what a new worker is needed for.
+        let cpu = lock(&inner.workers).usable().first().expect("this thread is on one");
+        let mask = [cpu].into_iter().collect::<superpacket_steer::CpuMask>();
+        lock(&inner.places)
+            .iter()
+            .flatten()
+            .for_each(|place| place.shared.change_steering(|steering| steering.rps_cpus.set(None, mask.clone())));
+        lock(&inner.workers).ask_for_more();
+        drop(alone);
+        stopping.join().expect("no panic");
+        assert_eq!(lock(&inner.workers).all().count(), 0, "it would never end");
+    }
+
     #[test]
     fn a_port_that_cannot_be_opened_leaves_the_bridge_as_it_was() {
-        let settings = |ports: &[&str]| {
-            let ports = ports.iter().map(|port| PortSettings::new(port.parse().expect("a port string"))).collect();
-            BridgeSettings { ports, threads: 1, ..BridgeSettings::default() }
-        };
         let bridge = Bridge::start(settings(&["memory:kept", "memory:other"])).expect("no privilege is needed");
         let names = || bridge.ports().into_iter().map(|port| port.port).collect::<Vec<_>>();
         let mut wrong = settings(&["memory:kept", "packet:no-such-port"]);

@@ -14,6 +14,7 @@ use superpacket_steer::CpuMask;
 use toml::Spanned;
 
 use crate::fdb::Station;
+use crate::reload::OnReload;
 use crate::settings::{BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, TooBig, possible_cpus};
 use crate::steering::queue_flows;
 use crate::vlan::PortVlans;
@@ -32,6 +33,8 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// The user that it becomes after it has opened its ports.
     pub user: Option<String>,
+    /// What reading it again does with what commands have changed.
+    pub on_reload: Option<OnReload>,
 }
 
 /// A file could not be read, or says something that makes no sense.
@@ -142,6 +145,7 @@ struct WrittenBridge {
     control: Option<PathBuf>,
     metrics: Option<Spanned<String>>,
     user: Option<String>,
+    on_reload: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -167,6 +171,17 @@ struct WrittenPort {
     lro_max_aggr: Option<Spanned<u64>>,
     lro_max_desc: Option<Spanned<u64>>,
     address_limit: Option<Spanned<u64>>,
+    rx_byte_rate: Option<Spanned<u64>>,
+    rx_byte_burst: Option<Spanned<u64>>,
+    rx_packet_rate: Option<Spanned<u64>>,
+    rx_packet_burst: Option<Spanned<u64>>,
+    tx_byte_rate: Option<Spanned<u64>>,
+    tx_byte_burst: Option<Spanned<u64>>,
+    tx_packet_rate: Option<Spanned<u64>>,
+    tx_packet_burst: Option<Spanned<u64>>,
+    storm_broadcast: Option<Spanned<u64>>,
+    storm_multicast: Option<Spanned<u64>>,
+    storm_unknown: Option<Spanned<u64>>,
     lro_acks: Option<bool>,
     storage: Option<Spanned<String>>,
     delivery: Option<Spanned<String>>,
@@ -233,7 +248,7 @@ const MAX_TABLE: usize = MAX_ADDRESSES as usize;
 impl Written {
     fn check(self, source: &Source<'_>) -> Result<Config, ConfigError> {
         let mut bridge = BridgeSettings::default();
-        let WrittenBridge { threads, table_size, ageing_time, busy_poll, vlan_filtering, control, metrics, user } = self.bridge;
+        let WrittenBridge { threads, table_size, ageing_time, busy_poll, vlan_filtering, control, metrics, user, on_reload } = self.bridge;
         if let Some(threads) = threads {
             if *threads.as_ref() > MAX_THREADS {
                 return Err(source.wrong(&threads.span(), format_args!("threads is at most {MAX_THREADS}")));
@@ -273,7 +288,11 @@ impl Written {
         for entry in self.fdb {
             entry.check(source, bridge.vlan_filtering, &mut bridge.ports)?;
         }
-        Ok(Config { bridge, control, metrics, user })
+        let on_reload = on_reload.map(|word| {
+            let read = word.as_ref().parse();
+            read.map_err(|problem: String| source.wrong(&word.span(), format_args!("on-reload: {problem}")))
+        });
+        Ok(Config { bridge, control, metrics, user, on_reload: on_reload.transpose()? })
     }
 }
 
@@ -324,6 +343,17 @@ impl WrittenPort {
             ("lro_max_aggr", &self.lro_max_aggr),
             ("lro_max_desc", &self.lro_max_desc),
             ("address_limit", &self.address_limit),
+            ("rx_byte_rate", &self.rx_byte_rate),
+            ("rx_byte_burst", &self.rx_byte_burst),
+            ("rx_packet_rate", &self.rx_packet_rate),
+            ("rx_packet_burst", &self.rx_packet_burst),
+            ("tx_byte_rate", &self.tx_byte_rate),
+            ("tx_byte_burst", &self.tx_byte_burst),
+            ("tx_packet_rate", &self.tx_packet_rate),
+            ("tx_packet_burst", &self.tx_packet_burst),
+            ("storm_broadcast", &self.storm_broadcast),
+            ("storm_multicast", &self.storm_multicast),
+            ("storm_unknown", &self.storm_unknown),
         ];
         for (name, number) in numbers {
             if let Some(number) = number {
@@ -390,7 +420,7 @@ fn duration(text: &Spanned<String>, key: &str, source: &Source<'_>) -> Result<Du
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{PortSteering, SteeringSettings};
+    use crate::settings::{PortSteering, Rates, SteeringSettings};
 
     #[test]
     fn the_documented_example_says_what_its_comments_say() {
@@ -399,6 +429,7 @@ mod tests {
         assert_eq!(config.control.as_deref(), Some(Path::new("/run/superpacket/control.sock")));
         assert_eq!(config.metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9600))));
         assert_eq!(config.user.as_deref(), Some("superpacket"));
+        assert_eq!(config.on_reload, Some(OnReload::Undo));
         let BridgeSettings { ports, table_size, ageing_time, threads, busy_poll, vlan_filtering, steering } = config.bridge;
         assert!(!vlan_filtering);
         assert_eq!((steering.max_backlog, steering.weight, steering.sock_flow_entries), (1000, 64, 0));
@@ -439,6 +470,12 @@ mod tests {
             ("[[port]]\nport = \"packet:a\"\ngro-max-size = 0\n", 3, "gro_max_size is 68 to 524280 bytes, not 0"),
             ("[[port]]\nport = \"packet:a\"\nlro-max-aggr = 1\n", 3, "lro_max_aggr is 0 (no limit) or 2 to 65535 packets"),
             ("[[port]]\nport = \"packet:a\"\naddress-limit = 9999999\n", 3, "address_limit is 0 (half of the table) or 1 to 1048576"),
+            ("[[port]]\nport = \"packet:a\"\nstorm-unknown = -1\n", 3, "expected u64"),
+            (
+                "[[port]]\nport = \"packet:a\"\nrx-byte-burst = 5000000000\n",
+                3,
+                "rx_byte_burst is 0 (a tenth of a second's) or 1 to 4294967296",
+            ),
             ("[[port]]\nport = \"packet:a\"\nstorage = \"heap\"\n", 3, "storage is fragments or linear"),
             ("[[port]]\nport = \"packet:a\"\ndelivery = 1\n", 3, "expected a string"),
             ("[[port]]\nport = \"packet:a\"\ngro-flush-timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),
@@ -452,6 +489,7 @@ mod tests {
             ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
             ("[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n", 3, "netdev_max_backlog: EINVAL"),
             ("[bridge]\nvlan-filtering = 1\n", 2, "expected a boolean"),
+            ("[bridge]\non-reload = \"forget\"\n", 2, "on-reload: it is undo or keep, not \"forget\""),
             ("[[port]]\nport = \"tap:a\"\nvlans = [\"10\", \"20-\"]\n", 3, "vlans: \"20-\" is no VLAN: write 10, 10-20"),
             ("[[port]]\nport = \"tap:a\"\nvlans = [\n\"10\",\n\"0\"]\n", 5, "vlans: a VLAN is 1 to 4094, not 0"),
             ("[[port]]\nport = \"tap:a\"\nvlans = [\"10-20 pvid\"]\n", 3, "vlans: pvid is for one VLAN"),
@@ -484,6 +522,16 @@ mod tests {
             let error = Config::parse(text, "bridge.toml").expect_err(text).to_string();
             assert!(error.starts_with(&format!("bridge.toml:{line}: ")), "{text}: {error}");
             assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn rates_are_read() {
+        for (number, name) in (1..).zip(Rates::NAMES) {
+            let text = format!("[[port]]\nport = \"tap:a\"\n{} = {number}\n", name.replace('_', "-"));
+            let port = Config::parse(&text, "bridge.toml").expect("it is right").bridge.ports.remove(0);
+            let expected = Rates::NAMES.map(|other| if other == name { number } else { 0 });
+            assert_eq!(Rates::NAMES.map(|name| port.limits.value(name).expect("known")), expected, "{name}");
         }
     }
 

@@ -72,9 +72,10 @@ impl Consuming {
         egress: &'a mut Egress,
         outgoing: &'a mut Outgoing,
         segmenter: &'a mut Segmenter,
+        now: u64,
     ) -> (&'a mut dyn Consumer, PortEnd<'a>) {
         let Consuming { consumer, passer } = self;
-        (&mut **consumer, PortEnd { egress, outgoing, segmenter, passer })
+        (&mut **consumer, PortEnd { egress, outgoing, segmenter, passer, now })
     }
 }
 
@@ -85,6 +86,8 @@ pub struct PortEnd<'a> {
     outgoing: &'a mut Outgoing,
     segmenter: &'a mut Segmenter,
     passer: &'a mut Aggregator<Buffer>,
+    /// The time, in nanoseconds.
+    now: u64,
 }
 
 impl PortEnd<'_> {
@@ -110,7 +113,8 @@ impl PortEnd<'_> {
 
     /// Sends a frame (on a TUN port, an IP packet), complete with all checksums and no longer than the port takes. It is copied.
     pub fn send(&mut self, frame: &[u8]) {
-        self.egress.add_bytes(self.outgoing, frame, self.layer());
+        let layer = self.layer();
+        self.egress.add_frame(self.outgoing, frame, layer, self.now);
     }
 
     /// Sends a frame whose checksum is to be filled in, or that is to be cut into segments: by the port if it does so, else in software. It is copied. One that cannot be cut is
@@ -122,10 +126,10 @@ impl PortEnd<'_> {
             Some(gso) => packet.with_gso(gso),
             None => packet,
         };
-        let PortEnd { egress, outgoing, segmenter, passer } = self;
+        let PortEnd { egress, outgoing, segmenter, passer, now } = self;
         passer.bypass(packet, &mut |mut packet: SuperPacket<'_, Buffer>| {
             let staged = outgoing.stage(&packet);
-            egress.add(outgoing, &staged, &packet, segmenter);
+            egress.add(outgoing, &staged, &packet, segmenter, *now);
             outgoing.keep(staged, &mut packet);
         });
     }

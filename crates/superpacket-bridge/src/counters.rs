@@ -36,6 +36,11 @@ pub(crate) enum DropReason {
     /// Where the bridge filters by VLAN: it is in none that the port it came by is in, or in one
     /// that no port it might leave by is in.
     Vlan,
+    /// It is one of more packets for all, for many or for nobody known than the port that it came
+    /// by may send (`storm_broadcast`, `storm_multicast`, `storm_unknown`).
+    Storm,
+    /// It is more than may leave by its port (`tx_byte_rate`, `tx_packet_rate`).
+    TxRate,
     /// The backlog of the worker that it is for is as long as it may be.
     Backlog,
     /// Its flow fills the backlog of the worker that it is for.
@@ -45,7 +50,7 @@ pub(crate) enum DropReason {
 }
 
 impl DropReason {
-    const ALL: [(DropReason, &str); 15] = [
+    const ALL: [(DropReason, &str); 17] = [
         (DropReason::TooBig, "too_big"),
         (DropReason::CannotSegment, "cannot_segment"),
         (DropReason::Full, "full"),
@@ -58,6 +63,8 @@ impl DropReason {
         (DropReason::NoPort, "no_port"),
         (DropReason::Forwarding, "forwarding"),
         (DropReason::Vlan, "vlan"),
+        (DropReason::Storm, "storm"),
+        (DropReason::TxRate, "tx_rate"),
         (DropReason::Backlog, "backlog"),
         (DropReason::FlowLimit, "flow_limit"),
         (DropReason::Panic, "panic"),
@@ -106,6 +113,7 @@ counts!(
     checksummed,
     fallbacks,
     filtered,
+    rx_throttled,
     steered,
     in_place,
     held_back,

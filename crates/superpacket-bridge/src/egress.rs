@@ -15,7 +15,7 @@ use superpacket::segment::{
 use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, ipv4, parse, sctp};
 use superpacket_features::Feature;
-use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch};
+use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch, wire_size};
 
 use crate::counters::DropReason;
 use crate::frame::{Head, network_offset};
@@ -67,6 +67,8 @@ pub(crate) struct Egress {
     refusals: [u32; 2],
     /// Which of them the log has reported.
     told: [bool; 2],
+    /// What leaves is limited to a rate.
+    is_limited: bool,
     /// Which opening of the port this is an end of.
     pub(crate) opening: u32,
 }
@@ -79,7 +81,7 @@ impl Egress {
     /// An end that sends by `transmit`.
     pub(crate) fn new(shared: Arc<Shared>, transmit: Box<dyn Transmit>) -> Self {
         let (runtime, opening) = (shared.runtime(), shared.opening());
-        let vlans = shared.vlans();
+        let (vlans, is_limited) = (shared.vlans(), shared.buckets.limit_tx());
         Egress {
             shared,
             runtime,
@@ -89,6 +91,7 @@ impl Egress {
             again: TxBatch::new(),
             refusals: [0; 2],
             told: [false; 2],
+            is_limited,
             opening,
         }
     }
@@ -97,6 +100,7 @@ impl Egress {
     pub(crate) fn refresh(&mut self) {
         self.runtime = self.shared.runtime();
         self.vlans = self.shared.vlans();
+        self.is_limited = self.shared.buckets.limit_tx();
     }
 
     /// Is the port in the VLAN that the tag says? Where the bridge does not filter, each is in all.
@@ -115,15 +119,22 @@ impl Egress {
         self.batch.frames().len()
     }
 
-    /// Adds a packet that is to leave by this port. `false`: it is too long for the port, and its
-    /// sender should be told.
+    /// Adds a packet that is to leave by this port, at this time in nanoseconds. `false`: it is too
+    /// long for the port, and its sender should be told.
     pub(crate) fn add(
         &mut self,
         outgoing: &mut Outgoing,
         staged: &Staged,
         packet: &SuperPacket<'_, Buffer>,
         segmenter: &mut Segmenter,
+        now: u64,
     ) -> bool {
+        if self.is_limited {
+            let (packets, bytes) = wire_size(packet);
+            if !self.allows(packets.max(packet.metadata.packets), bytes, now) {
+                return true;
+            }
+        }
         let metadata = &packet.metadata;
         match need(&self.runtime, packet) {
             Need::Nothing => self.batch.push_packet(outgoing, staged, packet, self.runtime.max_slices()),
@@ -177,6 +188,23 @@ impl Egress {
             },
         }
         true
+    }
+
+    /// May so many packets leave? What may not is counted.
+    #[cold]
+    fn allows(&self, packets: u32, bytes: u64, now: u64) -> bool {
+        let allowed = self.shared.buckets.take_tx(u64::from(packets), bytes, now);
+        if !allowed {
+            self.shared.counts.dropped(DropReason::TxRate, 1);
+        }
+        allowed
+    }
+
+    /// Adds a frame of a consumer's, at this time in nanoseconds.
+    pub(crate) fn add_frame(&mut self, outgoing: &mut Outgoing, frame: &[u8], layer: Layer, now: u64) {
+        if !self.is_limited || self.allows(1, frame.len() as u64, now) {
+            self.add_bytes(outgoing, frame, layer);
+        }
     }
 
     /// Adds a frame of the bridge's own.

@@ -15,6 +15,7 @@ use crate::bridge::check_layer;
 use crate::egress::Egress;
 use crate::error::BridgeError;
 use crate::handover::Doorbell;
+use crate::icmp;
 use crate::ingress::Ingress;
 use crate::output::Output;
 use crate::report::PortStats;
@@ -42,7 +43,7 @@ impl Forwarder {
     #[must_use]
     pub fn new(table_size: usize, ageing_time: Duration, key: HashKey) -> Self {
         let table = Arc::new(Table::new(table_size, ageing_time));
-        let output = Output::new(table.clone(), Arc::default());
+        let output = Output::new(table.clone(), Arc::new(icmp::rate_limit()));
         // No hash chooses anything where there are no workers.
         let steering = Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(0), InPlace::NEVER));
         Forwarder { key, steering, table, output, ingress: Vec::new(), ports: Vec::new(), vlan_filtering: false }
@@ -89,7 +90,8 @@ impl Forwarder {
     }
 
     /// Polls every receive queue once, in the order in which their ports joined, and sends on their way what came; says how many packets that were. `now` is in
-    /// nanoseconds of any clock, and matters only where a port has a `gro_flush_timeout`.
+    /// nanoseconds of any clock, and matters only where a port has a `gro_flush_timeout` or a rate
+    /// that it is limited to, and for how many senders of packets that are too long are told so.
     ///
     /// # Errors
     /// The first port's from which nothing more will come as it is: it is down or gone. The others have been polled.
@@ -110,10 +112,11 @@ impl Forwarder {
         failed.map_or(Ok(received), Err)
     }
 
-    /// When the next round is due although nothing arrives, in nanoseconds of the clock of [`round`](Self::round); `None`: nothing is held.
+    /// When the next round is due although nothing arrives, in nanoseconds of the clock of [`round`](Self::round); `None`: nothing
+    /// is held, and no port waits for a rate that it is limited to.
     #[must_use]
     pub fn deadline(&self) -> Option<u64> {
-        self.ingress.iter().filter_map(Ingress::deadline).min()
+        self.ingress.iter().flat_map(|ingress| [ingress.deadline(), ingress.throttled_until]).flatten().min()
     }
 
     /// What the ports counted, in the order in which they joined.
@@ -165,6 +168,44 @@ mod tests {
         let stats = bridge.stats();
         assert_eq!(stats.iter().map(|port| (port.rx_packets, port.tx_packets)).collect::<Vec<_>>(), [(4, 1), (1, 4), (0, 3)]);
         assert_eq!(bridge.deadline(), None);
+    }
+
+    #[test]
+    fn a_port_with_a_rate_is_left_alone_until_more_is_allowed_and_the_others_are_not() {
+        let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
+        let (mut host, port) = pair(&MemorySettings::default(), &MemorySettings::default()).expect("file descriptors");
+        let mut settings = PortSettings::new("memory:limited".parse().expect("a port string"));
+        settings.limits.set("rx_packet_rate", 1_000).expect("a limit");
+        settings.limits.set("rx_packet_burst", 200).expect("a limit");
+        settings.features = superpacket_features::FeatureSet::NONE;
+        bridge.join(settings, Box::new(port)).expect("there is room");
+        let [mut b, mut c] = ["b", "c"].map(|name| joined(&mut bridge, name));
+        let mut end = c.receivers().remove(0);
+        let frame = |from: u8| [&[0xff; 6][..], &[2, 0, 0, 0, 0, from], &[0x88, 0xb5], &[7; 46]].concat();
+        let ms = |ms: u64| ms * 1_000_000;
+        send(&mut host, &vec![frame(1); 1_000]);
+        let mut came = [0u64; 2];
+        // As fast as rounds go, for 300 ms; B sends one frame in each.
+        let mut rounds = 0;
+        for step in 0..3_000 {
+            send(&mut b, &[frame(2)]);
+            rounds += 1;
+            bridge.round(step * ms(1) / 10).expect("all are up");
+            let mut packets = Vec::new();
+            end.poll(&mut packets, 64).expect("up");
+            for packet in packets.drain(..) {
+                let source = packet.buffers().next().expect("one").bytes()[11];
+                came[usize::from(source) - 1] += 1;
+            }
+            end.give_back();
+        }
+        assert_eq!(came[1], rounds, "nobody else waits");
+        assert!((495..=500).contains(&came[0]), "200 at once and 1,000 a second: {came:?}");
+        let stats = bridge.stats();
+        assert!(stats[0].rx_throttled > 10 && stats[1].rx_throttled == 0, "{stats:?}");
+        assert!(bridge.deadline().is_some_and(|time| time > ms(299) && time < ms(310)), "{:?}", bridge.deadline());
+        bridge.round(ms(1_000)).expect("all are up");
+        assert!(bridge.stats()[0].rx_packets > came[0], "the others waited in the port");
     }
 
     #[test]

@@ -2,14 +2,13 @@
 //!
 //! A bridge has no address of its own: it answers in the name of the host that the packet was sent to, as the kernel's `br_netfilter` does.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
-
 use superpacket::checksum::{Sum, pseudo_header, words};
 use superpacket::packet::VlanTag;
 use superpacket::wire::IpVersion;
 
+use crate::bucket::Bucket;
 use crate::frame::ETHERNET;
+use crate::rates::Rate;
 
 /// Bytes of an IPv4 header without options.
 const IPV4: usize = 20;
@@ -25,43 +24,11 @@ const QUOTE4: usize = 576 - IPV4 - ICMP;
 /// Answers to packets that are too long, a second. The kernel's limits are one a second for each
 /// destination (`icmp_ratelimit`), which is too few for several hosts behind one port, and 1,000 for
 /// all (`icmp_msgs_per_sec`).
-const ANSWERS: u32 = 100;
+const ANSWERS: u64 = 100;
 
-const NANOSECONDS: u64 = 1_000_000_000;
-
-/// Lets through so many answers a second, and as many at once.
-///
-/// Shared by all threads of a bridge: a packet is let through if it comes no earlier than a time
-/// which each packet puts off (GCRA, ITU-T I.371).
-#[derive(Debug)]
-pub(crate) struct RateLimit {
-    start: Instant,
-    /// Nanoseconds for each answer.
-    interval: u64,
-    /// How far answers may be ahead of their time, in nanoseconds: a second, less one answer.
-    ahead: u64,
-    /// When the next would be in time if they came evenly, in nanoseconds since the start.
-    next: AtomicU64,
-}
-
-impl Default for RateLimit {
-    fn default() -> Self {
-        RateLimit::new(ANSWERS)
-    }
-}
-
-impl RateLimit {
-    fn new(rate: u32) -> Self {
-        let interval = NANOSECONDS / u64::from(rate);
-        RateLimit { start: Instant::now(), interval, ahead: NANOSECONDS - interval, next: AtomicU64::new(0) }
-    }
-
-    /// May another answer be sent?
-    pub(crate) fn allows(&self, now: Instant) -> bool {
-        let now = now.saturating_duration_since(self.start).as_nanos() as u64;
-        let put_off = |next: u64| (next <= now + self.ahead).then(|| next.max(now) + self.interval);
-        self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, put_off).is_ok()
-    }
+/// How many answers may be sent, by all threads of a bridge together.
+pub(crate) fn rate_limit() -> Bucket {
+    Bucket::new(Rate::of_a_second(ANSWERS))
 }
 
 /// The frame that tells the sender of `frame` that at most `mtu` bytes pass: `frame` holds the first bytes of what it sent, with the IP header at `network`
@@ -164,8 +131,6 @@ fn put_checksum(bytes: &mut [u8], start: usize, at: usize, pseudo: Sum) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const ETHER: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
@@ -226,13 +191,8 @@ mod tests {
 
     #[test]
     fn answers_are_limited() {
-        let limit = RateLimit::new(10);
-        let at = |ms| (0..100).filter(|_| limit.allows(limit.start + Duration::from_millis(ms))).count();
-        assert_eq!((at(0), at(500), at(60_000)), (10, 5, 10));
-        // All threads have these together.
-        let now = limit.start + Duration::from_secs(120);
-        let several = || (0..100).filter(|_| limit.allows(now)).count();
-        let allowed = std::thread::scope(|scope| [(); 4].map(|()| scope.spawn(several)).map(|thread| thread.join().expect("ends")));
-        assert_eq!(allowed.iter().sum::<usize>(), 10);
+        let limit = rate_limit();
+        let at = |ms: u64| (0..1_000).filter(|_| limit.take(1, ms * 1_000_000)).count();
+        assert_eq!((at(0), at(500), at(60_000)), (100, 50, 100));
     }
 }

@@ -6,14 +6,20 @@ use superpacket::aggregate::{Aggregator, Counters, HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_features::Feature;
-use superpacket_io::port::{Buffer, POLL_LIMIT, PortError, Receive, wire_segments};
+use superpacket_io::port::{Buffer, POLL_LIMIT, PortError, Receive, wire_bytes, wire_segments};
 
+use crate::bucket::Has;
 use crate::counters::DropReason;
 use crate::handover::Doorbell;
 use crate::output::Output;
 use crate::runtime::{Runtime, Shared};
 use crate::steering::{Dispatch, State};
 use crate::tag;
+
+/// The frames that a super-packet of a sender's kernel is on a wire, and its bytes: where rates are
+/// limited, so much is reckoned with for each packet before it is known.
+const MOST_PACKETS: u64 = 64;
+const MOST_BYTES: u64 = 65_536;
 
 /// One receive queue of a port.
 #[derive(Debug)]
@@ -40,6 +46,10 @@ pub(crate) struct Ingress {
     pub(crate) ready: bool,
     /// It is left alone until then, in nanoseconds: its interface is down.
     pub(crate) paused_until: Option<u64>,
+    /// What it receives is limited to a rate.
+    is_limited: bool,
+    /// No more may be taken of what it received until then, in nanoseconds.
+    pub(crate) throttled_until: Option<u64>,
     /// It waits for a worker: when the thread is woken, it may go on.
     pub(crate) watching: bool,
     /// Its readiness ends a wait only when it is new ([`PollThread`](crate::poll_thread::PollThread) says why).
@@ -59,7 +69,7 @@ impl Ingress {
         bell: Arc<Doorbell>,
         token: u64,
     ) -> Self {
-        let (runtime, opening) = (shared.runtime(), shared.opening());
+        let (runtime, opening, is_limited) = (shared.runtime(), shared.opening(), shared.buckets.limit_rx());
         let policy = runtime.policy();
         let aggregator = Aggregator::new(policy.unwrap_or(Policy::gro().with_partial_checksums()), key);
         let packets = Vec::with_capacity(POLL_LIMIT);
@@ -81,6 +91,8 @@ impl Ingress {
             token,
             ready: true,
             paused_until: None,
+            is_limited,
+            throttled_until: None,
             watching: false,
             edge: false,
             armed: false,
@@ -90,6 +102,11 @@ impl Ingress {
     /// Wishes have changed.
     pub(crate) fn refresh(&mut self, output: &mut Output) {
         self.runtime = self.shared.runtime();
+        self.is_limited = self.shared.buckets.limit_rx();
+        if self.throttled_until.take().is_some() {
+            // By the rates that hold now, more may be allowed.
+            (self.paused_until, self.ready) = (None, true);
+        }
         let policy = self.runtime.policy();
         if policy != self.policy {
             self.drain(output);
@@ -130,15 +147,55 @@ impl Ingress {
             self.receive.give_back();
             return Ok(0);
         }
-        let polled = self.receive.poll(&mut self.packets, POLL_LIMIT);
+        let limit = if self.is_limited { self.allowed(now) } else { POLL_LIMIT };
+        if limit == 0 {
+            self.receive.give_back();
+            return Ok(0);
+        }
+        let polled = self.receive.poll(&mut self.packets, limit);
         let received = self.packets.len();
         if received != 0 {
+            if self.is_limited {
+                self.charge(now);
+            }
             self.take(output, now);
         } else if self.policy.is_some_and(|policy| policy.hold_time != 0) && self.aggregator.counters().held != 0 {
             self.end(output, now);
         }
         self.receive.give_back();
         polled.map(|_| received)
+    }
+
+    /// How many packets may be taken of what was received, each of which may be the longest there
+    /// is; 0: none, until a time that is set.
+    #[cold]
+    fn allowed(&mut self, now: u64) -> usize {
+        let buckets = &self.shared.buckets;
+        let mut allowed = POLL_LIMIT;
+        self.throttled_until = None;
+        for (has, of_each) in [(buckets.rx_packets.has(now), MOST_PACKETS), (buckets.rx_bytes.has(now), MOST_BYTES)] {
+            match has {
+                Has::Some(amount) => allowed = allowed.min((amount / of_each).clamp(1, POLL_LIMIT as u64) as usize),
+                Has::NothingUntil(time) => self.throttled_until = self.throttled_until.max(Some(time)),
+            }
+        }
+        if self.throttled_until.is_none() {
+            return allowed;
+        }
+        self.shared.counts.rx_throttled.add(1);
+        0
+    }
+
+    /// Takes from the buckets what was received.
+    #[cold]
+    fn charge(&mut self, now: u64) {
+        let size = |packet: &RxPacket<Buffer>| {
+            let (head, length) = (packet.buffers().next().map_or(&[][..], Buffer::bytes), packet.length());
+            packet.gso.map_or(length as u64, |gso| wire_bytes(head, length, gso, packet.checksum))
+        };
+        let buckets = &self.shared.buckets;
+        buckets.rx_packets.charge(self.packets.iter().map(|packet| u64::from(segments(packet))).sum(), now);
+        buckets.rx_bytes.charge(self.packets.iter().map(size).sum(), now);
     }
 
     fn take(&mut self, output: &mut Output, now: u64) {

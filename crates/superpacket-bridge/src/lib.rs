@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod bridge;
+mod bucket;
 pub mod config;
 pub mod consumer;
 pub mod control;
@@ -45,6 +46,8 @@ pub mod metrics;
 mod output;
 mod poll_thread;
 pub mod privileges;
+mod rates;
+pub mod reload;
 pub mod report;
 mod runtime;
 mod serve;

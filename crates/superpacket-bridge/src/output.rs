@@ -1,19 +1,19 @@
 //! From a packet to the ports that it leaves by: what a learning bridge does.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use superpacket::packet::VlanTag;
 use superpacket::segment::Segmenter;
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::MAX_HEADER;
-use superpacket_io::port::{Buffer, Outgoing};
+use superpacket_io::port::{Buffer, Outgoing, wire_size};
 
+use crate::bucket::Bucket;
 use crate::consumer::{Consumer, Consuming};
 use crate::counters::DropReason;
 use crate::egress::Egress;
 use crate::frame::{ADDRESSES, Destination, Head, addresses, network_offset};
-use crate::icmp::{self, RateLimit};
+use crate::icmp;
 use crate::runtime::Shared;
 use crate::settings::Forwarding;
 use crate::table::Table;
@@ -32,7 +32,8 @@ pub(crate) struct Output {
     table: Arc<Table>,
     /// The table's time, as of the round's start.
     tick: u64,
-    answers: Arc<RateLimit>,
+    /// How many senders of packets that are too long are told so.
+    answers: Arc<Bucket>,
     /// A loop is suspected, as of the round's start.
     loop_suspected: bool,
     /// Ports that turned out to be gone, and which opening of them.
@@ -49,7 +50,7 @@ pub(crate) struct Output {
 
 impl Output {
     /// No way out. Packets are bridged.
-    pub(crate) fn new(table: Arc<Table>, answers: Arc<RateLimit>) -> Self {
+    pub(crate) fn new(table: Arc<Table>, answers: Arc<Bucket>) -> Self {
         Output {
             egress: Vec::new(),
             outgoing: Outgoing::new(),
@@ -117,7 +118,11 @@ impl Output {
         if known.is_none() && self.loop_suspected && self.table.loops.has_come_round(from.number, &packet, self.tick) {
             return from.counts.dropped(DropReason::Loop, packets);
         }
-        let Output { egress, outgoing, segmenter, table, .. } = self;
+        if known.is_none() && is_storm(from, &packet, &addresses.destination, self.now) {
+            return from.counts.dropped(DropReason::Storm, packets);
+        }
+        let Output { egress, outgoing, segmenter, table, now, .. } = self;
+        let now = *now;
         let staged = outgoing.stage(&packet);
         let mut waiting = 0;
         // The MTU that a packet was too long for, where its sender is to be told. One that is flooded may well have reached its destination by another port.
@@ -126,7 +131,7 @@ impl Output {
             if let (Some(vlans), Some(tag)) = (&egress.vlans, tag) {
                 packet.metadata.vlan = vlans.leave(tag);
             }
-            if egress.add(outgoing, &staged, &packet, segmenter) {
+            if egress.add(outgoing, &staged, &packet, segmenter, now) {
                 fits = true;
             } else {
                 told = told.max(Some(egress.runtime.mtu));
@@ -177,7 +182,7 @@ impl Output {
         let Some(Some(egress)) = egress.get_mut(usize::from(from.number)) else {
             return from.counts.dropped(DropReason::NoPort, packets);
         };
-        let (consumer, mut end) = consuming.split(egress, outgoing, segmenter);
+        let (consumer, mut end) = consuming.split(egress, outgoing, segmenter, self.now);
         consumer.receive(packet, self.now, &mut end);
         if egress.waiting() >= FLUSH_AT {
             self.send();
@@ -187,7 +192,7 @@ impl Output {
     /// Tells the sender of a packet that it is too long.
     #[cold]
     fn answer(&mut self, from: &Shared, packet: &SuperPacket<'_, Buffer>, mtu: usize) {
-        if !self.answers.allows(Instant::now()) {
+        if !self.answers.take(1, self.now) {
             return;
         }
         let head = Head::new(packet, MAX_HEADER);
@@ -205,7 +210,7 @@ impl Output {
         if let Some(consuming) = consuming
             && let Some(egress) = egress.iter_mut().flatten().next()
         {
-            let (consumer, mut end) = consuming.split(egress, outgoing, segmenter);
+            let (consumer, mut end) = consuming.split(egress, outgoing, segmenter, self.now);
             self.next_call = consumer.poll(self.now, &mut end);
         }
         self.send();
@@ -260,6 +265,17 @@ fn flooded_to<'a>(
     if given.peek().is_none() { Err(DropReason::Forwarding) } else { Ok(given) }
 }
 
+/// Is this more than the port that it came by may send to many? What is for a known station whose
+/// port is gone for the moment is none of it.
+fn is_storm(from: &Shared, packet: &SuperPacket<'_, Buffer>, destination: &Destination, now: u64) -> bool {
+    let bucket = match destination {
+        Destination::Station(_) => &from.buckets.storm_unknown,
+        Destination::Many => &from.buckets.storm_multicast,
+        Destination::All | Destination::Neighbour => &from.buckets.storm_broadcast,
+    };
+    bucket.is_limited() && !bucket.take(u64::from(wire_size(packet).0.max(packet.metadata.packets)), now)
+}
+
 /// Is there a static entry for it?
 #[cold]
 fn is_static(table: &Table, destination: &Destination) -> bool {
@@ -268,6 +284,7 @@ fn is_static(table: &Table, destination: &Destination) -> bool {
 
 #[cfg(test)]
 mod tests {
+    mod storm;
     mod vlan;
 
     use std::collections::{BTreeSet, VecDeque};
@@ -339,7 +356,7 @@ mod tests {
         fn sized(mtus: &[usize], addresses: usize, change: impl Fn(&mut crate::settings::PortSettings)) -> Bench {
             let table = Table::new(addresses, Duration::from_secs(300));
             (0..mtus.len()).for_each(|port| table.set_limit(port as u16, 0));
-            let mut output = Output::new(Arc::new(table), Arc::default());
+            let mut output = Output::new(Arc::new(table), Arc::new(icmp::rate_limit()));
             let ports = mtus.iter().enumerate().map(|(number, &mtu)| {
                 let (shared, taken) = (Arc::new(shared_as(number as u16, &change)), Arc::default());
                 let mut egress = Egress::new(Arc::clone(&shared), Box::new(Taker(Arc::clone(&taken))));

@@ -20,11 +20,11 @@ use superpacket::aggregate::HashKey;
 use superpacket_io::port::{PortError, Receive, Transmit};
 use superpacket_steer::{Cpu, SockFlowTable};
 
+use crate::bucket::Bucket;
 use crate::consumer::{Consumer, Factory};
 use crate::counters::{Count, DropReason};
 use crate::egress::Egress;
 use crate::handover::{BacklogReceiver, Doorbell, Employment};
-use crate::icmp::RateLimit;
 use crate::ingress::Ingress;
 use crate::output::Output;
 use crate::runtime::Shared;
@@ -87,7 +87,7 @@ pub(crate) struct PollThreadCounts {
 pub(crate) struct Common {
     pub(crate) table: Arc<Table>,
     /// How many senders of packets that are too long are told so.
-    pub(crate) answers: Arc<RateLimit>,
+    pub(crate) answers: Arc<Bucket>,
     /// Grows whenever requested settings or capabilities change.
     pub(crate) epoch: Arc<AtomicU64>,
     /// Takes the numbers of ports that turned out to be gone, and which opening of them.
@@ -305,6 +305,11 @@ impl Work {
                 Some(Ok(packets)) => {
                     self.ingress[index].ready = packets != 0;
                     received += packets;
+                    if let Some(until) = self.ingress[index].throttled_until {
+                        // Nobody would look at what it holds before.
+                        self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output));
+                        pause(&self.poller, &mut self.ingress[index], until);
+                    }
                 }
                 Some(Err(error)) => {
                     // Down or gone: its descriptor would be readable all the time.

@@ -29,7 +29,8 @@ pub struct PortReport {
     pub addresses: usize,
     /// The limits asked for: `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout`
     /// (nanoseconds), `lro_max_aggr` (packets), `lro_max_desc` (flows),
-    /// `address_limit` (addresses).
+    /// `address_limit` (addresses), and the names of [`Rates`](crate::settings::Rates) in the units
+    /// that it says.
     pub limits: BTreeMap<String, u64>,
     /// How what it receives is aggregated: `storage` (`fragments`, `linear`), `delivery`
     /// (`per-poll`, `at-once`), `lro_acks` (`on`, `off`).
@@ -125,6 +126,10 @@ pub struct PortStats {
     pub fallbacks: u64,
     /// Packets not forwarded because their destination lies behind the port they came from.
     pub filtered: u64,
+    /// Times that a receive queue was left alone for a while, because no more was allowed by
+    /// `rx_byte_rate` or `rx_packet_rate`.
+    #[serde(default)]
+    pub rx_throttled: u64,
     /// Packets handed to workers, a super-packet counted once.
     #[serde(default)]
     pub steered: u64,

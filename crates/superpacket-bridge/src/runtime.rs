@@ -9,6 +9,7 @@ use superpacket::packet::Layer;
 use superpacket_features::{Feature, FeatureSet, Resolved, resolve};
 use superpacket_io::port::{Capabilities, PortState};
 
+use crate::bucket::Buckets;
 use crate::counters::Counts;
 use crate::fdb::Station;
 use crate::report::{FeatureReport, PortFeatures};
@@ -23,6 +24,8 @@ pub(crate) struct Shared {
     /// The port string.
     pub(crate) name: String,
     pub(crate) counts: Counts,
+    /// The rates that it is limited to.
+    pub(crate) buckets: Buckets,
     pub(crate) layer: Layer,
     /// The bridge filters by VLAN.
     pub(crate) vlan_filtering: bool,
@@ -115,6 +118,7 @@ impl Shared {
             number,
             name: settings.port.text().to_owned(),
             counts: Counts::default(),
+            buckets: Buckets::new(&settings.limits.rates),
             layer,
             vlan_filtering: false,
             requested: RwLock::new(Requested { settings, capabilities }),
@@ -148,7 +152,10 @@ impl Shared {
     /// Changes what it is asked; the kernel gets another chance to do what it refused.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut PortSettings) -> R) -> R {
         self.refused.store(0, Ordering::Relaxed);
-        change(&mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings)
+        let settings = &mut self.requested.write().unwrap_or_else(PoisonError::into_inner).settings;
+        let changed = change(settings);
+        self.buckets.set(&settings.limits.rates);
+        changed
     }
 
     /// Changes which stations lie behind it whatever is learned.

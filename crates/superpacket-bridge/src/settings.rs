@@ -10,6 +10,7 @@ use superpacket_io::port::PortSpec;
 use crate::fdb::Station;
 use crate::vlan::PortVlans;
 
+pub use crate::rates::Rates;
 pub use crate::steering::{
     HashFunction, HashSettings, InPlace, PerQueue, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus,
 };
@@ -154,6 +155,8 @@ pub struct Limits {
     pub lro_max_desc: u32,
     /// The most addresses that are learned behind the port; 0: half of the table.
     pub address_limit: u32,
+    /// The rates that it is limited to.
+    pub rates: Rates,
 }
 
 /// The shortest IP packet that every network carries (RFC 791, section 3.2): no limit is lower.
@@ -167,14 +170,27 @@ const MAX_DESC: u32 = 65_536;
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { gso_max_size: 0, gro_max_size: MAX_IP_LENGTH, gro_flush_timeout: 0, lro_max_aggr: 0, lro_max_desc: 64, address_limit: 0 }
+        Limits {
+            gso_max_size: 0,
+            gro_max_size: MAX_IP_LENGTH,
+            gro_flush_timeout: 0,
+            lro_max_aggr: 0,
+            lro_max_desc: 64,
+            address_limit: 0,
+            rates: Rates::default(),
+        }
     }
 }
 
 impl Limits {
-    /// The names that commands and files use.
+    /// The names that commands and files use, but for those of [`Rates`].
     pub const NAMES: [&'static str; 6] =
         ["gso_max_size", "gro_max_size", "gro_flush_timeout", "lro_max_aggr", "lro_max_desc", "address_limit"];
+
+    /// The names that commands and files use.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Limits::NAMES.into_iter().chain(Rates::NAMES)
+    }
 
     /// The limit of this name.
     pub fn value(&self, name: &str) -> Option<u64> {
@@ -185,7 +201,7 @@ impl Limits {
             "lro_max_aggr" => Some(u64::from(self.lro_max_aggr)),
             "lro_max_desc" => Some(u64::from(self.lro_max_desc)),
             "address_limit" => Some(u64::from(self.address_limit)),
-            _ => None,
+            _ => self.rates.value(name),
         }
     }
 
@@ -208,7 +224,8 @@ impl Limits {
             // A second is far beyond what any sender waits for.
             "gro_flush_timeout" if value <= 1_000_000_000 => self.gro_flush_timeout = value,
             "gro_flush_timeout" => return Err(format!("gro_flush_timeout is at most 1000000000 ns (a second), not {value}")),
-            _ => return Err(format!("{name:?} is no limit: there are {}", Limits::NAMES.join(", "))),
+            _ if Rates::NAMES.contains(&name) => self.rates.set(name, value)?,
+            _ => return Err(format!("{name:?} is no limit: there are {}", Limits::names().collect::<Vec<_>>().join(", "))),
         }
         Ok(())
     }

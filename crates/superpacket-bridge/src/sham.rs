@@ -56,7 +56,7 @@ fn port(settings: &PortSettings) -> PortReport {
         queues: 1,
         reopened: 2,
         addresses: 3,
-        limits: Limits::NAMES.map(limit).into(),
+        limits: Limits::names().map(limit).collect(),
         too_big: too_big.into(),
         aggregation: PortSettings::AGGREGATION.map(|name| (name.into(), settings.aggregation(name).expect("known").into())).into(),
         forwarding: Forwarding::NAMES.map(|name| (name.into(), settings.forwarding.value(name).expect("known"))).into(),

@@ -635,6 +635,33 @@ fn sighup_rereads_the_file_and_a_bad_file_changes_nothing() {
 }
 
 #[test]
+fn sighup_says_what_it_undoes_of_what_commands_changed_and_keeps_it_where_that_is_asked_for() {
+    let Some(house) = House::new() else { return };
+    let file = house.bench.path("bridge.toml");
+    let ports = "[[port]]\nport = \"packet:left\"\n[[port]]\nport = \"packet:right\"\n";
+    let isolated = |house: &House| house.ask(&["limits", PORTS[0]]).expect("answers")[0]["forwarding"]["isolated"] == true;
+    for (more, arguments, says, stays) in [
+        ("", &[][..], "packet:left: isolated is off now, as the file says; by command it was on", false),
+        ("", &["--on-reload", "keep"], "packet:left: isolated stays on, as set by command", true),
+        ("[bridge]\non-reload = \"keep\"\n", &[], "packet:left: isolated stays on, as set by command", true),
+    ] {
+        std::fs::write(&file, format!("{more}{ports}")).expect("writes");
+        let file = file.display().to_string();
+        let bridge = house.bridge(&[&["--config", &file][..], arguments].concat());
+        assert!(house.text(&["limits", PORTS[0], "isolated", "on"]).0 == Some(0));
+        // The second time, what was kept is still what a command changed.
+        for times in 1..=2 {
+            bridge.signal(rustix::process::Signal::HUP);
+            house.wait_for("the end of the change", || house.log().matches("the file is in force").count() == times);
+            assert_eq!(isolated(&house), stays, "{}", house.log());
+            assert_eq!(house.log().matches(says).count(), if stays { times } else { 1 }, "{}", house.log());
+        }
+        bridge.signal(rustix::process::Signal::INT);
+        assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+    }
+}
+
+#[test]
 fn every_thread_of_it_gives_up_what_it_does_not_need() {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "only root can change its user");

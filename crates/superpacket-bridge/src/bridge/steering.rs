@@ -60,6 +60,18 @@ impl Workers {
         self.running.values().chain(self.leaving.iter().map(|(_, worker)| worker))
     }
 
+    /// The CPUs that there can be workers on.
+    #[cfg(test)]
+    pub(super) fn usable(&self) -> CpuMask {
+        self.usable.mask().clone()
+    }
+
+    /// Has the supervisor look whether there are workers for all masks.
+    #[cfg(test)]
+    pub(super) fn ask_for_more(&mut self) {
+        self.more_readers = true;
+    }
+
     /// Ends them all.
     pub(super) fn stop(&mut self) {
         self.leaving.drain(..).for_each(|(_, mut worker)| worker.stop());

@@ -43,7 +43,7 @@ pub trait Control: Send + Sync {
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn set_feature(&self, port: &str, feature: Feature, on: bool, force: bool) -> Result<PortFeatures, Refusal>;
 
-    /// Sets a limit of a port by a name of [`Limits::NAMES`](crate::settings::Limits::NAMES).
+    /// Sets a limit of a port by a name of [`Limits::names`](crate::settings::Limits::names).
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.

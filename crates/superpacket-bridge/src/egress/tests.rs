@@ -78,7 +78,7 @@ impl Bench {
     /// Adds a packet as an ingress port would bring it.
     fn add(&mut self, mut packet: SuperPacket<'_, Buffer>) {
         let staged = self.outgoing.stage(&packet);
-        self.fits = self.egress.add(&mut self.outgoing, &staged, &packet, &mut self.segmenter);
+        self.fits = self.egress.add(&mut self.outgoing, &staged, &packet, &mut self.segmenter, 0);
         self.outgoing.keep(staged, &mut packet);
     }
 
@@ -597,4 +597,26 @@ fn a_port_that_has_room_again_gets_what_is_left() {
     let frames: Vec<_> = (0..64).flat_map(|flow| Frame::tcp4(flow, 100).run(1)).map(|frame| frame.to_bytes()).collect();
     assert!(bytes(&bench.forward(&frames)) == frames[32..], "the second half");
     assert_eq!(bench.drops("full"), 32);
+}
+
+#[test]
+fn what_leaves_is_limited_in_packets_and_in_bytes_of_the_frames_on_the_wire() {
+    // 40 frames of 1,448 bytes of payload and 66 of headers.
+    let frames = workload::w1(40);
+    let wire = frames.iter().map(Vec::len).sum::<usize>() as u64;
+    for (name, burst, passing) in
+        [("tx_packet", 79, 1), ("tx_packet", 80, 2), ("tx_byte", 2 * wire - 1, 1), ("tx_byte", 2 * wire, 2), ("tx_byte", 1, 1)]
+    {
+        for tso in [true, false] {
+            let mut bench = Bench::new(|_| ());
+            bench.egress.shared.change(|settings| {
+                settings.limits.set(&format!("{name}_rate"), 1_000).expect("a limit");
+                settings.limits.set(&format!("{name}_burst"), burst).expect("a limit");
+            });
+            bench.egress.refresh();
+            bench.egress.runtime.active = bench.egress.runtime.active.set(Feature::TcpSegmentationOffload, tso);
+            let passed = (0..5).filter(|_| !bench.forward(&frames).is_empty()).count();
+            assert_eq!((passed, bench.drops("tx_rate")), (passing, 5 - passing as u64), "{name} {burst} {tso}");
+        }
+    }
 }

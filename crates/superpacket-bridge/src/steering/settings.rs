@@ -267,6 +267,16 @@ impl<T: PartialEq> PerQueue<T> {
         }
     }
 
+    /// What queues that have none of their own have.
+    pub(crate) const fn of_all(&self) -> &T {
+        &self.all
+    }
+
+    /// The queues that have one of their own.
+    pub(crate) fn own(&self) -> impl Iterator<Item = (u16, &T)> {
+        self.own.iter().map(|(queue, value)| (*queue, value))
+    }
+
     /// What queues that have none of their own have, and the others'.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         std::iter::once(&self.all).chain(self.own.values())

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::settings::InPlace;
 use superpacket_features::Feature;
 use superpacket_io::port::{PortSpec, SpecError};
@@ -25,7 +26,8 @@ options behind a question mark, apart by ampersands, in quotes because of the sh
 'packet:eth0?version=v3&block=512k'. Packet and XDP ports take the interface over: give it no addresses.
 
 SIGTERM and SIGINT send what is held and end with exit code 0 (a second one ends at once), \
-SIGHUP reads the file again.
+SIGHUP reads the file again; the log says what of it undoes what commands have changed \
+(--on-reload keep keeps that).
 
 It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_BPF for xdp, in the user namespace that owns the \
 network namespace: `unshare -Urn` gives them to everybody who may use it.")]
@@ -69,6 +71,8 @@ them.")]
   superpacket limits packet:eth0 storage linear
   superpacket limits packet:eth0 address_limit 100
   superpacket limits tap:guest1 isolated on
+  superpacket limits tap:guest1 storm_broadcast 100
+  superpacket limits tap:guest1 rx_byte_rate 12M
 
 Sizes count bytes from the IP header on: gso_max_size is for super-packets that the port is \
 given (0: what it takes), gro_max_size for what is made of packets that it receives. \
@@ -87,6 +91,12 @@ address_limit is the most addresses that are learned behind a port (0: half of t
 What passes between ports, as with iproute2's `bridge link`, on or off: isolated ports talk only to \
 the others; learning says whether a port's addresses are learned, flood, mcast_flood and \
 bcast_flood whether it is given what is for nobody known, for many and for all.
+
+Rates, 0 for no limit: storm_broadcast, storm_multicast and storm_unknown are packets a second for \
+all, for many and for addresses that nobody knows that a port may send into the bridge; \
+rx_byte_rate and rx_packet_rate are all that it may send, tx_byte_rate and tx_packet_rate all that \
+it is given. rx_byte_burst, rx_packet_burst, tx_byte_burst and tx_packet_burst are what may come at \
+once (0: a tenth of a second's). A super-packet counts as the frames that it is on a wire.
 
 Of all aggregation: storage (fragments, linear) says whether packets stay where they were \
 received or are copied together, delivery (per-poll, at-once) whether gro_flush_timeout counts \
@@ -204,6 +214,13 @@ pub(crate) struct Bridge {
     /// Switch an offload of a port, named as in ethtool: packet:eth0:gro=off
     #[arg(long, value_name = "PORT:FEATURE=on|off", value_parser = feature_switch)]
     pub(crate) feature: Vec<FeatureSwitch>,
+    /// Set a limit of a port, named as by `superpacket limits`: packet:eth0:storm_broadcast=1000
+    #[arg(long, value_name = "PORT:NAME=VALUE", value_parser = port_limit)]
+    pub(crate) limit: Vec<PortLimit>,
+    /// What SIGHUP does with what commands have changed since the file was read: undo it, or keep it
+    /// where the file says what it said before [default: undo]
+    #[arg(long, value_name = "undo|keep")]
+    pub(crate) on_reload: Option<OnReload>,
     /// How the log on standard error is written
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
@@ -227,6 +244,21 @@ pub(crate) enum LogFormat {
     Text,
     /// A JSON object a line
     Json,
+}
+
+/// A limit of a port to be set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortLimit {
+    pub(crate) port: String,
+    pub(crate) name: String,
+    pub(crate) value: String,
+}
+
+/// Reads `packet:eth0?version=v3:storm_broadcast=1000`, from the end as [`feature_switch`] does.
+fn port_limit(text: &str) -> Result<PortLimit, String> {
+    let parts = text.rsplit_once('=').and_then(|(rest, value)| Some((rest.rsplit_once(':')?, value)));
+    let ((port, name), value) = parts.ok_or("write PORT:NAME=VALUE")?;
+    Ok(PortLimit { port: port.to_owned(), name: name.to_owned(), value: value.to_owned() })
 }
 
 /// An offload of a port to be switched.
@@ -310,7 +342,8 @@ pub(crate) struct Limits {
     pub(crate) port: Option<String>,
     /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, too_big, lro_max_aggr,
     /// lro_max_desc, lro_acks, storage, delivery, address_limit, isolated, learning, flood,
-    /// mcast_flood, bcast_flood
+    /// mcast_flood, bcast_flood, storm_broadcast, storm_multicast, storm_unknown, and rx_byte_rate,
+    /// rx_byte_burst, rx_packet_rate, rx_packet_burst, and the same with tx
     #[arg(requires = "value")]
     pub(crate) name: Option<String>,
     /// A size (32k), a duration (50us), a number, or a word
@@ -453,6 +486,9 @@ mod tests {
     fn a_switch_is_read_from_its_end() {
         let read = feature_switch("packet:eth0?version=v3:gro=off").expect("reads");
         assert_eq!(read, FeatureSwitch { port: "packet:eth0?version=v3".into(), feature: Feature::GenericReceiveOffload, on: false });
+        let read = port_limit("packet:eth0?version=v3:rx-byte-rate=10M").expect("reads");
+        assert_eq!(read, PortLimit { port: "packet:eth0?version=v3".into(), name: "rx-byte-rate".into(), value: "10M".into() });
+        assert!(port_limit("packet:eth0").is_err() && port_limit("isolated=on").is_err());
         for (text, says) in [
             ("packet:eth0:gro", "PORT:FEATURE=on"),
             ("gro=on", "PORT:FEATURE=on"),

@@ -12,6 +12,7 @@ use superpacket_bridge::Bridge;
 use superpacket_bridge::control::{ControlServer, ControlSocket, default_path};
 use superpacket_bridge::metrics::MetricsServer;
 use superpacket_bridge::privileges::{Account, needed};
+use superpacket_bridge::reload::reconcile;
 
 use super::arguments;
 use super::logging;
@@ -123,8 +124,16 @@ fn reread(arguments: &arguments::Bridge, bridge: &Bridge, running: &mut Plan) {
     if (&plan.control, plan.metrics, &plan.user) != (&running.control, running.metrics, &running.user) {
         tracing::warn!(file = %path, "SIGHUP: control, metrics and user change at the next start only");
     }
-    match bridge.apply(plan.settings.clone()) {
+    let mut wanted = plan.settings.clone();
+    let changes = reconcile(&running.settings, &bridge.settings(), &mut wanted, plan.on_reload);
+    match bridge.apply(wanted) {
         Ok(()) => {
+            for change in &changes {
+                match change.kept {
+                    true => tracing::info!(file = %path, "SIGHUP: {change}"),
+                    false => tracing::warn!(file = %path, "SIGHUP: {change}"),
+                }
+            }
             tracing::info!(file = %path, ports = plan.settings.ports.len(), "SIGHUP: the file is in force");
             running.settings = plan.settings;
         }

@@ -1,7 +1,7 @@
 //! `superpacket limits`: the limits of a bridge's ports, shown and set.
 
 use superpacket_bridge::report::PortReport;
-use superpacket_bridge::settings::{Forwarding, PortSettings};
+use superpacket_bridge::settings::{Forwarding, PortSettings, Rates, TooBig};
 
 use super::arguments::Limits;
 use super::connect;
@@ -42,6 +42,23 @@ pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Sets a limit of a port that is to be opened, by what the command line says.
+pub(super) fn set(settings: &mut PortSettings, name: &str, text: &str) -> Result<(), Failure> {
+    let name = name.replace('-', "_");
+    let refused = |problem: String| Failure::Usage(problem);
+    match name.as_str() {
+        "too_big" => {
+            let known = TooBig::NAMES.into_iter().find(|(name, _)| *name == text);
+            let names = || TooBig::NAMES.map(|(name, _)| name).join(", ");
+            settings.too_big = known.ok_or_else(|| refused(format!("too_big is one of {}, not {text:?}", names())))?.1;
+            Ok(())
+        }
+        name if PortSettings::AGGREGATION.contains(&name) => settings.set_aggregation(name, text).map_err(refused),
+        name if Forwarding::NAMES.contains(&name) => settings.forwarding.set(name, switch(name, text)?).map_err(refused),
+        name => settings.limits.set(name, value(name, text)?).map_err(refused),
+    }
+}
+
 /// What a limit is measured in.
 fn unit(name: &str) -> &'static str {
     match name {
@@ -49,7 +66,7 @@ fn unit(name: &str) -> &'static str {
         "lro_max_aggr" => "packets",
         "lro_max_desc" => "flows",
         "address_limit" => "addresses",
-        _ => "bytes",
+        _ => Rates::unit(name).unwrap_or("bytes"),
     }
 }
 
@@ -57,7 +74,7 @@ fn unit(name: &str) -> &'static str {
 fn value(name: &str, text: &str) -> Result<u64, Failure> {
     let read = match unit(name) {
         "ns" => nanoseconds(text),
-        "bytes" => size(text),
+        "bytes" | "bytes/s" => size(text),
         unit => text.parse().map_err(|_| format!("{text:?} is no number of {unit}")),
     };
     read.map_err(|problem| Failure::Usage(format!("{name}: {problem}")))
@@ -103,6 +120,8 @@ mod tests {
             ("gso_max_size", "32k", 32_768),
             ("gro_max_size", "65535", 65_535),
             ("lro_max_aggr", "43", 43),
+            ("rx_byte_rate", "10M", 10 << 20),
+            ("storm_unknown", "1000", 1_000),
         ] {
             assert_eq!(value(name, text).expect(text), expected);
         }
@@ -110,9 +129,29 @@ mod tests {
             ("gso_max_size", "big", "unknown suffix \"big\": k, M, G or T"),
             ("gro_flush_timeout", "50000", "write 50us, 1ms or 3600s"),
             ("lro_max_desc", "8k", "\"8k\" is no number of flows"),
+            ("storm_unknown", "8k", "\"8k\" is no number of packets/s"),
         ] {
             let error = value(name, text).expect_err(text).to_string();
             assert!(error.starts_with(&format!("{name}: ")) && error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn limits_of_a_port_to_be_are_set_by_all_their_names() {
+        let mut settings = PortSettings::new("tap:a".parse().expect("a port"));
+        for (name, text) in [("storm-broadcast", "100"), ("too_big", "icmp"), ("isolated", "on"), ("storage", "linear")] {
+            set(&mut settings, name, text).expect(name);
+        }
+        assert_eq!((settings.limits.rates.storm_broadcast, settings.too_big), (100, TooBig::Icmp));
+        assert!(settings.forwarding.isolated && settings.linear);
+        for (name, text, says) in [
+            ("too_big", "explode", "too_big is one of drop, icmp, fragment, not \"explode\""),
+            ("storm", "1", "\"storm\" is no limit: there are gso_max_size, "),
+            ("isolated", "1", "isolated is on or off"),
+            ("rx_byte_burst", "1T", "rx_byte_burst is 0 (a tenth of a second's)"),
+        ] {
+            let error = set(&mut settings, name, text).expect_err(name).to_string();
+            assert!(error.contains(says), "{error}");
         }
     }
 

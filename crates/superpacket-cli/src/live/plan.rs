@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use superpacket_bridge::config::Config;
+use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 
 use super::arguments::Bridge;
+use super::limits::set as set_limit;
 use crate::failure::Failure;
 
 /// A bridge to be.
@@ -16,12 +18,13 @@ pub(crate) struct Plan {
     pub(crate) control: Option<PathBuf>,
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) user: Option<String>,
+    pub(crate) on_reload: OnReload,
 }
 
 impl Plan {
     /// Reads the file, if there is one, and the command line.
     pub(crate) fn read(arguments: &Bridge) -> Result<Self, Failure> {
-        let Config { bridge: mut settings, control, metrics, user } = match &arguments.config {
+        let Config { bridge: mut settings, control, metrics, user, on_reload } = match &arguments.config {
             Some(path) => Config::read(path).map_err(|error| Failure::Usage(error.to_string()))?,
             None => Config::default(),
         };
@@ -36,19 +39,27 @@ impl Plan {
         settings.busy_poll |= arguments.busy_poll;
         settings.vlan_filtering |= arguments.vlan_filtering;
         for switch in &arguments.feature {
-            let Some(port) = settings.ports.iter_mut().find(|port| port.port.text() == switch.port) else {
-                let known = settings.ports.iter().map(|port| port.port.text()).collect::<Vec<_>>().join(", ");
-                return Err(Failure::Usage(format!("--feature: the bridge has no port {:?}: it has {known}", switch.port)));
-            };
+            let port = named(&mut settings.ports, "--feature", &switch.port)?;
             port.features = port.features.set(switch.feature, switch.on);
+        }
+        for limit in &arguments.limit {
+            set_limit(named(&mut settings.ports, "--limit", &limit.port)?, &limit.name, &limit.value)?;
         }
         Ok(Plan {
             settings,
             control: arguments.connection.control.clone().or(control),
             metrics: arguments.metrics.or(metrics),
             user: arguments.user.clone().or(user),
+            on_reload: arguments.on_reload.or(on_reload).unwrap_or_default(),
         })
     }
+}
+
+/// The port that an option of the command line names.
+fn named<'a>(ports: &'a mut [PortSettings], option: &str, name: &str) -> Result<&'a mut PortSettings, Failure> {
+    let known = ports.iter().map(|port| port.port.text()).collect::<Vec<_>>().join(", ");
+    let port = ports.iter_mut().find(|port| port.port.text() == name);
+    port.ok_or_else(|| Failure::Usage(format!("{option}: the bridge has no port {name:?}: it has {known}")))
 }
 
 #[cfg(test)]
@@ -86,12 +97,15 @@ mod tests {
             "[::1]:1",
             "--feature",
             "tap:tap0:gro=off",
+            "--limit",
+            "tap:tap0:storm-broadcast=7",
         ];
         let changed = plan(&arguments).expect("reads");
         assert_eq!((changed.settings.threads, changed.settings.busy_poll), (3, true));
         assert_eq!((changed.user.as_deref(), changed.control), (Some("nobody"), Some("/c".into())));
         assert_eq!(changed.metrics, Some("[::1]:1".parse().expect("an address")));
         assert!(!changed.settings.ports[1].features.contains(Feature::GenericReceiveOffload));
+        assert_eq!(changed.settings.ports[1].limits.rates.storm_broadcast, 7);
         assert_eq!(changed.settings.ports[0], said.settings.ports[0]);
     }
 
@@ -101,6 +115,8 @@ mod tests {
             (&[][..], "required"),
             (&["packet:a", "--config", "x.toml"], "cannot be used with"),
             (&["eth0"], "starts with no kind"),
+            (&["packet:a", "--limit", "packet:b:isolated=on"], "--limit: the bridge has no port \"packet:b\": it has packet:a"),
+            (&["packet:a", "--limit", "packet:a:storm_unknown=many"], "storm_unknown: \"many\" is no number of packets/s"),
             (&["packet:a", "--feature", "packet:b:gro=on"], "no port \"packet:b\": it has packet:a"),
             (&["--config", "/absent/bridge.toml"], "/absent/bridge.toml: cannot be read"),
             (&["packet:a", "--threads", "5000"], "1024"),

@@ -55,7 +55,7 @@ fn about_ids(port: &PortStats) -> String {
 }
 
 /// The counters by their names in JSON, but for drops and reasons.
-fn counters(port: &PortStats) -> [(&'static str, u64); 29] {
+fn counters(port: &PortStats) -> [(&'static str, u64); 30] {
     [
         ("rx_packets", port.rx_packets),
         ("rx_bytes", port.rx_bytes),
@@ -78,6 +78,7 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 29] {
         ("checksummed", port.checksummed),
         ("fallbacks", port.fallbacks),
         ("filtered", port.filtered),
+        ("rx_throttled", port.rx_throttled),
         ("steered", port.steered),
         ("in_place", port.in_place),
         ("held_back", port.held_back),

@@ -469,12 +469,20 @@ fn tag_bytes(tag: VlanTag) -> [u8; TAG] {
 
 /// How many frames a super-packet is on the wire.
 fn segments(packet: &SuperPacket<'_, Buffer>) -> u32 {
-    let metadata = &packet.metadata;
-    match (metadata.gso, metadata.layout) {
-        (None, _) => 1,
-        (Some(gso), Some(layout)) => cut_in(packet.length(), usize::from(layout.payload), gso),
-        (Some(gso), None) => wire_segments(packet.slices().next().unwrap_or(&[]), packet.length(), gso, metadata.checksum),
-    }
+    wire_size(packet).0
+}
+
+/// Returns how many frames a packet is on the wire, and their bytes; what LRO merged, and says no
+/// more how, is one.
+pub fn wire_size(packet: &SuperPacket<'_, Buffer>) -> (u32, u64) {
+    let (metadata, length) = (&packet.metadata, packet.length());
+    let Some(gso) = metadata.gso else { return (1, length as u64) };
+    let headers = match metadata.layout {
+        Some(layout) => usize::from(layout.payload),
+        None => headers(packet.slices().next().unwrap_or(&[]), gso, metadata.checksum),
+    };
+    let segments = cut_in(length, headers, gso);
+    (segments, all_bytes(length, headers, segments))
 }
 
 /// Returns how many frames a super-packet of this length, which starts with `head`, is on the wire.
@@ -482,7 +490,18 @@ fn segments(packet: &SuperPacket<'_, Buffer>) -> u32 {
 /// Where its headers end is found by its partial checksum, which every super-packet of a device or
 /// kernel has; without one, they are counted as payload.
 pub fn wire_segments(head: &[u8], length: usize, gso: Gso, checksum: RxChecksum) -> u32 {
-    let headers = match checksum {
+    cut_in(length, headers(head, gso, checksum), gso)
+}
+
+/// Returns the bytes of the frames that such a super-packet is on the wire, headers included.
+pub fn wire_bytes(head: &[u8], length: usize, gso: Gso, checksum: RxChecksum) -> u64 {
+    let headers = headers(head, gso, checksum);
+    all_bytes(length, headers, cut_in(length, headers, gso))
+}
+
+/// Returns the length of the headers that each frame of a super-packet has; 0 where nobody says it.
+fn headers(head: &[u8], gso: Gso, checksum: RxChecksum) -> usize {
+    match checksum {
         RxChecksum::Partial { start, .. } => {
             let transport = usize::from(start);
             match gso.kind {
@@ -497,8 +516,12 @@ pub fn wire_segments(head: &[u8], length: usize, gso: Gso, checksum: RxChecksum)
             }
         }
         _ => 0,
-    };
-    cut_in(length, headers, gso)
+    }
+}
+
+/// Returns the bytes of a packet in so many segments, each with the headers.
+fn all_bytes(length: usize, headers: usize, segments: u32) -> u64 {
+    length as u64 + u64::from(segments - 1) * headers as u64
 }
 
 /// Returns how many segments a packet is cut into, whose headers are so long.
@@ -523,6 +546,7 @@ mod tests {
         let partial = RxChecksum::Partial { start: 34, offset: 16 };
         for (payload, segments) in [(1448, 1), (1449, 2), (45 * 1448, 45), (45 * 1448 + 1, 46)] {
             assert_eq!(wire_segments(&head, 66 + payload, tcp, partial), segments, "{payload}");
+            assert_eq!(wire_bytes(&head, 66 + payload, tcp, partial), payload as u64 + u64::from(segments) * 66, "{payload}");
         }
         // Where a device says nothing of its headers, they count as payload; no bytes, no panic.
         assert_eq!(wire_segments(&head, 66 + 1448, tcp, RxChecksum::None), 2);

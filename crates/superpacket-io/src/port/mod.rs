@@ -29,7 +29,7 @@ mod spec;
 mod tap;
 pub mod xdp;
 
-pub use batch::{FrameWriter, Outgoing, Part, Slice, Staged, TxBatch, TxFrame, wire_segments};
+pub use batch::{FrameWriter, Outgoing, Part, Slice, Staged, TxBatch, TxFrame, wire_bytes, wire_segments, wire_size};
 pub use buffer::{Buffer, Pool, Region};
 pub use error::PortError;
 pub use open::open;

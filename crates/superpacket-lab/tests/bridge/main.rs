@@ -8,6 +8,7 @@ mod loops;
 mod lro;
 mod offloads;
 mod ports;
+mod rates;
 mod steering;
 mod too_big;
 mod traffic;

@@ -1,6 +1,6 @@
 //! Ports that go and come back, links that change.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use superpacket_lab::{LabError, Link, Route, Station, TcpBulk, Until};
 
@@ -72,6 +72,25 @@ fn a_tap_device_that_is_removed_comes_back_under_load() -> Result<(), LabError> 
         link.up()?;
         Station::new(link, 2).map(drop)
     })
+}
+
+#[test]
+fn a_bridge_with_many_queues_stops_at_once() -> Result<(), LabError> {
+    let Some(joined) = by_veth("packet", "?queues=256&ring=64k", |_| Ok(()))? else { return Ok(()) };
+    let settings = joined.bridge.settings();
+    joined.carries(1, 1 << 20)?;
+    // One port goes while the others stay ...
+    let start = Instant::now();
+    let left = BridgeSettings { ports: settings.ports[..1].to_vec(), ..settings };
+    joined.middle.run(|| Ok::<_, LabError>(joined.bridge.apply(left)))?.expect("a port less");
+    let removed = start.elapsed();
+    // ... and all with the bridge.
+    let start = Instant::now();
+    drop(joined);
+    let stopped = start.elapsed();
+    // The kernel waits for a grace period of RCU (some 10 ms) for each socket that is closed.
+    assert!(removed < Duration::from_millis(1_500) && stopped < Duration::from_millis(1_500), "{removed:?} {stopped:?}");
+    Ok(())
 }
 
 #[test]

@@ -67,6 +67,9 @@ pub(super) struct PacketPort {
     sender: Arc<Socket>,
 }
 
+/// The most threads that close a port's sockets.
+const CLOSERS: usize = 32;
+
 /// What the ends of a port share.
 #[derive(Debug)]
 struct Shared {
@@ -119,6 +122,24 @@ impl PacketPort {
         }
         let capabilities = capabilities(name, &interface, &link, &options)?;
         Ok(PacketPort { shared, hardware_address: link.hardware_address, interface, capabilities, receivers, sockets, sender })
+    }
+}
+
+impl Drop for PacketPort {
+    /// Closes the sockets many at a time: for each, the kernel waits for a grace period of RCU, some
+    /// 10 ms, and those who wait at once wait for the same one.
+    fn drop(&mut self) {
+        self.receivers.clear();
+        let mut sockets = std::mem::take(&mut self.sockets);
+        let share = sockets.len().div_ceil(CLOSERS).max(1);
+        std::thread::scope(|scope| {
+            while sockets.len() > share {
+                let some = sockets.split_off(sockets.len() - share);
+                // Where there is no thread to be had, they are closed here.
+                let _ = std::thread::Builder::new().name("superpacket-close".into()).spawn_scoped(scope, || drop(some));
+            }
+            drop(sockets);
+        });
     }
 }
 
