@@ -18,12 +18,13 @@ use super::examine::{Constants, Facts, frame_sum, outer_checksum};
 use super::mask::{self, HeaderBytes, LONGER_HEADER, USUAL_HEADER};
 use super::policy::Policy;
 use super::poll::Poll;
-use super::{Counters, Reason};
+use super::segments::Segments;
+use super::{Counters, Mode, Reason};
 use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
-use crate::segment::{ChecksumForm, IpId};
+use crate::segment::{ChecksumForm, Gso, IpId};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
 use superpacket_simd::Simd;
 
 /// Length of source and destination port, with which a transport header begins.
@@ -66,19 +67,23 @@ pub(super) struct Held<B> {
     /// The next packet may join [in a run](Self::join_run).
     in_sequence: bool,
     form: ChecksumForm,
-    /// PSH and FIN of all packets.
+    /// PSH and FIN of all packets, and a CWR that only the first segment carries.
     flags: u8,
     /// All payload sums are known.
     sums: bool,
     outer_has_checksum: bool,
+    /// How identifications run is known: by the segments of a super-packet, if not by a second
+    /// packet.
+    ids_known: bool,
     queue: u16,
     id_run: IdRun,
     outer_id_run: IdRun,
     /// Payload bytes so far.
     payload: u32,
-    /// The first packet's payload, which no other may exceed in GRO mode.
+    /// The first segment's payload, which no other may exceed in GRO mode.
     segment_size: u32,
-    /// The most payload and packets that may be merged.
+    /// The most payload and packets that may be merged. Of a super-packet's segments one counts as
+    /// the packet, and the others are taken off the limit.
     payload_limit: u32,
     packet_limit: u32,
     pub(super) packets: u32,
@@ -92,6 +97,8 @@ pub(super) struct Held<B> {
     absorbed_acks: u32,
     checksum: RxChecksum,
     hash: Option<FlowHash>,
+    /// How the first packet is to be cut, if it came as a super-packet.
+    gso: Option<Gso>,
     pub(super) linear: Vec<u8>,
 
     // What its packets must be equal to, and where: a mask is kept for the next flow, and rebuilt
@@ -152,6 +159,7 @@ impl<B> Held<B> {
             flags: 0,
             sums: false,
             outer_has_checksum: false,
+            ids_known: false,
             queue: 0,
             id_run: IdRun::new(0),
             outer_id_run: IdRun::new(0),
@@ -169,6 +177,7 @@ impl<B> Held<B> {
             absorbed_acks: 0,
             checksum: RxChecksum::None,
             hash: None,
+            gso: None,
             linear: Vec::new(),
             header: HeaderBytes([0; MAX_HEADER]),
             mask: HeaderBytes([0; MAX_HEADER]),
@@ -336,7 +345,7 @@ impl<B> Held<B> {
         if facts.payload == 0 {
             // Nothing sums to nothing, whatever follows from a checksum that a device calls right.
             facts.sum = Some(0);
-        } else if facts.implied {
+        } else if facts.implied && packet.gso.is_none() {
             facts.sum = Some(headers.add32(facts.end - u32::from(layout.transport)).checksum());
         }
         self.payload_limit = byte_limit(layout, policy).saturating_sub(u32::from(layout.payload - layout.outermost()));
@@ -360,15 +369,57 @@ impl<B> Held<B> {
         self.absorbed_acks = 0;
         self.id_run = IdRun::new(facts.id);
         self.outer_id_run = IdRun::new(facts.outer_id);
+        self.ids_known = false;
         self.flags = 0;
         self.sums = true;
         self.in_sequence =
             layout.protocol != Protocol::Dccp && layout.outer.is_none() && layout.pppoe == 0 && facts.form == ChecksumForm::Full;
         self.checksum = packet.checksum;
         self.hash = packet.hash;
+        self.gso = packet.gso_with_checksum_form();
         self.queue = packet.queue;
+        if self.gso.is_some() {
+            self.open_super_packet(&facts, layout, policy.mode);
+        }
         self.advance(&packet, &facts, layout.protocol);
         Ok(self.attach(packet, &facts, usize::from(layout.payload), policy.storage, poll))
+    }
+
+    /// Makes the super-packet that the flow began with the first of others.
+    #[cold]
+    fn open_super_packet(&mut self, facts: &Facts, layout: &Layout, mode: Mode) {
+        let Some(gso) = &self.gso else { return };
+        let segments = Segments::of(gso, facts.payload);
+        if segments.count == 1 {
+            return;
+        }
+        self.segment_size = segments.size;
+        let run = |id: Option<IpId>, version: IpVersion, first: u16| IdRun {
+            first,
+            step: u16::from(version == IpVersion::V6 || id != Some(IpId::Fixed)),
+        };
+        self.id_run = run(segments.id, layout.version, facts.id);
+        self.outer_id_run = run(segments.outer_id, layout.outer.map_or(IpVersion::V6, |outer| outer.version), facts.outer_id);
+        self.count_further(&segments);
+        let flags = usize::from(layout.transport) + tcp::FLAGS;
+        if layout.protocol == Protocol::Tcp && segments.cwr_on_first && byte(&self.header, flags) & tcp::CWR != 0 {
+            // Those that follow have none, and sum up without it.
+            self.flags |= tcp::CWR;
+            if let Some(field) = self.header.get_mut(flags) {
+                *field &= !tcp::CWR;
+            }
+            self.constants = Constants::new(&self.header, layout, mode).0;
+        }
+    }
+
+    /// Counts the segments of a super-packet but for the first, which is counted as its packet is.
+    #[cold]
+    fn count_further(&mut self, segments: &Segments) {
+        let further = segments.count - 1;
+        self.packet_limit = self.packet_limit.saturating_sub(further);
+        self.id_run.skip(further);
+        self.outer_id_run.skip(further);
+        self.ids_known = true;
     }
 
     /// Expects no packet any more: the flow has left.
@@ -428,7 +479,7 @@ impl<B> Held<B> {
     #[inline(always)]
     pub(super) fn complete<const LRO: bool>(&self, last_payload: u32) -> Option<Reason> {
         if !LRO {
-            if self.flags != 0 {
+            if self.flags & (tcp::PSH | tcp::FIN) != 0 {
                 return Some(Reason::Push);
             }
             if last_payload < self.segment_size {
@@ -474,14 +525,20 @@ impl IdRun {
     }
 
     /// The run with one more packet after `count`; `None` if its identification does not go on with
-    /// it.
+    /// it. `known`: how the run goes on is known. `form` is what the packet says of that.
     #[inline(always)]
-    fn next(self, count: u32, id: u16) -> Option<IdRun> {
-        match (id == self.expected(count), count == 1 && id == self.first) {
-            (true, _) => Some(self),
-            (false, true) => Some(IdRun { step: 0, ..self }),
-            (false, false) => None,
-        }
+    fn next(self, count: u32, id: u16, known: bool, form: Option<IpId>) -> Option<IdRun> {
+        let run = match (id == self.expected(count), count == 1 && !known && id == self.first) {
+            (true, _) => self,
+            (false, true) => IdRun { step: 0, ..self },
+            (false, false) => return None,
+        };
+        form.is_none_or(|form| form == run.form()).then_some(run)
+    }
+
+    /// Leaves out as many identifications.
+    fn skip(&mut self, count: u32) {
+        self.first = self.expected(count);
     }
 
     fn form(self) -> IpId {

@@ -23,6 +23,7 @@ mod out;
 mod policy;
 mod poll;
 mod receive;
+mod segments;
 mod table;
 
 pub use crate::reason::Reason;
