@@ -62,9 +62,9 @@ pub struct Policy {
     /// The longest merged packet, in bytes from the outermost IP header; above 65,535 only for TCP
     /// outside tunnels and PPPoE and without IPv6 extension headers (BIG TCP).
     pub max_bytes: u32,
-    /// The most packets in one.
+    /// The most packets in one; of a super-packet that is received each segment counts.
     pub max_packets: u32,
-    /// The most UDP datagrams in one: 64 in the kernel (`UDP_GRO_CNT_MAX`).
+    /// The most UDP datagrams in one, likewise: 64 in the kernel (`UDP_GRO_CNT_MAX`).
     pub max_datagrams: u32,
     /// The most pieces of buffers in one.
     pub max_fragments: u32,
