@@ -19,7 +19,7 @@ use super::mask::{self, HeaderBytes, LONGER_HEADER, USUAL_HEADER};
 use super::policy::Policy;
 use super::poll::Poll;
 use super::segments::Segments;
-use super::{Counters, Mode, Reason};
+use super::{Counters, Reason};
 use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{ChecksumForm, Gso, IpId};
@@ -296,6 +296,9 @@ impl<B> Held<B> {
         counters: &mut Counters,
         poll: &P,
     ) -> Result<Option<Chain<B>>, BadChecksum> {
+        if let Some(First { packet: RxPacket { gso: Some(gso), .. }, .. }) = self.first {
+            return self.open_super_packet(gso, policy, simd, counters, poll);
+        }
         match self.usual {
             usual::ETHERNET_IPV4 => self.open_as::<{ usual::ETHERNET_IPV4 }, P>(policy, simd, counters, poll),
             usual::ETHERNET_IPV6 => self.open_as::<{ usual::ETHERNET_IPV6 }, P>(policy, simd, counters, poll),
@@ -345,7 +348,7 @@ impl<B> Held<B> {
         if facts.payload == 0 {
             // Nothing sums to nothing, whatever follows from a checksum that a device calls right.
             facts.sum = Some(0);
-        } else if facts.implied && packet.gso.is_none() {
+        } else if facts.implied {
             facts.sum = Some(headers.add32(facts.end - u32::from(layout.transport)).checksum());
         }
         self.payload_limit = byte_limit(layout, policy).saturating_sub(u32::from(layout.payload - layout.outermost()));
@@ -369,38 +372,51 @@ impl<B> Held<B> {
         self.absorbed_acks = 0;
         self.id_run = IdRun::new(facts.id);
         self.outer_id_run = IdRun::new(facts.outer_id);
-        self.ids_known = false;
+        (self.ids_known, self.gso) = (false, None);
         self.flags = 0;
         self.sums = true;
         self.in_sequence =
             layout.protocol != Protocol::Dccp && layout.outer.is_none() && layout.pppoe == 0 && facts.form == ChecksumForm::Full;
         self.checksum = packet.checksum;
         self.hash = packet.hash;
-        self.gso = packet.gso_with_checksum_form();
         self.queue = packet.queue;
-        if self.gso.is_some() {
-            self.open_super_packet(&facts, layout, policy.mode);
-        }
         self.advance(&packet, &facts, layout.protocol);
         Ok(self.attach(packet, &facts, usize::from(layout.payload), policy.storage, poll))
     }
 
-    /// Makes the super-packet that the flow began with the first of others.
+    /// [Opens](Self::open) a flow that began with a super-packet.
     #[cold]
-    fn open_super_packet(&mut self, facts: &Facts, layout: &Layout, mode: Mode) {
-        let Some(gso) = &self.gso else { return };
-        let segments = Segments::of(gso, facts.payload);
+    fn open_super_packet<P: Poll<B>>(
+        &mut self,
+        gso: Gso,
+        policy: &Policy,
+        simd: Simd,
+        counters: &mut Counters,
+        poll: &P,
+    ) -> Result<Option<Chain<B>>, BadChecksum> {
+        // A device that vouches for a super-packet may have left the checksum of its first segment
+        // in it: from that no sum follows.
+        let read = self.sum.is_some() || self.first_checksum == FirstChecksum::Unknown;
+        let chain = self.open_as::<{ usual::NONE }, P>(policy, simd, counters, poll)?;
+        if !read {
+            self.sums = false;
+            self.pieces.iter_mut().for_each(|piece| piece.flags &= !Piece::<B>::SUM);
+        }
+        self.gso = Some(gso);
+        let layout = &self.layout;
+        let segments = Segments::of(&gso, layout.end - u32::from(layout.payload));
         if segments.count == 1 {
-            return;
+            return Ok(chain);
         }
         self.segment_size = segments.size;
-        let run = |id: Option<IpId>, version: IpVersion, first: u16| IdRun {
-            first,
-            step: u16::from(version == IpVersion::V6 || id != Some(IpId::Fixed)),
-        };
-        self.id_run = run(segments.id, layout.version, facts.id);
-        self.outer_id_run = run(segments.outer_id, layout.outer.map_or(IpVersion::V6, |outer| outer.version), facts.outer_id);
+        if layout.version == IpVersion::V4 && segments.id == Some(IpId::Fixed) {
+            self.id_run.step = 0;
+        }
+        if layout.outer.is_some_and(|outer| outer.version == IpVersion::V4) && segments.outer_id == Some(IpId::Fixed) {
+            self.outer_id_run.step = 0;
+        }
         self.count_further(&segments);
+        let layout = &self.layout;
         let flags = usize::from(layout.transport) + tcp::FLAGS;
         if layout.protocol == Protocol::Tcp && segments.cwr_on_first && byte(&self.header, flags) & tcp::CWR != 0 {
             // Those that follow have none, and sum up without it.
@@ -408,8 +424,9 @@ impl<B> Held<B> {
             if let Some(field) = self.header.get_mut(flags) {
                 *field &= !tcp::CWR;
             }
-            self.constants = Constants::new(&self.header, layout, mode).0;
+            self.constants = Constants::new(&self.header, layout, policy.mode).0;
         }
+        Ok(chain)
     }
 
     /// Counts the segments of a super-packet but for the first, which is counted as its packet is.

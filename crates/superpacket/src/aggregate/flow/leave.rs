@@ -101,7 +101,9 @@ impl<B> Held<B> {
             self.pieces.clear();
             self.pieces.push(Piece { buffer: None, start: 0, length: self.linear.len() as u32, sum: 0, flags: 0 });
         }
-        Leaving { header: 0, end: self.layout.end, length: self.bytes, checksum: self.checksum, gso: self.gso }
+        let form = if let RxChecksum::Partial { .. } = self.checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
+        let gso = self.gso.map(|gso| gso.with_checksum(form));
+        Leaving { header: 0, end: self.layout.end, length: self.bytes, checksum: self.checksum, gso }
     }
 
     /// The packet as the sink sees it.
