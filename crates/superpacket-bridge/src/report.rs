@@ -32,7 +32,7 @@ pub struct PortReport {
     /// `address_limit` (addresses).
     pub limits: BTreeMap<String, u64>,
     /// How what it receives is aggregated: `storage` (`fragments`, `linear`), `delivery`
-    /// (`per-poll`, `at-once`), `lro_acks` (`on`, `off`).
+    /// (`per-poll`, `at-once`), `gro_past_push` and `lro_acks` (`on`, `off`).
     #[serde(default)]
     pub aggregation: BTreeMap<String, String>,
     /// What becomes of packets that are too long: `drop`, `icmp`, `fragment`.

@@ -403,6 +403,10 @@ impl<B> Held<B> {
             self.pieces.iter_mut().for_each(|piece| piece.flags &= !Piece::<B>::SUM);
         }
         self.gso = Some(gso);
+        if policy.merge_past_push {
+            // It stays in the header.
+            self.flags &= !tcp::PSH;
+        }
         let layout = &self.layout;
         let segments = Segments::of(&gso, layout.end - u32::from(layout.payload));
         if segments.count == 1 {
@@ -427,6 +431,14 @@ impl<B> Held<B> {
             self.constants = Constants::new(&self.header, layout, policy.mode).0;
         }
         Ok(chain)
+    }
+
+    /// The merged packet leaves with PSH, which does not end it.
+    #[cold]
+    pub(super) fn push(&mut self) {
+        if let Some(flags) = self.header.get_mut(usize::from(self.layout.transport) + tcp::FLAGS) {
+            *flags |= tcp::PSH;
+        }
     }
 
     /// Counts the segments of a super-packet but for the first, which is counted as its packet is.

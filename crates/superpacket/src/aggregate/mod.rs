@@ -10,7 +10,8 @@
 //! TCP and UDP, if the segments that it stands for would have merged: of the flow's segment size,
 //! in sequence, with identifications that go on by their number. Limits count segments. What ends
 //! with a shorter segment, PSH or FIN ends the merged packet. Linux sets PSH on every super-packet
-//! of TCP that it hands to a device (since 5.4): these do not merge with each other.
+//! of TCP that it hands to a device: these merge with each other only where the policy
+//! [gives up](Policy::merge_past_push) that flag of the segments in the middle.
 //!
 //! [`RxPacket::gso`]: crate::packet::RxPacket::gso
 

@@ -524,13 +524,20 @@ impl<B> Receiver<B> {
         // A device that vouches for a super-packet may have left the checksum of its first segment
         // in it: from that no sum follows.
         let known = if SUPER { None } else { Some(&held.constants) };
-        let facts = examine::<false, _>(packet, header, layout, known, &self.options, poll)?;
+        let mut facts = examine::<false, _>(packet, header, layout, known, &self.options, poll)?;
+        let pushes = SUPER && facts.flags & tcp::PSH != 0 && self.in_force.merge_past_push;
+        if pushes {
+            facts.flags &= !tcp::PSH;
+        }
         let segments = match &packet.gso {
             Some(gso) if SUPER => Segments::of(gso, facts.payload),
             _ => Segments::one(facts.payload),
         };
         let attempt = held.attempt(packet, header, &facts, &segments, &self.in_force)?;
         if let Attempt::Joined(joined) = attempt {
+            if pushes {
+                held.push();
+            }
             self.counters.merged += 1;
             self.counters.absorbed_acks += u64::from(joined != Joined::Merged);
             if slot != self.last {

@@ -9,7 +9,7 @@ use super::super::segments::{self, Segments};
 use super::super::table::NONE;
 use super::Receiver;
 use crate::packet::{Gathered, RxPacket};
-use crate::wire::Layout;
+use crate::wire::{Layout, tcp};
 
 /// What became of a super-packet.
 pub(super) enum Met {
@@ -56,6 +56,7 @@ impl<B> Receiver<B> {
         }
         Ok(match segments.ending(facts.payload, packet_limit(layout, &self.in_force)) {
             Some(reason) => Met::Ended(reason),
+            None if self.in_force.merge_past_push => Met::Begins(Facts { flags: facts.flags & !tcp::PSH, ..facts }),
             None => Met::Begins(facts),
         })
     }

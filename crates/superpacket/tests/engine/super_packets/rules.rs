@@ -144,6 +144,50 @@ fn psh_and_fin_are_the_last_segments() {
     }
 }
 
+/// As Linux hands them over: PSH on each. Cut again, all is as it was but for that flag.
+#[test]
+fn merged_past_push_only_that_flag_is_lost() {
+    for base in bases().into_iter().filter(is_tcp) {
+        for known in ALL_KNOWN {
+            let frames = base.run(13);
+            let pushed: Vec<_> = frames
+                .iter()
+                .enumerate()
+                .map(|(index, frame)| if index % 4 == 3 && index < 12 { frame.clone().with_flags(ACK | PSH) } else { frame.clone() })
+                .collect();
+            let mut arrivals = grouped(&pushed[..12], 4, known);
+            for policy in [gro(), gro().with_partial_checksums(), gro().with_storage(Storage::Linear)] {
+                let policy = policy.with_merge_past_push();
+                let outputs = run(policy, &arrivals, 3);
+                assert_eq!((outputs.len(), outputs[0].metadata.packets, outputs[0].metadata.reason), (1, 3, PollEnd));
+                // Those that a sender without PSH but on the last would have sent.
+                let mut last_only = frames[..12].to_vec();
+                last_only[11] = pushed[11].clone();
+                assert_eq!(outputs[0].cut(), Arrival::of(&last_only, known).frames);
+            }
+            let past = gro().with_merge_past_push();
+            // The second of three alone has it.
+            let second = [Arrival::of(&frames[..4], known), arrivals[1].clone(), Arrival::of(&frames[8..12], known)];
+            let mut last_only = frames[..12].to_vec();
+            last_only[11] = last_only[11].clone().with_flags(ACK | PSH);
+            assert_eq!(run(past, &second, 1)[0].cut(), Arrival::of(&last_only, known).frames);
+            // One that nothing joins leaves as it came.
+            assert_untouched(&run(past, &arrivals[..1], 1)[0], &arrivals[0]);
+            // FIN, and PSH of a single packet, end it as ever.
+            arrivals.truncate(1);
+            let single =
+                Arrival::of(&[frames[4].clone().with_flags(ACK | PSH)], if known == Known::Vouched { Known::Verified } else { known });
+            let outputs = run(past, &[arrivals[0].clone(), single], 2);
+            assert_eq!((outputs.len(), outputs[0].metadata.packets, outputs[0].metadata.reason), (1, 2, Push));
+            let mut end = frames[4..8].to_vec();
+            end[3] = end[3].clone().with_flags(ACK | FIN | PSH);
+            let outputs = run(past, &[arrivals[0].clone(), Arrival::of(&end, known)], 2);
+            assert_eq!((outputs.len(), outputs[0].metadata.packets, outputs[0].metadata.reason), (1, 2, Push));
+            assert_eq!(outputs[0].cut()[4..], Arrival::of(&end, known).frames);
+        }
+    }
+}
+
 #[test]
 fn identifications_go_on_by_the_number_of_segments() {
     let base = Frame::tcp4(1, 100).with_id(0xfffe);
