@@ -9,7 +9,7 @@ use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, UsableCpus};
 use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch, open};
-use superpacket_traffic::frame::{Checksum, Frame, stream_bytes};
+use superpacket_traffic::frame::{Checksum, Frame, PSH, stream_bytes};
 
 /// How long anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -128,10 +128,11 @@ fn a_bridge_that_is_stopped_sends_what_it_holds() {
     sends_what_it_holds("held", |_| ());
 }
 
-/// Super-packets of a flow, of so many segments each, that take all identifications of [`frames`].
-fn super_packets(segments: usize) -> Vec<Vec<u8>> {
+/// Super-packets of a flow, of so many segments each and with these flags besides, that take all identifications of [`frames`].
+fn super_packets(segments: usize, flags: u16) -> Vec<Vec<u8>> {
     let whole = |from: usize| {
-        let frame = Frame::tcp4((from * PAYLOAD) as u32, segments * PAYLOAD).with_id(from as u16);
+        let mut frame = Frame::tcp4((from * PAYLOAD) as u32, segments * PAYLOAD).with_id(from as u16);
+        frame.tcp_mut().flags |= flags;
         frame.with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes()
     };
     (0..FRAMES).step_by(segments).map(whole).collect()
@@ -142,7 +143,7 @@ fn super_packets_of_a_port_merge_further() {
     let mut joined = Joined::new("further", |settings| {
         settings.ports[0].limits.gro_flush_timeout = Duration::from_secs(600).as_nanos() as u64;
     });
-    let sent = super_packets(8);
+    let sent = super_packets(8, 0);
     joined.ends[0].send_super_packets(&sent);
     wait("the bridge receives all", || joined.received(0) == sent.len() as u64);
     wait("all are joined", || joined.bridge.stats()[0].merged == sent.len() as u64 - 1);
@@ -154,6 +155,27 @@ fn super_packets_of_a_port_merge_further() {
     assert_eq!((packets.len(), packets[0].gso.map(|gso| gso.size.get())), (1, Some(PAYLOAD)));
 }
 
+/// As Linux hands them over, all with PSH, they merge only past that flag.
+#[test]
+fn super_packets_with_psh_merge_where_the_port_says_so() {
+    for (name, past, merged) in [("push", false, 0), ("past-push", true, 4)] {
+        let mut joined = Joined::new(name, |settings| {
+            settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
+            settings.ports[0].gro_past_push = past;
+        });
+        joined.ends[0].send_super_packets(&super_packets(8, PSH));
+        let mut left = Vec::new();
+        wait("all leave", || {
+            left.extend(joined.ends[1].receive());
+            payload(&left).len() == FRAMES * PAYLOAD
+        });
+        assert!(payload(&left) == stream_bytes(0, FRAMES * PAYLOAD));
+        assert_eq!((joined.bridge.stats()[0].merged, left.len()), (merged, 5 - merged as usize), "gro_past_push {past}");
+        drop(left);
+        joined.stop();
+    }
+}
+
 /// By a port without TSO the segments leave that the sender's kernel would have cut.
 #[test]
 fn what_merged_further_comes_apart_at_a_port_without_tso() {
@@ -161,7 +183,7 @@ fn what_merged_further_comes_apart_at_a_port_without_tso() {
         settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
         settings.ports[1].features = settings.ports[1].features.without(superpacket_features::Feature::TcpSegmentationOffload);
     });
-    joined.ends[0].send_super_packets(&super_packets(8));
+    joined.ends[0].send_super_packets(&super_packets(8, 0));
     let mut left = Vec::new();
     wait("all leave", || {
         left.extend(joined.ends[1].receive());
