@@ -183,6 +183,7 @@ struct WrittenPort {
     storm_multicast: Option<Spanned<u64>>,
     storm_unknown: Option<Spanned<u64>>,
     lro_acks: Option<bool>,
+    gro_past_push: Option<bool>,
     storage: Option<Spanned<String>>,
     delivery: Option<Spanned<String>>,
     isolated: Option<bool>,
@@ -366,6 +367,7 @@ impl WrittenPort {
             }
         }
         settings.lro_acks = self.lro_acks.unwrap_or_default();
+        settings.gro_past_push = self.gro_past_push.unwrap_or_default();
         if let Some(time) = &self.gro_flush_timeout {
             let nanoseconds = u64::try_from(duration(time, "gro-flush-timeout", source)?.as_nanos()).unwrap_or(u64::MAX);
             settings.limits.set("gro_flush_timeout", nanoseconds).map_err(|problem| source.wrong(&time.span(), problem))?;
@@ -547,13 +549,13 @@ mod tests {
     }
 
     #[test]
-    fn the_knobs_of_lro_are_read() {
+    fn the_knobs_of_aggregation_are_read() {
         let text = "[[port]]\nport = \"tap:a\"\nfeatures = { lro = true, tx-tcp-mangleid-segmentation = true }\nforce-lro = true\n\
-                    lro-max-aggr = 43\nlro-max-desc = 8\nlro-acks = true\nstorage = \"linear\"\ndelivery = \"at-once\"\n";
+                    lro-max-aggr = 43\nlro-max-desc = 8\nlro-acks = true\ngro-past-push = true\nstorage = \"linear\"\ndelivery = \"at-once\"\n";
         let port = Config::parse(text, "bridge.toml").expect("it is right").bridge.ports.remove(0);
         assert!(port.features.contains(Feature::TxTcpMangleidSegmentation) && port.features.contains(Feature::LargeReceiveOffload));
         assert_eq!((port.limits.lro_max_aggr, port.limits.lro_max_desc), (43, 8));
-        assert_eq!(PortSettings::AGGREGATION.map(|name| port.aggregation(name)), [Some("at-once"), Some("on"), Some("linear")]);
+        assert_eq!(PortSettings::AGGREGATION.map(|name| port.aggregation(name)), [Some("at-once"), Some("on"), Some("on"), Some("linear")]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub struct PortReport {
     /// that it says.
     pub limits: BTreeMap<String, u64>,
     /// How what it receives is aggregated: `storage` (`fragments`, `linear`), `delivery`
-    /// (`per-poll`, `at-once`), `lro_acks` (`on`, `off`).
+    /// (`per-poll`, `at-once`), `gro_past_push` and `lro_acks` (`on`, `off`).
     #[serde(default)]
     pub aggregation: BTreeMap<String, String>,
     /// What becomes of packets that are too long: `drop`, `icmp`, `fragment`.

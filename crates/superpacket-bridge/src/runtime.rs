@@ -58,6 +58,8 @@ pub(crate) struct Runtime {
     pub(crate) forwarding: Forwarding,
     /// LRO absorbs pure ACKs.
     lro_acks: bool,
+    /// GRO merges super-packets with PSH further.
+    gro_past_push: bool,
     /// What is aggregated is copied into one run of bytes.
     linear: bool,
     delivery: Delivery,
@@ -96,7 +98,8 @@ impl Runtime {
             };
             Policy::lro().with_mode(Mode::Lro { acks: self.lro_acks }).with_max_packets(packets).with_max_flows(self.limits.lro_max_desc)
         } else if self.has(Feature::GenericReceiveOffload) {
-            Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: self.has(Feature::RxUdpGroForwarding) })
+            let gro = Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: self.has(Feature::RxUdpGroForwarding) });
+            if self.gro_past_push { gro.with_merge_past_push() } else { gro }
         } else {
             return None;
         };
@@ -236,6 +239,7 @@ impl Shared {
             too_big: requested.settings.too_big,
             forwarding: requested.settings.forwarding,
             lro_acks: requested.settings.lro_acks,
+            gro_past_push: requested.settings.gro_past_push,
             linear: requested.settings.linear,
             delivery: requested.settings.delivery,
             mtu: match self.mtu() {
@@ -306,6 +310,9 @@ pub(crate) mod tests {
         let port = shared(|settings| settings.features = settings.features.with(Feature::LargeReceiveOffload));
         assert!(reason(&port, Feature::LargeReceiveOffload).contains("must be forced"));
         assert!(matches!(port.runtime().policy().map(|policy| policy.mode), Some(Mode::Gro { udp: false })));
+        assert_eq!(port.runtime().policy().map(|policy| policy.merge_past_push), Some(false));
+        port.change(|settings| settings.gro_past_push = true);
+        assert_eq!(port.runtime().policy().map(|policy| policy.merge_past_push), Some(true));
         port.change(|settings| settings.force_lro = true);
         assert_eq!(port.runtime().policy().map(|policy| policy.mode), Some(Mode::Lro { acks: false }));
         port.change(|settings| (settings.lro_acks, settings.linear) = (true, true));

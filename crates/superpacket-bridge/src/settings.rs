@@ -59,6 +59,9 @@ pub struct PortSettings {
     pub force_lro: bool,
     /// Where LRO is in force, pure ACKs are absorbed into the newest too.
     pub lro_acks: bool,
+    /// Where GRO is in force, super-packets with PSH merge further too, and segments that are cut
+    /// from them have it on the last only. Linux's TCP sets it on each that it hands over.
+    pub gro_past_push: bool,
     /// What is aggregated is copied into one run of bytes at once, as by drivers that receive into linear buffers, rather than kept where it was received.
     pub linear: bool,
     /// When what is held for others to join it is handed on: at the latest when
@@ -81,7 +84,7 @@ pub struct PortSettings {
 
 impl PortSettings {
     /// The names of what can be said of aggregation in words, as commands and files use them.
-    pub const AGGREGATION: [&'static str; 3] = ["delivery", "lro_acks", "storage"];
+    pub const AGGREGATION: [&'static str; 4] = ["delivery", "gro_past_push", "lro_acks", "storage"];
 
     /// What a port is asked unless told otherwise: every offload but LRO, the aggregation of UDP
     /// and changed identifications.
@@ -95,6 +98,7 @@ impl PortSettings {
             features,
             force_lro: false,
             lro_acks: false,
+            gro_past_push: false,
             linear: false,
             delivery: Delivery::PerPoll,
             limits: Limits::default(),
@@ -110,6 +114,7 @@ impl PortSettings {
     pub fn aggregation(&self, name: &str) -> Option<&'static str> {
         match name {
             "delivery" => Some(if self.delivery == Delivery::AtOnce { "at-once" } else { "per-poll" }),
+            "gro_past_push" => Some(if self.gro_past_push { "on" } else { "off" }),
             "lro_acks" => Some(if self.lro_acks { "on" } else { "off" }),
             "storage" => Some(if self.linear { "linear" } else { "fragments" }),
             _ => None,
@@ -126,6 +131,9 @@ impl PortSettings {
             ("delivery", "per-poll") => self.delivery = Delivery::PerPoll,
             ("delivery", "at-once") => self.delivery = Delivery::AtOnce,
             ("delivery", _) => return Err(format!("delivery is per-poll or at-once, not {word:?}")),
+            ("gro_past_push", "on") => self.gro_past_push = true,
+            ("gro_past_push", "off") => self.gro_past_push = false,
+            ("gro_past_push", _) => return Err(format!("gro_past_push is on or off, not {word:?}")),
             ("lro_acks", "on") => self.lro_acks = true,
             ("lro_acks", "off") => self.lro_acks = false,
             ("lro_acks", _) => return Err(format!("lro_acks is on or off, not {word:?}")),
@@ -338,7 +346,14 @@ mod tests {
     #[test]
     fn words_of_aggregation_are_read_back() {
         let mut settings = PortSettings::new("memory:m".parse().expect("a port string"));
-        for (name, words) in [("delivery", ["at-once", "per-poll"]), ("lro_acks", ["on", "off"]), ("storage", ["linear", "fragments"])] {
+        let on_or_off = ["on", "off"];
+        let named = [
+            ("delivery", ["at-once", "per-poll"]),
+            ("gro_past_push", on_or_off),
+            ("lro_acks", on_or_off),
+            ("storage", ["linear", "fragments"]),
+        ];
+        for (name, words) in named {
             assert_eq!(settings.aggregation(name), Some(words[1]), "the default");
             for word in words {
                 settings.set_aggregation(name, word).expect(word);
@@ -347,7 +362,7 @@ mod tests {
             let error = settings.set_aggregation(name, "maybe").expect_err("no such word");
             assert!(error.starts_with(name) && words.iter().all(|word| error.contains(word)), "{error}");
         }
-        assert!(settings.set_aggregation("size", "on").expect_err("no such name").contains("delivery, lro_acks, storage"));
+        assert!(settings.set_aggregation("size", "on").expect_err("no such name").contains("delivery, gro_past_push, lro_acks, storage"));
     }
 
     #[test]

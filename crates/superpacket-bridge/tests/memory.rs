@@ -5,10 +5,11 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
+use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, UsableCpus};
 use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch, open};
-use superpacket_traffic::frame::{Frame, stream_bytes};
+use superpacket_traffic::frame::{Checksum, Frame, PSH, stream_bytes};
 
 /// How long anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -69,6 +70,16 @@ impl End {
         assert_eq!(sent, frames.len());
     }
 
+    /// Sends them as a host's kernel hands over what its TCP made: checksums are still to be filled in.
+    fn send_super_packets(&mut self, packets: &[Vec<u8>]) {
+        let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(PAYLOAD).expect("not 0"));
+        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+        let checksum = RxChecksum::Partial { start: 34, offset: 16 };
+        packets.iter().for_each(|packet| batch.push_bytes(&mut outgoing, packet, checksum, Some(gso), Layer::Ethernet));
+        let sent = self.port.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent;
+        assert_eq!(sent, packets.len());
+    }
+
     /// What is there now.
     fn receive(&mut self) -> Vec<RxPacket<Buffer>> {
         let mut packets = Vec::new();
@@ -115,6 +126,79 @@ fn sends_what_it_holds(name: &str, change: impl FnOnce(&mut BridgeSettings)) {
 #[test]
 fn a_bridge_that_is_stopped_sends_what_it_holds() {
     sends_what_it_holds("held", |_| ());
+}
+
+/// Super-packets of a flow, of so many segments each and with these flags besides, that take all identifications of [`frames`].
+fn super_packets(segments: usize, flags: u16) -> Vec<Vec<u8>> {
+    let whole = |from: usize| {
+        let mut frame = Frame::tcp4((from * PAYLOAD) as u32, segments * PAYLOAD).with_id(from as u16);
+        frame.tcp_mut().flags |= flags;
+        frame.with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes()
+    };
+    (0..FRAMES).step_by(segments).map(whole).collect()
+}
+
+#[test]
+fn super_packets_of_a_port_merge_further() {
+    let mut joined = Joined::new("further", |settings| {
+        settings.ports[0].limits.gro_flush_timeout = Duration::from_secs(600).as_nanos() as u64;
+    });
+    let sent = super_packets(8, 0);
+    joined.ends[0].send_super_packets(&sent);
+    wait("the bridge receives all", || joined.received(0) == sent.len() as u64);
+    wait("all are joined", || joined.bridge.stats()[0].merged == sent.len() as u64 - 1);
+    let stats = joined.bridge.stats()[0].clone();
+    assert_eq!((stats.rx_super_packets, stats.rx_super_segments), (sent.len() as u64, FRAMES as u64));
+    let [_, mut to] = joined.stop();
+    let packets = to.receive();
+    assert!(payload(&packets) == stream_bytes(0, FRAMES * PAYLOAD), "{packets:?}");
+    assert_eq!((packets.len(), packets[0].gso.map(|gso| gso.size.get())), (1, Some(PAYLOAD)));
+}
+
+/// As Linux hands them over, all with PSH, they merge only past that flag.
+#[test]
+fn super_packets_with_psh_merge_where_the_port_says_so() {
+    for (name, past, merged) in [("push", false, 0), ("past-push", true, 4)] {
+        let mut joined = Joined::new(name, |settings| {
+            settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
+            settings.ports[0].gro_past_push = past;
+        });
+        joined.ends[0].send_super_packets(&super_packets(8, PSH));
+        let mut left = Vec::new();
+        wait("all leave", || {
+            left.extend(joined.ends[1].receive());
+            payload(&left).len() == FRAMES * PAYLOAD
+        });
+        assert!(payload(&left) == stream_bytes(0, FRAMES * PAYLOAD));
+        assert_eq!((joined.bridge.stats()[0].merged, left.len()), (merged, 5 - merged as usize), "gro_past_push {past}");
+        drop(left);
+        joined.stop();
+    }
+}
+
+/// By a port without TSO the segments leave that the sender's kernel would have cut.
+#[test]
+fn what_merged_further_comes_apart_at_a_port_without_tso() {
+    let mut joined = Joined::new("further-apart", |settings| {
+        settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
+        settings.ports[1].features = settings.ports[1].features.without(superpacket_features::Feature::TcpSegmentationOffload);
+    });
+    joined.ends[0].send_super_packets(&super_packets(8, 0));
+    let mut left = Vec::new();
+    wait("all leave", || {
+        left.extend(joined.ends[1].receive());
+        left.len() >= FRAMES
+    });
+    assert_eq!(joined.bridge.stats()[0].merged, 4, "they were joined before");
+    let in_form = |frame: Frame| match left[0].checksum {
+        RxChecksum::Partial { .. } => frame.with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes(),
+        _ => frame.to_bytes(),
+    };
+    let expected: Vec<_> = Frame::tcp4(0, PAYLOAD).with_id(0).run(FRAMES).into_iter().map(in_form).collect();
+    let found: Vec<_> = left.iter().map(|packet| packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<u8>>()).collect();
+    assert!(found == expected);
+    drop(left);
+    joined.stop();
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
+use superpacket::RxPacket;
 use superpacket::aggregate::{BatchAggregator, HashKey, Policy};
 use superpacket::virtio::{ByteOrder, Format, Framing, Header, flags, gso_type};
 use superpacket::wire::Layer;
@@ -531,6 +532,64 @@ fn segments_are_those_that_the_kernel_would_cut() {
     let whole = merged(&zero);
     assert_eq!(check_cut(whole.clone(), &zero), BTreeSet::new());
     assert_eq!(check_cut(whole, &zero.iter().map(without).collect::<Vec<_>>()), ["udp-zero"].into());
+}
+
+/// Super-packets of so many frames each, and what is left, with their headers.
+fn sent_together(frames: &[Frame], counts: &[usize]) -> Vec<Left> {
+    let mut rest = frames;
+    let mut sent = Vec::new();
+    for &count in counts {
+        let (together, others) = rest.split_at(count);
+        sent.push(if count == 1 { (together[0].clone(), plain()) } else { merged(together) });
+        rest = others;
+    }
+    sent
+}
+
+/// What was received as super-packets and merged further, both ways: what merged is faithful to
+/// what came, and to the frames that it stands for; of the wrong merge that is not true.
+#[test]
+fn super_packets_that_merge_further_are_judged_by_their_segments() {
+    let framing = Framing::new(Format::Buffers, ByteOrder::Little, Layer::Ethernet);
+    for kind in 0..6 {
+        let frames = flow(kind, 24, 100);
+        let came = sent_together(&frames, &[8, 8, 8]);
+        let received: Vec<_> = came
+            .iter()
+            .map(|(frame, header)| {
+                let bytes = frame.to_bytes();
+                let offload = header.offload(framing.format, &bytes, bytes.len(), Layer::Ethernet).expect("valid");
+                let mut packet = RxPacket::new(bytes).with_checksum(offload.checksum);
+                packet.gso = offload.gso;
+                packet
+            })
+            .collect();
+        let mut left = Vec::new();
+        BatchAggregator::framed(framing, Policy::gro_with_udp(), HashKey::new(5)).poll_gathered(&received, |slices| {
+            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+            let header = Header::read(&bytes, framing.format, framing.order).expect("12 bytes");
+            left.push((bytes[framing.header_length()..].to_vec(), header));
+        });
+        assert_eq!(left.len(), 1, "{kind}");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("came.records");
+        let came: Vec<_> = came.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
+        records(&path, framing.format, &came);
+        let mut single = Packets::new();
+        for frame in &frames {
+            single.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
+        }
+        for rules in [Strictness::Linux, Strictness::Reversible] {
+            let report = check_records(framing.format, &left, Input::Path(&path), rules);
+            assert_eq!((report.violations, report.packets_in, report.super_packets), (0, 3, 1), "{kind}: {:#?}", report.described);
+            let report = check_records(framing.format, &left, Input::from(&single), rules);
+            assert_eq!((report.violations, report.packets_in), (0, 24), "{kind}: {:#?}", report.described);
+        }
+        // The last but one is left out of the middle.
+        let wrong = sent_together(&[&frames[..8], &frames[16..]].concat(), &[16]);
+        let wrong: Vec<_> = wrong.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
+        assert!(check_records(framing.format, &wrong, Input::Path(&path), Strictness::Linux).violations > 0, "{kind}");
+    }
 }
 
 /// What the engine makes of packets, for a device with headers.

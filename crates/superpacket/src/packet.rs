@@ -79,8 +79,9 @@ pub struct RxPacket<B> {
     pub checksum: RxChecksum,
     /// The VLAN tag that the device stripped.
     pub vlan: Option<VlanTag>,
-    /// How the packet is to be cut, if it came as a super-packet. The form of its checksums is that
-    /// of [`checksum`](Self::checksum); [`Gso::checksum`] is ignored.
+    /// How the packet is to be cut, if it came as a super-packet. GRO merges it further as its
+    /// segments would have merged. The form of its checksums is that of
+    /// [`checksum`](Self::checksum); [`Gso::checksum`] is ignored.
     pub gso: Option<Gso>,
     pub(crate) first: B,
     /// Time of arrival, in nanoseconds of any clock: only differences matter.

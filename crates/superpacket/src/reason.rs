@@ -70,7 +70,8 @@ reasons! {
     NoHeader = "no_header",
     /// The only packet of a call that holds nothing before and after: it was not read.
     Alone = "alone",
-    /// A super-packet already.
+    /// A super-packet that merges no further: in LRO mode, in a tunnel that has a checksum, of UDP
+    /// fragments or DCCP, or of another protocol than its headers.
     SuperPacket = "super_packet",
     /// SYN, RST or URG, or no ACK: TCP control.
     TcpFlags = "tcp_flags",
@@ -104,11 +105,11 @@ reasons! {
     // Reasons of packets that were held, merged or still single: what ended their aggregation.
     /// PSH or FIN ended it; a single packet with either is not held at all.
     Push = "push",
-    /// A segment shorter than the others ended it.
+    /// A segment shorter than the others ended it; a super-packet that ends with one is not held.
     ShortSegment = "short_segment",
     /// One more would have passed the limit of bytes, or the room in the first packet's buffer.
     ByteLimit = "byte_limit",
-    /// It reached the limit of packets.
+    /// It reached the limit of packets, or a super-packet would have passed it.
     PacketLimit = "packet_limit",
     /// It reached the limit of fragments.
     FragmentLimit = "fragment_limit",
@@ -127,7 +128,7 @@ reasons! {
     Overtaken = "overtaken",
     /// The next packet's sequence number was not the expected one.
     Sequence = "sequence",
-    /// The next packet was longer than the first.
+    /// The next packet, or the segments of a super-packet, were longer than the first.
     LongerSegment = "longer_segment",
     /// The acknowledgement number changed.
     Acknowledgement = "acknowledgement",

@@ -96,7 +96,8 @@ pub struct Metadata {
     pub layer: Layer,
     /// Why it left as it is.
     pub reason: Reason,
-    /// Number of received packets that it stands for, absorbed ACKs included.
+    /// Number of received packets that it stands for, absorbed ACKs included; one that was received
+    /// as a super-packet counts once.
     pub packets: u32,
     /// Offsets of its headers, if the engine understood them.
     pub layout: Option<Layout>,

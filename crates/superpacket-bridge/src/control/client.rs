@@ -180,7 +180,8 @@ impl Client {
         self.ask(&Request::SetTooBig { port: port.to_owned(), what: what.to_owned() })
     }
 
-    /// Says how what a port receives is aggregated: `storage`, `delivery` or `lro_acks`.
+    /// Says how what a port receives is aggregated: `storage`, `delivery`,
+    /// `gro_past_push` or `lro_acks`.
     ///
     /// # Errors
     /// As [`ask`](Client::ask).

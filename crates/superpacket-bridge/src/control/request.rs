@@ -73,7 +73,7 @@ pub enum Request {
     SetAggregation {
         /// The port string.
         port: String,
-        /// `storage`, `delivery` or `lro_acks`.
+        /// `storage`, `delivery`, `gro_past_push` or `lro_acks`.
         name: String,
         /// `fragments` or `linear`, `per-poll` or `at-once`, `on` or `off`.
         value: String,

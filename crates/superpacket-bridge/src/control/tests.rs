@@ -129,7 +129,7 @@ fn what_is_refused_says_why() {
     let refusal = refused(aggregation("storage", "heap"));
     assert!(refusal.code == ErrorCode::Refused && refusal.message.contains("fragments or linear"), "{refusal}");
     let refusal = refused(aggregation("speed", "on"));
-    assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("delivery, lro_acks, storage"), "{refusal}");
+    assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("delivery, gro_past_push, lro_acks, storage"), "{refusal}");
     let refusal = refused(Request::SetForwarding { port: port("tap:b"), name: "hairpin".into(), on: true });
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("isolated, learning"), "{refusal}");
     let added = |mac: &str, vlan| Request::AddFdb { port: port("tap:b"), mac: mac.into(), vlan };

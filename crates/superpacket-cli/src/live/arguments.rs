@@ -84,7 +84,8 @@ fragment.
 
 Of LRO, which `superpacket features PORT lro on --force` switches on: lro_max_aggr is the most \
 packets in one (0: no limit), lro_max_desc the most flows at a time, and lro_acks (on, off) says \
-whether pure ACKs are absorbed.
+whether pure ACKs are absorbed. Of GRO: gro_past_push (on, off) says whether \
+super-packets with PSH merge further.
 
 address_limit is the most addresses that are learned behind a port (0: half of the table).
 
@@ -341,9 +342,9 @@ pub(crate) struct Limits {
     /// Only this port: the whole port string, as in packet:eth0
     pub(crate) port: Option<String>,
     /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, too_big, lro_max_aggr,
-    /// lro_max_desc, lro_acks, storage, delivery, address_limit, isolated, learning, flood,
-    /// mcast_flood, bcast_flood, storm_broadcast, storm_multicast, storm_unknown, and rx_byte_rate,
-    /// rx_byte_burst, rx_packet_rate, rx_packet_burst, and the same with tx
+    /// lro_max_desc, lro_acks, gro_past_push, storage, delivery, address_limit, isolated, learning,
+    /// flood, mcast_flood, bcast_flood, storm_broadcast, storm_multicast, storm_unknown, and
+    /// rx_byte_rate, rx_byte_burst, rx_packet_rate, rx_packet_burst, and the same with tx
     #[arg(requires = "value")]
     pub(crate) name: Option<String>,
     /// A size (32k), a duration (50us), a number, or a word

@@ -18,12 +18,13 @@ use super::examine::{Constants, Facts, frame_sum, outer_checksum};
 use super::mask::{self, HeaderBytes, LONGER_HEADER, USUAL_HEADER};
 use super::policy::Policy;
 use super::poll::Poll;
+use super::segments::Segments;
 use super::{Counters, Reason};
 use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
-use crate::segment::{ChecksumForm, IpId};
+use crate::segment::{ChecksumForm, Gso, IpId};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
 use superpacket_simd::Simd;
 
 /// Length of source and destination port, with which a transport header begins.
@@ -66,19 +67,23 @@ pub(super) struct Held<B> {
     /// The next packet may join [in a run](Self::join_run).
     in_sequence: bool,
     form: ChecksumForm,
-    /// PSH and FIN of all packets.
+    /// PSH and FIN of all packets, and a CWR that only the first segment carries.
     flags: u8,
     /// All payload sums are known.
     sums: bool,
     outer_has_checksum: bool,
+    /// How identifications run is known: by the segments of a super-packet, if not by a second
+    /// packet.
+    ids_known: bool,
     queue: u16,
     id_run: IdRun,
     outer_id_run: IdRun,
     /// Payload bytes so far.
     payload: u32,
-    /// The first packet's payload, which no other may exceed in GRO mode.
+    /// The first segment's payload, which no other may exceed in GRO mode.
     segment_size: u32,
-    /// The most payload and packets that may be merged.
+    /// The most payload and packets that may be merged. Of a super-packet's segments one counts as
+    /// the packet, and the others are taken off the limit.
     payload_limit: u32,
     packet_limit: u32,
     pub(super) packets: u32,
@@ -92,6 +97,8 @@ pub(super) struct Held<B> {
     absorbed_acks: u32,
     checksum: RxChecksum,
     hash: Option<FlowHash>,
+    /// How the first packet is to be cut, if it came as a super-packet.
+    gso: Option<Gso>,
     pub(super) linear: Vec<u8>,
 
     // What its packets must be equal to, and where: a mask is kept for the next flow, and rebuilt
@@ -152,6 +159,7 @@ impl<B> Held<B> {
             flags: 0,
             sums: false,
             outer_has_checksum: false,
+            ids_known: false,
             queue: 0,
             id_run: IdRun::new(0),
             outer_id_run: IdRun::new(0),
@@ -169,6 +177,7 @@ impl<B> Held<B> {
             absorbed_acks: 0,
             checksum: RxChecksum::None,
             hash: None,
+            gso: None,
             linear: Vec::new(),
             header: HeaderBytes([0; MAX_HEADER]),
             mask: HeaderBytes([0; MAX_HEADER]),
@@ -287,6 +296,9 @@ impl<B> Held<B> {
         counters: &mut Counters,
         poll: &P,
     ) -> Result<Option<Chain<B>>, BadChecksum> {
+        if let Some(First { packet: RxPacket { gso: Some(gso), .. }, .. }) = self.first {
+            return self.open_super_packet(gso, policy, simd, counters, poll);
+        }
         match self.usual {
             usual::ETHERNET_IPV4 => self.open_as::<{ usual::ETHERNET_IPV4 }, P>(policy, simd, counters, poll),
             usual::ETHERNET_IPV6 => self.open_as::<{ usual::ETHERNET_IPV6 }, P>(policy, simd, counters, poll),
@@ -360,6 +372,7 @@ impl<B> Held<B> {
         self.absorbed_acks = 0;
         self.id_run = IdRun::new(facts.id);
         self.outer_id_run = IdRun::new(facts.outer_id);
+        (self.ids_known, self.gso) = (false, None);
         self.flags = 0;
         self.sums = true;
         self.in_sequence =
@@ -369,6 +382,73 @@ impl<B> Held<B> {
         self.queue = packet.queue;
         self.advance(&packet, &facts, layout.protocol);
         Ok(self.attach(packet, &facts, usize::from(layout.payload), policy.storage, poll))
+    }
+
+    /// [Opens](Self::open) a flow that began with a super-packet.
+    #[cold]
+    fn open_super_packet<P: Poll<B>>(
+        &mut self,
+        gso: Gso,
+        policy: &Policy,
+        simd: Simd,
+        counters: &mut Counters,
+        poll: &P,
+    ) -> Result<Option<Chain<B>>, BadChecksum> {
+        // A device that vouches for a super-packet may have left the checksum of its first segment
+        // in it: from that no sum follows.
+        let read = self.sum.is_some() || self.first_checksum == FirstChecksum::Unknown;
+        let chain = self.open_as::<{ usual::NONE }, P>(policy, simd, counters, poll)?;
+        if !read {
+            self.sums = false;
+            self.pieces.iter_mut().for_each(|piece| piece.flags &= !Piece::<B>::SUM);
+        }
+        self.gso = Some(gso);
+        if policy.merge_past_push {
+            // It stays in the header.
+            self.flags &= !tcp::PSH;
+        }
+        let layout = &self.layout;
+        let segments = Segments::of(&gso, layout.end - u32::from(layout.payload));
+        if segments.count == 1 {
+            return Ok(chain);
+        }
+        self.segment_size = segments.size;
+        if layout.version == IpVersion::V4 && segments.id == Some(IpId::Fixed) {
+            self.id_run.step = 0;
+        }
+        if layout.outer.is_some_and(|outer| outer.version == IpVersion::V4) && segments.outer_id == Some(IpId::Fixed) {
+            self.outer_id_run.step = 0;
+        }
+        self.count_further(&segments);
+        let layout = &self.layout;
+        let flags = usize::from(layout.transport) + tcp::FLAGS;
+        if layout.protocol == Protocol::Tcp && segments.cwr_on_first && byte(&self.header, flags) & tcp::CWR != 0 {
+            // Those that follow have none, and sum up without it.
+            self.flags |= tcp::CWR;
+            if let Some(field) = self.header.get_mut(flags) {
+                *field &= !tcp::CWR;
+            }
+            self.constants = Constants::new(&self.header, layout, policy.mode).0;
+        }
+        Ok(chain)
+    }
+
+    /// The merged packet leaves with PSH, which does not end it.
+    #[cold]
+    pub(super) fn push(&mut self) {
+        if let Some(flags) = self.header.get_mut(usize::from(self.layout.transport) + tcp::FLAGS) {
+            *flags |= tcp::PSH;
+        }
+    }
+
+    /// Counts the segments of a super-packet but for the first, which is counted as its packet is.
+    #[cold]
+    fn count_further(&mut self, segments: &Segments) {
+        let further = segments.count - 1;
+        self.packet_limit = self.packet_limit.saturating_sub(further);
+        self.id_run.skip(further);
+        self.outer_id_run.skip(further);
+        self.ids_known = true;
     }
 
     /// Expects no packet any more: the flow has left.
@@ -428,7 +508,7 @@ impl<B> Held<B> {
     #[inline(always)]
     pub(super) fn complete<const LRO: bool>(&self, last_payload: u32) -> Option<Reason> {
         if !LRO {
-            if self.flags != 0 {
+            if self.flags & (tcp::PSH | tcp::FIN) != 0 {
                 return Some(Reason::Push);
             }
             if last_payload < self.segment_size {
@@ -474,14 +554,20 @@ impl IdRun {
     }
 
     /// The run with one more packet after `count`; `None` if its identification does not go on with
-    /// it.
+    /// it. `known`: how the run goes on is known. `form` is what the packet says of that.
     #[inline(always)]
-    fn next(self, count: u32, id: u16) -> Option<IdRun> {
-        match (id == self.expected(count), count == 1 && id == self.first) {
-            (true, _) => Some(self),
-            (false, true) => Some(IdRun { step: 0, ..self }),
-            (false, false) => None,
-        }
+    fn next(self, count: u32, id: u16, known: bool, form: Option<IpId>) -> Option<IdRun> {
+        let run = match (id == self.expected(count), count == 1 && !known && id == self.first) {
+            (true, _) => self,
+            (false, true) => IdRun { step: 0, ..self },
+            (false, false) => return None,
+        };
+        form.is_none_or(|form| form == run.form()).then_some(run)
+    }
+
+    /// Leaves out as many identifications.
+    fn skip(&mut self, count: u32) {
+        self.first = self.expected(count);
     }
 
     fn form(self) -> IpId {

@@ -5,6 +5,15 @@
 //! holds nothing when the call returns. Both are one piece of code, `receive.rs`, in which the life
 //! of a packet reads from top to bottom: `flow` is what is held, `examine`, `lro` and `mask` are
 //! the rules, `identity` and `table` find the flow.
+//!
+//! In GRO mode a packet that was received as a super-packet ([`RxPacket::gso`]) merges further, of
+//! TCP and UDP, if the segments that it stands for would have merged: of the flow's segment size,
+//! in sequence, with identifications that go on by their number. Limits count segments. What ends
+//! with a shorter segment, PSH or FIN ends the merged packet. Linux sets PSH on every super-packet
+//! of TCP that it hands to a device: these merge with each other only where the policy
+//! [gives up](Policy::merge_past_push) that flag of the segments in the middle.
+//!
+//! [`RxPacket::gso`]: crate::packet::RxPacket::gso
 
 mod acknowledged;
 mod aggregator;
@@ -23,6 +32,7 @@ mod out;
 mod policy;
 mod poll;
 mod receive;
+mod segments;
 mod table;
 
 pub use crate::reason::Reason;

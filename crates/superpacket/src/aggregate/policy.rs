@@ -62,9 +62,9 @@ pub struct Policy {
     /// The longest merged packet, in bytes from the outermost IP header; above 65,535 only for TCP
     /// outside tunnels and PPPoE and without IPv6 extension headers (BIG TCP).
     pub max_bytes: u32,
-    /// The most packets in one.
+    /// The most packets in one; of a super-packet that is received each segment counts.
     pub max_packets: u32,
-    /// The most UDP datagrams in one: 64 in the kernel (`UDP_GRO_CNT_MAX`).
+    /// The most UDP datagrams in one, likewise: 64 in the kernel (`UDP_GRO_CNT_MAX`).
     pub max_datagrams: u32,
     /// The most pieces of buffers in one.
     pub max_fragments: u32,
@@ -85,6 +85,13 @@ pub struct Policy {
     /// The packets are as they were sent: a cipher has authenticated them. Checksums of which the
     /// device knows nothing are taken for right, and no payload is read for them.
     pub trusted_input: bool,
+    /// GRO: PSH on a packet that came as a super-packet does not end a merged packet. What is cut
+    /// from that has PSH on the last segment only: in this one flag it is not what came.
+    ///
+    /// Linux's TCP sets PSH on each super-packet that it hands to a device
+    /// (`__tcp_transmit_skb`), wherever a write of its application ended. So of Linux hosts none
+    /// merges further without this.
+    pub merge_past_push: bool,
 }
 
 /// Methods that return the policy with another value in a field.
@@ -117,6 +124,7 @@ impl Policy {
             delivery: Delivery::PerPoll,
             checksum: ChecksumForm::Full,
             trusted_input: false,
+            merge_past_push: false,
         }
     }
 
@@ -139,6 +147,13 @@ impl Policy {
     #[must_use]
     pub const fn with_trusted_input(self) -> Self {
         Policy { trusted_input: true, ..self }
+    }
+
+    /// The same policy, by which super-packets with PSH merge further: see
+    /// [`merge_past_push`](Self::merge_past_push).
+    #[must_use]
+    pub const fn with_merge_past_push(self) -> Self {
+        Policy { merge_past_push: true, ..self }
     }
 
     /// The same policy, whose merged packets leave with partial checksums: for whoever fills them

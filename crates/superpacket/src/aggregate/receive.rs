@@ -6,13 +6,17 @@
 //! If the packet is what that flow expects, it begins a run there; else it is examined by itself
 //! (`examine`): lengths, checksums, flags. Then it joins what is held (`flow::join`), or what is
 //! held leaves (`flow::leave`) and it is held instead, or it passes; in any case after all that was
-//! held of its flow. What leaves is delivered with a [`Reason`].
+//! held of its flow. What leaves is delivered with a [`Reason`]. Packets that came as super-packets
+//! take a way of their own (`super_packet`), as if their segments had come one by one.
 //!
 //! Where a sink fails, the call ends at once, before the packet at hand is taken out of its batch,
 //! unless it has joined.
 
+mod super_packet;
+
 use alloc::vec::{Drain, Vec};
 
+use self::super_packet::Met;
 use super::acknowledged::Acknowledged;
 use super::examine::{self, ExamineOptions, Facts, examine};
 use super::flow::{
@@ -21,6 +25,7 @@ use super::flow::{
 use super::lro::{eligible_ack, lro_refusal};
 use super::out::Out;
 use super::poll::Poll;
+use super::segments::Segments;
 use super::table::{NONE, Room, Table};
 use super::{Counters, Delivery, HashKey, Mode, Policy, Reason, Storage};
 use crate::memory::Memory;
@@ -396,13 +401,24 @@ impl<B> Receiver<B> {
         let header = header!(next);
         let facts = match self.refusal::<USUAL, _>(next, header, layout, length, poll) {
             Some(reason) => Err(reason),
+            None if next.gso.is_some() => {
+                match layout.lend::<USUAL, _>(|layout| self.meet_super_packet(next, slot, layout, gathered, poll))? {
+                    Met::Joined(facts, last) => {
+                        let Some(packet) = self.arrived(batch, length) else { return Ok(()) };
+                        return self.hold(slot, packet, &facts, last, length, poll);
+                    }
+                    Met::Refused(reason) => Err(reason),
+                    Met::Begins(facts) => Ok(facts),
+                    Met::Ended(reason) => return self.pass::<USUAL, _>(batch, length, layout, reason, poll),
+                }
+            }
             None if slot == NONE => examine::<true, _>(next, header, layout, None, &self.options, poll),
-            None => match layout.lend::<USUAL, _>(|layout| self.try_join(slot, next, header, layout, poll)) {
+            None => match layout.lend::<USUAL, _>(|layout| self.try_join::<false, _>(slot, next, header, layout, poll)) {
                 Ok((Attempt::Joined(joined), facts)) => {
                     let Some(packet) = self.arrived(batch, length) else { return Ok(()) };
                     return match joined {
                         Joined::Absorbed => self.absorb(slot, packet, poll),
-                        Joined::Merged | Joined::AbsorbedHead => self.hold(slot, packet, &facts, length, poll),
+                        Joined::Merged | Joined::AbsorbedHead => self.hold(slot, packet, &facts, facts.payload, length, poll),
                     };
                 }
                 Ok((Attempt::Ended(reason), facts)) => {
@@ -468,9 +484,6 @@ impl<B> Receiver<B> {
         if layout.refusal.is_some() {
             return layout.refusal.map(Reason::from);
         }
-        if packet.gso.is_some() {
-            return Some(Reason::SuperPacket);
-        }
         if !Framing::names_in_any(layout) && self.options.framing.is_some_and(|framing| !framing.names(layout)) {
             return Some(Reason::NoHeader);
         }
@@ -486,9 +499,10 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// A packet joins its flow, or ends it. `Err` says why it may do neither.
+    /// A packet joins its flow, or ends it. `Err` says why it may do neither. `SUPER`: it came as a
+    /// super-packet.
     #[inline(never)]
-    fn try_join<P: Poll<B>>(
+    fn try_join<const SUPER: bool, P: Poll<B>>(
         &mut self,
         slot: u32,
         packet: &RxPacket<B>,
@@ -507,9 +521,23 @@ impl<B> Receiver<B> {
             let facts = examine::<true, _>(packet, header, layout, None, &self.options, poll)?;
             return Ok((Attempt::Ended(held.mismatch(header, packet)), facts));
         }
-        let facts = examine::<false, _>(packet, header, layout, Some(&held.constants), &self.options, poll)?;
-        let attempt = held.attempt(packet, header, &facts, &self.in_force)?;
+        // A device that vouches for a super-packet may have left the checksum of its first segment
+        // in it: from that no sum follows.
+        let known = if SUPER { None } else { Some(&held.constants) };
+        let mut facts = examine::<false, _>(packet, header, layout, known, &self.options, poll)?;
+        let pushes = SUPER && facts.flags & tcp::PSH != 0 && self.in_force.merge_past_push;
+        if pushes {
+            facts.flags &= !tcp::PSH;
+        }
+        let segments = match &packet.gso {
+            Some(gso) if SUPER => Segments::of(gso, facts.payload),
+            _ => Segments::one(facts.payload),
+        };
+        let attempt = held.attempt(packet, header, &facts, &segments, &self.in_force)?;
         if let Attempt::Joined(joined) = attempt {
+            if pushes {
+                held.push();
+            }
             self.counters.merged += 1;
             self.counters.absorbed_acks += u64::from(joined != Joined::Merged);
             if slot != self.last {
@@ -551,8 +579,17 @@ impl<B> Receiver<B> {
     }
 
     /// Takes the buffers of a packet that joined a flow; the flow leaves if that completed it.
+    /// `last` is the payload of its last segment.
     #[inline(always)]
-    fn hold<P: Poll<B>>(&mut self, slot: u32, packet: RxPacket<B>, facts: &Facts, length: usize, poll: &mut P) -> Result<(), P::Error> {
+    fn hold<P: Poll<B>>(
+        &mut self,
+        slot: u32,
+        packet: RxPacket<B>,
+        facts: &Facts,
+        last: u32,
+        length: usize,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
         self.count_in(facts, length);
         let held = &mut self.table.slots[slot as usize];
         held.bytes += length as u64;
@@ -562,7 +599,7 @@ impl<B> Receiver<B> {
         if let Some(chain) = held.attach(packet, facts, usize::from(held.layout.payload), self.in_force.storage, poll) {
             self.out.recycle(chain);
         }
-        if let Some(reason) = self.complete(slot, facts.payload) {
+        if let Some(reason) = self.complete(slot, last) {
             self.emit(slot, reason, poll)?;
         }
         self.limit_memory(poll)

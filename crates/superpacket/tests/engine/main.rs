@@ -27,6 +27,7 @@ mod segment_hostile;
 mod segment_ports;
 mod segment_sums;
 mod smoke;
+mod super_packets;
 mod support;
 mod two_ways;
 mod virtio;

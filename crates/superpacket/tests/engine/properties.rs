@@ -247,7 +247,7 @@ fn reasons_of_their_own() {
     let mut sink = |packet: SuperPacket<'_, Vec<u8>>| reasons.push(packet.metadata.reason);
     aggregator.receive(Packet::from(&frames[0]).receive(), 0, &mut sink);
     let mut large = Packet::from(&frames[1]).receive();
-    large.gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(1000).expect("not 0")));
+    large.gso = Some(Gso::new(GsoKind::UdpFragments, SegmentSize::new(1000).expect("not 0")));
     aggregator.receive(large, 0, &mut sink);
     aggregator.receive(Packet::from(&frames[0]).receive(), 0, &mut sink);
     aggregator.flush_all(&mut sink);

@@ -2,9 +2,9 @@
 //! short segments, input that is a super-packet already.
 
 use crate::expect::*;
-use superpacket::aggregate::{Policy, Reason, Reason::*, Storage};
+use superpacket::aggregate::Reason::*;
 use superpacket::packet::RxChecksum;
-use superpacket::segment::{self, Cwr, GsoKind, SegmentSize};
+use superpacket::segment::{self, Cwr};
 
 use crate::support::*;
 use superpacket_traffic::frame::{ACK, AE, CWR, Checksum, ECE, FIN, Frame, PSH, RESERVED, RST, SYN, URG, stream_bytes, timestamps};
@@ -276,62 +276,6 @@ fn a_partial_checksum_must_be_the_pseudo_headers() {
             let frame = frame.clone().with(|frame| frame.tcp_mut().checksum = Checksum::PartialWithoutLength);
             Packet { checksum: partial(&base).checksum, ..Packet::from(&frame) }
         });
-    }
-}
-
-/// What came out when the third of five packets was a super-packet with this segment size and
-/// checksum.
-fn with_super_packet(
-    base: &Frame,
-    size: usize,
-    payload: usize,
-    form: segment::ChecksumForm,
-    storage: Storage,
-) -> (Vec<Output>, Vec<Packet>) {
-    let frames = lengths(base, &[100, 100, payload, 100, 100]);
-    let mut packets = packets(&frames);
-    if form == segment::ChecksumForm::Partial {
-        packets[2] = partial(&frames[2]);
-    }
-    let mut outputs = Vec::new();
-    let mut sink = |packet: superpacket::super_packet::SuperPacket<'_, Vec<u8>>| outputs.push(Output::of(&packet));
-    let mut aggregator = aggregator(Policy::gro().with_partial_checksums().with_storage(storage));
-    let kind = if frames[0].offsets().transport == 34 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
-    let gso = segment::Gso::new(kind, SegmentSize::new(size).expect("not 0"));
-    for (index, packet) in packets.iter().enumerate() {
-        let mut packet = packet.receive();
-        packet.gso = (index == 2).then_some(gso);
-        aggregator.receive(packet, 0, &mut sink);
-    }
-    aggregator.poll_end(0, &mut sink);
-    assert!(aggregator.counters().balanced());
-    (outputs, packets)
-}
-
-#[test]
-fn a_super_packet_passes_whole_and_in_order() {
-    for base in bases() {
-        // Of the flow's own segment size with a short last piece, without one, of another size;
-        // with a checksum like the others' and not.
-        for (size, payload) in [(100, 250), (100, 300), (70, 350), (1000, 100)] {
-            for form in [segment::ChecksumForm::Full, segment::ChecksumForm::Partial] {
-                for storage in [Storage::Fragments, Storage::Linear] {
-                    let (outputs, packets) = with_super_packet(&base, size, payload, form, storage);
-                    let reasons: Vec<Reason> = outputs.iter().map(|output| output.metadata.reason).collect();
-                    assert_eq!(reasons, [Overtaken, SuperPacket, PollEnd]);
-                    assert_eq!(outputs[1].bytes, packets[2].bytes);
-                    assert_eq!(outputs[1].metadata.checksum, packets[2].checksum);
-                    assert_eq!(outputs[0].cut(), [packets[0].bytes.clone(), packets[1].bytes.clone()]);
-                    assert_eq!(outputs[2].cut(), [packets[3].bytes.clone(), packets[4].bytes.clone()]);
-                    // What its sender said of it goes on with it, so that it can be cut on the way
-                    // out.
-                    let kind = outputs[1].metadata.gso.map(|gso| (gso.kind, gso.size.get()));
-                    assert_eq!(kind, outputs[0].metadata.gso.map(|gso| (gso.kind, size)));
-                    assert_eq!(outputs[1].metadata.gso.map(|gso| gso.checksum), Some(form));
-                    assert_eq!(outputs[1].cut().len(), payload.div_ceil(size));
-                }
-            }
-        }
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct Place {
     pub(crate) device_tso: bool,
     /// The offloads that the port is asked.
     pub(crate) features: FeatureSet,
+    /// Super-packets with PSH, as the host's kernel hands over, merge further in the bridge.
+    pub(crate) gro_past_push: bool,
 }
 
 impl Place {
@@ -49,7 +51,7 @@ impl Place {
     /// and its gain is another experiment's.
     pub(crate) fn new(kind: Kind) -> Self {
         let features = PortSettings::new(port_string("memory:any")).features.without(Feature::GenericReceiveOffload);
-        Self { kind, host_tso: true, gso_max_size: None, device_tso: true, features }
+        Self { kind, host_tso: true, gso_max_size: None, device_tso: true, features, gro_past_push: false }
     }
 
     /// The host's stack cuts its super-packets itself.
@@ -110,7 +112,7 @@ impl Bridged {
                 }
             };
             let mut port = PortSettings::new(text.parse().map_err(|error| refused(&text, &error))?);
-            port.features = place.features;
+            (port.features, port.gro_past_push) = (place.features, place.gro_past_push);
             ports.push(port);
         }
         let settings = BridgeSettings { ports, ..BridgeSettings::default() };

@@ -120,7 +120,10 @@ fn arrange(sender: Place, client: usize) -> Vec<Place> {
     // The device in front of the client has no TSO: the kernel cuts right before it, and frames of
     // the MTU arrive.
     let wire = receiver.cut_by_the_kernel();
-    let with_gro = |place: Place| Place { features: place.features.with(Feature::GenericReceiveOffload), ..place };
+    let with_gro = |place: Place| {
+        let features = place.features.with(Feature::GenericReceiveOffload);
+        Place { features, gro_past_push: true, ..place }
+    };
     match client {
         0 => vec![sender, wire],
         1 => vec![sender, receiver],
@@ -161,7 +164,8 @@ fn notes(largest: u32) -> Vec<String> {
          1 Gb/s."
             .to_owned(),
         "Behind a wire of 1500 bytes the device in front of the client has no TSO, so that frames of the MTU arrive whatever was sent; a client that takes \
-         super-packets gets them whole, as virtual machines do. The bridge aggregates nothing, but where it is said."
+         super-packets gets them whole, as virtual machines do. The bridge aggregates nothing, but where it is said; there its ports have gro_past_push on, as \
+         Linux sets PSH on each super-packet, and what has it would not merge further."
             .to_owned(),
         format!(
             "15,928 bytes ({SOURCE_PAYLOAD} = 11 x 1448) are asked for by a gso_max_size of {GSO_MAX_SIZE} bytes on the sender's device; the largest payload then \

@@ -5,9 +5,10 @@ use super::super::Reason;
 use super::super::examine::{Facts, outer_checksum};
 use super::super::lro::eligible_ack;
 use super::super::policy::{Mode, Policy, Storage};
+use super::super::segments::Segments;
 use super::Held;
 use crate::packet::RxPacket;
-use crate::wire::{IpVersion, Protocol, be16, be32, put16, put32, tcp};
+use crate::wire::{IpVersion, Protocol, be16, be32, byte, put16, put32, tcp};
 
 impl<B> Held<B> {
     /// Takes a packet whose headers [match](Self::matches), if the rules allow it. Nothing changes
@@ -19,6 +20,7 @@ impl<B> Held<B> {
         packet: &RxPacket<B>,
         header: &[u8],
         facts: &Facts,
+        segments: &Segments,
         policy: &Policy,
     ) -> Result<Attempt, Reason> {
         if facts.payload == 0 {
@@ -28,7 +30,7 @@ impl<B> Held<B> {
             Err(Reason::FragmentLimit)
         } else {
             match policy.mode {
-                Mode::Gro { .. } => self.join_gro(packet, header, facts),
+                Mode::Gro { .. } => self.join_gro(packet, header, facts, segments),
                 Mode::Lro { .. } => self.join_lro(packet, header, facts),
             }
         };
@@ -45,12 +47,16 @@ impl<B> Held<B> {
     /// Takes a packet whose headers [match](Self::matches), by GRO's rules. `Err` says why the flow
     /// must end before it.
     #[inline(always)]
-    fn join_gro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts) -> Result<Joined, Reason> {
+    fn join_gro(&mut self, packet: &RxPacket<B>, header: &[u8], facts: &Facts, segments: &Segments) -> Result<Joined, Reason> {
+        let is_super_packet = segments.count > 1;
         if facts.sequence != self.next_sequence {
             return Err(Reason::Sequence);
         }
-        if facts.payload > self.segment_size {
+        if segments.size > self.segment_size {
             return Err(Reason::LongerSegment);
+        }
+        if is_super_packet && segments.size < self.segment_size {
+            return Err(Reason::ShortSegment);
         }
         if facts.form != self.form {
             return Err(Reason::ChecksumForm);
@@ -58,24 +64,37 @@ impl<B> Held<B> {
         if self.payload + facts.payload > self.payload_limit {
             return Err(Reason::ByteLimit);
         }
+        // A flow that a single packet brings to its limit is complete.
+        if is_super_packet && self.packets + segments.count > self.packet_limit {
+            return Err(Reason::PacketLimit);
+        }
+        // Those before it have a CWR each, or had theirs on the first.
+        let flags = usize::from(self.layout.transport) + tcp::FLAGS;
+        if segments.cwr_on_first && self.layout.protocol == Protocol::Tcp && byte(header, flags) & tcp::CWR != 0 {
+            return Err(Reason::FlagsChanged);
+        }
         // DCCP's packets are counted, not its bytes, and all are of one length.
         if self.layout.protocol == Protocol::Dccp && facts.payload != self.segment_size {
             return Err(Reason::ShortSegment);
         }
         let mut id_run = self.id_run;
         if self.layout.version == IpVersion::V4 {
-            id_run = self.id_run.next(self.packets, facts.id).ok_or(Reason::IpId)?;
+            id_run = self.id_run.next(self.packets, facts.id, self.ids_known, segments.id).ok_or(Reason::IpId)?;
         }
         if let Some(outer) = &self.layout.outer {
             if outer_checksum(header, &self.layout).is_some() != self.outer_has_checksum {
                 return Err(Reason::TunnelHeader);
             }
             if outer.version == IpVersion::V4 {
-                self.outer_id_run = self.outer_id_run.next(self.packets, facts.outer_id).ok_or(Reason::IpId)?;
+                let next = self.outer_id_run.next(self.packets, facts.outer_id, self.ids_known, segments.outer_id);
+                self.outer_id_run = next.ok_or(Reason::IpId)?;
             }
         }
         self.id_run = id_run;
         self.advance(packet, facts, self.layout.protocol);
+        if is_super_packet {
+            self.count_further(segments);
+        }
         Ok(Joined::Merged)
     }
 

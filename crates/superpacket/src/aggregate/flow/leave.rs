@@ -101,7 +101,9 @@ impl<B> Held<B> {
             self.pieces.clear();
             self.pieces.push(Piece { buffer: None, start: 0, length: self.linear.len() as u32, sum: 0, flags: 0 });
         }
-        Leaving { header: 0, end: self.layout.end, length: self.bytes, checksum: self.checksum, gso: None }
+        let form = if let RxChecksum::Partial { .. } = self.checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
+        let gso = self.gso.map(|gso| gso.with_checksum(form));
+        Leaving { header: 0, end: self.layout.end, length: self.bytes, checksum: self.checksum, gso }
     }
 
     /// The packet as the sink sees it.
@@ -140,12 +142,10 @@ impl<B> Held<B> {
             (Protocol::Udp, _) => GsoKind::Udp,
             (Protocol::Dccp, _) => GsoKind::Dccp,
         };
-        // All packets carried the same CWR, since flags must be equal: so do all segments.
-        let cwr = if layout.protocol == Protocol::Tcp && byte(&self.header, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0 {
-            Cwr::All
-        } else {
-            Cwr::First
-        };
+        // All packets carried the same CWR, since flags must be equal: so do all segments, unless it
+        // was only the first segment's of a super-packet.
+        let flags = byte(&self.header, usize::from(layout.transport) + tcp::FLAGS) & !self.flags;
+        let cwr = if layout.protocol == Protocol::Tcp && flags & tcp::CWR != 0 { Cwr::All } else { Cwr::First };
         Some(Gso {
             id: self.id_run.form(),
             outer_id: self.outer_id_run.form(),

@@ -10,4 +10,5 @@ mod gathered;
 mod hostile;
 mod in_place;
 mod policies;
+mod super_packets;
 mod traffic;

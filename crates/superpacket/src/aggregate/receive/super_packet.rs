@@ -1,0 +1,63 @@
+//! What becomes of a packet that came as a super-packet: it joins its flow as its segments would,
+//! or begins one, or passes as it came.
+
+use super::super::Reason;
+use super::super::examine::{Facts, examine};
+use super::super::flow::{Attempt, packet_limit};
+use super::super::poll::Poll;
+use super::super::segments::{self, Segments};
+use super::super::table::NONE;
+use super::Receiver;
+use crate::packet::{Gathered, RxPacket};
+use crate::wire::{Layout, tcp};
+
+/// What became of a super-packet.
+pub(super) enum Met {
+    /// It is part of its flow now, but for its buffers. With the payload of its last segment.
+    Joined(Facts, u32),
+    /// Nothing may merge with it: it passes, and what is held of its flow must leave before it.
+    Refused(Reason),
+    /// It may begin a flow; what was held of it has left.
+    Begins(Facts),
+    /// It passes, since nothing may follow it in a merged packet; what was held of its flow has
+    /// left.
+    Ended(Reason),
+}
+
+impl<B> Receiver<B> {
+    /// Joins a packet that came as a super-packet to the flow in `slot`, if it fits; else that flow
+    /// leaves. `gathered` are the packet's first bytes if they lie in several buffers.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn meet_super_packet<P: Poll<B>>(
+        &mut self,
+        packet: &RxPacket<B>,
+        slot: u32,
+        layout: &Layout,
+        gathered: Option<&Gathered>,
+        poll: &mut P,
+    ) -> Result<Met, P::Error> {
+        let header = gathered.map_or(poll.bytes(&packet.first), Gathered::bytes);
+        let merges = packet.gso.as_ref().filter(|gso| segments::may_merge(gso, header, layout, self.in_force.mode));
+        let Some(gso) = merges else { return Ok(Met::Refused(Reason::SuperPacket)) };
+        let segments = Segments::of(gso, layout.end - u32::from(layout.payload));
+        let met = match slot {
+            NONE => examine::<true, _>(packet, header, layout, None, &self.options, poll).map(|facts| (None, facts)),
+            _ => self.try_join::<true, _>(slot, packet, header, layout, poll).map(|(attempt, facts)| (Some(attempt), facts)),
+        };
+        let (attempt, facts) = match met {
+            Ok(met) => met,
+            Err(reason) => return Ok(Met::Refused(reason)),
+        };
+        match attempt {
+            Some(Attempt::Joined(_)) => return Ok(Met::Joined(facts, segments.last(facts.payload))),
+            Some(Attempt::Ended(reason)) => self.emit(slot, reason, poll)?,
+            None => {}
+        }
+        Ok(match segments.ending(facts.payload, packet_limit(layout, &self.in_force)) {
+            Some(reason) => Met::Ended(reason),
+            None if self.in_force.merge_past_push => Met::Begins(Facts { flags: facts.flags & !tcp::PSH, ..facts }),
+            None => Met::Begins(facts),
+        })
+    }
+}

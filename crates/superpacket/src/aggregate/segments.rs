@@ -1,0 +1,97 @@
+//! What a received packet says of the segments that it stands for: a super-packet's merge as if
+//! they had come one by one.
+
+use super::examine::outer_checksum;
+use super::{Mode, Reason};
+use crate::segment::{Cwr, Gso, GsoKind, IpId};
+use crate::wire::{IpVersion, Layout, Protocol};
+
+/// The segments that a received packet stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segments {
+    pub(super) count: u32,
+    /// Payload bytes of each but the last.
+    pub(super) size: u32,
+    /// How their innermost IPv4 identifications run; one segment does not tell.
+    pub(super) id: Option<IpId>,
+    /// How those of a tunnel's outer IPv4 headers run, likewise.
+    pub(super) outer_id: Option<IpId>,
+    /// Of a CWR flag, the first carries it, and no other.
+    pub(super) cwr_on_first: bool,
+}
+
+impl Segments {
+    /// A packet of so much payload that is its own only segment.
+    #[inline(always)]
+    pub(super) const fn one(payload: u32) -> Self {
+        Segments { count: 1, size: payload, id: None, outer_id: None, cwr_on_first: false }
+    }
+
+    /// The segments of a packet of so much payload, which is to be cut so.
+    pub(super) fn of(gso: &Gso, payload: u32) -> Self {
+        let size = gso.size.get() as u32;
+        match payload.div_ceil(size) {
+            0 | 1 => Segments::one(payload),
+            count => Segments { count, size, id: Some(gso.id), outer_id: Some(gso.outer_id), cwr_on_first: gso.cwr == Cwr::First },
+        }
+    }
+
+    /// Payload bytes of the last, where all of them have so many.
+    #[inline(always)]
+    pub(super) const fn last(&self, payload: u32) -> u32 {
+        payload - (self.count - 1) * self.size
+    }
+
+    /// Why no packet may follow these in a merged packet of at most `most` segments, if none may.
+    pub(super) fn ending(&self, payload: u32, most: u32) -> Option<Reason> {
+        if self.count == 1 {
+            // As any packet.
+            None
+        } else if self.last(payload) < self.size {
+            Some(Reason::ShortSegment)
+        } else {
+            (self.count >= most).then_some(Reason::PacketLimit)
+        }
+    }
+}
+
+/// May a super-packet that is to be cut so merge with others? Else it is cut at other headers than
+/// these, or its segments could not be restored.
+pub(super) fn may_merge(gso: &Gso, header: &[u8], layout: &Layout, mode: Mode) -> bool {
+    let told = matches!(
+        (gso.kind, layout.version, layout.protocol),
+        (GsoKind::Tcp4, IpVersion::V4, Protocol::Tcp) | (GsoKind::Tcp6, IpVersion::V6, Protocol::Tcp) | (GsoKind::Udp, _, Protocol::Udp)
+    );
+    // A device never receives super-packets, so LRO's model has none. A sender leaves a tunnel's
+    // own checksum to whoever cuts.
+    matches!(mode, Mode::Gro { .. }) && told && outer_checksum(header, layout).is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::SegmentSize;
+
+    fn gso(size: usize) -> Gso {
+        Gso::new(GsoKind::Tcp4, SegmentSize::new(size).expect("not 0"))
+    }
+
+    #[test]
+    fn segments_are_counted_as_they_will_be_cut() {
+        for (payload, count, last) in [(100, 1, 100), (101, 2, 1), (200, 2, 100), (1100, 11, 100), (1099, 11, 99)] {
+            let segments = Segments::of(&gso(100), payload);
+            assert_eq!((segments.count, segments.last(payload)), (count, last), "{payload}");
+        }
+        assert_eq!(Segments::of(&gso(100), 60), Segments::one(60));
+        assert_eq!(Segments::of(&gso(100), 0), Segments::one(0));
+    }
+
+    #[test]
+    fn nothing_follows_a_short_segment_or_the_last_that_may_merge() {
+        let ending = |payload, most| Segments::of(&gso(100), payload).ending(payload, most);
+        assert_eq!(ending(60, 1), None, "as a packet of 60 bytes");
+        assert_eq!(ending(300, 4), None);
+        assert_eq!(ending(300, 3), Some(Reason::PacketLimit));
+        assert_eq!(ending(299, 9), Some(Reason::ShortSegment));
+    }
+}
