@@ -9,6 +9,7 @@ use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions
 use superpacket::virtio::{Format, Header, VirtioError, flags};
 use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp};
 
+use super::pairs::PairKeys;
 use crate::lanes::{Link, find_partial};
 use crate::ledger::Flow;
 use crate::partial::{be16, check};
@@ -46,6 +47,8 @@ pub(super) struct Packet {
     pub(super) endpoints: u64,
     /// The same with link headers and tunnels.
     pub(super) flow: Flow,
+    /// The address pairs that it keeps order with.
+    pub(super) pairs: PairKeys,
 }
 
 /// What is known of a packet besides its bytes.
@@ -126,6 +129,7 @@ impl Packet {
             cut,
             endpoints: 0,
             flow: Flow::none(),
+            pairs: PairKeys::default(),
         };
         packet.find_headers();
         packet
@@ -144,6 +148,7 @@ impl Packet {
                 Some(_) => Flow::of(&self.bytes, layer, &link),
                 None => Flow::from_hash(hash_of(&(self.endpoints, &self.link))),
             };
+            self.pairs = PairKeys::of(&self.bytes, layer, &link, self.layout.as_ref());
         }
     }
 

@@ -7,6 +7,7 @@ use superpacket::Simd;
 use superpacket::segment::{Gso, GsoPacket, MaxSegments, SegmentOptions, Segmenter};
 
 use super::packet::{Packet, segments_of};
+use super::pairs::Pairs;
 use super::stream::Stream;
 use crate::error::Error;
 
@@ -14,7 +15,7 @@ use crate::error::Error;
 const MOST_BYTES: usize = 24 << 20;
 
 /// What a packet costs besides its bytes.
-const OVERHEAD: usize = size_of::<Entry>() + 64;
+const OVERHEAD: usize = size_of::<Entry>() + 64 + Pairs::OVERHEAD;
 
 /// The most segments that a packet is cut into, since each is kept: no network cuts so many.
 const MOST_SEGMENTS: MaxSegments = MaxSegments::new(16_384).expect("not zero");
@@ -46,6 +47,7 @@ pub(super) struct Overtaken {
 pub(super) struct Window<'a> {
     pub(super) stream: Stream<'a>,
     queues: HashMap<u64, VecDeque<Entry>>,
+    pub(super) pairs: Pairs,
     /// Endpoints and number of each packet, in order; those that have left are skipped later.
     ages: VecDeque<(u64, u64)>,
     held: usize,
@@ -68,6 +70,7 @@ impl<'a> Window<'a> {
         Window {
             stream,
             queues: HashMap::new(),
+            pairs: Pairs::default(),
             ages: VecDeque::new(),
             held: 0,
             latest: 0,
@@ -106,6 +109,7 @@ impl<'a> Window<'a> {
 
     fn push(&mut self, packet: Packet) {
         self.held += packet.memory() + OVERHEAD;
+        self.pairs.enter(&packet);
         self.ages.push_back((packet.endpoints, packet.number));
         self.queues.entry(packet.endpoints).or_default().push_back(Entry { packet, overtaken: None });
     }
@@ -127,6 +131,9 @@ impl<'a> Window<'a> {
         let Some(queue) = self.queues.get_mut(&endpoints) else { return false };
         let overtaken = queue.remove(index).and_then(|entry| entry.overtaken);
         self.held -= packet.memory() + OVERHEAD;
+        // The segments first: what is known of the pair is kept as long as something is held.
+        segments.iter().for_each(|segment| self.pairs.enter(segment));
+        self.pairs.leave(&packet);
         for (place, packet) in segments.into_iter().enumerate() {
             self.held += packet.memory() + OVERHEAD;
             queue.insert(index + place, Entry { packet, overtaken });
@@ -197,6 +204,7 @@ impl<'a> Window<'a> {
             self.queues.remove(&endpoints);
         }
         self.held -= entry.packet.memory() + OVERHEAD;
+        self.pairs.leave(&entry.packet);
         Some(entry)
     }
 
