@@ -434,6 +434,43 @@ fn what_is_of_other_addresses_keeps_no_order() {
     assert_eq!(Case::with(vec![of_flow, stub], &[&[1], &[0]]).rules(Strictness::Reversible), ["pair-order"].into());
 }
 
+/// A capture on both ports of a bridge has each packet twice, and packets of different interfaces
+/// neither merge nor keep order.
+#[test]
+fn each_interface_has_flows_of_its_own() {
+    use superpacket_io::capture::{
+        ByteOrder as Order, Compression, Container, FrameOptions, Interface, OutputFormat, Record, Sink, TimeResolution, Timestamp, Writer,
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("both.pcapng");
+    let format = OutputFormat { container: Container::PcapNg, byte_order: Order::Little, resolution: None, compression: Compression::None };
+    let mut writer = Writer::create(&path, format).expect("creates");
+    let interface = Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS);
+    writer.declare(&[interface.clone(), interface]).expect("declares");
+    let fragment = Frame::tcp4(9000, 100).with_id(1).fragments(64, 99)[1].clone();
+    for (number, frame) in flow(0, 8, 100).into_iter().chain([fragment]).enumerate() {
+        // The fragment comes at the first alone, and so before what is held of the second.
+        for interface in if number < 8 { 0..2 } else { 0..1 } {
+            let record = Record {
+                interface,
+                time: Some(Timestamp::from_nanoseconds(number as u64)),
+                original_length: None,
+                options: FrameOptions::NONE,
+            };
+            writer.write(record, [&frame.to_bytes()[..]]).expect("writes");
+        }
+    }
+    writer.finish().expect("finishes");
+    let mut merged = Packets::new();
+    coalesce(Input::Path(&path), Output::Packets(&mut merged), &CoalesceOptions::default(), &mut ()).expect("a capture");
+    for rules in [Strictness::Linux, Strictness::Reversible] {
+        let options = CheckOptions { rules, ..CheckOptions::default() };
+        let report = check(Input::from(&merged), Input::Path(&path), &options, &mut ()).expect("both");
+        assert_eq!(report.violations, 0, "{:#?}", report.described);
+        assert!(report.merged > 4);
+    }
+}
+
 #[test]
 fn what_a_header_cannot_say_is_not_reversible() {
     let same_ids: Vec<_> = flow(0, 4, 100).into_iter().map(|frame| frame.with_id(9)).collect();

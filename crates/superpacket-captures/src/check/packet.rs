@@ -47,6 +47,8 @@ pub(super) struct Packet {
     pub(super) endpoints: u64,
     /// The same with link headers and tunnels.
     pub(super) flow: Flow,
+    /// Where it was captured: packets of different interfaces keep no order.
+    pub(super) interface: u32,
     /// The address pairs that it keeps order with.
     pub(super) pairs: PairKeys,
 }
@@ -55,6 +57,7 @@ pub(super) struct Packet {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin<'a> {
     pub(super) number: u64,
+    pub(super) interface: u32,
     pub(super) layer: Option<Layer>,
     pub(super) link: &'a [u8],
     pub(super) header: Option<(Header, Format)>,
@@ -101,7 +104,7 @@ pub(super) fn segments_of(
 impl Packet {
     /// Completes a packet's checksums and finds its headers.
     pub(super) fn new(origin: Origin<'_>, data: &[u8], simd: Simd) -> Packet {
-        let Origin { number, layer, link, header, cut } = origin;
+        let Origin { number, interface, layer, link, header, cut } = origin;
         let layer = layer.filter(|_| data.len() <= LONGEST);
         let mut bytes = kept(data);
         let (mut virtio, mut unfinished) = (None, None);
@@ -129,6 +132,7 @@ impl Packet {
             cut,
             endpoints: 0,
             flow: Flow::none(),
+            interface,
             pairs: PairKeys::default(),
         };
         packet.find_headers();
@@ -143,11 +147,12 @@ impl Packet {
         };
         self.layout = parse_datagram(&self.bytes, self.bytes.len(), layer).ok();
         self.endpoints = endpoints(&self.bytes, layer, self.layout.as_ref());
-        if let Some(link) = Link::new(0, layer, &self.link) {
+        if let Some(mut link) = Link::new(0, layer, &self.link) {
             self.flow = match self.layout {
                 Some(_) => Flow::of(&self.bytes, layer, &link),
                 None => Flow::from_hash(hash_of(&(self.endpoints, &self.link))),
             };
+            link.interface = self.interface;
             self.pairs = PairKeys::of(&self.bytes, layer, &link, self.layout.as_ref());
         }
     }
@@ -157,6 +162,11 @@ impl Packet {
         let mut packet = Packet { part: Some(part), bytes, unfinished: None, virtio: None, layout: None, link: self.link.clone(), ..*self };
         packet.find_headers();
         packet
+    }
+
+    /// Does it keep order with another of its file?
+    pub(super) fn is_of_flow(&self, flow: (Flow, u32)) -> bool {
+        (self.flow, self.interface) == flow
     }
 
     /// Leaves out what is before the IP header.

@@ -79,7 +79,7 @@ impl<'a> Stream<'a> {
                     Some(format) => Some((read_header(head, format, file, number, offset)?, format)),
                     None => None,
                 };
-                Packet::new(Origin { number, layer: Some(layer), link: &[], header, cut: false }, data, self.simd)
+                Packet::new(Origin { number, interface: 0, layer: Some(layer), link: &[], header, cut: false }, data, self.simd)
             }
         };
         self.packets += 1;
@@ -154,7 +154,7 @@ fn packet_of_frame(frame: &Frame<'_>, file: &str, simd: Simd) -> Result<Packet, 
         })?),
         None => None,
     };
-    let origin = Origin { number: frame.number, layer, link, header, cut: frame.is_truncated() };
+    let origin = Origin { number: frame.number, interface: frame.interface, layer, link, header, cut: frame.is_truncated() };
     Ok(Packet::new(origin, data, simd))
 }
 
