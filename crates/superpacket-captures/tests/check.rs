@@ -434,6 +434,29 @@ fn what_is_of_other_addresses_keeps_no_order() {
     assert_eq!(Case::with(vec![of_flow, stub], &[&[1], &[0]]).rules(Strictness::Reversible), ["pair-order"].into());
 }
 
+/// A capture that begins with a packet of another layer has its link headers left out of what is
+/// compared, but packets of different MAC addresses keep no order even so.
+#[test]
+fn link_headers_that_are_left_out_tell_flows_apart() {
+    let mut original = Packets::new();
+    let run = flow(1, 3, 100);
+    for frame in &run[..2] {
+        original.push(LinkType::ETHERNET, Some(0), &frame.to_bytes()).expect("short");
+    }
+    let ping = Frame::udp4(50).at_ip().with(|frame| frame.transport = Transport::Raw(1));
+    original.push(LinkType::RAW, Some(0), &ping.to_bytes()).expect("short");
+    let other = run[2].clone().with(|frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9]);
+    original.push(LinkType::ETHERNET, Some(0), &other.to_bytes()).expect("short");
+    let mut merged = Packets::new();
+    let flags = |packets: &Packets| packets.iter().map(|frame| frame.link_type()).collect::<Vec<_>>();
+    coalesce(Input::from(&original), Output::Packets(&mut merged), &CoalesceOptions::default(), &mut ()).expect("packets");
+    assert_eq!(flags(&merged), [LinkType::RAW, LinkType::ETHERNET, LinkType::ETHERNET]);
+    let options = CheckOptions { rules: Strictness::Reversible, ..CheckOptions::default() };
+    let report = check(Input::from(&merged), Input::from(&original), &options, &mut ()).expect("both");
+    assert!(report.not_judged.link_headers);
+    assert_eq!(report.violations, 0, "{:#?}", report.described);
+}
+
 /// A capture on both ports of a bridge has each packet twice, and packets of different interfaces
 /// neither merge nor keep order.
 #[test]

@@ -106,7 +106,7 @@ impl Window<'_> {
         let rest = payload.get(done..).unwrap_or(&[]);
         let sequence = packet.sequence().map(|sequence| sequence.wrapping_add(done as u32));
         let Some(&last) = matched.indices.last() else { return Ok(None) };
-        let Some(flow) = self.entry(endpoints, last).map(|entry| (entry.packet.flow, entry.packet.interface)) else { return Ok(None) };
+        let Some(flow) = self.entry(endpoints, last).map(|entry| entry.packet.ordered_in) else { return Ok(None) };
         let furthest = matched.indices.iter().max().copied().unwrap_or(last);
         let rank = |index: usize, next: &Packet| {
             let bytes = next.payload();
@@ -116,7 +116,7 @@ impl Window<'_> {
             let length = bytes.len().min(rest.len());
             let same = bytes[..length] == rest[..length];
             let in_sequence = sequence.is_none_or(|sequence| next.sequence() == Some(sequence));
-            let (behind, of_flow) = (index > last, next.is_of_flow(flow));
+            let (behind, of_flow) = (index > last, next.ordered_in == flow);
             match () {
                 () if same && in_sequence && behind && of_flow => Some(SAME),
                 () if same && in_sequence && of_flow => Some(1),

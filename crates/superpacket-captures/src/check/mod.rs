@@ -323,7 +323,7 @@ impl Check<'_> {
         let endpoints = packet.endpoints;
         let Some(last) = indices.iter().max().copied() else { return false };
         let (Some(flow), Some(origin)) = (
-            self.window.entry(endpoints, first).map(|entry| (entry.packet.flow, entry.packet.interface)),
+            self.window.entry(endpoints, first).map(|entry| entry.packet.ordered_in),
             self.window.entry(endpoints, last).map(|entry| entry.packet.number),
         ) else {
             return false;
@@ -332,7 +332,7 @@ impl Check<'_> {
         sorted.sort_unstable();
         for index in (0..last).filter(|index| sorted.binary_search(index).is_err()) {
             if let Some(entry) = self.window.entry_mut(endpoints, index)
-                && entry.packet.is_of_flow(flow)
+                && entry.packet.ordered_in == flow
                 && entry.overtaken.is_none_or(|overtaken| overtaken.refused && !refused)
             {
                 entry.overtaken = Some(Overtaken { by: packet.number, origin, refused });

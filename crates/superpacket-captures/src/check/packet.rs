@@ -47,9 +47,10 @@ pub(super) struct Packet {
     pub(super) endpoints: u64,
     /// The same with link headers and tunnels.
     pub(super) flow: Flow,
-    /// Where it was captured: packets of different interfaces keep no order.
-    pub(super) interface: u32,
-    /// The address pairs that it keeps order with.
+    /// The flow that it keeps order in: with its link header, also where link headers are left out
+    /// of what is compared, and the interface.
+    pub(super) ordered_in: (Flow, u32),
+    /// The address pairs that it keeps order with, by the same.
     pub(super) pairs: PairKeys,
 }
 
@@ -132,10 +133,16 @@ impl Packet {
             cut,
             endpoints: 0,
             flow: Flow::none(),
-            interface,
+            ordered_in: (Flow::none(), interface),
             pairs: PairKeys::default(),
         };
         packet.find_headers();
+        packet.ordered_in.0 = packet.flow;
+        if let Some(layer) = layer
+            && let Some(link) = Link::new(interface, layer, link)
+        {
+            packet.pairs = PairKeys::of(&packet.bytes, layer, &link, packet.layout.as_ref());
+        }
         packet
     }
 
@@ -147,13 +154,11 @@ impl Packet {
         };
         self.layout = parse_datagram(&self.bytes, self.bytes.len(), layer).ok();
         self.endpoints = endpoints(&self.bytes, layer, self.layout.as_ref());
-        if let Some(mut link) = Link::new(0, layer, &self.link) {
+        if let Some(link) = Link::new(0, layer, &self.link) {
             self.flow = match self.layout {
                 Some(_) => Flow::of(&self.bytes, layer, &link),
                 None => Flow::from_hash(hash_of(&(self.endpoints, &self.link))),
             };
-            link.interface = self.interface;
-            self.pairs = PairKeys::of(&self.bytes, layer, &link, self.layout.as_ref());
         }
     }
 
@@ -162,11 +167,6 @@ impl Packet {
         let mut packet = Packet { part: Some(part), bytes, unfinished: None, virtio: None, layout: None, link: self.link.clone(), ..*self };
         packet.find_headers();
         packet
-    }
-
-    /// Does it keep order with another of its file?
-    pub(super) fn is_of_flow(&self, flow: (Flow, u32)) -> bool {
-        (self.flow, self.interface) == flow
     }
 
     /// Leaves out what is before the IP header.
