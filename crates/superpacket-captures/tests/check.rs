@@ -457,6 +457,17 @@ fn link_headers_that_are_left_out_tell_flows_apart() {
     assert_eq!(report.violations, 0, "{:#?}", report.described);
 }
 
+/// Of datagrams with the same payload, one that is of another flow is not taken for that which
+/// merged, although it came first.
+#[test]
+fn a_packet_of_another_flow_is_not_taken_for_one_that_comes_later() {
+    let run = flow(4, 3, 100);
+    let twin = run[2].clone().with(|frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9]);
+    let original = vec![twin, run[0].clone(), run[1].clone(), run[2].clone()];
+    let case = Case::with(original, &[&[1, 2, 3], &[0]]);
+    assert_eq!(case.rules(Strictness::Reversible), BTreeSet::new(), "{:#?}", case.check(Strictness::Reversible).described);
+}
+
 /// A capture on both ports of a bridge has each packet twice, and packets of different interfaces
 /// neither merge nor keep order.
 #[test]

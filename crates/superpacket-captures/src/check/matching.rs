@@ -133,6 +133,7 @@ impl Window<'_> {
         };
         let mut best: Option<(u8, usize)> = None;
         let mut index = last + 1;
+        let ahead = self.stream.packets.saturating_add(AHEAD);
         loop {
             while let Some(entry) = self.entry(endpoints, index) {
                 if let Some(rank) = rank(index, &entry.packet)
@@ -156,7 +157,10 @@ impl Window<'_> {
                     best = Some((rank, index));
                 }
             }
-            if best.is_some_and(|(rank, _)| rank <= LIKELY) || index > last + REACH || !self.read_for(endpoints, u64::MAX)? {
+            // One of the flow, and behind, may come a little later: another with its payload came before.
+            let is_likely = best.is_some_and(|(rank, _)| rank <= LIKELY);
+            let most = if is_likely { ahead.saturating_sub(self.stream.packets) } else { u64::MAX };
+            if index > last + REACH || !self.read_for(endpoints, most)? {
                 return Ok(best);
             }
         }
