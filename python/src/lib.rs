@@ -1,11 +1,12 @@
 //! The Python module `superpacket._superpacket`: what the package's Python files stand on.
 //!
 //! `capture` reads files, `packet` has their packets, `columns` the same as Arrow columns,
-//! `commands` those of the program, `corpus` what workers do with many captures, `progress` their
+//! `commands` those of the program, `check` its judge, `corpus` what workers do with many captures, `progress` their
 //! bars and Ctrl-C, `engine` the aggregator and the segmenter. Nothing here is unsafe: buffers are
 //! Python's own `bytes`.
 
 mod capture;
+mod check;
 mod columns;
 mod commands;
 mod corpus;
@@ -22,6 +23,8 @@ use pyo3::prelude::*;
 mod _superpacket {
     #[pymodule_export]
     use super::capture::Capture;
+    #[pymodule_export]
+    use super::check::{Violation, Violations, check, check_rules};
     #[pymodule_export]
     use super::columns::{ColumnBatch, Columns};
     #[pymodule_export]

@@ -2,15 +2,17 @@
 
 ``open`` reads packets of pcap and pcapng files, one by one or as columns. ``coalesce`` merges them as
 GRO or LRO would have, ``segment`` cuts super-packets as a wire would have carried them, ``verify``
-checks that both are reversible, ``analyze`` says what each kind of aggregation would save and what
-keeps packets apart, ``steer`` how flows would spread over the CPUs of a host. ``Aggregator`` and
-``Segmenter`` are the engine itself, packet by packet.
+checks that both are reversible, ``check`` judges what another implementation made of packets,
+``analyze`` says what each kind of aggregation would save and what keeps packets apart, ``steer`` how
+flows would spread over the CPUs of a host. ``Aggregator`` and ``Segmenter`` are the engine itself,
+packet by packet.
 """
 
-from superpacket._commands import analyze, coalesce, open, segment, steer, verify
+from superpacket._commands import analyze, check, coalesce, open, segment, steer, verify
 from superpacket._reasons import Reason
 from superpacket._reports import (
     AnalyzeReport,
+    CheckReport,
     CoalesceReport,
     CpuShare,
     CutShort,
@@ -20,6 +22,7 @@ from superpacket._reports import (
     Findings,
     FlowLimited,
     LeftOut,
+    NotJudged,
     SegmentReport,
     SteeredFlow,
     SteerReport,
@@ -30,6 +33,7 @@ from superpacket._reports import (
     UnreadableError,
     VerifyReport,
 )
+from superpacket._rules import Rule
 from superpacket._superpacket import (
     Aggregator,
     Capture,
@@ -43,6 +47,8 @@ from superpacket._superpacket import (
     SegmentError,
     Segmenter,
     SuperPacket,
+    Violation,
+    Violations,
     __version__,
 )
 
@@ -51,6 +57,7 @@ __all__ = [
     "AnalyzeReport",
     "Capture",
     "CaptureError",
+    "CheckReport",
     "CoalesceReport",
     "ColumnBatch",
     "Columns",
@@ -63,10 +70,12 @@ __all__ = [
     "Findings",
     "FlowLimited",
     "LeftOut",
+    "NotJudged",
     "OptionsError",
     "Packet",
     "PacketList",
     "Reason",
+    "Rule",
     "SegmentError",
     "SegmentReport",
     "Segmenter",
@@ -79,8 +88,11 @@ __all__ = [
     "Traffic",
     "UnreadableError",
     "VerifyReport",
+    "Violation",
+    "Violations",
     "__version__",
     "analyze",
+    "check",
     "coalesce",
     "open",
     "segment",

@@ -10,12 +10,14 @@ from superpacket import _superpacket
 from superpacket._packets import Path, source, sources
 from superpacket._reports import (
     AnalyzeReport,
+    CheckReport,
     CoalesceReport,
     SegmentReport,
     SteerReport,
     UnreadableError,
     VerifyReport,
     analyze_report,
+    check_report,
     coalesce_report,
     segment_report,
     steer_report,
@@ -98,10 +100,10 @@ def _begin(progress: Progress) -> Callable[[str, int | None], _Shared | _Called]
 
 
 def _hold(seconds: float) -> int:
-    nanoseconds = round(seconds * 1_000_000_000)
-    if not 0 <= nanoseconds <= _FOREVER:
+    # Infinity and NaN cannot be rounded.
+    if not 0 <= seconds * 1_000_000_000 < _FOREVER:
         raise OptionsError(f"hold: {seconds} s is not between 0 and 584 years")
-    return nanoseconds
+    return round(seconds * 1_000_000_000)
 
 
 def _batch(packets: int) -> int:
@@ -242,6 +244,42 @@ def verify(
     if report.unreadable:
         raise UnreadableError(report)
     return report
+
+
+def check(
+    checked: Source,
+    origin: Source,
+    *,
+    rules: Literal["linux", "reversible"] = "linux",
+    all: bool = False,
+    strict: bool = False,
+    link_type: int = 1,
+    progress: Progress = None,
+) -> CheckReport:
+    """Says whether what another implementation made of packets is a faithful aggregation or segmentation: ``report.ok``.
+
+    There is no option for the direction. Files are captures, whose packets may have their
+    ``virtio_net_hdr`` in comments, or of records (docs/check.md); packets in memory have none.
+
+    :param checked: what the implementation made.
+    :param origin: what it was given.
+    :param rules: "linux": what Linux does; "reversible": from a packet and its header every byte
+        comes back, and nothing of a flow overtakes anything.
+    :param all: describes all violations, not the first 10 alone.
+    :param strict: raises CaptureError if a file ends within a record.
+    :param link_type: of packets that are given as bytes; 1 is Ethernet, 101 IP.
+    """
+    if rules not in ("linux", "reversible"):
+        raise OptionsError(f"rules: {rules!r} is neither 'linux' nor 'reversible'")
+    report, described = _superpacket.check(
+        source(checked, link_type),
+        source(origin, link_type),
+        reversible=rules == "reversible",
+        all=all,
+        strict=strict,
+        progress=_begin(progress),
+    )
+    return check_report(json.loads(report), described)
 
 
 def analyze(

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from superpacket._reasons import Reason
-from superpacket._superpacket import CaptureError, Page, PacketList
+from superpacket._rules import Rule
+from superpacket._superpacket import CaptureError, Page, PacketList, Violations
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,61 @@ class VerifyReport(Report):
     def ok(self) -> bool:
         """Whether every byte came back: the program's exit code 0."""
         return self.mismatches == 0
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """What ``check`` could not judge."""
+
+    #: Merged packets without a ``virtio_net_hdr``: what it would say of their segments and their
+    #: checksum.
+    headers: int
+    #: Packets of the original that were cut, and had no ``virtio_net_hdr``: the size of their
+    #: segments was taken from the first of them.
+    sizes: int
+    #: Packets of the original whose own header contradicts them, or asks for more than 16,384
+    #: segments: they were taken for whole.
+    origin_headers: int
+    #: Packets that the snap length cut, and that are not those of the original.
+    snap_length: int
+    #: Whether link headers were left out, since the files have different ones.
+    link_headers: bool
+
+
+@dataclass(frozen=True)
+class CheckReport(Report):
+    """What ``check`` found."""
+
+    #: What was checked: a file's name, or "memory".
+    checked: str
+    #: What it was made of.
+    origin: str
+    #: Packets of the original.
+    packets_in: int
+    #: Packets that left.
+    packets_out: int
+    #: Packets that left and stand for several.
+    super_packets: int
+    #: Packets of the original, or segments of these, that joined another.
+    merged: int
+    #: Packets that left and are segments of one of the original.
+    segments: int
+    #: How often rules were broken.
+    violations: int
+    #: The same, rule by rule.
+    by_rule: dict[Rule, int]
+    #: The first violations, or all of them: objects that are made when they are asked for.
+    described: Violations
+    not_judged: NotJudged
+    #: Where what was checked was cut short.
+    cut_short: CutShort | None
+    #: Where the original was cut short.
+    origin_cut_short: CutShort | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether no rule is broken: the program's exit code 0."""
+        return self.violations == 0
 
 
 @dataclass(frozen=True)
@@ -310,9 +366,9 @@ def totals(json: dict[str, Any]) -> Totals:
     )
 
 
-def cut_short(json: dict[str, Any]) -> CutShort | None:
+def cut_short(json: dict[str, Any], name: str = "cut_short") -> CutShort | None:
     """Reads where a capture was cut short."""
-    return None if json["cut_short"] is None else CutShort(**json["cut_short"])
+    return None if json[name] is None else CutShort(**json[name])
 
 
 def coalesce_report(json: dict[str, Any], packets: PacketList | None) -> CoalesceReport:
@@ -332,6 +388,26 @@ def verify_report(json: dict[str, Any]) -> VerifyReport:
         for file in json["files"]
     ]
     return VerifyReport(json, totals(json), json["segments"], json["mismatches"], files, json["unreadable"])
+
+
+def check_report(json: dict[str, Any], described: Violations) -> CheckReport:
+    """Reads the report of ``check``."""
+    return CheckReport(
+        json=json,
+        checked=json["checked"],
+        origin=json["origin"],
+        packets_in=json["packets_in"],
+        packets_out=json["packets_out"],
+        super_packets=json["super_packets"],
+        merged=json["merged"],
+        segments=json["segments"],
+        violations=json["violations"],
+        by_rule={Rule(name): count for name, count in json["by_rule"].items()},
+        described=described,
+        not_judged=NotJudged(**json["not_judged"]),
+        cut_short=cut_short(json),
+        origin_cut_short=cut_short(json, "origin_cut_short"),
+    )
 
 
 def _effect(json: dict[str, Any]) -> Effect:

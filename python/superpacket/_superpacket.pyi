@@ -6,9 +6,14 @@ import numpy
 import pandas
 
 from superpacket._reasons import Reason
+from superpacket._rules import Rule
 
 __all__ = [
     "Capture",
+    "Violation",
+    "Violations",
+    "check",
+    "check_rules",
     "ColumnBatch",
     "Columns",
     "CorpusSummary",
@@ -288,6 +293,39 @@ def steer(
     top: int,
     progress: Callable[[str, int | None], Any] | None,
 ) -> tuple[str, Page]: ...
+@final
+class Violation:
+    """A rule that a packet breaks."""
+
+    @property
+    def packet(self) -> int | None: ...
+    @property
+    def origin(self) -> int | None: ...
+    @property
+    def field(self) -> str: ...
+    @property
+    def rule(self) -> Rule: ...
+    @property
+    def found(self) -> str: ...
+
+@final
+class Violations:
+    """The violations of a report, in the order in which they were found."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Violation: ...
+    def __iter__(self) -> Iterator[Violation]: ...
+
+def check(
+    checked: str | PathLike[str] | PacketList,
+    origin: str | PathLike[str] | PacketList,
+    *,
+    reversible: bool,
+    all: bool,
+    strict: bool,
+    progress: Callable[[str, int | None], Any] | None,
+) -> tuple[str, Violations]: ...
+def check_rules() -> list[tuple[str, str, str]]: ...
 @final
 class CorpusSummary:
     """Adds up what was found in the captures of a corpus."""

@@ -465,6 +465,7 @@ def test_wrong_options_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         ("top: 65 is not between 0 and 64", {"top": 65}),
         ("checksum: 'none'", {"checksum": "none"}),
         ("interval: 0", {"interval": 0}),
+        ("interval: inf", {"interval": float("inf")}),
         ("batch: -1", {"batch": -1}),
     ]
     for words, options in wrong:

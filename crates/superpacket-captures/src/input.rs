@@ -1,5 +1,6 @@
 //! Opening captures and reading them to their end.
 
+use std::io::Read;
 use std::path::Path;
 
 use superpacket_io::capture::{CaptureError, Format, Frame, Interface, Reader, Source, Truncated};
@@ -14,6 +15,13 @@ pub enum Input<'a> {
     Path(&'a Path),
     /// A capture that is open.
     Reader(Box<Reader>),
+    /// What comes from a stream: a capture, or for [`check`](crate::check()) records.
+    Stream {
+        /// What reports and errors call it.
+        file: String,
+        /// Its bytes.
+        stream: Box<dyn Read + Send>,
+    },
     /// Packets in memory.
     Packets(&'a Packets),
 }
@@ -84,6 +92,11 @@ impl<'a> Opened<'a> {
             Input::Reader(reader) => {
                 progress.begin(reader.file(), reader.file_length());
                 Open::Reader(reader)
+            }
+            Input::Stream { file, stream } => {
+                let reader = Reader::from_stream(&file, stream)?;
+                progress.begin(&file, None);
+                Open::Reader(Box::new(reader))
             }
             Input::Packets(packets) => {
                 progress.begin(MEMORY, Some(packets.bytes().len() as u64));

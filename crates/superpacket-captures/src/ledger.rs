@@ -35,11 +35,7 @@ impl Flow {
     pub(crate) fn of_headers(packet: &[u8], length: usize, layer: Layer, link: &Link) -> Flow {
         let mut hasher = DefaultHasher::new();
         if let Ok(layout) = parse(packet, length, layer) {
-            (link.interface, link.header()).hash(&mut hasher);
-            if layer == Layer::Ethernet {
-                packet.get(..12).hash(&mut hasher);
-                hash_tags(packet, usize::from(layout.outermost()), &mut hasher);
-            }
+            hash_link(packet, layer, link, usize::from(layout.outermost()), &mut hasher);
             hash_outer(packet, &layout, &mut hasher);
             addresses(packet, usize::from(layout.network), layout.version).hash(&mut hasher);
             let transport = usize::from(layout.transport);
@@ -89,10 +85,20 @@ fn hash_outer(packet: &[u8], layout: &Layout, hasher: &mut impl Hasher) {
     }
 }
 
-fn addresses(packet: &[u8], network: usize, version: IpVersion) -> Option<&[u8]> {
+pub(crate) fn addresses(packet: &[u8], network: usize, version: IpVersion) -> Option<&[u8]> {
     match version {
         IpVersion::V4 => packet.get(network + ipv4::ADDRESSES..network + ipv4::ADDRESSES + 8),
         IpVersion::V6 => packet.get(network + ipv6::ADDRESSES..network + ipv6::ADDRESSES + 32),
+    }
+}
+
+/// What tells link headers apart, up to the outermost IP header at `end`: interface, header, MAC
+/// addresses and the identities in tags.
+pub(crate) fn hash_link(packet: &[u8], layer: Layer, link: &Link, end: usize, hasher: &mut impl Hasher) {
+    (link.interface, link.header()).hash(hasher);
+    if layer == Layer::Ethernet {
+        packet.get(..12).hash(hasher);
+        hash_tags(packet, end, hasher);
     }
 }
 

@@ -359,6 +359,153 @@ fn what_linux_refuses_may_overtake_by_its_rules_alone() {
     }
 }
 
+/// A fragment, or what else has no known ports, may be of any flow between its addresses: it keeps
+/// order with all of them, by the stricter rules.
+#[test]
+fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
+    type Make = fn() -> Frame;
+    let tunnel: Make = || flow(4, 1, 100)[0].clone().in_vxlan4();
+    // Frames of a flow, and one of the same pair that is no longer than its fragments are.
+    for (name, of_flow, other) in [
+        ("IPv4", (|| flow(0, 1, 100)[0].clone()) as Make, (|| Frame::tcp4(9000, 100).with_id(1)) as Make),
+        ("IPv6", || flow(1, 1, 100)[0].clone(), || Frame::tcp6(9000, 100)),
+        ("UDP", || flow(4, 1, 100)[0].clone(), || Frame::udp4(100).with_id(1)),
+        ("tagged", || flow(3, 1, 100)[0].clone(), || Frame::tcp4(9000, 100).with_id(1).tagged(12)),
+        ("in a tunnel", tunnel, || Frame::udp4(100).with_id(1).in_vxlan4()),
+    ] {
+        let of_flow = of_flow();
+        let fragments = other().fragments(64, 99);
+        assert!(fragments.len() > 1, "{name}");
+        let original = || vec![of_flow.clone(), fragments[0].clone(), fragments[1].clone()];
+        let held = Case::with(original(), &[&[0], &[1], &[2]]);
+        assert_eq!(held.rules(Strictness::Reversible), BTreeSet::new(), "{name}");
+        for left in [&[&[1][..], &[2], &[0]][..], &[&[1], &[0], &[2]]] {
+            let case = Case::with(original(), left);
+            case.breaks(&[]);
+            let report = case.check(Strictness::Reversible);
+            assert_eq!(report.violations, 1, "{name}: {:#?}", report.described);
+            let violation = &report.described[0];
+            assert_eq!((violation.rule.name(), violation.field.as_str(), violation.origin), ("pair-order", "order", Some(1)), "{name}");
+            let place = left.iter().position(|group| group[0] == 0).expect("it left") as u64;
+            assert_eq!(violation.packet, Some(place + 1), "{name}");
+            let by = format!("packet {place}, which is packet {} of the original and of the same addresses, left before it", place + 1);
+            assert_eq!(violation.found, by, "{name}");
+        }
+        // The other way round: the flow's packet came last.
+        let case = Case::with(vec![fragments[0].clone(), fragments[1].clone(), of_flow.clone()], &[&[0], &[2], &[1]]);
+        case.breaks(&[]);
+        assert_eq!(case.rules(Strictness::Reversible), ["pair-order"].into(), "{name}");
+        assert_eq!(case.check(Strictness::Reversible).described[0].origin, Some(2), "{name}");
+    }
+    // The packets that it overtakes are in a merged one.
+    let mut merged = flow(0, 4, 100);
+    merged.push(Frame::tcp4(9000, 100).with_id(1).fragments(64, 99)[1].clone());
+    let late = Case::with(merged.clone(), &[&[4], &[0, 1, 2, 3]]);
+    late.breaks(&[]);
+    assert_eq!(late.rules(Strictness::Reversible), ["pair-order"].into());
+    assert_eq!(late.check(Strictness::Reversible).violations, 1);
+    assert_eq!(Case::with(merged, &[&[0, 1, 2, 3], &[4]]).rules(Strictness::Reversible), BTreeSet::new());
+}
+
+/// What cannot be of the flow may leave before what is held of it.
+#[test]
+fn what_is_of_other_addresses_keeps_no_order() {
+    let of_flow = flow(0, 1, 100)[0].clone();
+    let others: [(&str, Edit); 5] = [
+        ("other addresses", |frame| frame.ipv4_mut().source = [10, 9, 9, 9]),
+        ("the other direction", |frame| {
+            let ip = frame.ipv4_mut();
+            (ip.source, ip.destination) = (ip.destination, ip.source);
+        }),
+        ("another MAC address", |frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9]),
+        ("another VLAN", |frame| *frame = frame.clone().tagged(30)),
+        ("of UDP", |frame| *frame = Frame::udp4(100).with_id(1).fragments(64, 99)[1].clone()),
+    ];
+    for (name, edit) in others {
+        let mut fragment = Frame::tcp4(9000, 100).with_id(1).fragments(64, 99)[1].clone();
+        edit(&mut fragment);
+        let case = Case::with(vec![of_flow.clone(), fragment], &[&[1], &[0]]);
+        assert_eq!(case.rules(Strictness::Reversible), BTreeSet::new(), "{name}: {:?}", case.check(Strictness::Reversible).described);
+    }
+    // A protocol without ports is of no flow.
+    let ping = of_flow.clone().with(|frame| frame.transport = Transport::Raw(1));
+    assert_eq!(Case::with(vec![of_flow.clone(), ping], &[&[1], &[0]]).rules(Strictness::Reversible), BTreeSet::new());
+    // A truncated header is of some flow.
+    let stub = of_flow.clone().with(|frame| (frame.transport, frame.payload) = (Transport::Raw(6), vec![1, 2, 3, 4, 5, 6, 7, 8]));
+    assert_eq!(Case::with(vec![of_flow, stub], &[&[1], &[0]]).rules(Strictness::Reversible), ["pair-order"].into());
+}
+
+/// A capture that begins with a packet of another layer has its link headers left out of what is
+/// compared, but packets of different MAC addresses keep no order even so.
+#[test]
+fn link_headers_that_are_left_out_tell_flows_apart() {
+    let mut original = Packets::new();
+    let run = flow(1, 3, 100);
+    for frame in &run[..2] {
+        original.push(LinkType::ETHERNET, Some(0), &frame.to_bytes()).expect("short");
+    }
+    let ping = Frame::udp4(50).at_ip().with(|frame| frame.transport = Transport::Raw(1));
+    original.push(LinkType::RAW, Some(0), &ping.to_bytes()).expect("short");
+    let other = run[2].clone().with(|frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9]);
+    original.push(LinkType::ETHERNET, Some(0), &other.to_bytes()).expect("short");
+    let mut merged = Packets::new();
+    let flags = |packets: &Packets| packets.iter().map(|frame| frame.link_type()).collect::<Vec<_>>();
+    coalesce(Input::from(&original), Output::Packets(&mut merged), &CoalesceOptions::default(), &mut ()).expect("packets");
+    assert_eq!(flags(&merged), [LinkType::RAW, LinkType::ETHERNET, LinkType::ETHERNET]);
+    let options = CheckOptions { rules: Strictness::Reversible, ..CheckOptions::default() };
+    let report = check(Input::from(&merged), Input::from(&original), &options, &mut ()).expect("both");
+    assert!(report.not_judged.link_headers);
+    assert_eq!(report.violations, 0, "{:#?}", report.described);
+}
+
+/// Of datagrams with the same payload, one that is of another flow is not taken for that which
+/// merged, although it came first.
+#[test]
+fn a_packet_of_another_flow_is_not_taken_for_one_that_comes_later() {
+    let run = flow(4, 3, 100);
+    let twin = run[2].clone().with(|frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9]);
+    let original = vec![twin, run[0].clone(), run[1].clone(), run[2].clone()];
+    let case = Case::with(original, &[&[1, 2, 3], &[0]]);
+    assert_eq!(case.rules(Strictness::Reversible), BTreeSet::new(), "{:#?}", case.check(Strictness::Reversible).described);
+}
+
+/// A capture on both ports of a bridge has each packet twice, and packets of different interfaces
+/// neither merge nor keep order.
+#[test]
+fn each_interface_has_flows_of_its_own() {
+    use superpacket_io::capture::{
+        ByteOrder as Order, Compression, Container, FrameOptions, Interface, OutputFormat, Record, Sink, TimeResolution, Timestamp, Writer,
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("both.pcapng");
+    let format = OutputFormat { container: Container::PcapNg, byte_order: Order::Little, resolution: None, compression: Compression::None };
+    let mut writer = Writer::create(&path, format).expect("creates");
+    let interface = Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS);
+    writer.declare(&[interface.clone(), interface]).expect("declares");
+    let fragment = Frame::tcp4(9000, 100).with_id(1).fragments(64, 99)[1].clone();
+    for (number, frame) in flow(0, 8, 100).into_iter().chain([fragment]).enumerate() {
+        // The fragment comes at the first alone, and so before what is held of the second.
+        for interface in if number < 8 { 0..2 } else { 0..1 } {
+            let record = Record {
+                interface,
+                time: Some(Timestamp::from_nanoseconds(number as u64)),
+                original_length: None,
+                options: FrameOptions::NONE,
+            };
+            writer.write(record, [&frame.to_bytes()[..]]).expect("writes");
+        }
+    }
+    writer.finish().expect("finishes");
+    let mut merged = Packets::new();
+    coalesce(Input::Path(&path), Output::Packets(&mut merged), &CoalesceOptions::default(), &mut ()).expect("a capture");
+    for rules in [Strictness::Linux, Strictness::Reversible] {
+        let options = CheckOptions { rules, ..CheckOptions::default() };
+        let report = check(Input::from(&merged), Input::Path(&path), &options, &mut ()).expect("both");
+        assert_eq!(report.violations, 0, "{:#?}", report.described);
+        assert!(report.merged > 4);
+    }
+}
+
 #[test]
 fn what_a_header_cannot_say_is_not_reversible() {
     let same_ids: Vec<_> = flow(0, 4, 100).into_iter().map(|frame| frame.with_id(9)).collect();

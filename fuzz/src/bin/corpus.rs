@@ -28,6 +28,7 @@ fn main() -> std::io::Result<()> {
         let bytes = frame.to_bytes();
         save("parse", format!("shape-{index:02}"), &bytes)?;
         let run: Vec<_> = frame.run(4).iter().map(|frame| (at_ip, 0, frame.to_bytes())).collect();
+        save("check", format!("run-{index:02}"), &[&[6, 200, 1][..], &write(&run)].concat())?;
         save("aggregate", format!("run-{index:02}"), &[&[0xf4][..], &write(&run)].concat())?;
         // A stripped tag says how much room is behind the packet.
         let roomy: Vec<_> = run.iter().map(|(flags, _, bytes)| (flags | 8, 10, bytes.clone())).collect();
@@ -44,6 +45,7 @@ fn main() -> std::io::Result<()> {
                 (u8::from(packet.starts_at_ip) | state, 40, packet.bytes[..packet.bytes.len().min(300)].to_vec())
             })
             .collect();
+        save("check", format!("mix-{seed}"), &[&[7, 99, 0x20][..], &write(&frames)].concat())?;
         save("aggregate", format!("mix-{seed}"), &[&[(seed as u8) << 4 | 4][..], &write(&frames)].concat())?;
     }
     for (index, (gso_type, frame)) in
@@ -104,9 +106,56 @@ fn main() -> std::io::Result<()> {
         ("pcapng-two-interfaces", plain, &two[..]),
     ];
     for (name, format, interfaces) in captures {
-        save("capture", name.into(), &captured(format, interfaces).map_err(std::io::Error::other)?)?;
+        let file = captured(format, interfaces).map_err(std::io::Error::other)?;
+        save("capture", name.into(), &file)?;
+        save("check", name.into(), &[&[4][..], &file].concat())?;
+    }
+    for (name, flags, first, second) in judged() {
+        save("check", name.into(), &[&[flags][..], &(first.len() as u16).to_be_bytes(), &first, &second].concat())?;
     }
     Ok(())
+}
+
+/// Files of records that are judged: a merged packet beside what merged, both ways round, once
+/// damaged, and fragments that changed places.
+fn judged() -> Vec<(&'static str, u8, Vec<u8>, Vec<u8>)> {
+    let records = |packets: &[([u8; 10], Vec<u8>)]| {
+        let mut file = b"superpacket-records 1 ethernet 10\n".to_vec();
+        for (header, packet) in packets {
+            file.extend((10 + packet.len() as u32).to_le_bytes());
+            file.extend([&header[..], packet].concat());
+        }
+        file
+    };
+    let single = |frame: &Frame| ([0; 10], frame.to_bytes());
+    let mut files = Vec::new();
+    for (frame, kind, field, names) in [
+        (Frame::tcp4(1, 40).with_id(7), 1, 16, ["merged-tcp", "cut-tcp", "damaged-tcp"]),
+        (Frame::udp6(40), 5, 6, ["merged-udp", "cut-udp", "damaged-udp"]),
+    ] {
+        let run = frame.run(3);
+        let mut whole = frame.with(|frame| frame.payload = run.iter().flat_map(|frame| frame.payload.clone()).collect());
+        if let Some(checksum) = whole.checksum_mut() {
+            *checksum = Checksum::Partial;
+        }
+        let offsets = whole.offsets();
+        let header = [1, kind, offsets.payload as u8, 0, 40, 0, offsets.transport as u8, 0, field, 0];
+        let merged = records(&[(header, whole.to_bytes())]);
+        let singles = records(&run.iter().map(single).collect::<Vec<_>>());
+        let mut damaged = merged.clone();
+        if let Some(byte) = damaged.last_mut() {
+            *byte ^= 1;
+        }
+        for (name, first, second) in [(names[0], &merged, &singles), (names[1], &singles, &merged), (names[2], &damaged, &singles)] {
+            files.push((name, 1, first.clone(), second.clone()));
+        }
+    }
+    let mut run = Frame::tcp4(1, 40).run(2);
+    run.extend(Frame::tcp4(900, 80).fragments(64, 9));
+    let original = records(&run.iter().map(single).collect::<Vec<_>>());
+    run.rotate_right(2);
+    files.push(("fragments", 1, records(&run.iter().map(single).collect::<Vec<_>>()), original));
+    files
 }
 
 /// A capture of three frames, the interfaces in turn.

@@ -23,6 +23,13 @@ from superpacket.corpus._tasks import Failure, Options, Part, Result, Survey
 _AHEAD = 4
 _LEAST_AHEAD = 64
 
+#: Small files share a task, up to so many bytes or files: a task has its cost.
+_GROUP_BYTES = 64 << 20
+_GROUP_FILES = 100
+
+#: Towards the end, tasks are as small that each thread has so many of them to come: all end together.
+_GROUPS_LEFT = 4
+
 #: Files whose results may wait for one before them.
 _MOST_WAITING = 10_000
 
@@ -47,6 +54,16 @@ class _Waiting:
         if self.parts is None:
             return self.failure is not None
         return len(self.results) == max(1, len(self.parts))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is given to a worker at once."""
+
+    #: Places of its files in the corpus: one, or several small files.
+    indexes: tuple[int, ...]
+    part: Part | None = None
+    is_survey: bool = False
 
 
 class _Output:
@@ -129,74 +146,101 @@ class _Run:
 
     def __init__(self, client: distributed.Client, files: list[_files.CorpusFile], options: Options, store: Store, retries: int) -> None:
         self._client, self._files, self._options, self._store, self._retries = client, files, options, store, retries
-        self._in_flight: dict[Any, tuple[int, Part | None, bool]] = {}
+        self._in_flight: dict[Any, _Task] = {}
         self._completed = distributed.as_completed(loop=client.loop, with_results=False, raise_errors=False)
-        #: Parts of files that have been surveyed.
-        self._parts: deque[tuple[int, Part | None]] = deque()
-        self._coming = iter(range(len(files)))
+        #: Parts of files that have been surveyed, and files that failed beside others.
+        self._next: deque[_Task] = deque()
+        self._coming = 0
+        self._bytes_to_come = sum(file.size or 0 for file in files)
         self._waiting: dict[int, _Waiting] = {}
+        self._threads = 1
 
-    def _submit(self, index: int, part: Part | None, is_survey: bool) -> None:
-        file = self._files[index]
-        arguments = (file, self._options, self._store) if is_survey else (file, part, self._options, self._store)
-        function: Any = _tasks.survey if is_survey else _tasks.analyze_part
-        future = self._client.submit(function, *arguments, pure=False, retries=self._retries, priority=-index)
-        self._in_flight[future] = (index, part, is_survey)
+    def _submit(self, task: _Task) -> None:
+        files = [self._files[index] for index in task.indexes]
+        function: Any
+        arguments: tuple[Any, ...]
+        retries = self._retries
+        if len(files) > 1:
+            # Those that fail are tried again one by one.
+            function, arguments, retries = _tasks.analyze_files, (files, self._options, self._store), 0
+        elif task.is_survey:
+            function, arguments = _tasks.survey, (files[0], self._options, self._store)
+        else:
+            function, arguments = _tasks.analyze_part, (files[0], task.part, self._options, self._store)
+        future = self._client.submit(function, *arguments, pure=False, retries=retries, priority=-task.indexes[0])
+        self._in_flight[future] = task
         self._completed.add(future)
 
     def _fill(self, ahead: int) -> None:
         """Gives tasks to the cluster, up to so many."""
         while len(self._in_flight) < ahead:
-            if self._parts:
-                index, part = self._parts.popleft()
-                self._submit(index, part, False)
+            if self._next:
+                self._submit(self._next.popleft())
                 continue
-            if len(self._waiting) >= _MOST_WAITING:
+            if len(self._waiting) >= _MOST_WAITING or self._coming == len(self._files):
                 return
-            index = next(self._coming, -1)
-            if index < 0:
-                return
-            file = self._files[index]
-            self._waiting[index] = _Waiting(file)
-            is_large = file.size is not None and file.size > self._options.part_size + self._options.part_size // 4
-            if not is_large:
-                self._waiting[index].parts = []
-            self._submit(index, None, is_large)
+            self._submit(self._come())
 
-    def _ahead(self) -> int:
-        threads: int = sum(self._client.nthreads().values())
-        return max(_LEAST_AHEAD, _AHEAD * threads)
+    def _is_large(self, file: _files.CorpusFile) -> bool:
+        return file.size is not None and file.size > self._options.part_size + self._options.part_size // 4
+
+    def _come(self) -> _Task:
+        """Takes the next file, or the next small files."""
+        first = self._coming
+        share = _GROUPS_LEFT * self._threads
+        most_files = min(_GROUP_FILES, -(-(len(self._files) - first) // share))
+        most_bytes = min(_GROUP_BYTES, self._bytes_to_come // share)
+        size = 0
+        while self._coming < len(self._files) and self._coming - first < most_files:
+            file = self._files[self._coming]
+            is_large = self._is_large(file)
+            # What nobody knows the size of may be large.
+            if self._coming > first and (is_large or file.size is None or size + file.size > most_bytes):
+                break
+            self._waiting[self._coming] = _Waiting(file, None if is_large else [])
+            self._coming += 1
+            size += file.size or 0
+            if is_large or file.size is None:
+                break
+        self._bytes_to_come -= size
+        return _Task(tuple(range(first, self._coming)), is_survey=self._is_large(self._files[first]))
+
+    def _count_threads(self) -> int:
+        """Returns how many tasks are given ahead."""
+        self._threads = max(1, sum(self._client.nthreads().values()))
+        return max(_LEAST_AHEAD, _AHEAD * self._threads)
 
     def completed(self, told: Any) -> Iterator[_Waiting]:
         """Gives files in their order, as all of each has been read."""
         first = finished = 0
-        ahead = self._ahead()
+        ahead = self._count_threads()
         self._fill(ahead)
         while self._in_flight:
             future = next(self._completed)
-            index, part, is_survey = self._in_flight.pop(future)
-            waiting = self._waiting[index]
-            self._take(future, index, part, is_survey, waiting)
+            task = self._in_flight.pop(future)
+            self._take(future, task)
             future.release()
-            told(waiting)
+            for index in task.indexes:
+                told(self._waiting[index])
             finished += 1
             if finished % 256 == 0:
                 # Clusters grow and shrink.
-                ahead = self._ahead()
+                ahead = self._count_threads()
             while (ready := self._waiting.get(first)) is not None and ready.is_whole():
                 yield ready
                 del self._waiting[first]
                 first += 1
             self._fill(ahead)
 
-    def _take(self, future: Any, index: int, part: Part | None, is_survey: bool, waiting: _Waiting) -> None:
+    def _take(self, future: Any, task: _Task) -> None:
+        waiting = self._waiting[task.indexes[0]]
         if future.status == "finished":
             answer = future.result()
         elif future.status == "error":
             error = future.exception()
             words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             failure = Failure(f"{waiting.file.name}: {words}")
-            answer = Survey([], failure) if is_survey else Result(None, None, failure)
+            answer = Survey([], failure) if task.is_survey else Result(None, None, failure)
         else:
             raise RuntimeError(f"{waiting.file.name}: the scheduler gave its task up ({future.status}); start the run again to go on")
         if isinstance(answer, Survey):
@@ -205,9 +249,17 @@ class _Run:
                 return
             waiting.parts = answer.parts
             whole: list[Part | None] = [None]
-            self._parts.extend((index, part) for part in answer.parts or whole)
+            self._next.extend(_Task(task.indexes, part) for part in answer.parts or whole)
+        elif len(task.indexes) == 1:
+            waiting.results[0 if task.part is None else task.part.number] = answer
         else:
-            waiting.results[0 if part is None else part.number] = answer
+            # Nobody knows which file killed a worker.
+            each = answer if isinstance(answer, list) else [None] * len(task.indexes)
+            for index, result in zip(task.indexes, each, strict=True):
+                if result is None:
+                    self._next.append(_Task((index,)))
+                else:
+                    self._waiting[index].results[0] = result
 
     def cancel(self) -> None:
         """Takes back what is in flight."""
@@ -219,10 +271,10 @@ def _check(batch: int, hold: float, interval: float, part_size: int, top: int, c
         raise OptionsError(f"checksum: {checksum!r} is neither 'sampled' nor 'whole'")
     _commands._whole("part_size", part_size, 1 << 10, 1 << 62)
     _commands._whole("top", top, 0, 64)
-    length = round(interval * 1_000_000_000)
-    if not 0 < length < 1 << 63:
+    # Infinity and NaN cannot be rounded.
+    if not 1 <= interval * 1_000_000_000 < 1 << 63:
         raise OptionsError(f"interval: {interval} s is not between 1 ns and 292 years")
-    return _commands._batch(batch), _commands._hold(hold), length
+    return _commands._batch(batch), _commands._hold(hold), round(interval * 1_000_000_000)
 
 
 def analyze(

@@ -199,6 +199,18 @@ def analyze_part(file: CorpusFile, part: Part | None, options: Options, store: S
     return Result(identity, found, failure, tuple(tables))
 
 
+def analyze_files(files: list[CorpusFile], options: Options, store: Store) -> list[Result | None]:
+    """Analyzes small files, one after the other; None for one that is to be tried again by itself."""
+    results: list[Result | None] = []
+    for file in files:
+        try:
+            results.append(analyze_part(file, None, options, store))
+        except Exception:
+            # What was raised is told when it comes again.
+            results.append(None)
+    return results
+
+
 def _read(file: CorpusFile, part: Part | None, number: int, options: Options, store: Store) -> tuple[str, dict[str, int]]:
     place = None
     if part is not None:

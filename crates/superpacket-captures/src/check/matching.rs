@@ -106,7 +106,7 @@ impl Window<'_> {
         let rest = payload.get(done..).unwrap_or(&[]);
         let sequence = packet.sequence().map(|sequence| sequence.wrapping_add(done as u32));
         let Some(&last) = matched.indices.last() else { return Ok(None) };
-        let Some(flow) = self.entry(endpoints, last).map(|entry| entry.packet.flow) else { return Ok(None) };
+        let Some(flow) = self.entry(endpoints, last).map(|entry| entry.packet.ordered_in) else { return Ok(None) };
         let furthest = matched.indices.iter().max().copied().unwrap_or(last);
         let rank = |index: usize, next: &Packet| {
             let bytes = next.payload();
@@ -116,7 +116,7 @@ impl Window<'_> {
             let length = bytes.len().min(rest.len());
             let same = bytes[..length] == rest[..length];
             let in_sequence = sequence.is_none_or(|sequence| next.sequence() == Some(sequence));
-            let (behind, of_flow) = (index > last, next.flow == flow);
+            let (behind, of_flow) = (index > last, next.ordered_in == flow);
             match () {
                 () if same && in_sequence && behind && of_flow => Some(SAME),
                 () if same && in_sequence && of_flow => Some(1),
@@ -133,6 +133,7 @@ impl Window<'_> {
         };
         let mut best: Option<(u8, usize)> = None;
         let mut index = last + 1;
+        let ahead = self.stream.packets.saturating_add(AHEAD);
         loop {
             while let Some(entry) = self.entry(endpoints, index) {
                 if let Some(rank) = rank(index, &entry.packet)
@@ -156,7 +157,10 @@ impl Window<'_> {
                     best = Some((rank, index));
                 }
             }
-            if best.is_some_and(|(rank, _)| rank <= LIKELY) || index > last + REACH || !self.read_for(endpoints, u64::MAX)? {
+            // One of the flow, and behind, may come a little later: another with its payload came before.
+            let is_likely = best.is_some_and(|(rank, _)| rank <= LIKELY);
+            let most = if is_likely { ahead.saturating_sub(self.stream.packets) } else { u64::MAX };
+            if index > last + REACH || !self.read_for(endpoints, most)? {
                 return Ok(best);
             }
         }

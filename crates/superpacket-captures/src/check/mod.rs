@@ -11,6 +11,7 @@ mod fields;
 mod judge;
 mod matching;
 mod packet;
+mod pairs;
 mod records;
 mod rule;
 mod stream;
@@ -26,6 +27,7 @@ pub use self::rule::{Rule, Strictness};
 use self::judge::{Finding, Judge};
 use self::matching::Matched;
 use self::packet::Packet;
+use self::pairs::Departure;
 use self::stream::Stream;
 use self::window::{Overtaken, Window};
 use crate::error::Error;
@@ -221,7 +223,13 @@ impl Check<'_> {
         let endpoints = packet.endpoints;
         let refused = packet.is_refused(self.simd) && indices.len() == 1;
         let overtaken = indices.first().map(|&first| self.mark_overtaken(packet, first, &indices, refused));
+        // Before they leave: what is known of a pair is kept as long as something of it is held.
+        let overtaken_in_pair = indices.iter().enumerate().find_map(|(place, &index)| {
+            let entry = self.window.entry(endpoints, index)?;
+            Some((place, self.window.pairs.overtook(&entry.packet)?))
+        });
         let entries = self.window.take(endpoints, &indices);
+        entries.iter().for_each(|entry| self.window.pairs.left(&entry.packet, packet.number));
         for packet in std::mem::take(&mut self.window.lost) {
             self.report.violation(self.most, None, lost(&packet));
         }
@@ -231,6 +239,12 @@ impl Check<'_> {
                 let what = format!("packet {by}, which is packet {origin} of the original, left before it");
                 self.judge.find(rule, "order", Some(&entry.packet), what);
             }
+        }
+        if let Some((place, Departure { packet: by, origin })) = overtaken_in_pair
+            && let Some(entry) = entries.get(place)
+        {
+            let what = format!("packet {by}, which is packet {origin} of the original and of the same addresses, left before it");
+            self.judge.find(Rule::PairOrder, "order", Some(&entry.packet), what);
         }
         if let (Some(true), Some(entry)) = (overtaken, entries.first()) {
             let what = "the packets in it did not come in this order".to_owned();
@@ -309,7 +323,7 @@ impl Check<'_> {
         let endpoints = packet.endpoints;
         let Some(last) = indices.iter().max().copied() else { return false };
         let (Some(flow), Some(origin)) = (
-            self.window.entry(endpoints, first).map(|entry| entry.packet.flow),
+            self.window.entry(endpoints, first).map(|entry| entry.packet.ordered_in),
             self.window.entry(endpoints, last).map(|entry| entry.packet.number),
         ) else {
             return false;
@@ -318,7 +332,7 @@ impl Check<'_> {
         sorted.sort_unstable();
         for index in (0..last).filter(|index| sorted.binary_search(index).is_err()) {
             if let Some(entry) = self.window.entry_mut(endpoints, index)
-                && entry.packet.flow == flow
+                && entry.packet.ordered_in == flow
                 && entry.overtaken.is_none_or(|overtaken| overtaken.refused && !refused)
             {
                 entry.overtaken = Some(Overtaken { by: packet.number, origin, refused });

@@ -9,6 +9,7 @@ use superpacket::segment::{Gso, GsoKind, GsoPacket, SegmentError, SegmentOptions
 use superpacket::virtio::{Format, Header, VirtioError, flags};
 use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp};
 
+use super::pairs::PairKeys;
 use crate::lanes::{Link, find_partial};
 use crate::ledger::Flow;
 use crate::partial::{be16, check};
@@ -46,12 +47,18 @@ pub(super) struct Packet {
     pub(super) endpoints: u64,
     /// The same with link headers and tunnels.
     pub(super) flow: Flow,
+    /// The flow that it keeps order in: with its link header, also where link headers are left out
+    /// of what is compared, and the interface.
+    pub(super) ordered_in: (Flow, u32),
+    /// The address pairs that it keeps order with, by the same.
+    pub(super) pairs: PairKeys,
 }
 
 /// What is known of a packet besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin<'a> {
     pub(super) number: u64,
+    pub(super) interface: u32,
     pub(super) layer: Option<Layer>,
     pub(super) link: &'a [u8],
     pub(super) header: Option<(Header, Format)>,
@@ -98,7 +105,7 @@ pub(super) fn segments_of(
 impl Packet {
     /// Completes a packet's checksums and finds its headers.
     pub(super) fn new(origin: Origin<'_>, data: &[u8], simd: Simd) -> Packet {
-        let Origin { number, layer, link, header, cut } = origin;
+        let Origin { number, interface, layer, link, header, cut } = origin;
         let layer = layer.filter(|_| data.len() <= LONGEST);
         let mut bytes = kept(data);
         let (mut virtio, mut unfinished) = (None, None);
@@ -126,8 +133,16 @@ impl Packet {
             cut,
             endpoints: 0,
             flow: Flow::none(),
+            ordered_in: (Flow::none(), interface),
+            pairs: PairKeys::default(),
         };
         packet.find_headers();
+        packet.ordered_in.0 = packet.flow;
+        if let Some(layer) = layer
+            && let Some(link) = Link::new(interface, layer, link)
+        {
+            packet.pairs = PairKeys::of(&packet.bytes, layer, &link, packet.layout.as_ref());
+        }
         packet
     }
 

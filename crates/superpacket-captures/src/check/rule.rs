@@ -69,6 +69,7 @@ rules! {
     Invented "invented" "A packet that leaves stands for packets of the original, each of which leaves once."
     Order "order" "The packets of a flow leave in the order in which they came."
     #[reversible] RefusedOrder "refused-order" "A packet that cannot merge does not overtake what is held of its flow."
+    #[reversible] PairOrder "pair-order" "A packet whose ports are not known, such as a fragment, keeps order with the flows between its addresses."
     SegmentSizes "segment-sizes" "The payloads in a merged packet are of one size; the last may be shorter."
     GsoSize "gso-size" "gso_size is the payload of each packet that merged but the last, in bytes."
     GsoType "gso-type" "The header of a merged packet says how it is to be cut."

@@ -25,6 +25,16 @@ enum Kind<'a> {
     Packets(Cursor<'a>),
 }
 
+impl Kind<'_> {
+    fn file(&self) -> &str {
+        match self {
+            Kind::Reader(reader) => reader.file(),
+            Kind::Records(records) => records.file(),
+            Kind::Packets(_) => "memory",
+        }
+    }
+}
+
 /// A file that is being read.
 pub(super) struct Stream<'a> {
     kind: Kind<'a>,
@@ -43,17 +53,14 @@ impl<'a> Stream<'a> {
         let (kind, file, length) = match input {
             Input::Path(path) => {
                 let (kind, length) = open_path(path)?;
-                let file = match &kind {
-                    Kind::Reader(reader) => reader.file().to_owned(),
-                    Kind::Records(records) => records.file().to_owned(),
-                    Kind::Packets(_) => String::new(),
-                };
+                let file = kind.file().to_owned();
                 (kind, file, length)
             }
             Input::Reader(reader) => {
                 let (file, length) = (reader.file().to_owned(), reader.file_length());
                 (Kind::Reader(reader), file, length)
             }
+            Input::Stream { file, stream } => (open_stream(&file, stream)?, file, None),
             Input::Packets(packets) => (Kind::Packets(Cursor::new(packets)), "memory".to_owned(), Some(packets.bytes().len() as u64)),
         };
         Ok(Stream { kind, file, length, packets: 0, bytes: 0, simd })
@@ -79,7 +86,7 @@ impl<'a> Stream<'a> {
                     Some(format) => Some((read_header(head, format, file, number, offset)?, format)),
                     None => None,
                 };
-                Packet::new(Origin { number, layer: Some(layer), link: &[], header, cut: false }, data, self.simd)
+                Packet::new(Origin { number, interface: 0, layer: Some(layer), link: &[], header, cut: false }, data, self.simd)
             }
         };
         self.packets += 1;
@@ -106,21 +113,25 @@ impl<'a> Stream<'a> {
     }
 }
 
+/// Opens a stream, which is a capture or of records by its first bytes.
+fn open_stream(file: &str, mut stream: Box<dyn Read + Send>) -> Result<Kind<'static>, Error> {
+    let mut head = Vec::new();
+    let read = (&mut stream).take(MAGIC.len() as u64).read_to_end(&mut head);
+    read.map_err(|source| CaptureError::Read { file: file.to_owned(), packet: 1, offset: 0, source })?;
+    let is_records = head == MAGIC;
+    let whole: Box<dyn Read + Send> = Box::new(Bytes::new(head).chain(stream));
+    Ok(match is_records {
+        true => Kind::Records(Records::open(file, whole)?),
+        false => Kind::Reader(Box::new(Reader::from_stream(file, whole)?)),
+    })
+}
+
 /// Opens a capture or a file of records, by its first bytes; `-` is standard input.
 fn open_path(path: &Path) -> Result<(Kind<'static>, Option<u64>), Error> {
-    let mut head = Vec::new();
     if is_stream(path) {
-        const NAME: &str = "standard input";
-        let read = io::stdin().take(MAGIC.len() as u64).read_to_end(&mut head);
-        read.map_err(|source| CaptureError::Read { file: NAME.to_owned(), packet: 1, offset: 0, source })?;
-        let is_records = head == MAGIC;
-        let whole: Box<dyn Read + Send> = Box::new(Bytes::new(head).chain(io::stdin()));
-        let kind = match is_records {
-            true => Kind::Records(Records::open(NAME, whole)?),
-            false => Kind::Reader(Box::new(Reader::from_stream(NAME, whole)?)),
-        };
-        return Ok((kind, None));
+        return Ok((open_stream("standard input", Box::new(io::stdin()))?, None));
     }
+    let mut head = Vec::new();
     // What cannot be opened or read is said by the reader of captures.
     if let Ok(file) = File::open(path)
         && (&file).take(MAGIC.len() as u64).read_to_end(&mut head).is_ok()
@@ -154,7 +165,7 @@ fn packet_of_frame(frame: &Frame<'_>, file: &str, simd: Simd) -> Result<Packet, 
         })?),
         None => None,
     };
-    let origin = Origin { number: frame.number, layer, link, header, cut: frame.is_truncated() };
+    let origin = Origin { number: frame.number, interface: frame.interface, layer, link, header, cut: frame.is_truncated() };
     Ok(Packet::new(origin, data, simd))
 }
 

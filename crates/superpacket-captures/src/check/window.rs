@@ -7,6 +7,7 @@ use superpacket::Simd;
 use superpacket::segment::{Gso, GsoPacket, MaxSegments, SegmentOptions, Segmenter};
 
 use super::packet::{Packet, segments_of};
+use super::pairs::Pairs;
 use super::stream::Stream;
 use crate::error::Error;
 
@@ -14,10 +15,13 @@ use crate::error::Error;
 const MOST_BYTES: usize = 24 << 20;
 
 /// What a packet costs besides its bytes.
-const OVERHEAD: usize = size_of::<Entry>() + 64;
+const OVERHEAD: usize = size_of::<Entry>() + 64 + Pairs::OVERHEAD;
 
 /// The most segments that a packet is cut into, since each is kept: no network cuts so many.
 const MOST_SEGMENTS: MaxSegments = MaxSegments::new(16_384).expect("not zero");
+
+/// So many ages are kept before it is looked which packets have left.
+const LEAST_AGES: usize = 4096;
 
 /// A packet is given up for lost, if there must be room for others, when one so many places behind
 /// it in the file has left.
@@ -46,8 +50,11 @@ pub(super) struct Overtaken {
 pub(super) struct Window<'a> {
     pub(super) stream: Stream<'a>,
     queues: HashMap<u64, VecDeque<Entry>>,
-    /// Endpoints and number of each packet, in order; those that have left are skipped later.
+    pub(super) pairs: Pairs,
+    /// Endpoints and number of each packet, in order; those that have left are removed later.
     ages: VecDeque<(u64, u64)>,
+    /// How many of these there are when those that have left are removed next.
+    most_ages: usize,
     held: usize,
     /// The latest that has left.
     latest: u64,
@@ -68,7 +75,9 @@ impl<'a> Window<'a> {
         Window {
             stream,
             queues: HashMap::new(),
+            pairs: Pairs::default(),
             ages: VecDeque::new(),
+            most_ages: LEAST_AGES,
             held: 0,
             latest: 0,
             ended: false,
@@ -106,6 +115,14 @@ impl<'a> Window<'a> {
 
     fn push(&mut self, packet: Packet) {
         self.held += packet.memory() + OVERHEAD;
+        self.pairs.enter(&packet);
+        if self.ages.len() >= self.most_ages {
+            // One that never leaves would else keep those of all that came after it.
+            let queues = &self.queues;
+            let is_held = |queue: &VecDeque<Entry>, number| queue.binary_search_by_key(&number, |entry| entry.packet.number).is_ok();
+            self.ages.retain(|(endpoints, number)| queues.get(endpoints).is_some_and(|queue| is_held(queue, *number)));
+            self.most_ages = LEAST_AGES.max(2 * self.ages.len());
+        }
         self.ages.push_back((packet.endpoints, packet.number));
         self.queues.entry(packet.endpoints).or_default().push_back(Entry { packet, overtaken: None });
     }
@@ -127,6 +144,9 @@ impl<'a> Window<'a> {
         let Some(queue) = self.queues.get_mut(&endpoints) else { return false };
         let overtaken = queue.remove(index).and_then(|entry| entry.overtaken);
         self.held -= packet.memory() + OVERHEAD;
+        // The segments first: what is known of the pair is kept as long as something is held.
+        segments.iter().for_each(|segment| self.pairs.enter(segment));
+        self.pairs.leave(&packet);
         for (place, packet) in segments.into_iter().enumerate() {
             self.held += packet.memory() + OVERHEAD;
             queue.insert(index + place, Entry { packet, overtaken });
@@ -179,14 +199,6 @@ impl<'a> Window<'a> {
                 self.lost.push(entry.packet);
             }
         }
-        // What has left is forgotten now and then.
-        while let Some(&(endpoints, number)) = self.ages.front() {
-            let front = self.queues.get(&endpoints).and_then(|queue| queue.front());
-            if front.is_some_and(|entry| entry.packet.number <= number) {
-                break;
-            }
-            self.ages.pop_front();
-        }
         true
     }
 
@@ -197,6 +209,7 @@ impl<'a> Window<'a> {
             self.queues.remove(&endpoints);
         }
         self.held -= entry.packet.memory() + OVERHEAD;
+        self.pairs.leave(&entry.packet);
         Some(entry)
     }
 
@@ -227,5 +240,39 @@ impl<'a> Window<'a> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superpacket_traffic::frame::Frame;
+
+    use super::*;
+    use crate::input::Input;
+    use crate::packets::Packets;
+    use superpacket_io::capture::LinkType;
+
+    #[test]
+    fn a_packet_that_never_leaves_costs_no_memory_for_those_behind_it() {
+        let mut packets = Packets::new();
+        packets.push(LinkType::ETHERNET, None, &Frame::udp4(10).to_bytes()).expect("short");
+        for number in 0..20_000u32 {
+            packets.push(LinkType::ETHERNET, None, &Frame::tcp4(number, 10).to_bytes()).expect("short");
+        }
+        let simd = Simd::detect();
+        let mut window = Window::new(Stream::open(Input::from(&packets), simd).expect("packets"), simd);
+        let first = window.stream.next_packet().expect("reads").expect("a packet");
+        window.enter(first);
+        let second = window.stream.next_packet().expect("reads").expect("a packet");
+        let endpoints = second.endpoints;
+        window.enter(second);
+        loop {
+            assert_eq!(window.take(endpoints, &[0]).len(), 1);
+            assert!(window.ages.len() <= LEAST_AGES, "{}", window.ages.len());
+            if !window.read_for(endpoints, u64::MAX).expect("reads") {
+                break;
+            }
+        }
+        assert_eq!((window.stream.packets, window.queues.len()), (20_001, 1));
     }
 }

@@ -1,0 +1,108 @@
+//! Any two files are judged, or refused with an error. A file is faithful to itself, and so is what
+//! the engine makes of it, by the stricter rules too.
+//!
+//! The first byte says what the input is: bit 0 the stricter rules, bits 1 and 2 what follows: two
+//! files (the length of the first in 16 bits, big-endian, then both: captures or records); a
+//! capture; packets as [`superpacket_fuzz::packets`] has them, the first byte of which is where, in
+//! 256ths, and the second how what left is damaged.
+#![no_main]
+
+use std::io::Cursor;
+
+use libfuzzer_sys::fuzz_target;
+use superpacket::packet::Layer;
+use superpacket_captures::{CheckOptions, CheckReport, CoalesceOptions, Input, LinkType, Output, Packets, Strictness, check, coalesce};
+use superpacket_io::capture::{Reader, Source};
+
+/// Of a file of zeroes that compresses well, so many packets and bytes.
+const ENOUGH: (usize, usize) = (4096, 1 << 20);
+
+fn options(rules: Strictness) -> CheckOptions {
+    CheckOptions { rules, ..CheckOptions::default() }
+}
+
+/// Judges, and asserts what holds of every report.
+fn judged(checked: Input<'_>, origin: Input<'_>, rules: Strictness) -> Option<CheckReport> {
+    let report = check(checked, origin, &options(rules), &mut ()).ok()?;
+    assert_eq!(report.violations, report.by_rule.values().sum::<u64>());
+    assert_eq!(report.described.len() as u64, report.violations.min(10));
+    for violation in &report.described {
+        assert!(report.by_rule.contains_key(&violation.rule) && !violation.field.is_empty() && !violation.found.is_empty());
+        assert!(violation.packet.is_some() || violation.origin.is_some());
+        assert!(violation.packet.is_none_or(|packet| packet <= report.packets_out));
+        assert!(violation.origin.is_none_or(|packet| packet <= report.packets_in));
+    }
+    Some(report)
+}
+
+/// Judges two files, which may be anything.
+fn any_two(first: &[u8], second: &[u8], rules: Strictness) {
+    let stream = |file: &str, bytes: &[u8]| Input::Stream { file: file.to_owned(), stream: Box::new(Cursor::new(bytes.to_vec())) };
+    judged(stream("checked", first), stream("origin", second), rules);
+}
+
+/// The packets of a capture up to its end, an error, or a packet that a snap length cut.
+fn packets_of(capture: &[u8]) -> Option<Packets> {
+    let mut reader = Reader::from_stream("fuzz", Box::new(Cursor::new(capture.to_vec()))).ok()?;
+    let mut packets = Packets::new();
+    let (mut count, mut bytes) = (0, 0);
+    while let Ok(Some(frame)) = reader.next_frame() {
+        (count, bytes) = (count + 1, bytes + frame.data.len());
+        if frame.is_truncated() || count > ENOUGH.0 || bytes > ENOUGH.1 {
+            break;
+        }
+        packets.push(frame.link_type(), frame.time.map(|time| time.nanoseconds()), frame.data).ok()?;
+    }
+    Some(packets)
+}
+
+/// What is left of packets is these, or what the engine makes of them; and, damaged, whatever it
+/// may be.
+fn faithful(original: &Packets, damage: [u8; 2]) {
+    let mut merged = Packets::new();
+    let options = CoalesceOptions::default();
+    coalesce(Input::Packets(original), Output::Packets(&mut merged), &options, &mut ()).expect("packets in memory");
+    for rules in [Strictness::Linux, Strictness::Reversible] {
+        for left in [original, &merged] {
+            let report = judged(Input::Packets(left), Input::Packets(original), rules).expect("packets in memory");
+            assert_eq!(report.violations, 0, "{:#?}", report.described);
+        }
+    }
+    let mut damaged = Packets::new();
+    for (frame, number) in merged.iter().zip(0usize..) {
+        let mut bytes = frame.data.to_vec();
+        let place = usize::from(damage[0]) * bytes.len() / 256;
+        if let Some(byte) = bytes.get_mut(place).filter(|_| number % 3 == 1) {
+            *byte ^= damage[1];
+        }
+        damaged.push(frame.link_type(), None, &bytes).expect("as long as it was");
+    }
+    judged(Input::Packets(&damaged), Input::Packets(original), Strictness::Reversible).expect("packets in memory");
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let [flags, rest @ ..] = bytes else { return };
+    let rules = if flags & 1 == 0 { Strictness::Linux } else { Strictness::Reversible };
+    match flags >> 1 & 3 {
+        0 | 1 => {
+            let [high, low, files @ ..] = rest else { return };
+            let length = usize::from(u16::from_be_bytes([*high, *low])).min(files.len());
+            let (first, second) = files.split_at(length);
+            any_two(first, second, rules);
+        }
+        2 => {
+            if let Some(original) = packets_of(rest) {
+                faithful(&original, [flags & 0xf0, *flags]);
+            }
+        }
+        _ => {
+            let [place, damage, rest @ ..] = rest else { return };
+            let mut original = Packets::new();
+            for packet in superpacket_fuzz::packets(rest) {
+                let link_type = if packet.layer == Layer::Ethernet { LinkType::ETHERNET } else { LinkType::RAW };
+                original.push(link_type, Some(0), &packet.bytes).expect("short");
+            }
+            faithful(&original, [*place, *damage]);
+        }
+    }
+});

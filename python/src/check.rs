@@ -1,0 +1,166 @@
+//! `check`: a judge of other implementations, whose violations are objects made when they are asked
+//! for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use superpacket_captures as captures;
+use superpacket_captures::{Input, Rule, Strictness};
+
+use crate::commands::{Source, run};
+use crate::errors::OptionsError;
+use crate::interruptible::waited_for;
+
+/// Returns the rules, for the test that compares them with the enum: names, sentences, and the least
+/// strictness that each is part of.
+#[pyfunction]
+pub(crate) fn check_rules() -> Vec<(&'static str, &'static str, &'static str)> {
+    Rule::ALL.iter().map(|rule| (rule.name(), rule.sentence(), rule.strictness().name())).collect()
+}
+
+/// A rule that a packet breaks.
+#[pyclass(frozen, module = "superpacket")]
+pub(crate) struct Violation {
+    all: Arc<Vec<captures::Violation>>,
+    index: usize,
+}
+
+impl Violation {
+    fn get(&self) -> PyResult<&captures::Violation> {
+        self.all.get(self.index).ok_or_else(|| PyIndexError::new_err("no such violation"))
+    }
+}
+
+#[pymethods]
+impl Violation {
+    /// The packet's number, from 1, in what was checked; None for a packet that never left.
+    #[getter]
+    fn packet(&self) -> PyResult<Option<u64>> {
+        Ok(self.get()?.packet)
+    }
+
+    /// The number of the packet of the original that is concerned, from 1.
+    #[getter]
+    fn origin(&self) -> PyResult<Option<u64>> {
+        Ok(self.get()?.origin)
+    }
+
+    /// The field.
+    #[getter]
+    fn field(&self) -> PyResult<&str> {
+        Ok(&self.get()?.field)
+    }
+
+    /// The rule.
+    #[getter]
+    fn rule<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static RULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        RULE.import(py, "superpacket._rules", "Rule")?.call1((self.get()?.rule.name(),))
+    }
+
+    /// What was found, in words.
+    #[getter]
+    fn found(&self) -> PyResult<&str> {
+        Ok(&self.get()?.found)
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let found = self.get()?;
+        let number = |number: Option<u64>| number.map_or("None".to_owned(), |number| number.to_string());
+        let (packet, origin) = (number(found.packet), number(found.origin));
+        Ok(format!("<Violation {} of {}: packet {packet}, origin {origin}: {}>", found.rule.name(), found.field, found.found))
+    }
+}
+
+/// The violations of a report, in the order in which they were found.
+#[pyclass(frozen, module = "superpacket", sequence)]
+pub(crate) struct Violations {
+    all: Arc<Vec<captures::Violation>>,
+}
+
+#[pymethods]
+impl Violations {
+    fn __len__(&self) -> usize {
+        self.all.len()
+    }
+
+    fn __getitem__(&self, index: isize) -> PyResult<Violation> {
+        let place = if index < 0 { index.checked_add_unsigned(self.all.len()) } else { Some(index) };
+        match place.and_then(|place| usize::try_from(place).ok()).filter(|place| *place < self.all.len()) {
+            Some(index) => Ok(Violation { all: self.all.clone(), index }),
+            None => Err(PyIndexError::new_err(format!("violation {index} of {}", self.all.len()))),
+        }
+    }
+
+    fn __iter__(&self) -> ViolationIterator {
+        ViolationIterator { all: self.all.clone(), next: 0 }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<{} violations>", self.all.len())
+    }
+}
+
+/// Violations, one after the other.
+#[pyclass]
+struct ViolationIterator {
+    all: Arc<Vec<captures::Violation>>,
+    next: usize,
+}
+
+#[pymethods]
+impl ViolationIterator {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__(&mut self) -> Option<Violation> {
+        let index = self.next;
+        self.next += 1;
+        (index < self.all.len()).then(|| Violation { all: self.all.clone(), index })
+    }
+}
+
+/// A file may be of records too, also where it comes through a pipe.
+fn input(source: &Source) -> Result<Input<'_>, captures::Error> {
+    match source {
+        Source::Packets(packets) => Ok(Input::Packets(packets)),
+        Source::Path(path) => match waited_for(path) {
+            Some(opened) => {
+                let (file, stream) = opened?;
+                Ok(Input::Stream { file, stream })
+            }
+            None => Ok(Input::Path(path)),
+        },
+    }
+}
+
+/// Judges what another implementation made of packets; see `superpacket.check`.
+#[pyfunction]
+#[pyo3(signature = (checked, origin, *, reversible, all, strict, progress))]
+pub(crate) fn check(
+    py: Python<'_>,
+    checked: Source,
+    origin: Source,
+    reversible: bool,
+    all: bool,
+    strict: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(String, Violations)> {
+    let is_input = |source: &Source| matches!(source, Source::Path(path) if *path == PathBuf::from("-"));
+    if is_input(&checked) && is_input(&origin) {
+        return Err(OptionsError::new_err("checked and origin are both standard input: choose a file for one of them"));
+    }
+    let mut options = captures::CheckOptions { strict, ..Default::default() };
+    if reversible {
+        options.rules = Strictness::Reversible;
+    }
+    if all {
+        options.most_described = usize::MAX;
+    }
+    let (json, report) = run(py, progress, |progress| captures::check(input(&checked)?, input(&origin)?, &options, progress))?;
+    Ok((json, Violations { all: Arc::new(report.described) }))
+}

@@ -1,0 +1,117 @@
+"""The rules that other implementations are judged by."""
+
+from enum import Enum
+
+from superpacket._superpacket import check_rules
+
+
+class Rule(str, Enum):
+    """A rule of faithful aggregation or segmentation.
+
+    A member is its name too: ``Rule.GSO_SIZE == "gso-size"``.
+    """
+
+    #: The payload of a packet is that of the packets it stands for, one behind the other.
+    BYTES = "bytes"
+    #: Every packet of the original leaves, by itself or in another.
+    LOST = "lost"
+    #: A packet that leaves stands for packets of the original, each of which leaves once.
+    INVENTED = "invented"
+    #: The packets of a flow leave in the order in which they came.
+    ORDER = "order"
+    #: (Only by the stricter rules.) A packet that cannot merge does not overtake what is held
+    #: of its flow.
+    REFUSED_ORDER = "refused-order"
+    #: (Only by the stricter rules.) A packet whose ports are not known, such as a fragment,
+    #: keeps order with the flows between its addresses.
+    PAIR_ORDER = "pair-order"
+    #: The payloads in a merged packet are of one size; the last may be shorter.
+    SEGMENT_SIZES = "segment-sizes"
+    #: gso_size is the payload of each packet that merged but the last, in bytes.
+    GSO_SIZE = "gso-size"
+    #: The header of a merged packet says how it is to be cut.
+    GSO_TYPE = "gso-type"
+    #: A merged packet with CWR has the ECN bit (0x80) in its gso_type.
+    GSO_ECN = "gso-ecn"
+    #: A virtio_net_hdr contradicts neither itself nor its packet.
+    VIRTIO_HEADER = "virtio-header"
+    #: (Only by the stricter rules.) hdr_len of a merged packet is the length of its headers.
+    HEADER_LENGTH = "header-length"
+    #: The length fields of a packet agree with its length and with each other.
+    LENGTH = "length"
+    #: The checksum of each IPv4 header is right.
+    IP_CHECKSUM = "ip-checksum"
+    #: The checksum of each TCP, UDP or DCCP packet and of each tunnel is right.
+    CHECKSUM = "checksum"
+    #: With NEEDS_CSUM the checksum field holds the pseudo-header's sum, not inverted, over
+    #: the whole length.
+    PARTIAL_CHECKSUM = "partial-checksum"
+    #: A computed UDP checksum of 0 is sent as 0xFFFF, since 0 says that there is none.
+    UDP_ZERO = "udp-zero"
+    #: (Only by the stricter rules.) A checksum that is valid, but not what the arithmetic
+    #: gives (0xFFFF for 0), comes back as it was.
+    CANONICAL_CHECKSUM = "canonical-checksum"
+    #: A packet whose checksum is wrong neither merges nor is repaired.
+    BAD_CHECKSUM = "bad-checksum"
+    #: A packet with IPv4 options, the reserved bit, padding or a false length merges with
+    #: none.
+    NEVER_MERGES = "never-merges"
+    #: A packet with SYN or RST merges with none.
+    CONTROL_FLAGS = "control-flags"
+    #: A packet with PSH or FIN is the last of its merged packet.
+    PUSH_ENDS = "push-ends"
+    #: All TCP flags but PSH, FIN and CWR are those of every packet; PSH and FIN are those of
+    #: the last.
+    FLAGS = "flags"
+    #: CWR of a super-packet is that of its first packet alone, or of all (accurate ECN) when
+    #: they merge.
+    CWR = "cwr"
+    #: (Only by the stricter rules.) CWR on all packets does not come back through a
+    #: virtio_net_hdr: they do not merge.
+    CWR_ON_ALL = "cwr-on-all"
+    #: The sequence numbers of the packets follow each other.
+    SEQUENCE = "sequence"
+    #: The acknowledgement number is that of every packet.
+    ACKNOWLEDGEMENT = "acknowledgement"
+    #: The window is that of every packet.
+    WINDOW = "window"
+    #: The urgent pointer is that of every packet.
+    URGENT = "urgent"
+    #: The TCP options are those of every packet, byte for byte.
+    TCP_OPTIONS = "tcp-options"
+    #: IPv4 identifications count up by one, packet by packet, or are all the same when they
+    #: merge.
+    IP_ID = "ip-id"
+    #: (Only by the stricter rules.) Identifications that are all the same do not come back
+    #: through a virtio_net_hdr: such packets do not merge.
+    IP_ID_FIXED = "ip-id-fixed"
+    #: The fragment field of IPv4 (DF) is that of every packet.
+    DONT_FRAGMENT = "dont-fragment"
+    #: TTL or hop limit is that of every packet.
+    TTL = "ttl"
+    #: TOS or traffic class, its ECN bits too, is that of every packet.
+    TRAFFIC_CLASS = "traffic-class"
+    #: The IPv6 flow label is that of every packet.
+    FLOW_LABEL = "flow-label"
+    #: Version, header length, options, extension headers, protocol and addresses are those of
+    #: every packet.
+    IP_HEADER = "ip-header"
+    #: Ports, and whatever else a transport header says, are those of every packet.
+    TRANSPORT = "transport"
+    #: Addresses, tags and labels before the IP header are those of every packet.
+    LINK_HEADER = "link-header"
+    #: The headers of a tunnel are those of every packet.
+    TUNNEL_HEADER = "tunnel-header"
+
+    @property
+    def sentence(self) -> str:
+        """What the rule says."""
+        return _RULES[self.value][0]
+
+    @property
+    def is_stricter(self) -> bool:
+        """Whether it is part of ``rules="reversible"`` alone."""
+        return _RULES[self.value][1] == "reversible"
+
+
+_RULES = {name: (sentence, strictness) for name, sentence, strictness in check_rules()}
