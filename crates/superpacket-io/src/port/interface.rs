@@ -4,6 +4,7 @@
 //! asked from any thread.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -140,6 +141,20 @@ impl Interface {
         self.ask(request).map(drop)
     }
 
+    /// Its IP addresses that count beyond its link.
+    fn addresses(&self) -> io::Result<Vec<IpAddr>> {
+        let request = Request::new(libc::RTM_GETADDR, libc::NLM_F_DUMP as u16, 0, 0, 0).finish(0);
+        rustix::io::retry_on_intr(|| rustix::net::send(&self.socket, &request, SendFlags::empty()))?;
+        let (mut buffer, mut addresses) = (vec![0; 32 << 10], Vec::new());
+        loop {
+            // The next part is there when one has been read.
+            let (length, _) = rustix::io::retry_on_intr(|| rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT))?;
+            if read_addresses(&buffer[..length], self.index, &mut addresses)? {
+                return Ok(addresses);
+            }
+        }
+    }
+
     /// Sends a request and reads its answer; an acknowledgement is `None`.
     fn ask(&mut self, request: Request) -> io::Result<Option<Reply>> {
         self.sequence = self.sequence.wrapping_add(1);
@@ -166,11 +181,28 @@ impl Interface {
     }
 }
 
+/// Returns the IP addresses of an interface in this thread's network namespace, but for those that
+/// count on its link only, as every interface has one.
+///
+/// # Errors
+/// What the system refused; [`io::ErrorKind::NotFound`] where there is no such interface.
+pub fn interface_addresses(name: &str) -> io::Result<Vec<IpAddr>> {
+    let interface = Interface::open(name, name).map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))?;
+    interface.addresses()
+}
+
 /// Length of `struct nlmsghdr` in bytes.
 const HEADER: usize = 16;
 
 /// Length of `struct ifinfomsg` in bytes.
 const INFO: usize = 16;
+
+/// Length of `struct ifaddrmsg` in bytes.
+const ADDRESS_INFO: usize = 8;
+
+// `linux/if_addr.h`.
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
 
 // `linux/if_link.h`; all values are in native byte order.
 const IFLA_ADDRESS: u16 = 1;
@@ -283,6 +315,47 @@ fn xdp_program(attributes: &[u8]) -> Option<u32> {
     None
 }
 
+/// Reads the addresses of an interface from a part of a list (`struct ifaddrmsg`); `true`: it was the
+/// last part.
+fn read_addresses(part: &[u8], index: u32, addresses: &mut Vec<IpAddr>) -> io::Result<bool> {
+    let mut rest = part;
+    while let (Some(length), Some(kind)) = (read_u32(rest, 0), read_u16(rest, 4)) {
+        let length = length as usize;
+        let Some(message) = rest.get(..length).filter(|message| message.len() >= HEADER) else { break };
+        match i32::from(kind) {
+            libc::NLMSG_DONE => return Ok(true),
+            libc::NLMSG_ERROR => {
+                let error = read_u32(message, HEADER).map_or(libc::EIO, |negative| negative.cast_signed().wrapping_neg());
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            _ if kind == libc::RTM_NEWADDR && read_u32(message, HEADER + 4) == Some(index) => addresses.extend(read_address(message)),
+            _ => {}
+        }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    Ok(false)
+}
+
+/// Reads the address that an `RTM_NEWADDR` message is about, unless it counts on its link only.
+fn read_address(message: &[u8]) -> Option<IpAddr> {
+    if *message.get(HEADER + 3)? >= libc::RT_SCOPE_LINK {
+        return None;
+    }
+    let (mut at, mut found) = (HEADER + ADDRESS_INFO, None);
+    while let (Some(length), Some(kind)) = (read_u16(message, at), read_u16(message, at + 2)) {
+        let value = message.get(at + 4..at + usize::from(length))?;
+        let address = <[u8; 4]>::try_from(value).map(IpAddr::from).or_else(|_| <[u8; 16]>::try_from(value).map(IpAddr::from)).ok();
+        match kind {
+            // Its own address, where the other one is that of a peer.
+            IFA_LOCAL => return address,
+            IFA_ADDRESS => found = address,
+            _ => {}
+        }
+        at += usize::from(length).next_multiple_of(4).max(4);
+    }
+    found
+}
+
 fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes))
 }
@@ -317,6 +390,8 @@ mod tests {
             let mut interface = Interface::open("packet:lo", "lo").expect("every namespace has one");
             assert_eq!(interface.state().link, LinkState::Down);
             interface.set_up(true).expect("ours");
+            // 127.0.0.1 and ::1 are its host's: they count nowhere else.
+            assert_eq!(interface.addresses().expect("ours"), Vec::<IpAddr>::new());
             interface.set_mtu(9000).expect("ours");
             assert_eq!(interface.state(), PortState { link: LinkState::Up, mtu: 9000 });
             interface.set_up(false).expect("ours");
@@ -331,6 +406,36 @@ mod tests {
             let error = Interface::open("packet:none0", name).expect_err("there is none");
             assert!(matches!(&error, PortError::NoInterface { interface, .. } if interface == name), "{error}");
         }
+    }
+
+    #[test]
+    fn addresses_are_read_and_damaged_lists_as_far_as_they_go() {
+        let message = |index: u32, scope: u8, kind: u16, value: &[u8]| {
+            let mut request = Request::new(libc::RTM_NEWADDR, 0, 0, 0, 0);
+            request.0.truncate(HEADER + ADDRESS_INFO);
+            request.0[HEADER + 3] = scope;
+            request.0[HEADER + 4..][..4].copy_from_slice(&index.to_ne_bytes());
+            request.attribute(kind, value);
+            request.finish(0)
+        };
+        let list = [
+            message(7, 0, IFA_LOCAL, &[10, 0, 0, 1]),
+            message(8, 0, IFA_LOCAL, &[10, 0, 0, 2]),
+            message(7, libc::RT_SCOPE_LINK, IFA_ADDRESS, &[0xfe; 16]),
+            message(7, 0, IFA_ADDRESS, &[0x20; 16]),
+        ]
+        .concat();
+        let mut addresses = Vec::new();
+        assert!(!read_addresses(&list, 7, &mut addresses).expect("no error"));
+        assert_eq!(addresses, [IpAddr::from([10, 0, 0, 1]), IpAddr::from([0x20; 16])]);
+        for length in 0..list.len() {
+            let _ = read_addresses(&list[..length], 7, &mut addresses);
+        }
+        let mut end = Request::new(libc::NLMSG_DONE as u16, 0, 0, 0, 0).finish(0);
+        assert!(read_addresses(&end, 7, &mut addresses).expect("no error"));
+        end[4..6].copy_from_slice(&(libc::NLMSG_ERROR as u16).to_ne_bytes());
+        end[HEADER..][..4].copy_from_slice(&(-libc::EPERM).to_ne_bytes());
+        assert_eq!(read_addresses(&end, 7, &mut addresses).expect_err("refused").raw_os_error(), Some(libc::EPERM));
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub mod xdp;
 pub use batch::{FrameWriter, Outgoing, Part, Slice, Staged, TxBatch, TxFrame, wire_bytes, wire_segments, wire_size};
 pub use buffer::{Buffer, Pool, Region};
 pub use error::PortError;
+pub use interface::interface_addresses;
 pub use open::open;
 pub use spec::{PortKind, PortSpec, SpecError, SpecOptions};
 
