@@ -16,9 +16,11 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use superpacket::aggregate::HashKey;
 use superpacket::packet::Layer;
 use superpacket_features::Feature;
-use superpacket_io::port::{LinkState, Port, PortCounters, PortError, PortState, open};
+use superpacket_io::port::{LinkState, Port, PortCounters, PortError, PortSpec, PortState, open};
+use superpacket_io::system::RouteSocket;
 use superpacket_steer::FlowHashKey;
 
+use crate::claim::{Claim, interface_of};
 use crate::consumer::Factory;
 use crate::error::BridgeError;
 use crate::icmp;
@@ -68,6 +70,8 @@ struct Inner {
 struct Place {
     shared: Arc<Shared>,
     port: Option<Box<dyn Port>>,
+    /// That its interface is this bridge's, whether it is there or not.
+    _claim: Option<Claim>,
     state: PortState,
     error: Option<String>,
     hardware_address: Option<[u8; 6]>,
@@ -77,6 +81,44 @@ struct Place {
     before: PortCounters,
     /// When it is tried again.
     next_try: Instant,
+}
+
+/// A port that has been opened, and is not in the bridge yet.
+#[derive(Debug)]
+struct Opened {
+    port: Box<dyn Port>,
+    claim: Option<Claim>,
+}
+
+impl Opened {
+    /// Opens a port, whose interface no other bridge has, or may have too.
+    fn new(spec: &PortSpec, shared_interfaces: bool) -> Result<Self, BridgeError> {
+        let claim = match Claim::of(spec) {
+            Err(error @ BridgeError::Taken { .. }) if shared_interfaces => {
+                tracing::warn!(port = spec.text(), %error, "two bridges have the same interface");
+                None
+            }
+            claim => claim?,
+        };
+        Ok(Opened { port: open(spec)?, claim })
+    }
+}
+
+/// Says that the machine itself answers at an interface, too.
+fn warn_of_addresses(port: &PortSpec) {
+    let Some(interface) = interface_of(port) else { return };
+    match RouteSocket::open().and_then(|mut socket| socket.addresses(interface)) {
+        Ok(addresses) if addresses.is_empty() => {}
+        Ok(addresses) => {
+            let addresses = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            tracing::warn!(
+                port = port.text(),
+                addresses,
+                "the interface has IP addresses: the machine itself answers there, beside the bridge"
+            );
+        }
+        Err(error) => tracing::debug!(port = port.text(), %error, "the interface's addresses cannot be read"),
+    }
 }
 
 /// Refuses a second port of the same name.
@@ -124,7 +166,7 @@ impl Bridge {
     ) -> Result<Bridge, BridgeError> {
         reject_duplicates(&settings.ports)?;
         check_static(&settings)?;
-        let ports = settings.ports.iter().map(|port| open(&port.port)).collect::<Result<Vec<_>, _>>()?;
+        let ports = settings.ports.iter().map(|port| Opened::new(&port.port, settings.shared_interfaces)).collect::<Result<Vec<_>, _>>()?;
         opened()?;
         let threads = match settings.threads {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(settings.ports.len().max(1)),
@@ -305,7 +347,7 @@ impl Bridge {
         for (index, port) in settings.ports.iter().enumerate().filter(|(_, port)| kept_as(port).is_none()) {
             // A device that is to be opened in another way must be closed before.
             if !gone.iter().any(|shared| shared.settings().port.name() == port.port.name()) {
-                opened.insert(index, open(&port.port)?);
+                opened.insert(index, Opened::new(&port.port, settings.shared_interfaces)?);
             }
         }
         gone.iter().for_each(|shared| inner.remove(shared.number));
@@ -321,14 +363,17 @@ impl Bridge {
                 }
                 (Some(_), _) => Ok(()),
                 (None, Some(open)) => inner.join(port, open),
-                (None, None) => inner.add(port),
+                (None, None) => inner.add(port, settings.shared_interfaces),
             };
             failed = failed.or(done.err());
         }
         inner.set_steering(settings.steering.clone())?;
         let reconciled = inner.reconcile_workers();
         inner.announce();
-        lock(&inner.settings).ports = settings.ports;
+        {
+            let mut current = lock(&inner.settings);
+            (current.ports, current.shared_interfaces) = (settings.ports, settings.shared_interfaces);
+        }
         failed.map_or(reconciled, Err)
     }
 
@@ -400,12 +445,13 @@ impl Inner {
     }
 
     /// Opens a new port, and joins it.
-    fn add(&self, settings: &PortSettings) -> Result<(), BridgeError> {
-        self.join(settings, open(&settings.port)?)
+    fn add(&self, settings: &PortSettings, shared_interfaces: bool) -> Result<(), BridgeError> {
+        self.join(settings, Opened::new(&settings.port, shared_interfaces)?)
     }
 
     /// Joins a port that is open.
-    fn join(&self, settings: &PortSettings, mut port: Box<dyn Port>) -> Result<(), BridgeError> {
+    fn join(&self, settings: &PortSettings, opened: Opened) -> Result<(), BridgeError> {
+        let Opened { mut port, claim } = opened;
         let name = settings.port.text();
         let number = {
             let places = lock(&self.places);
@@ -431,6 +477,7 @@ impl Inner {
             hardware_address: port.hardware_address(),
             shared,
             port: Some(port),
+            _claim: claim,
             state,
             error: None,
             queues,
@@ -439,6 +486,7 @@ impl Inner {
             next_try: Instant::now(),
         };
         tracing::info!(port = name, mtu = state.mtu, queues, "port opened");
+        warn_of_addresses(&settings.port);
         // It is still free: who opens and closes ports holds `changes`.
         let mut places = lock(&self.places);
         if number == places.len() {

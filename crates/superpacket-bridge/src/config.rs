@@ -142,6 +142,7 @@ struct WrittenBridge {
     ageing_time: Option<Spanned<String>>,
     busy_poll: Option<bool>,
     vlan_filtering: Option<bool>,
+    shared_interfaces: Option<bool>,
     control: Option<PathBuf>,
     metrics: Option<Spanned<String>>,
     user: Option<String>,
@@ -249,7 +250,18 @@ const MAX_TABLE: usize = MAX_ADDRESSES as usize;
 impl Written {
     fn check(self, source: &Source<'_>) -> Result<Config, ConfigError> {
         let mut bridge = BridgeSettings::default();
-        let WrittenBridge { threads, table_size, ageing_time, busy_poll, vlan_filtering, control, metrics, user, on_reload } = self.bridge;
+        let WrittenBridge {
+            threads,
+            table_size,
+            ageing_time,
+            busy_poll,
+            vlan_filtering,
+            shared_interfaces,
+            control,
+            metrics,
+            user,
+            on_reload,
+        } = self.bridge;
         if let Some(threads) = threads {
             if *threads.as_ref() > MAX_THREADS {
                 return Err(source.wrong(&threads.span(), format_args!("threads is at most {MAX_THREADS}")));
@@ -267,6 +279,7 @@ impl Written {
         }
         bridge.busy_poll = busy_poll.unwrap_or_default();
         bridge.vlan_filtering = vlan_filtering.unwrap_or_default();
+        bridge.shared_interfaces = shared_interfaces.unwrap_or_default();
         for (name, value) in &self.steering {
             let set = bridge.steering.set(&name.as_ref().replace('-', "_"), &value.as_ref().text());
             set.map_err(|problem| source.wrong(&name.span(), problem))?;
@@ -432,8 +445,9 @@ mod tests {
         assert_eq!(config.metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9600))));
         assert_eq!(config.user.as_deref(), Some("superpacket"));
         assert_eq!(config.on_reload, Some(OnReload::Undo));
-        let BridgeSettings { ports, table_size, ageing_time, threads, busy_poll, vlan_filtering, steering } = config.bridge;
-        assert!(!vlan_filtering);
+        let BridgeSettings { ports, table_size, ageing_time, threads, busy_poll, vlan_filtering, shared_interfaces, steering } =
+            config.bridge;
+        assert!(!vlan_filtering && !shared_interfaces);
         assert_eq!((steering.max_backlog, steering.weight, steering.sock_flow_entries), (1000, 64, 0));
         assert_eq!(steering, SteeringSettings::default());
         let masks = &ports[0].steering.rps_cpus;

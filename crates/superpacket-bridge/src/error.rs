@@ -80,6 +80,18 @@ pub enum BridgeError {
         /// The port.
         port: String,
     },
+    /// Another bridge has the interface.
+    #[error(
+        "{port}: another bridge{holder} has the interface {interface}: every frame would pass twice (--shared-interfaces, or shared-interfaces = true in the file, opens it all the same)"
+    )]
+    Taken {
+        /// The port.
+        port: String,
+        /// The interface.
+        interface: String,
+        /// Who has it, in brackets behind a space, or nothing.
+        holder: String,
+    },
     /// A setting that only a new start can change.
     #[error("{setting} cannot be changed while the bridge runs: start it again")]
     Fixed {

@@ -29,6 +29,7 @@
 
 mod bridge;
 mod bucket;
+mod claim;
 pub mod config;
 pub mod consumer;
 pub mod control;

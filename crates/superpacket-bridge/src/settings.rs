@@ -30,6 +30,8 @@ pub struct BridgeSettings {
     pub busy_poll: bool,
     /// Packets pass only between ports that are in their VLAN ([`PortSettings::vlans`]).
     pub vlan_filtering: bool,
+    /// Interfaces are opened that another bridge has: both forward what arrives there.
+    pub shared_interfaces: bool,
     /// How packets are steered to workers.
     pub steering: SteeringSettings,
 }
@@ -43,6 +45,7 @@ impl Default for BridgeSettings {
             threads: 0,
             busy_poll: false,
             vlan_filtering: false,
+            shared_interfaces: false,
             steering: SteeringSettings::default(),
         }
     }

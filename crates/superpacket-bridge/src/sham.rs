@@ -156,6 +156,13 @@ impl Control for Sham {
         self.change(port, change, |settings| settings.clone()).map(|settings| entry(&settings, station))
     }
 
+    fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
+        for settings in self.ports.lock().expect("no panic").iter_mut() {
+            settings.static_entries.remove(&station);
+        }
+        self.add_static_entry(port, station)
+    }
+
     fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
         let change = |settings: &mut PortSettings| match settings.static_entries.remove(&station) {
             true => Ok(()),

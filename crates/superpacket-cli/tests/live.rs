@@ -697,6 +697,31 @@ fn every_thread_of_it_gives_up_what_it_does_not_need() {
 }
 
 #[test]
+fn an_interface_has_one_bridge_unless_two_are_asked_for() {
+    let Some(house) = House::new() else { return };
+    house.middle.ip("addr add 10.9.0.9/24 dev left");
+    let first = house.bridge(&[PORTS[0], PORTS[1]]);
+    let says = "the interface has IP addresses: the machine itself answers there";
+    let warned = house.log().lines().filter(|line| line.contains(says)).map(str::to_owned).collect::<Vec<_>>();
+    assert!(matches!(&warned[..], [line] if line.contains("packet:left") && line.contains("10.9.0.9")), "{warned:?}");
+    assert!(!house.log().contains("has one port"), "{}", house.log());
+    let second = house.bench.path("second.sock").display().to_string();
+    let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+    let output = command.args(["bridge", PORTS[0], "--control", &second]).output().expect("runs");
+    let expected = format!("packet:left: another bridge (process {}) has the interface left", first.id());
+    assert!(output.status.code() == Some(2) && stderr(&output).contains(&expected), "{output:?}");
+    let (both, _) = house.other_bridge(&[PORTS[0], "--shared-interfaces"]);
+    let log = || std::fs::read_to_string(house.bench.path("other.log")).expect("a log");
+    house.wait_for("the warnings", || log().contains("two bridges have the same interface") && log().contains("the bridge has one port"));
+    drop(both);
+    // However the one ends, the next may have it.
+    first.signal(rustix::process::Signal::KILL);
+    first.end();
+    let _next = house.bridge(&[PORTS[0], PORTS[1]]);
+    assert!(house.reaches(), "{}", house.log());
+}
+
+#[test]
 fn metrics_are_served_over_http() {
     let Some(house) = House::new() else { return };
     let _bridge = house.bridge(&[PORTS[0], PORTS[1], "--metrics", "127.0.0.1:9600"]);

@@ -78,6 +78,20 @@ impl Bridge {
     /// [`BridgeError::NoSuchPort`]; [`BridgeError::Entry`] if there is one already;
     /// [`BridgeError::TooManyStatic`]; [`BridgeError::NoHardwareAddresses`].
     pub fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, BridgeError> {
+        self.put_static_entry(port, station, false)
+    }
+
+    /// As [`add_static_entry`](Self::add_static_entry), in place of an entry that is there, at this
+    /// port or another.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Entry`] where a VLAN is missing;
+    /// [`BridgeError::TooManyStatic`]; [`BridgeError::NoHardwareAddresses`].
+    pub fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, BridgeError> {
+        self.put_static_entry(port, station, true)
+    }
+
+    fn put_static_entry(&self, port: &str, station: Station, replace: bool) -> Result<FdbEntry, BridgeError> {
         let _alone = lock(&self.inner.changes);
         let shared = self.with(port, |place| place.shared.clone())?;
         if shared.layer == Layer::Ip {
@@ -85,8 +99,20 @@ impl Bridge {
         }
         check_vlan(station, shared.vlan_filtering)?;
         let ports: Vec<PortSettings> = lock(&self.inner.places).iter().flatten().map(|place| place.shared.settings()).collect();
-        if let Some(holder) = ports.iter().find(|port| port.static_entries.contains(&station)) {
-            return Err(taken(station, holder.port.text()));
+        let holder = ports.iter().find(|known| known.static_entries.contains(&station)).map(|holder| holder.port.text());
+        match holder {
+            Some(holder) if !replace => return Err(taken(station, holder)),
+            Some(holder) => {
+                let other = Some(self.with(holder, |place| place.shared.clone())?).filter(|other| other.number != shared.number);
+                shared.change_static_entries(|entries| entries.insert(station));
+                // Without a moment in which there is no entry: this port's takes the place.
+                self.inner.set_static(&shared);
+                if let Some(other) = other {
+                    other.change_static_entries(|entries| entries.remove(&station));
+                }
+                return Ok(added(station, shared.number, port));
+            }
+            None => {}
         }
         let most = most_static(lock(&self.inner.settings).table_size);
         if ports.iter().map(|port| port.static_entries.len()).sum::<usize>() >= most {
@@ -94,7 +120,7 @@ impl Bridge {
         }
         shared.change_static_entries(|entries| entries.insert(station));
         self.inner.set_static(&shared);
-        Ok(entry(&Known { station, port: shared.number, is_static: true, age: Some(std::time::Duration::ZERO) }, port))
+        Ok(added(station, shared.number, port))
     }
 
     /// Deletes an entry of the address table, static or learned.
@@ -149,6 +175,11 @@ impl Bridge {
     }
 }
 
+/// A static entry that has just been made.
+fn added(station: Station, number: u16, port: &str) -> FdbEntry {
+    entry(&Known { station, port: number, is_static: true, age: Some(std::time::Duration::ZERO) }, port)
+}
+
 fn entry(known: &Known, port: &str) -> FdbEntry {
     let Known { station, is_static, age, .. } = *known;
     FdbEntry {
@@ -200,6 +231,24 @@ mod tests {
         assert_eq!(listed(&bridge), [format!("{A} {one} static")]);
         bridge.apply(settings(&[(two, &[])])).expect("applies");
         assert!(listed(&bridge).is_empty(), "the port has gone");
+    }
+
+    #[test]
+    fn an_entry_is_replaced_whoever_has_it() {
+        let (one, two) = ("memory:fdb-six", "memory:fdb-seven");
+        let bridge = Bridge::start(settings(&[(one, &[A]), (two, &[])])).expect("no privilege is needed");
+        let a = Station::parse(A, None).expect("one");
+        for port in [two, two, one] {
+            let entry = bridge.replace_static_entry(port, a).expect("is there or is not");
+            assert_eq!((entry.ifname.as_str(), entry.state.as_str()), (port, "static"));
+            assert_eq!(listed(&bridge), [format!("{A} {port} static")]);
+            let holders = bridge.settings().ports.iter().filter(|port| port.static_entries.contains(&a)).count();
+            assert_eq!(holders, 1, "the other has let go of it");
+        }
+        let error = bridge.add_static_entry(two, a).expect_err("add does not replace");
+        assert!(error.to_string().contains("at memory:fdb-six already"), "{error}");
+        bridge.replace_static_entry(two, Station::parse(B, None).expect("one")).expect("what is not there is added");
+        assert_eq!(listed(&bridge), [format!("{A} {one} static"), format!("{B} {two} static")]);
     }
 
     #[test]

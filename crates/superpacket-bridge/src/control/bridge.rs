@@ -61,6 +61,10 @@ impl Control for Bridge {
         Ok(Bridge::add_static_entry(self, port, station)?)
     }
 
+    fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
+        Ok(Bridge::replace_static_entry(self, port, station)?)
+    }
+
     fn delete_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {
         Ok(Bridge::delete_entry(self, port, station)?)
     }

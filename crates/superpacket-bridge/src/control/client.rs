@@ -215,7 +215,16 @@ impl Client {
     /// As [`ask`](Client::ask).
     pub fn add_static_entry(&mut self, port: &str, station: Station) -> Result<FdbEntry, ClientError> {
         let vlan = Some(station.vlan).filter(|&vlan| vlan != 0);
-        self.ask(&Request::AddFdb { port: port.to_owned(), mac: station.mac(), vlan })
+        self.ask(&Request::AddFdb { port: port.to_owned(), mac: station.mac(), vlan, replace: false })
+    }
+
+    /// Adds a static entry to the address table, in place of one that is there.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn replace_static_entry(&mut self, port: &str, station: Station) -> Result<FdbEntry, ClientError> {
+        let vlan = Some(station.vlan).filter(|&vlan| vlan != 0);
+        self.ask(&Request::AddFdb { port: port.to_owned(), mac: station.mac(), vlan, replace: true })
     }
 
     /// Deletes an entry of the address table, static or learned.

@@ -82,6 +82,12 @@ pub trait Control: Send + Sync {
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal>;
 
+    /// Adds a static entry to it, in place of one that is there.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
+    fn replace_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal>;
+
     /// Deletes an entry, static or learned.
     ///
     /// # Errors

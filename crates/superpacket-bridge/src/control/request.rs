@@ -114,6 +114,9 @@ pub enum Request {
         /// The VLAN, 1 to 4094; without it, frames without a tag.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan: Option<u16>,
+        /// In place of an entry that is there, at this port or another.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        replace: bool,
     },
     /// Deletes an entry, static or learned.
     DelFdb {
@@ -407,7 +410,10 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
             let after = after.map(|Address { mac, vlan }| station(&mac, vlan)).transpose()?;
             value(control.fdb(&FdbFilter { port, vlan, is_static }, after, most.unwrap_or(MOST_LISTED))?)
         }
-        Request::AddFdb { port, mac, vlan } => value(control.add_static_entry(&port, station(&mac, vlan)?)?),
+        Request::AddFdb { port, mac, vlan, replace } => value(match replace {
+            true => control.replace_static_entry(&port, station(&mac, vlan)?)?,
+            false => control.add_static_entry(&port, station(&mac, vlan)?)?,
+        }),
         Request::DelFdb { port, mac, vlan } => value(control.delete_entry(&port, station(&mac, vlan)?)?),
         Request::FlushFdb { port, vlan } => value(control.flush_fdb(&FdbFilter { port, vlan, is_static: None })?),
         Request::Vlan { port } => {
@@ -478,7 +484,7 @@ mod tests {
                 after: Some(Address { mac: "02:00:00:00:00:01".into(), vlan: None }),
                 most: Some(9),
             },
-            Request::AddFdb { port: port(), mac: "02:00:00:00:00:01".into(), vlan: Some(10) },
+            Request::AddFdb { port: port(), mac: "02:00:00:00:00:01".into(), vlan: Some(10), replace: false },
             Request::DelFdb { port: port(), mac: "02:00:00:00:00:01".into(), vlan: None },
             Request::FlushFdb { port: Some(port()), vlan: None },
             Request::Vlan { port: Some(port()) },
@@ -502,6 +508,10 @@ mod tests {
             assert!(line.starts_with(&format!("{{\"request\":\"{name}\"")), "{line}");
             assert_eq!(read(line.as_bytes()), Ok(request));
         }
+        let replacing = Request::AddFdb { port: port(), mac: "02:00:00:00:00:01".into(), vlan: None, replace: true };
+        let line = serde_json::to_string(&replacing).expect("JSON");
+        assert!(line.ends_with("\"replace\":true}"), "{line}");
+        assert_eq!(read(line.as_bytes()), Ok(replacing));
     }
 
     #[test]

@@ -132,7 +132,7 @@ fn what_is_refused_says_why() {
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("delivery, gro_past_push, lro_acks, storage"), "{refusal}");
     let refusal = refused(Request::SetForwarding { port: port("tap:b"), name: "hairpin".into(), on: true });
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("isolated, learning"), "{refusal}");
-    let added = |mac: &str, vlan| Request::AddFdb { port: port("tap:b"), mac: mac.into(), vlan };
+    let added = |mac: &str, vlan| Request::AddFdb { port: port("tap:b"), mac: mac.into(), vlan, replace: false };
     for (request, says) in [
         (added("01:00:5e:00:00:07", None), "01:00:5e:00:00:07 is a group's address"),
         (added("00:00:00:00:00:00", None), "00:00:00:00:00:00 is no station's address"),

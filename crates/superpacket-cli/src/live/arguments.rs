@@ -110,6 +110,7 @@ or nothing is held past a poll.")]
   superpacket fdb show static --statistics
   superpacket fdb add 52:54:00:12:34:56 dev packet:eth0 static
   superpacket fdb add 52:54:00:12:34:56 dev packet:eth0 vlan 10 static
+  superpacket fdb replace 52:54:00:12:34:56 dev packet:eth1 vlan 10 static
   superpacket fdb del 52:54:00:12:34:56 dev packet:eth0
   superpacket fdb flush dev packet:eth0
   superpacket fdb --json | jq -r '.[] | select(.state == \"static\") | .mac'
@@ -209,6 +210,9 @@ pub(crate) struct Bridge {
     /// Let packets pass only between ports that are in their VLAN (`superpacket vlan`)
     #[arg(long)]
     pub(crate) vlan_filtering: bool,
+    /// Open interfaces that another bridge has, although both then forward every frame
+    #[arg(long)]
+    pub(crate) shared_interfaces: bool,
     /// Become this user (a name or a number) after the ports are open, and keep only the capabilities that opening them again takes
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
@@ -364,6 +368,8 @@ pub(crate) enum FdbAction {
     Show,
     /// Add a static entry: ADDRESS dev PORT [vlan VID] static
     Add,
+    /// Add a static entry, or put it in place of one that is there: ADDRESS dev PORT [vlan VID] static
+    Replace,
     /// Delete an entry, static or learned: ADDRESS dev PORT [vlan VID]
     #[value(alias = "delete")]
     Del,

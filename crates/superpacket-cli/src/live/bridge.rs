@@ -58,6 +58,7 @@ pub(crate) fn run(arguments: &arguments::Bridge) -> Result<(), Failure> {
         }
         None => None,
     };
+    warn_of_one_port(&plan);
     tracing::info!(ports = plan.settings.ports.len(), user = plan.user.as_deref(), "bridge started");
     let mut running = plan;
     for signal in signals.forever() {
@@ -108,6 +109,13 @@ fn control_socket(plan: &Plan, account: Option<&Account>) -> Result<Option<Contr
     Ok(Some(socket))
 }
 
+/// Says that a bridge leads nowhere.
+fn warn_of_one_port(plan: &Plan) {
+    if let [port] = plan.settings.ports.as_slice() {
+        tracing::warn!(port = port.port.text(), "the bridge has one port: nothing that comes in by it goes anywhere");
+    }
+}
+
 /// Reads the file again and makes the bridge be what it says; whatever is wrong, the bridge goes on as it was.
 fn reread(arguments: &arguments::Bridge, bridge: &Bridge, running: &mut Plan) {
     let Some(path) = arguments.config.as_deref().map(std::path::Path::display) else {
@@ -135,6 +143,7 @@ fn reread(arguments: &arguments::Bridge, bridge: &Bridge, running: &mut Plan) {
                 }
             }
             tracing::info!(file = %path, ports = plan.settings.ports.len(), "SIGHUP: the file is in force");
+            warn_of_one_port(&plan);
             running.settings = plan.settings;
         }
         Err(error) => tracing::error!(file = %path, %error, "SIGHUP: the file is not in force as a whole"),

@@ -29,6 +29,7 @@ pub(crate) fn run(arguments: &Fdb) -> Result<(), Failure> {
             return Ok(());
         }
         Asked::Add(port, station) => client.add_static_entry(&port, station)?,
+        Asked::Replace(port, station) => client.replace_static_entry(&port, station)?,
         Asked::Delete(port, station) => client.delete_entry(&port, station)?,
     };
     if arguments.json {
@@ -42,6 +43,7 @@ pub(crate) fn run(arguments: &Fdb) -> Result<(), Failure> {
 enum Asked {
     Show(FdbFilter),
     Add(String, Station),
+    Replace(String, Station),
     Delete(String, Station),
     Flush(FdbFilter),
 }
@@ -52,13 +54,15 @@ impl Asked {
         let (name, form) = match action {
             FdbAction::Show => ("show", "[dev PORT] [vlan VID] [static | dynamic]"),
             FdbAction::Add => ("add", "ADDRESS dev PORT [vlan VID] static"),
+            FdbAction::Replace => ("replace", "ADDRESS dev PORT [vlan VID] static"),
             FdbAction::Del => ("del", "ADDRESS dev PORT [vlan VID]"),
             FdbAction::Flush => ("flush", "[dev PORT] [vlan VID]"),
         };
         let wrong = |problem: String| format!("fdb {name}: {problem}: write fdb {name} {form}");
         let mut words = words.iter().map(String::as_str);
+        let adds = matches!(action, FdbAction::Add | FdbAction::Replace);
         let address = match action {
-            FdbAction::Add | FdbAction::Del => Some(words.next().ok_or_else(|| wrong("no address".into()))?),
+            FdbAction::Add | FdbAction::Replace | FdbAction::Del => Some(words.next().ok_or_else(|| wrong("no address".into()))?),
             FdbAction::Show | FdbAction::Flush => None,
         };
         let mut filter = FdbFilter::default();
@@ -71,12 +75,12 @@ impl Asked {
                     let number = vlan.parse().ok().filter(|number| (1..=MOST_VLAN).contains(number));
                     filter.vlan = Some(number.ok_or_else(|| wrong(format!("a VLAN is 1 to {MOST_VLAN}, not {vlan:?}")))?);
                 }
-                "static" | "dynamic" if filter.is_static.is_none() && matches!(action, FdbAction::Show | FdbAction::Add) => {
+                "static" | "dynamic" if filter.is_static.is_none() && (adds || action == FdbAction::Show) => {
                     filter.is_static = Some(word == "static");
                 }
                 // All entries are the bridge's own, and static ones do not move.
                 "master" => {}
-                "sticky" if action == FdbAction::Add => {}
+                "sticky" if adds => {}
                 "local" | "permanent" | "self" => {
                     return Err(wrong(format!("{word:?}: the bridge has no addresses of its own")));
                 }
@@ -90,7 +94,8 @@ impl Asked {
         let port = filter.port.ok_or_else(|| wrong("no port".into()))?;
         match (action, filter.is_static) {
             (FdbAction::Add, Some(true)) => Ok(Asked::Add(port, station)),
-            (FdbAction::Add, _) => Err(wrong("only static entries can be added, the others are learned".into())),
+            (FdbAction::Replace, Some(true)) => Ok(Asked::Replace(port, station)),
+            (FdbAction::Add | FdbAction::Replace, _) => Err(wrong("only static entries can be added, the others are learned".into())),
             _ => Ok(Asked::Delete(port, station)),
         }
     }
@@ -170,6 +175,7 @@ mod tests {
             (FdbAction::Show, "vlan 10 dev packet:left static", Asked::Show(filter(Some(port()), Some(10), Some(true)))),
             (FdbAction::Show, "brport packet:left dynamic", Asked::Show(filter(Some(port()), None, Some(false)))),
             (FdbAction::Add, "52:54:00:12:34:56 dev packet:left master vlan 10 sticky static", Asked::Add(port(), station(10))),
+            (FdbAction::Replace, "52:54:00:12:34:56 dev packet:left vlan 10 static", Asked::Replace(port(), station(10))),
             (FdbAction::Del, "52:54:00:12:34:56 dev packet:left", Asked::Delete(port(), station(0))),
             (FdbAction::Flush, "dev packet:left vlan 4094", Asked::Flush(filter(Some(port()), Some(4094), None))),
         ] {
@@ -182,6 +188,7 @@ mod tests {
             (FdbAction::Add, "52:54:00:12:34:56 dev packet:left dynamic", "only static entries can be added"),
             (FdbAction::Add, "52:54:00:12:34:56 dev packet:left permanent", "\"permanent\": the bridge has no addresses of its own"),
             (FdbAction::Add, "01:00:5e:00:00:07 dev packet:left static", "01:00:5e:00:00:07 is a group's address"),
+            (FdbAction::Replace, "52:54:00:12:34:56 dev packet:left", "write fdb replace ADDRESS dev PORT [vlan VID] static"),
             (FdbAction::Del, "52:54:00:12:34 dev packet:left", "\"52:54:00:12:34\" is no hardware address"),
             (FdbAction::Del, "52:54:00:12:34:56 dev packet:left static", "\"static\" is not understood here"),
             (FdbAction::Show, "dev", "nothing behind \"dev\""),

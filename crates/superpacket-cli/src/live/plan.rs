@@ -38,6 +38,7 @@ impl Plan {
         }
         settings.busy_poll |= arguments.busy_poll;
         settings.vlan_filtering |= arguments.vlan_filtering;
+        settings.shared_interfaces |= arguments.shared_interfaces;
         for switch in &arguments.feature {
             let port = named(&mut settings.ports, "--feature", &switch.port)?;
             port.features = port.features.set(switch.feature, switch.on);

@@ -1,11 +1,13 @@
 //! Requests to `rtnetlink(7)` and their answers.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{Emitable, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator, ParseableParametrized};
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use netlink_packet_route::link::{LinkAttribute, LinkHeader, LinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -70,6 +72,18 @@ impl RouteSocket {
             Err(Refusal { error, .. }) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
             Err(refusal) => Err(refusal.into()),
         }
+    }
+
+    /// Returns the IP addresses of the interface `name`, none where there is no such interface. Those
+    /// that count on its link only are left out: every interface has one.
+    ///
+    /// # Errors
+    /// What the system refused; an answer that cannot be read.
+    pub fn addresses(&mut self, name: &str) -> io::Result<Vec<IpAddr>> {
+        let Some(link) = self.link(name)? else { return Ok(Vec::new()) };
+        let index = link.header.index;
+        let answers = self.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
+        Ok(answers.into_iter().filter_map(|answer| address(&answer, index)).collect())
     }
 
     /// Sends `message` and returns the answers, whole with their headers, up to the acknowledgement.
@@ -144,6 +158,18 @@ fn parse_link(message: &[u8]) -> io::Result<LinkMessage> {
     Ok(link)
 }
 
+/// The address in an `RTM_NEWADDR` message about this interface; `None` for one of its link only.
+fn address(message: &RouteNetlinkMessage, interface: u32) -> Option<IpAddr> {
+    let RouteNetlinkMessage::NewAddress(message) = message else { return None };
+    if message.header.index != interface || message.header.scope == AddressScope::Link {
+        return None;
+    }
+    let find = |own: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(own);
+    // Between two ends, `Address` is the other's.
+    let local = find(|attribute| if let AddressAttribute::Local(address) = attribute { Some(*address) } else { None });
+    local.or_else(|| find(|attribute| if let AddressAttribute::Address(address) = attribute { Some(*address) } else { None }))
+}
+
 /// What an `NLMSG_ERROR` message says; `None` for an acknowledgement.
 fn refusal(message: &[u8]) -> Option<Refusal> {
     let NetlinkPayload::Error(error) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message).ok()?.payload else { return None };
@@ -170,6 +196,8 @@ fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_core::NLM_F_CREATE;
+    use netlink_packet_route::AddressFamily;
     use netlink_packet_route::link::{LinkFlags, LinkLayerType, LinkXdp};
 
     use super::*;
@@ -180,6 +208,37 @@ mod tests {
         let link = socket.link("lo").expect("asked").expect("every namespace has one");
         assert_eq!((link.header.index, link.header.link_layer_type), (1, LinkLayerType::Loopback));
         assert!(link.attributes.contains(&LinkAttribute::IfName("lo".to_owned())), "{link:?}");
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_interface() {
+        let inside = std::thread::spawn(|| {
+            // SAFETY: the call takes flags only, and moves this thread alone.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                assert!(std::env::var_os("CI").is_none(), "no network namespace: {}", io::Error::last_os_error());
+                eprintln!("SKIPPED: no network namespace: {}", io::Error::last_os_error());
+                return;
+            }
+            let mut socket = RouteSocket::open().expect("any thread may");
+            assert_eq!(socket.addresses("lo").expect("asked"), Vec::<IpAddr>::new());
+            let add = |address: IpAddr, prefix: u8, scope| {
+                let mut message = AddressMessage::default();
+                message.header.index = 1;
+                message.header.family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+                (message.header.prefix_len, message.header.scope) = (prefix, scope);
+                message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+                RouteNetlinkMessage::NewAddress(message)
+            };
+            let addresses = [IpAddr::from([192, 0, 2, 1]), IpAddr::from([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])];
+            for address in addresses {
+                let message = add(address, if address.is_ipv4() { 24 } else { 64 }, AddressScope::Universe);
+                socket.request(message, NLM_F_CREATE).expect("ours");
+            }
+            socket.request(add(IpAddr::from([169, 254, 7, 7]), 16, AddressScope::Link), NLM_F_CREATE).expect("ours");
+            assert_eq!(socket.addresses("lo").expect("asked"), addresses);
+            assert_eq!(socket.addresses("none0").expect("asked"), Vec::<IpAddr>::new());
+        });
+        inside.join().expect("the assertions hold");
     }
 
     #[test]
