@@ -16,14 +16,15 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use superpacket::aggregate::HashKey;
 use superpacket::packet::Layer;
 use superpacket_features::Feature;
-use superpacket_io::port::{LinkState, Port, PortCounters, PortError, PortSpec, PortState, open};
-use superpacket_io::system::RouteSocket;
+use superpacket_io::port::{LinkState, Port, PortCounters, PortError, PortKind, PortSpec, PortState, open};
+use superpacket_io::system::{LinkEvents, RouteSocket};
 use superpacket_steer::FlowHashKey;
 
 use crate::claim::{Claim, interface_of};
 use crate::consumer::Factory;
 use crate::error::BridgeError;
 use crate::icmp;
+use crate::links::LinkWatch;
 use crate::poll_thread::{Common, Order, PollThread};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::Shared;
@@ -36,8 +37,21 @@ use fdb::check_static;
 pub use steered::Steered;
 use steering::{Workers, sock_flow_table};
 
-/// How often the state of the ports is looked at.
+/// How often the state of ports is looked at of whose changes the kernel does not tell.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// How often that of the others is, although the kernel tells what changes: what it told may have
+/// been lost.
+const LOOK_ANYWAY: Duration = Duration::from_secs(2);
+
+/// How long after a try to open a port again the next one is made.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long at least, where the kernel tells of a change.
+const TRY_SOON: Duration = Duration::from_millis(50);
+
+/// What is said in place of a broken port where interfaces have changed.
+const LINKS_CHANGED: (u16, u32) = (u16::MAX, 1);
 
 /// How long a thread may take to let go of a port.
 const LET_GO: Duration = Duration::from_secs(2);
@@ -47,6 +61,8 @@ const LET_GO: Duration = Duration::from_secs(2);
 pub struct Bridge {
     inner: Arc<Inner>,
     supervisor: Option<JoinHandle<()>>,
+    /// `None` where the kernel does not tell: ports are looked at all the time then.
+    links: Option<LinkWatch>,
 }
 
 #[derive(Debug)]
@@ -77,6 +93,8 @@ struct Place {
     hardware_address: Option<[u8; 6]>,
     queues: usize,
     reopened: u64,
+    /// The kernel tells what changes.
+    is_told: bool,
     /// What earlier openings counted.
     before: PortCounters,
     /// When it is tried again.
@@ -118,6 +136,15 @@ fn warn_of_addresses(port: &PortSpec) {
             );
         }
         Err(error) => tracing::debug!(port = port.text(), %error, "the interface's addresses cannot be read"),
+    }
+}
+
+/// Does the kernel tell of all that changes at a port? It does of interfaces in the bridge's own
+/// network namespace, which a TAP or TUN device may have left.
+fn is_told(port: &PortSpec) -> bool {
+    match port.kind() {
+        PortKind::Packet | PortKind::Xdp => true,
+        _ => port.inner().is_some_and(is_told),
     }
 }
 
@@ -167,6 +194,9 @@ impl Bridge {
         reject_duplicates(&settings.ports)?;
         check_static(&settings)?;
         let ports = settings.ports.iter().map(|port| Opened::new(&port.port, settings.shared_interfaces)).collect::<Result<Vec<_>, _>>()?;
+        // Before the rights are given up, and before the first look: no change is missed.
+        let events = LinkEvents::open();
+        let unheard = |error: &std::io::Error| tracing::warn!(%error, "the kernel does not tell of changes of interfaces");
         opened()?;
         let threads = match settings.threads {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(settings.ports.len().max(1)),
@@ -208,7 +238,7 @@ impl Bridge {
             stopping: AtomicBool::new(false),
             changes: Mutex::new(()),
         });
-        let mut bridge = Bridge { inner: inner.clone(), supervisor: None };
+        let mut bridge = Bridge { inner: inner.clone(), supervisor: None, links: None };
         for (settings, port) in settings.ports.iter().zip(ports) {
             inner.join(settings, port)?;
         }
@@ -216,7 +246,12 @@ impl Bridge {
         inner.reconcile_workers()?;
         // Threads that had their ports before there were workers must hear of these.
         inner.announce();
-        let supervisor = std::thread::Builder::new().name("superpacket-ports".into()).spawn(move || inner.supervise(&inbox));
+        let changed = inner.common.broken.clone();
+        bridge.links =
+            events.and_then(|events| LinkWatch::start(events, move || _ = changed.send(LINKS_CHANGED))).inspect_err(unheard).ok();
+        let look_anyway = if bridge.links.is_some() { LOOK_ANYWAY } else { LOOK };
+        let supervise = move || inner.supervise(&inbox, look_anyway);
+        let supervisor = std::thread::Builder::new().name("superpacket-ports".into()).spawn(supervise);
         bridge.supervisor = Some(supervisor.map_err(|source| BridgeError::System { action: "starting a thread", source })?);
         Ok(bridge)
     }
@@ -384,6 +419,7 @@ impl Bridge {
 
     fn end(&mut self) {
         self.inner.stopping.store(true, Ordering::Release);
+        self.links = None;
         // The supervisor first: it opens ports and starts workers.
         if let Some(supervisor) = self.supervisor.take() {
             // It waits for what is said to be broken: there is no such port.
@@ -482,6 +518,7 @@ impl Inner {
             error: None,
             queues,
             reopened: 0,
+            is_told: is_told(&settings.port),
             before: PortCounters::default(),
             next_try: Instant::now(),
         };
@@ -553,7 +590,8 @@ impl Inner {
     }
 
     /// Looks after the ports until the bridge ends.
-    fn supervise(&self, broken: &Receiver<(u16, u32)>) {
+    fn supervise(&self, broken: &Receiver<(u16, u32)>, look_anyway: Duration) {
+        let mut looked = Instant::now();
         while !self.stopping.load(Ordering::Acquire) {
             // Threads say it with every packet: all of it is taken at once.
             let told: Vec<_> = broken.recv_timeout(LOOK).into_iter().chain(broken.try_iter()).collect();
@@ -562,9 +600,13 @@ impl Inner {
             }
             let _alone = lock(&self.changes);
             let mut changed = false;
+            let all = !told.is_empty() || looked.elapsed() >= look_anyway;
+            if all {
+                looked = Instant::now();
+            }
             let places = lock(&self.places).len();
             for number in 0..places {
-                changed |= self.look_after(number, &told);
+                changed |= self.look_after(number, &told, all);
             }
             changed |= self.look_after_workers();
             self.table.expire(self.table.now());
@@ -574,18 +616,23 @@ impl Inner {
         }
     }
 
-    /// Looks at the state of a port; says whether the threads must hear of it.
-    fn look_after(&self, number: usize, told: &[(u16, u32)]) -> bool {
+    /// Looks at the state of a port; says whether the threads must hear of it. `all`: also where the
+    /// kernel tells of what changes.
+    fn look_after(&self, number: usize, told: &[(u16, u32)], all: bool) -> bool {
         let mut places = lock(&self.places);
         let Some(Some(place)) = places.get_mut(number) else { return false };
         let Some(port) = &mut place.port else {
-            if place.next_try > Instant::now() {
+            let soon = if told.contains(&LINKS_CHANGED) { TRY_AGAIN - TRY_SOON } else { Duration::ZERO };
+            if place.next_try > Instant::now() + soon {
                 return false;
             }
             let shared = place.shared.clone();
             drop(places);
             return self.reopen(number, &shared);
         };
+        if !all && place.is_told {
+            return false;
+        }
         // What is said of an earlier opening is old.
         let is_broken = told.contains(&(place.shared.number, place.shared.opening()));
         let before = place.state;
@@ -645,7 +692,7 @@ impl Inner {
                     tracing::warn!(port = %place.shared.name, error = text, "the port cannot be opened again yet");
                 }
                 place.error = Some(text);
-                place.next_try = Instant::now() + Duration::from_millis(500);
+                place.next_try = Instant::now() + TRY_AGAIN;
                 false
             }
         }

@@ -42,6 +42,7 @@ mod frame;
 mod handover;
 mod icmp;
 mod ingress;
+mod links;
 mod loops;
 pub mod metrics;
 mod output;

@@ -12,6 +12,6 @@ mod option;
 mod packet_socket;
 
 pub use ethtool::{Channels, Ethtool, Feature, Switch};
-pub use netlink::RouteSocket;
+pub use netlink::{LinkEvents, RouteSocket};
 pub use option::{Plain, option, set_option};
 pub use packet_socket::{Frames, PacketSocket};

@@ -10,6 +10,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use netlink_packet_route::link::{LinkAttribute, LinkHeader, LinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use rustix::net::RecvFlags;
 
 /// Offset of the attributes in the body of an error: behind the header of the request
 /// (`NETLINK_CAP_ACK` leaves its payload out).
@@ -116,6 +117,48 @@ impl RouteSocket {
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
             }
         }
+    }
+}
+
+/// What the kernel tells of the interfaces of a network namespace: one that comes, goes or changes
+/// makes the socket readable (`RTNLGRP_LINK`).
+#[derive(Debug)]
+pub struct LinkEvents(Socket);
+
+impl LinkEvents {
+    /// Listens in this thread's network namespace from now on.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.add_membership(libc::RTNLGRP_LINK)?;
+        Ok(LinkEvents(socket))
+    }
+
+    /// Takes what has been told since, without waiting. Returns whether there was anything, also
+    /// where it was more than the socket holds.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn take(&self) -> io::Result<bool> {
+        // What is told is not read: who asks for an interface gets what holds now.
+        let mut told = false;
+        loop {
+            match again(|| Ok(rustix::net::recv(&self.0, &mut [0_u8; 64][..], RecvFlags::DONTWAIT)?)) {
+                Ok(_) => told = true,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => told = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(told),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsFd for LinkEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -237,6 +280,27 @@ mod tests {
             socket.request(add(IpAddr::from([169, 254, 7, 7]), 16, AddressScope::Link), NLM_F_CREATE).expect("ours");
             assert_eq!(socket.addresses("lo").expect("asked"), addresses);
             assert_eq!(socket.addresses("none0").expect("asked"), Vec::<IpAddr>::new());
+        });
+        inside.join().expect("the assertions hold");
+    }
+
+    #[test]
+    fn a_change_of_an_interface_is_told_once() {
+        let inside = std::thread::spawn(|| {
+            // SAFETY: the call takes flags only, and moves this thread alone.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                assert!(std::env::var_os("CI").is_none(), "no network namespace: {}", io::Error::last_os_error());
+                eprintln!("SKIPPED: no network namespace: {}", io::Error::last_os_error());
+                return;
+            }
+            let events = LinkEvents::open().expect("any thread may");
+            assert!(!events.take().expect("open"), "nothing has happened");
+            let mut message = LinkMessage::default();
+            (message.header.index, message.header.change_mask, message.header.flags) = (1, LinkFlags::Up, LinkFlags::Up);
+            RouteSocket::open().and_then(|mut socket| socket.request(RouteNetlinkMessage::SetLink(message), 0)).expect("ours");
+            // The kernel tells it before it answers.
+            assert!(events.take().expect("open"));
+            assert!(!events.take().expect("open"), "it has been taken");
         });
         inside.join().expect("the assertions hold");
     }

@@ -120,6 +120,30 @@ fn an_mtu_that_changes_is_kept_to() -> Result<(), LabError> {
 }
 
 #[test]
+fn what_changes_is_seen_at_once() -> Result<(), LabError> {
+    let Some(joined) = by_packet()? else { return Ok(()) };
+    let side = &joined.sides.as_ref().expect("veth pairs")[1];
+    let is_up = |joined: &Joined| joined.bridge.ports()[1].state == "up";
+    let mut waited = Vec::new();
+    let mut seen = |what: &str, is_seen: &dyn Fn(&Joined) -> bool| {
+        let start = Instant::now();
+        joined.wait(what, is_seen);
+        waited.push(start.elapsed());
+    };
+    for mtu in [1200, 1300, 1400, 1500] {
+        side.set_mtu(mtu)?;
+        seen("the MTU is seen", &|joined| joined.bridge.ports()[1].mtu == mtu);
+        side.down()?;
+        seen("the link is seen to be down", &|joined| !is_up(joined));
+        side.up()?;
+        seen("the link is seen to be up", &is_up);
+    }
+    // The kernel tells; without that, each would take a second on average.
+    assert!(waited.iter().all(|time| *time < Duration::from_millis(700)), "{waited:?}");
+    Ok(())
+}
+
+#[test]
 fn an_mtu_may_change_under_load() -> Result<(), LabError> {
     let jumbo = |hosts: &superpacket_lab::ThreeHosts| {
         [&hosts.a.link, &hosts.a_side, &hosts.b.link, &hosts.b_side].into_iter().try_for_each(|link| link.set_mtu(9000))
