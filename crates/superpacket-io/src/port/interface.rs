@@ -315,8 +315,8 @@ fn xdp_program(attributes: &[u8]) -> Option<u32> {
     None
 }
 
-/// Reads the addresses of an interface from a part of a list (`struct ifaddrmsg`); `true`: it was the
-/// last part.
+/// Reads the addresses of an interface from a part of a list (`struct ifaddrmsg`); `true`: it was
+/// the last part.
 fn read_addresses(part: &[u8], index: u32, addresses: &mut Vec<IpAddr>) -> io::Result<bool> {
     let mut rest = part;
     while let (Some(length), Some(kind)) = (read_u32(rest, 0), read_u16(rest, 4)) {
