@@ -644,8 +644,8 @@ impl Inner {
             place.next_try = Instant::now();
             tracing::warn!(port = %place.shared.name, "the port is gone: it is tried again until it is back");
             let gone = place.port.take();
-            // Without the lock: threads may be slow to let go, and ports to close, and reports should
-            // not wait for them.
+            // Without the lock: threads may be slow to let go, and ports to close, and reports
+            // should not wait for them.
             drop(places);
             self.disconnect(number as u16);
             drop(gone);

@@ -1,9 +1,9 @@
 //! Token buckets: so much a second, and so much at once.
 //!
 //! One is a single number, the time at which it will be full again (GCRA, ITU-T I.371): nothing is
-//! refilled by anybody, and all threads take from it without a lock. Times are in nanoseconds of the
-//! bridge's clock. Well-kept crates for this take whole nanoseconds for each token, so they cannot
-//! say more than 8 Gb/s in bytes; here the time is that of a whole packet.
+//! refilled by anybody, and all threads take from it without a lock. Times are in nanoseconds of
+//! the bridge's clock. Well-kept crates for this take whole nanoseconds for each token, so they
+//! cannot say more than 8 Gb/s in bytes; here the time is that of a whole packet.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,10 +1,10 @@
 //! Which bridge has an interface.
 //!
-//! Two bridges that receive what arrives at the same interface would forward every frame twice. So a
-//! bridge binds, for each of its interfaces, a Unix socket of an abstract name: these are by network
-//! namespace, as interfaces are, need no directory and no rights, and are gone with the process that
-//! bound them, however it ended. The name of the interface is part of it, since that is what a port
-//! is opened by, again and again while the interface comes and goes.
+//! Two bridges that receive what arrives at the same interface would forward every frame twice. So
+//! a bridge binds, for each of its interfaces, a Unix socket of an abstract name: these are by
+//! network namespace, as interfaces are, need no directory and no rights, and are gone with the
+//! process that bound them, however it ended. The name of the interface is part of it, since that
+//! is what a port is opened by, again and again while the interface comes and goes.
 
 use std::os::fd::OwnedFd;
 
@@ -45,8 +45,8 @@ impl Claim {
         let claim = socket().map_err(system)?;
         match bind(&claim, &address) {
             Ok(()) => {
-                // Who is refused is told by whom: the kernel remembers who listens. Nobody is accepted:
-                // when so many have asked, the next ones are refused without that.
+                // Who is refused is told by whom: the kernel remembers who listens. Nobody is
+                // accepted: when so many have asked, the next ones are refused without that.
                 listen(&claim, 128).map_err(system)?;
                 Ok(Some(Claim { _socket: claim }))
             }

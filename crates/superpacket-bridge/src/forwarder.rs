@@ -112,8 +112,9 @@ impl Forwarder {
         failed.map_or(Ok(received), Err)
     }
 
-    /// When the next round is due although nothing arrives, in nanoseconds of the clock of [`round`](Self::round); `None`: nothing
-    /// is held, and no port waits for a rate that it is limited to.
+    /// When the next round is due although nothing arrives, in nanoseconds of the clock of
+    /// [`round`](Self::round); `None`: nothing is held, and no port waits for a rate that it is
+    /// limited to.
     #[must_use]
     pub fn deadline(&self) -> Option<u64> {
         self.ingress.iter().flat_map(|ingress| [ingress.deadline(), ingress.throttled_until]).flatten().min()

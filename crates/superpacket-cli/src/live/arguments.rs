@@ -222,8 +222,8 @@ pub(crate) struct Bridge {
     /// Set a limit of a port, named as by `superpacket limits`: packet:eth0:storm_broadcast=1000
     #[arg(long, value_name = "PORT:NAME=VALUE", value_parser = port_limit)]
     pub(crate) limit: Vec<PortLimit>,
-    /// What SIGHUP does with what commands have changed since the file was read: undo it, or keep it
-    /// where the file says what it said before [default: undo]
+    /// What SIGHUP does with what commands have changed since the file was read: undo it, or keep
+    /// it where the file says what it said before [default: undo]
     #[arg(long, value_name = "undo|keep")]
     pub(crate) on_reload: Option<OnReload>,
     /// How the log on standard error is written
@@ -368,7 +368,8 @@ pub(crate) enum FdbAction {
     Show,
     /// Add a static entry: ADDRESS dev PORT [vlan VID] static
     Add,
-    /// Add a static entry, or put it in place of one that is there: ADDRESS dev PORT [vlan VID] static
+    /// Add a static entry, or put it in place of one that is there: ADDRESS dev PORT [vlan VID]
+    /// static
     Replace,
     /// Delete an entry, static or learned: ADDRESS dev PORT [vlan VID]
     #[value(alias = "delete")]

@@ -16,8 +16,8 @@ fn third(joined: &Joined) -> Result<Station, LabError> {
     Station::new(c, 3)
 }
 
-/// While A sends broadcasts as fast as it can, B sends to C; says how many of A's packets the bridge
-/// took and passed, and how many seconds it took.
+/// While A sends broadcasts as fast as it can, B sends to C; says how many of A's packets the
+/// bridge took and passed, and how many seconds it took.
 fn flooded(joined: &Joined, c: &Station) -> Result<(u64, f64), LabError> {
     let blast = Blast { time: Duration::from_secs(2), ..Blast::minimal([0xff; 6], [2, 0, 0, 0, 0, 1]) };
     let start = Instant::now();

@@ -126,8 +126,8 @@ impl PacketPort {
 }
 
 impl Drop for PacketPort {
-    /// Closes the sockets many at a time: for each, the kernel waits for a grace period of RCU, some
-    /// 10 ms, and those who wait at once wait for the same one.
+    /// Closes the sockets many at a time: for each, the kernel waits for a grace period of RCU,
+    /// some 10 ms, and those who wait at once wait for the same one.
     fn drop(&mut self) {
         self.receivers.clear();
         let mut sockets = std::mem::take(&mut self.sockets);
