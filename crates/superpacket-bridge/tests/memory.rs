@@ -70,7 +70,8 @@ impl End {
         assert_eq!(sent, frames.len());
     }
 
-    /// Sends them as a host's kernel hands over what its TCP made: checksums are still to be filled in.
+    /// Sends them as a host's kernel hands over what its TCP made: with checksums that are still to
+    /// be filled in.
     fn send_super_packets(&mut self, packets: &[Vec<u8>]) {
         let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(PAYLOAD).expect("not 0"));
         let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
@@ -128,7 +129,8 @@ fn a_bridge_that_is_stopped_sends_what_it_holds() {
     sends_what_it_holds("held", |_| ());
 }
 
-/// Super-packets of a flow, of so many segments each and with these flags besides, that take all identifications of [`frames`].
+/// Super-packets of a flow, of so many segments each and with these flags besides, that take all
+/// identifications of [`frames`].
 fn super_packets(segments: usize, flags: u16) -> Vec<Vec<u8>> {
     let whole = |from: usize| {
         let mut frame = Frame::tcp4((from * PAYLOAD) as u32, segments * PAYLOAD).with_id(from as u16);

@@ -8,6 +8,7 @@ mod buffers;
 mod join;
 mod leave;
 mod run;
+mod super_packet;
 
 pub(super) use join::{Attempt, Joined};
 pub(super) use run::{JOIN_AHEAD, prefetch_ahead, prefetch_first, prefetch_payload};
@@ -18,13 +19,12 @@ use super::examine::{Constants, Facts, frame_sum, outer_checksum};
 use super::mask::{self, HeaderBytes, LONGER_HEADER, USUAL_HEADER};
 use super::policy::Policy;
 use super::poll::Poll;
-use super::segments::Segments;
 use super::{Counters, Reason};
 use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{ChecksumForm, Gso, IpId};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, byte, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
 use superpacket_simd::Simd;
 
 /// Length of source and destination port, with which a transport header begins.
@@ -382,73 +382,6 @@ impl<B> Held<B> {
         self.queue = packet.queue;
         self.advance(&packet, &facts, layout.protocol);
         Ok(self.attach(packet, &facts, usize::from(layout.payload), policy.storage, poll))
-    }
-
-    /// [Opens](Self::open) a flow that began with a super-packet.
-    #[cold]
-    fn open_super_packet<P: Poll<B>>(
-        &mut self,
-        gso: Gso,
-        policy: &Policy,
-        simd: Simd,
-        counters: &mut Counters,
-        poll: &P,
-    ) -> Result<Option<Chain<B>>, BadChecksum> {
-        // A device that vouches for a super-packet may have left the checksum of its first segment
-        // in it: from that no sum follows.
-        let read = self.sum.is_some() || self.first_checksum == FirstChecksum::Unknown;
-        let chain = self.open_as::<{ usual::NONE }, P>(policy, simd, counters, poll)?;
-        if !read {
-            self.sums = false;
-            self.pieces.iter_mut().for_each(|piece| piece.flags &= !Piece::<B>::SUM);
-        }
-        self.gso = Some(gso);
-        if policy.merge_past_push {
-            // It stays in the header.
-            self.flags &= !tcp::PSH;
-        }
-        let layout = &self.layout;
-        let segments = Segments::of(&gso, layout.end - u32::from(layout.payload));
-        if segments.count == 1 {
-            return Ok(chain);
-        }
-        self.segment_size = segments.size;
-        if layout.version == IpVersion::V4 && segments.id == Some(IpId::Fixed) {
-            self.id_run.step = 0;
-        }
-        if layout.outer.is_some_and(|outer| outer.version == IpVersion::V4) && segments.outer_id == Some(IpId::Fixed) {
-            self.outer_id_run.step = 0;
-        }
-        self.count_further(&segments);
-        let layout = &self.layout;
-        let flags = usize::from(layout.transport) + tcp::FLAGS;
-        if layout.protocol == Protocol::Tcp && segments.cwr_on_first && byte(&self.header, flags) & tcp::CWR != 0 {
-            // Those that follow have none, and sum up without it.
-            self.flags |= tcp::CWR;
-            if let Some(field) = self.header.get_mut(flags) {
-                *field &= !tcp::CWR;
-            }
-            self.constants = Constants::new(&self.header, layout, policy.mode).0;
-        }
-        Ok(chain)
-    }
-
-    /// The merged packet leaves with PSH, which does not end it.
-    #[cold]
-    pub(super) fn push(&mut self) {
-        if let Some(flags) = self.header.get_mut(usize::from(self.layout.transport) + tcp::FLAGS) {
-            *flags |= tcp::PSH;
-        }
-    }
-
-    /// Counts the segments of a super-packet but for the first, which is counted as its packet is.
-    #[cold]
-    fn count_further(&mut self, segments: &Segments) {
-        let further = segments.count - 1;
-        self.packet_limit = self.packet_limit.saturating_sub(further);
-        self.id_run.skip(further);
-        self.outer_id_run.skip(further);
-        self.ids_known = true;
     }
 
     /// Expects no packet any more: the flow has left.

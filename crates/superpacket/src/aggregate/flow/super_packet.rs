@@ -1,0 +1,82 @@
+//! What differs in a flow where a packet of it came as a super-packet: it is all of its segments.
+
+use super::super::Counters;
+use super::super::examine::Constants;
+use super::super::policy::Policy;
+use super::super::poll::Poll;
+use super::super::segments::Segments;
+use super::{BadChecksum, FirstChecksum, Held};
+use crate::packet::Chain;
+use crate::segment::{Gso, IpId};
+use crate::super_packet::Piece;
+use crate::wire::{IpVersion, Protocol, byte, tcp, usual};
+use superpacket_simd::Simd;
+
+impl<B> Held<B> {
+    /// [Opens](Self::open) a flow that began with a super-packet.
+    #[cold]
+    pub(super) fn open_super_packet<P: Poll<B>>(
+        &mut self,
+        gso: Gso,
+        policy: &Policy,
+        simd: Simd,
+        counters: &mut Counters,
+        poll: &P,
+    ) -> Result<Option<Chain<B>>, BadChecksum> {
+        // A device that vouches for a super-packet may have left the checksum of its first segment
+        // in it: from that no sum follows.
+        let read = self.sum.is_some() || self.first_checksum == FirstChecksum::Unknown;
+        let chain = self.open_as::<{ usual::NONE }, P>(policy, simd, counters, poll)?;
+        if !read {
+            self.sums = false;
+            self.pieces.iter_mut().for_each(|piece| piece.flags &= !Piece::<B>::SUM);
+        }
+        self.gso = Some(gso);
+        if policy.merge_past_push {
+            // It stays in the header.
+            self.flags &= !tcp::PSH;
+        }
+        let layout = &self.layout;
+        let segments = Segments::of(&gso, layout.end - u32::from(layout.payload));
+        if segments.count == 1 {
+            return Ok(chain);
+        }
+        self.segment_size = segments.size;
+        if layout.version == IpVersion::V4 && segments.id == Some(IpId::Fixed) {
+            self.id_run.step = 0;
+        }
+        if layout.outer.is_some_and(|outer| outer.version == IpVersion::V4) && segments.outer_id == Some(IpId::Fixed) {
+            self.outer_id_run.step = 0;
+        }
+        self.count_further(&segments);
+        let layout = &self.layout;
+        let flags = usize::from(layout.transport) + tcp::FLAGS;
+        if layout.protocol == Protocol::Tcp && segments.cwr_on_first && byte(&self.header, flags) & tcp::CWR != 0 {
+            // Those that follow have none, and sum up without it.
+            self.flags |= tcp::CWR;
+            if let Some(field) = self.header.get_mut(flags) {
+                *field &= !tcp::CWR;
+            }
+            self.constants = Constants::new(&self.header, layout, policy.mode).0;
+        }
+        Ok(chain)
+    }
+
+    /// The merged packet leaves with PSH, which does not end it.
+    #[cold]
+    pub(in crate::aggregate) fn push(&mut self) {
+        if let Some(flags) = self.header.get_mut(usize::from(self.layout.transport) + tcp::FLAGS) {
+            *flags |= tcp::PSH;
+        }
+    }
+
+    /// Counts the segments of a super-packet but for the first, which is counted as its packet is.
+    #[cold]
+    pub(super) fn count_further(&mut self, segments: &Segments) {
+        let further = segments.count - 1;
+        self.packet_limit = self.packet_limit.saturating_sub(further);
+        self.id_run.skip(further);
+        self.outer_id_run.skip(further);
+        self.ids_known = true;
+    }
+}
