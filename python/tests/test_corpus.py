@@ -391,7 +391,7 @@ class Deadly(distributed.WorkerPlugin):  # type: ignore[misc]
                 os._exit(1)
             return read(file, *arguments)
 
-        _tasks._read = deadly
+        setattr(_tasks, "_read", deadly)
 
 
 def test_a_file_that_kills_workers_takes_no_other_with_it(demo: Path, tmp_path: Path) -> None:
