@@ -133,8 +133,8 @@ def main() -> None:
             report = by_workers(2, f"{small}/*.pcap")
 
         taken = seconds(small_files)
-        row(f"a task of a small file, of {SMALL_FILES}, two workers", f"{1000 * taken / SMALL_FILES:.2f} ms")
-        row("bytes that a task gives back", f"{report.result_bytes / report.tasks:.0f}")
+        row(f"a small file, of {SMALL_FILES}, two workers", f"{1000 * taken / SMALL_FILES:.2f} ms")
+        row("bytes that a file or part gives back", f"{report.result_bytes / report.tasks:.0f}")
         client = clients[2]
         client.gather(client.map(nothing, range(2000), pure=False))
         empty = seconds(lambda: client.gather(client.map(nothing, range(2000, 6000), pure=False)))

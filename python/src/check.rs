@@ -1,7 +1,6 @@
 //! `check`: a judge of other implementations, whose violations are objects made when they are asked
 //! for.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
@@ -150,7 +149,7 @@ pub(crate) fn check(
     strict: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Violations)> {
-    let is_input = |source: &Source| matches!(source, Source::Path(path) if *path == PathBuf::from("-"));
+    let is_input = |source: &Source| matches!(source, Source::Path(path) if path.as_os_str() == "-");
     if is_input(&checked) && is_input(&origin) {
         return Err(OptionsError::new_err("checked and origin are both standard input: choose a file for one of them"));
     }

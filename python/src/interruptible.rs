@@ -23,9 +23,12 @@ impl<R: Read> Read for Interruptible<R> {
     }
 }
 
+/// A stream and its name in reports.
+type Named = (String, Box<dyn Read + Send>);
+
 /// What one may have to wait for, by its name in reports: standard input, or a pipe by its name;
 /// `None` for anything else.
-pub(crate) fn waited_for(path: &Path) -> Option<Result<(String, Box<dyn Read + Send>), CaptureError>> {
+pub(crate) fn waited_for(path: &Path) -> Option<Result<Named, CaptureError>> {
     if path == Path::new("-") {
         return Some(Ok(("standard input".to_owned(), Box::new(Interruptible(io::stdin())))));
     }

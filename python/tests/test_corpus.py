@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dask
 import distributed
 import numpy
 import pyarrow.dataset
@@ -308,6 +309,100 @@ def test_ctrl_c_ends_a_run_which_goes_on_later(demo: Path, tmp_path: Path) -> No
     done = recorded(out)
     report = corpus.analyze(pattern, str(out), scheduler="threads=2", part_size=1 << 20)
     assert 5 <= done == report.kept < report.tasks
+
+
+def small_files(demo: Path, folder: Path, count: int) -> str:
+    """Writes captures of some kB, of several lengths; returns their pattern."""
+    folder.mkdir()
+    whole = gzip.decompress(demo.read_bytes())
+    for number in range(count):
+        end = 24
+        for _ in range(10 + number % 7):
+            end += 16 + int.from_bytes(whole[end + 8 : end + 12], "little")
+        (folder / f"{number:04}.pcap").write_bytes(whole[:end])
+    return f"{folder}/*.pcap"
+
+
+def test_small_files_share_tasks(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = small_files(demo, tmp_path / "captures", 500)
+    (tmp_path / "captures" / "0123.pcap").write_bytes(b"this is no capture")
+    written(demo, tmp_path / "captures" / "0200.pcap", 4)
+    tasks: list[tuple[str, int]] = []
+    with cluster(2) as client:
+        submit = client.submit
+
+        def noted(function: Any, *arguments: Any, **options: Any) -> Any:
+            tasks.append((function.__name__, len(arguments[0]) if isinstance(arguments[0], list) else 1))
+            return submit(function, *arguments, **options)
+
+        monkeypatch.setattr(client, "submit", noted)
+        report = corpus.analyze(pattern, str(tmp_path / "out"), scheduler=client, part_size=1 << 20)
+        given, tasks = tasks, []
+        again = corpus.analyze(pattern, str(tmp_path / "out"), scheduler=client, part_size=1 << 20)
+    assert report.files == 499 and report.parts > 2 and report.tasks == 499 + report.parts
+    assert len(report.unreadable) == 1 and report.unreadable[0].startswith(f"{tmp_path}/captures/0123.pcap: ")
+    assert given.count(("survey", 1)) == 1
+    assert sum(files for name, files in given if name != "survey") == report.tasks
+    sizes = [files for name, files in given if name != "survey"]
+    # The longest first; all workers end together.
+    assert 50 <= max(sizes) <= 100 and sizes[-1] == 1 and len(given) < 60 + report.parts, given
+    assert again.kept == again.tasks == report.tasks and again.json == report.json
+    by_threads = corpus.analyze(pattern, str(tmp_path / "threads"), scheduler="threads=3", part_size=1 << 20)
+    assert tree(tmp_path / "threads") == tree(tmp_path / "out") and by_threads.json == report.json
+    files = table(tmp_path / "out", "files")
+    assert len(files) == 500 and list(files["file"]) == sorted(files["file"]) and files["error"].notna().sum() == 1
+
+
+def test_a_file_that_fails_beside_others_is_tried_by_itself(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from superpacket.corpus import _tasks
+
+    pattern = small_files(demo, tmp_path / "captures", 60)
+    analyzed = _tasks._read
+    failures = {"0007.pcap": 2, "0031.pcap": 1000}
+
+    def failing(file: Any, *arguments: Any) -> Any:
+        name = file.name.rpartition("/")[2]
+        if failures.get(name, 0) > 0:
+            failures[name] -= 1
+            raise OSError("the network is away")
+        return analyzed(file, *arguments)
+
+    monkeypatch.setattr(_tasks, "_read", failing)
+    report = corpus.analyze(pattern, str(tmp_path / "out"), scheduler="threads=2")
+    assert (report.files, report.kept) == (59, 0)
+    assert report.unreadable == [f"{tmp_path}/captures/0031.pcap: OSError: the network is away"]
+    assert failures == {"0007.pcap": 0, "0031.pcap": 1000 - 4}, "once beside others, three times by itself"
+    monkeypatch.undo()
+    again = corpus.analyze(pattern, str(tmp_path / "out"), scheduler="threads=2")
+    assert (again.files, again.kept) == (60, 59)
+
+
+class Deadly(distributed.WorkerPlugin):  # type: ignore[misc]
+    """Makes a worker, also one that takes the place of a dead one, die of a file."""
+
+    def setup(self, worker: Any) -> None:
+        """Puts death into the reading of a file."""
+        from superpacket.corpus import _tasks
+
+        read = _tasks._read
+
+        def deadly(file: Any, *arguments: Any) -> Any:
+            if file.name.endswith("0020.pcap"):
+                os._exit(1)
+            return read(file, *arguments)
+
+        setattr(_tasks, "_read", deadly)
+
+
+def test_a_file_that_kills_workers_takes_no_other_with_it(demo: Path, tmp_path: Path) -> None:
+    pattern = small_files(demo, tmp_path / "captures", 48)
+    # A worker takes seconds to begin: two are enough for a file.
+    with dask.config.set({"distributed.scheduler.allowed-failures": 1}), cluster(2) as client:
+        client.register_plugin(Deadly())
+        report = corpus.analyze(pattern, str(tmp_path / "out"), scheduler=client)
+    assert report.files == 47 and len(report.unreadable) == 1
+    assert report.unreadable[0].startswith(f"{tmp_path}/captures/0020.pcap: KilledWorker: "), report.unreadable
+    assert len(list((tmp_path / "out" / "flows").iterdir())) == 47
 
 
 def test_members_of_an_archive(demo: Path, tmp_path: Path) -> None:

@@ -116,8 +116,13 @@ pub fn table<const N: usize>(
     page.push_str("</tr>\n");
     for (index, row) in rows.into_iter().enumerate() {
         page.push_str(if main == Some(index) { "<tr class=\"main\">" } else { "<tr>" });
-        for (heading, cell) in header.iter().zip(row) {
-            write!(page, "<td data-heading=\"{heading}\">{}</td>", Breakable(&cell))?;
+        // The first is a name; figures stay whole.
+        for (column, (heading, cell)) in header.iter().zip(row).enumerate() {
+            write!(page, "<td data-heading=\"{heading}\">")?;
+            match column {
+                0 => write!(page, "{}</td>", Breakable(&cell))?,
+                _ => write!(page, "{}</td>", Escaped(&cell))?,
+            }
         }
         page.push_str("</tr>\n");
     }
@@ -133,5 +138,8 @@ mod tests {
     fn markup_is_escaped() {
         assert_eq!(Escaped("<b>&\"'\u{1b}").to_string(), "&lt;b&gt;&amp;&quot;&#39;\\u{1b}");
         assert_eq!(Breakable("a/<b>").to_string(), "a/<wbr>&lt;b&gt;<wbr>");
+        let mut page = String::new();
+        assert!(table(["file", "share"], [["a/b".to_owned(), "100.0 % <".to_owned()]], None, &mut page).is_ok());
+        assert!(page.contains(">a/<wbr>b<wbr></td>") && page.contains(">100.0 % &lt;</td>"), "{page}");
     }
 }

@@ -241,6 +241,10 @@ class _Run:
             words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             failure = Failure(f"{waiting.file.name}: {words}")
             answer = Survey([], failure) if task.is_survey else Result(None, None, failure)
+        elif future.status == "lost":
+            # Its worker died before the answer was fetched; what it found is recorded.
+            self._next.append(task)
+            return
         else:
             raise RuntimeError(f"{waiting.file.name}: the scheduler gave its task up ({future.status}); start the run again to go on")
         if isinstance(answer, Survey):
