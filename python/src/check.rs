@@ -13,8 +13,8 @@ use crate::commands::{Source, run};
 use crate::errors::OptionsError;
 use crate::interruptible::waited_for;
 
-/// Returns the rules, for the test that compares them with the enum: names, sentences, and the least
-/// strictness that each is part of.
+/// Returns the rules, for the test that compares them with the enum: names, sentences, and the
+/// least strictness that each is part of.
 #[pyfunction]
 pub(crate) fn check_rules() -> Vec<(&'static str, &'static str, &'static str)> {
     Rule::ALL.iter().map(|rule| (rule.name(), rule.sentence(), rule.strictness().name())).collect()

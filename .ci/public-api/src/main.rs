@@ -1,7 +1,7 @@
 //! Compares the public API of a crate, by rustdoc's JSON, with the listing that is checked in.
 //!
-//! Usage: `public-api-listing [--write] LISTING JSON`. Ends with 1 if they differ, unless the listing
-//! is to be written.
+//! Usage: `public-api-listing [--write] LISTING JSON`. Ends with 1 if they differ, unless the
+//! listing is to be written.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -13,8 +13,8 @@ use public_api::{Builder, PublicApi};
 /// Traits of the compiler's own, which nobody names, and whose impls come and go with its versions.
 const INTERNAL: [&str; 5] = ["Freeze", "StructuralPartialEq", "Unpin", "UnsafeUnpin", "UnwindSafe"];
 
-/// Lists the public items of a crate, a line each: without what every type has, and with one line for
-/// a derived impl.
+/// Lists the public items of a crate, a line each: without what every type has, and with one line
+/// for a derived impl.
 fn listing(json: &str) -> Result<Vec<String>, Box<dyn Error>> {
     let items = |derived: bool| -> Result<PublicApi, public_api::Error> {
         let builder = Builder::from_rustdoc_json(json).omit_blanket_impls(true);

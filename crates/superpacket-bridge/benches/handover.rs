@@ -1,4 +1,5 @@
-//! Handing packets to workers: nanoseconds a packet from one core to another, and what a second core brings when there is work to do.
+//! Handing packets to workers: nanoseconds a packet from one core to another, and what a second
+//! core brings when there is work to do.
 //!
 //! The hand-over is the bridge's own file, driven here by two threads that are kept on two cores.
 
@@ -140,10 +141,12 @@ impl Dispatcher {
     }
 }
 
-/// Runs a dispatcher on the first CPU and `workers` on CPUs from `first` on; a worker does `work` with each packet. The time for so many packets, all of them done.
+/// Runs a dispatcher on the first CPU and `workers` on CPUs from `first` on; a worker does `work`
+/// with each packet. The time for so many packets, all of them done.
 fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<usize>, work: impl Fn() + Copy + Send + 'static) -> Duration {
     let cpus = cpus();
-    // Both awake, each on a core of its own; or they share the cores. There far more, or there would be no work while others run.
+    // Both awake, each on a core of its own; or they share the cores. There far more, or there
+    // would be no work while others run.
     let spins = dispatcher_cpu.is_some();
     let ahead = if spins { AHEAD } else { 8 * AHEAD };
     let mut source = Source::new(2 * ahead as usize);
@@ -176,7 +179,8 @@ fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<us
     if let Some(cpu) = dispatcher_cpu {
         pin(cpus[cpu % cpus.len()]);
     }
-    // Where it shares a core, each turn of a loop would be a worker's time; and where the timer is a hypervisor's, each sleep costs tens of microseconds.
+    // Where it shares a core, each turn of a loop would be a worker's time; and where the timer is
+    // a hypervisor's, each sleep costs tens of microseconds.
     let wait = || if spins { std::hint::spin_loop() } else { std::thread::sleep(Duration::from_micros(1_000)) };
     let start = Instant::now();
     let mut sent = 0;
@@ -204,7 +208,8 @@ fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<us
 #[repr(align(64))]
 struct Line([AtomicU64; 8]);
 
-/// What the machine takes to bring a packet's cache lines from one core to another and back, with nothing else done: the limit of every hand-over.
+/// What the machine takes to bring a packet's cache lines from one core to another and back, with
+/// nothing else done: the limit of every hand-over.
 fn bare_ring(packets: u64) -> Duration {
     // As many as the hand-over has on their way, and as many bytes a packet.
     const LINES: usize = 3;
@@ -277,7 +282,8 @@ fn hand_over(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Spins for about a microsecond, by a count found once: a clock read in each packet would be work of its own.
+/// Spins for about a microsecond, by a count found once: a clock read in each packet would be work
+/// of its own.
 fn microsecond() -> u64 {
     static ROUNDS: AtomicU64 = AtomicU64::new(0);
     match ROUNDS.load(Ordering::Relaxed) {

@@ -1,4 +1,5 @@
-//! The bridge as its user holds it: ports come and go, settings change, and the threads that move packets hear of it.
+//! The bridge as its user holds it: ports come and go, settings change, and the threads that move
+//! packets hear of it.
 
 mod fdb;
 mod steered;
@@ -67,7 +68,8 @@ pub struct Bridge {
 
 #[derive(Debug)]
 struct Inner {
-    /// What holds for the whole bridge; the ports in it are as they were at the last start or `apply`.
+    /// What holds for the whole bridge; the ports in it are as they were at the last start or
+    /// `apply`.
     settings: Mutex<BridgeSettings>,
     /// By number; places of removed ports are free.
     places: Mutex<Vec<Option<Place>>>,
@@ -77,7 +79,8 @@ struct Inner {
     table: Arc<Table>,
     epoch: Arc<AtomicU64>,
     stopping: AtomicBool,
-    /// Held by who opens, closes and reopens ports: a number must not change hands between two steps of another's. Taken before all other locks.
+    /// Held by who opens, closes and reopens ports: a number must not change hands between two
+    /// steps of another's. Taken before all other locks.
     changes: Mutex<()>,
 }
 
@@ -156,7 +159,8 @@ fn reject_duplicates(ports: &[PortSettings]) -> Result<(), BridgeError> {
     }
 }
 
-/// The thread, of so many, that receives by a queue of the port with this number: ports one after the other start at the next thread, so that each has about as many queues.
+/// The thread, of so many, that receives by a queue of the port with this number: ports one after
+/// the other start at the next thread, so that each has about as many queues.
 fn poll_thread_of(queue: usize, number: usize, poll_threads: usize) -> usize {
     (queue + number) % poll_threads.max(1)
 }
@@ -174,8 +178,9 @@ impl Bridge {
         Bridge::start_with(settings, || Ok(()))
     }
 
-    /// As [`start`](Bridge::start), and calls `opened` when the ports are open and no thread of the bridge has started: what it gives up for the thread
-    /// it runs on, users and capabilities, the bridge's threads do not have either.
+    /// As [`start`](Bridge::start), and calls `opened` when the ports are open and no thread of the
+    /// bridge has started: what it gives up for the thread it runs on, users and capabilities, the
+    /// bridge's threads do not have either.
     ///
     /// # Errors
     /// As [`start`](Bridge::start), and what `opened` says.
@@ -300,7 +305,8 @@ impl Bridge {
     /// Sets a limit of a port, by a name of [`Limits::names`].
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a limit that is none or out of range.
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a limit that is none or out of
+    /// range.
     pub fn set_limit(&self, port: &str, name: &str, value: u64) -> Result<PortReport, BridgeError> {
         self.change(port, |shared| {
             let set = |limits: &mut Limits| limits.set(name, value).map_err(|problem| BridgeError::Limit { port: port.into(), problem });
@@ -347,12 +353,13 @@ impl Bridge {
         self.with(port, |place| place.report(&self.inner.table))
     }
 
-    /// Makes the bridge be what `settings` say: ports that are new are opened, those that are not named any more are closed, and the others changed
-    /// without a packet lost.
+    /// Makes the bridge be what `settings` say: ports that are new are opened, those that are not
+    /// named any more are closed, and the others changed without a packet lost.
     ///
     /// # Errors
     /// [`BridgeError`]: a new port cannot be opened, or a setting changed that only a new start can change: then the bridge is as it was. Where a device that a
-    /// port had cannot be opened again with other options, or a port cannot be joined with the others, all the rest is done.
+    /// port had cannot be opened again with other options, or a port cannot be joined with the
+    /// others, all the rest is done.
     pub fn apply(&self, settings: BridgeSettings) -> Result<(), BridgeError> {
         let inner = &self.inner;
         {
@@ -616,8 +623,8 @@ impl Inner {
         }
     }
 
-    /// Looks at the state of a port; says whether the threads must hear of it. `all`: also where the
-    /// kernel tells of what changes.
+    /// Looks at the state of a port; says whether the threads must hear of it. `all`: also where
+    /// the kernel tells of what changes.
     fn look_after(&self, number: usize, told: &[(u16, u32)], all: bool) -> bool {
         let mut places = lock(&self.places);
         let Some(Some(place)) = places.get_mut(number) else { return false };

@@ -1,4 +1,5 @@
-//! The file that a bridge reads: `bridge.toml`. `docs/bridge.toml` is an example of everything in it.
+//! The file that a bridge reads: `bridge.toml`. `docs/bridge.toml` is an example of everything in
+//! it.
 
 use std::collections::BTreeMap;
 use std::io;

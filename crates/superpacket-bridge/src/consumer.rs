@@ -12,18 +12,23 @@ use superpacket_steer::Cpu;
 
 use crate::egress::Egress;
 
-/// Takes the packets that are steered to one worker. There is one for each worker, and one for each thread that receives, for packets that are processed in place; each is called by its thread alone.
+/// Takes the packets that are steered to one worker. There is one for each worker, and one for each
+/// thread that receives, for packets that are processed in place; each is called by its thread
+/// alone.
 ///
-/// Packets of a flow come in order, and, as long as nobody changes masks, to the same consumer. After a change, a consumer gets them only when the other is done with all that it had
-/// before: what it sent by its [`PortEnd`] has left.
+/// Packets of a flow come in order, and, as long as nobody changes masks, to the same consumer.
+/// After a change, a consumer gets them only when the other is done with all that it had before:
+/// what it sent by its [`PortEnd`] has left.
 ///
 /// Times are nanoseconds since the bridge started, the same for all threads, and never go back.
 pub trait Consumer: Send {
-    /// Takes a packet, single or merged, at the time `now`. Its buffers are memory of the port: those that are kept must be let go soon.
+    /// Takes a packet, single or merged, at the time `now`. Its buffers are memory of the port:
+    /// those that are kept must be let go soon.
     fn receive(&mut self, packet: SuperPacket<'_, Buffer>, now: u64, end: &mut PortEnd<'_>);
 
-    /// Is called after each batch of packets, at the latest at the time that it said last: it does what is due, sends by `end`, and says when it wants to be called again even if
-    /// no packets come.
+    /// Is called after each batch of packets, at the latest at the time that it said last: it does
+    /// what is due, sends by `end`, and says when it wants to be called again even if no packets
+    /// come.
     fn poll(&mut self, now: u64, end: &mut PortEnd<'_>) -> Option<u64>;
 }
 
@@ -33,7 +38,8 @@ impl fmt::Debug for dyn Consumer {
     }
 }
 
-/// Makes the consumer of a worker: of the one on this CPU, or, with `None`, of a thread that receives.
+/// Makes the consumer of a worker: of the one on this CPU, or, with `None`, of a thread that
+/// receives.
 pub type ConsumerFactory = dyn Fn(Option<Cpu>) -> Box<dyn Consumer> + Send + Sync;
 
 /// A factory that is shared.
@@ -106,19 +112,22 @@ impl PortEnd<'_> {
         self.egress.runtime.mtu
     }
 
-    /// What the port can do. Nothing of it needs to be asked before [`send_offloaded`](Self::send_offloaded).
+    /// What the port can do. Nothing of it needs to be asked before
+    /// [`send_offloaded`](Self::send_offloaded).
     pub fn capabilities(&self) -> &Capabilities {
         &self.egress.runtime.capabilities
     }
 
-    /// Sends a frame (on a TUN port, an IP packet), complete with all checksums and no longer than the port takes. It is copied.
+    /// Sends a frame (on a TUN port, an IP packet), complete with all checksums and no longer than
+    /// the port takes. It is copied.
     pub fn send(&mut self, frame: &[u8]) {
         let layer = self.layer();
         self.egress.add_frame(self.outgoing, frame, layer, self.now);
     }
 
-    /// Sends a frame whose checksum is to be filled in, or that is to be cut into segments: by the port if it does so, else in software. It is copied. One that cannot be cut is
-    /// dropped and counted at the port.
+    /// Sends a frame whose checksum is to be filled in, or that is to be cut into segments: by the
+    /// port if it does so, else in software. It is copied. One that cannot be cut is dropped and
+    /// counted at the port.
     pub fn send_offloaded(&mut self, frame: &[u8], checksum: RxChecksum, gso: Option<Gso>) {
         let mut packet = RxPacket::new(Buffer::from(frame.to_vec()));
         (packet.layer, packet.checksum) = (self.layer(), checksum);

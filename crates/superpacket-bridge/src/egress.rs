@@ -290,8 +290,8 @@ impl Egress {
                     continue;
                 }
                 Stop::Full => {
-                    // A port looks at all that is left before it refuses the first: frame by frame, a
-                    // full port would cost many times what one costs that sends.
+                    // A port looks at all that is left before it refuses the first: frame by frame,
+                    // a full port would cost many times what one costs that sends.
                     let dropped = left.div_ceil(2);
                     self.shared.counts.dropped(DropReason::Full, dropped);
                     from += dropped as usize;

@@ -1,4 +1,5 @@
-//! The forwarding database, as iproute2's `bridge fdb` calls it: which address lies behind which port.
+//! The forwarding database, as iproute2's `bridge fdb` calls it: which address lies behind which
+//! port.
 
 use std::fmt;
 

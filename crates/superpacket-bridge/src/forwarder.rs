@@ -1,7 +1,8 @@
 //! The bridge without threads: its user says when it looks for packets, and what time it is.
 //!
-//! The same steps as in a thread of [`Bridge`](crate::Bridge), so for the same packets in the same rounds the same comes out: what experiments and tests
-//! count. It also serves who has an event loop of his own.
+//! The same steps as in a thread of [`Bridge`](crate::Bridge), so for the same packets in the same
+//! rounds the same comes out: what experiments and tests count. It also serves who has an event
+//! loop of his own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,8 @@ use crate::settings::{InPlace, PortSettings, SteeringSettings};
 use crate::steering::State;
 use crate::table::{MAX_PORTS, Table};
 
-/// A bridge that does nothing by itself. What its ports can do and their MTU are as they were when they joined.
+/// A bridge that does nothing by itself. What its ports can do and their MTU are as they were when
+/// they joined.
 #[derive(Debug)]
 pub struct Forwarder {
     key: HashKey,
@@ -38,8 +40,9 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// A bridge without ports that remembers about `table_size` addresses for `ageing_time`. `key` is that of the hash by which flows are told apart: random,
-    /// where strangers choose the traffic.
+    /// A bridge without ports that remembers about `table_size` addresses for `ageing_time`. `key`
+    /// is that of the hash by which flows are told apart: random, where strangers choose the
+    /// traffic.
     #[must_use]
     pub fn new(table_size: usize, ageing_time: Duration, key: HashKey) -> Self {
         let table = Arc::new(Table::new(table_size, ageing_time));
@@ -59,8 +62,9 @@ impl Forwarder {
     /// Joins a port that is open; it is asked what `settings` say, whatever port they name.
     ///
     /// # Errors
-    /// [`BridgeError::TooManyPorts`]; [`BridgeError::Layer`] if its packets do not start where the others' do; [`BridgeError::Port`] if it gives no end to send
-    /// through; [`BridgeError::System`] if there is no descriptor to be had.
+    /// [`BridgeError::TooManyPorts`]; [`BridgeError::Layer`] if its packets do not start where the
+    /// others' do; [`BridgeError::Port`] if it gives no end to send through;
+    /// [`BridgeError::System`] if there is no descriptor to be had.
     pub fn join(&mut self, settings: PortSettings, mut port: Box<dyn Port>) -> Result<(), BridgeError> {
         let number = self.ports.len();
         if number >= MAX_PORTS {
@@ -89,12 +93,14 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Polls every receive queue once, in the order in which their ports joined, and sends on their way what came; says how many packets that were. `now` is in
-    /// nanoseconds of any clock, and matters only where a port has a `gro_flush_timeout` or a rate
-    /// that it is limited to, and for how many senders of packets that are too long are told so.
+    /// Polls every receive queue once, in the order in which their ports joined, and sends on their
+    /// way what came; says how many packets that were. `now` is in nanoseconds of any clock, and
+    /// matters only where a port has a `gro_flush_timeout` or a rate that it is limited to, and for
+    /// how many senders of packets that are too long are told so.
     ///
     /// # Errors
-    /// The first port's from which nothing more will come as it is: it is down or gone. The others have been polled.
+    /// The first port's from which nothing more will come as it is: it is down or gone. The others
+    /// have been polled.
     pub fn round(&mut self, now: u64) -> Result<usize, PortError> {
         self.output.begin(now);
         self.table.expire(self.table.now());

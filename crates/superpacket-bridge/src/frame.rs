@@ -16,7 +16,8 @@ pub(crate) const ETHERNET: usize = 14;
 /// Bytes that hold the addresses of any packet: an Ethernet header and a tag, or an IPv6 header.
 pub(crate) const ADDRESSES: usize = 40;
 
-/// The first bytes of a packet in one piece: copied, up to [`MAX_HEADER`], only where they lie apart.
+/// The first bytes of a packet in one piece: copied, up to [`MAX_HEADER`], only where they lie
+/// apart.
 #[derive(Debug)]
 pub(crate) struct Head {
     gathered: Option<([u8; MAX_HEADER], usize)>,
@@ -94,7 +95,8 @@ pub(crate) fn addresses(head: &[u8], metadata: &Metadata) -> Option<Addresses> {
     let destination = if d0 & 1 == 0 {
         Destination::Station(Key::ethernet(to, vlan))
     } else if to[..5] == [0x01, 0x80, 0xc2, 0x00, 0x00] && d5 & 0xf0 == 0 && d5 != 0 {
-        // IEEE 802.1Q, table 8-1. The first of them carries spanning trees, which a bridge that speaks none passes on, as the kernel's does.
+        // IEEE 802.1Q, table 8-1. The first of them carries spanning trees, which a bridge that
+        // speaks none passes on, as the kernel's does.
         Destination::Neighbour
     } else if to == [0xff; 6] {
         Destination::All

@@ -1,6 +1,7 @@
 //! The answer to a packet that is too long: ICMP "fragmentation needed", ICMPv6 "packet too big".
 //!
-//! A bridge has no address of its own: it answers in the name of the host that the packet was sent to, as the kernel's `br_netfilter` does.
+//! A bridge has no address of its own: it answers in the name of the host that the packet was sent
+//! to, as the kernel's `br_netfilter` does.
 
 use superpacket::checksum::{Sum, pseudo_header, words};
 use superpacket::packet::VlanTag;
@@ -16,14 +17,16 @@ const IPV4: usize = 20;
 const IPV6: usize = 40;
 /// Bytes of an ICMP header with the unused word or the MTU.
 const ICMP: usize = 8;
-/// The most of the packet that an ICMPv6 error quotes: what keeps the answer within 1,280 bytes (RFC 4443, section 2.4).
+/// The most of the packet that an ICMPv6 error quotes: what keeps the answer within 1,280 bytes
+/// (RFC 4443, section 2.4).
 const QUOTE6: usize = 1280 - IPV6 - ICMP;
-/// The most that an ICMP error quotes: what keeps the answer within 576 bytes (RFC 1812, section 4.3.2.3).
+/// The most that an ICMP error quotes: what keeps the answer within 576 bytes (RFC 1812, section
+/// 4.3.2.3).
 const QUOTE4: usize = 576 - IPV4 - ICMP;
 
 /// Answers to packets that are too long, a second. The kernel's limits are one a second for each
-/// destination (`icmp_ratelimit`), which is too few for several hosts behind one port, and 1,000 for
-/// all (`icmp_msgs_per_sec`).
+/// destination (`icmp_ratelimit`), which is too few for several hosts behind one port, and 1,000
+/// for all (`icmp_msgs_per_sec`).
 const ANSWERS: u64 = 100;
 
 /// How many answers may be sent, by all threads of a bridge together.
@@ -31,10 +34,11 @@ pub(crate) fn rate_limit() -> Bucket {
     Bucket::new(Rate::of_a_second(ANSWERS))
 }
 
-/// The frame that tells the sender of `frame` that at most `mtu` bytes pass: `frame` holds the first bytes of what it sent, with the IP header at `network`
-/// and without the tag `vlan`.
+/// The frame that tells the sender of `frame` that at most `mtu` bytes pass: `frame` holds the
+/// first bytes of what it sent, with the IP header at `network` and without the tag `vlan`.
 ///
-/// `None` where no answer may be given: to groups and nobodies, to ICMP errors, to fragments but the first, to IPv4 that may be fragmented.
+/// `None` where no answer may be given: to groups and nobodies, to ICMP errors, to fragments but
+/// the first, to IPv4 that may be fragmented.
 pub(crate) fn too_big(frame: &[u8], network: usize, vlan: Option<VlanTag>, mtu: usize) -> Option<Vec<u8>> {
     let packet = frame.get(network..)?;
     let version = packet.first()? >> 4;
@@ -96,7 +100,8 @@ fn ipv6(packet: &[u8], mtu: usize, answer: &mut Vec<u8>) -> Option<()> {
     let header = packet.first_chunk::<IPV6>()?;
     let is_error = header[6] == 58 && packet.get(IPV6).is_none_or(|kind| kind & 0x80 == 0);
     let (source, destination) = (&header[8..24], &header[24..40]);
-    // "Packet too big" alone may answer a multicast (RFC 4443, section 2.4 (e.3)), but not in its name: there is no station to answer as.
+    // "Packet too big" alone may answer a multicast (RFC 4443, section 2.4 (e.3)), but not in its
+    // name: there is no station to answer as.
     if is_error || source[0] == 0xff || destination[0] == 0xff || source == [0; 16] {
         return None;
     }

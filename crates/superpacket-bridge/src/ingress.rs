@@ -1,4 +1,5 @@
-//! The way in by one receive queue: poll, believe of the device what is to be believed, aggregate, hand on.
+//! The way in by one receive queue: poll, believe of the device what is to be believed, aggregate,
+//! hand on.
 
 use std::sync::Arc;
 
@@ -52,7 +53,8 @@ pub(crate) struct Ingress {
     pub(crate) throttled_until: Option<u64>,
     /// It waits for a worker: when the thread is woken, it may go on.
     pub(crate) watching: bool,
-    /// Its readiness ends a wait only when it is new ([`PollThread`](crate::poll_thread::PollThread) says why).
+    /// Its readiness ends a wait only when it is new
+    /// ([`PollThread`](crate::poll_thread::PollThread) says why).
     pub(crate) edge: bool,
     /// Nothing was with workers when its readiness was looked at last.
     pub(crate) armed: bool,
@@ -119,7 +121,8 @@ impl Ingress {
         self.dispatch.refresh(&self.shared, &self.bell, self.runtime.has(Feature::ReceiveHashing));
     }
 
-    /// Does what is due without packets: sends what waited for room, leaves CPUs that are not wanted any more.
+    /// Does what is due without packets: sends what waited for room, leaves CPUs that are not
+    /// wanted any more.
     pub(crate) fn tend(&mut self) {
         if self.dispatch.is_on() {
             if self.dispatch.is_stuck() {
@@ -129,7 +132,8 @@ impl Ingress {
         }
     }
 
-    /// After a panic: what is in the thread's hands is lost, and counted; `unsent` of it were on their way out.
+    /// After a panic: what is in the thread's hands is lost, and counted; `unsent` of it were on
+    /// their way out.
     pub(crate) fn lose(&mut self, unsent: u64) {
         let counters = self.aggregator.counters();
         let unseen = self.polled.saturating_sub(counters.packets_in);
@@ -143,7 +147,8 @@ impl Ingress {
     /// Takes what has arrived, and sends it on its way; says how many packets that were.
     pub(crate) fn poll(&mut self, output: &mut Output, now: u64) -> Result<usize, PortError> {
         if self.dispatch.must_wait() {
-            // Nothing is lost by it: the packets wait in the port. When workers have gone on, this thread is woken.
+            // Nothing is lost by it: the packets wait in the port. When workers have gone on, this
+            // thread is woken.
             self.receive.give_back();
             return Ok(0);
         }
@@ -241,7 +246,8 @@ impl Ingress {
     }
 
     fn count(&mut self) {
-        // The aggregator's counters only grow, and are this thread's: what is new is what is not counted yet.
+        // The aggregator's counters only grow, and are this thread's: what is new is what is not
+        // counted yet.
         let (counters, counts) = (*self.aggregator.counters(), &self.shared.counts);
         counts.received(&self.counted, &counters);
         self.counted = counters;

@@ -8,8 +8,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use superpacket_io::system::LinkEvents;
 
-/// How long at least lies between two notices: a host on which hundreds of interfaces come at once is
-/// not looked at hundreds of times.
+/// How long at least lies between two notices: a host on which hundreds of interfaces come at once
+/// is not looked at hundreds of times.
 const SPACING: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Listens until it is dropped.

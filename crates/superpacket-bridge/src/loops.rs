@@ -2,8 +2,8 @@
 //!
 //! An address that is seen at two ports is only a hint: anybody can send with the address of
 //! another. What nobody but a loop does is to bring the very same frame back, by a port that this
-//! bridge has just sent it to. A frame that is dropped for it has been delivered already, so whoever
-//! repeats the frames of others takes nothing from them.
+//! bridge has just sent it to. A frame that is dropped for it has been delivered already, so
+//! whoever repeats the frames of others takes nothing from them.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,16 +23,18 @@ pub(crate) const REMEMBERED: usize = 4096;
 /// Frames whose hashes leave them the same places: a cache line.
 const WAYS: usize = 8;
 
-/// For so many ticks, a frame keeps its place although others have none. A frame of a loop is back in
-/// less; if frames took their places from each other at once, all of them would go round for ever.
+/// For so many ticks, a frame keeps its place although others have none. A frame of a loop is back
+/// in less; if frames took their places from each other at once, all of them would go round for
+/// ever.
 const KEPT: u16 = 2;
 
 /// How often a port that is part of a loop may repeat a frame within [`WINDOW`]. A frame that goes
-/// round in one direction comes back to the port that it first came by, as if its sender repeated it.
+/// round in one direction comes back to the port that it first came by, as if its sender repeated
+/// it.
 pub(crate) const MOST_REPEATS: u64 = 8;
 
-/// How long a hint or a frame that came back counts, in ticks: what goes round in one direction only
-/// shows itself when somebody else speaks to all, as ARP does about once a minute.
+/// How long a hint or a frame that came back counts, in ticks: what goes round in one direction
+/// only shows itself when somebody else speaks to all, as ARP does about once a minute.
 const SUSPICION: u64 = 6000;
 
 /// How seldom the log speaks of loops, in ticks: who chooses the traffic must not fill it.
@@ -53,8 +55,8 @@ pub(crate) struct LoopGuard {
     warned: AtomicU64,
 }
 
-/// A flooded frame: 32 bits of its hash, 16 of the tick of its first copy, the port of that copy (10
-/// bits), how often that port has repeated it (5 bits), and whether another port has.
+/// A flooded frame: 32 bits of its hash, 16 of the tick of its first copy, the port of that copy
+/// (10 bits), how often that port has repeated it (5 bits), and whether another port has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Flooded(u64);
 
@@ -123,8 +125,8 @@ impl LoopGuard {
         is_recent(&self.suspected, now)
     }
 
-    /// Has this frame, which a port received and which is to be flooded, come round a loop? If it is
-    /// the first of its kind, it is remembered.
+    /// Has this frame, which a port received and which is to be flooded, come round a loop? If it
+    /// is the first of its kind, it is remembered.
     #[cold]
     pub(crate) fn has_come_round(&self, port: u16, packet: &SuperPacket<'_, Buffer>, now: u64) -> bool {
         let hash = self.hash(packet);
@@ -140,7 +142,8 @@ impl LoopGuard {
                     let (next, came_round) = self.came_again(words[index], port, now);
                     (index, next, came_round)
                 }
-                // The time stays that of the first: what is sent again and again passes now and then.
+                // The time stays that of the first: what is sent again and again passes now and
+                // then.
                 None => match oldest(&words, tick) {
                     Some(index) => (index, Flooded::new(tag, tick, port), false),
                     // It has its turn when there is a place.

@@ -19,7 +19,8 @@ use crate::control::Control;
 use crate::report::{PortStats, WorkerReport};
 use crate::serve::{Answer, Bounds, Complaint, Protocol, Server};
 
-/// What clients get at most: a scraper needs one connection for a moment, and its request has some hundred bytes.
+/// What clients get at most: a scraper needs one connection for a moment, and its request has some
+/// hundred bytes.
 const BOUNDS: Bounds = Bounds { connections: 16, question: 8192, patience: Duration::from_secs(5), stall: Duration::from_secs(1) };
 
 /// Serves `GET /metrics` on a thread of its own; dropped, it stops.
@@ -52,7 +53,8 @@ impl MetricsServer {
     }
 }
 
-/// The little of HTTP/1.1 (RFC 9112) that a scraper needs: `GET /metrics`, an answer, the end of the connection.
+/// The little of HTTP/1.1 (RFC 9112) that a scraper needs: `GET /metrics`, an answer, the end of
+/// the connection.
 struct Http {
     registry: Registry,
 }

@@ -125,7 +125,8 @@ impl Output {
         let now = *now;
         let staged = outgoing.stage(&packet);
         let mut waiting = 0;
-        // The MTU that a packet was too long for, where its sender is to be told. One that is flooded may well have reached its destination by another port.
+        // The MTU that a packet was too long for, where its sender is to be told. One that is
+        // flooded may well have reached its destination by another port.
         let (mut told, mut fits) = (None, false);
         let mut send = |egress: &mut Egress| {
             if let (Some(vlans), Some(tag)) = (&egress.vlans, tag) {
@@ -414,7 +415,8 @@ mod tests {
     #[test]
     fn what_goes_round_a_loop_to_where_it_came_from_ends_there() {
         let mut bench = Bench::new(&[1500; 3], |_| ());
-        // A host with two links, at ports 1 and 2, which repeats on each what it hears on the other, and what it says on both.
+        // A host with two links, at ports 1 and 2, which repeats on each what it hears on the
+        // other, and what it says on both.
         let mut waiting = VecDeque::from([(1, broadcast(7, 0)), (2, broadcast(7, 0))]);
         let mut rounds = 0;
         while let Some((port, frame)) = waiting.pop_front() {
@@ -468,7 +470,8 @@ mod tests {
             bench.receive(attacker, &said);
             bench.receive(attacker, &broadcast(7, 100 + round));
             assert_eq!(bench.receive(other, &to(7, round))[victim], 1, "round {round}: what is sent to him comes to him");
-            // The same again and again, and to nobody known, as from a generator to a silent receiver.
+            // The same again and again, and to nobody known, as from a generator to a silent
+            // receiver.
             assert_eq!(bench.receive(victim, &to(99, 0)), [0, 1, 1]);
         }
         assert_eq!(bench.drops(victim, "loop"), 0);
@@ -642,7 +645,8 @@ mod tests {
         assert_eq!(answered(&[1500, 1280, 1300]), [1, 0, 0]);
     }
 
-    /// Ports 1 to 4 and the one that all comes in by: the first cuts nothing, the second and the last all there is, the third not even fills in checksums.
+    /// Ports 1 to 4 and the one that all comes in by: the first cuts nothing, the second and the
+    /// last all there is, the third not even fills in checksums.
     fn mixed() -> Bench {
         let mut bench = Bench::new(&[1500; 5], |_| ());
         bench.lack(1, &[Feature::TcpSegmentationOffload]);
@@ -683,7 +687,8 @@ mod tests {
         }
         let segmented = |port: usize| bench.ports[port].0.counts.segmented.value();
         assert_eq!([1, 2, 3, 4].map(segmented), [1, 0, 1, 0]);
-        // Whatever was written for the one, the other cuts the whole into the very frames that came.
+        // Whatever was written for the one, the other cuts the whole into the very frames that
+        // came.
         let [whole] = &sent[4][..] else { panic!("seen above") };
         let mut packet = RxPacket::new(Buffer::from(whole.bytes.clone())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
         packet.gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(1_400).expect("not zero")));

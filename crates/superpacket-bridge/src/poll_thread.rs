@@ -48,7 +48,8 @@ const SPEAK: Duration = Duration::from_secs(1);
 pub(crate) enum Order {
     /// A port is there: receive by these queues, by number, send by this end.
     Open { shared: Arc<Shared>, receivers: Vec<(u16, Box<dyn Receive>)>, transmit: Box<dyn Transmit> },
-    /// The port of this number is not to be used any more; the sender is dropped when all its buffers are back.
+    /// The port of this number is not to be used any more; the sender is dropped when all its
+    /// buffers are back.
     Close { number: u16, done: Sender<()> },
     /// A receive queue has packets for this thread.
     Backlog(BacklogReceiver<Arc<Shared>>),
@@ -113,7 +114,8 @@ impl Common {
 }
 
 impl PollThread {
-    /// Starts a thread without ports, with this name; on `cpu` alone if it is a worker. It adds to what `counts` holds.
+    /// Starts a thread without ports, with this name; on `cpu` alone if it is a worker. It adds to
+    /// what `counts` holds.
     pub(crate) fn start(name: String, cpu: Option<Cpu>, counts: Arc<PollThreadCounts>, common: Common) -> std::io::Result<PollThread> {
         let (orders, inbox) = crossbeam_channel::unbounded();
         let bell = Arc::new(Doorbell::new()?);
@@ -238,7 +240,8 @@ impl Work {
         }
     }
 
-    /// Obeys, moves what there is to move, and waits if there was nothing; `true`: the thread is to end.
+    /// Obeys, moves what there is to move, and waits if there was nothing; `true`: the thread is to
+    /// end.
     fn turn(&mut self) -> bool {
         while let Ok(order) = self.inbox.try_recv() {
             if self.obey(order) {
@@ -258,7 +261,8 @@ impl Work {
             return false;
         }
         if !busy && std::mem::take(&mut self.bulk) {
-            // More of a burst is on its way, most likely: whoever makes it, or takes it, may run first.
+            // More of a burst is on its way, most likely: whoever makes it, or takes it, may run
+            // first.
             std::thread::yield_now();
             self.ingress.iter_mut().for_each(|ingress| ingress.ready = true);
             return false;
@@ -378,7 +382,8 @@ impl Work {
         count
     }
 
-    /// Does something that may panic: what was in its hands then is lost and counted, and the thread goes on.
+    /// Does something that may panic: what was in its hands then is lost and counted, and the
+    /// thread goes on.
     fn guarded<R>(&mut self, whose: Whose, work: impl FnOnce(&mut Self) -> R) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(|| work(self))) {
             Ok(done) => Some(done),
@@ -494,7 +499,8 @@ impl Work {
     /// Processes all that is left of these ports' backlogs.
     fn finish(&mut self, whose: impl Fn(&Shared) -> bool) {
         for index in 0..self.backlogs.len() {
-            // One that is still open belongs to a thread that has not let go of it in time: there is no end to wait for.
+            // One that is still open belongs to a thread that has not let go of it in time: there
+            // is no end to wait for.
             while whose(&self.backlogs[index].from) && self.backlogs[index].is_closed() && !self.backlogs[index].is_over() {
                 self.guarded(Whose::Backlog(index), |work| work.take(index));
             }

@@ -63,17 +63,20 @@ impl Account {
         self.group
     }
 
-    /// Becomes this user, with these capabilities and no others, for this thread and the threads that it starts from now on.
+    /// Becomes this user, with these capabilities and no others, for this thread and the threads
+    /// that it starts from now on.
     ///
-    /// The order is that of capabilities(7): the permitted set is kept over the change of the user, the rest is given up after it, and `no_new_privs`
-    /// closes the way back through set-user-ID programs.
+    /// The order is that of capabilities(7): the permitted set is kept over the change of the user,
+    /// the rest is given up after it, and `no_new_privs` closes the way back through set-user-ID
+    /// programs.
     ///
     /// # Errors
     /// [`PrivilegeError::System`]: only root, or who has CAP_SETUID and CAP_SETGID, may. The thread may then have given up a part already, and should end.
     pub fn become_with(&self, keep: CapabilitySet) -> Result<(), PrivilegeError> {
         let system = |action| move |errno: Errno| PrivilegeError::System { name: self.name.clone(), action, source: errno.into() };
         let held = rustix::thread::capabilities(None).map_err(system("capget"))?;
-        // Where the process itself was given less, in a container perhaps, ports need to do with it.
+        // Where the process itself was given less, in a container perhaps, ports need to do with
+        // it.
         let keep = keep & held.permitted;
         rustix::thread::set_keep_capabilities(true).map_err(system("prctl(PR_SET_KEEPCAPS)"))?;
         if rustix::process::geteuid() != self.user || rustix::process::getuid() != self.user {
@@ -127,7 +130,8 @@ mod tests {
         assert!(error.to_string().contains("nobody-has-this-name"), "{error}");
     }
 
-    /// What `/proc` says of a thread: (real to file system user, permitted and effective capabilities, no_new_privs).
+    /// What `/proc` says of a thread: (real to file system user, permitted and effective
+    /// capabilities, no_new_privs).
     fn status(thread: std::num::NonZeroI32) -> (String, String, String) {
         let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("is there");
         let field = |key: &str| {

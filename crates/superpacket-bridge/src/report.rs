@@ -1,4 +1,5 @@
-//! What a bridge says of itself: the content of `superpacket ports`, `features` and `stats`, in the field's words.
+//! What a bridge says of itself: the content of `superpacket ports`, `features` and `stats`, in the
+//! field's words.
 
 use std::collections::BTreeMap;
 
@@ -136,7 +137,8 @@ pub struct PortStats {
     /// Packets of steered queues that were processed where they were received.
     #[serde(default)]
     pub in_place: u64,
-    /// Packets that went where their flow was, not where it is wanted: others of it were left there.
+    /// Packets that went where their flow was, not where it is wanted: others of it were left
+    /// there.
     #[serde(default)]
     pub held_back: u64,
     /// How often flows, in buckets, moved from one CPU to another.
@@ -221,7 +223,8 @@ pub struct DroppedCpu {
 /// What holds for the steering of all ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SteeringReport {
-    /// The settings, by name ([`SteeringSettings::NAMES`](crate::settings::SteeringSettings::NAMES)).
+    /// The settings, by name
+    /// ([`SteeringSettings::NAMES`](crate::settings::SteeringSettings::NAMES)).
     pub settings: BTreeMap<String, String>,
     /// For how many CPUs a mask has room.
     pub possible_cpus: usize,
@@ -238,7 +241,8 @@ pub struct SteeringReport {
 pub struct WorkerReport {
     /// The CPU that it is on.
     pub cpu: usize,
-    /// `running`; `leaving` if no mask names its CPU any more, and what it has is not done yet; `ended`. What was counted stays.
+    /// `running`; `leaving` if no mask names its CPU any more, and what it has is not done yet;
+    /// `ended`. What was counted stays.
     pub state: String,
     /// Packets processed, a super-packet counted once.
     pub processed: u64,

@@ -1,4 +1,5 @@
-//! What holds for a port at this moment: requested settings, capabilities, and what the kernel refused.
+//! What holds for a port at this moment: requested settings, capabilities, and what the kernel
+//! refused.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};

@@ -1,8 +1,10 @@
-//! A thread that answers short questions over stream sockets, bounded in everything: connections, bytes, time.
+//! A thread that answers short questions over stream sockets, bounded in everything: connections,
+//! bytes, time.
 //!
-//! One thread serves all connections without ever waiting for one of them: a client that sends slowly, reads slowly or says nothing costs its place until its
-//! time is over or somebody else needs it, and nothing else. When all places are taken, the connection that has been idle longest gives way to a new one.
-//! The control socket and the metrics are protocols over it.
+//! One thread serves all connections without ever waiting for one of them: a client that sends
+//! slowly, reads slowly or says nothing costs its place until its time is over or somebody else
+//! needs it, and nothing else. When all places are taken, the connection that has been idle longest
+//! gives way to a new one. The control socket and the metrics are protocols over it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -63,7 +65,8 @@ pub(crate) struct Bounds {
     pub(crate) question: usize,
     /// How long a connection may take from one answer to the next, its own time to read included.
     pub(crate) patience: Duration,
-    /// An answer of which the client has taken nothing for so long no longer protects its connection from giving way.
+    /// An answer of which the client has taken nothing for so long no longer protects its
+    /// connection from giving way.
     pub(crate) stall: Duration,
 }
 
@@ -164,7 +167,8 @@ struct Work<P> {
     counts: Arc<Counts>,
     protocol: P,
     connections: Vec<Connection>,
-    /// The system had no descriptor left: the listener is left alone until then, or it would be ready all the time.
+    /// The system had no descriptor left: the listener is left alone until then, or it would be
+    /// ready all the time.
     accept_after: Option<Instant>,
     scratch: Vec<u8>,
 }
@@ -276,7 +280,8 @@ impl<P: Protocol> Work<P> {
         if self.connections.len() < self.bounds.connections {
             return;
         }
-        // Clients may have gone, or asked, since the last look: whoever has asked is answered before anybody gives way.
+        // Clients may have gone, or asked, since the last look: whoever has asked is answered
+        // before anybody gives way.
         for index in (0..self.connections.len()).rev() {
             if !self.step(index, now) {
                 self.connections.swap_remove(index);

@@ -24,7 +24,8 @@ pub struct BridgeSettings {
     pub table_size: usize,
     /// How long an address is remembered after its last packet.
     pub ageing_time: Duration,
-    /// How many threads move packets; 0: one for each port, and at most one for each CPU: what a host's kernel does with a packet it does in the thread that sends it there.
+    /// How many threads move packets; 0: one for each port, and at most one for each CPU: what a
+    /// host's kernel does with a packet it does in the thread that sends it there.
     pub threads: usize,
     /// Look for packets all the time instead of waiting for them: less delay, a CPU at 100 %.
     pub busy_poll: bool,
@@ -65,7 +66,8 @@ pub struct PortSettings {
     /// Where GRO is in force, super-packets with PSH merge further too, and segments that are cut
     /// from them have it on the last only. Linux's TCP sets it on each that it hands over.
     pub gro_past_push: bool,
-    /// What is aggregated is copied into one run of bytes at once, as by drivers that receive into linear buffers, rather than kept where it was received.
+    /// What is aggregated is copied into one run of bytes at once, as by drivers that receive into
+    /// linear buffers, rather than kept where it was received.
     pub linear: bool,
     /// When what is held for others to join it is handed on: at the latest when
     /// [`gro_flush_timeout`](Limits::gro_flush_timeout) ends, or with the poll that brought it,
@@ -152,11 +154,14 @@ impl PortSettings {
 /// A port's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest super-packet that the port is given, in bytes from the IP header on; the port's own limit if that is lower. 0: that one alone.
+    /// The longest super-packet that the port is given, in bytes from the IP header on; the port's
+    /// own limit if that is lower. 0: that one alone.
     pub gso_max_size: u32,
-    /// The longest packet that is aggregated of what the port receives, in bytes from the IP header on.
+    /// The longest packet that is aggregated of what the port receives, in bytes from the IP header
+    /// on.
     pub gro_max_size: u32,
-    /// How long a packet may be held for others to join it after the poll that brought it, in nanoseconds.
+    /// How long a packet may be held for others to join it after the poll that brought it, in
+    /// nanoseconds.
     pub gro_flush_timeout: u64,
     /// The most packets that LRO joins in one (`max_aggr` of `inet_lro`); 0: only
     /// [`gro_max_size`](Self::gro_max_size) ends it.
@@ -242,14 +247,16 @@ impl Limits {
     }
 }
 
-/// What becomes of a packet that is longer than the MTU of the port it leaves by, and cannot be cut into segments.
+/// What becomes of a packet that is longer than the MTU of the port it leaves by, and cannot be cut
+/// into segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TooBig {
     /// It is dropped and counted.
     #[default]
     Drop,
-    /// It is dropped, and its sender is told, at a limited rate: ICMP "fragmentation needed", ICMPv6 "packet too big", from the address that the packet
-    /// was sent to, since a bridge has none.
+    /// It is dropped, and its sender is told, at a limited rate: ICMP "fragmentation needed",
+    /// ICMPv6 "packet too big", from the address that the packet was sent to, since a bridge has
+    /// none.
     Icmp,
     /// IPv4 without the don't-fragment bit is fragmented; else it is dropped.
     Fragment,

@@ -1,15 +1,16 @@
 //! The addresses that the bridge has learned, and behind which port each was seen.
 //!
-//! A fixed number of sets of four entries: memory and work per packet do not depend on how many addresses there are. Threads look up and refresh
-//! entries without a lock, and none waits to learn an address: if another changes the set, the next packet from there will do.
+//! A fixed number of sets of four entries: memory and work per packet do not depend on how many
+//! addresses there are. Threads look up and refresh entries without a lock, and none waits to learn
+//! an address: if another changes the set, the next packet from there will do.
 //!
 //! Ports share the table. A port has at most as many addresses as its limit, and where there is no
 //! room the port that holds most loses first, so that nobody gets the traffic of others flooded by
 //! making up addresses.
 //!
-//! Static entries are the user's: they neither age nor move nor give way. They lie in the sets as the
-//! others do, where a set has room for them; all of them are in a map besides, which is asked for
-//! those that found no room.
+//! Static entries are the user's: they neither age nor move nor give way. They lie in the sets as
+//! the others do, where a set has room for them; all of them are in a map besides, which is asked
+//! for those that found no room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -32,7 +33,8 @@ const WAYS: usize = 4;
 /// The most static entries of a set: the others are for what is learned.
 const STATIC_WAYS: usize = 2;
 
-/// How stale an entry's time may be before it is written again, in ticks: a line that all threads read should seldom be written.
+/// How stale an entry's time may be before it is written again, in ticks: a line that all threads
+/// read should seldom be written.
 const REFRESH: u64 = 10;
 
 /// Old entries are freed each quarter of the ageing time, but at least and at most so many ticks
@@ -102,7 +104,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table of at least `size` entries (rounded up to a power of two, at most 2^20), whose addresses are forgotten after `ageing`.
+    /// A table of at least `size` entries (rounded up to a power of two, at most 2^20), whose
+    /// addresses are forgotten after `ageing`.
     pub(crate) fn new(size: usize, ageing: Duration) -> Self {
         let random = || RandomState::new().build_hasher().finish();
         let sets = sets(size);
@@ -135,7 +138,8 @@ impl Table {
     fn index(&self, key: Key) -> usize {
         let product = u128::from(key.0 ^ self.secret[0]) * u128::from(self.secret[1] | 1);
         let folded = (product >> 64) as u64 ^ product as u64;
-        // Once more: of addresses that count up, one fold alone leaves some sets empty for one secret in thirty.
+        // Once more: of addresses that count up, one fold alone leaves some sets empty for one
+        // secret in thirty.
         (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.sets.len() - 1)
     }
 
@@ -144,7 +148,8 @@ impl Table {
         self.sets[self.index(key)].iter().find_map(|entry| Some((entry, entry.read(key)?)))
     }
 
-    /// A port joins, or has another limit now: the most addresses behind it, 0 for half of the table.
+    /// A port joins, or has another limit now: the most addresses behind it, 0 for half of the
+    /// table.
     pub(crate) fn set_limit(&self, port: u16, limit: u32) {
         let limit = if limit == 0 { (self.capacity() / 2).max(1) } else { limit };
         let share = &self.shares[usize::from(port)];
@@ -358,8 +363,8 @@ impl Table {
         self.free(|key, seen| key.station().is_some_and(|station| goes(station, seen.port())))
     }
 
-    /// Forgets what is too old, so that it does not count for anybody; called often, it looks now and
-    /// then.
+    /// Forgets what is too old, so that it does not count for anybody; called often, it looks now
+    /// and then.
     pub(crate) fn expire(&self, now: u64) {
         let expired = self.expired.load(Ordering::Relaxed);
         if now.saturating_sub(expired) >= self.ageing.clamp(4 * MIN_EXPIRE, 4 * MAX_EXPIRE) / 4
@@ -485,8 +490,8 @@ impl Table {
 /// How gladly an entry is given to a new address, from the last to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Room {
-    /// It is taken from a port that holds so many, if it was asked for recently last, and the oldest
-    /// first.
+    /// It is taken from a port that holds so many, if it was asked for recently last, and the
+    /// oldest first.
     Taken { held: u32, unasked: bool, age: u64 },
     /// What is there is too old.
     Old,

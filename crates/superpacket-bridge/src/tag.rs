@@ -1,5 +1,5 @@
-//! Where the VLAN tags of received packets are, for a bridge that filters by VLAN: the tag that says
-//! a packet's VLAN is beside the frame, as most devices report it, and all others are in it.
+//! Where the VLAN tags of received packets are, for a bridge that filters by VLAN: the tag that
+//! says a packet's VLAN is beside the frame, as most devices report it, and all others are in it.
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket::wire::ethernet;

@@ -1,9 +1,12 @@
 //! Which CPUs share a cache, so that a mask for steering can be chosen by it.
 //!
-//! What a packet's headers are read from lies in the cache of the CPU that received it. A worker that shares that cache finds them there; another waits for memory, or for the
-//! connection between two sockets, once for each line. So [`Topology::sharing_cache`] picks the CPUs that share the last-level cache with the receiving one, and says why.
+//! What a packet's headers are read from lies in the cache of the CPU that received it. A worker
+//! that shares that cache finds them there; another waits for memory, or for the connection between
+//! two sockets, once for each line. So [`Topology::sharing_cache`] picks the CPUs that share the
+//! last-level cache with the receiving one, and says why.
 //!
-//! All of it stands in sysfs (`Documentation/ABI/stable/sysfs-devices-system-cpu`, `Documentation/admin-guide/cputopology.rst`).
+//! All of it stands in sysfs (`Documentation/ABI/stable/sysfs-devices-system-cpu`,
+//! `Documentation/admin-guide/cputopology.rst`).
 
 mod read;
 #[cfg(test)]
@@ -25,7 +28,8 @@ pub struct Topology {
     processors: BTreeMap<Cpu, Processor>,
 }
 
-/// What is known of a CPU that is online. What a machine does not tell is left out: a virtual machine may have no caches to show.
+/// What is known of a CPU that is online. What a machine does not tell is left out: a virtual
+/// machine may have no caches to show.
 #[derive(Clone, Debug, Default)]
 struct Processor {
     cache: Option<Cache>,
@@ -46,7 +50,8 @@ pub struct Cache {
 /// A mask that was chosen for a receiving CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Auto {
-    /// The CPUs to steer to; empty where there is none but the receiving one: steering is best left off.
+    /// The CPUs to steer to; empty where there is none but the receiving one: steering is best left
+    /// off.
     pub mask: CpuMask,
     /// Why these, in a sentence.
     pub why: String,
@@ -85,15 +90,18 @@ pub enum TopologyError {
 }
 
 impl Topology {
-    /// This machine's CPUs, and those of them that this process may use: what its main thread may run on, whichever thread asks.
+    /// This machine's CPUs, and those of them that this process may use: what its main thread may
+    /// run on, whichever thread asks.
     ///
     /// # Errors
-    /// [`TopologyError`], with the file that it is about. Files that a machine does not have, such as those of caches, are no error.
+    /// [`TopologyError`], with the file that it is about. Files that a machine does not have, such
+    /// as those of caches, are no error.
     pub fn read() -> Result<Self, TopologyError> {
         Self::read_from(Path::new(SYSFS), read::allowed(Path::new("/proc/self/status"))?)
     }
 
-    /// The CPUs that a directory describes as [`SYSFS`] does, for a process that may use those of `allowed`.
+    /// The CPUs that a directory describes as [`SYSFS`] does, for a process that may use those of
+    /// `allowed`.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -118,15 +126,19 @@ impl Topology {
         &self.online & &self.allowed
     }
 
-    /// The cache that a CPU has farthest from its core. `None` if the CPU is offline, or the machine does not tell.
+    /// The cache that a CPU has farthest from its core. `None` if the CPU is offline, or the
+    /// machine does not tell.
     pub fn last_level_cache(&self, cpu: Cpu) -> Option<&Cache> {
         self.processors.get(&cpu)?.cache.as_ref()
     }
 
-    /// The CPUs to steer to from the one that receives, of those that are [usable](Self::usable), the receiving one never among them: the first of these that are not empty.
+    /// The CPUs to steer to from the one that receives, of those that are [usable](Self::usable),
+    /// the receiving one never among them: the first of these that are not empty.
     ///
-    /// 1. Those that share its last-level cache. The hardware threads of its own core only if there are no others: they compete with the receiving thread for the core.
-    /// 2. Those of its package (socket), if it shares no cache with anyone or the machine does not tell.
+    /// 1. Those that share its last-level cache. The hardware threads of its own core only if there
+    ///    are no others: they compete with the receiving thread for the core.
+    /// 2. Those of its package (socket), if it shares no cache with anyone or the machine does not
+    ///    tell.
     /// 3. All others.
     ///
     /// ```no_run

@@ -1,6 +1,8 @@
-//! The hand-over between threads under loom: all orders in which two CPUs may see each other's writes.
+//! The hand-over between threads under loom: all orders in which two CPUs may see each other's
+//! writes.
 //!
-//! The rules are the bridge's own file; only its atomics are loom's. The ring between is the essence of one: a count that is published with release ordering and read with acquire.
+//! The rules are the bridge's own file; only its atomics are loom's. The ring between is the
+//! essence of one: a count that is published with release ordering and read with acquire.
 #![cfg(target_os = "linux")]
 
 mod sync {
@@ -20,7 +22,8 @@ use loom::thread;
 use protocol::{Employment, Head, Sleep};
 use sync::{AtomicU64, Ordering};
 
-/// A place where a thread sleeps: woken by a token that stays until it is taken, as an eventfd's count does.
+/// A place where a thread sleeps: woken by a token that stays until it is taken, as an eventfd's
+/// count does.
 struct Bell {
     sleep: Sleep,
     event: loom::sync::Notify,
@@ -49,7 +52,8 @@ impl Bell {
     }
 }
 
-/// Tries all orders with at most three switches in mid-work: more find nothing new in models this small, and take minutes.
+/// Tries all orders with at most three switches in mid-work: more find nothing new in models this
+/// small, and take minutes.
 fn bounded(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -100,8 +104,9 @@ fn of_two_who_have_work_one_rings() {
     });
 }
 
-/// A flow moves when the head has reached its tail: what the old worker did to the flow's place on the wire must be seen by then. Loom's cell tells if two threads write to it without
-/// one of them being after the other.
+/// A flow moves when the head has reached its tail: what the old worker did to the flow's place on
+/// the wire must be seen by then. Loom's cell tells if two threads write to it without one of them
+/// being after the other.
 #[test]
 fn a_flow_moves_after_the_send_has_returned() {
     loom::model(|| {
@@ -117,7 +122,8 @@ fn a_flow_moves_after_the_send_has_returned() {
                 }
             })
         };
-        // The third packet goes to another worker if the head says that the first two are done with.
+        // The third packet goes to another worker if the head says that the first two are done
+        // with.
         if head.done() >= 2 {
             // SAFETY: the worker has published after its last write, and writes no more.
             wire.with_mut(|wire| unsafe { (*wire).push(3) });
@@ -153,7 +159,8 @@ fn who_waits_for_the_head_does_not_wait_for_ever() {
     });
 }
 
-/// A worker that is not needed any more ends, while a receive queue gives it another backlog: either it empties that, or the queue is told to look for another.
+/// A worker that is not needed any more ends, while a receive queue gives it another backlog:
+/// either it empties that, or the queue is told to look for another.
 #[test]
 fn nothing_is_given_to_who_has_ended() {
     bounded(|| {

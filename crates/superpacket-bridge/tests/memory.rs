@@ -1,4 +1,5 @@
-//! A bridge between ports in memory: what it holds when it is stopped, and how it looks for packets all the time.
+//! A bridge between ports in memory: what it holds when it is stopped, and how it looks for packets
+//! all the time.
 
 use std::fs;
 use std::sync::mpsc::channel;
@@ -107,7 +108,8 @@ fn payload(packets: &[RxPacket<Buffer>]) -> Vec<u8> {
     packets.iter().flat_map(|packet| bytes(packet).split_off(54)).collect()
 }
 
-/// Has the bridge hold packets for far longer than the test takes, in this thread's hands or a worker's, and stops it.
+/// Has the bridge hold packets for far longer than the test takes, in this thread's hands or a
+/// worker's, and stops it.
 fn sends_what_it_holds(name: &str, change: impl FnOnce(&mut BridgeSettings)) {
     let mut joined = Joined::new(name, |settings| {
         settings.ports[0].limits.gro_flush_timeout = Duration::from_secs(600).as_nanos() as u64;

@@ -838,7 +838,8 @@ fn the_manual_has_every_rule() {
     }
 }
 
-/// Nothing of one file is in the other, all of one flow: that takes no longer than its size demands.
+/// Nothing of one file is in the other, all of one flow: that takes no longer than its size
+/// demands.
 #[test]
 fn files_of_which_nothing_fits_are_compared_in_bounded_time() {
     let (mut left, mut original) = (Packets::new(), Packets::new());

@@ -1,6 +1,7 @@
 //! The vectors in `vectors/` are what the tests' tables and the engine say.
 //!
-//! `SUPERPACKET_WRITE_VECTORS=1 cargo test -p superpacket-captures --test vectors` writes them anew.
+//! `SUPERPACKET_WRITE_VECTORS=1 cargo test -p superpacket-captures --test vectors` writes them
+//! anew.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

@@ -10,10 +10,11 @@ use superpacket_steer::{CpuMask, MAX_CPUS, ToeplitzKey};
 
 use crate::amount::{nanoseconds, size};
 
-/// Aggregate, segment, verify and analyze packet captures, and bridge live ports, by the rules of LRO, GRO, TSO and GSO
+/// Aggregate, segment, verify and analyze packet captures, and bridge live ports, by the rules of
+/// LRO, GRO, TSO and GSO
 ///
-/// Captures are pcap or pcapng files, plain or compressed with gzip or zstd; `-` is standard input or output. Memory stays under 64 MB whatever
-/// the file's size.
+/// Captures are pcap or pcapng files, plain or compressed with gzip or zstd; `-` is standard input
+/// or output. Memory stays under 64 MB whatever the file's size.
 #[derive(Debug, Parser)]
 #[command(name = "superpacket", version, max_term_width = 110, subcommand_required = true, arg_required_else_help = true, after_help = EXIT_CODES, after_long_help = EXIT_CODES)]
 pub(crate) struct Arguments {
@@ -79,7 +80,8 @@ alone must give back every byte, in order.
 
 Exit code 1 if a rule is broken.")]
     Check(Check),
-    /// Show what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and what kept packets apart
+    /// Show what LRO, GRO, GRO with UDP and pure-ACK aggregation would merge, and what kept packets
+    /// apart
     #[command(after_help = "Examples:
   superpacket analyze in.pcap
   superpacket analyze *.pcap.gz --html report.html
@@ -225,7 +227,8 @@ pub(crate) struct Coalesce {
     /// The capture to read; - for standard input
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
-    /// The capture to write; - for standard output. The ending may choose another format or compression
+    /// The capture to write; - for standard output. The ending may choose another format or
+    /// compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// The rules
@@ -233,10 +236,12 @@ pub(crate) struct Coalesce {
     pub(crate) mode: Mode,
     #[command(flatten)]
     pub(crate) stepping: Stepping,
-    /// Longest merged packet in bytes, from the IP header: 68 to 524280; above 65535 ("BIG TCP") the IP length is written as 0
+    /// Longest merged packet in bytes, from the IP header: 68 to 524280; above 65535 ("BIG TCP")
+    /// the IP length is written as 0
     #[arg(long, value_name = "N", default_value = "65535", value_parser = size, allow_negative_numbers = true)]
     pub(crate) max_bytes: u64,
-    /// Most packets in one: 1 to 512, as each flow that is held has room for as many, and memory is bounded
+    /// Most packets in one: 1 to 512, as each flow that is held has room for as many, and memory is
+    /// bounded
     #[arg(long, value_name = "N", default_value_t = MAX_PACKETS, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKETS)), allow_negative_numbers = true)]
     pub(crate) max_packets: u32,
     /// Most flows held at a time: 1 to 1024 [default: 1024; 8 with --mode lro]
@@ -258,16 +263,19 @@ pub(crate) struct Segment {
     /// The capture to read; - for standard input
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
-    /// The capture to write; - for standard output. The ending may choose another format or compression
+    /// The capture to write; - for standard output. The ending may choose another format or
+    /// compression
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Longest IP packet that passes whole, in bytes: 68 to 65535
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(68..=65_535), allow_negative_numbers = true)]
     pub(crate) mtu: u32,
-    /// Cut what cannot be cut otherwise into IP fragments: IPv4 where the don't-fragment bit is clear, IPv6 as its sender would have
+    /// Cut what cannot be cut otherwise into IP fragments: IPv4 where the don't-fragment bit is
+    /// clear, IPv6 as its sender would have
     #[arg(long)]
     pub(crate) fragment: bool,
-    /// Cut UDP above the MTU into datagrams of N bytes of payload, 1 to 65535 (it was sent with UDP_SEGMENT, or received by UDP GRO)
+    /// Cut UDP above the MTU into datagrams of N bytes of payload, 1 to 65535 (it was sent with
+    /// UDP_SEGMENT, or received by UDP GRO)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), allow_negative_numbers = true)]
     pub(crate) udp_size: Option<u16>,
     #[command(flatten)]
@@ -285,7 +293,8 @@ pub(crate) struct Verify {
     /// Do not aggregate UDP
     #[arg(long)]
     pub(crate) no_udp: bool,
-    /// For tests: flip a bit in the payload of the Nth super-packet of each file before it is cut, which must be found
+    /// For tests: flip a bit in the payload of the Nth super-packet of each file before it is cut,
+    /// which must be found
     #[arg(long, value_name = "N", hide = true)]
     pub(crate) inject_fault: Option<u64>,
     #[command(flatten)]
@@ -344,13 +353,15 @@ pub(crate) struct Steer {
     /// The capture to read; - for standard input
     #[arg(value_name = "CAPTURE")]
     pub(crate) input: PathBuf,
-    /// The host's CPUs as sysfs has them (rps_cpus): hexadecimal, in groups of 32 CPUs with commas between them, the highest first
+    /// The host's CPUs as sysfs has them (rps_cpus): hexadecimal, in groups of 32 CPUs with commas
+    /// between them, the highest first
     #[arg(long, value_name = "MASK", value_parser = mask, required_unless_present = "cpu_list", allow_hyphen_values = true)]
     pub(crate) cpus: Option<CpuMask>,
     /// The host's CPUs as a list: 0-3,8
     #[arg(long, value_name = "LIST", value_parser = cpu_list, conflicts_with = "cpus", allow_hyphen_values = true)]
     pub(crate) cpu_list: Option<CpuMask>,
-    /// The hash's key, 80 hexadecimal digits or more, with or without colons; the first 40 bytes count [default: the published one]
+    /// The hash's key, 80 hexadecimal digits or more, with or without colons; the first 40 bytes
+    /// count [default: the published one]
     #[arg(long, value_name = "HEX", value_parser = toeplitz_key, allow_hyphen_values = true)]
     pub(crate) key: Option<ToeplitzKey>,
     /// Hash both directions of a connection alike

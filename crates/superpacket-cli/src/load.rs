@@ -70,13 +70,15 @@ pub(crate) struct Load {
     /// Which way the bytes go
     #[arg(long, value_enum, default_value = "forward")]
     direction: Way,
-    /// Bytes of a send call [default: 128k], of a request and of its answer [default: 1], of a datagram [default: 1400]
+    /// Bytes of a send call [default: 128k], of a request and of its answer [default: 1], of a
+    /// datagram [default: 1400]
     #[arg(long, value_name = "BYTES", value_parser = size)]
     message: Option<u64>,
     /// Datagrams a second; without it, as many as the kernel takes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
-    /// Datagrams that one send call hands over as a super-packet (UDP_SEGMENT); with more than 1 the receiver takes them merged (UDP_GRO)
+    /// Datagrams that one send call hands over as a super-packet (UDP_SEGMENT); with more than 1
+    /// the receiver takes them merged (UDP_GRO)
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=128))]
     segments: u16,
     /// CPUs of the client's threads (0-3,8)
@@ -108,13 +110,15 @@ struct Report {
     latency_us: Option<Latency>,
     #[serde(skip_serializing_if = "Option::is_none")]
     datagrams: Option<Datagrams>,
-    /// CPU time of the threads that send, or of the client's, as a part of one CPU's time in percent.
+    /// CPU time of the threads that send, or of the client's, as a part of one CPU's time in
+    /// percent.
     sender_cpu: f64,
     /// The same of the threads that receive, or of the server's.
     receiver_cpu: f64,
     /// All CPUs, in percent of all.
     machine_cpu: f64,
-    /// The whole machine's CPU time in microseconds for each 1,024 bytes, or for each transaction: netperf's service demand.
+    /// The whole machine's CPU time in microseconds for each 1,024 bytes, or for each transaction:
+    /// netperf's service demand.
     service_demand_us: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     retransmitted_segments: Option<u64>,

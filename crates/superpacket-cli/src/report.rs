@@ -63,7 +63,8 @@ pub(crate) fn file_heading(name: &str) -> String {
     }
 }
 
-/// So many characters at the end of a name, which tell files apart better than what they begin with.
+/// So many characters at the end of a name, which tell files apart better than what they begin
+/// with.
 fn end_of(name: &str, columns: usize) -> String {
     match name.chars().count().checked_sub(columns) {
         Some(more) if more > 0 => std::iter::once('…').chain(name.chars().skip(more + 1)).collect(),

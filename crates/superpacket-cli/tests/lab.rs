@@ -1,4 +1,5 @@
-//! The lab as a program: what it reports, where it can only count, and what is left of it when it is ended.
+//! The lab as a program: what it reports, where it can only count, and what is left of it when it
+//! is ended.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -42,7 +43,8 @@ fn assert_sound(report: &Value) {
         for row in list(&experiment["rows"]) {
             for (column, figure) in row["figures"].as_object().expect("figures by name") {
                 let [value, low, high] = ["value", "low", "high"].map(|key| figure[key].as_f64().expect("a number"));
-                // A mean or a maximum may lie outside of what half of the rounds lie between; a median may not.
+                // A mean or a maximum may lie outside of what half of the rounds lie between; a
+                // median may not.
                 assert!(
                     low <= high && (matches!(column.as_str(), "average" | "best") || low <= value && value <= high),
                     "{name}, {column}: {row}"
@@ -106,7 +108,8 @@ fn what_is_counted_is_all_there_and_the_same_in_every_run() {
     );
     let rows = list(&report["experiments"]).iter().flat_map(|experiment| list(&experiment["rows"]));
     assert!(rows.clone().all(|row| row["form"] != "live") && rows.count() > 10);
-    // What is counted is the same everywhere; what is simulated hangs on an assumption, and is a range.
+    // What is counted is the same everywhere; what is simulated hangs on an assumption, and is a
+    // range.
     assert!(list(&report["marks"]).iter().all(|mark| match mark["form"].as_str() {
         Some("model") => mark["spread"][0] == mark["spread"][1],
         form => form == Some("simulated") && mark["spread"][0].as_f64() < mark["spread"][1].as_f64(),
@@ -302,7 +305,8 @@ fn what_is_measured_is_told_with_its_spread() {
     }
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     assert_sound(&report);
-    // As many measurements as --quick makes, a fifth as long. The promised minute is kept where nobody else has the machine.
+    // As many measurements as --quick makes, a fifth as long. The promised minute is kept where
+    // nobody else has the machine.
     assert_eq!(report["plan"]["planned"], 111.0 * 5.0 / 100.0, "{}", report["plan"]);
     let calm = report["machine"]["load"].as_f64() < report["machine"]["cores"].as_f64().map(|cores| cores * 0.5);
     assert!(took < Duration::from_secs(60) || !calm, "{took:?}");
@@ -347,7 +351,8 @@ fn threads_run_where_they_were_told_to() {
         let arguments =
             [experiment, "--quick", "--rounds", "1000", "--sender-cpus", first, "--receiver-cpus", first, "--bridge-cpus", first];
         let Some(mut lab) = AtWork::start(&bench, &arguments) else { return };
-        // The bridge's threads, and those of the load, which come and go: "lab:send" and "lab:receive" (see what is named so there).
+        // The bridge's threads, and those of the load, which come and go: "lab:send" and
+        // "lab:receive" (see what is named so there).
         let mut seen = BTreeSet::new();
         let started = Instant::now();
         while seen.len() < 3 {
@@ -376,7 +381,8 @@ struct AtWork {
 }
 
 impl AtWork {
-    /// Starts it and waits until it has made its hosts; `None`, with a word, where the machine forbids them.
+    /// Starts it and waits until it has made its hosts; `None`, with a word, where the machine
+    /// forbids them.
     fn start(bench: &Bench, arguments: &[&str]) -> Option<Self> {
         let mut command = bench.command(&[&["lab"], arguments].concat());
         command.env("TMPDIR", bench.path("."));
@@ -414,7 +420,8 @@ impl AtWork {
         (output, started.elapsed())
     }
 
-    /// Nothing holds its namespaces any more, and so no device that was in them is there; no process of its group is left.
+    /// Nothing holds its namespaces any more, and so no device that was in them is there; no
+    /// process of its group is left.
     fn assert_nothing_is_left(&self, group: u32) {
         let started = Instant::now();
         loop {
@@ -478,7 +485,8 @@ fn signals_end_it_soon_with_what_was_finished_and_nothing_is_left() {
     let bench = Bench::new();
     let before = interfaces();
     let (short, long) = (["--rounds", "1000", "--seconds", "0.1"], ["--rounds", "3", "--seconds", "60"]);
-    // Between measurements, and amidst one that would go on for a minute; where there are files and TAP devices too.
+    // Between measurements, and amidst one that would go on for a minute; where there are files and
+    // TAP devices too.
     for (experiment, signal, rounds) in [
         ("all", Signal::INT, short),
         ("all", Signal::TERM, long),
@@ -593,7 +601,8 @@ fn a_terminal_shows_a_bar_with_the_time_left_and_a_pipe_does_not() {
         return skip(report["notes"][0].as_str().expect("a note"));
     }
     assert_eq!(output.status.code(), Some(0), "{shown}");
-    // What is measured, how many of the measurements are done, and how long the others take: each time the line is drawn anew.
+    // What is measured, how many of the measurements are done, and how long the others take: each
+    // time the line is drawn anew.
     let bars: Vec<&str> = shown.split(['\r', '\n']).filter(|line| line.contains(" left")).collect();
     assert!(bars.iter().any(|bar| bar.contains("rps: this bridge, with")), "{shown:?}");
     let done: Vec<u32> = bars.iter().filter_map(|bar| bar.split_once("/16, ")?.0.rsplit(' ').next()?.parse().ok()).collect();

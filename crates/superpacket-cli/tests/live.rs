@@ -1,4 +1,5 @@
-//! The bridge as a program: forwards between hosts, obeys signals and its control socket, gives up its privileges, and leaves nothing behind.
+//! The bridge as a program: forwards between hosts, obeys signals and its control socket, gives up
+//! its privileges, and leaves nothing behind.
 #![cfg(target_os = "linux")]
 
 #[path = "support/namespaces.rs"]
@@ -92,7 +93,8 @@ impl House {
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), stderr(&output))
     }
 
-    /// Does the right host answer the left one? A refused connection is an answer: address resolution and TCP went both ways.
+    /// Does the right host answer the left one? A refused connection is an answer: address
+    /// resolution and TCP went both ways.
     fn reaches(&self) -> bool {
         let output = self.left.run("timeout", &["5", "bash", "-c", "exec 3<>/dev/tcp/10.9.0.2/9"]);
         stderr(&output).contains("refused")
@@ -255,7 +257,8 @@ fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
     assert_eq!(*entry.expect("is there"), serde_json::json!({"mac": right, "ifname": PORTS[1], "flags": [], "state": ""}));
     let (code, text, _) = house.text(&["fdb", "-s"]);
     assert!(code == Some(0) && text.lines().any(|line| line.starts_with(&format!("{left} dev packet:left updated "))), "{text}");
-    // The right host's address is said to be at the left port: what is for it goes back there, and nowhere else.
+    // The right host's address is said to be at the left port: what is for it goes back there, and
+    // nowhere else.
     let (code, text, error) = house.text(&["fdb", "add", &right, "dev", PORTS[0], "static"]);
     assert_eq!((code, text.as_str(), error.as_str()), (Some(0), "", ""));
     assert!(!house.reaches(), "it sends, and gets nothing");
@@ -284,7 +287,8 @@ fn static_addresses_are_added_and_hold_whoever_sends_with_them() {
     }
     assert_eq!(house.text(&["fdb", "del", &right, "dev", PORTS[0]]).0, Some(0));
     assert!(house.reaches(), "{}", house.log());
-    // The file says what is static, when it is read again; an entry of a port that it does not have is a mistake.
+    // The file says what is static, when it is read again; an entry of a port that it does not have
+    // is a mistake.
     std::fs::write(&file, format!("{ports}[[fdb]]\naddress = \"{right}\"\nport = \"packet:left\"\n")).expect("writes");
     bridge.signal(rustix::process::Signal::HUP);
     let expected = serde_json::json!([{"mac": right, "ifname": PORTS[0], "flags": ["sticky"], "state": "static"}]);
@@ -376,7 +380,8 @@ fn super_packets_cross_a_trunk_with_their_tag() {
     assert!(house.reaches(), "{}", house.log());
     let sent = || house.ask(&["stats", near]).expect("answers")[0].clone();
     let came = || other(&["stats", far])[0].clone();
-    // Super-packets of the sender's kernel, then what the bridge makes of single frames, then single frames.
+    // Super-packets of the sender's kernel, then what the bridge makes of single frames, then
+    // single frames.
     house.load();
     let (before, received) = (sent(), came());
     assert!(before["tx_super_packets"].as_u64() > Some(0) && received["rx_super_packets"].as_u64() > Some(0), "{before} {received}");

@@ -16,8 +16,8 @@ use crate::message::{self, Burst};
 
 /// The virtio header of packet sockets.
 const FORMAT: Format = Format::Plain;
-/// How many bytes a socket may have sent that were not received yet, as the kernel counts them: with
-/// what each frame takes besides.
+/// How many bytes a socket may have sent that were not received yet, as the kernel counts them:
+/// with what each frame takes besides.
 const BURST: usize = 64 << 20;
 /// The longest that an interface with BIG TCP hands over, with its header.
 const LARGEST_FRAME: usize = 1 << 20;

@@ -214,7 +214,8 @@ fn constituents(packet: &Packet, frames: &[Input], known: &[Known], used: &mut [
             let known = &known[*frame];
             !used[*frame] && known.sequence == sequence && known.payload == part && known.flow == whole.flow
         };
-        // One of the same bytes may have been taken for another packet; they are put in order later.
+        // One of the same bytes may have been taken for another packet; they are put in order
+        // later.
         let frame = (from..frames.len()).find(fits).or_else(|| (0..from).find(fits))?;
         members.push(frame);
         from = frame + 1;

@@ -45,7 +45,8 @@ impl KernelGro {
     /// veth cannot do it.
     pub fn new() -> Result<Self, LabError> {
         let (sender, receiver) = pair()?;
-        // Only what cannot be a super-packet goes through the receiver's GRO (veth_skb_is_eligible_for_gro).
+        // Only what cannot be a super-packet goes through the receiver's GRO
+        // (veth_skb_is_eligible_for_gro).
         sender.set_feature("tcp-segmentation-offload", false)?;
         let unsupported = |what: &str, error: LabError| LabError::Unsupported { what: what.into(), reason: error.to_string() };
         receiver.set_feature("generic-receive-offload", true).map_err(|error| unsupported("GRO on veth", error))?;

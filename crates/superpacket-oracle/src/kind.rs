@@ -224,7 +224,8 @@ fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     (bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial).then_some(Kind::GreChecksum)
 }
 
-/// Does an IPv6 header behind Ethernet not begin with a 6? Linux does not look (`ipv6_gro_receive`).
+/// Does an IPv6 header behind Ethernet not begin with a 6? Linux does not look
+/// (`ipv6_gro_receive`).
 fn has_other_version(frame: &[u8]) -> bool {
     matches!(frame.get(12..15), Some([0x86, 0xdd, first]) if first >> 4 != 6)
 }
@@ -366,9 +367,9 @@ fn is_split(sides: &Sides<'_>, frame: usize, other: usize) -> bool {
     gre || matches!((kernel_flow(sides, frame), kernel_flow(sides, other)), (Some(flow), Some(other)) if flow != other)
 }
 
-/// What Linux tells the flows in GRE apart by (where the engine knows no tunnel, behind Ethernet and
-/// IP without options): flags and protocol, and of a packet with a key the word behind them, even if it is the checksum
-/// (`gre_gro_receive`).
+/// What Linux tells the flows in GRE apart by (where the engine knows no tunnel, behind Ethernet
+/// and IP without options): flags and protocol, and of a packet with a key the word behind them,
+/// even if it is the checksum (`gre_gro_receive`).
 fn gre_flags<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s [u8]> {
     let bytes = &sides.frames[frame].bytes;
     let known = layout(sides, frame).and_then(|layout| layout.outer).filter(|outer| outer.tunnel == Tunnel::Gre);

@@ -30,8 +30,8 @@ mod command {
     /// Compares Linux's GRO and GSO with superpacket's, on this machine, in hosts of its own.
     ///
     /// Generated frames are received by both, and super-packets cut by both. All differences are
-    /// counted by kind, in Markdown; one that no kind explains ends the run with status 1, its frames
-    /// in a capture file.
+    /// counted by kind, in Markdown; one that no kind explains ends the run with status 1, its
+    /// frames in a capture file.
     #[derive(Debug, Parser)]
     #[command(version)]
     struct Arguments {

@@ -273,9 +273,9 @@ impl Steering {
     }
 
     /// Sets how many flows of this queue RFS tells apart (`rps_flow_cnt`, rounded up to a power of
-    /// two); 0 switches RFS off. A bucket takes 16 bytes. With fewer flows than before, the memory of
-    /// the others is given back, and [`choose`](Self::choose) returns `None` until all packets sent
-    /// before are completed.
+    /// two); 0 switches RFS off. A bucket takes 16 bytes. With fewer flows than before, the memory
+    /// of the others is given back, and [`choose`](Self::choose) returns `None` until all packets
+    /// sent before are completed.
     ///
     /// # Errors
     /// [`FlowTableError`]: more than [`MAX_FLOW_ENTRIES`](crate::MAX_FLOW_ENTRIES), or than there is

@@ -142,8 +142,8 @@
 //! `segment(aggregate(x)) == x`, byte for byte, where of a packet that came as a super-packet its
 //! segments count (all but PSH, if the policy [gives it up](Policy::merge_past_push)); no packet is
 //! lost, doubled or invented; what is not understood passes bit for bit; no length or offset from
-//! the wire is used unchecked; payload is read only for a checksum that nobody has verified, or that
-//! only the segments of a super-packet have, and once.
+//! the wire is used unchecked; payload is read only for a checksum that nobody has verified, or
+//! that only the segments of a super-packet have, and once.
 #![no_std]
 #![forbid(unsafe_code)]
 

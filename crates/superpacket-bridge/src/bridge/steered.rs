@@ -11,10 +11,13 @@ use crate::error::BridgeError;
 use crate::report::{PortRps, PortStats, SteeringReport};
 use crate::settings::{BridgeSettings, PortSettings, SteeringSettings};
 
-/// A port whose packets are aggregated and steered to workers, as the bridge does it, and then go to a [`Consumer`] instead of other ports. Dropping it ends it.
+/// A port whose packets are aggregated and steered to workers, as the bridge does it, and then go
+/// to a [`Consumer`] instead of other ports. Dropping it ends it.
 ///
-/// Masks, settings and counters are those of a [`Bridge`] with one port: [`as_bridge`](Self::as_bridge) lends it, [`into_bridge`](Self::into_bridge) gives it to a
-/// [`ControlServer`](crate::control::ControlServer) or [`MetricsServer`](crate::metrics::MetricsServer).
+/// Masks, settings and counters are those of a [`Bridge`] with one port:
+/// [`as_bridge`](Self::as_bridge) lends it, [`into_bridge`](Self::into_bridge) gives it to a
+/// [`ControlServer`](crate::control::ControlServer) or
+/// [`MetricsServer`](crate::metrics::MetricsServer).
 #[derive(Debug)]
 pub struct Steered {
     bridge: Bridge,
@@ -22,8 +25,10 @@ pub struct Steered {
 }
 
 impl Steered {
-    /// Opens the port and starts. `factory` makes a consumer for each worker, with its CPU, when the worker starts, and one with `None` for the thread that receives: it gets the packets
-    /// that are processed in place. After a panic of a consumer, its packets are dropped and counted, and another is made in its place.
+    /// Opens the port and starts. `factory` makes a consumer for each worker, with its CPU, when
+    /// the worker starts, and one with `None` for the thread that receives: it gets the packets
+    /// that are processed in place. After a panic of a consumer, its packets are dropped and
+    /// counted, and another is made in its place.
     ///
     /// # Errors
     /// As [`Bridge::start`].
@@ -38,7 +43,8 @@ impl Steered {
         Ok(Steered { bridge, port: name })
     }
 
-    /// Spreads packets of a receive queue, or of all, over the CPUs of the mask. As [`Bridge::set_rps_cpus`].
+    /// Spreads packets of a receive queue, or of all, over the CPUs of the mask. As
+    /// [`Bridge::set_rps_cpus`].
     ///
     /// # Errors
     /// As there.

@@ -98,11 +98,14 @@ impl Bridge {
         lock(&self.inner.places).iter().flatten().map(|place| self.inner.rps(place)).collect()
     }
 
-    /// Spreads what a receive queue of a port brings, or all of its queues, over the CPUs of the mask (`rps_cpus`); an empty mask switches that off. CPUs that are offline or outside the
-    /// process's affinity are left out, which the answer shows. Flows move when what they have at the old CPU is done with: no packet overtakes another.
+    /// Spreads what a receive queue of a port brings, or all of its queues, over the CPUs of the
+    /// mask (`rps_cpus`); an empty mask switches that off. CPUs that are offline or outside the
+    /// process's affinity are left out, which the answer shows. Flows move when what they have at
+    /// the old CPU is done with: no packet overtakes another.
     ///
     /// # Errors
-    /// [`BridgeError::NoSuchPort`], [`BridgeError::NoSuchQueue`]; [`BridgeError::System`] and [`BridgeError::Port`] if a worker cannot be made. Nothing has changed then.
+    /// [`BridgeError::NoSuchPort`], [`BridgeError::NoSuchQueue`]; [`BridgeError::System`] and
+    /// [`BridgeError::Port`] if a worker cannot be made. Nothing has changed then.
     pub fn set_rps_cpus(&self, port: &str, queue: Option<u16>, mask: &CpuMask) -> Result<PortRps, BridgeError> {
         self.change_steering(port, queue, |steering| {
             steering.rps_cpus.set(queue, mask.clone());
@@ -110,11 +113,13 @@ impl Bridge {
         })
     }
 
-    /// Sets the mask of a receive queue, or of each, to the CPUs that share a cache with the one that it is received on at this time ([`Topology::sharing_cache`]); the answer says
-    /// why these.
+    /// Sets the mask of a receive queue, or of each, to the CPUs that share a cache with the one
+    /// that it is received on at this time ([`Topology::sharing_cache`]); the answer says why
+    /// these.
     ///
     /// # Errors
-    /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Topology`] if the machine's CPUs cannot be read.
+    /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Topology`] if the machine's CPUs
+    /// cannot be read.
     pub fn set_rps_auto(&self, port: &str, queue: Option<u16>) -> Result<PortRps, BridgeError> {
         let topology = Topology::read()?;
         let (number, queues) = self.with(port, |place| (usize::from(place.shared.number), place.queues as u16))?;
@@ -139,7 +144,8 @@ impl Bridge {
         }
     }
 
-    /// Sets how many flows of a receive queue, or of each, RFS tells apart (`rps_flow_cnt`); 0 switches RFS off there.
+    /// Sets how many flows of a receive queue, or of each, RFS tells apart (`rps_flow_cnt`); 0
+    /// switches RFS off there.
     ///
     /// # Errors
     /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Steering`] for more than 65,536.
@@ -222,7 +228,8 @@ impl Bridge {
     /// Changes what holds for the steering of all ports.
     ///
     /// # Errors
-    /// [`BridgeError::Steering`] for what makes no sense, [`BridgeError::System`] and [`BridgeError::Port`] if a worker cannot be made. Nothing has changed then.
+    /// [`BridgeError::Steering`] for what makes no sense, [`BridgeError::System`] and
+    /// [`BridgeError::Port`] if a worker cannot be made. Nothing has changed then.
     pub fn change_steering_settings(
         &self,
         change: impl FnOnce(&mut SteeringSettings) -> Result<(), SteeringProblem>,
@@ -243,8 +250,10 @@ impl Bridge {
         Ok(self.steering())
     }
 
-    /// Says that the flow with this hash is read on this CPU, as `recvmsg(2)` does for a socket (`rps_record_sock_flow`): where RFS is on, its packets go there from when nothing of it is
-    /// left elsewhere. A CPU that has no worker gets one, within a second, if there can be one. Without RFS it does nothing.
+    /// Says that the flow with this hash is read on this CPU, as `recvmsg(2)` does for a socket
+    /// (`rps_record_sock_flow`): where RFS is on, its packets go there from when nothing of it is
+    /// left elsewhere. A CPU that has no worker gets one, within a second, if there can be one.
+    /// Without RFS it does nothing.
     pub fn record_flow(&self, hash: FlowHash, cpu: Cpu) {
         let now = self.inner.common.steering.now();
         let Some(table) = &now.sock_flows else { return };
@@ -256,7 +265,8 @@ impl Bridge {
         }
     }
 
-    /// The table of RFS, for who records many flows; `None` without RFS. It is another one when its size changes.
+    /// The table of RFS, for who records many flows; `None` without RFS. It is another one when its
+    /// size changes.
     pub fn sock_flows(&self) -> Option<Arc<SockFlowTable>> {
         self.inner.common.steering.now().sock_flows.clone()
     }
@@ -372,7 +382,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Looks whether workers have ended, and whether CPUs have come or gone; says whether threads must hear of it.
+    /// Looks whether workers have ended, and whether CPUs have come or gone; says whether threads
+    /// must hear of it.
     pub(super) fn look_after_workers(&self) -> bool {
         let mut workers = lock(&self.workers);
         workers.reap();

@@ -101,7 +101,8 @@ impl Client {
         let failed = |source: io::Error| ClientError::Io { path: self.path.clone(), source };
         let mut line = serde_json::to_vec(request).map_err(|error| malformed(error.to_string()))?;
         line.push(b'\n');
-        // A server that does not serve us says so and closes: its word is there to read although ours found nobody.
+        // A server that does not serve us says so and closes: its word is there to read although
+        // ours found nobody.
         let sent = self.stream.get_mut().write_all(&line);
         let mut reply = Vec::new();
         let read = self.stream.by_ref().take(MAX_REPLY).read_until(b'\n', &mut reply);

@@ -1,6 +1,8 @@
-//! Control of a running bridge over a Unix socket: a published protocol (`docs/control.md`), its server and its client.
+//! Control of a running bridge over a Unix socket: a published protocol (`docs/control.md`), its
+//! server and its client.
 //!
-//! A question is a line with a JSON object, and so is its answer. Only root and the user that the bridge runs as are served.
+//! A question is a line with a JSON object, and so is its answer. Only root and the user that the
+//! bridge runs as are served.
 
 mod bridge;
 mod client;
@@ -37,7 +39,8 @@ pub trait Control: Send + Sync {
     /// What they counted.
     fn stats(&self) -> Vec<PortStats>;
 
-    /// Switches an offload of a port; `force` lets `large-receive-offload` through although packets are forwarded.
+    /// Switches an offload of a port; `force` lets `large-receive-offload` through although packets
+    /// are forwarded.
     ///
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
@@ -121,13 +124,15 @@ pub trait Control: Send + Sync {
     /// Changes how the packets of a receive queue, or of all queues of a port, are steered.
     ///
     /// # Errors
-    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason: for a mask, the kernel's error and the chunk that it is about. Nothing has changed then.
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason: for a mask, the
+    /// kernel's error and the chunk that it is about. Nothing has changed then.
     fn set_rps(&self, port: &str, queue: Option<u16>, change: &RpsChange) -> Result<PortRps, Refusal>;
 
     /// What holds for the steering of all ports, and the workers.
     fn steering(&self) -> SteeringReport;
 
-    /// Changes what holds for the steering of all ports, by a name of [`SteeringSettings::NAMES`](crate::settings::SteeringSettings::NAMES).
+    /// Changes what holds for the steering of all ports, by a name of
+    /// [`SteeringSettings::NAMES`](crate::settings::SteeringSettings::NAMES).
     ///
     /// # Errors
     /// [`ErrorCode::UnknownName`] for another name, or [`ErrorCode::Refused`] with the reason.

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-/// The control socket's path if none is given: `/run/superpacket.sock` for root, `$XDG_RUNTIME_DIR/superpacket.sock` for others.
+/// The control socket's path if none is given: `/run/superpacket.sock` for root,
+/// `$XDG_RUNTIME_DIR/superpacket.sock` for others.
 ///
-/// Root of a user namespace may not write to `/run` and counts as one of the others. `None` if neither is to be had.
+/// Root of a user namespace may not write to `/run` and counts as one of the others. `None` if
+/// neither is to be had.
 pub fn default_path() -> Option<PathBuf> {
     let run = Path::new("/run");
     let root = rustix::process::geteuid().is_root() && accessat(CWD, run, Access::WRITE_OK, AtFlags::EACCESS).is_ok();

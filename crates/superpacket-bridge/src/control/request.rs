@@ -10,13 +10,15 @@ use crate::fdb::{FdbFilter, MOST_LISTED, Station};
 use crate::settings::{Forwarding, InPlace, PortSettings, SteeringSettings, TooBig};
 use crate::vlan::VlanRange;
 
-/// The version of the protocol. It changes when a client of the old one would misunderstand; additions do not change it.
+/// The version of the protocol. It changes when a client of the old one would misunderstand;
+/// additions do not change it.
 pub const PROTOCOL: u32 = 1;
 
 /// The longest request in bytes, its line feed included.
 pub const MAX_REQUEST: usize = 4096;
 
-/// A request, as JSON has it: `{"request":"set-feature","port":"packet:eth0","feature":"gro","on":false}`.
+/// A request, as JSON has it:
+/// `{"request":"set-feature","port":"packet:eth0","feature":"gro","on":false}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {

@@ -22,7 +22,8 @@ impl RpsChange {
     /// The one change that a request's fields ask for.
     ///
     /// # Errors
-    /// [`ErrorCode::Malformed`] if there is none, or more than one; or if it is for a queue and cannot be.
+    /// [`ErrorCode::Malformed`] if there is none, or more than one; or if it is for a queue and
+    /// cannot be.
     pub(super) fn of(
         queue: Option<u16>,
         mask: Option<String>,

@@ -12,7 +12,8 @@ use super::socket::SocketFile;
 use super::{Control, ControlSocket, ErrorCode, MAX_REQUEST, Refusal};
 use crate::serve::{Answer, Bounds, Complaint, Counts, Protocol, Server};
 
-/// What clients get at most: somebody who watches asks every second, and nobody needs more places than people have terminals.
+/// What clients get at most: somebody who watches asks every second, and nobody needs more places
+/// than people have terminals.
 pub(super) const BOUNDS: Bounds =
     Bounds { connections: 16, question: MAX_REQUEST, patience: Duration::from_secs(10), stall: Duration::from_secs(1) };
 
@@ -23,7 +24,8 @@ pub struct ControlCounters {
     pub accepted: u64,
     /// Connections of users that are not served.
     pub refused: u64,
-    /// Connections that gave way to a new one: all places were taken, and they had been idle longest.
+    /// Connections that gave way to a new one: all places were taken, and they had been idle
+    /// longest.
     pub crowded: u64,
     /// Requests that were too long.
     pub too_long: u64,
@@ -33,7 +35,8 @@ pub struct ControlCounters {
     pub answered: u64,
 }
 
-/// Serves a control socket on a thread of its own; dropped, it stops, and the socket's file is removed.
+/// Serves a control socket on a thread of its own; dropped, it stops, and the socket's file is
+/// removed.
 #[derive(Debug)]
 pub struct ControlServer {
     server: Server,

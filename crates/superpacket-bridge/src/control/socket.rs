@@ -1,4 +1,5 @@
-//! The socket file: who may use it, what happens to one that is there already, and that it goes away.
+//! The socket file: who may use it, what happens to one that is there already, and that it goes
+//! away.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,7 +39,8 @@ pub enum SocketError {
     },
 }
 
-/// A control socket that exists and queues clients; [`ControlServer`](super::ControlServer) serves them. The file goes away with it.
+/// A control socket that exists and queues clients; [`ControlServer`](super::ControlServer) serves
+/// them. The file goes away with it.
 #[derive(Debug)]
 pub struct ControlSocket {
     socket: OwnedFd,
@@ -46,7 +48,8 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Makes the socket, with mode 0600 from the moment it is there; a socket file that nobody listens to any more is replaced.
+    /// Makes the socket, with mode 0600 from the moment it is there; a socket file that nobody
+    /// listens to any more is replaced.
     ///
     /// # Errors
     /// [`SocketError`]: a bridge listens there, something other than a socket is there, or the system refuses.
@@ -55,7 +58,8 @@ impl ControlSocket {
         let address = SocketAddrUnix::new(path).map_err(system("socket address (its path has at most 107 bytes)"))?;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system("socket"))?;
-        // Linux gives the file the mode of the unbound socket (unix_bind_bsd), less the umask. A umask would hold for all threads.
+        // Linux gives the file the mode of the unbound socket (unix_bind_bsd), less the umask. A
+        // umask would hold for all threads.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(system("fchmod"))?;
         clear(path)?;
         match rustix::net::bind(&socket, &address) {
@@ -77,8 +81,8 @@ impl ControlSocket {
     pub fn give_to(&self, user: Uid, group: Gid) -> Result<(), SocketError> {
         let path = &self.file.path;
         let system = |action| move |errno: Errno| SocketError::System { path: path.clone(), action, source: errno.into() };
-        // By a descriptor of the file that was made, and not through a link: whoever may write to the
-        // directory could have root give away any file.
+        // By a descriptor of the file that was made, and not through a link: whoever may write to
+        // the directory could have root give away any file.
         let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).map_err(system("open"))?;
         let stat = rustix::fs::fstat(&file).map_err(system("fstat"))?;
         if (stat.st_dev, stat.st_ino) != self.file.identity {
@@ -114,7 +118,8 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|metadata| identity(&metadata) == self.identity);
         if ours && let Err(error) = std::fs::remove_file(&self.path) {
-            // A bridge that has changed its user may not write to the directory. The next one replaces the file.
+            // A bridge that has changed its user may not write to the directory. The next one
+            // replaces the file.
             tracing::info!(path = %self.path.display(), %error, "the control socket's file stays behind");
         }
     }
@@ -148,7 +153,8 @@ fn clear(path: &Path) -> Result<(), SocketError> {
         Err(Errno::AGAIN) => return Err(taken()),
         Err(errno) => return Err(system("connect to the socket that is there")(errno.into())),
     }
-    // Two bridges may have found it dead at once, and the other may have put its own there since: what is removed must be what was found.
+    // Two bridges may have found it dead at once, and the other may have put its own there since:
+    // what is removed must be what was found.
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".{}", std::process::id()));
     let aside = PathBuf::from(aside);

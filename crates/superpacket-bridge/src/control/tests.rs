@@ -1,4 +1,5 @@
-//! The control socket from both ends: what is asked is answered, and who behaves badly harms nobody.
+//! The control socket from both ends: what is asked is answered, and who behaves badly harms
+//! nobody.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -314,7 +315,8 @@ fn the_connection_that_was_idle_longest_gives_way_and_not_the_oldest() {
     asking.version().expect("the older connection was used later, and stays");
 }
 
-/// Asks for more answers than a socket holds, so that they wait to be read, and returns when one does.
+/// Asks for more answers than a socket holds, so that they wait to be read, and returns when one
+/// does.
 fn ask_for_much(bench: &Bench) -> (UnixStream, std::thread::JoinHandle<std::io::Result<()>>) {
     let stream = bench.raw();
     let mut writer = stream.try_clone().expect("clones");

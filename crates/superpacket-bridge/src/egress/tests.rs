@@ -160,7 +160,8 @@ fn a_port_with_tso_gets_it_whole_and_one_without_gets_what_came() {
     }
 }
 
-/// Frames of one flow whose sender was in no hurry to send full ones, with identifications that GRO would not merge.
+/// Frames of one flow whose sender was in no hurry to send full ones, with identifications that GRO
+/// would not merge.
 fn uneven() -> Vec<Vec<u8>> {
     let mut sequence = 1;
     [1_448, 1_448, 700, 1_448, 1_448, 9]
@@ -172,7 +173,8 @@ fn uneven() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// Makes the checksum of a TCP frame, in whose field stands the sum of the pseudo-header, a whole one.
+/// Makes the checksum of a TCP frame, in whose field stands the sum of the pseudo-header, a whole
+/// one.
 fn fill_in(frame: &mut [u8]) {
     let sum = superpacket_traffic::checksum::sum(&frame[34..]);
     frame[50..52].copy_from_slice(&(!sum).to_be_bytes());
@@ -283,7 +285,8 @@ fn what_is_too_large_for_the_port_goes_in_the_largest_super_packets_that_it_take
         let mut came = frames.iter();
         for (sent, segments) in sent.iter().zip(parts) {
             assert_eq!((sent.gso.map(|gso| gso.size.get()), sent.partial), ((*segments > 1).then_some(size), limit > 1));
-            // Cut as the port would cut them, they are the very frames that came, identifications included.
+            // Cut as the port would cut them, they are the very frames that came, identifications
+            // included.
             let mut again = Bench::new(without(&[Feature::TcpSegmentationOffload, Feature::TxChecksumming]));
             let checksum = if sent.partial { RxChecksum::Partial { start: 34, offset: 16 } } else { RxChecksum::None };
             let mut packet = RxPacket::new(Buffer::from(sent.bytes.clone())).with_checksum(checksum);
@@ -521,7 +524,8 @@ fn a_packet_is_not_cut_into_crumbs() {
     assert_eq!(bench.drops("cannot_segment"), 1);
 }
 
-/// Four datagrams of VXLAN as their sender hands them to the kernel, by `UDP_SEGMENT`: each a VXLAN header and a TCP frame of its own.
+/// Four datagrams of VXLAN as their sender hands them to the kernel, by `UDP_SEGMENT`: each a VXLAN
+/// header and a TCP frame of its own.
 fn datagrams_of_a_tunnel() -> (RxPacket<Buffer>, usize) {
     let mut datagram = vec![0x08, 0, 0, 0, 0, 0, 1, 0];
     datagram.extend(Frame::tcp4(1, 1_400).to_bytes());

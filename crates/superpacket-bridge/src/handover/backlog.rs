@@ -1,8 +1,9 @@
 //! The packets that wait for a worker: one queue for each receive queue and worker.
 //!
-//! Packets go over in batches, through a ring with one producer and one consumer; emptied batches come back through a second ring, so that nothing is allocated. The ring bounds batches,
-//! not packets: where it is full, packets join the batch that waits before it. How many packets may wait is for
-//! [`BacklogLimit`](superpacket_steer::BacklogLimit) to say.
+//! Packets go over in batches, through a ring with one producer and one consumer; emptied batches
+//! come back through a second ring, so that nothing is allocated. The ring bounds batches, not
+//! packets: where it is full, packets join the batch that waits before it. How many packets may
+//! wait is for [`BacklogLimit`](superpacket_steer::BacklogLimit) to say.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -144,7 +145,8 @@ pub(crate) struct BacklogReceiver<F> {
 }
 
 impl<F> BacklogReceiver<F> {
-    /// Hands at most `limit` packets to `take`, and says how many there were. They are not done with before [`publish`](Self::publish).
+    /// Hands at most `limit` packets to `take`, and says how many there were. They are not done
+    /// with before [`publish`](Self::publish).
     pub(crate) fn take(&mut self, limit: usize, mut take: impl FnMut(&F, SuperPacket<'_, Buffer>)) -> usize {
         let mut count = 0;
         while count < limit && self.fetch() {
@@ -168,7 +170,8 @@ impl<F> BacklogReceiver<F> {
         count
     }
 
-    /// What was taken is done with: its receive queue may move flows. Says how many packets that were.
+    /// What was taken is done with: its receive queue may move flows. Says how many packets that
+    /// were.
     pub(crate) fn publish(&mut self) -> u64 {
         let taken = std::mem::take(&mut self.taken);
         if taken != 0 {
@@ -186,7 +189,8 @@ impl<F> BacklogReceiver<F> {
         self.link.spent.store(self.link.spent() + nanoseconds, Ordering::Relaxed);
     }
 
-    /// Are there packets? Also says that there are if the sender has ended, until that has been [seen](Self::is_over).
+    /// Are there packets? Also says that there are if the sender has ended, until that has been
+    /// [seen](Self::is_over).
     pub(crate) fn has_work(&self) -> bool {
         self.current.is_some() || !self.filled.is_empty() || self.is_closed()
     }

@@ -26,7 +26,8 @@ impl Doorbell {
         Ok(Doorbell { sleep: Sleep::new(), event, rung: AtomicU64::new(0) })
     }
 
-    /// Wakes the thread if it sleeps; says whether it did. To be called when the work is where the thread looks for it.
+    /// Wakes the thread if it sleeps; says whether it did. To be called when the work is where the
+    /// thread looks for it.
     #[inline]
     pub(crate) fn ring(&self) -> bool {
         let sleeps = self.sleep.must_be_woken();

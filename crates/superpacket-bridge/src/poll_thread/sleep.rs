@@ -1,13 +1,15 @@
 //! How a thread waits.
 //!
-//! By `poll`, for a few descriptors: the kernel then tells this thread of packets while it waits, and only then. With `epoll` it would be told of each, also while it works, which costs
-//! whoever sends them more than the system call costs here (`sock_def_readable`: 7 % of all CPU time under bulk load).
+//! By `poll`, for a few descriptors: the kernel then tells this thread of packets while it waits,
+//! and only then. With `epoll` it would be told of each, also while it works, which costs whoever
+//! sends them more than the system call costs here (`sock_def_readable`: 7 % of all CPU time under
+//! bulk load).
 //!
-//! The descriptors of receive queues end a wait as long as they are readable. That of a packet ring is readable while its last packet has not been given back, so where
-//! workers have packets it would never be quiet: queues that hand over packets end a wait only with
-//! what is new (`EPOLLET`; for them there is an `epoll`, itself a descriptor to poll), are looked
-//! at once more when all is back, and until then every [`GIVE_BACK`], so that the ring gets its
-//! memory.
+//! The descriptors of receive queues end a wait as long as they are readable. That of a packet ring
+//! is readable while its last packet has not been given back, so where workers have packets it
+//! would never be quiet: queues that hand over packets end a wait only with what is new (`EPOLLET`;
+//! for them there is an `epoll`, itself a descriptor to poll), are looked at once more when all is
+//! back, and until then every [`GIVE_BACK`], so that the ring gets its memory.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -22,7 +24,8 @@ use crate::handover::BacklogReceiver;
 use crate::ingress::Ingress;
 use crate::steering::Watch;
 
-/// A sleeping thread looks so soon again whether workers have given back what they have of its queues.
+/// A sleeping thread looks so soon again whether workers have given back what they have of its
+/// queues.
 const GIVE_BACK: Duration = Duration::from_millis(1);
 
 impl Work {

@@ -185,7 +185,8 @@ fn a_receiving_thread_that_panics_loses_what_it_had_and_goes_on() {
     bench.send(7);
     bench.wait("a panic", |bench| bench.receiver.counts.panics.value() == 1);
     bench.send(9);
-    // How many of the seven were in its hands is for the threads to settle: each is lost and counted, or sent.
+    // How many of the seven were in its hands is for the threads to settle: each is lost and
+    // counted, or sent.
     bench.wait("all others", |bench| bench.taken() as u64 + bench.lost() == 21);
     assert!((1..=7).contains(&bench.lost()), "{}", bench.lost());
     assert_eq!(bench.worker.counts.panics.value(), 0);

@@ -19,7 +19,9 @@ pub struct UsableCpus {
 }
 
 impl UsableCpus {
-    /// Reads both: what is online from `/sys/devices/system/cpu/online`, the affinity of the process's first thread from `sched_getaffinity(2)`. Where one of them cannot be read, it limits nothing.
+    /// Reads both: what is online from `/sys/devices/system/cpu/online`, the affinity of the
+    /// process's first thread from `sched_getaffinity(2)`. Where one of them cannot be read, it
+    /// limits nothing.
     pub fn read() -> Self {
         let all = || CpuMask::first_cpus(MAX_CPUS);
         let online = list("online").filter(|online| !online.is_empty());
@@ -47,7 +49,8 @@ impl UsableCpus {
     }
 }
 
-/// How many CPUs a mask has room for: one more than the highest that this kernel may ever have (`nr_cpu_ids`).
+/// How many CPUs a mask has room for: one more than the highest that this kernel may ever have
+/// (`nr_cpu_ids`).
 pub fn possible_cpus() -> usize {
     let possible = list("possible").and_then(|possible| possible.last());
     possible.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), |last| last.number() + 1)

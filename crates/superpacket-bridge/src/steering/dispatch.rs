@@ -1,4 +1,5 @@
-//! What a receive queue does with each packet that it has aggregated: process it where it is, hand it to a worker, or drop it.
+//! What a receive queue does with each packet that it has aggregated: process it where it is, hand
+//! it to a worker, or drop it.
 
 use std::sync::Arc;
 
@@ -125,7 +126,8 @@ impl Dispatch {
         }
     }
 
-    /// Settings or workers have changed. What was received before has been steered; with `hashed`, what comes has the device's hash.
+    /// Settings or workers have changed. What was received before has been steered; with `hashed`,
+    /// what comes has the device's hash.
     pub(crate) fn refresh(&mut self, shared: &Arc<Shared>, bell: &Arc<Doorbell>, hashed: bool) {
         self.snapshot = self.state.now();
         let settings = &self.snapshot.settings;
@@ -133,7 +135,8 @@ impl Dispatch {
         if settings.hash != self.hash || hashed != std::mem::replace(&mut self.hashed, hashed) {
             self.hash = settings.hash.clone();
             self.steering.set_hasher(self.hash.hasher(self.state.key));
-            // A new hasher begins at 0. What the old one did was added at the end of the last round.
+            // A new hasher begins at 0. What the old one did was added at the end of the last
+            // round.
             self.counted.hashes = HashCounters::default();
         }
         self.steering.set_move_policy(settings.move_policy);
@@ -172,7 +175,8 @@ impl Dispatch {
             let link = self.places.links[index].get_or_insert_with(|| Arc::new(Link::new(bell.clone()))).clone();
             match &mut self.places.backlogs[index] {
                 Some(backlog) if !backlog.sender.leads_to(&worker.bell) => {
-                    // To the CPU's earlier worker: what is there must be done with before the new one gets anything.
+                    // To the CPU's earlier worker: what is there must be done with before the new
+                    // one gets anything.
                     backlog.leaving = true;
                     continue;
                 }
@@ -227,7 +231,8 @@ impl Dispatch {
         self.places.backlogs.iter().flatten().any(|backlog| backlog.leaving)
     }
 
-    /// Must everything wait, because the hash has changed and packets of the old one are not done with?
+    /// Must everything wait, because the hash has changed and packets of the old one are not done
+    /// with?
     pub(crate) fn must_wait(&mut self) -> bool {
         self.steering.is_waiting(&completions!(self.places))
     }
@@ -341,7 +346,8 @@ impl Dispatch {
         self.cpus.iter().any(|&cpu| self.steering.outstanding(Place::Cpu(cpu), &completions!(self.places)) != 0)
     }
 
-    /// The thread is about to sleep. If something here waits for a worker, or `crowded` says that the port's memory does, workers are asked to say when they go on.
+    /// The thread is about to sleep. If something here waits for a worker, or `crowded` says that
+    /// the port's memory does, workers are asked to say when they go on.
     pub(crate) fn watch(&mut self, crowded: bool) -> Watch {
         if !self.on || !(crowded && self.is_outstanding() || self.must_wait() || self.is_leaving() || self.is_stuck()) {
             return Watch::Nothing;
@@ -354,7 +360,8 @@ impl Dispatch {
                 link.watch.fall_asleep();
             }
         }
-        // What was done before the watch, nobody says; and where nothing is left, nobody will say anything.
+        // What was done before the watch, nobody says; and where nothing is left, nobody will say
+        // anything.
         if completed(self) != before || !self.is_outstanding() { Watch::GoOn } else { Watch::Waits }
     }
 

@@ -1,4 +1,5 @@
-//! When handing over does not pay: with little to do, packets are processed where they are received.
+//! When handing over does not pay: with little to do, packets are processed where they are
+//! received.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,5 @@
-//! Steering in the bridge: what is asked of it, the CPUs that there are, and what a receive queue does with each packet.
+//! Steering in the bridge: what is asked of it, the CPUs that there are, and what a receive queue
+//! does with each packet.
 
 mod cpus;
 mod dispatch;

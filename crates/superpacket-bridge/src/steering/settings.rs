@@ -9,7 +9,8 @@ use superpacket_steer::{
 
 use super::{InPlace, possible_cpus};
 
-/// The longest backlog that may be asked for, in packets: packets in it hold the memory of their port, which has no more of it than some thousands.
+/// The longest backlog that may be asked for, in packets: packets in it hold the memory of their
+/// port, which has no more of it than some thousands.
 const MOST_BACKLOG: u64 = 1 << 20;
 
 /// The most entries of the table that says where each flow is read, 4 bytes each: 16 MB. The kernel
@@ -30,17 +31,22 @@ pub struct SteeringProblem(pub(crate) String);
 /// What holds for the steering of all ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SteeringSettings {
-    /// Entries of the table that says where each flow is read (`net.core.rps_sock_flow_entries`); 0: no RFS.
+    /// Entries of the table that says where each flow is read (`net.core.rps_sock_flow_entries`);
+    /// 0: no RFS.
     pub sock_flow_entries: u32,
-    /// The most packets of a receive queue that wait for one worker (`net.core.netdev_max_backlog`); beyond, packets are dropped.
+    /// The most packets of a receive queue that wait for one worker
+    /// (`net.core.netdev_max_backlog`); beyond, packets are dropped.
     pub max_backlog: usize,
-    /// The most packets that a worker takes of one backlog before others have their turn (`net.core.dev_weight`).
+    /// The most packets that a worker takes of one backlog before others have their turn
+    /// (`net.core.dev_weight`).
     pub weight: usize,
-    /// The length of the flow limit's table (`net.core.flow_limit_table_len`); 0: flows are not limited.
+    /// The length of the flow limit's table (`net.core.flow_limit_table_len`); 0: flows are not
+    /// limited.
     pub flow_limit_table: usize,
     /// By what flows are told apart.
     pub hash: HashSettings,
-    /// When flows move. [`MovePolicy::AtOnce`] reorders packets as the kernel does: for comparisons.
+    /// When flows move. [`MovePolicy::AtOnce`] reorders packets as the kernel does: for
+    /// comparisons.
     pub move_policy: MovePolicy,
 }
 
@@ -137,8 +143,9 @@ impl SteeringSettings {
         })
     }
 
-    /// Sets what has this name. Numbers are decimal, switches `on` or `off`; `hash` is `keyed`, `toeplitz` (with the published key) or `toeplitz:KEY` with 40 bytes in
-    /// hexadecimal; `hash_headers` is `inner` or `outer`; `moves` is `epochs` or `at-once`.
+    /// Sets what has this name. Numbers are decimal, switches `on` or `off`; `hash` is `keyed`,
+    /// `toeplitz` (with the published key) or `toeplitz:KEY` with 40 bytes in hexadecimal;
+    /// `hash_headers` is `inner` or `outer`; `moves` is `epochs` or `at-once`.
     ///
     /// # Errors
     /// [`SteeringProblem`]; nothing has changed.
@@ -214,8 +221,8 @@ impl SteeringSettings {
     }
 }
 
-/// How many flows of a receive queue RFS is to tell apart, as the kernel rounds it; an error says what
-/// is allowed.
+/// How many flows of a receive queue RFS is to tell apart, as the kernel rounds it; an error says
+/// what is allowed.
 pub(crate) fn queue_flows(asked: u64) -> Result<u32, String> {
     if asked > MOST_QUEUE_FLOWS {
         return Err(format!("EINVAL: {asked}: it is 0 to {MOST_QUEUE_FLOWS}"));
@@ -286,7 +293,8 @@ impl<T: PartialEq> PerQueue<T> {
 /// How a port's packets are steered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSteering {
-    /// The CPUs that process what a receive queue brings (`rps_cpus`); none: the thread that receives it does.
+    /// The CPUs that process what a receive queue brings (`rps_cpus`); none: the thread that
+    /// receives it does.
     pub rps_cpus: PerQueue<CpuMask>,
     /// How many flows of a receive queue RFS tells apart (`rps_flow_cnt`); 0: none.
     pub rps_flow_cnt: PerQueue<u32>,

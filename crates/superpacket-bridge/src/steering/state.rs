@@ -1,4 +1,5 @@
-//! What all threads go by when they steer: settings, the table of RFS, and the workers that there are.
+//! What all threads go by when they steer: settings, the table of RFS, and the workers that there
+//! are.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -13,11 +13,12 @@ pub(super) const TICK: u64 = 10;
 /// dispute.
 pub(super) const HOLD: u64 = 100;
 
-/// The most disputes that are counted: then an address stays for four minutes after it was last seen.
+/// The most disputes that are counted: then an address stays for four minutes after it was last
+/// seen.
 pub(super) const MOST_DISPUTES: u64 = 8;
 
-/// An address was asked for recently if a packet for it came within so many units of [`ASKED_UNIT`]:
-/// about a minute.
+/// An address was asked for recently if a packet for it came within so many units of
+/// [`ASKED_UNIT`]: about a minute.
 pub(super) const ASKED_RECENTLY: u64 = 6;
 
 /// How finely it is known when an address was last asked for, in ticks: ten seconds.
@@ -58,9 +59,9 @@ impl Key {
     }
 }
 
-/// An entry's value: when it was last seen (the lower 32 bits of the tick), the port, the port where
-/// it was learned first (10 bits each), disputes (4 bits; all of them set: the entry is static), and
-/// when it was last asked for (8 bits).
+/// An entry's value: when it was last seen (the lower 32 bits of the tick), the port, the port
+/// where it was learned first (10 bits each), disputes (4 bits; all of them set: the entry is
+/// static), and when it was last asked for (8 bits).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen(pub(super) u64);
 
@@ -166,9 +167,11 @@ impl Entry {
             return None;
         }
         let seen = Seen(self.seen.load(Ordering::Acquire));
-        // Was it still this address's when the value was read? (An entry changes hands by way of a free one.)
+        // Was it still this address's when the value was read? (An entry changes hands by way of a
+        // free one.)
         fence(Ordering::Acquire);
-        // It may have been free, and this address's again: a free entry's value is nobody's, and must not be changed.
+        // It may have been free, and this address's again: a free entry's value is nobody's, and
+        // must not be changed.
         (seen.0 != 0 && self.key.load(Ordering::Relaxed) == key.0).then_some(seen)
     }
 }

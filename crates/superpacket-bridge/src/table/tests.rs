@@ -289,7 +289,8 @@ fn addresses_that_count_up_fill_all_sets_whatever_the_secret() {
             let [a, b, c, d] = number.to_be_bytes();
             addresses[table.index(Key::ethernet([6, 0, a, b, c, d], 0))] += 1;
         }
-        // 50 in each on average; of random numbers one in 10^9 sets has fewer than 15 or more than 105.
+        // 50 in each on average; of random numbers one in 10^9 sets has fewer than 15 or more than
+        // 105.
         assert!(addresses.iter().all(|count| (15..=105).contains(count)), "{addresses:?}");
     }
 }
@@ -304,7 +305,8 @@ fn what_was_asked_for_stays_if_its_port_has_no_more_than_its_share() {
     assert_eq!(table.find(lonely, 1, 3), Some(1), "asked for by its own port, which is not counted");
     assert_eq!(table.find(wanted, 2, 3), Some(1));
     flood(&table, 2, 2, 4);
-    // The share of each port is one address, and port 1 has two: the one that nobody else has asked for goes.
+    // The share of each port is one address, and port 1 has two: the one that nobody else has asked
+    // for goes.
     flood(&table, 3, 1, 5);
     assert_eq!((table.find(lonely, 1, 6), table.find(wanted, 1, 6)), (None, Some(1)));
     flood(&table, 3, 100, 7);

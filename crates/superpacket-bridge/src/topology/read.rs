@@ -20,7 +20,8 @@ pub(super) fn online(root: &Path) -> Result<CpuMask, TopologyError> {
     }
 }
 
-/// The CPUs that a process may use: `Cpus_allowed_list` in its `/proc/PID/status` (proc_pid_status(5)), which unlike sched_getaffinity(2) needs no guess at how many there may be.
+/// The CPUs that a process may use: `Cpus_allowed_list` in its `/proc/PID/status`
+/// (proc_pid_status(5)), which unlike sched_getaffinity(2) needs no guess at how many there may be.
 pub(super) fn allowed(path: &Path) -> Result<CpuMask, TopologyError> {
     let missing = || TopologyError::Unreadable { path: path.into(), source: ErrorKind::NotFound.into() };
     let status = text(path)?.ok_or_else(missing)?;
@@ -39,7 +40,8 @@ pub(super) fn processor(root: &Path, cpu: Cpu) -> Result<Processor, TopologyErro
     })
 }
 
-/// The data cache of the highest level. The kernel numbers a CPU's caches from `index0` on without gaps.
+/// The data cache of the highest level. The kernel numbers a CPU's caches from `index0` on without
+/// gaps.
 fn last_level_cache(directory: &Path, cpu: Cpu) -> Result<Option<Cache>, TopologyError> {
     let mut last: Option<Cache> = None;
     for index in 0.. {
@@ -47,7 +49,8 @@ fn last_level_cache(directory: &Path, cpu: Cpu) -> Result<Option<Cache>, Topolog
         let level = cache.join("level");
         let Some(text) = text(&level)? else { break };
         let level = text.trim().parse().map_err(|_| malformed(&level, &text, "no level of a cache"))?;
-        // Instructions are not what packets lie in. A cache whose kind or sharing a machine does not tell is none to go by.
+        // Instructions are not what packets lie in. A cache whose kind or sharing a machine does
+        // not tell is none to go by.
         let (Some(kind), Some(mut shared)) = (self::text(&cache.join("type"))?, list(&cache.join("shared_cpu_list"))?) else { continue };
         if kind.trim() != "Instruction" && last.as_ref().is_none_or(|last| last.level < level) {
             shared.insert(cpu);
@@ -72,7 +75,8 @@ fn parse_list(path: &Path, text: &str) -> Result<CpuMask, TopologyError> {
     CpuMask::parse_list(text, MAX_CPUS).map_err(|source| TopologyError::BadList { path: path.into(), source })
 }
 
-/// What a file holds; `None` if there is none. A file of a CPU that has just gone offline answers with errors of its own: it is gone too.
+/// What a file holds; `None` if there is none. A file of a CPU that has just gone offline answers
+/// with errors of its own: it is gone too.
 fn text(path: &Path) -> Result<Option<String>, TopologyError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

@@ -1,4 +1,5 @@
-//! What a backlog takes in overload. Workers are held up meanwhile, so that all is counted to the packet.
+//! What a backlog takes in overload. Workers are held up meanwhile, so that all is counted to the
+//! packet.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +73,8 @@ fn the_flow_limit_drops_of_the_heavy_flow_alone() {
         let sent: Vec<u32> = overload().filter(|&(flow, _)| flow == light).map(|(_, number)| number).collect();
         assert_eq!(taken.get(&light), Some(&sent), "flow {light}");
     }
-    // Up to half of what the backlog may hold nothing is limited; from there on the flow may have half of the last 128 packets.
+    // Up to half of what the backlog may hold nothing is limited; from there on the flow may have
+    // half of the last 128 packets.
     let heavy = taken[&HEAVY].len() as u64;
     assert_eq!(heavy, 300 * 3 / 4 + 64);
     assert_eq!((drops["backlog"], drops["flow_limit"]), (0, u64::from(SENT * 3 / 4) - heavy));

@@ -1,4 +1,5 @@
-//! Consumers in place of the bridge: each worker's own, called in order and on time, and made again after a panic.
+//! Consumers in place of the bridge: each worker's own, called in order and on time, and made again
+//! after a panic.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -220,7 +221,8 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
     assert!(stats.flow_moves >= 40 * 4 && stats.steered > 0 && stats.in_place > 0, "{stats:?}");
 }
 
-/// Answers each packet by a super-packet of 2,500 bytes in segments of 1,000, with a checksum to be filled in.
+/// Answers each packet by a super-packet of 2,500 bytes in segments of 1,000, with a checksum to be
+/// filled in.
 struct Bulk;
 
 impl Consumer for Bulk {

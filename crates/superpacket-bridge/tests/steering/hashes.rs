@@ -8,7 +8,8 @@ use superpacket_bridge::settings::PerQueue;
 
 use crate::traffic::{Joined, mask, two_cpus};
 
-/// Steers what comes in by this port for a while; says how many hashes were reported, and how many were computed.
+/// Steers what comes in by this port for a while; says how many hashes were reported, and how many
+/// were computed.
 fn hashes(name: &str, input: &str, prepare: impl FnOnce(&Joined)) -> Option<[u64; 2]> {
     let cpus = two_cpus()?;
     let mut joined = Joined::new(name, input, |settings| settings.ports[0].steering.rps_cpus = PerQueue::all(mask(&cpus)));

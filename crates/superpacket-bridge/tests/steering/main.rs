@@ -1,4 +1,5 @@
-//! Steering in the bridge, between ports in memory: order, balance, and what happens while all of it is changed.
+//! Steering in the bridge, between ports in memory: order, balance, and what happens while all of
+//! it is changed.
 
 mod backlog;
 mod consumer;

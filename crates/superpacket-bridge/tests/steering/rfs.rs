@@ -9,7 +9,8 @@ use crate::watched::Watched;
 
 const FLOWS: u16 = 40;
 
-/// Sends some packets of each flow; says who processed them, and checks that the table of RFS says the same.
+/// Sends some packets of each flow; says who processed them, and checks that the table of RFS says
+/// the same.
 fn run(watched: &Watched) -> BTreeMap<u16, Cpu> {
     watched.send((0..400).map(|number| (number as u16 % FLOWS, number)));
     watched.rest();

@@ -35,7 +35,8 @@ pub fn read(bytes: &[u8]) -> (u16, u32) {
     (port - 1000, u32::from_be_bytes(number))
 }
 
-/// The flow's hash by the published key, which a reader would get with its packets: each has it where the bridge hashes so.
+/// The flow's hash by the published key, which a reader would get with its packets: each has it
+/// where the bridge hashes so.
 pub fn hash(flow: u16) -> FlowHash {
     let bytes = frame(flow, 0);
     let address = |at: usize| <[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes");
@@ -43,7 +44,8 @@ pub fn hash(flow: u16) -> FlowHash {
     Toeplitz::default().hash_flow(&FlowTuple::v4(address(26), address(30), Some([port(34), port(36)])))
 }
 
-/// Two CPUs that workers can be on; `None`, said aloud, where there is one only: that fails where the environment variable `CI` is set.
+/// Two CPUs that workers can be on; `None`, said aloud, where there is one only: that fails where
+/// the environment variable `CI` is set.
 pub fn two_cpus() -> Option<[Cpu; 2]> {
     let usable = superpacket_bridge::settings::UsableCpus::read().mask();
     let mut cpus = usable.iter();
@@ -85,7 +87,8 @@ pub struct Running {
 }
 
 impl Joined {
-    /// Joins links of this name, packets coming in by the port `input` on the link `NAME-in`, with settings changed before the start.
+    /// Joins links of this name, packets coming in by the port `input` on the link `NAME-in`, with
+    /// settings changed before the start.
     pub fn new(name: &str, input: &str, change: impl FnOnce(&mut BridgeSettings)) -> Joined {
         let names = [input.to_owned(), format!("memory:{name}-out?slots=8192")];
         let port = |text: &String| {

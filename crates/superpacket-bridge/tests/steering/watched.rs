@@ -1,4 +1,5 @@
-//! A steered port in memory, whose consumers note what they are given, turn by turn, and can be held up.
+//! A steered port in memory, whose consumers note what they are given, turn by turn, and can be
+//! held up.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -73,7 +74,8 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// A link of this name; hashes are Toeplitz by the published key, so that they are the same each time.
+    /// A link of this name; hashes are Toeplitz by the published key, so that they are the same
+    /// each time.
     pub fn new(name: &str, options: &str, change: impl FnOnce(&mut SteeringSettings)) -> Watched {
         let spec: PortSpec = format!("memory:{name}?slots=8192{options}").parse().expect("a port string");
         let mut settings = SteeringSettings::default();
@@ -118,7 +120,8 @@ impl Watched {
         });
     }
 
-    /// Sends a packet of each flow until all go where they should: until what was changed has taken effect. Forgets them.
+    /// Sends a packet of each flow until all go where they should: until what was changed has taken
+    /// effect. Forgets them.
     pub fn settle(&self, flows: u16, is_right: impl Fn(u16, Option<Cpu>) -> bool) {
         self.wait("flows go where they should", |watched| {
             watched.send((0..flows).map(|flow| (flow, 0)));

@@ -123,7 +123,8 @@ impl Window<'_> {
                 () if same && in_sequence => Some(LIKELY),
                 () if same && (length >= 8 || bytes.len() == rest.len()) => Some(3),
                 () if sequence.is_some() && in_sequence && of_flow => Some(4),
-                // Of datagrams that are not where they should be, since a byte was dropped, the next.
+                // Of datagrams that are not where they should be, since a byte was dropped, the
+                // next.
                 () if sequence.is_none() && index == furthest + 1 && of_flow && (matched.damaged || bytes.first() == rest.first()) => {
                     (rest.len() * 2 >= bytes.len()).then_some(5)
                 }
@@ -157,7 +158,8 @@ impl Window<'_> {
                     best = Some((rank, index));
                 }
             }
-            // One of the flow, and behind, may come a little later: another with its payload came before.
+            // One of the flow, and behind, may come a little later: another with its payload came
+            // before.
             let is_likely = best.is_some_and(|(rank, _)| rank <= LIKELY);
             let most = if is_likely { ahead.saturating_sub(self.stream.packets) } else { u64::MAX };
             if index > last + REACH || !self.read_for(endpoints, most)? {

@@ -21,7 +21,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What a flow of the mixed workload carries: its own all the time, with small datagrams thrown in.
+    /// What a flow of the mixed workload carries: its own all the time, with small datagrams thrown
+    /// in.
     pub(super) fn mixed(flow: u32, round: u32) -> Kind {
         if (flow + round) % 5 == 4 {
             return Kind::Query;
@@ -85,7 +86,8 @@ impl Turn {
         &self.packet
     }
 
-    /// Builds a burst of `segments` full segments; returns how it is to be cut, if it is more than one small packet.
+    /// Builds a burst of `segments` full segments; returns how it is to be cut, if it is more than
+    /// one small packet.
     pub(super) fn burst(&mut self, kind: Kind, flow: u32, round: u32, segments: u32) -> Option<Gso> {
         let size = self.size(kind);
         let payload = if kind == Kind::Query { size } else { size * segments as usize };
@@ -103,7 +105,8 @@ impl Turn {
         Some(Gso::new(gso, SegmentSize::new(size)?))
     }
 
-    /// Builds the acknowledgement of the first `segments` of a burst of `burst`; `false` if the flow has none.
+    /// Builds the acknowledgement of the first `segments` of a burst of `burst`; `false` if the
+    /// flow has none.
     pub(super) fn acknowledge(&mut self, kind: Kind, flow: u32, round: u32, burst: u32, segments: u32) -> bool {
         if kind.protocol() != Protocol::Tcp {
             return false;
@@ -220,7 +223,8 @@ impl Turn {
         self.packet.extend_from_slice(&999u32.to_be_bytes());
     }
 
-    /// Payload: a pattern that differs from flow to flow, with a period that is no multiple of a segment.
+    /// Payload: a pattern that differs from flow to flow, with a period that is no multiple of a
+    /// segment.
     fn fill(&mut self, length: usize, flow: u32) {
         const PERIOD: usize = 251;
         let mut pattern = [0u8; PERIOD];

@@ -1,7 +1,8 @@
 //! `superpacket generate`: captures of made-up traffic, the same for the same arguments.
 //!
-//! Flows take turns. In its turn a flow sends a burst: one super-packet, cut by the engine's segmenter as a TSO engine would (or left whole with
-//! `--uncut`), and its receiver acknowledges every second segment. The line runs at 10 Gb/s.
+//! Flows take turns. In its turn a flow sends a burst: one super-packet, cut by the engine's
+//! segmenter as a TSO engine would (or left whole with `--uncut`), and its receiver acknowledges
+//! every second segment. The line runs at 10 Gb/s.
 
 mod frame;
 

@@ -27,7 +27,8 @@ pub(crate) struct Lab {
     /// Measure for so many seconds each time, 0.05 to 60 [default: 1; 0.25 with --quick]
     #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
     pub(super) seconds: Option<Duration>,
-    /// Run the sending programs on these CPUs: a list like 0,2-3 [default: any; in ack, one that nobody else uses]
+    /// Run the sending programs on these CPUs: a list like 0,2-3 [default: any; in ack, one that
+    /// nobody else uses]
     #[arg(long, value_name = "CPUS", value_parser = CpuList::read)]
     pub(super) sender_cpus: Option<CpuList>,
     /// Run the receiving programs on these CPUs [default: any; in ack, any but the sender's]
@@ -39,13 +40,15 @@ pub(crate) struct Lab {
     /// Only what every run gives alike: counts on the model NIC and simulations
     #[arg(long, conflicts_with_all = ["quick", "rounds", "seconds", "sender_cpus", "receiver_cpus", "bridge_cpus"])]
     pub(super) model: bool,
-    /// Print all tables, marks and notes, as wide as the terminal; without it a screen of 80 columns says what came out
+    /// Print all tables, marks and notes, as wide as the terminal; without it a screen of 80
+    /// columns says what came out
     #[arg(long, conflicts_with = "json")]
     pub(super) full: bool,
     /// Write a page with tables and plots
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
-    /// Put the tables into a Markdown file, between its lines `<!-- lab: begin -->` and `<!-- lab: end -->`
+    /// Put the tables into a Markdown file, between its lines `<!-- lab: begin -->` and
+    /// `<!-- lab: end -->`
     #[arg(long, value_name = "FILE")]
     pub(super) markdown: Option<PathBuf>,
     /// Write each plot as a file lab-EXPERIMENT-NUMBER.svg in this directory

@@ -12,7 +12,8 @@ use super::text::paragraph;
 /// No line is longer, however wide the terminal is.
 pub(super) const WIDTH: usize = 80;
 
-/// Columns for what is compared, for the value found here with its spread, for the source's, and for the target.
+/// Columns for what is compared, for the value found here with its spread, for the source's, and
+/// for the target.
 const COLUMNS: [usize; 4] = [35, 18, 6, 7];
 
 /// What is said before the first experiment.
@@ -33,12 +34,14 @@ pub(super) fn heading(report: &Report, width: usize) -> String {
     text
 }
 
-/// An experiment: its headline rows. Counts stand there only where nothing was measured, or where they are not as they should be.
+/// An experiment: its headline rows. Counts stand there only where nothing was measured, or where
+/// they are not as they should be.
 pub(super) fn experiment(found: &Experiment, width: usize) -> String {
     let mut text = String::new();
     let headline = find(found.name).map_or(found.source, |entry| entry.headline);
     paragraph(&format!("{}: {headline}", found.name), 0, width, &mut text);
-    // Where namespaces are to be had and something else is not, this experiment alone was not measured.
+    // Where namespaces are to be had and something else is not, this experiment alone was not
+    // measured.
     for note in found.notes.iter().filter(|note| note.starts_with(NOT_MEASURED)) {
         paragraph(note, 2, width, &mut text);
     }

@@ -179,8 +179,8 @@ fn source_of(row: &Row, place: usize) -> Option<f64> {
     row.source.get(place).copied().flatten()
 }
 
-/// How many digits after the point the source wrote in a column: as many as any of its figures there needs. What was computed
-/// of its figures has the table's.
+/// How many digits after the point the source wrote in a column: as many as any of its figures
+/// there needs. What was computed of its figures has the table's.
 fn source_digits(table: &Table, place: usize) -> usize {
     let decimals = |value: f64| value.to_string().split_once('.').map_or(0, |(_, fraction)| fraction.len());
     let written = table.rows.iter().filter_map(|row| source_of(row, place)).map(decimals).max().unwrap_or(0);
@@ -257,7 +257,8 @@ pub(super) mod tests {
     use super::*;
     use superpacket_lab::experiment::Column;
 
-    /// Two groups, a ratio that is given and one that is not, and a source that measured one of two columns; of the other, there is one figure.
+    /// Two groups, a ratio that is given and one that is not, and a source that measured one of two
+    /// columns; of the other, there is one figure.
     pub(in super::super) fn table() -> Table {
         let column = |name, title, unit, digits| Column { name, title, unit, digits };
         let row = |group: &str, name: &str, value: f64, ratio: Option<Option<f64>>, source: f64| Row {

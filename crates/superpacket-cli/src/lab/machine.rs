@@ -22,7 +22,8 @@ pub(super) struct Machine {
     pub(super) load: f64,
     /// This program's version.
     pub(super) version: &'static str,
-    /// The program was built to be run, not to be debugged: what a build for debugging measures is mostly itself.
+    /// The program was built to be run, not to be debugged: what a build for debugging measures is
+    /// mostly itself.
     pub(super) optimised: bool,
 }
 
@@ -32,7 +33,8 @@ impl Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let (cpuinfo, system) = (read("/proc/cpuinfo"), rustix::system::uname());
         Self {
-            // The name of the field on x86; on Arm there is none, the device tree may know the board.
+            // The name of the field on x86; on Arm there is none, the device tree may know the
+            // board.
             cpu: field(&cpuinfo, "model name").map_or_else(|| printed(&read("/proc/device-tree/model")), printed),
             cores: allowed_cpus().map_or(1, |cpus| cpus.len()),
             kernel: format!("{} {}", system.sysname().to_string_lossy(), system.release().to_string_lossy()),

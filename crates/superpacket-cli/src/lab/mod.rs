@@ -61,7 +61,8 @@ struct RunPlan {
     /// How often each variant was measured, and for how long each time, in seconds.
     rounds: usize,
     seconds: f64,
-    /// How long all measurements together take, in seconds; what is made ready in between comes on top. 0 where nothing is measured.
+    /// How long all measurements together take, in seconds; what is made ready in between comes on
+    /// top. 0 where nothing is measured.
     planned: f64,
     /// On which CPUs, where that was asked for.
     cpus: Cpus,
@@ -72,7 +73,8 @@ struct RunPlan {
 /// Runs the command.
 pub(crate) fn run(arguments: &Lab) -> Result<Outcome, Failure> {
     if !arguments.model {
-        // Before the first thread starts. A refusal comes out, with its reason, where the first host is made.
+        // Before the first thread starts. A refusal comes out, with its reason, where the first
+        // host is made.
         let _ = enter_user_namespace_if_needed();
     }
     let outputs = Outputs::of(arguments)?;
@@ -174,7 +176,8 @@ fn finish(report: &Report, outputs: &Outputs, style: Style) -> Result<Outcome, F
     Ok(if report.failed.is_empty() { Outcome::Done } else { Outcome::Failed })
 }
 
-/// Says what there is when a signal ends the run. Pages and other files are left as they were: half of a report is none.
+/// Says what there is when a signal ends the run. Pages and other files are left as they were: half
+/// of a report is none.
 fn interrupted(report: &mut Report, style: Style) -> Result<(), Failure> {
     report.interrupted = true;
     let done: Vec<_> = report.experiments.iter().map(|experiment| experiment.name).collect();
@@ -183,7 +186,8 @@ fn interrupted(report: &mut Report, style: Style) -> Result<(), Failure> {
     Ok(style.end(report)?)
 }
 
-/// Where somebody else says what is said at the end, and ends the process, there is nothing to do but wait for it.
+/// Where somebody else says what is said at the end, and ends the process, there is nothing to do
+/// but wait for it.
 fn stay_unless(mine: bool) {
     if !mine {
         loop {
@@ -323,7 +327,8 @@ pub(in crate::lab) mod tests {
         model: || Ok(Experiment::new(&ENTRY)),
     };
 
-    /// A report of one experiment with one table, a mark missed and one of which nothing can be said.
+    /// A report of one experiment with one table, a mark missed and one of which nothing can be
+    /// said.
     pub(in crate::lab) fn report() -> Report {
         let mut found = Experiment::new(&ENTRY);
         found.tables.push(grid::tests::table());

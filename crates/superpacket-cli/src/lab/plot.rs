@@ -1,4 +1,5 @@
-//! A table's column as bars: what was found here, and what the source had, each in its own measure, so that their shapes can be compared.
+//! A table's column as bars: what was found here, and what the source had, each in its own measure,
+//! so that their shapes can be compared.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -10,7 +11,8 @@ use superpacket_captures::Error;
 use superpacket_captures::page::Escaped;
 use superpacket_captures::plot::{AFTER, Area, BEFORE, Drawn, INK, MUTED, TEXT, WIDE, draw};
 
-/// Height of a row, be it a bar or the name of a group, of the heading, and of the space above a group.
+/// Height of a row, be it a bar or the name of a group, of the heading, and of the space above a
+/// group.
 const ROW: u32 = 30;
 const HEAD: u32 = 34;
 const GAP: u32 = 8;
@@ -19,7 +21,8 @@ const GAP: u32 = 8;
 const NARROW_ROW: u32 = 24;
 const NARROW_LETTERS: usize = 42;
 
-/// The longest name that has room, in letters, and about how wide a letter of a name and of a figure is.
+/// The longest name that has room, in letters, and about how wide a letter of a name and of a
+/// figure is.
 const MOST_LETTERS: usize = 36;
 const LETTER: i32 = 9;
 const DIGIT: i32 = 8;
@@ -64,7 +67,8 @@ struct Bar<'a> {
 /// Bars beyond which a plot shows no more than one column.
 const MOST_BARS: usize = 24;
 
-/// The plot of the column that the table names for it, and of others that are measured in the same unit; `None` where it names none.
+/// The plot of the column that the table names for it, and of others that are measured in the same
+/// unit; `None` where it names none.
 pub(super) fn bars(table: &Table, width: u32) -> Option<Result<String, Error>> {
     let place = table.plot?;
     let column = table.columns.get(place)?;

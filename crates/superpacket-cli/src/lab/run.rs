@@ -71,7 +71,8 @@ pub(super) fn experiment(entry: &Entry, forms: Forms<'_>) -> Outcome {
     }
 }
 
-/// A mistake in one experiment does not take the others with it: a panic is an error too. What it was about has been said by the panic hook.
+/// A mistake in one experiment does not take the others with it: a panic is an error too. What it
+/// was about has been said by the panic hook.
 fn caught(run: impl FnOnce() -> Result<Experiment, LabError>) -> Result<Experiment, LabError> {
     catch_unwind(AssertUnwindSafe(run))
         .unwrap_or_else(|panic| Err(LabError::Invalid { what: "a panic".into(), reason: words(panic.as_ref()) }))

@@ -6,7 +6,8 @@ use superpacket_lab::experiment::{Experiment, Mark, Table};
 use super::grid::{Grid, NOTHING, WHY_NO_RATIO, made, mark, origin, verdict};
 use crate::report::{self, printable};
 
-/// How wide standard output is, if it is a terminal; what is written elsewhere may be as wide as it is.
+/// How wide standard output is, if it is a terminal; what is written elsewhere may be as wide as it
+/// is.
 pub(super) fn width() -> usize {
     report::terminal_columns().unwrap_or(usize::MAX)
 }
@@ -107,7 +108,8 @@ pub(super) fn paragraph(words: &str, indent: usize, width: usize, text: &mut Str
     hanging(words, indent, indent, width, text);
 }
 
-/// The same with lines after the first further from the left. Blanks within a line stay as they are.
+/// The same with lines after the first further from the left. Blanks within a line stay as they
+/// are.
 fn hanging(words: &str, first: usize, others: usize, width: usize, text: &mut String) {
     text.push_str(&report::hanging(&printable(words), first, others, width));
 }

@@ -10,7 +10,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use superpacket_lab::experiment::Watch;
 
-/// How long a run may take to end by itself once it is asked to. A measurement that goes on for longer is cut off.
+/// How long a run may take to end by itself once it is asked to. A measurement that goes on for
+/// longer is cut off.
 const GRACE: Duration = Duration::from_millis(1500);
 
 /// Watches a run.
@@ -36,7 +37,8 @@ struct Steps {
 }
 
 impl Steps {
-    /// The measurements of the whole run: those announced, and for each experiment that is to come as many as the others had on average.
+    /// The measurements of the whole run: those announced, and for each experiment that is to come
+    /// as many as the others had on average.
     fn whole(&self) -> usize {
         self.announced + self.announced * (self.experiments - self.begun.min(self.experiments)) / self.begun.max(1)
     }
@@ -57,8 +59,9 @@ impl Watcher {
         Arc::new(Self { bar, steps, cancelled: AtomicBool::new(false), ending: AtomicBool::new(false) })
     }
 
-    /// From now on SIGINT and SIGTERM ask the run for its end. Where it goes on for too long, or a second signal comes, `cut_off` says what there is to be
-    /// said, and the process ends with what a shell reports for a process that SIGINT ended; its namespaces end with it.
+    /// From now on SIGINT and SIGTERM ask the run for its end. Where it goes on for too long, or a
+    /// second signal comes, `cut_off` says what there is to be said, and the process ends with what
+    /// a shell reports for a process that SIGINT ended; its namespaces end with it.
     ///
     /// # Errors
     /// If the signals cannot be handled.
@@ -78,7 +81,8 @@ impl Watcher {
                 watcher.clear();
                 cut_off();
             } else {
-                // The run is over and its report is being written. Whoever waits for that in vain is let go.
+                // The run is over and its report is being written. Whoever waits for that in vain
+                // is let go.
                 std::thread::sleep(GRACE);
             }
             superpacket_io::capture::remove_unfinished();

@@ -182,7 +182,8 @@ impl LiveCommand {
 /// Which bridge.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Connection {
-    /// The bridge's control socket [default: /run/superpacket.sock for root, $XDG_RUNTIME_DIR/superpacket.sock for others]
+    /// The bridge's control socket [default: /run/superpacket.sock for root,
+    /// $XDG_RUNTIME_DIR/superpacket.sock for others]
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
 }
@@ -213,7 +214,8 @@ pub(crate) struct Bridge {
     /// Open interfaces that another bridge has, although both then forward every frame
     #[arg(long)]
     pub(crate) shared_interfaces: bool,
-    /// Become this user (a name or a number) after the ports are open, and keep only the capabilities that opening them again takes
+    /// Become this user (a name or a number) after the ports are open, and keep only the
+    /// capabilities that opening them again takes
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
     /// Switch an offload of a port, named as in ethtool: packet:eth0:gro=off
@@ -229,7 +231,9 @@ pub(crate) struct Bridge {
     /// How the log on standard error is written
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
-    /// What is logged: error, warn, info, debug, trace, or by module as in superpacket_bridge=debug,info; modules are of superpacket, superpacket_bridge and superpacket_io
+    /// What is logged: error, warn, info, debug, trace, or by module as in
+    /// superpacket_bridge=debug,info; modules are of superpacket, superpacket_bridge and
+    /// superpacket_io
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(crate) log: String,
     /// Print what the ports counted as JSON at the end
@@ -274,7 +278,8 @@ pub(crate) struct FeatureSwitch {
     pub(crate) on: bool,
 }
 
-/// Reads `packet:eth0?version=v3:gro=off`: port strings have colons and equals signs too, so from the end.
+/// Reads `packet:eth0?version=v3:gro=off`: port strings have colons and equals signs too, so from
+/// the end.
 fn feature_switch(text: &str) -> Result<FeatureSwitch, String> {
     let parts = text.rsplit_once('=').and_then(|(rest, state)| Some((rest.rsplit_once(':')?, state)));
     let ((port, feature), state) = parts.ok_or("write PORT:FEATURE=on or PORT:FEATURE=off")?;
@@ -308,7 +313,8 @@ pub(crate) struct Features {
     /// On or off
     #[arg(value_enum, value_name = "on|off", hide_possible_values = true)]
     pub(crate) state: Option<Switch>,
-    /// Let large-receive-offload through although packets are forwarded: what it merges cannot be restored
+    /// Let large-receive-offload through although packets are forwarded: what it merges cannot be
+    /// restored
     #[arg(long, requires = "state")]
     pub(crate) force: bool,
     #[command(flatten)]

@@ -74,7 +74,8 @@ pub(crate) fn run(arguments: &arguments::Bridge) -> Result<(), Failure> {
         let drops: u64 = port.drops.values().sum();
         tracing::info!(port = port.port, rx_packets = port.rx_packets, tx_packets = port.tx_packets, drops, "counted");
     }
-    // Nobody is told any more of what ends now. The last who knows the bridge ends it: it sends what it holds.
+    // Nobody is told any more of what ends now. The last who knows the bridge ends it: it sends
+    // what it holds.
     drop((control, metrics));
     drop(bridge);
     tracing::info!("bridge stopped");
@@ -88,14 +89,16 @@ pub(crate) fn run(arguments: &arguments::Bridge) -> Result<(), Failure> {
 fn signals() -> io::Result<Signals> {
     let ending = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        // In this order: the first signal finds the flag clear, and sets it. The exit code is what shells report for a process that a signal ended.
+        // In this order: the first signal finds the flag clear, and sets it. The exit code is what
+        // shells report for a process that a signal ended.
         flag::register_conditional_shutdown(signal, 128 + signal, ending.clone())?;
         flag::register(signal, ending.clone())?;
     }
     Signals::new([SIGHUP, SIGTERM, SIGINT])
 }
 
-/// Makes the control socket; `None`, with a warning, where nobody said where and there is no usual place.
+/// Makes the control socket; `None`, with a warning, where nobody said where and there is no usual
+/// place.
 fn control_socket(plan: &Plan, account: Option<&Account>) -> Result<Option<ControlSocket>, Failure> {
     let Some(path) = plan.control.clone().or_else(default_path) else {
         tracing::warn!("no control socket: XDG_RUNTIME_DIR is not set, and no --control PATH was given");
@@ -116,7 +119,8 @@ fn warn_of_one_port(plan: &Plan) {
     }
 }
 
-/// Reads the file again and makes the bridge be what it says; whatever is wrong, the bridge goes on as it was.
+/// Reads the file again and makes the bridge be what it says; whatever is wrong, the bridge goes on
+/// as it was.
 fn reread(arguments: &arguments::Bridge, bridge: &Bridge, running: &mut Plan) {
     let Some(path) = arguments.config.as_deref().map(std::path::Path::display) else {
         tracing::warn!("SIGHUP: the bridge was started without --config: there is no file to read");

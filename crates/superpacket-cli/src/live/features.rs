@@ -35,7 +35,8 @@ fn features(port: &PortFeatures) -> String {
     format!("Features for {}:\n{lines}", printable(&port.port))
 }
 
-/// What a switch changed, what depends on it included, as `ethtool -K` says it; the switch itself in any case.
+/// What a switch changed, what depends on it included, as `ethtool -K` says it; the switch itself
+/// in any case.
 fn changes(before: Option<&PortFeatures>, after: &PortFeatures, feature: &str) -> String {
     let same = |report: &FeatureReport| before.is_some_and(|before| before.features.contains(report));
     after.features.iter().filter(|report| report.feature == feature || !same(report)).map(line).collect()

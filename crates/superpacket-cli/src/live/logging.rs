@@ -11,7 +11,8 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use super::arguments::LogFormat;
 use crate::failure::Failure;
 
-/// Logs from now on what `filter` lets through: a level, or levels by module (`superpacket_bridge=debug,info`).
+/// Logs from now on what `filter` lets through: a level, or levels by module
+/// (`superpacket_bridge=debug,info`).
 pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Failure> {
     let filter = targets(filter)?;
     let lines = fmt::layer().with_writer(stderr);

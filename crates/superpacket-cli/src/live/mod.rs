@@ -1,4 +1,5 @@
-//! Live ports: the bridge, and the commands that ask and change a running one over its control socket.
+//! Live ports: the bridge, and the commands that ask and change a running one over its control
+//! socket.
 
 mod arguments;
 mod bridge;

@@ -119,7 +119,8 @@ fn the_page_does_not_overwrite_an_input() {
     assert_eq!(std::fs::read(&path).expect("reads"), before);
 }
 
-/// Renders the page in a real browser, in both colour schemes, and looks at the picture. Needs `chromium`.
+/// Renders the page in a real browser, in both colour schemes, and looks at the picture. Needs
+/// `chromium`.
 #[test]
 fn a_browser_shows_the_page() {
     let browser = std::env::var("SUPERPACKET_BROWSER").unwrap_or_else(|_| "chromium".to_owned());

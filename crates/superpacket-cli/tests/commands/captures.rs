@@ -1,4 +1,5 @@
-//! Every real capture through every command. The captures lie beside the repository; without them this says "skipped".
+//! Every real capture through every command. The captures lie beside the repository; without them
+//! this says "skipped".
 
 use std::path::Path;
 
@@ -8,7 +9,8 @@ use superpacket::wire::parse;
 use superpacket_io::capture::{LinkType, Reader, Source, Start, start_of};
 use superpacket_traffic::check::{Expect, Problem, frame as check_frame};
 
-/// What etherparse finds wrong with a frame; `None` if it is right, or of a link type that is not checked.
+/// What etherparse finds wrong with a frame; `None` if it is right, or of a link type that is not
+/// checked.
 fn problem(link_type: LinkType, data: &[u8], expect: Expect) -> Option<Problem> {
     let (starts_at_ip, start) = match start_of(link_type, data) {
         Start::Ethernet => (false, 0),
@@ -65,7 +67,8 @@ fn what_coalesce_and_segment_write_is_right() {
     let (mut written, mut cut) = (0, 0);
     for file in &files {
         let name = file.display().to_string();
-        // What was wrong before may be wrong after; partial checksums were right, and must be whole after.
+        // What was wrong before may be wrong after; partial checksums were right, and must be whole
+        // after.
         let before = wrong(file, Expect { partial: true, trailing: true, big: true, ..Expect::default() });
         for command in [
             &["coalesce", &name, "-o", "out.pcapng", "--json"][..],

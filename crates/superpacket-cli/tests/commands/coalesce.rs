@@ -228,7 +228,8 @@ fn every_link_type_keeps_its_header() {
         let verified = bench.json(&["verify", "in.pcap"]);
         assert_eq!((verified["super_packets"].as_u64(), verified["mismatches"].as_u64()), (Some(1), Some(0)), "{link_type}");
     }
-    // Another link header is another flow: incoming and outgoing do not merge, and do not disturb each other.
+    // Another link header is another flow: incoming and outgoing do not merge, and do not disturb
+    // each other.
     let bench = Bench::new();
     let other: Vec<Vec<u8>> = tcp_flow(6, 500).iter().map(|frame| from_host(frame.clone(), 5).at_ip().to_bytes()).collect();
     let frames: Vec<_> = (0..12u64)
@@ -409,7 +410,8 @@ fn ipv4_header_checksums_left_to_the_device_do_not_keep_packets_apart() {
     let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap"]);
     assert_eq!((&report["packets_out"], &report["merged"]), (&1.into(), &3.into()));
     assert_eq!(read(bench.path("out.pcap")), read(bench.path("expected.pcap")));
-    // Analysis sees them as they would have been on the wire; verification takes every byte as it came.
+    // Analysis sees them as they would have been on the wire; verification takes every byte as it
+    // came.
     let report = bench.json(&["analyze", "in.pcap"]);
     assert_eq!(report["policies"]["gro"]["packets_out"], 1);
     let report = bench.json(&["verify", "in.pcap"]);

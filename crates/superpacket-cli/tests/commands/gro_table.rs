@@ -1,4 +1,5 @@
-//! The kernel's own GRO test as a capture: `superpacket coalesce` makes of each case what the table says, and `superpacket verify` gets every frame back.
+//! The kernel's own GRO test as a capture: `superpacket coalesce` makes of each case what the table
+//! says, and `superpacket verify` gets every frame back.
 
 use crate::support::*;
 use superpacket_traffic::check;
@@ -8,7 +9,8 @@ use superpacket_traffic::gro_table::{self, BURST_INTERVAL, Case};
 /// From a case's first frame to the next case's, in nanoseconds.
 const NEXT: u64 = 10 * BURST_INTERVAL;
 
-/// Longer than any burst takes at a microsecond a frame, shorter than the time between two: only bursts are held together. No poll ends before.
+/// Longer than any burst takes at a microsecond a frame, shorter than the time between two: only
+/// bursts are held together. No poll ends before.
 const HELD: [&str; 4] = ["--batch", "0", "--hold", "10ms"];
 
 /// The packets that must arrive of a case, each as the frames that it is made of.

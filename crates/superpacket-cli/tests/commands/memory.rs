@@ -1,4 +1,5 @@
-//! Memory stays under 64 MB whatever the file's size or number of flows. Measured on Linux, by the peak that the kernel keeps for each process.
+//! Memory stays under 64 MB whatever the file's size or number of flows. Measured on Linux, by the
+//! peak that the kernel keeps for each process.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -63,7 +64,8 @@ fn a_million_flows() {
 #[test]
 fn flows_made_to_hold_as_much_as_they_can() {
     let bench = Bench::new();
-    // Tiny segments, many of each of more flows than are held, from more link headers than there are aggregators.
+    // Tiny segments, many of each of more flows than are held, from more link headers than there
+    // are aggregators.
     let mut frames = Vec::new();
     for round in 0..3u32 {
         for host in 0..1500u32 {
@@ -76,7 +78,8 @@ fn flows_made_to_hold_as_much_as_they_can() {
     }
     bench.capture_of("tiny.pcap", &[Interface::new(LinkType::LINUX_SLL, TimeResolution::NANOSECONDS)], &frames);
     all_commands(&bench, "tiny.pcap");
-    // The same in turns, so that all of them are held at once; then other flows that fill the places anew.
+    // The same in turns, so that all of them are held at once; then other flows that fill the
+    // places anew.
     let mut frames = Vec::new();
     for group in 0..3u32 {
         let flows: Vec<Vec<Frame>> =

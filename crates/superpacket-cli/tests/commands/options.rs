@@ -1,4 +1,5 @@
-//! What a capture says of a packet besides its bytes and time goes with it: pcapng options, and what a modified pcap's records add.
+//! What a capture says of a packet besides its bytes and time goes with it: pcapng options, and
+//! what a modified pcap's records add.
 
 use crate::support::*;
 use superpacket_io::capture::{Reader, Source};

@@ -1,4 +1,5 @@
-//! Pages in a real browser: nothing is cut off, too small to read, or broken inside a word, on a screen and on a phone. Needs `chromium`.
+//! Pages in a real browser: nothing is cut off, too small to read, or broken inside a word, on a
+//! screen and on a phone. Needs `chromium`.
 
 use std::fs;
 use std::process::Command;
@@ -13,7 +14,8 @@ const WIDTHS: [u32; 2] = [1280, 390];
 /// The smallest text of a plot, in CSS pixels.
 const LEAST_TEXT: f64 = 10.0;
 
-/// Measures the page in the frame, whose scripts are its own affair, and writes what it found where `--dump-dom` shows it.
+/// Measures the page in the frame, whose scripts are its own affair, and writes what it found where
+/// `--dump-dom` shows it.
 const MEASURE: &str = r#"
 const frame = document.getElementById('page');
 frame.onload = () => {

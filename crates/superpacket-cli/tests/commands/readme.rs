@@ -1,4 +1,5 @@
-//! The READMEs' commands do what they say: the walk to a running bridge, and the commands for captures.
+//! The READMEs' commands do what they say: the walk to a running bridge, and the commands for
+//! captures.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -15,7 +16,8 @@ fn walk() -> String {
     after.split_once("```").expect("and ends").0.to_owned()
 }
 
-/// Walks it in namespaces that `unshare` with these flags makes, as user 65534 (nobody) if so asked.
+/// Walks it in namespaces that `unshare` with these flags makes, as user 65534 (nobody) if so
+/// asked.
 fn walk_as(flags: &str, nobody: bool) {
     let user: &[&str] = if nobody { &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] } else { &[] };
     let command = |words: &[&str]| {

@@ -166,7 +166,8 @@ fn with_df_clear_fragment_cuts_the_rest() {
     assert_eq!(report["reasons"]["dont_fragment"], 1);
     assert_eq!(report["reasons"]["bad_checksum"], 1, "what is wrong is not touched");
     assert_eq!(out.len(), 4 + 1 + 3 + 3 + 3 + 1);
-    // The fragments of the fourth, put together again, are the datagram with its checksum filled in.
+    // The fragments of the fourth, put together again, are the datagram with its checksum filled
+    // in.
     let mut whole = clear(Frame::udp4(3000)).to_bytes();
     let body: Vec<u8> = out[8..11].iter().flat_map(|frame| frame.data[34..].to_vec()).collect();
     assert_eq!(body, whole.split_off(34));
@@ -309,7 +310,8 @@ fn impossible_mtus_are_refused() {
 #[test]
 fn ipv4_header_checksums_left_to_the_device_are_filled_in() {
     let bench = Bench::new();
-    // As Windows leaves them: the header's 0, the transport's a seed. Cut, whole, cut short, and of protocols that are not segmented.
+    // As Windows leaves them: the header's 0, the transport's a seed. Cut, whole, cut short, and of
+    // protocols that are not segmented.
     let right = [
         Frame::tcp4(1, 5000),
         from_host(Frame::tcp4(1, 100), 2),

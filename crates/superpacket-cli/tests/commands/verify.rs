@@ -41,7 +41,8 @@ fn every_byte_comes_back() {
     }
 }
 
-/// Flows of every protocol in every tunnel, a third of their packets a trap of some kind: one field changed, cut, padded, twice, lost, out of order.
+/// Flows of every protocol in every tunnel, a third of their packets a trap of some kind: one field
+/// changed, cut, padded, twice, lost, out of order.
 fn traps(seed: u64) -> Vec<Captured> {
     let impairments = Impairments {
         other_field: 0.15,

@@ -120,7 +120,8 @@ pub fn assert_right(frame: &[u8]) {
     }
 }
 
-/// A TCP flow of `count` segments with `payload` bytes each, IP IDs counting up, the last one with PSH.
+/// A TCP flow of `count` segments with `payload` bytes each, IP IDs counting up, the last one with
+/// PSH.
 pub fn tcp_flow(count: usize, payload: usize) -> Vec<Frame> {
     Frame::tcp4(1000, payload).with_id(100).run(count)
 }

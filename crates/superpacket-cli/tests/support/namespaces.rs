@@ -1,10 +1,12 @@
-//! Network namespaces that live as long as a test: hosts and a bridge between them, joined by veth pairs.
+//! Network namespaces that live as long as a test: hosts and a bridge between them, joined by veth
+//! pairs.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A network namespace, with a user namespace around it where the test is not root. It ends with its one process.
+/// A network namespace, with a user namespace around it where the test is not root. It ends with
+/// its one process.
 pub struct Namespace {
     holder: Child,
     flags: &'static [&'static str],

@@ -7,7 +7,8 @@ use rustix::io::{Errno, read};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// Runs a command with a terminal of so many columns for its standard error: how it ended, and what was written to the terminal.
+/// Runs a command with a terminal of so many columns for its standard error: how it ended, and what
+/// was written to the terminal.
 pub fn on_a_terminal(mut command: Command, columns: u16) -> (Output, String) {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a pseudo-terminal");
     grantpt(&controller).and_then(|()| unlockpt(&controller)).expect("unlocks");

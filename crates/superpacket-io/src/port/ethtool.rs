@@ -76,8 +76,8 @@ impl DeviceFeatures {
     }
 }
 
-/// Returns whether the feature of this name (`ethtool -k`'s long list: `tx-udp_tnl-segmentation`) is
-/// in force; `false` for names that the kernel does not know.
+/// Returns whether the feature of this name (`ethtool -k`'s long list: `tx-udp_tnl-segmentation`)
+/// is in force; `false` for names that the kernel does not know.
 ///
 /// # Errors
 /// What the system refused.

@@ -55,8 +55,8 @@ impl RouteSocket {
         Ok(answers)
     }
 
-    /// Asks for the interface `name`; `None` where there is none. Attributes that cannot be read, as
-    /// of a kernel that is newer than this program, are left out.
+    /// Asks for the interface `name`; `None` where there is none. Attributes that cannot be read,
+    /// as of a kernel that is newer than this program, are left out.
     ///
     /// # Errors
     /// What the system refused.
@@ -75,8 +75,8 @@ impl RouteSocket {
         }
     }
 
-    /// Returns the IP addresses of the interface `name`, none where there is no such interface. Those
-    /// that count on its link only are left out: every interface has one.
+    /// Returns the IP addresses of the interface `name`, none where there is no such interface.
+    /// Those that count on its link only are left out: every interface has one.
     ///
     /// # Errors
     /// What the system refused; an answer that cannot be read.
@@ -87,7 +87,8 @@ impl RouteSocket {
         Ok(answers.into_iter().filter_map(|answer| address(&answer, index)).collect())
     }
 
-    /// Sends `message` and returns the answers, whole with their headers, up to the acknowledgement.
+    /// Sends `message` and returns the answers, whole with their headers, up to the
+    /// acknowledgement.
     fn exchange(&mut self, message: RouteNetlinkMessage, flags: u16) -> Result<Vec<Vec<u8>>, Refusal> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();

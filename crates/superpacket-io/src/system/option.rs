@@ -1,5 +1,5 @@
-//! Socket options whose values are plain numbers or structures of them, for those that rustix has no
-//! call for.
+//! Socket options whose values are plain numbers or structures of them, for those that rustix has
+//! no call for.
 
 use std::io;
 use std::mem::MaybeUninit;

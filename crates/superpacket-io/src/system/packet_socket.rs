@@ -55,8 +55,8 @@ impl PacketSocket {
         result == 0 && bound.sll_ifindex == index.cast_signed()
     }
 
-    /// Asks for frames to all addresses that reach the interface number `index`, while the socket is
-    /// open (`PACKET_MR_PROMISC`).
+    /// Asks for frames to all addresses that reach the interface number `index`, while the socket
+    /// is open (`PACKET_MR_PROMISC`).
     ///
     /// # Errors
     /// What the system refused.

@@ -39,7 +39,8 @@ pub(crate) fn run(arguments: &Top) -> Result<(), Failure> {
         signal_hook::flag::register(signal, ending.clone())?;
     }
     let mut watch = Watch { path: client.path().to_owned(), client: Some(client), before: None, screen: Screen::new(interval), interval };
-    // From here on the terminal is in another mode, also if something fails: it is put back in any case.
+    // From here on the terminal is in another mode, also if something fails: it is put back in any
+    // case.
     let mut terminal = ratatui::try_init()?;
     let result = watch.run(&mut terminal, &ending);
     ratatui::try_restore()?;

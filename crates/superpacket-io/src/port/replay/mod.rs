@@ -24,9 +24,10 @@
 //! as `rx_errors`. At the end of the capture nothing more comes, and the port stays open. A file
 //! that ends in mid-record ends there, with a warning.
 //!
-//! A capture that comes over a pipe (`-`, a named pipe) is read as it comes, on a thread of its own,
-//! so that no poll waits for it. If no frame has come half a second after the port was opened, the
-//! link type in the header decides what it carries, and without a header it carries Ethernet frames.
+//! A capture that comes over a pipe (`-`, a named pipe) is read as it comes, on a thread of its
+//! own, so that no poll waits for it. If no frame has come half a second after the port was opened,
+//! the link type in the header decides what it carries, and without a header it carries Ethernet
+//! frames.
 
 mod options;
 mod player;

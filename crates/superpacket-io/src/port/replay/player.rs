@@ -14,7 +14,8 @@ use super::stream::{Event, Pipe, Stream};
 use crate::capture::{CaptureError, Format, Frame, Reader, Source, Start, Truncated, start_of};
 use crate::port::{Buffer, PortError, Receive};
 
-/// How long opening a port waits for the first frame of a pipe, to know what its packets start with.
+/// How long opening a port waits for the first frame of a pipe, to know what its packets start
+/// with.
 const FIRST_FRAME: Duration = Duration::from_millis(500);
 
 /// Frames of a pipe that are left out, one after the other, in a poll.

@@ -1,4 +1,5 @@
-//! A capture that comes over a pipe: read on a thread of its own, so that a poll never waits for it.
+//! A capture that comes over a pipe: read on a thread of its own, so that a poll never waits for
+//! it.
 //!
 //! Whoever writes may stop in the middle of a record, and decompression and the records' own
 //! lengths decide how much is to be read next. So a thread reads as files are read, waits where

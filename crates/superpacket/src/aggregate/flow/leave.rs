@@ -142,8 +142,8 @@ impl<B> Held<B> {
             (Protocol::Udp, _) => GsoKind::Udp,
             (Protocol::Dccp, _) => GsoKind::Dccp,
         };
-        // All packets carried the same CWR, since flags must be equal: so do all segments, unless it
-        // was only the first segment's of a super-packet.
+        // All packets carried the same CWR, since flags must be equal: so do all segments, unless
+        // it was only the first segment's of a super-packet.
         let flags = byte(&self.header, usize::from(layout.transport) + tcp::FLAGS) & !self.flags;
         let cwr = if layout.protocol == Protocol::Tcp && flags & tcp::CWR != 0 { Cwr::All } else { Cwr::First };
         Some(Gso {

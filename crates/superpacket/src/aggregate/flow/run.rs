@@ -140,7 +140,8 @@ impl<B> Held<B> {
             if byte(fields, tcp::FLAGS) != tcp::ACK || lro_refusal(frame, &self.layout).is_some() || self.is_older(frame).is_some() {
                 break;
             }
-            // The same acknowledgement again is a duplicate or a window update, and tells by itself.
+            // The same acknowledgement again is a duplicate or a window update, and tells by
+            // itself.
             if be32(fields, tcp::ACKNOWLEDGEMENT) == be32(&self.header, transport + tcp::ACKNOWLEDGEMENT) {
                 break;
             }
