@@ -80,7 +80,7 @@ pub fn by_reference(frames: Packets<'_>, ours: Packets<'_>, theirs: Packets<'_>)
     }
     expected.sort();
     ensure!(payload(&expected) == payload(&frames), "{} bytes of payload left of {}", payload(&expected), payload(&frames));
-    ensure!(expected == theirs, "joined otherwise than by rte_gro: {} packets for {} expected", theirs.len(), expected.len());
+    ensure!(expected == theirs, "rte_gro made other packets: {}, and {} were expected", theirs.len(), expected.len());
     Ok(())
 }
 
@@ -94,7 +94,7 @@ pub fn in_place(frames: Packets<'_>, ours: Packets<'_>, theirs: Packets<'_>) -> 
     ensure!(payload(&ours) == payload(&frames), "{} bytes of payload left of {}", payload(&ours), payload(&frames));
     let size = frames.iter().map(|frame| frame.payload.len()).max().unwrap_or(0);
     ours.retain(|packet| packet.payload.len() > size);
-    ensure!(ours == theirs, "joined otherwise than by tun-rs: {} super-packets, theirs {}", ours.len(), theirs.len());
+    ensure!(ours == theirs, "tun-rs made other super-packets: {}, and the engine {}", theirs.len(), ours.len());
     Ok(())
 }
 

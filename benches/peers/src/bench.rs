@@ -6,7 +6,7 @@ use std::rc::Rc;
 use anyhow::{Result, ensure};
 
 use crate::agree::{self, Packets};
-use crate::clock::{Caches, Clock, Side, Work, measure};
+use crate::clock::{Caches, Clock, Side, Times, Work, measure};
 use crate::dpdk::{Dpdk, DpdkSide};
 use crate::ours::{BufferCutter, Gatherer, InPlaceJoiner, ReferenceCutter};
 use crate::rows::{ETHERNET, Join, Task, super_packets};
@@ -20,20 +20,31 @@ pub struct Bench {
     dpdk: Option<Rc<RefCell<Dpdk>>>,
 }
 
-/// Nanoseconds a frame or segment, hot and from memory.
-pub type Figure = [f64; 2];
+/// The sides: each peer, and behind it the engine in its way.
+pub const SIDES: usize = 4;
 
-/// A row's figures. A side that does not do this, or is not there, has none.
-pub struct Figures {
+/// What was measured of a row.
+pub struct Measured {
     /// Packets that leave the engine for the frames of a cycle.
     pub out: usize,
-    pub dpdk: Option<Figure>,
-    pub by_reference: Option<Figure>,
-    pub tun: Option<Figure>,
-    pub in_buffers: Option<Figure>,
+    /// Of DPDK, of the engine by reference, of tun-rs, of the engine in buffers. A side that does
+    /// not do this, or is not there, has none.
+    pub sides: [Option<Times>; SIDES],
+}
+
+impl Measured {
+    /// Adds the rounds of another pass.
+    pub fn extend(&mut self, pass: Measured) {
+        for (times, more) in self.sides.iter_mut().flatten().zip(pass.sides.into_iter().flatten()) {
+            for (times, more) in times.iter_mut().zip(more) {
+                times.extend(more);
+            }
+        }
+    }
 }
 
 impl Bench {
+    /// Begins a pass of so many rounds.
     pub fn new(dpdk: Option<Rc<RefCell<Dpdk>>>, rounds: usize) -> Self {
         Bench { clock: Clock::new(), caches: Caches::new(), rounds, dpdk }
     }
@@ -42,7 +53,7 @@ impl Bench {
     ///
     /// # Errors
     /// Where they differ, or what kept one from being measured.
-    pub fn row(&mut self, task: &Task) -> Result<Figures> {
+    pub fn row(&mut self, task: &Task) -> Result<Measured> {
         match task {
             Task::Join(join) => self.join(join),
             Task::Gather(frame) => self.gather(frame),
@@ -50,7 +61,7 @@ impl Bench {
         }
     }
 
-    fn join(&mut self, join: &Join) -> Result<Figures> {
+    fn join(&mut self, join: &Join) -> Result<Measured> {
         let cycles = join.cycles();
         let buffers = RefCell::new(Buffers::new(join));
         let mut gatherer = Gatherer::new(join, &cycles);
@@ -68,12 +79,11 @@ impl Bench {
         }
         let mut rte_gro = self.dpdk.as_ref().map(DpdkSide::new);
         let rte_gro = rte_gro.as_mut().map(|side| side as &mut dyn Side);
-        let figures = self.measure([rte_gro, Some(&mut gatherer), Some(&mut tun), Some(&mut joiner)])?;
-        let [dpdk, by_reference, tun, in_buffers] = figures;
-        Ok(Figures { out, dpdk, by_reference, tun, in_buffers })
+        let sides = self.measure([rte_gro, Some(&mut gatherer), Some(&mut tun), Some(&mut joiner)])?;
+        Ok(Measured { out, sides })
     }
 
-    fn gather(&mut self, frame: &[u8]) -> Result<Figures> {
+    fn gather(&mut self, frame: &[u8]) -> Result<Measured> {
         let packets = super_packets(frame);
         let mut cutter = ReferenceCutter::new(&packets);
         let ours = cutter.outputs();
@@ -85,11 +95,11 @@ impl Bench {
         }
         let mut rte_gso = self.dpdk.as_ref().map(DpdkSide::new);
         let rte_gso = rte_gso.as_mut().map(|side| side as &mut dyn Side);
-        let [dpdk, by_reference] = self.measure([rte_gso, Some(&mut cutter)])?;
-        Ok(Figures { out: ours.len(), dpdk, by_reference, tun: None, in_buffers: None })
+        let sides = self.measure([rte_gso, Some(&mut cutter), None, None])?;
+        Ok(Measured { out: ours.len(), sides })
     }
 
-    fn copy(&mut self, frame: &[u8]) -> Result<Figures> {
+    fn copy(&mut self, frame: &[u8]) -> Result<Measured> {
         let reads = RefCell::new(reads(frame)?);
         let mut cutter = BufferCutter::new(&reads);
         let mut tun = TunCutter::new(&reads);
@@ -97,25 +107,15 @@ impl Bench {
         tun.cycle(0, &self.clock);
         ensure!(cutter.out.segments() == tun.out.segments() && cutter.out.segments == cutter.units(), "cut otherwise than by tun-rs");
         let out = cutter.out.segments;
-        let [tun, in_buffers] = self.measure([Some(&mut tun), Some(&mut cutter)])?;
-        Ok(Figures { out, dpdk: None, by_reference: None, tun, in_buffers })
+        let sides = self.measure([None, None, Some(&mut tun), Some(&mut cutter)])?;
+        Ok(Measured { out, sides })
     }
 
-    fn measure<const COUNT: usize>(&mut self, sides: [Option<&mut dyn Side>; COUNT]) -> Result<[Option<Figure>; COUNT]> {
-        let mut places = Vec::new();
-        let mut there = Vec::new();
-        for (place, side) in sides.into_iter().enumerate() {
-            if let Some(side) = side {
-                places.push(place);
-                there.push(side);
-            }
-        }
-        let times = measure(&mut there, self.rounds, &self.clock, &mut self.caches)?;
-        let mut figures = [None; COUNT];
-        for (place, time) in places.into_iter().zip(times) {
-            figures[place] = Some(time);
-        }
-        Ok(figures)
+    fn measure(&mut self, sides: [Option<&mut dyn Side>; SIDES]) -> Result<[Option<Times>; SIDES]> {
+        let there = sides.each_ref().map(Option::is_some);
+        let mut sides: Vec<_> = sides.into_iter().flatten().collect();
+        let mut times = measure(&mut sides, self.rounds, &self.clock, &mut self.caches)?.into_iter();
+        Ok(there.map(|there| if there { times.next() } else { None }))
     }
 }
 

@@ -123,16 +123,19 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     *values.select_nth_unstable_by(middle, f64::total_cmp).1
 }
 
-/// Hot, and from memory: medians over rounds, of the sides in turn.
+/// Nanoseconds of each round, hot and from memory.
+pub type Times = [Vec<f64>; 2];
+
+/// Measures the sides in turn, round by round.
 ///
 /// # Errors
 /// What kept a side from being measured.
-pub fn measure(sides: &mut [&mut dyn Side], rounds: usize, clock: &Clock, caches: &mut Caches) -> Result<Vec<[f64; 2]>> {
+pub fn measure(sides: &mut [&mut dyn Side], rounds: usize, clock: &Clock, caches: &mut Caches) -> Result<Vec<Times>> {
     // The system gives pages when they are first written.
     for side in &mut *sides {
         side.memory(clock, caches)?;
     }
-    let mut times = vec![[Vec::new(), Vec::new()]; sides.len()];
+    let mut times = vec![Times::default(); sides.len()];
     for round in 0..rounds {
         for turn in 0..sides.len() {
             let side = (round + turn) % sides.len();
@@ -143,5 +146,5 @@ pub fn measure(sides: &mut [&mut dyn Side], rounds: usize, clock: &Clock, caches
             times[side][1].push(sides[side].memory(clock, caches)?);
         }
     }
-    Ok(times.into_iter().map(|times| times.map(median)).collect())
+    Ok(times)
 }

@@ -14,12 +14,12 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use lexopt::prelude::*;
 
-use bench::{Bench, Figure, Figures};
+use bench::{Bench, Measured};
+use clock::median;
 use dpdk::Dpdk;
 use rows::{Row, Task, rows};
 use table::Table;
@@ -27,8 +27,23 @@ use table::Table;
 const USAGE: &str = "\
 usage: superpacket-peers [--dpdk PROGRAM | --no-dpdk WHY] [--only TEXT] [--rounds N] [--compilers TEXT] [--markdown]";
 
-const HEAD: [&str; 8] =
-    ["ns a frame or segment, hot / from memory", "packets out", "DPDK", "by reference", "ratio", "tun-rs", "in buffers", "ratio"];
+const HEAD: [&str; 8] = [
+    "ns a frame or segment, hot / from memory",
+    "packets",
+    "DPDK",
+    "superpacket, by reference",
+    "ratio",
+    "tun-rs",
+    "superpacket, in buffers",
+    "ratio",
+];
+
+/// Passes over all rows, each in other memory and with another process of DPDK: what pages a
+/// process got, and who else works on the machine at a time, makes a difference.
+const PASSES: usize = 5;
+
+/// Nanoseconds a frame or segment, hot and from memory.
+type Figure = [f64; 2];
 
 struct Arguments {
     dpdk: Option<PathBuf>,
@@ -45,7 +60,7 @@ impl Arguments {
             dpdk: None,
             no_dpdk: "no program was given".to_owned(),
             only: String::new(),
-            rounds: 51,
+            rounds: 100,
             compilers: "compilers not named".to_owned(),
             markdown: false,
         };
@@ -70,27 +85,40 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse()?;
     let rows = rows(&arguments.only);
     ensure!(!rows.is_empty(), "--only {}: no row's name contains this", arguments.only);
-    let dpdk = arguments.dpdk.as_deref().map(Dpdk::start).transpose()?.map(|dpdk| Rc::new(RefCell::new(dpdk)));
-    let (version, absent) = match &dpdk {
-        Some(dpdk) => (dpdk.borrow_mut().version()?, "-"),
-        None => (format!("no DPDK: {}", arguments.no_dpdk), "not installed"),
-    };
-    let mut bench = Bench::new(dpdk, arguments.rounds);
-    let mut table = Table::new(&HEAD);
-    let started = Instant::now();
-    for row in rows {
-        let figures = bench.row(&row.task).with_context(|| row.name.to_owned())?;
-        table.push(fields(&row, &figures, absent));
-        eprintln!("{} (at {:.0} s)", row.name, started.elapsed().as_secs_f64());
+    let mut version = format!("no DPDK: {}", arguments.no_dpdk);
+    let mut measured: Vec<Measured> = Vec::new();
+    let passes = arguments.rounds.min(PASSES);
+    let rounds = arguments.rounds.div_ceil(passes);
+    for pass in 0..passes {
+        let dpdk = arguments.dpdk.as_deref().map(Dpdk::start).transpose()?.map(|dpdk| Rc::new(RefCell::new(dpdk)));
+        if let Some(dpdk) = &dpdk {
+            version = dpdk.borrow_mut().version()?;
+        }
+        let mut bench = Bench::new(dpdk, rounds);
+        for (number, row) in rows.iter().enumerate() {
+            eprintln!("pass {} of {passes}: {}", pass + 1, row.name);
+            let now = bench.row(&row.task).with_context(|| row.name.to_owned())?;
+            match measured.get_mut(number) {
+                Some(before) => before.extend(now),
+                None => measured.push(now),
+            }
+        }
     }
-    let (tun, compilers, rounds) = (tun::version(), arguments.compilers, arguments.rounds);
-    println!("{version}; tun-rs {tun}; {compilers}; {}; medians of {rounds} rounds.\n", processor());
+    let mut table = Table::new(&HEAD);
+    let absent = if arguments.dpdk.is_some() { "-" } else { "not installed" };
+    for (row, measured) in rows.iter().zip(measured) {
+        table.push(fields(row, measured, absent));
+    }
+    let (tun, compilers) = (tun::version(), arguments.compilers);
+    println!("{version}; tun-rs {tun}; {compilers}; {}; medians of {} rounds.\n", processor(), passes * rounds);
     print!("{}", if arguments.markdown { table.to_markdown() } else { table.to_text() });
     Ok(())
 }
 
 /// A row of the table; `absent` is what it says of DPDK where that has no figure.
-fn fields(row: &Row, figures: &Figures, absent: &str) -> Vec<String> {
+fn fields(row: &Row, measured: Measured, absent: &str) -> Vec<String> {
+    let Measured { out, sides } = measured;
+    let [dpdk, by_reference, tun, in_buffers] = sides.map(|times| times.map(|times| times.map(median)));
     let both = |[hot, memory]: [String; 2]| format!("{hot} / {memory}");
     let figure =
         |figure: Option<Figure>, none: &str| figure.map_or(none.to_owned(), |figure| both(figure.map(|time| format!("{time:.1}"))));
@@ -99,20 +127,21 @@ fn fields(row: &Row, figures: &Figures, absent: &str) -> Vec<String> {
         (Some(ours), Some(theirs)) => both([0, 1].map(|place| times(ours[place] / theirs[place]))),
         _ => "-".to_owned(),
     };
-    let frames = match &row.task {
-        Task::Join(join) => join.frames.len(),
-        Task::Gather(_) | Task::Copy(_) => 1,
+    let (frames, absent) = match &row.task {
+        Task::Join(join) => (join.frames.len(), absent),
+        Task::Gather(_) => (1, absent),
+        // DPDK does not.
+        Task::Copy(_) => (1, "-"),
     };
-    let no_dpdk = if matches!(row.task, Task::Copy(_)) { "-" } else { absent };
     vec![
         row.name.to_owned(),
-        format!("{} of {frames}", figures.out),
-        figure(figures.dpdk, no_dpdk),
-        figure(figures.by_reference, "-"),
-        ratio(figures.by_reference, figures.dpdk),
-        figure(figures.tun, "-"),
-        figure(figures.in_buffers, "-"),
-        ratio(figures.in_buffers, figures.tun),
+        format!("{frames} into {out}"),
+        figure(dpdk, absent),
+        figure(by_reference, "-"),
+        ratio(by_reference, dpdk),
+        figure(tun, "-"),
+        figure(in_buffers, "-"),
+        ratio(in_buffers, tun),
     ]
 }
 
