@@ -4,9 +4,9 @@ use std::hint::black_box;
 
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{
-    BackToBack, ChecksumOutput, EachBuffer, Gso, GsoKind, GsoPacket, Segment, SegmentOptions, SegmentSize, Segmentable, Segmenter,
+    BackToBack, ChecksumOutput, Gso, GsoKind, GsoPacket, Segment, SegmentOptions, SegmentSize, Segmentable, Segmenter,
 };
-use superpacket::{Aggregator, BatchAggregator, Framing, HashKey, Policy, Simd, SuperPacket};
+use superpacket::{Aggregator, HashKey, Policy, Simd, SuperPacket};
 
 /// Sums bytes at the best level of this processor.
 pub struct Summer(Simd);
@@ -160,37 +160,5 @@ impl<'a> Forwarder<'a> {
         };
         self.aggregator.receive_batch(&mut self.packets, 0, &mut cut);
         self.aggregator.poll_end(0, &mut cut);
-    }
-}
-
-/// Joins IP packets for a TUN device in their own buffers, with a `virtio_net_hdr` before each that
-/// leaves.
-pub struct TunJoiner(BatchAggregator);
-
-impl TunJoiner {
-    pub fn new() -> Self {
-        TunJoiner(BatchAggregator::framed(Framing::TUN, Policy::gro(), HashKey::new(42)))
-    }
-
-    /// Joins packets that start at `offset` of each buffer, and whose checksums nobody has
-    /// verified; returns the indices of those that are to be written.
-    pub fn join(&mut self, buffers: &mut [Vec<u8>], offset: usize) -> &[usize] {
-        self.0.join_in_place(buffers, offset).expect("room for the header")
-    }
-}
-
-/// Cuts what one read of a TUN device gave.
-pub struct TunCutter(Segmenter);
-
-impl TunCutter {
-    pub fn new() -> Self {
-        TunCutter(Segmenter::new())
-    }
-
-    /// Cuts a `virtio_net_hdr` and a packet into segments that start at `offset` of each buffer;
-    /// returns how many there are.
-    pub fn cut(&mut self, read: &[u8], buffers: &mut [Vec<u8>], sizes: &mut [usize], offset: usize) -> usize {
-        let plan = self.0.split(Framing::TUN, read, &mut EachBuffer::new(buffers, offset, sizes)).expect("a super-packet");
-        plan.segments as usize
     }
 }

@@ -4,7 +4,6 @@
 mod clock;
 mod engine;
 mod instructions;
-mod peer;
 mod rows;
 mod table;
 
@@ -22,9 +21,8 @@ usage: superpacket-outside time [--rounds N]                         nanoseconds
        superpacket-outside compare [--processes N] NAME=PROGRAM...   those of this program in several profiles, in turn
        superpacket-outside count NAME=PROGRAM...                     instructions a frame of each row, under valgrind
        superpacket-outside check BASELINE NAME=PROGRAM...            the same, and fails where they are 5 % more than known
-       superpacket-outside peer [--rounds N]                         beside tun-rs, which joins and cuts for TUN devices
        --only TEXT                                                   rows whose name contains this text
-       --markdown                                                    the table of compare and of peer in Markdown";
+       --markdown                                                    the table of compare in Markdown";
 
 /// By how much a row's instructions may grow until somebody looks at it and records them anew.
 const ALLOWED: f64 = 1.05;
@@ -86,7 +84,6 @@ fn main() -> Result<()> {
         ["compare", ..] => show(&compare(&programs(&arguments.values[1..])?, &arguments)?, &arguments),
         ["count", ..] => print!("{}", count(&programs(&arguments.values[1..])?, &arguments.only)?.to_tsv()),
         ["check", baseline, ..] => check(Path::new(baseline), &programs(&arguments.values[2..])?, &arguments.only)?,
-        ["peer"] => show(&peer::compare(&arguments.only, arguments.rounds)?, &arguments),
         ["count-here"] => instructions::count_here(&arguments.only),
         _ => bail!(USAGE),
     }

@@ -18,12 +18,12 @@
 
 #include <rte_cycles.h>
 #include <rte_eal.h>
-#include <rte_ethdev.h>
 #include <rte_gro.h>
 #include <rte_gso.h>
 
 #include "frames.h"
 #include "mbuf.h"
+#include "port.h"
 
 enum { ROUNDS = 31, CALLS = 600, TRAIN = 45, BURSTS = 512 };
 
@@ -37,20 +37,8 @@ static unsigned outputs[2];
 
 /* The burst as the port wrote its mbufs. */
 static void receive(struct rte_mbuf **burst) {
-    for (unsigned index = 0; index < MBUF_BURST; index++) {
-        struct rte_mbuf *mbuf = burst[index];
-        mbuf->data_off = RTE_PKTMBUF_HEADROOM;
-        mbuf->data_len = TCP4_HEADERS + TCP_PAYLOAD;
-        mbuf->pkt_len = mbuf->data_len;
-        mbuf->next = NULL;
-        mbuf->nb_segs = 1;
-        mbuf->tso_segsz = 0;
-        mbuf->ol_flags = RTE_MBUF_F_RX_L4_CKSUM_GOOD | RTE_MBUF_F_RX_IP_CKSUM_GOOD;
-        mbuf->packet_type = RTE_PTYPE_L2_ETHER | RTE_PTYPE_L3_IPV4 | RTE_PTYPE_L4_TCP;
-        mbuf->l2_len = 14;
-        mbuf->l3_len = 20;
-        mbuf->l4_len = 32;
-    }
+    for (unsigned index = 0; index < MBUF_BURST; index++)
+        port_received(burst[index], TCP4_HEADERS + TCP_PAYLOAD);
 }
 
 /* Cycles of joining a burst. */
@@ -80,14 +68,7 @@ static uint64_t cut(int ours, struct rte_mbuf *packet) {
     struct rte_mbuf *out[MBUF_SEGMENTS];
     uint64_t start, cycles;
     int made;
-    packet->ol_flags = RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM;
-    packet->tso_segsz = TCP_PAYLOAD;
-    packet->l2_len = 14;
-    packet->l3_len = 20;
-    packet->l4_len = 32;
-    /* What cutting frees is one reference: the packet is cut again. */
-    for (struct rte_mbuf *mbuf = packet; mbuf; mbuf = mbuf->next)
-        rte_mbuf_refcnt_update(mbuf, 1);
+    port_to_cut(packet, TCP_PAYLOAD);
     start = rte_rdtsc_precise();
     if (ours) {
         made = mbuf_segment(segmenter, &memory, packet, SP_OUTPUT_PARTIAL, direct, indirect, out, MBUF_SEGMENTS);
@@ -148,13 +129,7 @@ int main(int argc, char **argv) {
         rte_exit(EXIT_FAILURE, "no memory\n");
     if (rte_pktmbuf_alloc_bulk(pool, all, BURSTS * MBUF_BURST))
         rte_exit(EXIT_FAILURE, "no mbufs\n");
-    /* In no order, as a pool is that has been in use for a while. */
-    for (unsigned index = BURSTS * MBUF_BURST - 1; index > 0; index--) {
-        unsigned other = (unsigned)(random() % (index + 1));
-        struct rte_mbuf *mbuf = all[index];
-        all[index] = all[other];
-        all[other] = mbuf;
-    }
+    port_shuffle(all, BURSTS * MBUF_BURST);
     for (unsigned number = 0; number < BURSTS; number++) {
         for (unsigned index = 0; index < MBUF_BURST; index++) {
             if (number == 0)
