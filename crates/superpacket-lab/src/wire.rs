@@ -28,8 +28,8 @@ pub struct WireSettings {
     /// Part of the frames that are held back until three others have passed, or 2 ms, 0 to 1.
     pub reorder: f64,
     /// Part of the frames in whose last byte a bit is flipped, 0 to 1, of those longer than 200
-    /// bytes. Where the checksum is still to be filled in by a device, it will be right for the wrong
-    /// byte, which a receiver cannot know: this is what a faulty bridge does.
+    /// bytes. Where the checksum is still to be filled in by a device, it will fit the wrong byte,
+    /// which a receiver cannot know: this is what a faulty bridge does.
     pub corrupt: f64,
     /// How long each frame is held.
     pub delay: Duration,
