@@ -353,6 +353,45 @@ impl Bridge {
         self.with(port, |place| place.report(&self.inner.table))
     }
 
+    /// Opens another port, and joins it with the others.
+    ///
+    /// # Errors
+    /// [`BridgeError`]: it cannot be opened, or joined with the others, or a port of this name is
+    /// there. The bridge is as it was then.
+    pub fn add_port(&self, port: PortSettings) -> Result<PortReport, BridgeError> {
+        let inner = &self.inner;
+        let _alone = lock(&inner.changes);
+        let mut settings = self.settings();
+        settings.ports.push(port.clone());
+        reject_duplicates(&settings.ports)?;
+        check_static(&settings)?;
+        inner.add(&port, settings.shared_interfaces)?;
+        let name = port.port.text();
+        // A mask may need workers that there cannot be.
+        if let Err(error) = inner.reconcile_workers() {
+            let number = self.with(name, |place| place.shared.number)?;
+            inner.remove(number);
+            inner.announce();
+            return Err(error);
+        }
+        inner.announce();
+        self.with(name, |place| place.report(&inner.table))
+    }
+
+    /// Closes a port for good; the others go on. Returns what it was last.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`].
+    pub fn remove_port(&self, port: &str) -> Result<PortReport, BridgeError> {
+        let inner = &self.inner;
+        let _alone = lock(&inner.changes);
+        let (number, report) = self.with(port, |place| (place.shared.number, place.report(&inner.table)))?;
+        inner.remove(number);
+        let reconciled = inner.reconcile_workers();
+        inner.announce();
+        reconciled.map(|()| report)
+    }
+
     /// Makes the bridge be what `settings` say: ports that are new are opened, those that are not
     /// named any more are closed, and the others changed without a packet lost.
     ///
@@ -792,6 +831,30 @@ mod tests {
         drop(std::fs::File::open(&pipe).expect("a pipe"));
         asking.join().expect("no panic");
         assert_eq!(answered, Ok(2), "who asks need not wait for the port");
+    }
+
+    #[test]
+    fn ports_come_and_go_while_the_bridge_runs() {
+        let bridge = Bridge::start(settings(&["memory:stays"])).expect("no privilege is needed");
+        let new = |port: &str| PortSettings::new(port.parse().expect("a port string"));
+        let names = || bridge.ports().into_iter().map(|report| report.port).collect::<Vec<_>>();
+        let report = bridge.add_port(new("memory:comes")).expect("it can be opened");
+        assert_eq!((report.port.as_str(), names()), ("memory:comes", vec!["memory:stays".to_owned(), "memory:comes".to_owned()]));
+        // Both are one end of a link: it is up when the other end is there.
+        let mut host = superpacket_io::port::open(&"memory:comes".parse().expect("a port string")).expect("the other end");
+        assert_eq!(host.state().link, LinkState::Up);
+        let twice = bridge.add_port(new("memory:comes")).expect_err("is there");
+        assert!(matches!(&twice, BridgeError::DuplicatePort { port } if port == "memory:comes"), "{twice}");
+        let other = bridge.add_port(new("pcap:/nowhere/at/all.pcap")).expect_err("there is none");
+        assert!(other.to_string().contains("/nowhere/at/all.pcap"), "{other}");
+        assert_eq!(names().len(), 2, "as before");
+        assert_eq!(bridge.remove_port("memory:comes").expect("is there").port, "memory:comes");
+        assert_eq!((names(), host.state().link), (vec!["memory:stays".to_owned()], LinkState::Down));
+        let gone = bridge.remove_port("memory:comes").expect_err("is gone");
+        assert!(gone.to_string().contains("there are memory:stays"), "{gone}");
+        // Its number is free for the next one.
+        bridge.add_port(new("memory:next")).expect("it can be opened");
+        assert_eq!(names(), ["memory:stays", "memory:next"]);
     }
 
     #[test]

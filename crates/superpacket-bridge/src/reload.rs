@@ -62,8 +62,8 @@ impl fmt::Display for Changed {
 }
 
 /// Compares what runs with the file as it was read last; returns what was changed, and has `file`,
-/// as it is read now, say the same where that is to be kept. Ports that are not in all three are
-/// new or gone as a whole.
+/// as it is read now, say the same where that is to be kept. A port that was added is said as a whole; one that was
+/// removed comes back if the file names it.
 pub fn reconcile(before: &BridgeSettings, running: &BridgeSettings, file: &mut BridgeSettings, on_reload: OnReload) -> Vec<Changed> {
     let mut changes = Vec::new();
     for name in SteeringSettings::NAMES {
@@ -79,6 +79,16 @@ pub fn reconcile(before: &BridgeSettings, running: &BridgeSettings, file: &mut B
         settings.ports.iter().map(|port| (port.port.text().to_owned(), port.clone())).collect()
     };
     let (before, running) = (of(before), of(running));
+    let there = |is_there: bool| if is_there { "present" } else { "absent" }.to_owned();
+    for (name, added) in running.iter().filter(|(name, _)| !before.contains_key(*name)) {
+        let is_named = file.ports.iter().any(|port| port.port.text() == name);
+        if let Some(changed) = changed(Some(name), "the port".to_owned(), [false, true, is_named].map(there), on_reload) {
+            if changed.kept {
+                file.ports.push(added.clone());
+            }
+            changes.push(changed);
+        }
+    }
     let named: Vec<Station> = file.ports.iter().flat_map(|port| port.static_entries.iter().copied()).collect();
     for port in &mut file.ports {
         let name = port.port.text().to_owned();
@@ -93,8 +103,7 @@ pub fn reconcile(before: &BridgeSettings, running: &BridgeSettings, file: &mut B
             }
         }
         for &station in running.static_entries.symmetric_difference(&before.static_entries) {
-            let has = |is_there: bool| if is_there { "present" } else { "absent" }.to_owned();
-            let values = [before, running, port].map(|settings| has(settings.static_entries.contains(&station)));
+            let values = [before, running, port].map(|settings| there(settings.static_entries.contains(&station)));
             let is_there = running.static_entries.contains(&station);
             // The file may have given the address to another port meanwhile.
             let on_reload = if is_there && named.contains(&station) { OnReload::Undo } else { on_reload };
@@ -240,7 +249,7 @@ mod tests {
         for name in Limits::names() {
             port.limits.set(name, 1_000).expect(name);
         }
-        for (name, word) in [("delivery", "at-once"), ("lro_acks", "on"), ("storage", "linear")] {
+        for (name, word) in [("delivery", "at-once"), ("gro_past_push", "on"), ("lro_acks", "on"), ("storage", "linear")] {
             port.set_aggregation(name, word).expect(name);
         }
         for name in Forwarding::NAMES {
@@ -296,6 +305,25 @@ mod tests {
         // What the file has taken over is no change any more.
         let mut same = running.clone();
         assert!(reconcile(&before, &running, &mut same, OnReload::Keep).is_empty());
+    }
+
+    #[test]
+    fn a_port_that_was_added_stays_or_goes() {
+        let before = bridge(&["tap:a"]);
+        let mut running = bridge(&["tap:a", "tap:added"]);
+        running.ports[1].too_big = TooBig::Icmp;
+        let reloaded = |file: &[&str], on_reload| {
+            let mut file = bridge(file);
+            let changes = reconcile(&before, &running, &mut file, on_reload);
+            (changes.iter().map(ToString::to_string).collect::<Vec<_>>(), file)
+        };
+        let (said, file) = reloaded(&["tap:a"], OnReload::Undo);
+        assert_eq!(said, ["tap:added: the port is absent now, as the file says; by command it was present"]);
+        assert_eq!(file, before);
+        let (said, file) = reloaded(&["tap:a"], OnReload::Keep);
+        assert_eq!((said, file), (vec!["tap:added: the port stays present, as set by command".to_owned()], running.clone()));
+        let (said, file) = reloaded(&["tap:a", "tap:added"], OnReload::Keep);
+        assert_eq!((said, file), (vec![], bridge(&["tap:a", "tap:added"])), "the file has taken it over");
     }
 
     #[test]

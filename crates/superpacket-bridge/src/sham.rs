@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use superpacket_features::{Feature, FeatureSet, resolve};
+use superpacket_io::port::PortSpec;
 use superpacket_steer::CpuMask;
 
 use crate::control::{Control, ErrorCode, Refusal, RpsChange};
@@ -146,6 +147,21 @@ impl Control for Sham {
         let more = entries.len().saturating_sub(most);
         entries.truncate(most);
         Ok(FdbPage { entries, more })
+    }
+
+    fn add_port(&self, added: PortSpec) -> Result<PortReport, Refusal> {
+        let mut ports = self.ports.lock().expect("no panic");
+        if ports.iter().any(|known| known.port == added) {
+            return Err(Refusal::new(ErrorCode::Refused, format_args!("{added}: it is there already")));
+        }
+        ports.push(PortSettings::new(added));
+        Ok(port(ports.last().expect("just added")))
+    }
+
+    fn remove_port(&self, name: &str) -> Result<PortReport, Refusal> {
+        let report = self.change(name, |_| Ok(()), port)?;
+        self.ports.lock().expect("no panic").retain(|known| known.port.text() != name);
+        Ok(report)
     }
 
     fn add_static_entry(&self, port: &str, station: Station) -> Result<FdbEntry, Refusal> {

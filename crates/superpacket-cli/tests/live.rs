@@ -667,6 +667,31 @@ fn sighup_says_what_it_undoes_of_what_commands_changed_and_keeps_it_where_that_i
 }
 
 #[test]
+fn ports_are_added_and_removed_while_it_runs() {
+    let Some(house) = House::new() else { return };
+    let running = house.bridge(&[PORTS[0]]);
+    assert!(!house.reaches(), "there is nobody to reach");
+    let added = house.ask(&["port", "add", PORTS[1]]).expect("it can be opened");
+    assert_eq!((&added["port"], &added["state"]), (&Value::from(PORTS[1]), &Value::from("up")));
+    house.wait_for("the other host", || house.reaches());
+    house.load();
+    let (code, _, error) = house.text(&["port", "add", PORTS[1]]);
+    assert!(code == Some(2) && error.contains(PORTS[1]), "{code:?} {error}");
+    let (code, _, error) = house.text(&["port", "add", "packet:nowhere"]);
+    assert!(code == Some(2) && error.contains("nowhere"), "{code:?} {error}");
+    let (code, _, error) = house.text(&["port", "add", "pigeon:a"]);
+    assert!(code == Some(2) && error.contains("starts with no kind of port"), "{code:?} {error}");
+    assert_eq!(house.text(&["port", "del", PORTS[1]]), (Some(0), String::new(), String::new()));
+    assert!(!house.reaches(), "its port is gone");
+    let (code, _, error) = house.text(&["port", "del", PORTS[1]]);
+    assert!(code == Some(2) && error.contains("there are packet:left"), "{code:?} {error}");
+    house.ask(&["port", "add", PORTS[1]]).expect("nothing of it was left behind");
+    house.wait_for("the other host", || house.reaches());
+    running.signal(rustix::process::Signal::TERM);
+    assert_eq!(running.end().0, Some(0));
+}
+
+#[test]
 fn every_thread_of_it_gives_up_what_it_does_not_need() {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "only root can change its user");

@@ -1,12 +1,13 @@
 //! What the control socket asks is asked of the bridge.
 
 use superpacket_features::Feature;
+use superpacket_io::port::PortSpec;
 use superpacket_steer::CpuMask;
 
 use super::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
-use crate::settings::{TooBig, possible_cpus};
+use crate::settings::{PortSettings, TooBig, possible_cpus};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 use crate::{Bridge, BridgeError};
 
@@ -51,6 +52,14 @@ impl Control for Bridge {
 
     fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, Refusal> {
         Ok(Bridge::set_forwarding(self, port, name, on)?)
+    }
+
+    fn add_port(&self, port: PortSpec) -> Result<PortReport, Refusal> {
+        Ok(Bridge::add_port(self, PortSettings::new(port))?)
+    }
+
+    fn remove_port(&self, port: &str) -> Result<PortReport, Refusal> {
+        Ok(Bridge::remove_port(self, port)?)
     }
 
     fn fdb(&self, filter: &FdbFilter, after: Option<Station>, most: usize) -> Result<FdbPage, Refusal> {

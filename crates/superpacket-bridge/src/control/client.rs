@@ -199,6 +199,22 @@ impl Client {
         self.ask(&Request::SetForwarding { port: port.to_owned(), name: name.to_owned(), on })
     }
 
+    /// Opens another port.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn add_port(&mut self, port: &str) -> Result<PortReport, ClientError> {
+        self.ask(&Request::AddPort { port: port.to_owned() })
+    }
+
+    /// Closes a port for good; returns what it was last.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn remove_port(&mut self, port: &str) -> Result<PortReport, ClientError> {
+        self.ask(&Request::DelPort { port: port.to_owned() })
+    }
+
     /// The address table, from after `after` on: at most `most` entries, and
     /// [`MOST_LISTED`](crate::fdb::MOST_LISTED).
     ///

@@ -22,6 +22,7 @@ pub use server::{ControlCounters, ControlServer};
 pub use socket::{ControlSocket, SocketError};
 
 use superpacket_features::Feature;
+use superpacket_io::port::PortSpec;
 
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
@@ -71,6 +72,18 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, Refusal>;
+
+    /// Opens another port, with the settings that a port has if nothing is said of it.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Refused`] with the reason. Nothing has changed then.
+    fn add_port(&self, port: PortSpec) -> Result<PortReport, Refusal>;
+
+    /// Closes a port for good; returns what it was last.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`].
+    fn remove_port(&self, port: &str) -> Result<PortReport, Refusal>;
 
     /// The address table, from after `after` on: at most `most` entries, and
     /// [`MOST_LISTED`](crate::fdb::MOST_LISTED).

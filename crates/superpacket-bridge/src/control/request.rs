@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use superpacket_features::Feature;
+use superpacket_io::port::SpecError;
 
 use super::{Control, RpsChange};
 use crate::fdb::{FdbFilter, MOST_LISTED, Station};
@@ -88,6 +89,16 @@ pub enum Request {
         name: String,
         /// On or off.
         on: bool,
+    },
+    /// Opens another port.
+    AddPort {
+        /// The port string.
+        port: String,
+    },
+    /// Closes a port for good.
+    DelPort {
+        /// The port string.
+        port: String,
     },
     /// The address table, in order of the VLAN, then of the address.
     Fdb {
@@ -225,7 +236,7 @@ pub struct Address {
 
 impl Request {
     /// The names that requests have.
-    pub const NAMES: [&'static str; 20] = [
+    pub const NAMES: [&'static str; 22] = [
         "version",
         "ports",
         "features",
@@ -235,6 +246,8 @@ impl Request {
         "set-too-big",
         "set-aggregation",
         "set-forwarding",
+        "add-port",
+        "del-port",
         "fdb",
         "add-fdb",
         "del-fdb",
@@ -408,6 +421,11 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
             }
             value(control.set_forwarding(&port, &name, on)?)
         }
+        Request::AddPort { port } => {
+            let spec = port.parse().map_err(|error: SpecError| Refusal::new(ErrorCode::Refused, error))?;
+            value(control.add_port(spec)?)
+        }
+        Request::DelPort { port } => value(control.remove_port(&port)?),
         Request::Fdb { port, vlan, is_static, after, most } => {
             let after = after.map(|Address { mac, vlan }| station(&mac, vlan)).transpose()?;
             value(control.fdb(&FdbFilter { port, vlan, is_static }, after, most.unwrap_or(MOST_LISTED))?)
@@ -479,6 +497,8 @@ mod tests {
             Request::SetTooBig { port: port(), what: "icmp".into() },
             Request::SetAggregation { port: port(), name: "storage".into(), value: "linear".into() },
             Request::SetForwarding { port: port(), name: "isolated".into(), on: true },
+            Request::AddPort { port: port() },
+            Request::DelPort { port: port() },
             Request::Fdb {
                 port: None,
                 vlan: Some(0),

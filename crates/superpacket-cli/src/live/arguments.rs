@@ -103,6 +103,17 @@ Of all aggregation: storage (fragments, linear) says whether packets stay where 
 received or are copied together, delivery (per-poll, at-once) whether gro_flush_timeout counts \
 or nothing is held past a poll.")]
     Limits(Limits),
+    /// Add a port to a running bridge, or remove one
+    #[command(after_help = "Examples:
+  superpacket port add tap:guest2
+  superpacket port add 'packet:eth1?ring=4M'
+  superpacket port del tap:guest2
+
+A new port has the settings that a port has if nothing is said of it; features, limits, fdb, vlan \
+and rps change them. What is added and removed so holds until the bridge ends or reads its file \
+again: then a port stays if the file names it, or, if it was added, with --on-reload keep. A bridge \
+that has given up its rights (--user) can only open what its user may.")]
+    Port(PortChange),
     /// Show a bridge's address table as `bridge fdb` does, or change it
     #[command(after_help = "Examples:
   superpacket fdb
@@ -363,6 +374,31 @@ pub(crate) struct Limits {
     pub(crate) connection: Connection,
     /// Print as JSON
     #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What `superpacket port` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PortAction {
+    /// Open a port, and join it with the others
+    Add,
+    /// Close a port for good
+    #[value(alias = "delete")]
+    Del,
+}
+
+/// `superpacket port`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PortChange {
+    /// What to do
+    #[arg(value_enum)]
+    pub(crate) action: PortAction,
+    /// The whole port string, as in packet:eth0
+    pub(crate) port: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print the port as JSON
+    #[arg(short, long)]
     pub(crate) json: bool,
 }
 
