@@ -86,11 +86,11 @@ pub struct Policy {
     /// device knows nothing are taken for right, and no payload is read for them.
     pub trusted_input: bool,
     /// GRO: PSH on a packet that came as a super-packet does not end a merged packet. What is cut
-    /// from that has PSH on the last segment only: in this one flag it is not what came.
+    /// from that has PSH on the last segment only: it differs from what came in this flag alone.
     ///
     /// Linux's TCP sets PSH on each super-packet that it hands to a device
-    /// (`__tcp_transmit_skb`), wherever a write of its application ended. So of Linux hosts none
-    /// merges further without this.
+    /// (`__tcp_transmit_skb`), wherever a write of its application ended. Without this, no
+    /// super-packets of Linux hosts merge further.
     pub merge_past_push: bool,
 }
 

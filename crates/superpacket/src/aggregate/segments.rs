@@ -1,5 +1,5 @@
-//! What a received packet says of the segments that it stands for: a super-packet's merge as if
-//! they had come one by one.
+//! What a received packet says of the segments that it stands for: those of a super-packet merge as
+//! if they had come one by one.
 
 use super::examine::outer_checksum;
 use super::{Mode, Reason};

@@ -2,6 +2,7 @@
 //! segments that each of them stood for.
 
 mod generated;
+mod hostile;
 mod rules;
 
 use superpacket::aggregate::{HashKey, Policy, Reason, Storage};
