@@ -415,7 +415,11 @@ def test_a_worker_that_dies_gets_another_however_long_it_takes() -> None:
     ):
         first = client.submit(os.getpid, pure=False).result(timeout=60)
         os.kill(first, signal.SIGKILL)
-        assert client.submit(os.getpid, pure=False).result(timeout=60) != first
+        second = client.submit(os.getpid, pure=False).result(timeout=60)
+        assert second != first
+        # One that is given up is closed as soon as it has begun.
+        time.sleep(2)
+        assert client.submit(os.getpid, pure=False).result(timeout=20) == second
 
 
 def test_members_of_an_archive(demo: Path, tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ def client(scheduler: Any, memory_limit: str | int | None) -> Iterator[distribut
     # A worker that dies again while one begins in its place would else never get another, and a run
     # without workers would wait forever.
     lost: dict[str, Any] = {"distributed.deploy.lost-worker-timeout": "365 days"}
+    # Tasks that wait at a worker when it dies are blamed for it too, so that none wait there.
+    lost |= {"distributed.scheduler.worker-saturation": 1.0}
     with dask.config.set({**workers, **lost, "distributed.worker.memory.terminate": 1.0}):
         with _without_interrupts():
             cluster = distributed.LocalCluster(**options)
