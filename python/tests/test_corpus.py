@@ -27,6 +27,7 @@ import pytest
 import superpacket
 from conftest import captures
 from superpacket import corpus
+from superpacket.corpus import _scheduler
 from test_commands import needs_program, program
 
 
@@ -400,9 +401,25 @@ def test_a_file_that_kills_workers_takes_no_other_with_it(demo: Path, tmp_path: 
     with dask.config.set({"distributed.scheduler.allowed-failures": 1}), cluster(2) as client:
         client.register_plugin(Deadly())
         report = corpus.analyze(pattern, str(tmp_path / "out"), scheduler=client)
-    assert report.files == 47 and len(report.unreadable) == 1
+    # Those that were recorded before the worker died are no earlier run's.
+    assert report.files == 47 and len(report.unreadable) == 1 and report.kept == 0
     assert report.unreadable[0].startswith(f"{tmp_path}/captures/0020.pcap: KilledWorker: "), report.unreadable
     assert len(list((tmp_path / "out" / "flows").iterdir())) == 47
+
+
+def test_a_worker_that_dies_gets_another_however_long_it_takes() -> None:
+    # As if it took longer to begin than Dask waits by default.
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "100ms"}),
+        _scheduler.client("processes=1", None) as client,
+    ):
+        first = client.submit(os.getpid, pure=False).result(timeout=60)
+        os.kill(first, signal.SIGKILL)
+        second = client.submit(os.getpid, pure=False).result(timeout=60)
+        assert second != first
+        # One that is given up is closed as soon as it has begun.
+        time.sleep(2)
+        assert client.submit(os.getpid, pure=False).result(timeout=20) == second
 
 
 def test_members_of_an_archive(demo: Path, tmp_path: Path) -> None:

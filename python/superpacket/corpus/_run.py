@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -234,19 +235,27 @@ class _Run:
 
     def _take(self, future: Any, task: _Task) -> None:
         waiting = self._waiting[task.indexes[0]]
-        if future.status == "finished":
-            answer = future.result()
-        elif future.status == "error":
+        status: str = future.status
+        answer: Any = None
+        if status == "finished":
+            try:
+                answer = future.result()
+            except Exception:
+                # Its worker died before the answer was fetched, and the task failed the next time.
+                status = future.status
+                if status not in ("error", "lost"):
+                    raise
+        if status == "lost":
+            # Its worker died before the answer was fetched; what it found is recorded.
+            self._next.append(task)
+            return
+        if status == "error":
             error = future.exception()
             words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             failure = Failure(f"{waiting.file.name}: {words}")
             answer = Survey([], failure) if task.is_survey else Result(None, None, failure)
-        elif future.status == "lost":
-            # Its worker died before the answer was fetched; what it found is recorded.
-            self._next.append(task)
-            return
-        else:
-            raise RuntimeError(f"{waiting.file.name}: the scheduler gave its task up ({future.status}); start the run again to go on")
+        elif status != "finished":
+            raise RuntimeError(f"{waiting.file.name}: the scheduler gave its task up ({status}); start the run again to go on")
         if isinstance(answer, Survey):
             if answer.failure is not None:
                 waiting.failure = answer.failure
@@ -301,7 +310,7 @@ def analyze(
 ) -> CorpusReport:
     """Analyzes a corpus: see ``superpacket.corpus.analyze``."""
     packets, held_for, length = _check(batch, hold, interval, part_size, top, checksum)
-    options = Options(packets, held_for, length, part_size, strict, checksum)
+    options = Options(packets, held_for, length, part_size, strict, checksum, run=uuid.uuid4().hex)
     store = Store.at(output, output_options)
     files = _files.find(urls, storage_options)
     store.clear_temporary()

@@ -71,7 +71,12 @@ def client(scheduler: Any, memory_limit: str | int | None) -> Iterator[distribut
         raise OptionsError(f"scheduler: {scheduler!r} is none of threads, processes, an address (tcp://host:8786), a file (scheduler.json)")
     # Workers keep no data that could be spilled, and one that waits for memory would wait forever.
     workers = {f"distributed.worker.memory.{what}": False for what in ("target", "spill", "pause")}
-    with dask.config.set({**workers, "distributed.worker.memory.terminate": 1.0}):
+    # A worker that dies again while one begins in its place would else never get another, and a run
+    # without workers would wait forever.
+    lost: dict[str, Any] = {"distributed.deploy.lost-worker-timeout": "365 days"}
+    # Tasks that wait at a worker when it dies are blamed for it too, so that none wait there.
+    lost |= {"distributed.scheduler.worker-saturation": 1.0}
+    with dask.config.set({**workers, **lost, "distributed.worker.memory.terminate": 1.0}):
         with _without_interrupts():
             cluster = distributed.LocalCluster(**options)
         with cluster, distributed.Client(cluster, set_as_default=False) as connected:

@@ -29,11 +29,15 @@ class Options:
     part_size: int
     strict: bool
     checksum: str
+    #: Which run it is.
+    run: str
 
     @property
     def key(self) -> str:
         """Tells results by other options, or of another version, apart."""
-        what = json.dumps([_superpacket.__version__, asdict(self)], sort_keys=True)
+        options = asdict(self)
+        del options["run"]
+        what = json.dumps([_superpacket.__version__, options], sort_keys=True)
         return hashlib.blake2b(what.encode(), digest_size=6).hexdigest()
 
 
@@ -155,15 +159,15 @@ def _cut(places: list[list[int]], identity: Identity, part_size: int) -> list[Pa
     ]
 
 
-def _kept(store: Store, name: str, identity: Identity) -> Result | None:
-    """Looks up what an earlier run found, if the file and all that was written are unchanged."""
+def _kept(store: Store, name: str, identity: Identity, run: str) -> Result | None:
+    """Looks up what an earlier run found, or this one before a worker died, if the file and all that was written are unchanged."""
     record = store.read_json(name)
     if not isinstance(record, dict) or record["identity"] != identity.json():
         return None
     if any(store.size(table) != size for table, size in record["tables"].items()):
         return None
     failure = None if record["failure"] is None else Failure(**record["failure"])
-    return Result(identity, record["found"], failure, tuple(record["tables"]), kept=True)
+    return Result(identity, record["found"], failure, tuple(record["tables"]), kept=record.get("run") != run)
 
 
 def analyze_part(file: CorpusFile, part: Part | None, options: Options, store: Store) -> Result:
@@ -179,7 +183,7 @@ def analyze_part(file: CorpusFile, part: Part | None, options: Options, store: S
         return Result(identity, None, _changed(file))
     number = 0 if part is None else part.number
     record = f"{STATE}/tasks/{file.key[:2]}/{file.key}-{number:05}-{options.key}.json"
-    kept = _kept(store, record, identity)
+    kept = _kept(store, record, identity, options.run)
     if kept is not None:
         return kept
     found: str | None = None
@@ -194,7 +198,7 @@ def analyze_part(file: CorpusFile, part: Part | None, options: Options, store: S
     if file.glance() != (identity.size, identity.time):
         return Result(identity, None, _changed(file))
     told = None if failure is None else asdict(failure)
-    content = {"identity": identity.json(), "found": found, "failure": told, "tables": tables}
+    content = {"identity": identity.json(), "found": found, "failure": told, "tables": tables, "run": options.run}
     store.write_json(record, content)
     return Result(identity, found, failure, tuple(tables))
 

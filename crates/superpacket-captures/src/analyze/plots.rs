@@ -1,5 +1,8 @@
 //! The plots.
 
+use std::ops::Range;
+
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -13,6 +16,26 @@ use crate::totals::Totals;
 /// Reasons shown in the plot; all are in the table.
 const MOST_REASONS: usize = 12;
 
+/// Labels beside an axis of packets, at most.
+const Y_LABELS: usize = 6;
+
+/// Returns how much room a label takes in the widest of usual fonts, in units of a plot.
+fn width_of(label: &str) -> u32 {
+    label.chars().count() as u32 * (TEXT * 2 / 3)
+}
+
+/// Returns how much room the widest label of an axis takes that has at most so many.
+fn widest(axis: Range<f64>, most: usize, label: impl Fn(f64) -> String) -> u32 {
+    let places = RangedCoordf64::from(axis).key_points(most);
+    places.into_iter().map(|place| width_of(&label(place))).max().unwrap_or(0)
+}
+
+/// Returns how much room the labels beside an axis of packets take.
+fn beside_axis(axis: Range<f64>) -> u32 {
+    // They end 10 before the axis.
+    widest(axis, Y_LABELS, |count| grouped(count as u64)) + 10
+}
+
 /// Frames by length, before and after.
 pub(super) fn sizes(before: &Sizes, after: &Sizes, width: u32) -> Result<String, Error> {
     draw("Frames by length, before and after aggregation", (width, 300), |area| {
@@ -23,13 +46,13 @@ pub(super) fn sizes(before: &Sizes, after: &Sizes, width: u32) -> Result<String,
         let mut chart = ChartBuilder::on(area)
             .margin(if width == WIDE { 12 } else { 4 })
             .x_label_area_size(58)
-            .y_label_area_size(72)
+            .y_label_area_size(beside_axis(0.0..top).max(72))
             .build_cartesian_2d(0.0..names.len() as f64, 0.0..top)?;
         chart
             .configure_mesh()
             .disable_x_mesh()
             .x_labels(0)
-            .y_labels(6)
+            .y_labels(Y_LABELS)
             .light_line_style(TRANSPARENT)
             .bold_line_style(GRID)
             .axis_style(GRID)
@@ -67,7 +90,9 @@ pub(super) fn reasons(totals: &Totals, width: u32) -> Result<String, Error> {
     let (row, names) = if beside { (26, 190) } else { (44, 4) };
     let height = sorted.len() as u32 * row + 16;
     draw("Why packets left as they did", (width, height), |area| {
-        let bars = f64::from(width as i32 - names - if beside { 170 } else { 130 });
+        let share = |count: u64| format!("{}  ({:.1} %)", grouped(count), 100.0 * count as f64 / all as f64);
+        let widest = sorted.iter().map(|&(_, count)| width_of(&share(count))).max().unwrap_or(0) + 12;
+        let bars = f64::from(width as i32 - names - widest.max(if beside { 170 } else { 130 }) as i32);
         let most = sorted.first().map_or(1, |&(_, count)| count.max(1)) as f64;
         let side = if beside { HPos::Right } else { HPos::Left };
         let of_name = TextStyle::from(("sans-serif", TEXT).into_font()).color(&INK).pos(Pos::new(side, VPos::Center));
@@ -78,8 +103,7 @@ pub(super) fn reasons(totals: &Totals, width: u32) -> Result<String, Error> {
             let end = names + (bars * *count as f64 / most).round().max(1.0) as i32;
             area.draw(&Text::new(name.replace('_', " "), place, of_name.clone()))?;
             area.draw(&Rectangle::new([(names, middle - 8), (end, middle + 8)], AFTER.filled()))?;
-            let share = format!("{}  ({:.1} %)", grouped(*count), 100.0 * *count as f64 / all as f64);
-            area.draw(&Text::new(share, (end + 8, middle), of_bar.clone()))?;
+            area.draw(&Text::new(share(*count), (end + 8, middle), of_bar.clone()))?;
         }
         Ok(())
     })
@@ -91,11 +115,6 @@ pub(super) fn timeline(timeline: &Timeline, width: u32) -> Result<String, Error>
         let points: Vec<_> = timeline.rates().collect();
         let top = points.iter().fold(1.0f64, |top, point| top.max(point.1).max(point.2)) * 1.08;
         let seconds = timeline.seconds();
-        let mut chart = ChartBuilder::on(area)
-            .margin(if width == WIDE { 12 } else { 4 })
-            .x_label_area_size(44)
-            .y_label_area_size(if width == WIDE { 88 } else { 76 })
-            .build_cartesian_2d(0.0..seconds, 0.0..top)?;
         let (unit, scale) = if seconds < 0.002 {
             ("µs", 1e6)
         } else if seconds < 2.0 {
@@ -103,11 +122,20 @@ pub(super) fn timeline(timeline: &Timeline, width: u32) -> Result<String, Error>
         } else {
             ("s", 1.0)
         };
+        let (margin, beside, x_labels) = if width == WIDE { (12, 88, 8) } else { (4, 76, 4) };
+        // The last label may stand at the end of the axis, half of it behind it.
+        let right = 4 + widest(0.0..seconds, x_labels, |time| plain(time * scale)) / 2;
+        let mut chart = ChartBuilder::on(area)
+            .margin(margin)
+            .margin_right(right.max(margin))
+            .x_label_area_size(44)
+            .y_label_area_size(beside_axis(0.0..top).max(beside))
+            .build_cartesian_2d(0.0..seconds, 0.0..top)?;
         chart
             .configure_mesh()
             .disable_x_mesh()
-            .x_labels(if width == WIDE { 8 } else { 4 })
-            .y_labels(6)
+            .x_labels(x_labels)
+            .y_labels(Y_LABELS)
             .light_line_style(TRANSPARENT)
             .bold_line_style(GRID)
             .axis_style(GRID)
@@ -155,6 +183,55 @@ mod tests {
             assert!(svg.starts_with("<svg role=\"img\" aria-label=") && svg.trim_end().ends_with("</svg>"));
             assert!(svg.contains("var(--after)"));
             assert!(!svg.contains("=\"#"), "{svg}");
+        }
+    }
+
+    /// Where each text of a plot begins and ends, by the width of Helvetica's digits.
+    fn texts(svg: &str) -> Vec<(String, f64, f64)> {
+        let attribute = |tag: &str, name: &str| {
+            let (_, rest) = tag.split_once(&format!(" {name}=\"")).expect("the attribute");
+            rest.split_once('"').expect("its end").0.to_owned()
+        };
+        let text = |part: &str| {
+            let (tag, rest) = part.split_once('>').expect("a tag");
+            let words = rest.split_once("</text>").expect("its end").0.trim().to_owned();
+            let narrow = words.chars().filter(|letter| matches!(letter, ',' | '.' | ' ' | '(' | ')')).count();
+            let size: f64 = attribute(tag, "font-size").parse().expect("a size");
+            let long = size * (0.556 * (words.chars().count() - narrow) as f64 + 0.278 * narrow as f64);
+            let x: f64 = attribute(tag, "x").parse().expect("a place");
+            let start = match attribute(tag, "text-anchor").as_str() {
+                "start" => x,
+                "middle" => x - long / 2.0,
+                _ => x - long,
+            };
+            (words, start, start + long)
+        };
+        svg.split("<text").skip(1).map(text).collect()
+    }
+
+    #[test]
+    fn no_number_is_cut_off() {
+        let lengths: Sizes = serde_json::from_str(r#"{"64": 3000000000, "1518": 7}"#).expect("counts");
+        let mut totals = Totals::default();
+        totals.reasons.insert("push", 2_123_456_789);
+        for width in [WIDE, NARROW] {
+            let mut drawn = vec![sizes(&lengths, &lengths, width), reasons(&totals, width)];
+            // A label at the very end, and a high rate.
+            for (step, steps) in [(1_000_000_000, 600), (1_000_000_000, 604_800), (100, 1000), (1, 100)] {
+                let mut line = Timeline::default();
+                for time in 0..steps {
+                    line.before(time * step);
+                    line.after(time * step);
+                }
+                drawn.push(timeline(&line, width));
+            }
+            for svg in drawn {
+                let texts = texts(&svg.expect("drawn"));
+                assert!(texts.len() >= 2);
+                for (words, start, end) in texts {
+                    assert!(start >= 0.0 && end <= f64::from(width), "{words}, from {start} to {end} in {width}");
+                }
+            }
         }
     }
 

@@ -26,9 +26,9 @@ pub use self::rule::{Rule, Strictness};
 
 use self::judge::{Finding, Judge};
 use self::matching::Matched;
-use self::packet::Packet;
+use self::packet::{Packet, PacketStart};
 use self::pairs::Departure;
-use self::stream::Stream;
+use self::stream::{AHEAD_PACKETS, Stream};
 use self::window::{Overtaken, Window};
 use crate::error::Error;
 use crate::input::Input;
@@ -141,7 +141,9 @@ impl CheckReport {
 /// whatever their sizes, as long as packets leave near their place in the original.
 ///
 /// # Errors
-/// Whatever stops the reading of either file.
+/// Whatever stops the reading of either file; [`Error::Options`] for files that both mix packets
+/// with different link headers, but the one or the other only behind its first 4,096 packets or
+/// 4 MiB.
 pub fn check(checked: Input<'_>, origin: Input<'_>, options: &CheckOptions, progress: &mut dyn Progress) -> Result<CheckReport, Error> {
     let simd = Simd::detect();
     let (checked, origin) = (Stream::open(checked, simd)?, Stream::open(origin, simd)?);
@@ -170,24 +172,25 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn run(&mut self, mut checked: Stream<'_>, strict: bool, progress: &mut dyn Progress) -> Result<(), Error> {
-        let mut first = checked.next_packet()?;
-        let first_origin = self.window.stream.next_packet()?;
-        let ip_only = match (&first, &first_origin) {
-            (Some(one), Some(other)) => one.layer != other.layer || one.link.len() != other.link.len(),
-            _ => false,
-        };
-        if ip_only {
-            self.window.compare_ip_only();
+        let left_out = self.find_link_headers(&mut checked)?;
+        if let Some(starts) = left_out {
+            self.window.leave_link_headers_out(starts.checked);
             self.report.not_judged.link_headers = true;
         }
-        if let Some(packet) = first_origin {
-            self.window.enter(packet);
-        }
-        while let Some(packet) = match first.take() {
-            Some(packet) => Some(packet),
-            None => checked.next_packet()?,
-        } {
-            self.packet(&if ip_only { packet.without_link() } else { packet })?;
+        let mut begins_as_other = None;
+        while let Some(packet) = checked.next_packet()? {
+            match left_out {
+                Some(starts) => {
+                    if packet.start() == Some(starts.origin) {
+                        begins_as_other.get_or_insert(packet.number);
+                    }
+                    self.packet(&packet.without_link())?;
+                    if let (Some(one), Some(other)) = (begins_as_other, self.window.begins_as_other) {
+                        return Err(Error::Options(starts.contradicted(&self.report, one, other)));
+                    }
+                }
+                None => self.packet(&packet)?,
+            }
             if checked.packets.is_multiple_of(INTERVAL) && progress.advance(checked.packets, checked.bytes_read()).is_break() {
                 return Err(Error::Interrupted);
             }
@@ -214,6 +217,18 @@ impl Check<'_> {
         self.report.not_judged.origin_headers = self.window.bad_headers;
         self.report.not_judged.sizes = self.window.sizes_inferred;
         Ok(())
+    }
+
+    /// Finds out whether link headers are left out: what either file begins with if it is not the
+    /// same, and not both files have packets that begin either way.
+    fn find_link_headers(&mut self, checked: &mut Stream<'_>) -> Result<Option<Starts>, Error> {
+        let stream = &mut self.window.stream;
+        let (Some(one), Some(other)) = (checked.find_ahead(Packet::start)?, stream.find_ahead(Packet::start)?) else {
+            return Ok(None);
+        };
+        let begins = |start| move |packet: &Packet| packet.start().filter(|found| *found == start);
+        let mixed = one == other || (checked.find_ahead(begins(other))?.is_some() && stream.find_ahead(begins(one))?.is_some());
+        Ok((!mixed).then_some(Starts { checked: one, origin: other }))
     }
 
     /// Finds what a packet stands for, and judges it.
@@ -339,6 +354,27 @@ impl Check<'_> {
             }
         }
         !indices.is_sorted()
+    }
+}
+
+/// What the first packets of the files begin with, where link headers are left out.
+#[derive(Clone, Copy)]
+struct Starts {
+    checked: PacketStart,
+    origin: PacketStart,
+}
+
+impl Starts {
+    /// What to say where either file has packets that begin as those of the other, too far from its
+    /// first for that to have been seen.
+    fn contradicted(&self, report: &CheckReport, in_checked: u64, in_origin: u64) -> String {
+        let Starts { checked, origin } = self;
+        format!(
+            "{}: it begins with packets that have {checked}, and packet {in_checked} has {origin}; {}: it begins with packets \
+             that have {origin}, and packet {in_origin} has {checked}; what is mixed in both files must begin so in the first \
+             {AHEAD_PACKETS} packets and 4 MiB of each",
+            report.checked, report.origin,
+        )
     }
 }
 

@@ -1,5 +1,6 @@
 //! A packet as it is compared: its checksums filled in, its header read, its flow known.
 
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use superpacket::Simd;
@@ -52,6 +53,24 @@ pub(super) struct Packet {
     pub(super) ordered_in: (Flow, u32),
     /// The address pairs that it keeps order with, by the same.
     pub(super) pairs: PairKeys,
+}
+
+/// What a packet begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PacketStart {
+    layer: Layer,
+    /// Bytes before the IP header in a capture that is not of Ethernet frames.
+    link: usize,
+}
+
+impl fmt::Display for PacketStart {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.layer, self.link) {
+            (Layer::Ethernet, _) => write!(out, "an Ethernet header"),
+            (Layer::Ip, 0) => write!(out, "an IP header"),
+            (Layer::Ip, link) => write!(out, "{link} bytes before its IP header"),
+        }
+    }
 }
 
 /// What is known of a packet besides its bytes.
@@ -186,6 +205,16 @@ impl Packet {
         }
         self.find_headers();
         self
+    }
+
+    /// What it begins with; `None` where that is not understood.
+    pub(super) fn start(&self) -> Option<PacketStart> {
+        Some(PacketStart { layer: self.layer?, link: self.link.len() })
+    }
+
+    /// Bytes that it has, with those before the IP header.
+    pub(super) fn length(&self) -> usize {
+        self.link.len() + self.bytes.len()
     }
 
     /// Is it the other, bit for bit or with the checksums that this came with?

@@ -1,6 +1,7 @@
 //! Reading packets with their `virtio_net_hdr`: of captures, of files of records, of packets in
 //! memory.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Cursor as Bytes, Read};
 use std::path::Path;
@@ -18,6 +19,10 @@ use crate::packets::Cursor;
 
 /// What the comment of a pcapng packet begins with that holds its header, in hexadecimal digits.
 pub(super) const COMMENT: &[u8] = b"virtio_net_hdr=";
+
+/// How far is read ahead at most: packets, and bytes.
+pub(super) const AHEAD_PACKETS: usize = 4096;
+const AHEAD_BYTES: usize = 4 << 20;
 
 enum Kind<'a> {
     Reader(Box<Reader>),
@@ -41,10 +46,13 @@ pub(super) struct Stream<'a> {
     pub(super) file: String,
     /// The file's length in bytes, where it is known.
     pub(super) length: Option<u64>,
-    /// Packets read.
+    /// Packets that were given.
     pub(super) packets: u64,
     /// Bytes of these packets.
     pub(super) bytes: u64,
+    /// Packets that were read, and are given next.
+    ahead: VecDeque<Packet>,
+    ended: bool,
     simd: Simd,
 }
 
@@ -63,11 +71,54 @@ impl<'a> Stream<'a> {
             Input::Stream { file, stream } => (open_stream(&file, stream)?, file, None),
             Input::Packets(packets) => (Kind::Packets(Cursor::new(packets)), "memory".to_owned(), Some(packets.bytes().len() as u64)),
         };
-        Ok(Stream { kind, file, length, packets: 0, bytes: 0, simd })
+        Ok(Stream { kind, file, length, packets: 0, bytes: 0, ahead: VecDeque::new(), ended: false, simd })
     }
 
     /// The next packet; `None` at the end.
     pub(super) fn next_packet(&mut self) -> Result<Option<Packet>, Error> {
+        let packet = match self.ahead.pop_front() {
+            Some(packet) => packet,
+            None => match self.read()? {
+                Some(packet) => packet,
+                None => return Ok(None),
+            },
+        };
+        self.packets += 1;
+        self.bytes += packet.length() as u64;
+        Ok(Some(packet))
+    }
+
+    /// Looks for a packet among those to come, as far as is read ahead, and returns what `wanted`
+    /// makes of the first for which it is something.
+    pub(super) fn find_ahead<T>(&mut self, wanted: impl Fn(&Packet) -> Option<T>) -> Result<Option<T>, Error> {
+        let (mut place, mut bytes) = (0, 0);
+        loop {
+            if place == self.ahead.len() {
+                if place == AHEAD_PACKETS || bytes >= AHEAD_BYTES {
+                    return Ok(None);
+                }
+                let Some(packet) = self.read()? else { return Ok(None) };
+                self.ahead.push_back(packet);
+            }
+            let Some(packet) = self.ahead.get(place) else { return Ok(None) };
+            if let Some(found) = wanted(packet) {
+                return Ok(Some(found));
+            }
+            bytes += packet.length();
+            place += 1;
+        }
+    }
+
+    fn read(&mut self) -> Result<Option<Packet>, Error> {
+        if self.ended {
+            return Ok(None);
+        }
+        let packet = self.read_on()?;
+        self.ended = packet.is_none();
+        Ok(packet)
+    }
+
+    fn read_on(&mut self) -> Result<Option<Packet>, Error> {
         let packet = match &mut self.kind {
             Kind::Reader(reader) => match reader.next_frame()? {
                 Some(frame) => packet_of_frame(&frame, &self.file, self.simd)?,
@@ -89,8 +140,6 @@ impl<'a> Stream<'a> {
                 Packet::new(Origin { number, interface: 0, layer: Some(layer), link: &[], header, cut: false }, data, self.simd)
             }
         };
-        self.packets += 1;
-        self.bytes += (packet.link.len() + packet.bytes.len()) as u64;
         Ok(Some(packet))
     }
 

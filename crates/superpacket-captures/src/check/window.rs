@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use superpacket::Simd;
 use superpacket::segment::{Gso, GsoPacket, MaxSegments, SegmentOptions, Segmenter};
 
-use super::packet::{Packet, segments_of};
+use super::packet::{Packet, PacketStart, segments_of};
 use super::pairs::Pairs;
 use super::stream::Stream;
 use crate::error::Error;
@@ -59,7 +59,10 @@ pub(super) struct Window<'a> {
     /// The latest that has left.
     latest: u64,
     ended: bool,
-    ip_only: bool,
+    /// What packets of the other file begin with, if link headers are left out.
+    left_out: Option<PacketStart>,
+    /// The first packet that begins so too.
+    pub(super) begins_as_other: Option<u64>,
     segmenter: Segmenter,
     /// Packets whose header contradicts itself or them, or asks for too many segments: they are
     /// taken for whole.
@@ -81,7 +84,8 @@ impl<'a> Window<'a> {
             held: 0,
             latest: 0,
             ended: false,
-            ip_only: false,
+            left_out: None,
+            begins_as_other: None,
             segmenter: Segmenter::new().with_simd(simd),
             bad_headers: 0,
             sizes_inferred: 0,
@@ -89,14 +93,22 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Leaves out link headers from now on.
-    pub(super) fn compare_ip_only(&mut self) {
-        self.ip_only = true;
+    /// Leaves out link headers from now on, since the other file has others.
+    pub(super) fn leave_link_headers_out(&mut self, other: PacketStart) {
+        self.left_out = Some(other);
     }
 
     /// Takes in a packet, cut as its header says.
     pub(super) fn enter(&mut self, packet: Packet) {
-        let packet = if self.ip_only { packet.without_link() } else { packet };
+        let packet = match self.left_out {
+            Some(other) => {
+                if packet.start() == Some(other) {
+                    self.begins_as_other.get_or_insert(packet.number);
+                }
+                packet.without_link()
+            }
+            None => packet,
+        };
         match packet.virtio.map(|virtio| virtio.gso) {
             Some(Ok(Some(gso))) => match self.cut(&packet, gso) {
                 Some(segments) => segments.into_iter().for_each(|segment| self.push(segment)),
