@@ -62,8 +62,8 @@ impl fmt::Display for Changed {
 }
 
 /// Compares what runs with the file as it was read last; returns what was changed, and has `file`,
-/// as it is read now, say the same where that is to be kept. A port that was added is said as a whole; one that was
-/// removed comes back if the file names it.
+/// as it is read now, say the same where that is to be kept. A port that was added is said as a
+/// whole; one that was removed comes back if the file names it.
 pub fn reconcile(before: &BridgeSettings, running: &BridgeSettings, file: &mut BridgeSettings, on_reload: OnReload) -> Vec<Changed> {
     let mut changes = Vec::new();
     for name in SteeringSettings::NAMES {

@@ -1,5 +1,5 @@
-//! `superpacket ports` and `superpacket port`: a bridge's ports at a glance, and those that come and
-//! go.
+//! `superpacket ports` and `superpacket port`: a bridge's ports at a glance, and those that come
+//! and go.
 
 use superpacket_bridge::report::PortReport;
 
