@@ -232,11 +232,11 @@ def test_changed_and_removed_files(demo: Path, tmp_path: Path) -> None:
     assert corpus.analyze(pattern, str(out), scheduler="threads=1", batch=32).kept == 0
 
 
-def many(demo: Path, folder: Path) -> str:
+def many(demo: Path, folder: Path, copies: int = 24) -> str:
     """Writes files that keep workers busy for some seconds; returns their pattern."""
     folder.mkdir()
     for number in range(12):
-        written(demo, folder / f"{number:02}.pcap", 24, number)
+        written(demo, folder / f"{number:02}.pcap", copies, number)
     return f"{folder}/*.pcap"
 
 
@@ -296,7 +296,8 @@ def test_a_run_that_was_cut_off_goes_on(demo: Path, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_run_which_goes_on_later(demo: Path, tmp_path: Path) -> None:
-    pattern, out = many(demo, tmp_path / "captures"), tmp_path / "out"
+    # So many that the run does not end before the signal comes, also on a busy machine.
+    pattern, out = many(demo, tmp_path / "captures", 96), tmp_path / "out"
     command = [sys.executable, "-m", "superpacket.corpus", "analyze", pattern, "-o", str(out), "--part-size", "1MiB"]
     run = subprocess.Popen([*command, "--scheduler", "processes=2"], stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
@@ -397,8 +398,9 @@ class Deadly(distributed.WorkerPlugin):  # type: ignore[misc]
 
 def test_a_file_that_kills_workers_takes_no_other_with_it(demo: Path, tmp_path: Path) -> None:
     pattern = small_files(demo, tmp_path / "captures", 48)
-    # A worker takes seconds to begin: two are enough for a file.
-    with dask.config.set({"distributed.scheduler.allowed-failures": 1}), cluster(2) as client:
+    # A worker takes seconds to begin: two are enough for a file. None that waits at one is blamed.
+    settings = {"distributed.scheduler.allowed-failures": 1, "distributed.scheduler.worker-saturation": 1.0}
+    with dask.config.set(settings), cluster(2) as client:
         client.register_plugin(Deadly())
         report = corpus.analyze(pattern, str(tmp_path / "out"), scheduler=client)
     # Those that were recorded before the worker died are no earlier run's.
