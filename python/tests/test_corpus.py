@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -232,11 +233,11 @@ def test_changed_and_removed_files(demo: Path, tmp_path: Path) -> None:
     assert corpus.analyze(pattern, str(out), scheduler="threads=1", batch=32).kept == 0
 
 
-def many(demo: Path, folder: Path, copies: int = 24) -> str:
+def many(demo: Path, folder: Path) -> str:
     """Writes files that keep workers busy for some seconds; returns their pattern."""
     folder.mkdir()
     for number in range(12):
-        written(demo, folder / f"{number:02}.pcap", copies, number)
+        written(demo, folder / f"{number:02}.pcap", 24, number)
     return f"{folder}/*.pcap"
 
 
@@ -296,10 +297,12 @@ def test_a_run_that_was_cut_off_goes_on(demo: Path, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_run_which_goes_on_later(demo: Path, tmp_path: Path) -> None:
-    # So many that the run does not end before the signal comes, also on a busy machine.
-    pattern, out = many(demo, tmp_path / "captures", 96), tmp_path / "out"
+    pattern, out = many(demo, tmp_path / "captures"), tmp_path / "out"
     command = [sys.executable, "-m", "superpacket.corpus", "analyze", pattern, "-o", str(out), "--part-size", "1MiB"]
-    run = subprocess.Popen([*command, "--scheduler", "processes=2"], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    command += ["--scheduler", "processes=2"]
+    # What a shell begins in the background ignores SIGINT, and so would this.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heard)
     try:
         until(lambda: recorded(out) >= 5)
         # As a terminal does, to the workers too.
