@@ -25,12 +25,13 @@ use crate::claim::{Claim, interface_of};
 use crate::consumer::Factory;
 use crate::error::BridgeError;
 use crate::icmp;
-use crate::links::LinkWatch;
-use crate::poll_thread::{Common, Order, PollThread};
+use crate::links;
+use crate::poll_thread::{Common, Notice, Order, PollThread};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::Shared;
 use crate::settings::{BridgeSettings, Forwarding, InPlace, Limits, PortSettings, TooBig};
 use crate::steering::{State, UsableCpus};
+use crate::stoppable::Stoppable;
 use crate::table::{MAX_PORTS, Table};
 
 pub(crate) use fdb::check_layer;
@@ -51,9 +52,6 @@ const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// How long at least, where the kernel tells of a change.
 const TRY_SOON: Duration = Duration::from_millis(50);
 
-/// What is said in place of a broken port where interfaces have changed.
-const LINKS_CHANGED: (u16, u32) = (u16::MAX, 1);
-
 /// How long a thread may take to let go of a port.
 const LET_GO: Duration = Duration::from_secs(2);
 
@@ -63,7 +61,7 @@ pub struct Bridge {
     inner: Arc<Inner>,
     supervisor: Option<JoinHandle<()>>,
     /// `None` where the kernel does not tell: ports are looked at all the time then.
-    links: Option<LinkWatch>,
+    links: Option<Stoppable>,
 }
 
 #[derive(Debug)]
@@ -209,7 +207,7 @@ impl Bridge {
         };
         let table = Arc::new(Table::new(settings.table_size, settings.ageing_time));
         let epoch = Arc::new(AtomicU64::new(0));
-        let (broken, inbox) = crossbeam_channel::unbounded();
+        let (notices, inbox) = crossbeam_channel::unbounded();
         // Random: who chooses the traffic must not choose the buckets.
         let random = || u128::from(RandomState::new().build_hasher().finish());
         let random_key = || random() << 64 | random();
@@ -221,7 +219,7 @@ impl Bridge {
             table: table.clone(),
             answers: Arc::new(icmp::rate_limit()),
             epoch: epoch.clone(),
-            broken,
+            notices,
             busy_poll: settings.busy_poll,
             key: HashKey::new(random_key()),
             steering: Arc::new(steering),
@@ -251,9 +249,9 @@ impl Bridge {
         inner.reconcile_workers()?;
         // Threads that had their ports before there were workers must hear of these.
         inner.announce();
-        let changed = inner.common.broken.clone();
+        let changed = inner.common.notices.clone();
         bridge.links =
-            events.and_then(|events| LinkWatch::start(events, move || _ = changed.send(LINKS_CHANGED))).inspect_err(unheard).ok();
+            events.and_then(|events| links::watch(events, move || _ = changed.send(Notice::LinksChanged))).inspect_err(unheard).ok();
         let look_anyway = if bridge.links.is_some() { LOOK_ANYWAY } else { LOOK };
         let supervise = move || inner.supervise(&inbox, look_anyway);
         let supervisor = std::thread::Builder::new().name("superpacket-ports".into()).spawn(supervise);
@@ -468,8 +466,7 @@ impl Bridge {
         self.links = None;
         // The supervisor first: it opens ports and starts workers.
         if let Some(supervisor) = self.supervisor.take() {
-            // It waits for what is said to be broken: there is no such port.
-            let _ = self.inner.common.broken.send((u16::MAX, 0));
+            let _ = self.inner.common.notices.send(Notice::Stopping);
             if supervisor.join().is_err() {
                 tracing::error!("the thread that looks after the ports had panicked");
             }
@@ -636,11 +633,11 @@ impl Inner {
     }
 
     /// Looks after the ports until the bridge ends.
-    fn supervise(&self, broken: &Receiver<(u16, u32)>, look_anyway: Duration) {
+    fn supervise(&self, notices: &Receiver<Notice>, look_anyway: Duration) {
         let mut looked = Instant::now();
         while !self.stopping.load(Ordering::Acquire) {
             // Threads say it with every packet: all of it is taken at once.
-            let told: Vec<_> = broken.recv_timeout(LOOK).into_iter().chain(broken.try_iter()).collect();
+            let told: Vec<_> = notices.recv_timeout(LOOK).into_iter().chain(notices.try_iter()).collect();
             if self.stopping.load(Ordering::Acquire) {
                 return;
             }
@@ -664,11 +661,11 @@ impl Inner {
 
     /// Looks at the state of a port; says whether the threads must hear of it. `all`: also where
     /// the kernel tells of what changes.
-    fn look_after(&self, number: usize, told: &[(u16, u32)], all: bool) -> bool {
+    fn look_after(&self, number: usize, told: &[Notice], all: bool) -> bool {
         let mut places = lock(&self.places);
         let Some(Some(place)) = places.get_mut(number) else { return false };
         let Some(port) = &mut place.port else {
-            let soon = if told.contains(&LINKS_CHANGED) { TRY_AGAIN - TRY_SOON } else { Duration::ZERO };
+            let soon = if told.contains(&Notice::LinksChanged) { TRY_AGAIN - TRY_SOON } else { Duration::ZERO };
             if place.next_try > Instant::now() + soon {
                 return false;
             }
@@ -680,7 +677,7 @@ impl Inner {
             return false;
         }
         // What is said of an earlier opening is old.
-        let is_broken = told.contains(&(place.shared.number, place.shared.opening()));
+        let is_broken = told.contains(&Notice::Broken { port: place.shared.number, opening: place.shared.opening() });
         let before = place.state;
         place.state = port.state();
         if place.state.link == LinkState::Gone || is_broken && place.state.link != LinkState::Down {

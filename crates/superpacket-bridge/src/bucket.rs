@@ -7,6 +7,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use superpacket::SuperPacket;
+use superpacket_io::port::{Buffer, wire_size};
+
 use crate::rates::{Rate, Rates};
 
 const NANOSECONDS: u64 = 1_000_000_000;
@@ -110,6 +113,13 @@ fn duration(amount: u64, rate: u64) -> u64 {
         0 => 0,
         rate => amount.saturating_mul(NANOSECONDS).div_ceil(rate),
     }
+}
+
+/// Returns what a packet takes from buckets: frames on the wire, and their bytes. What LRO merged
+/// counts as the packets that it was.
+pub(crate) fn taken_by(packet: &SuperPacket<'_, Buffer>) -> (u64, u64) {
+    let (frames, bytes) = wire_size(packet);
+    (u64::from(frames.max(packet.metadata.packets)), bytes)
 }
 
 /// The buckets of a port.

@@ -15,8 +15,9 @@ use superpacket::segment::{
 use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, ipv4, parse, sctp};
 use superpacket_features::Feature;
-use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch, wire_size};
+use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Transmit, TxBatch};
 
+use crate::bucket::taken_by;
 use crate::counters::DropReason;
 use crate::frame::{Head, network_offset};
 use crate::runtime::{Runtime, Shared};
@@ -130,8 +131,8 @@ impl Egress {
         now: u64,
     ) -> bool {
         if self.is_limited {
-            let (packets, bytes) = wire_size(packet);
-            if !self.allows(packets.max(packet.metadata.packets), bytes, now) {
+            let (packets, bytes) = taken_by(packet);
+            if !self.allows(packets, bytes, now) {
                 return true;
             }
         }
@@ -192,8 +193,8 @@ impl Egress {
 
     /// May so many packets leave? What may not is counted.
     #[cold]
-    fn allows(&self, packets: u32, bytes: u64, now: u64) -> bool {
-        let allowed = self.shared.buckets.take_tx(u64::from(packets), bytes, now);
+    fn allows(&self, packets: u64, bytes: u64, now: u64) -> bool {
+        let allowed = self.shared.buckets.take_tx(packets, bytes, now);
         if !allowed {
             self.shared.counts.dropped(DropReason::TxRate, 1);
         }

@@ -58,6 +58,7 @@ pub mod settings;
 #[cfg(test)]
 mod sham;
 mod steering;
+mod stoppable;
 mod table;
 mod tag;
 pub mod topology;

@@ -1,68 +1,48 @@
 //! A thread that hears from the kernel when an interface comes, goes or changes.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::thread::JoinHandle;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use superpacket_io::system::LinkEvents;
+
+use crate::stoppable::Stoppable;
 
 /// How long at least lies between two notices: a host on which hundreds of interfaces come at once
 /// is not looked at hundreds of times.
 const SPACING: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Listens until it is dropped.
-#[derive(Debug)]
-pub(crate) struct LinkWatch {
-    stop: OwnedFd,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl LinkWatch {
-    /// Calls `changed` from a thread of its own after what `events` tell.
-    ///
-    /// # Errors
-    /// What the system says if it gives no thread or descriptor.
-    pub(crate) fn start(events: LinkEvents, changed: impl Fn() + Send + 'static) -> io::Result<Self> {
-        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let asked = stop.try_clone()?;
-        let listen = move || {
-            let is_asked_to_stop = |timeout: Option<&Timespec>, also: &LinkEvents| {
-                let mut waiting = [PollFd::new(&asked, PollFlags::IN), PollFd::new(also, PollFlags::IN)];
-                let waiting = if timeout.is_some() { &mut waiting[..1] } else { &mut waiting[..] };
-                match poll(waiting, timeout) {
-                    Ok(_) | Err(Errno::INTR) => !waiting[0].revents().is_empty(),
-                    Err(error) => {
-                        tracing::warn!(%error, "changes of interfaces are not heard of any more at once");
-                        true
+/// Calls `changed` from a thread of its own after what `events` tell, until the thread is dropped.
+///
+/// # Errors
+/// What the system says if it gives no thread or descriptor.
+pub(crate) fn watch(events: LinkEvents, mut changed: impl FnMut() + Send + 'static) -> io::Result<Stoppable> {
+    Stoppable::start("superpacket-link", move |stop| {
+        let mut listen = || -> io::Result<()> {
+            loop {
+                let mut waiting = [PollFd::new(&stop, PollFlags::IN), PollFd::new(&events, PollFlags::IN)];
+                if is_first_ready(&mut waiting, None)? {
+                    return Ok(());
+                }
+                if events.take()? {
+                    changed();
+                    if is_first_ready(&mut waiting[..1], Some(&SPACING))? {
+                        return Ok(());
                     }
-                }
-            };
-            while !is_asked_to_stop(None, &events) {
-                match events.take() {
-                    Ok(true) => changed(),
-                    Ok(false) => continue,
-                    Err(error) => return tracing::warn!(%error, "changes of interfaces are not heard of any more at once"),
-                }
-                if is_asked_to_stop(Some(&SPACING), &events) {
-                    return;
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("superpacket-link".into()).spawn(listen)?;
-        Ok(LinkWatch { stop, thread: Some(thread) })
-    }
+        if let Err(error) = listen() {
+            tracing::warn!(%error, "changes of interfaces are not heard of any more at once");
+        }
+    })
 }
 
-impl Drop for LinkWatch {
-    fn drop(&mut self) {
-        // A counter that is full wakes just as well.
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that listens for changes of interfaces had panicked");
-        }
+/// Waits until one of them is ready, or the time is over; says whether it is the first.
+fn is_first_ready(waiting: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> io::Result<bool> {
+    match poll(waiting, timeout) {
+        Ok(_) => Ok(!waiting[0].revents().is_empty()),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }

@@ -6,9 +6,9 @@ use superpacket::packet::VlanTag;
 use superpacket::segment::Segmenter;
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::MAX_HEADER;
-use superpacket_io::port::{Buffer, Outgoing, wire_size};
+use superpacket_io::port::{Buffer, Outgoing};
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, taken_by};
 use crate::consumer::{Consumer, Consuming};
 use crate::counters::DropReason;
 use crate::egress::Egress;
@@ -274,7 +274,7 @@ fn is_storm(from: &Shared, packet: &SuperPacket<'_, Buffer>, destination: &Desti
         Destination::Many => &from.buckets.storm_multicast,
         Destination::All | Destination::Neighbour => &from.buckets.storm_broadcast,
     };
-    bucket.is_limited() && !bucket.take(u64::from(wire_size(packet).0.max(packet.metadata.packets)), now)
+    bucket.is_limited() && !bucket.take(taken_by(packet).0, now)
 }
 
 /// Is there a static entry for it?

@@ -83,6 +83,17 @@ pub(crate) struct PollThreadCounts {
     pub(crate) cpu: AtomicU32,
 }
 
+/// What the thread that looks after the ports is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// The port of this number turned out to be gone, in this opening of it.
+    Broken { port: u16, opening: u32 },
+    /// Interfaces have come, gone or changed.
+    LinksChanged,
+    /// The bridge ends.
+    Stopping,
+}
+
 /// What all poll threads share.
 #[derive(Clone, Debug)]
 pub(crate) struct Common {
@@ -91,8 +102,7 @@ pub(crate) struct Common {
     pub(crate) answers: Arc<Bucket>,
     /// Grows whenever requested settings or capabilities change.
     pub(crate) epoch: Arc<AtomicU64>,
-    /// Takes the numbers of ports that turned out to be gone, and which opening of them.
-    pub(crate) broken: Sender<(u16, u32)>,
+    pub(crate) notices: Sender<Notice>,
     pub(crate) busy_poll: bool,
     pub(crate) key: HashKey,
     pub(crate) steering: Arc<State>,
@@ -423,9 +433,9 @@ impl Work {
     }
 
     fn report_broken(&mut self) {
-        for broken in self.output.broken.drain(..) {
+        for (port, opening) in self.output.broken.drain(..) {
             // Nobody listens while the bridge ends.
-            let _ = self.common.broken.send(broken);
+            let _ = self.common.notices.send(Notice::Broken { port, opening });
         }
     }
 

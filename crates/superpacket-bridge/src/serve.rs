@@ -10,12 +10,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+
+use crate::stoppable::Stoppable;
 
 /// What is spoken.
 pub(crate) trait Protocol: Send + 'static {
@@ -90,9 +91,8 @@ pub(crate) struct Counts {
 /// A running server; it stops when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    wake: OwnedFd,
     counts: Arc<Counts>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Stoppable,
 }
 
 impl Server {
@@ -102,36 +102,17 @@ impl Server {
     /// What the system says if it gives no thread or descriptor.
     pub(crate) fn start(name: &str, listener: OwnedFd, bounds: Bounds, counts: Arc<Counts>, protocol: impl Protocol) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&listener, true)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let mut work = Work {
-            listener,
-            wake: wake.try_clone()?,
-            bounds,
-            counts: counts.clone(),
-            protocol,
-            connections: Vec::new(),
-            accept_after: None,
-            scratch: vec![0; 4096],
+        let shared = counts.clone();
+        let serve = move |wake| {
+            let (connections, scratch) = (Vec::new(), vec![0; 4096]);
+            Work { listener, wake, bounds, counts: shared, protocol, connections, accept_after: None, scratch }.run();
         };
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || work.run())?;
-        Ok(Server { wake, counts, thread: Some(thread) })
+        Ok(Server { counts, _thread: Stoppable::start(name, serve)? })
     }
 
     /// What it counted so far.
     pub(crate) fn counts(&self) -> &Counts {
         &self.counts
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // A counter that is full wakes just as well.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("a serving thread had panicked");
-        }
     }
 }
 

@@ -82,12 +82,12 @@ struct Bench {
 impl Bench {
     fn new() -> Bench {
         let key = HashKey::new(7);
-        let (broken, _) = crossbeam_channel::unbounded();
+        let (notices, _) = crossbeam_channel::unbounded();
         let common = Common {
             table: Arc::new(Table::new(64, Duration::from_secs(300))),
             answers: Arc::default(),
             epoch: Arc::default(),
-            broken,
+            notices,
             busy_poll: false,
             key,
             steering: Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(7), InPlace::NEVER)),

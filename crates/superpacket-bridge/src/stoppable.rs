@@ -1,0 +1,41 @@
+//! A thread that waits for descriptors, and ends when its owner is dropped.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// A running thread. Dropping this makes a descriptor readable for it, and waits for its end.
+#[derive(Debug)]
+pub(crate) struct Stoppable {
+    stop: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stoppable {
+    /// Starts a thread that does `work`, which must end soon after the descriptor that it is given
+    /// is readable.
+    ///
+    /// # Errors
+    /// What the system says if it gives no thread or descriptor.
+    pub(crate) fn start(name: &str, work: impl FnOnce(OwnedFd) + Send + 'static) -> io::Result<Self> {
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let stopped = stop.try_clone()?;
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || work(stopped))?;
+        Ok(Stoppable { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Stoppable {
+    fn drop(&mut self) {
+        // A counter that is full wakes just as well.
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            if thread.join().is_err() {
+                tracing::error!(name, "a thread had panicked");
+            }
+        }
+    }
+}
