@@ -316,6 +316,32 @@ def test_ctrl_c_ends_a_run_which_goes_on_later(demo: Path, tmp_path: Path) -> No
     assert 5 <= done == report.kept < report.tasks
 
 
+def test_an_interrupt_waits_until_no_call_of_the_cluster_runs() -> None:
+    interrupts = _scheduler.Interrupts()
+    reached = []
+    with pytest.raises(KeyboardInterrupt), interrupts.kept():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("a call")
+        with interrupts.heard():
+            reached.append("a wait")
+    with pytest.raises(KeyboardInterrupt), interrupts.kept(), interrupts.heard():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("a wait")
+    with pytest.raises(KeyboardInterrupt), interrupts.kept():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("the last call")
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert reached == ["a call", "the last call"]
+    own = signal.signal(signal.SIGINT, lambda *_: reached.append("a handler of the program's own"))
+    try:
+        with interrupts.kept(), interrupts.heard():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, own)
+    assert reached[2:] == ["a handler of the program's own"]
+
+
 def small_files(demo: Path, folder: Path, count: int) -> str:
     """Writes captures of some kB, of several lengths; returns their pattern."""
     folder.mkdir()

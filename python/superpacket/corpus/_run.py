@@ -146,6 +146,8 @@ class _Run:
     """The tasks of a run, in flight and to come."""
 
     def __init__(self, client: distributed.Client, files: list[_files.CorpusFile], options: Options, store: Store, retries: int) -> None:
+        #: Of the time when this run calls the cluster.
+        self.interrupts = _scheduler.Interrupts()
         self._client, self._files, self._options, self._store, self._retries = client, files, options, store, retries
         self._in_flight: dict[Any, _Task] = {}
         self._completed = distributed.as_completed(loop=client.loop, with_results=False, raise_errors=False)
@@ -217,7 +219,8 @@ class _Run:
         ahead = self._count_threads()
         self._fill(ahead)
         while self._in_flight:
-            future = next(self._completed)
+            with self.interrupts.heard():
+                future = next(self._completed)
             task = self._in_flight.pop(future)
             self._take(future, task)
             future.release()
@@ -333,6 +336,7 @@ def analyze(
         # Tables take their places if all goes well, and not at all otherwise.
         with ExitStack() as stack:
             out = _Output(store, options, top, stack)
+            stack.enter_context(run.interrupts.kept())
             for waiting in run.completed(told):
                 out.add(waiting)
     report, page = out.summary.report()

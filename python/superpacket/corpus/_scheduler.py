@@ -38,6 +38,47 @@ def _without_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+class Interrupts:
+    """Keeps Ctrl-C for when the run waits: distributed's calls leave a traceback behind where it comes within them."""
+
+    def __init__(self) -> None:
+        self._is_waiting = self._asked = False
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keeps interrupts that come within this, until ``heard``; at the latest they are raised at its end."""
+        # Whoever hears interrupts in a way of their own goes on doing so.
+        if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        signal.signal(signal.SIGINT, self._take)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._raise()
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Raises KeyboardInterrupt within this, also for what came before."""
+        self._is_waiting = True
+        try:
+            self._raise()
+            yield
+        finally:
+            self._is_waiting = False
+
+    def _take(self, _signal: int, _frame: object) -> None:
+        self._asked = True
+        if self._is_waiting:
+            self._raise()
+
+    def _raise(self) -> None:
+        if self._asked:
+            self._asked = False
+            raise KeyboardInterrupt
+
+
 @contextmanager
 def client(scheduler: Any, memory_limit: str | int | None) -> Iterator[distributed.Client]:
     """Lends a client of a cluster, which is closed again if it was begun here."""
