@@ -41,7 +41,7 @@
 //! # Order
 //!
 //! Packets of a flow leave in the order in which they were pushed. A VPN that opens packets on
-//! several threads must push them in the order of its counters.
+//! several threads says their counters ([`Writer::push_in_order`]), or pushes them in that order.
 #![cfg_attr(not(any(target_os = "linux", target_os = "android")), forbid(unsafe_code))]
 
 mod device;

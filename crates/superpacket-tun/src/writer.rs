@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::mem;
 
 use superpacket::aggregate::{Borrowed, BufferIndex};
+use superpacket::order::{Order, OrderKey};
 use superpacket::super_packet::Piece;
 use superpacket::{BatchAggregator, Counters, Framing, GsoKind, HashKey, Policy, SuperPacket};
 
@@ -20,6 +21,13 @@ const MAX_PIECES: u32 = 1024 - 2;
 /// [`push`](Self::push) queues, [`flush`](Self::flush) writes. Packets of a flow leave in the order
 /// in which they were pushed. Nothing is held after a flush, and the buffers are dropped: push what
 /// one receive call gave, then flush.
+///
+/// # Packets that overtook each other
+///
+/// Where a tunnel counts its packets, [`push_in_order`](Self::push_in_order) says the count: a
+/// flush first puts what is queued in the order in which it was sent, so that packets merge which
+/// were swapped on their way, or by threads that decrypt them. What an earlier flush wrote is gone:
+/// nothing waits for a packet that is missing.
 ///
 /// # If the device refuses super-packets
 ///
@@ -45,6 +53,9 @@ pub struct Writer<D, B> {
     batch: Vec<B>,
     /// Those pushed since.
     queue: Vec<B>,
+    /// The keys of those pushed since, up to the last that has one.
+    keys: Vec<Option<OrderKey>>,
+    order: Order,
     output: Output<D>,
 }
 
@@ -90,12 +101,22 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
             counters: WriterCounters::default(),
             notice: None,
         };
-        Writer { aggregator, batch: Vec::new(), queue: Vec::new(), output }
+        Writer { aggregator, batch: Vec::new(), queue: Vec::new(), keys: Vec::new(), order: Order::new(), output }
     }
 
     /// Queues a packet. It is written by the next flush, and dropped then.
     #[inline]
     pub fn push(&mut self, packet: B) {
+        self.queue.push(packet);
+    }
+
+    /// Queues a packet of which it is known when it was sent: by a counter of its tunnel's, of which
+    /// a stream is a peer. The next flush puts those of a stream in order; packets that were pushed
+    /// without a key stay where they are.
+    #[inline]
+    pub fn push_in_order(&mut self, packet: B, key: OrderKey) {
+        self.keys.resize(self.queue.len(), None);
+        self.keys.push(Some(key));
         self.queue.push(packet);
     }
 
@@ -130,13 +151,17 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
     /// Others are the device's own; see [above](Self#errors).
     pub fn try_flush(&mut self) -> io::Result<()> {
         loop {
-            let Self { aggregator, batch, queue, output } = self;
+            let Self { aggregator, batch, queue, keys, order, output } = self;
             let goes_on = !batch.is_empty();
             if !goes_on {
                 if queue.is_empty() {
                     return output.error.take().map_or(Ok(()), Err);
                 }
                 mem::swap(batch, queue);
+                if !keys.is_empty() {
+                    order.restore(batch, |index| keys.get(index).copied().flatten());
+                    keys.clear();
+                }
                 output.progress = Progress::default();
                 if output.see_switches() {
                     aggregator.set_policy(policy(&output.settings));
@@ -170,6 +195,7 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         let count = self.len();
         self.batch.clear();
         self.queue.clear();
+        self.keys.clear();
         self.output.error = None;
         count
     }

@@ -156,6 +156,7 @@ pub mod aggregate;
 pub mod buffer;
 pub mod checksum;
 pub mod memory;
+pub mod order;
 pub mod packet;
 pub mod packet_batch;
 mod reason;

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use superpacket::order::OrderKey;
 use superpacket::{Framing, GsoKind, Reason};
 use superpacket_traffic::frame::Frame;
 use superpacket_traffic::random::Random;
@@ -38,6 +39,44 @@ fn packets_of_a_flow_leave_merged_and_in_order() {
     assert_eq!((counters.separated, counters.refused, counters.rejected, counters.full), (0, 0, 0, 0));
     assert!(writer.is_empty() && writer.aggregation().balanced());
     assert_eq!(writer.aggregation().reason(Reason::PollEnd), 4);
+}
+
+#[test]
+fn packets_that_overtook_each_other_merge_where_it_is_known_when_they_were_sent() {
+    let packets = run(Frame::tcp4(1, 1348));
+    let swapped = |writer: &mut MemoryWriter<'_>, push: fn(&mut MemoryWriter<'_>, Vec<u8>, OrderKey)| {
+        for pair in (0..packets.len()).collect::<Vec<_>>().chunks(2) {
+            pair.iter().rev().for_each(|&number| push(writer, packets[number].clone(), OrderKey::new(1, number as u64)));
+        }
+        writer.flush().expect("the device takes all");
+    };
+    let as_they_came = Memory::default();
+    swapped(&mut writer(&as_they_came), |writer, packet, _| writer.push(packet));
+    assert_eq!(as_they_came.state().written.len(), 40, "none follows the one before it");
+
+    let memory = Memory::default();
+    let mut writer = writer(&memory);
+    for time in 1..=2 {
+        swapped(&mut writer, |writer, packet, key| writer.push_in_order(packet, key));
+        assert_eq!(memory.state().written.len(), time);
+        assert_eq!(memory.packets()[40 * (time - 1)..], packets);
+    }
+    // Packets of another stream, and those without a key, stay where they are.
+    let (other, another) = (run(Frame::udp4(1200)), run(Frame::udp6(1180)));
+    writer.push(other[0].clone());
+    writer.push_in_order(packets[1].clone(), OrderKey::new(1, 1));
+    writer.push_in_order(another[1].clone(), OrderKey::new(2, 0));
+    writer.push(other[1].clone());
+    writer.push_in_order(packets[0].clone(), OrderKey::new(1, 0));
+    writer.push_in_order(another[0].clone(), OrderKey::new(2, 1));
+    writer.flush().expect("the device takes all");
+    let last = memory.packets().split_off(80);
+    assert_eq!(by_flow(&last), by_flow(&[&other[..2], &packets[..2], &[another[1].clone(), another[0].clone()]].concat()));
+    // What was cleared leaves no key behind.
+    writer.push_in_order(packets[1].clone(), OrderKey::new(1, 1));
+    assert_eq!(writer.clear(), 1);
+    write(&mut writer, &[packets[3].clone(), packets[2].clone()]).expect("the device takes all");
+    assert_eq!(memory.packets()[86..], [packets[3].clone(), packets[2].clone()]);
 }
 
 #[test]
