@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use superpacket_features::Feature;
 use superpacket_lab::{CapturedFrame, LabError, RawOptions, RawSocket, SizeLimits};
-use superpacket_traffic::frame::{Checksum, Frame, Ip};
+use superpacket_traffic::frame::{CWR, Checksum, Frame, Ip, Transport};
 use superpacket_traffic::gro_table::{self, Burst, Case};
 
 use crate::joined::{Joined, by_veth};
@@ -208,10 +208,11 @@ fn add(counters: &mut [u64; 2], more: [u64; 2]) {
 }
 
 /// Can a virtio header of a packet socket say what this super-packet is to be cut into? It names
-/// neither tunnels nor identifications that stay the same.
+/// neither tunnels nor identifications that stay the same nor CWR on all segments.
 fn virtio_can_say(frames: &[Frame]) -> bool {
     let same_identifications = matches!((&frames[0].ip, &frames[1].ip), (Ip::V4(first), Ip::V4(second)) if first.id == second.id);
-    frames[0].tunnel.is_none() && !same_identifications
+    let has_cwr = matches!(&frames[0].transport, Transport::Tcp(tcp) if tcp.flags & CWR != 0);
+    frames[0].tunnel.is_none() && !same_identifications && !has_cwr
 }
 
 /// The source address of a case's frames.

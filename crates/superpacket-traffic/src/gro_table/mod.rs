@@ -1,4 +1,4 @@
-//! The kernel's own GRO test (`tools/testing/selftests/net/gro.c`), case by case: what is sent, and
+//! The kernel's own GRO test (`tools/testing/selftests/net/lib/gro.c`), case by case: what is sent, and
 //! the payload lengths that must arrive. Over IPv4 and IPv6, and through IPIP, 4in6, SIT and
 //! IP6IP6, where edits of the IP header are made once on the inner and once on the outer one.
 //! Payload 100, TTL 8, DF, ID 0 unless said.
@@ -18,7 +18,7 @@ pub use path::{Burst, Case, ip_in_ip};
 
 use path::Path;
 
-use crate::frame::{ACK, Checksum, Extension, Ip, PSH, RST, SYN, URG, timestamps};
+use crate::frame::{ACK, CWR, Checksum, Extension, Frame, Ip, PSH, RST, SYN, URG, timestamps};
 
 /// Time from one burst of a case to the next, in nanoseconds.
 pub const BURST_INTERVAL: u64 = 100_000_000;
@@ -26,6 +26,7 @@ pub const BURST_INTERVAL: u64 = 100_000_000;
 /// Returns the cases of all rows of the table.
 pub fn all() -> Vec<Case> {
     let rows = [
+        single,
         same_size,
         larger_then_smaller,
         smaller_then_larger,
@@ -34,10 +35,12 @@ pub fn all() -> Vec<Case> {
         pure_acks,
         push_on_the_third_of_five,
         control_flags_on_an_empty_packet_between_pairs,
+        cwr_on_the_second_and_third_of_five,
         second_checksum_bad,
         second_sequence_one_further,
         second_ecn_tos_or_ttl_differs,
         timestamps_and_layouts_of_options,
+        window_scale_in_place_of_timestamps,
         middle_ipv4_checksum_bad,
         middle_with_an_ipv4_option,
         second_with_df_and_mf,
@@ -48,6 +51,11 @@ pub fn all() -> Vec<Case> {
         identifications_that_increment_do_as_well_as_fixed_ones,
     ];
     rows.into_iter().flat_map(|row| row()).collect()
+}
+
+/// A packet alone passes.
+pub fn single() -> Vec<Case> {
+    Path::all().iter().map(|path| path.case("single", path.send(&[100]), &[100])).collect()
 }
 
 /// Two packets of the same size merge.
@@ -112,6 +120,18 @@ pub fn control_flags_on_an_empty_packet_between_pairs() -> Vec<Case> {
     Path::all().iter().flat_map(cases).collect()
 }
 
+/// CWR merges with CWR only, as accurate ECN (RFC 9768) asks since Linux 7.0.
+pub fn cwr_on_the_second_and_third_of_five() -> Vec<Case> {
+    let case = |path: &Path| {
+        let mut frames = path.send(&[100; 5]);
+        for frame in &mut frames[1..3] {
+            frame.tcp_mut().flags |= CWR;
+        }
+        path.case("CWR on the second and third of five", frames, &[100, 200, 200])
+    };
+    Path::all().iter().map(case).collect()
+}
+
 /// A packet with a wrong checksum does not merge.
 pub fn second_checksum_bad() -> Vec<Case> {
     let cases = |path: &Path| {
@@ -162,6 +182,19 @@ pub fn timestamps_and_layouts_of_options() -> Vec<Case> {
             frame.tcp_mut().options.clone_from(options);
         }
         path.case("timestamps and layouts of options", frames, &[200, 100, 100, 100])
+    };
+    Path::all().iter().map(case).collect()
+}
+
+/// Packets with other options do not merge.
+pub fn window_scale_in_place_of_timestamps() -> Vec<Case> {
+    let case = |path: &Path| {
+        let mut frames = path.send(&[100; 3]);
+        for frame in &mut frames[..2] {
+            frame.tcp_mut().options = timestamps(0, 0);
+        }
+        frames[2].tcp_mut().options = vec![1, 3, 3, 0];
+        path.case("window scale in place of timestamps", frames, &[200, 100])
     };
     Path::all().iter().map(case).collect()
 }
@@ -274,6 +307,27 @@ pub fn identifications_that_increment_do_as_well_as_fixed_ones() -> Vec<Case> {
         [path.case("eight that increment", frames, &[800]), path.case("seven that increment, and a byte", shorter, &[701])]
     };
     Path::all().iter().flat_map(cases).collect()
+}
+
+/// Two packets of 200 bytes of each of so many flows, which differ by their source port: all first
+/// packets, then all second ones, which have PSH. Those of a flow merge, and the flows keep the
+/// order of what merged. Each with the name of its path.
+pub fn capacity(flows: u16) -> Vec<(String, Vec<Frame>)> {
+    let frames = |path: &Path| {
+        let both = path.send(&[200; 2]);
+        let of_all = |frame: &Frame, flags: u16| {
+            (0..flows)
+                .map(move |flow| {
+                    let mut frame = frame.clone();
+                    frame.tcp_mut().source_port += flow;
+                    frame.tcp_mut().flags |= flags;
+                    frame
+                })
+                .collect::<Vec<_>>()
+        };
+        [of_all(&both[0], 0), of_all(&both[1], PSH)].concat()
+    };
+    Path::all().iter().map(|path| (path.name().to_owned(), frames(path))).collect()
 }
 
 #[cfg(test)]

@@ -115,6 +115,11 @@ impl Path {
         Path::all().into_iter().filter(|path| matches!(header(&mut path.base.clone(), path.outer), Ip::V6(_))).collect()
     }
 
+    /// Its name, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The first packet, of 100 bytes.
     pub fn base(&self) -> &Frame {
         &self.base

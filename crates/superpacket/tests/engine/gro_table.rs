@@ -40,6 +40,7 @@ macro_rules! rows {
 }
 
 rows! {
+    single
     same_size
     larger_then_smaller
     smaller_then_larger
@@ -47,10 +48,12 @@ rows! {
     pure_acks
     push_on_the_third_of_five
     control_flags_on_an_empty_packet_between_pairs
+    cwr_on_the_second_and_third_of_five
     second_checksum_bad
     second_sequence_one_further
     second_ecn_tos_or_ttl_differs
     timestamps_and_layouts_of_options
+    window_scale_in_place_of_timestamps
     middle_ipv4_checksum_bad
     middle_with_an_ipv4_option
     second_with_df_and_mf
@@ -91,5 +94,19 @@ fn a_fragment_goes_for_its_own_reason() {
     for case in gro_table::second_with_df_and_mf() {
         let run = in_order(&packets(&case.bursts[0].frames));
         assert_eq!(run.reasons(), [Reason::Overtaken, Reason::Fragment], "{}", case.name);
+    }
+}
+
+#[test]
+fn as_many_flows_as_a_poll_has_all_merge_and_keep_their_order() {
+    for flows in [4, 32, 512] {
+        for (path, frames) in gro_table::capacity(flows) {
+            let came = packets(&frames);
+            let run = reversed(&came);
+            assert_eq!(counts(&run), vec![2; usize::from(flows)], "{path}: {flows} flows");
+            for (output, first) in run.outputs.iter().zip(&came) {
+                assert_eq!(output.cut()[0], first.bytes, "{path}: {flows} flows, in order");
+            }
+        }
     }
 }
