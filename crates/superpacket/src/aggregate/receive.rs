@@ -16,9 +16,9 @@ mod super_packet;
 
 use alloc::vec::{Drain, Vec};
 
-use self::super_packet::Met;
+use self::super_packet::SuperPacketOutcome;
 use super::acknowledged::Acknowledged;
-use super::examine::{self, ExamineOptions, Facts, examine};
+use super::examine::{self, ExamineOptions, Facts, examine, examine_headers};
 use super::flow::{
     Attempt, BadChecksum, First, JOIN_AHEAD, Joined, addresses_and_ports, packet_limit, prefetch_ahead, prefetch_first, prefetch_payload,
 };
@@ -388,6 +388,10 @@ impl<B> Receiver<B> {
             // Nothing of its flow is held, so nothing can be overtaken.
             return self.pass::<USUAL, _>(batch, length, layout, layout.refusal.map_or(Reason::UdpOff, Reason::from), poll);
         }
+        if layout.end == u32::from(layout.payload) && self.overtakes_nothing(next) {
+            let reason = self.empty::<USUAL, _>(next, header!(next), layout, length, poll);
+            return self.pass::<USUAL, _>(batch, length, layout, reason, poll);
+        }
         let identity = self.key.flow(header!(next), layout, next.layer, next.vlan);
         let flow = identity.flow;
         let slot = self.table.find(flow, &mut self.counters.probes);
@@ -403,13 +407,13 @@ impl<B> Receiver<B> {
             Some(reason) => Err(reason),
             None if next.gso.is_some() => {
                 match layout.lend::<USUAL, _>(|layout| self.meet_super_packet(next, slot, layout, gathered, poll))? {
-                    Met::Joined(facts, last) => {
+                    SuperPacketOutcome::Joined(facts, last) => {
                         let Some(packet) = self.arrived(batch, length) else { return Ok(()) };
                         return self.hold(slot, packet, &facts, last, length, poll);
                     }
-                    Met::Refused(reason) => Err(reason),
-                    Met::Begins(facts) => Ok(facts),
-                    Met::Ended(reason) => return self.pass::<USUAL, _>(batch, length, layout, reason, poll),
+                    SuperPacketOutcome::Refused(reason) => Err(reason),
+                    SuperPacketOutcome::Begins(facts) => Ok(facts),
+                    SuperPacketOutcome::Ended(reason) => return self.pass::<USUAL, _>(batch, length, layout, reason, poll),
                 }
             }
             None if slot == NONE => examine::<true, _>(next, header, layout, None, &self.options, poll),
@@ -469,6 +473,20 @@ impl<B> Receiver<B> {
             self.emit(slot, Reason::PacketLimit, poll)?;
         }
         self.limit_memory(poll)
+    }
+
+    /// Is nothing held that a packet which merges with nothing could overtake? Then nobody need
+    /// know its flow.
+    #[inline(always)]
+    fn overtakes_nothing(&self, packet: &RxPacket<B>) -> bool {
+        self.counters.held == 0 && matches!(self.in_force.mode, Mode::Gro { .. }) && packet.gso.is_none()
+    }
+
+    /// Why a packet without payload passes in GRO.
+    #[inline(always)]
+    fn empty<const USUAL: u8, P: Poll<B>>(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize, poll: &P) -> Reason {
+        let refusal = self.refusal::<USUAL, _>(packet, header, layout, length, poll);
+        refusal.or_else(|| examine_headers(header, layout, None, false).err()).unwrap_or(Reason::NoPayload)
     }
 
     /// What rules a packet out before its checksums are looked at.
