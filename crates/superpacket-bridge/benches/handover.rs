@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use handover::{BacklogReceiver, BacklogSender, Doorbell, Link, backlog};
+use handover::{BacklogReceiver, BacklogSender, Completion, Doorbell, backlog};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{FlowHash, RxPacket};
@@ -42,7 +42,7 @@ fn pin(cpu: usize) {
 }
 
 /// What the workers have completed.
-struct WorkerCompletions(Vec<Arc<Link>>);
+struct WorkerCompletions(Vec<Arc<Completion>>);
 
 impl Completions for WorkerCompletions {
     fn completed(&self, place: Place) -> u64 {
@@ -97,11 +97,11 @@ struct Dispatcher {
 impl Dispatcher {
     fn new(workers: usize) -> (Self, Vec<BacklogReceiver<()>>) {
         let bell = Arc::new(Doorbell::new().expect("a descriptor"));
-        let links: Vec<_> = (0..workers).map(|_| Arc::new(Link::new(bell.clone()))).collect();
+        let completions: Vec<_> = (0..workers).map(|_| Arc::new(Completion::new(bell.clone()))).collect();
         let (mut senders, mut receivers) = (Vec::new(), Vec::new());
-        for link in &links {
+        for completion in &completions {
             let bell = Arc::new(Doorbell::new().expect("a descriptor"));
-            let (sender, receiver) = backlog(link.clone(), bell, ());
+            let (sender, receiver) = backlog(completion.clone(), bell, ());
             senders.push(sender);
             receivers.push(receiver);
         }
@@ -110,7 +110,7 @@ impl Dispatcher {
         let dispatcher = Dispatcher {
             steering,
             limit: BacklogLimit::new(10_000, Some(FlowLimit::default())),
-            completions: WorkerCompletions(links),
+            completions: WorkerCompletions(completions),
             senders,
         };
         (dispatcher, receivers)

@@ -171,7 +171,8 @@ impl Bridge {
     /// Opens the ports and starts to forward.
     ///
     /// # Errors
-    /// [`BridgeError`]: a port cannot be opened, is named twice, or cannot be joined with the others.
+    /// [`BridgeError`]: a port cannot be opened, is named twice, or cannot be joined with the
+    /// others.
     pub fn start(settings: BridgeSettings) -> Result<Bridge, BridgeError> {
         Bridge::start_with(settings, || Ok(()))
     }
@@ -394,9 +395,9 @@ impl Bridge {
     /// named any more are closed, and the others changed without a packet lost.
     ///
     /// # Errors
-    /// [`BridgeError`]: a new port cannot be opened, or a setting changed that only a new start can change: then the bridge is as it was. Where a device that a
-    /// port had cannot be opened again with other options, or a port cannot be joined with the
-    /// others, all the rest is done.
+    /// [`BridgeError`]: a new port cannot be opened, or a setting changed that only a new start can
+    /// change: then the bridge is as it was. Where a device that a port had cannot be opened again
+    /// with other options, or a port cannot be joined with the others, all the rest is done.
     pub fn apply(&self, settings: BridgeSettings) -> Result<(), BridgeError> {
         let inner = &self.inner;
         {

@@ -24,7 +24,7 @@ use crate::bucket::Bucket;
 use crate::consumer::{Consumer, Factory};
 use crate::counters::{Count, DropReason};
 use crate::egress::Egress;
-use crate::handover::{BacklogReceiver, Doorbell, Employment};
+use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
 use crate::ingress::Ingress;
 use crate::output::Output;
 use crate::runtime::Shared;
@@ -65,7 +65,7 @@ pub(crate) struct PollThread {
     pub(crate) orders: Sender<Order>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) counts: Arc<PollThreadCounts>,
-    pub(crate) employment: Arc<Employment>,
+    pub(crate) lifetime: Arc<WorkerLifetime>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -130,9 +130,9 @@ impl PollThread {
         let (orders, inbox) = crossbeam_channel::unbounded();
         let bell = Arc::new(Doorbell::new()?);
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let employment = Arc::new(Employment::new());
+        let lifetime = Arc::new(WorkerLifetime::new());
         let work = Work {
-            employment: employment.clone(),
+            lifetime: lifetime.clone(),
             output: Output::new(common.table.clone(), common.answers.clone()),
             // Everything is still to be looked at.
             epoch: common.epoch.load(Ordering::Acquire).wrapping_sub(1),
@@ -155,7 +155,7 @@ impl PollThread {
             spoken: None,
         };
         let thread = std::thread::Builder::new().name(name).spawn(move || work.run())?;
-        Ok(PollThread { orders, bell, counts, employment, thread: Some(thread) })
+        Ok(PollThread { orders, bell, counts, lifetime, thread: Some(thread) })
     }
 
     /// Tells the thread something.
@@ -167,7 +167,7 @@ impl PollThread {
 
     /// How others reach it.
     pub(crate) fn handle(&self) -> WorkerHandle {
-        WorkerHandle { orders: self.orders.clone(), bell: self.bell.clone(), employment: self.employment.clone() }
+        WorkerHandle { orders: self.orders.clone(), bell: self.bell.clone(), lifetime: self.lifetime.clone() }
     }
 
     /// Makes the thread look at its orders and at the epoch.
@@ -211,7 +211,7 @@ struct Work {
     sock_flows: Option<Arc<SockFlowTable>>,
     /// It ends when it has no more backlogs.
     retiring: bool,
-    employment: Arc<Employment>,
+    lifetime: Arc<WorkerLifetime>,
     next_token: u64,
     epoch: u64,
     round: u32,
@@ -258,7 +258,7 @@ impl Work {
                 return true;
             }
         }
-        if self.is_done() && self.employment.end(|| self.inbox.is_empty()) {
+        if self.is_done() && self.lifetime.end(|| self.inbox.is_empty()) {
             return true;
         }
         self.refresh();

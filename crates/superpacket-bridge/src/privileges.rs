@@ -71,7 +71,8 @@ impl Account {
     /// programs.
     ///
     /// # Errors
-    /// [`PrivilegeError::System`]: only root, or who has CAP_SETUID and CAP_SETGID, may. The thread may then have given up a part already, and should end.
+    /// [`PrivilegeError::System`]: only root, or who has CAP_SETUID and CAP_SETGID, may. The thread
+    /// may then have given up a part already, and should end.
     pub fn become_with(&self, keep: CapabilitySet) -> Result<(), PrivilegeError> {
         let system = |action| move |errno: Errno| PrivilegeError::System { name: self.name.clone(), action, source: errno.into() };
         let held = rustix::thread::capabilities(None).map_err(system("capget"))?;

@@ -19,7 +19,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use protocol::{Employment, Head, Sleep};
+use protocol::{Head, Sleep, WorkerLifetime};
 use sync::{AtomicU64, Ordering};
 
 /// A place where a thread sleeps: woken by a token that stays until it is taken, as an eventfd's
@@ -164,13 +164,13 @@ fn who_waits_for_the_head_does_not_wait_for_ever() {
 #[test]
 fn nothing_is_given_to_who_has_ended() {
     bounded(|| {
-        let employment = Arc::new(Employment::new());
+        let lifetime = Arc::new(WorkerLifetime::new());
         let (given, emptied) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let worker = {
-            let (employment, given, emptied) = (employment.clone(), given.clone(), emptied.clone());
+            let (lifetime, given, emptied) = (lifetime.clone(), given.clone(), emptied.clone());
             thread::spawn(move || {
                 let mut done = 0;
-                while !employment.end(|| given.load(Ordering::Acquire) == done) {
+                while !lifetime.end(|| given.load(Ordering::Acquire) == done) {
                     done = given.load(Ordering::Acquire);
                     emptied.store(done, Ordering::Release);
                 }
@@ -182,10 +182,10 @@ fn nothing_is_given_to_who_has_ended() {
                 given.store(taken + 1, Ordering::Release);
                 true
             };
-            taken += u64::from(employment.give(give));
+            taken += u64::from(lifetime.give(give));
         }
         worker.join().expect("no panic");
         assert_eq!((given.load(Ordering::Acquire), emptied.load(Ordering::Acquire)), (taken, taken));
-        assert!(!employment.give(|| panic!("it has ended")));
+        assert!(!lifetime.give(|| panic!("it has ended")));
     });
 }

@@ -14,7 +14,7 @@ use superpacket_io::capture::{CaptureError, FrameOptions, Record, Sink, Timestam
 use crate::destination::{Destination, Output};
 use crate::error::Error;
 use crate::input::{Input, Opened};
-use crate::lanes::{Arrival, Lanes, Link, MAX_PACKETS, Seeds, Stepping, Taker, Why, find_partial};
+use crate::lanes::{Arrival, Lanes, LinkHeader, MAX_PACKETS, Seeds, Stepping, Taker, Why, find_partial};
 use crate::partial::Fields;
 use crate::pool::{Buffer, Pool};
 use crate::progress::Progress;
@@ -240,7 +240,7 @@ fn record(interface: u32, buffer: &Buffer) -> Record<'_> {
 }
 
 impl Taker for Merging<'_> {
-    fn packet(&mut self, link: &Link, mut packet: SuperPacket<'_, Buffer>) {
+    fn packet(&mut self, link: &LinkHeader, mut packet: SuperPacket<'_, Buffer>) {
         let header = link.header();
         self.tally.left(&packet.metadata, header.len() + packet.length());
         let written = if packet.is_merged() {

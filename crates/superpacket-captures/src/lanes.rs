@@ -67,7 +67,7 @@ const KEY: HashKey = HashKey::new(0x7375_7065_7270_6163_6b65_7400_6361_7074);
 
 /// The bytes before the IP packet, and where they were captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct LinkHeader {
     /// The interface in the capture.
     pub(crate) interface: u32,
     layer: Layer,
@@ -75,12 +75,12 @@ pub(crate) struct Link {
     bytes: [u8; LONGEST_LINK],
 }
 
-impl Link {
+impl LinkHeader {
     /// A link header of these bytes, as long as they are no longer than any that is kept aside.
     pub(crate) fn new(interface: u32, layer: Layer, header: &[u8]) -> Option<Self> {
         let mut bytes = [0; LONGEST_LINK];
         bytes.get_mut(..header.len())?.copy_from_slice(header);
-        Some(Link { interface, layer, length: header.len() as u8, bytes })
+        Some(LinkHeader { interface, layer, length: header.len() as u8, bytes })
     }
 
     /// Where the engine's packets start behind it.
@@ -99,7 +99,7 @@ impl Link {
 pub(crate) struct Arrival {
     pub(crate) buffer: Buffer,
     /// `None` if the link type is none that the engine knows: the frame passes.
-    pub(crate) link: Option<Link>,
+    pub(crate) link: Option<LinkHeader>,
     /// The state of its checksums.
     pub(crate) checksum: RxChecksum,
     /// The snap length cut it.
@@ -131,8 +131,8 @@ impl Arrival {
         let mut buffer = pool.copy(frame, length);
         let link = layer.map(|layer| {
             let bytes = [0; LONGEST_LINK];
-            let unnamed = Link { interface: frame.interface, layer, length: length as u8, bytes };
-            frame.data.get(..length).and_then(|header| Link::new(frame.interface, layer, header)).unwrap_or(unnamed)
+            let unnamed = LinkHeader { interface: frame.interface, layer, length: length as u8, bytes };
+            frame.data.get(..length).and_then(|header| LinkHeader::new(frame.interface, layer, header)).unwrap_or(unnamed)
         });
         let mut checksum = RxChecksum::None;
         let cut = frame.is_truncated();
@@ -167,7 +167,7 @@ pub(crate) enum Why {
 /// Takes what leaves.
 pub(crate) trait Taker {
     /// A packet of the engine, merged or single. Whatever merged came with this link header.
-    fn packet(&mut self, link: &Link, packet: SuperPacket<'_, Buffer>);
+    fn packet(&mut self, link: &LinkHeader, packet: SuperPacket<'_, Buffer>);
     /// A frame that the engine was not given.
     fn passed(&mut self, interface: u32, buffer: &Buffer, why: Why);
 }
@@ -184,7 +184,7 @@ enum Flush {
 }
 
 struct Lane {
-    link: Link,
+    link: LinkHeader,
     aggregator: Aggregator<Buffer>,
     /// When it was used last, in packets.
     used: u64,
@@ -312,14 +312,14 @@ impl Lanes {
 
     /// The lane of a link header.
     #[inline]
-    fn lane<T: Taker>(&mut self, link: &Link, taker: &mut T) -> usize {
+    fn lane<T: Taker>(&mut self, link: &LinkHeader, taker: &mut T) -> usize {
         if self.lanes.get(self.last).is_none_or(|lane| lane.link != *link) {
             self.last = self.find_lane(link, taker);
         }
         self.last
     }
 
-    fn find_lane<T: Taker>(&mut self, link: &Link, taker: &mut T) -> usize {
+    fn find_lane<T: Taker>(&mut self, link: &LinkHeader, taker: &mut T) -> usize {
         if let Some(index) = self.lanes.iter().position(|lane| lane.link == *link) {
             return index;
         }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use superpacket::packet::Layer;
 use superpacket::wire::{IpVersion, Layout, Tunnel, ethernet, gre, ipv4, ipv6, parse};
 
-use crate::lanes::Link;
+use crate::lanes::LinkHeader;
 use crate::partial::be16;
 use crate::pool::Buffer;
 
@@ -22,7 +22,7 @@ impl Flow {
     /// The flow of a packet: link header, MAC addresses, VLAN IDs, PPPoE session, MPLS labels,
     /// tunnel, addresses, protocol and ports. All packets whose headers cannot be read are of one
     /// flow: they are never held.
-    pub(crate) fn of(packet: &[u8], layer: Layer, link: &Link) -> Flow {
+    pub(crate) fn of(packet: &[u8], layer: Layer, link: &LinkHeader) -> Flow {
         Self::of_headers(packet, packet.len(), layer, link)
     }
 
@@ -32,7 +32,7 @@ impl Flow {
     }
 
     /// The same of a packet of `length` bytes, of which only the headers are at hand.
-    pub(crate) fn of_headers(packet: &[u8], length: usize, layer: Layer, link: &Link) -> Flow {
+    pub(crate) fn of_headers(packet: &[u8], length: usize, layer: Layer, link: &LinkHeader) -> Flow {
         let mut hasher = DefaultHasher::new();
         if let Ok(layout) = parse(packet, length, layer) {
             hash_link(packet, layer, link, usize::from(layout.outermost()), &mut hasher);
@@ -94,7 +94,7 @@ pub(crate) fn addresses(packet: &[u8], network: usize, version: IpVersion) -> Op
 
 /// What tells link headers apart, up to the outermost IP header at `end`: interface, header, MAC
 /// addresses and the identities in tags.
-pub(crate) fn hash_link(packet: &[u8], layer: Layer, link: &Link, end: usize, hasher: &mut impl Hasher) {
+pub(crate) fn hash_link(packet: &[u8], layer: Layer, link: &LinkHeader, end: usize, hasher: &mut impl Hasher) {
     (link.interface, link.header()).hash(hasher);
     if layer == Layer::Ethernet {
         packet.get(..12).hash(hasher);

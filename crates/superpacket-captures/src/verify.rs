@@ -15,7 +15,7 @@ use superpacket_io::capture::{Frame, FrameOptions, Truncated};
 
 use crate::error::Error;
 use crate::input::{Input, Opened};
-use crate::lanes::{Arrival, Lanes, Link, Seeds, Stepping, Taker, Why};
+use crate::lanes::{Arrival, Lanes, LinkHeader, Seeds, Stepping, Taker, Why};
 use crate::ledger::{Flow, Ledger};
 use crate::partial::check;
 use crate::pool::{Buffer, Pool};
@@ -206,7 +206,7 @@ impl Comparison {
     }
 
     /// Compares what was cut, or what came out single, with the frames that it should be.
-    fn compare(&mut self, link: &Link, segment_length: usize, merged: bool) {
+    fn compare(&mut self, link: &LinkHeader, segment_length: usize, merged: bool) {
         let taken = std::mem::take(&mut self.taken);
         let bytes = std::mem::take(if merged { &mut self.cut } else { &mut self.linear });
         let mut segments = bytes.chunks(segment_length.max(1));
@@ -233,7 +233,7 @@ impl Comparison {
 }
 
 impl Taker for Comparison {
-    fn packet(&mut self, link: &Link, packet: SuperPacket<'_, Buffer>) {
+    fn packet(&mut self, link: &LinkHeader, packet: SuperPacket<'_, Buffer>) {
         self.tally.left(&packet.metadata, link.header().len() + packet.length());
         self.linear.clear();
         packet.copy_to(&mut self.linear);

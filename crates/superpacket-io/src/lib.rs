@@ -1,4 +1,6 @@
 #![doc = include_str!("../README.md")]
+// Where it is expected, the file says why.
+#![deny(unsafe_code)]
 
 pub mod capture;
 #[cfg(target_os = "linux")]

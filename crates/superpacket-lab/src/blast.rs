@@ -3,11 +3,12 @@
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
+use superpacket_io::system::Burst;
+
 use crate::cpu::{CpuTime, MachineSample, MachineUsage, pin_this_thread};
 use crate::error::LabError;
 use crate::link::Link;
 use crate::load::per_second;
-use crate::message::Burst;
 use crate::raw::{RawOptions, RawSocket};
 
 /// Sends one frame again and again by sendmmsg(2), and counts what arrives by the receiving

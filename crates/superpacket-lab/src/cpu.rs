@@ -1,6 +1,8 @@
 //! CPU time: of a thread, of another process, of the whole machine; and on which CPUs a thread may
 //! run.
 
+#![expect(unsafe_code, reason = "getrusage(2)")]
+
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;

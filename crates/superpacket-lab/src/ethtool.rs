@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 
-use superpacket_io::system::{Ethtool, RouteSocket, Switch};
+use superpacket_io::system::{Ethtool, Feature, RouteSocket, Switch};
 
 use crate::error::{Context, LabError};
 use crate::link::Link;
@@ -30,17 +30,6 @@ const SYNONYMS: [(&str, &str); 7] = [
     ("rxhash", "rx-hashing"),
 ];
 
-/// One feature of an interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Feature {
-    /// In force.
-    pub active: bool,
-    /// Asked for; it differs from `active` where something that it needs is off.
-    pub requested: bool,
-    /// May be switched at all.
-    pub changeable: bool,
-}
-
 impl Link {
     /// All features by the kernel's names, such as `tx-tcp-segmentation`, `tx-udp-segmentation`,
     /// `rx-gro-list`.
@@ -50,11 +39,8 @@ impl Link {
     /// [`LabError::System`] where there is no such interface.
     pub fn features(&self) -> Result<BTreeMap<String, Feature>, LabError> {
         let features = self.ethtool("features", |device| device.features())?;
-        let named = features.into_iter().filter(|feature| !feature.name.is_empty()).map(|feature| {
-            let superpacket_io::system::Feature { name, active, requested, changeable } = feature;
-            (name, Feature { active, requested, changeable })
-        });
-        Ok(named.collect())
+        let named = features.into_iter().filter(|feature| !feature.name.is_empty());
+        Ok(named.map(|feature| (feature.name.clone(), feature)).collect())
     }
 
     /// Whether a feature is in force: by the kernel's name, by ethtool's

@@ -1,6 +1,8 @@
 //! A host: a network namespace that lives as long as something of this process holds it, and has no
 //! name that could stay behind.
 
+#![expect(unsafe_code, reason = "namespaces of a thread, and of a child before it runs its program")]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -44,6 +44,8 @@
 //! }
 //! ```
 #![cfg(target_os = "linux")]
+// Where it is expected, the file says why.
+#![deny(unsafe_code)]
 
 mod blast;
 mod cpu;
@@ -53,7 +55,6 @@ pub mod experiment;
 mod host;
 mod link;
 mod load;
-mod message;
 mod model;
 mod netem;
 mod paired;
@@ -63,14 +64,12 @@ mod raw;
 mod route;
 pub mod simulation;
 mod sysctl;
-mod tcp_info;
 mod topology;
 mod wire;
 
 pub use blast::{Blast, BlastReport};
 pub use cpu::{CpuTime, CpuUsage, MachineSample, MachineUsage, allowed_cpus, pin_this_thread};
 pub use error::{LabError, available_or_skip};
-pub use ethtool::Feature;
 pub use host::Host;
 pub use link::{Link, LinkStatistics, SizeLimits};
 pub use load::{
@@ -84,6 +83,7 @@ pub use privilege::{Privilege, enter_user_namespace_if_needed};
 pub use raw::{Capture, CapturedFrame, RawOptions, RawSocket, VlanTag};
 pub use route::RouteMetrics;
 pub use superpacket::virtio::Header as VnetHeader;
+pub use superpacket_io::system::Feature;
 pub use topology::{Station, ThreeHosts, TwoHosts};
 pub use wire::{Wire, WireCounters, WireSettings};
 

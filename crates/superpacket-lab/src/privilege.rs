@@ -1,6 +1,8 @@
 //! The right to make network namespaces: root has it, anybody else gets it inside a user namespace
 //! of their own, where the kernel lets them (user_namespaces(7)).
 
+#![expect(unsafe_code, reason = "fork(2) and unshare(2) before a test program has threads")]
+
 use std::fs;
 use std::io;
 use std::path::Path;

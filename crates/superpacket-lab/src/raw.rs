@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use superpacket::virtio::{ByteOrder, Format, Header as VnetHeader};
-use superpacket_io::system::{Frames, PacketSocket};
+use superpacket_io::system::{Burst, Frames, PacketSocket, receive_message};
 
 use crate::error::{Context, LabError};
 use crate::link::Link;
-use crate::message::{self, Burst};
 
 /// The virtio header of packet sockets.
 const FORMAT: Format = Format::Plain;
@@ -197,7 +196,7 @@ impl RawSocket {
     /// [`LabError::System`] where the interface is gone, or the frame is longer than `buffer`.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Option<CapturedFrame>, LabError> {
         let what = || format!("{}: capturing", self.link);
-        let received = match message::receive(&self.socket, buffer, libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+        let received = match receive_message(&self.socket, buffer, libc::SOL_PACKET, libc::PACKET_AUXDATA) {
             Ok(received) => received,
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return Ok(None),
             Err(error) => return Err(LabError::system(what(), error)),

@@ -143,7 +143,7 @@ fn offload_switches_are_ethtools() -> Result<(), LabError> {
     // TSO needs scatter/gather: asked for, and not in force.
     link.set_feature("scatter-gather", false)?;
     let features = link.features()?;
-    let tso = features.get("tx-tcp-segmentation").copied().unwrap_or_default();
+    let tso = features.get("tx-tcp-segmentation").cloned().unwrap_or_default();
     assert!(tso.changeable && tso.requested && !tso.active, "{tso:?}");
     assert!(link.set_feature("tso", true).is_err(), "what is not in force afterwards is an error");
     link.set_features(&[("sg", true), ("tso", true)])?;

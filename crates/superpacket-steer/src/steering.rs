@@ -278,8 +278,8 @@ impl Steering {
     /// sent before are completed.
     ///
     /// # Errors
-    /// [`FlowTableError`]: more than [`MAX_FLOW_ENTRIES`](crate::MAX_FLOW_ENTRIES), or than there is
-    /// memory for; nothing has changed.
+    /// [`FlowTableError`]: more than [`MAX_FLOW_ENTRIES`](crate::MAX_FLOW_ENTRIES), or than there
+    /// is memory for; nothing has changed.
     pub fn set_flow_count(&mut self, count: u64) -> Result<(), FlowTableError> {
         let count = flow_entries(count)?;
         self.split_buckets(count)?;

@@ -52,7 +52,8 @@ impl ControlSocket {
     /// listens to any more is replaced.
     ///
     /// # Errors
-    /// [`SocketError`]: a bridge listens there, something other than a socket is there, or the system refuses.
+    /// [`SocketError`]: a bridge listens there, something other than a socket is there, or the
+    /// system refuses.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let system = |action| move |errno: Errno| SocketError::System { path: path.to_owned(), action, source: errno.into() };
         let address = SocketAddrUnix::new(path).map_err(system("socket address (its path has at most 107 bytes)"))?;

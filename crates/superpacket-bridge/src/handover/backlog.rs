@@ -26,7 +26,7 @@ type Batch = Box<PacketBatch<Buffer>>;
 /// What a receive queue and the workers of one CPU, one after the other, know of each other.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Link {
+pub(crate) struct Completion {
     /// How many packets are done with; it goes on from worker to worker.
     pub(crate) head: Head,
     /// The receive queue waits for the head to move.
@@ -37,10 +37,10 @@ pub(crate) struct Link {
     spent: AtomicU64,
 }
 
-impl Link {
+impl Completion {
     /// Between a receive queue of the thread with this bell, and a CPU.
     pub(crate) fn new(receiver_bell: Arc<Doorbell>) -> Self {
-        Link { head: Head::new(), watch: Sleep::new(), receiver_bell, spent: AtomicU64::new(0) }
+        Completion { head: Head::new(), watch: Sleep::new(), receiver_bell, spent: AtomicU64::new(0) }
     }
 
     /// How long workers have been at the packets, in nanoseconds.
@@ -58,12 +58,12 @@ struct End {
 }
 
 /// Makes a backlog of packets that `from`, the port, received, for the worker with this bell.
-pub(crate) fn backlog<F>(link: Arc<Link>, worker: Arc<Doorbell>, from: F) -> (BacklogSender, BacklogReceiver<F>) {
+pub(crate) fn backlog<F>(completion: Arc<Completion>, worker: Arc<Doorbell>, from: F) -> (BacklogSender, BacklogReceiver<F>) {
     let (full, filled) = RingBuffer::new(RING);
     let (emptied, empty) = RingBuffer::new(RING);
     let end = Arc::<End>::default();
     let sender = BacklogSender { open: Batch::default(), full, empty, worker, end: end.clone(), told: true };
-    let receiver = BacklogReceiver { link, from, filled, emptied, current: None, end, taken: 0 };
+    let receiver = BacklogReceiver { completion, from, filled, emptied, current: None, end, taken: 0 };
     (sender, receiver)
 }
 
@@ -133,7 +133,7 @@ impl Drop for BacklogSender {
 /// The worker's end.
 #[derive(Debug)]
 pub(crate) struct BacklogReceiver<F> {
-    link: Arc<Link>,
+    completion: Arc<Completion>,
     /// The port that received the packets.
     pub(crate) from: F,
     filled: Consumer<Batch>,
@@ -175,9 +175,9 @@ impl<F> BacklogReceiver<F> {
     pub(crate) fn publish(&mut self) -> u64 {
         let taken = std::mem::take(&mut self.taken);
         if taken != 0 {
-            self.link.head.publish(taken);
-            if self.link.watch.must_be_woken() {
-                self.link.receiver_bell.force();
+            self.completion.head.publish(taken);
+            if self.completion.watch.must_be_woken() {
+                self.completion.receiver_bell.force();
             }
         }
         taken
@@ -186,7 +186,7 @@ impl<F> BacklogReceiver<F> {
     /// The packets of one [`take`](Self::take) took so many nanoseconds.
     pub(crate) fn add_spent(&self, nanoseconds: u64) {
         // Only the worker that has the backlog writes it.
-        self.link.spent.store(self.link.spent() + nanoseconds, Ordering::Relaxed);
+        self.completion.spent.store(self.completion.spent() + nanoseconds, Ordering::Relaxed);
     }
 
     /// Are there packets? Also says that there are if the sender has ended, until that has been
@@ -241,17 +241,17 @@ mod tests {
         u32::from_be_bytes(packet.contiguous().expect("one piece").try_into().expect("four bytes"))
     }
 
-    fn pair() -> (BacklogSender, BacklogReceiver<()>, Arc<Link>, Arc<Doorbell>) {
+    fn pair() -> (BacklogSender, BacklogReceiver<()>, Arc<Completion>, Arc<Doorbell>) {
         let receiver_bell = Arc::new(Doorbell::new().expect("a descriptor"));
         let worker = Arc::new(Doorbell::new().expect("a descriptor"));
-        let link = Arc::new(Link::new(receiver_bell.clone()));
-        let (sender, receiver) = backlog(link.clone(), worker, ());
-        (sender, receiver, link, receiver_bell)
+        let completion = Arc::new(Completion::new(receiver_bell.clone()));
+        let (sender, receiver) = backlog(completion.clone(), worker, ());
+        (sender, receiver, completion, receiver_bell)
     }
 
     #[test]
     fn packets_come_in_order_and_no_more_than_asked_for() {
-        let (mut sender, mut receiver, link, _) = pair();
+        let (mut sender, mut receiver, completion, _) = pair();
         push(&mut sender, 0..200);
         assert!(receiver.has_work(), "full batches do not wait");
         sender.end_of_round();
@@ -260,10 +260,10 @@ mod tests {
             let before = expected.start;
             let count = receiver.take(limit, |_, packet| assert_eq!(Some(number(&packet)), expected.next()));
             assert_eq!(count, limit.min(200 - before as usize));
-            assert_eq!(link.head.done(), u64::from(before), "not before it is sent");
+            assert_eq!(completion.head.done(), u64::from(before), "not before it is sent");
             receiver.publish();
         }
-        assert_eq!((link.head.done(), receiver.has_work(), receiver.is_over()), (200, false, false));
+        assert_eq!((completion.head.done(), receiver.has_work(), receiver.is_over()), (200, false, false));
     }
 
     #[test]
@@ -298,10 +298,10 @@ mod tests {
 
     #[test]
     fn who_waits_for_the_head_is_told_once() {
-        let (mut sender, mut receiver, link, receiver_bell) = pair();
+        let (mut sender, mut receiver, completion, receiver_bell) = pair();
         push(&mut sender, 0..2);
         sender.end_of_round();
-        link.watch.fall_asleep();
+        completion.watch.fall_asleep();
         for heard in [true, false] {
             receiver.take(1, |_, _| ());
             receiver.publish();
@@ -320,7 +320,7 @@ mod tests {
     fn a_sleeping_worker_is_woken_once_for_all_that_waits_and_one_that_is_awake_never() {
         let (mut sender, _receiver, _, receiver_bell) = pair();
         let worker = sender.worker.clone();
-        let (mut other, _other_receiver) = backlog(Arc::new(Link::new(receiver_bell)), worker.clone(), ());
+        let (mut other, _other_receiver) = backlog(Arc::new(Completion::new(receiver_bell)), worker.clone(), ());
         push(&mut sender, 0..200);
         assert!(!sender.end_of_round(), "it is awake");
         assert_eq!(heard(&worker), 0);

@@ -9,6 +9,6 @@ mod doorbell;
 pub(crate) mod protocol;
 mod sync;
 
-pub(crate) use backlog::{BacklogReceiver, BacklogSender, Link, backlog};
+pub(crate) use backlog::{BacklogReceiver, BacklogSender, Completion, backlog};
 pub(crate) use doorbell::Doorbell;
-pub(crate) use protocol::Employment;
+pub(crate) use protocol::WorkerLifetime;

@@ -72,14 +72,14 @@ impl Head {
 /// Whether a worker has ended. A backlog given to one that is about to end would never be emptied:
 /// it ends and is given backlogs one after the other.
 #[derive(Debug)]
-pub(crate) struct Employment {
+pub(crate) struct WorkerLifetime {
     over: Mutex<bool>,
 }
 
-impl Employment {
+impl WorkerLifetime {
     /// It has not ended.
     pub(crate) fn new() -> Self {
-        Employment { over: Mutex::new(false) }
+        WorkerLifetime { over: Mutex::new(false) }
     }
 
     /// Gives it something, unless it has ended; says whether it was given.

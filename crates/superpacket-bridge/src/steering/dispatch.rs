@@ -10,7 +10,7 @@ use superpacket_steer::{Admission, BacklogLimit, Completions, Cpu, CpuMask, Hash
 use super::in_place::InPlaceState;
 use super::{HashSettings, PortSteering, Snapshot, State};
 use crate::counters::DropReason;
-use crate::handover::{BacklogSender, Doorbell, Link, backlog};
+use crate::handover::{BacklogSender, Completion, Doorbell, backlog};
 use crate::output::Output;
 use crate::runtime::Shared;
 
@@ -62,7 +62,7 @@ struct Places {
     here: u64,
     /// Packets processed here.
     here_tail: u64,
-    links: Vec<Option<Arc<Link>>>,
+    completions: Vec<Option<Arc<Completion>>>,
     backlogs: Vec<Option<Backlog>>,
     /// The time that workers had spent when they were asked last, in nanoseconds.
     spent: u64,
@@ -84,7 +84,7 @@ impl Places {
 /// What each place has completed, apart from its backlog, which changes while this is read.
 struct PlaceCompletions<'a> {
     here: u64,
-    links: &'a [Option<Arc<Link>>],
+    completions: &'a [Option<Arc<Completion>>],
 }
 
 impl Completions for PlaceCompletions<'_> {
@@ -92,7 +92,7 @@ impl Completions for PlaceCompletions<'_> {
     fn completed(&self, place: Place) -> u64 {
         match place {
             Place::Here => self.here,
-            Place::Cpu(cpu) => self.links.get(cpu.number()).and_then(Option::as_ref).map_or(0, |link| link.head.done()),
+            Place::Cpu(cpu) => self.completions.get(cpu.number()).and_then(Option::as_ref).map_or(0, |completion| completion.head.done()),
         }
     }
 }
@@ -100,7 +100,7 @@ impl Completions for PlaceCompletions<'_> {
 /// What these places have completed.
 macro_rules! completions {
     ($places:expr) => {
-        PlaceCompletions { here: $places.here, links: &$places.links }
+        PlaceCompletions { here: $places.here, completions: &$places.completions }
     };
 }
 
@@ -168,11 +168,11 @@ impl Dispatch {
         let mut online = CpuMask::EMPTY;
         for (&cpu, worker) in self.snapshot.workers.iter().filter(|(cpu, _)| rfs || mask.contains(**cpu)) {
             let index = cpu.number();
-            if self.places.links.len() <= index {
-                self.places.links.resize(index + 1, None);
+            if self.places.completions.len() <= index {
+                self.places.completions.resize(index + 1, None);
                 self.places.backlogs.resize_with(index + 1, || None);
             }
-            let link = self.places.links[index].get_or_insert_with(|| Arc::new(Link::new(bell.clone()))).clone();
+            let completion = self.places.completions[index].get_or_insert_with(|| Arc::new(Completion::new(bell.clone()))).clone();
             match &mut self.places.backlogs[index] {
                 Some(backlog) if !backlog.sender.leads_to(&worker.bell) => {
                     // To the CPU's earlier worker: what is there must be done with before the new
@@ -182,7 +182,7 @@ impl Dispatch {
                 }
                 Some(backlog) => backlog.leaving = false,
                 place @ None => {
-                    let (sender, receiver) = backlog(link, worker.bell.clone(), shared.clone());
+                    let (sender, receiver) = backlog(completion, worker.bell.clone(), shared.clone());
                     if !worker.give(receiver) {
                         continue;
                     }
@@ -253,7 +253,7 @@ impl Dispatch {
     /// Does it follow the utilisation of the thread? Says how long workers have been at what it
     /// handed over since it was asked last, in nanoseconds.
     pub(crate) fn time_elsewhere(&mut self) -> Option<u64> {
-        let spent = self.places.links.iter().flatten().map(|link| link.spent()).sum();
+        let spent = self.places.completions.iter().flatten().map(|completion| completion.spent()).sum();
         let before = std::mem::replace(&mut self.places.spent, spent);
         (self.on && self.in_place.is_automatic()).then(|| spent.saturating_sub(before))
     }
@@ -356,8 +356,8 @@ impl Dispatch {
             |dispatch: &Self| dispatch.cpus.iter().map(|&cpu| completions!(dispatch.places).completed(Place::Cpu(cpu))).sum::<u64>();
         let before = completed(self);
         for &cpu in &self.cpus {
-            if let Some(Some(link)) = self.places.links.get(cpu.number()) {
-                link.watch.fall_asleep();
+            if let Some(Some(completion)) = self.places.completions.get(cpu.number()) {
+                completion.watch.fall_asleep();
             }
         }
         // What was done before the watch, nobody says; and where nothing is left, nobody will say

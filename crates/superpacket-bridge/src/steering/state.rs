@@ -8,7 +8,7 @@ use crossbeam_channel::Sender;
 use superpacket_steer::{Cpu, FlowHashKey, SockFlowTable};
 
 use super::{InPlace, SteeringSettings};
-use crate::handover::{BacklogReceiver, Doorbell, Employment};
+use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
 use crate::poll_thread::Order;
 use crate::runtime::Shared;
 
@@ -17,13 +17,13 @@ use crate::runtime::Shared;
 pub(crate) struct WorkerHandle {
     pub(crate) orders: Sender<Order>,
     pub(crate) bell: Arc<Doorbell>,
-    pub(crate) employment: Arc<Employment>,
+    pub(crate) lifetime: Arc<WorkerLifetime>,
 }
 
 impl WorkerHandle {
     /// Gives the worker a backlog to empty; `false` if it has ended, and another is being made.
     pub(crate) fn give(&self, backlog: BacklogReceiver<Arc<Shared>>) -> bool {
-        let taken = self.employment.give(|| self.orders.send(Order::Backlog(backlog)).is_ok());
+        let taken = self.lifetime.give(|| self.orders.send(Order::Backlog(backlog)).is_ok());
         if taken {
             self.bell.force();
         }

@@ -21,7 +21,7 @@ use superpacket_io::capture::{Frame, FrameOptions};
 use crate::error::Error;
 use crate::figures::{average, ratio};
 use crate::input::{Input, Opened};
-use crate::lanes::{Arrival, Lanes, Link, Seeds, Stepping, Taker, Why};
+use crate::lanes::{Arrival, Lanes, LinkHeader, Seeds, Stepping, Taker, Why};
 use crate::ledger::Flow;
 use crate::pool::{Buffer, Pool};
 use crate::progress::Progress;
@@ -342,7 +342,7 @@ fn pass(
         // Options are not looked at, so they are not held.
         let frame = &Frame { options: FrameOptions::NONE, ..*frame };
         let arrival = Arrival::new(frame, &pool, Seeds::Rewrite, simd);
-        let layer = arrival.link.as_ref().map(Link::layer);
+        let layer = arrival.link.as_ref().map(LinkHeader::layer);
         traffic.count(frame.data.len(), arrival.buffer.as_ref(), layer);
         if let Some(time) = arrival.time {
             timeline.before(time);
@@ -416,7 +416,7 @@ struct Detail<'a, 'r> {
 }
 
 impl Taker for Step<'_, '_> {
-    fn packet(&mut self, link: &Link, packet: SuperPacket<'_, Buffer>) {
+    fn packet(&mut self, link: &LinkHeader, packet: SuperPacket<'_, Buffer>) {
         let length = link.header().len() + packet.length();
         self.tally.left(&packet.metadata, length);
         self.sizes.count(length);

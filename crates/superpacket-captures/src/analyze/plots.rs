@@ -33,7 +33,12 @@ fn widest(axis: Range<f64>, most: usize, label: impl Fn(f64) -> String) -> u32 {
 /// Returns how much room the labels beside an axis of packets take.
 fn beside_axis(axis: Range<f64>) -> u32 {
     // They end 10 before the axis.
-    widest(axis, Y_LABELS, |count| grouped(count as u64)) + 10
+    widest(axis, Y_LABELS, packets) + 10
+}
+
+/// A number of packets beside an axis. The labels of a short one lie less than 1 apart.
+fn packets(number: f64) -> String {
+    if number < 10.0 { plain(number) } else { grouped(number as u64) }
 }
 
 /// Frames by length, before and after.
@@ -42,7 +47,8 @@ pub(super) fn sizes(before: &Sizes, after: &Sizes, width: u32) -> Result<String,
         let counts = |sizes: &Sizes| sizes.classes().map(|(_, count)| count as f64).collect::<Vec<_>>();
         let names: Vec<_> = before.classes().map(|(name, _)| name).collect();
         let (before, after) = (counts(before), counts(after));
-        let top = before.iter().chain(&after).fold(1.0f64, |top, &count| top.max(count)) * 1.08;
+        // Half a frame is none.
+        let top = before.iter().chain(&after).fold(Y_LABELS as f64, |top, &count| top.max(count)) * 1.08;
         let mut chart = ChartBuilder::on(area)
             .margin(if width == WIDE { 12 } else { 4 })
             .x_label_area_size(58)
@@ -56,7 +62,7 @@ pub(super) fn sizes(before: &Sizes, after: &Sizes, width: u32) -> Result<String,
             .light_line_style(TRANSPARENT)
             .bold_line_style(GRID)
             .axis_style(GRID)
-            .y_label_formatter(&|count| grouped(*count as u64))
+            .y_label_formatter(&|count| packets(*count))
             .label_style(("sans-serif", TEXT).into_font().color(&MUTED))
             .draw()?;
         for (index, (before, after)) in before.iter().zip(&after).enumerate() {
@@ -140,7 +146,7 @@ pub(super) fn timeline(timeline: &Timeline, width: u32) -> Result<String, Error>
             .bold_line_style(GRID)
             .axis_style(GRID)
             .x_label_formatter(&|time| plain(time * scale))
-            .y_label_formatter(&|rate| grouped(*rate as u64))
+            .y_label_formatter(&|rate| packets(*rate))
             .x_desc(format!("{unit} since the first packet"))
             .label_style(("sans-serif", TEXT).into_font().color(&MUTED))
             .axis_desc_style(("sans-serif", TEXT).into_font().color(&MUTED))
@@ -207,6 +213,24 @@ mod tests {
             (words, start, start + long)
         };
         svg.split("<text").skip(1).map(text).collect()
+    }
+
+    #[test]
+    fn labels_of_few_packets_differ() {
+        let lengths: Sizes = serde_json::from_str(r#"{"64": 2}"#).expect("counts");
+        let mut slow = Timeline::default();
+        for time in 0..5 {
+            slow.before(time * 1_000_000_000);
+            slow.after(time * 1_000_000_000);
+        }
+        for svg in [sizes(&lengths, &lengths, WIDE), timeline(&slow, WIDE)] {
+            let texts = texts(&svg.expect("drawn"));
+            // Those beside the axis end at one place.
+            let axis = texts.iter().filter(|(words, ..)| words == "0").map(|text| text.2).fold(f64::MAX, f64::min);
+            let labels: Vec<_> = texts.iter().filter(|text| (text.2 - axis).abs() < 0.01).map(|text| &text.0).collect();
+            let different: std::collections::BTreeSet<_> = labels.iter().collect();
+            assert!(labels.len() > 2 && labels.len() == different.len(), "{labels:?}");
+        }
     }
 
     #[test]

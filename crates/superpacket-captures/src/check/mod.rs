@@ -241,10 +241,12 @@ impl Check<'_> {
         // Before they leave: what is known of a pair is kept as long as something of it is held.
         let overtaken_in_pair = indices.iter().enumerate().find_map(|(place, &index)| {
             let entry = self.window.entry(endpoints, index)?;
-            Some((place, self.window.pairs.overtook(&entry.packet)?))
+            Some((place, self.window.pairs.overtook(entry.packet.pairs, entry.packet.number)?))
         });
         let entries = self.window.take(endpoints, &indices);
-        entries.iter().for_each(|entry| self.window.pairs.left(&entry.packet, packet.number));
+        for entry in &entries {
+            self.window.pairs.left(entry.packet.pairs, Departure { packet: packet.number, origin: entry.packet.number });
+        }
         for packet in std::mem::take(&mut self.window.lost) {
             self.report.violation(self.most, None, lost(&packet));
         }

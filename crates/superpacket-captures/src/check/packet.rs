@@ -11,7 +11,7 @@ use superpacket::virtio::{Format, Header, VirtioError, flags};
 use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ip_headers, ipv4, ipv6, parse_datagram, protocol_number, tcp};
 
 use super::pairs::PairKeys;
-use crate::lanes::{Link, find_partial};
+use crate::lanes::{LinkHeader, find_partial};
 use crate::ledger::Flow;
 use crate::partial::{be16, check};
 
@@ -158,7 +158,7 @@ impl Packet {
         packet.find_headers();
         packet.ordered_in.0 = packet.flow;
         if let Some(layer) = layer
-            && let Some(link) = Link::new(interface, layer, link)
+            && let Some(link) = LinkHeader::new(interface, layer, link)
         {
             packet.pairs = PairKeys::of(&packet.bytes, layer, &link, packet.layout.as_ref());
         }
@@ -173,7 +173,7 @@ impl Packet {
         };
         self.layout = parse_datagram(&self.bytes, self.bytes.len(), layer).ok();
         self.endpoints = endpoints(&self.bytes, layer, self.layout.as_ref());
-        if let Some(link) = Link::new(0, layer, &self.link) {
+        if let Some(link) = LinkHeader::new(0, layer, &self.link) {
             self.flow = match self.layout {
                 Some(_) => Flow::of(&self.bytes, layer, &link),
                 None => Flow::from_hash(hash_of(&(self.endpoints, &self.link))),

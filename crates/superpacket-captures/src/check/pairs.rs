@@ -7,8 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use superpacket::packet::Layer;
 use superpacket::wire::{IpVersion, Layout, Scope, ip_headers, parse, protocol_number};
 
-use super::packet::Packet;
-use crate::lanes::Link;
+use crate::lanes::LinkHeader;
 use crate::ledger::{addresses, hash_link};
 
 /// The address pairs that a packet keeps order with, as hashes of link header, addresses and
@@ -25,7 +24,7 @@ pub(super) struct PairKeys {
 
 impl PairKeys {
     /// The pairs of a packet; none of what is not IP, or of a protocol without ports.
-    pub(super) fn of(bytes: &[u8], layer: Layer, link: &Link, layout: Option<&Layout>) -> PairKeys {
+    pub(super) fn of(bytes: &[u8], layer: Layer, link: &LinkHeader, layout: Option<&Layout>) -> PairKeys {
         let key = |outermost: u16, network: u16, version: IpVersion| {
             let network = usize::from(network);
             let mut hasher = DefaultHasher::new();
@@ -81,15 +80,15 @@ impl Pairs {
     pub(super) const OVERHEAD: usize = 4 * size_of::<(u64, Pair)>();
 
     /// A packet of the original is held from now on.
-    pub(super) fn enter(&mut self, packet: &Packet) {
-        for key in packet.pairs.iter() {
+    pub(super) fn enter(&mut self, keys: PairKeys) {
+        for key in keys.iter() {
             self.0.entry(key).or_default().held += 1;
         }
     }
 
     /// A packet of the original is no longer held.
-    pub(super) fn leave(&mut self, packet: &Packet) {
-        for key in packet.pairs.iter() {
+    pub(super) fn leave(&mut self, keys: PairKeys) {
+        for key in keys.iter() {
             if let Some(pair) = self.0.get_mut(&key) {
                 pair.held -= 1;
                 if pair.held == 0 {
@@ -99,21 +98,21 @@ impl Pairs {
         }
     }
 
-    /// What a packet that is held was overtaken by: one that it keeps order with, came later and
-    /// has left.
-    pub(super) fn overtook(&self, packet: &Packet) -> Option<Departure> {
-        let others = usize::from(!packet.pairs.has_ports);
-        let latest = packet.pairs.iter().filter_map(|key| self.0.get(&key)?.latest[others]);
-        latest.filter(|departure| departure.origin > packet.number).max_by_key(|departure| departure.origin)
+    /// What the packet of the original with this number, which is held, was overtaken by: one that
+    /// it keeps order with, came later and has left.
+    pub(super) fn overtook(&self, keys: PairKeys, origin: u64) -> Option<Departure> {
+        let others = usize::from(!keys.has_ports);
+        let latest = keys.iter().filter_map(|key| self.0.get(&key)?.latest[others]);
+        latest.filter(|departure| departure.origin > origin).max_by_key(|departure| departure.origin)
     }
 
-    /// Notes that a packet of the original has left in a packet of this number.
-    pub(super) fn left(&mut self, packet: &Packet, number: u64) {
-        for key in packet.pairs.iter() {
+    /// Notes that a packet of the original has left.
+    pub(super) fn left(&mut self, keys: PairKeys, departure: Departure) {
+        for key in keys.iter() {
             if let Some(pair) = self.0.get_mut(&key) {
-                let latest = &mut pair.latest[usize::from(packet.pairs.has_ports)];
-                if latest.is_none_or(|latest| latest.origin < packet.number) {
-                    *latest = Some(Departure { packet: number, origin: packet.number });
+                let latest = &mut pair.latest[usize::from(keys.has_ports)];
+                if latest.is_none_or(|latest| latest.origin < departure.origin) {
+                    *latest = Some(departure);
                 }
             }
         }

@@ -127,7 +127,7 @@ impl<'a> Window<'a> {
 
     fn push(&mut self, packet: Packet) {
         self.held += packet.memory() + OVERHEAD;
-        self.pairs.enter(&packet);
+        self.pairs.enter(packet.pairs);
         if self.ages.len() >= self.most_ages {
             // One that never leaves would else keep those of all that came after it.
             let queues = &self.queues;
@@ -157,8 +157,8 @@ impl<'a> Window<'a> {
         let overtaken = queue.remove(index).and_then(|entry| entry.overtaken);
         self.held -= packet.memory() + OVERHEAD;
         // The segments first: what is known of the pair is kept as long as something is held.
-        segments.iter().for_each(|segment| self.pairs.enter(segment));
-        self.pairs.leave(&packet);
+        segments.iter().for_each(|segment| self.pairs.enter(segment.pairs));
+        self.pairs.leave(packet.pairs);
         for (place, packet) in segments.into_iter().enumerate() {
             self.held += packet.memory() + OVERHEAD;
             queue.insert(index + place, Entry { packet, overtaken });
@@ -221,7 +221,7 @@ impl<'a> Window<'a> {
             self.queues.remove(&endpoints);
         }
         self.held -= entry.packet.memory() + OVERHEAD;
-        self.pairs.leave(&entry.packet);
+        self.pairs.leave(entry.packet.pairs);
         Some(entry)
     }
 

@@ -1,6 +1,8 @@
 //! Buffers that ports lend: a view of a ring slot, of a chunk, or of bytes of their own, given back
 //! by being dropped.
 
+#![expect(unsafe_code, reason = "memory that is lent and comes back, and that a kernel may map")]
+
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::any::Any;
 use std::fmt;
@@ -183,7 +185,10 @@ impl Region {
     ///
     /// # Safety
     /// `data` must point at `slots * slot_size` initialised bytes that stay where they are while
-    /// `owner` lives, and that nobody else uses but a kernel, as for [`mapped`](Self::mapped).
+    /// `owner` lives, and that nobody else uses but a kernel, as for [`mapped`](Self::mapped); nor
+    /// may [`slot_mut`](Self::slot_mut) and [`run_mut`](Self::run_mut) be called for a slot that
+    /// the kernel may write to or read. So the region must not be handed to whoever does not keep
+    /// this promise.
     pub unsafe fn shared(owner: Arc<dyn Any + Send + Sync>, data: NonNull<u8>, slots: usize, slot_size: usize) -> Self {
         Region { memory: Memory::Shared { data, owner }, slot_size, lent: Flags::new(slots) }
     }
@@ -220,8 +225,8 @@ impl Region {
         (0..self.slots()).filter(|&slot| self.is_lent(slot)).count()
     }
 
-    /// The bytes of a slot, to be written, if it is there and not lent. Of mapped memory that the
-    /// kernel may write, only what it has handed over may be asked for.
+    /// The bytes of a slot, to be written, if it is there and not lent; `None` too of
+    /// [`mapped`](Self::mapped) memory, to which the kernel alone writes.
     #[inline]
     pub fn slot_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
         self.run_mut(slot, 1)
@@ -230,11 +235,11 @@ impl Region {
     /// The bytes of `slots` slots from `first` on, as [`slot_mut`](Self::slot_mut).
     #[inline]
     pub fn run_mut(&mut self, first: usize, slots: usize) -> Option<&mut [u8]> {
-        if !self.is_free(first, slots) {
+        if !self.is_free(first, slots) || matches!(self.memory, Memory::Mapped { .. }) {
             return None;
         }
         // SAFETY: the slots lie within the memory; no buffer of them is abroad, and `&mut self`
-        // keeps it so.
+        // keeps it so; the kernel has none of them (the caller's promise in `shared`).
         Some(unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr().add(first * self.slot_size), slots * self.slot_size) })
     }
 

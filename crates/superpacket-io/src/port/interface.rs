@@ -19,7 +19,7 @@ pub(crate) struct Interface {
 
 /// What the kernel says of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct InterfaceInfo {
     /// Its number, 1 or more.
     pub index: u32,
     /// It has been switched on (`IFF_UP`).
@@ -78,8 +78,8 @@ impl Interface {
     ///
     /// # Errors
     /// What the system refused.
-    pub fn link(&mut self) -> io::Result<Option<Link>> {
-        Ok(self.socket.link(&self.name)?.filter(|link| link.header.index == self.index).map(|link| Link::read(&link)))
+    pub fn link(&mut self) -> io::Result<Option<InterfaceInfo>> {
+        Ok(self.socket.link(&self.name)?.filter(|link| link.header.index == self.index).map(|link| InterfaceInfo::read(&link)))
     }
 
     /// Its state now, as ports report it: gone where nothing can be said of it.
@@ -123,10 +123,10 @@ impl Interface {
 /// The kernel's `GSO_LEGACY_MAX_SIZE`: the limit where it names none.
 const GSO_LEGACY_MAX_SIZE: u32 = 65536;
 
-impl Link {
+impl InterfaceInfo {
     fn read(message: &LinkMessage) -> Self {
         let header = &message.header;
-        let mut link = Link {
+        let mut link = InterfaceInfo {
             index: header.index,
             is_up: header.flags.contains(LinkFlags::Up),
             is_ethernet: [LinkLayerType::Ether, LinkLayerType::Loopback].contains(&header.link_layer_type),
@@ -134,7 +134,7 @@ impl Link {
             gso_max_segments: u32::from(u16::MAX),
             rx_queues: 1,
             tx_queues: 1,
-            ..Link::default()
+            ..InterfaceInfo::default()
         };
         let (mut gso_max_size, mut gso_ipv4_max_size) = (GSO_LEGACY_MAX_SIZE, None);
         for attribute in &message.attributes {
@@ -167,6 +167,7 @@ fn xdp_program(programs: &[LinkXdp]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::system::namespace::in_network_namespace;
 
     #[test]
     fn the_loopback_interface_is_the_first() {
@@ -180,13 +181,7 @@ mod tests {
 
     #[test]
     fn an_interface_is_switched_on_and_given_another_mtu() {
-        let inside = std::thread::spawn(|| {
-            // SAFETY: the call takes flags only, and moves this thread alone.
-            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-                assert!(std::env::var_os("CI").is_none(), "no network namespace: {}", io::Error::last_os_error());
-                eprintln!("SKIPPED: no network namespace: {}", io::Error::last_os_error());
-                return;
-            }
+        in_network_namespace(|| {
             let mut interface = Interface::open("packet:lo", "lo").expect("every namespace has one");
             assert_eq!(interface.state().link, LinkState::Down);
             interface.set_up(true).expect("ours");
@@ -195,7 +190,6 @@ mod tests {
             interface.set_up(false).expect("ours");
             assert_eq!(interface.state().link, LinkState::Down);
         });
-        inside.join().expect("the assertions hold");
     }
 
     #[test]
@@ -210,8 +204,8 @@ mod tests {
     fn what_the_kernel_says_is_read() {
         let mut message = LinkMessage::default();
         assert_eq!(
-            Link::read(&message),
-            Link { gso_max_size: 65_536, gso_max_segments: 65_535, rx_queues: 1, tx_queues: 1, ..Link::default() },
+            InterfaceInfo::read(&message),
+            InterfaceInfo { gso_max_size: 65_536, gso_max_segments: 65_535, rx_queues: 1, tx_queues: 1, ..InterfaceInfo::default() },
             "of a kernel that says little"
         );
         message.header.index = 7;
@@ -224,10 +218,14 @@ mod tests {
             LinkAttribute::GsoIpv4MaxSize(65_536),
             LinkAttribute::Xdp(vec![LinkXdp::ProgId(0), LinkXdp::SkbProgId(91)]),
         ];
-        let link = Link::read(&message);
+        let link = InterfaceInfo::read(&message);
         assert_eq!((link.mtu, link.index, link.is_up, link.has_carrier, link.is_ethernet), (9000, 7, true, true, true));
         assert_eq!((link.hardware_address, link.gso_max_size, link.xdp_program), (Some([2, 0, 0, 0, 0, 1]), 65_536, Some(91)));
         message.attributes = vec![LinkAttribute::GsoMaxSize(185_000), LinkAttribute::Address(vec![])];
-        assert_eq!((Link::read(&message).gso_max_size, Link::read(&message).hardware_address), (185_000, None), "before 6.3; a TUN device");
+        assert_eq!(
+            (InterfaceInfo::read(&message).gso_max_size, InterfaceInfo::read(&message).hardware_address),
+            (185_000, None),
+            "before 6.3; a TUN device"
+        );
     }
 }

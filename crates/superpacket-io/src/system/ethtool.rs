@@ -1,5 +1,7 @@
 //! What an interface's device does itself, and its switches (`SIOCETHTOOL`, `linux/ethtool.h`).
 
+#![expect(unsafe_code, reason = "ioctls of ethtool(8)")]
+
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::BorrowedFd;

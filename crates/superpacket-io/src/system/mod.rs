@@ -7,11 +7,15 @@
 //! from any other.
 
 mod ethtool;
+mod message;
+#[cfg(test)]
+pub(crate) mod namespace;
 mod netlink;
 mod option;
 mod packet_socket;
 
 pub use ethtool::{Channels, Ethtool, Feature, Switch};
+pub use message::{Burst, Received, receive_message};
 pub use netlink::{LinkEvents, RouteSocket};
 pub use option::{Plain, option, set_option};
 pub use packet_socket::{Frames, PacketSocket};

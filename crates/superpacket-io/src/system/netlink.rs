@@ -245,6 +245,7 @@ mod tests {
     use netlink_packet_route::link::{LinkFlags, LinkLayerType, LinkXdp};
 
     use super::*;
+    use crate::system::namespace::in_network_namespace;
 
     #[test]
     fn the_loopback_interface_is_the_first() {
@@ -256,13 +257,7 @@ mod tests {
 
     #[test]
     fn addresses_are_those_of_the_interface() {
-        let inside = std::thread::spawn(|| {
-            // SAFETY: the call takes flags only, and moves this thread alone.
-            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-                assert!(std::env::var_os("CI").is_none(), "no network namespace: {}", io::Error::last_os_error());
-                eprintln!("SKIPPED: no network namespace: {}", io::Error::last_os_error());
-                return;
-            }
+        in_network_namespace(|| {
             let mut socket = RouteSocket::open().expect("any thread may");
             assert_eq!(socket.addresses("lo").expect("asked"), Vec::<IpAddr>::new());
             let add = |address: IpAddr, prefix: u8, scope| {
@@ -282,18 +277,11 @@ mod tests {
             assert_eq!(socket.addresses("lo").expect("asked"), addresses);
             assert_eq!(socket.addresses("none0").expect("asked"), Vec::<IpAddr>::new());
         });
-        inside.join().expect("the assertions hold");
     }
 
     #[test]
     fn a_change_of_an_interface_is_told_once() {
-        let inside = std::thread::spawn(|| {
-            // SAFETY: the call takes flags only, and moves this thread alone.
-            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-                assert!(std::env::var_os("CI").is_none(), "no network namespace: {}", io::Error::last_os_error());
-                eprintln!("SKIPPED: no network namespace: {}", io::Error::last_os_error());
-                return;
-            }
+        in_network_namespace(|| {
             let events = LinkEvents::open().expect("any thread may");
             assert!(!events.take().expect("open"), "nothing has happened");
             let mut message = LinkMessage::default();
@@ -303,7 +291,6 @@ mod tests {
             assert!(events.take().expect("open"));
             assert!(!events.take().expect("open"), "it has been taken");
         });
-        inside.join().expect("the assertions hold");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Socket options whose values are plain numbers or structures of them, for those that rustix has
 //! no call for.
 
+#![expect(unsafe_code, reason = "setsockopt(2) and getsockopt(2) of options that rustix has not")]
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};

@@ -1,5 +1,7 @@
 //! Packet sockets (`packet(7)`) as far as all of them are alike.
 
+#![expect(unsafe_code, reason = "addresses of packet(7)")]
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 

@@ -1,14 +1,18 @@
 //! One direction of a bulk load: its two sides, their threads, and the comparison of what was sent
 //! with what was received.
 
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsFd;
 use std::thread;
+
+use superpacket_io::system::option;
 
 use crate::cpu::CpuTime;
 use crate::error::{Context, LabError};
 use crate::load::flow::{ReceiveFlow, SendFlow};
 use crate::load::report::{DirectionReport, FlowReport};
 use crate::pattern::Checker;
-use crate::tcp_info::tcp_info;
 
 /// One direction, ready to go.
 pub(crate) struct BulkDirection<'load> {
@@ -50,18 +54,36 @@ impl RunningBulkDirection<'_> {
         };
         for (sender, receiver) in senders.flows.iter().zip(&receivers.flows) {
             let digest = compare(&self.name, sender, receiver)?;
-            let info = tcp_info(&sender.socket).context(|| format!("{}: TCP_INFO", self.name))?;
+            let info = TcpInfo::of(&sender.socket).context(|| format!("{}: TCP_INFO", self.name))?;
             report.bytes += receiver.received;
             report.seconds = report.seconds.max(receiver.seconds);
             report.flows.push(FlowReport {
                 bytes: receiver.received,
                 seconds: receiver.seconds,
                 digest,
-                retransmitted_segments: info.tcpi_total_retrans,
-                segment_size: info.tcpi_snd_mss,
+                retransmitted_segments: info.retransmitted_segments,
+                segment_size: info.segment_size,
             });
         }
         Ok(Some(report))
+    }
+}
+
+/// What the kernel's TCP says of a connection.
+struct TcpInfo {
+    retransmitted_segments: u32,
+    segment_size: u32,
+}
+
+impl TcpInfo {
+    fn of(socket: impl AsFd) -> io::Result<TcpInfo> {
+        const WORDS: usize = size_of::<libc::tcp_info>() / 4;
+        // `struct tcp_info` is eight bytes, then words.
+        let words: [u32; WORDS] = option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+        Ok(TcpInfo {
+            retransmitted_segments: words[offset_of!(libc::tcp_info, tcpi_total_retrans) / 4],
+            segment_size: words[offset_of!(libc::tcp_info, tcpi_snd_mss) / 4],
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
-use superpacket_io::system::set_option;
+use superpacket_io::system::{receive_message, set_option};
 
 use crate::cpu::{CpuTime, MachineSample, MachineUsage, pin_this_thread};
 use crate::error::{Context, LabError};
@@ -17,7 +17,6 @@ use crate::load::gate::{AbortOnFailure, Gate};
 use crate::load::poller::Poller;
 use crate::load::report::{per_second, service_demand};
 use crate::load::settings::{Pinning, Route, at_least_one};
-use crate::message;
 use crate::pattern::Pattern;
 
 /// Bytes of the number at a datagram's beginning, little-endian.
@@ -283,7 +282,7 @@ impl UdpBulk {
             poller.wait(&mut ready)?;
             for &flow in &ready {
                 for _ in 0..64 {
-                    let received = match message::receive(&sockets[flow], &mut buffer, libc::SOL_UDP, libc::UDP_GRO) {
+                    let received = match receive_message(&sockets[flow], &mut buffer, libc::SOL_UDP, libc::UDP_GRO) {
                         Ok(received) => received,
                         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                         Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => continue,

@@ -1,12 +1,11 @@
 //! Datagrams that are too long for the way and may not be cut into shorter ones: dropped and
 //! counted, their sender told, or fragmented, as it is asked for.
 
-use std::io;
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use superpacket_bridge::settings::TooBig;
+use superpacket_io::system::{option, set_option};
 use superpacket_lab::{LabError, Station};
 
 use crate::joined::{Joined, by_packet};
@@ -41,20 +40,14 @@ impl Datagrams {
         };
         let (level, name) =
             if datagrams.is_ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) } else { (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) };
-        // SAFETY: the pointer is to an integer of the length named, read only during the call.
-        let set = unsafe { libc::setsockopt(datagrams.from.as_raw_fd(), level, name, (&raw const value).cast(), 4) };
-        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+        set_option(&datagrams.from, level, name, value).expect("settable");
         Ok(datagrams)
     }
 
     /// The MTU of the way as the sender's host knows it.
     fn path_mtu(&self) -> usize {
         let (level, name) = if self.is_ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU) } else { (libc::IPPROTO_IP, libc::IP_MTU) };
-        let (mut mtu, mut length) = (0_i32, 4);
-        // SAFETY: both pointers are to integers, and `length` says how long the first is.
-        let got = unsafe { libc::getsockopt(self.from.as_raw_fd(), level, name, (&raw mut mtu).cast(), &raw mut length) };
-        assert_eq!(got, 0, "{}", io::Error::last_os_error());
-        mtu as usize
+        option::<u32>(&self.from, level, name).expect("connected") as usize
     }
 
     /// The longest payload that passes.

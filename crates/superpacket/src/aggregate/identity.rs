@@ -10,7 +10,7 @@
 //! collisions cannot be made (a multiply and a fold, as in wyhash).
 
 use crate::packet::{Layer, VlanTag};
-use crate::wire::link::{Link, Next, Tag};
+use crate::wire::link::{LinkWalk, Next, Tag};
 use crate::wire::{IpVersion, Layout, Tunnel, be16, be32, byte, ethernet, gre, ipv4, ipv6, pppoe, udp};
 
 /// The secret of a flow table's hash: 128 random bits.
@@ -110,7 +110,7 @@ impl HashKey {
     fn tags(self, header: &[u8], layout: &Layout) -> u64 {
         let end = usize::from(layout.outermost());
         let mut state = 1;
-        let mut link = Link::new(header, 0);
+        let mut link = LinkWalk::new(header, 0);
         while let Next::Tag(tag) = link.next
             && link.offset < end
         {

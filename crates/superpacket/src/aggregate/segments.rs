@@ -58,13 +58,13 @@ impl Segments {
 /// May a super-packet that is to be cut so merge with others? Else it is cut at other headers than
 /// these, or its segments could not be restored.
 pub(super) fn may_merge(gso: &Gso, header: &[u8], layout: &Layout, mode: Mode) -> bool {
-    let told = matches!(
+    let kind_fits = matches!(
         (gso.kind, layout.version, layout.protocol),
         (GsoKind::Tcp4, IpVersion::V4, Protocol::Tcp) | (GsoKind::Tcp6, IpVersion::V6, Protocol::Tcp) | (GsoKind::Udp, _, Protocol::Udp)
     );
     // A device never receives super-packets, so LRO's model has none. A sender leaves a tunnel's
     // own checksum to whoever cuts.
-    matches!(mode, Mode::Gro { .. }) && told && outer_checksum(header, layout).is_none()
+    matches!(mode, Mode::Gro { .. }) && kind_fits && outer_checksum(header, layout).is_none()
 }
 
 #[cfg(test)]

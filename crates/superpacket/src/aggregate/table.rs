@@ -68,30 +68,30 @@ impl Bucket {
 /// A node of a circular doubly linked list, whose head is a node too: putting in and taking out
 /// never ask whether there is a neighbour.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct ListNode {
     previous: u32,
     next: u32,
 }
 
 /// Puts `node` after another, or at the front of a list after its head.
 #[inline(always)]
-fn link(links: &mut [Link], node: usize, previous: usize) {
+fn link(links: &mut [ListNode], node: usize, previous: usize) {
     let next = links[previous].next;
-    links[node] = Link { previous: previous as u32, next };
+    links[node] = ListNode { previous: previous as u32, next };
     links[previous].next = node as u32;
     links[next as usize].previous = node as u32;
 }
 
 #[inline(always)]
-fn unlink(links: &mut [Link], node: usize) {
-    let Link { previous, next } = links[node];
+fn unlink(links: &mut [ListNode], node: usize) {
+    let ListNode { previous, next } = links[node];
     links[previous as usize].next = next;
     links[next as usize].previous = previous;
 }
 
 /// Nodes without neighbours, numbered from `first`.
-fn alone(first: usize, count: usize) -> impl Iterator<Item = Link> {
-    (first..first + count).map(|node| Link { previous: node as u32, next: node as u32 })
+fn alone(first: usize, count: usize) -> impl Iterator<Item = ListNode> {
+    (first..first + count).map(|node| ListNode { previous: node as u32, next: node as u32 })
 }
 
 /// Slots of held flows, found by hash.
@@ -102,10 +102,10 @@ pub(super) struct Table<B> {
     free: Vec<u32>,
     /// The held flows by age: the head, whose next is the oldest and whose previous is the newest,
     /// then a node a slot.
-    ages: Vec<Link>,
+    ages: Vec<ListNode>,
     /// The held flows of each address pair: `pair_heads` heads, then two nodes a slot, the second
     /// for the outer pair, linked in tunnels only.
-    pairs: Vec<Link>,
+    pairs: Vec<ListNode>,
     pair_heads: usize,
     held: u32,
     max_flows: u32,

@@ -2,7 +2,7 @@
 
 use super::SegmentError;
 use super::template::SCRATCH;
-use crate::wire::link::{Link, Next, Tag};
+use crate::wire::link::{LinkWalk, Next, Tag};
 use crate::wire::{Extension, Extensions, IpVersion, Layer, Layout, MAX_HEADER, Refusal, be16, byte, ipv4, ipv6, put16, put32};
 
 /// Removes the hop-by-hop header with the jumbo payload option, which segments do not need.
@@ -79,7 +79,7 @@ pub(super) fn outermost(header: &[u8], layer: Layer) -> Result<Outermost, Segmen
     let not_ip = Err(SegmentError::Headers(Refusal::NotIp));
     let (mut network, mut pppoe_at) = (0, None);
     if layer == Layer::Ethernet {
-        let mut link = Link::new(header, 0);
+        let mut link = LinkWalk::new(header, 0);
         while let Next::Tag(tag) = link.next {
             if link.offset + tag.length() > header.len() {
                 return not_ip;

@@ -51,7 +51,7 @@ impl Next {
 /// A walk over a link header. Bytes beyond the end read as 0: callers compare lengths before each
 /// step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link<'a> {
+pub(crate) struct LinkWalk<'a> {
     header: &'a [u8],
     /// Offset of what comes next, in bytes from the start of `header`.
     pub(crate) offset: usize,
@@ -59,12 +59,12 @@ pub(crate) struct Link<'a> {
     pub(crate) next: Next,
 }
 
-impl<'a> Link<'a> {
+impl<'a> LinkWalk<'a> {
     /// Begins behind the Ethernet header that starts at `start`.
     #[inline]
     pub(crate) fn new(header: &'a [u8], start: usize) -> Self {
         let next = Next::of_ethertype(be16(header, start + ethernet::ETHERTYPE));
-        Link { header, offset: start + ethernet::HEADER_LENGTH, next }
+        LinkWalk { header, offset: start + ethernet::HEADER_LENGTH, next }
     }
 
     /// Steps over the `tag` that comes next.

@@ -1,7 +1,7 @@
 //! The parse, from the first byte of a frame to its payload.
 
 use super::layout::usual;
-use super::link::{Link, Next, Tag};
+use super::link::{LinkWalk, Next, Tag};
 use super::locate::{Extensions, ip_length};
 use super::{IpVersion, Layer, Layout, MAX_HEADER, Outer, Protocol, Refusal, Tunnel, be16, be32, byte};
 use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, vxlan};
@@ -269,7 +269,7 @@ impl<'a> Cursor<'a> {
     #[inline]
     fn link(&mut self, start: usize, limit: usize) -> Result<Layout, Unparsed> {
         self.require(start, ethernet::HEADER_LENGTH, limit)?;
-        let mut link = Link::new(self.header, start);
+        let mut link = LinkWalk::new(self.header, start);
         let mut pppoe_end = None;
         while let Next::Tag(tag) = link.next {
             // In a tunnel only VLAN tags are understood.

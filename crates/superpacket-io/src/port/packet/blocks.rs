@@ -1,6 +1,8 @@
 //! The ring of `TPACKET_V3`: blocks in which the kernel packs frames, handed over when they are
 //! full or old.
 
+#![expect(unsafe_code, reason = "a ring shared with the kernel")]
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use superpacket::packet::RxPacket;

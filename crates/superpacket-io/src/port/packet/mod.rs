@@ -43,7 +43,7 @@ use superpacket::virtio::VirtioError;
 use superpacket_features::{Feature, FeatureSet};
 
 use super::ethtool::DeviceFeatures;
-use super::interface::{Interface, Link};
+use super::interface::{Interface, InterfaceInfo};
 use super::{Capabilities, LinkState, Port, PortCounters, PortError, PortSpec, PortState, Receive, Transmit};
 use options::{Options, RingOptions};
 use receive::Receiver;
@@ -99,7 +99,8 @@ impl PacketPort {
     /// Opens the interface that `spec` names, in this thread's network namespace. It may be down.
     ///
     /// # Errors
-    /// [`PortError`]: an unknown option, no such interface, one whose frames have no Ethernet header, no right to open packet sockets.
+    /// [`PortError`]: an unknown option, no such interface, one whose frames have no Ethernet
+    /// header, no right to open packet sockets.
     pub fn open(spec: &PortSpec) -> Result<Self, PortError> {
         let options = Options::parse(spec)?;
         let name = spec.text();
@@ -144,7 +145,7 @@ impl Drop for PacketPort {
 }
 
 /// What the interface's device does itself, and what the kernel does on the way to it.
-fn capabilities(port: &str, interface: &Interface, link: &Link, options: &Options) -> Result<Capabilities, PortError> {
+fn capabilities(port: &str, interface: &Interface, link: &InterfaceInfo, options: &Options) -> Result<Capabilities, PortError> {
     let device =
         DeviceFeatures::of(interface).map_err(|error| PortError::system(port, "asking for the device's offloads (SIOCETHTOOL)", error))?;
     let has_hash = matches!(options.ring, RingOptions::Blocks { hash: true, .. });

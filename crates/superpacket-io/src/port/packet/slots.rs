@@ -8,6 +8,8 @@
 //! A frame longer than a slot is queued too, whole (`TP_STATUS_COPY`): it is read from the socket,
 //! and its slot says what there is to know of it.
 
+#![expect(unsafe_code, reason = "a ring shared with the kernel")]
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::RecvFlags;

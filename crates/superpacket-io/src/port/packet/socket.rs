@@ -1,5 +1,7 @@
 //! Packet sockets (`packet(7)`): the system calls, and in which order.
 
+#![expect(unsafe_code, reason = "it maps the ring")]
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;

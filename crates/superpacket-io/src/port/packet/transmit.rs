@@ -1,5 +1,7 @@
 //! The sending end: frames gathered from where they lie, many in one call.
 
+#![expect(unsafe_code, reason = "messages that point at where frames lie")]
+
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};

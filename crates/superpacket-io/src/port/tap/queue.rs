@@ -1,6 +1,8 @@
 //! One queue of a TAP or TUN device: a file descriptor of `/dev/net/tun`, and its system calls
 //! (`Documentation/networking/tuntap.rst`, `drivers/net/tun.c`).
 
+#![expect(unsafe_code, reason = "ioctls of tun(4), which rustix has not")]
+
 use std::ffi::{CStr, c_char, c_int, c_short};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -65,7 +65,7 @@ use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, P
 use crate::system::PacketSocket;
 use opening::Opening;
 use option::{HEADROOM, MAX_CHUNKS, Options, Switch};
-use program::{Link, Slot};
+use program::{Attachment, Slot};
 use queue::Queue;
 use receive::Receiver;
 use send::Sender;
@@ -122,7 +122,7 @@ pub struct XdpStatistics {
 /// What a port's ends share. Fields are dropped in their order: the program first.
 #[derive(Debug)]
 struct Shared {
-    _link: Link,
+    _link: Attachment,
     _promiscuous: Option<PacketSocket>,
     name: String,
     queues: Vec<Arc<Queue>>,
@@ -182,8 +182,9 @@ impl XdpPort {
     /// Opens the port that a port string of kind `xdp` names.
     ///
     /// # Errors
-    /// [`PortError`]: options that make no sense, no such interface or queue, another program on it, a mode that its driver does not have, a missing
-    /// permission, or what else the system refused.
+    /// [`PortError`]: options that make no sense, no such interface or queue, another program on
+    /// it, a mode that its driver does not have, a missing permission, or what else the system
+    /// refused.
     pub fn open(spec: &PortSpec) -> Result<Self, PortError> {
         let options = Options::read(spec)?;
         let mut interface = Interface::open(spec.text(), spec.name())?;

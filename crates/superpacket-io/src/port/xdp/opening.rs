@@ -7,11 +7,11 @@ use rustix::net::xdp::SocketAddrXdpFlags;
 
 use super::btf::kernel_function;
 use super::option::{Attach, Copying, Options, Switch};
-use super::program::{Hash, Link, Redirect, Slot};
+use super::program::{Attachment, Hash, Redirect, Slot};
 use super::queue::Queue;
 use super::socket::{Failed, Socket};
 use super::umem::Lease;
-use crate::port::interface::{Interface, Link as LinkInfo};
+use crate::port::interface::{Interface, InterfaceInfo};
 use crate::port::{PortError, PortSpec};
 
 /// What is tried where memory for frames is made.
@@ -21,7 +21,7 @@ const MAPPING: &str = "mapping memory for frames (mmap)";
 pub(super) struct Opening<'a> {
     pub(super) spec: &'a PortSpec,
     pub(super) options: Options,
-    pub(super) link: LinkInfo,
+    pub(super) link: InterfaceInfo,
     pub(super) driver: &'a str,
 }
 
@@ -94,7 +94,7 @@ impl Opening<'_> {
     }
 
     /// Attaches it where the options say.
-    pub(super) fn attach(&self, redirect: &Redirect, interface: &mut Interface) -> Result<(Link, Slot), PortError> {
+    pub(super) fn attach(&self, redirect: &Redirect, interface: &mut Interface) -> Result<(Attachment, Slot), PortError> {
         let slots: &[Slot] = match self.options.attach {
             Attach::Auto if !self.options.hash => &[Slot::Native, Slot::Generic],
             Attach::Auto | Attach::Native => &[Slot::Native],

@@ -3,6 +3,8 @@
 //! It is attached by a link (`BPF_LINK_CREATE`, Linux 5.9): the kernel takes it off when the link's
 //! descriptor is closed, also when the process is killed.
 
+#![expect(unsafe_code, reason = "bpf(2)")]
+
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -73,11 +75,11 @@ pub(super) struct Redirect {
 
 /// A program attached to an interface, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct Attachment {
     descriptor: OwnedFd,
 }
 
-impl Drop for Link {
+impl Drop for Attachment {
     fn drop(&mut self) {
         // Closing the descriptor would do, but for a copy that a child process may hold for a
         // moment, between `fork` and `exec`.
@@ -171,14 +173,14 @@ impl Redirect {
     /// # Errors
     /// `EBUSY` and `EEXIST` if it has a program, `EOPNOTSUPP` from drivers without XDP, `ERANGE`
     /// for an MTU that the driver cannot have with it, `EINVAL` from kernels before Linux 5.9.
-    pub(super) fn attach(&self, interface: u32, slot: Slot) -> io::Result<Link> {
+    pub(super) fn attach(&self, interface: u32, slot: Slot) -> io::Result<Attachment> {
         let flags = match slot {
             Slot::Native => XDP_FLAGS_DRV_MODE,
             Slot::Generic => XDP_FLAGS_SKB_MODE,
         };
         let mut create = LinkCreate { program: self.program.as_raw_fd() as u32, target: interface, attach_type: BPF_XDP, flags };
         // SAFETY: the command reads the attributes, which hold no address.
-        Ok(Link { descriptor: unsafe { descriptor(BPF_LINK_CREATE, &mut create) }? })
+        Ok(Attachment { descriptor: unsafe { descriptor(BPF_LINK_CREATE, &mut create) }? })
     }
 }
 

@@ -4,6 +4,8 @@
 //! Producer and consumer are counters of 32 bits that wrap. What is written into an entry is
 //! published by the producer's store (release), and an entry is given back by the consumer's.
 
+#![expect(unsafe_code, reason = "rings shared with the kernel")]
+
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;

@@ -15,6 +15,8 @@
 //!                                        +-> TX ring of any port: in flight until its completion
 //! ```
 
+#![expect(unsafe_code, reason = "memory shared with the kernel")]
+
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;

@@ -25,9 +25,9 @@ impl<B> Held<B> {
     ) -> Result<Option<Chain<B>>, BadChecksum> {
         // A device that vouches for a super-packet may have left the checksum of its first segment
         // in it: from that no sum follows.
-        let read = self.sum.is_some() || self.first_checksum == FirstChecksum::Unknown;
+        let sum_is_known = self.sum.is_some() || self.first_checksum == FirstChecksum::Unknown;
         let chain = self.open_as::<{ usual::NONE }, P>(policy, simd, counters, poll)?;
-        if !read {
+        if !sum_is_known {
             self.sums = false;
             self.pieces.iter_mut().for_each(|piece| piece.flags &= !Piece::<B>::SUM);
         }

@@ -12,7 +12,7 @@ use crate::packet::{Gathered, RxPacket};
 use crate::wire::{Layout, tcp};
 
 /// What became of a super-packet.
-pub(super) enum Met {
+pub(super) enum SuperPacketOutcome {
     /// It is part of its flow now, but for its buffers. With the payload of its last segment.
     Joined(Facts, u32),
     /// Nothing may merge with it: it passes, and what is held of its flow must leave before it.
@@ -36,28 +36,28 @@ impl<B> Receiver<B> {
         layout: &Layout,
         gathered: Option<&Gathered>,
         poll: &mut P,
-    ) -> Result<Met, P::Error> {
+    ) -> Result<SuperPacketOutcome, P::Error> {
         let header = gathered.map_or(poll.bytes(&packet.first), Gathered::bytes);
         let merges = packet.gso.as_ref().filter(|gso| segments::may_merge(gso, header, layout, self.in_force.mode));
-        let Some(gso) = merges else { return Ok(Met::Refused(Reason::SuperPacket)) };
+        let Some(gso) = merges else { return Ok(SuperPacketOutcome::Refused(Reason::SuperPacket)) };
         let segments = Segments::of(gso, layout.end - u32::from(layout.payload));
-        let met = match slot {
+        let tried = match slot {
             NONE => examine::<true, _>(packet, header, layout, None, &self.options, poll).map(|facts| (None, facts)),
             _ => self.try_join::<true, _>(slot, packet, header, layout, poll).map(|(attempt, facts)| (Some(attempt), facts)),
         };
-        let (attempt, facts) = match met {
-            Ok(met) => met,
-            Err(reason) => return Ok(Met::Refused(reason)),
+        let (attempt, facts) = match tried {
+            Ok(tried) => tried,
+            Err(reason) => return Ok(SuperPacketOutcome::Refused(reason)),
         };
         match attempt {
-            Some(Attempt::Joined(_)) => return Ok(Met::Joined(facts, segments.last(facts.payload))),
+            Some(Attempt::Joined(_)) => return Ok(SuperPacketOutcome::Joined(facts, segments.last(facts.payload))),
             Some(Attempt::Ended(reason)) => self.emit(slot, reason, poll)?,
             None => {}
         }
         Ok(match segments.ending(facts.payload, packet_limit(layout, &self.in_force)) {
-            Some(reason) => Met::Ended(reason),
-            None if self.in_force.merge_past_push => Met::Begins(Facts { flags: facts.flags & !tcp::PSH, ..facts }),
-            None => Met::Begins(facts),
+            Some(reason) => SuperPacketOutcome::Ended(reason),
+            None if self.in_force.merge_past_push => SuperPacketOutcome::Begins(Facts { flags: facts.flags & !tcp::PSH, ..facts }),
+            None => SuperPacketOutcome::Begins(facts),
         })
     }
 }

@@ -1,4 +1,6 @@
-//! recvmsg(2) with one control message, and sendmmsg(2): what std and rustix do not offer.
+//! `recvmsg(2)` with any control message, and `sendmmsg(2)`: what std and rustix do not offer.
+
+#![expect(unsafe_code, reason = "recvmsg(2) and sendmmsg(2)")]
 
 use std::io::{self, IoSlice};
 use std::mem::{MaybeUninit, zeroed};
@@ -7,23 +9,27 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Room for one control message: `struct tpacket_auxdata` of 20 bytes is the longest asked for.
 const CONTROL: usize = 64;
 
-/// What a receive call gave.
-pub(crate) struct Received {
+/// What [`receive_message`] gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
     /// Bytes written to the buffer.
-    pub(crate) length: usize,
+    pub length: usize,
     /// Whether the message was longer than the buffer.
-    pub(crate) truncated: bool,
-    /// The data of the control message asked for; the rest of it is zero.
-    pub(crate) control: Option<[u8; 32]>,
+    pub truncated: bool,
+    /// The data of the control message asked for, its first 32 bytes; the rest of them is zero.
+    pub control: Option<[u8; 32]>,
 }
 
 /// Aligned as `struct cmsghdr` is.
 #[repr(align(8))]
 struct Control([u8; CONTROL]);
 
-/// Receives one message, and the control message of `level` and `kind`, if there is one; never
-/// waits.
-pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8], level: libc::c_int, kind: libc::c_int) -> io::Result<Received> {
+/// Receives one message, and the control message of `level` and `kind` (`cmsg(3)`), if there is
+/// one; never waits.
+///
+/// # Errors
+/// What the system refused, and [`WouldBlock`](io::ErrorKind::WouldBlock) where nothing has come.
+pub fn receive_message(socket: impl AsFd, buffer: &mut [u8], level: libc::c_int, kind: libc::c_int) -> io::Result<Received> {
     let mut control = Control([0; CONTROL]);
     let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all-zero is a valid msghdr: null pointers with zero lengths.
@@ -60,7 +66,8 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8], level: libc::c_int, 
 }
 
 /// Messages made ready for sending again and again.
-pub(crate) struct Burst<'bytes> {
+#[derive(Debug)]
+pub struct Burst<'bytes> {
     headers: Vec<libc::mmsghdr>,
     // The headers point to these.
     _parts: &'bytes [Vec<IoSlice<'bytes>>],
@@ -68,7 +75,7 @@ pub(crate) struct Burst<'bytes> {
 
 impl<'bytes> Burst<'bytes> {
     /// A burst of messages, each gathered from its parts.
-    pub(crate) fn new(messages: &'bytes [Vec<IoSlice<'bytes>>]) -> Self {
+    pub fn new(messages: &'bytes [Vec<IoSlice<'bytes>>]) -> Self {
         let header = |parts: &Vec<IoSlice<'_>>| {
             // SAFETY: all-zero is a valid mmsghdr: null pointers with zero lengths.
             let mut header: libc::mmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -82,7 +89,13 @@ impl<'bytes> Burst<'bytes> {
     }
 
     /// Sends the messages from `first` on, as many as one call takes, and says how many those were.
-    pub(crate) fn send(&mut self, socket: impl AsFd, first: usize) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// What the system refused of the first of them.
+    ///
+    /// # Panics
+    /// If there are fewer than `first`.
+    pub fn send(&mut self, socket: impl AsFd, first: usize) -> io::Result<usize> {
         let rest = &mut self.headers[first..];
         // sendmmsg takes at most UIO_MAXIOV messages.
         let count = rest.len().min(1024);
