@@ -110,9 +110,9 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
         self.queue.push(packet);
     }
 
-    /// Queues a packet of which it is known when it was sent: by a counter of its tunnel's, of which
-    /// a stream is a peer. The next flush puts those of a stream in order; packets that were pushed
-    /// without a key stay where they are.
+    /// Queues a packet of which it is known when it was sent: by a counter of its tunnel's, of
+    /// which a stream is a peer. The next flush puts those of a stream in order; packets that were
+    /// pushed without a key stay where they are.
     #[inline]
     pub fn push_in_order(&mut self, packet: B, key: OrderKey) {
         self.keys.resize(self.queue.len(), None);

@@ -1,5 +1,5 @@
-//! The kernel's own GRO test (`tools/testing/selftests/net/lib/gro.c`), case by case: what is sent, and
-//! the payload lengths that must arrive. Over IPv4 and IPv6, and through IPIP, 4in6, SIT and
+//! The kernel's own GRO test (`tools/testing/selftests/net/lib/gro.c`), case by case: what is sent,
+//! and the payload lengths that must arrive. Over IPv4 and IPv6, and through IPIP, 4in6, SIT and
 //! IP6IP6, where edits of the IP header are made once on the inner and once on the outer one.
 //! Payload 100, TTL 8, DF, ID 0 unless said.
 //!
