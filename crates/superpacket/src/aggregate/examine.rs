@@ -186,9 +186,62 @@ pub(super) fn examine<const DEFER: bool, B>(
     let payload = usize::from(layout.payload);
     let end = layout.end as usize;
     let transport_length = (end - transport) as u32;
-    let Checked { field, covered } = examine_headers(header, layout, known, lro)?;
-    if layout.protocol == Protocol::Udp && field == 0 && !matches!(packet.checksum, RxChecksum::Partial { .. }) {
-        return Err(Reason::UdpNoChecksum);
+
+    if layout.version == IpVersion::V4 {
+        ipv4_checksum(header, layout.network, known.map(|known| known.ip), lro)?;
+    }
+    if let Some(outer) = &layout.outer
+        && outer.version == IpVersion::V4
+    {
+        ipv4_checksum(header, outer.network, known.map(|known| known.outer_ip), lro)?;
+    }
+
+    let mut covered = end;
+    let transport_header = header.get(transport..payload).unwrap_or(&[]);
+    let field;
+    match layout.protocol {
+        Protocol::Tcp => {
+            let Some(fields) = transport_header.first_chunk::<{ tcp::HEADER_LENGTH }>() else {
+                return Err(Reason::Truncated);
+            };
+            field = be16(fields, tcp::CHECKSUM);
+            if fields[tcp::FLAGS] & (tcp::SYN | tcp::RST | tcp::URG | tcp::ACK) != tcp::ACK {
+                return Err(Reason::TcpFlags);
+            }
+            if end == payload && !lro {
+                return Err(Reason::NoPayload);
+            }
+            if field == 0xffff && !lro {
+                return Err(Reason::NonCanonicalChecksum);
+            }
+        }
+        Protocol::Udp => {
+            field = be16(transport_header, udp::CHECKSUM);
+            if end == payload {
+                return Err(Reason::NoPayload);
+            }
+            if field == 0 && !matches!(packet.checksum, RxChecksum::Partial { .. }) {
+                return Err(Reason::UdpNoChecksum);
+            }
+        }
+        Protocol::Dccp => {
+            field = be16(transport_header, dccp::CHECKSUM);
+            if end == payload {
+                return Err(Reason::NoPayload);
+            }
+            // RFC 4340, section 9.2: n > 0 covers the header, the options and (n - 1) * 4 bytes of
+            // data.
+            let coverage = usize::from(byte(transport_header, dccp::COVERAGE) & 0x0f);
+            if coverage > 0 {
+                covered = payload + (coverage - 1) * 4;
+                if covered > end {
+                    return Err(Reason::DccpCoverage);
+                }
+            }
+            if field == 0xffff {
+                return Err(Reason::NonCanonicalChecksum);
+            }
+        }
     }
 
     let constants = || known.copied().unwrap_or_else(|| Constants::new(header, layout, options.mode).0);
@@ -281,79 +334,6 @@ pub(super) fn outer_field(header: &[u8], layout: &Layout, outer: Outer, end: usi
 #[inline(always)]
 fn trusted(header: &[u8], layout: &Layout, level: u8) -> bool {
     layout.outer.is_none() || level > 0 || outer_checksum(header, layout).is_none()
-}
-
-/// What the headers of a packet say where nothing in them keeps it from merging.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Checked {
-    /// The transport checksum as it came.
-    field: u16,
-    /// Where what it covers ends.
-    covered: usize,
-}
-
-/// Examines headers that are laid out as `layout` says. Without `lro`, a packet without payload is
-/// always refused.
-#[inline(always)]
-pub(super) fn examine_headers(header: &[u8], layout: &Layout, known: Option<&Constants>, lro: bool) -> Result<Checked, Reason> {
-    let transport = usize::from(layout.transport);
-    let payload = usize::from(layout.payload);
-    let end = layout.end as usize;
-
-    if layout.version == IpVersion::V4 {
-        ipv4_checksum(header, layout.network, known.map(|known| known.ip), lro)?;
-    }
-    if let Some(outer) = &layout.outer
-        && outer.version == IpVersion::V4
-    {
-        ipv4_checksum(header, outer.network, known.map(|known| known.outer_ip), lro)?;
-    }
-
-    let mut covered = end;
-    let transport_header = header.get(transport..payload).unwrap_or(&[]);
-    let field;
-    match layout.protocol {
-        Protocol::Tcp => {
-            let Some(fields) = transport_header.first_chunk::<{ tcp::HEADER_LENGTH }>() else {
-                return Err(Reason::Truncated);
-            };
-            field = be16(fields, tcp::CHECKSUM);
-            if fields[tcp::FLAGS] & (tcp::SYN | tcp::RST | tcp::URG | tcp::ACK) != tcp::ACK {
-                return Err(Reason::TcpFlags);
-            }
-            if end == payload && !lro {
-                return Err(Reason::NoPayload);
-            }
-            if field == 0xffff && !lro {
-                return Err(Reason::NonCanonicalChecksum);
-            }
-        }
-        Protocol::Udp => {
-            field = be16(transport_header, udp::CHECKSUM);
-            if end == payload {
-                return Err(Reason::NoPayload);
-            }
-        }
-        Protocol::Dccp => {
-            field = be16(transport_header, dccp::CHECKSUM);
-            if end == payload {
-                return Err(Reason::NoPayload);
-            }
-            // RFC 4340, section 9.2: n > 0 covers the header, the options and (n - 1) * 4 bytes of
-            // data.
-            let coverage = usize::from(byte(transport_header, dccp::COVERAGE) & 0x0f);
-            if coverage > 0 {
-                covered = payload + (coverage - 1) * 4;
-                if covered > end {
-                    return Err(Reason::DccpCoverage);
-                }
-            }
-            if field == 0xffff {
-                return Err(Reason::NonCanonicalChecksum);
-            }
-        }
-    }
-    Ok(Checked { field, covered })
 }
 
 /// Verifies an IPv4 header's checksum, from the sum of its constant fields if that is known.

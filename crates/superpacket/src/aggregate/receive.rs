@@ -18,7 +18,7 @@ use alloc::vec::{Drain, Vec};
 
 use self::super_packet::SuperPacketOutcome;
 use super::acknowledged::Acknowledged;
-use super::examine::{self, ExamineOptions, Facts, examine, examine_headers};
+use super::examine::{self, ExamineOptions, Facts, examine};
 use super::flow::{
     Attempt, BadChecksum, First, JOIN_AHEAD, Joined, addresses_and_ports, packet_limit, prefetch_ahead, prefetch_first, prefetch_payload,
 };
@@ -329,12 +329,36 @@ impl<B> Receiver<B> {
         now: u64,
         poll: &mut P,
     ) -> Result<bool, P::Error> {
-        let Some(RxPacket { first, rest: None, layer, .. }) = batch.as_slice().first() else { return Ok(false) };
+        let Some(RxPacket { first, rest: None, layer, gso, .. }) = batch.as_slice().first() else { return Ok(false) };
         let header = poll.bytes(first);
         let length = header.len();
         let Some((payload, end)) = parse_usual::<USUAL>(header, length, *layer) else { return Ok(false) };
+        // What merges with nothing overtakes nothing where nothing is held: its flow need not be
+        // known.
+        if end == u32::from(payload) && self.counters.held == 0 && matches!(self.in_force.mode, Mode::Gro { .. }) && gso.is_none() {
+            return self.pass_empty::<USUAL, _>(batch, payload, end, poll).map(|()| true);
+        }
         self.take_parsed::<USUAL, _>(batch, &Layout::usual(USUAL, payload, end), None, length, now, poll)?;
         Ok(true)
+    }
+
+    /// Delivers a TCP packet without payload, which GRO never merges, as it came. Its IP packet ends
+    /// at `end`.
+    #[inline(never)]
+    fn pass_empty<const USUAL: u8, P: Poll<B>>(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        payload: u16,
+        end: u32,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
+        let Some(next) = batch.as_slice().first() else { return Ok(()) };
+        let (layout, header) = (&Layout::usual(USUAL, payload, end), poll.bytes(&next.first));
+        let length = header.len();
+        let refusal = self.refusal::<USUAL, _>(next, header, layout, length, poll);
+        let reason = refusal.or_else(|| examine::<true, _>(next, header, layout, None, &self.options, poll).err());
+        let reason = reason.unwrap_or(Reason::NoPayload);
+        self.pass::<USUAL, _>(batch, length, layout, reason, poll)
     }
 
     /// Takes a packet whatever it is.
@@ -387,10 +411,6 @@ impl<B> Receiver<B> {
         if layout.protocol == Protocol::Udp && self.in_force.mode != (Mode::Gro { udp: true }) {
             // Nothing of its flow is held, so nothing can be overtaken.
             return self.pass::<USUAL, _>(batch, length, layout, layout.refusal.map_or(Reason::UdpOff, Reason::from), poll);
-        }
-        if layout.end == u32::from(layout.payload) && self.overtakes_nothing(next) {
-            let reason = self.empty::<USUAL, _>(next, header!(next), layout, length, poll);
-            return self.pass::<USUAL, _>(batch, length, layout, reason, poll);
         }
         let identity = self.key.flow(header!(next), layout, next.layer, next.vlan);
         let flow = identity.flow;
@@ -473,20 +493,6 @@ impl<B> Receiver<B> {
             self.emit(slot, Reason::PacketLimit, poll)?;
         }
         self.limit_memory(poll)
-    }
-
-    /// Is nothing held that a packet which merges with nothing could overtake? Then nobody need
-    /// know its flow.
-    #[inline(always)]
-    fn overtakes_nothing(&self, packet: &RxPacket<B>) -> bool {
-        self.counters.held == 0 && matches!(self.in_force.mode, Mode::Gro { .. }) && packet.gso.is_none()
-    }
-
-    /// Why a packet without payload passes in GRO.
-    #[inline(always)]
-    fn empty<const USUAL: u8, P: Poll<B>>(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize, poll: &P) -> Reason {
-        let refusal = self.refusal::<USUAL, _>(packet, header, layout, length, poll);
-        refusal.or_else(|| examine_headers(header, layout, None, false).err()).unwrap_or(Reason::NoPayload)
     }
 
     /// What rules a packet out before its checksums are looked at.
