@@ -36,7 +36,7 @@ impl FromStr for OnReload {
 /// A setting that was changed by a command after the file had been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// The port string; `None` for what holds for all ports.
+    /// The port's name; `None` for what holds for all ports.
     pub port: Option<String>,
     /// The setting, by the name that commands use.
     pub setting: String,
@@ -76,12 +76,12 @@ pub fn reconcile(before: &BridgeSettings, running: &BridgeSettings, file: &mut B
         }
     }
     let of = |settings: &BridgeSettings| -> BTreeMap<String, PortSettings> {
-        settings.ports.iter().map(|port| (port.port.text().to_owned(), port.clone())).collect()
+        settings.ports.iter().map(|port| (port.port.name().to_owned(), port.clone())).collect()
     };
     let (before, running) = (of(before), of(running));
     let there = |is_there: bool| if is_there { "present" } else { "absent" }.to_owned();
     for (name, added) in running.iter().filter(|(name, _)| !before.contains_key(*name)) {
-        let is_named = file.ports.iter().any(|port| port.port.text() == name);
+        let is_named = file.ports.iter().any(|port| port.port.name() == name);
         if let Some(changed) = changed(Some(name), "the port".to_owned(), [false, true, is_named].map(there), on_reload) {
             if changed.kept {
                 file.ports.push(added.clone());
@@ -91,7 +91,7 @@ pub fn reconcile(before: &BridgeSettings, running: &BridgeSettings, file: &mut B
     }
     let named: Vec<Station> = file.ports.iter().flat_map(|port| port.static_entries.iter().copied()).collect();
     for port in &mut file.ports {
-        let name = port.port.text().to_owned();
+        let name = port.port.name().to_owned();
         let (Some(before), Some(running)) = (before.get(&name), running.get(&name)) else { continue };
         for setting in Setting::all() {
             let values = [before, running, port].map(|settings| setting.value(settings));

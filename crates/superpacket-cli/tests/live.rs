@@ -692,6 +692,86 @@ fn ports_are_added_and_removed_while_it_runs() {
 }
 
 #[test]
+fn a_port_is_called_by_its_name_by_whatever_speaks_of_it() {
+    let Some(house) = House::new() else { return };
+    let options =
+        ["--feature", "left:gro=off", "--limit", "right:storm_broadcast=1000", "--metrics", "127.0.0.1:9600", "--log-format", "json"];
+    let bridge = house.bridge(&[&["left=packet:left?ring=1m", "right=packet:right"][..], &options].concat());
+    assert!(house.reaches(), "{}", house.log());
+    let ports = house.ask(&["ports"]).expect("answers");
+    assert_eq!((&ports[0]["port"], &ports[0]["string"]), (&"left".into(), &"packet:left?ring=1m".into()));
+    let (_, text, _) = house.text(&["ports"]);
+    assert!(text.lines().any(|line| line.split_whitespace().take(3).eq(["left", "packet:left", "up"])), "{text}");
+    let (_, text, _) = house.text(&["features", "left"]);
+    assert!(text.starts_with("Features for left:\n") && text.contains("\ngeneric-receive-offload: off\n"), "{text}");
+    assert_eq!(house.text(&["features", "left", "gro", "on"]).1, "generic-receive-offload: on\n");
+    assert_eq!(house.ask(&["limits", "right"]).expect("answers")[0]["limits"]["storm_broadcast"], 1_000);
+    assert!(house.ask(&["stats", "left"]).expect("answers")[0]["rx_packets"].as_u64() >= Some(2));
+    assert_eq!(house.ask(&["rps", "left"]).expect("answers")["ports"][0]["port"], "left");
+    assert_eq!(house.ask(&["top", "--interval", "100ms"]).expect("answers")[0]["port"], "left");
+    house.ask(&["vlan", "add", "dev", "left", "vid", "10"]).expect("sets");
+    assert!(house.text(&["vlan"]).1.contains("\nleft   1 PVID Egress Untagged\n       10\n"), "{}", house.text(&["vlan"]).1);
+    house.ask(&["fdb", "add", "02:00:00:00:00:77", "dev", "right", "static"]).expect("adds");
+    let (_, text, _) = house.text(&["fdb"]);
+    assert!(text.contains("02:00:00:00:00:77 dev right sticky static\n") && text.contains(" dev left\n"), "{text}");
+    let added = house.ask(&["port", "add", "third=tap:named0"]).expect("it can be opened");
+    assert_eq!((&added["port"], &added["string"]), (&"third".into(), &"tap:named0".into()));
+    for (arguments, says) in [
+        (&["features", "packet:left"][..], "there is no port \"packet:left\": there are left, right, third"),
+        (&["port", "add", "third=tap:named1"], "port \"third\" is named twice"),
+        (&["port", "add", "all=tap:named1"], "port \"all=tap:named1\": name \"all\" is a word of commands"),
+        (&["port", "del", "tap:named0"], "there is no port \"tap:named0\""),
+    ] {
+        let (code, out, error) = house.text(arguments);
+        assert!(code == Some(2) && out.is_empty() && error.contains(says), "{arguments:?}: {error}");
+    }
+    house.ask(&["port", "del", "third"]).expect("is there");
+    let script = "exec 3<>/dev/tcp/127.0.0.1/9600; printf 'GET /metrics HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3";
+    let output = house.middle.run("timeout", &["5", "bash", "-c", script]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("\nsuperpacket_port_up{port=\"left\"} 1\n") && !text.contains("port=\"packet:"), "{text}");
+    bridge.signal(rustix::process::Signal::TERM);
+    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+    let log: Vec<Value> = house.log().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let opened: Vec<_> = log.iter().filter(|line| line["message"] == "port opened").map(|line| (&line["port"], &line["string"])).collect();
+    assert_eq!(opened[..2], [(&"left".into(), &"packet:left?ring=1m".into()), (&"right".into(), &"packet:right".into())], "{log:?}");
+    assert!(log.iter().all(|line| !line["port"].as_str().is_some_and(|port| port.contains(':'))), "{log:?}");
+}
+
+#[test]
+fn a_named_port_whose_string_the_file_changes_is_the_same_port() {
+    let Some(house) = House::new() else { return };
+    let file = house.bench.path("bridge.toml");
+    let write = |left: &str| {
+        let right = "[[port]]\nname = \"right\"\nport = \"packet:right\"\n";
+        std::fs::write(&file, format!("[[port]]\nname = \"left\"\nport = \"{left}\"\n{right}")).expect("writes");
+    };
+    write("packet:left");
+    let bridge = house.bridge(&["--config", &file.display().to_string(), "--on-reload", "keep"]);
+    assert!(house.reaches(), "{}", house.log());
+    house.ask(&["limits", "left", "isolated", "on"]).expect("sets");
+    house.ask(&["fdb", "add", "02:00:00:00:00:77", "dev", "left", "static"]).expect("adds");
+    let stats = |port: &str| house.ask(&["stats", port]).expect("answers")[0].clone();
+    let before = stats("left");
+    write("packet:left?version=v3");
+    bridge.signal(rustix::process::Signal::HUP);
+    house.wait_for("the end of the change", || house.log().contains("the file is in force"));
+    let ports = house.ask(&["ports"]).expect("answers");
+    assert_eq!((&ports[0]["port"], &ports[0]["string"]), (&"left".into(), &"packet:left?version=v3".into()));
+    assert_eq!((&ports[0]["reopened"], &ports[1]["reopened"], &ports[0]["forwarding"]["isolated"]), (&1.into(), &0.into(), &true.into()));
+    assert!(stats("left")["rx_packets"].as_u64() >= before["rx_packets"].as_u64(), "what it counted stays");
+    assert!(house.text(&["fdb", "show", "static"]).1.contains("02:00:00:00:00:77 dev left"), "its entries stay");
+    assert!(house.reaches(), "{}", house.log());
+    // What cannot be opened so is open as before: a veth has one queue.
+    write("xdp:left?queue=9");
+    bridge.signal(rustix::process::Signal::HUP);
+    house.wait_for("the error", || house.log().contains("left: it cannot be opened as xdp:left?queue=9: "));
+    assert!(house.log().contains("; it is open as before, as packet:left?version=v3"), "{}", house.log());
+    assert_eq!(house.ask(&["ports", "left"]).expect("answers")[0]["string"], "packet:left?version=v3");
+    assert!(house.reaches(), "{}", house.log());
+}
+
+#[test]
 fn every_thread_of_it_gives_up_what_it_does_not_need() {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "only root can change its user");

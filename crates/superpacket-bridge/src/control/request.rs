@@ -45,7 +45,7 @@ pub enum Request {
     },
     /// Switches an offload.
     SetFeature {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// The offload's name in ethtool, long or short.
         feature: String,
@@ -57,7 +57,7 @@ pub enum Request {
     },
     /// Sets a limit.
     SetLimit {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout` (nanoseconds),
         /// `lro_max_aggr` (packets), `lro_max_desc` (flows) or `address_limit` (addresses).
@@ -67,14 +67,14 @@ pub enum Request {
     },
     /// Says what becomes of packets that are too long.
     SetTooBig {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// `drop`, `icmp` or `fragment`.
         what: String,
     },
     /// Says how what a port receives is aggregated.
     SetAggregation {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// `storage`, `delivery`, `gro_past_push` or `lro_acks`.
         name: String,
@@ -83,7 +83,7 @@ pub enum Request {
     },
     /// Turns a switch of what passes between a port and the others.
     SetForwarding {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// `isolated`, `learning`, `flood`, `mcast_flood` or `bcast_flood`.
         name: String,
@@ -92,12 +92,12 @@ pub enum Request {
     },
     /// Opens another port.
     AddPort {
-        /// The port string.
+        /// The port string, with a name before it (`left=packet:eth1`) or not.
         port: String,
     },
     /// Closes a port for good.
     DelPort {
-        /// The port string.
+        /// The port's name.
         port: String,
     },
     /// The address table, in order of the VLAN, then of the address.
@@ -120,7 +120,7 @@ pub enum Request {
     },
     /// Adds a static entry to the address table.
     AddFdb {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// The hardware address, as `52:54:00:12:34:56`.
         mac: String,
@@ -133,7 +133,7 @@ pub enum Request {
     },
     /// Deletes an entry, static or learned.
     DelFdb {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// The hardware address, as `52:54:00:12:34:56`.
         mac: String,
@@ -158,7 +158,7 @@ pub enum Request {
     },
     /// Puts a port in VLANs, or changes how it is in them.
     AddVlan {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// The VLAN, or the first of several.
         vlan: u16,
@@ -174,7 +174,7 @@ pub enum Request {
     },
     /// Takes a port out of VLANs.
     DelVlan {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// The VLAN, or the first of several.
         vlan: u16,
@@ -190,7 +190,7 @@ pub enum Request {
     },
     /// Changes that: exactly one of `mask`, `cpu_list`, `auto`, `flow_count` and `in_place_below`.
     SetRps {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// Only of this receive queue; all of them without.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -19,11 +19,13 @@ pub(crate) enum LiveCommand {
   superpacket bridge packet:veth0 packet:veth1
   superpacket bridge tap:tap0 packet:eth1 --feature packet:eth1:tso=off
   superpacket bridge 'packet:eth0?queues=4' tap:tap0 --metrics 127.0.0.1:9600
+  superpacket bridge 'left=packet:eth0?ring=8m' right=tap:tap0
   superpacket bridge --config /etc/superpacket/bridge.toml
 
 Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, pcap:FILE, nic:SETTINGS@PORT, with \
 options behind a question mark, apart by ampersands, in quotes because of the shell: \
-'packet:eth0?version=v3&block=512k'. Packet and XDP ports take the interface over: give it no addresses.
+'packet:eth0?version=v3&block=512k'. A name before it, as in left=packet:eth0, is what commands, \
+counters and metrics call the port; without one, that is the whole string. Packet and XDP ports take the interface over: give it no addresses.
 
 SIGTERM and SIGINT send what is held and end with exit code 0 (a second one ends at once), \
 SIGHUP reads the file again; the log says what of it undoes what commands have changed \
@@ -126,7 +128,7 @@ that has given up its rights (--user) can only open what its user may.")]
   superpacket fdb flush dev packet:eth0
   superpacket fdb --json | jq -r '.[] | select(.state == \"static\") | .mac'
 
-Words and output are those of iproute2's `bridge fdb`; a port is the whole port string. Entries \
+Words and output are those of iproute2's `bridge fdb`; a port is told by its name. Entries \
 without a VLAN are for frames without a VLAN tag. On a terminal, show ends with the screen.
 
 A static entry holds until it is deleted or its port leaves the bridge: it neither ages nor moves \
@@ -141,8 +143,8 @@ flush forgets what was learned, and leaves static entries.")]
   superpacket vlan add dev packet:eth0 vid 10-20
   superpacket vlan show dev packet:eth0 --json
 
-Words and output are those of iproute2's `bridge -compressvlans vlan`; a port is the whole port \
-string. pvid: frames that come without a VLAN tag are in this VLAN; untagged: its frames leave \
+Words and output are those of iproute2's `bridge -compressvlans vlan`; a port is told by its \
+name. pvid: frames that come without a VLAN tag are in this VLAN; untagged: its frames leave \
 without one. A new port is in VLAN 1, pvid and untagged.
 
 VLANs count where the bridge filters by them: `superpacket bridge --vlan-filtering`, or \
@@ -229,7 +231,7 @@ pub(crate) struct Bridge {
     /// capabilities that opening them again takes
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// Switch an offload of a port, named as in ethtool: packet:eth0:gro=off
+    /// Switch an offload of a port, named as in ethtool: packet:eth0:gro=off, left:gro=off
     #[arg(long, value_name = "PORT:FEATURE=on|off", value_parser = feature_switch)]
     pub(crate) feature: Vec<FeatureSwitch>,
     /// Set a limit of a port, named as by `superpacket limits`: packet:eth0:storm_broadcast=1000
@@ -316,7 +318,7 @@ pub(crate) enum Switch {
 /// `superpacket features`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Features {
-    /// Only this port: the whole port string, as in packet:eth0
+    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
     pub(crate) port: Option<String>,
     /// The offload to switch
     #[arg(value_parser = feature_name, requires = "state")]
@@ -348,7 +350,7 @@ pub(crate) struct Stats {
 /// `superpacket ports`, and what is common with `superpacket stats`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Ports {
-    /// Only this port: the whole port string, as in packet:eth0
+    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
     pub(crate) port: Option<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
@@ -360,7 +362,7 @@ pub(crate) struct Ports {
 /// `superpacket limits`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Limits {
-    /// Only this port: the whole port string, as in packet:eth0
+    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
     pub(crate) port: Option<String>,
     /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, too_big, lro_max_aggr,
     /// lro_max_desc, lro_acks, gro_past_push, storage, delivery, address_limit, isolated, learning,
@@ -393,7 +395,8 @@ pub(crate) struct PortChange {
     /// What to do
     #[arg(value_enum)]
     pub(crate) action: PortAction,
-    /// The whole port string, as in packet:eth0
+    /// To add one: the port string, with a name or not, as in left=packet:eth0; to remove one: its
+    /// name, or else the whole port string
     pub(crate) port: String,
     #[command(flatten)]
     pub(crate) connection: Connection,
@@ -473,7 +476,7 @@ pub(crate) struct Vlan {
 /// `superpacket rps`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Rps {
-    /// Only this port: the whole port string, as in packet:eth0
+    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
     pub(crate) port: Option<String>,
     /// Only this receive queue, from 0 on, or all of them
     #[arg(value_name = "QUEUE|all")]

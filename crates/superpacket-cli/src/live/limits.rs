@@ -159,6 +159,7 @@ mod tests {
     fn what_holds_instead_of_what_was_asked_for_is_shown() {
         let mut port = PortReport {
             port: "packet:eth0".into(),
+            string: "packet:eth0".into(),
             state: "up".into(),
             error: None,
             mtu: 1500,

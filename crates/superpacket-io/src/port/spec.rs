@@ -1,4 +1,6 @@
-//! Port strings: `kind:name?option=value&option=value`.
+//! Port strings: `name=kind:device?option=value&option=value`, the name or not.
+
+mod name;
 
 use std::fmt;
 use std::str::FromStr;
@@ -61,9 +63,19 @@ pub enum SpecError {
     },
     /// Nothing follows the kind.
     #[error("port {port:?} names no interface or file")]
+    Device {
+        /// The port string.
+        port: String,
+    },
+    /// A name that a port cannot have.
+    #[error("port {port:?}: name {name:?} {problem}")]
     Name {
         /// The port string.
         port: String,
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
     },
     /// An option without value, or twice.
     #[error("port {port:?}: option {option:?} {problem}")]
@@ -81,14 +93,15 @@ impl SpecError {
     /// Returns what is wrong with the port string `text`, which is not named again: for who has
     /// said that it is about this one.
     pub fn problem(&self, text: &str) -> String {
-        let (SpecError::Kind { port } | SpecError::Name { port } | SpecError::Option { port, .. }) = self;
+        let (SpecError::Kind { port } | SpecError::Device { port } | SpecError::Name { port, .. } | SpecError::Option { port, .. }) = self;
         if port != text {
             // It is about the port in it, that a model NIC wraps.
             return self.to_string();
         }
         match self {
             SpecError::Kind { .. } => "it starts with no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:".to_owned(),
-            SpecError::Name { .. } => "it names no interface or file".to_owned(),
+            SpecError::Device { .. } => "it names no interface or file".to_owned(),
+            SpecError::Name { name, problem, .. } => format!("name {name:?} {problem}"),
             SpecError::Option { option, problem, .. } => format!("option {option:?} {problem}"),
         }
     }
@@ -103,22 +116,53 @@ impl SpecError {
 /// assert_eq!(spec.kind(), PortKind::Nic);
 /// assert_eq!(spec.options().get("page"), Some("4k"));
 /// let inner = spec.inner().expect("what the model NIC wraps");
-/// assert_eq!((inner.kind(), inner.name(), inner.options().get("version")), (PortKind::Packet, "eth0", Some("v3")));
+/// assert_eq!((inner.kind(), inner.device(), inner.options().get("version")), (PortKind::Packet, "eth0", Some("v3")));
+///
+/// let named: PortSpec = "left=packet:eth0?ring=4m".parse()?;
+/// assert_eq!((named.name(), named.string()), ("left", "packet:eth0?ring=4m"));
 /// # Ok::<(), superpacket_io::port::SpecError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSpec {
-    text: String,
-    kind: PortKind,
     name: String,
+    is_named: bool,
+    string: String,
+    kind: PortKind,
+    device: String,
     options: SpecOptions,
     inner: Option<Box<PortSpec>>,
 }
 
 impl PortSpec {
-    /// The port string as it was written: the port's name everywhere.
-    pub fn text(&self) -> &str {
-        &self.text
+    /// What the port is called everywhere: the name that it was given (`left=packet:eth0`), or else
+    /// its whole string.
+    ///
+    /// A given name is 1 to 32 ASCII letters, digits, `-`, `_` and `.`, begins with a letter, and
+    /// is neither a kind of port nor a word of commands, as `all` is. So it has no colon, and is no
+    /// port's string.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it was given a name.
+    pub const fn is_named(&self) -> bool {
+        self.is_named
+    }
+
+    /// The port string without the name that it was given: `kind:device?option=value`.
+    pub fn string(&self) -> &str {
+        &self.string
+    }
+
+    /// The same port by this name.
+    ///
+    /// # Errors
+    /// [`SpecError::Name`] says why no port can have it.
+    pub fn with_name(self, name: &str) -> Result<Self, SpecError> {
+        name::check(name).map_err(|problem| SpecError::Name { port: self.to_string(), name: name.to_owned(), problem })?;
+        let mut named = PortSpec { name: name.to_owned(), is_named: true, ..self };
+        named.options.port = named.to_string();
+        Ok(named)
     }
 
     /// What kind of port.
@@ -127,8 +171,8 @@ impl PortSpec {
     }
 
     /// The interface, device, link or file; empty for a model NIC.
-    pub fn name(&self) -> &str {
-        &self.name
+    pub fn device(&self) -> &str {
+        &self.device
     }
 
     /// Its options.
@@ -145,7 +189,10 @@ impl PortSpec {
 
 impl fmt::Display for PortSpec {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.text)
+        if self.is_named {
+            write!(formatter, "{}=", self.name)?;
+        }
+        formatter.write_str(&self.string)
     }
 }
 
@@ -154,21 +201,38 @@ impl FromStr for PortSpec {
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let port = || text.to_owned();
-        let (kind, rest) = text.split_once(':').ok_or_else(|| SpecError::Kind { port: port() })?;
+        let (name, string) = name::split(text);
+        if let Some(name) = name {
+            name::check(name).map_err(|problem| SpecError::Name { port: port(), name: name.to_owned(), problem })?;
+        }
+        let (kind, rest) = string.split_once(':').ok_or_else(|| SpecError::Kind { port: port() })?;
         let kind = PortKind::ALL.into_iter().find(|known| known.name() == kind).ok_or_else(|| SpecError::Kind { port: port() })?;
-        if kind == PortKind::Nic {
+        let (device, options, inner) = if kind == PortKind::Nic {
             let (settings, inner) = match rest.split_once('@') {
                 Some((settings, inner)) => (settings, Some(Box::new(inner.parse::<PortSpec>()?))),
                 None => (rest, None),
             };
-            let options = SpecOptions::parse(text, settings, ',')?;
-            return Ok(PortSpec { text: port(), kind, name: String::new(), options, inner });
-        }
-        let (name, options) = rest.split_once('?').unwrap_or((rest, ""));
-        if name.is_empty() {
-            return Err(SpecError::Name { port: port() });
-        }
-        Ok(PortSpec { text: port(), kind, name: name.to_owned(), options: SpecOptions::parse(text, options, '&')?, inner: None })
+            if let Some(PortSpec { name, is_named: true, .. }) = inner.as_deref() {
+                let problem = "stands before a port in another: write it before nic:".to_owned();
+                return Err(SpecError::Name { port: port(), name: name.clone(), problem });
+            }
+            ("", SpecOptions::parse(text, settings, ',')?, inner)
+        } else {
+            let (device, options) = rest.split_once('?').unwrap_or((rest, ""));
+            if device.is_empty() {
+                return Err(SpecError::Device { port: port() });
+            }
+            (device, SpecOptions::parse(text, options, '&')?, None)
+        };
+        Ok(PortSpec {
+            name: name.unwrap_or(string).to_owned(),
+            is_named: name.is_some(),
+            string: string.to_owned(),
+            kind,
+            device: device.to_owned(),
+            options,
+            inner,
+        })
     }
 }
 
@@ -264,7 +328,7 @@ mod tests {
 
     #[test]
     fn the_forms_that_the_documentation_names() {
-        for (text, kind, name) in [
+        for (text, kind, device) in [
             ("tap:tap0", PortKind::Tap, "tap0"),
             ("tun:tun0", PortKind::Tun, "tun0"),
             ("packet:eth0", PortKind::Packet, "eth0"),
@@ -273,7 +337,61 @@ mod tests {
             ("nic:", PortKind::Nic, ""),
         ] {
             let spec: PortSpec = text.parse().expect(text);
-            assert_eq!((spec.kind(), spec.name(), spec.to_string().as_str()), (kind, name, text));
+            assert_eq!((spec.kind(), spec.device(), spec.to_string().as_str()), (kind, device, text));
+            assert_eq!((spec.name(), spec.string(), spec.is_named()), (text, text, false), "called by its whole string");
+        }
+    }
+
+    #[test]
+    fn a_name_stands_before_the_kind() {
+        let longest = "a".repeat(32);
+        for (text, name, string, device) in [
+            ("left=packet:eth0?ring=4m", "left", "packet:eth0?ring=4m", "eth0"),
+            ("Guest_1.a-b=tap:tap0", "Guest_1.a-b", "tap:tap0", "tap0"),
+            ("old=nic:page=4k,csum=complete@packet:eth0?version=v3", "old", "nic:page=4k,csum=complete@packet:eth0?version=v3", ""),
+            ("in=pcap:a=b:c.pcap", "in", "pcap:a=b:c.pcap", "a=b:c.pcap"),
+            (&format!("{longest}=memory:m"), &longest, "memory:m", "m"),
+        ] {
+            let spec: PortSpec = text.parse().expect(text);
+            assert_eq!((spec.name(), spec.string(), spec.device(), spec.is_named()), (name, string, device, true));
+            assert_eq!(spec.to_string(), text);
+            let unnamed: PortSpec = string.parse().expect(string);
+            assert_ne!(unnamed, spec);
+            assert_eq!(unnamed.with_name(name), Ok(spec));
+        }
+        let file: PortSpec = "pcap:a=b.pcap".parse().expect("no name");
+        assert_eq!((file.name(), file.is_named()), ("pcap:a=b.pcap", false));
+    }
+
+    #[test]
+    fn a_name_that_no_port_can_have_is_refused_with_what_is_wrong() {
+        let too_long = "a".repeat(33);
+        for (name, says) in [
+            ("", "is not 1 to 32 letters"),
+            (&too_long, "is not 1 to 32 letters"),
+            ("a b", "is not 1 to 32 letters"),
+            ("a/b", "is not 1 to 32 letters"),
+            ("l\u{ef}nks", "is not 1 to 32 letters"),
+            ("9left", "does not begin with a letter"),
+            ("-left", "does not begin with a letter"),
+            ("all", "is a word of commands, as are all, any, auto"),
+            ("dev", "is a word of commands"),
+            ("packet", "is a kind of port"),
+        ] {
+            let text = format!("{name}=packet:eth0");
+            let error = text.parse::<PortSpec>().expect_err(name);
+            assert_eq!(error.to_string(), format!("port {text:?}: {}", error.problem(&text)));
+            assert!(error.problem(&text).starts_with(&format!("name {name:?} {says}")), "{error}");
+            let unnamed: PortSpec = "packet:eth0".parse().expect("well formed");
+            let error = unnamed.with_name(name).expect_err(name);
+            assert!(error.to_string().starts_with(&format!("port \"packet:eth0\": name {name:?} {says}")), "{error}");
+        }
+        let error = "nic:page=4k@left=packet:eth0".parse::<PortSpec>().expect_err("inside").to_string();
+        assert!(error.contains("name \"left\" stands before a port in another: write it before nic:"), "{error}");
+        // What is wrong behind a name is told with the whole string.
+        for (text, says) in [("left=eth0", "starts with no kind"), ("left=tap:", "names no interface"), ("left=tap:t?up", "has no value")] {
+            let error = text.parse::<PortSpec>().expect_err(text).to_string();
+            assert!(error.starts_with(&format!("port {text:?}")) && error.contains(says), "{error}");
         }
     }
 
