@@ -1,6 +1,7 @@
 //! The bridge as its user holds it: ports come and go, settings change, and the threads that move
 //! packets hear of it.
 
+mod change;
 mod fdb;
 mod reopen;
 mod steered;

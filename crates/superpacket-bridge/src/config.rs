@@ -16,7 +16,7 @@ use toml::Spanned;
 
 use crate::fdb::Station;
 use crate::reload::OnReload;
-use crate::settings::{BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, TooBig, possible_cpus};
+use crate::settings::{BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, SettingValue, TooBig, possible_cpus};
 use crate::steering::queue_flows;
 use crate::vlan::PortVlans;
 
@@ -127,7 +127,7 @@ struct Written {
     bridge: WrittenBridge,
     /// By the names of `SteeringSettings`, with hyphens.
     #[serde(default)]
-    steering: BTreeMap<Spanned<String>, Spanned<Plain>>,
+    steering: BTreeMap<Spanned<String>, Spanned<SettingValue>>,
     #[serde(default)]
     port: Vec<WrittenPort>,
     /// Static entries of the address table.
@@ -200,25 +200,6 @@ struct WrittenPort {
     in_place_below: Option<InPlace>,
 }
 
-/// A value of a setting, as people write it: a number, a word, or true and false.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Plain {
-    Number(u64),
-    Switch(bool),
-    Word(String),
-}
-
-impl Plain {
-    fn text(&self) -> String {
-        match self {
-            Plain::Number(number) => number.to_string(),
-            Plain::Switch(on) => if *on { "on" } else { "off" }.to_owned(),
-            Plain::Word(word) => word.clone(),
-        }
-    }
-}
-
 /// The same for all receive queues, or one for each from the first on.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -283,7 +264,7 @@ impl Written {
         bridge.vlan_filtering = vlan_filtering.unwrap_or_default();
         bridge.shared_interfaces = shared_interfaces.unwrap_or_default();
         for (name, value) in &self.steering {
-            let set = bridge.steering.set(&name.as_ref().replace('-', "_"), &value.as_ref().text());
+            let set = bridge.steering.set(&name.as_ref().replace('-', "_"), &value.as_ref().to_string());
             set.map_err(|problem| source.wrong(&name.span(), problem))?;
         }
         let metrics =

@@ -10,7 +10,7 @@ use superpacket_steer::CpuMask;
 use crate::control::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, SteeringReport, WorkerReport};
-use crate::settings::{Forwarding, InPlace, Limits, PortSettings, SteeringSettings, TooBig};
+use crate::settings::{Forwarding, InPlace, Limits, PortChange, PortSettings, SteeringSettings, TooBig};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
 /// Two ports, of which one cannot do TSO.
@@ -157,6 +157,17 @@ impl Control for Sham {
         }
         ports.push(PortSettings::new(added));
         Ok(port(ports.last().expect("just added")))
+    }
+
+    fn set_port(&self, name: &str, change: &PortChange) -> Result<PortReport, Refusal> {
+        let refused = |why: &dyn std::fmt::Display| Refusal::new(ErrorCode::Refused, why);
+        let set = |settings: &mut PortSettings| {
+            for (key, value) in &change.options {
+                settings.port = settings.port.with_option(key, value.as_deref()).map_err(|why| refused(&why))?;
+            }
+            change.settings.iter().try_for_each(|(name, value)| settings.set(name, value)).map_err(|why| refused(&why))
+        };
+        self.change(name, set, port)
     }
 
     fn remove_port(&self, name: &str) -> Result<PortReport, Refusal> {

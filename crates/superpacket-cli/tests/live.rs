@@ -9,6 +9,7 @@ mod support;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use namespaces::Namespace;
@@ -769,6 +770,96 @@ fn a_named_port_whose_string_the_file_changes_is_the_same_port() {
     assert!(house.log().contains("; it is open as before, as packet:left?version=v3"), "{}", house.log());
     assert_eq!(house.ask(&["ports", "left"]).expect("answers")[0]["string"], "packet:left?version=v3");
     assert!(house.reaches(), "{}", house.log());
+}
+
+#[test]
+fn options_and_settings_of_a_port_are_set_while_packets_flow() {
+    let Some(house) = House::new() else { return };
+    let _bridge = house.bridge(&["left=packet:left", PORTS[1]]);
+    let left = || house.ask(&["ports", "left"]).expect("answers")[0].clone();
+    // TCP sends again what arrives while the port is closed.
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let loads = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                house.load();
+            }
+        });
+        for ring in ["ring=1m", "ring=8m"] {
+            let before = house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64();
+            house.wait_for("packets", || house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64() > before);
+            let set = house.ask(&["port", "set", "left", ring]).expect("it can be opened so");
+            assert_eq!((&set["port"], &set["string"]), (&"left".into(), &format!("packet:left?{ring}").into()), "{set}");
+        }
+        done.store(true, Ordering::Relaxed);
+        loads.join().expect("every byte arrives");
+    });
+    assert_eq!((&left()["reopened"], &house.ask(&["ports", PORTS[1]]).expect("answers")[0]["reopened"]), (&2.into(), &0.into()));
+    assert!(house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64() > Some(4 << 20), "what it counted stays");
+    assert_eq!(
+        house.text(&["port", "set", "dev", "left", "isolated", "on", "learning", "off", "flood", "off"]),
+        (Some(0), String::new(), String::new())
+    );
+    let forwarding = &left()["forwarding"];
+    assert_eq!(
+        [&forwarding["isolated"], &forwarding["learning"], &forwarding["flood"], &forwarding["mcast_flood"]],
+        [true, false, false, true]
+    );
+    assert_eq!(left()["reopened"], 2, "the string is the same");
+    let set = house.ask(&["port", "set", "left", "ring=", "rx_packet_rate", "100000", "flood", "on"]).expect("sets");
+    assert_eq!(
+        (&set["string"], &set["limits"]["rx_packet_rate"], &set["forwarding"]["flood"]),
+        (&"packet:left".into(), &100_000.into(), &true.into())
+    );
+    // A port without a name is called as before.
+    let set = house.ask(&["port", "set", PORTS[1], "ring=8m"]).expect("sets");
+    assert_eq!((&set["port"], &set["string"]), (&PORTS[1].into(), &"packet:right?ring=8m".into()));
+    assert!(house.reaches(), "{}", house.log());
+    // What is refused changes nothing: neither of a mistake nor where the port cannot be opened so.
+    house.middle.ip("tuntap add dev keep0 mode tap");
+    house.ask(&["port", "add", "keep=tap:keep0"]).expect("opens");
+    for (words, says) in [
+        (&["left", "flood", "off", "ring=many"][..], "option \"ring=many\" takes a number of bytes"),
+        (&["left", "flood", "off", "rign=8m"], "\"rign=8m\" is not known"),
+        (&["left", "flood", "off", "queues="], "option \"queues\" is not there to be taken away"),
+        (&["left", "flood", "off", "rx_byte_burst", "1T"], "left: rx_byte_burst is 0 (a tenth of a second's)"),
+        (&["left", "hairpin", "on"], "\"hairpin\" is no setting of a port"),
+        (&["packet:left", "flood", "off"], "there is no port \"packet:left\": there are left, packet:right, keep"),
+        (&["keep", "isolated", "on", "queues=2"], "keep: it cannot be opened as tap:keep0?queues=2: "),
+        (&["keep", "isolated", "on", "queues=2"], "; it is open as before, as tap:keep0"),
+    ] {
+        let (code, out, error) = house.text(&[&["port", "set"], words].concat());
+        assert!(code == Some(2) && out.is_empty() && error.contains(says), "{words:?}: {error}");
+    }
+    assert_eq!((&left()["string"], &left()["forwarding"]["flood"], &left()["reopened"]), (&"packet:left".into(), &true.into(), &3.into()));
+    let keep = house.ask(&["ports", "keep"]).expect("answers")[0].clone();
+    assert_eq!(
+        (&keep["string"], &keep["error"], &keep["forwarding"]["isolated"]),
+        (&"tap:keep0".into(), &Value::Null, &false.into()),
+        "{keep}"
+    );
+    assert!(house.reaches(), "{}", house.log());
+}
+
+#[test]
+fn sighup_undoes_or_keeps_the_port_string_that_a_command_has_changed() {
+    let Some(house) = House::new() else { return };
+    let file = house.bench.path("bridge.toml");
+    std::fs::write(&file, "[[port]]\nname = \"left\"\nport = \"packet:left\"\n[[port]]\nport = \"packet:right\"\n").expect("writes");
+    for (word, says, string) in [
+        ("undo", "left: the port string is packet:left now, as the file says; by command it was packet:left?ring=8m", "packet:left"),
+        ("keep", "left: the port string stays packet:left?ring=8m, as set by command", "packet:left?ring=8m"),
+    ] {
+        let bridge = house.bridge(&["--config", &file.display().to_string(), "--on-reload", word]);
+        house.ask(&["port", "set", "left", "ring=8m"]).expect("sets");
+        bridge.signal(rustix::process::Signal::HUP);
+        house.wait_for("the end of the change", || house.log().contains("the file is in force"));
+        assert!(house.log().contains(says), "{}", house.log());
+        assert_eq!(house.ask(&["ports", "left"]).expect("answers")[0]["string"], string);
+        assert!(house.reaches(), "{}", house.log());
+        bridge.signal(rustix::process::Signal::INT);
+        assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+    }
 }
 
 #[test]

@@ -105,17 +105,29 @@ Of all aggregation: storage (fragments, linear) says whether packets stay where 
 received or are copied together, delivery (per-poll, at-once) whether gro_flush_timeout counts \
 or nothing is held past a poll.")]
     Limits(Limits),
-    /// Add a port to a running bridge, or remove one
+    /// Add a port to a running bridge, change one, or remove one
     #[command(after_help = "Examples:
   superpacket port add tap:guest2
-  superpacket port add 'packet:eth1?ring=4M'
+  superpacket port add 'uplink=packet:eth1?ring=4m'
+  superpacket port set uplink ring=8m queues=2
+  superpacket port set uplink ring=
+  superpacket port set uplink isolated on learning off flood off
+  superpacket port set uplink rx_byte_rate 12M rx_byte_burst 1M
   superpacket port del tap:guest2
 
 A new port has the settings that a port has if nothing is said of it; features, limits, fdb, vlan \
-and rps change them. What is added and removed so holds until the bridge ends or reads its file \
-again: then a port stays if the file names it, or, if it was added, with --on-reload keep. A bridge \
+and rps change them.
+
+set changes options of the port string (OPTION=VALUE; OPTION= takes one away) and settings of the \
+port (SETTING VALUE: those of `superpacket limits`, among them the words of iproute2's `bridge link \
+set`), all of them or none. Where the string changes, the port is opened again, and stays the same \
+port: other ports go on, packets that arrive in between are lost. If it cannot be opened so, it is \
+opened as it was, and the error says why.
+
+What is added, changed and removed so holds until the bridge ends or reads its file \
+again: then the file decides, but for what --on-reload keep keeps. A bridge \
 that has given up its rights (--user) can only open what its user may.")]
-    Port(PortChange),
+    Port(Port),
     /// Show a bridge's address table as `bridge fdb` does, or change it
     #[command(after_help = "Examples:
   superpacket fdb
@@ -384,6 +396,8 @@ pub(crate) struct Limits {
 pub(crate) enum PortAction {
     /// Open a port, and join it with the others
     Add,
+    /// Change options of its port string, and settings of it
+    Set,
     /// Close a port for good
     #[value(alias = "delete")]
     Del,
@@ -391,13 +405,15 @@ pub(crate) enum PortAction {
 
 /// `superpacket port`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct PortChange {
+pub(crate) struct Port {
     /// What to do
     #[arg(value_enum)]
     pub(crate) action: PortAction,
-    /// To add one: the port string, with a name or not, as in left=packet:eth0; to remove one: its
-    /// name, or else the whole port string
+    /// To add one: the port string, with a name or not, as in left=packet:eth0; to change or remove
+    /// one: its name, or else the whole port string
     pub(crate) port: String,
+    /// What is to be set: OPTION=VALUE or SETTING VALUE, once or several times
+    pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
     /// Print the port as JSON

@@ -1,9 +1,8 @@
-//! `superpacket ports` and `superpacket port`: a bridge's ports at a glance, and those that come
-//! and go.
+//! `superpacket ports`: a bridge's ports at a glance.
 
 use superpacket_bridge::report::PortReport;
 
-use super::arguments::{PortAction, PortChange, Ports};
+use super::arguments::Ports;
 use super::connect;
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable, table};
@@ -15,19 +14,6 @@ pub(crate) fn run(arguments: &Ports) -> Result<(), Failure> {
         print_json(&ports)?;
     } else {
         print(&text(&ports), false)?;
-    }
-    Ok(())
-}
-
-/// Adds or removes a port.
-pub(crate) fn change(arguments: &PortChange) -> Result<(), Failure> {
-    let mut client = connect(&arguments.connection)?;
-    let report = match arguments.action {
-        PortAction::Add => client.add_port(&arguments.port)?,
-        PortAction::Del => client.remove_port(&arguments.port)?,
-    };
-    if arguments.json {
-        print_json(&report)?;
     }
     Ok(())
 }

@@ -5,6 +5,8 @@ mod name;
 use std::fmt;
 use std::str::FromStr;
 
+use super::nic::NicSettings;
+
 /// The kinds of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -163,6 +165,55 @@ impl PortSpec {
         let mut named = PortSpec { name: name.to_owned(), is_named: true, ..self };
         named.options.port = named.to_string();
         Ok(named)
+    }
+
+    /// The same port, by the same name, with an option set to a value, or without it (`None`).
+    ///
+    /// Of a model NIC that wraps a port, what is no setting of the card is an option of that port.
+    ///
+    /// ```
+    /// use superpacket_io::port::PortSpec;
+    ///
+    /// let spec: PortSpec = "left=packet:eth0?ring=4m&queues=2".parse()?;
+    /// let changed = spec.with_option("ring", Some("8m"))?.with_option("queues", None)?;
+    /// assert_eq!((changed.name(), changed.string()), ("left", "packet:eth0?ring=8m"));
+    /// # Ok::<(), superpacket_io::port::SpecError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SpecError::Option`]: there is no such option to be taken away, or no port string can say
+    /// it. Whether the port knows the option, [`check`](super::check) says.
+    pub fn with_option(&self, key: &str, value: Option<&str>) -> Result<Self, SpecError> {
+        let wrong = |problem: &str| {
+            let option = value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}"));
+            SpecError::Option { port: self.to_string(), option, problem: problem.to_owned() }
+        };
+        let mut pairs = self.options.pairs.clone();
+        let mut inner = self.inner.clone();
+        if let Some(wrapped) = inner.as_deref_mut().filter(|_| !NicSettings::NAMES.contains(&key)) {
+            *wrapped = wrapped.with_option(key, value)?;
+        } else {
+            match (pairs.iter().position(|(known, _)| known == key), value) {
+                (Some(place), Some(value)) => pairs[place].1 = value.to_owned(),
+                (Some(place), None) => drop(pairs.remove(place)),
+                (None, Some(value)) => pairs.push((key.to_owned(), value.to_owned())),
+                (None, None) => return Err(wrong("is not there to be taken away")),
+            }
+        }
+        let (begin, separator) = if self.kind == PortKind::Nic { ("", ",") } else { ("?", "&") };
+        let options = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(separator);
+        let begin = if options.is_empty() { "" } else { begin };
+        let wrapped = inner.as_deref().map_or_else(String::new, |inner| format!("@{}", inner.string));
+        let string = format!("{}:{}{begin}{options}{wrapped}", self.kind, self.device);
+        let mut changed: PortSpec = string.parse().map_err(|_| wrong("cannot stand in a port string"))?;
+        // A sign that parts options, in one of them, makes another string.
+        let strings = [&changed.inner, &inner].map(|inner| inner.as_deref().map(PortSpec::string));
+        if changed.is_named || changed.device != self.device || changed.options.pairs != pairs || strings[0] != strings[1] {
+            return Err(wrong("cannot stand in a port string"));
+        }
+        (changed.name, changed.is_named) = (self.name.clone(), self.is_named);
+        changed.options.port = changed.to_string();
+        Ok(changed)
     }
 
     /// What kind of port.
@@ -392,6 +443,42 @@ mod tests {
         for (text, says) in [("left=eth0", "starts with no kind"), ("left=tap:", "names no interface"), ("left=tap:t?up", "has no value")] {
             let error = text.parse::<PortSpec>().expect_err(text).to_string();
             assert!(error.starts_with(&format!("port {text:?}")) && error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn options_change_and_the_name_stays() {
+        for (text, key, value, string) in [
+            ("packet:eth0", "ring", Some("8m"), "packet:eth0?ring=8m"),
+            ("left=packet:eth0?ring=4m&queues=2", "ring", Some("8m"), "packet:eth0?ring=8m&queues=2"),
+            ("left=packet:eth0?ring=4m&queues=2", "ring", None, "packet:eth0?queues=2"),
+            ("left=packet:eth0?ring=4m", "ring", None, "packet:eth0"),
+            ("packet:eth0?ring=4m", "ring", Some("4m"), "packet:eth0?ring=4m"),
+            ("pcap:in.pcap", "record", Some("a=b?c.pcap"), "pcap:in.pcap?record=a=b?c.pcap"),
+            ("nic:page=4k@packet:eth0?version=v3", "page", Some("8k"), "nic:page=8k@packet:eth0?version=v3"),
+            ("nic:page=4k@packet:eth0?version=v3", "version", None, "nic:page=4k@packet:eth0"),
+            ("nic:@packet:eth0", "ring", Some("64"), "nic:ring=64@packet:eth0"),
+            ("nic:link=x", "link", Some("y"), "nic:link=y"),
+        ] {
+            let spec: PortSpec = text.parse().expect(text);
+            let changed = spec.with_option(key, value).expect(text);
+            assert_eq!((changed.string(), changed.name(), changed.is_named()), (string, spec.name(), spec.is_named()), "{text}");
+            // What it says is what is read of it.
+            let read: PortSpec = string.parse().expect(string);
+            assert_eq!((read.kind(), read.device(), read.inner()), (changed.kind(), changed.device(), changed.inner()));
+            assert_eq!(read.options().pairs, changed.options().pairs);
+            assert!(changed.options().wrong(key, "").to_string().contains(&changed.to_string()), "errors name the string that it is now");
+        }
+        for (text, key, value, says) in [
+            ("left=packet:eth0", "ring", None, "port \"left=packet:eth0\": option \"ring\" is not there to be taken away"),
+            ("packet:eth0", "ring", Some("4m&queues=2"), "option \"ring=4m&queues=2\" cannot stand in a port string"),
+            ("packet:eth0", "a=b", Some("c"), "option \"a=b=c\" cannot stand in a port string"),
+            ("nic:page=4k@packet:eth0", "page", Some("8k@tap:t"), "cannot stand in a port string"),
+            ("nic:page=4k@packet:eth0", "page", Some("8k,csum=none"), "cannot stand in a port string"),
+        ] {
+            let spec: PortSpec = text.parse().expect(text);
+            let error = spec.with_option(key, value).expect_err(text).to_string();
+            assert!(error.contains(says), "{text}: {error}");
         }
     }
 
