@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::ArgValueCandidates;
 use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::settings::InPlace;
 use superpacket_features::Feature;
 use superpacket_io::port::{PortSpec, SpecError};
 
+use super::completion;
 use crate::amount::nanoseconds;
 
 /// The commands that run, ask and change a bridge.
@@ -331,9 +333,10 @@ pub(crate) enum Switch {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Features {
     /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     /// The offload to switch
-    #[arg(value_parser = feature_name, requires = "state")]
+    #[arg(value_parser = feature_name, requires = "state", add = ArgValueCandidates::new(completion::features))]
     pub(crate) feature: Option<Feature>,
     /// On or off
     #[arg(value_enum, value_name = "on|off", hide_possible_values = true)]
@@ -363,6 +366,7 @@ pub(crate) struct Stats {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Ports {
     /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
@@ -375,14 +379,16 @@ pub(crate) struct Ports {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Limits {
     /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, too_big, lro_max_aggr,
     /// lro_max_desc, lro_acks, gro_past_push, storage, delivery, address_limit, isolated, learning,
     /// flood, mcast_flood, bcast_flood, storm_broadcast, storm_multicast, storm_unknown, and
     /// rx_byte_rate, rx_byte_burst, rx_packet_rate, rx_packet_burst, and the same with tx
-    #[arg(requires = "value")]
+    #[arg(requires = "value", add = ArgValueCandidates::new(completion::settings))]
     pub(crate) name: Option<String>,
     /// A size (32k), a duration (50us), a number, or a word
+    #[arg(add = ArgValueCandidates::new(completion::values))]
     pub(crate) value: Option<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
@@ -411,8 +417,10 @@ pub(crate) struct Port {
     pub(crate) action: PortAction,
     /// To add one: the port string, with a name or not, as in left=packet:eth0; to change or remove
     /// one: its name, or else the whole port string
+    #[arg(add = ArgValueCandidates::new(completion::known_ports))]
     pub(crate) port: String,
     /// What is to be set: OPTION=VALUE or SETTING VALUE, once or several times
+    #[arg(add = ArgValueCandidates::new(completion::set_words))]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
@@ -446,6 +454,7 @@ pub(crate) struct Fdb {
     #[arg(value_enum)]
     pub(crate) action: Option<FdbAction>,
     /// Which entries
+    #[arg(add = ArgValueCandidates::new(completion::fdb_words))]
     pub(crate) words: Vec<String>,
     /// Show how long ago each address was heard, too
     #[arg(short, long)]
@@ -481,6 +490,7 @@ pub(crate) struct Vlan {
     #[arg(value_enum)]
     pub(crate) action: Option<VlanAction>,
     /// Which port and VLANs
+    #[arg(add = ArgValueCandidates::new(completion::vlan_words))]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
@@ -493,6 +503,7 @@ pub(crate) struct Vlan {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Rps {
     /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     /// Only this receive queue, from 0 on, or all of them
     #[arg(value_name = "QUEUE|all")]

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod bridge;
+mod completion;
 mod fdb;
 mod features;
 mod limits;
