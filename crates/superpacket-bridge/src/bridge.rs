@@ -1,7 +1,9 @@
 //! The bridge as its user holds it: ports come and go, settings change, and the threads that move
 //! packets hear of it.
 
+mod change;
 mod fdb;
+mod reopen;
 mod steered;
 mod steering;
 mod vlan;
@@ -17,7 +19,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use superpacket::aggregate::HashKey;
 use superpacket::packet::Layer;
 use superpacket_features::Feature;
-use superpacket_io::port::{LinkState, Port, PortCounters, PortError, PortKind, PortSpec, PortState, open};
+use superpacket_io::port::{LinkState, Port, PortCounters, PortError, PortKind, PortSpec, PortState, check, open};
 use superpacket_io::system::{LinkEvents, RouteSocket};
 use superpacket_steer::FlowHashKey;
 
@@ -36,6 +38,7 @@ use crate::table::{MAX_PORTS, Table};
 
 pub(crate) use fdb::check_layer;
 use fdb::check_static;
+use reopen::{Closed, device_of};
 pub use steered::Steered;
 use steering::{Workers, sock_flow_table};
 
@@ -88,7 +91,7 @@ struct Place {
     shared: Arc<Shared>,
     port: Option<Box<dyn Port>>,
     /// That its interface is this bridge's, whether it is there or not.
-    _claim: Option<Claim>,
+    claim: Option<Claim>,
     state: PortState,
     error: Option<String>,
     hardware_address: Option<[u8; 6]>,
@@ -112,14 +115,19 @@ struct Opened {
 impl Opened {
     /// Opens a port, whose interface no other bridge has, or may have too.
     fn new(spec: &PortSpec, shared_interfaces: bool) -> Result<Self, BridgeError> {
-        let claim = match Claim::of(spec) {
-            Err(error @ BridgeError::Taken { .. }) if shared_interfaces => {
-                tracing::warn!(port = spec.text(), %error, "two bridges have the same interface");
-                None
-            }
-            claim => claim?,
-        };
+        let claim = claim(spec, shared_interfaces)?;
         Ok(Opened { port: open(spec)?, claim })
+    }
+}
+
+/// Claims the interface of a port, if it has one that no other bridge has.
+fn claim(spec: &PortSpec, shared_interfaces: bool) -> Result<Option<Claim>, BridgeError> {
+    match Claim::of(spec) {
+        Err(error @ BridgeError::Taken { .. }) if shared_interfaces => {
+            tracing::warn!(port = spec.name(), %error, "two bridges have the same interface");
+            Ok(None)
+        }
+        claim => claim,
     }
 }
 
@@ -131,12 +139,12 @@ fn warn_of_addresses(port: &PortSpec) {
         Ok(addresses) => {
             let addresses = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             tracing::warn!(
-                port = port.text(),
+                port = port.name(),
                 addresses,
                 "the interface has IP addresses: the machine itself answers there, beside the bridge"
             );
         }
-        Err(error) => tracing::debug!(port = port.text(), %error, "the interface's addresses cannot be read"),
+        Err(error) => tracing::debug!(port = port.name(), %error, "the interface's addresses cannot be read"),
     }
 }
 
@@ -151,9 +159,9 @@ fn is_told(port: &PortSpec) -> bool {
 
 /// Refuses a second port of the same name.
 fn reject_duplicates(ports: &[PortSettings]) -> Result<(), BridgeError> {
-    match ports.iter().enumerate().find(|(index, port)| ports[..*index].iter().any(|earlier| earlier.port == port.port)) {
+    match ports.iter().enumerate().find(|(index, port)| ports[..*index].iter().any(|earlier| earlier.port.name() == port.port.name())) {
         None => Ok(()),
-        Some((_, port)) => Err(BridgeError::DuplicatePort { port: port.port.text().into() }),
+        Some((_, port)) => Err(BridgeError::DuplicatePort { port: port.port.name().into() }),
     }
 }
 
@@ -365,7 +373,7 @@ impl Bridge {
         reject_duplicates(&settings.ports)?;
         check_static(&settings)?;
         inner.add(&port, settings.shared_interfaces)?;
-        let name = port.port.text();
+        let name = port.port.name();
         // A mask may need workers that there cannot be.
         if let Err(error) = inner.reconcile_workers() {
             let number = self.with(name, |place| place.shared.number)?;
@@ -392,12 +400,15 @@ impl Bridge {
     }
 
     /// Makes the bridge be what `settings` say: ports that are new are opened, those that are not
-    /// named any more are closed, and the others changed without a packet lost.
+    /// named any more are closed, and the others changed without a packet lost. A port whose name
+    /// is there already and whose string is another one is closed and opened again: what it counted
+    /// stays.
     ///
     /// # Errors
     /// [`BridgeError`]: a new port cannot be opened, or a setting changed that only a new start can
-    /// change: then the bridge is as it was. Where a device that a port had cannot be opened again
-    /// with other options, or a port cannot be joined with the others, all the rest is done.
+    /// change: then the bridge is as it was. Where a port cannot be joined with the others, or a
+    /// device that a port had cannot be opened again with other options, all the rest is done; the
+    /// latter is open as it was before ([`BridgeError::NotReopened`]).
     pub fn apply(&self, settings: BridgeSettings) -> Result<(), BridgeError> {
         let inner = &self.inner;
         {
@@ -416,36 +427,60 @@ impl Bridge {
         reject_duplicates(&settings.ports)?;
         check_static(&settings)?;
         let _alone = lock(&inner.changes);
-        let wanted = |name: &str| settings.ports.iter().any(|port| port.port.text() == name);
+        let wanted = |name: &str| settings.ports.iter().any(|port| port.port.name() == name);
         let known: Vec<Arc<Shared>> = lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect();
         let (kept, gone): (Vec<_>, Vec<_>) = known.into_iter().partition(|shared| wanted(&shared.name));
-        let kept_as = |port: &PortSettings| kept.iter().find(|shared| shared.name == port.port.text());
+        let kept_as = |port: &PortSettings| kept.iter().find(|shared| shared.name == port.port.name());
         for port in &settings.ports {
             kept_as(port).map_or(Ok(()), |shared| check_layer(shared.layer, port))?;
         }
+        let changes_string = |port: &PortSettings| kept_as(port).filter(|shared| shared.settings().port.string() != port.port.string());
+        let changed: Vec<_> = settings.ports.iter().filter_map(|port| Some((changes_string(port)?, &port.port))).collect();
+        // A device that is to be opened in another way must be closed before. A mistake in its
+        // options is no reason to close it.
+        for (_, spec) in &changed {
+            check(spec).map_err(PortError::from)?;
+        }
+        let closing = gone.iter().chain(changed.iter().map(|(shared, _)| *shared)).map(|shared| shared.settings().port);
+        let closing: Vec<PortSpec> = closing.collect();
         let mut opened = BTreeMap::new();
-        for (index, port) in settings.ports.iter().enumerate().filter(|(_, port)| kept_as(port).is_none()) {
-            // A device that is to be opened in another way must be closed before.
-            if !gone.iter().any(|shared| shared.settings().port.name() == port.port.name()) {
+        for (index, port) in settings.ports.iter().enumerate() {
+            let is_new = kept_as(port).is_none() || changes_string(port).is_some();
+            if is_new && !closing.iter().any(|other| device_of(other) == device_of(&port.port)) {
                 opened.insert(index, Opened::new(&port.port, settings.shared_interfaces)?);
             }
         }
         gone.iter().for_each(|shared| inner.remove(shared.number));
+        let closed = |&(shared, spec): &(&Arc<Shared>, &PortSpec)| (shared.number, inner.close_to_reopen(shared, spec));
+        let mut closed: BTreeMap<u16, Closed> = changed.iter().map(closed).collect();
         // One port that cannot be opened does not keep the others from what is asked of them.
-        let mut failed = None;
+        let (mut failed, mut refused) = (None, Vec::new());
         for (index, port) in settings.ports.iter().enumerate() {
             let done = match (kept_as(port), opened.remove(&index)) {
-                (Some(shared), _) if shared.settings() != *port => {
-                    shared.change(|settings| *settings = port.clone());
-                    inner.set_static(shared);
-                    inner.forget_other_vlans(shared);
+                (Some(shared), open) => {
+                    if let Some(closed) = closed.remove(&shared.number)
+                        && let Err(error) = inner.reopen_as(&closed, &port.port, open, settings.shared_interfaces)
+                    {
+                        refused.push((closed, &port.port, error));
+                    }
+                    // As it is open; all else as it is asked.
+                    let wanted = PortSettings { port: shared.settings().port, ..port.clone() };
+                    if shared.settings() != wanted {
+                        shared.change(|settings| *settings = wanted);
+                        inner.set_static(shared);
+                        inner.forget_other_vlans(shared);
+                    }
                     Ok(())
                 }
-                (Some(_), _) => Ok(()),
                 (None, Some(open)) => inner.join(port, open),
                 (None, None) => inner.add(port, settings.shared_interfaces),
             };
             failed = failed.or(done.err());
+        }
+        // When all others have what they are to have: two ports may have asked for each other's.
+        for (closed, spec, error) in refused {
+            let error = inner.restore(&closed, spec, error);
+            failed = failed.or(Some(error));
         }
         inner.set_steering(settings.steering.clone())?;
         let reconciled = inner.reconcile_workers();
@@ -532,7 +567,7 @@ impl Inner {
     /// Joins a port that is open.
     fn join(&self, settings: &PortSettings, opened: Opened) -> Result<(), BridgeError> {
         let Opened { mut port, claim } = opened;
-        let name = settings.port.text();
+        let name = settings.port.name();
         let number = {
             let places = lock(&self.places);
             if let Some(other) = places.iter().flatten().next()
@@ -557,7 +592,7 @@ impl Inner {
             hardware_address: port.hardware_address(),
             shared,
             port: Some(port),
-            _claim: claim,
+            claim,
             state,
             error: None,
             queues,
@@ -566,7 +601,8 @@ impl Inner {
             before: PortCounters::default(),
             next_try: Instant::now(),
         };
-        tracing::info!(port = name, mtu = state.mtu, queues, "port opened");
+        let string = settings.port.is_named().then(|| settings.port.string());
+        tracing::info!(port = name, string, mtu = state.mtu, queues, "port opened");
         warn_of_addresses(&settings.port);
         // It is still free: who opens and closes ports holds `changes`.
         let mut places = lock(&self.places);
@@ -620,7 +656,6 @@ impl Inner {
         close(&|done| lock(&self.poll_threads).iter().for_each(|thread| order(thread, done)));
         // Then those who process what these have received.
         close(&|done| lock(&self.workers).all().for_each(|worker| order(worker, done)));
-        self.table.forget(number);
     }
 
     /// Closes a port for good.
@@ -692,6 +727,7 @@ impl Inner {
             // should not wait for them.
             drop(places);
             self.disconnect(number as u16);
+            self.table.forget(number as u16);
             drop(gone);
             return true;
         }
@@ -708,39 +744,6 @@ impl Inner {
         }
         changed
     }
-
-    /// Tries to open a port again that is gone. Its place is locked only when that is done: reports
-    /// need not wait for it. The caller holds `changes`.
-    fn reopen(&self, number: usize, shared: &Arc<Shared>) -> bool {
-        let opened = open(&shared.settings().port).and_then(|mut port| {
-            shared.reopened(port.capabilities(), port.state());
-            let queues = self.connect(shared, port.as_mut())?;
-            Ok((port, queues))
-        });
-        let mut places = lock(&self.places);
-        let Some(Some(place)) = places.get_mut(number) else { return false };
-        match opened {
-            Ok((mut port, queues)) => {
-                place.queues = queues;
-                place.state = port.state();
-                place.hardware_address = port.hardware_address();
-                place.error = None;
-                place.reopened += 1;
-                place.port = Some(port);
-                tracing::info!(port = %place.shared.name, "the port is back");
-                true
-            }
-            Err(error) => {
-                let text = error.problem();
-                if place.error.as_deref() != Some(&text) {
-                    tracing::warn!(port = %place.shared.name, error = text, "the port cannot be opened again yet");
-                }
-                place.error = Some(text);
-                place.next_try = Instant::now() + TRY_AGAIN;
-                false
-            }
-        }
-    }
 }
 
 impl Place {
@@ -750,6 +753,7 @@ impl Place {
         let too_big = TooBig::NAMES.iter().find(|(_, what)| *what == settings.too_big).map_or("", |(name, _)| name);
         PortReport {
             port: self.shared.name.clone(),
+            string: settings.port.string().to_owned(),
             state: link_name(self.state.link).to_owned(),
             error: self.error.clone(),
             mtu: self.shared.mtu(),

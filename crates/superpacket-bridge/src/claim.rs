@@ -24,9 +24,9 @@ pub(crate) struct Claim {
 /// The interface all of whose frames a port takes.
 pub(crate) fn interface_of(port: &PortSpec) -> Option<&str> {
     match port.kind() {
-        PortKind::Packet => Some(port.name()),
+        PortKind::Packet => Some(port.device()),
         // Of one queue, others may have the rest.
-        PortKind::Xdp => port.options().get("queue").is_none_or(|queue| queue == "all").then(|| port.name()),
+        PortKind::Xdp => port.options().get("queue").is_none_or(|queue| queue == "all").then(|| port.device()),
         _ => port.inner().and_then(interface_of),
     }
 }
@@ -54,7 +54,7 @@ impl Claim {
                 let asked = socket().map_err(system)?;
                 let holder = connect(&asked, &address).and_then(|()| socket_peercred(&asked)).ok();
                 let holder = holder.map_or_else(String::new, |holder| format!(" (process {})", holder.pid.as_raw_nonzero()));
-                Err(BridgeError::Taken { port: port.text().into(), interface: interface.into(), holder })
+                Err(BridgeError::Taken { port: port.name().into(), interface: interface.into(), holder })
             }
             Err(errno) => Err(system(errno)),
         }

@@ -16,7 +16,7 @@ use toml::Spanned;
 
 use crate::fdb::Station;
 use crate::reload::OnReload;
-use crate::settings::{BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, TooBig, possible_cpus};
+use crate::settings::{BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, SettingValue, TooBig, possible_cpus};
 use crate::steering::queue_flows;
 use crate::vlan::PortVlans;
 
@@ -127,7 +127,7 @@ struct Written {
     bridge: WrittenBridge,
     /// By the names of `SteeringSettings`, with hyphens.
     #[serde(default)]
-    steering: BTreeMap<Spanned<String>, Spanned<Plain>>,
+    steering: BTreeMap<Spanned<String>, Spanned<SettingValue>>,
     #[serde(default)]
     port: Vec<WrittenPort>,
     /// Static entries of the address table.
@@ -162,6 +162,7 @@ struct WrittenEntry {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct WrittenPort {
     port: Spanned<String>,
+    name: Option<Spanned<String>>,
     #[serde(default)]
     features: BTreeMap<Spanned<String>, bool>,
     #[serde(default)]
@@ -197,25 +198,6 @@ struct WrittenPort {
     rps_cpus: Option<Spanned<EachQueue<String>>>,
     rps_flow_cnt: Option<Spanned<EachQueue<u64>>>,
     in_place_below: Option<InPlace>,
-}
-
-/// A value of a setting, as people write it: a number, a word, or true and false.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Plain {
-    Number(u64),
-    Switch(bool),
-    Word(String),
-}
-
-impl Plain {
-    fn text(&self) -> String {
-        match self {
-            Plain::Number(number) => number.to_string(),
-            Plain::Switch(on) => if *on { "on" } else { "off" }.to_owned(),
-            Plain::Word(word) => word.clone(),
-        }
-    }
 }
 
 /// The same for all receive queues, or one for each from the first on.
@@ -282,7 +264,7 @@ impl Written {
         bridge.vlan_filtering = vlan_filtering.unwrap_or_default();
         bridge.shared_interfaces = shared_interfaces.unwrap_or_default();
         for (name, value) in &self.steering {
-            let set = bridge.steering.set(&name.as_ref().replace('-', "_"), &value.as_ref().text());
+            let set = bridge.steering.set(&name.as_ref().replace('-', "_"), &value.as_ref().to_string());
             set.map_err(|problem| source.wrong(&name.span(), problem))?;
         }
         let metrics =
@@ -295,8 +277,9 @@ impl Written {
         for port in self.port {
             let span = port.port.span();
             let settings = port.check(source)?;
-            if bridge.ports.iter().any(|known| known.port == settings.port) {
-                return Err(source.wrong(&span, "the port is there twice"));
+            if bridge.ports.iter().any(|known| known.port.name() == settings.port.name()) {
+                let name = settings.port.name();
+                return Err(source.wrong(&span, format_args!("there are two ports {name:?}: a name is one port's")));
             }
             bridge.ports.push(settings);
         }
@@ -320,10 +303,10 @@ impl WrittenEntry {
             return Err(wrong("the bridge filters by VLAN: say in which the address is (vlan)".into()));
         }
         if let Some(holder) = ports.iter().find(|port| port.static_entries.contains(&station)) {
-            return Err(wrong(format!("{station} has an entry at {} already", holder.port.text())));
+            return Err(wrong(format!("{station} has an entry at {} already", holder.port.name())));
         }
-        let known = ports.iter().map(|port| port.port.text()).collect::<Vec<_>>().join(", ");
-        let port = ports.iter_mut().find(|port| port.port.text() == self.port.as_ref()).ok_or_else(|| {
+        let known = ports.iter().map(|port| port.port.name()).collect::<Vec<_>>().join(", ");
+        let port = ports.iter_mut().find(|port| port.port.name() == self.port.as_ref()).ok_or_else(|| {
             let port = self.port.as_ref();
             source.wrong(&self.port.span(), format_args!("fdb: the file has no port {port:?}: it has {known}"))
         })?;
@@ -335,8 +318,15 @@ impl WrittenEntry {
 impl WrittenPort {
     fn check(self, source: &Source<'_>) -> Result<PortSettings, ConfigError> {
         let parsed = self.port.as_ref().parse();
-        let spec: PortSpec = parsed
+        let mut spec: PortSpec = parsed
             .map_err(|error: SpecError| source.wrong(&self.port.span(), format_args!("port: {}", error.problem(self.port.as_ref()))))?;
+        if let Some(name) = &self.name {
+            let wrong = |problem: &dyn std::fmt::Display| source.wrong(&name.span(), problem);
+            if spec.is_named() && spec.name() != name.as_ref() {
+                return Err(wrong(&format_args!("name: the port string gives the port another name, {:?}", spec.name())));
+            }
+            spec = spec.with_name(name.as_ref()).map_err(|error| wrong(&error.problem(self.port.as_ref())))?;
+        }
         let mut settings = PortSettings::new(spec);
         let mut named: Vec<Feature> = Vec::new();
         for (name, on) in &self.features {
@@ -454,7 +444,8 @@ mod tests {
         let masks = &ports[0].steering.rps_cpus;
         assert_eq!((masks.queue(0).list().to_string(), masks.queue(7).list().to_string()), ("0".into(), "0".into()));
         assert_eq!((table_size, ageing_time, threads, busy_poll), (8192, Duration::from_secs(300), 0, false));
-        assert_eq!(ports.iter().map(|port| port.port.text()).collect::<Vec<_>>(), ["packet:eth0", "tap:tap0"]);
+        assert_eq!(ports.iter().map(|port| port.port.name()).collect::<Vec<_>>(), ["uplink", "tap:tap0"]);
+        assert_eq!(ports[0].port.string(), "packet:eth0");
         let first = &ports[0];
         assert!(first.features.contains(Feature::GenericReceiveOffload) && first.features.contains(Feature::RxUdpGroForwarding));
         assert!(!first.features.contains(Feature::TcpSegmentationOffload) && !first.features.contains(Feature::LargeReceiveOffload));
@@ -476,7 +467,20 @@ mod tests {
             ("[[port]]\nport = \"eth0\"\n", 2, "starts with no kind"),
             ("[[port]]\nprt = \"packet:eth0\"\n", 2, "unknown field `prt`"),
             ("[[port]]\nforce-lro = true\n", 1, "missing field `port`"),
-            ("[[port]]\nport = \"packet:a\"\n[[port]]\nport = \"packet:a\"\n", 4, "the port is there twice, in: port = \"packet:a\""),
+            ("[[port]]\nport = \"packet:a\"\n[[port]]\nport = \"packet:a\"\n", 4, "there are two ports \"packet:a\""),
+            (
+                "[[port]]\nport = \"a=tap:x\"\n[[port]]\nname = \"a\"\nport = \"tap:y\"\n",
+                5,
+                "there are two ports \"a\": a name is one port's",
+            ),
+            ("[[port]]\nport = \"9=packet:a\"\n", 2, "port: name \"9\" does not begin with a letter"),
+            ("[[port]]\nport = \"packet:a\"\nname = \"a b\"\n", 3, "name \"a b\" is not 1 to 32 letters"),
+            ("[[port]]\nport = \"a=packet:a\"\nname = \"b\"\n", 3, "name: the port string gives the port another name, \"a\""),
+            (
+                "[[port]]\nport = \"a=packet:a\"\n[[fdb]]\naddress = \"02:00:00:00:00:01\"\nport = \"packet:a\"\n",
+                5,
+                "the file has no port \"packet:a\": it has a",
+            ),
             ("[[port]]\nport = \"packet:a\"\nfeatures = { turbo = true }\n", 3, "\"turbo\" is no offload"),
             ("[[port]]\nport = \"packet:a\"\n[port.features]\ngro = true\ngeneric-receive-offload = false\n", 4, "is there twice"),
             (
@@ -540,6 +544,17 @@ mod tests {
             assert!(error.starts_with(&format!("bridge.toml:{line}: ")), "{text}: {error}");
             assert!(error.contains(says), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn names_stand_in_the_string_or_beside_it() {
+        let text = "[[port]]\nport = \"left=packet:a?ring=1m\"\n[[port]]\nname = \"right\"\nport = \"packet:b\"\n\
+                    [[port]]\nport = \"both=tap:c\"\nname = \"both\"\n\
+                    [[fdb]]\naddress = \"52:54:00:12:34:56\"\nport = \"right\"\n";
+        let ports = Config::parse(text, "bridge.toml").expect("it is right").bridge.ports;
+        let expected = ["left=packet:a?ring=1m", "right=packet:b", "both=tap:c"].map(|port| port.parse().expect("a port string"));
+        assert_eq!(ports.iter().map(|port| port.port.clone()).collect::<Vec<_>>(), expected);
+        assert_eq!(ports[1].static_entries.len(), 1);
     }
 
     #[test]

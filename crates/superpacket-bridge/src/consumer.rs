@@ -97,7 +97,7 @@ pub struct PortEnd<'a> {
 }
 
 impl PortEnd<'_> {
-    /// The port string.
+    /// The port's name.
     pub fn name(&self) -> &str {
         &self.egress.shared.name
     }

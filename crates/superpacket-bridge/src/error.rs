@@ -1,6 +1,6 @@
 //! What a bridge refuses, and why.
 
-use superpacket_io::port::PortError;
+use superpacket_io::port::{PortError, PortSpec};
 
 use crate::fdb::Station;
 use crate::privileges::PrivilegeError;
@@ -27,6 +27,20 @@ pub enum BridgeError {
     DuplicatePort {
         /// The port.
         port: String,
+    },
+    /// A port could not be opened by another port string.
+    #[error("{port}: it cannot be opened as {string}: {problem}; {}", as_before(before, *restored))]
+    NotReopened {
+        /// The port.
+        port: String,
+        /// The port string, without the port's name.
+        string: String,
+        /// Why it cannot be opened so.
+        problem: String,
+        /// What it was open by before.
+        before: String,
+        /// It is open by that again; else it is tried until it is.
+        restored: bool,
     },
     /// Ports whose packets start at Ethernet and ports whose packets start at IP cannot be joined.
     #[error(
@@ -133,4 +147,25 @@ pub enum BridgeError {
         /// Why it failed.
         source: std::io::Error,
     },
+}
+
+impl BridgeError {
+    /// Returns what is wrong without naming the port: for who has said that it is about this one.
+    pub(crate) fn problem(&self, port: &PortSpec) -> String {
+        match self {
+            BridgeError::Port(PortError::Spec(error)) => error.problem(&port.to_string()),
+            BridgeError::Port(error) => error.problem(),
+            error => {
+                let text = error.to_string();
+                text.strip_prefix(port.name()).and_then(|rest| rest.strip_prefix(": ")).map(str::to_owned).unwrap_or(text)
+            }
+        }
+    }
+}
+
+fn as_before(before: &str, restored: bool) -> String {
+    match restored {
+        true => format!("it is open as before, as {before}"),
+        false => format!("nor as before, as {before}, which is tried until it can be"),
+    }
 }

@@ -73,7 +73,7 @@ impl fmt::Display for Station {
 pub struct FdbEntry {
     /// The hardware address.
     pub mac: String,
-    /// The port string.
+    /// The port's name.
     pub ifname: String,
     /// The VLAN; not there: frames without a tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]

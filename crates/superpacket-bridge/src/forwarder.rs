@@ -72,7 +72,7 @@ impl Forwarder {
         }
         if self.ports.first().is_some_and(|(other, _)| other.layer != port.layer()) {
             let layer = if port.layer() == Layer::Ip { "IP" } else { "Ethernet" };
-            return Err(BridgeError::Layer { port: settings.port.text().into(), layer });
+            return Err(BridgeError::Layer { port: settings.port.name().into(), layer });
         }
         check_layer(port.layer(), &settings)?;
         let state = port.state();

@@ -36,7 +36,7 @@ impl FromStr for OnReload {
 /// A setting that was changed by a command after the file had been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// The port string; `None` for what holds for all ports.
+    /// The port's name; `None` for what holds for all ports.
     pub port: Option<String>,
     /// The setting, by the name that commands use.
     pub setting: String,
@@ -76,12 +76,12 @@ pub fn reconcile(before: &BridgeSettings, running: &BridgeSettings, file: &mut B
         }
     }
     let of = |settings: &BridgeSettings| -> BTreeMap<String, PortSettings> {
-        settings.ports.iter().map(|port| (port.port.text().to_owned(), port.clone())).collect()
+        settings.ports.iter().map(|port| (port.port.name().to_owned(), port.clone())).collect()
     };
     let (before, running) = (of(before), of(running));
     let there = |is_there: bool| if is_there { "present" } else { "absent" }.to_owned();
     for (name, added) in running.iter().filter(|(name, _)| !before.contains_key(*name)) {
-        let is_named = file.ports.iter().any(|port| port.port.text() == name);
+        let is_named = file.ports.iter().any(|port| port.port.name() == name);
         if let Some(changed) = changed(Some(name), "the port".to_owned(), [false, true, is_named].map(there), on_reload) {
             if changed.kept {
                 file.ports.push(added.clone());
@@ -91,7 +91,7 @@ pub fn reconcile(before: &BridgeSettings, running: &BridgeSettings, file: &mut B
     }
     let named: Vec<Station> = file.ports.iter().flat_map(|port| port.static_entries.iter().copied()).collect();
     for port in &mut file.ports {
-        let name = port.port.text().to_owned();
+        let name = port.port.name().to_owned();
         let (Some(before), Some(running)) = (before.get(&name), running.get(&name)) else { continue };
         for setting in Setting::all() {
             let values = [before, running, port].map(|settings| setting.value(settings));
@@ -134,6 +134,8 @@ fn changed(port: Option<&str>, setting: String, [before, running, file]: [String
 /// A setting of a port that commands change.
 #[derive(Clone, Copy, Debug)]
 enum Setting {
+    /// What it is opened by.
+    PortString,
     Feature(Feature),
     Limit(&'static str),
     Aggregation(&'static str),
@@ -147,7 +149,7 @@ enum Setting {
 
 impl Setting {
     fn all() -> impl Iterator<Item = Setting> {
-        let others = [Setting::TooBig, Setting::Vlans, Setting::RpsCpus, Setting::RpsFlowCount, Setting::InPlaceBelow];
+        let others = [Setting::PortString, Setting::TooBig, Setting::Vlans, Setting::RpsCpus, Setting::RpsFlowCount, Setting::InPlaceBelow];
         let features = Feature::ALL.into_iter().map(Setting::Feature);
         let words = PortSettings::AGGREGATION.into_iter().map(Setting::Aggregation);
         let switches = Forwarding::NAMES.into_iter().map(Setting::Forwarding);
@@ -158,6 +160,7 @@ impl Setting {
         match self {
             Setting::Feature(feature) => feature.name(),
             Setting::Limit(name) | Setting::Aggregation(name) | Setting::Forwarding(name) => name,
+            Setting::PortString => "the port string",
             Setting::TooBig => "too_big",
             Setting::Vlans => "vlans",
             Setting::RpsCpus => "rps_cpus",
@@ -177,6 +180,7 @@ impl Setting {
             Setting::Limit(name) => settings.limits.value(name).unwrap_or_default().to_string(),
             Setting::Aggregation(name) => settings.aggregation(name).unwrap_or_default().to_owned(),
             Setting::Forwarding(name) => switch(settings.forwarding.value(name).unwrap_or_default()),
+            Setting::PortString => settings.port.string().to_owned(),
             Setting::TooBig => TooBig::NAMES.iter().find(|(_, what)| *what == settings.too_big).map_or("", |(name, _)| name).to_owned(),
             Setting::Vlans => match settings.vlans.ranges().as_slice() {
                 [] => "none".to_owned(),
@@ -203,6 +207,8 @@ impl Setting {
             Setting::Limit(name) => drop(from.limits.value(name).map(|value| to.limits.set(name, value))),
             Setting::Aggregation(name) => drop(from.aggregation(name).map(|word| to.set_aggregation(name, word))),
             Setting::Forwarding(name) => drop(from.forwarding.value(name).map(|on| to.forwarding.set(name, on))),
+            // They have the same name.
+            Setting::PortString => to.port = from.port.clone(),
             Setting::TooBig => to.too_big = from.too_big,
             Setting::Vlans => to.vlans = from.vlans.clone(),
             Setting::RpsCpus => to.steering.rps_cpus = from.steering.rps_cpus.clone(),
@@ -256,6 +262,7 @@ mod tests {
             let on = port.forwarding.value(name).expect(name);
             port.forwarding.set(name, !on).expect(name);
         }
+        port.port = port.port.with_option("queues", Some("2")).expect("an option");
         port.too_big = TooBig::Icmp;
         port.vlans.add(&"7-9".parse().expect("VLANs"));
         port.steering.rps_cpus.set(Some(1), superpacket_steer::Cpu::new(3).into_iter().collect());
@@ -305,6 +312,25 @@ mod tests {
         // What the file has taken over is no change any more.
         let mut same = running.clone();
         assert!(reconcile(&before, &running, &mut same, OnReload::Keep).is_empty());
+    }
+
+    #[test]
+    fn a_named_port_whose_string_the_file_changes_is_the_same_port() {
+        let before = bridge(&["left=tap:a", "tap:b"]);
+        let mut running = before.clone();
+        for port in &mut running.ports {
+            port.port = port.port.with_option("queues", Some("2")).expect("an option");
+            port.too_big = TooBig::Icmp;
+        }
+        let mut file = bridge(&["left=tap:a?mtu=1400", "tap:b?mtu=1400"]);
+        let changes = reconcile(&before, &running, &mut file, OnReload::Keep).iter().map(ToString::to_string).collect::<Vec<_>>();
+        // One without a name is another port with another string.
+        let said = [
+            "left: the port string is tap:a?mtu=1400 now, as the file says; by command it was tap:a?queues=2",
+            "left: too_big stays icmp, as set by command",
+        ];
+        assert_eq!(changes, said);
+        assert_eq!((file.ports[0].too_big, file.ports[1].too_big), (TooBig::Icmp, TooBig::Drop));
     }
 
     #[test]

@@ -12,8 +12,11 @@ use crate::settings::InPlace;
 /// A port at a glance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortReport {
-    /// The port string.
+    /// The port's name: the one that it was given, or else its port string.
     pub port: String,
+    /// The port string without a given name, as in `packet:eth0?ring=4m`: what the port is.
+    #[serde(default)]
+    pub string: String,
     /// `up`, `down`, or `gone` while it waits to be opened again.
     pub state: String,
     /// Why it is not open, if it is not.
@@ -24,7 +27,7 @@ pub struct PortReport {
     pub hardware_address: Option<String>,
     /// How many receive queues it has.
     pub queues: usize,
-    /// How often it was opened again after it was gone.
+    /// How often it was opened again: after it was gone, or by another port string.
     pub reopened: u64,
     /// Addresses learned behind it.
     pub addresses: usize,
@@ -48,7 +51,7 @@ pub struct PortReport {
 /// The offloads of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortFeatures {
-    /// The port string.
+    /// The port's name.
     pub port: String,
     /// All offloads, in ethtool's order.
     pub features: Vec<FeatureReport>,
@@ -71,7 +74,7 @@ pub struct FeatureReport {
 /// What a port counted since the bridge started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortStats {
-    /// The port string.
+    /// The port's name.
     pub port: String,
     /// Packets received, a super-packet counted once.
     pub rx_packets: u64,
@@ -178,7 +181,7 @@ impl PortStats {
 /// How a port's packets are steered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRps {
-    /// The port string.
+    /// The port's name.
     pub port: String,
     /// Its receive queues.
     pub queues: Vec<QueueRps>,

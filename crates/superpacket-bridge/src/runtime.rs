@@ -22,7 +22,7 @@ use crate::vlan::PortVlans;
 pub(crate) struct Shared {
     /// Its number: the index of its place in every list of ports.
     pub(crate) number: u16,
-    /// The port string.
+    /// What it is called.
     pub(crate) name: String,
     pub(crate) counts: Counts,
     /// The rates that it is limited to.
@@ -120,7 +120,7 @@ impl Shared {
     pub(crate) fn new(number: u16, settings: PortSettings, capabilities: Capabilities, layer: Layer, state: PortState) -> Self {
         Shared {
             number,
-            name: settings.port.text().to_owned(),
+            name: settings.port.name().to_owned(),
             counts: Counts::default(),
             buckets: Buckets::new(&settings.limits.rates),
             layer,

@@ -1,5 +1,7 @@
 //! What a bridge is asked to be.
 
+mod change;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ pub use crate::rates::Rates;
 pub use crate::steering::{
     HashFunction, HashSettings, InPlace, PerQueue, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus,
 };
+pub use change::{PortChange, SettingValue};
 
 /// What a bridge is asked to be: its ports, and what holds for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]

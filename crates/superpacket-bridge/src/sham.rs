@@ -10,7 +10,7 @@ use superpacket_steer::CpuMask;
 use crate::control::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, SteeringReport, WorkerReport};
-use crate::settings::{Forwarding, InPlace, Limits, PortSettings, SteeringSettings, TooBig};
+use crate::settings::{Forwarding, InPlace, Limits, PortChange, PortSettings, SteeringSettings, TooBig};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
 /// Two ports, of which one cannot do TSO.
@@ -33,8 +33,8 @@ impl Sham {
         report: fn(&PortSettings) -> T,
     ) -> Result<T, Refusal> {
         let mut ports = self.ports.lock().expect("no panic");
-        let known: Vec<String> = ports.iter().map(|port| port.port.to_string()).collect();
-        let found = ports.iter_mut().find(|known| known.port.text() == port);
+        let known: Vec<String> = ports.iter().map(|port| port.port.name().to_owned()).collect();
+        let found = ports.iter_mut().find(|known| known.port.name() == port);
         let found = found.ok_or_else(|| Refusal::unknown_port(port, known.iter().map(String::as_str)))?;
         change(found)?;
         Ok(report(found))
@@ -49,7 +49,8 @@ fn port(settings: &PortSettings) -> PortReport {
     let limit = |name: &'static str| (name.to_owned(), settings.limits.value(name).expect("known"));
     let (too_big, _) = TooBig::NAMES.into_iter().find(|(_, known)| *known == settings.too_big).expect("known");
     PortReport {
-        port: settings.port.to_string(),
+        port: settings.port.name().to_owned(),
+        string: settings.port.string().to_owned(),
         state: "up".into(),
         error: None,
         mtu: 1500,
@@ -66,7 +67,7 @@ fn port(settings: &PortSettings) -> PortReport {
 
 fn features(settings: &PortSettings) -> PortFeatures {
     let supported =
-        if settings.port.name() == "a" { FeatureSet::all().without(Feature::TcpSegmentationOffload) } else { FeatureSet::all() };
+        if settings.port.device() == "a" { FeatureSet::all().without(Feature::TcpSegmentationOffload) } else { FeatureSet::all() };
     let resolved = resolve(settings.features, supported);
     let report = |feature: Feature| FeatureReport {
         feature: feature.name().into(),
@@ -74,14 +75,14 @@ fn features(settings: &PortSettings) -> PortFeatures {
         active: resolved.active.contains(feature),
         reason: resolved.why_inactive(feature).map(|reason| reason.to_string()),
     };
-    PortFeatures { port: settings.port.to_string(), features: Feature::ALL.map(report).into() }
+    PortFeatures { port: settings.port.name().to_owned(), features: Feature::ALL.map(report).into() }
 }
 
 fn stats(settings: &PortSettings) -> PortStats {
     let drops = BTreeMap::from([("too_long".to_owned(), 5), ("table \"full\"".to_owned(), 6)]);
     let reasons = BTreeMap::from([("sequence".to_owned(), 4)]);
     PortStats {
-        port: settings.port.to_string(),
+        port: settings.port.name().to_owned(),
         rx_packets: 7,
         rx_bytes: 8000,
         merged: 9,
@@ -139,7 +140,7 @@ impl Control for Sham {
     fn fdb(&self, filter: &FdbFilter, after: Option<Station>, most: usize) -> Result<FdbPage, Refusal> {
         let mut entries = Vec::new();
         for settings in self.ports.lock().expect("no panic").iter() {
-            if filter.port.as_ref().is_none_or(|port| port == settings.port.text()) {
+            if filter.port.as_ref().is_none_or(|port| port == settings.port.name()) {
                 let stations = settings.static_entries.iter().filter(|&&station| after.is_none_or(|after| station > after));
                 entries.extend(stations.map(|&station| entry(settings, station)));
             }
@@ -151,16 +152,27 @@ impl Control for Sham {
 
     fn add_port(&self, added: PortSpec) -> Result<PortReport, Refusal> {
         let mut ports = self.ports.lock().expect("no panic");
-        if ports.iter().any(|known| known.port == added) {
+        if ports.iter().any(|known| known.port.name() == added.name()) {
             return Err(Refusal::new(ErrorCode::Refused, format_args!("{added}: it is there already")));
         }
         ports.push(PortSettings::new(added));
         Ok(port(ports.last().expect("just added")))
     }
 
+    fn set_port(&self, name: &str, change: &PortChange) -> Result<PortReport, Refusal> {
+        let refused = |why: &dyn std::fmt::Display| Refusal::new(ErrorCode::Refused, why);
+        let set = |settings: &mut PortSettings| {
+            for (key, value) in &change.options {
+                settings.port = settings.port.with_option(key, value.as_deref()).map_err(|why| refused(&why))?;
+            }
+            change.settings.iter().try_for_each(|(name, value)| settings.set(name, value)).map_err(|why| refused(&why))
+        };
+        self.change(name, set, port)
+    }
+
     fn remove_port(&self, name: &str) -> Result<PortReport, Refusal> {
         let report = self.change(name, |_| Ok(()), port)?;
-        self.ports.lock().expect("no panic").retain(|known| known.port.text() != name);
+        self.ports.lock().expect("no panic").retain(|known| known.port.name() != name);
         Ok(report)
     }
 
@@ -247,13 +259,13 @@ impl Control for Sham {
 }
 
 fn vlans(settings: &PortSettings) -> PortVlanReport {
-    PortVlanReport::new(settings.port.text(), &settings.vlans)
+    PortVlanReport::new(settings.port.name(), &settings.vlans)
 }
 
 fn entry(settings: &PortSettings, station: Station) -> FdbEntry {
     FdbEntry {
         mac: station.mac(),
-        ifname: settings.port.to_string(),
+        ifname: settings.port.name().to_owned(),
         vlan: Some(station.vlan).filter(|&vlan| vlan != 0),
         updated: None,
         flags: vec!["sticky".into()],
@@ -274,7 +286,7 @@ fn rps(settings: &PortSettings) -> PortRps {
         in_place: true,
     };
     PortRps {
-        port: settings.port.to_string(),
+        port: settings.port.name().to_owned(),
         queues: vec![queue],
         in_place_below: steering.in_place.unwrap_or(InPlace::Automatic),
         why: None,

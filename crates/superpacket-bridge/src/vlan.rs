@@ -227,7 +227,7 @@ pub struct VlanReport {
 /// The VLANs of a port, with the names of iproute2's `bridge -json -compressvlans vlan`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortVlanReport {
-    /// The port string.
+    /// The port's name.
     pub ifname: String,
     /// Its VLANs, in ranges of those that it is in alike.
     pub vlans: Vec<VlanEntry>,

@@ -151,8 +151,14 @@ Exit codes: 0 done; 1 bytes were lost, changed or stalled; 2 bad usage, or no co
     #[command(flatten)]
     Live(crate::live::LiveCommand),
     /// Print a completion script for a shell
-    #[command(after_help = "Example:
-  superpacket completions bash > /etc/bash_completion.d/superpacket")]
+    #[command(after_help = "Examples:
+  source <(superpacket completions bash)
+  source <(superpacket completions zsh)
+  superpacket completions fish | source
+
+With it, the shell asks the program, which is looked for in PATH, for what may come next: commands, options, files, \
+and the ports and offloads of the running bridge, of the one at --control PATH if the line has that. \
+The script fits the version that has printed it: in a file, it is to be printed anew with each.")]
     Completions {
         /// The shell
         shell: Shell,

@@ -11,6 +11,7 @@
 mod amount;
 mod arguments;
 mod captures;
+mod completion;
 #[cfg(target_os = "linux")]
 mod cpus;
 mod failure;
@@ -49,6 +50,7 @@ enum Outcome {
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
+    completion::answer();
     let command = Arguments::parse().command;
     if !command.has_its_own_signals() {
         // An interrupted run leaves no half-written file behind. Without a handler it still leaves
@@ -96,9 +98,8 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         #[cfg(target_os = "linux")]
         Command::Live(command) => live::run(command)?,
         Command::Completions { shell } => {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "superpacket", &mut text);
-            report::print(&String::from_utf8_lossy(&text), false)?;
+            let script = completion::script(&shell.to_string()).map_err(Failure::Usage)?;
+            report::print(&script, false)?;
         }
         Command::Man { command } => report::print(&man(command.as_deref())?, false)?,
     }

@@ -9,6 +9,7 @@ mod support;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use namespaces::Namespace;
@@ -689,6 +690,251 @@ fn ports_are_added_and_removed_while_it_runs() {
     house.wait_for("the other host", || house.reaches());
     running.signal(rustix::process::Signal::TERM);
     assert_eq!(running.end().0, Some(0));
+}
+
+#[test]
+fn a_port_is_called_by_its_name_by_whatever_speaks_of_it() {
+    let Some(house) = House::new() else { return };
+    let options =
+        ["--feature", "left:gro=off", "--limit", "right:storm_broadcast=1000", "--metrics", "127.0.0.1:9600", "--log-format", "json"];
+    let bridge = house.bridge(&[&["left=packet:left?ring=1m", "right=packet:right"][..], &options].concat());
+    assert!(house.reaches(), "{}", house.log());
+    let ports = house.ask(&["ports"]).expect("answers");
+    assert_eq!((&ports[0]["port"], &ports[0]["string"]), (&"left".into(), &"packet:left?ring=1m".into()));
+    let (_, text, _) = house.text(&["ports"]);
+    assert!(text.lines().any(|line| line.split_whitespace().take(3).eq(["left", "packet:left", "up"])), "{text}");
+    let (_, text, _) = house.text(&["features", "left"]);
+    assert!(text.starts_with("Features for left:\n") && text.contains("\ngeneric-receive-offload: off\n"), "{text}");
+    assert_eq!(house.text(&["features", "left", "gro", "on"]).1, "generic-receive-offload: on\n");
+    assert_eq!(house.ask(&["limits", "right"]).expect("answers")[0]["limits"]["storm_broadcast"], 1_000);
+    assert!(house.ask(&["stats", "left"]).expect("answers")[0]["rx_packets"].as_u64() >= Some(2));
+    assert_eq!(house.ask(&["rps", "left"]).expect("answers")["ports"][0]["port"], "left");
+    assert_eq!(house.ask(&["top", "--interval", "100ms"]).expect("answers")[0]["port"], "left");
+    house.ask(&["vlan", "add", "dev", "left", "vid", "10"]).expect("sets");
+    assert!(house.text(&["vlan"]).1.contains("\nleft   1 PVID Egress Untagged\n       10\n"), "{}", house.text(&["vlan"]).1);
+    house.ask(&["fdb", "add", "02:00:00:00:00:77", "dev", "right", "static"]).expect("adds");
+    let (_, text, _) = house.text(&["fdb"]);
+    assert!(text.contains("02:00:00:00:00:77 dev right sticky static\n") && text.contains(" dev left\n"), "{text}");
+    let added = house.ask(&["port", "add", "third=tap:named0"]).expect("it can be opened");
+    assert_eq!((&added["port"], &added["string"]), (&"third".into(), &"tap:named0".into()));
+    for (arguments, says) in [
+        (&["features", "packet:left"][..], "there is no port \"packet:left\": there are left, right, third"),
+        (&["port", "add", "third=tap:named1"], "port \"third\" is named twice"),
+        (&["port", "add", "all=tap:named1"], "port \"all=tap:named1\": name \"all\" is a word of commands"),
+        (&["port", "del", "tap:named0"], "there is no port \"tap:named0\""),
+    ] {
+        let (code, out, error) = house.text(arguments);
+        assert!(code == Some(2) && out.is_empty() && error.contains(says), "{arguments:?}: {error}");
+    }
+    house.ask(&["port", "del", "third"]).expect("is there");
+    let script = "exec 3<>/dev/tcp/127.0.0.1/9600; printf 'GET /metrics HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3";
+    let output = house.middle.run("timeout", &["5", "bash", "-c", script]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("\nsuperpacket_port_up{port=\"left\"} 1\n") && !text.contains("port=\"packet:"), "{text}");
+    bridge.signal(rustix::process::Signal::TERM);
+    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+    let log: Vec<Value> = house.log().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let opened: Vec<_> = log.iter().filter(|line| line["message"] == "port opened").map(|line| (&line["port"], &line["string"])).collect();
+    assert_eq!(opened[..2], [(&"left".into(), &"packet:left?ring=1m".into()), (&"right".into(), &"packet:right".into())], "{log:?}");
+    assert!(log.iter().all(|line| !line["port"].as_str().is_some_and(|port| port.contains(':'))), "{log:?}");
+}
+
+#[test]
+fn a_named_port_whose_string_the_file_changes_is_the_same_port() {
+    let Some(house) = House::new() else { return };
+    let file = house.bench.path("bridge.toml");
+    let write = |left: &str| {
+        let right = "[[port]]\nname = \"right\"\nport = \"packet:right\"\n";
+        std::fs::write(&file, format!("[[port]]\nname = \"left\"\nport = \"{left}\"\n{right}")).expect("writes");
+    };
+    write("packet:left");
+    let bridge = house.bridge(&["--config", &file.display().to_string(), "--on-reload", "keep"]);
+    assert!(house.reaches(), "{}", house.log());
+    house.ask(&["limits", "left", "isolated", "on"]).expect("sets");
+    house.ask(&["fdb", "add", "02:00:00:00:00:77", "dev", "left", "static"]).expect("adds");
+    let stats = |port: &str| house.ask(&["stats", port]).expect("answers")[0].clone();
+    let before = stats("left");
+    write("packet:left?version=v3");
+    bridge.signal(rustix::process::Signal::HUP);
+    house.wait_for("the end of the change", || house.log().contains("the file is in force"));
+    let ports = house.ask(&["ports"]).expect("answers");
+    assert_eq!((&ports[0]["port"], &ports[0]["string"]), (&"left".into(), &"packet:left?version=v3".into()));
+    assert_eq!((&ports[0]["reopened"], &ports[1]["reopened"], &ports[0]["forwarding"]["isolated"]), (&1.into(), &0.into(), &true.into()));
+    assert!(stats("left")["rx_packets"].as_u64() >= before["rx_packets"].as_u64(), "what it counted stays");
+    assert!(house.text(&["fdb", "show", "static"]).1.contains("02:00:00:00:00:77 dev left"), "its entries stay");
+    assert!(house.reaches(), "{}", house.log());
+    // What cannot be opened so is open as before: a veth has one queue.
+    write("xdp:left?queue=9");
+    bridge.signal(rustix::process::Signal::HUP);
+    house.wait_for("the error", || house.log().contains("left: it cannot be opened as xdp:left?queue=9: "));
+    assert!(house.log().contains("; it is open as before, as packet:left?version=v3"), "{}", house.log());
+    assert_eq!(house.ask(&["ports", "left"]).expect("answers")[0]["string"], "packet:left?version=v3");
+    assert!(house.reaches(), "{}", house.log());
+}
+
+#[test]
+fn options_and_settings_of_a_port_are_set_while_packets_flow() {
+    let Some(house) = House::new() else { return };
+    let _bridge = house.bridge(&["left=packet:left", PORTS[1]]);
+    let left = || house.ask(&["ports", "left"]).expect("answers")[0].clone();
+    // TCP sends again what arrives while the port is closed.
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let loads = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                house.load();
+            }
+        });
+        for ring in ["ring=1m", "ring=8m"] {
+            let before = house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64();
+            house.wait_for("packets", || house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64() > before);
+            let set = house.ask(&["port", "set", "left", ring]).expect("it can be opened so");
+            assert_eq!((&set["port"], &set["string"]), (&"left".into(), &format!("packet:left?{ring}").into()), "{set}");
+        }
+        done.store(true, Ordering::Relaxed);
+        loads.join().expect("every byte arrives");
+    });
+    assert_eq!((&left()["reopened"], &house.ask(&["ports", PORTS[1]]).expect("answers")[0]["reopened"]), (&2.into(), &0.into()));
+    assert!(house.ask(&["stats", "left"]).expect("answers")[0]["rx_bytes"].as_u64() > Some(4 << 20), "what it counted stays");
+    assert_eq!(
+        house.text(&["port", "set", "dev", "left", "isolated", "on", "learning", "off", "flood", "off"]),
+        (Some(0), String::new(), String::new())
+    );
+    let forwarding = &left()["forwarding"];
+    assert_eq!(
+        [&forwarding["isolated"], &forwarding["learning"], &forwarding["flood"], &forwarding["mcast_flood"]],
+        [true, false, false, true]
+    );
+    assert_eq!(left()["reopened"], 2, "the string is the same");
+    let set = house.ask(&["port", "set", "left", "ring=", "rx_packet_rate", "100000", "flood", "on"]).expect("sets");
+    assert_eq!(
+        (&set["string"], &set["limits"]["rx_packet_rate"], &set["forwarding"]["flood"]),
+        (&"packet:left".into(), &100_000.into(), &true.into())
+    );
+    // A port without a name is called as before.
+    let set = house.ask(&["port", "set", PORTS[1], "ring=8m"]).expect("sets");
+    assert_eq!((&set["port"], &set["string"]), (&PORTS[1].into(), &"packet:right?ring=8m".into()));
+    assert!(house.reaches(), "{}", house.log());
+    // What is refused changes nothing: neither of a mistake nor where the port cannot be opened so.
+    house.middle.ip("tuntap add dev keep0 mode tap");
+    house.ask(&["port", "add", "keep=tap:keep0"]).expect("opens");
+    for (words, says) in [
+        (&["left", "flood", "off", "ring=many"][..], "option \"ring=many\" takes a number of bytes"),
+        (&["left", "flood", "off", "rign=8m"], "\"rign=8m\" is not known"),
+        (&["left", "flood", "off", "queues="], "option \"queues\" is not there to be taken away"),
+        (&["left", "flood", "off", "rx_byte_burst", "1T"], "left: rx_byte_burst is 0 (a tenth of a second's)"),
+        (&["left", "hairpin", "on"], "\"hairpin\" is no setting of a port"),
+        (&["packet:left", "flood", "off"], "there is no port \"packet:left\": there are left, packet:right, keep"),
+        (&["keep", "isolated", "on", "queues=2"], "keep: it cannot be opened as tap:keep0?queues=2: "),
+        (&["keep", "isolated", "on", "queues=2"], "; it is open as before, as tap:keep0"),
+    ] {
+        let (code, out, error) = house.text(&[&["port", "set"], words].concat());
+        assert!(code == Some(2) && out.is_empty() && error.contains(says), "{words:?}: {error}");
+    }
+    assert_eq!((&left()["string"], &left()["forwarding"]["flood"], &left()["reopened"]), (&"packet:left".into(), &true.into(), &3.into()));
+    let keep = house.ask(&["ports", "keep"]).expect("answers")[0].clone();
+    assert_eq!(
+        (&keep["string"], &keep["error"], &keep["forwarding"]["isolated"]),
+        (&"tap:keep0".into(), &Value::Null, &false.into()),
+        "{keep}"
+    );
+    assert!(house.reaches(), "{}", house.log());
+}
+
+#[test]
+fn sighup_undoes_or_keeps_the_port_string_that_a_command_has_changed() {
+    let Some(house) = House::new() else { return };
+    let file = house.bench.path("bridge.toml");
+    std::fs::write(&file, "[[port]]\nname = \"left\"\nport = \"packet:left\"\n[[port]]\nport = \"packet:right\"\n").expect("writes");
+    for (word, says, string) in [
+        ("undo", "left: the port string is packet:left now, as the file says; by command it was packet:left?ring=8m", "packet:left"),
+        ("keep", "left: the port string stays packet:left?ring=8m, as set by command", "packet:left?ring=8m"),
+    ] {
+        let bridge = house.bridge(&["--config", &file.display().to_string(), "--on-reload", word]);
+        house.ask(&["port", "set", "left", "ring=8m"]).expect("sets");
+        bridge.signal(rustix::process::Signal::HUP);
+        house.wait_for("the end of the change", || house.log().contains("the file is in force"));
+        assert!(house.log().contains(says), "{}", house.log());
+        assert_eq!(house.ask(&["ports", "left"]).expect("answers")[0]["string"], string);
+        assert!(house.reaches(), "{}", house.log());
+        bridge.signal(rustix::process::Signal::INT);
+        assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+    }
+}
+
+/// What the shell is told that may come at the end of this line, and how long that took.
+fn completed(house: &House, socket: &std::path::Path, line: &[&str]) -> (Vec<String>, Duration) {
+    let started = Instant::now();
+    let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+    command.args(["--", "superpacket", line[0], "--control"]).arg(socket).args(&line[1..]);
+    command.env("_SUPERPACKET_COMPLETE", "bash").env("_CLAP_IFS", "\n").env("_CLAP_COMPLETE_INDEX", (line.len() + 2).to_string());
+    let output = command.output().expect("runs");
+    assert!(output.status.success() && output.stderr.is_empty(), "{line:?}: {}", stderr(&output));
+    let words = String::from_utf8_lossy(&output.stdout).lines().filter(|word| !word.starts_with('-')).map(str::to_owned).collect();
+    (words, started.elapsed())
+}
+
+#[test]
+fn ports_and_offloads_of_the_running_bridge_are_completed() {
+    let Some(house) = House::new() else { return };
+    let _bridge = house.bridge(&["left=packet:left", "packet:right?ring=1m&slot=4k"]);
+    let ports = ["left", "packet:right?ring=1m&slot=4k"];
+    let words = |line: &[&str]| completed(&house, &house.socket(), line).0;
+    for command in ["features", "stats", "ports", "limits", "rps"] {
+        assert_eq!(words(&[command, ""]), ports, "{command}");
+    }
+    assert_eq!(words(&["features", "le"]), ["left"]);
+    assert_eq!(words(&["features", "left", "generic-r"]), ["generic-receive-offload"]);
+    assert_eq!(words(&["features", "left", ""]).len(), superpacket_features::Feature::ALL.len());
+    assert_eq!(words(&["features", "left", "generic-receive-offload", ""]), ["on", "off"]);
+    assert_eq!(words(&["port", "set", ""]), ports);
+    assert_eq!(words(&["port", "del", "p"]), ports[1..]);
+    assert_eq!(words(&["port", "add", ""]), [""; 0], "a new port is none of those that are there");
+    assert_eq!(words(&["port", "set", "left", "iso"]), ["isolated"]);
+    assert_eq!(words(&["port", "set", "left", "isolated", "on", "too_big", ""]), ["drop", "icmp", "fragment"]);
+    assert_eq!(words(&["limits", "left", "storm_b"]), ["storm_broadcast"]);
+    assert_eq!(words(&["limits", "left", "delivery", ""]), ["per-poll", "at-once"]);
+    assert_eq!(words(&["fdb", "show", "dev", ""]), ports);
+    assert_eq!(words(&["vlan", "add", "dev", "l"]), ["left"]);
+    assert_eq!(words(&["vlan", "add", "dev", "left", "v"]), ["vid"]);
+    // Without a bridge there is nothing, and one that does not answer is not waited for.
+    assert_eq!(completed(&house, &house.bench.path("absent.sock"), &["features", ""]).0, [""; 0]);
+    let silent = house.bench.path("silent.sock");
+    let _listens = std::os::unix::net::UnixListener::bind(&silent).expect("binds");
+    let (nothing, took) = completed(&house, &silent, &["features", "left", ""]);
+    assert!(nothing.is_empty() && took < Duration::from_secs(4), "{nothing:?} {took:?}");
+}
+
+#[test]
+fn bash_completes_port_strings_although_it_parts_them_at_their_signs() {
+    let Some(house) = House::new() else { return };
+    let _bridge = house.bridge(&["left=packet:left", "packet:right?ring=1m&slot=4k"]);
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_superpacket"));
+    let path = format!("{}:{}", program.parent().expect("a directory").display(), std::env::var("PATH").expect("set"));
+    let control = house.socket().display().to_string();
+    let right = r"packet:right\?ring=1m\&slot=4k";
+    // The words as bash parts them, and what it takes for the word at the cursor.
+    for (parted, current, expected) in [
+        (&["le"][..], "le", "left"),
+        (&["pac"], "pac", right),
+        (&["packet", ":"], "", &right[7..]),
+        (&["packet", ":", "ri"], "ri", &right[7..]),
+        (&["left", " gen"], "gen", "generic-receive-offload"),
+        (&["'packet:r"], "packet:r", "packet:right?ring=1m&slot=4k"),
+    ] {
+        let line = format!("superpacket features --control {control} {}", parted.concat());
+        let words: Vec<String> = parted.iter().map(|word| format!("\"{}\"", word.trim())).collect();
+        let script = format!(
+            "source <(superpacket completions bash) && COMP_LINE=\"{line}\" COMP_POINT=${{#COMP_LINE}} \
+             && COMP_WORDS=(superpacket features --control {control} {}) && COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)) \
+             && COMP_WORDBREAKS=$' \\t\\n\"\\'@><=;|&(:' && _superpacket superpacket \"{current}\" '' && printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            words.join(" ")
+        );
+        let output = house.middle.command("bash").args(["--norc", "-c", &script]).env("PATH", &path).output().expect("runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let words: Vec<&str> = text.lines().filter(|word| !word.starts_with('-')).collect();
+        assert_eq!(words, [expected], "{parted:?}: {}", stderr(&output));
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub(super) fn check_static(settings: &BridgeSettings) -> Result<(), BridgeError>
     for port in &settings.ports {
         for &station in &port.static_entries {
             check_vlan(station, settings.vlan_filtering)?;
-            if let Some(holder) = holders.insert(station, port.port.text()) {
+            if let Some(holder) = holders.insert(station, port.port.name()) {
                 return Err(taken(station, holder));
             }
         }
@@ -31,7 +31,7 @@ pub(super) fn check_static(settings: &BridgeSettings) -> Result<(), BridgeError>
 /// Refuses static entries where packets have no hardware addresses.
 pub(crate) fn check_layer(layer: Layer, settings: &PortSettings) -> Result<(), BridgeError> {
     match layer {
-        Layer::Ip if !settings.static_entries.is_empty() => Err(BridgeError::NoHardwareAddresses { port: settings.port.text().into() }),
+        Layer::Ip if !settings.static_entries.is_empty() => Err(BridgeError::NoHardwareAddresses { port: settings.port.name().into() }),
         _ => Ok(()),
     }
 }
@@ -99,7 +99,7 @@ impl Bridge {
         }
         check_vlan(station, shared.vlan_filtering)?;
         let ports: Vec<PortSettings> = lock(&self.inner.places).iter().flatten().map(|place| place.shared.settings()).collect();
-        let holder = ports.iter().find(|known| known.static_entries.contains(&station)).map(|holder| holder.port.text());
+        let holder = ports.iter().find(|known| known.static_entries.contains(&station)).map(|holder| holder.port.name());
         match holder {
             Some(holder) if !replace => return Err(taken(station, holder)),
             Some(holder) => {

@@ -7,7 +7,7 @@ use superpacket_steer::CpuMask;
 use super::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
-use crate::settings::{PortSettings, TooBig, possible_cpus};
+use crate::settings::{PortChange, PortSettings, TooBig, possible_cpus};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 use crate::{Bridge, BridgeError};
 
@@ -56,6 +56,10 @@ impl Control for Bridge {
 
     fn add_port(&self, port: PortSpec) -> Result<PortReport, Refusal> {
         Ok(Bridge::add_port(self, PortSettings::new(port))?)
+    }
+
+    fn set_port(&self, port: &str, change: &PortChange) -> Result<PortReport, Refusal> {
+        Ok(Bridge::set_port(self, port, change)?)
     }
 
     fn remove_port(&self, port: &str) -> Result<PortReport, Refusal> {

@@ -11,6 +11,7 @@ use super::request::Reply;
 use super::{Address, ErrorCode, Refusal, Request, RpsChange, ServedBy};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
+use crate::settings::PortChange;
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
 /// How long a bridge may take to answer.
@@ -205,6 +206,15 @@ impl Client {
     /// As [`ask`](Client::ask).
     pub fn add_port(&mut self, port: &str) -> Result<PortReport, ClientError> {
         self.ask(&Request::AddPort { port: port.to_owned() })
+    }
+
+    /// Changes options of a port's string, and settings of the port: all of them, or none.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn set_port(&mut self, port: &str, change: &PortChange) -> Result<PortReport, ClientError> {
+        let PortChange { options, settings } = change.clone();
+        self.ask(&Request::SetPort { port: port.to_owned(), options, settings })
     }
 
     /// Closes a port for good; returns what it was last.

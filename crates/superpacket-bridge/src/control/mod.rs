@@ -26,7 +26,7 @@ use superpacket_io::port::PortSpec;
 
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
-use crate::settings::TooBig;
+use crate::settings::{PortChange, TooBig};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
 /// What can be asked of a bridge, and changed in it, while it runs.
@@ -78,6 +78,12 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// [`ErrorCode::Refused`] with the reason. Nothing has changed then.
     fn add_port(&self, port: PortSpec) -> Result<PortReport, Refusal>;
+
+    /// Changes options of a port's string, and settings of the port: all of them, or none.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
+    fn set_port(&self, port: &str, change: &PortChange) -> Result<PortReport, Refusal>;
 
     /// Closes a port for good; returns what it was last.
     ///

@@ -1,5 +1,6 @@
 //! What goes over the control socket: requests, answers, and why a request was not granted.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use superpacket_io::port::SpecError;
 
 use super::{Control, RpsChange};
 use crate::fdb::{FdbFilter, MOST_LISTED, Station};
-use crate::settings::{Forwarding, InPlace, PortSettings, SteeringSettings, TooBig};
+use crate::settings::{Forwarding, InPlace, PortChange, PortSettings, SettingValue, SteeringSettings, TooBig};
 use crate::vlan::VlanRange;
 
 /// The version of the protocol. It changes when a client of the old one would misunderstand;
@@ -45,7 +46,7 @@ pub enum Request {
     },
     /// Switches an offload.
     SetFeature {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// The offload's name in ethtool, long or short.
         feature: String,
@@ -57,7 +58,7 @@ pub enum Request {
     },
     /// Sets a limit.
     SetLimit {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout` (nanoseconds),
         /// `lro_max_aggr` (packets), `lro_max_desc` (flows) or `address_limit` (addresses).
@@ -67,14 +68,14 @@ pub enum Request {
     },
     /// Says what becomes of packets that are too long.
     SetTooBig {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// `drop`, `icmp` or `fragment`.
         what: String,
     },
     /// Says how what a port receives is aggregated.
     SetAggregation {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// `storage`, `delivery`, `gro_past_push` or `lro_acks`.
         name: String,
@@ -83,7 +84,7 @@ pub enum Request {
     },
     /// Turns a switch of what passes between a port and the others.
     SetForwarding {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// `isolated`, `learning`, `flood`, `mcast_flood` or `bcast_flood`.
         name: String,
@@ -92,12 +93,23 @@ pub enum Request {
     },
     /// Opens another port.
     AddPort {
-        /// The port string.
+        /// The port string, with a name before it (`left=packet:eth1`) or not.
         port: String,
+    },
+    /// Changes options of a port's string, and settings of the port: all of them, or none.
+    SetPort {
+        /// The port's name.
+        port: String,
+        /// Options of its port string: text, or `null` for those that are taken away.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        options: BTreeMap<String, Option<String>>,
+        /// Settings, by names of [`PortSettings::names`].
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        settings: BTreeMap<String, SettingValue>,
     },
     /// Closes a port for good.
     DelPort {
-        /// The port string.
+        /// The port's name.
         port: String,
     },
     /// The address table, in order of the VLAN, then of the address.
@@ -120,7 +132,7 @@ pub enum Request {
     },
     /// Adds a static entry to the address table.
     AddFdb {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// The hardware address, as `52:54:00:12:34:56`.
         mac: String,
@@ -133,7 +145,7 @@ pub enum Request {
     },
     /// Deletes an entry, static or learned.
     DelFdb {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// The hardware address, as `52:54:00:12:34:56`.
         mac: String,
@@ -158,7 +170,7 @@ pub enum Request {
     },
     /// Puts a port in VLANs, or changes how it is in them.
     AddVlan {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// The VLAN, or the first of several.
         vlan: u16,
@@ -174,7 +186,7 @@ pub enum Request {
     },
     /// Takes a port out of VLANs.
     DelVlan {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// The VLAN, or the first of several.
         vlan: u16,
@@ -190,7 +202,7 @@ pub enum Request {
     },
     /// Changes that: exactly one of `mask`, `cpu_list`, `auto`, `flow_count` and `in_place_below`.
     SetRps {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// Only of this receive queue; all of them without.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -236,7 +248,7 @@ pub struct Address {
 
 impl Request {
     /// The names that requests have.
-    pub const NAMES: [&'static str; 22] = [
+    pub const NAMES: [&'static str; 23] = [
         "version",
         "ports",
         "features",
@@ -247,6 +259,7 @@ impl Request {
         "set-aggregation",
         "set-forwarding",
         "add-port",
+        "set-port",
         "del-port",
         "fdb",
         "add-fdb",
@@ -425,6 +438,16 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
             let spec = port.parse().map_err(|error: SpecError| Refusal::new(ErrorCode::Refused, error))?;
             value(control.add_port(spec)?)
         }
+        Request::SetPort { port, options, settings } => {
+            if let Some(name) = settings.keys().find(|name| !PortSettings::names().any(|known| known == *name)) {
+                let names = PortSettings::names().collect::<Vec<_>>().join(", ");
+                return Err(Refusal::new(ErrorCode::UnknownName, format_args!("{name:?} is no setting of a port: there are {names}")));
+            }
+            if options.is_empty() && settings.is_empty() {
+                return Err(Refusal::new(ErrorCode::Malformed, "the request cannot be read: it takes options, settings, or both"));
+            }
+            value(control.set_port(&port, &PortChange { options, settings })?)
+        }
         Request::DelPort { port } => value(control.remove_port(&port)?),
         Request::Fdb { port, vlan, is_static, after, most } => {
             let after = after.map(|Address { mac, vlan }| station(&mac, vlan)).transpose()?;
@@ -498,6 +521,11 @@ mod tests {
             Request::SetAggregation { port: port(), name: "storage".into(), value: "linear".into() },
             Request::SetForwarding { port: port(), name: "isolated".into(), on: true },
             Request::AddPort { port: port() },
+            Request::SetPort {
+                port: port(),
+                options: [("ring".into(), Some("8m".into())), ("queues".into(), None)].into(),
+                settings: [("isolated".into(), SettingValue::Switch(true)), ("rx_byte_rate".into(), SettingValue::Number(9))].into(),
+            },
             Request::DelPort { port: port() },
             Request::Fdb {
                 port: None,
@@ -548,6 +576,7 @@ mod tests {
             (r#"{"request":"version","x":1}"#, ErrorCode::Malformed, "unknown field `x`"),
             (r#"{"request":"set-feature","port":"packet:a","feature":"gro"}"#, ErrorCode::Malformed, "missing field `on`"),
             (r#"{"request":"set-limit","port":"packet:a","name":"gro_max_size","value":-1}"#, ErrorCode::Malformed, "-1"),
+            (r#"{"request":"set-port","port":"left","settings":{"isolated":null}}"#, ErrorCode::Malformed, "SettingValue"),
             (r#"{"request":"ports","version":2}"#, ErrorCode::UnknownVersion, "not 2"),
             (r#"{"request":"set-rps","port":"packet:a","queue":70000,"mask":"1"}"#, ErrorCode::Malformed, "70000"),
             (r#"{"request":"set-rps","port":"packet:a","in_place_below":"never"}"#, ErrorCode::Malformed, "expected \"auto\", or a number"),

@@ -12,7 +12,7 @@ use super::server::BOUNDS;
 use super::*;
 use crate::fdb::{FdbFilter, FdbPage, Station};
 use crate::serve::Bounds;
-use crate::settings::InPlace;
+use crate::settings::{InPlace, PortChange, SettingValue};
 use crate::sham::Sham;
 use crate::vlan::VlanReport;
 
@@ -72,6 +72,13 @@ fn what_is_asked_is_answered() {
     assert_eq!((aggregation["storage"].as_str(), aggregation["delivery"].as_str()), ("linear", "per-poll"));
     let forwarding = client.set_forwarding("tap:b", "isolated", true).expect("answers").forwarding;
     assert_eq!((forwarding["isolated"], forwarding["learning"]), (true, true));
+    let change = PortChange {
+        options: [("queues".into(), Some("2".into()))].into(),
+        settings: [("isolated".into(), SettingValue::Switch(false)), ("storm_unknown".into(), SettingValue::Number(9))].into(),
+    };
+    let changed = client.set_port("tap:b", &change).expect("answers");
+    assert_eq!((changed.port.as_str(), changed.string.as_str()), ("tap:b", "tap:b?queues=2"), "the name stays");
+    assert_eq!((changed.forwarding["isolated"], changed.limits["storm_unknown"]), (false, 9));
     let station = |last: u8, vlan| Station { vlan, address: [2, 0, 0, 0, 0, last] };
     let added = [(1, 0), (2, 0), (1, 10)].map(|(last, vlan)| client.add_static_entry("tap:b", station(last, vlan)).expect("answers"));
     assert_eq!((added[2].mac.as_str(), added[2].vlan), ("02:00:00:00:00:01", Some(10)));
@@ -105,7 +112,7 @@ fn what_is_asked_is_answered() {
     let steering = client.set_steering("netdev_max_backlog", "300").expect("answers");
     assert_eq!(steering.settings["netdev_max_backlog"], "300");
     assert_eq!(client.steering().expect("answers"), steering);
-    assert_eq!(bench.server.counters().answered, 33);
+    assert_eq!(bench.server.counters().answered, 34);
 }
 
 #[test]
@@ -133,6 +140,17 @@ fn what_is_refused_says_why() {
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("delivery, gro_past_push, lro_acks, storage"), "{refusal}");
     let refusal = refused(Request::SetForwarding { port: port("tap:b"), name: "hairpin".into(), on: true });
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("isolated, learning"), "{refusal}");
+    let set = |settings: &[(&str, SettingValue)]| Request::SetPort {
+        port: port("tap:b"),
+        options: Default::default(),
+        settings: settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+    };
+    let refusal = refused(set(&[("isolated", SettingValue::Switch(true)), ("hairpin", SettingValue::Switch(true))]));
+    assert!(refusal.code == ErrorCode::UnknownName && refusal.message.starts_with("\"hairpin\" is no setting of a port"), "{refusal}");
+    let refusal = refused(set(&[("isolated", SettingValue::Number(1))]));
+    assert!(refusal.code == ErrorCode::Refused && refusal.message.contains("isolated is on or off, not 1"), "{refusal}");
+    let refusal = refused(set(&[]));
+    assert!(refusal.code == ErrorCode::Malformed && refusal.message.contains("it takes options, settings, or both"), "{refusal}");
     let added = |mac: &str, vlan| Request::AddFdb { port: port("tap:b"), mac: mac.into(), vlan, replace: false };
     for (request, says) in [
         (added("01:00:5e:00:00:07", None), "01:00:5e:00:00:07 is a group's address"),

@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::ArgValueCandidates;
 use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::settings::InPlace;
 use superpacket_features::Feature;
 use superpacket_io::port::{PortSpec, SpecError};
 
+use super::completion;
 use crate::amount::nanoseconds;
 
 /// The commands that run, ask and change a bridge.
@@ -19,11 +21,13 @@ pub(crate) enum LiveCommand {
   superpacket bridge packet:veth0 packet:veth1
   superpacket bridge tap:tap0 packet:eth1 --feature packet:eth1:tso=off
   superpacket bridge 'packet:eth0?queues=4' tap:tap0 --metrics 127.0.0.1:9600
+  superpacket bridge 'left=packet:eth0?ring=8m' right=tap:tap0
   superpacket bridge --config /etc/superpacket/bridge.toml
 
 Ports are tap:DEVICE, tun:DEVICE, packet:INTERFACE, xdp:INTERFACE, pcap:FILE, nic:SETTINGS@PORT, with \
 options behind a question mark, apart by ampersands, in quotes because of the shell: \
-'packet:eth0?version=v3&block=512k'. Packet and XDP ports take the interface over: give it no addresses.
+'packet:eth0?version=v3&block=512k'. A name before it, as in left=packet:eth0, is what commands, \
+counters and metrics call the port; without one, that is the whole string. Packet and XDP ports take the interface over: give it no addresses.
 
 SIGTERM and SIGINT send what is held and end with exit code 0 (a second one ends at once), \
 SIGHUP reads the file again; the log says what of it undoes what commands have changed \
@@ -103,17 +107,29 @@ Of all aggregation: storage (fragments, linear) says whether packets stay where 
 received or are copied together, delivery (per-poll, at-once) whether gro_flush_timeout counts \
 or nothing is held past a poll.")]
     Limits(Limits),
-    /// Add a port to a running bridge, or remove one
+    /// Add a port to a running bridge, change one, or remove one
     #[command(after_help = "Examples:
   superpacket port add tap:guest2
-  superpacket port add 'packet:eth1?ring=4M'
+  superpacket port add 'uplink=packet:eth1?ring=4m'
+  superpacket port set uplink ring=8m queues=2
+  superpacket port set uplink ring=
+  superpacket port set uplink isolated on learning off flood off
+  superpacket port set uplink rx_byte_rate 12M rx_byte_burst 1M
   superpacket port del tap:guest2
 
 A new port has the settings that a port has if nothing is said of it; features, limits, fdb, vlan \
-and rps change them. What is added and removed so holds until the bridge ends or reads its file \
-again: then a port stays if the file names it, or, if it was added, with --on-reload keep. A bridge \
+and rps change them.
+
+set changes options of the port string (OPTION=VALUE; OPTION= takes one away) and settings of the \
+port (SETTING VALUE: those of `superpacket limits`, among them the words of iproute2's `bridge link \
+set`), all of them or none. Where the string changes, the port is opened again, and stays the same \
+port: other ports go on, packets that arrive in between are lost. If it cannot be opened so, it is \
+opened as it was, and the error says why.
+
+What is added, changed and removed so holds until the bridge ends or reads its file \
+again: then the file decides, but for what --on-reload keep keeps. A bridge \
 that has given up its rights (--user) can only open what its user may.")]
-    Port(PortChange),
+    Port(Port),
     /// Show a bridge's address table as `bridge fdb` does, or change it
     #[command(after_help = "Examples:
   superpacket fdb
@@ -126,7 +142,7 @@ that has given up its rights (--user) can only open what its user may.")]
   superpacket fdb flush dev packet:eth0
   superpacket fdb --json | jq -r '.[] | select(.state == \"static\") | .mac'
 
-Words and output are those of iproute2's `bridge fdb`; a port is the whole port string. Entries \
+Words and output are those of iproute2's `bridge fdb`; a port is told by its name. Entries \
 without a VLAN are for frames without a VLAN tag. On a terminal, show ends with the screen.
 
 A static entry holds until it is deleted or its port leaves the bridge: it neither ages nor moves \
@@ -141,8 +157,8 @@ flush forgets what was learned, and leaves static entries.")]
   superpacket vlan add dev packet:eth0 vid 10-20
   superpacket vlan show dev packet:eth0 --json
 
-Words and output are those of iproute2's `bridge -compressvlans vlan`; a port is the whole port \
-string. pvid: frames that come without a VLAN tag are in this VLAN; untagged: its frames leave \
+Words and output are those of iproute2's `bridge -compressvlans vlan`; a port is told by its \
+name. pvid: frames that come without a VLAN tag are in this VLAN; untagged: its frames leave \
 without one. A new port is in VLAN 1, pvid and untagged.
 
 VLANs count where the bridge filters by them: `superpacket bridge --vlan-filtering`, or \
@@ -229,7 +245,7 @@ pub(crate) struct Bridge {
     /// capabilities that opening them again takes
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// Switch an offload of a port, named as in ethtool: packet:eth0:gro=off
+    /// Switch an offload of a port, named as in ethtool: packet:eth0:gro=off, left:gro=off
     #[arg(long, value_name = "PORT:FEATURE=on|off", value_parser = feature_switch)]
     pub(crate) feature: Vec<FeatureSwitch>,
     /// Set a limit of a port, named as by `superpacket limits`: packet:eth0:storm_broadcast=1000
@@ -316,10 +332,11 @@ pub(crate) enum Switch {
 /// `superpacket features`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Features {
-    /// Only this port: the whole port string, as in packet:eth0
+    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     /// The offload to switch
-    #[arg(value_parser = feature_name, requires = "state")]
+    #[arg(value_parser = feature_name, requires = "state", add = ArgValueCandidates::new(completion::features))]
     pub(crate) feature: Option<Feature>,
     /// On or off
     #[arg(value_enum, value_name = "on|off", hide_possible_values = true)]
@@ -348,7 +365,8 @@ pub(crate) struct Stats {
 /// `superpacket ports`, and what is common with `superpacket stats`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Ports {
-    /// Only this port: the whole port string, as in packet:eth0
+    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
@@ -360,15 +378,17 @@ pub(crate) struct Ports {
 /// `superpacket limits`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Limits {
-    /// Only this port: the whole port string, as in packet:eth0
+    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, too_big, lro_max_aggr,
     /// lro_max_desc, lro_acks, gro_past_push, storage, delivery, address_limit, isolated, learning,
     /// flood, mcast_flood, bcast_flood, storm_broadcast, storm_multicast, storm_unknown, and
     /// rx_byte_rate, rx_byte_burst, rx_packet_rate, rx_packet_burst, and the same with tx
-    #[arg(requires = "value")]
+    #[arg(requires = "value", add = ArgValueCandidates::new(completion::settings))]
     pub(crate) name: Option<String>,
     /// A size (32k), a duration (50us), a number, or a word
+    #[arg(add = ArgValueCandidates::new(completion::values))]
     pub(crate) value: Option<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
@@ -382,6 +402,8 @@ pub(crate) struct Limits {
 pub(crate) enum PortAction {
     /// Open a port, and join it with the others
     Add,
+    /// Change options of its port string, and settings of it
+    Set,
     /// Close a port for good
     #[value(alias = "delete")]
     Del,
@@ -389,12 +411,17 @@ pub(crate) enum PortAction {
 
 /// `superpacket port`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct PortChange {
+pub(crate) struct Port {
     /// What to do
     #[arg(value_enum)]
     pub(crate) action: PortAction,
-    /// The whole port string, as in packet:eth0
+    /// To add one: the port string, with a name or not, as in left=packet:eth0; to change or remove
+    /// one: its name, or else the whole port string
+    #[arg(add = ArgValueCandidates::new(completion::known_ports))]
     pub(crate) port: String,
+    /// What is to be set: OPTION=VALUE or SETTING VALUE, once or several times
+    #[arg(add = ArgValueCandidates::new(completion::set_words))]
+    pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
     /// Print the port as JSON
@@ -427,6 +454,7 @@ pub(crate) struct Fdb {
     #[arg(value_enum)]
     pub(crate) action: Option<FdbAction>,
     /// Which entries
+    #[arg(add = ArgValueCandidates::new(completion::fdb_words))]
     pub(crate) words: Vec<String>,
     /// Show how long ago each address was heard, too
     #[arg(short, long)]
@@ -462,6 +490,7 @@ pub(crate) struct Vlan {
     #[arg(value_enum)]
     pub(crate) action: Option<VlanAction>,
     /// Which port and VLANs
+    #[arg(add = ArgValueCandidates::new(completion::vlan_words))]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) connection: Connection,
@@ -473,7 +502,8 @@ pub(crate) struct Vlan {
 /// `superpacket rps`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Rps {
-    /// Only this port: the whole port string, as in packet:eth0
+    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     /// Only this receive queue, from 0 on, or all of them
     #[arg(value_name = "QUEUE|all")]

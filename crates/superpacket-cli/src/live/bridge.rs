@@ -115,7 +115,7 @@ fn control_socket(plan: &Plan, account: Option<&Account>) -> Result<Option<Contr
 /// Says that a bridge leads nowhere.
 fn warn_of_one_port(plan: &Plan) {
     if let [port] = plan.settings.ports.as_slice() {
-        tracing::warn!(port = port.port.text(), "the bridge has one port: nothing that comes in by it goes anywhere");
+        tracing::warn!(port = port.port.name(), "the bridge has one port: nothing that comes in by it goes anywhere");
     }
 }
 

@@ -1,7 +1,7 @@
 //! `superpacket limits`: the limits of a bridge's ports, shown and set.
 
 use superpacket_bridge::report::PortReport;
-use superpacket_bridge::settings::{Forwarding, PortSettings, Rates, TooBig};
+use superpacket_bridge::settings::{Forwarding, Limits as LimitNames, PortSettings, Rates, SettingValue};
 
 use super::arguments::Limits;
 use super::connect;
@@ -45,17 +45,19 @@ pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {
 /// Sets a limit of a port that is to be opened, by what the command line says.
 pub(super) fn set(settings: &mut PortSettings, name: &str, text: &str) -> Result<(), Failure> {
     let name = name.replace('-', "_");
-    let refused = |problem: String| Failure::Usage(problem);
-    match name.as_str() {
-        "too_big" => {
-            let known = TooBig::NAMES.into_iter().find(|(name, _)| *name == text);
-            let names = || TooBig::NAMES.map(|(name, _)| name).join(", ");
-            settings.too_big = known.ok_or_else(|| refused(format!("too_big is one of {}, not {text:?}", names())))?.1;
-            Ok(())
+    settings.set(&name, &setting(&name, text)?).map_err(Failure::Usage)
+}
+
+/// The value of a setting of a port, with whatever unit it has.
+pub(super) fn setting(name: &str, text: &str) -> Result<SettingValue, Failure> {
+    match name {
+        name if Forwarding::NAMES.contains(&name) => Ok(SettingValue::Switch(switch(name, text)?)),
+        name if LimitNames::names().any(|known| known == name) => Ok(SettingValue::Number(value(name, text)?)),
+        name if PortSettings::names().any(|known| known == name) => Ok(SettingValue::Word(text.to_owned())),
+        _ => {
+            let names = PortSettings::names().collect::<Vec<_>>().join(", ");
+            Err(Failure::Usage(format!("{name:?} is no setting of a port: there are {names}")))
         }
-        name if PortSettings::AGGREGATION.contains(&name) => settings.set_aggregation(name, text).map_err(refused),
-        name if Forwarding::NAMES.contains(&name) => settings.forwarding.set(name, switch(name, text)?).map_err(refused),
-        name => settings.limits.set(name, value(name, text)?).map_err(refused),
     }
 }
 
@@ -110,6 +112,8 @@ fn limits(port: &PortReport) -> String {
 
 #[cfg(test)]
 mod tests {
+    use superpacket_bridge::settings::TooBig;
+
     use super::*;
 
     #[test]
@@ -146,7 +150,7 @@ mod tests {
         assert!(settings.forwarding.isolated && settings.linear);
         for (name, text, says) in [
             ("too_big", "explode", "too_big is one of drop, icmp, fragment, not \"explode\""),
-            ("storm", "1", "\"storm\" is no limit: there are gso_max_size, "),
+            ("storm", "1", "\"storm\" is no setting of a port: there are gso_max_size, "),
             ("isolated", "1", "isolated is on or off"),
             ("rx_byte_burst", "1T", "rx_byte_burst is 0 (a tenth of a second's)"),
         ] {
@@ -159,6 +163,7 @@ mod tests {
     fn what_holds_instead_of_what_was_asked_for_is_shown() {
         let mut port = PortReport {
             port: "packet:eth0".into(),
+            string: "packet:eth0".into(),
             state: "up".into(),
             error: None,
             mtu: 1500,

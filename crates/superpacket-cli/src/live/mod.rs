@@ -3,11 +3,13 @@
 
 mod arguments;
 mod bridge;
+mod completion;
 mod fdb;
 mod features;
 mod limits;
 mod logging;
 mod plan;
+mod port;
 mod ports;
 mod rps;
 mod stats;
@@ -28,7 +30,7 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Features(arguments) => features::run(&arguments),
         LiveCommand::Stats(arguments) => stats::run(&arguments),
         LiveCommand::Ports(arguments) => ports::run(&arguments),
-        LiveCommand::Port(arguments) => ports::change(&arguments),
+        LiveCommand::Port(arguments) => port::run(&arguments),
         LiveCommand::Limits(arguments) => limits::run(&arguments),
         LiveCommand::Fdb(arguments) => fdb::run(&arguments),
         LiveCommand::Vlan(arguments) => vlan::run(&arguments),

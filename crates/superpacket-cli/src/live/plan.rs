@@ -58,8 +58,8 @@ impl Plan {
 
 /// The port that an option of the command line names.
 fn named<'a>(ports: &'a mut [PortSettings], option: &str, name: &str) -> Result<&'a mut PortSettings, Failure> {
-    let known = ports.iter().map(|port| port.port.text()).collect::<Vec<_>>().join(", ");
-    let port = ports.iter_mut().find(|port| port.port.text() == name);
+    let known = ports.iter().map(|port| port.port.name()).collect::<Vec<_>>().join(", ");
+    let port = ports.iter_mut().find(|port| port.port.name() == name);
     port.ok_or_else(|| Failure::Usage(format!("{option}: the bridge has no port {name:?}: it has {known}")))
 }
 

@@ -1,9 +1,8 @@
-//! `superpacket ports` and `superpacket port`: a bridge's ports at a glance, and those that come
-//! and go.
+//! `superpacket ports`: a bridge's ports at a glance.
 
 use superpacket_bridge::report::PortReport;
 
-use super::arguments::{PortAction, PortChange, Ports};
+use super::arguments::Ports;
 use super::connect;
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable, table};
@@ -19,32 +18,25 @@ pub(crate) fn run(arguments: &Ports) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds or removes a port.
-pub(crate) fn change(arguments: &PortChange) -> Result<(), Failure> {
-    let mut client = connect(&arguments.connection)?;
-    let report = match arguments.action {
-        PortAction::Add => client.add_port(&arguments.port)?,
-        PortAction::Del => client.remove_port(&arguments.port)?,
-    };
-    if arguments.json {
-        print_json(&report)?;
-    }
-    Ok(())
-}
-
 fn text(ports: &[PortReport]) -> String {
-    let rows = ports.iter().map(|port| {
-        [
-            printable(&port.port),
-            printable(&port.state),
-            if port.mtu == 0 { "-".to_owned() } else { port.mtu.to_string() },
-            port.hardware_address.as_deref().map_or("-".to_owned(), printable),
-            port.queues.to_string(),
-            port.addresses.to_string(),
-            port.reopened.to_string(),
-        ]
-    });
-    let mut text = table(["port", "state", "mtu", "hardware address", "queues", "learned", "reopened"], rows);
+    // What a port without a name is, its name says. Bridges of earlier versions do not tell.
+    let mut text = match ports.iter().all(|port| port.string.is_empty() || port.string == port.port) {
+        true => table(
+            ["port", "state", "mtu", "hardware address", "queues", "learned", "reopened"],
+            ports.iter().map(|port| {
+                let [state, mtu, address, queues, learned, reopened] = cells(port);
+                [printable(&port.port), state, mtu, address, queues, learned, reopened]
+            }),
+        ),
+        false => table(
+            ["port", "device", "state", "mtu", "hardware address", "queues", "learned", "reopened"],
+            ports.iter().map(|port| {
+                let [state, mtu, address, queues, learned, reopened] = cells(port);
+                let device = port.string.split('?').next().unwrap_or_default();
+                [printable(&port.port), printable(device), state, mtu, address, queues, learned, reopened]
+            }),
+        ),
+    };
     for port in ports {
         if let Some(error) = &port.error {
             text.push_str(&format!("\n  {}: {}\n", printable(&port.port), printable(error)));
@@ -53,14 +45,26 @@ fn text(ports: &[PortReport]) -> String {
     text
 }
 
+/// What is said of a port behind its name.
+fn cells(port: &PortReport) -> [String; 6] {
+    [
+        printable(&port.state),
+        if port.mtu == 0 { "-".to_owned() } else { port.mtu.to_string() },
+        port.hardware_address.as_deref().map_or("-".to_owned(), printable),
+        port.queues.to_string(),
+        port.addresses.to_string(),
+        port.reopened.to_string(),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_port_that_is_gone_says_why() {
-        let port = PortReport {
+    fn report() -> PortReport {
+        PortReport {
             port: "packet:eth0".into(),
+            string: "packet:eth0".into(),
             state: "gone".into(),
             error: Some("there is no such interface".into()),
             mtu: 0,
@@ -72,9 +76,24 @@ mod tests {
             too_big: "drop".into(),
             aggregation: Default::default(),
             forwarding: Default::default(),
-        };
-        let text = text(&[port]);
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_gone_says_why() {
+        let text = text(&[report()]);
         assert!(text.lines().any(|line| line.split_whitespace().eq(["packet:eth0", "gone", "-", "-", "1", "0", "3"])), "{text}");
         assert!(text.ends_with("\n  packet:eth0: there is no such interface\n"), "{text}");
+    }
+
+    #[test]
+    fn what_a_port_with_a_name_is_stands_beside_it() {
+        let named = PortReport { port: "left".into(), string: "packet:eth0?ring=4m&queues=2".into(), error: None, ..report() };
+        let text = text(&[named, PortReport { port: "tap:b".into(), string: "tap:b".into(), error: None, ..report() }]);
+        let rows: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).filter(|row: &Vec<_>| !row.is_empty()).collect();
+        assert_eq!(rows[0][..3], ["port", "device", "state"], "{text}");
+        assert_eq!([&rows[1][..3], &rows[2][..3]], [["left", "packet:eth0", "gone"], ["tap:b", "tap:b", "gone"]], "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 }

@@ -152,7 +152,17 @@ fn completions_and_man_pages_name_every_command() {
     let bench = Bench::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let text = String::from_utf8(bench.run(&["completions", shell]).stdout).expect("UTF-8");
-        COMMANDS.iter().for_each(|command| assert!(text.contains(command), "{shell} {command}"));
+        // The script asks the program, and says which shell asks.
+        assert!(text.contains("superpacket -- ") && text.contains("_SUPERPACKET_COMPLETE"), "{shell} {text}");
+        if shell == "zsh" {
+            let calls = text.matches("_clap_dynamic_completer_superpacket").count();
+            assert_eq!(calls, 3, "defined, registered, and called where the script is the function: {text}");
+        }
+        let mut command = bench.command(&["--", "superpacket", ""]);
+        let output = command.env("_SUPERPACKET_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", "1").output().expect("runs");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let words: Vec<&str> = text.split(|sign: char| sign.is_whitespace() || sign == ':').collect();
+        COMMANDS.iter().for_each(|command| assert!(words.contains(command), "{shell} {command}: {text}"));
     }
     let page = String::from_utf8(bench.run(&["man"]).stdout).expect("UTF-8");
     assert!(page.contains(".TH superpacket 1"), "{page}");

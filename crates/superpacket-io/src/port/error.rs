@@ -12,9 +12,9 @@ pub enum PortError {
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// There is no interface of this name.
-    #[error("{port}: there is no such interface")]
+    #[error("{port}: {}", no_interface(port, interface))]
     NoInterface {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// The interface.
         interface: String,
@@ -22,19 +22,19 @@ pub enum PortError {
     /// The interface is down.
     #[error("{port}: the interface is down")]
     Down {
-        /// The port string.
+        /// The port's name.
         port: String,
     },
     /// The interface is gone, or the port was closed by its other end.
     #[error("{port}: the interface is gone")]
     Gone {
-        /// The port string.
+        /// The port's name.
         port: String,
     },
     /// The system refused something.
     #[error("{port}: {action}: {source}{}", hint(.source))]
     System {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// What was tried, with the system call's name.
         action: &'static str,
@@ -44,7 +44,7 @@ pub enum PortError {
     /// The system cannot do what the port string asks for.
     #[error("{port}: {reason}")]
     Unsupported {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// What is missing.
         reason: String,
@@ -52,7 +52,7 @@ pub enum PortError {
     /// A capture file could not be read or written.
     #[error("{port}: {}", without_file(port, source))]
     Capture {
-        /// The port string.
+        /// The port's name.
         port: String,
         /// What happened.
         source: crate::capture::CaptureError,
@@ -88,7 +88,15 @@ impl PortError {
     }
 }
 
-/// What went wrong with a file, without its name if the port string has it.
+/// Which interface is missing, if the port's name does not say it.
+fn no_interface(port: &str, interface: &str) -> String {
+    match port.contains(interface) {
+        true => "there is no such interface".to_owned(),
+        false => format!("there is no interface {interface}"),
+    }
+}
+
+/// What went wrong with a file, without its name if the port's name has it.
 fn without_file(port: &str, source: &crate::capture::CaptureError) -> String {
     let text = source.to_string();
     match text.split_once(": ") {
@@ -124,6 +132,18 @@ mod tests {
         ] {
             assert_eq!(error.problem(), problem);
             assert_eq!(error.to_string(), format!("{}: {problem}", port()));
+        }
+    }
+
+    #[test]
+    fn what_a_given_name_does_not_say_is_told() {
+        let port = || "uplink".to_owned();
+        let source = CaptureError::Open { file: "/in.pcap".into(), source: io::ErrorKind::NotFound.into() };
+        for (error, problem) in [
+            (PortError::Capture { port: port(), source }, "/in.pcap: cannot be opened: entity not found"),
+            (PortError::NoInterface { port: port(), interface: "eth0".into() }, "there is no interface eth0"),
+        ] {
+            assert_eq!((error.problem().as_str(), error.to_string()), (problem, format!("uplink: {problem}")));
         }
     }
 }

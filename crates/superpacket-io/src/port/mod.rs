@@ -32,7 +32,7 @@ pub mod xdp;
 pub use batch::{FrameWriter, Outgoing, Part, Slice, Staged, TxBatch, TxFrame, wire_bytes, wire_segments, wire_size};
 pub use buffer::{Buffer, Pool, Region};
 pub use error::PortError;
-pub use open::open;
+pub use open::{check, open};
 pub use spec::{PortKind, PortSpec, SpecError, SpecOptions};
 
 use std::fmt;
@@ -104,7 +104,7 @@ pub struct PortCounters {
 
 /// An open port.
 pub trait Port: Send + fmt::Debug {
-    /// The port string that it was opened by, whole.
+    /// The name of the port string that it was opened by ([`PortSpec::name`]).
     fn name(&self) -> &str;
 
     /// What it can do.

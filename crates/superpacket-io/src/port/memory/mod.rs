@@ -25,12 +25,17 @@ mod transmit;
 pub use link::{LinkControl, MemoryPort, pair};
 pub use settings::{MemorySettings, WhenFull};
 
-use super::{Port, PortError, PortSpec};
+use super::{Port, PortError, PortSpec, SpecError};
 
 /// Opens one end of a link.
 pub(super) fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     let settings = MemorySettings::from_options(spec.options())?;
-    Ok(Box::new(link::join(spec.name(), spec.text(), &settings)?))
+    Ok(Box::new(link::join(spec.device(), spec.name(), &settings)?))
+}
+
+/// Reads the options of a port string.
+pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
+    MemorySettings::from_options(spec.options()).map(drop)
 }
 
 pub(super) use link::{join, lock};

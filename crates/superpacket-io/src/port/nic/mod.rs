@@ -45,7 +45,7 @@ pub use port::{NicPort, pair};
 pub use settings::{NicSettings, Padding, PageSize, RingFull, RxSums, TsoLimit};
 
 use super::memory::{self, MemorySettings};
-use super::{Port, PortError, PortSpec};
+use super::{Port, PortError, PortSpec, SpecError};
 
 /// The link of a card for which none is named.
 const DEFAULT_LINK: &str = "nic";
@@ -56,9 +56,15 @@ pub(super) fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     let settings = NicSettings::from_options(options, spec.inner().is_some())?;
     let inner = match spec.inner() {
         Some(inner) => super::open(inner)?,
-        None => Box::new(memory::join(options.get("link").unwrap_or(DEFAULT_LINK), spec.text(), &wire(&settings))?),
+        None => Box::new(memory::join(options.get("link").unwrap_or(DEFAULT_LINK), spec.name(), &wire(&settings))?),
     };
-    Ok(Box::new(NicPort::new(spec.text(), &settings, inner)?))
+    Ok(Box::new(NicPort::new(spec.name(), &settings, inner)?))
+}
+
+/// Reads the options of a model NIC, and those of the port that it wraps.
+pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
+    NicSettings::from_options(spec.options(), spec.inner().is_some())?;
+    spec.inner().map_or(Ok(()), super::check)
 }
 
 /// The card's end of a link in memory: its own limits are what counts.

@@ -243,7 +243,7 @@ impl NicSettings {
     pub const MAX_RING: usize = 1 << 16;
 
     /// What a card may be set to in a port string.
-    const NAMES: [&'static str; 17] = [
+    pub(in crate::port) const NAMES: [&'static str; 17] = [
         "page", "headroom", "copy", "csum", "vlan", "pad", "queues", "hash", "ring", "full", "mtu", "sg", "tx", "tso", "uso", "tunnels",
         "wire",
     ];

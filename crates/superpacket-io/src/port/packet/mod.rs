@@ -44,7 +44,7 @@ use superpacket_features::{Feature, FeatureSet};
 
 use super::ethtool::DeviceFeatures;
 use super::interface::{Interface, InterfaceInfo};
-use super::{Capabilities, LinkState, Port, PortCounters, PortError, PortSpec, PortState, Receive, Transmit};
+use super::{Capabilities, LinkState, Port, PortCounters, PortError, PortSpec, PortState, Receive, SpecError, Transmit};
 use options::{Options, RingOptions};
 use receive::Receiver;
 use socket::Socket;
@@ -96,6 +96,11 @@ impl Counters {
 }
 
 impl PacketPort {
+    /// Reads the options of a port string.
+    pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
+        Options::parse(spec).map(drop)
+    }
+
     /// Opens the interface that `spec` names, in this thread's network namespace. It may be down.
     ///
     /// # Errors
@@ -103,8 +108,8 @@ impl PacketPort {
     /// header, no right to open packet sockets.
     pub fn open(spec: &PortSpec) -> Result<Self, PortError> {
         let options = Options::parse(spec)?;
-        let name = spec.text();
-        let mut interface = Interface::open(name, spec.name())?;
+        let name = spec.name();
+        let mut interface = Interface::open(name, spec.device())?;
         let link = interface.link().map_err(|error| PortError::system(name, "asking for the interface (RTM_GETLINK)", error))?;
         let link = link.ok_or_else(|| PortError::Gone { port: name.to_owned() })?;
         if !link.is_ethernet {
@@ -116,7 +121,7 @@ impl PacketPort {
         let sender = Arc::new(Socket::sender(name, link.index)?);
         let (mut receivers, mut sockets) = (Vec::<Box<dyn Receive>>::new(), Vec::new());
         for (queue, mapped) in Socket::receivers(name, link.index, &options)?.into_iter().enumerate() {
-            let interface = Interface::open(name, spec.name())?;
+            let interface = Interface::open(name, spec.device())?;
             let (receiver, socket) = Receiver::new(Arc::clone(&shared), interface, mapped, &options.ring, queue as u16);
             receivers.push(Box::new(receiver));
             sockets.push(socket);

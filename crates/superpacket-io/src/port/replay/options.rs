@@ -56,7 +56,7 @@ impl Options {
                     Some("forever") => None,
                     _ => Some(options.value("loop", "takes a number of times, or forever", 1)?),
                 };
-                if times != Some(1) && spec.name() == "-" {
+                if times != Some(1) && spec.device() == "-" {
                     return Err(options.wrong("loop", "needs a file: standard input can be read once"));
                 }
                 Mode::Replay { speed, times, record: options.get("record").map(str::to_owned) }

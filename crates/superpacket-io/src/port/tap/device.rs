@@ -22,7 +22,7 @@ use crate::port::{LinkState, PortCounters, PortError, PortState};
 /// An open device; its queues live as long as it.
 #[derive(Debug)]
 pub(super) struct Device {
-    /// The port string, with the interface's real name in it.
+    /// The port's name: of one that was given none, its string with the interface's real name.
     pub(super) text: String,
     pub(super) mode: Mode,
     /// The header before each packet, and its byte order.

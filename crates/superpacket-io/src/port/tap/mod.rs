@@ -43,7 +43,7 @@ use self::options::Options;
 use self::queue::Mode;
 use self::receive::TapReceiver;
 use self::transmit::TapTransmitter;
-use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortKind, PortSpec, PortState, Receive, Transmit};
+use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortKind, PortSpec, PortState, Receive, SpecError, Transmit};
 
 /// A TAP or TUN device.
 #[derive(Debug)]
@@ -56,11 +56,16 @@ pub(super) struct TapPort {
 }
 
 impl TapPort {
+    /// Reads the options of a port string.
+    pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
+        Options::read(spec.options()).map(drop)
+    }
+
     /// Opens the device that a port string of kind `tap` or `tun` names.
     pub(super) fn open(spec: &PortSpec) -> Result<Self, PortError> {
         let options = Options::read(spec.options())?;
         let mode = if spec.kind() == PortKind::Tun { Mode::Tun } else { Mode::Tap };
-        let device = Device::open(spec.text(), mode, spec.name(), &options)?;
+        let device = Device::open(spec.name(), mode, spec.device(), &options)?;
         Ok(TapPort { device: Arc::new(device), handed_out: false, next: 0 })
     }
 }

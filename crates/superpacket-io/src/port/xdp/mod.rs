@@ -61,7 +61,7 @@ use superpacket_features::{Feature, FeatureSet};
 
 use super::ethtool::has_feature;
 use super::interface::Interface;
-use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive, Transmit};
+use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive, SpecError, Transmit};
 use crate::system::PacketSocket;
 use opening::Opening;
 use option::{HEADROOM, MAX_CHUNKS, Options, Switch};
@@ -179,6 +179,11 @@ impl Shared {
 }
 
 impl XdpPort {
+    /// Reads the options of a port string.
+    pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
+        Options::read(spec).map(drop)
+    }
+
     /// Opens the port that a port string of kind `xdp` names.
     ///
     /// # Errors
@@ -187,10 +192,10 @@ impl XdpPort {
     /// refused.
     pub fn open(spec: &PortSpec) -> Result<Self, PortError> {
         let options = Options::read(spec)?;
-        let mut interface = Interface::open(spec.text(), spec.name())?;
-        let system = |action: &'static str| move |error: io::Error| PortError::system(spec.text(), action, error);
+        let mut interface = Interface::open(spec.name(), spec.device())?;
+        let system = |action: &'static str| move |error: io::Error| PortError::system(spec.name(), action, error);
         let link = interface.link().map_err(system("asking for the interface (RTM_GETLINK)"))?;
-        let link = link.ok_or_else(|| PortError::Gone { port: spec.text().into() })?;
+        let link = link.ok_or_else(|| PortError::Gone { port: spec.name().into() })?;
         let driver = interface.ethtool().driver().unwrap_or_default();
         let opening = Opening { spec, options, link, driver: &driver };
         let numbers = opening.queues(&interface)?;
@@ -220,17 +225,17 @@ impl XdpPort {
         let detect = options.partial == Switch::On || (options.partial == Switch::Auto && driver == "veth");
         if driver != "veth" && has_feature(&interface, "rx-vlan-hw-parse").unwrap_or(false) {
             tracing::warn!(
-                port = spec.text(),
+                port = spec.name(),
                 "the device takes VLAN tags out of frames, which AF_XDP loses: ethtool -K {} rxvlan off",
-                spec.name()
+                spec.device()
             );
         }
-        tracing::info!(port = spec.text(), driver, mode = %slot, zero_copy, queues = queues.len(), multi_buffer = several, "AF_XDP port opened");
+        tracing::info!(port = spec.name(), driver, mode = %slot, zero_copy, queues = queues.len(), multi_buffer = several, "AF_XDP port opened");
         let statistics = vec![XdpStatistics::default(); queues.len()];
         let shared = Shared {
             _link: attached,
             _promiscuous: promiscuous,
-            name: spec.text().into(),
+            name: spec.name().into(),
             queues,
             interface: Mutex::new((interface, Instant::now())),
             mtu: AtomicU32::new(link.mtu),

@@ -27,11 +27,11 @@ pub(super) struct Opening<'a> {
 
 impl Opening<'_> {
     pub(super) fn unsupported(&self, reason: String) -> PortError {
-        PortError::Unsupported { port: self.spec.text().into(), reason }
+        PortError::Unsupported { port: self.spec.name().into(), reason }
     }
 
     pub(super) fn system(&self, action: &'static str, error: impl Into<io::Error>) -> PortError {
-        PortError::system(self.spec.text(), action, error)
+        PortError::system(self.spec.name(), action, error)
     }
 
     /// The numbers of the queues to be used.
@@ -108,10 +108,10 @@ impl Opening<'_> {
             };
             match error.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST) => return Err(self.taken(interface)),
-                Some(libc::ENODEV) => return Err(PortError::Gone { port: self.spec.text().into() }),
+                Some(libc::ENODEV) => return Err(PortError::Gone { port: self.spec.name().into() }),
                 Some(libc::EPERM | libc::EACCES) => return Err(self.system("attaching an XDP program (BPF_LINK_CREATE)", error)),
                 _ if slots.len() > 1 && slot == Slot::Native => {
-                    tracing::info!(port = self.spec.text(), driver = self.driver, %error, "no XDP program in the driver: it goes behind it");
+                    tracing::info!(port = self.spec.name(), driver = self.driver, %error, "no XDP program in the driver: it goes behind it");
                 }
                 _ => {}
             }
@@ -127,7 +127,7 @@ impl Opening<'_> {
     fn taken(&self, interface: &mut Interface) -> PortError {
         let program = interface.link().ok().flatten().and_then(|link| link.xdp_program);
         let which = program.map_or_else(String::new, |number| format!(" (number {number})"));
-        let name = self.spec.name();
+        let name = self.spec.device();
         self.unsupported(format!(
             "another XDP program{which} is attached to {name}: stop whoever attached it, or take it off (ip link set dev {name} xdp off)"
         ))
@@ -170,8 +170,8 @@ impl Opening<'_> {
                 Err(Failed { action, error }) => {
                     let number = error.raw_os_error();
                     refusal = match number {
-                        Some(libc::ENODEV | libc::ENXIO) => PortError::Gone { port: self.spec.text().into() },
-                        Some(libc::ENETDOWN) => PortError::Down { port: self.spec.text().into() },
+                        Some(libc::ENODEV | libc::ENXIO) => PortError::Gone { port: self.spec.name().into() },
+                        Some(libc::ENETDOWN) => PortError::Down { port: self.spec.name().into() },
                         Some(libc::EOPNOTSUPP) if flags == SocketAddrXdpFlags::XDP_ZEROCOPY => self.unsupported(format!(
                             "copy=zero: the driver {:?} cannot move frames itself ({error}): use copy=auto",
                             self.driver

@@ -2,7 +2,7 @@
 
 use superpacket::packet::MAX_BUFFERS;
 
-use super::super::{PortError, PortSpec};
+use super::super::{PortSpec, SpecError};
 
 /// Which program slot of the interface is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +64,8 @@ impl Options {
     /// Reads those of a port string.
     ///
     /// # Errors
-    /// [`PortError::Spec`] names the option and what it takes.
-    pub(super) fn read(spec: &PortSpec) -> Result<Self, PortError> {
+    /// [`SpecError`] names the option and what it takes.
+    pub(super) fn read(spec: &PortSpec) -> Result<Self, SpecError> {
         let options = spec.options();
         options.only(&KNOWN)?;
         let one_of = |key: &str, takes: &str, values: &[&str]| match options.get(key) {
@@ -76,27 +76,27 @@ impl Options {
             [one_of("mode", "takes auto, native or generic", &["auto", "native", "generic"])?];
         let copying = [Copying::Auto, Copying::Copy, Copying::Zero][one_of("copy", "takes auto, copy or zero", &["auto", "copy", "zero"])?];
         if attach == Attach::Generic && copying == Copying::Zero {
-            return Err(options.wrong("copy", "is not to be had with mode=generic: zero copy needs the driver").into());
+            return Err(options.wrong("copy", "is not to be had with mode=generic: zero copy needs the driver"));
         }
         let hash = options.switch("hash", false)?;
         if attach == Attach::Generic && hash {
-            return Err(options.wrong("hash", "is not to be had with mode=generic: the driver is asked for it").into());
+            return Err(options.wrong("hash", "is not to be had with mode=generic: the driver is asked for it"));
         }
         let switches = [Switch::Auto, Switch::On, Switch::Off];
         let frames = options.value("frames", "takes a power of two from 64 to 65536", 4096u32)?;
         if !frames.is_power_of_two() || !(64..=65536).contains(&frames) {
-            return Err(options.wrong("frames", "takes a power of two from 64 to 65536").into());
+            return Err(options.wrong("frames", "takes a power of two from 64 to 65536"));
         }
         let frame_size = options.bytes("frame", 2048)?;
         if ![2048, 4096].contains(&frame_size) {
-            return Err(options.wrong("frame", "takes 2k or 4k").into());
+            return Err(options.wrong("frame", "takes 2k or 4k"));
         }
         let queue = match options.get("queue") {
             None | Some("all") => None,
             Some(_) => Some(options.value("queue", "takes the number of a queue, or all", 0u32)?),
         };
         if queue.is_some_and(|queue| queue >= u32::from(u16::MAX)) {
-            return Err(options.wrong("queue", "takes a number less than 65535").into());
+            return Err(options.wrong("queue", "takes a number less than 65535"));
         }
         Ok(Options {
             queue,
@@ -134,7 +134,7 @@ pub(super) const MAX_CHUNKS: usize = MAX_BUFFERS;
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Options, PortError> {
+    fn read(text: &str) -> Result<Options, SpecError> {
         Options::read(&text.parse().expect("a port string"))
     }
 

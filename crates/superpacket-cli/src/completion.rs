@@ -1,0 +1,111 @@
+//! Completion by the shell: a script for each shell, which asks the program what may come next.
+//!
+//! The shell runs the program with an environment variable and the words of its line. So ports and
+//! offloads are those of the bridge that runs at that moment.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_complete::env::{self, CompleteEnv, EnvCompleter, Shells};
+
+use crate::arguments::Arguments;
+
+/// The variable that says which shell asks.
+const VARIABLE: &str = "_SUPERPACKET_COMPLETE";
+
+/// What the program is called.
+const PROGRAM: &str = "superpacket";
+
+/// The shells that there are scripts for.
+const SHELLS: Shells<'static> = Shells(&[&Bash, &env::Elvish, &env::Fish, &env::Powershell, &Zsh]);
+
+/// Answers the shell and ends, if it is a shell that asks.
+pub(crate) fn answer() {
+    CompleteEnv::with_factory(Arguments::command).var(VARIABLE).shells(SHELLS).complete();
+}
+
+/// The script for a shell, by its name.
+///
+/// # Errors
+/// The names of the shells that there are scripts for.
+pub(crate) fn script(shell: &str) -> Result<String, String> {
+    let names = || SHELLS.names().collect::<Vec<_>>().join(", ");
+    let completer = SHELLS.completer(shell).ok_or_else(|| format!("there is no script for {shell}: there are {}", names()))?;
+    let mut text = Vec::new();
+    completer.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut text).map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Bash, with a script of our own: clap's completes no word that has a colon or an equals sign.
+struct Bash;
+
+impl EnvCompleter for Bash {
+    fn name(&self) -> &'static str {
+        env::Bash.name()
+    }
+
+    fn is(&self, name: &str) -> bool {
+        env::Bash.is(name)
+    }
+
+    fn write_registration(
+        &self,
+        variable: &str,
+        _: &str,
+        program: &str,
+        completer: &str,
+        output: &mut dyn io::Write,
+    ) -> Result<(), io::Error> {
+        let script = include_str!("completion/superpacket.bash");
+        let script = script.replace("VARIABLE", variable).replace("COMPLETER", completer).replace("BIN", program);
+        output.write_all(script.as_bytes())
+    }
+
+    fn write_complete(
+        &self,
+        command: &mut Command,
+        words: Vec<OsString>,
+        directory: Option<&Path>,
+        output: &mut dyn io::Write,
+    ) -> Result<(), io::Error> {
+        env::Bash.write_complete(command, words, directory, output)
+    }
+}
+
+/// Zsh, as clap has it; but a script that is found in `fpath` is the function itself the first time
+/// that it is called, and completes then too.
+struct Zsh;
+
+impl EnvCompleter for Zsh {
+    fn name(&self) -> &'static str {
+        env::Zsh.name()
+    }
+
+    fn is(&self, name: &str) -> bool {
+        env::Zsh.is(name)
+    }
+
+    fn write_registration(
+        &self,
+        variable: &str,
+        name: &str,
+        program: &str,
+        completer: &str,
+        output: &mut dyn io::Write,
+    ) -> Result<(), io::Error> {
+        env::Zsh.write_registration(variable, name, program, completer, output)?;
+        writeln!(output, "if [[ ${{funcstack[1]}} == _{name} ]]; then\n    _clap_dynamic_completer_{name} \"$@\"\nfi")
+    }
+
+    fn write_complete(
+        &self,
+        command: &mut Command,
+        words: Vec<OsString>,
+        directory: Option<&Path>,
+        output: &mut dyn io::Write,
+    ) -> Result<(), io::Error> {
+        env::Zsh.write_complete(command, words, directory, output)
+    }
+}

@@ -1,0 +1,173 @@
+//! What a shell may complete of a running bridge: the names of its ports and of their offloads, and
+//! the words that its commands take.
+
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use clap_complete::CompletionCandidate;
+use superpacket_bridge::control::{Client, ClientError, default_path};
+use superpacket_bridge::settings::{Forwarding, PortSettings, TooBig};
+
+/// How long the bridge is waited for: somebody has pressed a key.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The line that is being completed.
+struct Line {
+    words: Vec<String>,
+    /// Which of them the cursor is at.
+    cursor: usize,
+}
+
+impl Line {
+    /// What the shell has given this process, behind `--`.
+    fn read() -> Line {
+        let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
+        let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+        // Some shells end the line at the cursor, the others say where it is.
+        let said = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok());
+        let cursor = said.unwrap_or(words.len().saturating_sub(1));
+        Line { words, cursor }
+    }
+
+    /// The word before the cursor.
+    fn previous(&self) -> &str {
+        self.cursor.checked_sub(1).and_then(|before| self.words.get(before)).map_or("", String::as_str)
+    }
+
+    /// The bridge's socket that the line names, or the usual one.
+    fn control(&self) -> Option<std::path::PathBuf> {
+        let named =
+            self.words.iter().zip(self.words.iter().skip(1)).find(|(option, _)| *option == "--control").map(|(_, path)| path.as_str());
+        let joined = || self.words.iter().find_map(|word| word.strip_prefix("--control="));
+        named.or_else(joined).map(Into::into).or_else(default_path)
+    }
+}
+
+/// Asks the running bridge; nothing, where there is none or it does not answer at once.
+fn ask<T: Send + 'static>(line: &Line, question: impl FnOnce(&mut Client) -> Result<T, ClientError> + Send + 'static) -> Option<T> {
+    let path = line.control()?;
+    let (answer, answered) = channel();
+    // The process ends when it has answered the shell, whoever still waits here.
+    std::thread::spawn(move || answer.send(Client::connect(&path).and_then(|mut client| question(&mut client))));
+    answered.recv_timeout(PATIENCE).ok()?.ok()
+}
+
+fn candidate(word: &str, help: String) -> CompletionCandidate {
+    CompletionCandidate::new(word).help(Some(help.into()))
+}
+
+fn plain(words: impl IntoIterator<Item = &'static str>) -> Vec<CompletionCandidate> {
+    words.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// The ports of the running bridge.
+pub(super) fn ports() -> Vec<CompletionCandidate> {
+    ports_of(&Line::read())
+}
+
+fn ports_of(line: &Line) -> Vec<CompletionCandidate> {
+    let ports = ask(line, |client| client.ports(None)).unwrap_or_default();
+    let help = |string: &str, name: &str, state: &str| if string == name { state.to_owned() } else { format!("{string}, {state}") };
+    ports.iter().map(|port| candidate(&port.port, help(&port.string, &port.port, &port.state))).collect()
+}
+
+/// The ports of the running bridge, where one of them is meant and not a new one.
+pub(super) fn known_ports() -> Vec<CompletionCandidate> {
+    let line = Line::read();
+    match line.previous() {
+        "add" => Vec::new(),
+        _ => ports_of(&line),
+    }
+}
+
+/// The offloads of the port that the line names, as the running bridge has them.
+pub(super) fn features() -> Vec<CompletionCandidate> {
+    let line = Line::read();
+    let ports = ask(&line, |client| client.features(None)).unwrap_or_default();
+    let named = ports.iter().find(|port| line.words[..line.cursor.min(line.words.len())].contains(&port.port)).or(ports.first());
+    let state = |active: bool| if active { "on" } else { "off" }.to_owned();
+    named.map(|port| port.features.iter().map(|report| candidate(&report.feature, state(report.active))).collect()).unwrap_or_default()
+}
+
+/// The names of settings, as `superpacket limits` and `superpacket port set` take them.
+pub(super) fn settings() -> Vec<CompletionCandidate> {
+    plain(PortSettings::names())
+}
+
+/// The words that the setting before the cursor takes.
+pub(super) fn values() -> Vec<CompletionCandidate> {
+    plain(values_of(&Line::read().previous().replace('-', "_")))
+}
+
+fn values_of(setting: &str) -> Vec<&'static str> {
+    match setting {
+        "too_big" => TooBig::NAMES.map(|(name, _)| name).to_vec(),
+        "delivery" => vec!["per-poll", "at-once"],
+        "storage" => vec!["fragments", "linear"],
+        "gro_past_push" | "lro_acks" => vec!["on", "off"],
+        setting if Forwarding::NAMES.contains(&setting) => vec!["on", "off"],
+        _ => Vec::new(),
+    }
+}
+
+/// What may stand behind a port that is changed: settings, and their values.
+pub(super) fn set_words() -> Vec<CompletionCandidate> {
+    let line = Line::read();
+    let previous = line.previous().replace('-', "_");
+    match PortSettings::names().any(|name| name == previous) {
+        true => plain(values_of(&previous)),
+        false if line.words.iter().any(|word| word == "set") => settings(),
+        false => Vec::new(),
+    }
+}
+
+/// The words of `superpacket fdb`.
+pub(super) fn fdb_words() -> Vec<CompletionCandidate> {
+    words_behind(&["vlan"], ["dev", "vlan", "static", "dynamic"])
+}
+
+/// The words of `superpacket vlan`.
+pub(super) fn vlan_words() -> Vec<CompletionCandidate> {
+    words_behind(&["vid"], ["dev", "vid", "pvid", "untagged"])
+}
+
+/// Ports behind `dev`; nothing behind words that take a number; else keywords.
+fn words_behind(numbers: &[&str], keywords: [&'static str; 4]) -> Vec<CompletionCandidate> {
+    let line = Line::read();
+    match line.previous() {
+        "dev" | "brport" => ports_of(&line),
+        word if numbers.contains(&word) => Vec::new(),
+        _ => plain(keywords),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_with_words_takes_those_that_are_completed() {
+        for name in PortSettings::names() {
+            for word in values_of(name) {
+                let mut settings = PortSettings::new("memory:m".parse().expect("a port string"));
+                super::super::limits::set(&mut settings, name, word).expect(name);
+            }
+            let has_words = !superpacket_bridge::settings::Limits::names().any(|limit| limit == name);
+            assert_eq!(!values_of(name).is_empty(), has_words, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_socket_is_the_one_that_the_line_names() {
+        let line = |words: &str| Line { words: words.split(' ').map(str::to_owned).collect(), cursor: 2 };
+        for words in [
+            "superpacket features left --control /a.sock",
+            "superpacket --control=/a.sock features",
+            "superpacket features --control /a.sock left",
+        ] {
+            assert_eq!(line(words).control(), Some("/a.sock".into()), "{words}");
+        }
+        assert_eq!(line("superpacket features left").control(), default_path());
+        assert_eq!(line("superpacket fdb dev left").previous(), "fdb");
+    }
+}

@@ -1,0 +1,135 @@
+//! `superpacket port`: ports that come and go while the bridge runs, and what is set of one, in the
+//! manner of iproute2's `bridge link set`.
+
+use superpacket_bridge::settings::PortChange;
+
+use super::arguments::{Port, PortAction};
+use super::connect;
+use super::limits::setting;
+use crate::failure::Failure;
+use crate::report::print_json;
+
+/// Adds, removes or changes a port.
+pub(crate) fn run(arguments: &Port) -> Result<(), Failure> {
+    let asked = Asked::read(arguments.action, &arguments.port, &arguments.words)?;
+    let mut client = connect(&arguments.connection)?;
+    let report = match &asked {
+        Asked::Add(string) => client.add_port(string)?,
+        Asked::Delete(name) => client.remove_port(name)?,
+        Asked::Set(name, change) => client.set_port(name, change)?,
+    };
+    if arguments.json {
+        print_json(&report)?;
+    }
+    Ok(())
+}
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Add(String),
+    Delete(String),
+    Set(String, PortChange),
+}
+
+impl Asked {
+    /// Reads the words behind the action.
+    fn read(action: PortAction, first: &str, rest: &[String]) -> Result<Asked, Failure> {
+        let (name, form) = match action {
+            PortAction::Add => ("add", "PORT"),
+            PortAction::Del => ("del", "NAME"),
+            PortAction::Set => ("set", "NAME [OPTION=VALUE]... [SETTING VALUE]..."),
+        };
+        let wrong = |problem: String| Failure::Usage(format!("port {name}: {problem}: write port {name} {form}"));
+        let mut words = std::iter::once(first).chain(rest.iter().map(String::as_str));
+        let mut next = || words.next();
+        let mut port = next();
+        // As iproute2 has it. No port has this name.
+        if port == Some("dev") {
+            port = next();
+        }
+        let port = port.ok_or_else(|| wrong("no port".into()))?.to_owned();
+        if action != PortAction::Set {
+            return match (next(), action) {
+                (Some(word), _) => Err(wrong(format!("{word:?} is not understood here"))),
+                (None, PortAction::Add) => Ok(Asked::Add(port)),
+                (None, _) => Ok(Asked::Delete(port)),
+            };
+        }
+        let mut change = PortChange::default();
+        while let Some(word) = next() {
+            let is_new = if let Some((key, value)) = word.split_once('=') {
+                let value = Some(value.to_owned()).filter(|value| !value.is_empty());
+                change.options.insert(key.to_owned(), value).is_none()
+            } else {
+                let text = next().ok_or_else(|| wrong(format!("nothing behind {word:?}")))?;
+                // As files write it, too.
+                let name = word.replace('-', "_");
+                let value = setting(&name, text)?;
+                change.settings.insert(name, value).is_none()
+            };
+            if !is_new {
+                return Err(wrong(format!("{:?} is there twice", word.split('=').next().unwrap_or(word))));
+            }
+        }
+        if change == PortChange::default() {
+            return Err(wrong(format!(
+                "what of {port} is to be set? An option of its port string, as ring=8m, or a setting, as isolated on"
+            )));
+        }
+        Ok(Asked::Set(port, change))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superpacket_bridge::settings::SettingValue;
+
+    use super::*;
+
+    fn read(action: PortAction, words: &str) -> Result<Asked, String> {
+        let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        Asked::read(action, &words[0], &words[1..]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_have_equals_signs_and_settings_are_words_of_iproute2() {
+        let set = |options: &[(&str, Option<&str>)], settings: &[(&str, SettingValue)]| {
+            let options = options.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned))).collect();
+            let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            Ok(Asked::Set("left".into(), PortChange { options, settings }))
+        };
+        let (on, off) = (SettingValue::Switch(true), SettingValue::Switch(false));
+        assert_eq!(read(PortAction::Set, "left ring=8m queues="), set(&[("ring", Some("8m")), ("queues", None)], &[]));
+        let forwarding = [("isolated", on), ("learning", off.clone()), ("mcast_flood", off)];
+        assert_eq!(read(PortAction::Set, "dev left isolated on learning off mcast-flood off"), set(&[], &forwarding));
+        let mixed = [
+            ("rx_byte_rate", SettingValue::Number(12 << 20)),
+            ("too_big", SettingValue::Word("icmp".into())),
+            ("gro_flush_timeout", SettingValue::Number(50_000)),
+        ];
+        let words = "left rx_byte_rate 12M ring=8m too_big icmp gro_flush_timeout 50us";
+        assert_eq!(read(PortAction::Set, words), set(&[("ring", Some("8m"))], &mixed));
+        assert_eq!(read(PortAction::Add, "left=tap:a?queues=2"), Ok(Asked::Add("left=tap:a?queues=2".into())));
+        assert_eq!(read(PortAction::Del, "dev left"), Ok(Asked::Delete("left".into())));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (action, words, says) in [
+            (PortAction::Set, "left", "port set: what of left is to be set?"),
+            (PortAction::Set, "dev", "port set: no port: write port set NAME [OPTION=VALUE]..."),
+            (PortAction::Set, "left isolated", "nothing behind \"isolated\""),
+            (PortAction::Set, "left isolated yes", "isolated is on or off, not \"yes\""),
+            (PortAction::Set, "left hairpin on", "\"hairpin\" is no setting of a port: there are gso_max_size, "),
+            (PortAction::Set, "left ring=8m ring=4m", "\"ring\" is there twice"),
+            (PortAction::Set, "left isolated on isolated off", "\"isolated\" is there twice"),
+            (PortAction::Set, "left storm_unknown many", "storm_unknown: \"many\" is no number of packets/s"),
+            (PortAction::Add, "tap:a isolated on", "port add: \"isolated\" is not understood here: write port add PORT"),
+            (PortAction::Del, "left right", "\"right\" is not understood here"),
+        ] {
+            let error = read(action, words).expect_err(words);
+            assert!(error.contains(says), "{words}: {error}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Names of ports: `left` in `left=packet:eth0`.
+
+use super::PortKind;
+
+/// The most characters of a name.
+const LONGEST: usize = 32;
+
+/// Words that commands take where a port's name may stand, or that say which ports are meant.
+const RESERVED: [&str; 9] = ["all", "any", "auto", "default", "dev", "help", "none", "off", "on"];
+
+/// Takes the name off a port string: what stands before the first `=`, if that comes before the
+/// colon of the kind. Options, which have such signs too, come after it.
+pub(super) fn split(text: &str) -> (Option<&str>, &str) {
+    let kind = text.split_once(':').map_or(text, |(kind, _)| kind);
+    match kind.split_once('=') {
+        Some((name, _)) => (Some(name), &text[name.len() + 1..]),
+        None => (None, text),
+    }
+}
+
+/// Says what is wrong with a name, behind the name itself.
+pub(super) fn check(name: &str) -> Result<(), String> {
+    let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+    if name.is_empty() || name.chars().count() > LONGEST || !name.chars().all(is_allowed) {
+        return Err(format!("is not 1 to {LONGEST} letters (a to z, A to Z), digits, \"-\", \"_\" and \".\""));
+    }
+    if !name.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        return Err("does not begin with a letter (a to z, A to Z)".into());
+    }
+    if RESERVED.contains(&name) {
+        return Err(format!("is a word of commands, as are {}", RESERVED.join(", ")));
+    }
+    match PortKind::ALL.into_iter().find(|kind| kind.name() == name) {
+        Some(_) => Err("is a kind of port".into()),
+        None => Ok(()),
+    }
+}
