@@ -2,6 +2,7 @@
 //! packets hear of it.
 
 mod fdb;
+mod monitor;
 mod steered;
 mod steering;
 mod vlan;
@@ -26,6 +27,7 @@ use crate::consumer::Factory;
 use crate::error::BridgeError;
 use crate::icmp;
 use crate::links;
+use crate::monitor::Monitors;
 use crate::poll_thread::{Common, Notice, Order, PollThread};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::Shared;
@@ -96,8 +98,9 @@ struct Place {
     reopened: u64,
     /// The kernel tells what changes.
     is_told: bool,
-    /// What earlier openings counted.
+    /// What earlier openings counted, all queues together and by queue.
     before: PortCounters,
+    queue_drops_before: Vec<u64>,
     /// When it is tried again.
     next_try: Instant,
 }
@@ -223,6 +226,7 @@ impl Bridge {
             busy_poll: settings.busy_poll,
             key: HashKey::new(random_key()),
             steering: Arc::new(steering),
+            monitors: Arc::new(Monitors::new(epoch.clone())),
             start: Instant::now(),
             factory,
         };
@@ -474,6 +478,8 @@ impl Bridge {
         // Then those who receive: what they hand over is still processed.
         lock(&self.inner.poll_threads).drain(..).for_each(|mut thread| thread.stop());
         lock(&self.inner.workers).stop();
+        // What they moved last is still copied.
+        self.inner.common.monitors.end();
         let places = std::mem::take(&mut *lock(&self.inner.places));
         drop(places);
     }
@@ -563,6 +569,7 @@ impl Inner {
             reopened: 0,
             is_told: is_told(&settings.port),
             before: PortCounters::default(),
+            queue_drops_before: Vec::new(),
             next_try: Instant::now(),
         };
         tracing::info!(port = name, mtu = state.mtu, queues, "port opened");
@@ -628,6 +635,7 @@ impl Inner {
         self.table.close(number);
         let place = lock(&self.places).get_mut(usize::from(number)).and_then(Option::take);
         if let Some(place) = place {
+            self.common.monitors.port_removed(&place.shared.name);
             tracing::info!(port = %place.shared.name, "port closed");
         }
     }
@@ -682,6 +690,7 @@ impl Inner {
         place.state = port.state();
         if place.state.link == LinkState::Gone || is_broken && place.state.link != LinkState::Down {
             place.before = add(place.before, port.counters());
+            place.queue_drops_before = add_each(&place.queue_drops_before, port.queue_drops());
             place.state.link = LinkState::Gone;
             place.error = Some("the interface is gone".into());
             place.next_try = Instant::now();
@@ -770,8 +779,9 @@ impl Place {
     }
 
     fn stats(&mut self) -> PortStats {
-        let own = add(self.before, self.port.as_mut().map(|port| port.counters()).unwrap_or_default());
-        self.shared.counts.report(&self.shared.name).with(own)
+        let (own, queue_drops) = self.port.as_mut().map(|port| (port.counters(), port.queue_drops())).unwrap_or_default();
+        let (own, queue_drops) = (add(self.before, own), add_each(&self.queue_drops_before, queue_drops));
+        self.shared.counts.report(&self.shared.name).with(own, &queue_drops)
     }
 }
 
@@ -790,6 +800,13 @@ fn add(a: PortCounters, b: PortCounters) -> PortCounters {
         tx_full: a.tx_full + b.tx_full,
         tx_refused: a.tx_refused + b.tx_refused,
     }
+}
+
+/// The sums of what the queues of two openings counted, of which one may have more queues.
+fn add_each(before: &[u64], mut now: Vec<u64>) -> Vec<u64> {
+    now.resize(now.len().max(before.len()), 0);
+    now.iter_mut().zip(before).for_each(|(now, before)| *now += before);
+    now
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //! steering     in place, or over to the worker of another CPU (handover), a poll thread too
 //! output       addresses are learned and looked up; one port, or all others
 //! egress       whole if the port takes it; else cut, filled in, fragmented or dropped; sent in batches
+//! monitor      what ports receive and send, copied for who asks for it
 //! ```
 //!
 //! ```no_run
@@ -46,9 +47,11 @@ mod ingress;
 mod links;
 mod loops;
 pub mod metrics;
+pub mod monitor;
 mod output;
 mod poll_thread;
 pub mod privileges;
+mod queues;
 mod rates;
 pub mod reload;
 pub mod report;

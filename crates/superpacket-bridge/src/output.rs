@@ -14,6 +14,7 @@ use crate::counters::DropReason;
 use crate::egress::Egress;
 use crate::frame::{ADDRESSES, Destination, Head, addresses, network_offset};
 use crate::icmp;
+use crate::monitor::{Copies, Monitors};
 use crate::runtime::Shared;
 use crate::settings::Forwarding;
 use crate::table::Table;
@@ -29,6 +30,8 @@ pub(crate) struct Output {
     pub(crate) egress: Vec<Option<Egress>>,
     outgoing: Outgoing,
     segmenter: Segmenter,
+    /// What is copied for who monitors ports.
+    pub(crate) copies: Copies,
     table: Arc<Table>,
     /// The table's time, as of the round's start.
     tick: u64,
@@ -55,6 +58,7 @@ impl Output {
             egress: Vec::new(),
             outgoing: Outgoing::new(),
             segmenter: Segmenter::new(),
+            copies: Copies::default(),
             table,
             tick: 0,
             answers,
@@ -176,6 +180,11 @@ impl Output {
         self.egress.get(usize::from(port.number))?.as_ref()?.vlans.as_deref()
     }
 
+    /// Monitors have come or gone.
+    pub(crate) fn refresh_copies(&mut self, monitors: &Monitors) {
+        self.copies.refresh(monitors, self.egress.iter().flatten());
+    }
+
     /// Gives a packet to the consumer.
     fn consume(&mut self, from: &Shared, packet: SuperPacket<'_, Buffer>) {
         let packets = u64::from(packet.metadata.packets);
@@ -221,6 +230,7 @@ impl Output {
     pub(crate) fn abandon(&mut self) -> u64 {
         self.egress.iter_mut().flatten().for_each(Egress::abandon);
         self.outgoing.clear();
+        self.copies.abandon();
         self.next_call = None;
         std::mem::take(&mut self.unsent)
     }
@@ -228,7 +238,7 @@ impl Output {
     /// Sends all that waits, and lets go of the buffers.
     fn send(&mut self) {
         for egress in self.egress.iter_mut().flatten().filter(|egress| egress.waiting() != 0) {
-            if egress.flush(&mut self.outgoing, &mut self.segmenter).is_err() {
+            if egress.flush(&mut self.outgoing, &mut self.segmenter, &mut self.copies).is_err() {
                 self.broken.push((egress.shared.number, egress.opening));
             }
         }

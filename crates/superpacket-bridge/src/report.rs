@@ -163,11 +163,35 @@ pub struct PortStats {
     /// did ([`Reason`](superpacket::aggregate::Reason)). Reasons that did not occur are not there.
     #[serde(default)]
     pub reasons: BTreeMap<String, u64>,
+    /// Its receive queues, by number.
+    #[serde(default)]
+    pub rx_queues: Vec<QueueStats>,
+    /// Its transmit queues that the bridge sends by, by number.
+    #[serde(default)]
+    pub tx_queues: Vec<QueueStats>,
+}
+
+/// What a queue of a port counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueStats {
+    /// Its number, from 0 on.
+    pub queue: u16,
+    /// Packets, a super-packet counted once.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that came and found no room in a receive queue; not there where the port does not
+    /// know it by queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drops: Option<u64>,
 }
 
 impl PortStats {
     /// The same, with what the port itself counted.
-    pub(crate) fn with(mut self, own: PortCounters) -> Self {
+    pub(crate) fn with(mut self, own: PortCounters, queue_drops: &[u64]) -> Self {
+        for (queue, &drops) in self.rx_queues.iter_mut().zip(queue_drops) {
+            queue.drops = Some(drops);
+        }
         self.drops.insert("rx_ring".into(), own.rx_dropped);
         self.drops.insert("rx_errors".into(), own.rx_errors);
         (self.tx_full, self.tx_refused) = (own.tx_full, own.tx_refused);

@@ -9,7 +9,8 @@ use superpacket_steer::CpuMask;
 
 use crate::control::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
-use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, SteeringReport, WorkerReport};
+use crate::monitor::{Monitor, MonitorSettings};
+use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, QueueStats, SteeringReport, WorkerReport};
 use crate::settings::{Forwarding, InPlace, Limits, PortSettings, SteeringSettings, TooBig};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
@@ -88,6 +89,8 @@ fn stats(settings: &PortSettings) -> PortStats {
         lro_no_desc: 3,
         drops,
         reasons,
+        rx_queues: vec![QueueStats { queue: 0, packets: 7, bytes: 8000, drops: Some(2) }],
+        tx_queues: vec![QueueStats { queue: 3, packets: 1, bytes: 60, drops: None }],
         ..PortStats::default()
     }
 }
@@ -243,6 +246,10 @@ impl Control for Sham {
     fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal> {
         self.steering.lock().expect("no panic").set(name, value).map_err(|problem| Refusal::new(ErrorCode::Refused, problem))?;
         Ok(self.steering())
+    }
+
+    fn monitor(&self, _: &MonitorSettings) -> Result<Monitor, Refusal> {
+        Err(Refusal::new(ErrorCode::Refused, "nothing moves here"))
     }
 }
 

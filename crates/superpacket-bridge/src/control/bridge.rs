@@ -6,6 +6,7 @@ use superpacket_steer::CpuMask;
 
 use super::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
+use crate::monitor::{Monitor, MonitorSettings};
 use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::settings::{PortSettings, TooBig, possible_cpus};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
@@ -121,5 +122,9 @@ impl Control for Bridge {
 
     fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal> {
         Ok(self.change_steering_settings(|settings| settings.set(name, value))?)
+    }
+
+    fn monitor(&self, settings: &MonitorSettings) -> Result<Monitor, Refusal> {
+        Ok(Bridge::monitor(self, settings)?)
     }
 }

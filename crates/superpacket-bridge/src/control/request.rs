@@ -8,6 +8,7 @@ use superpacket_io::port::SpecError;
 
 use super::{Control, RpsChange};
 use crate::fdb::{FdbFilter, MOST_LISTED, Station};
+use crate::monitor::{MAX_SNAPLEN, Monitor, MonitorDirection, MonitorSettings};
 use crate::settings::{Forwarding, InPlace, PortSettings, SteeringSettings, TooBig};
 use crate::vlan::VlanRange;
 
@@ -221,6 +222,22 @@ pub enum Request {
         /// The value, as text.
         value: String,
     },
+    /// Copies what ports receive and send. The answer's line is the connection's last: a stream of
+    /// pcapng follows it.
+    Monitor {
+        /// Only these ports; all without.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        ports: Vec<String>,
+        /// `rx`, `tx` or `both`.
+        #[serde(default)]
+        direction: MonitorDirection,
+        /// The most bytes of a packet; [`MAX_SNAPLEN`] without, and at most.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        snaplen: Option<u32>,
+        /// It ends after so many packets.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        count: Option<u64>,
+    },
 }
 
 /// An address of the table: of an entry, its `mac` and `vlan`.
@@ -236,7 +253,7 @@ pub struct Address {
 
 impl Request {
     /// The names that requests have.
-    pub const NAMES: [&'static str; 22] = [
+    pub const NAMES: [&'static str; 23] = [
         "version",
         "ports",
         "features",
@@ -259,6 +276,7 @@ impl Request {
         "set-rps",
         "steering",
         "set-steering",
+        "monitor",
     ];
 }
 
@@ -334,12 +352,17 @@ pub(super) enum Reply<T> {
     Error(Refusal),
 }
 
-/// The line that answers a line.
-pub(super) fn answer(line: &[u8], control: &dyn Control) -> Vec<u8> {
-    match read(line).and_then(|request| perform(request, control)) {
-        Ok(value) => reply(&Reply::Ok(value)),
-        Err(refusal) => refuse(refusal),
-    }
+/// What answers a line.
+pub(super) enum Answered {
+    /// A line.
+    Line(Vec<u8>),
+    /// A line, and what this monitor copies.
+    Monitor(Vec<u8>, Monitor),
+}
+
+/// Answers a line.
+pub(super) fn answer(line: &[u8], control: &dyn Control) -> Answered {
+    read(line).and_then(|request| perform(request, control)).unwrap_or_else(|refusal| Answered::Line(refuse(refusal)))
 }
 
 /// The line that says no.
@@ -377,9 +400,10 @@ fn read(line: &[u8]) -> Result<Request, Refusal> {
     serde_json::from_value(serde_json::Value::Object(object)).map_err(|error| malformed(&error))
 }
 
-fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value, Refusal> {
-    fn value(report: impl Serialize) -> Result<serde_json::Value, Refusal> {
-        serde_json::to_value(report).map_err(|error| Refusal::new(ErrorCode::Refused, error))
+fn perform(request: Request, control: &dyn Control) -> Result<Answered, Refusal> {
+    fn value(report: impl Serialize) -> Result<Answered, Refusal> {
+        let value = serde_json::to_value(report).map_err(|error| Refusal::new(ErrorCode::Refused, error))?;
+        Ok(Answered::Line(reply(&Reply::Ok(value))))
     }
     match request {
         Request::Version {} => {
@@ -458,6 +482,11 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
             }
             value(control.set_steering(&name, &text)?)
         }
+        Request::Monitor { ports, direction, snaplen, count } => {
+            let settings = MonitorSettings { ports, direction, snaplen: snaplen.unwrap_or(MAX_SNAPLEN), count };
+            let monitor = control.monitor(&settings)?;
+            Ok(Answered::Monitor(reply(&Reply::Ok(monitor.report())), monitor))
+        }
     }
 }
 
@@ -524,6 +553,7 @@ mod tests {
             },
             Request::Steering {},
             Request::SetSteering { name: "dev_weight".into(), value: "64".into() },
+            Request::Monitor { ports: vec![port()], direction: MonitorDirection::Tx, snaplen: Some(96), count: None },
         ];
         for (request, name) in requests.into_iter().zip(Request::NAMES) {
             let line = serde_json::to_string(&request).expect("JSON");

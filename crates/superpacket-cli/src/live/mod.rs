@@ -7,6 +7,7 @@ mod fdb;
 mod features;
 mod limits;
 mod logging;
+mod monitor;
 mod plan;
 mod ports;
 mod rps;
@@ -34,6 +35,7 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Vlan(arguments) => vlan::run(&arguments),
         LiveCommand::Rps(arguments) => rps::run(&arguments),
         LiveCommand::Top(arguments) => top::run(&arguments),
+        LiveCommand::Monitor(arguments) => monitor::run(&arguments),
     }
 }
 
