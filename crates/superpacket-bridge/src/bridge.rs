@@ -2,6 +2,7 @@
 //! packets hear of it.
 
 mod fdb;
+mod mdb;
 mod monitor;
 mod steered;
 mod steering;
@@ -28,6 +29,7 @@ use crate::error::BridgeError;
 use crate::icmp;
 use crate::links;
 use crate::monitor::Monitors;
+use crate::multicast::Snooping;
 use crate::poll_thread::{Common, Notice, Order, PollThread};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::Shared;
@@ -227,6 +229,7 @@ impl Bridge {
             key: HashKey::new(random_key()),
             steering: Arc::new(steering),
             monitors: Arc::new(Monitors::new(epoch.clone())),
+            snooping: settings.multicast_snooping.then(Arc::<Snooping>::default),
             start: Instant::now(),
             factory,
         };
@@ -411,6 +414,7 @@ impl Bridge {
                 (settings.ageing_time != current.ageing_time, "the ageing time"),
                 (settings.busy_poll != current.busy_poll, "busy polling"),
                 (settings.vlan_filtering != current.vlan_filtering, "VLAN filtering"),
+                (settings.multicast_snooping != current.multicast_snooping, "multicast snooping"),
             ];
             if let Some((_, setting)) = fixed.into_iter().find(|(changed, _)| *changed) {
                 return Err(BridgeError::Fixed { setting });
@@ -626,7 +630,15 @@ impl Inner {
         close(&|done| lock(&self.poll_threads).iter().for_each(|thread| order(thread, done)));
         // Then those who process what these have received.
         close(&|done| lock(&self.workers).all().for_each(|worker| order(worker, done)));
+        self.forget(number);
+    }
+
+    /// Forgets who was heard behind a port.
+    fn forget(&self, number: u16) {
         self.table.forget(number);
+        if let Some(snooping) = &self.common.snooping {
+            snooping.forget(number);
+        }
     }
 
     /// Closes a port for good.
@@ -661,6 +673,9 @@ impl Inner {
             }
             changed |= self.look_after_workers();
             self.table.expire(self.table.now());
+            if let Some(snooping) = &self.common.snooping {
+                snooping.expire(self.common.start.elapsed().as_nanos() as u64);
+            }
             if changed {
                 self.announce();
             }
@@ -707,7 +722,7 @@ impl Inner {
             tracing::info!(port = %place.shared.name, state = link_name(place.state.link), "the link changed");
             if place.state.link == LinkState::Down {
                 // Who was there may be reached by another port now.
-                self.table.forget(place.shared.number);
+                self.forget(place.shared.number);
             }
         }
         let changed = place.shared.set_mtu(place.state.mtu);

@@ -37,6 +37,9 @@ pub(crate) enum DropReason {
     /// Where the bridge filters by VLAN: it is in none that the port it came by is in, or in one
     /// that no port it might leave by is in.
     Vlan,
+    /// It is for a group that no port has asked for, and none leads to a router
+    /// (`multicast-snooping`).
+    Multicast,
     /// It is one of more packets for all, for many or for nobody known than the port that it came
     /// by may send (`storm_broadcast`, `storm_multicast`, `storm_unknown`).
     Storm,
@@ -51,7 +54,7 @@ pub(crate) enum DropReason {
 }
 
 impl DropReason {
-    const ALL: [(DropReason, &str); 17] = [
+    const ALL: [(DropReason, &str); 18] = [
         (DropReason::TooBig, "too_big"),
         (DropReason::CannotSegment, "cannot_segment"),
         (DropReason::Full, "full"),
@@ -64,6 +67,7 @@ impl DropReason {
         (DropReason::NoPort, "no_port"),
         (DropReason::Forwarding, "forwarding"),
         (DropReason::Vlan, "vlan"),
+        (DropReason::Multicast, "multicast"),
         (DropReason::Storm, "storm"),
         (DropReason::TxRate, "tx_rate"),
         (DropReason::Backlog, "backlog"),
@@ -126,6 +130,7 @@ counts!(
     fallbacks,
     filtered,
     rx_throttled,
+    mcast_malformed,
     steered,
     in_place,
     held_back,

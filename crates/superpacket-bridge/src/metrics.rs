@@ -125,7 +125,7 @@ impl fmt::Debug for Ports {
 /// A counter: its name without `_total`, what it means, its unit, and where it is read.
 type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
 
-const COUNTERS: [PortCounter; 30] = [
+const COUNTERS: [PortCounter; 31] = [
     ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
     ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
     ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| stats.tx_packets),
@@ -152,6 +152,7 @@ const COUNTERS: [PortCounter; 30] = [
     ("rx_throttled", "Times that a receive queue was left alone for a while, by rx_byte_rate or rx_packet_rate", None, |stats| {
         stats.rx_throttled
     }),
+    ("mcast_malformed", "Messages of IGMP and MLD that were damaged or made no sense", None, |stats| stats.mcast_malformed),
     ("steered", "Packets handed to workers, a super-packet counted once", None, |stats| stats.steered),
     ("in_place", "Packets of steered queues that were processed where they were received", None, |stats| stats.in_place),
     ("held_back", "Packets that went where their flow was, not where it is wanted", None, |stats| stats.held_back),

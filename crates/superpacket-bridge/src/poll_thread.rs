@@ -27,6 +27,7 @@ use crate::egress::Egress;
 use crate::handover::{BacklogReceiver, Doorbell, Employment};
 use crate::ingress::Ingress;
 use crate::monitor::Monitors;
+use crate::multicast::Snooping;
 use crate::output::Output;
 use crate::runtime::Shared;
 use crate::steering::{State, Utilisation, WorkerHandle, pin};
@@ -108,6 +109,8 @@ pub(crate) struct Common {
     pub(crate) key: HashKey,
     pub(crate) steering: Arc<State>,
     pub(crate) monitors: Arc<Monitors>,
+    /// Who is in which group, where the bridge listens to it.
+    pub(crate) snooping: Option<Arc<Snooping>>,
     /// When time began.
     pub(crate) start: Instant,
     /// Makes those who take the packets instead of the bridge.
@@ -135,7 +138,7 @@ impl PollThread {
         let employment = Arc::new(Employment::new());
         let work = Work {
             employment: employment.clone(),
-            output: Output::new(common.table.clone(), common.answers.clone()),
+            output: Output::new(common.table.clone(), common.answers.clone()).with_snooping(common.snooping.clone()),
             // Everything is still to be looked at.
             epoch: common.epoch.load(Ordering::Acquire).wrapping_sub(1),
             common,

@@ -10,7 +10,10 @@ use superpacket_steer::CpuMask;
 use crate::control::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::monitor::{Monitor, MonitorSettings};
-use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, QueueStats, SteeringReport, WorkerReport};
+use crate::report::{
+    FeatureReport, MdbEntry, MdbReport, MdbRouter, PortFeatures, PortReport, PortRps, PortStats, QueueRps, QueueStats, SteeringReport,
+    WorkerReport,
+};
 use crate::settings::{Forwarding, InPlace, Limits, PortSettings, SteeringSettings, TooBig};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
@@ -212,6 +215,13 @@ impl Control for Sham {
             Ok(())
         };
         self.change(port, change, vlans)
+    }
+
+    fn mdb(&self) -> MdbReport {
+        let entry = |port: &str, vid| MdbEntry { port: port.into(), grp: "239.1.2.3".into(), vid, state: "temp".into(), timer: 259 };
+        let router = vec![MdbRouter { port: "packet:a".into(), timer: 255 }];
+        let mdb = vec![entry("packet:a", None), entry("tap:b", Some(10))];
+        MdbReport { multicast_snooping: true, querier_ipv4: true, querier_ipv6: false, mdb, router }
     }
 
     fn rps(&self) -> Vec<PortRps> {

@@ -6,6 +6,8 @@
 mod namespaces;
 mod support;
 
+#[path = "live/mdb.rs"]
+mod mdb;
 #[path = "live/monitor.rs"]
 mod monitor;
 #[path = "live/queues.rs"]

@@ -7,7 +7,7 @@ use superpacket_steer::CpuMask;
 use super::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::monitor::{Monitor, MonitorSettings};
-use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
+use crate::report::{MdbReport, PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::settings::{PortSettings, TooBig, possible_cpus};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 use crate::{Bridge, BridgeError};
@@ -93,6 +93,10 @@ impl Control for Bridge {
 
     fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal> {
         Ok(Bridge::delete_vlans(self, port, range)?)
+    }
+
+    fn mdb(&self) -> MdbReport {
+        Bridge::mdb(self)
     }
 
     fn rps(&self) -> Vec<PortRps> {

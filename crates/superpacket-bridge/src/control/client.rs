@@ -12,7 +12,7 @@ use super::request::Reply;
 use super::{Address, ErrorCode, Refusal, Request, RpsChange, ServedBy};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::monitor::{MAX_SNAPLEN, MonitorReport, MonitorSettings};
-use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
+use crate::report::{MdbReport, PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
 /// How long a bridge may take to answer.
@@ -289,6 +289,14 @@ impl Client {
     pub fn delete_vlans(&mut self, port: &str, range: &VlanRange) -> Result<PortVlanReport, ClientError> {
         let vlan_end = Some(range.last).filter(|&last| last != range.first);
         self.ask(&Request::DelVlan { port: port.to_owned(), vlan: range.first, vlan_end })
+    }
+
+    /// Who is in which IP group, of all ports or of one.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn mdb(&mut self, port: Option<&str>) -> Result<MdbReport, ClientError> {
+        self.ask(&Request::Mdb { port: port.map(str::to_owned) })
     }
 
     /// How packets of all ports are steered, or of one.

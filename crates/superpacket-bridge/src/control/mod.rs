@@ -28,7 +28,7 @@ use superpacket_io::port::PortSpec;
 
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::monitor::{Monitor, MonitorSettings};
-use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
+use crate::report::{MdbReport, PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::settings::TooBig;
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
@@ -133,6 +133,9 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal>;
+
+    /// Who is in which IP group.
+    fn mdb(&self) -> MdbReport;
 
     /// How the ports' packets are steered.
     fn rps(&self) -> Vec<PortRps>;

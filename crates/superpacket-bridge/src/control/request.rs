@@ -183,6 +183,12 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan_end: Option<u16>,
     },
+    /// Who is in which IP group.
+    Mdb {
+        /// Only of this port.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
     /// How the ports' packets are steered.
     Rps {
         /// Only of this port.
@@ -253,7 +259,7 @@ pub struct Address {
 
 impl Request {
     /// The names that requests have.
-    pub const NAMES: [&'static str; 23] = [
+    pub const NAMES: [&'static str; 24] = [
         "version",
         "ports",
         "features",
@@ -272,6 +278,7 @@ impl Request {
         "vlan",
         "add-vlan",
         "del-vlan",
+        "mdb",
         "rps",
         "set-rps",
         "steering",
@@ -469,6 +476,15 @@ fn perform(request: Request, control: &dyn Control) -> Result<Answered, Refusal>
             value(control.add_vlans(&port, &range(vlan, vlan_end, pvid, untagged)?)?)
         }
         Request::DelVlan { port, vlan, vlan_end } => value(control.delete_vlans(&port, &range(vlan, vlan_end, false, false)?)?),
+        Request::Mdb { port } => {
+            let mut report = control.mdb();
+            if let Some(port) = &port {
+                only(control.ports(), Some(port), |known| &known.port)?;
+                report.mdb.retain(|entry| entry.port == *port);
+                report.router.retain(|router| router.port == *port);
+            }
+            value(report)
+        }
         Request::Rps { port } => value(only(control.rps(), port.as_deref(), |report| &report.port)?),
         Request::SetRps { port, queue, mask, cpu_list, auto, flow_count, in_place_below } => {
             let change = RpsChange::of(queue, mask, cpu_list, auto, flow_count, in_place_below)?;
@@ -541,6 +557,7 @@ mod tests {
             Request::Vlan { port: Some(port()) },
             Request::AddVlan { port: port(), vlan: 10, vlan_end: Some(20), pvid: false, untagged: true },
             Request::DelVlan { port: port(), vlan: 10, vlan_end: None },
+            Request::Mdb { port: None },
             Request::Rps { port: None },
             Request::SetRps {
                 port: port(),

@@ -95,6 +95,7 @@ impl Bench {
             key,
             steering: Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(7), InPlace::NEVER)),
             monitors: Arc::new(Monitors::new(epoch)),
+            snooping: None,
             start: Instant::now(),
             factory: None,
         };

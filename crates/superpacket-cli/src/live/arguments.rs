@@ -150,6 +150,18 @@ without one. A new port is in VLAN 1, pvid and untagged.
 VLANs count where the bridge filters by them: `superpacket bridge --vlan-filtering`, or \
 vlan-filtering = true under [bridge] in its file.")]
     Vlan(Vlan),
+    /// Show which ports of a bridge have asked for which IP groups, as `bridge mdb` does
+    #[command(after_help = "Examples:
+  superpacket mdb
+  superpacket mdb show dev tap:guest1 --statistics
+  superpacket mdb --json | jq -r '.mdb[] | .grp'
+
+Words and output are those of iproute2's `bridge mdb`; a port is the whole port string. It counts \
+where the bridge listens to IGMP and MLD: `superpacket bridge --multicast-snooping`, or \
+multicast-snooping = true under [bridge] in its file.
+
+Without a querier, somebody who asks who is in which group, what is for a group goes to all ports.")]
+    Mdb(Mdb),
     /// Show or set to which CPUs a bridge's ports steer their packets
     #[command(after_help = "Examples:
   superpacket rps
@@ -240,6 +252,10 @@ pub(crate) struct Bridge {
     /// Let packets pass only between ports that are in their VLAN (`superpacket vlan`)
     #[arg(long)]
     pub(crate) vlan_filtering: bool,
+    /// Give packets for IP groups only to ports that have asked for them by IGMP or MLD, and to
+    /// routers (`superpacket mdb`)
+    #[arg(long)]
+    pub(crate) multicast_snooping: bool,
     /// Open interfaces that another bridge has, although both then forward every frame
     #[arg(long)]
     pub(crate) shared_interfaces: bool,
@@ -487,6 +503,32 @@ pub(crate) struct Vlan {
     #[command(flatten)]
     pub(crate) connection: Connection,
     /// Print as JSON, with the names of `bridge -json vlan`
+    #[arg(short, long)]
+    pub(crate) json: bool,
+}
+
+/// What `superpacket mdb` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MdbAction {
+    /// Show entries: [dev PORT]
+    #[value(alias = "list")]
+    Show,
+}
+
+/// `superpacket mdb`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Mdb {
+    /// What to do [default: show]
+    #[arg(value_enum)]
+    pub(crate) action: Option<MdbAction>,
+    /// Which port
+    pub(crate) words: Vec<String>,
+    /// Show for how long each entry holds, too
+    #[arg(short, long)]
+    pub(crate) statistics: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
 }

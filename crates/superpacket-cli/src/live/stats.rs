@@ -67,7 +67,7 @@ fn queue_counters(port: &PortStats) -> Vec<(String, u64)> {
 }
 
 /// The counters by their names in JSON, but for those of queues, drops and reasons.
-fn counters(port: &PortStats) -> [(&'static str, u64); 30] {
+fn counters(port: &PortStats) -> [(&'static str, u64); 31] {
     [
         ("rx_packets", port.rx_packets),
         ("rx_bytes", port.rx_bytes),
@@ -91,6 +91,7 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 30] {
         ("fallbacks", port.fallbacks),
         ("filtered", port.filtered),
         ("rx_throttled", port.rx_throttled),
+        ("mcast_malformed", port.mcast_malformed),
         ("steered", port.steered),
         ("in_place", port.in_place),
         ("held_back", port.held_back),

@@ -18,7 +18,7 @@ impl House {
     }
 
     /// The same to a file of this name.
-    fn monitor_to(&self, file: &str, arguments: &[&str]) -> Running {
+    pub(super) fn monitor_to(&self, file: &str, arguments: &[&str]) -> Running {
         let path = self.bench.path(file);
         let monitor = self.monitor(&[arguments, &["-w", &path.display().to_string()]].concat());
         // What comes after its first block is copied.
@@ -42,7 +42,7 @@ impl Running {
     }
 
     /// Ends it as Ctrl-C does, which must go well; what it said.
-    fn interrupt(self) -> (String, String) {
+    pub(super) fn interrupt(self) -> (String, String) {
         self.signal(Signal::INT);
         let output = self.output();
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
