@@ -3,6 +3,8 @@
 
 mod change;
 mod fdb;
+mod mdb;
+mod monitor;
 mod reopen;
 mod steered;
 mod steering;
@@ -28,6 +30,8 @@ use crate::consumer::Factory;
 use crate::error::BridgeError;
 use crate::icmp;
 use crate::links;
+use crate::monitor::Monitors;
+use crate::multicast::Snooping;
 use crate::poll_thread::{Common, Notice, Order, PollThread};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::Shared;
@@ -99,8 +103,9 @@ struct Place {
     reopened: u64,
     /// The kernel tells what changes.
     is_told: bool,
-    /// What earlier openings counted.
+    /// What earlier openings counted, all queues together and by queue.
     before: PortCounters,
+    queue_drops_before: Vec<u64>,
     /// When it is tried again.
     next_try: Instant,
 }
@@ -232,6 +237,8 @@ impl Bridge {
             busy_poll: settings.busy_poll,
             key: HashKey::new(random_key()),
             steering: Arc::new(steering),
+            monitors: Arc::new(Monitors::new(epoch.clone())),
+            snooping: settings.multicast_snooping.then(Arc::<Snooping>::default),
             start: Instant::now(),
             factory,
         };
@@ -419,6 +426,7 @@ impl Bridge {
                 (settings.ageing_time != current.ageing_time, "the ageing time"),
                 (settings.busy_poll != current.busy_poll, "busy polling"),
                 (settings.vlan_filtering != current.vlan_filtering, "VLAN filtering"),
+                (settings.multicast_snooping != current.multicast_snooping, "multicast snooping"),
             ];
             if let Some((_, setting)) = fixed.into_iter().find(|(changed, _)| *changed) {
                 return Err(BridgeError::Fixed { setting });
@@ -510,6 +518,8 @@ impl Bridge {
         // Then those who receive: what they hand over is still processed.
         lock(&self.inner.poll_threads).drain(..).for_each(|mut thread| thread.stop());
         lock(&self.inner.workers).stop();
+        // What they moved last is still copied.
+        self.inner.common.monitors.end();
         let places = std::mem::take(&mut *lock(&self.inner.places));
         drop(places);
     }
@@ -599,6 +609,7 @@ impl Inner {
             reopened: 0,
             is_told: is_told(&settings.port),
             before: PortCounters::default(),
+            queue_drops_before: Vec::new(),
             next_try: Instant::now(),
         };
         let string = settings.port.is_named().then(|| settings.port.string());
@@ -658,12 +669,22 @@ impl Inner {
         close(&|done| lock(&self.workers).all().for_each(|worker| order(worker, done)));
     }
 
+    /// Forgets who was heard behind a port.
+    fn forget(&self, number: u16) {
+        self.table.forget(number);
+        if let Some(snooping) = &self.common.snooping {
+            snooping.forget(number);
+        }
+    }
+
     /// Closes a port for good.
     fn remove(&self, number: u16) {
         self.disconnect(number);
+        self.forget(number);
         self.table.close(number);
         let place = lock(&self.places).get_mut(usize::from(number)).and_then(Option::take);
         if let Some(place) = place {
+            self.common.monitors.port_removed(&place.shared.name);
             tracing::info!(port = %place.shared.name, "port closed");
         }
     }
@@ -689,6 +710,9 @@ impl Inner {
             }
             changed |= self.look_after_workers();
             self.table.expire(self.table.now());
+            if let Some(snooping) = &self.common.snooping {
+                snooping.expire(self.common.start.elapsed().as_nanos() as u64);
+            }
             if changed {
                 self.announce();
             }
@@ -718,6 +742,7 @@ impl Inner {
         place.state = port.state();
         if place.state.link == LinkState::Gone || is_broken && place.state.link != LinkState::Down {
             place.before = add(place.before, port.counters());
+            place.queue_drops_before = add_each(&place.queue_drops_before, port.queue_drops());
             place.state.link = LinkState::Gone;
             place.error = Some("the interface is gone".into());
             place.next_try = Instant::now();
@@ -727,7 +752,7 @@ impl Inner {
             // should not wait for them.
             drop(places);
             self.disconnect(number as u16);
-            self.table.forget(number as u16);
+            self.forget(number as u16);
             drop(gone);
             return true;
         }
@@ -735,7 +760,7 @@ impl Inner {
             tracing::info!(port = %place.shared.name, state = link_name(place.state.link), "the link changed");
             if place.state.link == LinkState::Down {
                 // Who was there may be reached by another port now.
-                self.table.forget(place.shared.number);
+                self.forget(place.shared.number);
             }
         }
         let changed = place.shared.set_mtu(place.state.mtu);
@@ -775,8 +800,9 @@ impl Place {
     }
 
     fn stats(&mut self) -> PortStats {
-        let own = add(self.before, self.port.as_mut().map(|port| port.counters()).unwrap_or_default());
-        self.shared.counts.report(&self.shared.name).with(own)
+        let (own, queue_drops) = self.port.as_mut().map(|port| (port.counters(), port.queue_drops())).unwrap_or_default();
+        let (own, queue_drops) = (add(self.before, own), add_each(&self.queue_drops_before, queue_drops));
+        self.shared.counts.report(&self.shared.name).with(own, &queue_drops)
     }
 }
 
@@ -795,6 +821,13 @@ fn add(a: PortCounters, b: PortCounters) -> PortCounters {
         tx_full: a.tx_full + b.tx_full,
         tx_refused: a.tx_refused + b.tx_refused,
     }
+}
+
+/// The sums of what the queues of two openings counted, of which one may have more queues.
+fn add_each(before: &[u64], mut now: Vec<u64>) -> Vec<u64> {
+    now.resize(now.len().max(before.len()), 0);
+    now.iter_mut().zip(before).for_each(|(now, before)| *now += before);
+    now
 }
 
 #[cfg(test)]

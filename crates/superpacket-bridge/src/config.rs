@@ -143,6 +143,7 @@ struct WrittenBridge {
     ageing_time: Option<Spanned<String>>,
     busy_poll: Option<bool>,
     vlan_filtering: Option<bool>,
+    multicast_snooping: Option<bool>,
     shared_interfaces: Option<bool>,
     control: Option<PathBuf>,
     metrics: Option<Spanned<String>>,
@@ -239,6 +240,7 @@ impl Written {
             ageing_time,
             busy_poll,
             vlan_filtering,
+            multicast_snooping,
             shared_interfaces,
             control,
             metrics,
@@ -262,6 +264,7 @@ impl Written {
         }
         bridge.busy_poll = busy_poll.unwrap_or_default();
         bridge.vlan_filtering = vlan_filtering.unwrap_or_default();
+        bridge.multicast_snooping = multicast_snooping.unwrap_or_default();
         bridge.shared_interfaces = shared_interfaces.unwrap_or_default();
         for (name, value) in &self.steering {
             let set = bridge.steering.set(&name.as_ref().replace('-', "_"), &value.as_ref().to_string());
@@ -436,9 +439,18 @@ mod tests {
         assert_eq!(config.metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9600))));
         assert_eq!(config.user.as_deref(), Some("superpacket"));
         assert_eq!(config.on_reload, Some(OnReload::Undo));
-        let BridgeSettings { ports, table_size, ageing_time, threads, busy_poll, vlan_filtering, shared_interfaces, steering } =
-            config.bridge;
-        assert!(!vlan_filtering && !shared_interfaces);
+        let BridgeSettings {
+            ports,
+            table_size,
+            ageing_time,
+            threads,
+            busy_poll,
+            vlan_filtering,
+            multicast_snooping,
+            shared_interfaces,
+            steering,
+        } = config.bridge;
+        assert!(!vlan_filtering && !multicast_snooping && !shared_interfaces);
         assert_eq!((steering.max_backlog, steering.weight, steering.sock_flow_entries), (1000, 64, 0));
         assert_eq!(steering, SteeringSettings::default());
         let masks = &ports[0].steering.rps_cpus;
@@ -600,10 +612,10 @@ mod tests {
 
     #[test]
     fn vlans_of_ports_are_read() {
-        let text = "[bridge]\nvlan-filtering = true\n[[port]]\nport = \"tap:a\"\nvlans = [\"10 pvid untagged\", \"20-30\"]\n\
+        let text = "[bridge]\nvlan-filtering = true\nmulticast-snooping = true\n[[port]]\nport = \"tap:a\"\nvlans = [\"10 pvid untagged\", \"20-30\"]\n\
                     [[port]]\nport = \"tap:b\"\n[[port]]\nport = \"tap:c\"\nvlans = []\n";
         let bridge = Config::parse(text, "bridge.toml").expect("it is right").bridge;
-        assert!(bridge.vlan_filtering);
+        assert!(bridge.vlan_filtering && bridge.multicast_snooping);
         let vlans = bridge.ports.iter().map(|port| port.vlans.ranges().iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(vlans.collect::<Vec<_>>(), [vec!["10 pvid untagged", "20-30"], vec!["1 pvid untagged"], vec![]]);
     }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use superpacket::aggregate::{Counters, Reason};
 
-use crate::report::PortStats;
+use crate::queues::Queues;
+use crate::report::{PortStats, QueueStats};
 
 /// The reason for which a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,9 @@ pub(crate) enum DropReason {
     /// Where the bridge filters by VLAN: it is in none that the port it came by is in, or in one
     /// that no port it might leave by is in.
     Vlan,
+    /// It is for a group that no port has asked for, and none leads to a router
+    /// (`multicast-snooping`).
+    Multicast,
     /// It is one of more packets for all, for many or for nobody known than the port that it came
     /// by may send (`storm_broadcast`, `storm_multicast`, `storm_unknown`).
     Storm,
@@ -50,7 +54,7 @@ pub(crate) enum DropReason {
 }
 
 impl DropReason {
-    const ALL: [(DropReason, &str); 17] = [
+    const ALL: [(DropReason, &str); 18] = [
         (DropReason::TooBig, "too_big"),
         (DropReason::CannotSegment, "cannot_segment"),
         (DropReason::Full, "full"),
@@ -63,6 +67,7 @@ impl DropReason {
         (DropReason::NoPort, "no_port"),
         (DropReason::Forwarding, "forwarding"),
         (DropReason::Vlan, "vlan"),
+        (DropReason::Multicast, "multicast"),
         (DropReason::Storm, "storm"),
         (DropReason::TxRate, "tx_rate"),
         (DropReason::Backlog, "backlog"),
@@ -77,6 +82,8 @@ macro_rules! counts {
         #[derive(Debug, Default)]
         pub(crate) struct Counts {
             $(pub(crate) $name: Count,)*
+            /// What passed, by queue: the port's own numbers are the sums.
+            pub(crate) queues: Queues,
             drops: [Count; DropReason::ALL.len()],
             reasons: Reasons,
         }
@@ -85,17 +92,26 @@ macro_rules! counts {
             /// The counters as they stand.
             pub(crate) fn report(&self, port: &str) -> PortStats {
                 let drops: BTreeMap<String, u64> = DropReason::ALL.into_iter().map(|(cause, name)| (name.into(), self.drops[cause as usize].value())).collect();
-                PortStats { port: port.into(), drops, reasons: self.reasons.report(), $($name: self.$name.value(),)* }
+                let (rx_queues, tx_queues) = (self.queues.received(), self.queues.sent());
+                let sum = |queues: &[QueueStats], of: fn(&QueueStats) -> u64| queues.iter().map(of).sum();
+                PortStats {
+                    port: port.into(),
+                    rx_packets: sum(&rx_queues, |queue| queue.packets),
+                    rx_bytes: sum(&rx_queues, |queue| queue.bytes),
+                    tx_packets: sum(&tx_queues, |queue| queue.packets),
+                    tx_bytes: sum(&tx_queues, |queue| queue.bytes),
+                    drops,
+                    reasons: self.reasons.report(),
+                    rx_queues,
+                    tx_queues,
+                    $($name: self.$name.value(),)*
+                }
             }
         }
     };
 }
 
 counts!(
-    rx_packets,
-    rx_bytes,
-    tx_packets,
-    tx_bytes,
     rx_super_packets,
     rx_super_segments,
     tx_super_packets,
@@ -114,6 +130,7 @@ counts!(
     fallbacks,
     filtered,
     rx_throttled,
+    mcast_malformed,
     steered,
     in_place,
     held_back,
@@ -194,8 +211,9 @@ mod tests {
             counts.dropped(cause, number as u64 + 1);
         }
         counts.segments.add(44);
+        [0, 2].into_iter().for_each(|queue| counts.queues.receives_by(queue).bytes.add(60));
         let report = counts.report("tap:t");
-        assert_eq!((report.segments, report.rx_packets, report.port.as_str()), (44, 0, "tap:t"));
+        assert_eq!((report.segments, report.rx_packets, report.rx_bytes, report.port.as_str()), (44, 0, 120, "tap:t"));
         assert!(DropReason::ALL.into_iter().enumerate().all(|(number, (_, name))| report.drops[name] == number as u64 + 1));
     }
 }

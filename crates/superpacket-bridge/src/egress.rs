@@ -20,6 +20,8 @@ use superpacket_io::port::{Buffer, Outgoing, Part, Progress, Staged, Stop, Trans
 use crate::bucket::taken_by;
 use crate::counters::DropReason;
 use crate::frame::{Head, network_offset};
+use crate::monitor::Copies;
+use crate::queues::QueueCounts;
 use crate::runtime::{Runtime, Shared};
 use crate::settings::TooBig;
 use crate::vlan::{PortVlans, number};
@@ -61,6 +63,8 @@ pub(crate) struct Egress {
     /// Its VLANs; `None` where the bridge does not filter by them.
     pub(crate) vlans: Option<Arc<PortVlans>>,
     transmit: Box<dyn Transmit>,
+    /// What this end of its transmit queue counts.
+    counts: Arc<QueueCounts>,
     batch: TxBatch,
     /// What the kernel refused is sent from here.
     again: TxBatch,
@@ -84,6 +88,7 @@ impl Egress {
         let (runtime, opening) = (shared.runtime(), shared.opening());
         let (vlans, is_limited) = (shared.vlans(), shared.buckets.limit_tx());
         Egress {
+            counts: shared.counts.queues.sends_by(transmit.queue()),
             shared,
             runtime,
             vlans,
@@ -274,13 +279,17 @@ impl Egress {
         }
     }
 
-    /// Sends what was added.
-    pub(crate) fn flush(&mut self, outgoing: &mut Outgoing, segmenter: &mut Segmenter) -> Result<(), Broken> {
+    /// Sends what was added, and copies it for who monitors the port.
+    pub(crate) fn flush(&mut self, outgoing: &mut Outgoing, segmenter: &mut Segmenter, copies: &mut Copies) -> Result<(), Broken> {
         let total = self.batch.frames().len();
         let (mut from, mut retries, mut done) = (0, FULL_RETRIES, Ok(()));
         while from < total {
+            let time = copies.time();
             let Progress { sent, stopped } = self.transmit.transmit(outgoing, &self.batch, from);
             self.count(from..from + sent);
+            if let Some(time) = time {
+                copies.sent(&self.shared, outgoing, &self.batch, from..from + sent, time);
+            }
             from += sent;
             let Some(stop) = stopped else { break };
             let left = (total - from) as u64;
@@ -298,7 +307,7 @@ impl Egress {
                     from += dropped as usize;
                     continue;
                 }
-                Stop::Offload(error) => self.fall_back(outgoing, segmenter, from, &error),
+                Stop::Offload(error) => self.fall_back(outgoing, segmenter, copies, from, &error),
                 Stop::TooLong => self.shared.counts.dropped(DropReason::TooBig, 1),
                 Stop::Down => {
                     self.shared.counts.dropped(DropReason::Down, left);
@@ -331,8 +340,8 @@ impl Egress {
     /// Counts frames that were sent.
     fn count(&mut self, sent: Range<usize>) {
         let (counts, frames) = (&self.shared.counts, &self.batch.frames()[sent]);
-        counts.tx_packets.add(frames.len() as u64);
-        counts.tx_bytes.add(frames.iter().map(|frame| u64::from(frame.length)).sum());
+        self.counts.packets.add(frames.len() as u64);
+        self.counts.bytes.add(frames.iter().map(|frame| u64::from(frame.length)).sum());
         let whole = || frames.iter().filter(|frame| frame.gso.is_some());
         counts.tx_super_packets.add(whole().count() as u64);
         counts.tx_super_segments.add(whole().map(|frame| u64::from(frame.segments)).sum());
@@ -345,7 +354,14 @@ impl Egress {
 
     /// Sends a frame in software that the kernel refused with its offloads.
     #[cold]
-    fn fall_back(&mut self, outgoing: &mut Outgoing, segmenter: &mut Segmenter, number: usize, error: &std::io::Error) {
+    fn fall_back(
+        &mut self,
+        outgoing: &mut Outgoing,
+        segmenter: &mut Segmenter,
+        copies: &mut Copies,
+        number: usize,
+        error: &std::io::Error,
+    ) {
         let frame = self.batch.frames()[number];
         let feature = match frame.gso.map(|gso| gso.kind) {
             Some(GsoKind::Udp) => Feature::TxUdpSegmentation,
@@ -385,10 +401,13 @@ impl Egress {
             self.shared.counts.segments.add(total as u64);
         }
         while from < total {
+            let time = copies.time();
             let Progress { sent, stopped } = self.transmit.transmit(outgoing, &self.again, from);
-            let counts = &self.shared.counts;
-            counts.tx_packets.add(sent as u64);
-            counts.tx_bytes.add(self.again.frames()[from..from + sent].iter().map(|frame| u64::from(frame.length)).sum());
+            self.counts.packets.add(sent as u64);
+            self.counts.bytes.add(self.again.frames()[from..from + sent].iter().map(|frame| u64::from(frame.length)).sum());
+            if let Some(time) = time {
+                copies.sent(&self.shared, outgoing, &self.again, from..from + sent, time);
+            }
             from += sent;
             if let Some(stop) = stopped {
                 tracing::debug!(port = %self.shared.name, ?stop, "a segment was refused too");
@@ -401,7 +420,7 @@ impl Egress {
                 };
                 // What does not fit now does not fit in a moment.
                 let dropped = if matches!(cause, DropReason::Full | DropReason::Down | DropReason::Gone) { total - from } else { 1 };
-                counts.dropped(cause, dropped as u64);
+                self.shared.counts.dropped(cause, dropped as u64);
                 from += dropped;
             }
         }

@@ -58,6 +58,15 @@ pub enum BridgeError {
         /// The most.
         limit: usize,
     },
+    /// More monitors than a bridge copies packets for.
+    #[error("a bridge has at most {limit} monitors at a time: end one of them first")]
+    TooManyMonitors {
+        /// The most.
+        limit: usize,
+    },
+    /// A setting of a monitor that is out of range.
+    #[error("{0}")]
+    Monitor(String),
     /// LRO on a port whose packets are forwarded.
     #[error(
         "{port}: large-receive-offload is refused: packets are forwarded, and what LRO merged cannot be cut into the packets that came (force it for a port that only receives)"

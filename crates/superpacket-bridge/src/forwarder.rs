@@ -128,7 +128,9 @@ impl Forwarder {
 
     /// What the ports counted, in the order in which they joined.
     pub fn stats(&mut self) -> Vec<PortStats> {
-        let report = |(shared, port): &mut (Arc<Shared>, Box<dyn Port>)| shared.counts.report(&shared.name).with(port.counters());
+        let report = |(shared, port): &mut (Arc<Shared>, Box<dyn Port>)| {
+            shared.counts.report(&shared.name).with(port.counters(), &port.queue_drops())
+        };
         self.ports.iter_mut().map(report).collect()
     }
 }

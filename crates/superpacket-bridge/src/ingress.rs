@@ -13,6 +13,7 @@ use crate::bucket::Has;
 use crate::counters::DropReason;
 use crate::handover::Doorbell;
 use crate::output::Output;
+use crate::queues::QueueCounts;
 use crate::runtime::{Runtime, Shared};
 use crate::steering::{Dispatch, State};
 use crate::tag;
@@ -47,6 +48,8 @@ pub(crate) struct Ingress {
     pub(crate) ready: bool,
     /// It is left alone until then, in nanoseconds: its interface is down.
     pub(crate) paused_until: Option<u64>,
+    /// What the queue counts.
+    counts: Arc<QueueCounts>,
     /// What it receives is limited to a rate.
     is_limited: bool,
     /// No more may be taken of what it received until then, in nanoseconds.
@@ -78,6 +81,7 @@ impl Ingress {
         let mut dispatch = Dispatch::new(steering, queue);
         dispatch.refresh(&shared, &bell, runtime.has(Feature::ReceiveHashing));
         Ingress {
+            counts: shared.counts.queues.receives_by(queue),
             shared,
             dispatch,
             polled: 0,
@@ -160,6 +164,9 @@ impl Ingress {
         let polled = self.receive.poll(&mut self.packets, limit);
         let received = self.packets.len();
         if received != 0 {
+            if output.copies.is_on() {
+                output.copies.received(&self.shared, &self.packets);
+            }
             if self.is_limited {
                 self.charge(now);
             }
@@ -216,9 +223,9 @@ impl Ingress {
                 }
             }
         }
+        self.counts.packets.add(self.packets.len() as u64);
+        self.counts.bytes.add(self.packets.iter().map(|packet| packet.length() as u64).sum());
         let counts = &self.shared.counts;
-        counts.rx_packets.add(self.packets.len() as u64);
-        counts.rx_bytes.add(self.packets.iter().map(|packet| packet.length() as u64).sum());
         for packet in self.packets.iter().filter(|packet| packet.gso.is_some()) {
             counts.rx_super_packets.add(1);
             counts.rx_super_segments.add(u64::from(segments(packet)));

@@ -9,8 +9,9 @@
 //! poll_thread  a thread polls its receive queues
 //! ingress      checksums and hashes are believed or not; GRO or LRO
 //! steering     in place, or over to the worker of another CPU (handover), a poll thread too
-//! output       addresses are learned and looked up; one port, or all others
+//! output       addresses are learned and looked up; one port, or all others, or a group's (multicast)
 //! egress       whole if the port takes it; else cut, filled in, fragmented or dropped; sent in batches
+//! monitor      what ports receive and send, copied for who asks for it
 //! ```
 //!
 //! ```no_run
@@ -46,9 +47,12 @@ mod ingress;
 mod links;
 mod loops;
 pub mod metrics;
+pub mod monitor;
+mod multicast;
 mod output;
 mod poll_thread;
 pub mod privileges;
+mod queues;
 mod rates;
 pub mod reload;
 pub mod report;

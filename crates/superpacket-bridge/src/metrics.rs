@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::control::Control;
-use crate::report::{PortStats, WorkerReport};
+use crate::report::{PortStats, QueueStats, WorkerReport};
 use crate::serve::{Answer, Bounds, Complaint, Protocol, Server};
 
 /// What clients get at most: a scraper needs one connection for a moment, and its request has some
@@ -125,7 +125,7 @@ impl fmt::Debug for Ports {
 /// A counter: its name without `_total`, what it means, its unit, and where it is read.
 type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
 
-const COUNTERS: [PortCounter; 30] = [
+const COUNTERS: [PortCounter; 31] = [
     ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
     ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
     ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| stats.tx_packets),
@@ -152,6 +152,7 @@ const COUNTERS: [PortCounter; 30] = [
     ("rx_throttled", "Times that a receive queue was left alone for a while, by rx_byte_rate or rx_packet_rate", None, |stats| {
         stats.rx_throttled
     }),
+    ("mcast_malformed", "Messages of IGMP and MLD that were damaged or made no sense", None, |stats| stats.mcast_malformed),
     ("steered", "Packets handed to workers, a super-packet counted once", None, |stats| stats.steered),
     ("in_place", "Packets of steered queues that were processed where they were received", None, |stats| stats.in_place),
     ("held_back", "Packets that went where their flow was, not where it is wanted", None, |stats| stats.held_back),
@@ -160,6 +161,18 @@ const COUNTERS: [PortCounter; 30] = [
     ("hashes_computed", "Packets whose hash was computed to steer them", None, |stats| stats.hashes_computed),
     ("wake_ups", "Times that a sleeping worker was woken for the port's packets", None, |stats| stats.wake_ups),
     ("in_place_switches", "Times that a queue went over to processing in place, or back, by itself", None, |stats| stats.in_place_switches),
+];
+
+/// A counter of a queue: its name without `_total`, what it means, its unit, the queues, and where
+/// it is read.
+type QueueCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> &[QueueStats], fn(&QueueStats) -> Option<u64>);
+
+const QUEUE_COUNTERS: [QueueCounter; 5] = [
+    ("rx_queue_packets", "Packets received by a queue", None, |port| &port.rx_queues, |queue| Some(queue.packets)),
+    ("rx_queue", "Bytes received by a queue", Some(Unit::Bytes), |port| &port.rx_queues, |queue| Some(queue.bytes)),
+    ("rx_queue_drops", "Packets for which a receive queue had no room", None, |port| &port.rx_queues, |queue| queue.drops),
+    ("tx_queue_packets", "Packets given to the port by a transmit queue", None, |port| &port.tx_queues, |queue| Some(queue.packets)),
+    ("tx_queue", "Bytes given to the port by a transmit queue", Some(Unit::Bytes), |port| &port.tx_queues, |queue| Some(queue.bytes)),
 ];
 
 /// A counter of a worker: its name without `_total`, what it means, and where it is read.
@@ -188,6 +201,18 @@ impl Collector for Ports {
             for (cause, count) in &port.drops {
                 let labels = [("port", port.port.as_str()), ("cause", cause.as_str())];
                 ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        for (name, help, unit, queues, read) in QUEUE_COUNTERS {
+            let name = format!("superpacket_port_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, unit.as_ref(), MetricType::Counter)?;
+            for port in &stats {
+                for queue in queues(port) {
+                    let Some(count) = read(queue) else { continue };
+                    let number = queue.queue.to_string();
+                    let labels = [("port", port.port.as_str()), ("queue", number.as_str())];
+                    ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+                }
             }
         }
         let help = "Packets that left aggregation, by the reason for which they left as they did";
@@ -264,6 +289,11 @@ mod tests {
             "superpacket_port_drops_total{port=\"packet:a\",cause=\"table \\\"full\\\"\"} 6",
             "superpacket_port_lro_no_desc_total{port=\"packet:a\"} 3",
             "superpacket_port_reasons_total{port=\"tap:b\",reason=\"sequence\"} 4",
+            "superpacket_port_rx_queue_packets_total{port=\"packet:a\",queue=\"0\"} 7",
+            "superpacket_port_rx_queue_bytes_total{port=\"packet:a\",queue=\"0\"} 8000",
+            "superpacket_port_rx_queue_drops_total{port=\"tap:b\",queue=\"0\"} 2",
+            "superpacket_port_tx_queue_packets_total{port=\"tap:b\",queue=\"3\"} 1",
+            "superpacket_port_tx_queue_bytes_total{port=\"tap:b\",queue=\"3\"} 60",
             "superpacket_port_up{port=\"packet:a\"} 1",
             "superpacket_port_reopened_total{port=\"packet:a\"} 2",
             "superpacket_port_flow_moves_total{port=\"packet:a\"} 0",

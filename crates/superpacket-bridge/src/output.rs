@@ -14,10 +14,12 @@ use crate::counters::DropReason;
 use crate::egress::Egress;
 use crate::frame::{ADDRESSES, Destination, Head, addresses, network_offset};
 use crate::icmp;
+use crate::monitor::{Copies, Monitors};
+use crate::multicast::{Given, Snooping};
 use crate::runtime::Shared;
 use crate::settings::Forwarding;
 use crate::table::Table;
-use crate::vlan::PortVlans;
+use crate::vlan::{PortVlans, number};
 
 /// So many frames are sent before the round ends: what is sent should still be in the cache.
 const FLUSH_AT: usize = 256;
@@ -29,7 +31,11 @@ pub(crate) struct Output {
     pub(crate) egress: Vec<Option<Egress>>,
     outgoing: Outgoing,
     segmenter: Segmenter,
+    /// What is copied for who monitors ports.
+    pub(crate) copies: Copies,
     table: Arc<Table>,
+    /// Who is in which group, where the bridge listens to it.
+    snooping: Option<Arc<Snooping>>,
     /// The table's time, as of the round's start.
     tick: u64,
     /// How many senders of packets that are too long are told so.
@@ -55,7 +61,9 @@ impl Output {
             egress: Vec::new(),
             outgoing: Outgoing::new(),
             segmenter: Segmenter::new(),
+            copies: Copies::default(),
             table,
+            snooping: None,
             tick: 0,
             answers,
             loop_suspected: false,
@@ -65,6 +73,11 @@ impl Output {
             now: 0,
             unsent: 0,
         }
+    }
+
+    /// The same, which listens to who is in which group, or does not.
+    pub(crate) fn with_snooping(self, snooping: Option<Arc<Snooping>>) -> Self {
+        Output { snooping, ..self }
     }
 
     /// Gives all packets to this consumer from now on.
@@ -121,6 +134,10 @@ impl Output {
         if known.is_none() && is_storm(from, &packet, &addresses.destination, self.now) {
             return from.counts.dropped(DropReason::Storm, packets);
         }
+        let given = match (&self.snooping, addresses.destination) {
+            (Some(snooping), Destination::Many) => listen(snooping, from, &packet, tag, self.now),
+            _ => Given::All,
+        };
         let Output { egress, outgoing, segmenter, table, now, .. } = self;
         let now = *now;
         let staged = outgoing.stage(&packet);
@@ -153,7 +170,7 @@ impl Output {
             _ if known.is_some() && is_static(table, &addresses.destination) => {
                 return from.counts.dropped(DropReason::NoPort, packets);
             }
-            _ => match flooded_to(egress, from.number, rules, &addresses.destination, tag) {
+            _ => match flooded_to(egress, from.number, rules, &addresses.destination, tag, &given) {
                 Ok(ports) => ports.for_each(send),
                 Err(reason) => return from.counts.dropped(reason, packets),
             },
@@ -174,6 +191,11 @@ impl Output {
     #[cold]
     fn vlans_of(&self, port: &Shared) -> Option<&PortVlans> {
         self.egress.get(usize::from(port.number))?.as_ref()?.vlans.as_deref()
+    }
+
+    /// Monitors have come or gone.
+    pub(crate) fn refresh_copies(&mut self, monitors: &Monitors) {
+        self.copies.refresh(monitors, self.egress.iter().flatten());
     }
 
     /// Gives a packet to the consumer.
@@ -221,6 +243,7 @@ impl Output {
     pub(crate) fn abandon(&mut self) -> u64 {
         self.egress.iter_mut().flatten().for_each(Egress::abandon);
         self.outgoing.clear();
+        self.copies.abandon();
         self.next_call = None;
         std::mem::take(&mut self.unsent)
     }
@@ -228,7 +251,7 @@ impl Output {
     /// Sends all that waits, and lets go of the buffers.
     fn send(&mut self) {
         for egress in self.egress.iter_mut().flatten().filter(|egress| egress.waiting() != 0) {
-            if egress.flush(&mut self.outgoing, &mut self.segmenter).is_err() {
+            if egress.flush(&mut self.outgoing, &mut self.segmenter, &mut self.copies).is_err() {
                 self.broken.push((egress.shared.number, egress.opening));
             }
         }
@@ -237,20 +260,39 @@ impl Output {
     }
 }
 
+/// Listens to a packet for many, with this tag where the bridge filters by VLAN; says who is given
+/// it.
+fn listen(snooping: &Snooping, from: &Shared, packet: &SuperPacket<'_, Buffer>, tag: Option<VlanTag>, now: u64) -> Given {
+    // Where the bridge does not know of VLANs, what is in one says nothing of what is not.
+    if tag.is_none() && packet.metadata.vlan.is_some() {
+        return Given::All;
+    }
+    let given = snooping.listen(from.number, tag.map_or(0, number), packet, now);
+    if given == Given::AllOfMalformed {
+        from.counts.mcast_malformed.add(1);
+    }
+    given
+}
+
 /// The ports that are given what is flooded by port `from`, with its rules, and with this tag where
-/// the bridge filters by VLAN; why there are none.
+/// the bridge filters by VLAN; of what is for many, `given` says to whom it goes. Why there are
+/// none.
 fn flooded_to<'a>(
     egress: &'a mut [Option<Egress>],
     from: u16,
     rules: Forwarding,
-    destination: &Destination,
+    destination: &'a Destination,
     tag: Option<VlanTag>,
+    given: &'a Given,
 ) -> Result<impl Iterator<Item = &'a mut Egress>, DropReason> {
-    let is_given = move |to: &Forwarding| {
-        let flood = match destination {
-            Destination::Station(_) => to.flood,
-            Destination::Many => to.mcast_flood,
-            Destination::All | Destination::Neighbour => to.bcast_flood,
+    let is_given = move |egress: &Egress| {
+        let to = &egress.runtime.forwarding;
+        let flood = match (destination, given) {
+            (Destination::Station(_), _) => to.flood,
+            // It has asked for it.
+            (Destination::Many, Given::Ports(ports)) => ports.has(egress.shared.number),
+            (Destination::Many, _) => to.mcast_flood,
+            (Destination::All | Destination::Neighbour, _) => to.bcast_flood,
         };
         flood && !(rules.isolated && to.isolated)
     };
@@ -262,8 +304,9 @@ fn flooded_to<'a>(
     if others.peek().is_none() {
         return Err(DropReason::Vlan);
     }
-    let mut given = others.filter(move |egress| is_given(&egress.runtime.forwarding)).peekable();
-    if given.peek().is_none() { Err(DropReason::Forwarding) } else { Ok(given) }
+    let reason = if matches!(given, Given::Ports(_)) { DropReason::Multicast } else { DropReason::Forwarding };
+    let mut ports = others.filter(move |egress| is_given(egress)).peekable();
+    if ports.peek().is_none() { Err(reason) } else { Ok(ports) }
 }
 
 /// Is this more than the port that it came by may send to many? What is for a known station whose

@@ -26,6 +26,8 @@ use crate::counters::{Count, DropReason};
 use crate::egress::Egress;
 use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
 use crate::ingress::Ingress;
+use crate::monitor::Monitors;
+use crate::multicast::Snooping;
 use crate::output::Output;
 use crate::runtime::Shared;
 use crate::steering::{State, Utilisation, WorkerHandle, pin};
@@ -106,6 +108,9 @@ pub(crate) struct Common {
     pub(crate) busy_poll: bool,
     pub(crate) key: HashKey,
     pub(crate) steering: Arc<State>,
+    pub(crate) monitors: Arc<Monitors>,
+    /// Who is in which group, where the bridge listens to it.
+    pub(crate) snooping: Option<Arc<Snooping>>,
     /// When time began.
     pub(crate) start: Instant,
     /// Makes those who take the packets instead of the bridge.
@@ -133,7 +138,7 @@ impl PollThread {
         let lifetime = Arc::new(WorkerLifetime::new());
         let work = Work {
             lifetime: lifetime.clone(),
-            output: Output::new(common.table.clone(), common.answers.clone()),
+            output: Output::new(common.table.clone(), common.answers.clone()).with_snooping(common.snooping.clone()),
             // Everything is still to be looked at.
             epoch: common.epoch.load(Ordering::Acquire).wrapping_sub(1),
             common,
@@ -409,6 +414,8 @@ impl Work {
         self.counts.panics.add(1);
         // Made again: nobody knows what state the old one is in.
         let unsent = self.output.abandon();
+        // What is copied for monitors begins anew.
+        self.epoch = self.epoch.wrapping_sub(1);
         self.output.set_consumer(self.common.consumer(self.cpu));
         let port = match whose {
             Whose::Ingress(index) => {
@@ -449,6 +456,7 @@ impl Work {
         for egress in self.output.egress.iter_mut().flatten() {
             egress.refresh();
         }
+        self.output.refresh_copies(&self.common.monitors);
         let now = self.common.steering.now();
         self.weight = now.settings.weight;
         self.sock_flows = now.sock_flows.clone();
@@ -466,6 +474,7 @@ impl Work {
                     self.output.egress.resize_with(number + 1, || None);
                 }
                 self.output.egress[number] = Some(Egress::new(shared.clone(), transmit));
+                self.output.copies.open(&shared);
                 for (queue, receive) in receivers {
                     let (steering, bell) = (self.common.steering.clone(), self.bell.clone());
                     self.ingress.push(Ingress::new(shared.clone(), queue, receive, self.common.key, steering, bell, self.next_token));
@@ -485,6 +494,7 @@ impl Work {
                 if let Some(egress) = self.output.egress.get_mut(usize::from(number)) {
                     *egress = None;
                 }
+                self.output.copies.close(number);
                 drop(done);
             }
             Order::Backlog(backlog) => self.backlogs.push(backlog),

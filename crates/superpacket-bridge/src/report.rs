@@ -134,6 +134,10 @@ pub struct PortStats {
     /// `rx_byte_rate` or `rx_packet_rate`.
     #[serde(default)]
     pub rx_throttled: u64,
+    /// Messages of IGMP and MLD that were damaged or made no sense, and were not heeded, where the
+    /// bridge listens to them.
+    #[serde(default)]
+    pub mcast_malformed: u64,
     /// Packets handed to workers, a super-packet counted once.
     #[serde(default)]
     pub steered: u64,
@@ -166,16 +170,81 @@ pub struct PortStats {
     /// did ([`Reason`](superpacket::aggregate::Reason)). Reasons that did not occur are not there.
     #[serde(default)]
     pub reasons: BTreeMap<String, u64>,
+    /// Its receive queues, by number.
+    #[serde(default)]
+    pub rx_queues: Vec<QueueStats>,
+    /// Its transmit queues that the bridge sends by, by number.
+    #[serde(default)]
+    pub tx_queues: Vec<QueueStats>,
+}
+
+/// What a queue of a port counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueStats {
+    /// Its number, from 0 on.
+    pub queue: u16,
+    /// Packets, a super-packet counted once.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that came and found no room in a receive queue; not there where the port does not
+    /// know it by queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drops: Option<u64>,
 }
 
 impl PortStats {
     /// The same, with what the port itself counted.
-    pub(crate) fn with(mut self, own: PortCounters) -> Self {
+    pub(crate) fn with(mut self, own: PortCounters, queue_drops: &[u64]) -> Self {
+        for (queue, &drops) in self.rx_queues.iter_mut().zip(queue_drops) {
+            queue.drops = Some(drops);
+        }
         self.drops.insert("rx_ring".into(), own.rx_dropped);
         self.drops.insert("rx_errors".into(), own.rx_errors);
         (self.tx_full, self.tx_refused) = (own.tx_full, own.tx_refused);
         self
     }
+}
+
+/// Who is in which IP group, by the names of iproute2's `bridge -json mdb`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MdbReport {
+    /// Whether the bridge listens.
+    pub multicast_snooping: bool,
+    /// Whether somebody asks who is in which group over IPv4, without which what is for a group
+    /// goes to all.
+    pub querier_ipv4: bool,
+    /// The same over IPv6.
+    pub querier_ipv6: bool,
+    /// The ports that have asked for a group, in order of VLAN and group.
+    pub mdb: Vec<MdbEntry>,
+    /// The ports that lead to routers.
+    pub router: Vec<MdbRouter>,
+}
+
+/// A port that has asked for a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MdbEntry {
+    /// The port string.
+    pub port: String,
+    /// The group's address.
+    pub grp: String,
+    /// The VLAN, where the bridge filters by VLAN.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vid: Option<u16>,
+    /// `temp`: it was asked for.
+    pub state: String,
+    /// Seconds until it is forgotten, if nobody asks again.
+    pub timer: u64,
+}
+
+/// A port that leads to a router.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MdbRouter {
+    /// The port string.
+    pub port: String,
+    /// Seconds until it is forgotten, if no router is heard there again.
+    pub timer: u64,
 }
 
 /// How a port's packets are steered.

@@ -31,7 +31,6 @@ pub(crate) trait Protocol: Send + 'static {
 }
 
 /// What a protocol makes of what was received.
-#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The question has not ended yet.
     Incomplete,
@@ -44,7 +43,12 @@ pub(crate) enum Answer {
         /// The connection ends with it.
         close: bool,
     },
+    /// The connection is somebody else's from here on: the server forgets it.
+    HandOver(HandOver),
 }
+
+/// Takes a connection over.
+pub(crate) type HandOver = Box<dyn FnOnce(OwnedFd) -> io::Result<()> + Send>;
 
 /// Why a connection ends without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,6 +329,14 @@ impl<P: Protocol> Work<P> {
                     connection.received.drain(..consumed);
                     connection.outgoing = text;
                     connection.last = close;
+                }
+                Answer::HandOver(take) => {
+                    count(&self.counts.answered);
+                    // Its own place among the connections is free again.
+                    if let Err(error) = connection.socket.try_clone().and_then(take) {
+                        tracing::warn!(%error, "a connection cannot be handed over: it ends");
+                    }
+                    return false;
                 }
                 Answer::Incomplete if connection.ended => return false,
                 Answer::Incomplete if connection.received.len() < self.bounds.question => return true,

@@ -34,6 +34,9 @@ pub struct BridgeSettings {
     pub busy_poll: bool,
     /// Packets pass only between ports that are in their VLAN ([`PortSettings::vlans`]).
     pub vlan_filtering: bool,
+    /// What is for an IP group leaves only by ports that have asked for it by IGMP or MLD, and by
+    /// those that lead to routers.
+    pub multicast_snooping: bool,
     /// Interfaces are opened that another bridge has: both forward what arrives there.
     pub shared_interfaces: bool,
     /// How packets are steered to workers.
@@ -49,6 +52,7 @@ impl Default for BridgeSettings {
             threads: 0,
             busy_poll: false,
             vlan_filtering: false,
+            multicast_snooping: false,
             shared_interfaces: false,
             steering: SteeringSettings::default(),
         }

@@ -9,7 +9,11 @@ use superpacket_steer::CpuMask;
 
 use crate::control::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
-use crate::report::{FeatureReport, PortFeatures, PortReport, PortRps, PortStats, QueueRps, SteeringReport, WorkerReport};
+use crate::monitor::{Monitor, MonitorSettings};
+use crate::report::{
+    FeatureReport, MdbEntry, MdbReport, MdbRouter, PortFeatures, PortReport, PortRps, PortStats, QueueRps, QueueStats, SteeringReport,
+    WorkerReport,
+};
 use crate::settings::{Forwarding, InPlace, Limits, PortChange, PortSettings, SteeringSettings, TooBig};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
@@ -89,6 +93,8 @@ fn stats(settings: &PortSettings) -> PortStats {
         lro_no_desc: 3,
         drops,
         reasons,
+        rx_queues: vec![QueueStats { queue: 0, packets: 7, bytes: 8000, drops: Some(2) }],
+        tx_queues: vec![QueueStats { queue: 3, packets: 1, bytes: 60, drops: None }],
         ..PortStats::default()
     }
 }
@@ -223,6 +229,13 @@ impl Control for Sham {
         self.change(port, change, vlans)
     }
 
+    fn mdb(&self) -> MdbReport {
+        let entry = |port: &str, vid| MdbEntry { port: port.into(), grp: "239.1.2.3".into(), vid, state: "temp".into(), timer: 259 };
+        let router = vec![MdbRouter { port: "packet:a".into(), timer: 255 }];
+        let mdb = vec![entry("packet:a", None), entry("tap:b", Some(10))];
+        MdbReport { multicast_snooping: true, querier_ipv4: true, querier_ipv6: false, mdb, router }
+    }
+
     fn rps(&self) -> Vec<PortRps> {
         self.each(rps)
     }
@@ -255,6 +268,10 @@ impl Control for Sham {
     fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal> {
         self.steering.lock().expect("no panic").set(name, value).map_err(|problem| Refusal::new(ErrorCode::Refused, problem))?;
         Ok(self.steering())
+    }
+
+    fn monitor(&self, _: &MonitorSettings) -> Result<Monitor, Refusal> {
+        Err(Refusal::new(ErrorCode::Refused, "nothing moves here"))
     }
 }
 

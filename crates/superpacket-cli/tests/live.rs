@@ -6,6 +6,13 @@
 mod namespaces;
 mod support;
 
+#[path = "live/mdb.rs"]
+mod mdb;
+#[path = "live/monitor.rs"]
+mod monitor;
+#[path = "live/queues.rs"]
+mod queues;
+
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};

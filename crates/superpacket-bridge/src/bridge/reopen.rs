@@ -51,7 +51,7 @@ impl Inner {
         self.disconnect(shared.number);
         if device_of(&closed.before) != device_of(spec) {
             // Who was there may be elsewhere.
-            self.table.forget(shared.number);
+            self.forget(shared.number);
         }
         let mut places = lock(&self.places);
         let Some(Some(place)) = places.get_mut(usize::from(shared.number)) else { return closed };

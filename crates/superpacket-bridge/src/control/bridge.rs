@@ -6,7 +6,8 @@ use superpacket_steer::CpuMask;
 
 use super::{Control, ErrorCode, Refusal, RpsChange};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
-use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
+use crate::monitor::{Monitor, MonitorSettings};
+use crate::report::{MdbReport, PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::settings::{PortChange, PortSettings, TooBig, possible_cpus};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 use crate::{Bridge, BridgeError};
@@ -98,6 +99,10 @@ impl Control for Bridge {
         Ok(Bridge::delete_vlans(self, port, range)?)
     }
 
+    fn mdb(&self) -> MdbReport {
+        Bridge::mdb(self)
+    }
+
     fn rps(&self) -> Vec<PortRps> {
         Bridge::rps(self)
     }
@@ -125,5 +130,9 @@ impl Control for Bridge {
 
     fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal> {
         Ok(self.change_steering_settings(|settings| settings.set(name, value))?)
+    }
+
+    fn monitor(&self, settings: &MonitorSettings) -> Result<Monitor, Refusal> {
+        Ok(Bridge::monitor(self, settings)?)
     }
 }

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use super::monitor::MonitorStream;
 use super::request::Reply;
 use super::{Address, ErrorCode, Refusal, Request, RpsChange, ServedBy};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
-use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
+use crate::monitor::{MAX_SNAPLEN, MonitorReport, MonitorSettings};
+use crate::report::{MdbReport, PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::settings::PortChange;
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
@@ -299,6 +301,14 @@ impl Client {
         self.ask(&Request::DelVlan { port: port.to_owned(), vlan: range.first, vlan_end })
     }
 
+    /// Who is in which IP group, of all ports or of one.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn mdb(&mut self, port: Option<&str>) -> Result<MdbReport, ClientError> {
+        self.ask(&Request::Mdb { port: port.map(str::to_owned) })
+    }
+
     /// How packets of all ports are steered, or of one.
     ///
     /// # Errors
@@ -329,6 +339,19 @@ impl Client {
     /// As [`ask`](Client::ask).
     pub fn steering(&mut self) -> Result<SteeringReport, ClientError> {
         self.ask(&Request::Steering {})
+    }
+
+    /// Begins to copy what ports receive and send; the connection is the monitor's from then on.
+    ///
+    /// # Errors
+    /// As [`ask`](Client::ask).
+    pub fn monitor(mut self, settings: &MonitorSettings) -> Result<(MonitorReport, MonitorStream), ClientError> {
+        let MonitorSettings { ports, direction, snaplen, count } = settings.clone();
+        let snaplen = Some(snaplen).filter(|&snaplen| snaplen != MAX_SNAPLEN);
+        let report = self.ask(&Request::Monitor { ports, direction, snaplen, count })?;
+        let Client { path, stream } = self;
+        let begun = stream.buffer().to_vec();
+        Ok((report, MonitorStream::new(path, stream.into_inner(), begun)?))
     }
 
     /// Changes what holds for the steering of all ports, by its name.

@@ -6,6 +6,7 @@
 
 mod bridge;
 mod client;
+mod monitor;
 mod path;
 mod request;
 mod rps;
@@ -15,6 +16,7 @@ mod socket;
 mod tests;
 
 pub use client::{Client, ClientError};
+pub use monitor::{MonitorCounts, MonitorStream};
 pub use path::default_path;
 pub use request::{Address, ErrorCode, MAX_REQUEST, PROTOCOL, Refusal, Request, ServedBy};
 pub use rps::RpsChange;
@@ -25,7 +27,8 @@ use superpacket_features::Feature;
 use superpacket_io::port::PortSpec;
 
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
-use crate::report::{PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
+use crate::monitor::{Monitor, MonitorSettings};
+use crate::report::{MdbReport, PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
 use crate::settings::{PortChange, TooBig};
 use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
 
@@ -137,6 +140,9 @@ pub trait Control: Send + Sync {
     /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
     fn delete_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal>;
 
+    /// Who is in which IP group.
+    fn mdb(&self) -> MdbReport;
+
     /// How the ports' packets are steered.
     fn rps(&self) -> Vec<PortRps>;
 
@@ -156,4 +162,10 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// [`ErrorCode::UnknownName`] for another name, or [`ErrorCode::Refused`] with the reason.
     fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal>;
+
+    /// Begins to copy what ports receive and send.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownPort`], or [`ErrorCode::Refused`] with the reason.
+    fn monitor(&self, settings: &MonitorSettings) -> Result<Monitor, Refusal>;
 }

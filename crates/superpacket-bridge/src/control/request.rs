@@ -9,6 +9,7 @@ use superpacket_io::port::SpecError;
 
 use super::{Control, RpsChange};
 use crate::fdb::{FdbFilter, MOST_LISTED, Station};
+use crate::monitor::{MAX_SNAPLEN, Monitor, MonitorDirection, MonitorSettings};
 use crate::settings::{Forwarding, InPlace, PortChange, PortSettings, SettingValue, SteeringSettings, TooBig};
 use crate::vlan::VlanRange;
 
@@ -194,6 +195,12 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan_end: Option<u16>,
     },
+    /// Who is in which IP group.
+    Mdb {
+        /// Only of this port.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
     /// How the ports' packets are steered.
     Rps {
         /// Only of this port.
@@ -233,6 +240,22 @@ pub enum Request {
         /// The value, as text.
         value: String,
     },
+    /// Copies what ports receive and send. The answer's line is the connection's last: a stream of
+    /// pcapng follows it.
+    Monitor {
+        /// Only these ports; all without.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        ports: Vec<String>,
+        /// `rx`, `tx` or `both`.
+        #[serde(default)]
+        direction: MonitorDirection,
+        /// The most bytes of a packet; [`MAX_SNAPLEN`] without, and at most.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        snaplen: Option<u32>,
+        /// It ends after so many packets.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        count: Option<u64>,
+    },
 }
 
 /// An address of the table: of an entry, its `mac` and `vlan`.
@@ -248,7 +271,7 @@ pub struct Address {
 
 impl Request {
     /// The names that requests have.
-    pub const NAMES: [&'static str; 23] = [
+    pub const NAMES: [&'static str; 25] = [
         "version",
         "ports",
         "features",
@@ -268,10 +291,12 @@ impl Request {
         "vlan",
         "add-vlan",
         "del-vlan",
+        "mdb",
         "rps",
         "set-rps",
         "steering",
         "set-steering",
+        "monitor",
     ];
 }
 
@@ -347,12 +372,17 @@ pub(super) enum Reply<T> {
     Error(Refusal),
 }
 
-/// The line that answers a line.
-pub(super) fn answer(line: &[u8], control: &dyn Control) -> Vec<u8> {
-    match read(line).and_then(|request| perform(request, control)) {
-        Ok(value) => reply(&Reply::Ok(value)),
-        Err(refusal) => refuse(refusal),
-    }
+/// What answers a line.
+pub(super) enum Answered {
+    /// A line.
+    Line(Vec<u8>),
+    /// A line, and what this monitor copies.
+    Monitor(Vec<u8>, Monitor),
+}
+
+/// Answers a line.
+pub(super) fn answer(line: &[u8], control: &dyn Control) -> Answered {
+    read(line).and_then(|request| perform(request, control)).unwrap_or_else(|refusal| Answered::Line(refuse(refusal)))
 }
 
 /// The line that says no.
@@ -390,9 +420,10 @@ fn read(line: &[u8]) -> Result<Request, Refusal> {
     serde_json::from_value(serde_json::Value::Object(object)).map_err(|error| malformed(&error))
 }
 
-fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value, Refusal> {
-    fn value(report: impl Serialize) -> Result<serde_json::Value, Refusal> {
-        serde_json::to_value(report).map_err(|error| Refusal::new(ErrorCode::Refused, error))
+fn perform(request: Request, control: &dyn Control) -> Result<Answered, Refusal> {
+    fn value(report: impl Serialize) -> Result<Answered, Refusal> {
+        let value = serde_json::to_value(report).map_err(|error| Refusal::new(ErrorCode::Refused, error))?;
+        Ok(Answered::Line(reply(&Reply::Ok(value))))
     }
     match request {
         Request::Version {} => {
@@ -468,6 +499,15 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
             value(control.add_vlans(&port, &range(vlan, vlan_end, pvid, untagged)?)?)
         }
         Request::DelVlan { port, vlan, vlan_end } => value(control.delete_vlans(&port, &range(vlan, vlan_end, false, false)?)?),
+        Request::Mdb { port } => {
+            let mut report = control.mdb();
+            if let Some(port) = &port {
+                only(control.ports(), Some(port), |known| &known.port)?;
+                report.mdb.retain(|entry| entry.port == *port);
+                report.router.retain(|router| router.port == *port);
+            }
+            value(report)
+        }
         Request::Rps { port } => value(only(control.rps(), port.as_deref(), |report| &report.port)?),
         Request::SetRps { port, queue, mask, cpu_list, auto, flow_count, in_place_below } => {
             let change = RpsChange::of(queue, mask, cpu_list, auto, flow_count, in_place_below)?;
@@ -480,6 +520,11 @@ fn perform(request: Request, control: &dyn Control) -> Result<serde_json::Value,
                 return Err(Refusal::new(ErrorCode::UnknownName, format_args!("{name:?} is no setting of steering: there are {names}")));
             }
             value(control.set_steering(&name, &text)?)
+        }
+        Request::Monitor { ports, direction, snaplen, count } => {
+            let settings = MonitorSettings { ports, direction, snaplen: snaplen.unwrap_or(MAX_SNAPLEN), count };
+            let monitor = control.monitor(&settings)?;
+            Ok(Answered::Monitor(reply(&Reply::Ok(monitor.report())), monitor))
         }
     }
 }
@@ -540,6 +585,7 @@ mod tests {
             Request::Vlan { port: Some(port()) },
             Request::AddVlan { port: port(), vlan: 10, vlan_end: Some(20), pvid: false, untagged: true },
             Request::DelVlan { port: port(), vlan: 10, vlan_end: None },
+            Request::Mdb { port: None },
             Request::Rps { port: None },
             Request::SetRps {
                 port: port(),
@@ -552,6 +598,7 @@ mod tests {
             },
             Request::Steering {},
             Request::SetSteering { name: "dev_weight".into(), value: "64".into() },
+            Request::Monitor { ports: vec![port()], direction: MonitorDirection::Tx, snaplen: Some(96), count: None },
         ];
         for (request, name) in requests.into_iter().zip(Request::NAMES) {
             let line = serde_json::to_string(&request).expect("JSON");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Uid;
 
-use super::request::{answer, refuse};
+use super::request::{Answered, answer, refuse};
 use super::socket::SocketFile;
 use super::{Control, ControlSocket, ErrorCode, MAX_REQUEST, Refusal};
 use crate::serve::{Answer, Bounds, Complaint, Counts, Protocol, Server};
@@ -97,7 +97,10 @@ impl Protocol for Lines {
 
     fn answer(&mut self, received: &[u8], ended: bool) -> Answer {
         match received.iter().position(|&byte| byte == b'\n') {
-            Some(end) => Answer::Reply { consumed: end + 1, text: answer(&received[..end], &*self.control), close: false },
+            Some(end) => match answer(&received[..end], &*self.control) {
+                Answered::Line(text) => Answer::Reply { consumed: end + 1, text, close: false },
+                Answered::Monitor(text, monitor) => Answer::HandOver(Box::new(move |socket| monitor.stream_to(socket, text))),
+            },
             None if ended && !received.is_empty() => {
                 let text = refuse(Refusal::new(ErrorCode::Malformed, "the request does not end: a line feed is missing"));
                 Answer::Reply { consumed: received.len(), text, close: true }

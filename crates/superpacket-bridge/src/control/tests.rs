@@ -99,6 +99,9 @@ fn what_is_asked_is_answered() {
     let deleted = client.delete_vlans("tap:b", &"1-19".parse().expect("reads")).expect("answers");
     let report = client.vlans(Some("tap:b")).expect("answers");
     assert_eq!((deleted.vlans.len(), report), (1, VlanReport { vlan_filtering: true, ports: vec![deleted] }));
+    let mdb = client.mdb(Some("tap:b")).expect("answers");
+    assert_eq!((mdb.multicast_snooping, mdb.mdb.len(), mdb.router.len()), (true, 1, 0));
+    assert_eq!(client.mdb(None).expect("answers"), Sham::new().mdb());
     let rps = client.set_rps("tap:b", None, &RpsChange::Mask("5".into())).expect("answers");
     assert_eq!((rps.queues[0].rps_cpus.as_str(), rps.queues[0].effective_list.as_str()), ("5", "0,2"));
     assert_eq!(client.set_rps("tap:b", Some(0), &RpsChange::List("1-3".into())).expect("answers").queues[0].rps_cpus, "e");
@@ -112,7 +115,7 @@ fn what_is_asked_is_answered() {
     let steering = client.set_steering("netdev_max_backlog", "300").expect("answers");
     assert_eq!(steering.settings["netdev_max_backlog"], "300");
     assert_eq!(client.steering().expect("answers"), steering);
-    assert_eq!(bench.server.counters().answered, 34);
+    assert_eq!(bench.server.counters().answered, 36);
 }
 
 #[test]

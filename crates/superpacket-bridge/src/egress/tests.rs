@@ -110,7 +110,7 @@ impl Bench {
     }
 
     fn flush(&mut self) -> Vec<Sent> {
-        self.egress.flush(&mut self.outgoing, &mut self.segmenter).expect("the port is not gone");
+        self.egress.flush(&mut self.outgoing, &mut self.segmenter, &mut Copies::default()).expect("the port is not gone");
         std::mem::take(&mut self.sent.lock().expect("no panic"))
     }
 
@@ -476,7 +476,7 @@ fn a_port_that_is_down_or_gone_drops_the_rest_with_a_count() {
     let mut bench = Bench::refusing(|_| (), move |_| gone.take().map(Stop::Gone));
     let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
     aggregator.bypass(RxPacket::new(Buffer::from(frame)), &mut |packet: SuperPacket<'_, Buffer>| bench.add(packet));
-    assert_eq!(bench.egress.flush(&mut bench.outgoing, &mut bench.segmenter), Err(Broken));
+    assert_eq!(bench.egress.flush(&mut bench.outgoing, &mut bench.segmenter, &mut Copies::default()), Err(Broken));
     assert_eq!(bench.drops("gone"), 1);
 }
 

@@ -12,6 +12,7 @@ use superpacket_io::port::{Buffer, Outgoing, Port, Progress, TxBatch};
 use superpacket_steer::{CpuMask, FlowHashKey};
 
 use super::*;
+use crate::monitor::MonitorSettings;
 use crate::runtime::tests::shared_as;
 use crate::settings::{InPlace, PerQueue, SteeringSettings};
 use crate::steering::UsableCpus;
@@ -67,6 +68,7 @@ struct Bench {
     receiver: PollThread,
     worker: PollThread,
     input: Arc<Shared>,
+    monitors: Arc<Monitors>,
     epoch: Arc<AtomicU64>,
     host: MemoryPort,
     _port: MemoryPort,
@@ -83,14 +85,17 @@ impl Bench {
     fn new() -> Bench {
         let key = HashKey::new(7);
         let (notices, _) = crossbeam_channel::unbounded();
+        let epoch = Arc::<AtomicU64>::default();
         let common = Common {
             table: Arc::new(Table::new(64, Duration::from_secs(300))),
             answers: Arc::default(),
-            epoch: Arc::default(),
+            epoch: epoch.clone(),
             notices,
             busy_poll: false,
             key,
             steering: Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(7), InPlace::NEVER)),
+            monitors: Arc::new(Monitors::new(epoch)),
+            snooping: None,
             start: Instant::now(),
             factory: None,
         };
@@ -112,7 +117,20 @@ impl Bench {
             let transmit = Box::new(PanicsOnce { due: due.clone(), held_up: held_up.clone(), taken: taken.clone() });
             thread.order(Order::Open { shared: output.clone(), receivers: Vec::new(), transmit });
         }
-        Bench { receiver, worker, input, epoch: common.epoch, host, _port: port, due, touchy, held_up, taken, cpu }
+        Bench {
+            receiver,
+            worker,
+            input,
+            monitors: common.monitors,
+            epoch: common.epoch,
+            host,
+            _port: port,
+            due,
+            touchy,
+            held_up,
+            taken,
+            cpu,
+        }
     }
 
     /// Steers to the worker, or no longer.
@@ -190,6 +208,20 @@ fn a_receiving_thread_that_panics_loses_what_it_had_and_goes_on() {
     bench.wait("all others", |bench| bench.taken() as u64 + bench.lost() == 21);
     assert!((1..=7).contains(&bench.lost()), "{}", bench.lost());
     assert_eq!(bench.worker.counts.panics.value(), 0);
+}
+
+/// Half a copy may be left in its ring: what comes then goes through another.
+#[test]
+fn a_thread_that_panics_begins_its_copies_for_monitors_anew() {
+    let mut bench = Bench::new();
+    let feed = bench.monitors.begin(MonitorSettings::default(), &[]).expect("a descriptor");
+    bench.epoch.fetch_add(1, Ordering::Release);
+    [&bench.receiver, &bench.worker].into_iter().for_each(PollThread::wake);
+    bench.wait("both copy", |_| feed.copying() == 2);
+    bench.due.store(true, Ordering::Relaxed);
+    bench.send(3);
+    bench.wait("a panic", |bench| bench.receiver.counts.panics.value() == 1);
+    bench.wait("a new ring", |_| feed.copying() == 3);
 }
 
 #[test]

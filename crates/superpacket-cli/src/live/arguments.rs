@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
+use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorDirection};
 use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::settings::InPlace;
 use superpacket_features::Feature;
@@ -55,10 +56,11 @@ segments get new identifications (RFC 6864).")]
     #[command(after_help = "Examples:
   superpacket stats
   superpacket stats packet:eth0 --reasons
+  superpacket stats packet:eth0 --queues
   superpacket stats packet:eth0 --json | jq '.[0].drops'
 
 Reasons say why packets left aggregation as they did, merged or single, and add up to all of \
-them.")]
+them. Counters of queues are named as in ethtool -S: rx_queue_0_packets.")]
     Stats(Stats),
     /// Show a bridge's ports: state, MTU, addresses learned, limits
     #[command(after_help = "Examples:
@@ -164,6 +166,18 @@ without one. A new port is in VLAN 1, pvid and untagged.
 VLANs count where the bridge filters by them: `superpacket bridge --vlan-filtering`, or \
 vlan-filtering = true under [bridge] in its file.")]
     Vlan(Vlan),
+    /// Show which ports of a bridge have asked for which IP groups, as `bridge mdb` does
+    #[command(after_help = "Examples:
+  superpacket mdb
+  superpacket mdb show dev tap:guest1 --statistics
+  superpacket mdb --json | jq -r '.mdb[] | .grp'
+
+Words and output are those of iproute2's `bridge mdb`; a port is the whole port string. It counts \
+where the bridge listens to IGMP and MLD: `superpacket bridge --multicast-snooping`, or \
+multicast-snooping = true under [bridge] in its file.
+
+Without a querier, somebody who asks who is in which group, what is for a group goes to all ports.")]
+    Mdb(Mdb),
     /// Show or set to which CPUs a bridge's ports steer their packets
     #[command(after_help = "Examples:
   superpacket rps
@@ -197,12 +211,28 @@ of the time until all the work fits in 45 %. --in-place-below 0 always steers, a
 
 Keys: q quits, up and down scroll.")]
     Top(Top),
+    /// Copy what a bridge's ports receive and send to a pcapng file or a pipe
+    #[command(after_help = "Examples:
+  superpacket monitor packet:eth0 -w eth0.pcapng
+  superpacket monitor tap:g1 tap:g2 --direction rx -c 1000 -w guests.pcapng
+  superpacket monitor | tshark -r -
+  superpacket monitor packet:eth0 --snaplen 128 -w - | zstd >eth0.pcapng.zst
+
+Without a port, all are monitored, also those that are added later. Packets are copied as the ports \
+have them: what is received before the bridge aggregates it, what is sent as the port is given it; \
+super-packets whole, with the virtio_net_hdr in a comment, as `superpacket check` reads it. Each port \
+is an interface of the capture, and each packet says its direction.
+
+It ends by Ctrl-C, after COUNT packets, and when the ports have left the bridge or the bridge ends. \
+Forwarding never waits for it: copies that are not read in time are dropped, counted in the capture's \
+interface statistics, and told at the end.")]
+    Monitor(Monitor),
 }
 
 impl LiveCommand {
     /// Does it see to SIGINT and SIGTERM itself?
     pub(crate) fn has_its_own_signals(&self) -> bool {
-        matches!(self, LiveCommand::Bridge(_) | LiveCommand::Top(_))
+        matches!(self, LiveCommand::Bridge(_) | LiveCommand::Top(_) | LiveCommand::Monitor(_))
     }
 }
 
@@ -238,6 +268,10 @@ pub(crate) struct Bridge {
     /// Let packets pass only between ports that are in their VLAN (`superpacket vlan`)
     #[arg(long)]
     pub(crate) vlan_filtering: bool,
+    /// Give packets for IP groups only to ports that have asked for them by IGMP or MLD, and to
+    /// routers (`superpacket mdb`)
+    #[arg(long)]
+    pub(crate) multicast_snooping: bool,
     /// Open interfaces that another bridge has, although both then forward every frame
     #[arg(long)]
     pub(crate) shared_interfaces: bool,
@@ -360,6 +394,9 @@ pub(crate) struct Stats {
     /// Show why packets left aggregation as they did, too
     #[arg(long)]
     pub(crate) reasons: bool,
+    /// Show what each receive and transmit queue counted, too
+    #[arg(long)]
+    pub(crate) queues: bool,
 }
 
 /// `superpacket ports`, and what is common with `superpacket stats`.
@@ -499,6 +536,32 @@ pub(crate) struct Vlan {
     pub(crate) json: bool,
 }
 
+/// What `superpacket mdb` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MdbAction {
+    /// Show entries: [dev PORT]
+    #[value(alias = "list")]
+    Show,
+}
+
+/// `superpacket mdb`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Mdb {
+    /// What to do [default: show]
+    #[arg(value_enum)]
+    pub(crate) action: Option<MdbAction>,
+    /// Which port
+    pub(crate) words: Vec<String>,
+    /// Show for how long each entry holds, too
+    #[arg(short, long)]
+    pub(crate) statistics: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON
+    #[arg(short, long)]
+    pub(crate) json: bool,
+}
+
 /// `superpacket rps`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Rps {
@@ -549,6 +612,40 @@ pub(crate) struct Top {
     /// Print the rates of one interval as JSON, and end
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `superpacket monitor`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Monitor {
+    /// Only these ports: the whole port strings, as in packet:eth0
+    #[arg(value_name = "PORT")]
+    pub(crate) ports: Vec<String>,
+    /// Write to a file, over one that is there; -: to standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub(crate) write: PathBuf,
+    /// Only what ports receive (rx), or only what they send (tx)
+    #[arg(long, value_name = "rx|tx|both", value_parser = direction, default_value = "both")]
+    pub(crate) direction: MonitorDirection,
+    /// End after so many packets
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// Copy at most so many bytes of a packet
+    #[arg(long, value_name = "N", default_value_t = MAX_SNAPLEN, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SNAPLEN)))]
+    pub(crate) snaplen: u32,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print how many packets were written, and how many dropped, as JSON at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn direction(text: &str) -> Result<MonitorDirection, String> {
+    match text {
+        "rx" => Ok(MonitorDirection::Rx),
+        "tx" => Ok(MonitorDirection::Tx),
+        "both" => Ok(MonitorDirection::Both),
+        _ => Err("rx, tx or both".into()),
+    }
 }
 
 fn interval(text: &str) -> Result<u64, String> {

@@ -8,6 +8,8 @@ mod fdb;
 mod features;
 mod limits;
 mod logging;
+mod mdb;
+mod monitor;
 mod plan;
 mod port;
 mod ports;
@@ -34,8 +36,10 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Limits(arguments) => limits::run(&arguments),
         LiveCommand::Fdb(arguments) => fdb::run(&arguments),
         LiveCommand::Vlan(arguments) => vlan::run(&arguments),
+        LiveCommand::Mdb(arguments) => mdb::run(&arguments),
         LiveCommand::Rps(arguments) => rps::run(&arguments),
         LiveCommand::Top(arguments) => top::run(&arguments),
+        LiveCommand::Monitor(arguments) => monitor::run(&arguments),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `superpacket stats`: what a bridge's ports counted.
 
-use superpacket_bridge::report::PortStats;
+use superpacket_bridge::report::{PortStats, QueueStats};
 
 use super::arguments::Stats;
 use super::connect;
@@ -13,25 +13,26 @@ pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
     if arguments.asked.json {
         print_json(&ports)?;
     } else {
-        print(&text(&ports, arguments.reasons, columns()), false)?;
+        print(&text(&ports, arguments, columns()), false)?;
     }
     Ok(())
 }
 
 /// The counters as a list for each port: names and numbers, easy to grep; of the causes of drops,
 /// those that there were.
-fn text(ports: &[PortStats], with_reasons: bool, columns: usize) -> String {
+fn text(ports: &[PortStats], arguments: &Stats, columns: usize) -> String {
     let each = ports.iter().map(|port| {
         let causes = port.drops.iter().filter(|(_, count)| **count > 0).map(|(cause, count)| (format!("  {}", printable(cause)), *count));
         let drops = std::iter::once(("drops".to_owned(), port.drops.values().sum())).chain(causes);
-        let rows = counters(port).into_iter().map(|(name, count)| (name.to_owned(), count)).chain(drops);
+        let queues = if arguments.queues { queue_counters(port) } else { Vec::new() };
+        let rows = counters(port).into_iter().map(|(name, count)| (name.to_owned(), count)).chain(queues).chain(drops);
         let mut text = format!("{}\n", printable(&port.port));
         text.push_str(table(["", ""], rows.map(|(name, count)| [name, grouped(count)])).trim_start_matches('\n'));
         if port.segmented_for_ids > 0 {
             text.push('\n');
             text.push_str(&paragraph(&about_ids(port), 2, columns));
         }
-        if with_reasons {
+        if arguments.reasons {
             text.push('\n');
             text.push_str(&paragraph("Why packets left aggregation as they did:", 2, columns));
             match port.reasons.is_empty() {
@@ -54,8 +55,19 @@ fn about_ids(port: &PortStats) -> String {
     )
 }
 
-/// The counters by their names in JSON, but for drops and reasons.
-fn counters(port: &PortStats) -> [(&'static str, u64); 30] {
+/// The counters of the queues, named as drivers name them for `ethtool -S`.
+fn queue_counters(port: &PortStats) -> Vec<(String, u64)> {
+    let ways = [("rx", &port.rx_queues), ("tx", &port.tx_queues)];
+    let each = ways.into_iter().flat_map(|(way, queues)| queues.iter().map(move |queue| (way, queue)));
+    let counters = each.flat_map(|(way, QueueStats { queue, packets, bytes, drops })| {
+        let named = move |what: &str, count: u64| (format!("{way}_queue_{queue}_{what}"), count);
+        [named("packets", *packets), named("bytes", *bytes)].into_iter().chain(drops.map(|drops| named("drops", drops)))
+    });
+    counters.collect()
+}
+
+/// The counters by their names in JSON, but for those of queues, drops and reasons.
+fn counters(port: &PortStats) -> [(&'static str, u64); 31] {
     [
         ("rx_packets", port.rx_packets),
         ("rx_bytes", port.rx_bytes),
@@ -79,6 +91,7 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 30] {
         ("fallbacks", port.fallbacks),
         ("filtered", port.filtered),
         ("rx_throttled", port.rx_throttled),
+        ("mcast_malformed", port.mcast_malformed),
         ("steered", port.steered),
         ("in_place", port.in_place),
         ("held_back", port.held_back),
@@ -93,6 +106,7 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 30] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::arguments::{Connection, Ports};
 
     fn stats() -> PortStats {
         PortStats {
@@ -103,12 +117,45 @@ mod tests {
         }
     }
 
+    /// What is asked for beside the counters.
+    fn asked(reasons: bool, queues: bool) -> Stats {
+        let connection = Connection { control: None };
+        Stats { asked: Ports { port: None, connection, json: false }, reasons, queues }
+    }
+
+    #[test]
+    fn queues_are_shown_where_they_are_asked_for() {
+        let queue = |queue, packets, drops| QueueStats { queue, packets, bytes: 100 * packets, drops };
+        let mut stats = stats();
+        (stats.rx_queues, stats.tx_queues) = (vec![queue(0, 3, Some(7)), queue(1, 4, Some(0))], vec![queue(0, 5_000, None)]);
+        assert!(!text(std::slice::from_ref(&stats), &asked(true, false), 80).contains("queue_0"));
+        let text = text(&[stats], &asked(false, true), 80);
+        let rows: Vec<Vec<&str>> =
+            text.lines().filter(|line| line.contains("_queue_")).map(|line| line.split_whitespace().collect()).collect();
+        let expected = [
+            ["rx_queue_0_packets", "3"],
+            ["rx_queue_0_bytes", "300"],
+            ["rx_queue_0_drops", "7"],
+            ["rx_queue_1_packets", "4"],
+            ["rx_queue_1_bytes", "400"],
+            ["rx_queue_1_drops", "0"],
+            ["tx_queue_0_packets", "5,000"],
+            ["tx_queue_0_bytes", "500,000"],
+        ];
+        assert_eq!(rows, expected, "{text}");
+    }
+
     #[test]
     fn every_counter_of_the_json_is_in_the_text() {
         let stats = stats();
-        let text = text(std::slice::from_ref(&stats), false, 80);
+        let text = text(std::slice::from_ref(&stats), &asked(false, false), 80);
         let json = serde_json::to_value(&stats).expect("JSON");
-        for name in json.as_object().expect("an object").keys().filter(|name| !["port", "drops", "reasons"].contains(&name.as_str())) {
+        for name in json
+            .as_object()
+            .expect("an object")
+            .keys()
+            .filter(|name| !["port", "drops", "reasons", "rx_queues", "tx_queues"].contains(&name.as_str()))
+        {
             assert!(text.contains(&format!("  {name} ")), "{name}\n{text}");
         }
         assert!(text.starts_with("packet:eth0\n"), "{text}");
@@ -122,9 +169,9 @@ mod tests {
     #[test]
     fn reasons_are_shown_where_they_are_asked_for() {
         let mut stats = stats();
-        assert!(text(std::slice::from_ref(&stats), true, 80).contains("none did"));
+        assert!(text(std::slice::from_ref(&stats), &asked(true, false), 80).contains("none did"));
         stats.reasons = [("sequence".to_owned(), 1), ("poll_end".to_owned(), 3)].into();
-        let text = text(&[stats], true, 80);
+        let text = text(&[stats], &asked(true, false), 80);
         let rows: Vec<_> = text.lines().skip_while(|line| !line.contains("Why packets left")).skip(2).map(str::trim).collect();
         assert_eq!(rows, ["poll_end        3  75.0 %", "sequence        1  25.0 %"], "{text}");
     }
@@ -133,7 +180,7 @@ mod tests {
     fn packets_that_were_cut_for_their_identifications_are_told_with_what_helps() {
         let stats = PortStats { port: format!("packet:{}", "e".repeat(15)), segmented_for_ids: 4_321, ..stats() };
         for columns in [40, 80] {
-            let text = text(std::slice::from_ref(&stats), true, columns);
+            let text = text(std::slice::from_ref(&stats), &asked(true, false), columns);
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(words.contains("4,321 packets were merged and cut again for nothing"), "{text}");
             assert!(words.contains("tx-tcp-mangleid-segmentation on`"), "{text}");

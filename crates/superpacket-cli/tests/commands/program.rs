@@ -8,7 +8,7 @@ use crate::support::*;
 const COMMANDS: &[&str] = if cfg!(target_os = "linux") {
     &[
         "coalesce", "segment", "verify", "check", "analyze", "steer", "generate", "lab", "bridge", "features", "stats", "ports", "limits",
-        "rps", "top",
+        "rps", "top", "monitor", "mdb",
     ]
 } else {
     &["coalesce", "segment", "verify", "check", "analyze", "steer", "generate"]

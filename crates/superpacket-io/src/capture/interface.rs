@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::option::{interface_unit, put, walk};
-use super::{ByteOrder, LinkType, TimeResolution};
+use super::option::{cut_at, interface_unit, put, walk};
+use super::{ByteOrder, LinkType, TimeResolution, Timestamp};
 
 pub(super) const IF_NAME: u16 = 2;
 pub(super) const IF_TSRESOL: u16 = 9;
@@ -37,8 +37,7 @@ impl Interface {
     /// The same with a name (`if_name`), cut to 1,000 bytes. Only pcapng keeps it.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
-        let end = (0..=name.len().min(1000)).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
-        put(&mut self.options, ByteOrder::Little, IF_NAME, &name.as_bytes()[..end], 1);
+        put(&mut self.options, ByteOrder::Little, IF_NAME, &name.as_bytes()[..cut_at(name, 1000)], 1);
         self
     }
 
@@ -82,6 +81,18 @@ impl Interface {
     pub(super) fn footprint(&self) -> usize {
         size_of::<Self>() + self.options.capacity()
     }
+}
+
+/// What was counted at an interface while it was captured on (Interface Statistics Block).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InterfaceStatistics {
+    /// When the capture began (`isb_starttime`).
+    pub start: Option<Timestamp>,
+    /// Packets that the interface received or sent while it was captured on, those that were
+    /// dropped included (`isb_ifrecv`).
+    pub packets: u64,
+    /// Packets of these that the capture lacks, because there was no room for them (`isb_ifdrop`).
+    pub dropped: u64,
 }
 
 #[cfg(test)]

@@ -12,6 +12,9 @@ const END: u16 = 0;
 /// `opt_comment`: text.
 const COMMENT: u16 = 1;
 
+/// `epb_flags`: its lowest two bits say the direction.
+const EPB_FLAGS: u16 = 2;
+
 /// `epb_hash`: over the bytes of one packet.
 const EPB_HASH: u16 = 3;
 
@@ -28,6 +31,69 @@ pub(super) const MODIFIED_LENGTH: usize = 8;
 pub struct FrameOptions<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) form: OptionForm,
+}
+
+/// The way of a packet, as seen from the interface that it was captured on (`epb_flags`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// It was received.
+    Inbound,
+    /// It was sent.
+    Outbound,
+}
+
+/// Options of a packet that is written to a capture for the first time. Only pcapng keeps them.
+///
+/// ```
+/// use superpacket_io::capture::{Direction, OptionList};
+///
+/// let mut list = OptionList::new();
+/// list.direction(Direction::Inbound);
+/// list.comment("the first one");
+/// assert_eq!(list.options().direction(), Some(Direction::Inbound));
+/// assert!(list.options().comments().eq([b"the first one"]));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OptionList {
+    /// In the machine's byte order.
+    bytes: Vec<u8>,
+}
+
+impl OptionList {
+    /// No options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets all options, and keeps their memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// Appends the packet's direction.
+    pub fn direction(&mut self, direction: Direction) {
+        let flags: u32 = match direction {
+            Direction::Inbound => 1,
+            Direction::Outbound => 2,
+        };
+        put(&mut self.bytes, ByteOrder::NATIVE, EPB_FLAGS, &flags.to_ne_bytes(), 1);
+    }
+
+    /// Appends a comment, cut to 1,000 bytes.
+    pub fn comment(&mut self, text: &str) {
+        put(&mut self.bytes, ByteOrder::NATIVE, COMMENT, &text.as_bytes()[..cut_at(text, 1000)], 1);
+    }
+
+    /// The options as a [`Record`](super::Record) takes them.
+    pub fn options(&self) -> FrameOptions<'_> {
+        FrameOptions::new(&self.bytes, OptionForm::list(ByteOrder::NATIVE))
+    }
+}
+
+/// The length of the longest start of a text that has at most `most` bytes and ends with a
+/// character.
+pub(super) fn cut_at(text: &str, most: usize) -> usize {
+    (0..=text.len().min(most)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0)
 }
 
 /// How the bytes of [`FrameOptions`] are to be read: with them, what is needed to keep them longer
@@ -77,6 +143,19 @@ impl<'a> FrameOptions<'a> {
     pub fn comments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let list = if self.form.kind == Kind::Modified { &[] } else { self.bytes };
         walk(list, self.form.byte_order).map_while(Result::ok).filter(|(code, _)| *code == COMMENT).map(|(_, text)| text)
+    }
+
+    /// Whether a pcapng packet was received or sent (`epb_flags`); `None` where the file does not
+    /// say it.
+    pub fn direction(&self) -> Option<Direction> {
+        let list = if self.form.kind == Kind::Modified { &[] } else { self.bytes };
+        let mut options = walk(list, self.form.byte_order).map_while(Result::ok);
+        let flags = options.find_map(|(code, value)| (code == EPB_FLAGS && value.len() == 4).then_some(value))?;
+        match self.form.byte_order.u32_at(flags, 0) & 3 {
+            1 => Some(Direction::Inbound),
+            2 => Some(Direction::Outbound),
+            _ => None,
+        }
     }
 
     /// What of them holds for a packet that this one and others before it became: all but a hash of
@@ -245,6 +324,31 @@ mod tests {
         assert_eq!(options.comments().collect::<Vec<_>>(), [b"one", b"two"]);
         assert_eq!(FrameOptions::new(&list, OptionForm::modified(ByteOrder::Big)).comments().count(), 0);
         assert_eq!(FrameOptions::NONE.comments().count(), 0);
+    }
+
+    #[test]
+    fn a_list_that_is_made_is_read_in_either_byte_order() {
+        for (direction, flags) in [(Direction::Inbound, 1u32), (Direction::Outbound, 2)] {
+            let mut list = OptionList::new();
+            list.comment("forgotten");
+            list.clear();
+            list.direction(direction);
+            list.comment(&"é".repeat(700));
+            let options = list.options();
+            assert_eq!(options.direction(), Some(direction));
+            assert!(options.comments().eq(["é".repeat(500).as_bytes()]), "cut between characters");
+            let mut big = Vec::new();
+            options.write_list(ByteOrder::Big, &mut big);
+            assert_eq!(big[..8], [[0, 2, 0, 4], flags.to_be_bytes()].concat());
+            assert_eq!(FrameOptions::new(&big, OptionForm::list(ByteOrder::Big)).direction(), Some(direction));
+        }
+        for flags in [0u32, 3, 4] {
+            let mut list = Vec::new();
+            put(&mut list, ByteOrder::Little, EPB_FLAGS, &flags.to_le_bytes(), 1);
+            assert_eq!(FrameOptions::new(&list, OptionForm::list(ByteOrder::Little)).direction(), None, "{flags}");
+        }
+        assert_eq!(FrameOptions::NONE.direction(), None);
+        assert_eq!(FrameOptions::new(&[2, 0, 2, 0, 1, 0, 0, 0], OptionForm::list(ByteOrder::Little)).direction(), None, "too short");
     }
 
     #[test]

@@ -72,6 +72,17 @@ impl Output {
         Ok(())
     }
 
+    /// Hands over what has been put so far, as far as the compression lets it go.
+    pub(super) fn hand_over(&mut self) -> io::Result<()> {
+        self.flush()?;
+        match &mut self.encoder {
+            Encoder::Plain(destination) => destination.flush(),
+            Encoder::Gzip(encoder) => encoder.flush(),
+            // Its thread writes what makes a block.
+            Encoder::Zstd(_) => Ok(()),
+        }
+    }
+
     /// Writes out what is left and puts the file in its place.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.flush()?;

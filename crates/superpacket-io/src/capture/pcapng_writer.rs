@@ -8,9 +8,14 @@ use super::output::Output;
 use super::pcap_writer::Refusal;
 use super::pcapng_reader::{BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION, SECTION_HEADER, SIMPLE_PACKET};
 use super::writer::{Declared, snap_length};
-use super::{ByteOrder, Interface, Record, TimeResolution};
+use super::{ByteOrder, Interface, InterfaceStatistics, Record, TimeResolution, Timestamp};
 
 const SHB_USERAPPL: u16 = 4;
+const INTERFACE_STATISTICS: u32 = 5;
+const ISB_STARTTIME: u16 = 2;
+const ISB_ENDTIME: u16 = 3;
+const ISB_IFRECV: u16 = 4;
+const ISB_IFDROP: u16 = 5;
 
 pub(super) struct PcapNgWriter {
     byte_order: ByteOrder,
@@ -113,6 +118,39 @@ impl PcapNgWriter {
         output.put(&[0; 4][..end])?;
         output.put(&self.byte_order.u32_bytes(total))?;
         Ok(())
+    }
+
+    /// Writes what was counted at an interface, until `time`.
+    pub(super) fn statistics(
+        &mut self,
+        output: &mut Output,
+        number: u32,
+        interface: &Declared,
+        time: Timestamp,
+        counted: &InterfaceStatistics,
+    ) -> Result<(), Refusal> {
+        let byte_order = self.byte_order;
+        // A time is two words, the higher first, in either byte order.
+        let ticks = |time: Timestamp| -> Result<Vec<u8>, Refusal> {
+            let ticks = time.ticks_in(interface.resolution, interface.offset_seconds).ok_or(Refusal::Time)?;
+            Ok([byte_order.u32_bytes((ticks >> 32) as u32), byte_order.u32_bytes(ticks as u32)].concat())
+        };
+        let end = ticks(time)?;
+        let start = counted.start.map(ticks).transpose()?;
+        self.body.clear();
+        self.u32(number);
+        self.body.extend_from_slice(&end);
+        let from = self.body.len();
+        if let Some(start) = start {
+            put(&mut self.body, byte_order, ISB_STARTTIME, &start, 1);
+        }
+        put(&mut self.body, byte_order, ISB_ENDTIME, &end, 1);
+        let swap = if byte_order == ByteOrder::Little { 1 } else { 8 };
+        for (code, count) in [(ISB_IFRECV, counted.packets), (ISB_IFDROP, counted.dropped)] {
+            put(&mut self.body, byte_order, code, &count.to_le_bytes(), swap);
+        }
+        put_end(&mut self.body, from);
+        Ok(self.block(output, INTERFACE_STATISTICS)?)
     }
 
     fn u32(&mut self, value: u32) {

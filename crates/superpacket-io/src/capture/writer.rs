@@ -6,7 +6,10 @@ use std::path::Path;
 use super::output::{Destination, Output};
 use super::pcap_writer::{PcapWriter, Refusal};
 use super::pcapng_writer::PcapNgWriter;
-use super::{CaptureError, Container, Interface, LinkType, MAX_RECORD_LENGTH, OutputFormat, Record, Sink, TimeResolution};
+use super::{
+    CaptureError, Container, Interface, InterfaceStatistics, LinkType, MAX_RECORD_LENGTH, OutputFormat, Record, Sink, TimeResolution,
+    Timestamp,
+};
 
 /// Writes a capture file as a stream.
 ///
@@ -108,6 +111,30 @@ impl Writer {
     /// Frames written so far.
     pub fn frames(&self) -> u64 {
         self.frames
+    }
+
+    /// Hands what was written so far to the destination: for a reader that waits for it. What is
+    /// compressed by zstd waits for the end of a block.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn flush(&mut self) -> Result<(), CaptureError> {
+        self.output.hand_over().map_err(|source| CaptureError::Write { file: self.file.clone(), source })
+    }
+
+    /// Writes what was counted at an interface, until `time`. A pcap file has no place for it.
+    ///
+    /// # Errors
+    /// If it cannot be written, if no such interface was declared, or if one of the times cannot be
+    /// said in the interface's unit.
+    pub fn statistics(&mut self, interface: u32, time: Timestamp, counted: &InterfaceStatistics) -> Result<(), CaptureError> {
+        let Some(declared) = self.interfaces.get(interface as usize).copied() else {
+            let (file, packet) = (self.file.clone(), self.frames + 1);
+            return Err(CaptureError::UnknownInterface { file, packet, interface });
+        };
+        let Records::PcapNg(writer) = &mut self.records else { return Ok(()) };
+        let written = writer.statistics(&mut self.output, interface, &declared, time, counted);
+        written.map_err(|refusal| self.refuse(refusal, declared.link_type))
     }
 
     /// Writes what is left and gives the file its name, over a file that may be there. Returns the

@@ -134,6 +134,13 @@ pub trait Port: Send + fmt::Debug {
 
     /// What it counted so far, all queues together.
     fn counters(&mut self) -> PortCounters;
+
+    /// How many packets each receive queue had no room for so far
+    /// ([`PortCounters::rx_dropped`]), in the order of the queues; empty where only all of them
+    /// together are known.
+    fn queue_drops(&mut self) -> Vec<u64> {
+        Vec::new()
+    }
 }
 
 /// The receiving end of one queue of a port.
@@ -169,6 +176,12 @@ pub trait Transmit: Send + fmt::Debug {
     /// Each frame has been made to fit [`Capabilities`]. When this returns, the port has no more
     /// use for the bytes of what is sent.
     fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress;
+
+    /// The number of the port's transmit queue that it sends by, from 0 on; 0 where the port has
+    /// one, or where somebody else chooses it, such as the kernel behind a packet socket.
+    fn queue(&self) -> u16 {
+        0
+    }
 }
 
 /// How far sending came.

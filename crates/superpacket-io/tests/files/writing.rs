@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::bytes::*;
 use superpacket_io::capture::{
-    ByteOrder, CaptureError, Compression, Container, Format, FrameOptions, Interface, LinkType, MAX_RECORD_LENGTH, OutputFormat,
-    PcapVariant, Reader, Record, Sink, Source, TimeResolution, Timestamp, Writer,
+    ByteOrder, CaptureError, Compression, Container, Direction, Format, FrameOptions, Interface, InterfaceStatistics, LinkType,
+    MAX_RECORD_LENGTH, OptionList, OutputFormat, PcapVariant, Reader, Record, Sink, Source, TimeResolution, Timestamp, Writer,
 };
 
 const PCAP: OutputFormat =
@@ -266,4 +266,76 @@ fn an_unfinished_output_leaves_nothing() {
     assert_eq!(entries(directory.path()), 0);
     let error = Writer::create(directory.path().join("absent/out.pcap"), PCAP).err().unwrap();
     assert!(matches!(error, CaptureError::Create { .. }), "{error}");
+}
+
+/// A stream that a test looks into while it is written.
+#[derive(Clone, Default)]
+struct Shared(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_flushed_can_be_read_before_the_end() {
+    for compression in [Compression::None, Compression::Gzip] {
+        let stream = Shared::default();
+        let mut writer = Writer::into_stream("live", Box::new(stream.clone()), OutputFormat { compression, ..PCAPNG }).unwrap();
+        let mut list = OptionList::new();
+        list.direction(Direction::Outbound);
+        list.comment("first");
+        writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS).named("eth0")]).unwrap();
+        writer.write(Record { options: list.options(), ..record(0, 7) }, [&[1; 60][..]]).unwrap();
+        assert_eq!(stream.0.lock().unwrap().len(), 0, "it is kept for a large write");
+        writer.flush().unwrap();
+        let so_far = stream.0.lock().unwrap().clone();
+        let mut reader = Reader::from_stream("live", Box::new(std::io::Cursor::new(so_far))).unwrap();
+        let frame = reader.next_frame().unwrap().expect("it has been written");
+        assert_eq!((frame.data, frame.options.direction()), (&[1; 60][..], Some(Direction::Outbound)));
+        assert!(frame.options.comments().eq([b"first"]));
+    }
+}
+
+#[test]
+fn statistics_of_an_interface_are_a_block_that_readers_skip() {
+    let counted = InterfaceStatistics { start: Some(Timestamp::from_nanoseconds(1 << 33)), packets: 9, dropped: 2 };
+    for byte_order in [ByteOrder::Little, ByteOrder::Big] {
+        let stream = Shared::default();
+        let mut writer = Writer::into_stream("x", Box::new(stream.clone()), OutputFormat { byte_order, ..PCAPNG }).unwrap();
+        let interface = Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS);
+        writer.declare(&[interface.clone(), interface]).unwrap();
+        writer.write(record(1, 7), [&b"abcd"[..]]).unwrap();
+        writer.flush().unwrap();
+        let before = stream.0.lock().unwrap().len();
+        writer.statistics(1, Timestamp::from_nanoseconds((1 << 33) + 5), &counted).unwrap();
+        let error = writer.statistics(2, Timestamp::from_nanoseconds(1), &counted).expect_err("there are two");
+        assert!(matches!(error, CaptureError::UnknownInterface { interface: 2, .. }), "{error}");
+        writer.write(record(0, 8), [&b"efgh"[..]]).unwrap();
+        writer.finish().unwrap();
+        let written = stream.0.lock().unwrap().clone();
+        // draft-ietf-opsawg-pcapng, section 4.6: a time's higher word comes first.
+        let time = |low: u32| bytes(byte_order).u32(2).u32(low).0;
+        let count = |count: u64| bytes(byte_order).u64(count).0;
+        let block = bytes(byte_order).block(5, |block| {
+            let block = block.u32(1).raw(&time(5)).option(2, &time(0)).option(3, &time(5));
+            block.option(4, &count(9)).option(5, &count(2)).u32(0)
+        });
+        assert_eq!(written[before..before + block.0.len()], block.0);
+        let mut reader = Reader::from_stream("x", Box::new(std::io::Cursor::new(written))).unwrap();
+        let mut data = Vec::new();
+        while let Some(frame) = reader.next_frame().unwrap() {
+            data.push(frame.data.to_vec());
+        }
+        assert_eq!(data, [b"abcd", b"efgh"]);
+    }
+    let mut writer = Writer::into_stream("x", Box::new(std::io::sink()), PCAP).unwrap();
+    writer.declare(&[Interface::new(LinkType::ETHERNET, TimeResolution::NANOSECONDS)]).unwrap();
+    writer.statistics(0, Timestamp::from_nanoseconds(1), &counted).expect("pcap leaves it out");
 }

@@ -46,7 +46,6 @@ pub(super) struct Inbox {
     pub(super) queues: Vec<Queue>,
     /// What senders need: one at a time.
     pub(super) sender: Mutex<Sender>,
-    pub(super) dropped: AtomicU64,
 }
 
 /// A receive queue.
@@ -55,6 +54,8 @@ pub(super) struct Queue {
     pub(super) ring: Mutex<Ring>,
     /// Readable while packets are there.
     pub(super) event: OwnedFd,
+    /// Packets for which there was no room.
+    pub(super) dropped: AtomicU64,
 }
 
 /// The packets of a queue.
@@ -141,7 +142,7 @@ fn sit(link: &Arc<Link>, port: &str, settings: &MemorySettings) -> Result<Option
         let queue = |_| {
             let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
             let event = event.map_err(|error| PortError::system(port, "make an event (eventfd)", error))?;
-            Ok(Queue { ring: Mutex::default(), event })
+            Ok(Queue { ring: Mutex::default(), event, dropped: AtomicU64::new(0) })
         };
         let queues = (0..settings.queues).map(queue).collect::<Result<Vec<_>, PortError>>()?;
         let sender = Sender {
@@ -149,7 +150,7 @@ fn sit(link: &Arc<Link>, port: &str, settings: &MemorySettings) -> Result<Option
             staged: queues.iter().map(|_| Vec::new()).collect(),
             room: vec![0; queues.len()],
         };
-        let inbox = Arc::new(Inbox { settings, queues, sender: Mutex::new(sender), dropped: AtomicU64::new(0) });
+        let inbox = Arc::new(Inbox { settings, queues, sender: Mutex::new(sender) });
         *seat = Some(inbox.clone());
         drop(seat);
         let seat = Seat {
@@ -266,11 +267,15 @@ impl Port for MemoryPort {
 
     fn counters(&mut self) -> PortCounters {
         PortCounters {
-            rx_dropped: self.seat.inbox.dropped.load(Ordering::Relaxed),
+            rx_dropped: self.queue_drops().iter().sum(),
             rx_errors: 0,
             tx_full: self.seat.full.load(Ordering::Relaxed),
             tx_refused: self.seat.refused.load(Ordering::Relaxed),
         }
+    }
+
+    fn queue_drops(&mut self) -> Vec<u64> {
+        self.seat.inbox.queues.iter().map(|queue| queue.dropped.load(Ordering::Relaxed)).collect()
     }
 }
 

@@ -77,6 +77,7 @@ fn or_drops_and_counts() {
     send_all(&mut *out, &frames(5));
     assert_eq!(receive(&mut *input).len(), 3);
     assert_eq!((left.counters().tx_full, right.counters().rx_dropped), (0, 2));
+    assert_eq!((left.queue_drops(), right.queue_drops()), (vec![0], vec![2]));
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl MemoryTransmit {
                     progress.stopped = Some(Stop::Full);
                     break;
                 }
-                (0, WhenFull::Drop) => drop(inbox.dropped.fetch_add(1, Ordering::Relaxed)),
+                (0, WhenFull::Drop) => drop(inbox.queues[queue].dropped.fetch_add(1, Ordering::Relaxed)),
                 (room, _) => {
                     *room -= 1;
                     let buffer = sender.store.place(frame.length as usize, |mut bytes| {

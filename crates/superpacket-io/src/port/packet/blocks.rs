@@ -97,7 +97,7 @@ impl Blocks {
         let offset = cursor.offset;
         if offset + size_of::<libc::tpacket3_hdr>() + size_of::<libc::sockaddr_ll>() > self.block_size {
             // Never by the kernel's rules: the rest of the block is not to be believed.
-            counters.rx_dropped.fetch_add(u64::from(cursor.frames) + 1, Ordering::Relaxed);
+            counters.dropped(queue, u64::from(cursor.frames) + 1);
             cursor.frames = 0;
             return false;
         }
@@ -132,7 +132,7 @@ impl Blocks {
         };
         let Some(buffer) = buffer else {
             // Longer than a block.
-            counters.rx_dropped.fetch_add(1, Ordering::Relaxed);
+            counters.dropped(queue, 1);
             return false;
         };
         self.lent[self.next].frames += 1;

@@ -80,13 +80,22 @@ struct Shared {
 /// As [`PortCounters`].
 #[derive(Debug, Default)]
 struct Counters {
-    rx_dropped: AtomicU64,
+    /// By receive queue.
+    rx_dropped: Vec<AtomicU64>,
     rx_errors: AtomicU64,
     tx_full: AtomicU64,
     tx_refused: AtomicU64,
 }
 
 impl Counters {
+    /// Packets of a receive queue that found no room, or were longer than it has.
+    #[cold]
+    fn dropped(&self, queue: u16, packets: u64) {
+        if let Some(dropped) = self.rx_dropped.get(usize::from(queue)) {
+            dropped.fetch_add(packets, Ordering::Relaxed);
+        }
+    }
+
     /// A virtio header that contradicts its frame.
     #[cold]
     fn malformed(&self, error: &VirtioError) {
@@ -115,12 +124,14 @@ impl PacketPort {
         if !link.is_ethernet {
             return Err(PortError::Unsupported { port: name.to_owned(), reason: "its frames have no Ethernet header".to_owned() });
         }
-        let shared = Arc::new(Shared { name: name.to_owned(), counters: Counters::default() });
         // All sockets are opened here: later calls may come from a thread in another network
         // namespace.
         let sender = Arc::new(Socket::sender(name, link.index)?);
         let (mut receivers, mut sockets) = (Vec::<Box<dyn Receive>>::new(), Vec::new());
-        for (queue, mapped) in Socket::receivers(name, link.index, &options)?.into_iter().enumerate() {
+        let mapped = Socket::receivers(name, link.index, &options)?;
+        let counters = Counters { rx_dropped: mapped.iter().map(|_| AtomicU64::new(0)).collect(), ..Counters::default() };
+        let shared = Arc::new(Shared { name: name.to_owned(), counters });
+        for (queue, mapped) in mapped.into_iter().enumerate() {
             let interface = Interface::open(name, spec.device())?;
             let (receiver, socket) = Receiver::new(Arc::clone(&shared), interface, mapped, &options.ring, queue as u16);
             receivers.push(Box::new(receiver));
@@ -200,15 +211,20 @@ impl Port for PacketPort {
     }
 
     fn counters(&mut self) -> PortCounters {
+        let rx_dropped = self.queue_drops().iter().sum();
         let counters = &self.shared.counters;
-        for socket in &self.sockets {
-            counters.rx_dropped.fetch_add(socket.take_drops(), Ordering::Relaxed);
-        }
         PortCounters {
-            rx_dropped: counters.rx_dropped.load(Ordering::Relaxed),
+            rx_dropped,
             rx_errors: counters.rx_errors.load(Ordering::Relaxed),
             tx_full: counters.tx_full.load(Ordering::Relaxed),
             tx_refused: counters.tx_refused.load(Ordering::Relaxed),
         }
+    }
+
+    fn queue_drops(&mut self) -> Vec<u64> {
+        let counters = &self.shared.counters;
+        // The kernel forgets what it has told.
+        (0..).zip(&self.sockets).for_each(|(queue, socket)| counters.dropped(queue, socket.take_drops()));
+        counters.rx_dropped.iter().map(|dropped| dropped.load(Ordering::Relaxed)).collect()
     }
 }

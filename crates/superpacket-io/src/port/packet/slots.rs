@@ -88,7 +88,7 @@ impl Slots {
             return false;
         }
         let Some(buffer) = buffer else {
-            counters.rx_dropped.fetch_add(1, Ordering::Relaxed);
+            counters.dropped(queue, 1);
             return false;
         };
         match frame::packet(buffer, &metadata, queue) {

@@ -96,4 +96,8 @@ impl Transmit for TapTransmitter {
         }
         Progress { sent: batch.frames().len() - from, stopped: None }
     }
+
+    fn queue(&self) -> u16 {
+        self.queue
+    }
 }

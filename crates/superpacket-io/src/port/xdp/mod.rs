@@ -347,9 +347,9 @@ impl Port for XdpPort {
     }
 
     fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
-        let queue = &self.shared.queues[self.next_sender % self.shared.queues.len()];
+        let place = self.next_sender % self.shared.queues.len();
         self.next_sender += 1;
-        Ok(Box::new(Sender::new(Arc::clone(&self.shared), Arc::clone(queue))))
+        Ok(Box::new(Sender::new(Arc::clone(&self.shared), Arc::clone(&self.shared.queues[place]), place as u16)))
     }
 
     fn state(&mut self) -> PortState {
@@ -364,6 +364,11 @@ impl Port for XdpPort {
             tx_full: statistics.tx_full,
             tx_refused: statistics.tx_refused + statistics.tx_invalid,
         }
+    }
+
+    fn queue_drops(&mut self) -> Vec<u64> {
+        self.statistics();
+        self.statistics.iter().map(|queue| queue.rx_dropped + queue.rx_ring_full).collect()
     }
 }
 

@@ -229,12 +229,14 @@ impl SendHalf {
 #[derive(Debug)]
 pub(super) struct Sender {
     queue: Arc<Queue>,
+    /// Its place among the port's queues.
+    place: u16,
     shared: Arc<Shared>,
 }
 
 impl Sender {
-    pub(super) const fn new(shared: Arc<Shared>, queue: Arc<Queue>) -> Self {
-        Sender { queue, shared }
+    pub(super) const fn new(shared: Arc<Shared>, queue: Arc<Queue>, place: u16) -> Self {
+        Sender { queue, place, shared }
     }
 
     /// Why a frame cannot be sent whatever the ring's state.
@@ -285,6 +287,10 @@ impl Transmit for Sender {
         }
         half.kick(queue, shared);
         Progress { sent: frames.len(), stopped: None }
+    }
+
+    fn queue(&self) -> u16 {
+        self.place
     }
 }
 

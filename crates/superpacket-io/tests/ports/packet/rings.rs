@@ -21,6 +21,7 @@ fn what_finds_no_slot_is_counted() {
         let received = port.poll();
         assert!(bytes(&received) == frames[..8]);
         assert_eq!(port.port.counters().rx_dropped, 92);
+        assert_eq!(port.port.queue_drops(), [92]);
         assert_eq!(port.port.counters().rx_dropped, 92, "counted once");
     });
 }

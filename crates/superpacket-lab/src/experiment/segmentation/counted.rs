@@ -85,6 +85,10 @@ impl Port for Counted {
     fn counters(&mut self) -> PortCounters {
         self.inner.counters()
     }
+
+    fn queue_drops(&mut self) -> Vec<u64> {
+        self.inner.queue_drops()
+    }
 }
 
 #[derive(Debug)]
@@ -107,5 +111,9 @@ impl Transmit for CountedTransmit {
             *sent.lengths.entry(frame.length).or_default() += 1;
         }
         progress
+    }
+
+    fn queue(&self) -> u16 {
+        self.inner.queue()
     }
 }

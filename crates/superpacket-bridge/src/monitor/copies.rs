@@ -1,0 +1,276 @@
+//! The side of a monitor that copies packets: in each thread that moves them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rtrb::Producer;
+use rustix::time::{ClockId, clock_gettime};
+use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
+use superpacket::segment::Gso;
+use superpacket::virtio::{ByteOrder, Format, Header, Offload};
+use superpacket::wire::MAX_HEADER;
+use superpacket_io::port::{Buffer, Outgoing, TxBatch};
+
+use super::feed::{Feed, Monitors, Watched};
+use super::record::{HEAD, RecordHead};
+use crate::egress::Egress;
+use crate::runtime::Shared;
+
+/// Bytes of the two hardware addresses, behind which a VLAN tag goes; and of the tag.
+const ADDRESSES: usize = 12;
+const TAG: usize = 4;
+
+/// What one thread copies, for all monitors.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    ends: Vec<CopyEnd>,
+}
+
+/// The way to one monitor.
+#[derive(Debug)]
+struct CopyEnd {
+    feed: Arc<Feed>,
+    ring: Producer<u8>,
+    /// By the ports' numbers.
+    ports: Vec<Option<Watched>>,
+}
+
+impl Copies {
+    /// Is there a monitor?
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    /// Monitors have come or gone.
+    pub(crate) fn refresh<'a>(&mut self, monitors: &Monitors, ports: impl Iterator<Item = &'a Egress> + Clone) {
+        let feeds = monitors.feeds();
+        self.ends.retain(|end| feeds.iter().any(|feed| Arc::ptr_eq(feed, &end.feed)));
+        for feed in feeds {
+            if !self.ends.iter().any(|end| Arc::ptr_eq(&feed, &end.feed)) {
+                let mut end = CopyEnd { ring: feed.ring(), feed, ports: Vec::new() };
+                ports.clone().for_each(|egress| end.open(&egress.shared));
+                self.ends.push(end);
+            }
+        }
+    }
+
+    /// A port is there.
+    pub(crate) fn open(&mut self, port: &Shared) {
+        self.ends.iter_mut().for_each(|end| end.open(port));
+    }
+
+    /// The port of this number is not: the number may be another's soon.
+    pub(crate) fn close(&mut self, number: u16) {
+        for end in &mut self.ends {
+            if let Some(watched) = end.ports.get_mut(usize::from(number)) {
+                *watched = None;
+            }
+        }
+    }
+
+    /// After a panic, which may have left half a copy in a ring: forgets them. A refresh must
+    /// follow.
+    pub(crate) fn abandon(&mut self) {
+        self.ends.clear();
+    }
+
+    /// A port has received these packets.
+    #[cold]
+    pub(crate) fn received(&mut self, port: &Shared, packets: &[RxPacket<Buffer>]) {
+        // Of all of the batch: taken once, and only if the port is monitored.
+        let mut time = None;
+        for end in self.ends.iter_mut().filter(|end| end.feed.settings.direction.has_received()) {
+            let CopyEnd { feed, ring, ports } = end;
+            let Some(watched) = watched(ports, port.number) else { continue };
+            let time = *time.get_or_insert_with(now);
+            for packet in packets {
+                let tag = packet.vlan.filter(|_| packet.layer == Layer::Ethernet).map(bytes_of);
+                let parts = || packet.buffers().map(Buffer::bytes);
+                let length = packet.length() + tag.map_or(0, |tag| tag.len());
+                Packet { parts, tag, length, checksum: packet.checksum, gso: packet.gso, layer: packet.layer, sent: false }.copy_to(
+                    ring,
+                    watched,
+                    time,
+                    feed.settings.snaplen,
+                );
+            }
+            feed.bell.ring();
+        }
+    }
+
+    /// The time before packets are sent, in nanoseconds since 1970, if there is a monitor: answers
+    /// to them may be received before the port says that it has sent them.
+    #[inline]
+    pub(crate) fn time(&self) -> Option<u64> {
+        if self.is_on() { Some(now()) } else { None }
+    }
+
+    /// A port has sent these frames of a batch at this time.
+    #[cold]
+    pub(crate) fn sent(&mut self, port: &Shared, outgoing: &Outgoing, batch: &TxBatch, frames: Range<usize>, time: u64) {
+        for end in self.ends.iter_mut().filter(|end| end.feed.settings.direction.has_sent()) {
+            let CopyEnd { feed, ring, ports } = end;
+            let Some(watched) = watched(ports, port.number) else { continue };
+            for frame in &batch.frames()[frames.clone()] {
+                let parts = || batch.slices(frame).iter().map(|slice| outgoing.slice(*slice));
+                let (length, checksum, gso, layer) = (frame.length as usize, frame.checksum, frame.gso, frame.layer);
+                Packet { parts, tag: None, length, checksum, gso, layer, sent: true }.copy_to(ring, watched, time, feed.settings.snaplen);
+            }
+            feed.bell.ring();
+        }
+    }
+}
+
+impl CopyEnd {
+    fn open(&mut self, port: &Shared) {
+        let number = usize::from(port.number);
+        if self.ports.len() <= number {
+            self.ports.resize_with(number + 1, || None);
+        }
+        self.ports[number] = self.feed.watch(port);
+    }
+}
+
+fn watched(ports: &[Option<Watched>], number: u16) -> Option<&Watched> {
+    ports.get(usize::from(number))?.as_ref()
+}
+
+/// The time, in nanoseconds since 1970.
+pub(super) fn now() -> u64 {
+    let now = clock_gettime(ClockId::Realtime);
+    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
+}
+
+/// The tag as it stands in a frame.
+fn bytes_of(tag: VlanTag) -> [u8; TAG] {
+    let ([a, b], [c, d]) = (tag.protocol.to_be_bytes(), tag.control.to_be_bytes());
+    [a, b, c, d]
+}
+
+/// A packet to be copied.
+struct Packet<Parts> {
+    /// Gives its bytes, piece by piece.
+    parts: Parts,
+    /// A tag that the device took out of it, which goes back.
+    tag: Option<[u8; TAG]>,
+    /// Its length in bytes, the tag included.
+    length: usize,
+    checksum: RxChecksum,
+    gso: Option<Gso>,
+    layer: Layer,
+    sent: bool,
+}
+
+impl<'a, Pieces: Iterator<Item = &'a [u8]>, Parts: Fn() -> Pieces> Packet<Parts> {
+    /// Copies it, or counts it as dropped if there is no room.
+    fn copy_to(self, ring: &mut Producer<u8>, watched: &Watched, time: u64, snaplen: u32) {
+        let captured = self.length.min(snaplen as usize);
+        if ring.cached_slots() < HEAD + captured && ring.slots() < HEAD + captured {
+            return watched.dropped.add(1);
+        }
+        let (virtio_length, virtio) = self.virtio();
+        let (captured, length, sent) = (captured as u32, self.length as u32, self.sent);
+        let head = RecordHead { interface: watched.interface, time, captured, length, sent, virtio_length, virtio };
+        // There is room for all of it: the reader takes nothing until it is whole.
+        let _ = ring.push_entire_slice(&head.to_bytes());
+        self.take(captured as usize, |bytes| _ = ring.push_entire_slice(bytes));
+    }
+
+    /// Gives its first bytes, with the tag in its place, piece by piece.
+    fn take(&self, wanted: usize, mut give: impl FnMut(&[u8])) {
+        let mut left = wanted;
+        let mut piece = |bytes: &[u8]| {
+            let bytes = &bytes[..bytes.len().min(left)];
+            left -= bytes.len();
+            if !bytes.is_empty() {
+                give(bytes);
+            }
+        };
+        let (mut tag, mut before) = (self.tag, ADDRESSES);
+        for part in (self.parts)() {
+            match tag.filter(|_| before <= part.len()) {
+                Some(bytes) => {
+                    let (addresses, rest) = part.split_at(before);
+                    [addresses, &bytes, rest].into_iter().for_each(&mut piece);
+                    tag = None;
+                }
+                None => {
+                    piece(part);
+                    before = before.saturating_sub(part.len());
+                }
+            }
+        }
+    }
+
+    /// Its `virtio_net_hdr`, and how long that is; 0 where there is nothing to say, or where it has
+    /// no word for it.
+    fn virtio(&self) -> (u8, [u8; Format::LONGEST]) {
+        let mut header = [0; Format::LONGEST];
+        if self.gso.is_none() && !matches!(self.checksum, RxChecksum::Partial { .. }) {
+            return (0, header);
+        }
+        let checksum = match (self.checksum, self.tag) {
+            (RxChecksum::Partial { start, offset }, Some(_)) => RxChecksum::Partial { start: start.saturating_add(TAG as u16), offset },
+            (checksum, _) => checksum,
+        };
+        let (mut head, mut filled) = ([0; MAX_HEADER], 0);
+        self.take(MAX_HEADER, |bytes| {
+            head[filled..filled + bytes.len()].copy_from_slice(bytes);
+            filled += bytes.len();
+        });
+        let offload = Offload::new(checksum, self.gso);
+        // The longer one only where the shorter has no place for a tunnel.
+        let mut described = [Format::Plain, Format::Tunnel].into_iter().filter_map(|format| {
+            let described = Header::describe(&offload, format, &head[..filled], self.length, self.layer).ok()?;
+            described.write(&mut header, format, ByteOrder::Little).ok()
+        });
+        let length = described.next().unwrap_or(0);
+        (length as u8, header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superpacket::segment::{GsoKind, SegmentSize};
+    use superpacket_traffic::frame::Frame;
+
+    fn packet<'a, const N: usize>(parts: [&'a [u8]; N], tag: Option<[u8; TAG]>) -> Packet<impl Fn() -> std::array::IntoIter<&'a [u8], N>> {
+        let length = parts.iter().map(|part| part.len()).sum::<usize>() + tag.map_or(0, |tag| tag.len());
+        Packet { parts: move || parts.into_iter(), tag, length, checksum: RxChecksum::None, gso: None, layer: Layer::Ethernet, sent: false }
+    }
+
+    #[test]
+    fn a_tag_goes_back_behind_the_addresses_wherever_these_lie() {
+        let bytes: Vec<u8> = (0..40).collect();
+        let tagged = [&bytes[..12], &[0x81, 0, 0, 7], &bytes[12..]].concat();
+        for cut in [0, 5, 12, 13, 40] {
+            let (first, second) = bytes.split_at(cut);
+            for wanted in [0, 11, 14, 16, 17, 44, 99] {
+                let mut taken = Vec::new();
+                packet([first, second], Some([0x81, 0, 0, 7])).take(wanted, |bytes| taken.extend_from_slice(bytes));
+                assert_eq!(taken, tagged[..wanted.min(44)], "cut at {cut}, {wanted} bytes");
+            }
+        }
+        let mut taken = Vec::new();
+        packet([&bytes[..6]], Some([0x81, 0, 0, 7])).take(99, |bytes| taken.extend_from_slice(bytes));
+        assert_eq!(taken, bytes[..6], "there is no place for it");
+    }
+
+    #[test]
+    fn a_super_packet_has_its_header_and_a_tag_moves_its_checksum() {
+        let frame = Frame::tcp4(1, 3_000).to_bytes();
+        let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(1_000).expect("not 0"));
+        let checksum = RxChecksum::Partial { start: 34, offset: 16 };
+        for (tag, start) in [(None, 34u16), (Some([0x81, 0, 0, 7]), 38)] {
+            let (length, header) = Packet { checksum, gso: Some(gso), ..packet([&frame], tag) }.virtio();
+            assert_eq!(length, 10);
+            let read = Header::read(&header, Format::Plain, ByteOrder::Little).expect("whole");
+            assert_eq!((read.gso_size, read.csum_start, read.csum_offset, read.hdr_len), (1_000, start, 16, start + 20));
+        }
+        assert_eq!(packet([&frame], None).virtio().0, 0, "there is nothing to say");
+        // A device's sum is nothing for a reader.
+        assert_eq!(Packet { checksum: RxChecksum::Complete(0), ..packet([&frame], None) }.virtio().0, 0);
+    }
+}

@@ -1,0 +1,330 @@
+//! Who is in which group, and where routers are: what has been heard, for as long as it holds.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use superpacket::wire::IpVersion;
+
+use super::message::{Query, Record};
+use crate::table::MAX_PORTS;
+
+/// How long a port is in a group after the last report there, how long a router or somebody who asks
+/// in its place is remembered, and how often an asker asks before it believes that nobody is left:
+/// as Linux's bridge has them (`mcast_membership_interval`, `mcast_querier_interval`,
+/// `mcast_last_member_count`, `mcast_last_member_interval`).
+pub(super) const MEMBERSHIP: u64 = seconds(260);
+pub(super) const QUERIER: u64 = seconds(255);
+const LAST_MEMBER_COUNT: u64 = 2;
+const LAST_MEMBER: u64 = seconds(1);
+
+/// The most groups that are remembered of a port. A port that asks for more is given all groups.
+pub(super) const MOST_GROUPS: u32 = 1024;
+
+/// What holds no longer is forgotten so often: each time all is looked through.
+const EXPIRE: u64 = seconds(1);
+
+const fn seconds(seconds: u64) -> u64 {
+    seconds * 1_000_000_000
+}
+
+/// A set of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortSet([u64; MAX_PORTS / 64]);
+
+impl PortSet {
+    const NONE: PortSet = PortSet([0; MAX_PORTS / 64]);
+
+    /// Is the port in it?
+    #[inline]
+    pub(crate) fn has(&self, port: u16) -> bool {
+        self.0.get(usize::from(port) / 64).is_some_and(|word| word & 1 << (port % 64) != 0)
+    }
+
+    fn add(&mut self, port: u16) {
+        if let Some(word) = self.0.get_mut(usize::from(port) / 64) {
+            *word |= 1 << (port % 64);
+        }
+    }
+}
+
+/// Ports, and until when each is remembered.
+type Ports = BTreeMap<u16, u64>;
+
+/// What is known of IPv4, or of IPv6.
+#[derive(Debug, Default)]
+struct Routers {
+    ports: Ports,
+    /// Somebody asks who is in which group, until then.
+    asked_until: u64,
+    /// From then on, all who are in a group have been heard.
+    answered_at: u64,
+}
+
+/// What has been heard. Times are in nanoseconds.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    /// By VLAN and group.
+    members: HashMap<(u16, IpAddr), Ports>,
+    /// How many groups each port is in.
+    held: HashMap<u16, u32>,
+    routers: [Routers; 2],
+    /// When what holds no longer was forgotten last.
+    expired: u64,
+}
+
+/// A port that is in a group, or leads to a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Member {
+    pub(super) vlan: u16,
+    pub(super) group: IpAddr,
+    pub(super) port: u16,
+    pub(super) left: Duration,
+}
+
+fn index(version: IpVersion) -> usize {
+    match version {
+        IpVersion::V4 => 0,
+        IpVersion::V6 => 1,
+    }
+}
+
+fn version(group: IpAddr) -> IpVersion {
+    if group.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 }
+}
+
+impl Groups {
+    /// The ports that are given what is for a group; `None`: all, since nobody asks who is in it,
+    /// and who is could not be known.
+    pub(super) fn given(&self, vlan: u16, group: IpAddr, now: u64) -> Option<PortSet> {
+        let mut ports = self.routers(version(group), now)?;
+        let members = self.members.get(&(vlan, group)).into_iter().flatten();
+        members.filter(|(_, until)| **until > now).for_each(|(port, _)| ports.add(*port));
+        Some(ports)
+    }
+
+    /// The ports that lead to routers; `None` if nobody asks who is in which group.
+    pub(super) fn routers(&self, version: IpVersion, now: u64) -> Option<PortSet> {
+        let routers = &self.routers[index(version)];
+        if routers.asked_until <= now || routers.answered_at > now {
+            return None;
+        }
+        let mut ports = PortSet::NONE;
+        routers.ports.iter().filter(|(_, until)| **until > now).for_each(|(port, _)| ports.add(*port));
+        Some(ports)
+    }
+
+    /// Somebody behind a port says something of a group.
+    pub(super) fn record(&mut self, port: u16, vlan: u16, record: Record, now: u64) {
+        match record {
+            Record::Join(group) => self.join(port, vlan, group, now),
+            Record::Leave(group) => self.leave(port, vlan, group, now),
+        }
+    }
+
+    fn join(&mut self, port: u16, vlan: u16, group: IpAddr, now: u64) {
+        let until = now + MEMBERSHIP;
+        if let Some(known) = self.members.get_mut(&(vlan, group)).and_then(|ports| ports.get_mut(&port)) {
+            *known = until;
+            return;
+        }
+        let held = self.held.entry(port).or_default();
+        if *held >= MOST_GROUPS {
+            self.routers[index(version(group))].ports.insert(port, until);
+            return;
+        }
+        *held += 1;
+        self.members.entry((vlan, group)).or_default().insert(port, until);
+    }
+
+    /// Where somebody asks, others who are in the group will be asked, and heard.
+    fn leave(&mut self, port: u16, vlan: u16, group: IpAddr, now: u64) {
+        if self.routers[index(version(group))].asked_until > now {
+            return;
+        }
+        if let Some(until) = self.members.get_mut(&(vlan, group)).and_then(|ports| ports.get_mut(&port)) {
+            *until = (*until).min(now + LAST_MEMBER_COUNT * LAST_MEMBER);
+        }
+    }
+
+    /// Somebody behind a port asks.
+    pub(super) fn query(&mut self, port: u16, vlan: u16, query: &Query, now: u64) {
+        let response = query.response.as_nanos() as u64;
+        if let Some(group) = query.group {
+            // Who is still in it answers.
+            let until = now + LAST_MEMBER_COUNT * response;
+            self.members.get_mut(&(vlan, group)).into_iter().flatten().for_each(|(_, known)| *known = (*known).min(until));
+            return;
+        }
+        let routers = &mut self.routers[index(query.version)];
+        if routers.asked_until <= now {
+            routers.answered_at = now + response;
+        }
+        routers.asked_until = now + QUERIER;
+        // Who asks without an address does not forward (RFC 4541, section 2.1.1).
+        if query.has_source {
+            self.hello(port, query.version, now);
+        }
+    }
+
+    /// A router has been heard behind a port.
+    pub(super) fn hello(&mut self, port: u16, version: IpVersion, now: u64) {
+        let until = self.routers[index(version)].ports.entry(port).or_default();
+        *until = (*until).max(now + QUERIER);
+    }
+
+    /// Forgets what holds no longer.
+    pub(super) fn expire(&mut self, now: u64) {
+        if now < self.expired + EXPIRE {
+            return;
+        }
+        self.expired = now;
+        self.retain(|_, until| until > now);
+    }
+
+    /// Forgets a port.
+    pub(super) fn forget(&mut self, port: u16) {
+        self.retain(|known, _| known != port);
+    }
+
+    fn retain(&mut self, keep: impl Fn(u16, u64) -> bool) {
+        let held = &mut self.held;
+        self.members.retain(|_, ports| {
+            ports.retain(|port, until| {
+                let keeps = keep(*port, *until);
+                if !keeps && let Some(held) = held.get_mut(port) {
+                    *held -= 1;
+                }
+                keeps
+            });
+            !ports.is_empty()
+        });
+        held.retain(|_, held| *held != 0);
+        self.routers.iter_mut().for_each(|routers| routers.ports.retain(|port, until| keep(*port, *until)));
+    }
+
+    /// All members that there are, in order.
+    pub(super) fn members(&self, now: u64) -> Vec<Member> {
+        let each =
+            self.members.iter().flat_map(|(&(vlan, group), ports)| ports.iter().map(move |(&port, &until)| (vlan, group, port, until)));
+        let members = each.filter(|(.., until)| *until > now);
+        let left = |until: u64| Duration::from_nanos(until - now);
+        let mut members: Vec<_> = members.map(|(vlan, group, port, until)| Member { vlan, group, port, left: left(until) }).collect();
+        members.sort();
+        members
+    }
+
+    /// The ports that lead to routers, and how long they are remembered, the longer of IPv4 and
+    /// IPv6.
+    pub(super) fn router_ports(&self, now: u64) -> Vec<(u16, Duration)> {
+        let mut ports = Ports::new();
+        for (&port, &until) in self.routers.iter().flat_map(|routers| &routers.ports).filter(|(_, until)| **until > now) {
+            let known = ports.entry(port).or_default();
+            *known = (*known).max(until);
+        }
+        ports.into_iter().map(|(port, until)| (port, Duration::from_nanos(until - now))).collect()
+    }
+
+    /// Does somebody ask who is in which group, over IPv4 and over IPv6?
+    pub(super) fn is_asked(&self, now: u64) -> [bool; 2] {
+        self.routers.each_ref().map(|routers| routers.asked_until > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GROUP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(239, 1, 2, 3));
+    const SECOND: u64 = seconds(1);
+
+    fn ports(set: Option<PortSet>) -> Option<Vec<u16>> {
+        set.map(|set| (0..MAX_PORTS as u16).filter(|&port| set.has(port)).collect())
+    }
+
+    fn general(has_source: bool) -> Query {
+        Query { version: IpVersion::V4, group: None, response: Duration::from_secs(10), has_source }
+    }
+
+    /// Groups that port 9 leads to a router of, which has asked at time 0.
+    fn asked() -> Groups {
+        let mut groups = Groups::default();
+        groups.query(9, 0, &general(true), 0);
+        groups
+    }
+
+    #[test]
+    fn a_group_is_for_its_members_and_routers_once_all_have_been_heard() {
+        let mut groups = Groups::default();
+        groups.record(1, 0, Record::Join(GROUP), 0);
+        assert_eq!(groups.given(0, GROUP, 1), None, "nobody asks: others may be in it");
+        groups.query(9, 0, &general(true), SECOND);
+        assert_eq!(groups.given(0, GROUP, 10 * SECOND), None, "they may answer still");
+        groups.record(70, 0, Record::Join(GROUP), 5 * SECOND);
+        let now = 11 * SECOND;
+        assert_eq!(ports(groups.given(0, GROUP, now)), Some(vec![1, 9, 70]));
+        assert_eq!(ports(groups.given(7, GROUP, now)), Some(vec![9]), "another VLAN");
+        assert_eq!(ports(groups.given(0, "239.9.9.9".parse().expect("a group"), now)), Some(vec![9]), "nobody is in it");
+        assert_eq!(groups.given(0, "ff05::1".parse().expect("a group"), now), None, "nobody asks over IPv6");
+        // Asked again, nobody is forgotten meanwhile.
+        groups.query(9, 0, &general(true), 125 * SECOND);
+        assert_eq!(ports(groups.given(0, GROUP, 126 * SECOND)), Some(vec![1, 9, 70]));
+    }
+
+    #[test]
+    fn what_is_not_heard_again_is_forgotten() {
+        let mut groups = asked();
+        groups.record(1, 0, Record::Join(GROUP), 0);
+        groups.record(2, 0, Record::Join(GROUP), 30 * SECOND);
+        groups.query(9, 0, &general(true), 200 * SECOND);
+        assert_eq!(ports(groups.given(0, GROUP, 259 * SECOND)), Some(vec![1, 2, 9]));
+        assert_eq!(ports(groups.given(0, GROUP, 260 * SECOND)), Some(vec![2, 9]));
+        groups.expire(260 * SECOND);
+        assert_eq!((groups.members(260 * SECOND).len(), groups.held[&2], groups.held.get(&1)), (1, 1, None));
+        assert_eq!(groups.members(260 * SECOND)[0].left, Duration::from_secs(30));
+        assert_eq!(groups.given(0, GROUP, 455 * SECOND), None, "whoever asked is gone");
+        assert!(groups.router_ports(455 * SECOND).is_empty());
+    }
+
+    #[test]
+    fn who_asks_without_an_address_is_no_router() {
+        let mut groups = Groups::default();
+        groups.query(9, 0, &general(false), 0);
+        assert_eq!(ports(groups.given(0, GROUP, 11 * SECOND)), Some(vec![]));
+        groups.hello(4, IpVersion::V4, 11 * SECOND);
+        assert_eq!(ports(groups.given(0, GROUP, 12 * SECOND)), Some(vec![4]));
+    }
+
+    #[test]
+    fn the_last_member_leaves_when_it_does_not_answer() {
+        let mut groups = asked();
+        let now = 20 * SECOND;
+        [1, 2].into_iter().for_each(|port| groups.record(port, 0, Record::Join(GROUP), now));
+        groups.record(1, 0, Record::Leave(GROUP), now);
+        assert_eq!(ports(groups.given(0, GROUP, now + 100 * SECOND)), Some(vec![1, 2, 9]), "others there will be asked");
+        let specific = Query { group: Some(GROUP), response: Duration::from_secs(1), ..general(true) };
+        groups.query(9, 0, &specific, now);
+        groups.record(2, 0, Record::Join(GROUP), now + SECOND);
+        assert_eq!(ports(groups.given(0, GROUP, now + 2 * SECOND - 1)), Some(vec![1, 2, 9]));
+        assert_eq!(ports(groups.given(0, GROUP, now + 2 * SECOND)), Some(vec![2, 9]));
+        // Where nobody asks, it is believed.
+        let mut groups = Groups::default();
+        groups.record(1, 0, Record::Join(GROUP), 0);
+        groups.record(1, 0, Record::Leave(GROUP), 0);
+        assert_eq!((groups.members(2 * SECOND - 1).len(), groups.members(2 * SECOND).len()), (1, 0));
+    }
+
+    #[test]
+    fn a_port_that_asks_for_too_much_is_given_all_and_takes_nothing_from_others() {
+        let mut groups = asked();
+        for number in 0..MOST_GROUPS + 10 {
+            let group = IpAddr::from((0xef00_0000 + number).to_be_bytes());
+            groups.record(1, 0, Record::Join(group), 20 * SECOND);
+        }
+        assert_eq!(groups.members.len(), MOST_GROUPS as usize);
+        groups.record(2, 0, Record::Join(GROUP), 20 * SECOND);
+        assert_eq!(ports(groups.given(0, GROUP, 21 * SECOND)), Some(vec![1, 2, 9]));
+        groups.forget(1);
+        assert_eq!((ports(groups.given(0, GROUP, 21 * SECOND)), groups.members.len()), (Some(vec![2, 9]), 1));
+    }
+}

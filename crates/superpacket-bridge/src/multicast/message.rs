@@ -1,0 +1,481 @@
+//! What a packet for a group says to a switch that listens: IGMP (RFC 2236, RFC 3376), MLD (RFC
+//! 2710, RFC 3810), hellos of PIM (RFC 7761), or nothing.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use superpacket::checksum::{pseudo_header, words};
+use superpacket::wire::IpVersion;
+
+/// Protocol numbers.
+const HOP_BY_HOP: u8 = 0;
+const IGMP: u8 = 2;
+const ICMP6: u8 = 58;
+const PIM: u8 = 103;
+
+/// Bytes of an IPv4 header without options, and of an IPv6 header.
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+
+/// How long hosts of IGMPv1 take to answer at most (RFC 2236, section 4).
+const V1_RESPONSE: Duration = Duration::from_secs(10);
+
+/// What a packet for a group says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard<'a> {
+    /// Nothing, and it is for all: no IP, or a group that everybody is in.
+    ForAll,
+    /// Nothing: it is for this group.
+    ForGroup(IpAddr),
+    /// A router asks who is in a group, or in any.
+    Query(Query),
+    /// A host is in a group. It is not told to other hosts, which would say nothing then (RFC
+    /// 4541, section 2.1.1).
+    Join(IpAddr),
+    /// A host leaves a group.
+    Leave(IpAddr),
+    /// A host says of several groups whether it is in them (IGMPv3, MLDv2).
+    Report(Records<'a>),
+    /// A router that forwards to groups.
+    Hello(IpVersion),
+    /// A message that is damaged or makes no sense.
+    Malformed,
+}
+
+/// A router's question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Query {
+    pub(super) version: IpVersion,
+    /// The group; `None`: all groups.
+    pub(super) group: Option<IpAddr>,
+    /// Hosts answer within this time.
+    pub(super) response: Duration,
+    /// It comes from an address; without one it is from a switch that asks in a router's place.
+    pub(super) has_source: bool,
+}
+
+/// What a report says of one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// The host is in it.
+    Join(IpAddr),
+    /// The host is not in it any more.
+    Leave(IpAddr),
+}
+
+/// The records of a report, which are there whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Records<'a> {
+    version: IpVersion,
+    left: u16,
+    bytes: &'a [u8],
+}
+
+impl<'a> Records<'a> {
+    /// `None` if they do not fit their message.
+    fn new(version: IpVersion, count: u16, bytes: &'a [u8]) -> Option<Self> {
+        let records = Records { version, left: count, bytes };
+        let mut rest = records;
+        while rest.left != 0 {
+            rest.take_record()?;
+        }
+        Some(records)
+    }
+
+    /// Takes a record: its type, its number of sources, its group.
+    fn take_record(&mut self) -> Option<(u8, u16, IpAddr)> {
+        let &[kind, auxiliary, a, b] = self.bytes.first_chunk()?;
+        let sources = u16::from_be_bytes([a, b]);
+        let address = match self.version {
+            IpVersion::V4 => 4,
+            IpVersion::V6 => 16,
+        };
+        let group = ip(self.bytes.get(4..4 + address)?)?;
+        // Sources, then 32-bit words of auxiliary data.
+        let length = 4 + address * (1 + usize::from(sources)) + 4 * usize::from(auxiliary);
+        self.bytes = self.bytes.get(length..)?;
+        self.left -= 1;
+        Some((kind, sources, group))
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Record;
+
+    /// Those that say something for a switch that does not tell sources apart (RFC 3376, section
+    /// 4.2.12).
+    fn next(&mut self) -> Option<Record> {
+        while self.left != 0 {
+            let (kind, sources, group) = self.take_record()?;
+            match (kind, sources) {
+                _ if !can_be_asked_for(group) => {}
+                (1 | 3, 0) => return Some(Record::Leave(group)),
+                (1..=4, _) | (5, 1..) => return Some(Record::Join(group)),
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// Can hosts ask for a group, or is everybody in it? (RFC 4541, section 2.1.2; RFC 3810, section 6:
+/// hosts report all groups but that of all nodes.)
+fn can_be_asked_for(group: IpAddr) -> bool {
+    match group {
+        IpAddr::V4(group) => group.is_multicast() && group.octets()[..3] != [224, 0, 0],
+        IpAddr::V6(group) => group.is_multicast() && group != ALL_NODES,
+    }
+}
+
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    <[u8; 4]>::try_from(bytes).map(IpAddr::from).or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+}
+
+fn word(bytes: &[u8], place: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(place..)?.first_chunk()?))
+}
+
+/// Must all of a packet be there for [`read`]? `packet` starts with its IP header.
+pub(super) fn is_message(packet: &[u8]) -> bool {
+    match packet.first().map_or(0, |first| first >> 4) {
+        4 => matches!(packet.get(9), Some(&(IGMP | PIM))),
+        6 => matches!(packet.get(6), Some(&(HOP_BY_HOP | PIM))),
+        _ => false,
+    }
+}
+
+/// Reads a packet, from its IP header on.
+pub(super) fn read(packet: &[u8]) -> Heard<'_> {
+    match packet.first().map_or(0, |first| first >> 4) {
+        4 => read4(packet).unwrap_or(Heard::ForAll),
+        6 => read6(packet).unwrap_or(Heard::ForAll),
+        _ => Heard::ForAll,
+    }
+}
+
+/// What is for a group, and says nothing.
+fn data(group: IpAddr) -> Heard<'static> {
+    if can_be_asked_for(group) { Heard::ForGroup(group) } else { Heard::ForAll }
+}
+
+/// `None`: it is no packet.
+fn read4(packet: &[u8]) -> Option<Heard<'_>> {
+    let header = packet.get(..IPV4)?;
+    let group = ip(&header[16..20])?;
+    let is_fragment = word(header, 6)? & 0x3fff != 0;
+    if is_fragment || !matches!(header[9], IGMP | PIM) {
+        return Some(data(group));
+    }
+    let start = usize::from(header[0] & 0xf) * 4;
+    let message = packet.get(..usize::from(word(header, 2)?)).and_then(|packet| packet.get(start..));
+    let (Some(message), true) = (message, start >= IPV4 && words(&packet[..start.min(packet.len())]).is_valid()) else {
+        return Some(Heard::Malformed);
+    };
+    if header[9] == PIM {
+        return Some(hello(message, group == IpAddr::from([224, 0, 0, 13]), IpVersion::V4).unwrap_or(data(group)));
+    }
+    if message.len() < 8 || !words(message).is_valid() {
+        return Some(Heard::Malformed);
+    }
+    let of = ip(&message[4..8])?;
+    let asked = |heard: Heard<'static>| match of {
+        IpAddr::V4(of) if !of.is_multicast() => Heard::Malformed,
+        _ if can_be_asked_for(of) => heard,
+        _ => Heard::ForAll,
+    };
+    Some(match message[0] {
+        0x11 => query4(message, group, of, header[12..16] != [0; 4]),
+        0x12 | 0x16 => asked(Heard::Join(of)),
+        0x17 => asked(Heard::Leave(of)),
+        0x22 => Records::new(IpVersion::V4, word(message, 6)?, &message[8..]).map_or(Heard::Malformed, Heard::Report),
+        _ => data(group),
+    })
+}
+
+fn query4(message: &[u8], sent_to: IpAddr, of: IpAddr, has_source: bool) -> Heard<'static> {
+    let tenths = |tenths: u32| Duration::from_millis(u64::from(tenths) * 100);
+    let (response, sources) = match (message.len(), message[1]) {
+        (8, 0) => (V1_RESPONSE, 0),
+        (8, code) => (tenths(code.into()), 0),
+        (12.., code @ ..0x80) => (tenths(code.into()), word(message, 10).unwrap_or(0)),
+        // RFC 3376, section 4.1.1.
+        (12.., code) => (tenths((u32::from(code & 0xf) | 0x10) << ((code >> 4 & 7) + 3)), word(message, 10).unwrap_or(0)),
+        _ => return Heard::Malformed,
+    };
+    query(IpVersion::V4, of, sent_to == IpAddr::from(ALL_HOSTS), response, sources, has_source)
+}
+
+fn query(version: IpVersion, of: IpAddr, is_to_all: bool, response: Duration, sources: u16, has_source: bool) -> Heard<'static> {
+    match (of.is_unspecified(), of.is_multicast()) {
+        (true, _) if is_to_all => Heard::Query(Query { version, group: None, response, has_source }),
+        // It asks for sources, which are not told apart here.
+        (false, true) if sources != 0 => Heard::ForAll,
+        (false, true) => Heard::Query(Query { version, group: Some(of), response, has_source }),
+        _ => Heard::Malformed,
+    }
+}
+
+/// A hello of PIM version 2, sent to all its routers.
+fn hello(message: &[u8], is_to_routers: bool, version: IpVersion) -> Option<Heard<'static>> {
+    (is_to_routers && message.first() == Some(&0x20)).then_some(Heard::Hello(version))
+}
+
+/// `None`: it is no packet.
+fn read6(packet: &[u8]) -> Option<Heard<'_>> {
+    let header = packet.get(..IPV6)?;
+    let group = ip(&header[24..40])?;
+    let end = IPV6 + usize::from(word(header, 4)?);
+    if header[6] == PIM {
+        let routers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xd);
+        let message = packet.get(IPV6..).unwrap_or(&[]);
+        return Some(hello(message, group == IpAddr::from(routers), IpVersion::V6).unwrap_or(data(group)));
+    }
+    // MLD comes behind a hop-by-hop header with a router alert (RFC 3810, section 5).
+    let (HOP_BY_HOP, Some(&[ICMP6, eights, ..])) = (header[6], packet.get(IPV6..)) else { return Some(data(group)) };
+    let start = IPV6 + (usize::from(eights) + 1) * 8;
+    let Some(message) = packet.get(start..end) else { return Some(Heard::Malformed) };
+    let Some(kind @ (130..=132 | 143)) = message.first().copied() else { return Some(data(group)) };
+    let sum = pseudo_header(header, IpVersion::V6, ICMP6, message.len() as u32).add_sum(words(message));
+    if !sum.is_valid() || message.len() < 8 {
+        return Some(Heard::Malformed);
+    }
+    if kind == 143 {
+        return Some(Records::new(IpVersion::V6, word(message, 6)?, &message[8..]).map_or(Heard::Malformed, Heard::Report));
+    }
+    let Some(of) = message.get(8..24).and_then(ip) else { return Some(Heard::Malformed) };
+    Some(match kind {
+        130 => query6(message, group, of, header),
+        _ if !of.is_multicast() => Heard::Malformed,
+        _ if !can_be_asked_for(of) => Heard::ForAll,
+        131 => Heard::Join(of),
+        _ => Heard::Leave(of),
+    })
+}
+
+fn query6(message: &[u8], sent_to: IpAddr, of: IpAddr, header: &[u8]) -> Heard<'static> {
+    let code = word(message, 4).unwrap_or(0);
+    // RFC 3810, section 5.1.3.
+    let milliseconds = match code {
+        ..0x8000 => u64::from(code),
+        _ => (u64::from(code & 0xfff) | 0x1000) << ((code >> 12 & 7) + 3),
+    };
+    let (response, sources) = match message.len() {
+        24 => (u64::from(code), 0),
+        28.. => (milliseconds, word(message, 26).unwrap_or(0)),
+        _ => return Heard::Malformed,
+    };
+    // Only from a link-local address (RFC 3810, section 5.1.14).
+    let is_local = header[8] == 0xfe && header[9] & 0xc0 == 0x80;
+    match is_local {
+        true => query(IpVersion::V6, of, sent_to == IpAddr::from(ALL_NODES), Duration::from_millis(response), sources, true),
+        false => Heard::Malformed,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use superpacket::checksum::Sum;
+
+    fn group4(text: &str) -> [u8; 4] {
+        text.parse::<Ipv4Addr>().expect("an address").octets()
+    }
+
+    /// An IPv4 packet with a router alert, its checksum and its message's filled in.
+    pub(in crate::multicast) fn packet4(protocol: u8, source: &str, destination: &str, message: &[u8]) -> Vec<u8> {
+        let mut message = message.to_vec();
+        if protocol == IGMP {
+            let sum = words(&message).checksum();
+            message[2..4].copy_from_slice(&sum.to_be_bytes());
+        }
+        let length = (24 + message.len() as u16).to_be_bytes();
+        let mut header = [0x46, 0xc0, length[0], length[1], 0, 0, 0, 0, 1, protocol, 0, 0].to_vec();
+        header.extend([group4(source), group4(destination), [0x94, 4, 0, 0]].concat());
+        let sum = words(&header).checksum();
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        [header, message].concat()
+    }
+
+    /// An IGMP message of 8 bytes.
+    pub(in crate::multicast) fn igmp(kind: u8, code: u8, group: &str) -> Vec<u8> {
+        [&[kind, code, 0, 0][..], &group4(group)].concat()
+    }
+
+    /// An IPv6 packet with a router alert, its message's checksum filled in.
+    fn packet6(source: &str, destination: &str, message: &[u8]) -> Vec<u8> {
+        let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address").octets();
+        let length = (8 + message.len() as u16).to_be_bytes();
+        let mut packet = [&[0x60, 0, 0, 0, length[0], length[1], HOP_BY_HOP, 1][..], &address(source), &address(destination)].concat();
+        let pseudo: Sum = pseudo_header(&packet, IpVersion::V6, ICMP6, message.len() as u32);
+        packet.extend([ICMP6, 0, 5, 2, 0, 0, 1, 0]);
+        let mut message = message.to_vec();
+        let sum = pseudo.add_sum(words(&message)).checksum();
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        [packet, message].concat()
+    }
+
+    fn mld(kind: u8, code: u16, group: &str) -> Vec<u8> {
+        [&[kind, 0, 0, 0][..], &code.to_be_bytes(), &[0, 0], &group.parse::<Ipv6Addr>().expect("an address").octets()].concat()
+    }
+
+    fn group(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    /// A record of a report.
+    fn record(kind: u8, group: &[u8], sources: u16) -> Vec<u8> {
+        let sources_bytes = vec![7; usize::from(sources) * group.len()];
+        [&[kind, 1][..], &sources.to_be_bytes(), group, &sources_bytes, &[0; 4]].concat()
+    }
+
+    #[test]
+    fn messages_of_igmp() {
+        let heard = |destination: &str, message: &[u8]| {
+            let packet = packet4(IGMP, "10.0.0.1", destination, message);
+            assert!(is_message(&packet));
+            // Not borrowed from the packet.
+            match read(&packet) {
+                Heard::Report(_) => panic!("reports have a test of their own"),
+                Heard::ForGroup(group) => Heard::ForGroup(group),
+                Heard::Query(query) => Heard::Query(query),
+                Heard::Join(group) => Heard::Join(group),
+                Heard::Leave(group) => Heard::Leave(group),
+                Heard::Hello(version) => Heard::Hello(version),
+                Heard::ForAll => Heard::ForAll,
+                Heard::Malformed => Heard::Malformed,
+            }
+        };
+        let query = |group: Option<IpAddr>, milliseconds| {
+            Heard::Query(Query { version: IpVersion::V4, group, response: Duration::from_millis(milliseconds), has_source: true })
+        };
+        let of = Some(group("239.1.2.3"));
+        for kind in [0x12, 0x16] {
+            assert_eq!(heard("239.1.2.3", &igmp(kind, 0, "239.1.2.3")), Heard::Join(group("239.1.2.3")));
+        }
+        assert_eq!(heard("224.0.0.2", &igmp(0x17, 0, "239.1.2.3")), Heard::Leave(group("239.1.2.3")));
+        assert_eq!(heard("224.0.0.251", &igmp(0x16, 0, "224.0.0.251")), Heard::ForAll, "everybody is in it");
+        assert_eq!(heard("224.0.0.1", &igmp(0x11, 0, "0.0.0.0")), query(None, 10_000), "version 1");
+        assert_eq!(heard("224.0.0.1", &igmp(0x11, 100, "0.0.0.0")), query(None, 10_000));
+        assert_eq!(heard("239.1.2.3", &igmp(0x11, 10, "239.1.2.3")), query(of, 1_000));
+        let third = |code: u8, group: &str, sources: u8| {
+            [&igmp(0x11, code, group)[..], &[2, 125, 0, sources], &vec![7; 4 * usize::from(sources)]].concat()
+        };
+        assert_eq!(heard("224.0.0.1", &third(0x80, "0.0.0.0", 0)), query(None, 12_800), "(0x10 << 3) tenths");
+        assert_eq!(heard("239.1.2.3", &third(10, "239.1.2.3", 2)), Heard::ForAll, "it asks for sources");
+        // What makes no sense.
+        for (destination, message) in [
+            ("239.1.2.3", igmp(0x16, 0, "10.0.0.1")),
+            ("239.1.2.3", igmp(0x11, 10, "0.0.0.0")),
+            ("224.0.0.1", igmp(0x11, 10, "10.0.0.9")),
+            ("224.0.0.1", [igmp(0x11, 10, "0.0.0.0"), vec![0; 2]].concat()),
+            ("224.0.0.22", igmp(0x16, 0, "239.1.2.3")[..7].to_vec()),
+        ] {
+            assert_eq!(heard(destination, &message), Heard::Malformed, "{message:?}");
+        }
+        // One of a kind that nobody knows goes where its destination says.
+        assert_eq!(heard("239.1.2.3", &igmp(0x30, 0, "239.1.2.3")), Heard::ForGroup(group("239.1.2.3")));
+    }
+
+    #[test]
+    fn messages_of_mld() {
+        let local = "fe80::1";
+        let query = |group: Option<IpAddr>, milliseconds| {
+            Heard::Query(Query { version: IpVersion::V6, group, response: Duration::from_millis(milliseconds), has_source: true })
+        };
+        let second = |code: u16, group: &str, sources: u8| [&mld(130, code, group)[..], &[2, 125, 0, sources]].concat();
+        for (source, destination, message, expected) in [
+            (local, "ff02::1", mld(130, 10_000, "::"), query(None, 10_000)),
+            (local, "ff05::7", mld(130, 1_000, "ff05::7"), query(Some(group("ff05::7")), 1_000)),
+            (local, "ff02::1", second(0x8001, "::", 0), query(None, 0x1001 << 3)),
+            (local, "ff05::7", second(1_000, "ff05::7", 1), Heard::ForAll),
+            (local, "ff05::7", mld(131, 0, "ff05::7"), Heard::Join(group("ff05::7"))),
+            (local, "ff02::2", mld(132, 0, "ff05::7"), Heard::Leave(group("ff05::7"))),
+            (local, "ff02::1", mld(131, 0, "ff02::1"), Heard::ForAll),
+            ("2001:db8::1", "ff02::1", mld(130, 10_000, "::"), Heard::Malformed),
+            (local, "ff05::7", mld(130, 10_000, "::"), Heard::Malformed),
+            (local, "ff05::7", mld(131, 0, "2001:db8::1"), Heard::Malformed),
+            (local, "ff02::1", mld(130, 0, "::")[..20].to_vec(), Heard::Malformed),
+        ] {
+            let packet = packet6(source, destination, &message);
+            assert!(is_message(&packet));
+            assert_eq!(read(&packet), expected, "{source} {destination} {message:?}");
+        }
+        // Neighbour discovery has no router alert.
+        let mut packet = packet6(local, "ff02::1:ff00:7", &mld(135, 0, "fe80::7"));
+        assert_eq!(read(&packet), Heard::ForGroup(group("ff02::1:ff00:7")));
+        packet[6] = ICMP6;
+        assert_eq!(read(&packet), Heard::ForGroup(group("ff02::1:ff00:7")));
+    }
+
+    #[test]
+    fn reports_say_who_is_in_which_group() {
+        let of = |last: u8| [239, 1, 2, last];
+        let records: Vec<Vec<u8>> = [(1, 0), (1, 2), (2, 0), (3, 0), (3, 1), (4, 0), (4, 3), (5, 1), (5, 0), (6, 1), (9, 0)]
+            .into_iter()
+            .zip(1..)
+            .map(|((kind, sources), last)| record(kind, &of(last), sources))
+            .chain([record(4, &[224, 0, 0, 251], 0)])
+            .collect();
+        let message = [&[0x22, 0, 0, 0, 0, 0, 0, records.len() as u8][..], &records.concat()].concat();
+        let packet = packet4(IGMP, "10.0.0.1", "224.0.0.22", &message);
+        let Heard::Report(heard) = read(&packet) else { panic!("a report") };
+        let (join, leave) = (|last| Record::Join(of(last).into()), |last| Record::Leave(of(last).into()));
+        let expected = [leave(1), join(2), join(3), leave(4), join(5), join(6), join(7), join(8)];
+        assert_eq!(heard.collect::<Vec<_>>(), expected);
+        // One record more than there are, or a source.
+        let mut longer = message.clone();
+        longer[7] += 1;
+        assert_eq!(read(&packet4(IGMP, "10.0.0.1", "224.0.0.22", &longer)), Heard::Malformed);
+        assert_eq!(read(&packet4(IGMP, "10.0.0.1", "224.0.0.22", &message[..message.len() - 1])), Heard::Malformed);
+        let address = "ff05::7".parse::<Ipv6Addr>().expect("an address").octets();
+        let message = [&[143, 0, 0, 0, 0, 0, 0, 1][..], &record(4, &address, 0)].concat();
+        let packet = packet6("fe80::1", "ff02::16", &message);
+        let Heard::Report(heard) = read(&packet) else { panic!("a report") };
+        assert_eq!(heard.collect::<Vec<_>>(), [Record::Join(address.into())]);
+    }
+
+    #[test]
+    fn damaged_messages_are_found_and_no_input_panics() {
+        for packet in
+            [packet4(IGMP, "10.0.0.1", "239.1.2.3", &igmp(0x16, 0, "239.1.2.3")), packet6("fe80::1", "ff05::7", &mld(131, 0, "ff05::7"))]
+        {
+            assert!(matches!(read(&packet), Heard::Join(_)));
+            for place in 0..packet.len() {
+                assert!(!matches!(read(&packet[..place]), Heard::Join(_)), "cut at {place}");
+                for bit in 0..8 {
+                    let mut damaged = packet.clone();
+                    damaged[place] ^= 1 << bit;
+                    // Of IPv6's header no checksum says that its first words are damaged.
+                    assert!(
+                        place < 8 && packet[0] >> 4 == 6 || !matches!(read(&damaged), Heard::Join(_)) || (40..48).contains(&place),
+                        "{place}"
+                    );
+                }
+            }
+        }
+        let mut fragment = packet4(IGMP, "10.0.0.1", "239.1.2.3", &igmp(0x16, 0, "239.1.2.3"));
+        fragment[7] = 1;
+        assert_eq!(read(&fragment), Heard::ForGroup(group("239.1.2.3")));
+    }
+
+    #[test]
+    fn routers_say_hello_and_data_says_nothing() {
+        let pim = |destination: &str, kind: u8| packet4(PIM, "10.0.0.1", destination, &[kind, 0, 0, 0]);
+        assert_eq!(read(&pim("224.0.0.13", 0x20)), Heard::Hello(IpVersion::V4));
+        assert_eq!(read(&pim("224.0.0.13", 0x23)), Heard::ForAll);
+        assert_eq!(read(&pim("239.1.2.3", 0x20)), Heard::ForGroup(group("239.1.2.3")));
+        let mut pim6 = packet6("fe80::1", "ff02::d", &[0; 8]);
+        (pim6[6], pim6[40]) = (PIM, 0x20);
+        assert_eq!(read(&pim6), Heard::Hello(IpVersion::V6));
+        for (destination, expected) in
+            [("239.1.2.3", Heard::ForGroup(group("239.1.2.3"))), ("224.0.0.5", Heard::ForAll), ("10.0.0.2", Heard::ForAll)]
+        {
+            let packet = packet4(17, "10.0.0.1", destination, &[0; 8]);
+            assert_eq!((read(&packet), is_message(&packet)), (expected, false), "{destination}");
+        }
+        assert_eq!((read(&[]), read(&[0x45]), read(&[0x60; 39])), (Heard::ForAll, Heard::ForAll, Heard::ForAll));
+    }
+}

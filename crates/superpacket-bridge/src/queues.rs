@@ -1,0 +1,110 @@
+//! What passes by each queue of a port.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::counters::Count;
+use crate::report::QueueStats;
+
+/// The counters of one end of a queue, which one thread has: in cache lines of their own, so that
+/// counting takes none from another thread.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct QueueCounts {
+    pub(crate) packets: Count,
+    pub(crate) bytes: Count,
+}
+
+/// The queues of a port.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    /// By number.
+    receive: Mutex<Vec<Arc<QueueCounts>>>,
+    /// The sending ends that there have been, by the queue that they send by. An end that nobody
+    /// has any more is given to the next who sends by its queue, so there are as many as threads
+    /// sent at a time.
+    send: Mutex<Vec<(u16, Arc<QueueCounts>)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Queues {
+    /// The counters for who receives by this queue.
+    pub(crate) fn receives_by(&self, queue: u16) -> Arc<QueueCounts> {
+        let mut receive = lock(&self.receive);
+        let queue = usize::from(queue);
+        if receive.len() <= queue {
+            receive.resize_with(queue + 1, Arc::default);
+        }
+        receive[queue].clone()
+    }
+
+    /// The counters for another who sends by this queue.
+    pub(crate) fn sends_by(&self, queue: u16) -> Arc<QueueCounts> {
+        let mut send = lock(&self.send);
+        let free = |(number, counts): &&(u16, Arc<QueueCounts>)| *number == queue && Arc::strong_count(counts) == 1;
+        if let Some((_, counts)) = send.iter().find(free) {
+            return counts.clone();
+        }
+        let counts = Arc::<QueueCounts>::default();
+        send.push((queue, counts.clone()));
+        counts
+    }
+
+    /// The receive queues as they stand.
+    pub(crate) fn received(&self) -> Vec<QueueStats> {
+        let receive = lock(&self.receive);
+        (0..).zip(&*receive).map(|(queue, counts)| stats(queue, counts)).collect()
+    }
+
+    /// The transmit queues that somebody sends by, or has sent by.
+    pub(crate) fn sent(&self) -> Vec<QueueStats> {
+        let mut queues: Vec<QueueStats> = Vec::new();
+        for (queue, counts) in &*lock(&self.send) {
+            let more = stats(*queue, counts);
+            match queues.iter_mut().find(|known| known.queue == *queue) {
+                Some(known) => (known.packets, known.bytes) = (known.packets + more.packets, known.bytes + more.bytes),
+                None => queues.push(more),
+            }
+        }
+        queues.sort_by_key(|queue| queue.queue);
+        queues
+    }
+}
+
+fn stats(queue: u16, counts: &QueueCounts) -> QueueStats {
+    QueueStats { queue, packets: counts.packets.value(), bytes: counts.bytes.value(), drops: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_of_a_queue_are_counted_together_and_ends_that_are_gone_once() {
+        let queues = Queues::default();
+        let ends = [1, 0, 1].map(|queue| queues.sends_by(queue));
+        for (end, packets) in ends.iter().zip([3, 5, 7]) {
+            end.packets.add(packets);
+            end.bytes.add(100 * packets);
+        }
+        let sent = |queues: &Queues| queues.sent().into_iter().map(|queue| (queue.queue, queue.packets, queue.bytes)).collect::<Vec<_>>();
+        assert_eq!(sent(&queues), [(0, 5, 500), (1, 10, 1_000)]);
+        drop(ends);
+        assert_eq!(sent(&queues), [(0, 5, 500), (1, 10, 1_000)], "what was counted stays");
+        // Workers come and go without end.
+        for _ in 0..100 {
+            queues.sends_by(1).packets.add(1);
+        }
+        assert_eq!((sent(&queues)[1].1, lock(&queues.send).len()), (110, 3));
+    }
+
+    #[test]
+    fn a_queue_that_is_opened_again_counts_on() {
+        let queues = Queues::default();
+        queues.receives_by(1).packets.add(4);
+        queues.receives_by(1).packets.add(5);
+        assert_eq!(queues.received().iter().map(|queue| (queue.queue, queue.packets)).collect::<Vec<_>>(), [(0, 0), (1, 9)]);
+    }
+}

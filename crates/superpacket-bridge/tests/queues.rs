@@ -1,0 +1,82 @@
+//! What a bridge counts at each queue of its ports.
+
+use std::time::{Duration, Instant};
+
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket_bridge::Bridge;
+use superpacket_bridge::report::{PortStats, QueueStats};
+use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_features::FeatureSet;
+use superpacket_io::port::{Outgoing, Port, PortSpec, TxBatch, open};
+use superpacket_traffic::frame::Frame;
+
+/// Sends frames through the other end of a port's link, all in one call.
+fn send(end: &mut dyn Port, frames: &[Vec<u8>]) {
+    let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+    frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet));
+    assert_eq!(end.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent, frames.len());
+}
+
+/// A frame of one of many flows, with so much payload.
+fn frame(flow: u8, payload: usize) -> Vec<u8> {
+    let mut frame = Frame::tcp4(0, payload).to_bytes();
+    // Its source port; whether the checksum is right concerns nobody here.
+    frame[35] = flow;
+    frame
+}
+
+fn wait(bridge: &Bridge, what: &str, holds: impl Fn(&[PortStats]) -> bool) -> Vec<PortStats> {
+    let started = Instant::now();
+    loop {
+        let stats = bridge.stats();
+        if holds(&stats) {
+            return stats;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{what}: {stats:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn sum(queues: &[QueueStats], of: fn(&QueueStats) -> u64) -> u64 {
+    queues.iter().map(of).sum()
+}
+
+#[test]
+fn each_queue_has_its_numbers_and_the_port_their_sums() {
+    let specs = ["memory:queues-a?queues=2&slots=64&full=drop", "memory:queues-b?slots=4096"];
+    let mut ends = ["memory:queues-a?slots=4096", "memory:queues-b?slots=4096"].map(|spec| {
+        let mut port = open(&spec.parse().expect("a port string")).expect("memory needs nothing");
+        // Open, and so up, but never read.
+        let receivers = port.receivers();
+        (port, receivers)
+    });
+    let settings = |spec: &&str| {
+        let mut port = PortSettings::new(spec.parse::<PortSpec>().expect("a port string"));
+        // Packets leave as they came.
+        port.features = FeatureSet::NONE;
+        port
+    };
+    let ports = specs.iter().map(settings).collect();
+    let bridge = Bridge::start(BridgeSettings { ports, threads: 2, ..BridgeSettings::default() }).expect("memory needs nothing");
+    let frames: Vec<_> = (0..40).map(|flow| frame(flow, 100)).collect();
+    for round in 1..=10 {
+        send(&mut *ends[0].0, &frames);
+        wait(&bridge, "all are received", |stats| stats[0].rx_packets == 40 * round);
+    }
+    let stats = wait(&bridge, "all are sent", |stats| stats[1].tx_packets == 400);
+    let queues = &stats[0].rx_queues;
+    assert_eq!(queues.iter().map(|queue| (queue.queue, queue.drops)).collect::<Vec<_>>(), [(0, Some(0)), (1, Some(0))]);
+    assert!(queues.iter().all(|queue| queue.packets >= 10 && queue.packets % 10 == 0), "a flow has one queue: {queues:?}");
+    assert!(queues.iter().all(|queue| queue.bytes == 154 * queue.packets), "{queues:?}");
+    assert_eq!((sum(queues, |queue| queue.packets), sum(queues, |queue| queue.bytes)), (stats[0].rx_packets, stats[0].rx_bytes));
+    // Both threads send by the one queue that this port has.
+    let sent = QueueStats { queue: 0, packets: 400, bytes: 400 * 154, drops: None };
+    assert_eq!((&stats[1].tx_queues, stats[1].tx_packets, stats[1].tx_bytes), (&vec![sent], 400, 400 * 154));
+    // One flow, more at once than its queue holds: the other queue loses nothing.
+    send(&mut *ends[0].0, &vec![frame(7, 100); 100]);
+    let stats = wait(&bridge, "the rest is received", |stats| stats[0].rx_packets == 464);
+    let drops: Vec<_> = stats[0].rx_queues.iter().map(|queue| queue.drops.expect("memory knows")).collect();
+    assert!(drops == [36, 0] || drops == [0, 36], "{drops:?}");
+    assert_eq!(stats[0].drops["rx_ring"], 36);
+    bridge.stop();
+}

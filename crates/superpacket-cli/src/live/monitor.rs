@@ -1,0 +1,150 @@
+//! `superpacket monitor`: copies what a bridge's ports receive and send to a file or a pipe.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use superpacket_bridge::control::{MonitorCounts, MonitorStream};
+use superpacket_bridge::monitor::MonitorSettings;
+
+use super::arguments::Monitor;
+use super::connect;
+use crate::failure::Failure;
+use crate::progress::warn;
+use crate::report::{grouped, print_json, printable};
+
+/// Copies until the end.
+pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {
+    let is_pipe = arguments.write == Path::new("-");
+    if is_pipe && io::stdout().is_terminal() {
+        return Err(Failure::Usage(
+            "a capture goes to no terminal: give -w FILE, or a pipe as in `superpacket monitor | tshark -r -`".into(),
+        ));
+    }
+    if is_pipe && arguments.json {
+        return Err(Failure::Usage("--json: standard output has the capture: give -w FILE".into()));
+    }
+    if let Some(ending @ ("gz" | "zst")) = arguments.write.extension().and_then(|ending| ending.to_str()) {
+        let problem = format!("{}: it is written uncompressed: pipe it, as in `superpacket monitor | zstd`", arguments.write.display());
+        return Err(Failure::Usage(problem.replace("zstd", if ending == "gz" { "gzip" } else { "zstd" })));
+    }
+    let settings = MonitorSettings {
+        ports: arguments.ports.clone(),
+        direction: arguments.direction,
+        snaplen: arguments.snaplen,
+        count: arguments.count,
+    };
+    // From here on, a signal ends the monitor and not the program.
+    let signals = Signals::new([SIGINT, SIGTERM])?;
+    // A file that is there stays as it is if the bridge says no.
+    let (report, mut stream) = connect(&arguments.connection)?.monitor(&settings)?;
+    let mut output = Output::create(&arguments.write)?;
+    end_by_signal(signals, stream.handle()?)?;
+    if !is_pipe {
+        let ports = report.ports.iter().map(|port| printable(port)).collect::<Vec<_>>().join(", ");
+        say(&format!("monitoring {ports}, Ctrl-C ends it"));
+    }
+    let copied = copy(&mut stream, &mut output);
+    let counts = stream.counts();
+    say(&format!("{} packets written, {} dropped because they were not read in time", grouped(counts.packets), grouped(counts.dropped)));
+    match copied {
+        Ok(()) if !counts.is_whole => warn("the bridge has ended without saying how many packets were dropped"),
+        Ok(()) => {}
+        Err(failure) => return Err(failure),
+    }
+    if arguments.json {
+        print_json(&Totals::from(counts))?;
+    }
+    Ok(())
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Totals {
+    packets: u64,
+    dropped: u64,
+}
+
+impl From<MonitorCounts> for Totals {
+    fn from(counts: MonitorCounts) -> Self {
+        Totals { packets: counts.packets, dropped: counts.dropped }
+    }
+}
+
+/// Where the capture goes.
+struct Output {
+    path: PathBuf,
+    file: File,
+}
+
+impl Output {
+    /// The file, empty, or standard output.
+    fn create(path: &Path) -> Result<Self, Failure> {
+        let opened = match path == Path::new("-") {
+            // Without the line buffer of `io::stdout`.
+            true => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+            false => File::create(path),
+        };
+        let file = opened.map_err(|source| Failure::Page { path: path.to_owned(), source })?;
+        Ok(Output { path: path.to_owned(), file })
+    }
+
+    fn write(&mut self, blocks: &[u8]) -> Result<(), Failure> {
+        self.file.write_all(blocks).map_err(|source| match self.path == Path::new("-") {
+            true => Failure::Print(source),
+            false => Failure::Page { path: self.path.clone(), source },
+        })
+    }
+
+    /// Waits until the stream has more; says whether somebody still reads what is written.
+    fn wait(&self, stream: &MonitorStream) -> io::Result<bool> {
+        loop {
+            let waiting = &mut [PollFd::new(stream, PollFlags::IN), PollFd::new(&self.file, PollFlags::empty())];
+            match poll(waiting, None) {
+                Ok(_) => return Ok(!waiting[1].revents().intersects(PollFlags::ERR | PollFlags::HUP)),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Copies blocks until the stream ends, or nobody reads them any more.
+fn copy(stream: &mut MonitorStream, output: &mut Output) -> Result<(), Failure> {
+    while let Some(blocks) = stream.read()? {
+        output.write(blocks)?;
+        if !output.wait(stream)? {
+            return Err(Failure::Print(io::ErrorKind::BrokenPipe.into()));
+        }
+    }
+    Ok(())
+}
+
+/// Has the first signal end the monitor, so that what was copied still comes, and the second one
+/// the program.
+fn end_by_signal(mut signals: Signals, stream: UnixStream) -> io::Result<()> {
+    let wait = move || {
+        for (number, signal) in signals.forever().enumerate() {
+            if number != 0 {
+                std::process::exit(128 + signal);
+            }
+            // A connection that is gone needs no end.
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
+}
+
+/// Tells the user something on standard error.
+fn say(text: &str) {
+    // Nobody can be told that standard error is gone.
+    let _ = writeln!(io::stderr(), "superpacket: {text}");
+}
