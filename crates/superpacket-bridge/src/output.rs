@@ -328,6 +328,7 @@ fn is_static(table: &Table, destination: &Destination) -> bool {
 
 #[cfg(test)]
 mod tests {
+    mod multicast;
     mod storm;
     mod vlan;
 

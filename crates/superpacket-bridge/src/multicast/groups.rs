@@ -9,9 +9,9 @@ use superpacket::wire::IpVersion;
 use super::message::{Query, Record};
 use crate::table::MAX_PORTS;
 
-/// How long a port is in a group after the last report there, how long a router or somebody who asks
-/// in its place is remembered, and how often an asker asks before it believes that nobody is left:
-/// as Linux's bridge has them (`mcast_membership_interval`, `mcast_querier_interval`,
+/// How long a port is in a group after the last report there, how long a router or somebody who
+/// asks in its place is remembered, and how often an asker asks before it believes that nobody is
+/// left: as Linux's bridge has them (`mcast_membership_interval`, `mcast_querier_interval`,
 /// `mcast_last_member_count`, `mcast_last_member_interval`).
 pub(super) const MEMBERSHIP: u64 = seconds(260);
 pub(super) const QUERIER: u64 = seconds(255);

@@ -276,7 +276,7 @@ fn query6(message: &[u8], sent_to: IpAddr, of: IpAddr, header: &[u8]) -> Heard<'
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use superpacket::checksum::Sum;
 
@@ -285,7 +285,7 @@ pub(super) mod tests {
     }
 
     /// An IPv4 packet with a router alert, its checksum and its message's filled in.
-    pub(in crate::multicast) fn packet4(protocol: u8, source: &str, destination: &str, message: &[u8]) -> Vec<u8> {
+    pub(crate) fn packet4(protocol: u8, source: &str, destination: &str, message: &[u8]) -> Vec<u8> {
         let mut message = message.to_vec();
         if protocol == IGMP {
             let sum = words(&message).checksum();
@@ -300,7 +300,7 @@ pub(super) mod tests {
     }
 
     /// An IGMP message of 8 bytes.
-    pub(in crate::multicast) fn igmp(kind: u8, code: u8, group: &str) -> Vec<u8> {
+    pub(crate) fn igmp(kind: u8, code: u8, group: &str) -> Vec<u8> {
         [&[kind, code, 0, 0][..], &group4(group)].concat()
     }
 

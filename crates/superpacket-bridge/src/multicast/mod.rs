@@ -5,7 +5,7 @@
 //! is for a group goes to all.
 
 mod groups;
-mod message;
+pub(crate) mod message;
 
 pub(crate) use groups::PortSet;
 

@@ -1,0 +1,105 @@
+//! Groups, in VLANs and out of them, and messages that lie in several buffers.
+
+use superpacket::packet::VlanTag;
+
+use super::*;
+use crate::multicast::message::tests::{igmp, packet4};
+use crate::vlan::PortVlans;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Who sends, who is in a group, who is in none, who asks.
+const SENDER: usize = 0;
+const MEMBER: usize = 1;
+const OTHER: usize = 2;
+const ASKER: usize = 3;
+
+fn frame(from: usize, protocol: u8, group: &str, message: &[u8]) -> Vec<u8> {
+    let source = format!("10.0.0.{}", from + 1);
+    [&[1, 0, 0x5e, 1, 2, 3, 2, 0, 0, 0, 0, from as u8, 8, 0][..], &packet4(protocol, &source, group, message)].concat()
+}
+
+fn data(group: &str) -> Vec<u8> {
+    frame(SENDER, 17, group, &[0; 16])
+}
+
+/// Four ports of a bridge that listens, of which the last has asked long enough ago.
+fn listening(vlans: Option<&str>) -> Bench {
+    let mut bench = Bench::new(&[1500; 4], |_| ());
+    bench.output.snooping = Some(Arc::default());
+    for egress in bench.output.egress.iter_mut().flatten() {
+        egress.vlans = vlans.map(|words| {
+            let mut vlans = PortVlans::none();
+            vlans.add(&words.parse().expect(words));
+            Arc::new(vlans)
+        });
+    }
+    bench
+}
+
+impl Bench {
+    /// A frame comes in, with a tag beside it: which ports is it given?
+    fn given(&mut self, from: usize, frame: &[u8], vlan: Option<u16>) -> Vec<usize> {
+        let mut packet = RxPacket::new(Buffer::from(frame.to_vec()));
+        packet.vlan = vlan.map(|control| VlanTag { protocol: 0x8100, control });
+        self.ports_given(from, packet)
+    }
+
+    fn ports_given(&mut self, from: usize, packet: RxPacket<Buffer>) -> Vec<usize> {
+        let sent = self.pass(from, packet);
+        sent.iter().enumerate().filter(|(_, left)| !left.is_empty()).map(|(port, _)| port).collect()
+    }
+
+    /// The last port asks, and ten seconds pass.
+    fn ask(&mut self, vlan: Option<u16>) {
+        self.given(ASKER, &frame(ASKER, 2, "224.0.0.1", &igmp(0x11, 100, "0.0.0.0")), vlan);
+        self.output.begin(11 * SECOND);
+    }
+}
+
+#[test]
+fn a_group_of_one_vlan_is_none_of_another() {
+    let mut bench = listening(Some("10-20"));
+    bench.ask(Some(10));
+    let join = frame(MEMBER, 2, "239.1.2.3", &igmp(0x16, 0, "239.1.2.3"));
+    assert_eq!(bench.given(MEMBER, &join, Some(10)), [ASKER]);
+    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), Some(10)), [MEMBER, ASKER]);
+    // A priority says no other VLAN.
+    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), Some(0xe00a)), [MEMBER, ASKER]);
+    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), Some(20)), [ASKER]);
+    // A port that has left the VLAN is given nothing of it.
+    bench.output.egress[MEMBER].as_mut().expect("is there").vlans = Some(Arc::new(PortVlans::none()));
+    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), Some(10)), [ASKER]);
+}
+
+#[test]
+fn a_tag_says_nothing_to_a_bridge_that_does_not_filter() {
+    let mut bench = listening(None);
+    bench.ask(None);
+    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), None), [ASKER]);
+    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), Some(10)), [MEMBER, OTHER, ASKER]);
+    let join = frame(MEMBER, 2, "239.1.2.3", &igmp(0x16, 0, "239.1.2.3"));
+    assert_eq!(bench.given(MEMBER, &join, Some(10)), [SENDER, OTHER, ASKER]);
+    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), None), [ASKER]);
+}
+
+#[test]
+fn a_message_in_several_buffers_is_heard_and_forwarding_holds() {
+    let mut bench = listening(None);
+    bench.ask(None);
+    let join = frame(MEMBER, 2, "239.1.2.3", &igmp(0x16, 0, "239.1.2.3"));
+    let mut packet = RxPacket::new(Buffer::from(join[..20].to_vec()));
+    packet.push(Buffer::from(join[20..41].to_vec())).expect("there is room");
+    packet.push(Buffer::from(join[41..].to_vec())).expect("there is room");
+    assert_eq!(bench.ports_given(MEMBER, packet), [ASKER]);
+    let mut forwarding = |port: usize, change: fn(&mut Forwarding)| {
+        change(&mut bench.output.egress[port].as_mut().expect("is there").runtime.forwarding);
+    };
+    // What a port has asked for is not flooded.
+    forwarding(MEMBER, |forwarding| forwarding.mcast_flood = false);
+    forwarding(ASKER, |forwarding| forwarding.isolated = true);
+    forwarding(SENDER, |forwarding| forwarding.isolated = true);
+    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), None), [MEMBER]);
+    assert_eq!((bench.given(SENDER, &data("239.9.9.9"), None), bench.drops(SENDER, "multicast")), (vec![], 1));
+    assert_eq!(bench.given(SENDER, &data("224.0.0.5"), None), [OTHER]);
+}
