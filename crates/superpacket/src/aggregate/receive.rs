@@ -342,8 +342,8 @@ impl<B> Receiver<B> {
         Ok(true)
     }
 
-    /// Delivers a TCP packet without payload, which GRO never merges, as it came. Its IP packet ends
-    /// at `end`.
+    /// Delivers a TCP packet without payload, which GRO never merges, as it came. Its IP packet
+    /// ends at `end`.
     #[inline(never)]
     fn pass_empty<const USUAL: u8, P: Poll<B>>(
         &mut self,
