@@ -155,13 +155,20 @@ fn in_place_and_back_nothing_is_overtaken() {
     let rate = Arc::new(AtomicU32::new(u32::MAX));
     let prepare = |joined: &Joined| drop(joined.bridge.set_in_place(&joined.names[0], InPlace::Below(20_000)).expect("it can be set"));
     let mut changes = 0;
-    let outcome = under_load_at("in-place", cpus, &rate, prepare, |_, _| {
-        changes += 1;
-        // For some 30 ms each: slow enough to be processed in place, then as fast as it goes.
-        let slow = changes / 30 % 2 == 0;
-        rate.store(if slow { 4_000 } else { u32::MAX }, Ordering::Relaxed);
-    });
-    // There and back at least, also where others keep the machine busy.
-    assert!(outcome.switches >= 2, "{} switches", outcome.switches);
-    assert_eq!(outcome.arrived.overtaken, 0);
+    // Others may keep the machine so busy that a run is over before the rate is back.
+    let mut switches = 0;
+    for _ in 0..3 {
+        let outcome = under_load_at("in-place", cpus, &rate, prepare, |_, _| {
+            changes += 1;
+            // For some 30 ms each: slow enough to be processed in place, then as fast as it goes.
+            let slow = changes / 30 % 2 == 0;
+            rate.store(if slow { 4_000 } else { u32::MAX }, Ordering::Relaxed);
+        });
+        assert_eq!(outcome.arrived.overtaken, 0);
+        switches = outcome.switches;
+        if switches >= 2 {
+            break;
+        }
+    }
+    assert!(switches >= 2, "there and back at least: {switches} switches");
 }
