@@ -12,7 +12,8 @@ use crate::joined::{Joined, KEY, by_packet};
 use crate::steering::{steer, two_cpus};
 
 /// Causes counted at the port that a packet came in by, before it is known how it leaves.
-const COMING: [&str; 10] = ["loop", "reserved", "malformed", "no_port", "forwarding", "vlan", "storm", "backlog", "flow_limit", "panic"];
+const COMING: [&str; 11] =
+    ["loop", "reserved", "malformed", "no_port", "forwarding", "vlan", "multicast", "storm", "backlog", "flow_limit", "panic"];
 /// Causes counted at the port that it was to leave by.
 const LEAVING: [&str; 7] = ["too_big", "cannot_segment", "full", "down", "gone", "refused", "tx_rate"];
 /// What never came in: lost or refused in the port's ring.
