@@ -180,6 +180,7 @@ impl Simd {
 
     /// Can hints for `ahead` come at the pace of a copy of `source`?
     #[inline(always)]
+    #[cfg_attr(not(any(target_arch = "x86", target_arch = "x86_64")), expect(unused_variables, reason = "hints are paced by AVX-512 only"))]
     fn paces_hints(self, source: &[u8], ahead: &[u8]) -> bool {
         match self.0 {
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
@@ -193,6 +194,7 @@ impl Simd {
     /// # Panics
     /// As [`Simd::copy_and_sum`].
     #[inline(always)]
+    #[cfg_attr(not(any(target_arch = "x86", target_arch = "x86_64")), expect(unused_variables, reason = "hints are paced by AVX-512 only"))]
     fn copy_and_sum_paced(self, source: &[u8], destination: &mut [MaybeUninit<u8>], ahead: &[u8]) -> u16 {
         match self.0 {
             #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
