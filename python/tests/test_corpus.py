@@ -316,6 +316,15 @@ def test_ctrl_c_ends_a_run_which_goes_on_later(demo: Path, tmp_path: Path) -> No
     assert 5 <= done == report.kept < report.tasks
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """SIGINT as Python has it, also where a shell began these tests in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_an_interrupt_waits_until_no_call_of_the_cluster_runs() -> None:
     interrupts = _scheduler.Interrupts()
     reached = []
