@@ -171,6 +171,7 @@ struct WrittenPort {
     gso_max_size: Option<Spanned<u64>>,
     gro_max_size: Option<Spanned<u64>>,
     gro_flush_timeout: Option<Spanned<String>>,
+    gap_timeout: Option<Spanned<String>>,
     too_big: Option<Spanned<String>>,
     lro_max_aggr: Option<Spanned<u64>>,
     lro_max_desc: Option<Spanned<u64>>,
@@ -188,6 +189,7 @@ struct WrittenPort {
     storm_unknown: Option<Spanned<u64>>,
     lro_acks: Option<bool>,
     gro_past_push: Option<bool>,
+    gro_udp_no_checksum: Option<bool>,
     storage: Option<Spanned<String>>,
     delivery: Option<Spanned<String>>,
     isolated: Option<bool>,
@@ -375,9 +377,14 @@ impl WrittenPort {
         }
         settings.lro_acks = self.lro_acks.unwrap_or_default();
         settings.gro_past_push = self.gro_past_push.unwrap_or_default();
-        if let Some(time) = &self.gro_flush_timeout {
-            let nanoseconds = u64::try_from(duration(time, "gro-flush-timeout", source)?.as_nanos()).unwrap_or(u64::MAX);
-            settings.limits.set("gro_flush_timeout", nanoseconds).map_err(|problem| source.wrong(&time.span(), problem))?;
+        settings.gro_udp_no_checksum = self.gro_udp_no_checksum.unwrap_or_default();
+        for (key, name, time) in
+            [("gro-flush-timeout", "gro_flush_timeout", &self.gro_flush_timeout), ("gap-timeout", "gap_timeout", &self.gap_timeout)]
+        {
+            if let Some(time) = time {
+                let nanoseconds = u64::try_from(duration(time, key, source)?.as_nanos()).unwrap_or(u64::MAX);
+                settings.limits.set(name, nanoseconds).map_err(|problem| source.wrong(&time.span(), problem))?;
+            }
         }
         if let Some(word) = &self.too_big {
             let known = TooBig::NAMES.into_iter().find(|(name, _)| name == word.as_ref());
@@ -593,11 +600,12 @@ mod tests {
     #[test]
     fn the_knobs_of_aggregation_are_read() {
         let text = "[[port]]\nport = \"tap:a\"\nfeatures = { lro = true, tx-tcp-mangleid-segmentation = true }\nforce-lro = true\n\
-                    lro-max-aggr = 43\nlro-max-desc = 8\nlro-acks = true\ngro-past-push = true\nstorage = \"linear\"\ndelivery = \"at-once\"\n";
+                    lro-max-aggr = 43\nlro-max-desc = 8\nlro-acks = true\ngro-past-push = true\ngro-udp-no-checksum = true\nstorage = \"linear\"\ndelivery = \"at-once\"\n";
         let port = Config::parse(text, "bridge.toml").expect("it is right").bridge.ports.remove(0);
         assert!(port.features.contains(Feature::TxTcpMangleidSegmentation) && port.features.contains(Feature::LargeReceiveOffload));
         assert_eq!((port.limits.lro_max_aggr, port.limits.lro_max_desc), (43, 8));
-        assert_eq!(PortSettings::AGGREGATION.map(|name| port.aggregation(name)), [Some("at-once"), Some("on"), Some("on"), Some("linear")]);
+        let words = ["at-once", "on", "on", "on", "linear"];
+        assert_eq!(PortSettings::AGGREGATION.map(|name| port.aggregation(name)), words.map(Some));
     }
 
     #[test]

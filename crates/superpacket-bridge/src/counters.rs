@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use superpacket::aggregate::{Counters, Reason};
+use superpacket::order::GapCounters;
 
 use crate::queues::Queues;
 use crate::report::{PortStats, QueueStats};
@@ -121,6 +122,9 @@ counts!(
     lro_aggregated,
     lro_flushed,
     lro_no_desc,
+    gap_waited,
+    gap_filled,
+    gap_timed_out,
     tx_full,
     tx_refused,
     segmented,
@@ -159,6 +163,13 @@ impl Counts {
                 count.add(now.reason(*reason) - before.reason(*reason));
             }
         }
+    }
+
+    /// What waited in front of gaps since `before`.
+    pub(crate) fn gaps(&self, before: &GapCounters, now: &GapCounters) {
+        self.gap_waited.add(now.waited - before.waited);
+        self.gap_filled.add(now.filled - before.filled);
+        self.gap_timed_out.add(now.timed_out - before.timed_out);
     }
 }
 

@@ -469,8 +469,12 @@ pub(crate) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
                 false => gso,
             };
             let fits = fitting.is_some_and(|fitting| gso.size <= fitting) || payload <= gso.size.get() && length - network <= runtime.mtu;
-            if fits && partial && takes(runtime, &layout, told, length - network, payload) {
-                Need::Nothing
+            // Datagrams without a checksum, with headers written anew: a port that cuts them itself
+            // asks for one.
+            let unused =
+                !partial && gso.kind == GsoKind::Udp && metadata.packets > 1 && layout.outer.is_none() && !packet.header().is_empty();
+            if fits && (partial || unused) && takes(runtime, &layout, told, length - network, payload) {
+                if partial { Need::Nothing } else { Need::Whole(told, layout) }
             } else if fits
                 && partial
                 && let Some(size) = part(runtime, &layout, told)

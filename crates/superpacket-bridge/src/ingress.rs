@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use superpacket::aggregate::{Aggregator, Counters, HashKey, Policy};
+use superpacket::order::{GapLimits, Gaps};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_features::Feature;
@@ -32,6 +33,8 @@ pub(crate) struct Ingress {
     policy: Option<Policy>,
     key: HashKey,
     aggregator: Aggregator<Buffer>,
+    /// What came ahead of others waits here for them, where the port's limits say so.
+    gaps: Option<Gaps<Buffer>>,
     /// The aggregator's counters as of the last time that they were added to the port's.
     counted: Counters,
     packets: Vec<RxPacket<Buffer>>,
@@ -90,6 +93,7 @@ impl Ingress {
             runtime,
             policy,
             key,
+            gaps: gaps(&runtime, key),
             aggregator,
             counted: Counters::default(),
             packets,
@@ -114,8 +118,9 @@ impl Ingress {
             (self.paused_until, self.ready) = (None, true);
         }
         let policy = self.runtime.policy();
-        if policy != self.policy {
+        if policy != self.policy || self.gaps.as_ref().map_or(0, |gaps| gaps.limits().hold_time) != gap_timeout(&self.runtime) {
             self.drain(output);
+            self.gaps = gaps(&self.runtime, self.key);
             self.policy = policy;
             self.aggregator = Aggregator::new(policy.unwrap_or(Policy::gro().with_partial_checksums()), self.key);
             (self.counted, self.polled) = (Counters::default(), 0);
@@ -143,6 +148,7 @@ impl Ingress {
         let unseen = self.polled.saturating_sub(counters.packets_in);
         self.shared.counts.dropped(DropReason::Panic, unsent + counters.held + unseen);
         self.packets.clear();
+        self.gaps = gaps(&self.runtime, self.key);
         self.aggregator = Aggregator::new(self.policy.unwrap_or(Policy::gro().with_partial_checksums()), self.key);
         (self.counted, self.polled) = (Counters::default(), 0);
         self.dispatch.lose();
@@ -171,6 +177,9 @@ impl Ingress {
                 self.charge(now);
             }
             self.take(output, now);
+        } else if self.gaps.as_ref().and_then(Gaps::deadline).is_some_and(|deadline| deadline <= now) {
+            self.fill_gaps(now);
+            self.aggregate(output, now);
         } else if self.policy.is_some_and(|policy| policy.hold_time != 0) && self.aggregator.counters().held != 0 {
             self.end(output, now);
         }
@@ -211,7 +220,8 @@ impl Ingress {
     }
 
     fn take(&mut self, output: &mut Output, now: u64) {
-        self.polled = self.aggregator.counters().packets_in + self.packets.len() as u64;
+        let waiting = self.gaps.as_ref().map_or(0, |gaps| gaps.counters().waiting);
+        self.polled = self.aggregator.counters().packets_in + waiting + self.packets.len() as u64;
         self.dispatch.received(&self.shared, self.packets.len(), now);
         let (checksums, hashes) = (self.runtime.has(Feature::RxChecksumming), self.runtime.has(Feature::ReceiveHashing));
         if !checksums || !hashes {
@@ -233,6 +243,21 @@ impl Ingress {
         if self.shared.vlan_filtering {
             self.packets.iter_mut().for_each(tag::sort);
         }
+        self.fill_gaps(now);
+        self.aggregate(output, now);
+    }
+
+    /// Takes out what came ahead of others, and puts in what has waited.
+    #[inline]
+    fn fill_gaps(&mut self, now: u64) {
+        if let Some(gaps) = &mut self.gaps {
+            let before = *gaps.counters();
+            gaps.receive_keeping(&mut self.packets, now, copy);
+            self.shared.counts.gaps(&before, gaps.counters());
+        }
+    }
+
+    fn aggregate(&mut self, output: &mut Output, now: u64) {
         let Ingress { shared, aggregator, packets, policy, dispatch, .. } = self;
         let mut sink = |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet);
         if policy.is_some() {
@@ -262,7 +287,13 @@ impl Ingress {
 
     /// Sends on its way all that is held.
     pub(crate) fn drain(&mut self, output: &mut Output) {
-        let Ingress { shared, aggregator, dispatch, .. } = self;
+        let Ingress { shared, aggregator, dispatch, gaps, packets, .. } = self;
+        if let Some(gaps) = gaps
+            && gaps.counters().waiting != 0
+        {
+            gaps.release_all(packets);
+            aggregator.receive_batch(packets, 0, &mut |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet));
+        }
         aggregator.flush_all(&mut |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet));
         self.count();
         output.flush();
@@ -271,8 +302,28 @@ impl Ingress {
 
     /// When something held must leave, in nanoseconds; `None`: nothing is held.
     pub(crate) fn deadline(&self) -> Option<u64> {
-        self.aggregator.deadline()
+        let gaps = self.gaps.as_ref().and_then(Gaps::deadline);
+        self.aggregator.deadline().into_iter().chain(gaps).min()
     }
+}
+
+/// How long segments may wait for those before them: only what is aggregated gains by it.
+fn gap_timeout(runtime: &Runtime) -> u64 {
+    if runtime.policy().is_some() { runtime.limits.gap_timeout } else { 0 }
+}
+
+fn gaps(runtime: &Runtime, key: HashKey) -> Option<Gaps<Buffer>> {
+    let hold_time = gap_timeout(runtime);
+    (hold_time != 0).then(|| Gaps::new(GapLimits::new(hold_time), key))
+}
+
+/// A copy of a packet: what waits must not keep a ring from moving on.
+fn copy(packet: RxPacket<Buffer>) -> RxPacket<Buffer> {
+    let mut bytes = Vec::with_capacity(packet.length());
+    packet.buffers().for_each(|buffer| bytes.extend_from_slice(buffer.bytes()));
+    let mut copy = RxPacket::new(Buffer::from(bytes)).with_checksum(packet.checksum).with_time(packet.time);
+    (copy.queue, copy.layer, copy.hash, copy.vlan, copy.gso) = (packet.queue, packet.layer, packet.hash, packet.vlan, packet.gso);
+    copy
 }
 
 /// How many frames a received packet is on a wire.

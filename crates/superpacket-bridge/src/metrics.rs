@@ -125,7 +125,7 @@ impl fmt::Debug for Ports {
 /// A counter: its name without `_total`, what it means, its unit, and where it is read.
 type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
 
-const COUNTERS: [PortCounter; 31] = [
+const COUNTERS: [PortCounter; 34] = [
     ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
     ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
     ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| stats.tx_packets),
@@ -139,6 +139,9 @@ const COUNTERS: [PortCounter; 31] = [
     ("lro_aggregated", "Received packets that LRO accepted into a session", None, |stats| stats.lro_aggregated),
     ("lro_flushed", "Sessions that LRO delivered", None, |stats| stats.lro_flushed),
     ("lro_no_desc", "Received packets for which LRO had neither their flow nor a free descriptor", None, |stats| stats.lro_no_desc),
+    ("gap_waited", "Segments that came ahead of others of their flow and waited for them", None, |stats| stats.gap_waited),
+    ("gap_filled", "Segments that waited until what was missing came", None, |stats| stats.gap_filled),
+    ("gap_timed_out", "Segments that waited as long as they may", None, |stats| stats.gap_timed_out),
     ("tx_full", "Times that the kernel or the device could not take more for now", None, |stats| stats.tx_full),
     ("tx_refused", "Times that the kernel or the device refused a super-packet or a partial checksum", None, |stats| stats.tx_refused),
     ("segmented", "Packets cut into segments before the port", None, |stats| stats.segmented),

@@ -255,7 +255,9 @@ mod tests {
         for name in Limits::names() {
             port.limits.set(name, 1_000).expect(name);
         }
-        for (name, word) in [("delivery", "at-once"), ("gro_past_push", "on"), ("lro_acks", "on"), ("storage", "linear")] {
+        for (name, word) in
+            [("delivery", "at-once"), ("gro_past_push", "on"), ("gro_udp_no_checksum", "on"), ("lro_acks", "on"), ("storage", "linear")]
+        {
             port.set_aggregation(name, word).expect(name);
         }
         for name in Forwarding::NAMES {

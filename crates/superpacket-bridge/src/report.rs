@@ -31,13 +31,14 @@ pub struct PortReport {
     pub reopened: u64,
     /// Addresses learned behind it.
     pub addresses: usize,
-    /// The limits asked for: `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout`
-    /// (nanoseconds), `lro_max_aggr` (packets), `lro_max_desc` (flows),
+    /// The limits asked for: `gso_max_size`, `gro_max_size` (bytes), `gap_timeout`,
+    /// `gro_flush_timeout` (nanoseconds), `lro_max_aggr` (packets), `lro_max_desc` (flows),
     /// `address_limit` (addresses), and the names of [`Rates`](crate::settings::Rates) in the units
     /// that it says.
     pub limits: BTreeMap<String, u64>,
     /// How what it receives is aggregated: `storage` (`fragments`, `linear`), `delivery`
-    /// (`per-poll`, `at-once`), `gro_past_push` and `lro_acks` (`on`, `off`).
+    /// (`per-poll`, `at-once`), `gro_past_push`, `gro_udp_no_checksum` and `lro_acks` (`on`,
+    /// `off`).
     #[serde(default)]
     pub aggregation: BTreeMap<String, String>,
     /// What becomes of packets that are too long: `drop`, `icmp`, `fragment`.
@@ -130,6 +131,15 @@ pub struct PortStats {
     pub fallbacks: u64,
     /// Packets not forwarded because their destination lies behind the port they came from.
     pub filtered: u64,
+    /// Segments that came ahead of others of their flow and waited for them (`gap_timeout`).
+    #[serde(default)]
+    pub gap_waited: u64,
+    /// Those for which what was missing came.
+    #[serde(default)]
+    pub gap_filled: u64,
+    /// Those whose time was up before.
+    #[serde(default)]
+    pub gap_timed_out: u64,
     /// Times that a receive queue was left alone for a while, because no more was allowed by
     /// `rx_byte_rate` or `rx_packet_rate`.
     #[serde(default)]

@@ -61,6 +61,8 @@ pub(crate) struct Runtime {
     lro_acks: bool,
     /// GRO merges super-packets with PSH further.
     gro_past_push: bool,
+    /// GRO merges UDP over IPv4 without a checksum.
+    gro_udp_no_checksum: bool,
     /// What is aggregated is copied into one run of bytes.
     linear: bool,
     delivery: Delivery,
@@ -100,7 +102,8 @@ impl Runtime {
             Policy::lro().with_mode(Mode::Lro { acks: self.lro_acks }).with_max_packets(packets).with_max_flows(self.limits.lro_max_desc)
         } else if self.has(Feature::GenericReceiveOffload) {
             let gro = Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: self.has(Feature::RxUdpGroForwarding) });
-            if self.gro_past_push { gro.with_merge_past_push() } else { gro }
+            let gro = if self.gro_past_push { gro.with_merge_past_push() } else { gro };
+            if self.gro_udp_no_checksum { gro.with_merge_udp_without_checksum() } else { gro }
         } else {
             return None;
         };
@@ -241,6 +244,7 @@ impl Shared {
             forwarding: requested.settings.forwarding,
             lro_acks: requested.settings.lro_acks,
             gro_past_push: requested.settings.gro_past_push,
+            gro_udp_no_checksum: requested.settings.gro_udp_no_checksum,
             linear: requested.settings.linear,
             delivery: requested.settings.delivery,
             mtu: match self.mtu() {
@@ -314,6 +318,9 @@ pub(crate) mod tests {
         assert_eq!(port.runtime().policy().map(|policy| policy.merge_past_push), Some(false));
         port.change(|settings| settings.gro_past_push = true);
         assert_eq!(port.runtime().policy().map(|policy| policy.merge_past_push), Some(true));
+        assert_eq!(port.runtime().policy().map(|policy| policy.merge_udp_without_checksum), Some(false));
+        port.change(|settings| settings.gro_udp_no_checksum = true);
+        assert_eq!(port.runtime().policy().map(|policy| policy.merge_udp_without_checksum), Some(true));
         port.change(|settings| settings.force_lro = true);
         assert_eq!(port.runtime().policy().map(|policy| policy.mode), Some(Mode::Lro { acks: false }));
         port.change(|settings| (settings.lro_acks, settings.linear) = (true, true));

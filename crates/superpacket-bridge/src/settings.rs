@@ -59,6 +59,11 @@ impl Default for BridgeSettings {
     }
 }
 
+/// The word for a switch.
+const fn on_or_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
 /// What a port is asked to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSettings {
@@ -73,6 +78,10 @@ pub struct PortSettings {
     /// Where GRO is in force, super-packets with PSH merge further too, and segments that are cut
     /// from them have it on the last only. Linux's TCP sets it on each that it hands over.
     pub gro_past_push: bool,
+    /// Where GRO is in force and takes UDP, datagrams over IPv4 without a checksum merge too. A
+    /// port that cuts super-packets itself writes checksums into what it cuts of them; where the
+    /// bridge cuts, they have none, as they came.
+    pub gro_udp_no_checksum: bool,
     /// What is aggregated is copied into one run of bytes at once, as by drivers that receive into
     /// linear buffers, rather than kept where it was received.
     pub linear: bool,
@@ -96,7 +105,7 @@ pub struct PortSettings {
 
 impl PortSettings {
     /// The names of what can be said of aggregation in words, as commands and files use them.
-    pub const AGGREGATION: [&'static str; 4] = ["delivery", "gro_past_push", "lro_acks", "storage"];
+    pub const AGGREGATION: [&'static str; 5] = ["delivery", "gro_past_push", "gro_udp_no_checksum", "lro_acks", "storage"];
 
     /// What a port is asked unless told otherwise: every offload but LRO, the aggregation of UDP
     /// and changed identifications.
@@ -111,6 +120,7 @@ impl PortSettings {
             force_lro: false,
             lro_acks: false,
             gro_past_push: false,
+            gro_udp_no_checksum: false,
             linear: false,
             delivery: Delivery::PerPoll,
             limits: Limits::default(),
@@ -126,8 +136,9 @@ impl PortSettings {
     pub fn aggregation(&self, name: &str) -> Option<&'static str> {
         match name {
             "delivery" => Some(if self.delivery == Delivery::AtOnce { "at-once" } else { "per-poll" }),
-            "gro_past_push" => Some(if self.gro_past_push { "on" } else { "off" }),
-            "lro_acks" => Some(if self.lro_acks { "on" } else { "off" }),
+            "gro_past_push" => Some(on_or_off(self.gro_past_push)),
+            "gro_udp_no_checksum" => Some(on_or_off(self.gro_udp_no_checksum)),
+            "lro_acks" => Some(on_or_off(self.lro_acks)),
             "storage" => Some(if self.linear { "linear" } else { "fragments" }),
             _ => None,
         }
@@ -146,6 +157,9 @@ impl PortSettings {
             ("gro_past_push", "on") => self.gro_past_push = true,
             ("gro_past_push", "off") => self.gro_past_push = false,
             ("gro_past_push", _) => return Err(format!("gro_past_push is on or off, not {word:?}")),
+            ("gro_udp_no_checksum", "on") => self.gro_udp_no_checksum = true,
+            ("gro_udp_no_checksum", "off") => self.gro_udp_no_checksum = false,
+            ("gro_udp_no_checksum", _) => return Err(format!("gro_udp_no_checksum is on or off, not {word:?}")),
             ("lro_acks", "on") => self.lro_acks = true,
             ("lro_acks", "off") => self.lro_acks = false,
             ("lro_acks", _) => return Err(format!("lro_acks is on or off, not {word:?}")),
@@ -170,6 +184,9 @@ pub struct Limits {
     /// How long a packet may be held for others to join it after the poll that brought it, in
     /// nanoseconds.
     pub gro_flush_timeout: u64,
+    /// Where the port aggregates, how long a segment of TCP that came ahead of others of its flow
+    /// may wait for them, in nanoseconds; 0: none waits ([`Gaps`](superpacket::order::Gaps)).
+    pub gap_timeout: u64,
     /// The most packets that LRO joins in one (`max_aggr` of `inet_lro`); 0: only
     /// [`gro_max_size`](Self::gro_max_size) ends it.
     pub lro_max_aggr: u32,
@@ -197,6 +214,7 @@ impl Default for Limits {
             gso_max_size: 0,
             gro_max_size: MAX_IP_LENGTH,
             gro_flush_timeout: 0,
+            gap_timeout: 0,
             lro_max_aggr: 0,
             lro_max_desc: 64,
             address_limit: 0,
@@ -207,8 +225,8 @@ impl Default for Limits {
 
 impl Limits {
     /// The names that commands and files use, but for those of [`Rates`].
-    pub const NAMES: [&'static str; 6] =
-        ["gso_max_size", "gro_max_size", "gro_flush_timeout", "lro_max_aggr", "lro_max_desc", "address_limit"];
+    pub const NAMES: [&'static str; 7] =
+        ["gso_max_size", "gro_max_size", "gro_flush_timeout", "gap_timeout", "lro_max_aggr", "lro_max_desc", "address_limit"];
 
     /// The names that commands and files use.
     pub fn names() -> impl Iterator<Item = &'static str> {
@@ -221,6 +239,7 @@ impl Limits {
             "gso_max_size" => Some(u64::from(self.gso_max_size)),
             "gro_max_size" => Some(u64::from(self.gro_max_size)),
             "gro_flush_timeout" => Some(self.gro_flush_timeout),
+            "gap_timeout" => Some(self.gap_timeout),
             "lro_max_aggr" => Some(u64::from(self.lro_max_aggr)),
             "lro_max_desc" => Some(u64::from(self.lro_max_desc)),
             "address_limit" => Some(u64::from(self.address_limit)),
@@ -246,7 +265,8 @@ impl Limits {
             "address_limit" => self.address_limit = within(1, MAX_ADDRESSES, "0 (half of the table) or ", "addresses")?,
             // A second is far beyond what any sender waits for.
             "gro_flush_timeout" if value <= 1_000_000_000 => self.gro_flush_timeout = value,
-            "gro_flush_timeout" => return Err(format!("gro_flush_timeout is at most 1000000000 ns (a second), not {value}")),
+            "gap_timeout" if value <= 1_000_000_000 => self.gap_timeout = value,
+            "gro_flush_timeout" | "gap_timeout" => return Err(format!("{name} is at most 1000000000 ns (a second), not {value}")),
             _ if Rates::NAMES.contains(&name) => self.rates.set(name, value)?,
             _ => return Err(format!("{name:?} is no limit: there are {}", Limits::names().collect::<Vec<_>>().join(", "))),
         }
@@ -338,10 +358,15 @@ mod tests {
             ("gso_max_size", 1 << 40, "68 to 524280 bytes, not 1099511627776"),
             ("gro_max_size", 0, "gro_max_size is 68 to 524280 bytes, not 0"),
             ("gro_flush_timeout", 1_000_000_001, "at most 1000000000 ns"),
+            ("gap_timeout", 1_000_000_001, "at most 1000000000 ns"),
             ("lro_max_aggr", 1, "lro_max_aggr is 0 (no limit) or 2 to 65535 packets, not 1"),
             ("lro_max_desc", 0, "lro_max_desc is 1 to 65536 flows, not 0"),
             ("address_limit", 1 << 21, "address_limit is 0 (half of the table) or 1 to 1048576 addresses, not 2097152"),
-            ("mtu", 1500, "there are gso_max_size, gro_max_size, gro_flush_timeout, lro_max_aggr, lro_max_desc, address_limit"),
+            (
+                "mtu",
+                1500,
+                "there are gso_max_size, gro_max_size, gro_flush_timeout, gap_timeout, lro_max_aggr, lro_max_desc, address_limit",
+            ),
         ] {
             let error = limits.set(name, wrong).expect_err(name);
             assert!(error.contains(says), "{error}");
@@ -367,6 +392,7 @@ mod tests {
         let named = [
             ("delivery", ["at-once", "per-poll"]),
             ("gro_past_push", on_or_off),
+            ("gro_udp_no_checksum", on_or_off),
             ("lro_acks", on_or_off),
             ("storage", ["linear", "fragments"]),
         ];
@@ -379,7 +405,7 @@ mod tests {
             let error = settings.set_aggregation(name, "maybe").expect_err("no such word");
             assert!(error.starts_with(name) && words.iter().all(|word| error.contains(word)), "{error}");
         }
-        assert!(settings.set_aggregation("size", "on").expect_err("no such name").contains("delivery, gro_past_push, lro_acks, storage"));
+        assert!(settings.set_aggregation("size", "on").expect_err("no such name").contains("delivery, gro_past_push, gro_udp_no_checksum"));
     }
 
     #[test]

@@ -6,9 +6,10 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
-use superpacket::segment::{Gso, GsoKind, SegmentSize};
+use superpacket::segment::{Gso, GsoKind, SegmentOptions, SegmentSize, Segmenter};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, UsableCpus};
+use superpacket_features::Feature;
 use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch, open};
 use superpacket_traffic::frame::{Checksum, Frame, PSH, stream_bytes};
 
@@ -180,12 +181,99 @@ fn super_packets_with_psh_merge_where_the_port_says_so() {
     }
 }
 
+/// Segments that overtook others wait for them where the port says so, from poll to poll, and leave
+/// when their time is up or the bridge is stopped.
+#[test]
+fn segments_that_overtook_others_wait_for_them_where_the_port_says_so() {
+    let sent = frames(0);
+    for (timeout, fills) in [(0, false), (Duration::from_secs(1).as_nanos() as u64, true), (1_000_000, false)] {
+        let mut joined = Joined::new(&format!("gaps-{timeout}"), |settings| settings.ports[0].limits.gap_timeout = timeout);
+        let missing = 7;
+        joined.ends[0].send(&[&sent[..missing], &sent[missing + 1..]].concat());
+        wait("the bridge receives all but one", || joined.received(0) == FRAMES as u64 - 1);
+        let mut left = Vec::new();
+        if fills {
+            wait("all behind it wait", || joined.bridge.stats()[0].gap_waited == (FRAMES - missing - 1) as u64);
+        } else {
+            wait("all leave", || {
+                left.extend(joined.ends[1].receive());
+                payload(&left).len() == (FRAMES - 1) * PAYLOAD
+            });
+        }
+        joined.ends[0].send(&sent[missing..=missing]);
+        wait("all leave", || {
+            left.extend(joined.ends[1].receive());
+            payload(&left).len() == FRAMES * PAYLOAD
+        });
+        let stats = joined.bridge.stats()[0].clone();
+        let waited = if timeout == 0 { 0 } else { (FRAMES - missing - 1) as u64 };
+        let filled = if fills { waited } else { 0 };
+        assert_eq!((stats.gap_waited, stats.gap_filled, stats.gap_timed_out), (waited, filled, waited - filled), "{timeout} ns");
+        if fills {
+            assert!(payload(&left) == stream_bytes(0, FRAMES * PAYLOAD), "in order");
+            assert_eq!(left.len(), 2, "what came before the gap, and the rest: {left:?}");
+        }
+        drop(left);
+        joined.stop();
+    }
+    let mut joined = Joined::new("gaps-stopped", |settings| settings.ports[0].limits.gap_timeout = 1_000_000_000);
+    joined.ends[0].send(&[&sent[..1], &sent[2..]].concat());
+    wait("all but two wait", || joined.bridge.stats()[0].gap_waited == FRAMES as u64 - 2);
+    let [_, mut to] = joined.stop();
+    assert_eq!(payload(&to.receive()).len(), (FRAMES - 1) * PAYLOAD, "what waited is sent");
+}
+
+/// Datagrams without a checksum merge where the port says so. What the bridge cuts has none
+/// either; a port that cuts itself is asked for checksums, since no header can say that there are
+/// none.
+#[test]
+fn datagrams_without_checksums_merge_where_the_port_says_so() {
+    const DATAGRAMS: usize = 20;
+    let sent: Vec<_> = Frame::udp4(PAYLOAD).with(|frame| frame.udp_mut().checksum = Checksum::Zero).run(DATAGRAMS);
+    let sent: Vec<_> = sent.iter().map(Frame::to_bytes).collect();
+    for (name, merges, port_cuts) in [("apart", false, true), ("cut", true, false), ("whole", true, true)] {
+        let mut joined = Joined::new(&format!("no-checksum-{name}"), |settings| {
+            settings.ports[0].features = settings.ports[0].features.with(Feature::RxUdpGroForwarding);
+            settings.ports[0].gro_udp_no_checksum = merges;
+            settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
+            settings.ports[1].features = settings.ports[1].features.set(Feature::TxUdpSegmentation, port_cuts);
+        });
+        joined.ends[0].send(&sent);
+        let bytes = |packet: &RxPacket<Buffer>| packet.buffers().flat_map(Buffer::bytes).copied().collect::<Vec<u8>>();
+        let mut left = Vec::new();
+        wait("all leave", || {
+            left.extend(joined.ends[1].receive());
+            left.iter().map(|packet| bytes(packet).len() - 42).sum::<usize>() == DATAGRAMS * PAYLOAD
+        });
+        assert_eq!(joined.bridge.stats()[0].merged, if merges { DATAGRAMS as u64 - 1 } else { 0 }, "{name}");
+        if merges && port_cuts {
+            let [whole] = &left[..] else { panic!("{left:?}") };
+            assert_eq!(whole.gso.map(|gso| (gso.kind, gso.size.get())), Some((GsoKind::Udp, PAYLOAD)));
+            assert_eq!(whole.checksum, RxChecksum::Partial { start: 34, offset: 6 });
+            let mut cut = Vec::new();
+            Segmenter::new()
+                .segment(whole, &SegmentOptions::default(), |segment| {
+                    let mut frame = Vec::new();
+                    segment.copy_to(&mut frame);
+                    cut.push(frame);
+                })
+                .expect("a right super-packet");
+            let filled: Vec<_> = Frame::udp4(PAYLOAD).run(DATAGRAMS).iter().map(Frame::to_bytes).collect();
+            assert!(cut == filled);
+        } else {
+            assert!(left.iter().map(bytes).collect::<Vec<_>>() == sent, "{name}");
+        }
+        drop(left);
+        joined.stop();
+    }
+}
+
 /// By a port without TSO the segments leave that the sender's kernel would have cut.
 #[test]
 fn what_merged_further_comes_apart_at_a_port_without_tso() {
     let mut joined = Joined::new("further-apart", |settings| {
         settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
-        settings.ports[1].features = settings.ports[1].features.without(superpacket_features::Feature::TcpSegmentationOffload);
+        settings.ports[1].features = settings.ports[1].features.without(Feature::TcpSegmentationOffload);
     });
     joined.ends[0].send_super_packets(&super_packets(8, 0));
     let mut left = Vec::new();

@@ -1,4 +1,6 @@
-//! Packets put in order by what their caller knows: a tunnel's counter, a queue's sequence number.
+//! Packets put in order: by what their caller knows, a tunnel's counter or a queue's sequence
+//! number ([`Order`]), or by TCP's own sequence numbers, where packets may wait a moment
+//! ([`Gaps`]).
 //!
 //! Packets of a flow that overtook each other on their way do not merge: an engine that promises to
 //! keep the order in which they came may not put them right. Who decrypts them on several threads,
@@ -26,7 +28,11 @@
 //! assert_eq!(left, [3]);
 //! ```
 
+mod gaps;
+
 use alloc::vec::Vec;
+
+pub use gaps::{GapCounters, GapLimits, Gaps};
 
 /// Where a packet belongs among those of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -61,8 +61,9 @@ pub enum Request {
     SetLimit {
         /// The port's name.
         port: String,
-        /// `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout` (nanoseconds),
-        /// `lro_max_aggr` (packets), `lro_max_desc` (flows) or `address_limit` (addresses).
+        /// `gso_max_size`, `gro_max_size` (bytes), `gro_flush_timeout`, `gap_timeout`
+        /// (nanoseconds), `lro_max_aggr` (packets), `lro_max_desc` (flows) or `address_limit`
+        /// (addresses).
         name: String,
         /// The limit.
         value: u64,
@@ -78,7 +79,7 @@ pub enum Request {
     SetAggregation {
         /// The port's name.
         port: String,
-        /// `storage`, `delivery`, `gro_past_push` or `lro_acks`.
+        /// `storage`, `delivery`, `gro_past_push`, `gro_udp_no_checksum` or `lro_acks`.
         name: String,
         /// `fragments` or `linear`, `per-poll` or `at-once`, `on` or `off`.
         value: String,

@@ -140,7 +140,10 @@ fn what_is_refused_says_why() {
     let refusal = refused(aggregation("storage", "heap"));
     assert!(refusal.code == ErrorCode::Refused && refusal.message.contains("fragments or linear"), "{refusal}");
     let refusal = refused(aggregation("speed", "on"));
-    assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("delivery, gro_past_push, lro_acks, storage"), "{refusal}");
+    assert!(
+        refusal.code == ErrorCode::UnknownName && refusal.message.contains("delivery, gro_past_push, gro_udp_no_checksum"),
+        "{refusal}"
+    );
     let refusal = refused(Request::SetForwarding { port: port("tap:b"), name: "hairpin".into(), on: true });
     assert!(refusal.code == ErrorCode::UnknownName && refusal.message.contains("isolated, learning"), "{refusal}");
     let set = |settings: &[(&str, SettingValue)]| Request::SetPort {

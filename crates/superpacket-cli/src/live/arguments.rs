@@ -83,7 +83,7 @@ them. Counters of queues are named as in ethtool -S: rx_queue_0_packets.")]
 Sizes count bytes from the IP header on: gso_max_size is for super-packets that the port is \
 given (0: what it takes), gro_max_size for what is made of packets that it receives. \
 gro_flush_timeout is how long a packet may be held after the poll that brought it (50us; 0: not \
-at all).
+at all), gap_timeout how long a TCP segment that came ahead of others may wait for them.
 
 too_big says what becomes of packets that are too long for a port and cannot be cut: drop, icmp, \
 fragment.
@@ -91,7 +91,8 @@ fragment.
 Of LRO, which `superpacket features PORT lro on --force` switches on: lro_max_aggr is the most \
 packets in one (0: no limit), lro_max_desc the most flows at a time, and lro_acks (on, off) says \
 whether pure ACKs are absorbed. Of GRO: gro_past_push (on, off) says whether \
-super-packets with PSH merge further.
+super-packets with PSH merge further, gro_udp_no_checksum (on, off) whether datagrams over IPv4 \
+without a checksum merge.
 
 address_limit is the most addresses that are learned behind a port (0: half of the table).
 
@@ -418,10 +419,11 @@ pub(crate) struct Limits {
     /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
     #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
-    /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, too_big, lro_max_aggr,
-    /// lro_max_desc, lro_acks, gro_past_push, storage, delivery, address_limit, isolated, learning,
-    /// flood, mcast_flood, bcast_flood, storm_broadcast, storm_multicast, storm_unknown, and
-    /// rx_byte_rate, rx_byte_burst, rx_packet_rate, rx_packet_burst, and the same with tx
+    /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, gap_timeout, too_big,
+    /// lro_max_aggr, lro_max_desc, lro_acks, gro_past_push, gro_udp_no_checksum, storage, delivery,
+    /// address_limit, isolated, learning, flood, mcast_flood, bcast_flood, storm_broadcast,
+    /// storm_multicast, storm_unknown, and rx_byte_rate, rx_byte_burst, rx_packet_rate,
+    /// rx_packet_burst, and the same with tx
     #[arg(requires = "value", add = ArgValueCandidates::new(completion::settings))]
     pub(crate) name: Option<String>,
     /// A size (32k), a duration (50us), a number, or a word

@@ -64,7 +64,7 @@ pub(super) fn setting(name: &str, text: &str) -> Result<SettingValue, Failure> {
 /// What a limit is measured in.
 fn unit(name: &str) -> &'static str {
     match name {
-        "gro_flush_timeout" => "ns",
+        "gro_flush_timeout" | "gap_timeout" => "ns",
         "lro_max_aggr" => "packets",
         "lro_max_desc" => "flows",
         "address_limit" => "addresses",

@@ -67,7 +67,7 @@ fn queue_counters(port: &PortStats) -> Vec<(String, u64)> {
 }
 
 /// The counters by their names in JSON, but for those of queues, drops and reasons.
-fn counters(port: &PortStats) -> [(&'static str, u64); 31] {
+fn counters(port: &PortStats) -> [(&'static str, u64); 34] {
     [
         ("rx_packets", port.rx_packets),
         ("rx_bytes", port.rx_bytes),
@@ -82,6 +82,9 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 31] {
         ("lro_aggregated", port.lro_aggregated),
         ("lro_flushed", port.lro_flushed),
         ("lro_no_desc", port.lro_no_desc),
+        ("gap_waited", port.gap_waited),
+        ("gap_filled", port.gap_filled),
+        ("gap_timed_out", port.gap_timed_out),
         ("tx_full", port.tx_full),
         ("tx_refused", port.tx_refused),
         ("segmented", port.segmented),

@@ -11,6 +11,25 @@ use crate::virtio::Framing;
 use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, be32, byte, dccp, dccp_sequence, ethernet, ipv4, tcp, udp, varying};
 use superpacket_simd::Simd;
 
+/// How the field of a transport checksum stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChecksumField {
+    /// Complete.
+    Full,
+    /// Holds the pseudo-header's sum.
+    Partial,
+    /// UDP without a checksum.
+    Unused,
+}
+
+impl ChecksumField {
+    /// The form of the segments' checksums: one that is not used is left as it is.
+    #[inline(always)]
+    pub(super) fn form(self) -> ChecksumForm {
+        if self == ChecksumField::Partial { ChecksumForm::Partial } else { ChecksumForm::Full }
+    }
+}
+
 /// What merging needs to know of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
@@ -27,7 +46,7 @@ pub(super) struct Facts {
     /// TCP flags; 0 otherwise.
     pub(super) flags: u8,
     /// How the transport checksum stands.
-    pub(super) form: ChecksumForm,
+    pub(super) field: ChecksumField,
     /// The payload's sum, or the covered part's in DCCP, if it is known.
     pub(super) sum: Option<u16>,
     /// The sum is not known, but follows from the headers: the device has verified the checksum.
@@ -48,7 +67,11 @@ impl Facts {
             IpVersion::V4 => be16(header, usize::from(network) + ipv4::ID),
             IpVersion::V6 => 0,
         };
-        let form = if let RxChecksum::Partial { .. } = checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
+        let field = match checksum {
+            RxChecksum::Partial { .. } => ChecksumField::Partial,
+            _ if layout.protocol == Protocol::Udp && be16(transport, udp::CHECKSUM) == 0 => ChecksumField::Unused,
+            _ => ChecksumField::Full,
+        };
         Facts {
             payload: layout.end - u32::from(layout.payload),
             end: layout.end,
@@ -60,9 +83,9 @@ impl Facts {
             id: id(layout.network, layout.version),
             outer_id: layout.outer.map_or(0, |outer| id(outer.network, outer.version)),
             flags: if layout.protocol == Protocol::Tcp { byte(transport, tcp::FLAGS) } else { 0 },
-            form,
+            field,
             sum,
-            implied: form == ChecksumForm::Full && sum.is_none(),
+            implied: field == ChecksumField::Full && sum.is_none(),
             read: false,
             unverified: false,
         }
@@ -151,6 +174,8 @@ pub(super) struct ExamineOptions {
     /// A packet's checksum is verified when a second one comes. Not in LRO, whose counters tell
     /// what was accepted, and not where payloads are copied at once.
     pub(super) defer: bool,
+    /// UDP over IPv4 without a checksum may merge.
+    pub(super) without_checksum: bool,
     /// Headers that must be able to say what has merged.
     pub(super) framing: Option<Framing>,
     pub(super) simd: Simd,
@@ -163,6 +188,7 @@ impl ExamineOptions {
             want_sum: policy.checksum == ChecksumForm::Full,
             max_fragments: if policy.storage == Storage::Fragments { policy.max_fragments as usize } else { usize::MAX },
             defer: matches!(policy.mode, Mode::Gro { .. }) && policy.storage == Storage::Fragments,
+            without_checksum: policy.merge_udp_without_checksum,
             framing: None,
             simd,
         }
@@ -221,7 +247,7 @@ pub(super) fn examine<const DEFER: bool, B>(
                 return Err(Reason::NoPayload);
             }
             if field == 0 && !matches!(packet.checksum, RxChecksum::Partial { .. }) {
-                return Err(Reason::UdpNoChecksum);
+                return examine_without_checksum(packet, header, layout, known, options);
             }
         }
         Protocol::Dccp => {
@@ -286,9 +312,29 @@ pub(super) fn examine<const DEFER: bool, B>(
 
     if layout.outer.is_some() {
         let pseudo = constants().pseudo.add32(transport_length);
-        verify_outer(header, layout, pseudo, end, covered == end && !(layout.protocol == Protocol::Udp && field == 0))?;
+        verify_outer(header, layout, pseudo, end, covered == end)?;
     }
     Ok(Facts { read, ..Facts::of(header, layout, packet.checksum, sum) })
+}
+
+/// Examines a UDP datagram whose checksum field is 0.
+#[cold]
+fn examine_without_checksum<B>(
+    packet: &RxPacket<B>,
+    header: &[u8],
+    layout: &Layout,
+    known: Option<&Constants>,
+    options: &ExamineOptions,
+) -> Result<Facts, Reason> {
+    // Over IPv6 there must be one, but for some tunnels (RFC 8200, section 8.1; RFC 6935).
+    if !options.without_checksum || layout.version == IpVersion::V6 {
+        return Err(Reason::UdpNoChecksum);
+    }
+    if layout.outer.is_some() {
+        let constants = known.copied().unwrap_or_else(|| Constants::new(header, layout, options.mode).0);
+        verify_outer(header, layout, constants.pseudo, layout.end as usize, false)?;
+    }
+    Ok(Facts::of(header, layout, packet.checksum, None))
 }
 
 /// Verifies the tunnel's own checksum, if it has one, without reading the payload: with the inner

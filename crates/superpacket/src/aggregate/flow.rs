@@ -15,14 +15,14 @@ pub(super) use run::{JOIN_AHEAD, prefetch_ahead, prefetch_first, prefetch_payloa
 
 use alloc::vec::Vec;
 
-use super::examine::{Constants, Facts, frame_sum, outer_checksum};
+use super::examine::{ChecksumField, Constants, Facts, frame_sum, outer_checksum};
 use super::mask::{self, HeaderBytes, LONGER_HEADER, USUAL_HEADER};
 use super::policy::Policy;
 use super::poll::Poll;
 use super::{Counters, Reason};
 use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
-use crate::segment::{ChecksumForm, Gso, IpId};
+use crate::segment::{Gso, IpId};
 use crate::super_packet::Piece;
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
 use superpacket_simd::Simd;
@@ -66,7 +66,7 @@ pub(super) struct Held<B> {
     // What follows is that of an open flow.
     /// The next packet may join [in a run](Self::join_run).
     in_sequence: bool,
-    form: ChecksumForm,
+    field: ChecksumField,
     /// PSH and FIN of all packets, and a CWR that only the first segment carries.
     flags: u8,
     /// All payload sums are known.
@@ -155,7 +155,7 @@ impl<B> Held<B> {
             first_checksum: FirstChecksum::Right,
             masked: 0,
             in_sequence: false,
-            form: ChecksumForm::Full,
+            field: ChecksumField::Full,
             flags: 0,
             sums: false,
             outer_has_checksum: false,
@@ -356,7 +356,7 @@ impl<B> Held<B> {
             self.payload_limit = self.payload_limit.min(facts.payload.saturating_add(poll.room(&packet.first)));
         }
         self.packet_limit = packet_limit(layout, policy);
-        self.form = facts.form;
+        self.field = facts.field;
         self.outer_has_checksum = outer_checksum(header, layout).is_some();
         self.sequence_mask = match layout.protocol {
             Protocol::Tcp => u64::from(u32::MAX),
@@ -376,7 +376,7 @@ impl<B> Held<B> {
         self.flags = 0;
         self.sums = true;
         self.in_sequence =
-            layout.protocol != Protocol::Dccp && layout.outer.is_none() && layout.pppoe == 0 && facts.form == ChecksumForm::Full;
+            layout.protocol != Protocol::Dccp && layout.outer.is_none() && layout.pppoe == 0 && facts.field == ChecksumField::Full;
         self.checksum = packet.checksum;
         self.hash = packet.hash;
         self.queue = packet.queue;

@@ -51,7 +51,7 @@ impl HashKey {
 
     /// The hash of the addresses of the IP header at `network`.
     #[inline(always)]
-    pub(super) fn pair(self, header: &[u8], network: usize, version: IpVersion) -> u64 {
+    pub(crate) fn pair(self, header: &[u8], network: usize, version: IpVersion) -> u64 {
         match version {
             IpVersion::V4 => self.mix(4, word(header, network + ipv4::ADDRESSES)),
             IpVersion::V6 => {
@@ -64,7 +64,7 @@ impl HashKey {
 
     /// The hash of a packet's flow.
     #[inline(always)]
-    pub(super) fn flow(self, header: &[u8], layout: &Layout, layer: Layer, vlan: Option<VlanTag>) -> Identity {
+    pub(crate) fn flow(self, header: &[u8], layout: &Layout, layer: Layer, vlan: Option<VlanTag>) -> Identity {
         let pair = self.pair(header, usize::from(layout.network), layout.version);
         // Source and destination port lie at the same place in TCP, UDP and DCCP.
         let ports = u64::from(be32(header, usize::from(layout.transport)));
@@ -128,11 +128,11 @@ impl HashKey {
 
 /// The hashes by which a packet is found again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     /// Of the flow.
-    pub(super) flow: u64,
+    pub(crate) flow: u64,
     /// Of the (inner) address pair.
-    pub(super) pair: u64,
+    pub(crate) pair: u64,
     /// Of the outer address pair, in a tunnel.
     pub(super) outer_pair: Option<u64>,
 }

@@ -92,6 +92,14 @@ pub struct Policy {
     /// (`__tcp_transmit_skb`), wherever a write of its application ended. Without this, no
     /// super-packets of Linux hosts merge further.
     pub merge_past_push: bool,
+    /// GRO: UDP datagrams over IPv4 without a checksum (RFC 768: a field of 0) merge with each
+    /// other. They leave without one too, and what is cut from them has none, as came in. No
+    /// `virtio_net_hdr` can say so: behind one they leave with a partial checksum, and whoever
+    /// fills it in writes checksums that nobody sent.
+    ///
+    /// Nothing tells then whether a payload is what was sent: a sum that damage made 0 passes as
+    /// none. Linux does not merge them (`udp_gro_receive_segment`).
+    pub merge_udp_without_checksum: bool,
 }
 
 /// Methods that return the policy with another value in a field.
@@ -125,6 +133,7 @@ impl Policy {
             checksum: ChecksumForm::Full,
             trusted_input: false,
             merge_past_push: false,
+            merge_udp_without_checksum: false,
         }
     }
 
@@ -154,6 +163,13 @@ impl Policy {
     #[must_use]
     pub const fn with_merge_past_push(self) -> Self {
         Policy { merge_past_push: true, ..self }
+    }
+
+    /// The same policy, by which UDP datagrams over IPv4 without a checksum merge: see
+    /// [`merge_udp_without_checksum`](Self::merge_udp_without_checksum).
+    #[must_use]
+    pub const fn with_merge_udp_without_checksum(self) -> Self {
+        Policy { merge_udp_without_checksum: true, ..self }
     }
 
     /// The same policy, whose merged packets leave with partial checksums: for whoever fills them

@@ -746,6 +746,9 @@ impl<B> Receiver<B> {
             return self.out.pass(packet, length, Some(&held.layout), reason, &mut self.counters, &mut self.undelivered, poll);
         }
         let merged = held.packets > 1;
+        if self.options.framing.is_some() {
+            held.use_checksum_field();
+        }
         let left = if merged { held.finish(&self.in_force, self.options.simd, poll) } else { held.restore_single(poll) };
         self.counters.packets_out += 1;
         self.counters.bytes_out += left.length;

@@ -6,6 +6,7 @@ mod buffer_types;
 mod examples;
 mod expect;
 mod faces;
+mod gaps;
 mod gro_table;
 mod limits;
 mod lro;

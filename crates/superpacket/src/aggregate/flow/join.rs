@@ -58,7 +58,7 @@ impl<B> Held<B> {
         if is_super_packet && segments.size < self.segment_size {
             return Err(Reason::ShortSegment);
         }
-        if facts.form != self.form {
+        if facts.field != self.field {
             return Err(Reason::ChecksumForm);
         }
         if self.payload + facts.payload > self.payload_limit {

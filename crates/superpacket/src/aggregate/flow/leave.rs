@@ -2,7 +2,7 @@
 //! back as they came.
 
 use super::super::Reason;
-use super::super::examine::{outer_checksum, outer_field};
+use super::super::examine::{ChecksumField, outer_checksum, outer_field};
 use super::super::policy::{Mode, Policy, Storage};
 use super::Held;
 use crate::checksum::{Sum, sum_ranges, transport_field, transport_header};
@@ -65,7 +65,10 @@ impl<B> Held<B> {
         let pseudo = self.constants.pseudo.add32(transport_length);
         let checksum = usize::from(layout.checksum());
         let full = lro || policy.checksum == ChecksumForm::Full;
-        let state = if full {
+        let state = if self.field == ChecksumField::Unused {
+            // The field is 0 already. There is nothing to verify.
+            RxChecksum::Unnecessary { level: 0 }
+        } else if full {
             put16(&mut self.header, checksum, 0);
             let header = transport_header(self.header.get(transport..start).unwrap_or(&[]));
             let total = pseudo.add_sum(header).add(self.payload_sum(simd, memory));
@@ -86,6 +89,15 @@ impl<B> Held<B> {
         }
         let end = u32::from(layout.payload) + self.payload;
         Leaving { header: start, end, length: u64::from(end), checksum: state, gso: if lro { None } else { self.gso(layout) } }
+    }
+
+    /// Lets a merged packet without a checksum leave with a partial one: no header of a device can
+    /// say that it has none.
+    #[inline(always)]
+    pub(in crate::aggregate) fn use_checksum_field(&mut self) {
+        if self.field == ChecksumField::Unused {
+            self.field = ChecksumField::Full;
+        }
     }
 
     /// Makes a single packet ready to leave as it came: all bytes of all its buffers.
@@ -150,7 +162,7 @@ impl<B> Held<B> {
             id: self.id_run.form(),
             outer_id: self.outer_id_run.form(),
             cwr,
-            checksum: self.form,
+            checksum: self.field.form(),
             ..Gso::new(kind, SegmentSize::new(self.segment_size as usize)?)
         })
     }

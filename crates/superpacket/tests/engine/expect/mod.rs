@@ -18,13 +18,19 @@ pub fn counts(run: &Run) -> Vec<u32> {
 /// cutting must give the packets back. The run in fragments with partial checksums is returned.
 #[track_caller]
 pub fn reversed(packets: &[Packet]) -> Run {
+    reversed_by(Policy::gro_with_udp(), packets)
+}
+
+/// The same by another policy.
+#[track_caller]
+pub fn reversed_by(policy: Policy, packets: &[Packet]) -> Run {
     let scattered: Vec<_> = packets.iter().map(|packet| packet.clone().in_buffers_of(packet.bytes.len().div_ceil(17).max(40))).collect();
-    let reference = run(Policy::gro_with_udp().with_partial_checksums(), packets);
+    let reference = run(policy.with_partial_checksums(), packets);
     assert_reversed(packets, &reference);
     for storage in [Storage::Fragments, Storage::Linear] {
         for checksum in [ChecksumForm::Partial, ChecksumForm::Full] {
             for packets in [packets, &scattered] {
-                let policy = Policy::gro_with_udp().with_storage(storage).with_checksum(checksum);
+                let policy = policy.with_storage(storage).with_checksum(checksum);
                 let single = run(policy, packets);
                 assert_reversed(packets, &single);
                 assert_eq!((counts(&single), single.reasons()), (counts(&reference), reference.reasons()), "{policy:?}");
