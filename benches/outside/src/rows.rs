@@ -8,7 +8,7 @@ use superpacket::packet::RxChecksum;
 use superpacket_traffic::frame::Checksum;
 use superpacket_traffic::workload::{TCP_PAYLOAD, TRAIN, UDP_PAYLOAD, hostile, w1, w2, w2b, w3, w4, w5, w5_super};
 
-use crate::engine::{Cut, Cutter, Forwarder, Joiner, Receive, Summer, Sums};
+use crate::engine::{Cut, Cutter, Forwarder, Joiner, Receive, Summer, Sums, Watcher};
 
 /// Bytes before a TCP payload with timestamps, before a UDP payload, and before the transport
 /// header of either.
@@ -124,6 +124,17 @@ fn join<'a>(name: &'static str, frames: &'a [Vec<u8>], poll: Poll) -> Row<'a> {
     })
 }
 
+/// What it costs to look for gaps where there are none.
+fn watch<'a>(name: &'static str, frames: &'a [Vec<u8>], batch: usize) -> Row<'a> {
+    let mut watcher = Watcher::new();
+    let mut round = Round { frames, next: 0 };
+    Row::new(name, move || {
+        let run = round.run(batch);
+        watcher.take(run);
+        run.len()
+    })
+}
+
 /// What no aggregation that copies can be faster than.
 fn copy_limit<'a>(name: &'static str, frames: &'a [Vec<u8>], copied: Range<usize>) -> Row<'a> {
     let mut out = vec![0; copied.len() * frames.len()];
@@ -183,6 +194,8 @@ pub fn rows<'a>(frames: &'a Frames, only: &str) -> Vec<Row<'a>> {
         join("W1 GRO linear, verifying", &frames.w1, Poll::unverified(LINEAR)),
         join("W1 LRO", &frames.w1, Poll::of(Policy::lro())),
         forward("W1 GRO, cut again with known sums", &frames.w1),
+        watch("W1, no gaps to hold open", &frames.w1, 64),
+        watch("W2, 64 flows, no gaps to hold open", &frames.w2, 64),
         join("4 flows interleaved", &frames.four_flows, Poll::of(gro)),
         join("16 flows interleaved", &frames.sixteen_flows, Poll::of(gro)),
         join("W2, 64 flows, batch 64", &frames.w2, Poll::of(gro)),

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::aggregate::HashKey;
 use crate::packet::{Gathered, RxPacket};
-use crate::wire::{MAX_HEADER, Protocol, Scope, be32, byte, tcp, walk};
+use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, be32, byte, parse_usual, tcp, usual, walk};
 
 /// The flows that may have a gap at a time: what a packet of unknown flow may belong to is looked
 /// for among all of them.
@@ -234,11 +234,13 @@ impl<B> Gaps<B> {
     }
 
     /// The places of the table that a flow may have.
+    #[inline(always)]
     fn set(&self, hash: u64) -> core::ops::Range<usize> {
         let first = (hash as usize & (self.flows.len() / WAYS - 1)) * WAYS;
         first..first + WAYS
     }
 
+    #[inline(always)]
     fn find(&self, hash: u64) -> Option<u32> {
         self.set(hash).find(|&slot| self.flows[slot].used != 0 && self.flows[slot].hash == hash).map(|slot| slot as u32)
     }
@@ -430,24 +432,52 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         }
     }
 
+    #[inline(always)]
     fn kind(&self, packet: &RxPacket<B>) -> Kind {
-        let first = packet.buffers().next().map_or(&[][..], AsRef::as_ref);
+        // Compiled apart for the layouts that most packets have.
+        match self.usual_kind::<{ usual::ETHERNET_IPV4 }>(packet) {
+            Some(kind) => kind,
+            None => self.other_kind(packet),
+        }
+    }
+
+    #[inline(never)]
+    fn other_kind(&self, packet: &RxPacket<B>) -> Kind {
+        let usual = self.usual_kind::<{ usual::ETHERNET_IPV6 }>(packet);
+        let usual = usual.or_else(|| self.usual_kind::<{ usual::IPV4 }>(packet)).or_else(|| self.usual_kind::<{ usual::IPV6 }>(packet));
+        usual.unwrap_or_else(|| self.any_kind(packet))
+    }
+
+    /// What a packet is, if it has this [usual] layout.
+    #[inline(always)]
+    fn usual_kind<const USUAL: u8>(&self, packet: &RxPacket<B>) -> Option<Kind> {
+        let RxPacket { first, rest: None, layer, .. } = packet else { return None };
+        let header = first.as_ref();
+        let (payload, end) = parse_usual::<USUAL>(header, header.len(), *layer)?;
+        Some(self.kind_of(packet, header, &Layout::usual(USUAL, payload, end)))
+    }
+
+    /// What any packet is.
+    fn any_kind(&self, packet: &RxPacket<B>) -> Kind {
+        let first = packet.first.as_ref();
         let length = packet.length();
         let gathered = (first.len() < length.min(MAX_HEADER)).then(|| Gathered::new(packet.buffers().map(AsRef::as_ref)));
         let header = gathered.as_ref().map_or(first, Gathered::bytes);
-        let layout = match walk(header, length, packet.layer) {
-            Ok(layout) => layout,
-            Err(unparsed) => {
-                return match unparsed.scope {
-                    Scope::Pair { network, version } => Kind::Between { pair: self.key.pair(header, usize::from(network), version) },
-                    Scope::None => Kind::Other,
-                };
-            }
-        };
+        match &walk(header, length, packet.layer) {
+            Ok(layout) => self.kind_of(packet, header, layout),
+            Err(unparsed) => match unparsed.scope {
+                Scope::Pair { network, version } => Kind::Between { pair: self.key.pair(header, usize::from(network), version) },
+                Scope::None => Kind::Other,
+            },
+        }
+    }
+
+    #[inline(always)]
+    fn kind_of(&self, packet: &RxPacket<B>, header: &[u8], layout: &Layout) -> Kind {
         if layout.protocol != Protocol::Tcp {
             return Kind::Other;
         }
-        let identity = self.key.flow(header, &layout, packet.layer, packet.vlan);
+        let identity = self.key.flow(header, layout, packet.layer, packet.vlan);
         let transport = usize::from(layout.transport);
         let flags = byte(header, transport + tcp::FLAGS);
         let payload = layout.end.saturating_sub(u32::from(layout.payload));
