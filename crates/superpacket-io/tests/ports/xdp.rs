@@ -7,6 +7,7 @@ use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use superpacket::Simd;
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
@@ -545,6 +546,79 @@ fn several_queues() {
     });
 }
 
+#[test]
+fn memory_is_charged_once_for_all_queues() {
+    // Of a size that no other test takes.
+    const OPTIONS: &str = "frames=64&frame=4k&mode=native&copy=copy";
+    const CHUNKS: u64 = 64 * 4096;
+    with_links(1500, || {
+        for (queues, parts) in [(1u64, 4), (4, 8), (16, 32)] {
+            let count = format!("numtxqueues {queues} numrxqueues {queues}");
+            for (one, other) in [("c0", "c1"), ("d0", "d1")] {
+                link(one, other, 1500, &count);
+            }
+            without(CapabilitySet::IPC_LOCK, || {
+                let spec = |name: &str| format!("xdp:{name}?{OPTIONS}");
+                // Half of the parts are for a second port.
+                let charged = parts * CHUNKS;
+                limit_locked_memory(charged - 4096);
+                let error = refused(&spec("c1"));
+                assert!(error.contains("RLIMIT_MEMLOCK"), "a page too little: {error}");
+                limit_locked_memory(charged);
+                let first = open(&spec("c1"));
+                assert_eq!(first.queues().len() as u64, queues);
+                let second = open(&spec("d1"));
+                assert_eq!(second.queues().len() as u64, queues);
+                // What stays is shared with who comes, also where the first is gone.
+                drop(first);
+                let mut third = open(&spec("c1"));
+                drop(second);
+                let mut fourth = open(&spec("d1"));
+                exchange(&mut third, "c0", &mut fourth, "d0");
+            });
+            ip("link del c0");
+            ip("link del d0");
+        }
+    });
+}
+
+/// Limits the memory that this process may lock, where it lacks `CAP_IPC_LOCK`, to `bytes`.
+fn limit_locked_memory(bytes: u64) {
+    let maximum = getrlimit(Resource::Memlock).maximum.map(|maximum| maximum.max(bytes));
+    setrlimit(Resource::Memlock, Rlimit { current: Some(bytes), maximum }).expect("a privilege to raise it");
+}
+
+/// Sends a frame from `first_peer` through both ports to `second_peer`.
+fn exchange(first: &mut XdpPort, first_peer: &str, second: &mut XdpPort, second_peer: &str) {
+    let (source, target) = (PacketSocket::open(first_peer), PacketSocket::open(second_peer));
+    let mut receivers = first.receivers();
+    let mut transmitter = second.transmitter().expect("an end");
+    source.send(&frame(1, 200));
+    let (mut packets, start) = (Vec::new(), Instant::now());
+    while packets.is_empty() {
+        for receiver in &mut receivers {
+            receiver.poll(&mut packets, POLL_LIMIT).expect("the port lives");
+        }
+        assert!(start.elapsed() < PATIENCE, "no frame came");
+    }
+    Passage::new().pass(&mut packets, &mut *transmitter);
+    assert_eq!(target.receive(), frame(1, 200));
+    assert_eq!((second.statistics().sent_in_place, second.statistics().sent_by_copy), (1, 0));
+}
+
+/// Runs `test` on a thread that lacks some capabilities: they are each thread's own.
+fn without<T: Send>(removed: CapabilitySet, test: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            let mut own = capabilities(None).expect("asked");
+            own.effective.remove(removed);
+            set_capabilities(None, own).expect("fewer are always granted");
+            test()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// The driver's hash, which comes before each frame.
 #[test]
 fn the_driver_is_asked_for_the_flow_hash() {
@@ -811,18 +885,7 @@ fn what_cannot_be_opened_says_why() {
             assert!(message.contains(spec), "{message}");
             assert!(!has_program("a1"), "{spec} leaves nothing behind");
         }
-        let without = |removed: CapabilitySet| {
-            // Capabilities are each thread's own.
-            std::thread::scope(|scope| {
-                let open = scope.spawn(move || {
-                    let mut own = capabilities(None).expect("asked");
-                    own.effective.remove(removed);
-                    set_capabilities(None, own).expect("fewer are always granted");
-                    refused("xdp:a1")
-                });
-                open.join().expect("no panic")
-            })
-        };
+        let without = |removed| without(removed, || refused("xdp:a1"));
         let message = without(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN);
         assert!(message.contains("CAP_BPF") && message.contains("BPF_MAP_CREATE"), "{message}");
         let message = without(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN);

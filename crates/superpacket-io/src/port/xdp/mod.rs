@@ -21,7 +21,14 @@
 //!
 //! All AF_XDP ports of a process with the same `frames` and `frame` share their memory, up to a
 //! limit: a frame that goes out as it came in is not copied by this process, whatever the kernel
-//! does below.
+//! does below. The first port takes twice what its own queues need, at least for four queues, so
+//! that a second one finds room; where that is full, another port takes memory of its own.
+//!
+//! `RLIMIT_MEMLOCK` is charged this memory once, whatever the number of queues and ports in it
+//! (`XDP_SHARED_UMEM`): twice queues times `frames` times `frame`, 256 MiB for 16 queues. It is
+//! charged once more for each way of copying and of chunks that its ports are bound with; before
+//! Linux 5.10, or 6.7 with frames in several chunks, for each queue; and with zero copy and frames
+//! in several chunks, for each port.
 //!
 //! # What AF_XDP does not carry
 //! It knows bytes, and nothing about them: neither partial checksums nor super-packets nor VLAN

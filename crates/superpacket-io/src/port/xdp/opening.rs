@@ -9,8 +9,8 @@ use super::btf::kernel_function;
 use super::option::{Attach, Copying, Options, Switch};
 use super::program::{Attachment, Hash, Redirect, Slot};
 use super::queue::Queue;
-use super::socket::{Failed, Socket};
-use super::umem::Lease;
+use super::socket::{Failed, Socket, sharing_keeps_several};
+use super::umem::{Lease, Umem};
 use crate::port::interface::{Interface, InterfaceInfo};
 use crate::port::{PortError, PortSpec};
 
@@ -192,18 +192,69 @@ impl Opening<'_> {
     }
 
     fn sockets(&self, numbers: &[u32], copying: SocketAddrXdpFlags, several: bool) -> Result<Vec<Arc<Queue>>, Failed> {
-        let Options { frames, frame_size, busy_poll, .. } = self.options;
-        let mapping = |error| Failed { action: MAPPING, error };
-        let leases = Lease::take(frame_size, frames, numbers.len()).map_err(mapping)?;
+        let Options { frames, frame_size, .. } = self.options;
+        let leases = Lease::take(frame_size, frames, numbers.len()).map_err(unmapped)?;
         let flags = if several { copying | SocketAddrXdpFlags::XDP_USE_SG } else { copying };
-        let open = |(&number, lease): (&u32, Lease)| {
-            let socket = Socket::open(lease.umem(), self.options.ring_size())?;
-            socket.tune(busy_poll);
-            let queue = Queue::new(number, lease, socket, several).ok_or_else(|| mapping(io::ErrorKind::OutOfMemory.into()))?;
-            let binding = "binding a socket to a queue (bind; EBUSY: another AF_XDP socket has the queue)";
-            queue.bind(self.link.index, flags).map_err(|error| Failed { action: binding, error })?;
-            Ok(queue)
-        };
-        numbers.iter().zip(leases).map(open).collect()
+        let mut queues = Vec::with_capacity(numbers.len());
+        for (&number, lease) in numbers.iter().zip(leases) {
+            queues.push(self.socket(number, lease, flags, &queues)?);
+        }
+        Ok(queues)
     }
+
+    /// Opens and binds the socket of a queue. It shares what another socket registered, where one
+    /// is bound with the same flags; else it registers the memory itself. `opened` are the port's
+    /// queues so far.
+    fn socket(&self, number: u32, lease: Lease, flags: SocketAddrXdpFlags, opened: &[Arc<Queue>]) -> Result<Arc<Queue>, Failed> {
+        let umem = Arc::clone(lease.umem());
+        let mut lease = Some(lease);
+        for shared in sharing(&umem, flags, opened) {
+            match self.attempt(number, lease.take(), &umem, flags, Some(&shared)) {
+                // That interface is gone, or the kernel is older than Linux 5.10.
+                Err(Failed { error, .. }) if !is_about_queue(&error) => {
+                    tracing::debug!(port = self.spec.name(), queue = number, %error, "the memory of another socket cannot be shared");
+                }
+                result => return result,
+            }
+        }
+        self.attempt(number, lease, &umem, flags, None)
+    }
+
+    fn attempt(
+        &self,
+        number: u32,
+        lease: Option<Lease>,
+        umem: &Arc<Umem>,
+        flags: SocketAddrXdpFlags,
+        shared: Option<&Queue>,
+    ) -> Result<Arc<Queue>, Failed> {
+        let lease = lease.map_or_else(|| Lease::again(umem), Ok).map_err(unmapped)?;
+        let own = shared.is_none().then(|| &**lease.umem());
+        let socket = Socket::open(own, self.options.ring_size())?;
+        socket.tune(self.options.busy_poll);
+        let action = "binding a socket to a queue (bind; EBUSY: another AF_XDP socket has the queue)";
+        Queue::bind(self.link.index, number, lease, socket, flags, shared).map_err(|error| Failed { action, error })
+    }
+}
+
+fn unmapped(error: io::Error) -> Failed {
+    Failed { action: MAPPING, error }
+}
+
+/// The queues whose registration of `umem` a socket to be bound with `flags` may share.
+fn sharing(umem: &Umem, flags: SocketAddrXdpFlags, opened: &[Arc<Queue>]) -> Vec<Arc<Queue>> {
+    let several = flags.contains(SocketAddrXdpFlags::XDP_USE_SG);
+    if several && !sharing_keeps_several() {
+        return Vec::new();
+    }
+    // Another device that moves frames itself is not asked whether it takes those of several
+    // chunks too, when it is bound to a UMEM that has them.
+    let mut queues = if several && flags.contains(SocketAddrXdpFlags::XDP_ZEROCOPY) { opened.to_vec() } else { umem.queues() };
+    queues.retain(|queue| queue.flags() == flags);
+    queues
+}
+
+/// Does the error say something of the queue or its interface, whosever memory it is?
+fn is_about_queue(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EPERM | libc::ENODEV | libc::ENXIO | libc::ENETDOWN))
 }

@@ -24,6 +24,7 @@ pub(super) struct Queue {
     descriptor: OwnedFd,
     lease: Lease,
     number: u32,
+    flags: SocketAddrXdpFlags,
     pub(super) counts: Counts,
 }
 
@@ -54,19 +55,32 @@ impl Counts {
 }
 
 impl Queue {
-    /// Takes the memory of `lease` for `socket`, which is registered with it and not yet bound, and
-    /// fills the fill ring.
-    pub(super) fn new(number: u32, mut lease: Lease, socket: Socket, several: bool) -> Option<Arc<Self>> {
-        let part = lease.part()?;
+    /// Takes the memory of `lease` for `socket`, which is not yet bound, fills the fill ring, and
+    /// binds it to the queue `number` of the interface number `interface`: as `flags` say, or to
+    /// share the UMEM of `shared`, which was bound with the same flags.
+    ///
+    /// # Errors
+    /// What `bind` refused.
+    pub(super) fn bind(
+        interface: u32,
+        number: u32,
+        mut lease: Lease,
+        socket: Socket,
+        flags: SocketAddrXdpFlags,
+        shared: Option<&Queue>,
+    ) -> io::Result<Arc<Self>> {
+        let part = lease.part().ok_or(io::ErrorKind::OutOfMemory)?;
         let umem = Arc::clone(lease.umem());
         let first = lease.first();
         let Socket { rx, fill, tx, completion, descriptor } = socket;
+        let several = flags.contains(SocketAddrXdpFlags::XDP_USE_SG);
         let receive = ReceiveHalf::new(rx, fill, part.receive, Arc::clone(&umem), first);
         let send = SendHalf::new(tx, completion, part.send, Arc::clone(&umem), first, several);
         let counts = Counts::default();
-        let queue = Arc::new(Queue { receive: Mutex::new(receive), send: Mutex::new(send), descriptor, lease, number, counts });
+        let queue = Arc::new(Queue { receive: Mutex::new(receive), send: Mutex::new(send), descriptor, lease, number, flags, counts });
+        socket::bind(queue.socket(), interface, number, flags, shared.map(Queue::socket))?;
         umem.join(&queue);
-        Some(queue)
+        Ok(queue)
     }
 
     /// Which of the interface's queues it is.
@@ -110,12 +124,9 @@ impl Queue {
         }
     }
 
-    /// Binds the socket to its queue of the interface number `interface`.
-    ///
-    /// # Errors
-    /// What `bind` refused.
-    pub(super) fn bind(&self, interface: u32, flags: SocketAddrXdpFlags) -> io::Result<()> {
-        socket::bind(self.socket(), interface, self.number, flags)
+    /// What its socket was bound with, or the one that registered its UMEM.
+    pub(super) const fn flags(&self) -> SocketAddrXdpFlags {
+        self.flags
     }
 
     /// Does the device itself move its frames?

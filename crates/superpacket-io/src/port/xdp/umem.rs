@@ -1,9 +1,11 @@
 //! The memory that AF_XDP sockets receive into and send from (UMEM): one for all ports of the
 //! process, so that a frame goes out where it came in.
 //!
-//! Every socket registers the same pages as a UMEM of its own, instead of sharing another socket's
-//! (`XDP_SHARED_UMEM`): an address means the same chunk to all, and yet a port that copies can
-//! stand beside one that does not, and none depends on the socket that came first.
+//! The first socket registers the pages with the kernel, which charges their whole length to the
+//! user; the others share its registration (`XDP_SHARED_UMEM`), each with a fill and a completion
+//! ring of its own. The kernel counts who shares: none depends on the socket that came first. A
+//! socket that cannot share registers the same pages once more: one that copies beside one that
+//! does not, or any before Linux 5.10. An address means the same chunk to all.
 //!
 //! A UMEM is divided into parts of equal size, one for each queue of a port. The first half of a
 //! part's chunks is received into, the second is where frames are put together that do not lie in
@@ -142,6 +144,18 @@ impl Lease {
             .collect())
     }
 
+    /// Takes the part of `umem` that came back last, or else any of that size.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(super) fn again(umem: &Arc<Umem>) -> io::Result<Lease> {
+        let part = umem.free().pop_back();
+        match part {
+            Some(part) => Ok(Lease { umem: Arc::clone(umem), number: part.number, part: Some(part), left: Vec::new() }),
+            None => Lease::take(umem.frame_size, umem.frames, 1)?.pop().ok_or_else(|| io::ErrorKind::OutOfMemory.into()),
+        }
+    }
+
     /// The UMEM.
     pub(super) const fn umem(&self) -> &Arc<Umem> {
         &self.umem
@@ -259,18 +273,22 @@ impl Umem {
         self.in_flight[chunk as usize].load(Ordering::Acquire) != 0
     }
 
-    /// A queue has a part from now on.
+    /// A queue has a part from now on, and a bound socket.
     pub(super) fn join(&self, queue: &Arc<Queue>) {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues.retain(|queue| queue.strong_count() != 0);
         queues.push(Arc::downgrade(queue));
     }
 
+    /// The queues that have parts.
+    pub(super) fn queues(&self) -> Vec<Arc<Queue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Looks for completions of all queues that nobody sends through now: those that have sent last
     /// may hold chunks of others.
     pub(super) fn reap(&self) {
-        let queues: Vec<_> = self.queues.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
-        queues.iter().for_each(|queue| queue.reap());
+        self.queues().iter().for_each(|queue| queue.reap());
     }
 }
 
