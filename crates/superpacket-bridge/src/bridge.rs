@@ -59,6 +59,10 @@ const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// How long at least, where the kernel tells of a change.
 const TRY_SOON: Duration = Duration::from_millis(50);
 
+/// The most notices that wait for the thread that looks after the ports: what finds no room is said
+/// again, or seen at the next look.
+const NOTICES: usize = 1024;
+
 /// How long a thread may take to let go of a port.
 const LET_GO: Duration = Duration::from_secs(2);
 
@@ -221,7 +225,7 @@ impl Bridge {
         };
         let table = Arc::new(Table::new(settings.table_size, settings.ageing_time));
         let epoch = Arc::new(AtomicU64::new(0));
-        let (notices, inbox) = crossbeam_channel::unbounded();
+        let (notices, inbox) = crossbeam_channel::bounded(NOTICES);
         // Random: who chooses the traffic must not choose the buckets.
         let random = || u128::from(RandomState::new().build_hasher().finish());
         let random_key = || random() << 64 | random();
@@ -267,7 +271,7 @@ impl Bridge {
         inner.announce();
         let changed = inner.common.notices.clone();
         bridge.links =
-            events.and_then(|events| links::watch(events, move || _ = changed.send(Notice::LinksChanged))).inspect_err(unheard).ok();
+            events.and_then(|events| links::watch(events, move || _ = changed.try_send(Notice::LinksChanged))).inspect_err(unheard).ok();
         let look_anyway = if bridge.links.is_some() { LOOK_ANYWAY } else { LOOK };
         let supervise = move || inner.supervise(&inbox, look_anyway);
         let supervisor = std::thread::Builder::new().name("superpacket-ports".into()).spawn(supervise);
@@ -435,6 +439,7 @@ impl Bridge {
         reject_duplicates(&settings.ports)?;
         check_static(&settings)?;
         let _alone = lock(&inner.changes);
+        let sock_flows = inner.sock_flows_for(&settings.steering)?;
         let wanted = |name: &str| settings.ports.iter().any(|port| port.port.name() == name);
         let known: Vec<Arc<Shared>> = lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect();
         let (kept, gone): (Vec<_>, Vec<_>) = known.into_iter().partition(|shared| wanted(&shared.name));
@@ -490,7 +495,7 @@ impl Bridge {
             let error = inner.restore(&closed, spec, error);
             failed = failed.or(Some(error));
         }
-        inner.set_steering(settings.steering.clone())?;
+        inner.put_steering(settings.steering.clone(), sock_flows);
         let reconciled = inner.reconcile_workers();
         inner.announce();
         {
@@ -510,7 +515,8 @@ impl Bridge {
         self.links = None;
         // The supervisor first: it opens ports and starts workers.
         if let Some(supervisor) = self.supervisor.take() {
-            let _ = self.inner.common.notices.send(Notice::Stopping);
+            // Full, it wakes the supervisor as well.
+            let _ = self.inner.common.notices.try_send(Notice::Stopping);
             if supervisor.join().is_err() {
                 tracing::error!("the thread that looks after the ports had panicked");
             }
@@ -694,7 +700,7 @@ impl Inner {
         let mut looked = Instant::now();
         while !self.stopping.load(Ordering::Acquire) {
             // Threads say it with every packet: all of it is taken at once.
-            let told: Vec<_> = notices.recv_timeout(LOOK).into_iter().chain(notices.try_iter()).collect();
+            let told: Vec<_> = notices.recv_timeout(LOOK).into_iter().chain(notices.try_iter().take(NOTICES)).collect();
             if self.stopping.load(Ordering::Acquire) {
                 return;
             }
@@ -741,13 +747,9 @@ impl Inner {
         let before = place.state;
         place.state = port.state();
         if place.state.link == LinkState::Gone || is_broken && place.state.link != LinkState::Down {
-            place.before = add(place.before, port.counters());
-            place.queue_drops_before = add_each(&place.queue_drops_before, port.queue_drops());
-            place.state.link = LinkState::Gone;
-            place.error = Some("the interface is gone".into());
             place.next_try = Instant::now();
             tracing::warn!(port = %place.shared.name, "the port is gone: it is tried again until it is back");
-            let gone = place.port.take();
+            let gone = place.take_port("the interface is gone");
             // Without the lock: threads may be slow to let go, and ports to close, and reports
             // should not wait for them.
             drop(places);
@@ -797,6 +799,17 @@ impl Place {
                 .map(|name| ((*name).to_owned(), settings.forwarding.value(name).unwrap_or_default()))
                 .collect(),
         }
+    }
+
+    /// Takes the port out of its place, where it is gone from now on, for this reason. What it
+    /// counted stays.
+    fn take_port(&mut self, why: &str) -> Option<Box<dyn Port>> {
+        let mut port = self.port.take()?;
+        self.before = add(self.before, port.counters());
+        self.queue_drops_before = add_each(&self.queue_drops_before, port.queue_drops());
+        self.state.link = LinkState::Gone;
+        self.error = Some(why.to_owned());
+        Some(port)
     }
 
     fn stats(&mut self) -> PortStats {
@@ -890,6 +903,30 @@ mod tests {
         // Its number is free for the next one.
         bridge.add_port(new("memory:next")).expect("it can be opened");
         assert_eq!(names(), ["memory:stays", "memory:next"]);
+    }
+
+    #[test]
+    fn what_is_said_to_a_thread_that_is_held_up_has_its_bounds() {
+        let bridge = Bridge::start(settings(&["memory:many-notices"])).expect("no privilege is needed");
+        let alone = lock(&bridge.inner.changes);
+        // The supervisor has looked once more, and waits.
+        std::thread::sleep(2 * LOOK);
+        let notices = &bridge.inner.common.notices;
+        let said = (0..10 * NOTICES).filter(|_| notices.try_send(Notice::Broken { port: 0, opening: 7 }).is_ok()).count();
+        assert_eq!((said, notices.len()), (NOTICES, NOTICES));
+        drop(alone);
+        // It hears that the bridge ends all the same.
+        drop(bridge);
+    }
+
+    #[test]
+    fn steering_that_cannot_be_leaves_the_bridge_as_it_was() {
+        let bridge = Bridge::start(settings(&["memory:steered-a", "memory:steered-b"])).expect("no privilege is needed");
+        let mut wrong = settings(&["memory:steered-a", "memory:steered-c"]);
+        wrong.steering.sock_flow_entries = u32::MAX;
+        let error = bridge.apply(wrong).expect_err("too many").to_string();
+        assert!(error.contains("rps_sock_flow_entries"), "{error}");
+        assert_eq!(bridge.ports().iter().map(|port| port.port.as_str()).collect::<Vec<_>>(), ["memory:steered-a", "memory:steered-b"]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! From a packet to the ports that it leaves by: what a learning bridge does.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use superpacket::packet::VlanTag;
@@ -43,7 +44,7 @@ pub(crate) struct Output {
     /// A loop is suspected, as of the round's start.
     loop_suspected: bool,
     /// Ports that turned out to be gone, and which opening of them.
-    pub(crate) broken: Vec<(u16, u32)>,
+    pub(crate) broken: BTreeSet<(u16, u32)>,
     /// Takes the packets instead of the bridge.
     consuming: Option<Consuming>,
     /// When it wants to be called, in nanoseconds.
@@ -67,7 +68,7 @@ impl Output {
             tick: 0,
             answers,
             loop_suspected: false,
-            broken: Vec::new(),
+            broken: BTreeSet::new(),
             consuming: None,
             next_call: None,
             now: 0,
@@ -252,7 +253,7 @@ impl Output {
     fn send(&mut self) {
         for egress in self.egress.iter_mut().flatten().filter(|egress| egress.waiting() != 0) {
             if egress.flush(&mut self.outgoing, &mut self.segmenter, &mut self.copies).is_err() {
-                self.broken.push((egress.shared.number, egress.opening));
+                self.broken.insert((egress.shared.number, egress.opening));
             }
         }
         self.outgoing.clear();
@@ -332,7 +333,7 @@ mod tests {
     mod storm;
     mod vlan;
 
-    use std::collections::{BTreeSet, VecDeque};
+    use std::collections::VecDeque;
     use std::sync::Mutex;
     use std::time::Duration;
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, Sender, TrySendError};
 use rustix::event::epoll;
 use superpacket::aggregate::HashKey;
 use superpacket_io::port::{PortError, Receive, Transmit};
@@ -339,7 +339,7 @@ impl Work {
                     pause(&self.poller, ingress, now + PAUSE);
                     if matches!(error, PortError::Gone { .. }) {
                         ingress.paused_until = Some(u64::MAX);
-                        self.output.broken.push((ingress.shared.number, ingress.opening));
+                        self.output.broken.insert((ingress.shared.number, ingress.opening));
                     }
                 }
                 // It would most likely panic again at once, and keep the others waiting.
@@ -440,10 +440,11 @@ impl Work {
     }
 
     fn report_broken(&mut self) {
-        for (port, opening) in self.output.broken.drain(..) {
-            // Nobody listens while the bridge ends.
-            let _ = self.common.notices.send(Notice::Broken { port, opening });
-        }
+        let notices = &self.common.notices;
+        // What finds no room is said in the next round. Nobody listens while the bridge ends.
+        self.output
+            .broken
+            .retain(|&(port, opening)| matches!(notices.try_send(Notice::Broken { port, opening }), Err(TrySendError::Full(_))));
     }
 
     /// Takes over what has been changed since it was last looked at.

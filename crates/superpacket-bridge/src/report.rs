@@ -221,8 +221,8 @@ impl PortStats {
 pub struct MdbReport {
     /// Whether the bridge listens.
     pub multicast_snooping: bool,
-    /// Whether somebody asks who is in which group over IPv4, without which what is for a group
-    /// goes to all.
+    /// Whether somebody asks who is in which group over IPv4, in some VLAN; where nobody does, what
+    /// is for a group goes to all.
     pub querier_ipv4: bool,
     /// The same over IPv6.
     pub querier_ipv6: bool,

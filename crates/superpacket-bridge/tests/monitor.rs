@@ -339,6 +339,42 @@ fn a_monitor_whose_reader_goes_away_leaves_nothing_behind() {
     }
 }
 
+/// It has told the bridge that it wants no more, and takes nothing of what was copied by then.
+#[test]
+fn a_monitor_has_its_place_until_its_end() {
+    let mut house = House::new("place", |_| ());
+    let stuck = (0..MAX_MONITORS).map(|_| house.monitor(&MonitorSettings::default())).collect::<Vec<_>>();
+    for round in 0..100 {
+        house.carry(0, 1, &frames(round * FRAMES));
+    }
+    stuck.iter().for_each(|stream| stream.end().expect("the bridge is there"));
+    std::thread::sleep(Duration::from_millis(200));
+    let (code, message) = house.refused(&MonitorSettings::default());
+    assert!(code == ErrorCode::Refused && message.contains("at most 8 monitors"), "{message}");
+    let begin = || house.bridge().monitor(&MonitorSettings::default()).is_ok();
+    wait("what was not read in time is given up", begin);
+}
+
+#[test]
+fn a_client_that_talks_without_end_is_not_waited_for() {
+    let mut house = House::new("talks", |_| ());
+    let monitor = house.bridge().monitor(&MonitorSettings::default()).expect("begins");
+    let (mut ours, theirs) = UnixStream::pair().expect("descriptors");
+    let mut reader = ours.try_clone().expect("a descriptor");
+    monitor.stream_to(OwnedFd::from(theirs), Vec::new()).expect("a thread");
+    let talking = std::thread::spawn(move || while ours.write_all(&[7; 1 << 16]).is_ok() {});
+    let copied = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // The bridge closes a connection in which words are left.
+        let _ = reader.read_to_end(&mut bytes);
+        bytes
+    });
+    let came = house.carry(0, 1, &frames(0));
+    house.stop();
+    talking.join().expect("ends with the connection");
+    assert!(data(&packets(copied.join().expect("ends too")), &house.name(1), true) == came);
+}
+
 #[test]
 fn a_monitor_ends_with_the_last_of_its_ports() {
     let mut house = House::new("removed", |_| ());

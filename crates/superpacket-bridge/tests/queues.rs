@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::{PortStats, QueueStats};
-use superpacket_bridge::settings::{BridgeSettings, PortSettings};
+use superpacket_bridge::settings::{BridgeSettings, PortChange, PortSettings};
 use superpacket_features::FeatureSet;
 use superpacket_io::port::{Outgoing, Port, PortSpec, TxBatch, open};
 use superpacket_traffic::frame::Frame;
@@ -77,6 +77,12 @@ fn each_queue_has_its_numbers_and_the_port_their_sums() {
     let stats = wait(&bridge, "the rest is received", |stats| stats[0].rx_packets == 464);
     let drops: Vec<_> = stats[0].rx_queues.iter().map(|queue| queue.drops.expect("memory knows")).collect();
     assert!(drops == [36, 0] || drops == [0, 36], "{drops:?}");
+    assert_eq!(stats[0].drops["rx_ring"], 36);
+    // Opened again in another way, it is still the same port.
+    let change = PortChange { options: [("slots".to_owned(), Some("128".to_owned()))].into(), ..PortChange::default() };
+    assert_eq!(bridge.set_port(specs[0], &change).expect("can be").reopened, 1);
+    let stats = bridge.stats();
+    assert_eq!(stats[0].rx_queues.iter().map(|queue| queue.drops.expect("memory knows")).collect::<Vec<_>>(), drops);
     assert_eq!(stats[0].drops["rx_ring"], 36);
     bridge.stop();
 }

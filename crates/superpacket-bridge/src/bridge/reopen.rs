@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use superpacket_io::port::{LinkState, Port, PortError, PortSpec, open};
+use superpacket_io::port::{Port, PortError, PortSpec, open};
 
-use super::{Inner, Opened, TRY_AGAIN, add, claim, is_told, lock, warn_of_addresses};
+use super::{Inner, Opened, TRY_AGAIN, claim, is_told, lock, warn_of_addresses};
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
 use crate::runtime::Shared;
@@ -55,13 +55,8 @@ impl Inner {
         }
         let mut places = lock(&self.places);
         let Some(Some(place)) = places.get_mut(usize::from(shared.number)) else { return closed };
-        let mut port = place.port.take();
+        let port = place.take_port("it is being opened again");
         closed.was_open = port.is_some();
-        if let Some(port) = &mut port {
-            place.before = add(place.before, port.counters());
-            place.state.link = LinkState::Gone;
-            place.error = Some("it is being opened again".into());
-        }
         let claim = if closed.keeps_interface(spec) { None } else { place.claim.take() };
         drop(places);
         // Without the lock: ports may be slow to close.
@@ -180,6 +175,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use superpacket_io::port::LinkState;
+
     use super::super::Bridge;
     use super::*;
     use crate::settings::{BridgeSettings, PortSettings};

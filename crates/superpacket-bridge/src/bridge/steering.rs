@@ -239,7 +239,8 @@ impl Bridge {
             let before = self.inner.common.steering.now();
             let mut settings = before.settings.clone();
             change(&mut settings)?;
-            self.inner.set_steering(settings)?;
+            let sock_flows = self.inner.sock_flows_for(&settings)?;
+            self.inner.put_steering(settings, sock_flows);
             if let Err(error) = self.inner.reconcile_workers() {
                 // With the same table: what readers recorded stays.
                 self.inner.put_steering(before.settings.clone(), before.sock_flows.clone());
@@ -302,18 +303,17 @@ impl Inner {
         }
     }
 
-    /// Takes over settings. Workers, and threads that look, are for the caller to see to.
-    pub(super) fn set_steering(&self, settings: SteeringSettings) -> Result<(), BridgeError> {
+    /// The table of RFS for these settings: the one that there is, if they do not change its size.
+    pub(super) fn sock_flows_for(&self, settings: &SteeringSettings) -> Result<Option<Arc<SockFlowTable>>, BridgeError> {
         let before = self.common.steering.now();
-        let table = match before.settings.sock_flow_entries == settings.sock_flow_entries {
-            true => before.sock_flows.clone(),
-            false => sock_flow_table(&settings)?,
-        };
-        self.put_steering(settings, table);
-        Ok(())
+        match before.settings.sock_flow_entries == settings.sock_flow_entries {
+            true => Ok(before.sock_flows.clone()),
+            false => sock_flow_table(settings),
+        }
     }
 
-    fn put_steering(&self, settings: SteeringSettings, sock_flows: Option<Arc<SockFlowTable>>) {
+    /// Takes over settings. Workers, and threads that look, are for the caller to see to.
+    pub(super) fn put_steering(&self, settings: SteeringSettings, sock_flows: Option<Arc<SockFlowTable>>) {
         lock(&self.settings).steering = settings.clone();
         self.common.steering.change(|now| {
             now.settings = settings;

@@ -174,9 +174,9 @@ impl Monitors {
         Ok(feed)
     }
 
-    /// All that run.
+    /// All that are copied for.
     pub(super) fn feeds(&self) -> Vec<Arc<Feed>> {
-        lock(&self.running).iter().map(|running| running.feed.clone()).collect()
+        lock(&self.running).iter().map(|running| &running.feed).filter(|feed| !feed.is_ended()).cloned().collect()
     }
 
     /// This thread writes the stream of a monitor.
@@ -186,10 +186,16 @@ impl Monitors {
         }
     }
 
-    /// Nothing more is copied for this one. Threads that sleep let go of its memory when they wake.
+    /// Threads look which of them have ended: nothing more is copied for these. Those that sleep
+    /// let go of their memory when they wake.
+    pub(super) fn refresh(&self) {
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// This one is over, and makes room for another.
     pub(super) fn leave(&self, feed: &Arc<Feed>) {
         lock(&self.running).retain(|running| !Arc::ptr_eq(&running.feed, feed));
-        self.epoch.fetch_add(1, Ordering::Release);
+        self.refresh();
     }
 
     /// A port has left the bridge: monitors to which no other port was left end. All that it moved

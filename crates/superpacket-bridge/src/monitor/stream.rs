@@ -140,7 +140,7 @@ impl Stream {
             let ended = self.feed().is_ended();
             if ended {
                 // No thread needs to copy more.
-                self.monitor.monitors.leave(self.feed());
+                self.monitor.monitors.refresh();
             }
             self.take_rings();
             if ended {
@@ -261,10 +261,11 @@ impl Stream {
         }
     }
 
-    /// Has the reader said that it wants no more? It says nothing else.
+    /// Has the reader said that it wants no more? It says nothing else. One that does is heard a
+    /// little at a time: copies are to be written meanwhile.
     fn has_left(&self) -> bool {
-        let mut ignored = [0u8; 256];
-        loop {
+        let mut ignored = [0u8; 4096];
+        for _ in 0..16 {
             match recv(&*self.socket, &mut ignored[..], RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => return true,
                 Ok(_) | Err(Errno::INTR) => {}
@@ -272,6 +273,7 @@ impl Stream {
                 Err(_) => return true,
             }
         }
+        false
     }
 }
 

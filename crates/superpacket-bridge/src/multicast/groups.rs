@@ -18,6 +18,10 @@ pub(super) const QUERIER: u64 = seconds(255);
 const LAST_MEMBER_COUNT: u64 = 2;
 const LAST_MEMBER: u64 = seconds(1);
 
+/// The least time that hosts are given to answer, IGMP's unit. IGMPv3 and MLD can ask for answers
+/// at once; whoever is in a group must not lose it before its answer has come.
+const LEAST_RESPONSE: u64 = seconds(1) / 10;
+
 /// The most groups that are remembered of a port. A port that asks for more is given all groups.
 pub(super) const MOST_GROUPS: u32 = 1024;
 
@@ -51,7 +55,7 @@ impl PortSet {
 /// Ports, and until when each is remembered.
 type Ports = BTreeMap<u16, u64>;
 
-/// What is known of IPv4, or of IPv6.
+/// What is known of IPv4, or of IPv6, in a VLAN.
 #[derive(Debug, Default)]
 struct Routers {
     ports: Ports,
@@ -68,7 +72,9 @@ pub(super) struct Groups {
     members: HashMap<(u16, IpAddr), Ports>,
     /// How many groups each port is in.
     held: HashMap<u16, u32>,
-    routers: [Routers; 2],
+    /// By VLAN, and IPv4 or IPv6. Whoever asks is heard in one VLAN only, and so are the answers:
+    /// in the others nothing is known.
+    routers: HashMap<(u16, bool), Routers>,
     /// When what holds no longer was forgotten last.
     expired: u64,
 }
@@ -82,11 +88,9 @@ pub(super) struct Member {
     pub(super) left: Duration,
 }
 
-fn index(version: IpVersion) -> usize {
-    match version {
-        IpVersion::V4 => 0,
-        IpVersion::V6 => 1,
-    }
+/// Where what is known of a VLAN's routers is kept.
+const fn key(vlan: u16, version: IpVersion) -> (u16, bool) {
+    (vlan, matches!(version, IpVersion::V4))
 }
 
 fn version(group: IpAddr) -> IpVersion {
@@ -97,15 +101,15 @@ impl Groups {
     /// The ports that are given what is for a group; `None`: all, since nobody asks who is in it,
     /// and who is could not be known.
     pub(super) fn given(&self, vlan: u16, group: IpAddr, now: u64) -> Option<PortSet> {
-        let mut ports = self.routers(version(group), now)?;
+        let mut ports = self.routers(vlan, version(group), now)?;
         let members = self.members.get(&(vlan, group)).into_iter().flatten();
         members.filter(|(_, until)| **until > now).for_each(|(port, _)| ports.add(*port));
         Some(ports)
     }
 
-    /// The ports that lead to routers; `None` if nobody asks who is in which group.
-    pub(super) fn routers(&self, version: IpVersion, now: u64) -> Option<PortSet> {
-        let routers = &self.routers[index(version)];
+    /// The ports that lead to routers in a VLAN; `None` if nobody asks there who is in which group.
+    pub(super) fn routers(&self, vlan: u16, version: IpVersion, now: u64) -> Option<PortSet> {
+        let routers = self.routers.get(&key(vlan, version))?;
         if routers.asked_until <= now || routers.answered_at > now {
             return None;
         }
@@ -130,7 +134,7 @@ impl Groups {
         }
         let held = self.held.entry(port).or_default();
         if *held >= MOST_GROUPS {
-            self.routers[index(version(group))].ports.insert(port, until);
+            self.routers.entry(key(vlan, version(group))).or_default().ports.insert(port, until);
             return;
         }
         *held += 1;
@@ -139,7 +143,7 @@ impl Groups {
 
     /// Where somebody asks, others who are in the group will be asked, and heard.
     fn leave(&mut self, port: u16, vlan: u16, group: IpAddr, now: u64) {
-        if self.routers[index(version(group))].asked_until > now {
+        if self.routers.get(&key(vlan, version(group))).is_some_and(|routers| routers.asked_until > now) {
             return;
         }
         if let Some(until) = self.members.get_mut(&(vlan, group)).and_then(|ports| ports.get_mut(&port)) {
@@ -149,27 +153,27 @@ impl Groups {
 
     /// Somebody behind a port asks.
     pub(super) fn query(&mut self, port: u16, vlan: u16, query: &Query, now: u64) {
-        let response = query.response.as_nanos() as u64;
+        let response = (query.response.as_nanos() as u64).max(LEAST_RESPONSE);
         if let Some(group) = query.group {
             // Who is still in it answers.
             let until = now + LAST_MEMBER_COUNT * response;
             self.members.get_mut(&(vlan, group)).into_iter().flatten().for_each(|(_, known)| *known = (*known).min(until));
             return;
         }
-        let routers = &mut self.routers[index(query.version)];
-        if routers.asked_until <= now {
-            routers.answered_at = now + response;
-        }
+        let routers = self.routers.entry(key(vlan, query.version)).or_default();
+        // Of several questions, the first that all have had the time to answer.
+        let is_first = routers.asked_until <= now;
+        routers.answered_at = if is_first { now + response } else { routers.answered_at.min(now + response) };
         routers.asked_until = now + QUERIER;
         // Who asks without an address does not forward (RFC 4541, section 2.1.1).
         if query.has_source {
-            self.hello(port, query.version, now);
+            self.hello(port, vlan, query.version, now);
         }
     }
 
     /// A router has been heard behind a port.
-    pub(super) fn hello(&mut self, port: u16, version: IpVersion, now: u64) {
-        let until = self.routers[index(version)].ports.entry(port).or_default();
+    pub(super) fn hello(&mut self, port: u16, vlan: u16, version: IpVersion, now: u64) {
+        let until = self.routers.entry(key(vlan, version)).or_default().ports.entry(port).or_default();
         *until = (*until).max(now + QUERIER);
     }
 
@@ -200,7 +204,11 @@ impl Groups {
             !ports.is_empty()
         });
         held.retain(|_, held| *held != 0);
-        self.routers.iter_mut().for_each(|routers| routers.ports.retain(|port, until| keep(*port, *until)));
+        let expired = self.expired;
+        self.routers.retain(|_, routers| {
+            routers.ports.retain(|port, until| keep(*port, *until));
+            !routers.ports.is_empty() || routers.asked_until > expired
+        });
     }
 
     /// All members that there are, in order.
@@ -214,20 +222,21 @@ impl Groups {
         members
     }
 
-    /// The ports that lead to routers, and how long they are remembered, the longer of IPv4 and
-    /// IPv6.
+    /// The ports that lead to routers, and how long they are remembered, the longest of all VLANs, of
+    /// IPv4 and IPv6.
     pub(super) fn router_ports(&self, now: u64) -> Vec<(u16, Duration)> {
         let mut ports = Ports::new();
-        for (&port, &until) in self.routers.iter().flat_map(|routers| &routers.ports).filter(|(_, until)| **until > now) {
+        for (&port, &until) in self.routers.values().flat_map(|routers| &routers.ports).filter(|(_, until)| **until > now) {
             let known = ports.entry(port).or_default();
             *known = (*known).max(until);
         }
         ports.into_iter().map(|(port, until)| (port, Duration::from_nanos(until - now))).collect()
     }
 
-    /// Does somebody ask who is in which group, over IPv4 and over IPv6?
+    /// Does somebody ask who is in which group, over IPv4 and over IPv6, in some VLAN?
     pub(super) fn is_asked(&self, now: u64) -> [bool; 2] {
-        self.routers.each_ref().map(|routers| routers.asked_until > now)
+        let asked = |v4: bool| self.routers.iter().any(|((_, is_v4), routers)| *is_v4 == v4 && routers.asked_until > now);
+        [asked(true), asked(false)]
     }
 }
 
@@ -263,7 +272,7 @@ mod tests {
         groups.record(70, 0, Record::Join(GROUP), 5 * SECOND);
         let now = 11 * SECOND;
         assert_eq!(ports(groups.given(0, GROUP, now)), Some(vec![1, 9, 70]));
-        assert_eq!(ports(groups.given(7, GROUP, now)), Some(vec![9]), "another VLAN");
+        assert_eq!(groups.given(7, GROUP, now), None, "nobody asks in another VLAN");
         assert_eq!(ports(groups.given(0, "239.9.9.9".parse().expect("a group"), now)), Some(vec![9]), "nobody is in it");
         assert_eq!(groups.given(0, "ff05::1".parse().expect("a group"), now), None, "nobody asks over IPv6");
         // Asked again, nobody is forgotten meanwhile.
@@ -291,8 +300,42 @@ mod tests {
         let mut groups = Groups::default();
         groups.query(9, 0, &general(false), 0);
         assert_eq!(ports(groups.given(0, GROUP, 11 * SECOND)), Some(vec![]));
-        groups.hello(4, IpVersion::V4, 11 * SECOND);
+        groups.hello(4, 0, IpVersion::V4, 11 * SECOND);
         assert_eq!(ports(groups.given(0, GROUP, 12 * SECOND)), Some(vec![4]));
+    }
+
+    #[test]
+    fn who_is_to_answer_at_once_has_the_time_to() {
+        let at_once = Query { response: Duration::ZERO, ..general(true) };
+        let mut groups = Groups::default();
+        groups.query(9, 0, &at_once, 0);
+        assert_eq!(groups.given(0, GROUP, LEAST_RESPONSE - 1), None, "nobody can have been heard");
+        assert!(groups.given(0, GROUP, LEAST_RESPONSE).is_some());
+        groups.record(1, 0, Record::Join(GROUP), SECOND);
+        groups.query(9, 0, &Query { group: Some(GROUP), ..at_once }, SECOND);
+        assert_eq!(ports(groups.given(0, GROUP, SECOND + 2 * LEAST_RESPONSE - 1)), Some(vec![1, 9]));
+        assert_eq!(ports(groups.given(0, GROUP, SECOND + 2 * LEAST_RESPONSE)), Some(vec![9]));
+    }
+
+    #[test]
+    fn who_gives_long_to_answer_holds_nothing_up() {
+        let mut groups = Groups::default();
+        groups.query(9, 0, &Query { response: Duration::from_secs(3_174), ..general(true) }, 0);
+        groups.query(8, 0, &general(true), 0);
+        assert_eq!(groups.given(0, GROUP, 10 * SECOND - 1), None);
+        assert_eq!(ports(groups.given(0, GROUP, 10 * SECOND)), Some(vec![8, 9]));
+    }
+
+    #[test]
+    fn each_vlan_has_its_own_routers_and_those_that_are_silent_leave_nothing() {
+        let mut groups = asked();
+        (1..=4_094).for_each(|vlan| groups.hello(4, vlan, IpVersion::V6, 0));
+        let now = 11 * SECOND;
+        assert_eq!(ports(groups.given(0, GROUP, now)), Some(vec![9]));
+        assert_eq!(groups.given(20, GROUP, now), None);
+        assert_eq!((groups.is_asked(now), groups.routers.len(), groups.router_ports(now).len()), ([true, false], 4_095, 2));
+        groups.expire(QUERIER);
+        assert_eq!((groups.is_asked(QUERIER), groups.routers.len()), ([false, false], 0));
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Snooping {
                 let mut groups = self.change();
                 groups.record(from, vlan, Record::Join(group), now);
                 let version = if group.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
-                groups.routers(version, now).into()
+                groups.routers(vlan, version, now).into()
             }
             Heard::Leave(group) => {
                 self.change().record(from, vlan, Record::Leave(group), now);
@@ -100,7 +100,7 @@ impl Snooping {
                 Given::All
             }
             Heard::Hello(version) => {
-                self.change().hello(from, version, now);
+                self.change().hello(from, vlan, version, now);
                 Given::All
             }
         }
@@ -126,7 +126,7 @@ impl Snooping {
         self.groups().router_ports(now)
     }
 
-    /// Does somebody ask who is in which group, over IPv4 and over IPv6?
+    /// Does somebody ask who is in which group, over IPv4 and over IPv6, in some VLAN?
     pub(crate) fn is_asked(&self, now: u64) -> [bool; 2] {
         self.groups().is_asked(now)
     }

@@ -66,6 +66,10 @@ fn a_group_of_one_vlan_is_none_of_another() {
     assert_eq!(bench.given(SENDER, &data("239.1.2.3"), Some(10)), [MEMBER, ASKER]);
     // A priority says no other VLAN.
     assert_eq!(bench.given(SENDER, &data("239.1.2.3"), Some(0xe00a)), [MEMBER, ASKER]);
+    // Nobody asks there: who is in it cannot be known.
+    assert_eq!(bench.given(SENDER, &data("239.1.2.3"), Some(20)), [MEMBER, OTHER, ASKER]);
+    bench.output.begin(0);
+    bench.ask(Some(20));
     assert_eq!(bench.given(SENDER, &data("239.1.2.3"), Some(20)), [ASKER]);
     // A port that has left the VLAN is given nothing of it.
     bench.output.egress[MEMBER].as_mut().expect("is there").vlans = Some(Arc::new(PortVlans::none()));
