@@ -41,7 +41,8 @@
 //! # Order
 //!
 //! Packets of a flow leave in the order in which they were pushed. A VPN that opens packets on
-//! several threads says their counters ([`Writer::push_in_order`]), or pushes them in that order.
+//! several threads says their counters ([`Writer::push_in_order`], [`Writer::queued_in_order`]), or
+//! pushes them in that order.
 #![cfg_attr(not(any(target_os = "linux", target_os = "android")), forbid(unsafe_code))]
 
 mod device;
@@ -71,6 +72,7 @@ pub use tokio::{AsyncQueuedWriter, AsyncReader, AsyncWriter};
 pub use writer::{Writer, WriterCounters};
 
 pub use ipnet::IpNet;
+pub use superpacket::order::OrderKey;
 pub use superpacket::segment::{Plan, SegmentBuffers};
 pub use superpacket::{EachBuffer, GsoKind};
 

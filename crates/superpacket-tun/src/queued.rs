@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use crate::{Device, Writer};
+use crate::{Device, OrderKey, Writer};
 
 /// Writes what other threads put into a queue: whatever is there at once is merged and written, so
 /// that packets merge under load, and a packet that comes alone leaves at once.
@@ -23,7 +23,16 @@ use crate::{Device, Writer};
 #[derive(Debug)]
 pub struct QueuedWriter<D, B> {
     writer: Writer<D, B>,
-    packets: Receiver<B>,
+    packets: Packets<B>,
+}
+
+/// What the queue holds.
+#[derive(Debug)]
+enum Packets<B> {
+    /// Packets in the order in which they are to leave.
+    Plain(Receiver<B>),
+    /// Packets of which it is known when they were sent.
+    Keyed(Receiver<(OrderKey, B)>),
 }
 
 /// The most packets of one flush: more merge no better, and wait longer.
@@ -34,8 +43,23 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
     /// order is kept for each.
     pub fn queued(self, capacity: usize) -> (SyncSender<B>, QueuedWriter<D, B>) {
         let (sender, packets) = sync_channel(capacity);
-        (sender, QueuedWriter { writer: self, packets })
+        (sender, QueuedWriter { writer: self, packets: Packets::Plain(packets) })
     }
+
+    /// As [`queued`](Self::queued), for threads that overtake each other: what a flush takes is put
+    /// in order by the keys, as [`push_in_order`](Self::push_in_order) does.
+    pub fn queued_in_order(self, capacity: usize) -> (SyncSender<(OrderKey, B)>, QueuedWriter<D, B>) {
+        let (sender, packets) = sync_channel(capacity);
+        (sender, QueuedWriter { writer: self, packets: Packets::Keyed(packets) })
+    }
+}
+
+/// Waits for a packet, and takes what is there besides; `false`: all senders are gone.
+fn take<T>(packets: &Receiver<T>, mut push: impl FnMut(T)) -> bool {
+    let Ok(first) = packets.recv() else { return false };
+    push(first);
+    packets.try_iter().take(BATCH - 1).for_each(push);
+    true
 }
 
 impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
@@ -46,11 +70,16 @@ impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
     /// As [`Writer::flush`]; another call goes on, with what stays according to
     /// [`Writer`'s table](Writer#errors) first.
     pub fn run(&mut self) -> io::Result<()> {
+        let QueuedWriter { writer, packets } = self;
         loop {
-            self.writer.flush()?;
-            let Ok(first) = self.packets.recv() else { return Ok(()) };
-            self.writer.push(first);
-            self.packets.try_iter().take(BATCH - 1).for_each(|packet| self.writer.push(packet));
+            writer.flush()?;
+            let more = match packets {
+                Packets::Plain(packets) => take(packets, |packet| writer.push(packet)),
+                Packets::Keyed(packets) => take(packets, |(key, packet)| writer.push_in_order(packet, key)),
+            };
+            if !more {
+                return Ok(());
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use ::tokio::io::unix::AsyncFd;
 use ::tokio::sync::mpsc;
 
 use crate::queued::BATCH;
-use crate::{Plan, Queue, ReadError, Reader, SegmentBuffers, Tun, Writer};
+use crate::{OrderKey, Plan, Queue, ReadError, Reader, SegmentBuffers, Tun, Writer};
 
 /// A [`Reader`] that is awaited.
 #[derive(Debug)]
@@ -89,6 +89,12 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
         self.writer.push(packet);
     }
 
+    /// Queues a packet of which it is known when it was sent: see [`Writer::push_in_order`].
+    #[inline]
+    pub fn push_in_order(&mut self, packet: B, key: OrderKey) {
+        self.writer.push_in_order(packet, key);
+    }
+
     /// As [`Writer::flush`]. May be cancelled: the next flush goes on.
     ///
     /// # Errors
@@ -127,7 +133,17 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
     /// If `capacity` is 0.
     pub fn queued(self, capacity: usize) -> (mpsc::Sender<B>, AsyncQueuedWriter<B>) {
         let (sender, packets) = mpsc::channel(capacity);
-        (sender, AsyncQueuedWriter { writer: self, packets, taken: Vec::with_capacity(BATCH) })
+        (sender, AsyncQueuedWriter { writer: self, packets: Packets::Plain(packets, Vec::with_capacity(BATCH)) })
+    }
+
+    /// As [`queued`](Self::queued), for tasks that overtake each other: what a flush takes is put
+    /// in order by the keys, as [`push_in_order`](Self::push_in_order) does.
+    ///
+    /// # Panics
+    /// If `capacity` is 0.
+    pub fn queued_in_order(self, capacity: usize) -> (mpsc::Sender<(OrderKey, B)>, AsyncQueuedWriter<B>) {
+        let (sender, packets) = mpsc::channel(capacity);
+        (sender, AsyncQueuedWriter { writer: self, packets: Packets::Keyed(packets, Vec::with_capacity(BATCH)) })
     }
 
     /// The writer: for its counters and switches.
@@ -146,8 +162,16 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
 #[derive(Debug)]
 pub struct AsyncQueuedWriter<B> {
     writer: AsyncWriter<B>,
-    packets: mpsc::Receiver<B>,
-    taken: Vec<B>,
+    packets: Packets<B>,
+}
+
+/// What the queue holds, and what was taken from it.
+#[derive(Debug)]
+enum Packets<B> {
+    /// Packets in the order in which they are to leave.
+    Plain(mpsc::Receiver<B>, Vec<B>),
+    /// Packets of which it is known when they were sent.
+    Keyed(mpsc::Receiver<(OrderKey, B)>, Vec<(OrderKey, B)>),
 }
 
 impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
@@ -158,12 +182,24 @@ impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
     /// As [`AsyncWriter::flush`]; another call goes on, with what stays according to
     /// [`Writer`'s table](Writer#errors) first.
     pub async fn run(&mut self) -> io::Result<()> {
+        let AsyncQueuedWriter { writer, packets } = self;
         loop {
-            self.writer.flush().await?;
-            if self.packets.recv_many(&mut self.taken, BATCH).await == 0 {
+            writer.flush().await?;
+            let count = match packets {
+                Packets::Plain(packets, taken) => {
+                    let count = packets.recv_many(taken, BATCH).await;
+                    taken.drain(..).for_each(|packet| writer.push(packet));
+                    count
+                }
+                Packets::Keyed(packets, taken) => {
+                    let count = packets.recv_many(taken, BATCH).await;
+                    taken.drain(..).for_each(|(key, packet)| writer.push_in_order(packet, key));
+                    count
+                }
+            };
+            if count == 0 {
                 return Ok(());
             }
-            self.taken.drain(..).for_each(|packet| self.writer.push(packet));
         }
     }
 

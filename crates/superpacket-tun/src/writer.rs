@@ -5,12 +5,12 @@ use std::io::{self, IoSlice};
 use std::mem;
 
 use superpacket::aggregate::{Borrowed, BufferIndex};
-use superpacket::order::{Order, OrderKey};
+use superpacket::order::Order;
 use superpacket::super_packet::Piece;
 use superpacket::{BatchAggregator, Counters, Framing, GsoKind, HashKey, Policy, SuperPacket};
 
-use crate::Device;
 use crate::switch::{Refusal, Settings, Switches};
+use crate::{Device, OrderKey};
 
 /// The most slices of one `writev` (`UIO_MAXIOV`), less the device's header and the packet's own.
 const MAX_PIECES: u32 = 1024 - 2;

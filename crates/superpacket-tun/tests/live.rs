@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use superpacket_lab::{Direction, Host, LabError, Route, TcpBulk, UdpBulk, Until, available_or_skip, enter_user_namespace_before_main};
-use superpacket_tun::{Builder, Device, GsoKind, NewBuffers, Offloads, Queue, Reader, Switches, Tun, Writer};
+use superpacket_tun::{Builder, Device, GsoKind, NewBuffers, Offloads, OrderKey, Queue, Reader, Switches, Tun, Writer};
 
 enter_user_namespace_before_main!();
 
@@ -419,13 +419,13 @@ fn tasks_carry_what_threads_do() -> Result<(), LabError> {
                     assert_eq!(read_a.get_ref().counters().packets, write_b.get_ref().counters().packets);
                 }
             });
-            let (sender, mut queued) = write_a.queued(1024);
+            let (sender, mut queued) = write_a.queued_in_order(1024);
             let writing = tokio::spawn(async move {
                 queued.run_lossy(|error| panic!("it writes: {error}")).await;
                 queued.writer().get_ref().counters().super_packets
             });
             let back = tokio::spawn(async move {
-                let mut packets = Vec::new();
+                let (mut packets, mut count) = (Vec::new(), 0);
                 while !stop.load(Ordering::Relaxed) {
                     let mut buffers = NewBuffers::new(&mut packets, |length| vec![0; length]);
                     let read = read_b.read_into(&mut buffers);
@@ -433,7 +433,8 @@ fn tasks_carry_what_threads_do() -> Result<(), LabError> {
                         read.expect("it reads");
                     }
                     for packet in packets.drain(..) {
-                        sender.send(packet).await.expect("somebody writes");
+                        sender.send((OrderKey::new(1, count), packet)).await.expect("somebody writes");
+                        count += 1;
                     }
                 }
                 read_b.get_ref().counters().super_packets

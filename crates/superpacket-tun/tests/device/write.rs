@@ -4,11 +4,10 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use superpacket::order::OrderKey;
 use superpacket::{Framing, GsoKind, Reason};
 use superpacket_traffic::frame::Frame;
 use superpacket_traffic::random::Random;
-use superpacket_tun::{IpNet, Offloads, Refusal, Switches, Writer};
+use superpacket_tun::{IpNet, Offloads, OrderKey, Refusal, Switches, Writer};
 
 use crate::memory::{DOWN, INVALID, Memory, by_flow, in_turn, is_super_packet, run};
 
@@ -379,6 +378,20 @@ fn a_queued_writer_merges_what_waits_and_holds_no_lone_packet() {
     drop(sender);
     let queued = thread.join().expect("no panic").expect("no error");
     assert_eq!(queued.writer().counters().packets, 45);
+}
+
+#[test]
+fn a_queued_writer_puts_in_order_what_waits_together() {
+    let memory = Arc::new(Memory::default());
+    let (sender, mut queued) = Writer::new(Arc::clone(&memory), Some(Framing::TUN), Switches::new(Offloads::ALL)).queued_in_order(1024);
+    let packets = run(Frame::tcp4(1, 1348));
+    for number in [1, 0, 3, 2, 5, 4] {
+        sender.send((OrderKey::new(1, number), packets[number as usize].clone())).expect("there is room");
+    }
+    drop(sender);
+    queued.run().expect("the device takes all");
+    assert_eq!(memory.state().written.len(), 1);
+    assert_eq!(memory.packets(), packets[..6]);
 }
 
 #[test]
