@@ -239,6 +239,7 @@ impl Bridge {
             steering: Arc::new(steering),
             monitors: Arc::new(Monitors::new(epoch.clone())),
             snooping: settings.multicast_snooping.then(Arc::<Snooping>::default),
+            vlan_protocol: settings.vlan_protocol,
             start: Instant::now(),
             factory,
         };
@@ -426,6 +427,7 @@ impl Bridge {
                 (settings.ageing_time != current.ageing_time, "the ageing time"),
                 (settings.busy_poll != current.busy_poll, "busy polling"),
                 (settings.vlan_filtering != current.vlan_filtering, "VLAN filtering"),
+                (settings.vlan_protocol != current.vlan_protocol, "the protocol of VLAN tags"),
                 (settings.multicast_snooping != current.multicast_snooping, "multicast snooping"),
             ];
             if let Some((_, setting)) = fixed.into_iter().find(|(changed, _)| *changed) {
@@ -594,7 +596,7 @@ impl Inner {
         check_layer(port.layer(), settings)?;
         let state = port.state();
         let shared = Shared::new(number as u16, settings.clone(), port.capabilities(), port.layer(), state);
-        let shared = Arc::new(shared.with_vlan_filtering(lock(&self.settings).vlan_filtering));
+        let shared = Arc::new(shared.with_vlan_filtering(lock(&self.settings).filters_by()));
         self.table.set_limit(shared.number, settings.limits.address_limit);
         self.set_static(&shared);
         let queues = self.connect(&shared, port.as_mut()).inspect_err(|_| self.table.close(shared.number))?;

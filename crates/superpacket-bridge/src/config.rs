@@ -143,6 +143,7 @@ struct WrittenBridge {
     ageing_time: Option<Spanned<String>>,
     busy_poll: Option<bool>,
     vlan_filtering: Option<bool>,
+    vlan_protocol: Option<Spanned<String>>,
     multicast_snooping: Option<bool>,
     shared_interfaces: Option<bool>,
     control: Option<PathBuf>,
@@ -240,6 +241,7 @@ impl Written {
             ageing_time,
             busy_poll,
             vlan_filtering,
+            vlan_protocol,
             multicast_snooping,
             shared_interfaces,
             control,
@@ -264,6 +266,10 @@ impl Written {
         }
         bridge.busy_poll = busy_poll.unwrap_or_default();
         bridge.vlan_filtering = vlan_filtering.unwrap_or_default();
+        if let Some(word) = vlan_protocol {
+            let read = word.as_ref().parse();
+            bridge.vlan_protocol = read.map_err(|problem: String| source.wrong(&word.span(), format_args!("vlan-protocol: {problem}")))?;
+        }
         bridge.multicast_snooping = multicast_snooping.unwrap_or_default();
         bridge.shared_interfaces = shared_interfaces.unwrap_or_default();
         for (name, value) in &self.steering {
@@ -430,6 +436,7 @@ fn duration(text: &Spanned<String>, key: &str, source: &Source<'_>) -> Result<Du
 mod tests {
     use super::*;
     use crate::settings::{PortSteering, Rates, SteeringSettings};
+    use crate::vlan::VlanProtocol;
 
     #[test]
     fn the_documented_example_says_what_its_comments_say() {
@@ -446,11 +453,13 @@ mod tests {
             threads,
             busy_poll,
             vlan_filtering,
+            vlan_protocol,
             multicast_snooping,
             shared_interfaces,
             steering,
         } = config.bridge;
         assert!(!vlan_filtering && !multicast_snooping && !shared_interfaces);
+        assert_eq!(vlan_protocol, VlanProtocol::Dot1Q);
         assert_eq!((steering.max_backlog, steering.weight, steering.sock_flow_entries), (1000, 64, 0));
         assert_eq!(steering, SteeringSettings::default());
         let masks = &ports[0].steering.rps_cpus;
@@ -522,6 +531,7 @@ mod tests {
             ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
             ("[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n", 3, "netdev_max_backlog: EINVAL"),
             ("[bridge]\nvlan-filtering = 1\n", 2, "expected a boolean"),
+            ("[bridge]\nvlan-protocol = \"802.1w\"\n", 2, "vlan-protocol: \"802.1w\" is no protocol of VLAN tags: there are 802.1Q and"),
             ("[bridge]\non-reload = \"forget\"\n", 2, "on-reload: it is undo or keep, not \"forget\""),
             ("[[port]]\nport = \"tap:a\"\nvlans = [\"10\", \"20-\"]\n", 3, "vlans: \"20-\" is no VLAN: write 10, 10-20"),
             ("[[port]]\nport = \"tap:a\"\nvlans = [\n\"10\",\n\"0\"]\n", 5, "vlans: a VLAN is 1 to 4094, not 0"),
@@ -612,10 +622,11 @@ mod tests {
 
     #[test]
     fn vlans_of_ports_are_read() {
-        let text = "[bridge]\nvlan-filtering = true\nmulticast-snooping = true\n[[port]]\nport = \"tap:a\"\nvlans = [\"10 pvid untagged\", \"20-30\"]\n\
+        let text = "[bridge]\nvlan-filtering = true\nvlan-protocol = \"802.1ad\"\nmulticast-snooping = true\n[[port]]\nport = \"tap:a\"\nvlans = [\"10 pvid untagged\", \"20-30\"]\n\
                     [[port]]\nport = \"tap:b\"\n[[port]]\nport = \"tap:c\"\nvlans = []\n";
         let bridge = Config::parse(text, "bridge.toml").expect("it is right").bridge;
         assert!(bridge.vlan_filtering && bridge.multicast_snooping);
+        assert_eq!(bridge.vlan_protocol, VlanProtocol::Dot1Ad);
         let vlans = bridge.ports.iter().map(|port| port.vlans.ranges().iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(vlans.collect::<Vec<_>>(), [vec!["10 pvid untagged", "20-30"], vec!["1 pvid untagged"], vec![]]);
     }

@@ -230,8 +230,8 @@ impl Ingress {
             counts.rx_super_packets.add(1);
             counts.rx_super_segments.add(u64::from(segments(packet)));
         }
-        if self.shared.vlan_filtering {
-            self.packets.iter_mut().for_each(tag::sort);
+        if let Some(protocol) = self.shared.vlan_filtering {
+            self.packets.iter_mut().for_each(|packet| tag::sort(packet, protocol));
         }
         let Ingress { shared, aggregator, packets, policy, dispatch, .. } = self;
         let mut sink = |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet);
