@@ -8,6 +8,7 @@ mod monitor;
 mod reopen;
 mod steered;
 mod steering;
+mod tidy;
 mod vlan;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use superpacket::aggregate::HashKey;
 use superpacket::packet::Layer;
 use superpacket_features::Feature;
 use superpacket_io::port::{LinkState, Port, PortCounters, PortError, PortKind, PortSpec, PortState, check, open};
-use superpacket_io::system::{LinkEvents, RouteSocket};
+use superpacket_io::system::{LinkEvents, RouteSocket, give_back_freed_memory};
 use superpacket_steer::FlowHashKey;
 
 use crate::claim::{Claim, interface_of};
@@ -45,6 +46,7 @@ use fdb::check_static;
 use reopen::{Closed, device_of};
 pub use steered::Steered;
 use steering::{Workers, sock_flow_table};
+use tidy::Tidy;
 
 /// How often the state of ports is looked at of whose changes the kernel does not tell.
 const LOOK: Duration = Duration::from_millis(250);
@@ -694,6 +696,7 @@ impl Inner {
     /// Looks after the ports until the bridge ends.
     fn supervise(&self, notices: &Receiver<Notice>, look_anyway: Duration) {
         let mut looked = Instant::now();
+        let mut tidy = Tidy::new(self.epoch.load(Ordering::Acquire), Instant::now());
         while !self.stopping.load(Ordering::Acquire) {
             // Threads say it with every packet: all of it is taken at once.
             let told: Vec<_> = notices.recv_timeout(LOOK).into_iter().chain(notices.try_iter()).collect();
@@ -717,6 +720,9 @@ impl Inner {
             }
             if changed {
                 self.announce();
+            }
+            if tidy.is_due(self.epoch.load(Ordering::Acquire), Instant::now()) {
+                give_back_freed_memory();
             }
         }
     }
