@@ -160,45 +160,72 @@ struct WrittenEntry {
     vlan: Option<u16>,
 }
 
+/// Settings have the names that commands, the kernel and iproute2 know them by; hyphens are taken
+/// for underscores.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(deny_unknown_fields)]
 struct WrittenPort {
     port: Spanned<String>,
     name: Option<Spanned<String>>,
     #[serde(default)]
     features: BTreeMap<Spanned<String>, bool>,
-    #[serde(default)]
+    #[serde(default, alias = "force-lro")]
     force_lro: bool,
+    #[serde(alias = "gso-max-size")]
     gso_max_size: Option<Spanned<u64>>,
+    #[serde(alias = "gro-max-size")]
     gro_max_size: Option<Spanned<u64>>,
+    #[serde(alias = "gro-flush-timeout")]
     gro_flush_timeout: Option<Spanned<String>>,
+    #[serde(alias = "too-big")]
     too_big: Option<Spanned<String>>,
+    #[serde(alias = "lro-max-aggr")]
     lro_max_aggr: Option<Spanned<u64>>,
+    #[serde(alias = "lro-max-desc")]
     lro_max_desc: Option<Spanned<u64>>,
+    #[serde(alias = "address-limit")]
     address_limit: Option<Spanned<u64>>,
+    #[serde(alias = "rx-byte-rate")]
     rx_byte_rate: Option<Spanned<u64>>,
+    #[serde(alias = "rx-byte-burst")]
     rx_byte_burst: Option<Spanned<u64>>,
+    #[serde(alias = "rx-packet-rate")]
     rx_packet_rate: Option<Spanned<u64>>,
+    #[serde(alias = "rx-packet-burst")]
     rx_packet_burst: Option<Spanned<u64>>,
+    #[serde(alias = "tx-byte-rate")]
     tx_byte_rate: Option<Spanned<u64>>,
+    #[serde(alias = "tx-byte-burst")]
     tx_byte_burst: Option<Spanned<u64>>,
+    #[serde(alias = "tx-packet-rate")]
     tx_packet_rate: Option<Spanned<u64>>,
+    #[serde(alias = "tx-packet-burst")]
     tx_packet_burst: Option<Spanned<u64>>,
+    #[serde(alias = "storm-broadcast")]
     storm_broadcast: Option<Spanned<u64>>,
+    #[serde(alias = "storm-multicast")]
     storm_multicast: Option<Spanned<u64>>,
+    #[serde(alias = "storm-unknown")]
     storm_unknown: Option<Spanned<u64>>,
+    #[serde(alias = "lro-acks")]
     lro_acks: Option<bool>,
+    #[serde(alias = "gro-past-push")]
     gro_past_push: Option<bool>,
     storage: Option<Spanned<String>>,
     delivery: Option<Spanned<String>>,
     isolated: Option<bool>,
     learning: Option<bool>,
     flood: Option<bool>,
+    #[serde(alias = "mcast-flood")]
     mcast_flood: Option<bool>,
+    #[serde(alias = "bcast-flood")]
     bcast_flood: Option<bool>,
     vlans: Option<Vec<Spanned<String>>>,
+    #[serde(alias = "rps-cpus")]
     rps_cpus: Option<Spanned<EachQueue<String>>>,
+    #[serde(alias = "rps-flow-cnt")]
     rps_flow_cnt: Option<Spanned<EachQueue<u64>>>,
+    #[serde(alias = "in-place-below")]
     in_place_below: Option<InPlace>,
 }
 
@@ -382,14 +409,14 @@ impl WrittenPort {
         settings.lro_acks = self.lro_acks.unwrap_or_default();
         settings.gro_past_push = self.gro_past_push.unwrap_or_default();
         if let Some(time) = &self.gro_flush_timeout {
-            let nanoseconds = u64::try_from(duration(time, "gro-flush-timeout", source)?.as_nanos()).unwrap_or(u64::MAX);
+            let nanoseconds = u64::try_from(duration(time, "gro_flush_timeout", source)?.as_nanos()).unwrap_or(u64::MAX);
             settings.limits.set("gro_flush_timeout", nanoseconds).map_err(|problem| source.wrong(&time.span(), problem))?;
         }
         if let Some(word) = &self.too_big {
             let known = TooBig::NAMES.into_iter().find(|(name, _)| name == word.as_ref());
             let (_, too_big) = known.ok_or_else(|| {
                 let names = TooBig::NAMES.map(|(name, _)| name).join(", ");
-                source.wrong(&word.span(), format_args!("too-big is one of {names}, not {:?}", word.as_ref()))
+                source.wrong(&word.span(), format_args!("too_big is one of {names}, not {:?}", word.as_ref()))
             })?;
             settings.too_big = too_big;
         }
@@ -410,13 +437,13 @@ impl WrittenPort {
         }
         if let Some(masks) = &self.rps_cpus {
             let mask = |text: &String| {
-                CpuMask::parse(text, possible_cpus()).map_err(|error| source.wrong(&masks.span(), format_args!("rps-cpus: {error}")))
+                CpuMask::parse(text, possible_cpus()).map_err(|error| source.wrong(&masks.span(), format_args!("rps_cpus: {error}")))
             };
             settings.steering.rps_cpus = masks.as_ref().read(mask)?;
         }
         if let Some(counts) = &self.rps_flow_cnt {
             let count =
-                |asked: &u64| queue_flows(*asked).map_err(|error| source.wrong(&counts.span(), format_args!("rps-flow-cnt: {error}")));
+                |asked: &u64| queue_flows(*asked).map_err(|error| source.wrong(&counts.span(), format_args!("rps_flow_cnt: {error}")));
             settings.steering.rps_flow_cnt = counts.as_ref().read(count)?;
         }
         settings.steering.in_place = self.in_place_below;
@@ -521,11 +548,17 @@ mod tests {
             ("[[port]]\nport = \"packet:a\"\nstorage = \"heap\"\n", 3, "storage is fragments or linear"),
             ("[[port]]\nport = \"packet:a\"\ndelivery = 1\n", 3, "expected a string"),
             ("[[port]]\nport = \"packet:a\"\ngro-flush-timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),
-            ("[[port]]\nport = \"packet:a\"\ntoo-big = \"explode\"\n", 3, "too-big is one of drop, icmp, fragment"),
+            ("[[port]]\nport = \"packet:a\"\ngro_flush_timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),
+            (
+                "[[port]]\nport = \"packet:a\"\ngro_flush_timeout = \"1ms\"\ngro-flush-timeout = \"1ms\"\n",
+                1,
+                "duplicate field `gro_flush_timeout`",
+            ),
+            ("[[port]]\nport = \"packet:a\"\ntoo-big = \"explode\"\n", 3, "too_big is one of drop, icmp, fragment"),
             ("[[port]]\nport = \"packet:a\"\nisolated = \"on\"\n", 3, "expected a boolean"),
-            ("[[port]]\nport = \"packet:a\"\nrps-cpus = \"fg\"\n", 3, "rps-cpus: EINVAL"),
+            ("[[port]]\nport = \"packet:a\"\nrps-cpus = \"fg\"\n", 3, "rps_cpus: EINVAL"),
             ("[[port]]\nport = \"packet:a\"\nrps-cpus = [\"1\", \"1,,x\"]\n", 3, "\"x\""),
-            ("[[port]]\nport = \"packet:a\"\nrps-flow-cnt = 999999999999\n", 3, "rps-flow-cnt: EINVAL"),
+            ("[[port]]\nport = \"packet:a\"\nrps-flow-cnt = 999999999999\n", 3, "rps_flow_cnt: EINVAL"),
             ("[[port]]\nport = \"packet:a\"\nin-place-below = \"never\"\n", 3, "expected \"auto\", or a number of packets a second"),
             ("[[port]]\nport = \"packet:a\"\nin-place-below = -1\n", 3, "expected \"auto\", or a number of packets a second"),
             ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
@@ -618,6 +651,24 @@ mod tests {
         let ports = Config::parse(text, "bridge.toml").expect("it is right").bridge.ports;
         let entries = ports.iter().map(|port| port.static_entries.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(entries.collect::<Vec<_>>(), [["52:54:00:12:34:56 vlan 10"], ["52:54:00:12:34:56"]]);
+    }
+
+    #[test]
+    fn settings_of_ports_have_the_names_of_commands_and_hyphens_do_as_well() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridge.toml");
+        let example = std::fs::read_to_string(path).expect("the example is there");
+        let (head, rest) = example.split_once("\n[[port]]").expect("ports");
+        let hyphens = rest.lines().map(|line| match line.split_once(" = ") {
+            Some((name, value)) if !line.starts_with('#') => format!("{} = {value}\n", name.replace('_', "-")),
+            _ => format!("{line}\n"),
+        });
+        let text = format!("{head}\n[[port]]{}", hyphens.collect::<String>());
+        assert!(example.contains("\nrps_flow_cnt = ") && text.contains("\nrps-flow-cnt = "));
+        let read = |text: &str| Config::parse(text, "bridge.toml").expect("it is right").bridge;
+        assert_eq!(read(&text), read(&example));
+        for name in PortSettings::names() {
+            assert!(example.contains(&format!("\n{name} = ")), "{name} is in the documented example");
+        }
     }
 
     #[test]
