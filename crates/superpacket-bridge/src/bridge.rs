@@ -8,6 +8,7 @@ mod monitor;
 mod reopen;
 mod steered;
 mod steering;
+mod tidy;
 mod vlan;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use superpacket::aggregate::HashKey;
 use superpacket::packet::Layer;
 use superpacket_features::Feature;
 use superpacket_io::port::{LinkState, Port, PortCounters, PortError, PortKind, PortSpec, PortState, check, open};
-use superpacket_io::system::{LinkEvents, RouteSocket};
+use superpacket_io::system::{LinkEvents, RouteSocket, give_back_freed_memory};
 use superpacket_steer::FlowHashKey;
 
 use crate::claim::{Claim, interface_of};
@@ -45,6 +46,7 @@ use fdb::check_static;
 use reopen::{Closed, device_of};
 pub use steered::Steered;
 use steering::{Workers, sock_flow_table};
+use tidy::Tidy;
 
 /// How often the state of ports is looked at of whose changes the kernel does not tell.
 const LOOK: Duration = Duration::from_millis(250);
@@ -243,6 +245,7 @@ impl Bridge {
             steering: Arc::new(steering),
             monitors: Arc::new(Monitors::new(epoch.clone())),
             snooping: settings.multicast_snooping.then(Arc::<Snooping>::default),
+            vlan_protocol: settings.vlan_protocol,
             start: Instant::now(),
             factory,
         };
@@ -430,6 +433,7 @@ impl Bridge {
                 (settings.ageing_time != current.ageing_time, "the ageing time"),
                 (settings.busy_poll != current.busy_poll, "busy polling"),
                 (settings.vlan_filtering != current.vlan_filtering, "VLAN filtering"),
+                (settings.vlan_protocol != current.vlan_protocol, "the protocol of VLAN tags"),
                 (settings.multicast_snooping != current.multicast_snooping, "multicast snooping"),
             ];
             if let Some((_, setting)) = fixed.into_iter().find(|(changed, _)| *changed) {
@@ -600,7 +604,7 @@ impl Inner {
         check_layer(port.layer(), settings)?;
         let state = port.state();
         let shared = Shared::new(number as u16, settings.clone(), port.capabilities(), port.layer(), state);
-        let shared = Arc::new(shared.with_vlan_filtering(lock(&self.settings).vlan_filtering));
+        let shared = Arc::new(shared.with_vlan_filtering(lock(&self.settings).filters_by()));
         self.table.set_limit(shared.number, settings.limits.address_limit);
         self.set_static(&shared);
         let queues = self.connect(&shared, port.as_mut()).inspect_err(|_| self.table.close(shared.number))?;
@@ -698,6 +702,7 @@ impl Inner {
     /// Looks after the ports until the bridge ends.
     fn supervise(&self, notices: &Receiver<Notice>, look_anyway: Duration) {
         let mut looked = Instant::now();
+        let mut tidy = Tidy::new(self.epoch.load(Ordering::Acquire), Instant::now());
         while !self.stopping.load(Ordering::Acquire) {
             // Threads say it with every packet: all of it is taken at once.
             let told: Vec<_> = notices.recv_timeout(LOOK).into_iter().chain(notices.try_iter().take(NOTICES)).collect();
@@ -721,6 +726,9 @@ impl Inner {
             }
             if changed {
                 self.announce();
+            }
+            if tidy.is_due(self.epoch.load(Ordering::Acquire), Instant::now()) {
+                give_back_freed_memory();
             }
         }
     }

@@ -143,6 +143,7 @@ struct WrittenBridge {
     ageing_time: Option<Spanned<String>>,
     busy_poll: Option<bool>,
     vlan_filtering: Option<bool>,
+    vlan_protocol: Option<Spanned<String>>,
     multicast_snooping: Option<bool>,
     shared_interfaces: Option<bool>,
     control: Option<PathBuf>,
@@ -159,47 +160,76 @@ struct WrittenEntry {
     vlan: Option<u16>,
 }
 
+/// Settings have the names that commands, the kernel and iproute2 know them by; hyphens are taken
+/// for underscores.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(deny_unknown_fields)]
 struct WrittenPort {
     port: Spanned<String>,
     name: Option<Spanned<String>>,
     #[serde(default)]
     features: BTreeMap<Spanned<String>, bool>,
-    #[serde(default)]
+    #[serde(default, alias = "force-lro")]
     force_lro: bool,
+    #[serde(alias = "gso-max-size")]
     gso_max_size: Option<Spanned<u64>>,
+    #[serde(alias = "gro-max-size")]
     gro_max_size: Option<Spanned<u64>>,
+    #[serde(alias = "gro-flush-timeout")]
     gro_flush_timeout: Option<Spanned<String>>,
+    #[serde(alias = "gap-timeout")]
     gap_timeout: Option<Spanned<String>>,
+    #[serde(alias = "too-big")]
     too_big: Option<Spanned<String>>,
+    #[serde(alias = "lro-max-aggr")]
     lro_max_aggr: Option<Spanned<u64>>,
+    #[serde(alias = "lro-max-desc")]
     lro_max_desc: Option<Spanned<u64>>,
+    #[serde(alias = "address-limit")]
     address_limit: Option<Spanned<u64>>,
+    #[serde(alias = "rx-byte-rate")]
     rx_byte_rate: Option<Spanned<u64>>,
+    #[serde(alias = "rx-byte-burst")]
     rx_byte_burst: Option<Spanned<u64>>,
+    #[serde(alias = "rx-packet-rate")]
     rx_packet_rate: Option<Spanned<u64>>,
+    #[serde(alias = "rx-packet-burst")]
     rx_packet_burst: Option<Spanned<u64>>,
+    #[serde(alias = "tx-byte-rate")]
     tx_byte_rate: Option<Spanned<u64>>,
+    #[serde(alias = "tx-byte-burst")]
     tx_byte_burst: Option<Spanned<u64>>,
+    #[serde(alias = "tx-packet-rate")]
     tx_packet_rate: Option<Spanned<u64>>,
+    #[serde(alias = "tx-packet-burst")]
     tx_packet_burst: Option<Spanned<u64>>,
+    #[serde(alias = "storm-broadcast")]
     storm_broadcast: Option<Spanned<u64>>,
+    #[serde(alias = "storm-multicast")]
     storm_multicast: Option<Spanned<u64>>,
+    #[serde(alias = "storm-unknown")]
     storm_unknown: Option<Spanned<u64>>,
+    #[serde(alias = "lro-acks")]
     lro_acks: Option<bool>,
+    #[serde(alias = "gro-past-push")]
     gro_past_push: Option<bool>,
+    #[serde(alias = "gro-udp-no-checksum")]
     gro_udp_no_checksum: Option<bool>,
     storage: Option<Spanned<String>>,
     delivery: Option<Spanned<String>>,
     isolated: Option<bool>,
     learning: Option<bool>,
     flood: Option<bool>,
+    #[serde(alias = "mcast-flood")]
     mcast_flood: Option<bool>,
+    #[serde(alias = "bcast-flood")]
     bcast_flood: Option<bool>,
     vlans: Option<Vec<Spanned<String>>>,
+    #[serde(alias = "rps-cpus")]
     rps_cpus: Option<Spanned<EachQueue<String>>>,
+    #[serde(alias = "rps-flow-cnt")]
     rps_flow_cnt: Option<Spanned<EachQueue<u64>>>,
+    #[serde(alias = "in-place-below")]
     in_place_below: Option<InPlace>,
 }
 
@@ -242,6 +272,7 @@ impl Written {
             ageing_time,
             busy_poll,
             vlan_filtering,
+            vlan_protocol,
             multicast_snooping,
             shared_interfaces,
             control,
@@ -266,6 +297,10 @@ impl Written {
         }
         bridge.busy_poll = busy_poll.unwrap_or_default();
         bridge.vlan_filtering = vlan_filtering.unwrap_or_default();
+        if let Some(word) = vlan_protocol {
+            let read = word.as_ref().parse();
+            bridge.vlan_protocol = read.map_err(|problem: String| source.wrong(&word.span(), format_args!("vlan-protocol: {problem}")))?;
+        }
         bridge.multicast_snooping = multicast_snooping.unwrap_or_default();
         bridge.shared_interfaces = shared_interfaces.unwrap_or_default();
         for (name, value) in &self.steering {
@@ -378,11 +413,9 @@ impl WrittenPort {
         settings.lro_acks = self.lro_acks.unwrap_or_default();
         settings.gro_past_push = self.gro_past_push.unwrap_or_default();
         settings.gro_udp_no_checksum = self.gro_udp_no_checksum.unwrap_or_default();
-        for (key, name, time) in
-            [("gro-flush-timeout", "gro_flush_timeout", &self.gro_flush_timeout), ("gap-timeout", "gap_timeout", &self.gap_timeout)]
-        {
+        for (name, time) in [("gro_flush_timeout", &self.gro_flush_timeout), ("gap_timeout", &self.gap_timeout)] {
             if let Some(time) = time {
-                let nanoseconds = u64::try_from(duration(time, key, source)?.as_nanos()).unwrap_or(u64::MAX);
+                let nanoseconds = u64::try_from(duration(time, name, source)?.as_nanos()).unwrap_or(u64::MAX);
                 settings.limits.set(name, nanoseconds).map_err(|problem| source.wrong(&time.span(), problem))?;
             }
         }
@@ -390,7 +423,7 @@ impl WrittenPort {
             let known = TooBig::NAMES.into_iter().find(|(name, _)| name == word.as_ref());
             let (_, too_big) = known.ok_or_else(|| {
                 let names = TooBig::NAMES.map(|(name, _)| name).join(", ");
-                source.wrong(&word.span(), format_args!("too-big is one of {names}, not {:?}", word.as_ref()))
+                source.wrong(&word.span(), format_args!("too_big is one of {names}, not {:?}", word.as_ref()))
             })?;
             settings.too_big = too_big;
         }
@@ -411,13 +444,13 @@ impl WrittenPort {
         }
         if let Some(masks) = &self.rps_cpus {
             let mask = |text: &String| {
-                CpuMask::parse(text, possible_cpus()).map_err(|error| source.wrong(&masks.span(), format_args!("rps-cpus: {error}")))
+                CpuMask::parse(text, possible_cpus()).map_err(|error| source.wrong(&masks.span(), format_args!("rps_cpus: {error}")))
             };
             settings.steering.rps_cpus = masks.as_ref().read(mask)?;
         }
         if let Some(counts) = &self.rps_flow_cnt {
             let count =
-                |asked: &u64| queue_flows(*asked).map_err(|error| source.wrong(&counts.span(), format_args!("rps-flow-cnt: {error}")));
+                |asked: &u64| queue_flows(*asked).map_err(|error| source.wrong(&counts.span(), format_args!("rps_flow_cnt: {error}")));
             settings.steering.rps_flow_cnt = counts.as_ref().read(count)?;
         }
         settings.steering.in_place = self.in_place_below;
@@ -437,6 +470,7 @@ fn duration(text: &Spanned<String>, key: &str, source: &Source<'_>) -> Result<Du
 mod tests {
     use super::*;
     use crate::settings::{PortSteering, Rates, SteeringSettings};
+    use crate::vlan::VlanProtocol;
 
     #[test]
     fn the_documented_example_says_what_its_comments_say() {
@@ -453,11 +487,13 @@ mod tests {
             threads,
             busy_poll,
             vlan_filtering,
+            vlan_protocol,
             multicast_snooping,
             shared_interfaces,
             steering,
         } = config.bridge;
         assert!(!vlan_filtering && !multicast_snooping && !shared_interfaces);
+        assert_eq!(vlan_protocol, VlanProtocol::Dot1Q);
         assert_eq!((steering.max_backlog, steering.weight, steering.sock_flow_entries), (1000, 64, 0));
         assert_eq!(steering, SteeringSettings::default());
         let masks = &ports[0].steering.rps_cpus;
@@ -519,16 +555,23 @@ mod tests {
             ("[[port]]\nport = \"packet:a\"\nstorage = \"heap\"\n", 3, "storage is fragments or linear"),
             ("[[port]]\nport = \"packet:a\"\ndelivery = 1\n", 3, "expected a string"),
             ("[[port]]\nport = \"packet:a\"\ngro-flush-timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),
-            ("[[port]]\nport = \"packet:a\"\ntoo-big = \"explode\"\n", 3, "too-big is one of drop, icmp, fragment"),
+            ("[[port]]\nport = \"packet:a\"\ngro_flush_timeout = \"1h\"\n", 3, "gro_flush_timeout is at most"),
+            (
+                "[[port]]\nport = \"packet:a\"\ngro_flush_timeout = \"1ms\"\ngro-flush-timeout = \"1ms\"\n",
+                1,
+                "duplicate field `gro_flush_timeout`",
+            ),
+            ("[[port]]\nport = \"packet:a\"\ntoo-big = \"explode\"\n", 3, "too_big is one of drop, icmp, fragment"),
             ("[[port]]\nport = \"packet:a\"\nisolated = \"on\"\n", 3, "expected a boolean"),
-            ("[[port]]\nport = \"packet:a\"\nrps-cpus = \"fg\"\n", 3, "rps-cpus: EINVAL"),
+            ("[[port]]\nport = \"packet:a\"\nrps-cpus = \"fg\"\n", 3, "rps_cpus: EINVAL"),
             ("[[port]]\nport = \"packet:a\"\nrps-cpus = [\"1\", \"1,,x\"]\n", 3, "\"x\""),
-            ("[[port]]\nport = \"packet:a\"\nrps-flow-cnt = 999999999999\n", 3, "rps-flow-cnt: EINVAL"),
+            ("[[port]]\nport = \"packet:a\"\nrps-flow-cnt = 999999999999\n", 3, "rps_flow_cnt: EINVAL"),
             ("[[port]]\nport = \"packet:a\"\nin-place-below = \"never\"\n", 3, "expected \"auto\", or a number of packets a second"),
             ("[[port]]\nport = \"packet:a\"\nin-place-below = -1\n", 3, "expected \"auto\", or a number of packets a second"),
             ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
             ("[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n", 3, "netdev_max_backlog: EINVAL"),
             ("[bridge]\nvlan-filtering = 1\n", 2, "expected a boolean"),
+            ("[bridge]\nvlan-protocol = \"802.1w\"\n", 2, "vlan-protocol: \"802.1w\" is no protocol of VLAN tags: there are 802.1Q and"),
             ("[bridge]\non-reload = \"forget\"\n", 2, "on-reload: it is undo or keep, not \"forget\""),
             ("[[port]]\nport = \"tap:a\"\nvlans = [\"10\", \"20-\"]\n", 3, "vlans: \"20-\" is no VLAN: write 10, 10-20"),
             ("[[port]]\nport = \"tap:a\"\nvlans = [\n\"10\",\n\"0\"]\n", 5, "vlans: a VLAN is 1 to 4094, not 0"),
@@ -619,11 +662,30 @@ mod tests {
     }
 
     #[test]
+    fn settings_of_ports_have_the_names_of_commands_and_hyphens_do_as_well() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bridge.toml");
+        let example = std::fs::read_to_string(path).expect("the example is there");
+        let (head, rest) = example.split_once("\n[[port]]").expect("ports");
+        let hyphens = rest.lines().map(|line| match line.split_once(" = ") {
+            Some((name, value)) if !line.starts_with('#') => format!("{} = {value}\n", name.replace('_', "-")),
+            _ => format!("{line}\n"),
+        });
+        let text = format!("{head}\n[[port]]{}", hyphens.collect::<String>());
+        assert!(example.contains("\nrps_flow_cnt = ") && text.contains("\nrps-flow-cnt = "));
+        let read = |text: &str| Config::parse(text, "bridge.toml").expect("it is right").bridge;
+        assert_eq!(read(&text), read(&example));
+        for name in PortSettings::names() {
+            assert!(example.contains(&format!("\n{name} = ")), "{name} is in the documented example");
+        }
+    }
+
+    #[test]
     fn vlans_of_ports_are_read() {
-        let text = "[bridge]\nvlan-filtering = true\nmulticast-snooping = true\n[[port]]\nport = \"tap:a\"\nvlans = [\"10 pvid untagged\", \"20-30\"]\n\
+        let text = "[bridge]\nvlan-filtering = true\nvlan-protocol = \"802.1ad\"\nmulticast-snooping = true\n[[port]]\nport = \"tap:a\"\nvlans = [\"10 pvid untagged\", \"20-30\"]\n\
                     [[port]]\nport = \"tap:b\"\n[[port]]\nport = \"tap:c\"\nvlans = []\n";
         let bridge = Config::parse(text, "bridge.toml").expect("it is right").bridge;
         assert!(bridge.vlan_filtering && bridge.multicast_snooping);
+        assert_eq!(bridge.vlan_protocol, VlanProtocol::Dot1Ad);
         let vlans = bridge.ports.iter().map(|port| port.vlans.ranges().iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(vlans.collect::<Vec<_>>(), [vec!["10 pvid untagged", "20-30"], vec!["1 pvid untagged"], vec![]]);
     }

@@ -24,6 +24,7 @@ use crate::runtime::Shared;
 use crate::settings::{InPlace, PortSettings, SteeringSettings};
 use crate::steering::State;
 use crate::table::{MAX_PORTS, Table};
+use crate::vlan::VlanProtocol;
 
 /// A bridge that does nothing by itself. What its ports can do and their MTU are as they were when
 /// they joined.
@@ -36,7 +37,7 @@ pub struct Forwarder {
     output: Output,
     ingress: Vec<Ingress>,
     ports: Vec<(Arc<Shared>, Box<dyn Port>)>,
-    vlan_filtering: bool,
+    vlan_filtering: Option<VlanProtocol>,
 }
 
 impl Forwarder {
@@ -49,14 +50,14 @@ impl Forwarder {
         let output = Output::new(table.clone(), Arc::new(icmp::rate_limit()));
         // No hash chooses anything where there are no workers.
         let steering = Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(0), InPlace::NEVER));
-        Forwarder { key, steering, table, output, ingress: Vec::new(), ports: Vec::new(), vlan_filtering: false }
+        Forwarder { key, steering, table, output, ingress: Vec::new(), ports: Vec::new(), vlan_filtering: None }
     }
 
     /// The same bridge, filtering by VLAN: packets pass only between ports that are in their VLAN
-    /// ([`PortSettings::vlans`]). For ports that join after this.
+    /// ([`PortSettings::vlans`]), which tags of this protocol say. For ports that join after this.
     #[must_use]
-    pub fn with_vlan_filtering(self) -> Self {
-        Forwarder { vlan_filtering: true, ..self }
+    pub fn with_vlan_filtering(self, protocol: VlanProtocol) -> Self {
+        Forwarder { vlan_filtering: Some(protocol), output: self.output.with_vlan_protocol(protocol), ..self }
     }
 
     /// Joins a port that is open; it is asked what `settings` say, whatever port they name.

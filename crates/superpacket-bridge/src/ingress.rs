@@ -240,8 +240,8 @@ impl Ingress {
             counts.rx_super_packets.add(1);
             counts.rx_super_segments.add(u64::from(segments(packet)));
         }
-        if self.shared.vlan_filtering {
-            self.packets.iter_mut().for_each(tag::sort);
+        if let Some(protocol) = self.shared.vlan_filtering {
+            self.packets.iter_mut().for_each(|packet| tag::sort(packet, protocol));
         }
         self.fill_gaps(now);
         self.aggregate(output, now);

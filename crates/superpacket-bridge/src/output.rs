@@ -20,7 +20,7 @@ use crate::multicast::{Given, Snooping};
 use crate::runtime::Shared;
 use crate::settings::Forwarding;
 use crate::table::Table;
-use crate::vlan::{PortVlans, number};
+use crate::vlan::{PortVlans, VlanProtocol, number};
 
 /// So many frames are sent before the round ends: what is sent should still be in the cache.
 const FLUSH_AT: usize = 256;
@@ -37,6 +37,8 @@ pub(crate) struct Output {
     table: Arc<Table>,
     /// Who is in which group, where the bridge listens to it.
     snooping: Option<Arc<Snooping>>,
+    /// The tags by which the bridge filters, if it does.
+    vlan_protocol: VlanProtocol,
     /// The table's time, as of the round's start.
     tick: u64,
     /// How many senders of packets that are too long are told so.
@@ -65,6 +67,7 @@ impl Output {
             copies: Copies::default(),
             table,
             snooping: None,
+            vlan_protocol: VlanProtocol::default(),
             tick: 0,
             answers,
             loop_suspected: false,
@@ -79,6 +82,11 @@ impl Output {
     /// The same, which listens to who is in which group, or does not.
     pub(crate) fn with_snooping(self, snooping: Option<Arc<Snooping>>) -> Self {
         Output { snooping, ..self }
+    }
+
+    /// The same, where tags of this protocol say a packet's VLAN.
+    pub(crate) fn with_vlan_protocol(self, vlan_protocol: VlanProtocol) -> Self {
+        Output { vlan_protocol, ..self }
     }
 
     /// Gives all packets to this consumer from now on.
@@ -102,7 +110,7 @@ impl Output {
         }
         let came_by = self.egress.get(usize::from(from.number)).and_then(Option::as_ref);
         let vlans = came_by.and_then(|egress| egress.vlans.as_deref());
-        let tag = match vlans.map(|vlans| vlans.admit(packet.metadata.vlan)) {
+        let tag = match vlans.map(|vlans| vlans.admit(packet.metadata.vlan, self.vlan_protocol)) {
             None => None,
             Some(None) => return from.counts.dropped(DropReason::Vlan, packets),
             // From here on it says the packet's VLAN, and the addresses are of that VLAN.

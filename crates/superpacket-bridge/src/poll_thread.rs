@@ -32,6 +32,7 @@ use crate::output::Output;
 use crate::runtime::Shared;
 use crate::steering::{State, Utilisation, WorkerHandle, pin};
 use crate::table::Table;
+use crate::vlan::VlanProtocol;
 use sleep::{pause, unwatch};
 
 /// A queue whose interface is down is left alone for so long, in nanoseconds.
@@ -111,6 +112,8 @@ pub(crate) struct Common {
     pub(crate) monitors: Arc<Monitors>,
     /// Who is in which group, where the bridge listens to it.
     pub(crate) snooping: Option<Arc<Snooping>>,
+    /// The tags by which the bridge filters, if it does.
+    pub(crate) vlan_protocol: VlanProtocol,
     /// When time began.
     pub(crate) start: Instant,
     /// Makes those who take the packets instead of the bridge.
@@ -138,7 +141,9 @@ impl PollThread {
         let lifetime = Arc::new(WorkerLifetime::new());
         let work = Work {
             lifetime: lifetime.clone(),
-            output: Output::new(common.table.clone(), common.answers.clone()).with_snooping(common.snooping.clone()),
+            output: Output::new(common.table.clone(), common.answers.clone())
+                .with_snooping(common.snooping.clone())
+                .with_vlan_protocol(common.vlan_protocol),
             // Everything is still to be looked at.
             epoch: common.epoch.load(Ordering::Acquire).wrapping_sub(1),
             common,

@@ -15,7 +15,7 @@ use crate::counters::Counts;
 use crate::fdb::Station;
 use crate::report::{FeatureReport, PortFeatures};
 use crate::settings::{Forwarding, Limits, PortSettings, PortSteering, TooBig};
-use crate::vlan::PortVlans;
+use crate::vlan::{PortVlans, VlanProtocol};
 
 /// A port as all threads see it.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ pub(crate) struct Shared {
     /// The rates that it is limited to.
     pub(crate) buckets: Buckets,
     pub(crate) layer: Layer,
-    /// The bridge filters by VLAN.
-    pub(crate) vlan_filtering: bool,
+    /// The bridge filters by VLAN, with tags of this protocol.
+    pub(crate) vlan_filtering: Option<VlanProtocol>,
     /// Changed under the lock, read by threads when the bridge's epoch changes.
     requested: RwLock<Requested>,
     /// The MTU now; 0: no limit.
@@ -127,7 +127,7 @@ impl Shared {
             counts: Counts::default(),
             buckets: Buckets::new(&settings.limits.rates),
             layer,
-            vlan_filtering: false,
+            vlan_filtering: None,
             requested: RwLock::new(Requested { settings, capabilities }),
             mtu: AtomicU32::new(state.mtu),
             refused: AtomicU16::new(0),
@@ -142,13 +142,13 @@ impl Shared {
 
     /// The same port in a bridge that filters by VLAN, or does not; packets without a link layer
     /// have no VLANs.
-    pub(crate) fn with_vlan_filtering(self, vlan_filtering: bool) -> Self {
-        Shared { vlan_filtering: vlan_filtering && self.layer == Layer::Ethernet, ..self }
+    pub(crate) fn with_vlan_filtering(self, vlan_filtering: Option<VlanProtocol>) -> Self {
+        Shared { vlan_filtering: vlan_filtering.filter(|_| self.layer == Layer::Ethernet), ..self }
     }
 
     /// Its VLANs; `None` where the bridge does not filter by them.
     pub(crate) fn vlans(&self) -> Option<Arc<PortVlans>> {
-        self.vlan_filtering.then(|| Arc::new(self.settings().vlans))
+        self.vlan_filtering.map(|_| Arc::new(self.settings().vlans))
     }
 
     /// What it is asked.

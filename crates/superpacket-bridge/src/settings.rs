@@ -10,7 +10,7 @@ use superpacket_features::{Feature, FeatureSet};
 use superpacket_io::port::PortSpec;
 
 use crate::fdb::Station;
-use crate::vlan::PortVlans;
+use crate::vlan::{PortVlans, VlanProtocol};
 
 pub use crate::rates::Rates;
 pub use crate::steering::{
@@ -34,6 +34,8 @@ pub struct BridgeSettings {
     pub busy_poll: bool,
     /// Packets pass only between ports that are in their VLAN ([`PortSettings::vlans`]).
     pub vlan_filtering: bool,
+    /// The tags that say a packet's VLAN, where the bridge filters by it.
+    pub vlan_protocol: VlanProtocol,
     /// What is for an IP group leaves only by ports that have asked for it by IGMP or MLD, and by
     /// those that lead to routers.
     pub multicast_snooping: bool,
@@ -41,6 +43,13 @@ pub struct BridgeSettings {
     pub shared_interfaces: bool,
     /// How packets are steered to workers.
     pub steering: SteeringSettings,
+}
+
+impl BridgeSettings {
+    /// The tags by which the bridge filters; `None` where it does not.
+    pub(crate) fn filters_by(&self) -> Option<VlanProtocol> {
+        self.vlan_filtering.then_some(self.vlan_protocol)
+    }
 }
 
 impl Default for BridgeSettings {
@@ -52,6 +61,7 @@ impl Default for BridgeSettings {
             threads: 0,
             busy_poll: false,
             vlan_filtering: false,
+            vlan_protocol: VlanProtocol::default(),
             multicast_snooping: false,
             shared_interfaces: false,
             steering: SteeringSettings::default(),

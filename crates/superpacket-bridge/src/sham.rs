@@ -15,7 +15,7 @@ use crate::report::{
     WorkerReport,
 };
 use crate::settings::{Forwarding, InPlace, Limits, PortChange, PortSettings, SteeringSettings, TooBig};
-use crate::vlan::{PortVlanReport, VlanRange, VlanReport};
+use crate::vlan::{PortVlanReport, VlanProtocol, VlanRange, VlanReport};
 
 /// Two ports, of which one cannot do TSO.
 #[derive(Debug)]
@@ -210,7 +210,7 @@ impl Control for Sham {
     }
 
     fn vlans(&self) -> VlanReport {
-        VlanReport { vlan_filtering: true, ports: self.each(vlans) }
+        VlanReport { vlan_filtering: true, vlan_protocol: VlanProtocol::Dot1Ad, ports: self.each(vlans) }
     }
 
     fn add_vlans(&self, port: &str, range: &VlanRange) -> Result<PortVlanReport, Refusal> {

@@ -2,10 +2,10 @@
 //! says a packet's VLAN is beside the frame, as most devices report it, and all others are in it.
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
-use superpacket::wire::ethernet;
 use superpacket_io::port::Buffer;
 
 use crate::frame::ETHERNET;
+use crate::vlan::VlanProtocol;
 
 /// Where a tag stands: behind the two hardware addresses.
 const PLACE: usize = 12;
@@ -13,36 +13,36 @@ const PLACE: usize = 12;
 /// Bytes of a tag.
 const TAG: usize = 4;
 
-/// Puts the tag of 802.1Q that stands first in a frame beside it, and a tag of another kind that is
-/// beside the frame into it. A packet that needs either is copied.
+/// Puts the tag of this protocol that stands first in a frame beside it, and a tag of another one
+/// that is beside the frame into it. A packet that needs either is copied.
 #[inline]
-pub(crate) fn sort(packet: &mut RxPacket<Buffer>) {
+pub(crate) fn sort(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
     if packet.layer != Layer::Ethernet {
         return;
     }
     match packet.vlan {
-        Some(tag) if tag.protocol == ethernet::VLAN => {}
+        Some(tag) if tag.protocol == protocol.ether_type() => {}
         Some(tag) => put_in(packet, tag),
         None => {
             let first = packet.buffers().next().map_or(&[][..], Buffer::bytes);
             // Where the first buffer is that short, all are looked at.
-            let protocol = first.get(PLACE..ETHERNET).map(|field| u16::from_be_bytes([field[0], field[1]]));
-            if protocol.is_none_or(|protocol| protocol == ethernet::VLAN) {
-                take_out(packet);
+            let ether_type = first.get(PLACE..ETHERNET).map(|field| u16::from_be_bytes([field[0], field[1]]));
+            if ether_type.is_none_or(|ether_type| ether_type == protocol.ether_type()) {
+                take_out(packet, protocol);
             }
         }
     }
 }
 
 #[cold]
-fn take_out(packet: &mut RxPacket<Buffer>) {
+fn take_out(packet: &mut RxPacket<Buffer>, protocol: VlanProtocol) {
     let mut bytes = whole(packet, 0);
     let Some(&[a, b, c, d, e, f]) = bytes.get(PLACE..).and_then(<[u8]>::first_chunk) else { return };
-    if u16::from_be_bytes([a, b]) != ethernet::VLAN {
+    if u16::from_be_bytes([a, b]) != protocol.ether_type() {
         return;
     }
     bytes.drain(PLACE..PLACE + TAG);
-    let tag = VlanTag { protocol: ethernet::VLAN, control: u16::from_be_bytes([c, d]) };
+    let tag = VlanTag { protocol: protocol.ether_type(), control: u16::from_be_bytes([c, d]) };
     let checksum = match packet.checksum {
         RxChecksum::Partial { start, offset } => RxChecksum::Partial { start: start.saturating_sub(TAG as u16), offset },
         // The sum begins behind the Ethernet header: the tag's last two bytes and the EtherType
@@ -118,16 +118,16 @@ mod tests {
             buffers.for_each(|buffer| packet.push(buffer).expect("a few"));
             packet.checksum = complete(&TAGGED);
             (packet.queue, packet.hash, packet.time) = (3, Some(FlowHash(9)), 11);
-            sort(&mut packet);
+            sort(&mut packet, VlanProtocol::Dot1Q);
             assert_eq!(bytes(&packet), untagged, "{pieces:?}");
             assert_eq!(packet.vlan, Some(VlanTag { protocol: 0x8100, control: 0xe007 }));
             assert_eq!(packet.checksum, complete(&untagged));
             assert_eq!((packet.queue, packet.hash, packet.time), (3, Some(FlowHash(9)), 11));
-            sort(&mut packet);
+            sort(&mut packet, VlanProtocol::Dot1Q);
             assert_eq!(bytes(&packet), untagged, "once is enough");
         }
         let mut partial = RxPacket::new(Buffer::from(TAGGED.to_vec())).with_checksum(RxChecksum::Partial { start: 38, offset: 16 });
-        sort(&mut partial);
+        sort(&mut partial, VlanProtocol::Dot1Q);
         assert_eq!(partial.checksum, RxChecksum::Partial { start: 34, offset: 16 });
     }
 
@@ -138,10 +138,17 @@ mod tests {
         service[12..14].copy_from_slice(&[0x88, 0xa8]);
         let tag = VlanTag { protocol: 0x88a8, control: 0xe007 };
         let mut packet = RxPacket::new(Buffer::from(untagged.clone())).with_vlan(tag).with_checksum(complete(&untagged));
-        sort(&mut packet);
+        sort(&mut packet, VlanProtocol::Dot1Q);
         assert_eq!((bytes(&packet), packet.vlan, packet.checksum), (service.clone(), None, complete(&service)));
-        sort(&mut packet);
-        assert_eq!((bytes(&packet), packet.vlan), (service, None), "it says no VLAN of this bridge");
+        sort(&mut packet, VlanProtocol::Dot1Q);
+        assert_eq!((bytes(&packet), packet.vlan), (service.clone(), None), "it says no VLAN of this bridge");
+        // To a provider bridge it does, and a customer's does not.
+        sort(&mut packet, VlanProtocol::Dot1Ad);
+        assert_eq!((bytes(&packet), packet.vlan, packet.checksum), (untagged.clone(), Some(tag), complete(&untagged)));
+        let tag = VlanTag { protocol: 0x8100, control: 0xe007 };
+        let mut packet = RxPacket::new(Buffer::from(untagged.clone())).with_vlan(tag).with_checksum(complete(&untagged));
+        sort(&mut packet, VlanProtocol::Dot1Ad);
+        assert_eq!((bytes(&packet), packet.vlan, packet.checksum), (TAGGED.to_vec(), None, complete(&TAGGED)));
     }
 
     #[test]
@@ -150,11 +157,11 @@ mod tests {
         let mut short = TAGGED[..17].to_vec();
         for frame in [untagged, TAGGED[..9].to_vec(), Vec::new(), std::mem::take(&mut short)] {
             let mut packet = RxPacket::new(Buffer::from(frame.clone()));
-            sort(&mut packet);
+            sort(&mut packet, VlanProtocol::Dot1Q);
             assert_eq!((bytes(&packet), packet.vlan), (frame, None));
         }
         let mut ip = RxPacket::ip(Buffer::from(TAGGED.to_vec()));
-        sort(&mut ip);
+        sort(&mut ip, VlanProtocol::Dot1Q);
         assert_eq!((bytes(&ip), ip.vlan), (TAGGED.to_vec(), None));
     }
 }

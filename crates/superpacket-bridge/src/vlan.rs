@@ -14,6 +14,48 @@ pub const MOST_VLAN: u16 = 4094;
 /// The bits of a tag that are the VLAN's number.
 const NUMBER: u16 = 0x0fff;
 
+/// The tags that say a frame's VLAN, by the names that iproute2 has for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum VlanProtocol {
+    /// `802.1Q`: those of customers, EtherType 0x8100.
+    #[default]
+    #[serde(rename = "802.1Q")]
+    Dot1Q,
+    /// `802.1ad`: those of services (provider bridges), EtherType 0x88a8. A customer's tag says
+    /// nothing, and passes.
+    #[serde(rename = "802.1ad")]
+    Dot1Ad,
+}
+
+impl VlanProtocol {
+    /// The EtherType of the tags, in the host's byte order.
+    pub const fn ether_type(self) -> u16 {
+        match self {
+            VlanProtocol::Dot1Q => ethernet::VLAN,
+            VlanProtocol::Dot1Ad => 0x88a8,
+        }
+    }
+}
+
+impl fmt::Display for VlanProtocol {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            VlanProtocol::Dot1Q => "802.1Q",
+            VlanProtocol::Dot1Ad => "802.1ad",
+        })
+    }
+}
+
+impl FromStr for VlanProtocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [VlanProtocol::Dot1Q, VlanProtocol::Dot1Ad];
+        let found = known.into_iter().find(|protocol| protocol.to_string().eq_ignore_ascii_case(text));
+        found.ok_or_else(|| format!("{text:?} is no protocol of VLAN tags: there are 802.1Q and 802.1ad"))
+    }
+}
+
 /// A set of VLANs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct VlanSet([u64; 64]);
@@ -98,16 +140,17 @@ impl PortVlans {
         self.allowed.has(vlan)
     }
 
-    /// The tag of a frame that comes in, with the number of its VLAN; `None`: the frame is in no
-    /// VLAN that the port is in. The number 0 says a priority alone (IEEE 802.1Q, table 9-2).
+    /// The tag, of this protocol, of a frame that comes in, with the number of its VLAN; `None`: the
+    /// frame is in no VLAN that the port is in. The number 0 says a priority alone (IEEE 802.1Q,
+    /// table 9-2).
     #[inline]
-    pub(crate) fn admit(&self, tag: Option<VlanTag>) -> Option<VlanTag> {
+    pub(crate) fn admit(&self, tag: Option<VlanTag>, protocol: VlanProtocol) -> Option<VlanTag> {
         let control = tag.map_or(0, |tag| tag.control);
         let vlan = match control & NUMBER {
             0 => self.pvid?,
             vlan => vlan,
         };
-        self.has(vlan).then_some(VlanTag { protocol: ethernet::VLAN, control: control & !NUMBER | vlan })
+        self.has(vlan).then_some(VlanTag { protocol: protocol.ether_type(), control: control & !NUMBER | vlan })
     }
 
     /// The tag with which a frame of this VLAN leaves; the port is in it.
@@ -220,6 +263,9 @@ impl fmt::Display for VlanRange {
 pub struct VlanReport {
     /// Does the bridge filter by VLAN? If not, what follows is not in force.
     pub vlan_filtering: bool,
+    /// The tags by which it filters.
+    #[serde(default)]
+    pub vlan_protocol: VlanProtocol,
     /// The ports.
     pub ports: Vec<PortVlanReport>,
 }
@@ -323,16 +369,32 @@ mod tests {
     fn frames_come_in_by_their_tags_and_leave_by_their_vlan() {
         let access = vlans(&["10 pvid untagged"]);
         let trunk = vlans(&["10-20", "7 untagged"]);
-        assert_eq!(access.admit(None), Some(tag(10)));
-        assert_eq!(access.admit(Some(tag(0xe000))), Some(tag(0xe00a)), "a priority alone stays");
-        assert_eq!(access.admit(Some(tag(0x600a))), Some(tag(0x600a)));
-        assert_eq!(access.admit(Some(tag(11))), None);
-        assert_eq!((trunk.admit(None), trunk.admit(Some(tag(0x2000)))), (None, None), "no VLAN for them");
-        assert_eq!(trunk.admit(Some(tag(0x300f))), Some(tag(0x300f)));
-        assert_eq!(trunk.admit(Some(tag(0xfff))), None);
+        use VlanProtocol::{Dot1Ad, Dot1Q};
+        assert_eq!(access.admit(None, Dot1Q), Some(tag(10)));
+        assert_eq!(access.admit(Some(tag(0xe000)), Dot1Q), Some(tag(0xe00a)), "a priority alone stays");
+        assert_eq!(access.admit(Some(tag(0x600a)), Dot1Q), Some(tag(0x600a)));
+        assert_eq!(access.admit(Some(tag(11)), Dot1Q), None);
+        assert_eq!((trunk.admit(None, Dot1Q), trunk.admit(Some(tag(0x2000)), Dot1Q)), (None, None), "no VLAN for them");
+        assert_eq!(trunk.admit(Some(tag(0x300f)), Dot1Q), Some(tag(0x300f)));
+        assert_eq!(trunk.admit(Some(tag(0xfff)), Dot1Q), None);
         assert_eq!((access.leave(tag(10)), trunk.leave(tag(0x200a)), trunk.leave(tag(7))), (None, Some(tag(0x200a)), None));
+        let service = |control| VlanTag { protocol: 0x88a8, control };
+        assert_eq!((access.admit(None, Dot1Ad), access.admit(Some(service(0x200a)), Dot1Ad)), (Some(service(10)), Some(service(0x200a))));
+        assert_eq!((access.admit(Some(service(11)), Dot1Ad), trunk.leave(service(10))), (None, Some(service(10))));
         // The VLAN of frames without a tag may leave with one.
         assert_eq!(vlans(&["3 pvid"]).leave(tag(3)), Some(tag(3)));
-        assert_eq!(PortVlans::none().admit(Some(tag(1))), None);
+        assert_eq!(PortVlans::none().admit(Some(tag(1)), Dot1Q), None);
+    }
+
+    #[test]
+    fn protocols_have_the_names_of_iproute2() {
+        for (text, ether_type) in [("802.1Q", 0x8100), ("802.1ad", 0x88a8)] {
+            let protocol: VlanProtocol = text.parse().expect(text);
+            assert_eq!((protocol.to_string().as_str(), protocol.ether_type()), (text, ether_type));
+            assert_eq!(serde_json::to_value(protocol).expect("a word"), text);
+            assert_eq!(text.to_lowercase().parse(), Ok(protocol));
+        }
+        let error = "802.1w".parse::<VlanProtocol>().expect_err("spanning trees");
+        assert_eq!(error, "\"802.1w\" is no protocol of VLAN tags: there are 802.1Q and 802.1ad");
     }
 }

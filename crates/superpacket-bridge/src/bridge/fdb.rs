@@ -97,7 +97,7 @@ impl Bridge {
         if shared.layer == Layer::Ip {
             return Err(BridgeError::NoHardwareAddresses { port: port.into() });
         }
-        check_vlan(station, shared.vlan_filtering)?;
+        check_vlan(station, shared.vlan_filtering.is_some())?;
         let ports: Vec<PortSettings> = lock(&self.inner.places).iter().flatten().map(|place| place.shared.settings()).collect();
         let holder = ports.iter().find(|known| known.static_entries.contains(&station)).map(|holder| holder.port.name());
         match holder {

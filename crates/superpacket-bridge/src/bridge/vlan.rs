@@ -9,7 +9,8 @@ impl Bridge {
     /// The VLANs of the ports.
     pub fn vlans(&self) -> VlanReport {
         let ports = lock(&self.inner.places).iter().flatten().map(|place| report(&place.shared)).collect();
-        VlanReport { vlan_filtering: lock(&self.inner.settings).vlan_filtering, ports }
+        let settings = lock(&self.inner.settings);
+        VlanReport { vlan_filtering: settings.vlan_filtering, vlan_protocol: settings.vlan_protocol, ports }
     }
 
     /// Puts a port in VLANs, or changes how it is in them. It counts where the bridge filters by
@@ -63,6 +64,7 @@ fn report(shared: &Shared) -> PortVlanReport {
 mod tests {
     use super::*;
     use crate::settings::{BridgeSettings, PortSettings};
+    use crate::vlan::VlanProtocol;
 
     #[test]
     fn vlans_of_ports_change_while_the_bridge_runs() {
@@ -87,6 +89,10 @@ mod tests {
         // The file says what holds, when it is read again.
         bridge.apply(settings.clone()).expect("applies");
         assert_eq!((ranges(), bridge.inner.table.look_up(station(12))), (vec!["1 pvid untagged".to_owned()], None));
+        let provider = BridgeSettings { vlan_protocol: VlanProtocol::Dot1Ad, ..settings.clone() };
+        let error = bridge.apply(provider).expect_err("fixed");
+        assert!(error.to_string().contains("the protocol of VLAN tags cannot be changed while the bridge runs"), "{error}");
+        assert_eq!(bridge.vlans().vlan_protocol, VlanProtocol::Dot1Q);
         let error = bridge.apply(BridgeSettings { vlan_filtering: false, ..settings }).expect_err("fixed");
         assert!(error.to_string().contains("VLAN filtering cannot be changed while the bridge runs"), "{error}");
     }

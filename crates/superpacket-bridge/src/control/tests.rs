@@ -14,7 +14,7 @@ use crate::fdb::{FdbFilter, FdbPage, Station};
 use crate::serve::Bounds;
 use crate::settings::{InPlace, PortChange, SettingValue};
 use crate::sham::Sham;
-use crate::vlan::VlanReport;
+use crate::vlan::{VlanProtocol, VlanReport};
 
 struct Bench {
     path: PathBuf,
@@ -98,7 +98,10 @@ fn what_is_asked_is_answered() {
     assert_eq!(serde_json::to_value(&added.vlans).expect("JSON"), json);
     let deleted = client.delete_vlans("tap:b", &"1-19".parse().expect("reads")).expect("answers");
     let report = client.vlans(Some("tap:b")).expect("answers");
-    assert_eq!((deleted.vlans.len(), report), (1, VlanReport { vlan_filtering: true, ports: vec![deleted] }));
+    assert_eq!(
+        (deleted.vlans.len(), report),
+        (1, VlanReport { vlan_filtering: true, vlan_protocol: VlanProtocol::Dot1Ad, ports: vec![deleted] })
+    );
     let mdb = client.mdb(Some("tap:b")).expect("answers");
     assert_eq!((mdb.multicast_snooping, mdb.mdb.len(), mdb.router.len()), (true, 1, 0));
     assert_eq!(client.mdb(None).expect("answers"), Sham::new().mdb());

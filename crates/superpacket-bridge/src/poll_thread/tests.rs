@@ -96,6 +96,7 @@ impl Bench {
             steering: Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(7), InPlace::NEVER)),
             monitors: Arc::new(Monitors::new(epoch)),
             snooping: None,
+            vlan_protocol: Default::default(),
             start: Instant::now(),
             factory: None,
         };

@@ -8,6 +8,7 @@ use clap_complete::ArgValueCandidates;
 use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorDirection};
 use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::settings::InPlace;
+use superpacket_bridge::vlan::VlanProtocol;
 use superpacket_features::Feature;
 use superpacket_io::port::{PortSpec, SpecError};
 
@@ -269,6 +270,10 @@ pub(crate) struct Bridge {
     /// Let packets pass only between ports that are in their VLAN (`superpacket vlan`)
     #[arg(long)]
     pub(crate) vlan_filtering: bool,
+    /// The tags that say a packet's VLAN, where the bridge filters by it: 802.1ad for a provider
+    /// bridge, which filters by the service's tag and passes the customer's [default: 802.1Q]
+    #[arg(long, value_name = "802.1Q|802.1ad")]
+    pub(crate) vlan_protocol: Option<VlanProtocol>,
     /// Give packets for IP groups only to ports that have asked for them by IGMP or MLD, and to
     /// routers (`superpacket mdb`)
     #[arg(long)]

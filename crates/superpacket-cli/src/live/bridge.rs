@@ -13,6 +13,7 @@ use superpacket_bridge::control::{ControlServer, ControlSocket, default_path};
 use superpacket_bridge::metrics::MetricsServer;
 use superpacket_bridge::privileges::{Account, needed};
 use superpacket_bridge::reload::reconcile;
+use superpacket_io::system::give_back_large_blocks;
 
 use super::arguments;
 use super::logging;
@@ -23,6 +24,7 @@ use crate::report::print_json;
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(arguments: &arguments::Bridge) -> Result<(), Failure> {
     logging::start(&arguments.log, arguments.log_format)?;
+    give_back_large_blocks();
     let plan = Plan::read(arguments)?;
     let failed = |what: &str| {
         let what = what.to_owned();

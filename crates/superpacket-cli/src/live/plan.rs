@@ -38,6 +38,7 @@ impl Plan {
         }
         settings.busy_poll |= arguments.busy_poll;
         settings.vlan_filtering |= arguments.vlan_filtering;
+        settings.vlan_protocol = arguments.vlan_protocol.unwrap_or(settings.vlan_protocol);
         settings.multicast_snooping |= arguments.multicast_snooping;
         settings.shared_interfaces |= arguments.shared_interfaces;
         for switch in &arguments.feature {

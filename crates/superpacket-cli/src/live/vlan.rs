@@ -1,6 +1,6 @@
 //! `superpacket vlan`: the VLANs of a bridge's ports, in the words of iproute2's `bridge vlan`.
 
-use superpacket_bridge::vlan::{PortVlanReport, VlanRange, VlanReport};
+use superpacket_bridge::vlan::{PortVlanReport, VlanProtocol, VlanRange, VlanReport};
 
 use super::arguments::{Vlan, VlanAction};
 use super::connect;
@@ -91,6 +91,9 @@ fn text(report: &VlanReport) -> String {
             text.push_str(&format!("{name:width$}  none\n"));
         }
     }
+    if report.vlan_protocol != VlanProtocol::default() {
+        text.push_str(&format!("\nTags are of {}.\n", report.vlan_protocol));
+    }
     if !report.vlan_filtering {
         text.push_str("\nVLAN filtering is off, and none of this in force: superpacket bridge --vlan-filtering\n");
     }
@@ -144,9 +147,11 @@ mod tests {
         }))
         .expect("reads");
         let none = PortVlanReport { ifname: "tap:b".into(), vlans: Vec::new() };
-        let report = VlanReport { vlan_filtering: true, ports: vec![port, none] };
+        let report = VlanReport { vlan_filtering: true, vlan_protocol: VlanProtocol::Dot1Q, ports: vec![port, none] };
         let expected = "port         vlan-id\npacket:left  1 PVID Egress Untagged\n             10-20\ntap:b        none\n";
         assert_eq!(text(&report), expected);
+        let provider = VlanReport { vlan_protocol: VlanProtocol::Dot1Ad, ..report.clone() };
+        assert_eq!(text(&provider), format!("{expected}\nTags are of 802.1ad.\n"));
         let off = VlanReport { vlan_filtering: false, ..report };
         assert!(text(&off).ends_with("\nVLAN filtering is off, and none of this in force: superpacket bridge --vlan-filtering\n"));
     }

@@ -8,6 +8,7 @@ use superpacket_traffic::frame::Vlan;
 use super::*;
 use crate::tag;
 use crate::vlan::PortVlans;
+use crate::vlan::VlanProtocol::{self, Dot1Ad, Dot1Q};
 
 /// A bridge that filters, with ports in these VLANs.
 fn filtering(ports: &[&[&str]]) -> Bench {
@@ -20,23 +21,31 @@ fn filtering(ports: &[&[&str]]) -> Bench {
     bench
 }
 
+/// The same by the tags of services.
+fn provider(ports: &[&[&str]]) -> Bench {
+    let mut bench = filtering(ports);
+    bench.output.vlan_protocol = Dot1Ad;
+    bench
+}
+
 impl Bench {
     /// A packet comes in as a queue's thread takes it: what does each port get?
     fn take(&mut self, port: usize, mut packet: RxPacket<Buffer>) -> Vec<Vec<Left>> {
-        tag::sort(&mut packet);
+        tag::sort(&mut packet, self.output.vlan_protocol);
         self.pass(port, packet)
     }
 
     /// The same of what these frames are aggregated to.
     fn take_all(&mut self, port: usize, frames: &[Vec<u8>], beside: bool) -> Vec<Vec<Left>> {
         let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: true }), HashKey::new(1));
+        let filters_by = self.output.vlan_protocol;
         let packet = |frame: &Vec<u8>| {
             let mut packet = RxPacket::new(Buffer::from(frame.clone()));
-            if beside && frame[12..14] == [0x81, 0] {
-                let control = u16::from_be_bytes([frame[14], frame[15]]);
-                packet = RxPacket::new(Buffer::from(untagged(frame))).with_vlan(VlanTag { protocol: 0x8100, control });
+            let [protocol, control] = [12, 14].map(|at| u16::from_be_bytes([frame[at], frame[at + 1]]));
+            if beside && protocol == filters_by.ether_type() {
+                packet = RxPacket::new(Buffer::from(untagged(frame))).with_vlan(VlanTag { protocol, control });
             }
-            tag::sort(&mut packet);
+            tag::sort(&mut packet, filters_by);
             packet
         };
         let mut packets = frames.iter().map(packet).collect();
@@ -58,7 +67,12 @@ impl Bench {
 
 /// The frame with a tag.
 fn tagged(frame: &[u8], control: u16) -> Vec<u8> {
-    [&frame[..12], &[0x81, 0], &control.to_be_bytes(), &frame[12..]].concat()
+    tagged_by(Dot1Q, frame, control)
+}
+
+/// The frame with a tag of this protocol.
+fn tagged_by(protocol: VlanProtocol, frame: &[u8], control: u16) -> Vec<u8> {
+    [&frame[..12], &protocol.ether_type().to_be_bytes(), &control.to_be_bytes(), &frame[12..]].concat()
 }
 
 /// The frame without its tag.
@@ -133,6 +147,43 @@ fn tags_of_other_kinds_say_no_vlan_of_this_bridge() {
 }
 
 #[test]
+fn a_provider_bridge_filters_by_the_service_s_tag_and_passes_the_customer_s() {
+    // Two customers' ports of service 100, one of service 200, and a trunk of both.
+    let mut bench = provider(&[&["100 pvid untagged"], &["100 pvid untagged"], &["200 pvid untagged"], &["100", "200"]]);
+    let plain = broadcast(1, 0);
+    let service = |frame: &[u8], control| tagged_by(Dot1Ad, frame, control);
+    for customer in [plain.clone(), tagged(&plain, 7), tagged(&plain, 0xe000), tagged(&tagged(&plain, 9), 100)] {
+        assert_eq!(bench.gets(0, &customer), [None, Some(customer.clone()), None, Some(service(&customer, 100))]);
+        assert_eq!(bench.gets(2, &customer), [None, None, None, Some(service(&customer, 200))]);
+        let arriving = service(&tagged(&broadcast(2, 0), 7), 0xa064);
+        let without = tagged(&broadcast(2, 0), 7);
+        assert_eq!(bench.gets(3, &arriving), [Some(without.clone()), Some(without), None, None]);
+        // A customer's tag that the device has taken out of the frame goes back into it.
+        let beside = RxPacket::new(Buffer::from(plain.clone())).with_vlan(VlanTag { protocol: 0x8100, control: 7 });
+        let sent = bench.take(0, beside);
+        assert_eq!([&sent[1][0].bytes, &sent[3][0].bytes], [&tagged(&plain, 7), &service(&tagged(&plain, 7), 100)]);
+    }
+    assert_eq!((0..4).map(|port| bench.drops(port, "vlan")).sum::<u64>(), 0);
+    // A service's priority alone, at a customer's port; a customer's tag alone says no service.
+    assert_eq!(bench.gets(0, &service(&plain, 0x6000))[3], Some(service(&plain, 0x6064)));
+    for wrong in [tagged(&plain, 100), plain.clone(), service(&plain, 300)] {
+        assert_eq!(bench.gets(3, &wrong), [const { None }; 4]);
+    }
+    assert_eq!(bench.gets(0, &service(&plain, 200)), [const { None }; 4]);
+    assert_eq!([0, 3].map(|port| bench.drops(port, "vlan")), [1, 3]);
+}
+
+#[test]
+fn an_address_is_another_in_each_service_whatever_the_customer_s_tag() {
+    let mut bench = provider(&[&["100 pvid untagged"], &["100 pvid untagged"], &["200 pvid untagged"], &["100", "200"]]);
+    bench.gets(0, &tagged(&broadcast(1, 0), 7));
+    bench.gets(3, &tagged_by(Dot1Ad, &broadcast(1, 0), 200));
+    let frame = tagged(&unicast(2, 1), 8);
+    assert_eq!(bench.gets(1, &frame), [Some(frame.clone()), None, None, None]);
+    assert_eq!(bench.gets(2, &frame), [None, None, None, Some(tagged_by(Dot1Ad, &frame, 200))]);
+}
+
+#[test]
 fn without_filtering_tags_pass_as_they_are() {
     let mut bench = Bench::new(&[1500; 2], |_| ());
     for frame in [broadcast(1, 0), tagged(&broadcast(1, 0), 0xe00a), tagged(&broadcast(1, 0), 0)] {
@@ -174,6 +225,10 @@ fn on_the_wire(left: &[Left]) -> Vec<Vec<u8>> {
 
 #[test]
 fn super_packets_are_cut_into_the_same_frames_with_and_without_tags() {
+    [Dot1Q, Dot1Ad].into_iter().for_each(cuts_the_same);
+}
+
+fn cuts_the_same(protocol: VlanProtocol) {
     let kinds = [
         ("TCP over IPv4", Frame::tcp4(1, 1_400)),
         ("TCP over IPv6", Frame::tcp6(1, 1_400)),
@@ -186,17 +241,18 @@ fn super_packets_are_cut_into_the_same_frames_with_and_without_tags() {
     ];
     for (name, frame) in kinds {
         let plain: Vec<_> = frame.run(20).iter().map(Frame::to_bytes).collect();
-        let with: Vec<_> = plain.iter().map(|frame| tagged(frame, 0x600a)).collect();
+        let with: Vec<_> = plain.iter().map(|frame| tagged_by(protocol, frame, 0x600a)).collect();
         // From a trunk, the tag in the frame or beside it, and from an access port.
         for (from, frames, beside) in [(0, &with, false), (0, &with, true), (2, &plain, false)] {
             // Without the trunk's tag, the one within says the VLAN.
-            if from == 2 && plain[0][12..14] == [0x81, 0] {
+            if from == 2 && plain[0][12..14] == protocol.ether_type().to_be_bytes() {
                 continue;
             }
             let mut bench = able_and_not();
+            bench.output.vlan_protocol = protocol;
             let sent = bench.take_all(from, frames, beside);
             let control: u16 = if from == 0 { 0x600a } else { 10 };
-            let with: Vec<_> = plain.iter().map(|frame| tagged(frame, control)).collect();
+            let with: Vec<_> = plain.iter().map(|frame| tagged_by(protocol, frame, control)).collect();
             for port in (0..7).filter(|&port| port != from) {
                 let expected = if port == 0 || port % 2 == 1 { &with } else { &plain };
                 let left = &sent[port];
@@ -204,10 +260,11 @@ fn super_packets_are_cut_into_the_same_frames_with_and_without_tags() {
                 let came = if port >= 5 { left.iter().map(|left| left.bytes.clone()).collect() } else { on_the_wire(left) };
                 assert!(came == *expected, "{name}, from port {from}: port {port}: {} frames of {}", came.len(), expected.len());
             }
-            if name == "TCP over IPv4" {
+            let is_whole = ["TCP over IPv4", "TCP in a VLAN within"].contains(&name);
+            if is_whole {
                 assert_eq!([1, 2].map(|port| sent[port].len()), if from == 2 { [1, 0] } else { [1, 1] }, "whole where they may be");
             }
-            if name == "TCP over IPv4" && from == 0 {
+            if is_whole && from == 0 {
                 assert_eq!((sent[1][0].segment, sent[2][0].segment), (Some(1_400), Some(1_400)));
                 assert_eq!(sent[1][0].bytes.len(), sent[2][0].bytes.len() + 4);
             }
