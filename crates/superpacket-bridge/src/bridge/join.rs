@@ -15,8 +15,8 @@ use super::{Inner, lock};
 use crate::error::BridgeError;
 use crate::poll_thread::{Order, PollThread};
 use crate::runtime::Shared;
+use crate::settings::MAX_PORTS;
 use crate::settings::PortSettings;
-use crate::table::MAX_PORTS;
 
 /// How long a thread may take to let go of a port.
 const LET_GO: Duration = Duration::from_secs(2);

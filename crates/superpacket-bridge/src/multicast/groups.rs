@@ -7,7 +7,7 @@ use std::time::Duration;
 use superpacket::wire::IpVersion;
 
 use super::message::{Query, Record};
-use crate::table::MAX_PORTS;
+use crate::settings::MAX_PORTS;
 
 /// How long a port is in a group after the last report there, how long a router or somebody who
 /// asks in its place is remembered, and how often an asker asks before it believes that nobody is
