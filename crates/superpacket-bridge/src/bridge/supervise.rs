@@ -1,4 +1,5 @@
-//! The thread that looks after the ports: links that go up and down, interfaces that go and come back.
+//! The thread that looks after the ports: links that go up and down, interfaces that go and come
+//! back.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

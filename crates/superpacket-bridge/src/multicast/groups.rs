@@ -222,8 +222,8 @@ impl Groups {
         members
     }
 
-    /// The ports that lead to routers, and how long they are remembered, the longest of all VLANs, of
-    /// IPv4 and IPv6.
+    /// The ports that lead to routers, and how long they are remembered, the longest of all VLANs,
+    /// of IPv4 and IPv6.
     pub(super) fn router_ports(&self, now: u64) -> Vec<(u16, Duration)> {
         let mut ports = Ports::new();
         for (&port, &until) in self.routers.values().flat_map(|routers| &routers.ports).filter(|(_, until)| **until > now) {
