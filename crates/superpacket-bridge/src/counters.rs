@@ -1,11 +1,11 @@
 //! What happens at a port, counted by the threads that see it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use superpacket::aggregate::{Counters, Reason};
 use superpacket::order::GapCounters;
 
+use crate::count::Count;
 use crate::queues::Queues;
 use crate::report::{PortStats, QueueStats};
 
@@ -188,25 +188,6 @@ impl Reasons {
     fn report(&self) -> BTreeMap<String, u64> {
         let counted = Reason::ALL.iter().zip(&self.0).map(|(reason, count)| (reason.name().to_owned(), count.value()));
         counted.filter(|(_, count)| *count > 0).collect()
-    }
-}
-
-/// A number that only grows.
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    /// Adds to it.
-    #[inline]
-    pub(crate) fn add(&self, more: u64) {
-        if more != 0 {
-            self.0.fetch_add(more, Ordering::Relaxed);
-        }
-    }
-
-    /// What it is now.
-    pub(crate) fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
     }
 }
 

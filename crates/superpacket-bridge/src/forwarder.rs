@@ -21,9 +21,10 @@ use crate::ingress::Ingress;
 use crate::output::Output;
 use crate::report::PortStats;
 use crate::runtime::Shared;
+use crate::settings::MAX_PORTS;
 use crate::settings::{InPlace, PortSettings, SteeringSettings};
 use crate::steering::State;
-use crate::table::{MAX_PORTS, Table};
+use crate::table::Table;
 use crate::vlan::VlanProtocol;
 
 /// A bridge that does nothing by itself. What its ports can do and their MTU are as they were when

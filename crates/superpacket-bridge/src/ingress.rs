@@ -109,7 +109,7 @@ impl Ingress {
         }
     }
 
-    /// Wishes have changed.
+    /// Settings have changed.
     pub(crate) fn refresh(&mut self, output: &mut Output) {
         self.runtime = self.shared.runtime();
         self.is_limited = self.shared.buckets.limit_rx();

@@ -35,6 +35,7 @@ mod claim;
 pub mod config;
 pub mod consumer;
 pub mod control;
+mod count;
 mod counters;
 mod egress;
 mod error;

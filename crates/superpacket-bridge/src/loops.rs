@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::Buffer;
 
-use crate::table::MAX_PORTS;
+use crate::settings::MAX_PORTS;
 
 /// A flooded frame that is the same as one within this time may have come round, in ticks of the
 /// table. Who asks again does so later: ARP and neighbour discovery after a second.

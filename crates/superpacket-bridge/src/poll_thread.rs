@@ -22,7 +22,8 @@ use superpacket_steer::{Cpu, SockFlowTable};
 
 use crate::bucket::Bucket;
 use crate::consumer::{Consumer, Factory};
-use crate::counters::{Count, DropReason};
+use crate::count::Count;
+use crate::counters::DropReason;
 use crate::egress::Egress;
 use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
 use crate::ingress::Ingress;

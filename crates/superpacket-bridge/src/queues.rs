@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::counters::Count;
+use crate::count::Count;
 use crate::report::QueueStats;
 
 /// The counters of one end of a queue, which one thread has: in cache lines of their own, so that

@@ -212,6 +212,9 @@ pub struct Limits {
 /// The shortest IP packet that every network carries (RFC 791, section 3.2): no limit is lower.
 const MIN_SIZE: u32 = 68;
 
+/// The most ports of a bridge: the address table tells so many apart.
+pub(crate) const MAX_PORTS: usize = 1024;
+
 /// The most addresses that a table has room for: 16 MB.
 pub(crate) const MAX_ADDRESSES: u32 = 1 << 20;
 

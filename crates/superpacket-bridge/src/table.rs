@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::fdb::Station;
 use crate::loops::LoopGuard;
-use crate::settings::MAX_ADDRESSES;
+use crate::settings::{MAX_ADDRESSES, MAX_PORTS};
 
 mod entry;
 
@@ -44,9 +44,6 @@ const MAX_EXPIRE: u64 = 6000;
 
 /// The most sets that can be changed at the same time.
 const STRIPES: usize = 1024;
-
-/// The most ports that a table tells apart.
-pub(crate) const MAX_PORTS: usize = 1024;
 
 /// What a port has of the table.
 #[derive(Debug, Default)]

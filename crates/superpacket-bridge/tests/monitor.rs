@@ -339,30 +339,38 @@ fn a_monitor_whose_reader_goes_away_leaves_nothing_behind() {
     }
 }
 
-/// It has told the bridge that it wants no more, and takes nothing of what was copied by then.
+/// Its reader has said that it wants no more, and takes nothing of what was copied by then.
 #[test]
 fn a_monitor_has_its_place_until_its_end() {
     let mut house = House::new("place", |_| ());
-    let stuck = (0..MAX_MONITORS).map(|_| house.monitor(&MonitorSettings::default())).collect::<Vec<_>>();
-    for round in 0..100 {
+    let begin = || house.bridge().monitor(&MonitorSettings::default());
+    let _others = (1..MAX_MONITORS).map(|_| begin().expect("there is room")).collect::<Vec<_>>();
+    let stuck = begin().expect("there is room");
+    let (mut ours, theirs) = UnixStream::pair().expect("descriptors");
+    // It writes nothing of what is copied before this has been read.
+    let mut first = vec![7; 1 << 20];
+    stuck.stream_to(OwnedFd::from(theirs), first.clone()).expect("a thread");
+    for round in 0..50 {
         house.carry(0, 1, &frames(round * FRAMES));
     }
-    stuck.iter().for_each(|stream| stream.end().expect("the bridge is there"));
-    std::thread::sleep(Duration::from_millis(200));
-    let (code, message) = house.refused(&MonitorSettings::default());
-    assert!(code == ErrorCode::Refused && message.contains("at most 8 monitors"), "{message}");
-    let begin = || house.bridge().monitor(&MonitorSettings::default()).is_ok();
-    wait("what was not read in time is given up", begin);
+    ours.shutdown(std::net::Shutdown::Write).expect("it wants no more");
+    std::thread::sleep(Duration::from_millis(100));
+    ours.read_exact(&mut first).expect("comes");
+    std::thread::sleep(Duration::from_millis(500));
+    let refused = house.bridge().monitor(&MonitorSettings::default()).map(drop);
+    assert!(matches!(refused, Err(BridgeError::TooManyMonitors { .. })), "{refused:?}");
+    wait("what is not read in time is given up", || house.bridge().monitor(&MonitorSettings::default()).is_ok());
 }
 
 #[test]
 fn a_client_that_talks_without_end_is_not_waited_for() {
     let mut house = House::new("talks", |_| ());
     let monitor = house.bridge().monitor(&MonitorSettings::default()).expect("begins");
-    let (mut ours, theirs) = UnixStream::pair().expect("descriptors");
+    let (ours, theirs) = UnixStream::pair().expect("descriptors");
     let mut reader = ours.try_clone().expect("a descriptor");
     monitor.stream_to(OwnedFd::from(theirs), Vec::new()).expect("a thread");
-    let talking = std::thread::spawn(move || while ours.write_all(&[7; 1 << 16]).is_ok() {});
+    let talk = |mut ours: UnixStream| std::thread::spawn(move || while ours.write_all(&[7; 1 << 16]).is_ok() {});
+    let talking = [(); 8].map(|()| talk(ours.try_clone().expect("a descriptor")));
     let copied = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         // The bridge closes a connection in which words are left.
@@ -371,7 +379,7 @@ fn a_client_that_talks_without_end_is_not_waited_for() {
     });
     let came = house.carry(0, 1, &frames(0));
     house.stop();
-    talking.join().expect("ends with the connection");
+    talking.into_iter().for_each(|talking| talking.join().expect("ends with the connection"));
     assert!(data(&packets(copied.join().expect("ends too")), &house.name(1), true) == came);
 }
 

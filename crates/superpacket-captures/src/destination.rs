@@ -6,6 +6,7 @@ use superpacket_io::capture::{CaptureError, Interface, OutputFormat, Record, Sin
 
 use crate::error::Error;
 use crate::input::{Input, Opened, is_stream};
+use crate::sink::PacketSink;
 
 /// Where a command writes packets.
 pub enum Output<'a> {
@@ -15,22 +16,6 @@ pub enum Output<'a> {
     Path(&'a Path),
     /// The caller's own: [`Packets`](crate::Packets), or anything else.
     Packets(&'a mut dyn PacketSink),
-}
-
-/// Takes packets one by one.
-pub trait PacketSink {
-    /// Makes known the interfaces that packets name, as their number grows: all so far, in their
-    /// order.
-    ///
-    /// # Errors
-    /// Whatever is to stop the command.
-    fn declare(&mut self, interfaces: &[Interface]) -> Result<(), CaptureError>;
-
-    /// Takes a packet.
-    ///
-    /// # Errors
-    /// Whatever is to stop the command.
-    fn packet(&mut self, record: &Record<'_>, data: &[u8]) -> Result<(), CaptureError>;
 }
 
 impl Output<'_> {

@@ -6,8 +6,8 @@ use superpacket_io::capture::{
     ByteOrder, CaptureError, Format, Frame, FrameOptions, Interface, LinkType, Record, Source, TimeResolution, Timestamp, Truncated,
 };
 
-use crate::destination::PacketSink;
 use crate::error::Error;
+use crate::sink::PacketSink;
 
 /// Packets that lie in memory: an input of commands, and an output. Their bytes lie back to back in
 /// one block.

@@ -1,13 +1,89 @@
-//! Changes of a port that hold together, its port string's options among them.
+//! Changes of a port while it runs: one setting, or several that hold together, options of its port
+//! string among them.
 
+use superpacket_features::Feature;
 use superpacket_io::port::{PortError, check};
 
 use super::{Bridge, lock};
 use crate::error::BridgeError;
-use crate::report::PortReport;
-use crate::settings::PortChange;
+use crate::report::{PortFeatures, PortReport};
+use crate::runtime::Shared;
+#[cfg(doc)]
+use crate::settings::{Forwarding, PortSettings};
+use crate::settings::{Limits, PortChange, TooBig};
 
 impl Bridge {
+    /// Switches an offload of a port. Whether it is in force then, and why not, is in the answer.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Forwarded`] for LRO that is not forced.
+    pub fn set_feature(&self, port: &str, feature: Feature, on: bool, force: bool) -> Result<PortFeatures, BridgeError> {
+        self.change(port, |shared| {
+            if feature == Feature::LargeReceiveOffload && on && !force {
+                return Err(BridgeError::Forwarded { port: port.into() });
+            }
+            shared.change(|settings| {
+                settings.features = settings.features.set(feature, on);
+                if feature == Feature::LargeReceiveOffload {
+                    settings.force_lro = on && force;
+                }
+            });
+            Ok(())
+        })?;
+        self.with(port, |place| place.shared.features())
+    }
+
+    /// Sets a limit of a port, by a name of [`Limits::names`].
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a limit that is none or out of
+    /// range.
+    pub fn set_limit(&self, port: &str, name: &str, value: u64) -> Result<PortReport, BridgeError> {
+        self.change(port, |shared| {
+            let set = |limits: &mut Limits| limits.set(name, value).map_err(|problem| BridgeError::Limit { port: port.into(), problem });
+            shared.change(|settings| set(&mut settings.limits))
+        })?;
+        self.with(port, |place| place.report(&self.inner.table))
+    }
+
+    /// Sets what becomes of packets that are too long for a port.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`].
+    pub fn set_too_big(&self, port: &str, too_big: TooBig) -> Result<PortReport, BridgeError> {
+        self.change(port, |shared| {
+            shared.change(|settings| settings.too_big = too_big);
+            Ok(())
+        })?;
+        self.with(port, |place| place.report(&self.inner.table))
+    }
+
+    /// Says how what a port receives is aggregated, by a name of
+    /// [`PortSettings::AGGREGATION`].
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a name or a word that is none.
+    pub fn set_aggregation(&self, port: &str, name: &str, word: &str) -> Result<PortReport, BridgeError> {
+        self.change(port, |shared| {
+            let set = shared.change(|settings| settings.set_aggregation(name, word));
+            set.map_err(|problem| BridgeError::Limit { port: port.into(), problem })
+        })?;
+        self.with(port, |place| place.report(&self.inner.table))
+    }
+
+    /// Turns a switch of what passes between a port and the others, by a name of
+    /// [`Forwarding::NAMES`].
+    ///
+    /// # Errors
+    /// [`BridgeError::NoSuchPort`]; [`BridgeError::Limit`] for a name that is none.
+    pub fn set_forwarding(&self, port: &str, name: &str, on: bool) -> Result<PortReport, BridgeError> {
+        self.change(port, |shared| {
+            let set = shared.change(|settings| settings.forwarding.set(name, on));
+            set.map_err(|problem| BridgeError::Limit { port: port.into(), problem })
+        })?;
+        self.with(port, |place| place.report(&self.inner.table))
+    }
+
     /// Changes options of a port's string, and settings of it. Where the string is another one
     /// then, the port is closed and opened again: it stays the same port, as with
     /// [`apply`](Self::apply), and the others go on. Packets that arrive in between are lost, as
@@ -50,6 +126,12 @@ impl Bridge {
         inner.announce();
         reopened.and(reconciled)?;
         self.with(port, |place| place.report(&inner.table))
+    }
+
+    pub(super) fn change(&self, port: &str, change: impl FnOnce(&Shared) -> Result<(), BridgeError>) -> Result<(), BridgeError> {
+        self.with(port, |place| change(&place.shared))??;
+        self.inner.announce();
+        Ok(())
     }
 }
 

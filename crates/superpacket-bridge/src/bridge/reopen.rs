@@ -6,14 +6,18 @@
 //! all threads: these are told of an opening as of a new port.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use superpacket_io::port::{Port, PortError, PortSpec, open};
 
-use super::{Inner, Opened, TRY_AGAIN, claim, is_told, lock, warn_of_addresses};
+use super::opened::{Opened, claim, kernel_notifies, warn_of_addresses};
+use super::{Inner, lock};
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
 use crate::runtime::Shared;
+
+/// How long after a try to open a port again the next one is made.
+pub(super) const TRY_AGAIN: Duration = Duration::from_millis(500);
 
 /// What a port is of: two port strings with the same one cannot be open at a time.
 pub(super) fn device_of(spec: &PortSpec) -> &str {
@@ -95,7 +99,7 @@ impl Inner {
         }
         shared.change(|settings| settings.port = spec.clone());
         if let Some(Some(place)) = lock(&self.places).get_mut(usize::from(shared.number)) {
-            place.is_told = is_told(spec);
+            place.kernel_notifies = kernel_notifies(spec);
             if !closed.keeps_interface(spec) {
                 place.claim = claimed;
             }

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use superpacket::packet::FlowHash;
 use superpacket_steer::{Cpu, CpuMask, SockFlowTable};
 
-use super::{Bridge, Inner, Place, lock, poll_thread_of};
+use super::join::poll_thread_of;
+use super::place::Place;
+use super::{Bridge, Inner, lock};
 use crate::error::BridgeError;
 use crate::poll_thread::{Order, PollThread, PollThreadCounts};
 use crate::report::{DroppedCpu, PortRps, QueueRps, SteeringReport, WorkerReport};

@@ -7,6 +7,7 @@ use super::*;
 use crate::runtime::tests::shared;
 use superpacket::aggregate::{Aggregator, HashKey, Policy, Storage};
 use superpacket::packet::RxPacket;
+use superpacket::segment::IpId;
 use superpacket_features::FeatureSet;
 use superpacket_io::port::TxFrame;
 use superpacket_traffic::check::{self, Expect};

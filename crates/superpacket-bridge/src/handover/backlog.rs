@@ -62,7 +62,7 @@ pub(crate) fn backlog<F>(completion: Arc<Completion>, worker: Arc<Doorbell>, fro
     let (full, filled) = RingBuffer::new(RING);
     let (emptied, empty) = RingBuffer::new(RING);
     let end = Arc::<End>::default();
-    let sender = BacklogSender { open: Batch::default(), full, empty, worker, end: end.clone(), told: true };
+    let sender = BacklogSender { open: Batch::default(), full, empty, worker, end: end.clone(), worker_knows: true };
     let receiver = BacklogReceiver { completion, from, filled, emptied, current: None, end, taken: 0 };
     (sender, receiver)
 }
@@ -75,8 +75,8 @@ pub(crate) struct BacklogSender {
     empty: Consumer<Batch>,
     worker: Arc<Doorbell>,
     end: Arc<End>,
-    /// Nothing has been sent since the worker was told.
-    told: bool,
+    /// Nothing has been sent since the worker was rung for.
+    worker_knows: bool,
 }
 
 impl BacklogSender {
@@ -94,7 +94,7 @@ impl BacklogSender {
         if !self.open.is_empty() {
             self.send();
         }
-        !std::mem::replace(&mut self.told, true) && self.worker.ring()
+        !std::mem::replace(&mut self.worker_knows, true) && self.worker.ring()
     }
 
     /// Do packets wait for room in the ring?
@@ -114,7 +114,7 @@ impl BacklogSender {
         let next = self.empty.pop().unwrap_or_default();
         // There is room: nobody else adds to it.
         let _ = self.full.push(std::mem::replace(&mut self.open, next));
-        self.told = false;
+        self.worker_knows = false;
     }
 }
 

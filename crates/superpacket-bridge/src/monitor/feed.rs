@@ -11,7 +11,7 @@ use superpacket::packet::Layer;
 use superpacket_io::capture::{Interface, LinkType, TimeResolution};
 
 use super::{MAX_MONITORS, MonitorSettings};
-use crate::counters::Count;
+use crate::count::Count;
 use crate::error::BridgeError;
 use crate::handover::Doorbell;
 use crate::runtime::Shared;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use superpacket::wire::IpVersion;
 
 use super::message::{Query, Record};
-use crate::table::MAX_PORTS;
+use crate::settings::MAX_PORTS;
 
 /// How long a port is in a group after the last report there, how long a router or somebody who
 /// asks in its place is remembered, and how often an asker asks before it believes that nobody is
@@ -222,8 +222,8 @@ impl Groups {
         members
     }
 
-    /// The ports that lead to routers, and how long they are remembered, the longest of all VLANs, of
-    /// IPv4 and IPv6.
+    /// The ports that lead to routers, and how long they are remembered, the longest of all VLANs,
+    /// of IPv4 and IPv6.
     pub(super) fn router_ports(&self, now: u64) -> Vec<(u16, Duration)> {
         let mut ports = Ports::new();
         for (&port, &until) in self.routers.values().flat_map(|routers| &routers.ports).filter(|(_, until)| **until > now) {

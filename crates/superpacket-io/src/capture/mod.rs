@@ -42,7 +42,9 @@
 //! modified format.
 
 mod byte_order;
+mod declared;
 mod decompress;
+mod destination;
 mod error;
 mod format;
 mod interface;
@@ -60,12 +62,12 @@ mod window;
 mod writer;
 
 pub use byte_order::ByteOrder;
+pub use destination::{can_write_file, remove_unfinished, same_file, write_file};
 pub use error::{CaptureError, Truncated};
 pub use format::{Compression, Container, Format, OutputFormat, PcapVariant};
 pub use interface::{Interface, InterfaceStatistics};
 pub use link_type::{LinkType, Start, start_of};
 pub use option::{Direction, FrameOptions, OptionForm, OptionList};
-pub use output::{can_write_file, remove_unfinished, same_file, write_file};
 pub use reader::{Place, Reader};
 pub use record::{Frame, Record, Sink, Source};
 pub use time::{TimeResolution, Timestamp};

@@ -1,10 +1,8 @@
 //! The bytes of a pcap file (draft-ietf-opsawg-pcap), always version 2.4.
 
-use std::io;
-
+use super::declared::{Declared, Refusal, snap_length};
 use super::output::Output;
 use super::pcap_reader::{MAGIC_MICROSECONDS, MAGIC_MODIFIED, MAGIC_NANOSECONDS};
-use super::writer::{Declared, snap_length};
 use super::{ByteOrder, Interface, LinkType, PcapVariant, Record, TimeResolution};
 
 pub(super) struct PcapWriter {
@@ -23,19 +21,6 @@ struct Header {
     resolution: TimeResolution,
     /// Record headers are those of Kuznetzov's format.
     modified: bool,
-}
-
-/// Why a frame cannot be written.
-pub(super) enum Refusal {
-    Io(io::Error),
-    Time,
-    LinkType { first: LinkType },
-}
-
-impl From<io::Error> for Refusal {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
 }
 
 impl PcapWriter {

@@ -2,12 +2,11 @@
 
 use std::io;
 
+use super::declared::{Declared, Refusal, snap_length};
 use super::interface::{IF_TSOFFSET, IF_TSRESOL};
 use super::option::{interface_unit, put, put_end, walk};
 use super::output::Output;
-use super::pcap_writer::Refusal;
 use super::pcapng_reader::{BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION, SECTION_HEADER, SIMPLE_PACKET};
-use super::writer::{Declared, snap_length};
 use super::{ByteOrder, Interface, InterfaceStatistics, Record, TimeResolution, Timestamp};
 
 const SHB_USERAPPL: u16 = 4;

@@ -23,16 +23,18 @@ mod interface;
 pub mod memory;
 pub mod nic;
 mod open;
+mod outgoing;
 mod packet;
 mod replay;
 mod spec;
 mod tap;
 pub mod xdp;
 
-pub use batch::{FrameWriter, Outgoing, Part, Slice, Staged, TxBatch, TxFrame, wire_bytes, wire_segments, wire_size};
+pub use batch::{FrameWriter, Part, TxBatch, TxFrame, wire_bytes, wire_segments, wire_size};
 pub use buffer::{Buffer, Pool, Region};
 pub use error::PortError;
 pub use open::{check, open};
+pub use outgoing::{Outgoing, Slice, Staged};
 pub use spec::{PortKind, PortSpec, SpecError, SpecOptions};
 
 use std::fmt;

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::cpu::{CpuTime, MachineSample, pin_this_thread};
 use crate::error::{Context, LabError};
 use crate::load::bulk_direction::{BulkDirection, Outcome, RunningBulkDirection, Work, deal};
-use crate::load::flow::{Content, Expected, ReceiveFlow, SendFlow, Step};
+use crate::load::flow::{Content, Expected, Receive, ReceiveFlow, SendFlow, Step};
 use crate::load::gate::{AbortOnFailure, Gate};
 use crate::load::poller::{Poller, Progress};
 use crate::load::report::BulkReport;
@@ -32,16 +32,6 @@ pub enum Direction {
     Both,
     /// Both at once on the same connections, so that acknowledgements ride on data.
     Duplex,
-}
-
-/// What the receiver does with the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Receive {
-    /// Reads them into a buffer, as programs do.
-    Copy,
-    /// Has the kernel throw them away (`MSG_TRUNC`, tcp(7)): the cost of the path without the copy
-    /// to the program.
-    Discard,
 }
 
 /// A bulk load over TCP. Set what differs from the default, and [`TcpBulk::run`].

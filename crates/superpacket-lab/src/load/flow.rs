@@ -7,9 +7,18 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt};
 
 use crate::error::LabError;
-use crate::load::bulk::Receive;
 use crate::load::source::PatternFile;
 use crate::pattern::{Checker, Pattern, Producer};
+
+/// What the receiver does with the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receive {
+    /// Reads them into a buffer, as programs do.
+    Copy,
+    /// Has the kernel throw them away (`MSG_TRUNC`, tcp(7)): the cost of the path without the copy
+    /// to the program.
+    Discard,
+}
 
 /// What became of an attempt to move bytes.
 pub(crate) enum Step {

@@ -14,7 +14,8 @@ mod source;
 mod transactions;
 mod udp;
 
-pub use bulk::{Direction, Receive, TcpBulk};
+pub use bulk::{Direction, TcpBulk};
+pub use flow::Receive;
 pub use latency::Latency;
 pub(crate) use report::per_second;
 pub use report::{BulkReport, DirectionReport, FlowReport, TransactionReport, service_demand};

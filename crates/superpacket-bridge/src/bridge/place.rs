@@ -1,0 +1,104 @@
+//! What the bridge keeps of each port, open or waiting to be, and what it reports of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use superpacket_io::port::{LinkState, Port, PortCounters, PortState};
+
+use crate::claim::Claim;
+use crate::report::{PortReport, PortStats};
+use crate::runtime::Shared;
+use crate::settings::{Forwarding, Limits, PortSettings, TooBig};
+use crate::table::Table;
+
+/// A port of the bridge, open or waiting to be.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) shared: Arc<Shared>,
+    pub(super) port: Option<Box<dyn Port>>,
+    /// That its interface is this bridge's, whether it is there or not.
+    pub(super) claim: Option<Claim>,
+    pub(super) state: PortState,
+    pub(super) error: Option<String>,
+    pub(super) hardware_address: Option<[u8; 6]>,
+    pub(super) queues: usize,
+    pub(super) reopened: u64,
+    /// The kernel tells what changes.
+    pub(super) kernel_notifies: bool,
+    /// What earlier openings counted, all queues together and by queue.
+    pub(super) before: PortCounters,
+    pub(super) queue_drops_before: Vec<u64>,
+    /// When it is tried again.
+    pub(super) next_try: Instant,
+}
+
+impl Place {
+    pub(super) fn report(&self, table: &Table) -> PortReport {
+        let settings = self.shared.settings();
+        let limit = |name: &str| (name.to_owned(), settings.limits.value(name).unwrap_or_default());
+        let too_big = TooBig::NAMES.iter().find(|(_, what)| *what == settings.too_big).map_or("", |(name, _)| name);
+        PortReport {
+            port: self.shared.name.clone(),
+            string: settings.port.string().to_owned(),
+            state: link_name(self.state.link).to_owned(),
+            error: self.error.clone(),
+            mtu: self.shared.mtu(),
+            hardware_address: self.hardware_address.map(|address| address.map(|byte| format!("{byte:02x}")).join(":")),
+            queues: self.queues,
+            reopened: self.reopened,
+            addresses: table.count(self.shared.number),
+            limits: Limits::names().map(limit).collect::<BTreeMap<_, _>>(),
+            too_big: too_big.to_owned(),
+            aggregation: PortSettings::AGGREGATION
+                .iter()
+                .map(|name| ((*name).to_owned(), settings.aggregation(name).unwrap_or_default().to_owned()))
+                .collect(),
+            forwarding: Forwarding::NAMES
+                .iter()
+                .map(|name| ((*name).to_owned(), settings.forwarding.value(name).unwrap_or_default()))
+                .collect(),
+        }
+    }
+
+    /// Takes the port out of its place, where it is gone from now on, for this reason. What it
+    /// counted stays.
+    pub(super) fn take_port(&mut self, why: &str) -> Option<Box<dyn Port>> {
+        let mut port = self.port.take()?;
+        self.before = add(self.before, port.counters());
+        self.queue_drops_before = add_each(&self.queue_drops_before, port.queue_drops());
+        self.state.link = LinkState::Gone;
+        self.error = Some(why.to_owned());
+        Some(port)
+    }
+
+    pub(super) fn stats(&mut self) -> PortStats {
+        let (own, queue_drops) = self.port.as_mut().map(|port| (port.counters(), port.queue_drops())).unwrap_or_default();
+        let (own, queue_drops) = (add(self.before, own), add_each(&self.queue_drops_before, queue_drops));
+        self.shared.counts.report(&self.shared.name).with(own, &queue_drops)
+    }
+}
+
+pub(super) const fn link_name(link: LinkState) -> &'static str {
+    match link {
+        LinkState::Up => "up",
+        LinkState::Down => "down",
+        LinkState::Gone => "gone",
+    }
+}
+
+fn add(a: PortCounters, b: PortCounters) -> PortCounters {
+    PortCounters {
+        rx_dropped: a.rx_dropped + b.rx_dropped,
+        rx_errors: a.rx_errors + b.rx_errors,
+        tx_full: a.tx_full + b.tx_full,
+        tx_refused: a.tx_refused + b.tx_refused,
+    }
+}
+
+/// The sums of what the queues of two openings counted, of which one may have more queues.
+fn add_each(before: &[u64], mut now: Vec<u64>) -> Vec<u64> {
+    now.resize(now.len().max(before.len()), 0);
+    now.iter_mut().zip(before).for_each(|(now, before)| *now += before);
+    now
+}

@@ -1,0 +1,205 @@
+//! What a packet needs at the port that it leaves by, as far as the port does not do it.
+
+use superpacket::packet::RxChecksum;
+use superpacket::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId, MaxSegments, SegmentSize};
+use superpacket::super_packet::{Metadata, SuperPacket};
+use superpacket::wire::{IpVersion, Layout, MAX_HEADER, Protocol, ipv4, parse, sctp};
+use superpacket_features::Feature;
+use superpacket_io::port::Buffer;
+
+use crate::frame::{Head, network_offset};
+use crate::runtime::Runtime;
+
+/// What a packet needs at the port that it leaves by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Need {
+    /// Nothing.
+    Nothing,
+    /// Its partial checksum filled in.
+    Checksum,
+    /// To be cut like this.
+    Cut(Gso),
+    /// To be cut into super-packets of so much payload, since it is more than the port takes at
+    /// once.
+    Parts(Gso, SegmentSize, Layout),
+    /// To go whole, and the port to be told how to cut it: it is what LRO merged, as a card hands
+    /// it to its host.
+    Whole(Gso, Layout),
+    /// To be shorter, and it cannot be cut.
+    Shorter,
+}
+
+/// What a packet needs at a port.
+pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need {
+    let metadata = &packet.metadata;
+    let length = packet.length();
+    let partial = matches!(metadata.checksum, RxChecksum::Partial { .. });
+    // At byte 8 lies SCTP's, which is no sum: no port can be asked for it.
+    let only_here = matches!(metadata.checksum, RxChecksum::Partial { offset, .. } if usize::from(offset) == sctp::CHECKSUM);
+    let checksum = if partial && (only_here || !runtime.has(Feature::TxChecksumming)) { Need::Checksum } else { Need::Nothing };
+    // LRO's, with headers written anew: only there can a checksum be made partial without touching
+    // what came.
+    let merged = metadata.gso.is_none() && metadata.packets > 1 && metadata.largest_payload != 0 && !packet.header().is_empty();
+    // What fits with the link header fits without it.
+    if metadata.gso.is_none() && !merged && length <= runtime.mtu {
+        return checksum;
+    }
+    // Where the headers are known, no byte is read.
+    let known = metadata.layout.filter(|layout| cut_at(metadata, layout));
+    let head = Head::new(packet, if known.is_some() { 0 } else { MAX_HEADER });
+    let bytes = head.bytes(packet);
+    let network = network_offset(bytes, metadata);
+    let short = length.saturating_sub(network) <= runtime.mtu;
+    if metadata.gso.is_none() && !merged && short {
+        return checksum;
+    }
+    let layout = known.or_else(|| match metadata.gso {
+        Some(gso) => gso.kind.parse(bytes, length, metadata.layer, metadata.checksum).ok(),
+        None => parse(bytes, length, metadata.layer).ok(),
+    });
+    let Some(layout) = layout else {
+        // Nobody can cut what nobody can read; but a super-packet is what the sender's kernel made,
+        // and says so.
+        return if metadata.gso.is_none() { Need::Shorter } else { metadata.gso.map_or(Need::Shorter, Need::Cut) };
+    };
+    let payload = length.saturating_sub(usize::from(layout.payload));
+    match metadata.gso {
+        Some(gso) => {
+            let fitting = SegmentSize::for_mtu(&layout, gso.kind, runtime.mtu);
+            let for_port = match has_same_ids(&layout, gso) && may_change_ids(runtime, packet, &layout) {
+                true => gso.with_id(IpId::Increment).with_outer_id(IpId::Increment),
+                false => gso,
+            };
+            let fits = fitting.is_some_and(|fitting| gso.size <= fitting) || payload <= gso.size.get() && length - network <= runtime.mtu;
+            // Datagrams without a checksum, with headers written anew: a port that cuts them itself
+            // asks for one.
+            let unused =
+                !partial && gso.kind == GsoKind::Udp && metadata.packets > 1 && layout.outer.is_none() && !packet.header().is_empty();
+            if fits && (partial || unused) && takes(runtime, &layout, for_port, length - network, payload) {
+                if partial { Need::Nothing } else { Need::Whole(for_port, layout) }
+            } else if fits
+                && partial
+                && let Some(size) = part(runtime, &layout, for_port)
+            {
+                Need::Parts(for_port, size, layout)
+            } else if fits {
+                Need::Cut(gso)
+            } else {
+                match (gso.kind, fitting) {
+                    // A stream may be cut anywhere; so may a datagram be fragmented.
+                    (GsoKind::Tcp4 | GsoKind::Tcp6 | GsoKind::UdpFragments, Some(size)) => Need::Cut(gso.with_size(size)),
+                    _ => Need::Shorter,
+                }
+            }
+        }
+        None => {
+            let kind = match (layout.protocol, layout.version) {
+                (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
+                (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,
+                (Protocol::Udp | Protocol::Dccp, _) => return if short { checksum } else { Need::Shorter },
+            };
+            let Some(fitting) = SegmentSize::for_mtu(&layout, kind, runtime.mtu) else { return Need::Shorter };
+            // What LRO merged is cut no longer than what its sender sent.
+            let size = SegmentSize::new(metadata.largest_payload as usize)
+                .filter(|_| metadata.packets > 1)
+                .map_or(fitting, |size| size.min(fitting));
+            let form = if partial { ChecksumForm::Partial } else { ChecksumForm::Full };
+            let gso = Gso::new(kind, size).with_checksum(form);
+            // Even where it is no longer than the MTU: a receiver learns from it how long segments
+            // are, and acknowledges by that.
+            if merged && payload > size.get() && takes(runtime, &layout, gso, length - network, payload) {
+                Need::Whole(gso, layout)
+            } else if merged
+                && let Some(size) = part(runtime, &layout, gso)
+                && payload > size.get()
+            {
+                Need::Parts(gso, size, layout)
+            } else if short {
+                checksum
+            } else {
+                Need::Cut(gso)
+            }
+        }
+    }
+}
+
+/// Are these the headers at which the packet is cut? In UDP the place of its partial checksum says
+/// so, as [`GsoKind::parse`] has it.
+fn cut_at(metadata: &Metadata, layout: &Layout) -> bool {
+    match (metadata.gso, metadata.checksum) {
+        (Some(Gso { kind: GsoKind::Udp | GsoKind::UdpFragments, .. }), RxChecksum::Partial { start, .. }) => start == layout.transport,
+        _ => true,
+    }
+}
+
+/// Does the port cut super-packets of this kind itself, if they are not too large?
+fn cuts(runtime: &Runtime, layout: &Layout, gso: Gso) -> bool {
+    let capabilities = &runtime.capabilities;
+    let offload = match gso.kind {
+        GsoKind::Tcp4 | GsoKind::Tcp6 => runtime.has(Feature::TcpSegmentationOffload),
+        GsoKind::Udp => runtime.has(Feature::TxUdpSegmentation),
+        _ => false,
+    };
+    offload
+        && (layout.outer.is_none() || capabilities.tunnels && layout.outer.is_some_and(|outer| outer.tunnel.is_udp()))
+        // A virtio header has no place for identifications that stay the same, nor for CWR on all
+        // segments.
+        && (capabilities.fixed_ids || !(has_same_ids(layout, gso) || gso.cwr == Cwr::All))
+}
+
+/// Do all segments have the same IPv4 identification, or the same outer one?
+fn has_same_ids(layout: &Layout, gso: Gso) -> bool {
+    gso.id == IpId::Fixed && layout.version == IpVersion::V4 || gso.outer_id == IpId::Fixed && layout.outer.is_some()
+}
+
+/// May the port number the segments anew? Of IPv4 packets that must not be fragmented nobody reads
+/// the identification (RFC 6864, section 4.1).
+fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) -> bool {
+    if runtime.capabilities.fixed_ids || !runtime.has(Feature::TxTcpMangleidSegmentation) {
+        return false;
+    }
+    let head = Head::new(packet, usize::from(layout.payload));
+    let bytes = head.bytes(packet);
+    let dont_fragment = |network: u16, version: IpVersion| {
+        let place = usize::from(network) + ipv4::FRAGMENT;
+        let flags = bytes.get(place..place + 2).map_or(0, |flags| u16::from_be_bytes([flags[0], flags[1]]));
+        version == IpVersion::V6 || flags & ipv4::DONT_FRAGMENT != 0
+    };
+    dont_fragment(layout.network, layout.version) && layout.outer.is_none_or(|outer| dont_fragment(outer.network, outer.version))
+}
+
+/// Is a packet cut at this port only because the port cannot be told that its identifications stay
+/// the same?
+pub(super) fn is_cut_for_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> bool {
+    let same = |gso: Gso| (gso.id == IpId::Fixed || gso.outer_id == IpId::Fixed) && gso.cwr != Cwr::All;
+    if runtime.capabilities.fixed_ids || !packet.metadata.gso.is_some_and(same) {
+        return false;
+    }
+    let mut able = *runtime;
+    able.capabilities.fixed_ids = true;
+    matches!(need(&able, packet), Need::Nothing | Need::Parts(..))
+}
+
+/// Does the port cut this super-packet itself? `length` counts from the IP header on.
+fn takes(runtime: &Runtime, layout: &Layout, gso: Gso, length: usize, payload: usize) -> bool {
+    let capabilities = &runtime.capabilities;
+    let segments = payload.div_ceil(gso.size.get());
+    cuts(runtime, layout, gso)
+        && (gso.kind != GsoKind::Udp || segments <= MaxSegments::UDP.get() as usize)
+        && length <= runtime.max_gso_size()
+        && payload <= capabilities.max_gso_payload as usize
+        && segments <= capabilities.max_gso_segments as usize
+}
+
+/// The payload of the largest super-packets that the port takes of this one, of which it takes
+/// smaller ones only: whole segments, and two at least, or nothing is gained.
+fn part(runtime: &Runtime, layout: &Layout, gso: Gso) -> Option<SegmentSize> {
+    if !matches!(gso.kind, GsoKind::Tcp4 | GsoKind::Tcp6) || layout.outer.is_some() || !cuts(runtime, layout, gso) {
+        return None;
+    }
+    let (capabilities, size) = (&runtime.capabilities, gso.size.get());
+    let headers = usize::from(layout.payload - layout.network);
+    let payload = runtime.max_gso_size().checked_sub(headers)?.min(capabilities.max_gso_payload as usize).min(usize::from(u16::MAX));
+    let segments = (payload / size).min(capabilities.max_gso_segments as usize);
+    if segments < 2 { None } else { SegmentSize::new(segments * size) }
+}

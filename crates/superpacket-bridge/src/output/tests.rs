@@ -1,0 +1,441 @@
+//! Who is given which packet, and what leaves by ports that differ in what they can do.
+
+mod multicast;
+mod storm;
+mod vlan;
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::*;
+use crate::fdb::Station;
+use crate::loops::{LoopGuard, MOST_REPEATS, REMEMBERED, WINDOW};
+use crate::runtime::tests::shared_as;
+use superpacket::aggregate::{Aggregator, HashKey, Policy};
+use superpacket::packet::{RxChecksum, RxPacket};
+use superpacket::segment::{Gso, GsoKind, SegmentSize};
+use superpacket_features::Feature;
+use superpacket_io::port::{Progress, Transmit, TxBatch};
+use superpacket_traffic::check::{self, Expect};
+use superpacket_traffic::frame::{Checksum, Frame};
+
+/// Takes all frames.
+#[derive(Debug)]
+struct Taker(Taken);
+
+impl Transmit for Taker {
+    fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
+        let mut taken = self.0.lock().expect("no panic");
+        for frame in &batch.frames()[from..] {
+            let mut bytes = Vec::new();
+            batch.copy_to(outgoing, frame, &mut bytes);
+            let partial = matches!(frame.checksum, RxChecksum::Partial { .. });
+            taken.push(Left { bytes, segment: frame.gso.map(|gso| gso.size.get()), partial, checksum: frame.checksum, gso: frame.gso });
+        }
+        Progress { sent: batch.frames().len() - from, stopped: None }
+    }
+}
+
+/// A frame that a port was given.
+#[derive(Debug, PartialEq)]
+struct Left {
+    bytes: Vec<u8>,
+    /// It is a super-packet, to be cut into segments with so much payload.
+    segment: Option<usize>,
+    /// Its checksum is to be filled in.
+    partial: bool,
+    /// The same as the port is told them.
+    checksum: RxChecksum,
+    gso: Option<Gso>,
+}
+
+/// One frame, as it came, with its checksum to be filled in.
+fn is_as_it_came(sent: &[Left], bytes: &[u8], segment: Option<usize>) -> bool {
+    matches!(sent, [left] if left.bytes == bytes && left.segment == segment && left.partial)
+}
+
+/// Frames that a port was given.
+type Taken = Arc<Mutex<Vec<Left>>>;
+
+struct Bench {
+    output: Output,
+    ports: Vec<(Arc<Shared>, Taken)>,
+}
+
+impl Bench {
+    /// Ports with these MTUs.
+    fn new(mtus: &[usize], change: impl Fn(&mut crate::settings::PortSettings)) -> Bench {
+        Bench::sized(mtus, 64, change)
+    }
+
+    /// As [`new`](Self::new), with a table of so many addresses.
+    fn sized(mtus: &[usize], addresses: usize, change: impl Fn(&mut crate::settings::PortSettings)) -> Bench {
+        let table = Table::new(addresses, Duration::from_secs(300));
+        (0..mtus.len()).for_each(|port| table.set_limit(port as u16, 0));
+        let mut output = Output::new(Arc::new(table), Arc::new(icmp::rate_limit()));
+        let ports = mtus.iter().enumerate().map(|(number, &mtu)| {
+            let (shared, taken) = (Arc::new(shared_as(number as u16, &change)), Arc::default());
+            let mut egress = Egress::new(Arc::clone(&shared), Box::new(Taker(Arc::clone(&taken))));
+            egress.runtime.mtu = mtu;
+            output.egress.push(Some(egress));
+            (shared, taken)
+        });
+        let ports = ports.collect();
+        output.begin(0);
+        Bench { output, ports }
+    }
+
+    /// A frame comes in at a port: to how many does it go?
+    fn receive(&mut self, port: usize, frame: &[u8]) -> Vec<usize> {
+        self.pass(port, RxPacket::new(Buffer::from(frame.to_vec()))).iter().map(Vec::len).collect()
+    }
+
+    /// A packet comes in at a port as it is: what does each get?
+    fn pass(&mut self, port: usize, packet: RxPacket<Buffer>) -> Vec<Vec<Left>> {
+        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| self.output.forward(&self.ports[port].0, packet));
+        self.sent()
+    }
+
+    /// As [`pass`](Self::pass), of what these frames are aggregated to.
+    fn merge(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Vec<Left>> {
+        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
+        let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| self.output.forward(&self.ports[port].0, packet);
+        aggregator.receive_batch(&mut packets, 0, sink);
+        aggregator.flush_all(sink);
+        self.sent()
+    }
+
+    fn sent(&mut self) -> Vec<Vec<Left>> {
+        self.output.flush();
+        self.ports.iter().map(|(_, taken)| std::mem::take(&mut *taken.lock().expect("no panic"))).collect()
+    }
+
+    /// Takes offloads from a port.
+    fn lack(&mut self, port: usize, features: &[Feature]) {
+        let runtime = &mut self.output.egress[port].as_mut().expect("the port is there").runtime;
+        runtime.active = features.iter().fold(runtime.active, |active, &feature| active.without(feature));
+    }
+
+    fn drops(&self, port: usize, cause: &str) -> u64 {
+        self.ports[port].0.counts.report("").drops[cause]
+    }
+}
+
+fn broadcast(source: u8, content: u8) -> Vec<u8> {
+    [&[0xff; 6][..], &[2, 0, 0, 0, 0, source], &[0x88, 0xb5], &[content; 46]].concat()
+}
+
+#[test]
+fn what_goes_round_a_loop_to_where_it_came_from_ends_there() {
+    let mut bench = Bench::new(&[1500; 3], |_| ());
+    // A host with two links, at ports 1 and 2, which repeats on each what it hears on the
+    // other, and what it says on both.
+    let mut waiting = VecDeque::from([(1, broadcast(7, 0)), (2, broadcast(7, 0))]);
+    let mut rounds = 0;
+    while let Some((port, frame)) = waiting.pop_front() {
+        rounds += 1;
+        bench.output.begin(0);
+        assert!(rounds < 100, "it goes round and round");
+        let sent = bench.receive(port, &frame);
+        assert_eq!(sent[port], 0, "nothing is sent back");
+        for (other, back) in [(1, 2), (2, 1)] {
+            waiting.extend((0..sent[other]).map(|_| (back, frame.clone())));
+        }
+    }
+    assert!(bench.drops(1, "loop") + bench.drops(2, "loop") >= 2);
+    // What the host says then is heard, once, whichever of its links it came by.
+    for (number, (first, second)) in [(1, 2), (2, 1)].into_iter().enumerate() {
+        let frame = broadcast(7, 1 + number as u8);
+        assert_eq!(bench.receive(first, &frame)[0], 1);
+        assert_eq!(bench.receive(second, &frame)[0], 0, "it has come round");
+        assert!(repeats(&mut bench, first, &frame) <= MOST_REPEATS, "it goes round in one direction");
+    }
+    // So is what others say, and what goes round in one direction only.
+    assert_eq!(bench.receive(0, &broadcast(8, 0)), [0, 1, 1]);
+    for port in [1, 2] {
+        assert_eq!(bench.receive(port, &broadcast(8, 0)), [0; 3], "it has come round");
+    }
+    assert!(repeats(&mut bench, 1, &broadcast(9, 0)) <= 1 + MOST_REPEATS);
+}
+
+/// How often a frame is forwarded that comes to a port again and again.
+fn repeats(bench: &mut Bench, port: usize, frame: &[u8]) -> u64 {
+    bench.output.begin(0);
+    (0..100).filter(|_| bench.receive(port, frame).iter().any(|&sent| sent != 0)).count() as u64
+}
+
+#[test]
+fn who_sends_with_the_address_of_another_does_not_mute_him() {
+    let mut bench = Bench::new(&[1500; 3], |_| ());
+    let (victim, attacker, other) = (0, 2, 1);
+    let to = |station: u8, content: u8| {
+        let mut frame = broadcast(7, content);
+        frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, station]);
+        frame
+    };
+    bench.receive(other, &broadcast(8, 0));
+    for round in 0..100 {
+        bench.output.begin(0);
+        assert_eq!(bench.receive(victim, &to(8, round)), [0, 1, 0], "round {round}: nobody else hears it");
+        // What the victim says to all is repeated by the attacker, and said by him before.
+        let said = broadcast(7, round);
+        assert_eq!(bench.receive(victim, &said), [0, 1, 1]);
+        bench.receive(attacker, &said);
+        bench.receive(attacker, &broadcast(7, 100 + round));
+        assert_eq!(bench.receive(other, &to(7, round))[victim], 1, "round {round}: what is sent to him comes to him");
+        // The same again and again, and to nobody known, as from a generator to a silent
+        // receiver.
+        assert_eq!(bench.receive(victim, &to(99, 0)), [0, 1, 1]);
+    }
+    assert_eq!(bench.drops(victim, "loop"), 0);
+}
+
+#[test]
+fn a_flood_of_source_addresses_gets_nobody_elses_traffic() {
+    let mut bench = Bench::sized(&[1500; 3], 8192, |_| ());
+    let station = |port: u8, to: u8| {
+        let frame = [&[2, 0, 0, 0, 0, to][..], &[2, 0, 0, 0, 0, port], &[0x88, 0xb5], &[0; 46]].concat();
+        (usize::from(port), frame)
+    };
+    let transfer = [station(0, 1), station(1, 0)];
+    // They greet each other, and then the one sends only, and the other answers now and then.
+    bench.receive(0, &transfer[0].1);
+    bench.receive(1, &transfer[1].1);
+    let mut leaked = 0;
+    for round in 0..8 {
+        for number in 0..200_000u32 {
+            let [a, b, c, d] = number.to_be_bytes();
+            let source = [&[2, 0, 0, 0, 0, 0][..], &[6, 0, a, b, c, d], &[0x88, 0xb5], &[round; 46]].concat();
+            bench.output.begin(0);
+            bench.receive(2, &source);
+            let (port, frame) = match number {
+                number if number % 10_000 == 0 => &transfer[1],
+                number if number % 16 == 0 => &transfer[0],
+                _ => continue,
+            };
+            let sent = bench.receive(*port, frame);
+            assert_eq!(sent[1 - port], 1, "it arrives");
+            leaked += sent[2];
+        }
+    }
+    assert_eq!(leaked, 0, "frames of the others that the flooding port heard");
+    assert_eq!([0, 1].map(|port| bench.output.table.count(port)), [1, 1], "their addresses are there");
+    assert!((3_000..=4_096).contains(&bench.output.table.count(2)), "half of the table at most");
+}
+
+#[test]
+fn who_sends_with_a_static_address_gets_nothing_of_its_traffic() {
+    let mut bench = Bench::sized(&[1500; 4], 8, |_| ());
+    let stations: BTreeSet<Station> = (1..40).map(|number| Station { vlan: 0, address: [2, 0, 0, 0, 0, number] }).collect();
+    bench.output.table.set_static(0, &stations);
+    // Before its own first word, all the time after it, and when it has been silent for ever.
+    for round in 0..300 {
+        for number in (1..40).step_by(7) {
+            bench.output.tick = 1 + round * 1_000;
+            assert_eq!(bench.receive(2, &broadcast(number, round as u8))[2], 0);
+            bench.receive(2, &unicast(number, 200));
+            assert_eq!(bench.receive(1, &unicast(100, number)), [1, 0, 0, 0], "round {round}, station {number}");
+            assert_eq!(bench.receive(2, &unicast(number, number)), [1, 0, 0, 0], "what the attacker sends is forwarded");
+            if round == 100 {
+                assert_eq!(bench.receive(0, &unicast(number, 200))[0], 0);
+            }
+        }
+    }
+    // Gone for now, and still nobody else's.
+    bench.output.egress[0] = None;
+    assert_eq!(bench.receive(1, &unicast(100, 8)), [0; 4]);
+    assert_eq!(bench.receive(1, &unicast(100, 9)), [0; 4]);
+    assert_eq!(bench.drops(1, "no_port"), 2);
+}
+
+/// A frame to this station.
+fn unicast(source: u8, to: u8) -> Vec<u8> {
+    let mut frame = broadcast(source, 0);
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, to]);
+    frame
+}
+
+/// Ports of which these have this switch as said.
+fn switched(ports: usize, these: &[usize], name: &str, on: bool) -> Bench {
+    let mut bench = Bench::new(&vec![1500; ports], |_| ());
+    for &port in these {
+        let runtime = &mut bench.output.egress[port].as_mut().expect("the port is there").runtime;
+        runtime.forwarding.set(name, on).expect("it is a switch");
+    }
+    bench
+}
+
+#[test]
+fn isolated_ports_hear_the_others_only() {
+    let mut bench = switched(4, &[0, 1], "isolated", true);
+    assert_eq!(bench.receive(0, &broadcast(1, 0)), [0, 0, 1, 1]);
+    assert_eq!(bench.receive(1, &broadcast(2, 0)), [0, 0, 1, 1]);
+    assert_eq!(bench.receive(2, &broadcast(3, 0)), [1, 1, 0, 1]);
+    // Where both are known, nothing passes between the isolated ones, in super-packets either.
+    assert_eq!(bench.receive(0, &unicast(1, 2)), [0; 4]);
+    assert_eq!(bench.receive(0, &unicast(1, 3)), [0, 0, 1, 0]);
+    assert_eq!(bench.receive(2, &unicast(3, 1)), [1, 0, 0, 0]);
+    assert_eq!((bench.drops(0, "forwarding"), bench.drops(1, "forwarding")), (1, 0));
+}
+
+#[test]
+fn ports_that_are_all_isolated_hear_nothing() {
+    let mut bench = switched(2, &[0, 1], "isolated", true);
+    assert_eq!(bench.receive(0, &broadcast(1, 0)), [0, 0]);
+    assert_eq!((bench.drops(0, "forwarding"), bench.drops(0, "no_port")), (1, 0));
+}
+
+#[test]
+fn a_port_without_learning_takes_no_address_from_others() {
+    let mut bench = switched(3, &[2], "learning", false);
+    bench.receive(0, &broadcast(1, 0));
+    // Whatever port 2 says it is, it gets nothing that it would not get.
+    bench.receive(2, &broadcast(1, 0));
+    bench.receive(2, &broadcast(9, 0));
+    assert_eq!(bench.receive(1, &unicast(2, 1)), [1, 0, 0]);
+    assert_eq!(bench.receive(1, &unicast(2, 9)), [1, 0, 1], "nobody knows where that is");
+    assert_eq!(bench.output.table.count(2), 0);
+}
+
+#[test]
+fn what_is_flooded_is_for_ports_that_are_given_it() {
+    let multicast = |content| {
+        let mut frame = broadcast(1, content);
+        frame[..6].copy_from_slice(&[1, 0, 0x5e, 0, 0, 7]);
+        frame
+    };
+    for (name, unknown, many, all) in [("flood", 0, 1, 1), ("mcast_flood", 1, 0, 1), ("bcast_flood", 1, 1, 0)] {
+        let mut bench = switched(3, &[2], name, false);
+        assert_eq!(bench.receive(0, &unicast(1, 99)), [0, 1, unknown], "{name}");
+        assert_eq!(bench.receive(0, &multicast(0)), [0, 1, many], "{name}");
+        assert_eq!(bench.receive(0, &broadcast(1, 0)), [0, 1, all], "{name}");
+        // What is known to be there goes there.
+        bench.receive(2, &broadcast(3, 1));
+        assert_eq!(bench.receive(0, &unicast(1, 3)), [0, 0, 1], "{name}");
+        assert_eq!(bench.drops(0, "forwarding"), 0, "another port has had it");
+    }
+}
+
+#[test]
+fn more_than_can_be_remembered_ends_too() {
+    let guard = LoopGuard::new();
+    let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+    let mut came_round = |port, number: u16, tick| {
+        let packet = RxPacket::new(Buffer::from([&number.to_be_bytes()[..], &[0; 58]].concat()));
+        let mut again = false;
+        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| again = guard.has_come_round(port, &packet, tick));
+        again
+    };
+    let mut left: Vec<u16> = (0..2 * REMEMBERED as u16).collect();
+    let mut tick = 1;
+    while !left.is_empty() {
+        assert!(tick < 20 * u64::from(WINDOW), "{} go round", left.len());
+        tick += 1;
+        // From the one port of the loop to the other.
+        left.retain(|&number| !came_round((tick % 2) as u16, number, tick));
+    }
+}
+
+#[test]
+fn without_a_loop_the_same_may_be_said_again() {
+    let mut bench = Bench::new(&[1500; 3], |_| ());
+    for _ in 0..100 {
+        bench.output.begin(0);
+        assert_eq!(bench.receive(0, &broadcast(8, 0)), [0, 1, 1]);
+    }
+}
+
+#[test]
+fn a_sender_is_told_only_if_nobody_had_its_packet() {
+    let mut frame =
+        vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0x05, 0x78, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    frame.resize(14 + 1400, 0);
+    let answered = |mtus: &[usize]| {
+        let mut bench = Bench::new(mtus, |settings| settings.too_big = crate::settings::TooBig::Icmp);
+        bench.receive(0, &frame)
+    };
+    assert_eq!(answered(&[1500, 1280, 1500]), [0, 0, 1], "the destination may be behind the third port");
+    assert_eq!(answered(&[1500, 1280, 1300]), [1, 0, 0]);
+}
+
+/// Ports 1 to 4 and the one that all comes in by: the first cuts nothing, the second and the
+/// last all there is, the third not even fills in checksums.
+fn mixed() -> Bench {
+    let mut bench = Bench::new(&[1500; 5], |_| ());
+    bench.lack(1, &[Feature::TcpSegmentationOffload]);
+    bench.lack(3, &[Feature::TcpSegmentationOffload, Feature::TxChecksumming]);
+    bench
+}
+
+fn checked(sent: &[Left]) {
+    for left in sent {
+        check::frame(&left.bytes, &Expect::default()).expect("a right frame");
+    }
+}
+
+/// The frame with its partial checksum filled in, as a device does it.
+fn filled(left: &Left) -> Vec<u8> {
+    assert!(left.partial && left.segment.is_none(), "{left:?}");
+    let mut bytes = left.bytes.clone();
+    let sum = superpacket_traffic::checksum::sum(&bytes[34..]);
+    bytes[50..52].copy_from_slice(&(!sum).to_be_bytes());
+    bytes
+}
+
+#[test]
+fn what_was_merged_is_cut_only_for_the_ports_that_need_it() {
+    let mut bench = mixed();
+    let frames: Vec<_> = Frame::tcp4(1, 1_400).run(20).iter().map(Frame::to_bytes).collect();
+    let sent = bench.merge(0, &frames);
+    assert!(sent[0].is_empty(), "nothing is sent back");
+    for cut in [1, 3] {
+        assert!(sent[cut].iter().all(|left| left.segment.is_none() && !left.partial));
+        assert!(sent[cut].iter().map(|left| &left.bytes).eq(&frames), "port {cut} gets what came");
+    }
+    let payload = superpacket_traffic::frame::stream_bytes(1, 20 * 1_400);
+    for whole in [2, 4] {
+        let [left] = &sent[whole][..] else { panic!("{} frames to port {whole}", sent[whole].len()) };
+        assert_eq!((left.segment, left.partial), (Some(1_400), true));
+        assert!(left.bytes[54..] == payload, "port {whole}");
+    }
+    let segmented = |port: usize| bench.ports[port].0.counts.segmented.value();
+    assert_eq!([1, 2, 3, 4].map(segmented), [1, 0, 1, 0]);
+    // Whatever was written for the one, the other cuts the whole into the very frames that
+    // came.
+    let [whole] = &sent[4][..] else { panic!("seen above") };
+    let mut packet = RxPacket::new(Buffer::from(whole.bytes.clone())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
+    packet.gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(1_400).expect("not zero")));
+    assert!(bench.pass(0, packet)[3].iter().map(|left| &left.bytes).eq(&frames));
+}
+
+#[test]
+fn a_senders_super_packet_is_cut_only_for_the_ports_that_need_it() {
+    let mut bench = mixed();
+    let frame = Frame::tcp4(1, 14_000).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+    let packet = |frame: &[u8]| RxPacket::new(Buffer::from(frame.to_vec())).with_checksum(RxChecksum::Partial { start: 34, offset: 16 });
+    let mut whole = packet(&frame);
+    whole.gso = Some(Gso::new(GsoKind::Tcp4, SegmentSize::new(1_400).expect("not zero")));
+    let sent = bench.pass(0, whole);
+    for able in [2, 4] {
+        assert!(is_as_it_came(&sent[able], &frame, Some(1_400)), "port {able} gets what came");
+    }
+    assert_eq!((sent[0].len(), sent[1].len(), sent[3].len()), (0, 10, 10));
+    checked(&sent[3]);
+    let stream: Vec<u8> = sent[3].iter().flat_map(|left| &left.bytes[54..]).copied().collect();
+    assert!(stream == frame[54..] && sent[3].iter().all(|left| !left.partial));
+    assert!(sent[1].iter().map(filled).eq(sent[3].iter().map(|left| left.bytes.clone())), "they differ in who fills in the checksums");
+
+    // One frame with its checksum left to others: only the port that cannot has it filled in.
+    let frame = Frame::tcp4(1, 900).with(|frame| frame.tcp_mut().checksum = Checksum::Partial).to_bytes();
+    let sent = bench.pass(0, packet(&frame));
+    for able in [1, 2, 4] {
+        assert!(is_as_it_came(&sent[able], &frame, None), "port {able} gets what came");
+    }
+    checked(&sent[3]);
+    assert!(sent[3].len() == 1 && !sent[3][0].partial && sent[3][0].bytes == filled(&sent[1][0]));
+    let checksummed = |port: usize| bench.ports[port].0.counts.checksummed.value();
+    assert_eq!([1, 2, 3, 4].map(checksummed), [0, 0, 1, 0]);
+}

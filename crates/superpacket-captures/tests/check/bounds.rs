@@ -1,0 +1,103 @@
+//! Files made to be slow, or to take memory; traps that are no faults.
+
+use super::*;
+
+/// Nothing of one file is in the other, all of one flow: that takes no longer than its size
+/// demands.
+#[test]
+fn files_of_which_nothing_fits_are_compared_in_bounded_time() {
+    let (mut left, mut original) = (Packets::new(), Packets::new());
+    let mut frame = Frame::tcp4(0, 200);
+    for number in 0..40_000u32 {
+        frame.tcp_mut().sequence = number * 200;
+        original.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
+        frame.tcp_mut().sequence = number.wrapping_mul(200).wrapping_add(1 << 31);
+        let bytes = frame.clone().with(|frame| frame.payload = vec![number as u8; 200]).to_bytes();
+        left.push(LinkType::ETHERNET, None, &bytes).expect("short");
+    }
+    let started = std::time::Instant::now();
+    let report = check(Input::from(&left), Input::from(&original), &CheckOptions::default(), &mut ()).expect("both");
+    assert!(report.violations >= 80_000, "{}", report.violations);
+    // A scan of all that is held, for each, would take an hour.
+    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
+}
+
+/// A super-packet that a header has cut into single bytes, of more than a network has: it is taken
+/// for whole.
+#[test]
+fn a_header_does_not_choose_how_much_memory_is_taken() {
+    let (frame, header) = merged(&[Frame::tcp4(1, 60_000)]);
+    let header = Header { gso_size: 1, ..header };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sent.records");
+    records(&path, Format::Buffers, &[(frame.to_bytes(), header)]);
+    let report = check(Input::Path(&path), Input::Path(&path), &CheckOptions::default(), &mut ()).expect("both");
+    assert_eq!((report.violations, report.not_judged.origin_headers), (0, 1), "{:?}", report.described);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_file_of_records_makes_it_panic(
+        kind in 0u8..6,
+        changes in proptest::collection::vec((0usize..4000, any::<u8>()), 0..12),
+        end in 0usize..4000,
+        is_original in any::<bool>(),
+    ) {
+        let case = Case::aggregation(flow(kind, 4, 300));
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("left.records");
+        let mut left: Vec<_> = case.left.iter().map(|(frame, header)| (frame.to_bytes(), *header)).collect();
+        left.extend(case.original.iter().map(|frame| (frame.to_bytes(), plain())));
+        records(&path, Format::Buffers, &left);
+        let mut bytes = std::fs::read(&path).expect("it was written");
+        for (place, value) in changes {
+            let place = place % bytes.len();
+            bytes[place] = value;
+        }
+        bytes.truncate(34 + end);
+        std::fs::write(&path, bytes).expect("writes");
+        let mut original = Packets::new();
+        for frame in &case.original {
+            original.push(LinkType::ETHERNET, None, &frame.to_bytes()).expect("short");
+        }
+        let (records, packets) = (Input::Path(&path), Input::from(&original));
+        let (checked, origin) = if is_original { (packets, records) } else { (records, packets) };
+        let _ = check(checked, origin, &CheckOptions { rules: Strictness::Reversible, ..CheckOptions::default() }, &mut ());
+    }
+}
+
+/// Flows of every protocol in every tunnel, a third of their packets a trap of some kind: what the
+/// engine makes of them is faithful, and so is what comes of cutting it again.
+#[test]
+fn traps_of_every_kind_raise_no_false_alarm() {
+    let impairments = Impairments {
+        other_field: 0.15,
+        corrupt: 0.05,
+        pad: 0.05,
+        truncate: 0.02,
+        fragments: 0.02,
+        other_protocol: 0.05,
+        ..Impairments::default()
+    };
+    for seed in 0..8 {
+        let mut original = Packets::new();
+        for packet in generate(seed, &Config { impairments, ..Config::default() }, 4000) {
+            let link_type = if packet.starts_at_ip { LinkType::RAW } else { LinkType::ETHERNET };
+            original.push(link_type, Some(packet.time_ns), &packet.bytes).expect("short");
+        }
+        let (mut merged, mut cut) = (Packets::new(), Packets::new());
+        coalesce(Input::from(&original), Output::Packets(&mut merged), &CoalesceOptions::default(), &mut ()).expect("packets");
+        for rules in [Strictness::Linux, Strictness::Reversible] {
+            let options = CheckOptions { rules, ..CheckOptions::default() };
+            let report = check(Input::from(&merged), Input::from(&original), &options, &mut ()).expect("both");
+            assert_eq!(report.violations, 0, "seed {seed}: {:#?}", report.described);
+            assert!(report.merged > 500, "seed {seed}: {}", report.merged);
+        }
+        segment(Input::from(&merged), Output::Packets(&mut cut), &SegmentOptions { mtu: 1000, ..SegmentOptions::default() }, &mut ())
+            .expect("packets");
+        let report = check(Input::from(&cut), Input::from(&merged), &CheckOptions::default(), &mut ()).expect("both");
+        assert_eq!(report.violations, 0, "seed {seed}: {:#?}", report.described);
+    }
+}

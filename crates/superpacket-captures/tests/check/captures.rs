@@ -1,0 +1,91 @@
+//! The engine's own work over all captures is found right, and LRO is found out.
+
+use super::*;
+
+/// What the engine makes of packets, for a device with headers.
+fn by_the_engine(original: &Packets) -> Vec<(Vec<u8>, Header)> {
+    let framing = Framing::new(Format::Tunnel, ByteOrder::Little, Layer::Ethernet);
+    let mut left = Vec::new();
+    let mut aggregator = BatchAggregator::framed(framing, Policy::gro_with_udp(), HashKey::new(5));
+    let packets: Vec<_> = original.iter().map(|frame| frame.data.to_vec()).collect();
+    for batch in packets.chunks(64) {
+        aggregator.poll_gathered(batch, |slices| {
+            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+            let header = Header::read(&bytes, framing.format, framing.order).expect("24 bytes");
+            left.push((bytes[framing.header_length()..].to_vec(), header));
+        });
+    }
+    left
+}
+
+fn captures() -> Vec<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = vec![here.join("../../captures/demo.pcap.gz")];
+    let root = here.join("../../../shared/captures");
+    if root.is_dir() {
+        for folder in std::fs::read_dir(&root).expect("lists").map(|folder| folder.expect("lists").path()).filter(|path| path.is_dir()) {
+            files.extend(std::fs::read_dir(folder).expect("lists").map(|file| file.expect("lists").path()));
+        }
+    } else {
+        assert!(std::env::var_os("SUPERPACKET_REQUIRE_CAPTURES").is_none(), "{} is missing", root.display());
+        eprintln!("skipped: {} is missing", root.display());
+    }
+    files.sort();
+    files
+}
+
+/// The packets of a capture in memory, if it can be read and is of Ethernet frames that are whole.
+fn ethernet(path: &Path) -> Option<Packets> {
+    use superpacket_captures::Reader;
+    use superpacket_io::capture::Source;
+    let mut reader = Reader::open(path).ok()?;
+    let mut packets = Packets::new();
+    while let Ok(Some(frame)) = reader.next_frame() {
+        if frame.link_type() != LinkType::ETHERNET || frame.is_truncated() {
+            return None;
+        }
+        packets.push(frame.link_type(), None, frame.data).ok()?;
+    }
+    Some(packets)
+}
+
+#[test]
+fn the_engines_own_work_is_faithful_over_all_captures() {
+    let (mut super_packets, mut segments, mut with_headers) = (0, 0, 0);
+    for path in captures() {
+        let (mut merged, mut cut) = (Packets::new(), Packets::new());
+        if coalesce(Input::Path(&path), Output::Packets(&mut merged), &CoalesceOptions::default(), &mut ()).is_err() {
+            continue;
+        }
+        for rules in [Strictness::Linux, Strictness::Reversible] {
+            let options = CheckOptions { rules, ..CheckOptions::default() };
+            let report = check(Input::from(&merged), Input::Path(&path), &options, &mut ()).expect("both");
+            assert_eq!(report.violations, 0, "{}: {:#?}", path.display(), report.described);
+            assert_eq!(report.not_judged.headers, report.super_packets);
+            super_packets += report.super_packets;
+        }
+        segment(Input::from(&merged), Output::Packets(&mut cut), &SegmentOptions::default(), &mut ()).expect("packets");
+        let report = check(Input::from(&cut), Input::from(&merged), &CheckOptions::default(), &mut ()).expect("both");
+        assert_eq!(report.violations, 0, "{}: {:#?}", path.display(), report.described);
+        segments += report.segments;
+        if let Some(original) = ethernet(&path) {
+            let left = by_the_engine(&original);
+            let report = check_records(Format::Tunnel, &left, Input::from(&original), Strictness::Linux);
+            assert_eq!(report.violations, 0, "{}: {:#?}", path.display(), report.described);
+            with_headers += report.super_packets - report.not_judged.headers;
+        }
+    }
+    assert!(super_packets >= 56 && segments >= 100 && with_headers >= 28, "{super_packets} {segments} {with_headers}");
+}
+
+#[test]
+fn lro_is_found_out() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/demo.pcap.gz");
+    let mut merged = Packets::new();
+    let options = CoalesceOptions { rules: superpacket_captures::Rules::Lro, acks: true, ..CoalesceOptions::default() };
+    coalesce(Input::Path(&path), Output::Packets(&mut merged), &options, &mut ()).expect("a capture");
+    let report = check(Input::from(&merged), Input::Path(&path), &CheckOptions::default(), &mut ()).expect("both");
+    let rules: BTreeSet<_> = report.by_rule.keys().map(|rule| rule.name()).collect();
+    assert!(rules.contains("lost") && rules.len() > 1, "{rules:?}");
+    assert_eq!(report.described.len(), 10, "one screen");
+}

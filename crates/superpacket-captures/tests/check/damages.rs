@@ -1,0 +1,292 @@
+//! Each single damage of what merged is found, and named by its rule.
+
+use super::*;
+
+fn is_tcp(case: &Case) -> bool {
+    matches!(case.original[0].transport, Transport::Tcp(_))
+}
+
+fn is_v4(case: &Case) -> bool {
+    matches!(case.original[0].ip, Ip::V4(_))
+}
+
+/// One thing that is broken, and the rules that are to be found: `None`, where the packets have no
+/// such thing.
+type Damage = (&'static str, fn(&mut Case, usize) -> Option<&'static [&'static str]>);
+
+/// Merges although a packet of the original is different.
+fn differs(case: &mut Case, index: usize, edit: Edit, rules: &'static [&'static str]) -> Option<&'static [&'static str]> {
+    edit(&mut case.original[index]);
+    Some(rules)
+}
+
+const DAMAGES: &[Damage] = &[
+    ("a byte of payload changed", |case, index| {
+        let size = case.original[0].payload.len();
+        case.left[0].0.payload[index * size + 3] ^= 1;
+        Some(&["bytes"])
+    }),
+    ("a byte of payload dropped", |case, index| {
+        let size = case.original[0].payload.len();
+        case.left[0].0.payload.remove(index * size + 3);
+        Some(&["bytes"])
+    }),
+    ("a byte of payload too many", |case, _| {
+        case.left[0].0.payload.push(0x5a);
+        Some(&["bytes"])
+    }),
+    ("two packets in another order", |case, index| {
+        case.original.swap(index - 1, index);
+        // Their identifications do not count up then, and the last has PSH.
+        is_tcp(case).then_some(&["order"])
+    }),
+    ("a packet is lost", |case, _| {
+        let following = case.original.last().expect("some").following();
+        case.original.push(following);
+        Some(&["lost"])
+    }),
+    ("a packet leaves twice", |case, _| {
+        let again = case.left[0].clone();
+        case.left.push(again);
+        Some(&["invented"])
+    }),
+    ("gso_size is another", |case, _| {
+        case.left[0].1.gso_size += 1;
+        Some(&["gso-size"])
+    }),
+    ("gso_size is 0", |case, _| {
+        case.left[0].1.gso_size = 0;
+        Some(&["virtio-header"])
+    }),
+    ("gso_type is none", |case, _| {
+        (case.left[0].1.gso_type, case.left[0].1.gso_size) = (0, 0);
+        Some(&["gso-type"])
+    }),
+    ("gso_type is another's", |case, _| {
+        case.left[0].1.gso_type = if is_tcp(case) { gso_type::UDP_L4 } else { gso_type::TCPV4 };
+        Some(&["virtio-header"])
+    }),
+    ("csum_start is another", |case, _| {
+        case.left[0].1.csum_start += 2;
+        Some(&["virtio-header"])
+    }),
+    ("the partial checksum is another", |case, _| {
+        *case.left[0].0.checksum_mut().expect("it has one") = Checksum::Raw(0x1234);
+        Some(&["partial-checksum"])
+    }),
+    ("the partial checksum lacks the length", |case, _| {
+        *case.left[0].0.checksum_mut().expect("it has one") = Checksum::PartialWithoutLength;
+        Some(&["partial-checksum"])
+    }),
+    ("the whole checksum is wrong", |case, _| {
+        case.left[0].1.flags = 0;
+        *case.left[0].0.checksum_mut().expect("it has one") = Checksum::Wrong;
+        is_tcp(case).then_some(&["checksum"])
+    }),
+    ("the header checksum is wrong", |case, _| {
+        is_v4(case).then(|| case.left[0].0.ipv4_mut().checksum = Checksum::Wrong)?;
+        Some(&["ip-checksum"])
+    }),
+    ("a packet with a wrong checksum merged", |case, index| {
+        differs(case, index, |frame| *frame.checksum_mut().expect("it has one") = Checksum::Wrong, &["bad-checksum"])
+    }),
+    ("PSH in the middle", |case, index| {
+        let middle = index + 1 < case.original.len();
+        (is_tcp(case) && middle).then(|| differs(case, index, |frame| frame.tcp_mut().flags |= PSH, &["push-ends"]))?
+    }),
+    ("PSH of the last is gone", |case, _| {
+        is_tcp(case).then(|| case.left[0].0.tcp_mut().flags &= !PSH)?;
+        Some(&["flags"])
+    }),
+    ("ECE on one", |case, index| is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().flags |= ECE, &["flags"]))?),
+    ("CWR on one behind the first", |case, index| {
+        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().flags |= CWR, &["cwr"]))?
+    }),
+    ("RST on one", |case, index| {
+        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().flags |= RST, &["flags", "control-flags"]))?
+    }),
+    ("another window", |case, index| is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().window += 1, &["window"]))?),
+    ("another acknowledgement", |case, index| {
+        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().acknowledgement += 300, &["acknowledgement"]))?
+    }),
+    ("another urgent pointer", |case, index| {
+        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().urgent = 1, &["urgent"]))?
+    }),
+    ("options only on one", |case, index| {
+        let options = |frame: &mut Frame| frame.tcp_mut().options = [timestamps(1, 2), vec![1, 1, 1, 1]].concat();
+        is_tcp(case).then(|| differs(case, index, options, &["tcp-options"]))?
+    }),
+    ("another sequence number", |case, index| {
+        is_tcp(case).then(|| differs(case, index, |frame| frame.tcp_mut().sequence ^= 0x10000, &["sequence"]))?
+    }),
+    ("another TTL", |case, index| {
+        let edit = |frame: &mut Frame| match &mut frame.ip {
+            Ip::V4(ip) => ip.ttl -= 1,
+            Ip::V6(ip) => ip.hop_limit -= 1,
+        };
+        differs(case, index, edit, &["ttl"])
+    }),
+    ("CE on one", |case, index| {
+        let edit = |frame: &mut Frame| match &mut frame.ip {
+            Ip::V4(ip) => ip.tos |= 3,
+            Ip::V6(ip) => ip.traffic_class |= 3,
+        };
+        differs(case, index, edit, &["traffic-class"])
+    }),
+    ("another flow label", |case, index| {
+        (!is_v4(case)).then(|| differs(case, index, |frame| frame.ipv6_mut().flow_label += 1, &["flow-label"]))?
+    }),
+    ("another identification", |case, index| {
+        is_v4(case).then(|| differs(case, index, |frame| frame.ipv4_mut().id ^= 0x0770, &["ip-id"]))?
+    }),
+    ("DF on one", |case, index| {
+        is_v4(case).then(|| differs(case, index, |frame| frame.ipv4_mut().dont_fragment ^= true, &["dont-fragment"]))?
+    }),
+    ("IPv4 options on one", |case, index| {
+        is_v4(case).then(|| differs(case, index, |frame| frame.ipv4_mut().options = vec![1; 4], &["never-merges", "ip-header"]))?
+    }),
+    ("padding behind one", |case, index| differs(case, index, |frame| frame.trailer = vec![0; 3], &["never-merges"])),
+    ("another VLAN", |case, index| {
+        let tagged = !case.original[0].vlans.is_empty();
+        tagged.then(|| differs(case, index, |frame| frame.vlans[0].vid = 20, &["link-header"]))?
+    }),
+    ("another MAC address", |case, index| {
+        differs(case, index, |frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9], &["link-header"])
+    }),
+    ("a longer packet behind a shorter", |case, index| {
+        let frame = &mut case.original[index];
+        frame.payload.extend([7; 5]);
+        for behind in &mut case.original[index + 1..] {
+            // What follows is in sequence again.
+            if let Transport::Tcp(tcp) = &mut behind.transport {
+                tcp.sequence = tcp.sequence.wrapping_add(5);
+            }
+        }
+        case.left = vec![merged(&case.original)];
+        Some(&["segment-sizes"])
+    }),
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_damage_is_found_and_named(kind in 0u8..6, count in 3usize..12, size in 20usize..1200, place in 1usize..11) {
+        let case = Case::aggregation(flow(kind, count, size));
+        for rules in [Strictness::Linux, Strictness::Reversible] {
+            prop_assert_eq!(case.rules(rules), BTreeSet::new(), "{:?}", case.check(rules).described);
+        }
+        let index = 1 + place % (count - 1);
+        for (name, damage) in DAMAGES {
+            let mut damaged = case.clone();
+            let Some(expected) = damage(&mut damaged, index) else { continue };
+            let report = damaged.check(Strictness::Linux);
+            let found: BTreeSet<_> = report.by_rule.keys().map(|rule| rule.name()).collect();
+            prop_assert_eq!(found, expected.iter().copied().collect(), "{} in packet {}: {:#?}", name, index, report.described);
+        }
+    }
+}
+
+#[test]
+fn what_linux_refuses_may_overtake_by_its_rules_alone() {
+    for edit in [|frame: &mut Frame| frame.tcp_mut().checksum = Checksum::Wrong, |frame: &mut Frame| frame.ipv4_mut().options = vec![1; 4]]
+    {
+        let mut flow = flow(0, 4, 100);
+        // Retransmitted, it is refused; the others are in sequence without it.
+        let mut refused = flow[1].clone();
+        edit(&mut refused);
+        flow.insert(2, refused);
+        let case = Case::with(flow, &[&[2], &[0, 1, 3, 4]]);
+        case.breaks(&[]);
+        assert_eq!(case.rules(Strictness::Reversible), ["refused-order"].into());
+    }
+}
+
+/// A fragment, or what else has no known ports, may be of any flow between its addresses: it keeps
+/// order with all of them, by the stricter rules.
+#[test]
+fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
+    type Make = fn() -> Frame;
+    let tunnel: Make = || flow(4, 1, 100)[0].clone().in_vxlan4();
+    // Frames of a flow, and one of the same pair that is no longer than its fragments are.
+    for (name, of_flow, other) in [
+        ("IPv4", (|| flow(0, 1, 100)[0].clone()) as Make, (|| Frame::tcp4(9000, 100).with_id(1)) as Make),
+        ("IPv6", || flow(1, 1, 100)[0].clone(), || Frame::tcp6(9000, 100)),
+        ("UDP", || flow(4, 1, 100)[0].clone(), || Frame::udp4(100).with_id(1)),
+        ("tagged", || flow(3, 1, 100)[0].clone(), || Frame::tcp4(9000, 100).with_id(1).tagged(12)),
+        ("in a tunnel", tunnel, || Frame::udp4(100).with_id(1).in_vxlan4()),
+    ] {
+        let of_flow = of_flow();
+        let fragments = other().fragments(64, 99);
+        assert!(fragments.len() > 1, "{name}");
+        let original = || vec![of_flow.clone(), fragments[0].clone(), fragments[1].clone()];
+        let held = Case::with(original(), &[&[0], &[1], &[2]]);
+        assert_eq!(held.rules(Strictness::Reversible), BTreeSet::new(), "{name}");
+        for left in [&[&[1][..], &[2], &[0]][..], &[&[1], &[0], &[2]]] {
+            let case = Case::with(original(), left);
+            case.breaks(&[]);
+            let report = case.check(Strictness::Reversible);
+            assert_eq!(report.violations, 1, "{name}: {:#?}", report.described);
+            let violation = &report.described[0];
+            assert_eq!((violation.rule.name(), violation.field.as_str(), violation.origin), ("pair-order", "order", Some(1)), "{name}");
+            let place = left.iter().position(|group| group[0] == 0).expect("it left") as u64;
+            assert_eq!(violation.packet, Some(place + 1), "{name}");
+            let by = format!("packet {place}, which is packet {} of the original and of the same addresses, left before it", place + 1);
+            assert_eq!(violation.found, by, "{name}");
+        }
+        // The other way round: the flow's packet came last.
+        let case = Case::with(vec![fragments[0].clone(), fragments[1].clone(), of_flow.clone()], &[&[0], &[2], &[1]]);
+        case.breaks(&[]);
+        assert_eq!(case.rules(Strictness::Reversible), ["pair-order"].into(), "{name}");
+        assert_eq!(case.check(Strictness::Reversible).described[0].origin, Some(2), "{name}");
+    }
+    // The packets that it overtakes are in a merged one.
+    let mut merged = flow(0, 4, 100);
+    merged.push(Frame::tcp4(9000, 100).with_id(1).fragments(64, 99)[1].clone());
+    let late = Case::with(merged.clone(), &[&[4], &[0, 1, 2, 3]]);
+    late.breaks(&[]);
+    assert_eq!(late.rules(Strictness::Reversible), ["pair-order"].into());
+    assert_eq!(late.check(Strictness::Reversible).violations, 1);
+    assert_eq!(Case::with(merged, &[&[0, 1, 2, 3], &[4]]).rules(Strictness::Reversible), BTreeSet::new());
+}
+
+/// What cannot be of the flow may leave before what is held of it.
+#[test]
+fn what_is_of_other_addresses_keeps_no_order() {
+    let of_flow = flow(0, 1, 100)[0].clone();
+    let others: [(&str, Edit); 5] = [
+        ("other addresses", |frame| frame.ipv4_mut().source = [10, 9, 9, 9]),
+        ("the other direction", |frame| {
+            let ip = frame.ipv4_mut();
+            (ip.source, ip.destination) = (ip.destination, ip.source);
+        }),
+        ("another MAC address", |frame| frame.link.as_mut().expect("Ethernet").source = [2, 0, 0, 0, 0, 9]),
+        ("another VLAN", |frame| *frame = frame.clone().tagged(30)),
+        ("of UDP", |frame| *frame = Frame::udp4(100).with_id(1).fragments(64, 99)[1].clone()),
+    ];
+    for (name, edit) in others {
+        let mut fragment = Frame::tcp4(9000, 100).with_id(1).fragments(64, 99)[1].clone();
+        edit(&mut fragment);
+        let case = Case::with(vec![of_flow.clone(), fragment], &[&[1], &[0]]);
+        assert_eq!(case.rules(Strictness::Reversible), BTreeSet::new(), "{name}: {:?}", case.check(Strictness::Reversible).described);
+    }
+    // A protocol without ports is of no flow.
+    let ping = of_flow.clone().with(|frame| frame.transport = Transport::Raw(1));
+    assert_eq!(Case::with(vec![of_flow.clone(), ping], &[&[1], &[0]]).rules(Strictness::Reversible), BTreeSet::new());
+    // A truncated header is of some flow.
+    let stub = of_flow.clone().with(|frame| (frame.transport, frame.payload) = (Transport::Raw(6), vec![1, 2, 3, 4, 5, 6, 7, 8]));
+    assert_eq!(Case::with(vec![of_flow, stub], &[&[1], &[0]]).rules(Strictness::Reversible), ["pair-order"].into());
+}
+
+#[test]
+fn order_is_that_of_each_flow() {
+    let flow = flow(0, 4, 100);
+    // Whatever leaves by itself may leave later, as long as its flow does.
+    Case::with(flow.clone(), &[&[0, 1], &[2, 3]]).breaks(&[]);
+    Case::with(flow.clone(), &[&[2, 3], &[0, 1]]).breaks(&["order"]);
+    Case::with(flow.clone(), &[&[0], &[2], &[1], &[3]]).breaks(&["order"]);
+    let mut two = flow.clone();
+    two.extend(flow.iter().map(|frame| frame.clone().with(|frame| frame.tcp_mut().source_port = 9)));
+    Case::with(two.clone(), &[&[4, 5, 6, 7], &[0, 1, 2, 3]]).breaks(&[]);
+    Case::with(two, &[&[4, 5], &[0, 1, 2, 3], &[7], &[6]]).breaks(&["order"]);
+}

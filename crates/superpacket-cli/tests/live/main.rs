@@ -1,0 +1,167 @@
+//! The bridge as a program, between hosts in network namespaces of their own.
+#![cfg(target_os = "linux")]
+
+#[path = "../support/namespaces.rs"]
+mod namespaces;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod completion;
+mod forwarding;
+mod idle;
+mod mdb;
+mod memory;
+mod metrics;
+mod monitor;
+mod offloads;
+mod ports;
+mod queues;
+mod reload;
+mod start_and_end;
+mod steering;
+
+use namespaces::Namespace;
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use superpacket_traffic::frame::Frame;
+use support::{Bench, spaced, stderr};
+
+const PORTS: [&str; 2] = ["packet:left", "packet:right"];
+
+/// Two hosts, a bridge to be between them, and a directory for its files.
+struct House {
+    bench: Bench,
+    // Hosts first: they are children of the bridge's namespace.
+    left: Namespace,
+    right: Namespace,
+    middle: Namespace,
+}
+
+impl House {
+    fn new() -> Option<Self> {
+        let middle = Namespace::new()?;
+        let left = middle.host("left", "10.9.0.1/24")?;
+        let right = middle.host("right", "10.9.0.2/24")?;
+        Some(House { bench: Bench::new(), left, right, middle })
+    }
+
+    /// Sends 8 MB from one host to the other, every byte of which is compared there.
+    fn load(&self) {
+        let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let [client, server] = [&self.left, &self.right].map(|host| host.id().to_string());
+        command.args(["load", "stream", "10.9.0.2", "--client", &client, "--server", &server, "--bytes", "8M", "--verify"]);
+        let output = command.output().expect("runs");
+        assert!(output.status.success(), "{} {}", stderr(&output), self.log());
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.bench.path("control.sock")
+    }
+
+    /// Starts another bridge beside the one that is asked; its socket is returned too.
+    fn other_bridge(&self, arguments: &[&str]) -> (Running, PathBuf) {
+        let (socket, path) = (self.bench.path("other.sock"), self.bench.path("other.log"));
+        let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        command.arg("bridge").args(arguments).arg("--control").arg(&socket);
+        let child = command.stdout(Stdio::null()).stderr(std::fs::File::create(&path).expect("creates")).spawn().expect("runs");
+        let running = Running { child: Some(child) };
+        self.wait_for("the other bridge", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+        (running, socket)
+    }
+
+    /// Starts `superpacket bridge` with these and `--control`, and waits until it can be asked.
+    fn bridge(&self, arguments: &[&str]) -> Running {
+        let log = std::fs::File::create(self.bench.path("log")).expect("creates");
+        let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        command.arg("bridge").args(arguments).arg("--control").arg(self.socket());
+        let child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("runs");
+        let mut running = Running { child: Some(child) };
+        let started = Instant::now();
+        while self.ask(&["ports"]).is_none() {
+            let ended = running.child.as_mut().and_then(|child| child.try_wait().expect("waits"));
+            assert!(ended.is_none() && started.elapsed() < Duration::from_secs(10), "{ended:?}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        running
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.bench.path("log")).unwrap_or_default()
+    }
+
+    /// Runs a command that asks the bridge; its JSON, if it succeeded.
+    fn ask(&self, arguments: &[&str]) -> Option<Value> {
+        let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let output = command.args(arguments).arg("--json").arg("--control").arg(self.socket()).output().expect("runs");
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).expect("JSON and nothing else"))
+    }
+
+    /// The same as text: (exit code, standard output, standard error).
+    fn text(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let output = command.args(arguments).arg("--control").arg(self.socket()).output().expect("runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), stderr(&output))
+    }
+
+    /// Does the right host answer the left one? A refused connection is an answer: address
+    /// resolution and TCP went both ways.
+    fn reaches(&self) -> bool {
+        let output = self.left.run("timeout", &["5", "bash", "-c", "exec 3<>/dev/tcp/10.9.0.2/9"]);
+        stderr(&output).contains("refused")
+    }
+
+    fn wait_for(&self, what: &str, mut found: impl FnMut() -> bool) {
+        let started = Instant::now();
+        while !found() {
+            assert!(started.elapsed() < Duration::from_secs(10), "{what}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// A running bridge; killed if a test fails.
+struct Running {
+    child: Option<Child>,
+}
+
+impl Running {
+    /// nsenter has become the bridge: it executes it in its own process.
+    fn signal(&self, signal: rustix::process::Signal) {
+        let child = self.child.as_ref().expect("runs");
+        rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).expect("lives");
+    }
+
+    fn id(&self) -> u32 {
+        self.child.as_ref().expect("runs").id()
+    }
+
+    /// Waits for its end: (exit code, standard output).
+    fn end(mut self) -> (Option<i32>, String) {
+        let output = self.child.take().expect("runs").wait_with_output().expect("waits");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// CPU time of a process so far, in clock ticks (proc_pid_stat(5), fields 14 and 15).
+fn ticks(id: u32) -> u64 {
+    ticks_of(&std::fs::read_to_string(format!("/proc/{id}/stat")).expect("lives"))
+}
+
+/// The same of what a `stat` file says.
+fn ticks_of(stat: &str) -> u64 {
+    let fields = stat.rsplit_once(')').expect("a name in parentheses").1;
+    fields.split_ascii_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
+}

@@ -1,0 +1,182 @@
+//! How a bridge starts and ends: what it gives up, what it refuses, what it leaves behind.
+
+use super::*;
+
+#[test]
+fn hosts_reach_each_other_through_it_and_sigterm_ends_it_well() {
+    let Some(house) = House::new() else { return };
+    assert!(!house.reaches(), "nothing joins them yet");
+    let bridge = house.bridge(&[PORTS[0], PORTS[1], "--json", "--log-format", "json"]);
+    assert!(house.reaches(), "{}", house.log());
+    let stats = house.ask(&["stats"]).expect("answers");
+    let names: Vec<_> = stats.as_array().expect("an array").iter().map(|port| port["port"].as_str().expect("a name")).collect();
+    assert_eq!(names, PORTS);
+    for port in stats.as_array().expect("an array") {
+        assert!(port["rx_packets"].as_u64() >= Some(2) && port["tx_packets"].as_u64() >= Some(2) && port["drops"].is_object(), "{port}");
+    }
+    let ports = house.ask(&["ports", PORTS[0]]).expect("answers");
+    assert!(ports[0]["state"] == "up" && ports[0]["mtu"] == 1500 && ports[0]["addresses"].as_u64() >= Some(1), "{ports}");
+    bridge.signal(rustix::process::Signal::TERM);
+    let (code, counted) = bridge.end();
+    assert_eq!(code, Some(0), "{}", house.log());
+    assert!(!house.socket().exists(), "the socket goes away");
+    let counted: Value = serde_json::from_str(&counted).expect("JSON and nothing else");
+    assert!(counted[1]["tx_packets"].as_u64() >= stats[1]["tx_packets"].as_u64());
+    for line in house.log().lines() {
+        let line: Value = serde_json::from_str(line).expect("a JSON object a line");
+        assert!(line["level"].is_string() && line["message"].is_string(), "{line}");
+    }
+    let (code, _, error) = house.text(&["stats"]);
+    assert!(code == Some(2) && error.contains("is a bridge running?"), "{error}");
+}
+
+#[test]
+fn every_thread_of_it_gives_up_what_it_does_not_need() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "only root can change its user");
+        eprintln!("SKIPPED: only root can change its user");
+        return;
+    }
+    let Some(house) = House::new() else { return };
+    let bridge = house.bridge(&[PORTS[0], PORTS[1], "--user", "65534", "--metrics", "127.0.0.1:0", "--threads", "2"]);
+    let tasks: Vec<_> =
+        std::fs::read_dir(format!("/proc/{}/task", bridge.id())).expect("runs").map(|task| task.expect("lists").path()).collect();
+    // The main thread, two that move packets, one for the ports, the control socket, the metrics.
+    assert!(tasks.len() >= 6, "{tasks:?}");
+    for task in tasks {
+        let status = std::fs::read_to_string(task.join("status")).expect("runs");
+        let has = |line: &str| assert!(status.lines().any(|known| known == line), "{line}\n{status}");
+        has("Uid:\t65534\t65534\t65534\t65534");
+        has("Groups:\t ");
+        // CAP_NET_ADMIN and CAP_NET_RAW.
+        ["CapPrm", "CapEff"].iter().for_each(|set| has(&format!("{set}:\t0000000000003000")));
+        ["CapInh", "CapAmb"].iter().for_each(|set| has(&format!("{set}:\t0000000000000000")));
+        has("NoNewPrivs:\t1");
+    }
+    assert!(house.reaches());
+    // What is left is enough to open a port again.
+    house.middle.ip("link del left");
+    house.wait_for("the port to be missed", || house.ask(&["ports", PORTS[0]]).is_some_and(|ports| ports[0]["state"] == "gone"));
+    house.middle.ip("link add left type veth peer name back");
+    house.middle.ip("link set left up");
+    house.middle.ip("link set back up");
+    house.wait_for("the port to come back", || house.ask(&["ports", PORTS[0]]).is_some_and(|ports| ports[0]["state"] == "up"));
+    bridge.signal(rustix::process::Signal::TERM);
+    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+}
+
+#[test]
+fn an_interface_has_one_bridge_unless_two_are_asked_for() {
+    let Some(house) = House::new() else { return };
+    house.middle.ip("addr add 10.9.0.9/24 dev left");
+    let first = house.bridge(&[PORTS[0], PORTS[1]]);
+    let says = "the interface has IP addresses: the machine itself answers there";
+    let warned = house.log().lines().filter(|line| line.contains(says)).map(str::to_owned).collect::<Vec<_>>();
+    assert!(matches!(&warned[..], [line] if line.contains("packet:left") && line.contains("10.9.0.9")), "{warned:?}");
+    assert!(!house.log().contains("has one port"), "{}", house.log());
+    let second = house.bench.path("second.sock").display().to_string();
+    let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+    let output = command.args(["bridge", PORTS[0], "--control", &second]).output().expect("runs");
+    let expected = format!("packet:left: another bridge (process {}) has the interface left", first.id());
+    assert!(output.status.code() == Some(2) && stderr(&output).contains(&expected), "{output:?}");
+    let (both, _) = house.other_bridge(&[PORTS[0], "--shared-interfaces"]);
+    let log = || std::fs::read_to_string(house.bench.path("other.log")).expect("a log");
+    house.wait_for("the warnings", || log().contains("two bridges have the same interface") && log().contains("the bridge has one port"));
+    drop(both);
+    // However the one ends, the next may have it.
+    first.signal(rustix::process::Signal::KILL);
+    first.end();
+    let _next = house.bridge(&[PORTS[0], PORTS[1]]);
+    assert!(house.reaches(), "{}", house.log());
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let Some(house) = House::new() else { return };
+    let start = |arguments: &[&str]| {
+        let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        let output = command.arg("bridge").args(arguments).arg("--control").arg(house.socket()).output().expect("runs");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!house.socket().exists() || arguments == PORTS, "{arguments:?}");
+        stderr(&output)
+    };
+    assert!(start(&["packet:absent"]).contains("packet:absent: there is no such interface"));
+    assert!(start(&["packet:left", "packet:left"]).contains("twice"));
+    assert!(start(&["packet:left", "--user", "no-such-user"]).contains("there is no such user"));
+    assert!(start(&["packet:left", "--log", "inof"]).contains("--log inof: \"inof\" is no level"));
+    // Each message names the port once.
+    for (port, says) in [
+        ("left", "it starts with no kind of port"),
+        ("packet:left?queues=1&ring=v3", "option \"ring=v3\" takes a number of bytes"),
+        ("packet:absent", "there is no such interface"),
+        ("pcap:/absent.pcap", "cannot be opened"),
+    ] {
+        let error = start(&[port]);
+        assert!(error.contains(says) && error.matches(port.trim_start_matches("pcap:")).count() == 1, "{error}");
+    }
+    let _bridge = house.bridge(&PORTS);
+    assert!(start(&PORTS).contains("another bridge is controlled there"));
+    house.ask(&["ports"]).expect("the first one is unharmed");
+}
+
+#[test]
+fn a_pipe_over_which_nothing_comes_holds_nobody_up() {
+    let Some(house) = House::new() else { return };
+    let capture = house.bench.capture("pipe.pcap", &spaced(&[Frame::tcp4(1, 100)]));
+    let whole = std::fs::read(capture).expect("it is there");
+    // Nothing at all, or a packet and half of what comes before the next.
+    for bytes in [&[][..], &[&whole[..], &[0; 8]].concat()] {
+        let mut command = house.middle.command(env!("CARGO_BIN_EXE_superpacket"));
+        command.args(["bridge", "pcap:-", PORTS[0], PORTS[1], "--control"]).arg(house.socket());
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            command.args(["--user", "65534"]);
+        }
+        let log = std::fs::File::create(house.bench.path("log")).expect("creates");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn().expect("runs");
+        let mut pipe = child.stdin.take().expect("piped");
+        let bridge = Running { child: Some(child) };
+        pipe.write_all(bytes).expect("is read");
+        house.wait_for("the bridge", || house.ask(&["ports"]).is_some());
+        let received = u64::from(!bytes.is_empty());
+        house.wait_for("the packet", || house.ask(&["stats", "pcap:-"]).expect("answers")[0]["rx_packets"] == received);
+        assert!(house.reaches(), "{}", house.log());
+        // The thread that reads the pipe has no more privileges than the others.
+        for task in std::fs::read_dir(format!("/proc/{}/task", bridge.id())).expect("runs").filter(|_| is_root) {
+            let status = std::fs::read_to_string(task.expect("lists").path().join("status")).expect("runs");
+            assert!(status.contains("\nUid:\t65534\t65534\t65534\t65534\n"), "{status}");
+        }
+        let started = Instant::now();
+        bridge.signal(rustix::process::Signal::TERM);
+        assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+        drop(pipe);
+    }
+}
+
+#[test]
+fn a_killed_bridge_leaves_a_socket_that_the_next_one_replaces() {
+    let Some(house) = House::new() else { return };
+    let bridge = house.bridge(&PORTS);
+    bridge.signal(rustix::process::Signal::KILL);
+    assert_eq!(bridge.end().0, None);
+    assert!(house.socket().exists());
+    let (code, _, error) = house.text(&["ports"]);
+    assert!(code == Some(2) && error.contains("nobody listens there any more"), "{error}");
+    let _bridge = house.bridge(&PORTS);
+    assert!(house.reaches());
+}
+
+#[test]
+fn a_killed_bridge_leaves_no_device_and_no_xdp_program() {
+    let Some(house) = House::new() else { return };
+    // Loading a program takes capabilities of the machine's first user namespace.
+    let root = rustix::process::geteuid().is_root();
+    let running = house.bridge(if root { &["tap:made", "xdp:left"] } else { &["tap:made", "packet:left"] });
+    let links = || String::from_utf8_lossy(&house.middle.run("ip", &["-d", "link", "show"]).stdout).into_owned();
+    let before = links();
+    assert!(before.contains("made:") && before.contains("prog/xdp") == root, "{before}");
+    running.signal(rustix::process::Signal::KILL);
+    assert_eq!(running.end().0, None, "killed");
+    house.wait_for("the kernel cleans up", || !links().contains("made:") && !links().contains("prog/xdp"));
+}
