@@ -140,9 +140,9 @@ impl PortVlans {
         self.allowed.has(vlan)
     }
 
-    /// The tag, of this protocol, of a frame that comes in, with the number of its VLAN; `None`: the
-    /// frame is in no VLAN that the port is in. The number 0 says a priority alone (IEEE 802.1Q,
-    /// table 9-2).
+    /// The tag, of this protocol, of a frame that comes in, with the number of its VLAN; `None`:
+    /// the frame is in no VLAN that the port is in. The number 0 says a priority alone (IEEE
+    /// 802.1Q, table 9-2).
     #[inline]
     pub(crate) fn admit(&self, tag: Option<VlanTag>, protocol: VlanProtocol) -> Option<VlanTag> {
         let control = tag.map_or(0, |tag| tag.control);
