@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use superpacket_lab::{Direction, Host, LabError, Route, TcpBulk, UdpBulk, Until, available_or_skip, enter_user_namespace_before_main};
-use superpacket_tun::{Builder, Device, GsoKind, NewBuffers, Offloads, OrderKey, Queue, Reader, Switches, Tun, Writer};
+use superpacket_tun::{Builder, Device, GsoKind, NewBuffers, Offloads, Queue, Reader, Switches, Tun, Writer};
 
 enter_user_namespace_before_main!();
 
@@ -433,7 +433,7 @@ fn tasks_carry_what_threads_do() -> Result<(), LabError> {
                         read.expect("it reads");
                     }
                     for packet in packets.drain(..) {
-                        sender.send((OrderKey::new(1, count), packet)).await.expect("somebody writes");
+                        sender.send((superpacket_tun::OrderKey::new(1, count), packet)).await.expect("somebody writes");
                         count += 1;
                     }
                 }
