@@ -176,11 +176,13 @@ fn super_packets_in_vxlan_are_received() {
         // Room for the outer headers.
         a.ip("link set a0 mtu 1600");
         a.ip("address add 10.0.0.1/24 dev a0");
+        // First: an interface that comes up before its peer sends nothing until the kernel has
+        // noticed that the peer is there, and drops what it is given.
+        ip("link set port0 up");
         a.ip("link set a0 up");
         a.ip("neighbour add 10.0.0.2 lladdr 02:00:00:00:00:02 dev a0");
         a.ip("link add vx0 type vxlan id 5 local 10.0.0.1 remote 10.0.0.2 dstport 4789");
         a.ip("link set vx0 up");
-        ip("link set port0 up");
         let mut port = OpenPort::new("packet:port0");
         // What a stack behind the tunnel would send.
         let inner = superpacket_traffic::workload::w4(1, superpacket_traffic::frame::Checksum::Partial).remove(0);
