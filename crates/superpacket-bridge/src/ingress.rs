@@ -15,6 +15,7 @@ use crate::counters::DropReason;
 use crate::handover::Doorbell;
 use crate::output::Output;
 use crate::queues::QueueCounts;
+use crate::rewritten::copied;
 use crate::runtime::{Runtime, Shared};
 use crate::steering::{Dispatch, State};
 use crate::tag;
@@ -252,7 +253,7 @@ impl Ingress {
     fn fill_gaps(&mut self, now: u64) {
         if let Some(gaps) = &mut self.gaps {
             let before = *gaps.counters();
-            gaps.receive_keeping(&mut self.packets, now, copy);
+            gaps.receive_keeping(&mut self.packets, now, copied);
             self.shared.counts.gaps(&before, gaps.counters());
         }
     }
@@ -315,15 +316,6 @@ fn gap_timeout(runtime: &Runtime) -> u64 {
 fn gaps(runtime: &Runtime, key: HashKey) -> Option<Gaps<Buffer>> {
     let hold_time = gap_timeout(runtime);
     (hold_time != 0).then(|| Gaps::new(GapLimits::new(hold_time), key))
-}
-
-/// A copy of a packet: what waits must not keep a ring from moving on.
-fn copy(packet: RxPacket<Buffer>) -> RxPacket<Buffer> {
-    let mut bytes = Vec::with_capacity(packet.length());
-    packet.buffers().for_each(|buffer| bytes.extend_from_slice(buffer.bytes()));
-    let mut copy = RxPacket::new(Buffer::from(bytes)).with_checksum(packet.checksum).with_time(packet.time);
-    (copy.queue, copy.layer, copy.hash, copy.vlan, copy.gso) = (packet.queue, packet.layer, packet.hash, packet.vlan, packet.gso);
-    copy
 }
 
 /// How many frames a received packet is on a wire.

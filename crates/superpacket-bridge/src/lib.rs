@@ -57,6 +57,7 @@ mod queues;
 mod rates;
 pub mod reload;
 pub mod report;
+mod rewritten;
 mod runtime;
 mod serve;
 pub mod settings;

@@ -160,19 +160,18 @@ impl PortSettings {
     /// # Errors
     /// A sentence: the name is unknown, or the word is.
     pub fn set_aggregation(&mut self, name: &str, word: &str) -> Result<(), String> {
+        let switch = || match word {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            _ => Err(format!("{name} is on or off, not {word:?}")),
+        };
         match (name, word) {
             ("delivery", "per-poll") => self.delivery = Delivery::PerPoll,
             ("delivery", "at-once") => self.delivery = Delivery::AtOnce,
             ("delivery", _) => return Err(format!("delivery is per-poll or at-once, not {word:?}")),
-            ("gro_past_push", "on") => self.gro_past_push = true,
-            ("gro_past_push", "off") => self.gro_past_push = false,
-            ("gro_past_push", _) => return Err(format!("gro_past_push is on or off, not {word:?}")),
-            ("gro_udp_no_checksum", "on") => self.gro_udp_no_checksum = true,
-            ("gro_udp_no_checksum", "off") => self.gro_udp_no_checksum = false,
-            ("gro_udp_no_checksum", _) => return Err(format!("gro_udp_no_checksum is on or off, not {word:?}")),
-            ("lro_acks", "on") => self.lro_acks = true,
-            ("lro_acks", "off") => self.lro_acks = false,
-            ("lro_acks", _) => return Err(format!("lro_acks is on or off, not {word:?}")),
+            ("gro_past_push", _) => self.gro_past_push = switch()?,
+            ("gro_udp_no_checksum", _) => self.gro_udp_no_checksum = switch()?,
+            ("lro_acks", _) => self.lro_acks = switch()?,
             ("storage", "fragments") => self.linear = false,
             ("storage", "linear") => self.linear = true,
             ("storage", _) => return Err(format!("storage is fragments or linear, not {word:?}")),

@@ -5,6 +5,7 @@ use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket_io::port::Buffer;
 
 use crate::frame::ETHERNET;
+use crate::rewritten::{replace, whole};
 use crate::vlan::VlanProtocol;
 
 /// Where a tag stands: behind the two hardware addresses.
@@ -65,21 +66,6 @@ fn put_in(packet: &mut RxPacket<Buffer>, tag: VlanTag) {
         other => other,
     };
     replace(packet, bytes, checksum, None);
-}
-
-/// All bytes of a packet, with room for more.
-fn whole(packet: &RxPacket<Buffer>, more: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(packet.length() + more);
-    packet.buffers().for_each(|buffer| bytes.extend_from_slice(buffer.bytes()));
-    bytes
-}
-
-/// Gives a packet other bytes, and what these change.
-fn replace(packet: &mut RxPacket<Buffer>, bytes: Vec<u8>, checksum: RxChecksum, vlan: Option<VlanTag>) {
-    let mut other = RxPacket::new(Buffer::from(bytes));
-    (other.queue, other.layer, other.hash, other.gso, other.time) = (packet.queue, packet.layer, packet.hash, packet.gso, packet.time);
-    (other.checksum, other.vlan) = (checksum, vlan);
-    *packet = other;
 }
 
 /// Adds in one's complement.

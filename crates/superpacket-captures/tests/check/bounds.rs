@@ -72,18 +72,9 @@ proptest! {
 /// engine makes of them is faithful, and so is what comes of cutting it again.
 #[test]
 fn traps_of_every_kind_raise_no_false_alarm() {
-    let impairments = Impairments {
-        other_field: 0.15,
-        corrupt: 0.05,
-        pad: 0.05,
-        truncate: 0.02,
-        fragments: 0.02,
-        other_protocol: 0.05,
-        ..Impairments::default()
-    };
     for seed in 0..8 {
         let mut original = Packets::new();
-        for packet in generate(seed, &Config { impairments, ..Config::default() }, 4000) {
+        for packet in generate(seed, &Config { impairments: Impairments::traps(), ..Config::default() }, 4000) {
             let link_type = if packet.starts_at_ip { LinkType::RAW } else { LinkType::ETHERNET };
             original.push(link_type, Some(packet.time_ns), &packet.bytes).expect("short");
         }

@@ -44,16 +44,7 @@ fn every_byte_comes_back() {
 /// Flows of every protocol in every tunnel, a third of their packets a trap of some kind: one field
 /// changed, cut, padded, twice, lost, out of order.
 fn traps(seed: u64) -> Vec<Captured> {
-    let impairments = Impairments {
-        other_field: 0.15,
-        corrupt: 0.05,
-        pad: 0.05,
-        truncate: 0.02,
-        fragments: 0.02,
-        other_protocol: 0.05,
-        ..Impairments::default()
-    };
-    let packets = generate(seed, &Config { impairments, ..Config::default() }, 4000);
+    let packets = generate(seed, &Config { impairments: Impairments::traps(), ..Config::default() }, 4000);
     let captured = |packet: Generated| Captured { interface: u32::from(packet.starts_at_ip), ..Captured::at(packet.time_ns, packet.bytes) };
     packets.into_iter().map(captured).collect()
 }

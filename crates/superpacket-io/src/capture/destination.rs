@@ -218,10 +218,10 @@ fn existing<T>(identity: impl FnOnce() -> io::Result<T>) -> io::Result<Option<T>
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn names(directory: &Path) -> Vec<String> {
+    pub(in crate::capture) fn names(directory: &Path) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names

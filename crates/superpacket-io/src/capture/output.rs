@@ -206,13 +206,8 @@ mod tests {
     use std::fs::{self, File};
     use std::path::Path;
 
+    use super::super::destination::tests::names;
     use super::*;
-
-    fn names(directory: &Path) -> Vec<String> {
-        let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
 
     #[test]
     fn a_file_appears_only_when_it_is_whole() {

@@ -179,6 +179,21 @@ impl Impairments {
     };
 }
 
+impl Impairments {
+    /// Impairs about a third of all packets, nearly half of these in a header field.
+    pub fn traps() -> Self {
+        Impairments {
+            other_field: 0.15,
+            corrupt: 0.05,
+            pad: 0.05,
+            truncate: 0.02,
+            fragments: 0.02,
+            other_protocol: 0.05,
+            ..Impairments::default()
+        }
+    }
+}
+
 impl Default for Impairments {
     /// Impairs about one packet in ten.
     fn default() -> Self {

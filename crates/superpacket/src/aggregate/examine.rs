@@ -247,7 +247,7 @@ pub(super) fn examine<const DEFER: bool, B>(
                 return Err(Reason::NoPayload);
             }
             if field == 0 && !matches!(packet.checksum, RxChecksum::Partial { .. }) {
-                return examine_without_checksum(packet, header, layout, known, options);
+                return examine_without_checksum(packet, header, layout, options);
             }
         }
         Protocol::Dccp => {
@@ -319,22 +319,16 @@ pub(super) fn examine<const DEFER: bool, B>(
 
 /// Examines a UDP datagram whose checksum field is 0.
 #[cold]
-fn examine_without_checksum<B>(
-    packet: &RxPacket<B>,
-    header: &[u8],
-    layout: &Layout,
-    known: Option<&Constants>,
-    options: &ExamineOptions,
-) -> Result<Facts, Reason> {
+fn examine_without_checksum<B>(packet: &RxPacket<B>, header: &[u8], layout: &Layout, options: &ExamineOptions) -> Result<Facts, Reason> {
     // Over IPv6 there must be one, but for some tunnels (RFC 8200, section 8.1; RFC 6935).
     if !options.without_checksum || layout.version == IpVersion::V6 {
         return Err(Reason::UdpNoChecksum);
     }
-    if layout.outer.is_some() {
-        let constants = known.copied().unwrap_or_else(|| Constants::new(header, layout, options.mode).0);
-        verify_outer(header, layout, constants.pseudo, layout.end as usize, false)?;
+    // The tunnel's own checksum could be verified only by reading the payload.
+    match outer_checksum(header, layout) {
+        Some(_) => Err(Reason::Tunnel),
+        None => Ok(Facts::of(header, layout, packet.checksum, None)),
     }
-    Ok(Facts::of(header, layout, packet.checksum, None))
 }
 
 /// Verifies the tunnel's own checksum, if it has one, without reading the payload: with the inner

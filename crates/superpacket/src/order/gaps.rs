@@ -282,7 +282,7 @@ impl<B: AsRef<[u8]>> Gaps<B> {
         self.left = left;
     }
 
-    /// Does a packet pass, and nothing because of it? Where not, nothing has changed.
+    /// Does a packet pass, and nothing because of it? Where not, no flow has changed.
     fn passes(&mut self, packet: &RxPacket<B>) -> bool {
         match self.kind(packet) {
             Kind::Other => true,
