@@ -43,6 +43,22 @@ pub enum RxChecksum {
     },
 }
 
+impl RxChecksum {
+    /// The same, written field by field. A copy of the whole is one of bytes: beside a field of a
+    /// packet that is not written completely it goes over the stack, and is read there in other
+    /// words than it was written in, which waits until the writes have reached the cache: 3 ns a
+    /// packet.
+    #[inline(always)]
+    pub(crate) fn rebuilt(self) -> Self {
+        match self {
+            RxChecksum::None => RxChecksum::None,
+            RxChecksum::Unnecessary { level } => RxChecksum::Unnecessary { level },
+            RxChecksum::Complete(sum) => RxChecksum::Complete(sum),
+            RxChecksum::Partial { start, offset } => RxChecksum::Partial { start, offset },
+        }
+    }
+}
+
 /// A one's-complement sum that is not yet folded.
 ///
 /// In 64 bits, of which 2^16, 2^32 and 2^48 all count as 1: 32-bit fields are added at once, and

@@ -132,7 +132,7 @@ impl<B> RxPacket<B> {
     #[inline]
     #[must_use]
     pub fn with_checksum(mut self, checksum: RxChecksum) -> Self {
-        self.checksum = checksum;
+        self.checksum = checksum.rebuilt();
         self
     }
 

@@ -58,7 +58,8 @@ impl<B> Out<B> {
         poll: &mut P,
     ) -> Result<(), P::Error> {
         let payload = layout.end.saturating_sub(u32::from(layout.payload));
-        self.hand_over(packet, length, Some(*layout), payload, reason, counters, undelivered, poll)
+        let metadata = unmerged(&packet, Some(*layout), payload, reason);
+        self.hand_over(packet, length, metadata, counters, undelivered, poll)
     }
 
     #[inline(never)]
@@ -71,23 +72,21 @@ impl<B> Out<B> {
         undelivered: &mut PacketBatch<B>,
         poll: &mut P,
     ) -> Result<(), P::Error> {
-        self.hand_over(packet, length, None, 0, reason, counters, undelivered, poll)
+        let metadata = unmerged(&packet, None, 0, reason);
+        self.hand_over(packet, length, metadata, counters, undelivered, poll)
     }
 
+    /// Delivers a packet as it came, of which `metadata` is known.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "as `pass`")]
-    fn hand_over<P: Poll<B>>(
+    pub(super) fn hand_over<P: Poll<B>>(
         &mut self,
         packet: RxPacket<B>,
         length: usize,
-        layout: Option<Layout>,
-        largest_payload: u32,
-        reason: Reason,
+        metadata: Metadata,
         counters: &mut Counters,
         undelivered: &mut PacketBatch<B>,
         poll: &mut P,
     ) -> Result<(), P::Error> {
-        let gso = packet.gso_with_checksum_form();
         let whole = |buffer: B| Piece { length: poll.bytes(&buffer).len() as u32, buffer: Some(buffer), start: 0, sum: 0, flags: 0 };
         // None are left but those of a packet whose sink panicked.
         self.pieces.clear();
@@ -98,27 +97,32 @@ impl<B> Out<B> {
         }
         counters.packets_out += 1;
         counters.bytes_out += length as u64;
-        counters.reasons[reason as usize] += 1;
-        let metadata = Metadata {
-            layer: packet.layer,
-            layout,
-            gso,
-            checksum: packet.checksum,
-            hash: packet.hash,
-            vlan: packet.vlan,
-            queue: packet.queue,
-            time: packet.time,
-            packets: 1,
-            absorbed_acks: 0,
-            largest_payload,
-            reason,
-        };
+        counters.reasons[metadata.reason as usize] += 1;
         let result = poll.deliver(SuperPacket { metadata, header: &[], pieces: &mut self.pieces, linear: &[], memory: () });
         if result.is_err() {
             keep(undelivered, SuperPacket { metadata, header: &[], pieces: &mut self.pieces, linear: &[], memory: () }, 1);
         }
         self.pieces.clear();
         result
+    }
+}
+
+/// What is known of a packet that leaves as it came.
+#[inline(always)]
+pub(super) fn unmerged<B>(packet: &RxPacket<B>, layout: Option<Layout>, largest_payload: u32, reason: Reason) -> Metadata {
+    Metadata {
+        layer: packet.layer,
+        layout,
+        gso: packet.gso_with_checksum_form(),
+        checksum: packet.checksum,
+        hash: packet.hash,
+        vlan: packet.vlan,
+        queue: packet.queue,
+        time: packet.time,
+        packets: 1,
+        absorbed_acks: 0,
+        largest_payload,
+        reason,
     }
 }
 

@@ -12,6 +12,7 @@
 //! Where a sink fails, the call ends at once, before the packet at hand is taken out of its batch,
 //! unless it has joined.
 
+mod empty;
 mod super_packet;
 
 use alloc::vec::{Drain, Vec};
@@ -333,32 +334,11 @@ impl<B> Receiver<B> {
         let header = poll.bytes(first);
         let length = header.len();
         let Some((payload, end)) = parse_usual::<USUAL>(header, length, *layer) else { return Ok(false) };
-        // What merges with nothing overtakes nothing where nothing is held: its flow need not be
-        // known.
-        if end == u32::from(payload) && self.counters.held == 0 && matches!(self.in_force.mode, Mode::Gro { .. }) && gso.is_none() {
-            return self.pass_empty::<USUAL, _>(batch, payload, end, poll).map(|()| true);
+        if end == u32::from(payload) && self.passes_empty() && gso.is_none() {
+            return self.pass_empty::<USUAL, _>(batch, poll).map(|()| true);
         }
         self.take_parsed::<USUAL, _>(batch, &Layout::usual(USUAL, payload, end), None, length, now, poll)?;
         Ok(true)
-    }
-
-    /// Delivers a TCP packet without payload, which GRO never merges, as it came. Its IP packet
-    /// ends at `end`.
-    #[inline(never)]
-    fn pass_empty<const USUAL: u8, P: Poll<B>>(
-        &mut self,
-        batch: &mut Drain<'_, RxPacket<B>>,
-        payload: u16,
-        end: u32,
-        poll: &mut P,
-    ) -> Result<(), P::Error> {
-        let Some(next) = batch.as_slice().first() else { return Ok(()) };
-        let (layout, header) = (&Layout::usual(USUAL, payload, end), poll.bytes(&next.first));
-        let length = header.len();
-        let refusal = self.refusal::<USUAL, _>(next, header, layout, length, poll);
-        let reason = refusal.or_else(|| examine::<true, _>(next, header, layout, None, &self.options, poll).err());
-        let reason = reason.unwrap_or(Reason::NoPayload);
-        self.pass::<USUAL, _>(batch, length, layout, reason, poll)
     }
 
     /// Takes a packet whatever it is.

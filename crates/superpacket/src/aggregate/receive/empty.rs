@@ -1,0 +1,60 @@
+//! Runs of packets without payload, which GRO never merges: most often pure ACKs.
+
+use alloc::vec::Drain;
+
+use super::super::examine::examine;
+use super::super::flow::prefetch_ahead;
+use super::super::out::unmerged;
+use super::super::poll::Poll;
+use super::super::{Mode, Reason};
+use super::Receiver;
+use crate::packet::RxPacket;
+use crate::super_packet::Metadata;
+use crate::wire::{Layout, parse_usual};
+
+impl<B> Receiver<B> {
+    /// Do packets without payload pass, whatever their flow? What merges with nothing overtakes
+    /// nothing where nothing is held.
+    #[inline(always)]
+    pub(super) fn passes_empty(&self) -> bool {
+        self.counters.held == 0 && matches!(self.in_force.mode, Mode::Gro { .. })
+    }
+
+    /// Delivers the TCP packets without payload that the batch begins with, as they came, as far as
+    /// they have this [usual](crate::wire::usual) layout.
+    ///
+    /// All is compiled into this loop, so that a layout is made where the sink looks at it: made
+    /// elsewhere it would be copied while it is still being written.
+    #[inline(never)]
+    pub(super) fn pass_empty<const USUAL: u8, P: Poll<B>>(
+        &mut self,
+        batch: &mut Drain<'_, RxPacket<B>>,
+        poll: &mut P,
+    ) -> Result<(), P::Error> {
+        while let Some((metadata, length)) = self.empty::<USUAL, _>(batch.as_slice(), poll) {
+            prefetch_ahead(batch.as_slice(), poll);
+            let Some(packet) = self.arrived(batch, length) else { break };
+            self.out.hand_over(packet, length, metadata, &mut self.counters, &mut self.undelivered, poll)?;
+        }
+        Ok(())
+    }
+
+    /// What is known of the first packet, if it has no payload, and its length.
+    #[inline(always)]
+    fn empty<const USUAL: u8, P: Poll<B>>(&self, batch: &[RxPacket<B>], poll: &P) -> Option<(Metadata, usize)> {
+        let next = batch.first()?;
+        if next.rest.is_some() || next.gso.is_some() {
+            return None;
+        }
+        let header = poll.bytes(&next.first);
+        let length = header.len();
+        let (payload, end) = parse_usual::<USUAL>(header, length, next.layer)?;
+        if end != u32::from(payload) {
+            return None;
+        }
+        let layout = Layout::usual(USUAL, payload, end);
+        let refusal = self.refusal::<USUAL, _>(next, header, &layout, length, poll);
+        let reason = refusal.or_else(|| examine::<true, _>(next, header, &layout, None, &self.options, poll).err());
+        Some((unmerged(next, Some(layout), 0, reason.unwrap_or(Reason::NoPayload)), length))
+    }
+}
