@@ -76,8 +76,12 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
         self.receiver.out.chains.pop().unwrap_or_default()
     }
 
-    /// Takes all packets of a poll, in order; `packets` is left empty. What leaves goes to `sink`.
-    /// If that fails, `packets` keeps those that have not been looked at.
+    /// Takes all packets of a poll; `packets` is left empty. What leaves goes to `sink`. If that
+    /// fails, `packets` keeps those that have not been looked at.
+    ///
+    /// Packets of each flow are taken in order. Flows that came in turn in the poll before are
+    /// taken one after the other, which is faster; a packet whose flow does not follow from the
+    /// usual places of its headers (IP fragments, VLAN tags, tunnels) keeps its place among all.
     ///
     /// `now` is the time in nanoseconds from which [hold times](Policy::hold_time) count.
     #[inline]

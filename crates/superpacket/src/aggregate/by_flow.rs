@@ -1,9 +1,8 @@
 //! Packets of flows that come in turn, put in order of their flows.
 //!
 //! A run (`flow::run`) costs little for each packet and more to begin. Where packets of several
-//! flows come in turn, each would be a run by itself. A batch is seen
-//! whole before the first of its packets is taken, so those of a flow can be taken one after the
-//! other.
+//! flows come in turn, each would be a run by itself. A batch is seen whole before the first of its
+//! packets is taken, so those of a flow can be taken one after the other.
 
 use alloc::boxed::Box;
 
@@ -23,17 +22,32 @@ const NONE: u16 = u16::MAX;
 /// Puts packets in order of their flows, and keeps its memory.
 #[derive(Debug)]
 pub(super) struct ByFlow {
-    /// The last packet of each group so far.
-    last: [u16; GROUPS],
+    /// The last packet of each group so far, counted from where the first span began. What lies
+    /// before the span at hand is of another.
+    last: [u32; GROUPS],
+    /// Where the span at hand begins.
+    span: u32,
     /// The packet of the same group that follows each.
     next: [u16; SPAN],
     /// The packets that no other of their group came before.
     first: [u16; SPAN],
+    /// The place that each packet goes to.
+    place: [u16; SPAN],
+}
+
+/// A span that is linked.
+struct Linked {
+    /// How many packets it has.
+    packets: usize,
+    /// How many groups they are of.
+    groups: usize,
+    /// Did groups come in turn?
+    in_turn: bool,
 }
 
 impl ByFlow {
     pub(super) fn new() -> Box<Self> {
-        Box::new(ByFlow { last: [NONE; GROUPS], next: [NONE; SPAN], first: [NONE; SPAN] })
+        Box::new(ByFlow { last: [0; GROUPS], span: 0, next: [NONE; SPAN], first: [NONE; SPAN], place: [NONE; SPAN] })
     }
 
     /// Gives the numbers of `count` packets to `take`: those of a flow one after the other, flows
@@ -44,45 +58,95 @@ impl ByFlow {
     pub(super) fn order(&mut self, count: usize, group: impl Fn(usize) -> Option<u8>, mut take: impl FnMut(usize)) -> bool {
         let (mut begin, mut in_turn) = (0, false);
         while begin < count {
-            let (known, firsts, turns) = self.link(begin, count, &group);
-            in_turn |= turns;
-            for &first in &self.first[..firsts] {
+            let Some(linked) = self.link(begin, count, &group) else {
+                take(begin);
+                begin += 1;
+                continue;
+            };
+            for &first in &self.first[..linked.groups] {
                 let mut index = first;
                 while index != NONE {
                     take(begin + usize::from(index));
                     index = self.next[usize::from(index) % SPAN];
                 }
             }
-            begin += known;
-            if known < SPAN && begin < count {
-                take(begin);
-                begin += 1;
-            }
+            in_turn |= linked.in_turn;
+            begin += linked.packets;
         }
         in_turn
     }
 
-    /// Links the packets of each group, from `begin` up to one that is in none, at most [`SPAN`].
-    /// Returns how many packets and groups these are, and whether groups came in turn.
+    /// Puts packets in the order of [`order`](Self::order). Returns whether flows came in turn.
     #[inline(always)]
-    fn link(&mut self, begin: usize, count: usize, group: &impl Fn(usize) -> Option<u8>) -> (usize, usize, bool) {
-        self.last = [NONE; GROUPS];
-        let (mut known, mut firsts, mut in_turn) = (0, 0, false);
-        for packet in begin..count.min(begin + SPAN) {
-            let Some(group) = group(packet) else { break };
-            let index = known as u16;
-            let before = core::mem::replace(&mut self.last[usize::from(group)], index);
-            self.next[known % SPAN] = NONE;
-            if before == NONE {
-                self.first[firsts % SPAN] = index;
-                firsts += 1;
-            } else {
-                self.next[usize::from(before) % SPAN] = index;
-                in_turn |= index - before != 1;
+    pub(super) fn sort<T>(&mut self, packets: &mut [T], group: impl Fn(&[T], usize) -> Option<u8>) -> bool {
+        let (mut begin, mut in_turn) = (0, false);
+        while begin < packets.len() {
+            let Some(linked) = self.link(begin, packets.len(), &|index| group(packets, index)) else {
+                begin += 1;
+                continue;
+            };
+            if linked.in_turn {
+                self.find_places(linked.groups);
+                let span = &mut packets[begin..begin + linked.packets];
+                for place in 0..linked.packets {
+                    // Each swap brings a packet to where it stays.
+                    while let goes = usize::from(self.place[place % SPAN])
+                        && goes != place
+                    {
+                        span.swap(place, goes);
+                        self.place.swap(place % SPAN, goes % SPAN);
+                    }
+                }
             }
-            known += 1;
+            in_turn |= linked.in_turn;
+            begin += linked.packets;
         }
-        (known, firsts, in_turn)
+        in_turn
+    }
+
+    /// Finds the place of each packet of the span.
+    #[inline(always)]
+    fn find_places(&mut self, groups: usize) {
+        let mut place = 0;
+        for &first in &self.first[..groups] {
+            let mut index = first;
+            while index != NONE {
+                self.place[usize::from(index) % SPAN] = place;
+                place += 1;
+                index = self.next[usize::from(index) % SPAN];
+            }
+        }
+    }
+
+    /// Links the packets of each group, from `begin` up to one that is in none, at most [`SPAN`];
+    /// `None` if the first is in none.
+    #[inline(always)]
+    fn link(&mut self, begin: usize, count: usize, group: &impl Fn(usize) -> Option<u8>) -> Option<Linked> {
+        let mut next_group = Some(group(begin)?);
+        if self.span > u32::MAX - 2 * SPAN as u32 {
+            (self.last, self.span) = ([0; GROUPS], 0);
+        }
+        self.span += SPAN as u32;
+        let (span, end) = (self.span, count.min(begin + SPAN));
+        let mut linked = Linked { packets: 0, groups: 0, in_turn: false };
+        while let Some(group_of_it) = next_group {
+            let index = linked.packets as u16;
+            let before = core::mem::replace(&mut self.last[usize::from(group_of_it)], span + u32::from(index));
+            self.next[linked.packets % SPAN] = NONE;
+            match before.checked_sub(span) {
+                None => {
+                    self.first[linked.groups % SPAN] = index;
+                    linked.groups += 1;
+                }
+                Some(before) => {
+                    self.next[before as usize % SPAN] = index;
+                    linked.in_turn |= u32::from(index) - before != 1;
+                }
+            }
+            linked.packets += 1;
+            next_group = if begin + linked.packets < end { group(begin + linked.packets) } else { None };
+        }
+        Some(linked)
     }
 }
 
@@ -147,9 +211,28 @@ mod tests {
 
     /// The order in which packets of these groups are taken, and whether they came in turn.
     fn order(groups: &[Option<u8>]) -> (Vec<usize>, bool) {
+        order_by(&mut ByFlow::new(), groups)
+    }
+
+    fn order_by(by_flow: &mut ByFlow, groups: &[Option<u8>]) -> (Vec<usize>, bool) {
         let mut taken = Vec::new();
-        let in_turn = ByFlow::new().order(groups.len(), |index| groups[index], |index| taken.push(index));
+        let in_turn = by_flow.order(groups.len(), |index| groups[index], |index| taken.push(index));
+        let mut sorted: Vec<_> = groups.iter().copied().enumerate().collect();
+        assert_eq!(by_flow.sort(&mut sorted, |packets, index| packets[index].1), in_turn);
+        assert!(sorted.iter().map(|(index, _)| index).eq(&taken), "{sorted:?} {taken:?}");
         (taken, in_turn)
+    }
+
+    #[test]
+    fn nothing_is_left_of_the_spans_before_however_many() {
+        let mut by_flow = ByFlow::new();
+        for span in [0, u32::MAX - 6 * SPAN as u32] {
+            by_flow.span = span;
+            for groups in [[1, 2, 1, 3], [3, 3, 1, 2], [2, 1, 2, 1], [9, 1, 2, 3]] {
+                let groups = groups.map(Some);
+                assert_eq!(order_by(&mut by_flow, &groups), order(&groups));
+            }
+        }
     }
 
     #[test]

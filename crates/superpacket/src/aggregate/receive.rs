@@ -1,13 +1,15 @@
 //! The life of a packet, from top to bottom.
 //!
-//! [`Receiver::receive_batch`] prefetches the headers of packets to come. Packets that are in
-//! sequence of the flow hit last join it in a run (`flow::run`). Any other is
-//! [parsed](crate::wire::parse), and its flow is looked up by a keyed hash (`identity`, `table`).
-//! If the packet is what that flow expects, it begins a run there; else it is examined by itself
-//! (`examine`): lengths, checksums, flags. Then it joins what is held (`flow::join`), or what is
-//! held leaves (`flow::leave`) and it is held instead, or it passes; in any case after all that was
-//! held of its flow. What leaves is delivered with a [`Reason`]. Packets that came as super-packets
-//! take a way of their own (`super_packet`), as if their segments had come one by one.
+//! [`Receiver::receive_batch`] prefetches the headers of packets to come, and puts flows that come
+//! in turn one after the other (`by_flow`). Packets without payload, which GRO does not merge, pass
+//! in a run of their own (`empty`) while nothing is held. Packets that are in sequence of the flow
+//! hit last join it in a run (`flow::run`). Any other is [parsed](crate::wire::parse), and its flow
+//! is looked up by a keyed hash (`identity`, `table`). If the packet is what that flow expects, it
+//! begins a run there; else it is examined by itself (`examine`): lengths, checksums, flags. Then
+//! it joins what is held (`flow::join`), or what is held leaves (`flow::leave`) and it is held
+//! instead, or it passes; in any case after all that was held of its flow. What leaves is delivered
+//! with a [`Reason`]. Packets that came as super-packets take a way of their own (`super_packet`),
+//! as if their segments had come one by one.
 //!
 //! Where a sink fails, the call ends at once, before the packet at hand is taken out of its batch,
 //! unless it has joined.
@@ -15,10 +17,12 @@
 mod empty;
 mod super_packet;
 
+use alloc::boxed::Box;
 use alloc::vec::{Drain, Vec};
 
 use self::super_packet::SuperPacketOutcome;
 use super::acknowledged::Acknowledged;
+use super::by_flow::{ByFlow, group};
 use super::examine::{self, ExamineOptions, Facts, examine};
 use super::flow::{
     Attempt, BadChecksum, First, JOIN_AHEAD, Joined, addresses_and_ports, packet_limit, prefetch_ahead, prefetch_first, prefetch_payload,
@@ -64,7 +68,10 @@ pub(super) struct Receiver<B> {
     acknowledged: Acknowledged,
     /// The flow hit last: packets come in runs.
     last: u32,
-    /// Packets of several flows come in turn, in this poll or the one before: flows are remembered.
+    /// Packets of several flows came in turn in the poll before: those of this one are put in order
+    /// of their flows.
+    came_in_turn: bool,
+    /// They did so in this poll or the one before: flows are remembered.
     in_turn: bool,
     /// They did so in this poll.
     turns: bool,
@@ -77,6 +84,7 @@ pub(super) struct Receiver<B> {
     pub(super) out: Out<B>,
     /// What a sink refused.
     undelivered: PacketBatch<B>,
+    by_flow: Option<Box<ByFlow>>,
 }
 
 impl<B> Receiver<B> {
@@ -90,6 +98,7 @@ impl<B> Receiver<B> {
             table: Table::new(policy.max_flows),
             acknowledged: Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows),
             last: NONE,
+            came_in_turn: false,
             in_turn: false,
             turns: false,
             recent_transport: 0,
@@ -97,6 +106,7 @@ impl<B> Receiver<B> {
             counters: Counters::default(),
             out: Out { pieces: Vec::new(), chains: Vec::new() },
             undelivered: PacketBatch::new(),
+            by_flow: None,
         }
     }
 
@@ -137,7 +147,7 @@ impl<B> Receiver<B> {
             self.acknowledged = Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
             self.out = Out { pieces: Vec::new(), chains: Vec::new() };
             self.last = NONE;
-            self.in_turn = false;
+            self.forget_turns();
         }
         (self.policy, self.in_force) = (policy, policy);
         let framing = self.options.framing;
@@ -167,6 +177,11 @@ impl<B> Receiver<B> {
         }
         // Packets that nobody was given have acknowledged nothing.
         self.acknowledged.forget();
+        self.forget_turns();
+    }
+
+    fn forget_turns(&mut self) {
+        (self.came_in_turn, self.in_turn, self.turns) = (false, false, false);
     }
 
     /// How many packets a failed sink has left.
@@ -183,6 +198,9 @@ impl<B> Receiver<B> {
             trust(packets);
         }
         prefetch_first(packets, poll);
+        if !P::IN_PLACE && self.came_in_turn {
+            self.sort(packets, poll);
+        }
         let mut batch = packets.drain(..);
         let mut result = Ok(());
         while let Some(next) = batch.as_slice().first() {
@@ -213,6 +231,18 @@ impl<B> Receiver<B> {
         self.end_call(poll)
     }
 
+    /// Puts packets in order of their flows.
+    #[inline(never)]
+    fn sort<P: Poll<B>>(&mut self, packets: &mut [RxPacket<B>], poll: &P) {
+        let by_flow = self.by_flow.get_or_insert_with(ByFlow::new);
+        let in_turn = by_flow.sort(packets, |packets, index| {
+            prefetch_ahead(packets.get(index..)?, poll);
+            let packet = packets.get(index)?;
+            group(poll.bytes(&packet.first), packet.layer)
+        });
+        self.turns |= in_turn;
+    }
+
     #[inline]
     fn end_call<P: Poll<B>>(&mut self, poll: &mut P) -> Result<(), P::Error> {
         match self.in_force.delivery {
@@ -239,7 +269,7 @@ impl<B> Receiver<B> {
     /// Did packets of several flows come in turn in the poll before?
     #[inline(always)]
     pub(super) fn in_turn(&self) -> bool {
-        self.in_turn
+        self.came_in_turn
     }
 
     /// Packets of several flows came in turn, and were put in order of their flows.
@@ -776,7 +806,7 @@ impl<B> Receiver<B> {
         while self.table.oldest() != NONE {
             self.emit(self.table.oldest(), reason, poll)?;
         }
-        self.in_turn = core::mem::take(&mut self.turns);
+        self.end_turns();
         Ok(())
     }
 
@@ -785,8 +815,17 @@ impl<B> Receiver<B> {
         if self.in_force.hold_time == 0 {
             self.flush(Reason::PollEnd, poll)
         } else {
-            self.flush_older_than(now, self.in_force.hold_time, poll)
+            self.flush_older_than(now, self.in_force.hold_time, poll)?;
+            self.end_turns();
+            Ok(())
         }
+    }
+
+    /// What comes next is another poll.
+    #[inline(always)]
+    fn end_turns(&mut self) {
+        self.in_turn = core::mem::take(&mut self.turns);
+        self.came_in_turn = self.in_turn;
     }
 
     /// Emits the flows that have been held for `age` or longer.
