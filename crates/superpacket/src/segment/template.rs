@@ -3,7 +3,7 @@
 use super::fragment::{Outermost, keep_copied_options};
 use super::{ChecksumForm, Cwr, Gso, IpId};
 use crate::checksum::{RxChecksum, Sum, pseudo_header, transport_field, tunnel_field, words};
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Outer as WireOuter, Protocol, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
 use crate::wire::{ipv4, ipv6, pppoe, put16, put32, tcp, udp, varying};
 
 /// Room for the longest header that is parsed and an IPv6 fragment header.
@@ -56,6 +56,8 @@ pub(super) struct Template {
     /// Offsets of the PPPoE header and of the IP header behind it.
     pub(super) pppoe: Option<(usize, usize)>,
     pub(super) outer: Option<Outer>,
+    /// The headers of a tunnel in that tunnel.
+    nested: Option<Outer>,
     pub(super) network: Option<Network>,
     pub(super) transport: Transport,
     pub(super) wanted: WantedSums,
@@ -79,7 +81,7 @@ pub(super) struct Network {
     common: Sum,
 }
 
-/// The outer headers of a tunnelled packet.
+/// The outer headers of a tunnel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outer {
     network: Network,
@@ -187,6 +189,7 @@ impl Template {
             extra: 0,
             pppoe: None,
             outer: None,
+            nested: None,
             network: None,
             transport: Transport::Untouched,
             wanted: WantedSums { whole: false, covered: None },
@@ -196,26 +199,30 @@ impl Template {
     /// Makes a template of link and network headers, without the transport. `lco`: the sum of what
     /// the inner checksum covers is known from that checksum (local checksum offload).
     fn headers(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, base: usize, extra: usize, lco: bool) -> Self {
-        let outer = layout.outer.map(|outer| {
+        let patched = |outer: WireOuter, id: IpId| {
             let transport = usize::from(outer.transport);
             let is_udp = outer.tunnel.is_udp();
             let network = usize::from(outer.network);
             Outer {
-                network: Network::new(bytes, network, outer.version, gso.outer_id),
+                network: Network::new(bytes, network, outer.version, id),
                 transport,
                 is_udp,
                 checksum: outer.checksum(bytes),
                 pseudo: pseudo_header(&bytes[network..], outer.version, Protocol::Udp.number(), 0),
                 known_from: Some(usize::from(layout.transport)).filter(|_| lco),
             }
-        });
+        };
+        let outer = layout.outer.map(|outer| patched(outer, gso.outer_id));
+        let nested = layout.nested.map(|nested| patched(nested, gso.nested_id));
         let outermost = usize::from(layout.outermost());
-        let whole = !lco && outer.is_some_and(|outer| outer.checksum.is_some());
+        let has_checksum = |outer: &Option<Outer>| outer.is_some_and(|outer| outer.checksum.is_some());
+        let whole = !lco && (has_checksum(&outer) || has_checksum(&nested));
         Template {
             base,
             extra,
             pppoe: Some((usize::from(layout.pppoe), outermost)).filter(|_| layout.pppoe != 0),
             outer,
+            nested,
             network: Some(Network::new(bytes, usize::from(layout.network), layout.version, gso.id)),
             transport: Transport::Untouched,
             wanted: WantedSums { whole, covered: None },
@@ -292,6 +299,7 @@ impl Template {
             extra,
             pppoe: packet.pppoe.map(|place| (place, packet.network)),
             outer: None,
+            nested: None,
             network: Some(Network::new(bytes, packet.network, packet.version, IpId::Fixed)),
             transport: Transport::Fragment { header: place, first: offset.0, more: offset.1 },
             wanted: WantedSums::default(),
@@ -300,16 +308,17 @@ impl Template {
 
     /// Returns the state of the segments' checksums.
     pub(super) fn checksum_state(&self, layout: &Layout) -> RxChecksum {
-        let outer = self.outer.is_some_and(|outer| outer.is_udp && outer.checksum.is_some());
+        let has_checksum = |outer: &Option<Outer>| u8::from(outer.is_some_and(|outer| outer.is_udp && outer.checksum.is_some()));
+        let outer = has_checksum(&self.outer) + has_checksum(&self.nested);
         let form = match &self.transport {
             Transport::Tcp { header, .. } | Transport::Udp { header } | Transport::Dccp { header, .. } => header.form,
             Transport::Untouched | Transport::Fragment { .. } => None,
         };
         match (form, outer) {
             (Some(ChecksumForm::Partial), _) => RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() },
-            (Some(ChecksumForm::Full), outer) => RxChecksum::Unnecessary { level: u8::from(outer) },
-            (None, true) => RxChecksum::Unnecessary { level: 0 },
-            (None, false) => RxChecksum::None,
+            (Some(ChecksumForm::Full), outer) => RxChecksum::Unnecessary { level: outer },
+            (None, 0) => RxChecksum::None,
+            (None, outer) => RxChecksum::Unnecessary { level: outer - 1 },
         }
     }
 
@@ -367,9 +376,9 @@ impl Template {
             network.set_end(bytes, end);
         }
         if let Some(outer) = &mut self.outer {
-            outer.network.set_end(bytes, end);
-            if outer.is_udp {
-                put16(bytes, outer.transport + udp::LENGTH, (end - outer.transport) as u16);
+            outer.set_end(bytes, end);
+            if let Some(nested) = &mut self.nested {
+                nested.set_end(bytes, end);
             }
         }
         if let Some((place, network)) = self.pppoe {
@@ -436,6 +445,10 @@ impl Template {
             network.patch(bytes, cut.index, fragment);
         }
         if let Some(outer) = &self.outer {
+            // The inner one first, which the one outside covers.
+            if let Some(nested) = &self.nested {
+                nested.patch(bytes, cut, self.base + cut.length, self.header_length(cut), &self.transport, sums.whole);
+            }
             outer.patch(bytes, cut, self.base + cut.length, self.header_length(cut), &self.transport, sums.whole);
         }
     }
@@ -475,6 +488,14 @@ impl TransportHeader {
 }
 
 impl Outer {
+    /// Writes the lengths of a packet that ends at `end`.
+    fn set_end(&mut self, bytes: &mut [u8], end: usize) {
+        self.network.set_end(bytes, end);
+        if self.is_udp {
+            put16(bytes, self.transport + udp::LENGTH, (end - self.transport) as u16);
+        }
+    }
+
     fn patch(&self, bytes: &mut [u8], cut: Cut, end: usize, header_length: usize, inner: &Transport, payload: u16) {
         self.network.patch(bytes, cut.index, self.network.fragment);
         let Some(place) = self.checksum else { return };

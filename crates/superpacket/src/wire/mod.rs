@@ -5,6 +5,7 @@
 //! struct: a packet is parsed once into a [`Layout`] of offsets, and fields are read where they
 //! lie, in network byte order.
 
+mod gro_hint;
 mod layout;
 pub(crate) mod link;
 mod locate;
