@@ -319,9 +319,12 @@ pub(super) fn examine<const DEFER: bool, B>(
         }
     };
 
-    if layout.outer.is_some() {
+    if let Some(outer) = layout.outer {
         let pseudo = constants().pseudo.add32(transport_length);
-        verify_outers(header, layout, pseudo, end, covered == end)?;
+        verify_outer(header, layout.transport, outer, pseudo, end, covered == end)?;
+        if let Some(nested) = layout.nested {
+            verify_outer(header, layout.transport, nested, pseudo, end, covered == end)?;
+        }
     }
     Ok(Facts { read, ..Facts::of(header, layout, packet.checksum, sum) })
 }
@@ -334,44 +337,45 @@ fn examine_without_checksum<B>(packet: &RxPacket<B>, header: &[u8], layout: &Lay
         return Err(Reason::UdpNoChecksum);
     }
     // A tunnel's own checksum could be verified only by reading the payload.
-    match outer_checksums(header, layout) {
+    match outer_checksums(header, layout.outer, layout.nested) {
         0 => Ok(Facts::of(header, layout, packet.checksum, None)),
         _ => Err(Reason::Tunnel),
     }
 }
 
-/// Verifies the tunnels' own checksums, where they have some, without reading the payload: with the
-/// inner checksum right, or to be filled in, everything from the inner transport header on sums to
-/// minus its pseudo-header (local checksum offload).
+/// Verifies a tunnel's own checksum, if it has one, without reading the payload: with the innermost
+/// checksum right, or to be filled in, everything from its transport header on, at `transport`,
+/// sums to minus its pseudo-header (local checksum offload).
+///
+/// The layout itself is not given to this or to others that may not be inlined: it would no longer
+/// be one of constants.
 #[inline]
-fn verify_outers(header: &[u8], layout: &Layout, inner_pseudo: Sum, end: usize, inner_covers_all: bool) -> Result<(), Reason> {
-    for outer in layout.outers() {
-        let Some(place) = outer.checksum(header) else { continue };
-        if !inner_covers_all {
-            return Err(Reason::Tunnel);
-        }
-        let found = be16(header, place);
-        let right = outer_field(header, layout, outer, end, inner_pseudo, found);
-        if found != right {
-            let non_canonical = found ^ right == 0xffff && (found == 0 || right == 0);
-            return Err(if non_canonical { Reason::NonCanonicalChecksum } else { Reason::BadChecksum });
-        }
+fn verify_outer(header: &[u8], transport: u16, outer: Outer, inner_pseudo: Sum, end: usize, inner_covers_all: bool) -> Result<(), Reason> {
+    let Some(place) = outer.checksum(header) else { return Ok(()) };
+    if !inner_covers_all {
+        return Err(Reason::Tunnel);
     }
-    Ok(())
+    let found = be16(header, place);
+    let right = outer_field(header, transport, outer, end, inner_pseudo, found);
+    match found == right {
+        true => Ok(()),
+        false if found ^ right == 0xffff && (found == 0 || right == 0) => Err(Reason::NonCanonicalChecksum),
+        false => Err(Reason::BadChecksum),
+    }
 }
 
 /// Which tunnels have a checksum of their own in this packet: a bit each, the outermost lowest.
 #[inline]
-pub(super) fn outer_checksums(header: &[u8], layout: &Layout) -> u8 {
+pub(super) fn outer_checksums(header: &[u8], outer: Option<Outer>, nested: Option<Outer>) -> u8 {
     let bit = |outer: Option<Outer>| u8::from(outer.is_some_and(|outer| outer.checksum(header).is_some()));
-    bit(layout.outer) | bit(layout.nested) << 1
+    bit(outer) | bit(nested) << 1
 }
 
 /// What the outer checksum of a packet that ends at `end` should be, from its headers alone; its
 /// field now holds `found`. Those of the tunnels inside must be right.
-pub(super) fn outer_field(header: &[u8], layout: &Layout, outer: Outer, end: usize, inner_pseudo: Sum, found: u16) -> u16 {
+pub(super) fn outer_field(header: &[u8], transport: u16, outer: Outer, end: usize, inner_pseudo: Sum, found: u16) -> u16 {
     let start = usize::from(outer.transport);
-    let headers = header.get(start..usize::from(layout.transport)).unwrap_or(&[]);
+    let headers = header.get(start..usize::from(transport)).unwrap_or(&[]);
     let pseudo = outer.tunnel.is_udp().then(|| {
         let network = header.get(usize::from(outer.network)..).unwrap_or(&[]);
         pseudo_header(network, outer.version, Protocol::Udp.number(), (end - start) as u32)
@@ -383,7 +387,7 @@ pub(super) fn outer_field(header: &[u8], layout: &Layout, outer: Outer, end: usi
 /// one of the `level + 1` it vouches for.
 #[inline(always)]
 fn trusted(header: &[u8], layout: &Layout, level: u8) -> bool {
-    layout.outer.is_none() || u32::from(level) >= outer_checksums(header, layout).count_ones()
+    layout.outer.is_none() || u32::from(level) >= outer_checksums(header, layout.outer, layout.nested).count_ones()
 }
 
 /// Verifies an IPv4 header's checksum, from the sum of its constant fields if that is known.

@@ -360,7 +360,7 @@ impl<B> Held<B> {
         }
         self.packet_limit = packet_limit(layout, policy);
         self.field = facts.field;
-        self.outer_checksums = outer_checksums(header, layout);
+        self.outer_checksums = outer_checksums(header, layout.outer, layout.nested);
         self.sequence_mask = match layout.protocol {
             Protocol::Tcp => u64::from(u32::MAX),
             Protocol::Udp => 0,

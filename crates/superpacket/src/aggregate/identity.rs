@@ -81,12 +81,15 @@ impl HashKey {
             flow = self.mix(flow, u64::from(tag.protocol) << 16 | u64::from(tag.control & 0x0fff));
         }
         if let Some(outermost) = layout.outer {
-            let mut enter = |tunnel: Outer| {
-                let pair = self.pair(header, usize::from(tunnel.network), tunnel.version);
-                flow = self.mix(self.mix(flow, pair), tunnel_identifier(header, layout, tunnel));
-                pair
-            };
-            outer = Some(OuterPairs { outermost: enter(outermost), nested: layout.nested.map(enter) });
+            let pair = self.pair(header, usize::from(outermost.network), outermost.version);
+            flow = self.mix(self.mix(flow, pair), tunnel_identifier(header, layout.network, outermost));
+            let mut pairs = OuterPairs { outermost: pair, nested: None };
+            if let Some(nested) = layout.nested {
+                let pair = self.pair(header, usize::from(nested.network), nested.version);
+                flow = self.mix(self.mix(flow, pair), tunnel_identifier(header, layout.network, nested));
+                pairs.nested = Some(pair);
+            }
+            outer = Some(pairs);
         }
         Identity { flow, pair, outer }
     }
@@ -132,9 +135,9 @@ pub(crate) struct OuterPairs {
     pub(super) nested: Option<u64>,
 }
 
-/// What tells the tunnels between two end points apart.
+/// What tells the tunnels between two end points apart; `network` is the innermost IP header.
 #[inline(always)]
-fn tunnel_identifier(header: &[u8], layout: &Layout, outer: Outer) -> u64 {
+fn tunnel_identifier(header: &[u8], network: u16, outer: Outer) -> u64 {
     let transport = usize::from(outer.transport);
     match outer.tunnel {
         Tunnel::Vxlan | Tunnel::Geneve => {
@@ -148,7 +151,7 @@ fn tunnel_identifier(header: &[u8], layout: &Layout, outer: Outer) -> u64 {
             let key = if flags & gre::KEY_PRESENT != 0 { u64::from(be32(header, key)) } else { 0 };
             key << 16 | u64::from(be16(header, transport + 2))
         }
-        Tunnel::Ip => u64::from(byte(header, usize::from(layout.network)) >> 4),
+        Tunnel::Ip => u64::from(byte(header, usize::from(network)) >> 4),
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) fn may_merge(gso: &Gso, header: &[u8], layout: &Layout, mode: Mode) -
     );
     // A device never receives super-packets, so LRO's model has none. A sender leaves a tunnel's
     // own checksum to whoever cuts.
-    matches!(mode, Mode::Gro { .. }) && kind_fits && outer_checksums(header, layout) == 0
+    matches!(mode, Mode::Gro { .. }) && kind_fits && outer_checksums(header, layout.outer, layout.nested) == 0
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::fragment::{Outermost, keep_copied_options};
 use super::{ChecksumForm, Cwr, Gso, IpId};
-use crate::checksum::{RxChecksum, Sum, pseudo_header, transport_field, tunnel_field, words};
+use crate::checksum::{RxChecksum, Sum, ipv4_header, pseudo_header, transport_field, tunnel_field, words};
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Outer as WireOuter, Protocol, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
 use crate::wire::{ipv4, ipv6, pppoe, put16, put32, tcp, udp, varying};
 
@@ -57,7 +57,7 @@ pub(super) struct Template {
     pub(super) pppoe: Option<(usize, usize)>,
     pub(super) outer: Option<Outer>,
     /// The headers of a tunnel in that tunnel.
-    nested: Option<Outer>,
+    nested: Option<Nested>,
     pub(super) network: Option<Network>,
     pub(super) transport: Transport,
     pub(super) wanted: WantedSums,
@@ -95,6 +95,16 @@ pub(super) struct Outer {
     /// Offset of the inner transport header, if the sum from there on is known from its checksum:
     /// the complement of the inner pseudo-header's sum.
     known_from: Option<usize>,
+}
+
+/// The outer headers of a tunnel in a tunnel. They are rare: no sums are kept, so that templates
+/// without are no larger.
+#[derive(Clone, Copy, Debug)]
+struct Nested {
+    outer: WireOuter,
+    /// Identification of the first segment, and the difference between identifications.
+    id: u16,
+    id_step: u16,
 }
 
 /// What is patched behind the innermost IP header.
@@ -199,24 +209,28 @@ impl Template {
     /// Makes a template of link and network headers, without the transport. `lco`: the sum of what
     /// the inner checksum covers is known from that checksum (local checksum offload).
     fn headers(bytes: &[u8; SCRATCH], layout: &Layout, gso: &Gso, base: usize, extra: usize, lco: bool) -> Self {
-        let patched = |outer: WireOuter, id: IpId| {
+        let outer = layout.outer.map(|outer| {
             let transport = usize::from(outer.transport);
             let is_udp = outer.tunnel.is_udp();
             let network = usize::from(outer.network);
             Outer {
-                network: Network::new(bytes, network, outer.version, id),
+                network: Network::new(bytes, network, outer.version, gso.outer_id),
                 transport,
                 is_udp,
                 checksum: outer.checksum(bytes),
                 pseudo: pseudo_header(&bytes[network..], outer.version, Protocol::Udp.number(), 0),
                 known_from: Some(usize::from(layout.transport)).filter(|_| lco),
             }
-        };
-        let outer = layout.outer.map(|outer| patched(outer, gso.outer_id));
-        let nested = layout.nested.map(|nested| patched(nested, gso.nested_id));
+        });
+        let nested = layout.nested.map(|outer| Nested {
+            outer,
+            id: be16(bytes, usize::from(outer.network) + ipv4::ID),
+            id_step: if gso.nested_id == IpId::Fixed { 0 } else { 1 },
+        });
         let outermost = usize::from(layout.outermost());
-        let has_checksum = |outer: &Option<Outer>| outer.is_some_and(|outer| outer.checksum.is_some());
-        let whole = !lco && (has_checksum(&outer) || has_checksum(&nested));
+        let has_checksum =
+            outer.is_some_and(|outer| outer.checksum.is_some()) || layout.nested.is_some_and(|nested| nested.checksum(bytes).is_some());
+        let whole = !lco && has_checksum;
         Template {
             base,
             extra,
@@ -307,9 +321,9 @@ impl Template {
     }
 
     /// Returns the state of the segments' checksums.
-    pub(super) fn checksum_state(&self, layout: &Layout) -> RxChecksum {
-        let has_checksum = |outer: &Option<Outer>| u8::from(outer.is_some_and(|outer| outer.is_udp && outer.checksum.is_some()));
-        let outer = has_checksum(&self.outer) + has_checksum(&self.nested);
+    pub(super) fn checksum_state(&self, bytes: &[u8; SCRATCH], layout: &Layout) -> RxChecksum {
+        let outer = u8::from(self.outer.is_some_and(|outer| outer.is_udp && outer.checksum.is_some()))
+            + u8::from(self.nested.is_some_and(|nested| nested.outer.checksum(bytes).is_some()));
         let form = match &self.transport {
             Transport::Tcp { header, .. } | Transport::Udp { header } | Transport::Dccp { header, .. } => header.form,
             Transport::Untouched | Transport::Fragment { .. } => None,
@@ -377,7 +391,7 @@ impl Template {
         }
         if let Some(outer) = &mut self.outer {
             outer.set_end(bytes, end);
-            if let Some(nested) = &mut self.nested {
+            if let Some(nested) = &self.nested {
                 nested.set_end(bytes, end);
             }
         }
@@ -446,10 +460,12 @@ impl Template {
         }
         if let Some(outer) = &self.outer {
             // The inner one first, which the one outside covers.
+            let end = self.base + cut.length;
+            let known = outer.known(end, self.header_length(cut), &self.transport, sums.whole);
             if let Some(nested) = &self.nested {
-                nested.patch(bytes, cut, self.base + cut.length, self.header_length(cut), &self.transport, sums.whole);
+                nested.patch(bytes, cut.index, end, known);
             }
-            outer.patch(bytes, cut, self.base + cut.length, self.header_length(cut), &self.transport, sums.whole);
+            outer.patch(bytes, cut.index, end, known);
         }
     }
 }
@@ -496,18 +512,54 @@ impl Outer {
         }
     }
 
-    fn patch(&self, bytes: &mut [u8], cut: Cut, end: usize, header_length: usize, inner: &Transport, payload: u16) {
-        self.network.patch(bytes, cut.index, self.network.fragment);
-        let Some(place) = self.checksum else { return };
-        let (headers, rest) = match (self.known_from, inner) {
+    /// Returns from where on the sum of a segment is known, and that sum.
+    #[inline(always)]
+    fn known(&self, end: usize, header_length: usize, inner: &Transport, payload: u16) -> (usize, u16) {
+        match (self.known_from, inner) {
             (Some(from), Transport::Tcp { header, .. } | Transport::Udp { header } | Transport::Dccp { header, .. }) => {
                 (from, header.pseudo.add((end - header.offset) as u16).checksum())
             }
             _ => (header_length, payload),
-        };
+        }
+    }
+
+    fn patch(&self, bytes: &mut [u8], index: u32, end: usize, (headers, rest): (usize, u16)) {
+        self.network.patch(bytes, index, self.network.fragment);
+        let Some(place) = self.checksum else { return };
         let pseudo = self.is_udp.then(|| self.pseudo.add((end - self.transport) as u16));
         let checksum = tunnel_field(&bytes[self.transport..headers], be16(bytes, place), rest, pseudo);
         put16(bytes, place, checksum);
+    }
+}
+
+impl Nested {
+    /// Writes the lengths of a packet that ends at `end`.
+    #[cold]
+    fn set_end(&self, bytes: &mut [u8], end: usize) {
+        let (network, transport) = (usize::from(self.outer.network), usize::from(self.outer.transport));
+        match self.outer.version {
+            IpVersion::V4 => put16(bytes, network + ipv4::TOTAL_LENGTH, (end - network) as u16),
+            IpVersion::V6 => put16(bytes, network + ipv6::PAYLOAD_LENGTH, (end - network - ipv6::HEADER_LENGTH) as u16),
+        }
+        put16(bytes, transport + udp::LENGTH, (end - transport) as u16);
+    }
+
+    /// Writes identification and checksums. The sum of all behind `headers` is `rest`.
+    #[cold]
+    fn patch(&self, bytes: &mut [u8], index: u32, end: usize, (headers, rest): (usize, u16)) {
+        let (network, transport) = (usize::from(self.outer.network), usize::from(self.outer.transport));
+        if self.outer.version == IpVersion::V4 {
+            let id = self.id.wrapping_add(self.id_step.wrapping_mul(index as u16));
+            put16(bytes, network + ipv4::ID, id);
+            let length = usize::from(byte(bytes, network) & 0x0f) * 4;
+            let checksum = ipv4_header(&bytes[network..network + length]);
+            put16(bytes, network + ipv4::CHECKSUM, checksum);
+        }
+        if let Some(place) = self.outer.checksum(bytes) {
+            let pseudo = pseudo_header(&bytes[network..], self.outer.version, Protocol::Udp.number(), (end - transport) as u32);
+            let checksum = tunnel_field(&bytes[transport..headers], be16(bytes, place), rest, Some(pseudo));
+            put16(bytes, place, checksum);
+        }
     }
 }
 

@@ -82,7 +82,7 @@ impl<B> Held<B> {
             id_run = self.id_run.next(self.packets, facts.id, self.ids_known, segments.id).ok_or(Reason::IpId)?;
         }
         if let Some(outer) = &self.layout.outer {
-            if outer_checksums(header, &self.layout) != self.outer_checksums {
+            if outer_checksums(header, Some(*outer), self.layout.nested) != self.outer_checksums {
                 return Err(Reason::TunnelHeader);
             }
             let (mut outer_run, mut nested_run) = (self.outer_id_run, self.nested_id_run);

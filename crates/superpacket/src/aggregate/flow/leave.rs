@@ -78,8 +78,12 @@ impl<B> Held<B> {
             put16(&mut self.header, checksum, pseudo.fold());
             RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() }
         };
-        if layout.outer.is_some() {
-            self.write_outer_checksums(layout, pseudo);
+        if let Some(outer) = layout.outer {
+            // The inner one first, which the one outside covers.
+            if let Some(nested) = layout.nested {
+                self.write_outer_checksum(layout.transport, nested, start, pseudo);
+            }
+            self.write_outer_checksum(layout.transport, outer, start, pseudo);
         }
         if policy.storage == Storage::Linear {
             self.linear.truncate(start + self.payload as usize);
@@ -219,14 +223,13 @@ impl<B> Held<B> {
         }
     }
 
-    /// The tunnels' UDP or GRE checksums, from headers alone: the inner packet sums to what its
-    /// pseudo-header leaves. The inner ones first, which those outside cover.
-    fn write_outer_checksums(&mut self, layout: &Layout, inner_pseudo: Sum) {
-        let end = usize::from(layout.payload) + self.payload as usize;
-        for outer in layout.outers().rev() {
-            let Some(place) = outer.checksum(&self.header) else { continue };
+    /// A tunnel's UDP or GRE checksum, if it has one, from headers alone: the inner packet sums to
+    /// what its pseudo-header leaves.
+    fn write_outer_checksum(&mut self, transport: u16, outer: Outer, payload: usize, inner_pseudo: Sum) {
+        if let Some(place) = outer.checksum(&self.header) {
+            let end = payload + self.payload as usize;
             let found = be16(&self.header, place);
-            let field = outer_field(&self.header, layout, outer, end, inner_pseudo, found);
+            let field = outer_field(&self.header, transport, outer, end, inner_pseudo, found);
             put16(&mut self.header, place, field);
         }
     }
