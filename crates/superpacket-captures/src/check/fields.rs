@@ -129,3 +129,34 @@ fn transport_field(protocol: Protocol, offset: usize, difference: u8) -> Field {
     };
     field("", name, rule)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superpacket::wire::parse;
+    use superpacket_traffic::frame::Frame;
+
+    #[test]
+    fn a_field_is_that_of_its_tunnel() {
+        let frame = Frame::tcp4(1, 10).in_vxlan4().in_geneve();
+        let (bytes, offsets) = (frame.to_bytes(), frame.offsets());
+        let layout = parse(&bytes, bytes.len(), Layer::Ethernet).expect("headers are whole");
+        let (outer, nested) = (offsets.outer.expect("a tunnel"), offsets.nested.expect("a second tunnel"));
+        for (place, name) in [
+            (3, "ethernet.destination"),
+            (outer + 8, "outer ipv4.ttl"),
+            (outer + 26, "outer udp.checksum"),
+            (outer + 28, "outer geneve"),
+            // The Ethernet header in the first tunnel.
+            (nested - 1, "outer geneve"),
+            (nested + 8, "nested ipv4.ttl"),
+            (nested + 20, "nested udp.ports"),
+            (nested + 28, "nested vxlan"),
+            (offsets.network - 1, "nested vxlan"),
+            (offsets.network + 8, "ipv4.ttl"),
+            (offsets.transport, "tcp.ports"),
+        ] {
+            assert_eq!(field_at(&bytes, &layout, Layer::Ethernet, place, 0xff).name, name, "at {place}");
+        }
+    }
+}

@@ -40,14 +40,9 @@ pub(super) fn check_headers(
     let mut end = length;
     let mut stated = false;
     if let Some(outer) = layout.outer {
-        (end, stated) = outer_end(header, outer, end)?;
+        (end, stated) = outer_end(header, outer, end, false)?;
         if let Some(nested) = layout.nested {
-            let (found, nested_stated) = outer_end(header, nested, end)?;
-            if found != end {
-                let network = usize::from(nested.network);
-                return Err(SegmentError::Length { needed: end - network, got: found - network });
-            }
-            stated |= nested_stated;
+            stated |= outer_end(header, nested, end, true)?.1;
         }
     }
     let network = usize::from(layout.network);
@@ -82,8 +77,8 @@ pub(super) fn check_headers(
 }
 
 /// Returns where the packet of a tunnel ends by the length field of its outer IP header, as
-/// [`ip_end`] does.
-fn outer_end(header: &[u8], outer: Outer, limit: usize) -> Result<(usize, bool), SegmentError> {
+/// [`ip_end`] does. That of a `nested` tunnel ends at the limit.
+fn outer_end(header: &[u8], outer: Outer, limit: usize, nested: bool) -> Result<(usize, bool), SegmentError> {
     let network = usize::from(outer.network);
     if outer.version == IpVersion::V6
         && be16(header, network + ipv6::PAYLOAD_LENGTH) == 0
@@ -94,6 +89,9 @@ fn outer_end(header: &[u8], outer: Outer, limit: usize) -> Result<(usize, bool),
         return Err(SegmentError::Headers(Refusal::ExtensionHeader));
     }
     let (end, stated) = ip_end(header, network, outer.version, false, limit)?;
+    if nested && end != limit {
+        return Err(SegmentError::Length { needed: limit - network, got: end - network });
+    }
     if outer.tunnel.is_udp() {
         check_udp_length(header, usize::from(outer.transport), end, stated)?;
     }

@@ -40,6 +40,8 @@ impl Unparsed {
 
 /// Parses the headers of a frame of `length` bytes, of which `header` holds the first.
 ///
+/// Tunnels are entered: one, or a second in it if both are VXLAN or Geneve.
+///
 /// `header` must hold at least the first `min(length, MAX_HEADER)` bytes; no others are read. Each
 /// offset and length from the wire is compared with the bytes there are before it is used. IPv4
 /// header checksums are not verified here.
