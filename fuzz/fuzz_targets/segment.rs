@@ -14,6 +14,7 @@ fuzz_target!(|input: &[u8]| {
     let gso = Gso::new(kind, size)
         .with_id(if choice & 1 == 0 { IpId::Increment } else { IpId::Fixed })
         .with_outer_id(if choice & 2 == 0 { IpId::Increment } else { IpId::Fixed })
+        .with_nested_id(if choice & 2 == 0 { IpId::Fixed } else { IpId::Increment })
         .with_cwr(if choice & 4 == 0 { Cwr::First } else { Cwr::All })
         .with_checksum(if choice & 8 == 0 { ChecksumForm::Full } else { ChecksumForm::Partial });
     let output = [ChecksumOutput::Full, ChecksumOutput::Partial, ChecksumOutput::AsMerged][usize::from(choice >> 4) % 3];

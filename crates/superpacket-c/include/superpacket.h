@@ -102,7 +102,7 @@ typedef struct iovec sp_iovec;
 #define SP_OFFLOAD_FIXED_ID 2
 
 /**
- * The same of the outer IPv4 header of a tunnel.
+ * The same of the outer IPv4 header of a tunnel; the outermost, if there are two.
  */
 #define SP_OFFLOAD_FIXED_OUTER_ID 4
 
@@ -115,6 +115,12 @@ typedef struct iovec sp_iovec;
  * The packets that merged had partial checksums.
  */
 #define SP_OFFLOAD_MERGED_PARTIAL 16
+
+/**
+ * All segments have the super-packet's identification in the outer IPv4 header of a tunnel in a
+ * tunnel.
+ */
+#define SP_OFFLOAD_FIXED_NESTED_ID 32
 
 /**
  * The most bytes of a packet, and of one buffer of it: 16 MiB.

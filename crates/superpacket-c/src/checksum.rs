@@ -50,16 +50,14 @@ pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32
             }
         };
         network(layout.network, layout.version, layout.transport)?;
-        if let Some(outer) = layout.outer {
+        for outer in layout.outers() {
             network(outer.network, outer.version, outer.transport)?;
         }
         if let RxChecksum::Partial { .. } = packet.offload().rx_checksum() {
             return Ok(SP_NONE);
         }
         let sum = |start: usize, end: usize| sum_ranges(Simd::detect(), ranges(packet, start, end));
-        if let Some(outer) = layout.outer
-            && outer.checksum(header).is_some()
-        {
+        for outer in layout.outers().filter(|outer| outer.checksum(header).is_some()) {
             let start = usize::from(outer.transport);
             let pseudo = match outer.tunnel.is_udp() {
                 true => pseudo_header(at(outer.network.into()), outer.version, Protocol::Udp.number(), (end - start) as u32),

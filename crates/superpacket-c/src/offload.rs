@@ -35,14 +35,22 @@ pub const SP_GSO_DCCP: u8 = 5;
 pub const SP_OFFLOAD_HASH: u8 = 1;
 /// All segments have the super-packet's IPv4 identification; else it counts up by one.
 pub const SP_OFFLOAD_FIXED_ID: u8 = 2;
-/// The same of the outer IPv4 header of a tunnel.
+/// The same of the outer IPv4 header of a tunnel; the outermost, if there are two.
 pub const SP_OFFLOAD_FIXED_OUTER_ID: u8 = 4;
 /// All segments carry CWR if the super-packet does; else the first only.
 pub const SP_OFFLOAD_CWR_ALL: u8 = 8;
 /// The packets that merged had partial checksums.
 pub const SP_OFFLOAD_MERGED_PARTIAL: u8 = 16;
+/// All segments have the super-packet's identification in the outer IPv4 header of a tunnel in a
+/// tunnel.
+pub const SP_OFFLOAD_FIXED_NESTED_ID: u8 = 32;
 
-const FLAGS: u8 = SP_OFFLOAD_HASH | SP_OFFLOAD_FIXED_ID | SP_OFFLOAD_FIXED_OUTER_ID | SP_OFFLOAD_CWR_ALL | SP_OFFLOAD_MERGED_PARTIAL;
+const FLAGS: u8 = SP_OFFLOAD_HASH
+    | SP_OFFLOAD_FIXED_ID
+    | SP_OFFLOAD_FIXED_OUTER_ID
+    | SP_OFFLOAD_CWR_ALL
+    | SP_OFFLOAD_MERGED_PARTIAL
+    | SP_OFFLOAD_FIXED_NESTED_ID;
 
 /// What is known of a packet besides its bytes. All zero: nothing.
 ///
@@ -133,6 +141,7 @@ impl sp_offload {
             Gso::new(kind, SegmentSize::new(usize::from(self.gso_size))?)
                 .with_id(id(SP_OFFLOAD_FIXED_ID))
                 .with_outer_id(id(SP_OFFLOAD_FIXED_OUTER_ID))
+                .with_nested_id(id(SP_OFFLOAD_FIXED_NESTED_ID))
                 .with_cwr(if self.flags & SP_OFFLOAD_CWR_ALL != 0 { Cwr::All } else { Cwr::First })
                 .with_checksum(if self.flags & SP_OFFLOAD_MERGED_PARTIAL != 0 { ChecksumForm::Partial } else { ChecksumForm::Full }),
         )
@@ -164,6 +173,7 @@ impl sp_offload {
             for (is, flag) in [
                 (gso.id == IpId::Fixed, SP_OFFLOAD_FIXED_ID),
                 (gso.outer_id == IpId::Fixed, SP_OFFLOAD_FIXED_OUTER_ID),
+                (gso.nested_id == IpId::Fixed, SP_OFFLOAD_FIXED_NESTED_ID),
                 (gso.cwr == Cwr::All, SP_OFFLOAD_CWR_ALL),
                 (gso.checksum == ChecksumForm::Partial, SP_OFFLOAD_MERGED_PARTIAL),
             ] {

@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 use superpacket::packet::Layer;
-use superpacket::wire::{IpVersion, Layout, Tunnel, ethernet, gre, ipv4, ipv6, parse};
+use superpacket::wire::{IpVersion, Outer, Tunnel, ethernet, gre, ipv4, ipv6, parse};
 
 use crate::lanes::LinkHeader;
 use crate::partial::be16;
@@ -36,7 +36,7 @@ impl Flow {
         let mut hasher = DefaultHasher::new();
         if let Ok(layout) = parse(packet, length, layer) {
             hash_link(packet, layer, link, usize::from(layout.outermost()), &mut hasher);
-            hash_outer(packet, &layout, &mut hasher);
+            layout.outers().for_each(|outer| hash_outer(packet, outer, &mut hasher));
             addresses(packet, usize::from(layout.network), layout.version).hash(&mut hasher);
             let transport = usize::from(layout.transport);
             (layout.protocol, packet.get(transport..transport + 4)).hash(&mut hasher);
@@ -65,8 +65,7 @@ impl Flow {
     }
 }
 
-fn hash_outer(packet: &[u8], layout: &Layout, hasher: &mut impl Hasher) {
-    let Some(outer) = layout.outer else { return };
+fn hash_outer(packet: &[u8], outer: Outer, hasher: &mut impl Hasher) {
     let transport = usize::from(outer.transport);
     addresses(packet, usize::from(outer.network), outer.version).hash(hasher);
     outer.tunnel.hash(hasher);

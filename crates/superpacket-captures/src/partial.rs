@@ -26,14 +26,16 @@ struct Seed {
     pseudo: u16,
 }
 
-/// The unfinished checksums of a packet: the transport's, the outer UDP header's of a tunnel, IPv4
+/// The unfinished checksums of a packet: the transport's, the outer UDP headers' of tunnels, IPv4
 /// headers'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Partial {
     inner: Option<Seed>,
-    outer: Option<Seed>,
-    /// The IPv4 headers' fields: of the outermost, and of the one in a tunnel.
-    headers: [Option<Field>; 2],
+    /// Those of tunnels, the outermost first.
+    outers: [Option<Seed>; 2],
+    /// The IPv4 headers' fields, the outermost first: each is in as many tunnels as there are
+    /// before it.
+    headers: [Option<Field>; 3],
     /// Where the inner packet's sum ends: inside a tunnel, there may be padding behind it.
     inner_end: usize,
     /// Where the outer packet's sum ends.
@@ -44,7 +46,7 @@ pub(crate) struct Partial {
 pub(crate) type Field = (usize, u16);
 
 /// The fields that a packet may need, in the order of their places.
-pub(crate) type Fields = [Option<Field>; 4];
+pub(crate) type Fields = [Option<Field>; 6];
 
 impl Partial {
     /// Looks for unfinished checksums in a packet. `layout` is where its headers lie; `None` if
@@ -56,23 +58,22 @@ impl Partial {
         let outer_end = (layout.end as usize).min(packet.len());
         let inner_end = inner_end(packet, layout);
         let inner = seed(packet, usize::from(layout.network), layout.version, usize::from(layout.transport), layout.protocol, inner_end);
-        let (outer, headers) = match layout.outer {
-            None => (None, [ip_header(packet, layout.network, layout.version), None]),
-            Some(tunnel) => {
-                let outer = if tunnel.tunnel.is_udp() {
-                    seed(packet, usize::from(tunnel.network), tunnel.version, usize::from(tunnel.transport), Protocol::Udp, outer_end)
-                } else {
-                    None
-                };
-                let covered = outer.is_none() && tunnel.checksum(packet).is_some();
-                let inside = ip_header(packet, layout.network, layout.version).filter(|_| !covered);
-                (outer, [ip_header(packet, tunnel.network, tunnel.version), inside])
+        let (mut outers, mut headers) = ([None; 2], [None; 3]);
+        let (mut level, mut covered) = (0, false);
+        for outer in layout.outers() {
+            headers[level] = ip_header(packet, outer.network, outer.version).filter(|_| !covered);
+            if outer.tunnel.is_udp() {
+                outers[level] =
+                    seed(packet, usize::from(outer.network), outer.version, usize::from(outer.transport), Protocol::Udp, outer_end);
             }
-        };
-        if inner.is_none() && outer.is_none() && headers == [None; 2] {
+            covered |= outers[level].is_none() && outer.checksum(packet).is_some();
+            level += 1;
+        }
+        headers[level] = ip_header(packet, layout.network, layout.version).filter(|_| !covered);
+        if inner.is_none() && outers == [None; 2] && headers == [None; 3] {
             return None;
         }
-        Self::confirm(packet, Partial { inner, outer, headers, inner_end, outer_end }, simd)
+        Self::confirm(packet, Partial { inner, outers, headers, inner_end, outer_end }, simd)
     }
 
     /// The outermost IPv4 header of a packet that is not understood further.
@@ -80,7 +81,7 @@ impl Partial {
     fn find_headers(packet: &[u8], layer: Layer) -> Option<Self> {
         let (network, version) = ip_headers(packet, packet.len(), layer)[0]?;
         let header = ip_header(packet, network, version)?;
-        Some(Partial { inner: None, outer: None, headers: [Some(header), None], inner_end: 0, outer_end: 0 })
+        Some(Partial { inner: None, outers: [None; 2], headers: [Some(header), None, None], inner_end: 0, outer_end: 0 })
     }
 
     /// Keeps what does not verify as it stands: one seed in 65,535 is a right checksum too.
@@ -88,24 +89,28 @@ impl Partial {
     fn confirm(packet: &[u8], found: Partial, simd: Simd) -> Option<Self> {
         let wrong = |seed: &Seed, end: usize| !Sum::new(seed.pseudo).add(simd.sum(packet.get(seed.start..end).unwrap_or(&[]))).is_valid();
         let inner = found.inner.filter(|seed| wrong(seed, found.inner_end));
-        let outer = found.outer.filter(|seed| wrong(seed, found.outer_end));
-        // An outer checksum that is whole covers the header inside as it stands.
-        let [outermost, inside] = found.headers;
-        let headers = [outermost, inside.filter(|_| found.outer == outer)];
-        let confirmed = Partial { inner, outer, headers, ..found };
-        (inner.is_some() || outer.is_some() || headers != [None; 2]).then_some(confirmed)
+        let outers = found.outers.map(|seed| seed.filter(|seed| wrong(seed, found.outer_end)));
+        // An outer checksum that is whole covers the headers inside as they stand.
+        let (mut headers, mut covered) = (found.headers, false);
+        for (header, (outer, before)) in headers[1..].iter_mut().zip(outers.into_iter().zip(found.outers)) {
+            covered |= outer != before;
+            *header = header.filter(|_| !covered);
+        }
+        let confirmed = Partial { inner, outers, headers, ..found };
+        (inner.is_some() || outers != [None; 2] || headers != [None; 3]).then_some(confirmed)
     }
 
     /// The outermost IPv4 header alone, of a packet that must not be touched further.
     pub(crate) fn of_header(self) -> Option<Self> {
-        let headers = [self.headers[0], None];
-        headers[0].map(|_| Partial { inner: None, outer: None, headers, ..self })
+        let headers = [self.headers[0], None, None];
+        headers[0].map(|_| Partial { inner: None, outers: [None; 2], headers, ..self })
     }
 
     /// What to tell the engine, for which the field must hold the pseudo-header's sum with the real
     /// length.
     pub(crate) fn state(&self) -> RxChecksum {
-        let seed = self.inner.or(self.outer);
+        let [outer, nested] = self.outers;
+        let seed = self.inner.or(nested).or(outer);
         seed.map_or(RxChecksum::None, |seed| RxChecksum::Partial { start: seed.start as u16, offset: (seed.place - seed.start) as u16 })
     }
 
@@ -121,29 +126,26 @@ impl Partial {
         self.inner.is_some()
     }
 
-    /// Is the outer checksum among them?
-    pub(crate) fn is_outer(&self) -> bool {
-        self.outer.is_some()
-    }
-
     /// The fields with whole checksums, in the order of their places.
     pub(crate) fn completed(&self, packet: &[u8], simd: Simd) -> Fields {
-        let [outermost, inside] = self.headers;
         let sum =
             |seed: &Seed, end: usize| Sum::new(simd.sum(packet.get(seed.start..end).unwrap_or(&[]))).subtract(seed.found).add(seed.pseudo);
+        let [outermost, between, inside] = self.headers;
         let inner = self.inner.map(|seed| (seed.place, transport_field(seed.protocol, sum(&seed, self.inner_end).checksum())));
-        let outer = self.outer.map(|seed| {
-            let mut total = sum(&seed, self.outer_end);
-            if let (Some(before), Some((place, after))) = (self.inner, inner) {
-                let offset = place - seed.start;
-                total = Sum::new(total.fold()).subtract(at_offset(before.found, offset)).add(at_offset(after, offset));
-            }
-            if let Some((place, value)) = inside {
-                total = Sum::new(total.fold()).add(at_offset(value, place - seed.start));
-            }
-            (seed.place, transport_field(seed.protocol, total.checksum()))
-        });
-        [outermost, outer, inside, inner]
+        let mut fields = [outermost, None, between, None, inside, inner];
+        // The inner ones first: those outside cover what is written there.
+        for (level, seed) in self.outers.into_iter().enumerate().rev() {
+            fields[2 * level + 1] = seed.map(|seed| {
+                let covered = fields[2 * level + 2..].iter().flatten();
+                let total = covered.fold(sum(&seed, self.outer_end), |total, &(place, after)| {
+                    let offset = place - seed.start;
+                    let before = be16(packet, place).unwrap_or(0);
+                    Sum::new(total.fold()).subtract(at_offset(before, offset)).add(at_offset(after, offset))
+                });
+                (seed.place, transport_field(seed.protocol, total.checksum()))
+            });
+        }
+        fields
     }
 }
 
@@ -203,13 +205,13 @@ pub(crate) enum Wrong {
 }
 
 /// Checks a packet that is to be cut: the IPv4 headers', the transport's, and the outer UDP
-/// header's checksum.
+/// headers' checksums.
 ///
 /// An IPv4 header checksum of 0 was left to the device. A packet whose IP length was left to the
 /// device has no IPv4 checksum to be compared.
 pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, simd: Simd) -> Result<(), Wrong> {
-    let outer = layout.outer.map(|outer| (usize::from(outer.network), outer.version));
-    for (network, version) in outer.into_iter().chain([(usize::from(layout.network), layout.version)]) {
+    let outers = layout.outers().map(|outer| (usize::from(outer.network), outer.version));
+    for (network, version) in outers.chain([(usize::from(layout.network), layout.version)]) {
         if version == IpVersion::V4 {
             let length = usize::from(packet.get(network).copied().unwrap_or(0) & 0x0f) * 4;
             let header = packet.get(network..network + length).unwrap_or(&[]);
@@ -237,21 +239,26 @@ pub(crate) fn check(packet: &[u8], layout: &Layout, partial: Option<&Partial>, s
     if layout.protocol == Protocol::Dccp && !partial_transport && !dccp_is_valid(packet, layout, end, pseudo, simd) {
         return Err(Wrong::Transport);
     }
-    if let Some(outer) = layout.outer.filter(|outer| outer.tunnel.is_udp()) {
+    // The checksum to be filled in that is nearest inside: where it starts and ends, and its
+    // pseudo-header's sum.
+    let mut seeded = partial_transport.then(|| (start, end, pseudo.fold()));
+    let seeds = partial.map_or([None; 2], |partial| partial.outers);
+    for (outer, seed) in [(layout.nested, seeds[1]), (layout.outer, seeds[0])] {
+        let Some(outer) = outer.filter(|outer| outer.tunnel.is_udp()) else { continue };
         let outer_start = usize::from(outer.transport);
-        let found = be16(packet, outer_start + udp::CHECKSUM).unwrap_or(0);
-        if found != 0 && !partial.is_some_and(Partial::is_outer) {
+        if let Some(seed) = seed {
+            seeded = Some((outer_start, outer_end, seed.pseudo));
+        } else if be16(packet, outer_start + udp::CHECKSUM).unwrap_or(0) != 0 {
             let network = packet.get(usize::from(outer.network)..).unwrap_or(&[]);
             let outer_pseudo =
                 pseudo_header(network, outer.version, Protocol::Udp.number(), (outer_end - outer_start.min(outer_end)) as u32);
-            // With the inner checksum to be filled in, all from the inner transport header on sums
-            // to minus its pseudo-header's sum.
-            let total = match partial_transport {
-                true => {
+            // With that to be filled in, all that it covers sums to minus its pseudo-header's sum.
+            let total = match seeded {
+                Some((start, end, pseudo)) => {
                     let padding = at_offset(simd.sum(packet.get(end..outer_end).unwrap_or(&[])), end - outer_start.min(end));
-                    outer_pseudo.add(simd.sum(packet.get(outer_start..start).unwrap_or(&[]))).subtract(pseudo.fold()).add(padding)
+                    outer_pseudo.add(simd.sum(packet.get(outer_start..start).unwrap_or(&[]))).subtract(pseudo).add(padding)
                 }
-                false => outer_pseudo.add(simd.sum(packet.get(outer_start..outer_end).unwrap_or(&[]))),
+                None => outer_pseudo.add(simd.sum(packet.get(outer_start..outer_end).unwrap_or(&[]))),
             };
             if !total.is_valid() {
                 return Err(Wrong::Transport);
@@ -329,7 +336,9 @@ mod tests {
                     let start = if version == IpVersion::V4 { 20 } else { 40 };
                     assert_eq!(partial.state(), RxChecksum::Partial { start, offset: 16 });
                     assert!(!is_right(&bytes));
-                    let [None, None, None, Some((place, value))] = partial.completed(&bytes, Simd::scalar()) else { panic!("one field") };
+                    let [None, None, None, None, None, Some((place, value))] = partial.completed(&bytes, Simd::scalar()) else {
+                        panic!("one field")
+                    };
                     bytes[place..place + 2].copy_from_slice(&value.to_be_bytes());
                     assert!(is_right(&bytes), "{version:?} {payload} {with_length}");
                     assert_eq!(find(&bytes), None, "a whole checksum is none");
@@ -360,7 +369,7 @@ mod tests {
         let checksum = ipv4_header(&bytes[..20]);
         bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
         let partial = find(&bytes).expect("recognized");
-        let [None, None, None, Some((place, value))] = partial.completed(&bytes, Simd::scalar()) else { panic!("one field") };
+        let [None, None, None, None, None, Some((place, value))] = partial.completed(&bytes, Simd::scalar()) else { panic!("one field") };
         bytes[place..place + 2].copy_from_slice(&value.to_be_bytes());
         assert!(is_right(&bytes));
     }
@@ -443,6 +452,57 @@ mod tests {
                 assert_eq!(bytes, right.to_bytes());
             }
             assert!(check(&bytes, &layout, None, Simd::scalar()).is_ok());
+        }
+    }
+
+    /// Each checksum of two tunnels and of what they carry, whole, absent or unfinished.
+    #[test]
+    fn unfinished_checksums_in_two_tunnels_are_filled_in() {
+        use superpacket_traffic::frame::{Checksum, Frame};
+        let forms = [Checksum::Zero, Checksum::Right, Checksum::Partial];
+        let whole = |form: Checksum| if form == Checksum::Partial { Checksum::Right } else { form };
+        for (outer, nested, inner) in forms.into_iter().flat_map(|outer| {
+            forms.into_iter().flat_map(move |nested| [Checksum::Right, Checksum::Partial].map(|inner| (outer, nested, inner)))
+        }) {
+            let with = |outer: Checksum, nested: Checksum, inner: Checksum| {
+                Frame::tcp4(1, 99).in_vxlan4().in_geneve().with(|frame| {
+                    frame.outer_udp_mut().checksum = outer;
+                    frame.nested_mut().udp_mut().checksum = nested;
+                    frame.tcp_mut().checksum = inner;
+                })
+            };
+            let mut frame = with(outer, nested, inner);
+            let places = frame.offsets();
+            let mut expected = vec![];
+            // The outermost IPv4 header, which nothing covers; and those inside, if nothing does.
+            frame.outer_ipv4_mut().checksum = Checksum::Zero;
+            expected.push(places.outer.expect("a tunnel") + 10);
+            expected.extend((outer == Checksum::Partial).then_some(places.outer.expect("a tunnel") + 26));
+            if outer != Checksum::Right {
+                frame.nested_mut().ipv4_mut().checksum = Checksum::Zero;
+                expected.push(places.nested.expect("a second tunnel") + 10);
+            }
+            expected.extend((nested == Checksum::Partial).then_some(places.nested.expect("a second tunnel") + 26));
+            if outer != Checksum::Right && nested != Checksum::Right {
+                frame.ipv4_mut().checksum = Checksum::Zero;
+                expected.push(places.network + 10);
+            }
+            expected.extend((inner == Checksum::Partial).then_some(places.transport + 16));
+            let mut bytes = frame.to_bytes();
+            let layout = parse(&bytes, bytes.len(), Layer::Ethernet).expect("headers are whole");
+            let partial = Partial::find(&bytes, Layer::Ethernet, Some(&layout), Simd::scalar()).expect("recognized");
+            assert_eq!(check(&bytes, &layout, Some(&partial), Simd::scalar()), Ok(()), "{outer:?} {nested:?} {inner:?}");
+            let what = format!("{outer:?} {nested:?} {inner:?}");
+            assert_eq!(fill_in(&mut bytes, &partial), expected, "{what}");
+            assert_eq!(bytes, with(whole(outer), whole(nested), whole(inner)).to_bytes(), "{what}");
+            assert_eq!(check(&bytes, &layout, None, Simd::scalar()), Ok(()), "{what}");
+            for wrong in [places.outer.expect("a tunnel") + 26, places.nested.expect("a second tunnel") + 26] {
+                if be16(&bytes, wrong) != Some(0) {
+                    let mut damaged = bytes.clone();
+                    damaged[wrong] ^= 0x11;
+                    assert_eq!(check(&damaged, &layout, None, Simd::scalar()), Err(Wrong::Transport), "{what}");
+                }
+            }
         }
     }
 }

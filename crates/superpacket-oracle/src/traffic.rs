@@ -14,7 +14,7 @@ const SHORTEST: usize = 14;
 /// The protocols and tunnels that are compared.
 pub fn combinations() -> Vec<Combination> {
     // To Linux, VXLAN and Geneve are datagrams like others where no tunnel device listens.
-    let to_ports = [Tunnel::Vxlan4, Tunnel::Vxlan6, Tunnel::Geneve];
+    let to_ports = [Tunnel::Vxlan4, Tunnel::Vxlan6, Tunnel::Geneve, Tunnel::Nested];
     Combination::all().into_iter().filter(|combination| !to_ports.contains(&combination.tunnel)).collect()
 }
 

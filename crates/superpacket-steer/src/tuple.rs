@@ -145,7 +145,7 @@ impl FlowTuple {
             Ok(layout) => return Some(Self::from_layout(header, &layout)),
             Err(Unparsed { scope: Scope::Pair { network, version }, .. }) => (network, version),
             Err(Unparsed { scope: Scope::None, .. }) => {
-                let [outermost, _] = ip_headers(header, length, layer);
+                let [outermost, ..] = ip_headers(header, length, layer);
                 outermost?
             }
         };

@@ -54,7 +54,8 @@ reasons! {
     Padded = "padded",
     /// A protocol that never aggregates.
     Protocol = "protocol",
-    /// A tunnel header with a feature that the engine does not rewrite, or a second tunnel.
+    /// A tunnel header with a feature that the engine does not rewrite; a third tunnel, or a second
+    /// where one of the two is not VXLAN or Geneve; a GRO hint that contradicts the headers.
     Tunnel = "tunnel",
     /// A wrong IPv4 header checksum.
     BadIpChecksum = "bad_ip_checksum",

@@ -36,6 +36,19 @@ fn main() -> std::io::Result<()> {
         let kind = [0u8, 1, 2, 2, 4][index / 9];
         save("segment", format!("cut-{index:02}"), &[&[kind, 0, 20, at_ip << 7, 0, 255][..], &bytes].concat())?;
     }
+    let nested = [
+        Frame::tcp4(1, 60).in_vxlan4().in_geneve().with_gro_hint(),
+        Frame::tcp6(1, 60).in_geneve().in_vxlan6(),
+        Frame::udp4(60).in_geneve().in_geneve(),
+    ];
+    for (index, (kind, frame)) in [0u8, 1, 2].into_iter().zip(&nested).enumerate() {
+        let bytes = frame.to_bytes();
+        save("parse", format!("nested-{index}"), &bytes)?;
+        let run: Vec<_> = frame.run(4).iter().map(|frame| (0, 0, frame.to_bytes())).collect();
+        save("check", format!("nested-{index}"), &[&[6, 200, 1][..], &write(&run)].concat())?;
+        save("aggregate", format!("nested-{index}"), &[&[0xf4][..], &write(&run)].concat())?;
+        save("segment", format!("nested-{index}"), &[&[kind, 0, 20, 0, 0, 255][..], &bytes].concat())?;
+    }
     for seed in 0..8 {
         let generated = generate(seed, &Config::default(), 12);
         let frames: Vec<_> = generated

@@ -67,7 +67,7 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
         Some(gso) => {
             let fitting = SegmentSize::for_mtu(&layout, gso.kind, runtime.mtu);
             let for_port = match has_same_ids(&layout, gso) && may_change_ids(runtime, packet, &layout) {
-                true => gso.with_id(IpId::Increment).with_outer_id(IpId::Increment),
+                true => gso.with_id(IpId::Increment).with_outer_id(IpId::Increment).with_nested_id(IpId::Increment),
                 false => gso,
             };
             let fits = fitting.is_some_and(|fitting| gso.size <= fitting) || payload <= gso.size.get() && length - network <= runtime.mtu;
@@ -141,15 +141,22 @@ fn cuts(runtime: &Runtime, layout: &Layout, gso: Gso) -> bool {
         _ => false,
     };
     offload
-        && (layout.outer.is_none() || capabilities.tunnels && layout.outer.is_some_and(|outer| outer.tunnel.is_udp()))
+        && (layout.outer.is_none() || capabilities.tunnels && is_one_tunnel_in_udp(layout))
         // A virtio header has no place for identifications that stay the same, nor for CWR on all
         // segments.
         && (capabilities.fixed_ids || !(has_same_ids(layout, gso) || gso.cwr == Cwr::All))
 }
 
+/// The tunnels that a virtio header has a type for.
+fn is_one_tunnel_in_udp(layout: &Layout) -> bool {
+    layout.outer.is_some_and(|outer| outer.tunnel.is_udp()) && layout.nested.is_none()
+}
+
 /// Do all segments have the same IPv4 identification, or the same outer one?
 fn has_same_ids(layout: &Layout, gso: Gso) -> bool {
-    gso.id == IpId::Fixed && layout.version == IpVersion::V4 || gso.outer_id == IpId::Fixed && layout.outer.is_some()
+    gso.id == IpId::Fixed && layout.version == IpVersion::V4
+        || gso.outer_id == IpId::Fixed && layout.outer.is_some()
+        || gso.nested_id == IpId::Fixed && layout.nested.is_some()
 }
 
 /// May the port number the segments anew? Of IPv4 packets that must not be fragmented nobody reads
@@ -165,13 +172,13 @@ fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &
         let flags = bytes.get(place..place + 2).map_or(0, |flags| u16::from_be_bytes([flags[0], flags[1]]));
         version == IpVersion::V6 || flags & ipv4::DONT_FRAGMENT != 0
     };
-    dont_fragment(layout.network, layout.version) && layout.outer.is_none_or(|outer| dont_fragment(outer.network, outer.version))
+    dont_fragment(layout.network, layout.version) && layout.outers().all(|outer| dont_fragment(outer.network, outer.version))
 }
 
 /// Is a packet cut at this port only because the port cannot be told that its identifications stay
 /// the same?
 pub(super) fn is_cut_for_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> bool {
-    let same = |gso: Gso| (gso.id == IpId::Fixed || gso.outer_id == IpId::Fixed) && gso.cwr != Cwr::All;
+    let same = |gso: Gso| [gso.id, gso.outer_id, gso.nested_id].contains(&IpId::Fixed) && gso.cwr != Cwr::All;
     if runtime.capabilities.fixed_ids || !packet.metadata.gso.is_some_and(same) {
         return false;
     }

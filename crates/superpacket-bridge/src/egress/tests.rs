@@ -572,6 +572,27 @@ fn datagrams_of_a_tunnel_are_measured_at_the_header_that_they_are_cut_at() {
 }
 
 #[test]
+fn a_port_that_cuts_in_a_tunnel_gets_what_is_in_two_already_cut() {
+    let tunnels = |runtime: &mut Runtime| runtime.capabilities.tunnels = true;
+    let frames = |frame: Frame| frame.run(20).iter().map(Frame::to_bytes).collect::<Vec<_>>();
+    let one = Frame::tcp4(1, 1_000).in_vxlan4();
+    let whole = Bench::new(tunnels).forward(&frames(one.clone()));
+    assert_eq!((whole.len(), whole[0].gso.is_some()), (1, true));
+    for two in [one.clone().in_geneve(), one.in_geneve().with_gro_hint()] {
+        // Which a header would have to name, and no port can be told of.
+        let mut bench = Bench::new(tunnels);
+        let sent = bench.forward(&frames(two.clone()));
+        assert!(bytes(&sent) == frames(two));
+        assert!(sent.iter().all(|sent| sent.gso.is_none()));
+        assert_eq!(
+            (bench.egress.shared.counts.segmented.value(), bench.egress.shared.counts.segments.value()),
+            (1, 20),
+            "merged, then cut"
+        );
+    }
+}
+
+#[test]
 fn a_full_port_is_asked_a_few_times_for_a_batch() {
     let asked = Arc::new(Mutex::new(0));
     let count = asked.clone();

@@ -77,7 +77,7 @@ impl Label {
         }
     }
 
-    /// The tunnel's name, if there is one.
+    /// The outermost tunnel's name, if there is one.
     pub(super) fn tunnel(&self) -> Option<&'static str> {
         self.tunnel.map(|tunnel| match tunnel {
             Tunnel::Vxlan => "VXLAN",

@@ -26,13 +26,14 @@ pub(super) fn field_at(bytes: &[u8], layout: &Layout, layer: Layer, place: usize
     if place < usize::from(layout.outermost()) {
         return link_field(bytes, layer, place);
     }
-    if let Some(outer) = layout.outer {
+    for (prefix, outer) in [("nested ", layout.nested), ("outer ", layout.outer)] {
+        let Some(outer) = outer else { continue };
         let (outer_network, outer_transport) = (usize::from(outer.network), usize::from(outer.transport));
-        if place < outer_transport {
-            return ip_field("outer ", outer.version, place - outer_network, difference);
+        if (outer_network..outer_transport).contains(&place) {
+            return ip_field(prefix, outer.version, place - outer_network, difference);
         }
-        if place < network {
-            return tunnel_field(outer.tunnel, place - outer_transport);
+        if (outer_transport..network).contains(&place) {
+            return tunnel_field(prefix, outer.tunnel, place - outer_transport);
         }
     }
     if place < transport {
@@ -93,7 +94,7 @@ fn ip_field(prefix: &str, version: IpVersion, offset: usize, difference: u8) -> 
     field(prefix, name, rule)
 }
 
-fn tunnel_field(tunnel: Tunnel, offset: usize) -> Field {
+fn tunnel_field(prefix: &str, tunnel: Tunnel, offset: usize) -> Field {
     let (name, rule) = match (tunnel, offset) {
         (Tunnel::Vxlan | Tunnel::Geneve, 0..4) => ("udp.ports", Rule::TunnelHeader),
         (Tunnel::Vxlan | Tunnel::Geneve, 4..6) => ("udp.length", Rule::Length),
@@ -104,7 +105,7 @@ fn tunnel_field(tunnel: Tunnel, offset: usize) -> Field {
         (Tunnel::Gre, _) => ("gre", Rule::TunnelHeader),
         (Tunnel::Ip, _) => ("ip", Rule::TunnelHeader),
     };
-    field("outer ", name, rule)
+    field(prefix, name, rule)
 }
 
 fn transport_field(protocol: Protocol, offset: usize, difference: u8) -> Field {
@@ -127,4 +128,35 @@ fn transport_field(protocol: Protocol, offset: usize, difference: u8) -> Field {
         (Protocol::Dccp, _) => ("dccp.header", Rule::Transport),
     };
     field("", name, rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superpacket::wire::parse;
+    use superpacket_traffic::frame::Frame;
+
+    #[test]
+    fn a_field_is_that_of_its_tunnel() {
+        let frame = Frame::tcp4(1, 10).in_vxlan4().in_geneve();
+        let (bytes, offsets) = (frame.to_bytes(), frame.offsets());
+        let layout = parse(&bytes, bytes.len(), Layer::Ethernet).expect("headers are whole");
+        let (outer, nested) = (offsets.outer.expect("a tunnel"), offsets.nested.expect("a second tunnel"));
+        for (place, name) in [
+            (3, "ethernet.destination"),
+            (outer + 8, "outer ipv4.ttl"),
+            (outer + 26, "outer udp.checksum"),
+            (outer + 28, "outer geneve"),
+            // The Ethernet header in the first tunnel.
+            (nested - 1, "outer geneve"),
+            (nested + 8, "nested ipv4.ttl"),
+            (nested + 20, "nested udp.ports"),
+            (nested + 28, "nested vxlan"),
+            (offsets.network - 1, "nested vxlan"),
+            (offsets.network + 8, "ipv4.ttl"),
+            (offsets.transport, "tcp.ports"),
+        ] {
+            assert_eq!(field_at(&bytes, &layout, Layer::Ethernet, place, 0xff).name, name, "at {place}");
+        }
+    }
 }

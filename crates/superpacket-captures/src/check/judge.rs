@@ -7,7 +7,7 @@ use superpacket::checksum::ipv4_header;
 use superpacket::packet::Layer;
 use superpacket::segment::{Cwr, Gso, GsoPacket, IpId, SegmentOptions, SegmentSize, Segmenter};
 use superpacket::virtio::gso_type;
-use superpacket::wire::{IpVersion, Layout, Protocol, Refusal, ipv4, tcp};
+use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp};
 
 use super::fields::field_at;
 use super::packet::{Packet, kind_of, segments_of};
@@ -94,14 +94,14 @@ impl Judge {
         if packet.virtio.is_some_and(|virtio| virtio.seed == Some(false)) || packet.cut {
             return;
         }
-        let outer = layout.outer.map(|outer| (outer.network, outer.version));
-        for (network, version) in outer.into_iter().chain([(layout.network, layout.version)]) {
+        let outers = ["outer ipv4.checksum", "nested ipv4.checksum"].into_iter().zip(layout.outers());
+        let outers = outers.map(|(name, outer)| (name, outer.network, outer.version));
+        for (name, network, version) in outers.chain([("ipv4.checksum", layout.network, layout.version)]) {
             let header = packet.bytes.get(usize::from(network)..).unwrap_or(&[]);
             let length = usize::from(header.first().copied().unwrap_or(0) & 15) * 4;
             let (found, right) = (be16(header, ipv4::CHECKSUM), header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header));
             // 0xFFFF for 0 is valid too.
             if version == IpVersion::V4 && found != right && (found, right) != (Some(0xffff), Some(0)) {
-                let name = if outer == Some((network, version)) { "outer ipv4.checksum" } else { "ipv4.checksum" };
                 self.find(Rule::IpChecksum, name, None, told(found, right));
             }
         }
@@ -141,18 +141,24 @@ impl Judge {
             if (one.version, two.version) == (IpVersion::V4, IpVersion::V4) && first.id(one.network) == second.id(two.network) {
                 gso = gso.with_id(IpId::Fixed);
             }
-            if let (Some(one), Some(two)) = (one.outer, two.outer)
-                && (one.version, two.version) == (IpVersion::V4, IpVersion::V4)
-                && first.id(one.network) == second.id(two.network)
-            {
+            let same_ids = |one: Option<Outer>, two: Option<Outer>| match (one, two) {
+                (Some(one), Some(two)) if (one.version, two.version) == (IpVersion::V4, IpVersion::V4) => {
+                    first.id(one.network) == second.id(two.network)
+                }
+                _ => false,
+            };
+            if same_ids(one.outer, two.outer) {
                 gso = gso.with_outer_id(IpId::Fixed);
+            }
+            if same_ids(one.nested, two.nested) {
+                gso = gso.with_nested_id(IpId::Fixed);
             }
         }
         if first.flags() & second.flags() & tcp::CWR != 0 {
             gso = gso.with_cwr(Cwr::All);
         }
         if may_be_cut_by_another {
-            if (gso.id, gso.outer_id) != (IpId::Increment, IpId::Increment) {
+            if [gso.id, gso.outer_id, gso.nested_id].contains(&IpId::Fixed) {
                 self.find(Rule::IpIdFixed, "ipv4.id", Some(second), "its identification is that of the packet before it".to_owned());
             }
             if gso.cwr == Cwr::All {

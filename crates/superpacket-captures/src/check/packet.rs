@@ -340,11 +340,9 @@ fn endpoints(bytes: &[u8], layer: Layer, layout: Option<&Layout>) -> u64 {
         let transport = usize::from(layout.transport);
         return hash_of(&(addresses(layout.network, layout.version), layout.protocol, bytes.get(transport..transport + 4)));
     }
-    match ip_headers(bytes, bytes.len(), layer) {
-        [_, Some((network, version))] | [Some((network, version)), None] => {
-            hash_of(&("ip", addresses(network, version), protocol_number(bytes, usize::from(network), version)))
-        }
-        _ => hash_of(&("none", bytes.get(..14))),
+    match ip_headers(bytes, bytes.len(), layer).into_iter().flatten().last() {
+        Some((network, version)) => hash_of(&("ip", addresses(network, version), protocol_number(bytes, usize::from(network), version))),
+        None => hash_of(&("none", bytes.get(..14))),
     }
 }
 

@@ -17,9 +17,9 @@ pub(super) struct PairKeys {
     /// Are its ports known? Then it keeps order with packets whose ports are not, else with those
     /// whose ports are.
     has_ports: bool,
-    /// That of the innermost IP header and, in a tunnel, that of the outermost; of a packet whose
+    /// That of the innermost IP header and, in tunnels, those of the outer ones; of a packet whose
     /// ports are not known, that of the IP header read last.
-    keys: [Option<u64>; 2],
+    keys: [Option<u64>; 3],
 }
 
 impl PairKeys {
@@ -34,19 +34,20 @@ impl PairKeys {
         };
         if let Some(layout) = layout {
             let outermost = layout.outermost();
-            let outer = layout.outer.map(|outer| key(outermost, outer.network, outer.version));
-            return PairKeys { has_ports: true, keys: [Some(key(outermost, layout.network, layout.version)), outer] };
+            let [outer, nested] =
+                [layout.outer, layout.nested].map(|outer| outer.map(|outer| key(outermost, outer.network, outer.version)));
+            return PairKeys { has_ports: true, keys: [Some(key(outermost, layout.network, layout.version)), outer, nested] };
         }
         let scope = match parse(bytes, bytes.len(), layer) {
             Err(unparsed) => unparsed.scope,
             Ok(_) => Scope::None,
         };
-        let [outermost, _] = ip_headers(bytes, bytes.len(), layer);
+        let [outermost, ..] = ip_headers(bytes, bytes.len(), layer);
         let only = match (scope, outermost) {
             (Scope::Pair { network, version }, Some((outermost, _))) => Some(key(outermost, network, version)),
             _ => None,
         };
-        PairKeys { has_ports: false, keys: [only, None] }
+        PairKeys { has_ports: false, keys: [only, None, None] }
     }
 
     fn iter(self) -> impl Iterator<Item = u64> {

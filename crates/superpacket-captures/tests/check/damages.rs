@@ -215,6 +215,7 @@ fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
         ("UDP", || flow(4, 1, 100)[0].clone(), || Frame::udp4(100).with_id(1)),
         ("tagged", || flow(3, 1, 100)[0].clone(), || Frame::tcp4(9000, 100).with_id(1).tagged(12)),
         ("in a tunnel", tunnel, || Frame::udp4(100).with_id(1).in_vxlan4()),
+        ("in two tunnels", || flow(4, 1, 100)[0].clone().in_vxlan4().in_geneve(), || Frame::udp4(100).with_id(1).in_vxlan4().in_geneve()),
     ] {
         let of_flow = of_flow();
         let fragments = other().fragments(64, 99);
@@ -248,6 +249,29 @@ fn what_has_no_known_ports_keeps_order_with_its_address_pair() {
     assert_eq!(late.rules(Strictness::Reversible), ["pair-order"].into());
     assert_eq!(late.check(Strictness::Reversible).violations, 1);
     assert_eq!(Case::with(merged, &[&[0, 1, 2, 3], &[4]]).rules(Strictness::Reversible), BTreeSet::new());
+}
+
+/// A fragment of each IP packet: in two tunnels, and around either.
+#[test]
+fn fragments_at_each_level_of_two_tunnels_keep_order() {
+    let of_flow = flow(4, 1, 100)[0].clone().in_vxlan4().in_geneve();
+    let levels: [fn(&mut Frame) -> &mut Ip; 3] =
+        [|frame| &mut frame.tunnel_mut().ip, |frame| &mut frame.nested_mut().ip, |frame| &mut frame.ip];
+    for (level, ip) in levels.into_iter().enumerate() {
+        let with = |edit: fn(&mut Ip)| of_flow.clone().with(|frame| edit(ip(frame)));
+        let offset = |ip: &mut Ip| match ip {
+            Ip::V4(ip) => ip.fragment_offset = 5,
+            Ip::V6(_) => panic!("not IPv4"),
+        };
+        let fragment = with(offset);
+        let overtaken = Case::with(vec![of_flow.clone(), fragment], &[&[1], &[0]]);
+        assert_eq!(overtaken.rules(Strictness::Reversible), ["pair-order"].into(), "level {level}");
+        let other = with(|ip| match ip {
+            Ip::V4(ip) => (ip.fragment_offset, ip.source) = (5, [10, 99, 99, 99]),
+            Ip::V6(_) => panic!("not IPv4"),
+        });
+        assert_eq!(Case::with(vec![of_flow.clone(), other], &[&[1], &[0]]).rules(Strictness::Reversible), BTreeSet::new(), "level {level}");
+    }
 }
 
 /// What cannot be of the flow may leave before what is held of it.

@@ -40,6 +40,7 @@ fn the_mtu_counts_from_the_outermost_ip_header() {
         Frame::tcp4(1, 5000).in_gre(),
         Frame::tcp4(1, 5000).in_ip6(),
         Frame::dccp4(1, 5000),
+        Frame::tcp6(1, 5000).in_vxlan6().in_geneve().with_gro_hint(),
     ];
     for (mtu, most) in [("1500", 1500), ("9000", 9000), ("576", 576)] {
         let (report, out) = segment(&bench, &frames, &["--mtu", mtu]);
@@ -52,11 +53,11 @@ fn the_mtu_counts_from_the_outermost_ip_header() {
             longest = longest.max(frame.data.len() - link);
         }
         if most < 5000 {
-            assert_eq!(report["super_packets"], 8);
+            assert_eq!(report["super_packets"], 9);
             assert!(longest + 8 > most, "segments are as long as may be: {longest}");
         } else {
             assert_eq!(out, read(bench.path("in.pcap")), "what fits passes untouched");
-            assert_eq!(report["reasons"]["fits"], 8);
+            assert_eq!(report["reasons"]["fits"], 9);
         }
     }
 }
@@ -114,15 +115,23 @@ fn partial_checksums_in_tunnels_are_filled_in() {
         frame.tcp_mut().checksum = Checksum::Partial;
         frame
     };
+    let nested = |payload: usize, outer: Checksum, inner: Checksum| {
+        partial(Frame::tcp4(1, payload).in_vxlan4().in_geneve()).with(|frame| {
+            (frame.outer_udp_mut().checksum, frame.nested_mut().udp_mut().checksum) = (outer, inner);
+        })
+    };
     let frames = [
         partial(Frame::tcp4(1, 5000).in_vxlan4()),
         partial(Frame::tcp4(1, 5000).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Right)),
         partial(Frame::tcp4(1, 5000).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Partial)),
         partial(Frame::tcp4(1, 500).in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Partial)),
         partial(Frame::tcp4(1, 501).in_geneve().with(|frame| frame.outer_udp_mut().checksum = Checksum::Right)),
+        nested(5000, Checksum::Right, Checksum::Partial),
+        nested(5000, Checksum::Partial, Checksum::Right),
+        nested(500, Checksum::Partial, Checksum::Partial),
     ];
     let (report, out) = segment(&bench, &frames, &[]);
-    assert_eq!((report["uncut"].as_u64(), report["super_packets"].as_u64()), (Some(0), Some(3)), "{report}");
+    assert_eq!((report["uncut"].as_u64(), report["super_packets"].as_u64()), (Some(0), Some(5)), "{report}");
     out.iter().for_each(|frame| assert_right(&frame.data));
 }
 
@@ -285,11 +294,15 @@ fn frames_cut_by_the_snap_length_pass() {
 #[test]
 fn what_coalesce_joined_segment_parts() {
     let bench = Bench::new();
-    let flows =
-        [Frame::tcp4(1000, 1460).with_id(5).run(20), Frame::tcp6(1000, 1440).run(20), Frame::tcp4(7, 1410).with_id(9).in_vxlan4().run(20)];
-    let frames: Vec<_> = (0..60).map(|index| flows[index % 3][index / 3].clone()).collect();
+    let flows = [
+        Frame::tcp4(1000, 1460).with_id(5).run(20),
+        Frame::tcp6(1000, 1440).run(20),
+        Frame::tcp4(7, 1410).with_id(9).in_vxlan4().run(20),
+        Frame::tcp4(7, 1324).with_id(9).in_vxlan6().in_geneve().with_gro_hint().run(20),
+    ];
+    let frames: Vec<_> = (0..60).map(|index| flows[index % 4][index / 4].clone()).collect();
     bench.capture("in.pcap", &spaced(&frames));
-    assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "super.pcap"])["packets_out"], 3);
+    assert_eq!(bench.json(&["coalesce", "in.pcap", "-o", "super.pcap"])["packets_out"], 4);
     assert_eq!(bench.json(&["segment", "super.pcap", "-o", "out.pcap"])["packets_out"], 60);
     let mut before: Vec<_> = read(bench.path("in.pcap")).into_iter().map(|frame| frame.data).collect();
     let mut after: Vec<_> = read(bench.path("out.pcap")).into_iter().map(|frame| frame.data).collect();

@@ -143,6 +143,13 @@ impl Extension {
 }
 
 impl Ip {
+    /// The length of the header with its options or extension headers, in bytes.
+    pub(super) fn header_length(&self) -> usize {
+        let mut header = Vec::new();
+        self.write(&mut header, 0);
+        header.len()
+    }
+
     pub(super) fn ethertype(&self) -> u16 {
         match self {
             Ip::V4(_) => 0x0800,

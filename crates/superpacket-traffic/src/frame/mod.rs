@@ -37,8 +37,10 @@ pub struct Frame {
     pub pppoe: Option<Pppoe>,
     /// The MPLS label stack, top first; not together with PPPoE.
     pub mpls: Vec<Mpls>,
-    /// The tunnel that the packet goes through.
+    /// The tunnel that the packet goes through: the outermost.
     pub tunnel: Option<Tunnel>,
+    /// The tunnel in that tunnel.
+    pub nested: Option<Tunnel>,
     /// The innermost IP header.
     pub ip: Ip,
     /// The transport header.
@@ -58,6 +60,7 @@ impl Default for Frame {
             pppoe: None,
             mpls: Vec::new(),
             tunnel: None,
+            nested: None,
             ip: Ip::V4(Ipv4::default()),
             transport: Transport::Tcp(Tcp::default()),
             payload: Vec::new(),
@@ -113,8 +116,10 @@ impl Checksum {
 /// Where the headers of a frame lie, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offsets {
-    /// The outer IP header, if there is a tunnel.
+    /// The outermost IP header, if there is a tunnel.
     pub outer: Option<usize>,
+    /// The outer IP header of the second tunnel, if there is one.
+    pub nested: Option<usize>,
     /// The innermost IP header.
     pub network: usize,
     /// The transport header.
@@ -147,22 +152,9 @@ impl Frame {
         let outermost = self.tunnel.as_ref().map_or(&self.ip, |tunnel| &tunnel.ip);
         let pppoe = self.write_link(&mut out, outermost);
 
-        let outer = self.tunnel.as_ref().map(|tunnel| {
-            let network = out.len();
-            tunnel.ip.write(&mut out, tunnel.carrier.number(&self.ip));
-            let carrier = out.len();
-            let ethernet = match &tunnel.carrier {
-                // VXLAN carries nothing but Ethernet frames.
-                Carrier::Vxlan(_) => Some(tunnel.link.clone().unwrap_or_default()),
-                Carrier::Geneve(_) | Carrier::Gre(_) => tunnel.link.clone(),
-                Carrier::Ip => None,
-            };
-            tunnel.carrier.write(&mut out, if ethernet.is_some() { 0x6558 } else { self.ip.ethertype() });
-            if let Some(ethernet) = ethernet {
-                link::write_ethernet(&mut out, &ethernet, &tunnel.vlans, self.ip.ethertype());
-            }
-            (network, carrier)
-        });
+        let inside = self.nested.as_ref().map_or(&self.ip, |nested| &nested.ip);
+        let outer = self.tunnel.as_ref().map(|tunnel| tunnel.write(&mut out, inside));
+        let nested = self.nested.as_ref().map(|tunnel| tunnel.write(&mut out, &self.ip));
 
         let network = out.len();
         self.ip.write(&mut out, self.transport.number(&self.ip));
@@ -172,22 +164,23 @@ impl Frame {
         out.extend(&self.payload);
 
         // From the inside out: each sum covers what is inside it.
-        let deferred = self.transport.finish(&mut out, transport, payload, &self.ip);
+        let mut deferred = vec![self.transport.finish(&mut out, transport, payload, &self.ip)];
         self.ip.finish(&mut out, network);
-        if let (Some(tunnel), Some((network, carrier))) = (&self.tunnel, outer) {
-            tunnel.carrier.finish(&mut out, carrier, &tunnel.ip);
-            tunnel.ip.finish(&mut out, network);
+        for (tunnel, places) in [(&self.nested, nested), (&self.tunnel, outer)] {
+            if let (Some(tunnel), Some((network, carrier))) = (tunnel, places) {
+                deferred.push(tunnel.carrier.finish(&mut out, carrier, &tunnel.ip));
+                tunnel.ip.finish(&mut out, network);
+            }
         }
-        if let Some(deferred) = deferred {
-            deferred.write(&mut out);
-        }
+        deferred.into_iter().flatten().for_each(|deferred| deferred.write(&mut out));
         if let (Some(start), Some(header)) = (pppoe, &self.pppoe) {
             let length = header.length.unwrap_or((out.len() - start - 6) as u16);
             out[start + 4..start + 6].copy_from_slice(&length.to_be_bytes());
         }
         let end = out.len();
         out.extend(&self.trailer);
-        (out, Offsets { outer: outer.map(|(network, _)| network), network, transport, payload, end })
+        let [outer, nested] = [outer, nested].map(|places| places.map(|(network, _)| network));
+        (out, Offsets { outer, nested, network, transport, payload, end })
     }
 
     /// Appends what lies before the outermost IP header; returns where the PPPoE header is.

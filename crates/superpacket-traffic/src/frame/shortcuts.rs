@@ -161,11 +161,50 @@ impl Frame {
         ]
     }
 
-    /// Puts the packet into this tunnel.
+    /// Puts the packet into this tunnel; one that it is in already becomes the [nested] one.
+    ///
+    /// [nested]: Frame::nested
+    ///
+    /// # Panics
+    /// If it is in two tunnels already.
     #[must_use]
     pub fn through(self, ip: Ip, carrier: Carrier, inner_ethernet: bool) -> Self {
         let link = inner_ethernet.then_some(Ethernet { destination: [2, 0, 0, 0, 1, 2], source: [2, 0, 0, 0, 1, 1], ethertype: None });
-        self.with(|frame| frame.tunnel = Some(Tunnel { ip, carrier, link, vlans: Vec::new() }))
+        self.with(|frame| {
+            assert!(frame.nested.is_none(), "a third tunnel");
+            frame.nested = frame.tunnel.replace(Tunnel { ip, carrier, link, vlans: Vec::new() });
+        })
+    }
+
+    /// Adds Linux's GRO hint to the options of the outermost tunnel, Geneve: where the headers of
+    /// the nested tunnel lie (`struct geneve_opt_gro_hint`).
+    ///
+    /// # Panics
+    /// If the outermost tunnel is not Geneve, or there is no nested one.
+    #[must_use]
+    pub fn with_gro_hint(mut self) -> Self {
+        let offsets = self.offsets();
+        let Carrier::Geneve(geneve) = &self.tunnel_mut().carrier else { panic!("not in Geneve") };
+        let header = geneve.options.len().next_multiple_of(4) + 16;
+        let start = offsets.outer.expect("a tunnel") + self.tunnel_mut().ip.header_length() + header;
+        let network = offsets.nested.expect("a nested tunnel");
+        let inner_is_v6 = matches!(self.ip, Ip::V6(_));
+        let nested = self.nested_mut();
+        let transport = network + nested.ip.header_length();
+        let (length, protocol) = match (&nested.carrier, &nested.link) {
+            (Carrier::Geneve(geneve), link) => {
+                let protocol = if link.is_some() { 0 } else { 2 - u8::from(inner_is_v6) };
+                (16 + geneve.options.len().next_multiple_of(4), protocol)
+            }
+            _ => (16, 0),
+        };
+        let flags = protocol | if matches!(nested.ip, Ip::V6(_)) { 4 } else { 0 };
+        let places = [network, transport, transport + length].map(|place| (place - start) as u8);
+        let Carrier::Geneve(geneve) = &mut self.tunnel_mut().carrier else { unreachable!("seen above") };
+        geneve.options.resize(header - 16, 0);
+        geneve.options.extend([0x01, 0x00, 1, 1, flags]);
+        geneve.options.extend(places);
+        self
     }
 
     /// The TCP header.
@@ -223,7 +262,15 @@ impl Frame {
         }
     }
 
-    /// The tunnel.
+    /// The tunnel in the tunnel.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn nested_mut(&mut self) -> &mut Tunnel {
+        self.nested.as_mut().expect("a frame in two tunnels")
+    }
+
+    /// The outermost tunnel.
     ///
     /// # Panics
     /// If there is none.
@@ -236,10 +283,7 @@ impl Frame {
     /// # Panics
     /// If there is none.
     pub fn outer_ipv4_mut(&mut self) -> &mut Ipv4 {
-        match &mut self.tunnel_mut().ip {
-            Ip::V4(ip) => ip,
-            Ip::V6(_) => panic!("the outer header is not IPv4"),
-        }
+        self.tunnel_mut().ipv4_mut()
     }
 
     /// The outer IPv6 header.
@@ -258,10 +302,7 @@ impl Frame {
     /// # Panics
     /// If there is none.
     pub fn outer_udp_mut(&mut self) -> &mut Udp {
-        match &mut self.tunnel_mut().carrier {
-            Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) => udp,
-            other => panic!("no outer UDP header: {other:?}"),
-        }
+        self.tunnel_mut().udp_mut()
     }
 
     /// The transport checksum's mode, if the transport has one.
@@ -281,7 +322,8 @@ impl Frame {
     #[must_use]
     pub fn following(&self) -> Self {
         let mut frame = self.clone();
-        for ip in [Some(&mut frame.ip), frame.tunnel.as_mut().map(|tunnel| &mut tunnel.ip)].into_iter().flatten() {
+        let outers = frame.tunnel.iter_mut().chain(&mut frame.nested).map(|tunnel| &mut tunnel.ip);
+        for ip in outers.chain([&mut frame.ip]) {
             if let Ip::V4(ip) = ip {
                 ip.id = ip.id.wrapping_add(1);
             }
@@ -320,7 +362,7 @@ impl Frame {
         };
         frame.link.as_mut().map(swap_link);
         swap_ip(&mut frame.ip);
-        if let Some(tunnel) = &mut frame.tunnel {
+        for tunnel in frame.tunnel.iter_mut().chain(&mut frame.nested) {
             tunnel.link.as_mut().map(swap_link);
             swap_ip(&mut tunnel.ip);
         }

@@ -1,6 +1,7 @@
 //! What carries an inner packet: VXLAN, Geneve, GRE, IP in IP.
 
-use super::{Checksum, Ethernet, Ip, Udp, Vlan};
+use super::transport::Deferred;
+use super::{Checksum, Ethernet, Ip, Ipv4, Udp, Vlan, link};
 use crate::checksum;
 
 /// A tunnel: the outer IP header and what lies between it and the inner packet.
@@ -96,6 +97,49 @@ pub struct Gre {
     pub protocol: Option<u16>,
 }
 
+impl Tunnel {
+    /// The outer IPv4 header.
+    ///
+    /// # Panics
+    /// If it is IPv6.
+    pub fn ipv4_mut(&mut self) -> &mut Ipv4 {
+        match &mut self.ip {
+            Ip::V4(ip) => ip,
+            Ip::V6(_) => panic!("the outer header is not IPv4"),
+        }
+    }
+
+    /// The outer UDP header, of VXLAN or Geneve.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn udp_mut(&mut self) -> &mut Udp {
+        match &mut self.carrier {
+            Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) => udp,
+            other => panic!("no outer UDP header: {other:?}"),
+        }
+    }
+
+    /// Appends the headers around a packet with this IP header. Returns where the IP header lies,
+    /// and what follows it.
+    pub(super) fn write(&self, out: &mut Vec<u8>, inner: &Ip) -> (usize, usize) {
+        let network = out.len();
+        self.ip.write(out, self.carrier.number(inner));
+        let carrier = out.len();
+        let ethernet = match &self.carrier {
+            // VXLAN carries nothing but Ethernet frames.
+            Carrier::Vxlan(_) => Some(self.link.clone().unwrap_or_default()),
+            Carrier::Geneve(_) | Carrier::Gre(_) => self.link.clone(),
+            Carrier::Ip => None,
+        };
+        self.carrier.write(out, if ethernet.is_some() { 0x6558 } else { inner.ethertype() });
+        if let Some(ethernet) = ethernet {
+            link::write_ethernet(out, &ethernet, &self.vlans, inner.ethertype());
+        }
+        (network, carrier)
+    }
+}
+
 impl Carrier {
     /// The IP protocol number for `inner`.
     pub(super) fn number(&self, inner: &Ip) -> u8 {
@@ -142,14 +186,10 @@ impl Carrier {
     }
 
     /// Fills in length and checksum of the header at `start`, whose packet ends at the end of
-    /// `out`.
-    pub(super) fn finish(&self, out: &mut [u8], start: usize, ip: &Ip) {
+    /// `out`; returns what is to be written last.
+    pub(super) fn finish(&self, out: &mut [u8], start: usize, ip: &Ip) -> Option<Deferred> {
         match self {
-            Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) => {
-                if let Some(deferred) = udp.finish(out, start, ip) {
-                    deferred.write(out);
-                }
-            }
+            Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) => return udp.finish(out, start, ip),
             Carrier::Gre(Gre { checksum: Some(mode), .. }) => {
                 let right = !checksum::sum(&out[start..]);
                 let field = mode.field(right, right, right);
@@ -157,5 +197,6 @@ impl Carrier {
             }
             Carrier::Gre(_) | Carrier::Ip => {}
         }
+        None
     }
 }

@@ -24,6 +24,7 @@ pub(super) struct Direction {
     pub(super) acknowledged: u64,
     id: u16,
     outer_id: u16,
+    nested_id: u16,
 }
 
 /// A flow between a client (direction 0) and a server (direction 1).
@@ -46,6 +47,7 @@ pub(super) struct Flow {
     pub(super) opened: bool,
     id_step: IdStep,
     outer_id_step: IdStep,
+    nested_id_step: IdStep,
 }
 
 impl Flow {
@@ -75,9 +77,8 @@ impl Flow {
             *mode = Checksum::Partial;
         }
         let mut reply = template.reversed();
-        if let Some(frame::Tunnel { carrier: Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }), .. }) =
-            &mut reply.tunnel
-        {
+        for tunnel in reply.tunnel.iter_mut().chain(&mut reply.nested) {
+            let (Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. })) = &mut tunnel.carrier else { continue };
             // The port is a hash of the inner flow, made by the other end.
             udp.source_port = 49_152 + random.below(16_384) as u16;
         }
@@ -88,7 +89,7 @@ impl Flow {
                 _ => random.below(1 << 32),
             };
             let id = |random: &mut Random| if random.chance(0.3) { 0xffff - random.below(40) as u16 } else { random.bits() as u16 };
-            Direction { template, next, acknowledged: 0, id: id(random), outer_id: id(random) }
+            Direction { template, next, acknowledged: 0, id: id(random), outer_id: id(random), nested_id: id(random) }
         });
         let mut flow = Flow {
             number,
@@ -104,6 +105,7 @@ impl Flow {
             opened: random.chance(0.5),
             id_step: id_step(random),
             outer_id_step: id_step(random),
+            nested_id_step: id_step(random),
         };
         for direction in 0..2 {
             flow.directions[direction].acknowledged = flow.directions[1 - direction].next;
@@ -113,7 +115,8 @@ impl Flow {
 
     /// The next packet from `direction` with `length` bytes of payload: numbers and IDs advance.
     pub(super) fn packet(&mut self, direction: usize, length: usize, random: &mut Random) -> Frame {
-        let (id_step, outer_id_step, clock) = (self.id_step, self.outer_id_step, self.clock);
+        let (id_step, outer_id_step, nested_id_step) = (self.id_step, self.outer_id_step, self.nested_id_step);
+        let clock = self.clock;
         let flow = &mut self.directions[direction];
         let mut packet = flow.template.clone();
         if let Ip::V4(ip) = &mut packet.ip {
@@ -121,6 +124,9 @@ impl Flow {
         }
         if let Some(frame::Tunnel { ip: Ip::V4(ip), .. }) = &mut packet.tunnel {
             ip.id = advance(&mut flow.outer_id, outer_id_step, random);
+        }
+        if let Some(frame::Tunnel { ip: Ip::V4(ip), .. }) = &mut packet.nested {
+            ip.id = advance(&mut flow.nested_id, nested_id_step, random);
         }
         packet.payload = stream_bytes(flow.next as u32, length);
         match &mut packet.transport {
@@ -229,8 +235,17 @@ fn template(number: u32, combination: Combination, random: &mut Random) -> Frame
         }
         Tunnel::Ipip | Tunnel::Sit => frame.in_ip4(),
         Tunnel::FourInSix | Tunnel::SixInSix => frame.in_ip6(),
+        Tunnel::Nested => {
+            let frame = in_udp_tunnel(in_udp_tunnel(frame, random), random);
+            frame.with(|frame| {
+                // Both ends of the first tunnel may be those of other flows' second.
+                if let Ip::V4(ip) = &mut frame.nested_mut().ip {
+                    (ip.source[2], ip.destination[2]) = (low, low);
+                }
+            })
+        }
     };
-    if let Some(tunnel) = &mut frame.tunnel {
+    for tunnel in frame.tunnel.iter_mut().chain(&mut frame.nested) {
         let checksum = random.pick(&[Checksum::Zero, Checksum::Right]);
         match &mut tunnel.carrier {
             Carrier::Vxlan(Vxlan { udp, vni, .. }) | Carrier::Geneve(Geneve { udp, vni, .. }) => {
@@ -244,7 +259,24 @@ fn template(number: u32, combination: Combination, random: &mut Random) -> Frame
             tunnel.vlans.push(Vlan { vid: random.below(4_095) as u16, ..Vlan::default() });
         }
     }
-    frame
+    let may_have_hint = combination.tunnel == Tunnel::Nested && matches!(frame.tunnel_mut().carrier, Carrier::Geneve(_));
+    if may_have_hint && random.chance(0.5) { frame.with_gro_hint() } else { frame }
+}
+
+/// Puts a packet into VXLAN or Geneve, over either IP version; in Geneve with or without an
+/// Ethernet header.
+fn in_udp_tunnel(frame: Frame, random: &mut Random) -> Frame {
+    match random.below(4) {
+        0 => frame.in_vxlan4(),
+        1 => frame.in_vxlan6(),
+        kind => {
+            let mut frame = frame.in_geneve();
+            if random.chance(0.5) {
+                frame.tunnel_mut().link = None;
+            }
+            if kind == 2 { over_v6(frame) } else { frame }
+        }
+    }
 }
 
 fn over_v6(frame: Frame) -> Frame {

@@ -62,6 +62,9 @@ pub enum Tunnel {
     FourInSix,
     /// IPv6 in IPv6.
     SixInSix,
+    /// VXLAN or Geneve, in VXLAN or Geneve, each over either; in Geneve with and without Linux's
+    /// GRO hint.
+    Nested,
 }
 
 /// A combination of protocol and tunnel.
@@ -74,10 +77,10 @@ pub struct Combination {
 }
 
 impl Combination {
-    /// Returns every possible combination: 42, as each IP-in-IP tunnel carries one IP version.
+    /// Returns every possible combination: 48, as each IP-in-IP tunnel carries one IP version.
     pub fn all() -> Vec<Combination> {
         let mut combinations = Vec::new();
-        for tunnel in [Tunnel::None, Tunnel::Vxlan4, Tunnel::Vxlan6, Tunnel::Geneve, Tunnel::Gre] {
+        for tunnel in [Tunnel::None, Tunnel::Vxlan4, Tunnel::Vxlan6, Tunnel::Geneve, Tunnel::Gre, Tunnel::Nested] {
             combinations.extend(Protocol::ALL.map(|protocol| Combination { protocol, tunnel }));
         }
         for protocol in Protocol::ALL {

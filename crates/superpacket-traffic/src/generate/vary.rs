@@ -9,22 +9,29 @@ type Variation = fn(&mut Frame, &mut Random) -> bool;
 
 /// Changes one field of one layer at random.
 pub(super) fn vary(frame: &mut Frame, random: &mut Random) {
-    // Every frame has an IP header, so a few draws find something that applies.
-    for _ in 0..100 {
-        let (_, variation) = random.pick(VARIATIONS);
-        if variation(frame, random) {
-            return;
-        }
-    }
+    apply_one(VARIATIONS, frame, random);
 }
 
 /// Gives a flow's headers one unusual, mostly valid, field.
 pub(super) fn flavour(frame: &mut Frame, random: &mut Random) {
+    apply_one(FLAVOURS, frame, random);
+}
+
+fn apply_one(variations: &[(&str, Variation)], frame: &mut Frame, random: &mut Random) {
+    // The outer headers that vary are those of either tunnel.
+    let swapped = frame.nested.is_some() && random.chance(0.5);
+    if swapped {
+        core::mem::swap(&mut frame.tunnel, &mut frame.nested);
+    }
+    // Every frame has an IP header, so a few draws find something that applies.
     for _ in 0..100 {
-        let (_, variation) = random.pick(FLAVOURS);
+        let (_, variation) = random.pick(variations);
         if variation(frame, random) {
-            return;
+            break;
         }
+    }
+    if swapped {
+        core::mem::swap(&mut frame.tunnel, &mut frame.nested);
     }
 }
 
@@ -277,6 +284,13 @@ pub(super) const VARIATIONS: &[(&str, Variation)] = &[
     ("dccp number size", |frame, _| dccp(frame, |dccp| dccp.extended = !dccp.extended)),
     ("dccp ccval", |frame, _| dccp(frame, |dccp| dccp.ccval ^= 1)),
     ("dccp coverage", |frame, random| dccp(frame, |dccp| dccp.coverage = random.below(16) as u8)),
+    ("dccp coverage beyond the data", |frame, _| {
+        let applies = dccp(frame, |dccp| dccp.coverage = 15);
+        if applies {
+            frame.payload.truncate(40);
+        }
+        applies
+    }),
     ("dccp type", |frame, random| dccp(frame, |dccp| dccp.kind = random.below(16) as u8)),
     ("dccp data offset", |frame, random| dccp(frame, |dccp| dccp.data_offset = Some(random.below(40) as u8))),
     ("dccp acknowledgement", |frame, _| {

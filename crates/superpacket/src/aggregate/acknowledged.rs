@@ -92,6 +92,7 @@ mod tests {
 
     const LAYOUT: Layout = Layout {
         outer: None,
+        nested: None,
         network: 0,
         version: IpVersion::V4,
         transport: 0,

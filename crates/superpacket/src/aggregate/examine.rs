@@ -114,16 +114,11 @@ impl Constants {
     pub(super) fn new(header: &[u8], layout: &Layout, mode: Mode) -> (Self, Sum) {
         let transport = header.get(usize::from(layout.transport)..usize::from(layout.payload)).unwrap_or(&[]);
         let pseudo = pseudo_header(header.get(usize::from(layout.network)..).unwrap_or(&[]), layout.version, layout.protocol.number(), 0);
-        // IPv6 headers have no checksum.
-        let ip = |network: u16, version: IpVersion| match version {
-            IpVersion::V4 => ipv4_fields(header, network).map_or(0, |fields| constant_ip(fields).fold()),
-            IpVersion::V6 => 0,
-        };
         let headers = transport_header(transport).add_sum(pseudo);
         let constants = Constants {
             transport: headers.subtract(varying_sum(transport, layout.protocol, is_lro(mode)).fold()),
-            ip: ip(layout.network, layout.version),
-            outer_ip: layout.outer.map_or(0, |outer| ip(outer.network, outer.version)),
+            ip: constant_ip(header, layout.network, layout.version),
+            outer_ip: layout.outer.map_or(0, |outer| constant_ip(header, outer.network, outer.version)),
             pseudo,
         };
         (constants, headers)
@@ -144,9 +139,18 @@ impl Constants {
     }
 }
 
-/// The sum of an IPv4 header's fields but length, identification and checksum.
+/// The sum of an IPv4 header's fields but length, identification and checksum; 0 in IPv6, whose
+/// headers have no checksum.
 #[inline(always)]
-fn constant_ip(fields: &[u8; ipv4::HEADER_LENGTH]) -> Sum {
+pub(super) fn constant_ip(header: &[u8], network: u16, version: IpVersion) -> u16 {
+    match version {
+        IpVersion::V4 => ipv4_fields(header, network).map_or(0, |fields| constant_ipv4(fields).fold()),
+        IpVersion::V6 => 0,
+    }
+}
+
+#[inline(always)]
+fn constant_ipv4(fields: &[u8; ipv4::HEADER_LENGTH]) -> Sum {
     Sum::new(be16(fields, 0))
         .add32(be32(fields, ipv4::FRAGMENT))
         .add32(be32(fields, ipv4::ADDRESSES))
@@ -220,6 +224,11 @@ pub(super) fn examine<const DEFER: bool, B>(
         && outer.version == IpVersion::V4
     {
         ipv4_checksum(header, outer.network, known.map(|known| known.outer_ip), lro)?;
+    }
+    if let Some(nested) = &layout.nested
+        && nested.version == IpVersion::V4
+    {
+        ipv4_checksum(header, nested.network, None, lro)?;
     }
 
     let mut covered = end;
@@ -310,9 +319,12 @@ pub(super) fn examine<const DEFER: bool, B>(
         }
     };
 
-    if layout.outer.is_some() {
+    if let Some(outer) = layout.outer {
         let pseudo = constants().pseudo.add32(transport_length);
-        verify_outer(header, layout, pseudo, end, covered == end)?;
+        verify_outer(header, layout.transport, outer, pseudo, end, covered == end)?;
+        if let Some(nested) = layout.nested {
+            verify_outer(header, layout.transport, nested, pseudo, end, covered == end)?;
+        }
     }
     Ok(Facts { read, ..Facts::of(header, layout, packet.checksum, sum) })
 }
@@ -324,24 +336,27 @@ fn examine_without_checksum<B>(packet: &RxPacket<B>, header: &[u8], layout: &Lay
     if !options.without_checksum || layout.version == IpVersion::V6 {
         return Err(Reason::UdpNoChecksum);
     }
-    // The tunnel's own checksum could be verified only by reading the payload.
-    match outer_checksum(header, layout) {
-        Some(_) => Err(Reason::Tunnel),
-        None => Ok(Facts::of(header, layout, packet.checksum, None)),
+    // A tunnel's own checksum could be verified only by reading the payload.
+    match outer_checksums(header, layout.outer, layout.nested) {
+        0 => Ok(Facts::of(header, layout, packet.checksum, None)),
+        _ => Err(Reason::Tunnel),
     }
 }
 
-/// Verifies the tunnel's own checksum, if it has one, without reading the payload: with the inner
-/// checksum right, or to be filled in, everything from the inner transport header on sums to minus
-/// its pseudo-header (local checksum offload).
+/// Verifies a tunnel's own checksum, if it has one, without reading the payload: with the innermost
+/// checksum right, or to be filled in, everything from its transport header on, at `transport`,
+/// sums to minus its pseudo-header (local checksum offload).
+///
+/// The layout itself is not given to this or to others that may not be inlined: it would no longer
+/// be one of constants.
 #[inline]
-fn verify_outer(header: &[u8], layout: &Layout, inner_pseudo: Sum, end: usize, inner_covers_all: bool) -> Result<(), Reason> {
-    let Some((outer, place)) = outer_checksum(header, layout) else { return Ok(()) };
+fn verify_outer(header: &[u8], transport: u16, outer: Outer, inner_pseudo: Sum, end: usize, inner_covers_all: bool) -> Result<(), Reason> {
+    let Some(place) = outer.checksum(header) else { return Ok(()) };
     if !inner_covers_all {
         return Err(Reason::Tunnel);
     }
     let found = be16(header, place);
-    let right = outer_field(header, layout, outer, end, inner_pseudo, found);
+    let right = outer_field(header, transport, outer, end, inner_pseudo, found);
     match found == right {
         true => Ok(()),
         false if found ^ right == 0xffff && (found == 0 || right == 0) => Err(Reason::NonCanonicalChecksum),
@@ -349,19 +364,18 @@ fn verify_outer(header: &[u8], layout: &Layout, inner_pseudo: Sum, end: usize, i
     }
 }
 
-/// The outermost headers of a tunnelled packet, and where their checksum lies; `None` without a
-/// tunnel, or if that has none in this packet.
+/// Which tunnels have a checksum of their own in this packet: a bit each, the outermost lowest.
 #[inline]
-pub(super) fn outer_checksum(header: &[u8], layout: &Layout) -> Option<(Outer, usize)> {
-    let outer = layout.outer?;
-    Some((outer, outer.checksum(header)?))
+pub(super) fn outer_checksums(header: &[u8], outer: Option<Outer>, nested: Option<Outer>) -> u8 {
+    let bit = |outer: Option<Outer>| u8::from(outer.is_some_and(|outer| outer.checksum(header).is_some()));
+    bit(outer) | bit(nested) << 1
 }
 
 /// What the outer checksum of a packet that ends at `end` should be, from its headers alone; its
-/// field now holds `found`.
-pub(super) fn outer_field(header: &[u8], layout: &Layout, outer: Outer, end: usize, inner_pseudo: Sum, found: u16) -> u16 {
+/// field now holds `found`. Those of the tunnels inside must be right.
+pub(super) fn outer_field(header: &[u8], transport: u16, outer: Outer, end: usize, inner_pseudo: Sum, found: u16) -> u16 {
     let start = usize::from(outer.transport);
-    let headers = header.get(start..usize::from(layout.transport)).unwrap_or(&[]);
+    let headers = header.get(start..usize::from(transport)).unwrap_or(&[]);
     let pseudo = outer.tunnel.is_udp().then(|| {
         let network = header.get(usize::from(outer.network)..).unwrap_or(&[]);
         pseudo_header(network, outer.version, Protocol::Udp.number(), (end - start) as u32)
@@ -373,7 +387,7 @@ pub(super) fn outer_field(header: &[u8], layout: &Layout, outer: Outer, end: usi
 /// one of the `level + 1` it vouches for.
 #[inline(always)]
 fn trusted(header: &[u8], layout: &Layout, level: u8) -> bool {
-    layout.outer.is_none() || level > 0 || outer_checksum(header, layout).is_none()
+    layout.outer.is_none() || u32::from(level) >= outer_checksums(header, layout.outer, layout.nested).count_ones()
 }
 
 /// Verifies an IPv4 header's checksum, from the sum of its constant fields if that is known.
@@ -383,7 +397,7 @@ fn ipv4_checksum(header: &[u8], network: u16, constant: Option<u16>, lro: bool) 
         return Err(Reason::Truncated);
     };
     let (length_and_id, checksum) = (be32(fields, ipv4::TOTAL_LENGTH), be16(fields, ipv4::CHECKSUM));
-    let constant = constant.map_or_else(|| constant_ip(fields), Sum::new);
+    let constant = constant.map_or_else(|| constant_ipv4(fields), Sum::new);
     if !constant.add32(length_and_id).add(checksum).is_valid() {
         return Err(Reason::BadIpChecksum);
     }

@@ -15,7 +15,7 @@ pub(super) use run::{JOIN_AHEAD, prefetch_ahead, prefetch_first, prefetch_payloa
 
 use alloc::vec::Vec;
 
-use super::examine::{ChecksumField, Constants, Facts, frame_sum, outer_checksum};
+use super::examine::{ChecksumField, Constants, Facts, frame_sum, outer_checksums};
 use super::mask::{self, HeaderBytes, LONGER_HEADER, USUAL_HEADER};
 use super::policy::Policy;
 use super::poll::Poll;
@@ -24,7 +24,7 @@ use crate::memory::Memory;
 use crate::packet::{Chain, FlowHash, Layer, RxChecksum, RxPacket, VlanTag};
 use crate::segment::{Gso, IpId};
 use crate::super_packet::Piece;
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, dccp_sequence_mask, ipv4, ipv6, parse_usual, tcp, usual};
 use superpacket_simd::Simd;
 
 /// Length of source and destination port, with which a transport header begins.
@@ -42,8 +42,8 @@ pub(super) struct Held<B> {
     pub(super) number: u64,
     /// Its place in the bucket.
     pub(super) place: u8,
-    /// It hangs in the list of its outer address pair too.
-    pub(super) tunnelled: bool,
+    /// How many tunnels it goes through: it hangs in the lists of their address pairs too.
+    pub(super) tunnels: u8,
     layer: Layer,
     /// Which [usual] layout it is: what is done with such is compiled for each.
     usual: u8,
@@ -71,13 +71,15 @@ pub(super) struct Held<B> {
     flags: u8,
     /// All payload sums are known.
     sums: bool,
-    outer_has_checksum: bool,
+    /// Which tunnels have a checksum of their own, as in [`outer_checksums`].
+    outer_checksums: u8,
     /// How identifications run is known: by the segments of a super-packet, if not by a second
     /// packet.
     ids_known: bool,
     queue: u16,
     id_run: IdRun,
     outer_id_run: IdRun,
+    nested_id_run: IdRun,
     /// Payload bytes so far.
     payload: u32,
     /// The first segment's payload, which no other may exceed in GRO mode.
@@ -143,7 +145,7 @@ impl<B> Held<B> {
             since: 0,
             number: 0,
             place: 0,
-            tunnelled: false,
+            tunnels: 0,
             layer: Layer::Ethernet,
             usual: usual::NONE,
             vlan: None,
@@ -158,11 +160,12 @@ impl<B> Held<B> {
             field: ChecksumField::Full,
             flags: 0,
             sums: false,
-            outer_has_checksum: false,
+            outer_checksums: 0,
             ids_known: false,
             queue: 0,
             id_run: IdRun::new(0),
             outer_id_run: IdRun::new(0),
+            nested_id_run: IdRun::new(0),
             payload: 0,
             segment_size: 0,
             payload_limit: 0,
@@ -357,7 +360,7 @@ impl<B> Held<B> {
         }
         self.packet_limit = packet_limit(layout, policy);
         self.field = facts.field;
-        self.outer_has_checksum = outer_checksum(header, layout).is_some();
+        self.outer_checksums = outer_checksums(header, layout.outer, layout.nested);
         self.sequence_mask = match layout.protocol {
             Protocol::Tcp => u64::from(u32::MAX),
             Protocol::Udp => 0,
@@ -372,6 +375,9 @@ impl<B> Held<B> {
         self.absorbed_acks = 0;
         self.id_run = IdRun::new(facts.id);
         self.outer_id_run = IdRun::new(facts.outer_id);
+        if let Some(nested) = layout.nested {
+            self.nested_id_run = IdRun::new(be16(header, usize::from(nested.network) + ipv4::ID));
+        }
         (self.ids_known, self.gso) = (false, None);
         self.flags = 0;
         self.sums = true;
@@ -530,6 +536,7 @@ pub(super) fn packet_limit(layout: &Layout, policy: &Policy) -> u32 {
 /// Of a descriptor that was never in use.
 const NO_LAYOUT: Layout = Layout {
     outer: None,
+    nested: None,
     network: 0,
     version: IpVersion::V4,
     transport: 0,

@@ -11,7 +11,7 @@
 
 use crate::packet::{Layer, VlanTag};
 use crate::wire::link::{LinkWalk, Next, Tag};
-use crate::wire::{IpVersion, Layout, Tunnel, be16, be32, byte, ethernet, gre, ipv4, ipv6, pppoe, udp};
+use crate::wire::{IpVersion, Layout, Outer, Tunnel, be16, be32, byte, ethernet, gre, ipv4, ipv6, pppoe, udp};
 
 /// The secret of a flow table's hash: 128 random bits.
 #[derive(Clone, Copy)]
@@ -69,7 +69,7 @@ impl HashKey {
         // Source and destination port lie at the same place in TCP, UDP and DCCP.
         let ports = u64::from(be32(header, usize::from(layout.transport)));
         let mut flow = self.mix(pair, ports << 8 | u64::from(layout.protocol.number()));
-        let mut outer_pair = None;
+        let mut outer = None;
         if layer == Layer::Ethernet {
             let macs = header.first_chunk::<12>().map_or(0, |macs| self.mix(word(macs, 0), u64::from(be32(macs, 8))));
             flow = self.mix(flow, macs);
@@ -80,28 +80,18 @@ impl HashKey {
         if let Some(tag) = vlan {
             flow = self.mix(flow, u64::from(tag.protocol) << 16 | u64::from(tag.control & 0x0fff));
         }
-        if let Some(outer) = layout.outer {
-            let transport = usize::from(outer.transport);
-            let pair = self.pair(header, usize::from(outer.network), outer.version);
-            let identifier = match outer.tunnel {
-                Tunnel::Vxlan | Tunnel::Geneve => {
-                    u64::from(be32(header, transport + udp::HEADER_LENGTH + 4)) << 16
-                        | u64::from(be16(header, transport + udp::DESTINATION_PORT))
-                }
-                // The protocol, and the key if there is one; not the flags, so that a packet with a
-                // checksum is of the same flow as one without.
-                Tunnel::Gre => {
-                    let flags = be16(header, transport);
-                    let key = if flags & gre::CHECKSUM_PRESENT != 0 { transport + 8 } else { transport + 4 };
-                    let key = if flags & gre::KEY_PRESENT != 0 { u64::from(be32(header, key)) } else { 0 };
-                    key << 16 | u64::from(be16(header, transport + 2))
-                }
-                Tunnel::Ip => u64::from(byte(header, usize::from(layout.network)) >> 4),
-            };
-            flow = self.mix(self.mix(flow, pair), identifier);
-            outer_pair = Some(pair);
+        if let Some(outermost) = layout.outer {
+            let pair = self.pair(header, usize::from(outermost.network), outermost.version);
+            flow = self.mix(self.mix(flow, pair), tunnel_identifier(header, layout.network, outermost));
+            let mut pairs = OuterPairs { outermost: pair, nested: None };
+            if let Some(nested) = layout.nested {
+                let pair = self.pair(header, usize::from(nested.network), nested.version);
+                flow = self.mix(self.mix(flow, pair), tunnel_identifier(header, layout.network, nested));
+                pairs.nested = Some(pair);
+            }
+            outer = Some(pairs);
         }
-        Identity { flow, pair, outer_pair }
+        Identity { flow, pair, outer }
     }
 
     /// The identities in the link header's tags: VLAN IDs, PPPoE session, MPLS labels; their
@@ -133,8 +123,36 @@ pub(crate) struct Identity {
     pub(crate) flow: u64,
     /// Of the (inner) address pair.
     pub(crate) pair: u64,
-    /// Of the outer address pair, in a tunnel.
-    pub(super) outer_pair: Option<u64>,
+    /// Of the address pairs outside, in a tunnel.
+    pub(super) outer: Option<OuterPairs>,
+}
+
+/// The hashes of the address pairs of a packet's tunnels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OuterPairs {
+    pub(super) outermost: u64,
+    /// Of the pair between, in a tunnel in a tunnel.
+    pub(super) nested: Option<u64>,
+}
+
+/// What tells the tunnels between two end points apart; `network` is the innermost IP header.
+#[inline(always)]
+fn tunnel_identifier(header: &[u8], network: u16, outer: Outer) -> u64 {
+    let transport = usize::from(outer.transport);
+    match outer.tunnel {
+        Tunnel::Vxlan | Tunnel::Geneve => {
+            u64::from(be32(header, transport + udp::HEADER_LENGTH + 4)) << 16 | u64::from(be16(header, transport + udp::DESTINATION_PORT))
+        }
+        // The protocol, and the key if there is one; not the flags, so that a packet with a
+        // checksum is of the same flow as one without.
+        Tunnel::Gre => {
+            let flags = be16(header, transport);
+            let key = if flags & gre::CHECKSUM_PRESENT != 0 { transport + 8 } else { transport + 4 };
+            let key = if flags & gre::KEY_PRESENT != 0 { u64::from(be32(header, key)) } else { 0 };
+            key << 16 | u64::from(be16(header, transport + 2))
+        }
+        Tunnel::Ip => u64::from(byte(header, usize::from(network)) >> 4),
+    }
 }
 
 #[inline(always)]

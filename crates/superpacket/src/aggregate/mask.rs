@@ -32,13 +32,15 @@ pub(super) fn build(layout: &Layout, header: &[u8], mode: Mode) -> HeaderBytes {
     if layout.pppoe != 0 {
         clear(usize::from(layout.pppoe) + pppoe::LENGTH, 2);
     }
-    if let Some(outer) = layout.outer {
-        ip(&mut clear, outer.network, outer.version);
-        let transport = usize::from(outer.transport);
-        if outer.tunnel.is_udp() {
-            clear(transport + udp::LENGTH, 4); // and the checksum, which follows
-        } else if outer.tunnel == crate::wire::Tunnel::Gre && byte(header, transport) & 0x80 != 0 {
-            clear(transport + gre::CHECKSUM, 2);
+    if layout.outer.is_some() {
+        for outer in layout.outers() {
+            ip(&mut clear, outer.network, outer.version);
+            let transport = usize::from(outer.transport);
+            if outer.tunnel.is_udp() {
+                clear(transport + udp::LENGTH, 4); // and the checksum, which follows
+            } else if outer.tunnel == crate::wire::Tunnel::Gre && byte(header, transport) & 0x80 != 0 {
+                clear(transport + gre::CHECKSUM, 2);
+            }
         }
     }
     ip(&mut clear, layout.network, layout.version);
@@ -140,13 +142,17 @@ pub(super) fn difference(packet: &[u8], expected: &[u8], mask: &[u8], layout: &L
     if offset < usize::from(layout.outermost()) {
         return Reason::LinkHeader;
     }
-    if let Some(outer) = layout.outer {
-        if offset < usize::from(outer.transport) {
-            return ip_field(offset - usize::from(outer.network), outer.version, packet, expected, usize::from(outer.network));
-        }
-        if offset < usize::from(layout.network) {
+    for outer in layout.outers() {
+        let network = usize::from(outer.network);
+        if offset < network {
             return Reason::TunnelHeader;
         }
+        if offset < usize::from(outer.transport) {
+            return ip_field(offset - network, outer.version, packet, expected, network);
+        }
+    }
+    if offset < usize::from(layout.network) {
+        return Reason::TunnelHeader;
     }
     let network = usize::from(layout.network);
     let transport = usize::from(layout.transport);

@@ -1,7 +1,7 @@
 //! What a received packet says of the segments that it stands for: those of a super-packet merge as
 //! if they had come one by one.
 
-use super::examine::outer_checksum;
+use super::examine::outer_checksums;
 use super::{Mode, Reason};
 use crate::segment::{Cwr, Gso, GsoKind, IpId};
 use crate::wire::{IpVersion, Layout, Protocol};
@@ -16,6 +16,8 @@ pub(super) struct Segments {
     pub(super) id: Option<IpId>,
     /// How those of a tunnel's outer IPv4 headers run, likewise.
     pub(super) outer_id: Option<IpId>,
+    /// How those of the second tunnel's run, likewise.
+    pub(super) nested_id: Option<IpId>,
     /// Of a CWR flag, the first carries it, and no other.
     pub(super) cwr_on_first: bool,
 }
@@ -24,7 +26,7 @@ impl Segments {
     /// A packet of so much payload that is its own only segment.
     #[inline(always)]
     pub(super) const fn one(payload: u32) -> Self {
-        Segments { count: 1, size: payload, id: None, outer_id: None, cwr_on_first: false }
+        Segments { count: 1, size: payload, id: None, outer_id: None, nested_id: None, cwr_on_first: false }
     }
 
     /// The segments of a packet of so much payload, which is to be cut so.
@@ -32,7 +34,14 @@ impl Segments {
         let size = gso.size.get() as u32;
         match payload.div_ceil(size) {
             0 | 1 => Segments::one(payload),
-            count => Segments { count, size, id: Some(gso.id), outer_id: Some(gso.outer_id), cwr_on_first: gso.cwr == Cwr::First },
+            count => Segments {
+                count,
+                size,
+                id: Some(gso.id),
+                outer_id: Some(gso.outer_id),
+                nested_id: Some(gso.nested_id),
+                cwr_on_first: gso.cwr == Cwr::First,
+            },
         }
     }
 
@@ -64,7 +73,7 @@ pub(super) fn may_merge(gso: &Gso, header: &[u8], layout: &Layout, mode: Mode) -
     );
     // A device never receives super-packets, so LRO's model has none. A sender leaves a tunnel's
     // own checksum to whoever cuts.
-    matches!(mode, Mode::Gro { .. }) && kind_fits && outer_checksum(header, layout).is_none()
+    matches!(mode, Mode::Gro { .. }) && kind_fits && outer_checksums(header, layout.outer, layout.nested) == 0
 }
 
 #[cfg(test)]

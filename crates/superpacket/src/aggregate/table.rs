@@ -107,6 +107,9 @@ pub(super) struct Table<B> {
     /// for the outer pair, linked in tunnels only.
     pairs: Vec<ListNode>,
     pair_heads: usize,
+    /// The same for the pair between two tunnels: heads, then a node a slot. Empty until a flow in
+    /// two tunnels is held.
+    nested_pairs: Vec<ListNode>,
     held: u32,
     max_flows: u32,
     /// How many were ever put in.
@@ -134,6 +137,7 @@ impl<B> Table<B> {
             ages: alone(0, 1).collect(),
             pairs: alone(0, places).collect(),
             pair_heads: places,
+            nested_pairs: Vec::new(),
             held: 0,
             max_flows,
             inserted: 0,
@@ -207,9 +211,15 @@ impl<B> Table<B> {
         link(&mut self.ages, slot as usize + 1, newest);
         let (head, node) = (self.pair_of(identity.pair), self.pair_node(slot, 0));
         link(&mut self.pairs, node, head);
-        if let Some(pair) = identity.outer_pair {
-            let (head, node) = (self.pair_of(pair), self.pair_node(slot, 1));
+        let mut tunnels = 0;
+        if let Some(outer) = identity.outer {
+            let (head, node) = (self.pair_of(outer.outermost), self.pair_node(slot, 1));
             link(&mut self.pairs, node, head);
+            tunnels = 1;
+            if let Some(pair) = outer.nested {
+                self.link_nested(slot, pair);
+                tunnels = 2;
+            }
         }
         let held = &mut self.slots[slot as usize];
         held.since = now;
@@ -217,8 +227,17 @@ impl<B> Table<B> {
         held.place = place;
         held.number = self.inserted;
         self.inserted += 1;
-        held.tunnelled = identity.outer_pair.is_some();
+        held.tunnels = tunnels;
         slot
+    }
+
+    /// Puts a flow in the list of the pair between its two tunnels.
+    #[cold]
+    fn link_nested(&mut self, slot: u32, pair: u64) {
+        let (head, node) = (self.pair_of(pair), self.pair_heads + slot as usize);
+        let (count, most) = (self.nested_pairs.len(), self.pair_heads + self.slots.len());
+        self.nested_pairs.extend(alone(count, most - count));
+        link(&mut self.nested_pairs, node, head);
     }
 
     #[cold]
@@ -233,7 +252,7 @@ impl<B> Table<B> {
     #[inline(always)]
     pub(super) fn remove(&mut self, slot: u32) -> u64 {
         let held = &self.slots[slot as usize];
-        let (flow, place, tunnelled) = (held.flow, held.place, held.tunnelled);
+        let (flow, place, tunnels) = (held.flow, held.place, held.tunnels);
         self.held -= 1;
         self.free.push(slot);
         let index = self.bucket_of(flow);
@@ -241,9 +260,12 @@ impl<B> Table<B> {
         unlink(&mut self.ages, slot as usize + 1);
         let node = self.pair_node(slot, 0);
         unlink(&mut self.pairs, node);
-        if tunnelled {
+        if tunnels > 0 {
             let node = self.pair_node(slot, 1);
             unlink(&mut self.pairs, node);
+            if tunnels > 1 {
+                unlink(&mut self.nested_pairs, self.pair_heads + slot as usize);
+            }
         }
         flow
     }
@@ -263,8 +285,16 @@ impl<B> Table<B> {
     pub(super) fn of_pair(&self, pair: u64) -> u32 {
         let head = self.pair_of(pair);
         match self.pairs[head].next as usize {
-            node if node == head => NONE,
+            node if node == head => self.of_nested_pair(head),
             node => ((node - self.pair_heads) / 2) as u32,
+        }
+    }
+
+    /// A held flow in the list with this head of pairs between two tunnels.
+    fn of_nested_pair(&self, head: usize) -> u32 {
+        match self.nested_pairs.get(head).map_or(head, |head| head.next as usize) {
+            node if node == head => NONE,
+            node => (node - self.pair_heads) as u32,
         }
     }
 
@@ -285,10 +315,11 @@ impl<B> Table<B> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::identity::OuterPairs;
     use super::*;
 
     fn identity(flow: u64, pair: u64, outer_pair: Option<u64>) -> Identity {
-        Identity { flow, pair, outer_pair }
+        Identity { flow, pair, outer: outer_pair.map(|outermost| OuterPairs { outermost, nested: None }) }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::{GsoKind, SegmentError};
 use crate::checksum::RxChecksum;
-use crate::wire::{IpVersion, Layout, Protocol, Refusal, be16, be32, byte, dccp, ip_length, ipv6, pppoe, udp};
+use crate::wire::{IpVersion, Layout, Outer, Protocol, Refusal, be16, be32, byte, dccp, ip_length, ipv6, pppoe, udp};
 
 /// The checked headers of a packet that may be cut.
 #[derive(Clone, Copy, Debug)]
@@ -40,18 +40,9 @@ pub(super) fn check_headers(
     let mut end = length;
     let mut stated = false;
     if let Some(outer) = layout.outer {
-        let network = usize::from(outer.network);
-        if outer.version == IpVersion::V6
-            && be16(header, network + ipv6::PAYLOAD_LENGTH) == 0
-            && byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP
-        {
-            // A jumbo payload option of the outer header is not removed, and would contradict the
-            // lengths of segments.
-            return Err(SegmentError::Headers(Refusal::ExtensionHeader));
-        }
-        (end, stated) = ip_end(header, network, outer.version, false, end)?;
-        if outer.tunnel.is_udp() {
-            check_udp_length(header, usize::from(outer.transport), end, stated)?;
+        (end, stated) = outer_end(header, outer, end, false)?;
+        if let Some(nested) = layout.nested {
+            stated |= outer_end(header, nested, end, true)?.1;
         }
     }
     let network = usize::from(layout.network);
@@ -83,6 +74,28 @@ pub(super) fn check_headers(
     }
     let partial = matches!(checksum, RxChecksum::Partial { start, .. } if start == layout.transport);
     Ok(CheckedHeaders { layout, end, partial })
+}
+
+/// Returns where the packet of a tunnel ends by the length field of its outer IP header, as
+/// [`ip_end`] does. That of a `nested` tunnel ends at the limit.
+fn outer_end(header: &[u8], outer: Outer, limit: usize, nested: bool) -> Result<(usize, bool), SegmentError> {
+    let network = usize::from(outer.network);
+    if outer.version == IpVersion::V6
+        && be16(header, network + ipv6::PAYLOAD_LENGTH) == 0
+        && byte(header, network + ipv6::NEXT_HEADER) == ipv6::HOP_BY_HOP
+    {
+        // A jumbo payload option of the outer header is not removed, and would contradict the
+        // lengths of segments.
+        return Err(SegmentError::Headers(Refusal::ExtensionHeader));
+    }
+    let (end, stated) = ip_end(header, network, outer.version, false, limit)?;
+    if nested && end != limit {
+        return Err(SegmentError::Length { needed: limit - network, got: end - network });
+    }
+    if outer.tunnel.is_udp() {
+        check_udp_length(header, usize::from(outer.transport), end, stated)?;
+    }
+    Ok((end, stated))
 }
 
 /// Returns the end of an IP packet by its length field, and `true`; or `limit`, and `false`, if the

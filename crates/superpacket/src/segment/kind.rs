@@ -153,8 +153,10 @@ pub struct Gso {
     pub size: SegmentSize,
     /// Identifications of the innermost IPv4 headers.
     pub id: IpId,
-    /// Identifications of a tunnel's outer IPv4 headers.
+    /// Identifications of a tunnel's outer IPv4 headers; the outermost, if there are two.
     pub outer_id: IpId,
+    /// Identifications of the outer IPv4 headers of a tunnel in a tunnel.
+    pub nested_id: IpId,
     /// Segments that carry CWR.
     pub cwr: Cwr,
     /// Form of the checksums of the packets that merged.
@@ -166,7 +168,8 @@ impl Gso {
     /// full checksums.
     #[inline]
     pub const fn new(kind: GsoKind, size: SegmentSize) -> Self {
-        Gso { kind, size, id: IpId::Increment, outer_id: IpId::Increment, cwr: Cwr::First, checksum: ChecksumForm::Full }
+        let (id, outer_id, nested_id) = (IpId::Increment, IpId::Increment, IpId::Increment);
+        Gso { kind, size, id, outer_id, nested_id, cwr: Cwr::First, checksum: ChecksumForm::Full }
     }
 
     /// Returns the same with this many payload bytes in each segment.
@@ -188,6 +191,14 @@ impl Gso {
     #[must_use]
     pub const fn with_outer_id(self, outer_id: IpId) -> Self {
         Gso { outer_id, ..self }
+    }
+
+    /// Returns the same with these identifications of the outer IPv4 headers of a tunnel in a
+    /// tunnel.
+    #[inline]
+    #[must_use]
+    pub const fn with_nested_id(self, nested_id: IpId) -> Self {
+        Gso { nested_id, ..self }
     }
 
     /// Returns the same with CWR on these segments.

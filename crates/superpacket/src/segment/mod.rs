@@ -9,7 +9,7 @@
 //! | field | in each segment |
 //! |---|---|
 //! | IPv4 total length, IPv6 payload length, UDP length, PPPoE length | the segment's |
-//! | IPv4 identification, inner and outer | one more each time, or the same ([`IpId`]) |
+//! | IPv4 identification, of the innermost header and of each outer one | one more each time, or the same ([`IpId`]) |
 //! | IPv4 header checksum | computed, canonical |
 //! | TCP sequence number | advances by the payload |
 //! | FIN, PSH | on the last only |
@@ -23,7 +23,7 @@
 //! Packets of any protocol can be [fragmented](Segmenter::fragment), over IPv6 if the caller acts
 //! for the packet's source. A datagram to the port of a tunnel that carries no packet is plain UDP
 //! ([`parse_datagram`](crate::wire::parse_datagram)). A UDP super-packet whose partial checksum is
-//! that of the outermost UDP header is cut there, whatever its segments carry.
+//! that of an outer UDP header is cut there, whatever its segments carry.
 //!
 //! Bytes after the end of the IP packet (padding) belong to no segment. The IPv6 pseudo-header has
 //! the destination address of the IPv6 header, as in the kernel, even if a routing header names a

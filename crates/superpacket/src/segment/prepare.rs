@@ -72,7 +72,7 @@ impl Segmenter {
                 return Err(SegmentError::Coverage { needed: covered, got: shortest });
             }
         }
-        let checksum = template.checksum_state(&layout);
+        let checksum = template.checksum_state(&self.scratch, &layout);
         Job::new(template, &layout, size, payload, start, checksum, options.max_segments)
     }
 

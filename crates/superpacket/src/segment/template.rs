@@ -2,8 +2,8 @@
 
 use super::fragment::{Outermost, keep_copied_options};
 use super::{ChecksumForm, Cwr, Gso, IpId};
-use crate::checksum::{RxChecksum, Sum, pseudo_header, transport_field, tunnel_field, words};
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
+use crate::checksum::{RxChecksum, Sum, ipv4_header, pseudo_header, transport_field, tunnel_field, words};
+use crate::wire::{IpVersion, Layout, MAX_HEADER, Outer as WireOuter, Protocol, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
 use crate::wire::{ipv4, ipv6, pppoe, put16, put32, tcp, udp, varying};
 
 /// Room for the longest header that is parsed and an IPv6 fragment header.
@@ -56,6 +56,8 @@ pub(super) struct Template {
     /// Offsets of the PPPoE header and of the IP header behind it.
     pub(super) pppoe: Option<(usize, usize)>,
     pub(super) outer: Option<Outer>,
+    /// The headers of a tunnel in that tunnel.
+    nested: Option<Nested>,
     pub(super) network: Option<Network>,
     pub(super) transport: Transport,
     pub(super) wanted: WantedSums,
@@ -79,7 +81,7 @@ pub(super) struct Network {
     common: Sum,
 }
 
-/// The outer headers of a tunnelled packet.
+/// The outer headers of a tunnel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outer {
     network: Network,
@@ -93,6 +95,16 @@ pub(super) struct Outer {
     /// Offset of the inner transport header, if the sum from there on is known from its checksum:
     /// the complement of the inner pseudo-header's sum.
     known_from: Option<usize>,
+}
+
+/// The outer headers of a tunnel in a tunnel. They are rare: no sums are kept, so that templates
+/// without are no larger.
+#[derive(Clone, Copy, Debug)]
+struct Nested {
+    outer: WireOuter,
+    /// Identification of the first segment, and the difference between identifications.
+    id: u16,
+    id_step: u16,
 }
 
 /// What is patched behind the innermost IP header.
@@ -187,6 +199,7 @@ impl Template {
             extra: 0,
             pppoe: None,
             outer: None,
+            nested: None,
             network: None,
             transport: Transport::Untouched,
             wanted: WantedSums { whole: false, covered: None },
@@ -209,13 +222,21 @@ impl Template {
                 known_from: Some(usize::from(layout.transport)).filter(|_| lco),
             }
         });
+        let nested = layout.nested.map(|outer| Nested {
+            outer,
+            id: be16(bytes, usize::from(outer.network) + ipv4::ID),
+            id_step: if gso.nested_id == IpId::Fixed { 0 } else { 1 },
+        });
         let outermost = usize::from(layout.outermost());
-        let whole = !lco && outer.is_some_and(|outer| outer.checksum.is_some());
+        let has_checksum =
+            outer.is_some_and(|outer| outer.checksum.is_some()) || layout.nested.is_some_and(|nested| nested.checksum(bytes).is_some());
+        let whole = !lco && has_checksum;
         Template {
             base,
             extra,
             pppoe: Some((usize::from(layout.pppoe), outermost)).filter(|_| layout.pppoe != 0),
             outer,
+            nested,
             network: Some(Network::new(bytes, usize::from(layout.network), layout.version, gso.id)),
             transport: Transport::Untouched,
             wanted: WantedSums { whole, covered: None },
@@ -292,6 +313,7 @@ impl Template {
             extra,
             pppoe: packet.pppoe.map(|place| (place, packet.network)),
             outer: None,
+            nested: None,
             network: Some(Network::new(bytes, packet.network, packet.version, IpId::Fixed)),
             transport: Transport::Fragment { header: place, first: offset.0, more: offset.1 },
             wanted: WantedSums::default(),
@@ -299,17 +321,18 @@ impl Template {
     }
 
     /// Returns the state of the segments' checksums.
-    pub(super) fn checksum_state(&self, layout: &Layout) -> RxChecksum {
-        let outer = self.outer.is_some_and(|outer| outer.is_udp && outer.checksum.is_some());
+    pub(super) fn checksum_state(&self, bytes: &[u8; SCRATCH], layout: &Layout) -> RxChecksum {
+        let outer = u8::from(self.outer.is_some_and(|outer| outer.is_udp && outer.checksum.is_some()))
+            + u8::from(self.nested.is_some_and(|nested| nested.outer.checksum(bytes).is_some()));
         let form = match &self.transport {
             Transport::Tcp { header, .. } | Transport::Udp { header } | Transport::Dccp { header, .. } => header.form,
             Transport::Untouched | Transport::Fragment { .. } => None,
         };
         match (form, outer) {
             (Some(ChecksumForm::Partial), _) => RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() },
-            (Some(ChecksumForm::Full), outer) => RxChecksum::Unnecessary { level: u8::from(outer) },
-            (None, true) => RxChecksum::Unnecessary { level: 0 },
-            (None, false) => RxChecksum::None,
+            (Some(ChecksumForm::Full), outer) => RxChecksum::Unnecessary { level: outer },
+            (None, 0) => RxChecksum::None,
+            (None, outer) => RxChecksum::Unnecessary { level: outer - 1 },
         }
     }
 
@@ -367,9 +390,9 @@ impl Template {
             network.set_end(bytes, end);
         }
         if let Some(outer) = &mut self.outer {
-            outer.network.set_end(bytes, end);
-            if outer.is_udp {
-                put16(bytes, outer.transport + udp::LENGTH, (end - outer.transport) as u16);
+            outer.set_end(bytes, end);
+            if let Some(nested) = &self.nested {
+                nested.set_end(bytes, end);
             }
         }
         if let Some((place, network)) = self.pppoe {
@@ -436,7 +459,13 @@ impl Template {
             network.patch(bytes, cut.index, fragment);
         }
         if let Some(outer) = &self.outer {
-            outer.patch(bytes, cut, self.base + cut.length, self.header_length(cut), &self.transport, sums.whole);
+            // The inner one first, which the one outside covers.
+            let end = self.base + cut.length;
+            let known = outer.known(end, self.header_length(cut), &self.transport, sums.whole);
+            if let Some(nested) = &self.nested {
+                nested.patch(bytes, cut.index, end, known);
+            }
+            outer.patch(bytes, cut.index, end, known);
         }
     }
 }
@@ -475,18 +504,62 @@ impl TransportHeader {
 }
 
 impl Outer {
-    fn patch(&self, bytes: &mut [u8], cut: Cut, end: usize, header_length: usize, inner: &Transport, payload: u16) {
-        self.network.patch(bytes, cut.index, self.network.fragment);
-        let Some(place) = self.checksum else { return };
-        let (headers, rest) = match (self.known_from, inner) {
+    /// Writes the lengths of a packet that ends at `end`.
+    fn set_end(&mut self, bytes: &mut [u8], end: usize) {
+        self.network.set_end(bytes, end);
+        if self.is_udp {
+            put16(bytes, self.transport + udp::LENGTH, (end - self.transport) as u16);
+        }
+    }
+
+    /// Returns from where on the sum of a segment is known, and that sum.
+    #[inline(always)]
+    fn known(&self, end: usize, header_length: usize, inner: &Transport, payload: u16) -> (usize, u16) {
+        match (self.known_from, inner) {
             (Some(from), Transport::Tcp { header, .. } | Transport::Udp { header } | Transport::Dccp { header, .. }) => {
                 (from, header.pseudo.add((end - header.offset) as u16).checksum())
             }
             _ => (header_length, payload),
-        };
+        }
+    }
+
+    fn patch(&self, bytes: &mut [u8], index: u32, end: usize, (headers, rest): (usize, u16)) {
+        self.network.patch(bytes, index, self.network.fragment);
+        let Some(place) = self.checksum else { return };
         let pseudo = self.is_udp.then(|| self.pseudo.add((end - self.transport) as u16));
         let checksum = tunnel_field(&bytes[self.transport..headers], be16(bytes, place), rest, pseudo);
         put16(bytes, place, checksum);
+    }
+}
+
+impl Nested {
+    /// Writes the lengths of a packet that ends at `end`.
+    #[cold]
+    fn set_end(&self, bytes: &mut [u8], end: usize) {
+        let (network, transport) = (usize::from(self.outer.network), usize::from(self.outer.transport));
+        match self.outer.version {
+            IpVersion::V4 => put16(bytes, network + ipv4::TOTAL_LENGTH, (end - network) as u16),
+            IpVersion::V6 => put16(bytes, network + ipv6::PAYLOAD_LENGTH, (end - network - ipv6::HEADER_LENGTH) as u16),
+        }
+        put16(bytes, transport + udp::LENGTH, (end - transport) as u16);
+    }
+
+    /// Writes identification and checksums. The sum of all behind `headers` is `rest`.
+    #[cold]
+    fn patch(&self, bytes: &mut [u8], index: u32, end: usize, (headers, rest): (usize, u16)) {
+        let (network, transport) = (usize::from(self.outer.network), usize::from(self.outer.transport));
+        if self.outer.version == IpVersion::V4 {
+            let id = self.id.wrapping_add(self.id_step.wrapping_mul(index as u16));
+            put16(bytes, network + ipv4::ID, id);
+            let length = usize::from(byte(bytes, network) & 0x0f) * 4;
+            let checksum = ipv4_header(&bytes[network..network + length]);
+            put16(bytes, network + ipv4::CHECKSUM, checksum);
+        }
+        if let Some(place) = self.outer.checksum(bytes) {
+            let pseudo = pseudo_header(&bytes[network..], self.outer.version, Protocol::Udp.number(), (end - transport) as u32);
+            let checksum = tunnel_field(&bytes[transport..headers], be16(bytes, place), rest, Some(pseudo));
+            put16(bytes, place, checksum);
+        }
     }
 }
 

@@ -96,7 +96,8 @@ impl Framing {
     #[inline(always)]
     pub(crate) fn names(self, layout: &Layout) -> bool {
         let in_udp = |outer: Outer| self.format == Format::Tunnel && outer.tunnel.is_udp();
-        layout.protocol != Protocol::Dccp && layout.outer.is_none_or(in_udp)
+        // There is a type for one tunnel, not for two.
+        layout.protocol != Protocol::Dccp && layout.nested.is_none() && layout.outer.is_none_or(in_udp)
     }
 
     /// Makes the header for a packet of `length` bytes, of which `first` holds the headers.

@@ -30,6 +30,9 @@
 //! increments the identification and puts CWR on the first segment. A peer changes nothing else,
 //! and [`Header::describe`] does not refuse these. Nor is there a place for a VLAN tag that a
 //! device stripped: insert it first.
+//!
+//! There is no type for a tunnel in a tunnel: [`Header::describe`] and [`Header::offload`] refuse
+//! such super-packets.
 
 mod error;
 mod framing;

@@ -169,7 +169,8 @@ impl Header {
             IpVersion::V6 => gso_type::UDP_TUNNEL_IPV6,
         });
         // The outer headers of a tunnel that the type does not name would keep wrong lengths.
-        if !fits || (tunnel == 0 && layout.outer.is_some()) || (tunnel != 0 && outer != Some(tunnel)) {
+        let named = if tunnel == 0 { layout.outer.is_none() } else { outer == Some(tunnel) && layout.nested.is_none() };
+        if !fits || !named {
             return Err(VirtioError::Protocol { gso_type: self.gso_type });
         }
         if let Some(outer) = layout.outer {
@@ -279,7 +280,7 @@ impl Header {
             self.gso_type |= gso_type::ECN;
         }
         if let Some(outer) = layout.outer {
-            if !outer.tunnel.is_udp() || gso.kind == GsoKind::UdpFragments {
+            if !outer.tunnel.is_udp() || layout.nested.is_some() || gso.kind == GsoKind::UdpFragments {
                 return Err(VirtioError::Unnamed(gso.kind));
             }
             self.gso_type |= match outer.version {

@@ -75,7 +75,7 @@ impl Tunnel {
     }
 }
 
-/// The outer headers of a tunnelled packet.
+/// The outer headers of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Outer {
@@ -111,12 +111,16 @@ impl Outer {
 /// is no link header).
 ///
 /// `outer.network < outer.transport <= network < transport < payload <= end`, and
-/// `payload <= MAX_HEADER`.
+/// `payload <= MAX_HEADER`. In a tunnel in a tunnel `nested` lies between the two:
+/// `outer.transport < nested.network < nested.transport < network`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Layout {
-    /// The outer headers, if the packet is tunnelled.
+    /// The outermost headers, if the packet is tunnelled.
     pub outer: Option<Outer>,
+    /// The headers of the second tunnel, if there is one in the first: VXLAN or Geneve in VXLAN or
+    /// Geneve. `None` if `outer` is.
+    pub nested: Option<Outer>,
     /// The innermost IP header.
     pub network: u16,
     /// Version of the innermost IP header.
@@ -150,6 +154,7 @@ impl Layout {
         };
         Layout {
             outer: None,
+            nested: None,
             network: network as u16,
             version,
             transport: (network + length) as u16,
@@ -174,6 +179,12 @@ impl Layout {
     #[inline(always)]
     pub(crate) fn lend<const USUAL: u8, R>(&self, to: impl FnOnce(&Layout) -> R) -> R {
         if USUAL == usual::NONE { to(self) } else { to(&self.known::<USUAL>()) }
+    }
+
+    /// Returns the outer headers of each tunnel, from the outermost to the innermost.
+    #[inline(always)]
+    pub fn outers(&self) -> impl DoubleEndedIterator<Item = Outer> + use<> {
+        self.outer.into_iter().chain(self.nested)
     }
 
     /// Returns the offset of the outermost IP header, and so the length of the link header.

@@ -8,22 +8,25 @@ use super::parse::{Cursor, Scope};
 use super::{IpVersion, Layer, be16, be32, byte, ipv4, ipv6};
 
 /// Finds the IP headers of a frame of `length` bytes, of which `header` holds the first
-/// [`MAX_HEADER`](super::MAX_HEADER) (or all): the outermost, and, if there is a tunnel, the
-/// innermost that can be read. Returns for each its offset from the start of the frame, in bytes,
-/// and its version.
+/// [`MAX_HEADER`](super::MAX_HEADER) (or all): the outermost, and, if there are tunnels, those
+/// inside that can be read, from the outside in. Returns for each its offset from the start of the
+/// frame, in bytes, and its version.
 ///
 /// All 20 bytes of an IPv4 header, or 40 of an IPv6 header, are there. What follows them does not
 /// matter: any protocol, a fragment, a truncated packet.
-pub fn ip_headers(header: &[u8], length: usize, layer: Layer) -> [Option<(u16, IpVersion)>; 2] {
+pub fn ip_headers(header: &[u8], length: usize, layer: Layer) -> [Option<(u16, IpVersion)>; 3] {
     let cursor = Cursor::after_walk(header, length, layer);
     let innermost = match cursor.scope {
         Scope::Pair { network, version } => Some((network, version)),
         Scope::None => None,
     };
-    match cursor.outer.map(|outer| (outer.network, outer.version)) {
-        Some(outer) if innermost == Some(outer) => [innermost, None],
-        Some(outer) => [Some(outer), innermost],
-        None => [innermost, None],
+    let [outer, nested] = [cursor.outer, cursor.nested].map(|outer| outer.map(|outer| (outer.network, outer.version)));
+    // A tunnel's header may have been the last that could be read.
+    let innermost = innermost.filter(|_| innermost != nested.or(outer));
+    match (outer, nested) {
+        (None, _) => [innermost, None, None],
+        (outer, None) => [outer, innermost, None],
+        (outer, nested) => [outer, nested, innermost],
     }
 }
 
@@ -74,8 +77,7 @@ pub(crate) struct TransportLocation {
     pub(crate) limit: usize,
 }
 
-/// Finds the IP packet whose transport header starts at `start`: the outermost, or the innermost
-/// that can be read. If there is none, `Err` holds the end of the outermost IP packet, or of the
+/// Finds the IP packet whose transport header starts at `start`, among those that can be read. If there is none, `Err` holds the end of the outermost IP packet, or of the
 /// frame.
 pub(crate) fn locate_transport(header: &[u8], length: usize, layer: Layer, start: usize) -> Result<TransportLocation, usize> {
     let cursor = Cursor::after_walk(header, length, layer);

@@ -1,5 +1,6 @@
 //! The parse, from the first byte of a frame to its payload.
 
+use super::gro_hint::GroHint;
 use super::layout::usual;
 use super::link::{LinkWalk, Next, Tag};
 use super::locate::{Extensions, ip_length};
@@ -38,6 +39,8 @@ impl Unparsed {
 }
 
 /// Parses the headers of a frame of `length` bytes, of which `header` holds the first.
+///
+/// Tunnels are entered: one, or a second in it if both are VXLAN or Geneve.
 ///
 /// `header` must hold at least the first `min(length, MAX_HEADER)` bytes; no others are read. Each
 /// offset and length from the wire is compared with the bytes there are before it is used. IPv4
@@ -83,8 +86,8 @@ fn walk_datagram(header: &[u8], length: usize, layer: Layer) -> Result<Layout, U
     })
 }
 
-/// Parses as [`parse_datagram`] does, but stops at the outermost UDP header, if that starts at
-/// `transport`, in bytes from the start of the frame.
+/// Parses as [`parse_datagram`] does, but stops at the UDP header that starts at `transport`, in
+/// bytes from the start of the frame, if there is one.
 ///
 /// This is for UDP super-packets. One whose segments are each a datagram of a tunnel
 /// (`UDP_SEGMENT` of VXLAN) has the same headers as one sent through a tunnel device: only the
@@ -97,8 +100,8 @@ pub(crate) fn parse_datagram_at(header: &[u8], length: usize, layer: Layer, tran
     if matches!(innermost, Ok(layout) if layout.transport == transport) {
         return innermost;
     }
-    match parse_outermost(header, length, layer) {
-        Ok(outermost) if outermost.protocol == Protocol::Udp && outermost.transport == transport => Ok(outermost),
+    match (Cursor { tunnels_before: transport.into(), ..Cursor::new(header, length) }).packet(layer) {
+        Ok(found) if found.protocol == Protocol::Udp && found.transport == transport => Ok(found),
         _ => innermost,
     }
 }
@@ -112,7 +115,7 @@ pub(crate) fn parse_datagram_at(header: &[u8], length: usize, layer: Layer, tran
 pub fn parse_outermost(header: &[u8], length: usize, layer: Layer) -> Result<Layout, Unparsed> {
     match parse_if_usual(header, length, layer) {
         Some(layout) => Ok(layout),
-        None => Cursor { enters_tunnels: false, ..Cursor::new(header, length) }.packet(layer),
+        None => Cursor { tunnels_before: 0, ..Cursor::new(header, length) }.packet(layer),
     }
 }
 
@@ -200,6 +203,7 @@ pub(super) struct Cursor<'a> {
     pub(super) header: &'a [u8],
     length: usize,
     pub(super) outer: Option<Outer>,
+    pub(super) nested: Option<Outer>,
     /// The IP header read last.
     pub(super) scope: Scope,
     refusal: Option<Refusal>,
@@ -208,8 +212,8 @@ pub(super) struct Cursor<'a> {
     pub(super) outer_end: Option<usize>,
     /// Whether a datagram to a tunnel's port may be plain UDP.
     tunnel_ports_may_be_udp: bool,
-    /// Whether the walk goes on into tunnels.
-    enters_tunnels: bool,
+    /// Transport headers from this offset on are no tunnels.
+    tunnels_before: usize,
 }
 
 impl<'a> Cursor<'a> {
@@ -218,12 +222,13 @@ impl<'a> Cursor<'a> {
             header: header.get(..length.min(header.len())).unwrap_or(header),
             length,
             outer: None,
+            nested: None,
             scope: Scope::None,
             refusal: None,
             pppoe: 0,
             outer_end: None,
             tunnel_ports_may_be_udp: false,
-            enters_tunnels: true,
+            tunnels_before: usize::MAX,
         }
     }
 
@@ -443,7 +448,7 @@ impl<'a> Cursor<'a> {
                     self.refuse(Refusal::UdpLength);
                 }
                 let port = be16(self.header, offset + udp::DESTINATION_PORT);
-                if self.enters_tunnels
+                if offset < self.tunnels_before
                     && (port == vxlan::PORT || port == geneve::PORT)
                     && !(self.tunnel_ports_may_be_udp && self.is_plain_udp(port, offset, end))
                 {
@@ -470,7 +475,9 @@ impl<'a> Cursor<'a> {
                 self.require(offset, header_length, end)?;
                 (Protocol::Dccp, header_length)
             }
-            protocol::GRE | protocol::IPIP | protocol::IPV6 if !self.enters_tunnels => return Err(self.unparsed(Refusal::Protocol)),
+            protocol::GRE | protocol::IPIP | protocol::IPV6 if offset >= self.tunnels_before => {
+                return Err(self.unparsed(Refusal::Protocol));
+            }
             protocol::GRE => return self.gre(network, version, offset, end),
             protocol::IPIP | protocol::IPV6 => {
                 self.enter_tunnel(network, version, offset, Tunnel::Ip)?;
@@ -480,6 +487,7 @@ impl<'a> Cursor<'a> {
         };
         Ok(Layout {
             outer: self.outer,
+            nested: self.nested,
             network: network as u16,
             version,
             transport: offset as u16,
@@ -492,12 +500,14 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Records the outer headers; a second tunnel is more than the engine rewrites.
+    /// Records the outer headers: of one tunnel, or of two in UDP. More are not rewritten.
     fn enter_tunnel(&mut self, network: usize, version: IpVersion, transport: usize, tunnel: Tunnel) -> Result<(), Unparsed> {
-        if self.outer.is_some() {
-            return Err(self.unparsed(Refusal::Tunnel));
+        let found = Outer { network: network as u16, version, transport: transport as u16, tunnel };
+        match (self.outer, self.nested) {
+            (None, _) => self.outer = Some(found),
+            (Some(outer), None) if outer.tunnel.is_udp() && tunnel.is_udp() => self.nested = Some(found),
+            _ => return Err(self.unparsed(Refusal::Tunnel)),
         }
-        self.outer = Some(Outer { network: network as u16, version, transport: transport as u16, tunnel });
         Ok(())
     }
 
@@ -519,14 +529,15 @@ impl<'a> Cursor<'a> {
                 _ => !matches!(be16(self.header, header + 2), ethernet::BRIDGED | ethernet::IPV4 | ethernet::IPV6),
             };
         }
-        // One level only, so that the work is bounded.
-        let mut probe = Cursor { outer: None, scope: Scope::None, tunnel_ports_may_be_udp: false, ..self.clone() };
+        // The probe asks of no port what it is, so that the work is bounded.
+        let fresh = || Cursor { outer: None, nested: None, scope: Scope::None, tunnel_ports_may_be_udp: false, ..self.clone() };
+        let mut probe = fresh();
         // The result does not matter, only whether an IP header was read.
         let _ = probe.link(inner, end);
         if probe.ends_at(end) {
             return false;
         }
-        probe = Cursor { outer: None, scope: Scope::None, tunnel_ports_may_be_udp: false, ..self.clone() };
+        probe = fresh();
         let _ = probe.ip(inner, end);
         !probe.ends_at(end)
     }
@@ -566,7 +577,17 @@ impl<'a> Cursor<'a> {
         }
         let inner = header + geneve::HEADER_LENGTH + usize::from(first & 0x3f) * 4;
         self.require(header, inner - header, end)?;
-        self.inner_packet(be16(self.header, header + 2), inner, end)
+        let options = self.header.get(header + geneve::HEADER_LENGTH..inner).unwrap_or(&[]);
+        let hint = GroHint::find(options);
+        let is_nested = self.nested.is_some();
+        let layout = self.inner_packet(be16(self.header, header + 2), inner, end)?;
+        // What the hint of the second tunnel speaks of would be a third.
+        Ok(match hint {
+            Some(hint) if is_nested || !hint.agrees(self.header, &layout, inner) => {
+                Layout { refusal: layout.refusal.or(Some(Refusal::Tunnel)), ..layout }
+            }
+            _ => layout,
+        })
     }
 
     #[cold]

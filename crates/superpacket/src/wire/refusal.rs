@@ -27,7 +27,8 @@ pub enum Refusal {
     Padded,
     /// A transport protocol that is neither aggregated nor segmented.
     Protocol,
-    /// A tunnel header with a feature that the engine does not rewrite, or a second tunnel.
+    /// A tunnel header with a feature that the engine does not rewrite; a third tunnel, or a second
+    /// where one of the two is not VXLAN or Geneve; a GRO hint that contradicts the headers.
     Tunnel,
     /// A UDP length that differs from the IP payload's.
     UdpLength,

@@ -10,6 +10,7 @@ mod gaps;
 mod gro_table;
 mod limits;
 mod lro;
+mod nested_tunnels;
 mod no_allocation;
 mod partial_checksum;
 mod properties;

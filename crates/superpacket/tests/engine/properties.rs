@@ -193,7 +193,7 @@ fn the_generated_traffic_covers_the_rules() {
     let mut reasons = BTreeSet::new();
     let mut merged = HashMap::new();
     let (mut received, mut joined) = (0, 0);
-    for seed in 0..40 {
+    for seed in 0..48 {
         let traffic = traffic(seed, 2500);
         let packets: Vec<_> = traffic.iter().map(|generated| packet(generated, 0)).collect();
         let policies = [

@@ -67,6 +67,10 @@ const TUNNELS: &[Edit] = &[
     ("gre with checksum, ethernet", |frame| gre(frame, Some(Checksum::Right), None, true)),
     ("in ipv4", |frame| frame.through(outer4(), Carrier::Ip, false)),
     ("in ipv6", |frame| frame.through(outer6(), Carrier::Ip, false)),
+    ("vxlan4 in geneve", |frame| geneve(vxlan(frame, outer4(), Checksum::Zero), Checksum::Right, true)),
+    ("vxlan6 with checksum in geneve", |frame| geneve(vxlan(frame, outer6(), Checksum::Right), Checksum::Zero, true)),
+    ("geneve in geneve, both with checksum, ip", |frame| geneve(geneve(frame, Checksum::Right, false), Checksum::Right, false)),
+    ("vxlan4 in vxlan6, both with checksum", |frame| vxlan(vxlan(frame, outer4(), Checksum::Right), outer6(), Checksum::Right)),
 ];
 
 struct Protocol {

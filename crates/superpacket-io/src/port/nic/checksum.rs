@@ -66,9 +66,9 @@ pub(super) fn verify(sums: &Sums<'_>, layout: &Layout) -> Verdict {
     let (mut right, mut wrong) = (0, false);
     let unknown = layout.refusal.is_some()
         || !is_header_right(head, layout.network, layout.version)
-        || layout.outer.is_some_and(|outer| !is_header_right(head, outer.network, outer.version));
+        || layout.outers().any(|outer| !is_header_right(head, outer.network, outer.version));
     if !unknown {
-        let outer = layout.outer.and_then(|outer| {
+        let outers = layout.outers().filter_map(|outer| {
             let transport = usize::from(outer.transport);
             let sum = Sum::new(sums.from(transport));
             match outer.tunnel {
@@ -83,7 +83,7 @@ pub(super) fn verify(sums: &Sums<'_>, layout: &Layout) -> Verdict {
         });
         let inner =
             covers_all(head, layout).then(|| Sum::new(sums.from(usize::from(layout.transport))).subtract(transport_sum(head, layout)));
-        for sum in [outer, inner].into_iter().flatten() {
+        for sum in outers.chain(inner) {
             if !sum.is_valid() {
                 wrong = true;
                 break;

@@ -114,6 +114,9 @@ impl Hardware {
         if layout.outer.is_some() && !self.tunnels {
             return Err(offload("the card cuts no super-packets in tunnels"));
         }
+        if layout.nested.is_some() {
+            return Err(offload("the card cuts no super-packets in two tunnels"));
+        }
         match (gso.kind, self.tso) {
             (GsoKind::Tcp4 | GsoKind::Tcp6, TsoLimit::Payload(limit))
                 if frame.length - u32::from(layout.payload).min(frame.length) > limit =>

@@ -3,7 +3,7 @@
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
 use superpacket::virtio::{ByteOrder, Format, Header, VirtioError, flags, gso_type};
-use superpacket::wire::{self, IpVersion, MAX_HEADER, Protocol, ethernet};
+use superpacket::wire::{self, IpVersion, MAX_HEADER, Protocol, Refusal, ethernet};
 
 use crate::port::Buffer;
 
@@ -75,6 +75,11 @@ fn tunnelled(header: &Header, frame: &[u8], head: &[u8]) -> Result<(RxChecksum, 
     };
     if layout.outer.is_none() {
         return Err(wrong);
+    }
+    // Of two tunnels that Linux's GRO has merged by a hint, the inner headers keep the lengths of
+    // the first segment (`geneve_post_decap_hint`).
+    if let (Some(_), Some(refusal @ (Refusal::Padded | Refusal::Truncated | Refusal::UdpLength))) = (layout.nested, layout.refusal) {
+        return Err(VirtioError::Headers(refusal));
     }
     let checksum = if header.flags & flags::NEEDS_CSUM != 0 {
         if header.csum_start != layout.transport {

@@ -2,13 +2,13 @@
 //! why it may not join.
 
 use super::super::Reason;
-use super::super::examine::{Facts, outer_checksum};
+use super::super::examine::{Facts, outer_checksums};
 use super::super::lro::eligible_ack;
 use super::super::policy::{Mode, Policy, Storage};
 use super::super::segments::Segments;
 use super::Held;
 use crate::packet::RxPacket;
-use crate::wire::{IpVersion, Protocol, be16, be32, byte, put16, put32, tcp};
+use crate::wire::{IpVersion, Outer, Protocol, be16, be32, byte, ipv4, put16, put32, tcp};
 
 impl<B> Held<B> {
     /// Takes a packet whose headers [match](Self::matches), if the rules allow it. Nothing changes
@@ -82,13 +82,20 @@ impl<B> Held<B> {
             id_run = self.id_run.next(self.packets, facts.id, self.ids_known, segments.id).ok_or(Reason::IpId)?;
         }
         if let Some(outer) = &self.layout.outer {
-            if outer_checksum(header, &self.layout).is_some() != self.outer_has_checksum {
+            if outer_checksums(header, Some(*outer), self.layout.nested) != self.outer_checksums {
                 return Err(Reason::TunnelHeader);
             }
+            let (mut outer_run, mut nested_run) = (self.outer_id_run, self.nested_id_run);
             if outer.version == IpVersion::V4 {
-                let next = self.outer_id_run.next(self.packets, facts.outer_id, self.ids_known, segments.outer_id);
-                self.outer_id_run = next.ok_or(Reason::IpId)?;
+                let next = outer_run.next(self.packets, facts.outer_id, self.ids_known, segments.outer_id);
+                outer_run = next.ok_or(Reason::IpId)?;
             }
+            if let Some(Outer { version: IpVersion::V4, network, .. }) = self.layout.nested {
+                let id = be16(header, usize::from(network) + ipv4::ID);
+                let next = nested_run.next(self.packets, id, self.ids_known, segments.nested_id);
+                nested_run = next.ok_or(Reason::IpId)?;
+            }
+            (self.outer_id_run, self.nested_id_run) = (outer_run, nested_run);
         }
         self.id_run = id_run;
         self.advance(packet, facts, self.layout.protocol);

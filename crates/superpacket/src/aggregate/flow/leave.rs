@@ -2,15 +2,15 @@
 //! back as they came.
 
 use super::super::Reason;
-use super::super::examine::{ChecksumField, outer_checksum, outer_field};
+use super::super::examine::{ChecksumField, constant_ip, outer_field};
 use super::super::policy::{Mode, Policy, Storage};
 use super::Held;
 use crate::checksum::{Sum, sum_ranges, transport_field, transport_header};
 use crate::memory::Memory;
 use crate::packet::RxChecksum;
-use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, SegmentSize};
+use crate::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId, SegmentSize};
 use crate::super_packet::{Metadata, Piece, SuperPacket};
-use crate::wire::{IpVersion, Layout, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, tcp, udp, usual};
+use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, byte, ipv4, ipv6, pppoe, put16, tcp, udp, usual};
 use superpacket_simd::Simd;
 
 /// What leaving changed of a held packet.
@@ -73,13 +73,17 @@ impl<B> Held<B> {
             let header = transport_header(self.header.get(transport..start).unwrap_or(&[]));
             let total = pseudo.add_sum(header).add(self.payload_sum(simd, memory));
             put16(&mut self.header, checksum, transport_field(layout.protocol, total.checksum()));
-            RxChecksum::Unnecessary { level: u8::from(self.outer_has_checksum) }
+            RxChecksum::Unnecessary { level: if layout.outer.is_some() { self.outer_checksums.count_ones() as u8 } else { 0 } }
         } else {
             put16(&mut self.header, checksum, pseudo.fold());
             RxChecksum::Partial { start: layout.transport, offset: layout.protocol.checksum_offset() }
         };
-        if layout.outer.is_some() {
-            self.write_outer_checksum(layout, pseudo);
+        if let Some(outer) = layout.outer {
+            // The inner one first, which the one outside covers.
+            if let Some(nested) = layout.nested {
+                self.write_outer_checksum(layout.transport, nested, start, pseudo);
+            }
+            self.write_outer_checksum(layout.transport, outer, start, pseudo);
         }
         if policy.storage == Storage::Linear {
             self.linear.truncate(start + self.payload as usize);
@@ -161,6 +165,7 @@ impl<B> Held<B> {
         Some(Gso {
             id: self.id_run.form(),
             outer_id: self.outer_id_run.form(),
+            nested_id: if layout.nested.is_some() { self.nested_id_run.form() } else { IpId::Increment },
             cwr,
             checksum: self.field.form(),
             ..Gso::new(kind, SegmentSize::new(self.segment_size as usize)?)
@@ -176,15 +181,25 @@ impl<B> Held<B> {
             put16(&mut self.header, pppoe + pppoe::LENGTH, (end - pppoe - 6) as u16);
         }
         if let Some(outer) = layout.outer {
-            self.write_ip_length(usize::from(outer.network), outer.version, end, self.constants.outer_ip);
-            if outer.tunnel.is_udp() {
-                let transport = usize::from(outer.transport);
-                put16(&mut self.header, transport + udp::LENGTH, (end - transport) as u16);
-            }
+            self.write_outer_lengths(outer, end, self.constants.outer_ip);
+        }
+        if let Some(nested) = layout.nested {
+            let constant = constant_ip(&self.header, nested.network, nested.version);
+            self.write_outer_lengths(nested, end, constant);
         }
         self.write_ip_length(usize::from(layout.network), layout.version, end, self.constants.ip);
         if layout.protocol == Protocol::Udp {
             let transport = usize::from(layout.transport);
+            put16(&mut self.header, transport + udp::LENGTH, (end - transport) as u16);
+        }
+    }
+
+    /// Length fields of a tunnel's outer headers.
+    #[inline(always)]
+    fn write_outer_lengths(&mut self, outer: Outer, end: usize, constant: u16) {
+        self.write_ip_length(usize::from(outer.network), outer.version, end, constant);
+        if outer.tunnel.is_udp() {
+            let transport = usize::from(outer.transport);
             put16(&mut self.header, transport + udp::LENGTH, (end - transport) as u16);
         }
     }
@@ -208,13 +223,13 @@ impl<B> Held<B> {
         }
     }
 
-    /// The outer UDP or GRE checksum, from headers alone: the inner packet sums to what its
-    /// pseudo-header leaves.
-    fn write_outer_checksum(&mut self, layout: &Layout, inner_pseudo: Sum) {
-        if let (true, Some((outer, place))) = (self.outer_has_checksum, outer_checksum(&self.header, layout)) {
-            let end = usize::from(layout.payload) + self.payload as usize;
+    /// A tunnel's UDP or GRE checksum, if it has one, from headers alone: the inner packet sums to
+    /// what its pseudo-header leaves.
+    fn write_outer_checksum(&mut self, transport: u16, outer: Outer, payload: usize, inner_pseudo: Sum) {
+        if let Some(place) = outer.checksum(&self.header) {
+            let end = payload + self.payload as usize;
             let found = be16(&self.header, place);
-            let field = outer_field(&self.header, layout, outer, end, inner_pseudo, found);
+            let field = outer_field(&self.header, transport, outer, end, inner_pseudo, found);
             put16(&mut self.header, place, field);
         }
     }

@@ -48,6 +48,9 @@ impl<B> Held<B> {
         if layout.outer.is_some_and(|outer| outer.version == IpVersion::V4) && segments.outer_id == Some(IpId::Fixed) {
             self.outer_id_run.step = 0;
         }
+        if layout.nested.is_some_and(|nested| nested.version == IpVersion::V4) && segments.nested_id == Some(IpId::Fixed) {
+            self.nested_id_run.step = 0;
+        }
         self.count_further(&segments);
         let layout = &self.layout;
         let flags = usize::from(layout.transport) + tcp::FLAGS;
@@ -77,6 +80,7 @@ impl<B> Held<B> {
         self.packet_limit = self.packet_limit.saturating_sub(further);
         self.id_run.skip(further);
         self.outer_id_run.skip(further);
+        self.nested_id_run.skip(further);
         self.ids_known = true;
     }
 }

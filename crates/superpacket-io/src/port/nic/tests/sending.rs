@@ -97,10 +97,11 @@ fn what_the_card_lacks_it_refuses() {
     let udp = partial(&Frame::udp4(5000), GsoKind::Udp, 1000);
     let single = partial(&Frame::tcp4(1, 50), GsoKind::Tcp4, 0);
     let tunnel = partial(&Frame::tcp4(1, 5000).in_vxlan4(), GsoKind::Tcp4, 1000);
+    let two_tunnels = partial(&Frame::tcp4(1, 5000).in_vxlan4().in_geneve(), GsoKind::Tcp4, 1000);
     let default = NicSettings::default();
     for (settings, refused, taken) in [
-        (default, vec![&tunnel], vec![&tcp, &udp, &single]),
-        (NicSettings { tunnels: true, ..default }, vec![], vec![&tunnel]),
+        (default, vec![&tunnel, &two_tunnels], vec![&tcp, &udp, &single]),
+        (NicSettings { tunnels: true, ..default }, vec![&two_tunnels], vec![&tunnel]),
         (NicSettings { uso: false, ..default }, vec![&udp], vec![&tcp]),
         (NicSettings { checksums: false, ..default }, vec![&tcp, &udp, &single], vec![]),
         (NicSettings { scatter_gather: false, ..default }, vec![&tcp, &udp], vec![&single]),
