@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use superpacket_lab::{CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, VnetHeader};
+use superpacket_traffic::frame::{ACK, CWR, Frame};
 
 /// The longest frame that the pair carries, in bytes from the IP header on.
 const MTU: u32 = 65_535;
@@ -12,12 +13,15 @@ const MTU: u32 = 65_535;
 /// (`NAPI_POLL_WEIGHT`, 64). A poll that takes as many as it may flushes all at its end.
 pub const MOST_FRAMES: usize = 60;
 
-/// How long the kernel waits between two polls, in nanoseconds: longer than it takes to send the
-/// frames of one.
-const BETWEEN_POLLS: u64 = 200_000;
+/// How long the kernel waits between two polls, at least. It must be longer than it takes to send
+/// the frames of one.
+const BETWEEN_POLLS: Duration = Duration::from_micros(200);
 
-/// How long frames are waited for. What has not come then, the kernel has dropped.
+/// How long frames are waited for, at least. What has not come then, the kernel has dropped.
 const PATIENCE: Duration = Duration::from_millis(30);
+
+/// The ports of VXLAN (RFC 7348) and Geneve (RFC 8926).
+const TUNNEL_PORTS: [u16; 2] = [4_789, 6_081];
 
 /// EtherType of marks (for local experiments, IEEE 802); the generator's traffic has none of it.
 const MARK: [u8; 2] = [0x88, 0xb6];
@@ -34,6 +38,25 @@ pub struct KernelGro {
     receiver: RawSocket,
     buffer: Vec<u8>,
     marks: u64,
+    patience: Duration,
+    rules: Rules,
+}
+
+/// What differs from kernel to kernel in what GRO merges. Found out by two packets each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Packets behind VLAN tags merge.
+    pub vlans: bool,
+    /// Packets in VXLAN merge, to the port of a device.
+    pub vxlan: bool,
+    /// Packets in Geneve merge, to the port of a device.
+    pub geneve: bool,
+    /// Packets with the same identification and without DF merge.
+    pub fixed_ids: bool,
+    /// Packets with CWR merge.
+    pub cwr: bool,
+    /// Packets without CWR merge behind one with it.
+    pub first_cwr: bool,
 }
 
 impl KernelGro {
@@ -42,7 +65,7 @@ impl KernelGro {
     /// # Errors
     ///
     /// [`LabError::Forbidden`] where namespaces are, [`LabError::Unsupported`] where this kernel's
-    /// veth cannot do it.
+    /// veth cannot do it, or its packet sockets cannot say what it did.
     pub fn new() -> Result<Self, LabError> {
         let (sender, receiver) = pair()?;
         // Only what cannot be a super-packet goes through the receiver's GRO
@@ -51,16 +74,86 @@ impl KernelGro {
         let unsupported = |what: &str, error: LabError| LabError::Unsupported { what: what.into(), reason: error.to_string() };
         receiver.set_feature("generic-receive-offload", true).map_err(|error| unsupported("GRO on veth", error))?;
         receiver.set_feature("rx-udp-gro-forwarding", true).map_err(|error| unsupported("GRO for UDP on veth", error))?;
-        for (setting, value) in [("gro_flush_timeout", BETWEEN_POLLS), ("napi_defer_hard_irqs", 1)] {
+        // Without such a device, they are datagrams to Linux like others.
+        for tunnel in [Link::vxlan(receiver.host(), "vxlan0", TUNNEL_PORTS[0]), Link::geneve(receiver.host(), "geneve0", TUNNEL_PORTS[1])] {
+            match tunnel {
+                Ok(_) | Err(LabError::Unsupported { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let options = RawOptions { vnet_headers: true, ..RawOptions::default() };
+        let (out, in_) = (RawSocket::open(&sender, options)?, RawSocket::open(&receiver, options)?);
+        let mut kernel =
+            Self { sender: out, receiver: in_, buffer: vec![0; 1 << 18], marks: 0, patience: PATIENCE, rules: Rules::default() };
+        kernel.defer_polls(&receiver)?;
+        kernel.find_rules()?;
+        Ok(kernel)
+    }
+
+    /// Lets the device poll late enough for this machine: a batch of long frames is sent in a third of
+    /// the time.
+    fn defer_polls(&mut self, receiver: &Link) -> Result<(), LabError> {
+        let largest = vec![0x5a; 9_000];
+        let batch: Vec<_> = (0..MOST_FRAMES as u64).map(|place| [&mark(place)[..], &largest].concat()).collect();
+        let batch: Vec<_> = batch.iter().map(|frame| (VnetHeader::default(), &frame[..])).collect();
+        let mut shortest = Duration::MAX;
+        for _ in 0..8 {
+            let begun = Instant::now();
+            self.sender.send_with_headers(&batch)?;
+            shortest = shortest.min(begun.elapsed());
+        }
+        let between = BETWEEN_POLLS.max(3 * shortest);
+        self.patience = PATIENCE.max(20 * between);
+        for (setting, value) in [("gro_flush_timeout", between.as_nanos()), ("napi_defer_hard_irqs", 1)] {
             let set = receiver.host().set_sysfs(&format!("class/net/{}/{setting}", receiver.name()), &value.to_string());
             set.map_err(|error| LabError::Forbidden {
                 what: setting.into(),
                 reason: format!("{error}; the kernel lets only root of the machine set it, not of a user namespace"),
             })?;
         }
-        let options = RawOptions { vnet_headers: true, ..RawOptions::default() };
-        let (sender, receiver) = (RawSocket::open(&sender, options)?, RawSocket::open(&receiver, options)?);
-        Ok(Self { sender, receiver, buffer: vec![0; 1 << 18], marks: 0 })
+        Ok(())
+    }
+
+    /// Finds out what this kernel's GRO merges.
+    fn find_rules(&mut self) -> Result<(), LabError> {
+        let invalid = |error: &LabError| matches!(error, LabError::System { source, .. } if source.kind() == ErrorKind::InvalidInput);
+        match self.merges(Frame::udp4(100), Frame::udp4(100)) {
+            Ok(_) => {}
+            Err(error) if invalid(&error) => {
+                let reason = "packet sockets cannot say what UDP super-packets are before Linux 6.2".into();
+                return Err(LabError::Unsupported { what: "UDP_L4 in virtio headers".into(), reason });
+            }
+            Err(error) => return Err(error),
+        }
+        let [first, second] = [0, 100].map(|sequence| Frame::tcp4(sequence, 100));
+        let fragmentable = |frame: &Frame| frame.clone().with(|frame| frame.ipv4_mut().dont_fragment = false);
+        let cwr = |frame: &Frame| frame.clone().with_flags(ACK | CWR);
+        self.rules = Rules {
+            vlans: self.merges(first.clone().tagged(1), second.clone().tagged(1))?,
+            vxlan: self.merges(first.clone().in_vxlan4(), second.clone().in_vxlan4())?,
+            geneve: self.merges(first.clone().in_geneve(), second.clone().in_geneve())?,
+            fixed_ids: self.merges(fragmentable(&first), fragmentable(&second))?,
+            cwr: self.merges(cwr(&first), cwr(&second))?,
+            first_cwr: self.merges(cwr(&first), second)?,
+        };
+        Ok(())
+    }
+
+    /// Does the kernel merge these? It is asked again where a poll ended between them.
+    fn merges(&mut self, first: Frame, second: Frame) -> Result<bool, LabError> {
+        let frames = [first.to_bytes(), second.to_bytes()];
+        let frames: Vec<_> = frames.iter().map(|frame| (VnetHeader::default(), &frame[..])).collect();
+        for _ in 0..4 {
+            if self.receive(&frames)?.len() == 1 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns what this kernel's GRO merges.
+    pub fn rules(&self) -> Rules {
+        self.rules
     }
 
     /// Gives the kernel these frames, at most [`MOST_FRAMES`], as those of one poll, and returns
@@ -80,7 +173,7 @@ impl KernelGro {
         self.sender.send_with_headers(&sent)?;
 
         let (mut packets, mut missing, mut marked) = (Vec::new(), frames.len(), false);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         while missing > 0 || !marked {
             match next(&mut self.receiver, &mut self.buffer, deadline)? {
                 Some(packet) if packet.bytes == marks[1] => marked = true,
