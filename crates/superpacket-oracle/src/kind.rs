@@ -11,7 +11,7 @@ use superpacket_traffic::frame::{ACK, CWR, FIN, PSH};
 
 use crate::compare::{Difference, Sides};
 use crate::cut::{self, Field};
-use crate::frames::{Group, Packet};
+use crate::frames::{Cut, Group, Packet};
 use crate::segment::Whole;
 
 macro_rules! kinds {
@@ -66,6 +66,8 @@ kinds! {
     CongestionWindow = "CWR ends a merge", "The engine merges equal flags, as Linux 7.3 does; 6.18 flushes at CWR.";
     /// The kernel merged packets without CWR behind one with it.
     FirstCongestionWindow = "CWR on the first packet alone", "The engine merges equal flags, as Linux 6.18 does; 6.12 merges packets without CWR behind one with it, as a sender's super-packet begins.";
+    /// A merged packet whose packets all have CWR.
+    AllCongestionWindow = "CWR on all packets", "A virtio header has no place for it, and whoever is ours cuts such a packet itself; the engine's header says ECN, that of Linux 7.3 nothing.";
     /// The engine merged packets whose identifications stay the same.
     FixedIdentification = "identifications stay the same", "The engine merges them and cuts them so, in each header by itself, as Linux 6.18 does; 6.12 with DF alone, and not beside a header whose identifications count up.";
     /// The engine merged DCCP.
@@ -248,9 +250,15 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
     }
 }
 
-/// Why both sides made other bytes of the same frames: a tunnel's checksum, and nothing else.
+/// Why both sides made other bytes of the same frames, or say otherwise how to cut them: a tunnel's
+/// checksum, or ECN, and nothing else.
 fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     let layout = wire::parse_datagram(&engine.bytes, engine.bytes.len(), Layer::Ethernet).ok()?;
+    let congested = check::tcp_fields(&engine.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
+    let with_ecn = kernel.cut.map(|cut| Cut { kind: cut.kind | gso_type::ECN, ..cut });
+    if congested && kernel.bytes == engine.bytes && kernel.partial == engine.partial && with_ecn == engine.cut {
+        return Some(Kind::AllCongestionWindow);
+    }
     let outer = layout.outer?;
     let transport = usize::from(outer.transport);
     let (kind, checksum) = match outer.tunnel {
