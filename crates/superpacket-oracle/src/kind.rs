@@ -360,7 +360,7 @@ fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     if is_split(sides, before, frame) {
         return Some(Kind::SplitFlow);
     }
-    if is_unknown_tunnel(sides, before) {
+    if is_unknown_tunnel(sides, before) || is_unknown_tunnel(sides, frame) {
         return Some(Kind::UnknownTunnel);
     }
     let group = kernel_group(sides, frame)?;
