@@ -10,10 +10,12 @@
 //!   cut into the frames again.
 //! - [`traffic`]: generated frames, in batches.
 //! - [`segment`]: the other way round, super-packets cut by both.
+//! - [`campaign`]: without a kernel, what the engine merges is cut again and compared, in bulk.
 //! - [`run`]: all of it, for as many frames as wanted.
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 
+pub mod campaign;
 pub mod compare;
 pub mod cut;
 pub mod engine;
