@@ -14,7 +14,7 @@ use superpacket_traffic::random::Random;
 pub const FRAMES: usize = 64;
 
 /// Polls that are kept.
-const POLLS: usize = 256;
+const POLLS: usize = 64;
 
 /// After how many uses of polls one of them is generated anew.
 const USES: u64 = 48;
@@ -35,6 +35,8 @@ pub struct Frame {
     pub checksum: RxChecksum,
     /// The number of its flow among those of the poll, when it was generated.
     pub flow: usize,
+    /// It is varied for this use alone, and may be of another flow.
+    pub damaged: bool,
     layout: Option<Layout>,
 }
 
@@ -49,7 +51,7 @@ impl Frame {
         };
         let vlan = generated.stripped_vlan.map(|(protocol, control)| VlanTag { protocol, control });
         let layout = wire::parse_datagram(&generated.bytes, generated.bytes.len(), layer).ok();
-        let mut frame = Frame { bytes: Rc::new(generated.bytes), layer, vlan, checksum, flow: 0, layout };
+        let mut frame = Frame { bytes: Rc::new(generated.bytes), layer, vlan, checksum, flow: 0, damaged: false, layout };
         let key = frame.flow_key();
         frame.flow = flows.iter().position(|flow| *flow == key).unwrap_or_else(|| {
             flows.push(key);
@@ -71,7 +73,7 @@ impl Frame {
     fn change(&mut self, change: Change, simd: Simd) {
         let Some((at, sums)) = change.place.find(self) else { return };
         let layout = self.layout;
-        let Some(bytes) = Rc::get_mut(&mut self.bytes) else { return };
+        let bytes = writable(&mut self.bytes);
         let Some(field) = bytes.get_mut(at..at + 2) else { return };
         let old = u16::from_be_bytes([field[0], field[1]]);
         let new = old.wrapping_add(change.by);
@@ -92,7 +94,7 @@ impl Frame {
     /// corrected if `right`. The device then knows nothing of the frame.
     fn damage(&mut self, random: &mut Random, right: bool) {
         let (layout, partial) = (self.layout, self.is_partial());
-        let Some(bytes) = Rc::get_mut(&mut self.bytes) else { return };
+        let bytes = writable(&mut self.bytes);
         let reach = layout.map_or(MAX_HEADER, |layout| usize::from(layout.payload) + 8).min(bytes.len());
         let at = random.below((reach as u64 / 2).max(1)) as usize * 2;
         let Some(field) = bytes.get_mut(at..at + 2) else { return };
@@ -116,6 +118,10 @@ impl Frame {
             self.checksum = RxChecksum::None;
         }
     }
+}
+
+fn writable(bytes: &mut Rc<Vec<u8>>) -> &mut Vec<u8> {
+    Rc::get_mut(bytes).expect("no packet is held after a poll")
 }
 
 /// Corrects a checksum for a word that has changed (RFC 1624, equation 3). `optional`: 0 stands for
@@ -301,6 +307,7 @@ impl Pool {
             self.undo.push((index, frame.bytes[..frame.bytes.len().min(MAX_HEADER + 8)].to_vec(), frame.checksum));
             let right = random.chance(0.7);
             frame.damage(random, right);
+            frame.damaged = true;
         }
         self.order.clear();
         self.order.extend(0..poll.len());
@@ -321,9 +328,8 @@ impl Pool {
         for (index, bytes, checksum) in self.undo.drain(..).rev() {
             let frame = &mut poll[index];
             frame.checksum = checksum;
-            if let Some(all) = Rc::get_mut(&mut frame.bytes) {
-                all[..bytes.len()].copy_from_slice(&bytes);
-            }
+            frame.damaged = false;
+            writable(&mut frame.bytes)[..bytes.len()].copy_from_slice(&bytes);
         }
     }
 }
