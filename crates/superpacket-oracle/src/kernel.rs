@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use superpacket_lab::{CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, VnetHeader};
+use superpacket_lab::{CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, TapFile, VnetHeader};
 use superpacket_traffic::frame::{ACK, CWR, Frame};
 
 /// The longest frame that the pair carries, in bytes from the IP header on.
@@ -193,10 +193,28 @@ impl KernelGro {
 /// and the other gets the segments.
 #[derive(Debug)]
 pub struct KernelGso {
-    sender: RawSocket,
+    sender: GsoSender,
     receiver: RawSocket,
     buffer: Vec<u8>,
     marks: u64,
+}
+
+/// How super-packets come into the sending host.
+#[derive(Debug)]
+enum GsoSender {
+    /// By a packet socket on the veth end.
+    Packet(RawSocket),
+    /// By a TAP device in a bridge with the veth end: a packet socket knows no tunnels.
+    Tap(TapFile),
+}
+
+impl GsoSender {
+    fn send(&self, header: VnetHeader, packet: &[u8]) -> Result<(), LabError> {
+        match self {
+            GsoSender::Packet(socket) => socket.send_with_headers(&[(header, packet)]),
+            GsoSender::Tap(tap) => tap.send(header, packet),
+        }
+    }
 }
 
 impl KernelGso {
@@ -206,13 +224,64 @@ impl KernelGso {
     ///
     /// [`LabError::Forbidden`] where namespaces are; the kernel's refusals.
     pub fn new() -> Result<Self, LabError> {
+        let (sender, receiver) = Self::pair()?;
+        let sender = RawSocket::open(&sender, RawOptions { vnet_headers: true, ..RawOptions::default() })?;
+        Self::of(GsoSender::Packet(sender), &receiver)
+    }
+
+    /// Makes the hosts for super-packets in UDP tunnels.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Unsupported`] where this kernel takes none from a TAP device (before Linux
+    /// 6.17), or has no bridge; else as [`KernelGso::new`].
+    pub fn of_tunnels() -> Result<Self, LabError> {
+        let (sender, receiver) = Self::pair()?;
+        for offload in ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"] {
+            sender.set_feature(offload, false)?;
+        }
+        let tap = TapFile::new(sender.host(), "tap0")?;
+        // An Ethernet header less, as the driver has it.
+        tap.link().set_mtu(MTU - 14)?;
+        Link::bridge(sender.host(), "br0", &[tap.link(), &sender])?;
+        let mut kernel = Self::of(GsoSender::Tap(tap), &receiver)?;
+        kernel.await_bridge()?;
+        Ok(kernel)
+    }
+
+    /// Waits until frames pass: a bridge hears of its ports' carriers a little later.
+    fn await_bridge(&mut self) -> Result<(), LabError> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match self.segment(VnetHeader::default(), &mark(u64::MAX)) {
+                Err(LabError::System { source, .. })
+                    if source.kind() == ErrorKind::TimedOut =>
+                {
+                    if Instant::now() > deadline {
+                        return Err(LabError::system("waiting for the bridge", ErrorKind::TimedOut));
+                    }
+                }
+                other => return other.map(drop),
+            }
+        }
+    }
+
+    fn of(sender: GsoSender, receiver: &Link) -> Result<Self, LabError> {
+        let receiver = RawSocket::open(receiver, RawOptions { vnet_headers: true, ..RawOptions::default() })?;
+        Ok(Self { sender, receiver, buffer: vec![0; 1 << 18], marks: 0 })
+    }
+
+    fn pair() -> Result<(Link, Link), LabError> {
         let (sender, receiver) = pair()?;
         sender.set_feature("tx-checksumming", false)?;
         sender.set_feature("tcp-segmentation-offload", false)?;
         sender.set_feature("tx-udp-segmentation", false)?;
-        let options = RawOptions { vnet_headers: true, ..RawOptions::default() };
-        let (sender, receiver) = (RawSocket::open(&sender, options)?, RawSocket::open(&receiver, options)?);
-        Ok(Self { sender, receiver, buffer: vec![0; 1 << 18], marks: 0 })
+        Ok((sender, receiver))
+    }
+
+    /// Is a packet that is not refused at once cut?
+    fn is_sure(&self) -> bool {
+        matches!(self.sender, GsoSender::Packet(_))
     }
 
     /// Sends a packet, and returns the segments that the other host got; `None` where the kernel
@@ -222,7 +291,7 @@ impl KernelGso {
     ///
     /// [`LabError::System`] where a host is gone.
     pub fn segment(&mut self, header: VnetHeader, packet: &[u8]) -> Result<Option<Vec<CapturedFrame>>, LabError> {
-        match self.sender.send_with_headers(&[(header, packet)]) {
+        match self.sender.send(header, packet) {
             // EINVAL: of the header; ENOMEM: of who was to cut the packet (`validate_xmit_skb`).
             Err(LabError::System { source, .. }) if matches!(source.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory) => {
                 return Ok(None);
@@ -231,12 +300,13 @@ impl KernelGso {
         }
         let mark = mark(self.marks);
         self.marks += 1;
-        self.sender.send_with_headers(&[(VnetHeader::default(), &mark[..])])?;
+        self.sender.send(VnetHeader::default(), &mark)?;
         let mut segments = Vec::new();
         let deadline = Instant::now() + PATIENCE * 10;
         loop {
             match next(&mut self.receiver, &mut self.buffer, deadline)? {
-                Some(frame) if frame.bytes == mark => return Ok(Some(segments)),
+                // A TAP device has taken the packet before it is cut.
+                Some(frame) if frame.bytes == mark => return Ok(Some(segments).filter(|segments| self.is_sure() || !segments.is_empty())),
                 Some(frame) => segments.push(frame),
                 None => return Err(LabError::system("waiting for segments", ErrorKind::TimedOut)),
             }
@@ -276,7 +346,8 @@ fn next(receiver: &mut RawSocket, buffer: &mut [u8], deadline: Instant) -> Resul
 /// A frame that nobody aggregates.
 fn mark(number: u64) -> [u8; 60] {
     let mut frame = [0; 60];
-    (frame[0], frame[6]) = (2, 2);
+    // Two stations: a bridge sends nothing back to where it came from.
+    (frame[0], frame[5], frame[6]) = (2, 0xfe, 2);
     frame[12..14].copy_from_slice(&MARK);
     frame[14..22].copy_from_slice(&number.to_be_bytes());
     frame

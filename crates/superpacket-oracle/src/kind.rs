@@ -93,7 +93,7 @@ kinds! {
     /// Segmentation: no place of the checksum, behind a VLAN tag.
     TaggedWithoutChecksum = "segmentation: tagged and without NEEDS_CSUM", "The engine finds the headers behind tags by itself; Linux refuses the packet.";
     /// Segmentation: type or checksum place are not those of the packet.
-    Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type` or a place of the checksum that is not the packet's is refused; Linux looks no further where the packet fits a segment.";
+    Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type`, a place of the checksum or a tunnel's offset that is not the packet's is refused; Linux looks no further where the packet fits a segment, and does not compare a tunnel's offsets.";
     /// What follows from another difference: the runs began elsewhere, and so end elsewhere.
     Consequence = "runs began at different packets", "Follows from another difference of the same flow: both sides count length and size from their first packet.";
 }
@@ -227,8 +227,9 @@ fn engine_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
 /// explains it. The kernel refuses by `None`.
 pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Kind> {
     let header = packet.header;
-    if matches!(header.gso_type & !gso_type::ECN, gso_type::TCPV4 | gso_type::TCPV6) && (1..LEAST_SEGMENT).contains(&header.gso_size) {
-        let cut = Whole { header: VnetHeader { gso_size: LEAST_SEGMENT, ..header }, bytes: packet.bytes.clone() }.cut();
+    let fits = matches!(engine, Ok(segments) if segments.len() == 1);
+    if !fits && matches!(header.gso_type & !gso_type::ECN, gso_type::TCPV4 | gso_type::TCPV6) && (1..LEAST_SEGMENT).contains(&header.gso_size) {
+        let cut = Whole { header: VnetHeader { gso_size: LEAST_SEGMENT, ..header }, bytes: packet.bytes.clone(), ..*packet }.cut();
         let same = match (kernel, &cut) {
             (Some(theirs), Ok(ours)) => theirs == ours,
             (None, Ok(ours)) => ours.len() == 1,
@@ -246,6 +247,7 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
             Some([_]),
             Err(SplitError::Header(VirtioError::ChecksumStart { .. } | VirtioError::ChecksumOffset { .. } | VirtioError::Protocol { .. })),
         ) => Some(Kind::Contradiction),
+        (Some(_), Err(SplitError::Header(VirtioError::OuterTransport { .. } | VirtioError::InnerNetwork { .. }))) => Some(Kind::Contradiction),
         _ => None,
     }
 }

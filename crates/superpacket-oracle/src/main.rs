@@ -145,6 +145,13 @@ mod command {
         if report.faults.len() <= arguments.faults {
             run::segment(&mut KernelGso::new()?, &mut Packets::new(arguments.seed), arguments.packets, &mut report)?;
         }
+        if report.faults.len() <= arguments.faults {
+            match KernelGso::of_tunnels() {
+                Ok(mut kernel) => run::segment(&mut kernel, &mut Packets::in_tunnels(arguments.seed), arguments.packets, &mut report)?,
+                Err(error @ LabError::Unsupported { .. }) => eprintln!("superpacket-oracle: no super-packets in tunnels: {error}"),
+                Err(error) => return Err(error),
+            }
+        }
         Ok(report)
     }
 
