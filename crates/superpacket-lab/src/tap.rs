@@ -38,7 +38,8 @@ impl TapFile {
         let unsupported = |reason: String| LabError::Unsupported { what: what.clone(), reason };
         let file = host.run(|| {
             let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let file = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(|error| unsupported(format!("/dev/net/tun: {error}")))?;
+            let file =
+                rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(|error| unsupported(format!("/dev/net/tun: {error}")))?;
             attach(&file, name).context(|| what.clone())?;
             Ok::<_, LabError>(file)
         })?;

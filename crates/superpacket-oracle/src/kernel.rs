@@ -254,9 +254,7 @@ impl KernelGso {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             match self.segment(VnetHeader::default(), &mark(u64::MAX)) {
-                Err(LabError::System { source, .. })
-                    if source.kind() == ErrorKind::TimedOut =>
-                {
+                Err(LabError::System { source, .. }) if source.kind() == ErrorKind::TimedOut => {
                     if Instant::now() > deadline {
                         return Err(LabError::system("waiting for the bridge", ErrorKind::TimedOut));
                     }
@@ -307,6 +305,8 @@ impl KernelGso {
             match next(&mut self.receiver, &mut self.buffer, deadline)? {
                 // A TAP device has taken the packet before it is cut.
                 Some(frame) if frame.bytes == mark => return Ok(Some(segments).filter(|segments| self.is_sure() || !segments.is_empty())),
+                // A bridge joins a multicast group of its own (IGMP).
+                Some(frame) if !self.is_sure() && frame.bytes.first().is_some_and(|first| first & 1 != 0) => {}
                 Some(frame) => segments.push(frame),
                 None => return Err(LabError::system("waiting for segments", ErrorKind::TimedOut)),
             }

@@ -227,18 +227,6 @@ fn engine_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
 /// explains it. The kernel refuses by `None`.
 pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Kind> {
     let header = packet.header;
-    let fits = matches!(engine, Ok(segments) if segments.len() == 1);
-    if !fits && matches!(header.gso_type & !gso_type::ECN, gso_type::TCPV4 | gso_type::TCPV6) && (1..LEAST_SEGMENT).contains(&header.gso_size) {
-        let cut = Whole { header: VnetHeader { gso_size: LEAST_SEGMENT, ..header }, bytes: packet.bytes.clone(), ..*packet }.cut();
-        let same = match (kernel, &cut) {
-            (Some(theirs), Ok(ours)) => theirs == ours,
-            (None, Ok(ours)) => ours.len() == 1,
-            _ => false,
-        };
-        if same {
-            return Some(Kind::SmallSegment);
-        }
-    }
     match (kernel, engine) {
         (None, Ok(_)) if usize::from(header.hdr_len) > packet.bytes.len() => Some(Kind::HintTooLong),
         (None, Ok(segments)) if segments.len() == 1 => Some(Kind::FitsSegment),
@@ -247,8 +235,25 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
             Some([_]),
             Err(SplitError::Header(VirtioError::ChecksumStart { .. } | VirtioError::ChecksumOffset { .. } | VirtioError::Protocol { .. })),
         ) => Some(Kind::Contradiction),
-        (Some(_), Err(SplitError::Header(VirtioError::OuterTransport { .. } | VirtioError::InnerNetwork { .. }))) => Some(Kind::Contradiction),
-        _ => None,
+        (Some(_), Err(SplitError::Header(VirtioError::OuterTransport { .. } | VirtioError::InnerNetwork { .. }))) => {
+            Some(Kind::Contradiction)
+        }
+        _ => is_cut_at_least(packet, kernel).then_some(Kind::SmallSegment),
+    }
+}
+
+/// Did the kernel take the least size of TCP's segments for a smaller one?
+fn is_cut_at_least(packet: &Whole, kernel: Option<&[Vec<u8>]>) -> bool {
+    let tcp = matches!(packet.header.gso_type & !(gso_type::ECN | gso_type::UDP_TUNNEL), gso_type::TCPV4 | gso_type::TCPV6);
+    if !tcp || !(1..LEAST_SEGMENT).contains(&packet.header.gso_size) {
+        return false;
+    }
+    let header = VnetHeader { gso_size: LEAST_SEGMENT, ..packet.header };
+    let cut = Whole { header, bytes: packet.bytes.clone(), ..*packet }.cut();
+    match (kernel, &cut) {
+        (Some(theirs), Ok(ours)) => theirs == ours,
+        (None, Ok(ours)) => ours.len() == 1,
+        _ => false,
     }
 }
 

@@ -219,7 +219,9 @@ impl Judge {
             self.fail(|| format!("{places:?} merged, and cannot be cut: {error}"));
         } else if let Some((place, bytes)) = different {
             let was = &used.frames[used.order[place]];
-            self.fail(|| format!("frame {place} of {places:?}: {} {:?} came back as {}", hexadecimal(&was.bytes), was.checksum, hexadecimal(&bytes)));
+            self.fail(|| {
+                format!("frame {place} of {places:?}: {} {:?} came back as {}", hexadecimal(&was.bytes), was.checksum, hexadecimal(&bytes))
+            });
         } else if count != places.len() {
             self.fail(|| format!("{places:?} became {count} segments"));
         }

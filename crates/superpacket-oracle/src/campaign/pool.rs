@@ -263,16 +263,8 @@ impl Pool {
             config(4, Impairments::traps()),
         ];
         let streams = configs.into_iter().map(|config| generate::stream(random.bits(), config)).collect();
-        let mut pool = Pool {
-            random,
-            streams,
-            polls: Vec::new(),
-            order: Vec::new(),
-            undo: Vec::new(),
-            used: 0,
-            uses: 0,
-            simd: Simd::detect(),
-        };
+        let mut pool =
+            Pool { random, streams, polls: Vec::new(), order: Vec::new(), undo: Vec::new(), used: 0, uses: 0, simd: Simd::detect() };
         for _ in 0..POLLS {
             let poll = pool.generate();
             pool.polls.push(poll);
