@@ -45,6 +45,20 @@ fn every_difference_in_what_merges_has_a_kind() -> Result<(), LabError> {
 }
 
 #[test]
+fn super_packets_in_tunnels_are_cut_into_the_same_bytes() -> Result<(), LabError> {
+    // A kernel before 6.17 takes none.
+    let Some(mut kernel) = superpacket_lab::available_or_skip(KernelGso::of_tunnels()) else { return Ok(()) };
+    let (seed, packets) = (1, 5_000);
+    let mut report = Report::default();
+    run::segment(&mut kernel, &mut Packets::in_tunnels(seed), packets, &mut report)?;
+    assert_explained(&report, seed);
+    let explained: u64 = report.kinds.values().sum();
+    assert!(report.packets == packets && report.segments > 10 * packets, "{report:?}");
+    assert!(report.refused > 0 && report.refused + explained < packets / 5, "{report:?}");
+    Ok(())
+}
+
+#[test]
 fn super_packets_are_cut_into_the_same_bytes() -> Result<(), LabError> {
     let Some(mut kernel) = available(KernelGso::new()) else { return Ok(()) };
     let (seed, packets) = (1, 20_000);
