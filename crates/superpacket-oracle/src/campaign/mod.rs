@@ -254,3 +254,46 @@ impl Judge {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use superpacket::packet::VlanTag;
+
+    use super::*;
+
+    /// What the judge says of a poll of which the engine gets something else.
+    fn judged(change: impl Fn(&mut Vec<(usize, Frame)>)) -> Option<String> {
+        let mut pool = Pool::new(3);
+        let used = pool.next_use();
+        let mut judge = Judge::default();
+        judge.begin(&used);
+        let mut frames: Vec<_> = used.order.iter().map(|&frame| used.frames[frame].clone()).enumerate().collect();
+        change(&mut frames);
+        let mut batch = frames.iter().map(|(place, frame)| packet(*place, frame)).collect();
+        let mut engine = Aggregator::new(Policy::gro_with_udp(), HashKey::new(1));
+        let mut sink = |packet: SuperPacket<'_, Numbered>| judge.look(&used, &packet);
+        engine.receive_batch(&mut batch, 0, &mut sink);
+        engine.poll_end(0, &mut sink);
+        judge.end(&used);
+        judge.problem
+    }
+
+    #[test]
+    fn the_judge_finds_what_is_lost_changed_or_overtakes() {
+        assert_eq!(judged(|_| {}), None);
+        assert_eq!(judged(|frames| drop(frames.remove(9))).as_deref(), Some("frame 9 never came back"));
+        let other = |frames: &mut Vec<(usize, Frame)>| {
+            for (_, frame) in frames {
+                let mut bytes = frame.bytes.to_vec();
+                bytes[1] ^= 2;
+                frame.bytes = Rc::new(bytes);
+            }
+        };
+        let problem = judged(other).expect("other bytes");
+        assert!(problem.contains("came back as") || problem.contains("is not what it was"), "{problem}");
+        let problem = judged(|frames| frames.reverse()).expect("another order");
+        assert!(problem.contains("of its flow"), "{problem}");
+        let problem = judged(|frames| frames.iter_mut().for_each(|(_, frame)| frame.vlan = Some(VlanTag { protocol: 0x8100, control: 9 })));
+        assert!(problem.expect("other tags").contains("became"));
+    }
+}
