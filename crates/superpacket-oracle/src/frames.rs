@@ -67,7 +67,7 @@ fn without_reserved_bits(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// The destination port of a UDP header behind Ethernet, VLAN tags and IP, and where what it carries
+/// The destination port of a UDP header behind Ethernet, VLAN tags and IP, and where its payload
 /// begins.
 fn udp_payload(bytes: &[u8]) -> Option<(u16, usize)> {
     let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));

@@ -90,8 +90,8 @@ impl KernelGro {
         Ok(kernel)
     }
 
-    /// Lets the device poll late enough for this machine: a batch of long frames is sent in a third of
-    /// the time.
+    /// Lets the device poll late enough for this machine: a batch of long frames is sent in a third
+    /// of the time.
     fn defer_polls(&mut self, receiver: &Link) -> Result<(), LabError> {
         let largest = vec![0x5a; 9_000];
         let batch: Vec<_> = (0..MOST_FRAMES as u64).map(|place| [&mark(place)[..], &largest].concat()).collect();

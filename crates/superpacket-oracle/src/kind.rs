@@ -87,7 +87,7 @@ kinds! {
     /// Segmentation: a payload that fits a segment.
     FitsSegment = "segmentation: the payload fits a segment", "The engine passes the packet whole, its checksum completed; Linux drops it where TCP options make it longer than `gso_size` (`tcp_gso_segment`).";
     /// Segmentation: very little payload in a segment.
-    SmallSegment = "segmentation: gso_size below 8", "The engine and Linux 6.18.44 cut TCP as the header says; Linux 6.12.117 takes 8 for less.";
+    SmallSegment = "segmentation: gso_size below 8", "The engine and Linux 6.18.44 cut TCP as the header says; Linux 6.12.117 and 7.3.4 take 8 for less.";
     /// Segmentation: a hint beyond the packet.
     HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint and is not used; Linux refuses the packet.";
     /// Segmentation: no place of the checksum, behind a VLAN tag.
@@ -447,8 +447,8 @@ fn gre_flags<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s [u8]> {
     header.get(..if checksum_and_key { 8 } else { 4 })
 }
 
-/// What Linux tells the flows of a connection apart by: flow labels, the chain of extension headers,
-/// whole VLAN tags, and of VXLAN and Geneve all but the length.
+/// What Linux tells the flows of a connection apart by: flow labels, the chain of extension
+/// headers, whole VLAN tags, and of VXLAN and Geneve all but the length.
 fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
     let bytes = &sides.frames[frame].bytes;
     let layout = layout(sides, frame)?;

@@ -3,7 +3,7 @@
 //! that has none is a fault.
 //!
 //! - [`kernel`]: a veth pair between two hosts of the lab, whose end runs GRO on the frames of one
-//!   poll.
+//!   poll, and what its rules are; super-packets in, by a packet socket or a TAP device.
 //! - [`engine`]: the same poll through the engine.
 //! - [`compare`]: which frames merged on each side, and what came of it, byte for byte.
 //! - [`kind`]: why both sides may differ. [`cut`] finds out whether what the kernel merged can be

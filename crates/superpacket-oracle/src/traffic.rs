@@ -47,8 +47,8 @@ impl Iterator for Batches {
     type Item = Vec<Input>;
 
     fn next(&mut self) -> Option<Vec<Input>> {
-        // What comes to the ports of VXLAN and Geneve is a tunnel to the engine, and to Linux where a
-        // device listens. The generator's ports are numbers of flows.
+        // What comes to the ports of VXLAN and Geneve is a tunnel to the engine, and to Linux where
+        // a device listens. The generator's ports are numbers of flows.
         let fits = |packet: &generate::Generated| {
             let port = 1_024 + packet.flow / 2 % 60_000;
             !packet.starts_at_ip && packet.bytes.len() >= SHORTEST && !TUNNEL_PORTS.contains(&port)
