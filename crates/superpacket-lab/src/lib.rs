@@ -64,6 +64,7 @@ mod raw;
 mod route;
 pub mod simulation;
 mod sysctl;
+mod tap;
 mod topology;
 mod wire;
 
@@ -84,6 +85,7 @@ pub use raw::{Capture, CapturedFrame, RawOptions, RawSocket, VlanTag};
 pub use route::RouteMetrics;
 pub use superpacket::virtio::Header as VnetHeader;
 pub use superpacket_io::system::Feature;
+pub use tap::TapFile;
 pub use topology::{Station, ThreeHosts, TwoHosts};
 pub use wire::{Wire, WireCounters, WireSettings};
 

@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoGeneve, InfoKind, InfoVeth, InfoVlan, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use superpacket_io::system::RouteSocket;
 
@@ -121,6 +123,35 @@ impl Link {
         vlan.create(InfoKind::Vlan, Some(InfoData::Vlan(vec![InfoVlan::Id(vlan_id)])), vec![parent])?;
         vlan.up()?;
         Ok(vlan)
+    }
+
+    /// The end of any VXLAN tunnel to this UDP port of `host`, over IPv4 and IPv6, up (`ip link add
+    /// ... type vxlan external`).
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal; [`LabError::Unsupported`] where it has no VXLAN devices.
+    pub fn vxlan(host: &Host, name: &str, port: u16) -> Result<Self, LabError> {
+        let data = vec![InfoVxlan::CollectMetadata(true), InfoVxlan::Port(port), InfoVxlan::Learning(false)];
+        Self::tunnel(host, name, InfoKind::Vxlan, InfoData::Vxlan(data))
+    }
+
+    /// The end of any Geneve tunnel to this UDP port of `host`, over IPv4 and IPv6, up (`ip link
+    /// add ... type geneve external`).
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal; [`LabError::Unsupported`] where it has no Geneve devices.
+    pub fn geneve(host: &Host, name: &str, port: u16) -> Result<Self, LabError> {
+        let data = vec![InfoGeneve::CollectMetadata, InfoGeneve::Port(port)];
+        Self::tunnel(host, name, InfoKind::Geneve, InfoData::Geneve(data))
+    }
+
+    fn tunnel(host: &Host, name: &str, kind: InfoKind, data: InfoData) -> Result<Self, LabError> {
+        let tunnel = Self::new(host, name);
+        tunnel.create(kind, Some(data), Vec::new())?;
+        tunnel.up()?;
+        Ok(tunnel)
     }
 
     /// The interface's name.

@@ -8,6 +8,7 @@ use superpacket_lab::CapturedFrame;
 
 use crate::engine::Left;
 use crate::frames::{Cut, Group, Input, Known, Packet};
+use crate::kernel::Rules;
 
 /// A difference between both sides, at frames of the batch.
 #[derive(Clone, Debug)]
@@ -55,6 +56,8 @@ pub enum Difference {
 /// Both sides of a batch.
 #[derive(Debug)]
 pub struct Sides<'a> {
+    /// What the kernel merges.
+    pub rules: Rules,
     /// The frames.
     pub frames: &'a [Input],
     /// What they are.
@@ -73,7 +76,7 @@ pub struct Sides<'a> {
 
 impl<'a> Sides<'a> {
     /// Finds out which frames are in which of the kernel's packets.
-    pub fn new(frames: &'a [Input], captured: &[CapturedFrame], engine: Vec<Left>) -> Self {
+    pub fn new(rules: Rules, frames: &'a [Input], captured: &[CapturedFrame], engine: Vec<Left>) -> Self {
         let known: Vec<_> = frames.iter().map(|frame| Known::of(&frame.bytes)).collect();
         let mut used = vec![false; frames.len()];
         let packets: Vec<_> = captured.iter().map(packet).collect();
@@ -102,7 +105,7 @@ impl<'a> Sides<'a> {
             packets.into_iter().zip(found).map(|(packet, frames)| Group { packet, frames: frames.unwrap_or_default() }).collect();
         let in_kernel = places(frames.len(), kernel.iter().map(|group| &group.frames[..]));
         let in_engine = places(frames.len(), engine.iter().map(|left| &left.group.frames[..]));
-        Sides { frames, known, kernel, engine, in_kernel, in_engine, unknown }
+        Sides { rules, frames, known, kernel, engine, in_kernel, in_engine, unknown }
     }
 
     /// The frame that `frame` joined on the kernel's side.

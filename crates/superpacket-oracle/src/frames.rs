@@ -40,12 +40,53 @@ pub struct Known {
 impl Known {
     /// Parses a frame.
     pub fn of(bytes: &[u8]) -> Self {
+        let plain = without_reserved_bits(bytes);
+        let bytes = plain.as_deref().unwrap_or(bytes);
         Known {
             flow: check::flow_key(bytes, false),
             sequence: check::tcp_fields(bytes, false).map_or(0, |fields| fields.sequence),
             payload: check::payload(bytes, false).unwrap_or_default().to_vec(),
         }
     }
+}
+
+/// The frame with a VXLAN or Geneve header that says no more than any parser knows: Linux looks
+/// behind such a header, whatever its reserved bits and flags say.
+fn without_reserved_bits(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (port, header) = udp_payload(bytes)?;
+    // Bits of the first word, and of the second, that are not looked at.
+    let (kept, set): ([u8; 8], [u8; 8]) = match port {
+        4_789 => ([0, 0, 0, 0, 0xff, 0xff, 0xff, 0], [8, 0, 0, 0, 0, 0, 0, 0]),
+        6_081 => ([0xff, 0x80, 0xff, 0xff, 0xff, 0xff, 0xff, 0], [0; 8]),
+        _ => return None,
+    };
+    let mut plain = bytes.to_vec();
+    for (place, byte) in plain.get_mut(header..header + 8)?.iter_mut().enumerate() {
+        *byte = *byte & kept[place] | set[place];
+    }
+    Some(plain)
+}
+
+/// The destination port of a UDP header behind Ethernet, VLAN tags and IP, and where its payload
+/// begins.
+fn udp_payload(bytes: &[u8]) -> Option<(u16, usize)> {
+    let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
+    let mut at = 12;
+    while matches!(word(at)?, 0x8100 | 0x88a8) {
+        at += 4;
+    }
+    let (network, kind) = (at + 2, word(at)?);
+    let (mut protocol, mut at) = match kind {
+        0x0800 => (*bytes.get(network + 9)?, network + usize::from(bytes.get(network)? & 0xf) * 4),
+        0x86dd => (*bytes.get(network + 6)?, network + 40),
+        _ => return None,
+    };
+    // Hop-by-hop, routing and destination options.
+    while kind == 0x86dd && matches!(protocol, 0 | 43 | 60) {
+        protocol = *bytes.get(at)?;
+        at += 8 + usize::from(*bytes.get(at + 1)?) * 8;
+    }
+    (protocol == 17).then_some((word(at + 2)?, at + 8))
 }
 
 /// How a packet is to be cut, as a virtio header says it.

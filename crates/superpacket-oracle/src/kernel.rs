@@ -3,7 +3,8 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use superpacket_lab::{CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, VnetHeader};
+use superpacket_lab::{CapturedFrame, Host, LabError, Link, RawOptions, RawSocket, TapFile, VnetHeader};
+use superpacket_traffic::frame::{ACK, CWR, Frame};
 
 /// The longest frame that the pair carries, in bytes from the IP header on.
 const MTU: u32 = 65_535;
@@ -12,12 +13,15 @@ const MTU: u32 = 65_535;
 /// (`NAPI_POLL_WEIGHT`, 64). A poll that takes as many as it may flushes all at its end.
 pub const MOST_FRAMES: usize = 60;
 
-/// How long the kernel waits between two polls, in nanoseconds: longer than it takes to send the
-/// frames of one.
-const BETWEEN_POLLS: u64 = 200_000;
+/// How long the kernel waits between two polls, at least. It must be longer than it takes to send
+/// the frames of one.
+const BETWEEN_POLLS: Duration = Duration::from_micros(200);
 
-/// How long frames are waited for. What has not come then, the kernel has dropped.
+/// How long frames are waited for, at least. What has not come then, the kernel has dropped.
 const PATIENCE: Duration = Duration::from_millis(30);
+
+/// The ports of VXLAN (RFC 7348) and Geneve (RFC 8926).
+const TUNNEL_PORTS: [u16; 2] = [4_789, 6_081];
 
 /// EtherType of marks (for local experiments, IEEE 802); the generator's traffic has none of it.
 const MARK: [u8; 2] = [0x88, 0xb6];
@@ -34,6 +38,25 @@ pub struct KernelGro {
     receiver: RawSocket,
     buffer: Vec<u8>,
     marks: u64,
+    patience: Duration,
+    rules: Rules,
+}
+
+/// What differs from kernel to kernel in what GRO merges. Found out by two packets each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Packets behind VLAN tags merge.
+    pub vlans: bool,
+    /// Packets in VXLAN merge, to the port of a device.
+    pub vxlan: bool,
+    /// Packets in Geneve merge, to the port of a device.
+    pub geneve: bool,
+    /// Packets with the same identification and without DF merge.
+    pub fixed_ids: bool,
+    /// Packets with CWR merge.
+    pub cwr: bool,
+    /// Packets without CWR merge behind one with it.
+    pub first_cwr: bool,
 }
 
 impl KernelGro {
@@ -42,7 +65,7 @@ impl KernelGro {
     /// # Errors
     ///
     /// [`LabError::Forbidden`] where namespaces are, [`LabError::Unsupported`] where this kernel's
-    /// veth cannot do it.
+    /// veth cannot do it, or its packet sockets cannot say what it did.
     pub fn new() -> Result<Self, LabError> {
         let (sender, receiver) = pair()?;
         // Only what cannot be a super-packet goes through the receiver's GRO
@@ -51,16 +74,86 @@ impl KernelGro {
         let unsupported = |what: &str, error: LabError| LabError::Unsupported { what: what.into(), reason: error.to_string() };
         receiver.set_feature("generic-receive-offload", true).map_err(|error| unsupported("GRO on veth", error))?;
         receiver.set_feature("rx-udp-gro-forwarding", true).map_err(|error| unsupported("GRO for UDP on veth", error))?;
-        for (setting, value) in [("gro_flush_timeout", BETWEEN_POLLS), ("napi_defer_hard_irqs", 1)] {
+        // Without such a device, they are datagrams to Linux like others.
+        for tunnel in [Link::vxlan(receiver.host(), "vxlan0", TUNNEL_PORTS[0]), Link::geneve(receiver.host(), "geneve0", TUNNEL_PORTS[1])] {
+            match tunnel {
+                Ok(_) | Err(LabError::Unsupported { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let options = RawOptions { vnet_headers: true, ..RawOptions::default() };
+        let (out, in_) = (RawSocket::open(&sender, options)?, RawSocket::open(&receiver, options)?);
+        let mut kernel =
+            Self { sender: out, receiver: in_, buffer: vec![0; 1 << 18], marks: 0, patience: PATIENCE, rules: Rules::default() };
+        kernel.defer_polls(&receiver)?;
+        kernel.find_rules()?;
+        Ok(kernel)
+    }
+
+    /// Lets the device poll late enough for this machine: a batch of long frames is sent in a third
+    /// of the time.
+    fn defer_polls(&mut self, receiver: &Link) -> Result<(), LabError> {
+        let largest = vec![0x5a; 9_000];
+        let batch: Vec<_> = (0..MOST_FRAMES as u64).map(|place| [&mark(place)[..], &largest].concat()).collect();
+        let batch: Vec<_> = batch.iter().map(|frame| (VnetHeader::default(), &frame[..])).collect();
+        let mut shortest = Duration::MAX;
+        for _ in 0..8 {
+            let begun = Instant::now();
+            self.sender.send_with_headers(&batch)?;
+            shortest = shortest.min(begun.elapsed());
+        }
+        let between = BETWEEN_POLLS.max(3 * shortest);
+        self.patience = PATIENCE.max(20 * between);
+        for (setting, value) in [("gro_flush_timeout", between.as_nanos()), ("napi_defer_hard_irqs", 1)] {
             let set = receiver.host().set_sysfs(&format!("class/net/{}/{setting}", receiver.name()), &value.to_string());
             set.map_err(|error| LabError::Forbidden {
                 what: setting.into(),
                 reason: format!("{error}; the kernel lets only root of the machine set it, not of a user namespace"),
             })?;
         }
-        let options = RawOptions { vnet_headers: true, ..RawOptions::default() };
-        let (sender, receiver) = (RawSocket::open(&sender, options)?, RawSocket::open(&receiver, options)?);
-        Ok(Self { sender, receiver, buffer: vec![0; 1 << 18], marks: 0 })
+        Ok(())
+    }
+
+    /// Finds out what this kernel's GRO merges.
+    fn find_rules(&mut self) -> Result<(), LabError> {
+        let invalid = |error: &LabError| matches!(error, LabError::System { source, .. } if source.kind() == ErrorKind::InvalidInput);
+        match self.merges(Frame::udp4(100), Frame::udp4(100)) {
+            Ok(_) => {}
+            Err(error) if invalid(&error) => {
+                let reason = "packet sockets cannot say what UDP super-packets are before Linux 6.2".into();
+                return Err(LabError::Unsupported { what: "UDP_L4 in virtio headers".into(), reason });
+            }
+            Err(error) => return Err(error),
+        }
+        let [first, second] = [0, 100].map(|sequence| Frame::tcp4(sequence, 100));
+        let fragmentable = |frame: &Frame| frame.clone().with(|frame| frame.ipv4_mut().dont_fragment = false);
+        let cwr = |frame: &Frame| frame.clone().with_flags(ACK | CWR);
+        self.rules = Rules {
+            vlans: self.merges(first.clone().tagged(1), second.clone().tagged(1))?,
+            vxlan: self.merges(first.clone().in_vxlan4(), second.clone().in_vxlan4())?,
+            geneve: self.merges(first.clone().in_geneve(), second.clone().in_geneve())?,
+            fixed_ids: self.merges(fragmentable(&first), fragmentable(&second))?,
+            cwr: self.merges(cwr(&first), cwr(&second))?,
+            first_cwr: self.merges(cwr(&first), second)?,
+        };
+        Ok(())
+    }
+
+    /// Does the kernel merge these? It is asked again where a poll ended between them.
+    fn merges(&mut self, first: Frame, second: Frame) -> Result<bool, LabError> {
+        let frames = [first.to_bytes(), second.to_bytes()];
+        let frames: Vec<_> = frames.iter().map(|frame| (VnetHeader::default(), &frame[..])).collect();
+        for _ in 0..4 {
+            if self.receive(&frames)?.len() == 1 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns what this kernel's GRO merges.
+    pub fn rules(&self) -> Rules {
+        self.rules
     }
 
     /// Gives the kernel these frames, at most [`MOST_FRAMES`], as those of one poll, and returns
@@ -80,7 +173,7 @@ impl KernelGro {
         self.sender.send_with_headers(&sent)?;
 
         let (mut packets, mut missing, mut marked) = (Vec::new(), frames.len(), false);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         while missing > 0 || !marked {
             match next(&mut self.receiver, &mut self.buffer, deadline)? {
                 Some(packet) if packet.bytes == marks[1] => marked = true,
@@ -100,10 +193,28 @@ impl KernelGro {
 /// and the other gets the segments.
 #[derive(Debug)]
 pub struct KernelGso {
-    sender: RawSocket,
+    sender: GsoSender,
     receiver: RawSocket,
     buffer: Vec<u8>,
     marks: u64,
+}
+
+/// How super-packets come into the sending host.
+#[derive(Debug)]
+enum GsoSender {
+    /// By a packet socket on the veth end.
+    Packet(RawSocket),
+    /// By a TAP device in a bridge with the veth end: a packet socket knows no tunnels.
+    Tap(TapFile),
+}
+
+impl GsoSender {
+    fn send(&self, header: VnetHeader, packet: &[u8]) -> Result<(), LabError> {
+        match self {
+            GsoSender::Packet(socket) => socket.send_with_headers(&[(header, packet)]),
+            GsoSender::Tap(tap) => tap.send(header, packet),
+        }
+    }
 }
 
 impl KernelGso {
@@ -113,13 +224,62 @@ impl KernelGso {
     ///
     /// [`LabError::Forbidden`] where namespaces are; the kernel's refusals.
     pub fn new() -> Result<Self, LabError> {
+        let (sender, receiver) = Self::pair()?;
+        let sender = RawSocket::open(&sender, RawOptions { vnet_headers: true, ..RawOptions::default() })?;
+        Self::of(GsoSender::Packet(sender), &receiver)
+    }
+
+    /// Makes the hosts for super-packets in UDP tunnels.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Unsupported`] where this kernel takes none from a TAP device (before Linux
+    /// 6.17), or has no bridge; else as [`KernelGso::new`].
+    pub fn of_tunnels() -> Result<Self, LabError> {
+        let (sender, receiver) = Self::pair()?;
+        for offload in ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"] {
+            sender.set_feature(offload, false)?;
+        }
+        let tap = TapFile::new(sender.host(), "tap0")?;
+        // An Ethernet header less, as the driver has it.
+        tap.link().set_mtu(MTU - 14)?;
+        Link::bridge(sender.host(), "br0", &[tap.link(), &sender])?;
+        let mut kernel = Self::of(GsoSender::Tap(tap), &receiver)?;
+        kernel.await_bridge()?;
+        Ok(kernel)
+    }
+
+    /// Waits until frames pass: a bridge hears of its ports' carriers a little later.
+    fn await_bridge(&mut self) -> Result<(), LabError> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match self.segment(VnetHeader::default(), &mark(u64::MAX)) {
+                Err(LabError::System { source, .. }) if source.kind() == ErrorKind::TimedOut => {
+                    if Instant::now() > deadline {
+                        return Err(LabError::system("waiting for the bridge", ErrorKind::TimedOut));
+                    }
+                }
+                other => return other.map(drop),
+            }
+        }
+    }
+
+    fn of(sender: GsoSender, receiver: &Link) -> Result<Self, LabError> {
+        let receiver = RawSocket::open(receiver, RawOptions { vnet_headers: true, ..RawOptions::default() })?;
+        Ok(Self { sender, receiver, buffer: vec![0; 1 << 18], marks: 0 })
+    }
+
+    fn pair() -> Result<(Link, Link), LabError> {
         let (sender, receiver) = pair()?;
         sender.set_feature("tx-checksumming", false)?;
         sender.set_feature("tcp-segmentation-offload", false)?;
         sender.set_feature("tx-udp-segmentation", false)?;
-        let options = RawOptions { vnet_headers: true, ..RawOptions::default() };
-        let (sender, receiver) = (RawSocket::open(&sender, options)?, RawSocket::open(&receiver, options)?);
-        Ok(Self { sender, receiver, buffer: vec![0; 1 << 18], marks: 0 })
+        Ok((sender, receiver))
+    }
+
+    /// Is a packet that is not refused at once cut?
+    fn is_sure(&self) -> bool {
+        matches!(self.sender, GsoSender::Packet(_))
     }
 
     /// Sends a packet, and returns the segments that the other host got; `None` where the kernel
@@ -129,7 +289,7 @@ impl KernelGso {
     ///
     /// [`LabError::System`] where a host is gone.
     pub fn segment(&mut self, header: VnetHeader, packet: &[u8]) -> Result<Option<Vec<CapturedFrame>>, LabError> {
-        match self.sender.send_with_headers(&[(header, packet)]) {
+        match self.sender.send(header, packet) {
             // EINVAL: of the header; ENOMEM: of who was to cut the packet (`validate_xmit_skb`).
             Err(LabError::System { source, .. }) if matches!(source.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory) => {
                 return Ok(None);
@@ -138,12 +298,15 @@ impl KernelGso {
         }
         let mark = mark(self.marks);
         self.marks += 1;
-        self.sender.send_with_headers(&[(VnetHeader::default(), &mark[..])])?;
+        self.sender.send(VnetHeader::default(), &mark)?;
         let mut segments = Vec::new();
         let deadline = Instant::now() + PATIENCE * 10;
         loop {
             match next(&mut self.receiver, &mut self.buffer, deadline)? {
-                Some(frame) if frame.bytes == mark => return Ok(Some(segments)),
+                // A TAP device has taken the packet before it is cut.
+                Some(frame) if frame.bytes == mark => return Ok(Some(segments).filter(|segments| self.is_sure() || !segments.is_empty())),
+                // A bridge joins a multicast group of its own (IGMP).
+                Some(frame) if !self.is_sure() && frame.bytes.first().is_some_and(|first| first & 1 != 0) => {}
                 Some(frame) => segments.push(frame),
                 None => return Err(LabError::system("waiting for segments", ErrorKind::TimedOut)),
             }
@@ -183,7 +346,8 @@ fn next(receiver: &mut RawSocket, buffer: &mut [u8], deadline: Instant) -> Resul
 /// A frame that nobody aggregates.
 fn mark(number: u64) -> [u8; 60] {
     let mut frame = [0; 60];
-    (frame[0], frame[6]) = (2, 2);
+    // Two stations: a bridge sends nothing back to where it came from.
+    (frame[0], frame[5], frame[6]) = (2, 0xfe, 2);
     frame[12..14].copy_from_slice(&MARK);
     frame[14..22].copy_from_slice(&number.to_be_bytes());
     frame

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use superpacket::virtio::VirtioError;
+use superpacket::virtio::{VirtioError, gso_type};
 use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, Tunnel};
 use superpacket::{Layer, Reason, SplitError};
+use superpacket_lab::VnetHeader;
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{ACK, CWR, FIN, PSH};
 
 use crate::compare::{Difference, Sides};
 use crate::cut::{self, Field};
-use crate::frames::{Group, Packet};
+use crate::frames::{Cut, Group, Packet};
 use crate::segment::Whole;
 
 macro_rules! kinds {
@@ -53,20 +54,30 @@ kinds! {
     NoAcknowledgement = "segments without ACK merge", "Untouched when unknown: no connection sends data without ACK (RFC 9293, section 3.10.7.4), so it passes.";
     /// The kernel merged what the engine takes for an unknown tunnel.
     UnknownTunnel = "unknown tunnel headers", "Untouched when unknown: tunnel headers with reserved bits pass, in the order of their flow.";
+    /// The kernel merged packets whose outer UDP length is wrong.
+    OuterLength = "wrong outer UDP length", "Reversible: a packet in VXLAN or Geneve whose outer UDP length is wrong passes; Linux does not look at it, and writes the right one.";
     /// The kernel merged across a packet of the same flow that it did not merge.
     MergedAcross = "merges across a refused packet", "Order: a packet that cannot merge flushes its own flow first, so nothing joins what came before it.";
     /// A refused packet left before what was held of its flow.
     Overtaken = "a refused packet overtakes", "Order: packets of a flow leave in the order in which they came.";
     /// The kernel holds packets of one connection apart.
-    SplitFlow = "a connection is two flows", "Order: flow labels, extension headers and GRE's flags end a merge but make no other flow; to Linux they do (so does GRE's checksum, which it takes for the key), and what it holds of one flow waits while the other leaves.";
+    SplitFlow = "a connection is two flows", "Order: flow labels, extension headers, VLAN priorities, GRE's flags, and of VXLAN and Geneve source port, options and whether there is a checksum, end a merge but make no other flow; to Linux they do (so does GRE's checksum, which it takes for the key), and what it holds of one flow waits while the other leaves.";
     /// The kernel lets packets with CWR alone.
-    CongestionWindow = "CWR ends a merge", "The engine merges equal flags; Linux before 7.0 flushes at CWR.";
+    CongestionWindow = "CWR ends a merge", "The engine merges equal flags, as Linux 7.3 does; 6.18 flushes at CWR.";
+    /// The kernel merged packets without CWR behind one with it.
+    FirstCongestionWindow = "CWR on the first packet alone", "The engine merges equal flags, as Linux 6.18 does; 6.12 merges packets without CWR behind one with it, as a sender's super-packet begins.";
+    /// A merged packet whose packets all have CWR.
+    AllCongestionWindow = "CWR on all packets", "A virtio header has no place for it, and whoever is ours cuts such a packet itself; the engine's header says ECN, that of Linux 7.3 nothing.";
+    /// The engine merged packets whose identifications stay the same.
+    FixedIdentification = "identifications stay the same", "The engine merges them and cuts them so, in each header by itself, as Linux 6.18 does; 6.12 with DF alone, and not beside a header whose identifications count up.";
     /// The engine merged DCCP.
     Dccp = "DCCP", "The engine merges DCCP; no Linux does.";
     /// The engine merged packets behind VLAN tags, PPPoE or MPLS.
-    Tags = "VLAN tags, PPPoE or MPLS", "The engine merges behind any of them, in a tunnel too; this kernel is built without (VLANs: `CONFIG_VLAN_8021Q`).";
+    Tags = "VLAN tags, PPPoE or MPLS", "The engine merges behind any of them, in a tunnel too; Linux has no GRO for PPPoE and MPLS, and none for VLAN tags if built without `CONFIG_VLAN_8021Q`.";
     /// GRE's checksum in a merged packet.
     GreChecksum = "GRE checksum of a merged packet", "The engine writes that of the merged packet; Linux leaves the first one's, and computes it when it segments.";
+    /// The outer UDP checksum of a merged packet in VXLAN or Geneve.
+    OuterChecksum = "outer UDP checksum of a merged packet", "The engine writes the one that is right once the inner one is (local checksum offload); Linux the sum of the pseudo-header, and computes it when it segments.";
     /// The kernel merged what is not of the IP version that the EtherType says.
     OtherVersion = "an IPv6 header that says another version", "Untouched when unknown: it passes as malformed; Linux merges two that are alike, and `ipv6_rcv` drops them.";
     /// The kernel drops a frame that ends within its tag.
@@ -75,12 +86,14 @@ kinds! {
     Evicted = "the kernel's table is full", "Bounded: the engine holds 1,024 flows by a keyed hash; Linux holds 8 in each of 8 buckets, and all packets without a device's hash share one.";
     /// Segmentation: a payload that fits a segment.
     FitsSegment = "segmentation: the payload fits a segment", "The engine passes the packet whole, its checksum completed; Linux drops it where TCP options make it longer than `gso_size` (`tcp_gso_segment`).";
+    /// Segmentation: very little payload in a segment.
+    SmallSegment = "segmentation: gso_size below 8", "The engine and Linux 6.18.44 cut TCP as the header says; Linux 6.12.117 and 7.3.4 take 8 for less.";
     /// Segmentation: a hint beyond the packet.
     HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint and is not used; Linux refuses the packet.";
     /// Segmentation: no place of the checksum, behind a VLAN tag.
     TaggedWithoutChecksum = "segmentation: tagged and without NEEDS_CSUM", "The engine finds the headers behind tags by itself; Linux refuses the packet.";
     /// Segmentation: type or checksum place are not those of the packet.
-    Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type` or a place of the checksum that is not the packet's is refused; Linux looks no further where the packet fits a segment.";
+    Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type`, a place of the checksum or a tunnel's offset that is not the packet's is refused; Linux looks no further where the packet fits a segment, and does not compare a tunnel's offsets.";
     /// What follows from another difference: the runs began elsewhere, and so end elsewhere.
     Consequence = "runs began at different packets", "Follows from another difference of the same flow: both sides count length and size from their first packet.";
 }
@@ -99,6 +112,9 @@ const LONGEST: usize = 65_535;
 
 /// The shortest frame with a tag that Linux takes, in bytes: tag and EtherType, and two more.
 const SHORTEST_TAGGED: usize = 20;
+
+/// The least payload of a segment to which newer kernels cut TCP, in bytes.
+const LEAST_SEGMENT: u16 = 8;
 
 /// How many packets a bucket of the kernel holds (`MAX_GRO_SKBS`).
 const BUCKET: usize = 8;
@@ -150,6 +166,9 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
     if group.frames.iter().any(|&member| is_unknown_tunnel(sides, member)) {
         return Some(Kind::UnknownTunnel);
     }
+    if group.frames.iter().any(|&member| has_wrong_outer_length(sides, member)) {
+        return Some(Kind::OuterLength);
+    }
     let frames: Vec<_> = group.frames.iter().map(|&member| &sides.frames[member]).collect();
     let differences = cut::differences(&group.packet, &frames);
     let at = |member: usize| {
@@ -170,6 +189,9 @@ fn kernel_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
     if flags(sides, frame) & ACK == 0 && sides.in_engine[frame].is_some_and(|(left, _)| sides.engine[left].reason == Reason::TcpFlags) {
         return Some(Kind::NoAcknowledgement);
     }
+    if sides.rules.first_cwr && (flags(sides, before) ^ flags(sides, frame)) & CWR != 0 && group.frames.first() == Some(&before) {
+        return Some(Kind::FirstCongestionWindow);
+    }
     let mut across = (before + 1..frame).filter(|&between| !group.frames.contains(&between) && flushes(sides, between, frame)).peekable();
     if across.peek().is_some() {
         let split = across.any(|between| is_split(sides, between, frame));
@@ -185,11 +207,14 @@ fn engine_merged(sides: &Sides<'_>, before: usize, frame: usize, touched: &[usiz
     if is_split(sides, before, frame) {
         return Some(Kind::SplitFlow);
     }
-    if flags(sides, frame) & CWR != 0 {
+    if flags(sides, frame) & CWR != 0 && !sides.rules.cwr {
         return Some(Kind::CongestionWindow);
     }
     if let Some(kind) = not_in_kernel(sides, before, frame) {
         return Some(kind);
+    }
+    if !sides.rules.fixed_ids && repeats_id(sides, before, frame) {
+        return Some(Kind::FixedIdentification);
     }
     if evicted(sides, before, frame) {
         return Some(Kind::Evicted);
@@ -210,18 +235,49 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
             Some([_]),
             Err(SplitError::Header(VirtioError::ChecksumStart { .. } | VirtioError::ChecksumOffset { .. } | VirtioError::Protocol { .. })),
         ) => Some(Kind::Contradiction),
-        _ => None,
+        (Some(_), Err(SplitError::Header(VirtioError::OuterTransport { .. } | VirtioError::InnerNetwork { .. }))) => {
+            Some(Kind::Contradiction)
+        }
+        _ => is_cut_at_least(packet, kernel).then_some(Kind::SmallSegment),
     }
 }
 
-/// Why both sides made other bytes of the same frames.
+/// Did the kernel take the least size of TCP's segments for a smaller one?
+fn is_cut_at_least(packet: &Whole, kernel: Option<&[Vec<u8>]>) -> bool {
+    let tcp = matches!(packet.header.gso_type & !(gso_type::ECN | gso_type::UDP_TUNNEL), gso_type::TCPV4 | gso_type::TCPV6);
+    if !tcp || !(1..LEAST_SEGMENT).contains(&packet.header.gso_size) {
+        return false;
+    }
+    let header = VnetHeader { gso_size: LEAST_SEGMENT, ..packet.header };
+    let cut = Whole { header, bytes: packet.bytes.clone(), ..*packet }.cut();
+    match (kernel, &cut) {
+        (Some(theirs), Ok(ours)) => theirs == ours,
+        (None, Ok(ours)) => ours.len() == 1,
+        _ => false,
+    }
+}
+
+/// Why both sides made other bytes of the same frames, or say otherwise how to cut them: a tunnel's
+/// checksum, or ECN, and nothing else.
 fn other_bytes(kernel: &Packet, engine: &Packet) -> Option<Kind> {
     let layout = wire::parse_datagram(&engine.bytes, engine.bytes.len(), Layer::Ethernet).ok()?;
-    let outer = layout.outer.filter(|outer| outer.tunnel == Tunnel::Gre)?;
-    let checksum = usize::from(outer.transport) + 4;
+    let congested = check::tcp_fields(&engine.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
+    let with_ecn = kernel.cut.map(|cut| Cut { kind: cut.kind | gso_type::ECN, ..cut });
+    if congested && kernel.bytes == engine.bytes && kernel.partial == engine.partial && with_ecn == engine.cut {
+        return Some(Kind::AllCongestionWindow);
+    }
+    let outer = layout.outer?;
+    let transport = usize::from(outer.transport);
+    let (kind, checksum) = match outer.tunnel {
+        Tunnel::Gre => (Kind::GreChecksum, transport + 4),
+        Tunnel::Vxlan | Tunnel::Geneve => (Kind::OuterChecksum, transport + 6),
+        _ => return None,
+    };
+    let checksum = checksum..checksum + 2;
     let mut bytes = kernel.bytes.clone();
-    bytes.get_mut(checksum..checksum + 2)?.copy_from_slice(engine.bytes.get(checksum..checksum + 2)?);
-    (bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial).then_some(Kind::GreChecksum)
+    bytes.get_mut(checksum.clone())?.copy_from_slice(engine.bytes.get(checksum)?);
+    let right = check::frame(&engine.bytes, &Expect { partial: engine.partial.is_some(), ..Expect::default() }).is_ok();
+    (right && bytes == engine.bytes && kernel.cut == engine.cut && kernel.partial == engine.partial).then_some(kind)
 }
 
 /// Does an IPv6 header behind Ethernet not begin with a 6? Linux does not look
@@ -237,22 +293,13 @@ fn not_in_kernel(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind>
         return None;
     }
     let layout = layout(sides, frame)?;
-    match layout.outer {
-        _ if layout.protocol == Protocol::Dccp => Some(Kind::Dccp),
-        _ if layout.outermost() != 14 => Some(Kind::Tags),
-        Some(outer) if outer.tunnel == Tunnel::Gre => has_tag_within(sides, frame, &layout).then_some(Kind::Tags),
-        _ => None,
+    if layout.protocol == Protocol::Dccp {
+        return Some(Kind::Dccp);
     }
-}
-
-/// Are there VLAN tags in the frame that GRE carries?
-fn has_tag_within(sides: &Sides<'_>, frame: usize, layout: &Layout) -> bool {
-    let Some(outer) = layout.outer else { return false };
-    let at = usize::from(outer.transport);
-    let Some([flags, _, 0x65, 0x58]) = sides.frames[frame].bytes.get(at..at + 4) else { return false };
-    // Checksum, key, sequence number: four bytes each.
-    let header = 4 + 4 * (flags & 0xb0).count_ones() as usize;
-    usize::from(layout.network) > at + header + 14
+    let flow = sides.known[frame].flow.as_ref()?;
+    let vlans = !flow.vlans.is_empty() || flow.tunnels.iter().any(|tunnel| !tunnel.vlans.is_empty());
+    let unseen = flow.pppoe.is_some() || !flow.mpls.is_empty() || vlans && !sides.rules.vlans;
+    unseen.then_some(Kind::Tags)
 }
 
 /// Where the engine finds the headers of a frame.
@@ -266,14 +313,24 @@ fn flags(sides: &Sides<'_>, frame: usize) -> u16 {
     check::tcp_fields(&sides.frames[frame].bytes, false).map_or(0, |fields| fields.flags)
 }
 
-/// The identifications of a frame's IPv4 headers, the innermost first.
-fn ids(sides: &Sides<'_>, frame: usize) -> Vec<u16> {
+/// The identifications of a frame's IPv4 headers, the innermost first, and whether it must not be
+/// fragmented.
+fn ids(sides: &Sides<'_>, frame: usize) -> Vec<(u16, bool)> {
     let bytes = &sides.frames[frame].bytes;
     let Some(layout) = layout(sides, frame) else { return Vec::new() };
     let outer = layout.outer.map(|outer| (outer.network, outer.version));
     let headers = [Some((layout.network, layout.version)), outer].into_iter().flatten();
     let at = headers.filter(|(_, version)| *version == IpVersion::V4).map(|(network, _)| usize::from(network) + 4);
-    at.map(|at| u16::from_be_bytes([bytes[at], bytes[at + 1]])).collect()
+    at.map(|at| (u16::from_be_bytes([bytes[at], bytes[at + 1]]), bytes[at + 2] & 0x40 != 0)).collect()
+}
+
+/// Have both an IPv4 header with the same identification, and without DF or beside one whose
+/// identifications count up?
+fn repeats_id(sides: &Sides<'_>, before: usize, frame: usize) -> bool {
+    let (ids, next) = (ids(sides, before), ids(sides, frame));
+    let repeated = |&((id, fixed), (next, _)): &((u16, bool), (u16, bool))| id == next && !fixed;
+    let same = ids.iter().zip(&next).filter(|((id, _), (next, _))| id == next).count();
+    ids.iter().copied().zip(next.iter().copied()).any(|pair| repeated(&pair)) || (1..ids.len()).contains(&same)
 }
 
 /// Did the kernel have to give up the packet that ends with `before`, so that it could hold others?
@@ -294,7 +351,7 @@ fn is_closed(sides: &Sides<'_>, group: &Group, last: usize, next: usize) -> bool
     // Identifications count up from the first, or are all alike.
     let firsts = group.frames.first().map(|&first| ids(sides, first)).unwrap_or_default();
     let counted = group.frames.len() as u16;
-    let ids = ids(sides, next).iter().zip(firsts).all(|(&next, first)| next == first || next == first.wrapping_add(counted));
+    let ids = ids(sides, next).iter().zip(firsts).all(|(&(next, _), (first, _))| next == first || next == first.wrapping_add(counted));
     group.packet.bytes.len() - 14 + payload(next) > LONGEST || payload(last) < first || payload(next) > first || pushed || !ids
 }
 
@@ -310,7 +367,7 @@ fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
     if is_split(sides, before, frame) {
         return Some(Kind::SplitFlow);
     }
-    if is_unknown_tunnel(sides, before) {
+    if is_unknown_tunnel(sides, before) || is_unknown_tunnel(sides, frame) {
         return Some(Kind::UnknownTunnel);
     }
     let group = kernel_group(sides, frame)?;
@@ -326,6 +383,12 @@ fn overtook(sides: &Sides<'_>, before: usize, frame: usize) -> Option<Kind> {
 /// Did the engine meet a tunnel header that it does not know?
 fn is_unknown_tunnel(sides: &Sides<'_>, frame: usize) -> bool {
     sides.in_engine[frame].is_some_and(|(left, _)| sides.engine[left].reason == Reason::Tunnel)
+}
+
+/// Is the length of the outer UDP header of a tunnel wrong?
+fn has_wrong_outer_length(sides: &Sides<'_>, frame: usize) -> bool {
+    let in_tunnel = sides.known[frame].flow.as_ref().is_some_and(|flow| flow.tunnels.iter().any(|tunnel| tunnel.ports.is_some()));
+    in_tunnel && sides.in_engine[frame].is_some_and(|(left, _)| sides.engine[left].reason == Reason::UdpLength)
 }
 
 /// Is this a reason of packets that were never held?
@@ -384,8 +447,8 @@ fn gre_flags<'s>(sides: &'s Sides<'_>, frame: usize) -> Option<&'s [u8]> {
     header.get(..if checksum_and_key { 8 } else { 4 })
 }
 
-/// What Linux tells the flows of a connection apart by: flow labels, and the chain of extension
-/// headers.
+/// What Linux tells the flows of a connection apart by: flow labels, the chain of extension
+/// headers, whole VLAN tags, and of VXLAN and Geneve all but the length.
 fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
     let bytes = &sides.frames[frame].bytes;
     let layout = layout(sides, frame)?;
@@ -400,8 +463,17 @@ fn kernel_flow(sides: &Sides<'_>, frame: usize) -> Option<Vec<u8>> {
         }
     };
     let mut flow = ip(layout.network, layout.version, layout.transport);
+    // The whole tag, with priority and drop eligibility.
+    let key = sides.known[frame].flow.as_ref()?;
+    let tags = key.vlans.iter().chain(key.tunnels.iter().flat_map(|tunnel| &tunnel.vlans));
+    flow.extend(tags.flat_map(|&(_, control)| control.to_be_bytes()));
     if let Some(outer) = layout.outer {
         flow.extend(ip(outer.network, outer.version, outer.transport));
+        if outer.tunnel.is_udp() {
+            let udp = bytes.get(usize::from(outer.transport)..usize::from(layout.network))?;
+            // The ports, whether there is a checksum, and the tunnel's header with its options.
+            flow.extend([&udp[..4], &[u8::from(udp[6..8] == [0, 0])], &udp[8..]].concat());
+        }
     }
     Some(flow)
 }

@@ -3,17 +3,19 @@
 //! that has none is a fault.
 //!
 //! - [`kernel`]: a veth pair between two hosts of the lab, whose end runs GRO on the frames of one
-//!   poll.
+//!   poll, and what its rules are; super-packets in, by a packet socket or a TAP device.
 //! - [`engine`]: the same poll through the engine.
 //! - [`compare`]: which frames merged on each side, and what came of it, byte for byte.
 //! - [`kind`]: why both sides may differ. [`cut`] finds out whether what the kernel merged can be
 //!   cut into the frames again.
 //! - [`traffic`]: generated frames, in batches.
 //! - [`segment`]: the other way round, super-packets cut by both.
+//! - [`campaign`]: without a kernel, what the engine merges is cut again and compared, in bulk.
 //! - [`run`]: all of it, for as many frames as wanted.
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 
+pub mod campaign;
 pub mod compare;
 pub mod cut;
 pub mod engine;

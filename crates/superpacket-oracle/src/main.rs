@@ -19,11 +19,13 @@ mod command {
     use std::process::ExitCode;
     use std::time::Instant;
 
-    use clap::Parser;
+    use clap::{Parser, Subcommand};
+    use indicatif::{ProgressBar, ProgressStyle};
     use superpacket_lab::{LabError, enter_user_namespace_if_needed};
     use superpacket_oracle::Kind;
+    use superpacket_oracle::campaign::{Campaign, Totals};
     use superpacket_oracle::kernel::{KernelGro, KernelGso};
-    use superpacket_oracle::run::{self, Report};
+    use superpacket_oracle::run::{self, Fault, Report};
     use superpacket_oracle::segment::Packets;
     use superpacket_oracle::traffic::{Batches, combinations};
 
@@ -33,8 +35,10 @@ mod command {
     /// counted by kind, in Markdown; one that no kind explains ends the run with status 1, its
     /// frames in a capture file.
     #[derive(Debug, Parser)]
-    #[command(version)]
+    #[command(version, args_conflicts_with_subcommands = true)]
     struct Arguments {
+        #[command(subcommand)]
+        command: Option<Command>,
         /// How many frames are received
         #[arg(long, value_name = "COUNT", default_value_t = 1_000_000)]
         frames: u64,
@@ -44,10 +48,32 @@ mod command {
         /// Begins the sequence of random numbers: the same number, the same frames
         #[arg(long, value_name = "NUMBER", default_value_t = 1)]
         seed: u64,
+        /// How many polls or super-packets with an unexplained difference do not end the run yet
+        #[arg(long, value_name = "COUNT", default_value_t = 0)]
+        faults: usize,
+    }
+
+    #[derive(Debug, Subcommand)]
+    enum Command {
+        /// Aggregates generated packets, cuts them again and compares, without a kernel
+        ///
+        /// Every packet must come back once, byte for byte, in the order of its flow. One that does
+        /// not ends the run with status 1, the frames of its poll in a capture file.
+        Campaign {
+            /// How many packets are aggregated
+            #[arg(long, value_name = "COUNT", default_value_t = 100_000_000)]
+            packets: u64,
+            /// Begins the sequence of random numbers: the same number, the same packets
+            #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+            seed: u64,
+        },
     }
 
     pub(super) fn main() -> ExitCode {
         let arguments = Arguments::parse();
+        if let Some(Command::Campaign { packets, seed }) = arguments.command {
+            return campaign(packets, seed);
+        }
         // A refusal comes out, with its reason, where the first host is made.
         let _ = enter_user_namespace_if_needed();
         let begun = Instant::now();
@@ -59,21 +85,72 @@ mod command {
             }
         };
         print(&report, &arguments, begun.elapsed().as_secs_f64());
-        let Some(fault) = &report.fault else { return ExitCode::SUCCESS };
-        eprintln!("superpacket-oracle: seed {}: a difference that no kind explains\n{}", arguments.seed, fault.text);
-        match fault.save(&format!("superpacket-oracle-{}.pcap", arguments.seed)) {
+        for (number, fault) in report.faults.iter().enumerate() {
+            eprintln!("superpacket-oracle: seed {}: a difference that no kind explains\n{}", arguments.seed, fault.text);
+            save(fault, &format!("superpacket-oracle-{}-{number}.pcap", arguments.seed));
+        }
+        ExitCode::from(u8::from(!report.faults.is_empty()))
+    }
+
+    fn save(fault: &Fault, name: &str) {
+        match fault.save(name) {
             Ok(path) => eprintln!("superpacket-oracle: its frames are in {}", path.display()),
             Err(error) => eprintln!("superpacket-oracle: its frames could not be saved: {error}"),
         }
-        ExitCode::from(1)
+    }
+
+    /// How many polls the progress bar is told of at a time.
+    const POLLS: u64 = 10_000;
+
+    fn campaign(packets: u64, seed: u64) -> ExitCode {
+        let begun = Instant::now();
+        let style = ProgressStyle::with_template("{wide_bar:.cyan/dim} {human_pos}/{human_len} packets, {per_sec}, {eta}");
+        let bar = ProgressBar::new(packets).with_style(style.expect("a right template"));
+        let mut campaign = Campaign::new(seed);
+        let mut totals = Totals::default();
+        while totals.packets < packets {
+            totals = match campaign.poll() {
+                Ok(totals) => totals,
+                Err(fault) => {
+                    bar.finish_and_clear();
+                    eprintln!("superpacket-oracle: seed {seed}: {}", fault.text);
+                    save(&fault, &format!("superpacket-campaign-{seed}.pcap"));
+                    return ExitCode::from(1);
+                }
+            };
+            if totals.polls.is_multiple_of(POLLS) {
+                bar.set_position(totals.packets);
+            }
+        }
+        bar.finish_and_clear();
+        let seconds = begun.elapsed().as_secs_f64();
+        println!(
+            "Seed {seed}, {seconds:.0} s, {:.2} million packets a second.\n{} packets in {} polls: {} merged in {} super-packets and came back by segmentation, {} left alone. Each came back once, byte for byte, in the order of its flow.",
+            totals.packets as f64 / seconds / 1e6,
+            totals.packets,
+            totals.polls,
+            totals.merged,
+            totals.super_packets,
+            totals.packets - totals.merged
+        );
+        ExitCode::SUCCESS
     }
 
     fn compare(arguments: &Arguments) -> Result<Report, LabError> {
-        let mut report = Report::default();
-        let mut batches = Batches::new(arguments.seed, combinations());
-        run::receive(&mut KernelGro::new()?, &mut batches, arguments.frames, &mut report)?;
-        if report.fault.is_none() {
+        let mut report = Report { faults_allowed: arguments.faults, ..Report::default() };
+        let mut kernel = KernelGro::new()?;
+        report.rules = kernel.rules();
+        let mut batches = Batches::new(arguments.seed, combinations(kernel.rules()));
+        run::receive(&mut kernel, &mut batches, arguments.frames, &mut report)?;
+        if report.faults.len() <= arguments.faults {
             run::segment(&mut KernelGso::new()?, &mut Packets::new(arguments.seed), arguments.packets, &mut report)?;
+        }
+        if report.faults.len() <= arguments.faults {
+            match KernelGso::of_tunnels() {
+                Ok(mut kernel) => run::segment(&mut kernel, &mut Packets::in_tunnels(arguments.seed), arguments.packets, &mut report)?,
+                Err(error @ LabError::Unsupported { .. }) => eprintln!("superpacket-oracle: no super-packets in tunnels: {error}"),
+                Err(error) => return Err(error),
+            }
         }
         Ok(report)
     }
@@ -81,6 +158,17 @@ mod command {
     fn print(report: &Report, arguments: &Arguments, seconds: f64) {
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         println!("Linux {}, seed {}, {seconds:.0} s.", kernel.trim(), arguments.seed);
+        let rules = report.rules;
+        let rules = [
+            (rules.vlans, "VLAN tags"),
+            (rules.vxlan, "VXLAN"),
+            (rules.geneve, "Geneve"),
+            (rules.fixed_ids, "the same identification without DF"),
+            (rules.cwr, "CWR"),
+            (rules.first_cwr, "CWR on the first alone"),
+        ];
+        let names = |merges: bool| rules.iter().filter(|(rule, _)| *rule == merges).map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
+        println!("Packets merge with {}; not with {}.", names(true), names(false));
         println!(
             "Received: {} frames, of which the kernel merged {}; {} polls were repeated.",
             report.frames, report.merged, report.repeated

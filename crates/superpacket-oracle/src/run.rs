@@ -12,7 +12,7 @@ use superpacket_lab::{CapturedFrame, LabError};
 use crate::compare::{Sides, hexadecimal};
 use crate::engine;
 use crate::frames::Input;
-use crate::kernel::{KernelGro, KernelGso};
+use crate::kernel::{KernelGro, KernelGso, Rules};
 use crate::kind::{self, Explained, Kind, explain};
 use crate::segment::{Packets, Whole};
 use crate::traffic::Batches;
@@ -23,6 +23,8 @@ const REPEATS: u32 = 4;
 /// What a run found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    /// What the kernel's GRO merges.
+    pub rules: Rules,
     /// Frames that both sides got.
     pub frames: u64,
     /// Frames that the kernel merged with others.
@@ -38,8 +40,16 @@ pub struct Report {
     pub segments: u64,
     /// Super-packets that both sides refused.
     pub refused: u64,
-    /// The first batch with a difference that no kind explains.
-    pub fault: Option<Fault>,
+    /// Batches with a difference that no kind explains.
+    pub faults: Vec<Fault>,
+    /// How many of these do not end a run: none if not said.
+    pub faults_allowed: usize,
+}
+
+impl Report {
+    fn goes_on(&self) -> bool {
+        self.faults.len() <= self.faults_allowed
+    }
 }
 
 /// A batch with a difference that no kind explains.
@@ -88,14 +98,14 @@ fn write_capture(path: &Path, frames: &[Input]) -> Result<(), CaptureError> {
     writer.finish().map(drop)
 }
 
-/// Receives batches until there were this many frames, or one has a difference that no kind
-/// explains.
+/// Receives batches until there were this many frames, or more than the allowed number have a
+/// difference that no kind explains.
 ///
 /// # Errors
 /// As [`KernelGro::receive`].
 pub fn receive(kernel: &mut KernelGro, batches: &mut Batches, frames: u64, report: &mut Report) -> Result<(), LabError> {
     let mut left = frames;
-    while left > 0 && report.fault.is_none() {
+    while left > 0 && report.goes_on() {
         let Some(batch) = batches.next() else { break };
         left = left.saturating_sub(batch.len() as u64);
         receive_batch(kernel, batch, report)?;
@@ -108,7 +118,7 @@ fn receive_batch(kernel: &mut KernelGro, batch: Vec<Input>, report: &mut Report)
     let mut fault = String::new();
     for attempt in 0..=REPEATS {
         let captured = kernel.receive(&sent)?;
-        let sides = Sides::new(&batch, &captured, engine::receive(&batch, report.frames + u64::from(attempt)));
+        let sides = Sides::new(kernel.rules(), &batch, &captured, engine::receive(&batch, report.frames + u64::from(attempt)));
         let Explained { kinds, unexplained } = explain(&sides);
         if unexplained.is_empty() {
             report.repeated += u64::from(attempt > 0);
@@ -119,11 +129,13 @@ fn receive_batch(kernel: &mut KernelGro, batch: Vec<Input>, report: &mut Report)
         }
         fault = crate::compare::describe(&sides, &unexplained);
     }
-    report.fault = Some(Fault { text: fault, frames: batch });
+    report.frames += batch.len() as u64;
+    report.faults.push(Fault { text: fault, frames: batch });
     Ok(())
 }
 
-/// Cuts this many packets on both sides, or fewer if one has a difference that no kind explains.
+/// Cuts this many packets on both sides, or fewer if more than the allowed number have a difference
+/// that no kind explains.
 ///
 /// # Errors
 /// As [`KernelGso::segment`].
@@ -138,11 +150,11 @@ pub fn segment(kernel: &mut KernelGso, packets: &mut Packets, count: u64, report
             (None, Err(_)) => report.refused += 1,
             _ => match kind::segmentation(&packet, theirs.as_deref(), &ours) {
                 Some(kind) => *report.kinds.entry(kind).or_default() += 1,
-                None => {
-                    report.fault = Some(Fault::of_segments(packet, theirs, &ours));
-                    return Ok(());
-                }
+                None => report.faults.push(Fault::of_segments(packet, theirs, &ours)),
             },
+        }
+        if !report.goes_on() {
+            break;
         }
     }
     Ok(())

@@ -1,8 +1,12 @@
 //! The other way round: super-packets cut by the kernel and by the engine.
 
+use superpacket::virtio::{Format, flags, gso_type};
 use superpacket::{Framing, Segmenter, SplitError};
 use superpacket_lab::VnetHeader;
-use superpacket_traffic::frame::{AE, CWR, Checksum, ECE, Extension, FIN, Frame, Ip, Ipv6, PSH, Transport, URG, Vlan};
+use superpacket_traffic::checksum;
+use superpacket_traffic::frame::{
+    AE, CWR, Carrier, Checksum, ECE, Extension, FIN, Frame, Geneve, Ip, Ipv6, PSH, Transport, URG, Vlan, Vxlan,
+};
 use superpacket_traffic::random::Random;
 
 /// A packet to be cut, and how.
@@ -10,6 +14,8 @@ use superpacket_traffic::random::Random;
 pub struct Whole {
     /// How it is to be cut.
     pub header: VnetHeader,
+    /// The header's format.
+    pub format: Format,
     /// The packet, from the destination MAC address on.
     pub bytes: Vec<u8>,
 }
@@ -20,11 +26,12 @@ impl Whole {
     /// # Errors
     /// Why the engine refuses it.
     pub fn cut(&self) -> Result<Vec<Vec<u8>>, SplitError> {
-        let mut read = vec![0; Framing::TAP.header_length()];
-        self.header.write(&mut read, Framing::TAP.format, Framing::TAP.order).expect("there is room for it");
+        let framing = Framing::new(self.format, Framing::TAP.order, Framing::TAP.layer);
+        let mut read = vec![0; framing.header_length()];
+        self.header.write(&mut read, framing.format, framing.order).expect("there is room for it");
         read.extend_from_slice(&self.bytes);
         let mut out = Vec::new();
-        let plan = Segmenter::new().split(Framing::TAP, &read, &mut out)?;
+        let plan = Segmenter::new().split(framing, &read, &mut out)?;
         Ok(out.chunks(plan.segment_length.max(1)).map(<[u8]>::to_vec).collect())
     }
 }
@@ -33,15 +40,22 @@ impl Whole {
 const MOST_SEGMENTS: usize = 400;
 
 /// Packets without end, of one seed: TCP and UDP over IPv4 and IPv6, with every header field
-/// varied, sizes that divide the payload and that do not, and headers that contradict the packet.
+/// varied, sizes that divide the payload and that do not, and headers that contradict the packet;
+/// or the same in VXLAN and Geneve.
 pub struct Packets {
     random: Random,
+    tunnels: bool,
 }
 
 impl Packets {
     /// Makes the packets of a seed.
     pub fn new(seed: u64) -> Self {
-        Packets { random: Random::new(seed) }
+        Packets { random: Random::new(seed), tunnels: false }
+    }
+
+    /// Makes the packets of a seed, in VXLAN and Geneve.
+    pub fn in_tunnels(seed: u64) -> Self {
+        Packets { random: Random::new(seed), tunnels: true }
     }
 
     fn frame(&mut self, length: usize) -> Frame {
@@ -75,11 +89,36 @@ impl Packets {
             tcp.urgent = if random.chance(0.2) { random.bits() as u16 } else { 0 };
             tcp.options = random.bytes(4 * random.clone().below(11) as usize);
         }
+        if let Some(mode) = frame.checksum_mut() {
+            *mode = Checksum::Partial;
+        }
+        if self.tunnels {
+            return Self::through(frame, random);
+        }
         for _ in 0..[0, 0, 0, 1, 2][random.below(5) as usize] {
             frame.vlans.push(Vlan { pcp: random.below(8) as u8, vid: random.below(4_095) as u16, ..Vlan::default() });
         }
-        if let Some(mode) = frame.checksum_mut() {
-            *mode = Checksum::Partial;
+        frame
+    }
+
+    /// The frame in a tunnel, the outer headers varied too.
+    fn through(frame: Frame, random: &mut Random) -> Frame {
+        let mut frame = match random.below(3) {
+            0 => frame.in_vxlan4(),
+            1 => frame.in_vxlan6(),
+            _ => frame.in_geneve(),
+        };
+        let tunnel = frame.tunnel_mut();
+        match &mut tunnel.ip {
+            Ip::V4(ip) => {
+                (ip.id, ip.tos, ip.ttl) = (random.bits() as u16, random.bits() as u8, random.between(1, 255) as u8);
+                ip.dont_fragment = random.chance(0.5);
+            }
+            Ip::V6(ip) => (ip.flow_label, ip.traffic_class) = (random.below(1 << 20) as u32, random.bits() as u8),
+        }
+        if let Carrier::Vxlan(Vxlan { udp, vni, .. }) | Carrier::Geneve(Geneve { udp, vni, .. }) = &mut tunnel.carrier {
+            udp.checksum = random.pick(&[Checksum::Zero, Checksum::Right]);
+            (udp.source_port, *vni) = (random.bits() as u16, random.below(1 << 24) as u32);
         }
         frame
     }
@@ -101,9 +140,20 @@ impl Packets {
             Transport::Tcp(tcp) => (if v6 { 4 } else { 1 }, 16, tcp.flags & CWR != 0 && self.random.chance(0.7)),
             _ => (5, 6, false),
         };
+        let outer = offsets.outer.zip(frame.tunnel.as_ref());
+        let (mut tunnel, mut flags, mut outer_th_offset) = (0, 1, 0);
+        if let Some((network, outer)) = outer {
+            let v4 = matches!(outer.ip, Ip::V4(_));
+            tunnel = if v4 { gso_type::UDP_TUNNEL_IPV4 } else { gso_type::UDP_TUNNEL_IPV6 };
+            outer_th_offset = (network + if v4 { 20 } else { 40 }) as u16;
+            let without = matches!(&outer.carrier, Carrier::Vxlan(Vxlan { udp, .. }) | Carrier::Geneve(Geneve { udp, .. }) if udp.checksum == Checksum::Zero);
+            flags |= if without { 0 } else { flags::UDP_TUNNEL_CSUM };
+        }
         VnetHeader {
-            flags: 1,
-            gso_type: kind | if ecn { 0x80 } else { 0 },
+            flags,
+            outer_th_offset,
+            inner_nh_offset: if outer.is_some() { offsets.network as u16 } else { 0 },
+            gso_type: tunnel | kind | if ecn { 0x80 } else { 0 },
             hdr_len: offsets.payload as u16,
             gso_size: size as u16,
             csum_start: offsets.transport as u16,
@@ -132,18 +182,38 @@ impl Iterator for Packets {
             _ => self.random.between(least, length.max(least)),
         };
         let mut header = self.header(&frame, size);
+        let (flags, outer_transport) = (header.flags, usize::from(header.outer_th_offset));
         if self.random.chance(0.1) {
             let random = &mut self.random;
-            match random.below(7) {
+            match random.below(if self.tunnels { 9 } else { 7 }) {
                 0 => header.gso_type = random.pick(&[0, 1, 2, 4, 5, 0x81, 0x84, 0x85, 9, 0x7f]),
                 1 => header.gso_size = random.pick(&[0, 65_535]),
                 2 => header.csum_start = header.csum_start.wrapping_add(random.between(1, 40) as u16),
                 3 => header.csum_offset = random.pick(&[0, 6, 16, 60_000]),
                 4 => header.flags = 0,
                 5 => header.hdr_len = random.bits() as u16,
+                7 => header.outer_th_offset = header.outer_th_offset.wrapping_add(random.between(1, 40) as u16),
+                8 => header.inner_nh_offset = header.inner_nh_offset.wrapping_add(random.between(1, 40) as u16),
                 _ => header.csum_start = random.bits() as u16,
             }
         }
-        Some(Whole { header, bytes: frame.to_bytes() })
+        let mut bytes = frame.to_bytes();
+        if flags & flags::UDP_TUNNEL_CSUM != 0 {
+            leave_outer_checksum(&frame, outer_transport, &mut bytes);
+        }
+        let format = if self.tunnels { Format::Tunnel } else { Format::Plain };
+        Some(Whole { header, format, bytes })
     }
+}
+
+/// Puts the pseudo-header's sum in the place of a tunnel's UDP checksum, as Linux does: it adds to
+/// what lies there (`__skb_udp_tunnel_segment`).
+fn leave_outer_checksum(frame: &Frame, transport: usize, bytes: &mut [u8]) {
+    let Some(tunnel) = &frame.tunnel else { return };
+    let length = (bytes.len() - transport) as u32;
+    let sum = match &tunnel.ip {
+        Ip::V4(ip) => checksum::pseudo_v4(ip.source, ip.destination, 17, length),
+        Ip::V6(ip) => checksum::pseudo_v6(ip.source, ip.destination, 17, length),
+    };
+    bytes[transport + 6..transport + 8].copy_from_slice(&sum.to_be_bytes());
 }

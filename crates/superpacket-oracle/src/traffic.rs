@@ -3,7 +3,7 @@
 use superpacket_traffic::generate::{self, Checksum, Combination, Config, Impairments, Stream, Tunnel};
 
 use crate::frames::Input;
-use crate::kernel::MOST_FRAMES;
+use crate::kernel::{MOST_FRAMES, Rules};
 
 /// The ports of VXLAN and Geneve.
 const TUNNEL_PORTS: [u32; 2] = [4_789, 6_081];
@@ -11,11 +11,16 @@ const TUNNEL_PORTS: [u32; 2] = [4_789, 6_081];
 /// The shortest frame that a packet socket sends, in bytes: an Ethernet header.
 const SHORTEST: usize = 14;
 
-/// The protocols and tunnels that are compared.
-pub fn combinations() -> Vec<Combination> {
-    // To Linux, VXLAN and Geneve are datagrams like others where no tunnel device listens.
-    let to_ports = [Tunnel::Vxlan4, Tunnel::Vxlan6, Tunnel::Geneve, Tunnel::Nested];
-    Combination::all().into_iter().filter(|combination| !to_ports.contains(&combination.tunnel)).collect()
+/// The protocols and tunnels that are compared with a kernel of these rules.
+pub fn combinations(rules: Rules) -> Vec<Combination> {
+    let seen = |combination: &Combination| match combination.tunnel {
+        Tunnel::Vxlan4 | Tunnel::Vxlan6 => rules.vxlan,
+        Tunnel::Geneve => rules.geneve,
+        // Linux enters a second level only where Geneve's hint asks for it, which these have not.
+        Tunnel::Nested => false,
+        _ => true,
+    };
+    Combination::all().into_iter().filter(seen).collect()
 }
 
 /// Batches of generated frames without end, of one seed.
@@ -44,8 +49,8 @@ impl Iterator for Batches {
     type Item = Vec<Input>;
 
     fn next(&mut self) -> Option<Vec<Input>> {
-        // To Linux, what comes to the ports of VXLAN and Geneve is like other datagrams where no
-        // tunnel device listens. The generator's ports are numbers of flows.
+        // What comes to the ports of VXLAN and Geneve is a tunnel to the engine, and to Linux where
+        // a device listens. The generator's ports are numbers of flows.
         let fits = |packet: &generate::Generated| {
             let port = 1_024 + packet.flow / 2 % 60_000;
             !packet.starts_at_ip && packet.bytes.len() >= SHORTEST && !TUNNEL_PORTS.contains(&port)

@@ -208,6 +208,10 @@ impl Header {
     /// Left out is what virtio has no place for: fixed identifications, CWR on all segments,
     /// [`RxChecksum::Complete`]; and the hash of a packet whose headers cannot be read.
     ///
+    /// With `UDP_TUNNEL_CSUM`, Linux adds what each segment has to what lies in the outer checksum
+    /// field: it must be the sum of the pseudo-header before the packet goes to a kernel. That of a
+    /// merged packet is the checksum which is right once the inner one is.
+    ///
     /// # Errors
     /// [`VirtioError`] if no header of this format would be valid: a super-packet whose checksum is
     /// not partial, segments or tunnels that virtio has no type for, UDP in more than 128 segments,

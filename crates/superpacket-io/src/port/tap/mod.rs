@@ -28,6 +28,7 @@
 mod device;
 mod offload;
 mod options;
+mod outer_checksum;
 mod queue;
 mod receive;
 mod transmit;

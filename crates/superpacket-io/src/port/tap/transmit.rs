@@ -9,6 +9,7 @@ use superpacket::virtio::{Format, Header, Offload, VirtioError};
 use superpacket::wire::MAX_HEADER;
 
 use super::device::Device;
+use super::outer_checksum::Front;
 use crate::port::{LinkState, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame};
 
 /// Slices of a frame that need no memory but the stack: a super-packet of 64 KB that was merged
@@ -31,13 +32,25 @@ impl TapTransmitter {
     fn send(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> Result<(), Stop> {
         // A plain frame has a header of zeros.
         let mut header = [0; Format::LONGEST];
+        let mut front = None;
         if !frame.is_plain() {
-            self.describe(outgoing, batch, frame, &mut header)
+            front = self
+                .describe(outgoing, batch, frame, &mut header)
                 .map_err(|error| Stop::Offload(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
         }
         let header = &header[..self.device.format.length()];
         let slices = batch.slices(frame);
-        let result = if slices.len() < INLINE {
+        let result = if let Some(front) = &front {
+            let mut rest = front.bytes().len();
+            let behind = slices.iter().map(|slice| {
+                let bytes = outgoing.slice(*slice);
+                let skipped = rest.min(bytes.len());
+                rest -= skipped;
+                &bytes[skipped..]
+            });
+            let all: Vec<_> = [header, front.bytes()].into_iter().chain(behind).map(IoSlice::new).collect();
+            self.write(&all)
+        } else if slices.len() < INLINE {
             let mut all = [IoSlice::new(&[]); INLINE];
             all[0] = IoSlice::new(header);
             for (to, slice) in all[1..].iter_mut().zip(slices) {
@@ -51,12 +64,14 @@ impl TapTransmitter {
         result.map_err(|error| self.stop(frame, error))
     }
 
-    fn describe(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, header: &mut [u8]) -> Result<(), VirtioError> {
+    /// Writes the frame's header; of a frame that cannot go as it is, its front is returned.
+    fn describe(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, header: &mut [u8]) -> Result<Option<Front>, VirtioError> {
         let offload = Offload::new(frame.checksum, frame.gso);
         let mut scratch = [0; MAX_HEADER];
         let head = batch.head(outgoing, frame, &mut scratch);
         let described = Header::describe(&offload, self.device.format, head, frame.length as usize, frame.layer)?;
-        described.write(header, self.device.format, self.device.order).map(drop)
+        described.write(header, self.device.format, self.device.order)?;
+        Ok(Front::of(&described, head, frame.length as usize, frame.layer))
     }
 
     #[inline]

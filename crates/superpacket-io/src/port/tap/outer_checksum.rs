@@ -1,0 +1,90 @@
+//! The outer UDP checksum of a super-packet in a tunnel, as who cuts it wants it: the sum of the
+//! pseudo-header. Linux adds what each segment has to what lies there
+//! (`__skb_udp_tunnel_segment`), so the checksum that is right for the whole would make those of
+//! the segments wrong.
+
+use superpacket::checksum::pseudo_header;
+use superpacket::packet::Layer;
+use superpacket::virtio::{Header, flags};
+use superpacket::wire::{self, MAX_HEADER, Protocol};
+
+/// The beginning of a frame up to its outer UDP checksum, which is another.
+#[derive(Debug)]
+pub(super) struct Front {
+    bytes: [u8; MAX_HEADER],
+    length: usize,
+}
+
+impl Front {
+    /// Makes it of a frame of `length` bytes that begins with `head`; `None` where the frame goes
+    /// as it is.
+    pub(super) fn of(described: &Header, head: &[u8], length: usize, layer: Layer) -> Option<Front> {
+        if described.flags & flags::UDP_TUNNEL_CSUM == 0 {
+            return None;
+        }
+        let head = &head[..head.len().min(MAX_HEADER)];
+        let outer = wire::parse_datagram(head, length, layer).ok()?.outer?;
+        let (network, transport) = (usize::from(outer.network), usize::from(outer.transport));
+        // Source and destination port, length, checksum: two bytes each.
+        let end = transport + 8;
+        let mut front = Front { bytes: [0; MAX_HEADER], length: end };
+        front.bytes.get_mut(..end)?.copy_from_slice(head.get(..end)?);
+        let sum = pseudo_header(&head[network..], outer.version, Protocol::Udp.number(), (length - transport) as u32).fold();
+        front.bytes[end - 2..end].copy_from_slice(&sum.to_be_bytes());
+        Some(front)
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superpacket::packet::RxChecksum;
+    use superpacket::segment::{Gso, GsoKind, SegmentSize};
+    use superpacket::virtio::{Format, Offload};
+    use superpacket_traffic::checksum::{pseudo_v4, pseudo_v6};
+    use superpacket_traffic::frame::{Checksum, Frame, Ip};
+
+    use super::*;
+
+    fn front(frame: &Frame) -> (Vec<u8>, Option<Front>) {
+        let bytes = frame.to_bytes();
+        let gso = Gso::new(GsoKind::Tcp4, SegmentSize::new(100).expect("not 0"));
+        let checksum = RxChecksum::Partial { start: frame.offsets().transport as u16, offset: 16 };
+        let offload = Offload::new(checksum, Some(gso));
+        let header = Header::describe(&offload, Format::Tunnel, &bytes, bytes.len(), Layer::Ethernet).expect("virtio can say it");
+        let front = Front::of(&header, &bytes, bytes.len(), Layer::Ethernet);
+        (bytes, front)
+    }
+
+    #[test]
+    fn the_outer_checksum_is_the_sum_of_the_pseudo_header_and_nothing_else_changes() {
+        for frame in [Frame::tcp4(1, 1_000).in_vxlan4(), Frame::tcp4(1, 1_000).in_vxlan6(), Frame::tcp4(1, 1_000).in_geneve()] {
+            let frame = frame.with(|frame| {
+                frame.tcp_mut().checksum = Checksum::Partial;
+                frame.outer_udp_mut().checksum = Checksum::Right;
+            });
+            let (bytes, front) = front(&frame);
+            let front = front.expect("a checksum").bytes().to_vec();
+            let end = front.len();
+            let length = (bytes.len() + 8 - end) as u32;
+            let sum = match &frame.tunnel.as_ref().expect("a tunnel").ip {
+                Ip::V4(ip) => pseudo_v4(ip.source, ip.destination, 17, length),
+                Ip::V6(ip) => pseudo_v6(ip.source, ip.destination, 17, length),
+            };
+            assert_eq!(front[..end - 2], bytes[..end - 2]);
+            assert_eq!(front[end - 2..], sum.to_be_bytes());
+            assert_ne!(front[end - 2..], bytes[end - 2..end]);
+        }
+    }
+
+    #[test]
+    fn without_an_outer_checksum_a_frame_goes_as_it_is() {
+        let plain = Frame::tcp4(1, 1_000).with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
+        assert!(front(&plain.clone()).1.is_none());
+        let without = plain.in_vxlan4().with(|frame| frame.outer_udp_mut().checksum = Checksum::Zero);
+        assert!(front(&without).1.is_none());
+    }
+}

@@ -1,0 +1,327 @@
+//! Polls of generated frames that are used many times, each time with other fields: generating a
+//! frame anew costs more than aggregating it.
+
+use std::rc::Rc;
+
+use superpacket::packet::VlanTag;
+use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol};
+use superpacket::{Layer, RxChecksum, Simd};
+use superpacket_traffic::check::{self, FlowKey};
+use superpacket_traffic::generate::{self, Checksum, Config, Generated, Impairments, Stream};
+use superpacket_traffic::random::Random;
+
+/// Frames of a poll.
+pub const FRAMES: usize = 64;
+
+/// Polls that are kept.
+const POLLS: usize = 64;
+
+/// After how many uses of polls one of them is generated anew.
+const USES: u64 = 48;
+
+/// What tells flows apart: the order within each must stay.
+pub type Flow = (Option<FlowKey>, Option<u16>);
+
+/// A frame, and what a device would report about it.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// Its bytes, shared with the packets of the poll that it is in.
+    pub bytes: Rc<Vec<u8>>,
+    /// The layer at which it starts.
+    pub layer: Layer,
+    /// The VLAN tag that the device took out.
+    pub vlan: Option<VlanTag>,
+    /// What is known of its checksums.
+    pub checksum: RxChecksum,
+    /// The number of its flow among those of the poll, when it was generated.
+    pub flow: usize,
+    /// It is varied for this use alone, and may be of another flow.
+    pub damaged: bool,
+    layout: Option<Layout>,
+}
+
+impl Frame {
+    fn new(generated: Generated, flows: &mut Vec<Flow>) -> Self {
+        let layer = if generated.starts_at_ip { Layer::Ip } else { Layer::Ethernet };
+        let checksum = match generated.checksum {
+            Checksum::Unknown => RxChecksum::None,
+            Checksum::Verified { level } => RxChecksum::Unnecessary { level },
+            Checksum::Complete(sum) => RxChecksum::Complete(sum),
+            Checksum::Partial { start, offset } => RxChecksum::Partial { start, offset },
+        };
+        let vlan = generated.stripped_vlan.map(|(protocol, control)| VlanTag { protocol, control });
+        let layout = wire::parse_datagram(&generated.bytes, generated.bytes.len(), layer).ok();
+        let mut frame = Frame { bytes: Rc::new(generated.bytes), layer, vlan, checksum, flow: 0, damaged: false, layout };
+        let key = frame.flow_key();
+        frame.flow = flows.iter().position(|flow| *flow == key).unwrap_or_else(|| {
+            flows.push(key);
+            flows.len() - 1
+        });
+        frame
+    }
+
+    /// Returns the flow that it belongs to now, by an independent parser.
+    pub fn flow_key(&self) -> Flow {
+        (check::flow_key(&self.bytes, self.layer == Layer::Ip), self.vlan.map(|tag| tag.control & 0x0fff))
+    }
+
+    fn is_partial(&self) -> bool {
+        matches!(self.checksum, RxChecksum::Partial { .. })
+    }
+
+    /// Adds a number to a field, and corrects what sums it is in.
+    fn change(&mut self, change: Change, simd: Simd) {
+        let Some((at, sums)) = change.place.find(self) else { return };
+        let layout = self.layout;
+        let bytes = writable(&mut self.bytes);
+        let Some(field) = bytes.get_mut(at..at + 2) else { return };
+        let old = u16::from_be_bytes([field[0], field[1]]);
+        let new = old.wrapping_add(change.by);
+        field.copy_from_slice(&new.to_be_bytes());
+        if sums.header {
+            correct(bytes, sums.network + 10, old, new, false);
+        }
+        if let Some(layout) = layout.filter(|_| sums.transport) {
+            let checksum = usize::from(layout.transport) + usize::from(layout.protocol.checksum_offset());
+            correct(bytes, checksum, old, new, layout.protocol == Protocol::Udp);
+        }
+        if let RxChecksum::Complete(_) = self.checksum {
+            self.checksum = RxChecksum::Complete(simd.sum(bytes.get(if self.layer == Layer::Ip { 0 } else { 14 }..).unwrap_or(&[])));
+        }
+    }
+
+    /// Gives a word of the headers, or next to them, another value; the checksums around it are
+    /// corrected if `right`. The device then knows nothing of the frame.
+    fn damage(&mut self, random: &mut Random, right: bool) {
+        let (layout, partial) = (self.layout, self.is_partial());
+        let bytes = writable(&mut self.bytes);
+        let reach = layout.map_or(MAX_HEADER, |layout| usize::from(layout.payload) + 8).min(bytes.len());
+        let at = random.below((reach as u64 / 2).max(1)) as usize * 2;
+        let Some(field) = bytes.get_mut(at..at + 2) else { return };
+        let old = u16::from_be_bytes([field[0], field[1]]);
+        let new = match random.below(3) {
+            0 => old ^ 1 << random.below(16),
+            1 => old.wrapping_add(1),
+            _ => random.bits() as u16,
+        };
+        field.copy_from_slice(&new.to_be_bytes());
+        if let Some(layout) = layout.filter(|_| right) {
+            let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
+            let checksum = transport + usize::from(layout.protocol.checksum_offset());
+            if at >= transport && !partial && at != checksum {
+                correct(bytes, checksum, old, new, layout.protocol == Protocol::Udp);
+            } else if (network..transport).contains(&at) && layout.version == IpVersion::V4 && at != network + 10 {
+                correct(bytes, network + 10, old, new, false);
+            }
+        }
+        if !partial {
+            self.checksum = RxChecksum::None;
+        }
+    }
+}
+
+fn writable(bytes: &mut Rc<Vec<u8>>) -> &mut Vec<u8> {
+    Rc::get_mut(bytes).expect("no packet is held after a poll")
+}
+
+/// Corrects a checksum for a word that has changed (RFC 1624, equation 3). `optional`: 0 stands for
+/// none.
+fn correct(bytes: &mut [u8], at: usize, old: u16, new: u16, optional: bool) {
+    let Some(field) = bytes.get_mut(at..at + 2) else { return };
+    let checksum = u16::from_be_bytes([field[0], field[1]]);
+    if optional && checksum == 0 {
+        return;
+    }
+    let mut sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    let checksum = match !(sum as u16) {
+        0 if optional => 0xffff,
+        checksum => checksum,
+    };
+    field.copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// A field of many frames, and what is added to it.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    place: Place,
+    by: u16,
+}
+
+/// A word that may have any value, in bytes from where its header starts.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// In the MAC addresses.
+    Mac(usize),
+    /// In the outermost IP header.
+    Ip(usize),
+    /// In the innermost transport header.
+    Transport(usize),
+    /// In the payload.
+    Payload(usize),
+}
+
+/// The sums that a word is in.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    /// That of the IPv4 header at `network`.
+    header: bool,
+    network: usize,
+    transport: bool,
+}
+
+impl Place {
+    fn random(random: &mut Random) -> Change {
+        let mut by = random.bits() as u16;
+        let place = match random.below(8) {
+            0 => Place::Mac(2 * random.below(6) as usize),
+            1 | 2 => {
+                let at = 2 * random.below(20) as usize;
+                // Beside TTL and hop limit lie fields that must stay.
+                by = match at {
+                    6 => by & 0xff,
+                    8 => by & 0xff00,
+                    _ => by,
+                };
+                Place::Ip(at)
+            }
+            3..=6 => Place::Transport(2 * random.below(30) as usize),
+            _ => Place::Payload(2 * random.below(700) as usize),
+        };
+        Change { place, by }
+    }
+
+    /// Where the word lies in a frame that has it, and the sums that it is in.
+    fn find(self, frame: &Frame) -> Option<(usize, Sums)> {
+        let transport_sum = Sums { transport: !frame.is_partial(), ..Sums::default() };
+        let layout = frame.layout.as_ref();
+        match self {
+            Place::Mac(at) => (frame.layer == Layer::Ethernet).then_some((at, Sums::default())),
+            Place::Ip(at) => Self::in_ip(at, frame, layout?),
+            Place::Transport(at) => {
+                let layout = layout?;
+                let header = usize::from(layout.payload - layout.transport);
+                let free = match layout.protocol {
+                    Protocol::Tcp => matches!(at, 0 | 2 | 4 | 6 | 8 | 10 | 14 | 18) || (20..header).contains(&at),
+                    _ => at < 4,
+                };
+                free.then_some((usize::from(layout.transport) + at, transport_sum))
+            }
+            Place::Payload(at) => {
+                let layout = layout.filter(|layout| layout.protocol != Protocol::Dccp)?;
+                Some((usize::from(layout.payload) + at, transport_sum))
+            }
+        }
+    }
+
+    fn in_ip(at: usize, frame: &Frame, layout: &Layout) -> Option<(usize, Sums)> {
+        let outer = layout.outer;
+        let (network, version) = outer.map_or((layout.network, layout.version), |outer| (outer.network, outer.version));
+        let network = usize::from(network);
+        let v4 = version == IpVersion::V4;
+        // A tunnel's own checksum has the outer addresses in it, and a partial one the only.
+        let addresses = outer.is_none() && !frame.is_partial();
+        let is_address = if v4 { (12..20).contains(&at) } else { (8..40).contains(&at) };
+        let free = if v4 { matches!(at, 4 | 8) } else { matches!(at, 2 | 6) };
+        let sums = Sums { header: v4, network, transport: is_address };
+        (free || is_address && addresses).then_some((network + at, sums))
+    }
+}
+
+/// A use of a poll: its frames in the order of their arrival.
+#[derive(Debug)]
+pub struct Use<'p> {
+    /// The frames of the poll.
+    pub frames: &'p [Frame],
+    /// Which of them arrive, and when: some come twice, some never.
+    pub order: &'p [usize],
+}
+
+/// Polls of generated frames.
+pub struct Pool {
+    random: Random,
+    streams: Vec<Stream>,
+    polls: Vec<Vec<Frame>>,
+    order: Vec<usize>,
+    /// Frames that are like this in one use alone, and how they were.
+    undo: Vec<(usize, Vec<u8>, RxChecksum)>,
+    used: usize,
+    uses: u64,
+    simd: Simd,
+}
+
+impl Pool {
+    /// Generates the polls of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let config = |flows, impairments| Config { flows, impairments, encapsulated: 0.3, offloaded: 0.4, ..Config::default() };
+        let configs = [
+            config(1, Impairments::NONE),
+            config(3, Impairments::default()),
+            config(12, Impairments::default()),
+            config(4, Impairments::traps()),
+        ];
+        let streams = configs.into_iter().map(|config| generate::stream(random.bits(), config)).collect();
+        let mut pool =
+            Pool { random, streams, polls: Vec::new(), order: Vec::new(), undo: Vec::new(), used: 0, uses: 0, simd: Simd::detect() };
+        for _ in 0..POLLS {
+            let poll = pool.generate();
+            pool.polls.push(poll);
+        }
+        pool
+    }
+
+    fn generate(&mut self) -> Vec<Frame> {
+        let stream = self.random.below(self.streams.len() as u64) as usize;
+        let mut flows = Vec::new();
+        self.streams[stream].by_ref().take(FRAMES).map(|generated| Frame::new(generated, &mut flows)).collect()
+    }
+
+    /// Takes a poll, and varies it: fields of all its frames, any word of a few, and their order.
+    pub fn next_use(&mut self) -> Use<'_> {
+        self.restore();
+        self.uses += 1;
+        if self.uses.is_multiple_of(USES) {
+            let replaced = self.random.below(POLLS as u64) as usize;
+            self.polls[replaced] = self.generate();
+        }
+        let random = &mut self.random;
+        self.used = random.below(POLLS as u64) as usize;
+        let poll = &mut self.polls[self.used];
+        for _ in 0..2 {
+            let change = Place::random(random);
+            poll.iter_mut().for_each(|frame| frame.change(change, self.simd));
+        }
+        for _ in 0..random.below(6) {
+            let index = random.below(poll.len() as u64) as usize;
+            let frame = &mut poll[index];
+            self.undo.push((index, frame.bytes[..frame.bytes.len().min(MAX_HEADER + 8)].to_vec(), frame.checksum));
+            let right = random.chance(0.7);
+            frame.damage(random, right);
+            frame.damaged = true;
+        }
+        self.order.clear();
+        self.order.extend(0..poll.len());
+        for _ in 0..random.below(4) {
+            let index = random.below(self.order.len() as u64 - 4) as usize;
+            match random.below(4) {
+                0 => drop(self.order.remove(index)),
+                1 => self.order.insert(index, self.order[index]),
+                _ => self.order.swap(index, index + random.between(1, 4)),
+            }
+        }
+        Use { frames: poll, order: &self.order }
+    }
+
+    /// Undoes what is for one use alone.
+    fn restore(&mut self) {
+        let poll = &mut self.polls[self.used];
+        for (index, bytes, checksum) in self.undo.drain(..).rev() {
+            let frame = &mut poll[index];
+            frame.checksum = checksum;
+            frame.damaged = false;
+            writable(&mut frame.bytes)[..bytes.len()].copy_from_slice(&bytes);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! A short campaign: what merges and is cut again is what came in.
+
+#![cfg(target_os = "linux")]
+
+use superpacket_oracle::campaign::{Campaign, Totals};
+
+#[test]
+fn every_packet_comes_back_as_it_was() {
+    for seed in 0..4 {
+        let mut campaign = Campaign::new(seed);
+        let mut totals = Totals::default();
+        while totals.packets < 50_000 {
+            totals = campaign.poll().unwrap_or_else(|fault| panic!("seed {seed}: {}", fault.text));
+        }
+        // Traffic in which half of all merge.
+        assert!(totals.merged > totals.packets / 3 && totals.super_packets * 3 < totals.merged, "{totals:?}");
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_polls_again() {
+    let run = |seed| {
+        let mut campaign = Campaign::new(seed);
+        (0..500).map(|_| campaign.poll().map_err(|fault| fault.text)).collect::<Vec<_>>()
+    };
+    assert_eq!(run(7), run(7));
+    assert_ne!(run(7), run(8));
+}
