@@ -77,8 +77,8 @@ pub(crate) struct TransportLocation {
     pub(crate) limit: usize,
 }
 
-/// Finds the IP packet whose transport header starts at `start`, among those that can be read. If there is none, `Err` holds the end of the outermost IP packet, or of the
-/// frame.
+/// Finds the IP packet whose transport header starts at `start`, among those that can be read. If
+/// there is none, `Err` holds the end of the outermost IP packet, or of the frame.
 pub(crate) fn locate_transport(header: &[u8], length: usize, layer: Layer, start: usize) -> Result<TransportLocation, usize> {
     let cursor = Cursor::after_walk(header, length, layer);
     let limit = cursor.outer_end.unwrap_or(length);

@@ -1,5 +1,5 @@
-//! A tunnel in a tunnel, VXLAN or Geneve in VXLAN or Geneve: what merges, what must be equal at each
-//! level, which flows wait for which, and Linux's GRO hint.
+//! A tunnel in a tunnel, VXLAN or Geneve in VXLAN or Geneve: what merges, what must be equal at
+//! each level, which flows wait for which, and Linux's GRO hint.
 
 use crate::expect::*;
 use crate::support::{Packet, run};
