@@ -316,7 +316,7 @@ impl BatchAggregator {
             return self.receiver.pass_alone(packet, poll);
         }
         let layer = self.layer;
-        let by_flow = (Q::IN_PLACE && self.receiver.in_turn()).then(|| self.by_flow.take().unwrap_or_else(ByFlow::new));
+        let by_flow = (Q::IN_PLACE && self.receiver.came_in_turn()).then(|| self.by_flow.take().unwrap_or_else(ByFlow::new));
         let push = |index: usize| {
             let packet = self.number(received(index, layer), buffers(index), index as u32);
             self.packets.push(packet);
@@ -327,7 +327,7 @@ impl BatchAggregator {
                 let first = |index: usize| BufferIndex { packet: index as u32, buffer: 0 };
                 let group = |index| group(poll.bytes(&first(index)), received(index, layer).layer);
                 if by_flow.order(count, group, push) {
-                    self.receiver.came_in_turn();
+                    self.receiver.note_turns();
                 }
                 self.by_flow = Some(by_flow);
             }

@@ -268,13 +268,13 @@ impl<B> Receiver<B> {
 
     /// Did packets of several flows come in turn in the poll before?
     #[inline(always)]
-    pub(super) fn in_turn(&self) -> bool {
+    pub(super) fn came_in_turn(&self) -> bool {
         self.came_in_turn
     }
 
     /// Packets of several flows came in turn, and were put in order of their flows.
     #[inline(always)]
-    pub(super) fn came_in_turn(&mut self) {
+    pub(super) fn note_turns(&mut self) {
         self.turns = true;
     }
 

@@ -159,7 +159,7 @@ fn receive_batch_equals_receive() {
         let batched = Run { outputs: batched, counters: *aggregator.counters() };
         assert_reversed(&packets, &batched);
         let sorted = |outputs: &[Output]| {
-            let mut sorted: Vec<_> = outputs.iter().map(|output| (output.bytes.clone(), output.metadata.clone())).collect();
+            let mut sorted: Vec<_> = outputs.iter().map(|output| (output.bytes.clone(), output.metadata)).collect();
             sorted.sort_by(|(one, _), (other, _)| one.cmp(other));
             sorted
         };
