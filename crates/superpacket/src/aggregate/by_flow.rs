@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 
 use super::flow::addresses_and_ports;
 use crate::packet::Layer;
-use crate::wire::{be16, byte, ethernet, geneve, ipv4, ipv6, protocol, udp, vxlan};
+use crate::wire::{be16, byte, ethernet, geneve, ipv4, ipv6, protocol, tcp, udp, vxlan};
 
 /// Packets that are put in order at a time.
 const SPAN: usize = 256;
@@ -151,7 +151,8 @@ impl ByFlow {
 }
 
 /// The group of the flow that a packet belongs to; `None` where it does not follow from what lies
-/// at the usual places: addresses and ports of TCP or UDP in plain IP.
+/// at the usual places: addresses and ports of TCP or UDP in plain IP. What a [parse](crate::wire)
+/// finds no flow for has no group either.
 ///
 /// Packets of one flow have one group, whatever else differs.
 #[inline(always)]
@@ -168,13 +169,13 @@ pub(super) fn group(header: &[u8], layer: Layer) -> Option<u8> {
         0x45 => {
             let first: &[u8; IPV4_AND_PORTS] = ip.first_chunk()?;
             let whole = be16(first, ipv4::FRAGMENT) & !ipv4::DONT_FRAGMENT == 0;
-            let reaches = usize::from(be16(first, ipv4::TOTAL_LENGTH)) >= first.len();
-            if whole && reaches { group_of(first, first[ipv4::PROTOCOL]) } else { None }
+            let end = usize::from(be16(first, ipv4::TOTAL_LENGTH));
+            if whole { group_of(ip, first, first[ipv4::PROTOCOL], end) } else { None }
         }
         0x60..=0x6f => {
             let first: &[u8; IPV6_AND_PORTS] = ip.first_chunk()?;
-            let reaches = usize::from(be16(first, ipv6::PAYLOAD_LENGTH)) >= udp::HEADER_LENGTH;
-            if reaches { group_of(first, first[ipv6::NEXT_HEADER]) } else { None }
+            let end = ipv6::HEADER_LENGTH + usize::from(be16(first, ipv6::PAYLOAD_LENGTH));
+            group_of(ip, first, first[ipv6::NEXT_HEADER], end)
         }
         _ => None,
     }
@@ -186,15 +187,19 @@ const IPV4_AND_PORTS: usize = ipv4::HEADER_LENGTH + udp::HEADER_LENGTH;
 /// The same with IPv6.
 const IPV6_AND_PORTS: usize = ipv6::HEADER_LENGTH + udp::HEADER_LENGTH;
 
-/// The group of a packet that begins with an IP header and the first bytes of the next header's
-/// protocol.
+/// The group of an IP packet that ends at `end`, of which `first` are the IP header and the first
+/// bytes of the `next` protocol's.
 #[inline(always)]
-fn group_of<const LENGTH: usize>(first: &[u8; LENGTH], next: u8) -> Option<u8> {
+fn group_of<const LENGTH: usize>(ip: &[u8], first: &[u8; LENGTH], next: u8, end: usize) -> Option<u8> {
     let transport = LENGTH - udp::HEADER_LENGTH;
-    // The packets of a tunnel belong to the flows in it.
     let alone = match next {
-        protocol::TCP => true,
-        protocol::UDP => !matches!(be16(first, transport + udp::DESTINATION_PORT), vxlan::PORT | geneve::PORT),
+        // Whose header is not whole, or contradicts itself, has no flow.
+        protocol::TCP => {
+            let length = usize::from(byte(ip, transport + tcp::DATA_OFFSET) >> 4) * 4;
+            length >= tcp::HEADER_LENGTH && transport + length <= end.min(ip.len())
+        }
+        // The packets of a tunnel belong to the flows in it.
+        protocol::UDP => end >= LENGTH && !matches!(be16(first, transport + udp::DESTINATION_PORT), vxlan::PORT | geneve::PORT),
         _ => false,
     };
     let mixed = addresses_and_ports(first, transport as u16).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -206,8 +211,10 @@ mod tests {
     use std::vec::Vec;
 
     use superpacket_traffic::frame::Frame;
+    use superpacket_traffic::generate::{Config, generate};
 
     use super::*;
+    use crate::wire::parse;
 
     /// The order in which packets of these groups are taken, and whether they came in turn.
     fn order(groups: &[Option<u8>]) -> (Vec<usize>, bool) {
@@ -261,6 +268,22 @@ mod tests {
             for (place, &index) in taken.iter().enumerate() {
                 let must_follow = |other: usize| groups[other].is_none() || groups[index].is_none() || groups[other] == groups[index];
                 assert!(taken[place..].iter().all(|&later| later >= index || !must_follow(later)));
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_has_a_group_has_a_flow(seed: u64, place in 0usize..80, value: u8, cut in 0usize..100) {
+            for generated in generate(seed, &Config::default(), 40) {
+                let layer = if generated.starts_at_ip { Layer::Ip } else { Layer::Ethernet };
+                let mut bytes = generated.bytes.clone();
+                if let Some(byte) = bytes.get_mut(place) {
+                    *byte = value;
+                }
+                for bytes in [&bytes[..], &bytes[..bytes.len().min(cut)], &generated.bytes[..generated.bytes.len().min(cut)]] {
+                    assert!(group(bytes, layer).is_none() || parse(bytes, bytes.len(), layer).is_ok(), "{bytes:x?}");
+                }
             }
         }
     }
