@@ -1,9 +1,7 @@
 //! The aggregator of packets that are borrowed for one call.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::by_flow::{ByFlow, group};
 use super::poll::Poll;
 use super::receive::{Receiver, VERIFIED_BEFORE};
 use super::{Counters, HashKey, Mode, Policy, Reason};
@@ -43,7 +41,6 @@ pub struct BatchAggregator {
     /// The packets of the call that have not been looked at.
     packets: Vec<RxPacket<BufferIndex>>,
     /// Puts packets that are joined in place in order, once flows have come in turn.
-    by_flow: Option<Box<ByFlow>>,
     /// Indices of the packets that leave a call in place.
     pub(super) written: Vec<usize>,
     /// Memory for the slices of a packet, empty between calls.
@@ -183,7 +180,6 @@ impl BatchAggregator {
             layer,
             framing: None,
             packets: Vec::new(),
-            by_flow: None,
             written: Vec::new(),
             #[cfg(feature = "std")]
             slices: Vec::new(),
@@ -316,21 +312,9 @@ impl BatchAggregator {
             return self.receiver.pass_alone(packet, poll);
         }
         let layer = self.layer;
-        let by_flow = (Q::IN_PLACE && self.receiver.came_in_turn()).then(|| self.by_flow.take().unwrap_or_else(ByFlow::new));
-        let push = |index: usize| {
+        for index in 0..count {
             let packet = self.number(received(index, layer), buffers(index), index as u32);
             self.packets.push(packet);
-        };
-        match by_flow {
-            None => (0..count).for_each(push),
-            Some(mut by_flow) => {
-                let first = |index: usize| BufferIndex { packet: index as u32, buffer: 0 };
-                let group = |index| group(poll.bytes(&first(index)), received(index, layer).layer);
-                if by_flow.order(count, group, push) {
-                    self.receiver.note_turns();
-                }
-                self.by_flow = Some(by_flow);
-            }
         }
         self.go_on(poll)
     }

@@ -50,33 +50,10 @@ impl ByFlow {
         Box::new(ByFlow { last: [0; GROUPS], span: 0, next: [NONE; SPAN], first: [NONE; SPAN], place: [NONE; SPAN] })
     }
 
-    /// Gives the numbers of `count` packets to `take`: those of a flow one after the other, flows
-    /// in the order of their first packets. `group` tells the [group] of a packet. One that is in
-    /// none may belong to any flow: it stays behind all that came before it, and before all that
-    /// came after. Returns whether flows came in turn.
-    #[inline(always)]
-    pub(super) fn order(&mut self, count: usize, group: impl Fn(usize) -> Option<u8>, mut take: impl FnMut(usize)) -> bool {
-        let (mut begin, mut in_turn) = (0, false);
-        while begin < count {
-            let Some(linked) = self.link(begin, count, &group) else {
-                take(begin);
-                begin += 1;
-                continue;
-            };
-            for &first in &self.first[..linked.groups] {
-                let mut index = first;
-                while index != NONE {
-                    take(begin + usize::from(index));
-                    index = self.next[usize::from(index) % SPAN];
-                }
-            }
-            in_turn |= linked.in_turn;
-            begin += linked.packets;
-        }
-        in_turn
-    }
-
-    /// Puts packets in the order of [`order`](Self::order). Returns whether flows came in turn.
+    /// Puts packets of a flow one after the other, flows in the order of their first packets.
+    /// `group` tells the [group] of a packet. One that is in none may belong to any flow: it stays
+    /// behind all that came before it, and before all that came after. Returns whether flows came
+    /// in turn.
     #[inline(always)]
     pub(super) fn sort<T>(&mut self, packets: &mut [T], group: impl Fn(&[T], usize) -> Option<u8>) -> bool {
         let (mut begin, mut in_turn) = (0, false);
@@ -222,12 +199,9 @@ mod tests {
     }
 
     fn order_by(by_flow: &mut ByFlow, groups: &[Option<u8>]) -> (Vec<usize>, bool) {
-        let mut taken = Vec::new();
-        let in_turn = by_flow.order(groups.len(), |index| groups[index], |index| taken.push(index));
         let mut sorted: Vec<_> = groups.iter().copied().enumerate().collect();
-        assert_eq!(by_flow.sort(&mut sorted, |packets, index| packets[index].1), in_turn);
-        assert!(sorted.iter().map(|(index, _)| index).eq(&taken), "{sorted:?} {taken:?}");
-        (taken, in_turn)
+        let in_turn = by_flow.sort(&mut sorted, |packets, index| packets[index].1);
+        (sorted.into_iter().map(|(index, _)| index).collect(), in_turn)
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl<B> Receiver<B> {
             trust(packets);
         }
         prefetch_first(packets, poll);
-        if !P::IN_PLACE && self.came_in_turn {
+        if self.came_in_turn {
             self.sort(packets, poll);
         }
         let mut batch = packets.drain(..);
@@ -264,18 +264,6 @@ impl<B> Receiver<B> {
         // Flows in turn: packets that are laid out alike find theirs without a parse.
         let slot = self.recent[recent(addresses_and_ports(poll.bytes(&packet.first), self.recent_transport))];
         if slot != self.last && expects(slot) { slot } else { NONE }
-    }
-
-    /// Did packets of several flows come in turn in the poll before?
-    #[inline(always)]
-    pub(super) fn came_in_turn(&self) -> bool {
-        self.came_in_turn
-    }
-
-    /// Packets of several flows came in turn, and were put in order of their flows.
-    #[inline(always)]
-    pub(super) fn note_turns(&mut self) {
-        self.turns = true;
     }
 
     /// A flow took a packet behind another flow's: more may come in turn.
