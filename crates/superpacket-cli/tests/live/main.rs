@@ -110,7 +110,16 @@ impl House {
     /// Does the right host answer the left one? A refused connection is an answer: address
     /// resolution and TCP went both ways.
     fn reaches(&self) -> bool {
-        let output = self.left.run("timeout", &["5", "bash", "-c", "exec 3<>/dev/tcp/10.9.0.2/9"]);
+        self.answers_within("5")
+    }
+
+    /// Does it not? An answer that comes at all comes within milliseconds.
+    fn is_cut_off(&self) -> bool {
+        !self.answers_within("1")
+    }
+
+    fn answers_within(&self, seconds: &str) -> bool {
+        let output = self.left.run("timeout", &[seconds, "bash", "-c", "exec 3<>/dev/tcp/10.9.0.2/9"]);
         stderr(&output).contains("refused")
     }
 

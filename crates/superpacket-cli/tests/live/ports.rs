@@ -6,7 +6,7 @@ use super::*;
 fn ports_are_added_and_removed_while_it_runs() {
     let Some(house) = House::new() else { return };
     let running = house.bridge(&[PORTS[0]]);
-    assert!(!house.reaches(), "there is nobody to reach");
+    assert!(house.is_cut_off(), "there is nobody to reach");
     let added = house.ask(&["port", "add", PORTS[1]]).expect("it can be opened");
     assert_eq!((&added["port"], &added["state"]), (&Value::from(PORTS[1]), &Value::from("up")));
     house.wait_for("the other host", || house.reaches());
@@ -18,7 +18,7 @@ fn ports_are_added_and_removed_while_it_runs() {
     let (code, _, error) = house.text(&["port", "add", "pigeon:a"]);
     assert!(code == Some(2) && error.contains("starts with no kind of port"), "{code:?} {error}");
     assert_eq!(house.text(&["port", "del", PORTS[1]]), (Some(0), String::new(), String::new()));
-    assert!(!house.reaches(), "its port is gone");
+    assert!(house.is_cut_off(), "its port is gone");
     let (code, _, error) = house.text(&["port", "del", PORTS[1]]);
     assert!(code == Some(2) && error.contains("there are packet:left"), "{code:?} {error}");
     house.ask(&["port", "add", PORTS[1]]).expect("nothing of it was left behind");

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn hosts_reach_each_other_through_it_and_sigterm_ends_it_well() {
     let Some(house) = House::new() else { return };
-    assert!(!house.reaches(), "nothing joins them yet");
+    assert!(house.is_cut_off(), "nothing joins them yet");
     let bridge = house.bridge(&[PORTS[0], PORTS[1], "--json", "--log-format", "json"]);
     assert!(house.reaches(), "{}", house.log());
     let stats = house.ask(&["stats"]).expect("answers");

@@ -261,39 +261,51 @@ mod tests {
 
     use super::*;
 
+    /// The type of sink that each aggregator is compiled for anyway.
+    type Look<'l> = dyn FnMut(SuperPacket<'_, Numbered>) -> Result<(), ()> + 'l;
+
+    /// Frames by their places.
+    type Frames = Vec<(usize, Frame)>;
+
     /// What the judge says of a poll of which the engine gets something else.
-    fn judged(change: impl Fn(&mut Vec<(usize, Frame)>)) -> Option<String> {
+    fn judged(change: &dyn Fn(&mut Frames)) -> Option<String> {
         let mut pool = Pool::new(3);
         let used = pool.next_use();
         let mut judge = Judge::default();
         judge.begin(&used);
-        let mut frames: Vec<_> = used.order.iter().map(|&frame| used.frames[frame].clone()).enumerate().collect();
+        let mut frames: Frames = used.order.iter().map(|&frame| used.frames[frame].clone()).enumerate().collect();
         change(&mut frames);
         let mut batch = frames.iter().map(|(place, frame)| packet(*place, frame)).collect();
         let mut engine = Aggregator::new(Policy::gro_with_udp(), HashKey::new(1));
-        let mut sink = |packet: SuperPacket<'_, Numbered>| judge.look(&used, &packet);
-        engine.receive_batch(&mut batch, 0, &mut sink);
-        engine.poll_end(0, &mut sink);
+        let mut look = |packet: SuperPacket<'_, Numbered>| {
+            judge.look(&used, &packet);
+            Ok(())
+        };
+        let sink: &mut Look<'_> = &mut look;
+        engine.receive_batch(&mut batch, 0, sink).and_then(|()| engine.poll_end(0, sink)).expect("it takes all");
         judge.end(&used);
         judge.problem
     }
 
     #[test]
     fn the_judge_finds_what_is_lost_changed_or_overtakes() {
-        assert_eq!(judged(|_| {}), None);
-        assert_eq!(judged(|frames| drop(frames.remove(9))).as_deref(), Some("frame 9 never came back"));
-        let other = |frames: &mut Vec<(usize, Frame)>| {
+        assert_eq!(judged(&|_| {}), None);
+        assert_eq!(judged(&|frames| drop(frames.remove(9))).as_deref(), Some("frame 9 never came back"));
+        let other = |frames: &mut Frames| {
             for (_, frame) in frames {
                 let mut bytes = frame.bytes.to_vec();
                 bytes[1] ^= 2;
                 frame.bytes = Rc::new(bytes);
             }
         };
-        let problem = judged(other).expect("other bytes");
+        let problem = judged(&other).expect("other bytes");
         assert!(problem.contains("came back as") || problem.contains("is not what it was"), "{problem}");
-        let problem = judged(|frames| frames.reverse()).expect("another order");
+        let problem = judged(&|frames| frames.reverse()).expect("another order");
         assert!(problem.contains("of its flow"), "{problem}");
-        let problem = judged(|frames| frames.iter_mut().for_each(|(_, frame)| frame.vlan = Some(VlanTag { protocol: 0x8100, control: 9 })));
+        let tag = |frames: &mut Frames| {
+            frames.iter_mut().for_each(|(_, frame)| frame.vlan = Some(VlanTag { protocol: 0x8100, control: 9 }));
+        };
+        let problem = judged(&tag);
         assert!(problem.expect("other tags").contains("became"));
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use crate::support::Aggregator;
 use proptest::prelude::*;
+use superpacket::SuperPacket;
 use superpacket::aggregate::{HashKey, Policy};
 use superpacket::order::{GapLimits, Gaps};
 use superpacket::packet::RxPacket;
-use superpacket::{Aggregator, SuperPacket};
 use superpacket_traffic::frame::{FIN, Frame, RST, SYN};
 use superpacket_traffic::random::Random;
 

@@ -2,9 +2,9 @@
 //! header's, empty datagrams.
 
 use crate::expect::*;
-use crate::support::{Output, Packet, packets};
+use crate::support::{BatchAggregator, Output, Packet, packets};
 use superpacket::aggregate::Reason::*;
-use superpacket::aggregate::{BatchAggregator, HashKey, Policy};
+use superpacket::aggregate::{HashKey, Policy};
 use superpacket::packet::RxChecksum;
 use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
 use superpacket::super_packet::SuperPacket;
