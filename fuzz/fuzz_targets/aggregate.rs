@@ -16,7 +16,9 @@ fuzz_target!(|input: &[u8]| {
     let [choice, input @ ..] = input else { return };
     let packets = packets(input);
     let storage = if choice & 1 == 0 { Storage::Fragments } else { Storage::Linear };
-    let base = if choice & 2 == 0 { Policy::gro_with_udp().with_partial_checksums() } else { Policy::lro_with_acks() };
+    let gro = Policy::gro_with_udp().with_partial_checksums();
+    let gro = if choice & 0x10 == 0 { gro } else { gro.with_merge_uneven() };
+    let base = if choice & 2 == 0 { gro } else { Policy::lro_with_acks() };
     let policy =
         base.with_storage(storage).with_max_flows(1 + u32::from(choice >> 4)).with_max_packets(if choice & 4 == 0 { 3 } else { 99 });
     let mut aggregator: Aggregator<Vec<u8>> = Aggregator::new(policy, HashKey::new(7));

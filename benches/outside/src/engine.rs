@@ -168,8 +168,8 @@ pub struct Forwarder<'a> {
 }
 
 impl<'a> Forwarder<'a> {
-    pub fn new() -> Self {
-        Forwarder { aggregator: aggregator(Policy::gro().with_partial_checksums()), segmenter: Segmenter::new(), packets: Vec::new() }
+    pub fn new(policy: Policy) -> Self {
+        Forwarder { aggregator: aggregator(policy), segmenter: Segmenter::new(), packets: Vec::new() }
     }
 
     /// Frames with checksums that the device verified; all leave before this returns.

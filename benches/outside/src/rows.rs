@@ -37,6 +37,7 @@ impl<'a> Row<'a> {
 /// The frames of all rows.
 pub struct Frames {
     w1: Vec<Vec<u8>>,
+    pushed: Vec<Vec<u8>>,
     four_flows: Vec<Vec<u8>>,
     sixteen_flows: Vec<Vec<u8>>,
     w2: Vec<Vec<u8>>,
@@ -53,6 +54,7 @@ impl Frames {
         let only = |frames: Vec<Vec<u8>>| frames.into_iter().next().expect("one was asked for");
         Frames {
             w1: w1(TRAIN),
+            pushed: w1(TRAIN).into_iter().enumerate().map(|(index, frame)| if index % 5 == 4 { with_push(frame) } else { frame }).collect(),
             four_flows: w2(4, 4 * TRAIN),
             sixteen_flows: w2(16, 16 * TRAIN),
             w2: w2(64, 64 * TRAIN),
@@ -64,6 +66,17 @@ impl Frames {
             w5: only(w5_super(1, Checksum::Partial)),
         }
     }
+}
+
+/// A TCP frame with PSH, which counts 8 in its checksum.
+fn with_push(mut frame: Vec<u8>) -> Vec<u8> {
+    let (flags, checksum) = (TRANSPORT + 13, TRANSPORT + 16);
+    if frame[flags] & 8 == 0 {
+        frame[flags] |= 8;
+        let (less, borrow) = u16::from_be_bytes([frame[checksum], frame[checksum + 1]]).overflowing_sub(8);
+        frame[checksum..checksum + 2].copy_from_slice(&(less - u16::from(borrow)).to_be_bytes());
+    }
+    frame
 }
 
 /// How a row receives its frames.
@@ -171,8 +184,8 @@ fn copy<'a>(name: &'static str, frame: &'a Vec<u8>, cut: Cut, sums: Sums) -> Row
     Row::new(name, move || cutter.copy(black_box(frame), black_box(&mut out[start..])))
 }
 
-fn forward<'a>(name: &'static str, frames: &'a [Vec<u8>]) -> Row<'a> {
-    let mut forwarder = Forwarder::new();
+fn forward<'a>(name: &'static str, frames: &'a [Vec<u8>], policy: Policy) -> Row<'a> {
+    let mut forwarder = Forwarder::new(policy);
     Row::new(name, move || {
         forwarder.take(frames);
         frames.len()
@@ -193,7 +206,10 @@ pub fn rows<'a>(frames: &'a Frames, only: &str) -> Vec<Row<'a>> {
         join("W1 GRO linear", &frames.w1, Poll::of(LINEAR)),
         join("W1 GRO linear, verifying", &frames.w1, Poll::unverified(LINEAR)),
         join("W1 LRO", &frames.w1, Poll::of(Policy::lro())),
-        forward("W1 GRO, cut again with known sums", &frames.w1),
+        forward("W1 GRO, cut again with known sums", &frames.w1, gro),
+        join("PSH on each 5th, GRO", &frames.pushed, Poll::of(gro)),
+        join("PSH on each 5th, uneven", &frames.pushed, Poll::of(gro.with_merge_uneven())),
+        forward("PSH on each 5th, uneven, cut again", &frames.pushed, gro.with_merge_uneven()),
         watch("W1, no gaps to hold open", &frames.w1, 64),
         watch("W2, 64 flows, no gaps to hold open", &frames.w2, 64),
         join("4 flows interleaved", &frames.four_flows, Poll::of(gro)),

@@ -215,6 +215,8 @@ struct WrittenPort {
     gro_past_push: Option<bool>,
     #[serde(alias = "gro-udp-no-checksum")]
     gro_udp_no_checksum: Option<bool>,
+    #[serde(alias = "gro-uneven")]
+    gro_uneven: Option<bool>,
     storage: Option<Spanned<String>>,
     delivery: Option<Spanned<String>>,
     isolated: Option<bool>,
@@ -413,6 +415,7 @@ impl WrittenPort {
         settings.lro_acks = self.lro_acks.unwrap_or_default();
         settings.gro_past_push = self.gro_past_push.unwrap_or_default();
         settings.gro_udp_no_checksum = self.gro_udp_no_checksum.unwrap_or_default();
+        settings.gro_uneven = self.gro_uneven.unwrap_or_default();
         for (name, time) in [("gro_flush_timeout", &self.gro_flush_timeout), ("gap_timeout", &self.gap_timeout)] {
             if let Some(time) = time {
                 let nanoseconds = u64::try_from(duration(time, name, source)?.as_nanos()).unwrap_or(u64::MAX);
@@ -643,11 +646,11 @@ mod tests {
     #[test]
     fn the_knobs_of_aggregation_are_read() {
         let text = "[[port]]\nport = \"tap:a\"\nfeatures = { lro = true, tx-tcp-mangleid-segmentation = true }\nforce-lro = true\n\
-                    lro-max-aggr = 43\nlro-max-desc = 8\nlro-acks = true\ngro-past-push = true\ngro-udp-no-checksum = true\nstorage = \"linear\"\ndelivery = \"at-once\"\n";
+                    lro-max-aggr = 43\nlro-max-desc = 8\nlro-acks = true\ngro-past-push = true\ngro-udp-no-checksum = true\ngro-uneven = true\nstorage = \"linear\"\ndelivery = \"at-once\"\n";
         let port = Config::parse(text, "bridge.toml").expect("it is right").bridge.ports.remove(0);
         assert!(port.features.contains(Feature::TxTcpMangleidSegmentation) && port.features.contains(Feature::LargeReceiveOffload));
         assert_eq!((port.limits.lro_max_aggr, port.limits.lro_max_desc), (43, 8));
-        let words = ["at-once", "on", "on", "on", "linear"];
+        let words = ["at-once", "on", "on", "on", "on", "linear"];
         assert_eq!(PortSettings::AGGREGATION.map(|name| port.aggregation(name)), words.map(Some));
     }
 

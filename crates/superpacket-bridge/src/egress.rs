@@ -131,20 +131,21 @@ impl Egress {
                 }
             }
             Need::Parts(gso, size, layout) => self.cut_into_parts(outgoing, staged, packet, segmenter, gso, size, &layout),
+            Need::WholeParts(layout) => {
+                let options = SegmentOptions::default().with_checksum(ChecksumOutput::Partial).with_whole_parts();
+                let part = |index: u32| Part { gso: packet.parts()[index as usize].gso(), layout: &layout, skipped: 0 };
+                self.push_parts(outgoing, staged, packet, segmenter, options, part);
+            }
             Need::Whole(gso, layout) => {
                 self.batch.push_super_packet(outgoing, staged, packet, gso, &layout, self.runtime.max_slices());
             }
-            Need::Cut(gso) => {
+            need @ (Need::Cut(_) | Need::CutUneven) => {
                 let partial = self.runtime.has(Feature::TxChecksumming);
                 let checksum = if partial { ChecksumOutput::AsMerged } else { ChecksumOutput::Full };
                 let before = self.waiting();
-                if self.cut(
-                    outgoing,
-                    staged,
-                    packet,
-                    segmenter,
-                    SegmentOptions::default().with_gso(gso).with_checksum(checksum).with_max_segments(MOST_SEGMENTS),
-                ) {
+                let options = SegmentOptions::default().with_checksum(checksum).with_max_segments(MOST_SEGMENTS);
+                let options = if let Need::Cut(gso) = need { options.with_gso(gso) } else { options };
+                if self.cut(outgoing, staged, packet, segmenter, options) {
                     self.shared.counts.segmented.add(1);
                     self.shared.counts.segments.add((self.waiting() - before) as u64);
                     if is_cut_for_ids(&self.runtime, packet) {
@@ -235,18 +236,30 @@ impl Egress {
         size: SegmentSize,
         layout: &Layout,
     ) {
-        let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
-        let (vlan, layer) = (packet.metadata.vlan, packet.metadata.layer);
-        let before = batch.frames().len();
         // Each part counts as one identification where it is cut, and takes one for each of its
         // segments.
         let extra = (size.get() / gso.size.get() - 1) as u16;
-        let mut skipped = 0u16;
         let whole = gso.with_size(size).with_checksum(ChecksumForm::Partial);
         let options = SegmentOptions::default().with_gso(whole).with_checksum(ChecksumOutput::AsMerged);
+        let part = |index: u32| Part { gso, layout, skipped: extra.wrapping_mul(index as u16) };
+        self.push_parts(outgoing, staged, packet, segmenter, options, part);
+    }
+
+    /// Adds the segments of a packet, each of which is a super-packet: the part of that number.
+    fn push_parts<'l>(
+        &mut self,
+        outgoing: &mut Outgoing,
+        staged: &Staged,
+        packet: &SuperPacket<'_, Buffer>,
+        segmenter: &mut Segmenter,
+        options: SegmentOptions,
+        part: impl Fn(u32) -> Part<'l>,
+    ) {
+        let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
+        let (vlan, layer) = (packet.metadata.vlan, packet.metadata.layer);
+        let before = batch.frames().len();
         let done = segmenter.segment(packet, &options, |segment| {
-            batch.push_part(outgoing, staged, &segment, &Part { gso, layout, skipped }, vlan, layer, slices);
-            skipped = skipped.wrapping_add(extra);
+            batch.push_part(outgoing, staged, &segment, &part(segment.index), vlan, layer, slices);
         });
         match done {
             Ok(_) => {

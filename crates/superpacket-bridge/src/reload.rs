@@ -255,9 +255,8 @@ mod tests {
         for name in Limits::names() {
             port.limits.set(name, 1_000).expect(name);
         }
-        for (name, word) in
-            [("delivery", "at-once"), ("gro_past_push", "on"), ("gro_udp_no_checksum", "on"), ("lro_acks", "on"), ("storage", "linear")]
-        {
+        let on = ["gro_past_push", "gro_udp_no_checksum", "gro_uneven", "lro_acks"].map(|name| (name, "on"));
+        for (name, word) in on.into_iter().chain([("delivery", "at-once"), ("storage", "linear")]) {
             port.set_aggregation(name, word).expect(name);
         }
         for name in Forwarding::NAMES {

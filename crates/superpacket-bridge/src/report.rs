@@ -37,8 +37,8 @@ pub struct PortReport {
     /// that it says.
     pub limits: BTreeMap<String, u64>,
     /// How what it receives is aggregated: `storage` (`fragments`, `linear`), `delivery`
-    /// (`per-poll`, `at-once`), `gro_past_push`, `gro_udp_no_checksum` and `lro_acks` (`on`,
-    /// `off`).
+    /// (`per-poll`, `at-once`), `gro_past_push`, `gro_udp_no_checksum`, `gro_uneven` and
+    /// `lro_acks` (`on`, `off`).
     #[serde(default)]
     pub aggregation: BTreeMap<String, String>,
     /// What becomes of packets that are too long: `drop`, `icmp`, `fragment`.

@@ -63,6 +63,8 @@ pub(crate) struct Runtime {
     gro_past_push: bool,
     /// GRO merges UDP over IPv4 without a checksum.
     gro_udp_no_checksum: bool,
+    /// GRO merges TCP packets that are not alike.
+    gro_uneven: bool,
     /// What is aggregated is copied into one run of bytes.
     linear: bool,
     delivery: Delivery,
@@ -103,6 +105,7 @@ impl Runtime {
         } else if self.has(Feature::GenericReceiveOffload) {
             let gro = Policy::gro().with_partial_checksums().with_mode(Mode::Gro { udp: self.has(Feature::RxUdpGroForwarding) });
             let gro = if self.gro_past_push { gro.with_merge_past_push() } else { gro };
+            let gro = if self.gro_uneven { gro.with_merge_uneven() } else { gro };
             if self.gro_udp_no_checksum { gro.with_merge_udp_without_checksum() } else { gro }
         } else {
             return None;
@@ -245,6 +248,7 @@ impl Shared {
             lro_acks: requested.settings.lro_acks,
             gro_past_push: requested.settings.gro_past_push,
             gro_udp_no_checksum: requested.settings.gro_udp_no_checksum,
+            gro_uneven: requested.settings.gro_uneven,
             linear: requested.settings.linear,
             delivery: requested.settings.delivery,
             mtu: match self.mtu() {

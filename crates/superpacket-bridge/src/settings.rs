@@ -92,6 +92,9 @@ pub struct PortSettings {
     /// port that cuts super-packets itself writes checksums into what it cuts of them; where the
     /// bridge cuts, they have none, as they came.
     pub gro_udp_no_checksum: bool,
+    /// Where GRO is in force, TCP packets merge too that are not alike: identifications that do not
+    /// go on, lengths that differ, PSH before the last. Ports give them out as the very packets.
+    pub gro_uneven: bool,
     /// What is aggregated is copied into one run of bytes at once, as by drivers that receive into
     /// linear buffers, rather than kept where it was received.
     pub linear: bool,
@@ -115,7 +118,7 @@ pub struct PortSettings {
 
 impl PortSettings {
     /// The names of what can be said of aggregation in words, as commands and files use them.
-    pub const AGGREGATION: [&'static str; 5] = ["delivery", "gro_past_push", "gro_udp_no_checksum", "lro_acks", "storage"];
+    pub const AGGREGATION: [&'static str; 6] = ["delivery", "gro_past_push", "gro_udp_no_checksum", "gro_uneven", "lro_acks", "storage"];
 
     /// What a port is asked unless told otherwise: every offload but LRO, the aggregation of UDP
     /// and changed identifications.
@@ -131,6 +134,7 @@ impl PortSettings {
             lro_acks: false,
             gro_past_push: false,
             gro_udp_no_checksum: false,
+            gro_uneven: false,
             linear: false,
             delivery: Delivery::PerPoll,
             limits: Limits::default(),
@@ -148,6 +152,7 @@ impl PortSettings {
             "delivery" => Some(if self.delivery == Delivery::AtOnce { "at-once" } else { "per-poll" }),
             "gro_past_push" => Some(on_or_off(self.gro_past_push)),
             "gro_udp_no_checksum" => Some(on_or_off(self.gro_udp_no_checksum)),
+            "gro_uneven" => Some(on_or_off(self.gro_uneven)),
             "lro_acks" => Some(on_or_off(self.lro_acks)),
             "storage" => Some(if self.linear { "linear" } else { "fragments" }),
             _ => None,
@@ -171,6 +176,7 @@ impl PortSettings {
             ("delivery", _) => return Err(format!("delivery is per-poll or at-once, not {word:?}")),
             ("gro_past_push", _) => self.gro_past_push = switch()?,
             ("gro_udp_no_checksum", _) => self.gro_udp_no_checksum = switch()?,
+            ("gro_uneven", _) => self.gro_uneven = switch()?,
             ("lro_acks", _) => self.lro_acks = switch()?,
             ("storage", "fragments") => self.linear = false,
             ("storage", "linear") => self.linear = true,
@@ -405,6 +411,7 @@ mod tests {
             ("delivery", ["at-once", "per-poll"]),
             ("gro_past_push", on_or_off),
             ("gro_udp_no_checksum", on_or_off),
+            ("gro_uneven", on_or_off),
             ("lro_acks", on_or_off),
             ("storage", ["linear", "fragments"]),
         ];

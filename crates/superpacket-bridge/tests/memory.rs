@@ -268,6 +268,55 @@ fn datagrams_without_checksums_merge_where_the_port_says_so() {
     }
 }
 
+/// TCP packets that are not alike merge where the port says so, and leave as they came, by a port
+/// without TSO and by one that is given super-packets.
+#[test]
+fn packets_that_are_not_alike_merge_where_the_port_says_so() {
+    let sent: Vec<_> = frames(0)
+        .into_iter()
+        .enumerate()
+        .map(|(index, mut frame)| {
+            // Each fifth has PSH: of the flags that is 8, of the sum as much.
+            if index % 5 == 4 {
+                frame[47] |= 8;
+                let sum = u16::from_be_bytes([frame[50], frame[51]]);
+                let (less, borrow) = sum.overflowing_sub(8);
+                frame[50..52].copy_from_slice(&(less - u16::from(borrow)).to_be_bytes());
+            }
+            frame
+        })
+        .collect();
+    for (uneven, tso) in [(false, false), (true, false), (true, true)] {
+        let mut joined = Joined::new(&format!("uneven-{uneven}-{tso}"), |settings| {
+            settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
+            settings.ports[0].gro_uneven = uneven;
+            settings.ports[1].features = settings.ports[1].features.set(Feature::TcpSegmentationOffload, tso);
+        });
+        joined.ends[0].send(&sent);
+        let mut left = Vec::new();
+        wait("all leave", || {
+            left.extend(joined.ends[1].receive());
+            payload(&left).len() == FRAMES * PAYLOAD
+        });
+        let most = if uneven { FRAMES as u64 - 1 } else { FRAMES as u64 * 4 / 5 };
+        assert_eq!(joined.bridge.stats()[0].merged, most, "{uneven}");
+        let mut cut = Vec::new();
+        for packet in &left {
+            Segmenter::new()
+                .segment(packet, &SegmentOptions::default(), |segment| {
+                    let mut frame = Vec::new();
+                    segment.copy_to(&mut frame);
+                    cut.push(frame);
+                })
+                .expect("a right packet");
+        }
+        assert!(cut == sent, "{uneven} {tso}");
+        assert_eq!(left.len(), if tso { FRAMES / 5 } else { FRAMES });
+        drop(left);
+        joined.stop();
+    }
+}
+
 /// By a port without TSO the segments leave that the sender's kernel would have cut.
 #[test]
 fn what_merged_further_comes_apart_at_a_port_without_tso() {

@@ -8,7 +8,7 @@
 use serde::Serialize;
 use superpacket::Simd;
 use superpacket::aggregate::{Mode, Policy};
-use superpacket::segment::{ChecksumForm, ChecksumOutput, GsoPacket, SegmentOptions, Segmenter};
+use superpacket::segment::{ChecksumForm, ChecksumOutput, GsoPacket, SegmentBuffers, SegmentOptions, Segmenter, Written};
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::parse;
 use superpacket_io::capture::{Frame, FrameOptions, Truncated};
@@ -32,6 +32,8 @@ pub struct VerifyOptions {
     pub stepping: Stepping,
     /// Aggregates UDP too.
     pub udp: bool,
+    /// Merges TCP packets too that are not alike ([`Policy::merge_uneven`]).
+    pub uneven: bool,
     /// Fails if a capture ends within a record.
     pub strict: bool,
     /// Flips a bit in the payload of this super-packet of each capture, from 1, before it is cut:
@@ -42,7 +44,7 @@ pub struct VerifyOptions {
 
 impl Default for VerifyOptions {
     fn default() -> Self {
-        VerifyOptions { stepping: Stepping::default(), udp: true, strict: false, inject_fault: None }
+        VerifyOptions { stepping: Stepping::default(), udp: true, uneven: false, strict: false, inject_fault: None }
     }
 }
 
@@ -103,6 +105,7 @@ pub fn verify(inputs: Vec<Input<'_>>, options: &VerifyOptions, progress: &mut dy
 fn verify_one(input: Input<'_>, options: &VerifyOptions, progress: &mut dyn Progress) -> Result<FileVerification, Error> {
     let simd = Simd::detect();
     let policy = Policy::gro().with_mode(Mode::Gro { udp: options.udp }).with_checksum(ChecksumForm::Full);
+    let policy = if options.uneven { policy.with_merge_uneven() } else { policy };
     let mut input = Opened::open(input, options.strict, progress)?;
     let pool = Pool::default();
     let mut lanes = Lanes::new(policy, options.stepping, simd);
@@ -118,7 +121,7 @@ fn verify_one(input: Input<'_>, options: &VerifyOptions, progress: &mut dyn Prog
         mismatches: 0,
         details: Vec::new(),
         linear: Vec::new(),
-        cut: Vec::new(),
+        cut: Cut::default(),
         taken: Vec::new(),
     };
     input.for_each(|frame| {
@@ -167,10 +170,40 @@ struct Comparison {
     details: Vec<String>,
     /// A packet that came out, in one piece.
     linear: Vec<u8>,
-    /// Its segments, back to back.
-    cut: Vec<u8>,
+    /// Its segments.
+    cut: Cut,
     /// The frames it should be.
     taken: Vec<Buffer>,
+}
+
+/// Segments, back to back, and where each ends.
+#[derive(Debug, Default)]
+struct Cut {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Cut {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// The segments one after the other.
+    fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end])
+    }
+}
+
+impl SegmentBuffers for Cut {
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.bytes.buffer(length)
+    }
+
+    fn written(&mut self, _: Written) {
+        self.ends.push(self.bytes.len());
+    }
 }
 
 impl Comparison {
@@ -182,8 +215,8 @@ impl Comparison {
         }
     }
 
-    /// Cuts what lies in `linear` again; returns the length of a segment and how many there are.
-    fn cut_again(&mut self, packet: &SuperPacket<'_, Buffer>) -> Result<(usize, usize), String> {
+    /// Cuts what lies in `linear` again; returns how many segments there are.
+    fn cut_again(&mut self, packet: &SuperPacket<'_, Buffer>) -> Result<usize, String> {
         let layer = packet.metadata.layer;
         let layout = parse(&self.linear, self.linear.len(), layer)
             .map_err(|unparsed| format!("the super-packet cannot be parsed: {}", unparsed.reason.name()))?;
@@ -196,22 +229,21 @@ impl Comparison {
         let gso = packet.metadata.gso.ok_or("a merged packet without what is needed to cut it")?;
         self.cut.clear();
         let buffers = [self.linear.as_slice()];
-        let again = GsoPacket::new(&buffers, gso).with_layer(layer).with_checksum(packet.metadata.checksum);
+        let again = GsoPacket::new(&buffers, gso).with_layer(layer).with_checksum(packet.metadata.checksum).with_parts(packet.parts());
         let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
-        let plan = self
-            .segmenter
+        self.segmenter
             .segment_linear(&again, &options, &mut self.cut)
             .map_err(|error| format!("the super-packet cannot be cut: {error}"))?;
-        Ok((plan.segment_length, plan.segments as usize))
+        Ok(self.cut.ends.len())
     }
 
     /// Compares what was cut, or what came out single, with the frames that it should be.
-    fn compare(&mut self, link: &LinkHeader, segment_length: usize, merged: bool) {
+    fn compare(&mut self, link: &LinkHeader, merged: bool) {
         let taken = std::mem::take(&mut self.taken);
-        let bytes = std::mem::take(if merged { &mut self.cut } else { &mut self.linear });
-        let mut segments = bytes.chunks(segment_length.max(1));
+        let (cut, linear) = (std::mem::take(&mut self.cut), std::mem::take(&mut self.linear));
+        let mut segments = cut.segments();
         for original in &taken {
-            let segment = segments.next().unwrap_or(&[]);
+            let segment = if merged { segments.next().unwrap_or(&[]) } else { &linear };
             let original_bytes = original.as_ref();
             if !original.frame().starts_with(link.header()) {
                 self.mismatch(original.number(), "came out with another link header".to_owned());
@@ -226,7 +258,8 @@ impl Comparison {
                 self.mismatch(original.number(), what);
             }
         }
-        *(if merged { &mut self.cut } else { &mut self.linear }) = bytes;
+        drop(segments);
+        (self.cut, self.linear) = (cut, linear);
         self.taken = taken;
         self.taken.clear();
     }
@@ -247,16 +280,14 @@ impl Taker for Comparison {
             return;
         }
         if !packet.is_merged() {
-            self.compare(link, self.linear.len(), false);
+            self.compare(link, false);
             return;
         }
         match self.cut_again(&packet) {
-            Ok((_, segments)) if segments != count => {
-                self.mismatch(number, format!("{count} packets merged, {segments} segments came back"))
-            }
-            Ok((segment_length, segments)) => {
+            Ok(segments) if segments != count => self.mismatch(number, format!("{count} packets merged, {segments} segments came back")),
+            Ok(segments) => {
                 self.segments += segments as u64;
-                self.compare(link, segment_length, true);
+                self.compare(link, true);
             }
             Err(what) => self.mismatch(number, what),
         }

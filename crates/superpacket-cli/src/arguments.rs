@@ -299,6 +299,9 @@ pub(crate) struct Verify {
     /// Do not aggregate UDP
     #[arg(long)]
     pub(crate) no_udp: bool,
+    /// Merge TCP packets too that are not alike: identifications, lengths, PSH
+    #[arg(long)]
+    pub(crate) uneven: bool,
     /// For tests: flip a bit in the payload of the Nth super-packet of each file before it is cut,
     /// which must be found
     #[arg(long, value_name = "N", hide = true)]

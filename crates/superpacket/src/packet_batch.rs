@@ -4,14 +4,15 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::memory::InBuffers;
+use crate::segment::Part;
 use crate::super_packet::{Metadata, Piece, SuperPacket};
 
 /// Packets in order, with their headers and buffers: filled by one thread, emptied by another, and
 /// used again.
 ///
 /// A packet that a sink is given borrows the aggregator's memory. Here its header is copied and its
-/// buffers are moved, into four arrays that are read as they were written, from front to back, and
-/// need no allocation when the batch is used again.
+/// buffers are moved, into arrays that are read as they were written, from front to back, and need no
+/// allocation when the batch is used again.
 ///
 /// ```
 /// use superpacket::{Aggregator, HashKey, PacketBatch, Policy, RxPacket, SuperPacket};
@@ -31,12 +32,15 @@ pub struct PacketBatch<B> {
     pieces: Vec<Option<Piece<B>>>,
     /// Headers and linear storage of all packets.
     bytes: Vec<u8>,
+    /// Parts of all packets.
+    parts: Vec<Part>,
     /// Pieces of the packet that is lent.
     lent: Vec<Piece<B>>,
-    /// Index of the next packet, of its first piece and of its first byte.
+    /// Index of the next packet, of its first piece, of its first byte and of its first part.
     next: usize,
     next_piece: usize,
     next_byte: usize,
+    next_part: usize,
 }
 
 /// How many packets ahead memory is fetched: with fewer, another core has not yet given the cache
@@ -49,12 +53,23 @@ struct Entry {
     pieces: u32,
     header: u32,
     linear: u32,
+    parts: u32,
 }
 
 impl<B> PacketBatch<B> {
     /// Makes an empty batch.
     pub const fn new() -> Self {
-        PacketBatch { entries: Vec::new(), pieces: Vec::new(), bytes: Vec::new(), lent: Vec::new(), next: 0, next_piece: 0, next_byte: 0 }
+        PacketBatch {
+            entries: Vec::new(),
+            pieces: Vec::new(),
+            bytes: Vec::new(),
+            parts: Vec::new(),
+            lent: Vec::new(),
+            next: 0,
+            next_piece: 0,
+            next_byte: 0,
+            next_part: 0,
+        }
     }
 
     /// Appends a packet: moves its buffers, and copies its metadata, header and linear storage. No
@@ -66,7 +81,11 @@ impl<B> PacketBatch<B> {
             pieces: packet.pieces.len() as u32,
             header: packet.header.len() as u32,
             linear: packet.linear.len() as u32,
+            parts: packet.parts.len() as u32,
         };
+        if !packet.parts.is_empty() {
+            self.parts.extend_from_slice(packet.parts);
+        }
         self.bytes.extend_from_slice(packet.header);
         self.bytes.extend_from_slice(packet.linear);
         self.pieces.extend(packet.pieces.drain(..).map(Some));
@@ -111,11 +130,14 @@ impl<B> PacketBatch<B> {
         let header = self.next_byte..self.next_byte + entry.header as usize;
         let linear = header.end..header.end + entry.linear as usize;
         self.next_byte = linear.end;
+        let parts = self.next_part..self.next_part + entry.parts as usize;
+        self.next_part = parts.end;
         Some(SuperPacket {
             metadata: entry.metadata,
             header: self.bytes.get(header)?,
             pieces: &mut self.lent,
             linear: self.bytes.get(linear)?,
+            parts: self.parts.get(parts)?,
             memory,
         })
     }
@@ -126,7 +148,8 @@ impl<B> PacketBatch<B> {
         self.entries.drain(..self.next);
         self.pieces.drain(..self.next_piece);
         self.bytes.drain(..self.next_byte);
-        (self.next, self.next_piece, self.next_byte) = (0, 0, 0);
+        self.parts.drain(..self.next_part);
+        (self.next, self.next_piece, self.next_byte, self.next_part) = (0, 0, 0, 0);
     }
 
     /// Takes back the packet lent last, with the pieces left in it: it is the next again. It is
@@ -139,6 +162,7 @@ impl<B> PacketBatch<B> {
         }
         self.next -= 1;
         self.next_byte -= (entry.header + entry.linear) as usize;
+        self.next_part -= entry.parts as usize;
         self.next_piece = first_piece;
         for (place, piece) in self.pieces.iter_mut().skip(first_piece).zip(self.lent.drain(..)) {
             *place = Some(piece);
@@ -150,8 +174,9 @@ impl<B> PacketBatch<B> {
         self.entries.clear();
         self.pieces.clear();
         self.bytes.clear();
+        self.parts.clear();
         self.lent.clear();
-        (self.next, self.next_piece, self.next_byte) = (0, 0, 0);
+        (self.next, self.next_piece, self.next_byte, self.next_part) = (0, 0, 0, 0);
     }
 }
 

@@ -7,7 +7,7 @@ use core::mem::offset_of;
 use crate::memory::{InBuffers, Memory};
 use crate::packet::{FlowHash, Layer, RxChecksum, STEERING_UNIT, VlanTag};
 use crate::reason::Reason;
-use crate::segment::{Gso, Segmentable};
+use crate::segment::{Gso, Part, Segmentable};
 use crate::wire::Layout;
 
 /// A part of a packet: a range of one buffer.
@@ -141,6 +141,7 @@ pub struct SuperPacket<'a, B, M = InBuffers> {
     pub(crate) header: &'a [u8],
     pub(crate) pieces: &'a mut Vec<Piece<B>>,
     pub(crate) linear: &'a [u8],
+    pub(crate) parts: &'a [Part],
     pub(crate) memory: M,
 }
 
@@ -170,6 +171,16 @@ impl<'a, B, M> SuperPacket<'a, B, M> {
         self.pieces.drain(..)
     }
 
+    /// Returns the parts that it comes apart into, if it is uneven: only where the policy lets such
+    /// packets merge ([`merge_uneven`](crate::aggregate::Policy::merge_uneven)).
+    ///
+    /// [`gso`](Metadata::gso) is that of the first part then, and so says how to cut it into segments
+    /// that mean the same to TCP, but are not those that merged.
+    #[inline]
+    pub const fn parts(&self) -> &'a [Part] {
+        self.parts
+    }
+
     /// Returns whether packets merged in it.
     #[inline]
     pub fn is_merged(&self) -> bool {
@@ -179,8 +190,8 @@ impl<'a, B, M> SuperPacket<'a, B, M> {
     /// Returns the packet with its bytes in `memory`.
     #[inline(always)]
     pub(crate) fn with_memory<N>(self, memory: N) -> SuperPacket<'a, B, N> {
-        let SuperPacket { metadata, header, pieces, linear, memory: _ } = self;
-        SuperPacket { metadata, header, pieces, linear, memory }
+        let SuperPacket { metadata, header, pieces, linear, parts, memory: _ } = self;
+        SuperPacket { metadata, header, pieces, linear, parts, memory }
     }
 }
 
@@ -258,6 +269,11 @@ impl<B, M: Memory<B>> Segmentable for SuperPacket<'_, B, M> {
     #[inline]
     fn starts_payload(&self, index: usize) -> bool {
         self.pieces.get(index).is_some_and(|piece| piece.flags & Piece::<B>::FIRST != 0)
+    }
+
+    #[inline]
+    fn parts(&self) -> &[Part] {
+        self.parts
     }
 }
 

@@ -185,7 +185,7 @@ impl Client {
     }
 
     /// Says how what a port receives is aggregated: `storage`, `delivery`,
-    /// `gro_past_push`, `gro_udp_no_checksum` or `lro_acks`.
+    /// `gro_past_push`, `gro_udp_no_checksum`, `gro_uneven` or `lro_acks`.
     ///
     /// # Errors
     /// As [`ask`](Client::ask).

@@ -19,6 +19,10 @@ pub(super) enum Need {
     Checksum,
     /// To be cut like this.
     Cut(Gso),
+    /// To be cut into the packets that merged, which are not alike.
+    CutUneven,
+    /// To be cut into the parts of it that are, which the port cuts itself.
+    WholeParts(Layout),
     /// To be cut into super-packets of so much payload, since it is more than the port takes at
     /// once.
     Parts(Gso, SegmentSize, Layout),
@@ -63,6 +67,9 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
         return if metadata.gso.is_none() { Need::Shorter } else { metadata.gso.map_or(Need::Shorter, Need::Cut) };
     };
     let payload = length.saturating_sub(usize::from(layout.payload));
+    if let Some(need) = uneven(runtime, packet, &layout) {
+        return need;
+    }
     match metadata.gso {
         Some(gso) => {
             let fitting = SegmentSize::for_mtu(&layout, gso.kind, runtime.mtu);
@@ -121,6 +128,22 @@ pub(super) fn need(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Need 
             }
         }
     }
+}
+
+/// What a packet needs that is uneven, unless it is cut anew because its segments are too long.
+fn uneven(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &Layout) -> Option<Need> {
+    let longest = packet.parts().iter().map(|part| part.gso()).max_by_key(|gso| gso.size)?;
+    if SegmentSize::for_mtu(layout, longest.kind, runtime.mtu).is_none_or(|fitting| longest.size > fitting) {
+        return None;
+    }
+    let headers = usize::from(layout.payload - layout.network);
+    // A part of one packet is no super-packet, which any port takes.
+    let taken = packet
+        .parts()
+        .iter()
+        .all(|part| part.segments() == 1 || takes(runtime, layout, part.gso(), headers + part.payload(), part.payload()));
+    let partial = matches!(packet.metadata.checksum, RxChecksum::Partial { .. }) && runtime.has(Feature::TxChecksumming);
+    Some(if taken && partial { Need::WholeParts(*layout) } else { Need::CutUneven })
 }
 
 /// Are these the headers at which the packet is cut? In UDP the place of its partial checksum says

@@ -85,7 +85,11 @@ impl Bench {
 
     /// Aggregates frames, sends what comes of them, and returns what the port was given.
     fn forward(&mut self, frames: &[Vec<u8>]) -> Vec<Sent> {
-        let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
+        self.forward_by(Policy::gro(), frames)
+    }
+
+    fn forward_by(&mut self, policy: Policy, frames: &[Vec<u8>]) -> Vec<Sent> {
+        let mut aggregator = Aggregator::new(policy.with_partial_checksums(), HashKey::new(1));
         let mut packets = frames.iter().map(|frame| RxPacket::new(Buffer::from(frame.clone()))).collect();
         let sink: &mut dyn FnMut(SuperPacket<'_, Buffer>) = &mut |packet| self.add(packet);
         aggregator.receive_batch(&mut packets, 0, sink);
@@ -172,6 +176,63 @@ fn uneven() -> Vec<Vec<u8>> {
             frame
         })
         .into()
+}
+
+#[test]
+fn what_is_not_alike_comes_apart_into_what_came_or_into_parts_that_the_port_cuts() {
+    let policy = Policy::gro().with_merge_uneven();
+    // Three parts: identifications that go on, a short packet behind them, and identifications that
+    // jump; the last is one packet.
+    let mut sequence = 1;
+    let frames = [(1_448, 5), (1_448, 6), (700, 7), (1_448, 8), (1_448, 9), (1_448, 10), (1_448, 70)].map(|(payload, id)| {
+        let frame = Frame::tcp4(sequence, payload).with_id(id).to_bytes();
+        sequence += payload as u32;
+        frame
+    });
+    for lacking in [
+        &[Feature::TcpSegmentationOffload][..],
+        &[Feature::TcpSegmentationOffload, Feature::ScatterGather],
+        &[Feature::TcpSegmentationOffload, Feature::TxChecksumming],
+    ] {
+        let mut unable = Bench::new(without(lacking));
+        assert!(bytes(&unable.forward_by(policy, &frames)) == frames, "{lacking:?}");
+        assert_eq!((unable.egress.shared.counts.segmented.value(), unable.egress.shared.counts.segments.value()), (1, 7));
+    }
+    let mut able = Bench::new(|_| ());
+    let parts = able.forward_by(policy, &frames);
+    let sizes: Vec<_> = parts.iter().map(|part| (part.bytes.len() - 54, part.gso.map(|gso| gso.size.get()))).collect();
+    assert_eq!(sizes, [(3_596, Some(1_448)), (4_344, Some(1_448)), (1_448, None)]);
+    let mut cut = Vec::new();
+    for part in &parts {
+        let partial = RxChecksum::Partial { start: 34, offset: 16 };
+        let packet = GsoPacket::linear(&part.bytes, part.gso).with_checksum(partial);
+        let take = |segment: superpacket::segment::Segment<'_, _>| {
+            let mut frame = Vec::new();
+            segment.copy_to(&mut frame);
+            cut.push(frame);
+        };
+        assert!(part.partial);
+        able.segmenter.segment(&packet, &SegmentOptions::default(), take).expect("a right super-packet");
+    }
+    assert!(cut == frames);
+    // A part that the port cannot be given, and the whole is cut.
+    let mut unable = Bench::new(|runtime| runtime.capabilities.max_gso_segments = 2);
+    assert!(bytes(&unable.forward_by(policy, &frames)) == frames);
+    let same_id: Vec<_> = frames
+        .iter()
+        .map(|frame| {
+            let mut frame = frame.clone();
+            frame[18..20].copy_from_slice(&[0, 1]);
+            frame[24..26].copy_from_slice(&[0, 0]);
+            let sum = superpacket_traffic::checksum::sum(&frame[14..34]);
+            frame[24..26].copy_from_slice(&(!sum).to_be_bytes());
+            frame
+        })
+        .collect();
+    assert!(bytes(&Bench::new(|_| ()).forward_by(policy, &same_id)) == same_id);
+    // Segments that are too long for the port are cut anew.
+    let small = Bench::new(|runtime| runtime.mtu = 1_000).forward_by(policy, &frames);
+    assert!(tcp_payload(&small) == frames.iter().flat_map(|frame| frame[54..].to_vec()).collect::<Vec<_>>());
 }
 
 /// Makes the checksum of a TCP frame, in whose field stands the sum of the pseudo-header, a whole

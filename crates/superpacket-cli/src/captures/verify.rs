@@ -13,6 +13,7 @@ pub(crate) fn run(arguments: &Verify) -> Result<bool, Failure> {
     let options = VerifyOptions {
         stepping: arguments.stepping.into(),
         udp: !arguments.no_udp,
+        uneven: arguments.uneven,
         strict: arguments.common.strict,
         inject_fault: arguments.inject_fault,
     };

@@ -93,7 +93,7 @@ Of LRO, which `superpacket features PORT lro on --force` switches on: lro_max_ag
 packets in one (0: no limit), lro_max_desc the most flows at a time, and lro_acks (on, off) says \
 whether pure ACKs are absorbed. Of GRO: gro_past_push (on, off) says whether \
 super-packets with PSH merge further, gro_udp_no_checksum (on, off) whether datagrams over IPv4 \
-without a checksum merge.
+without a checksum merge, gro_uneven (on, off) whether TCP packets merge that are not alike.
 
 address_limit is the most addresses that are learned behind a port (0: half of the table).
 
@@ -425,10 +425,10 @@ pub(crate) struct Limits {
     #[arg(add = ArgValueCandidates::new(completion::ports))]
     pub(crate) port: Option<String>,
     /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, gap_timeout, too_big,
-    /// lro_max_aggr, lro_max_desc, lro_acks, gro_past_push, gro_udp_no_checksum, storage, delivery,
-    /// address_limit, isolated, learning, flood, mcast_flood, bcast_flood, storm_broadcast,
-    /// storm_multicast, storm_unknown, and rx_byte_rate, rx_byte_burst, rx_packet_rate,
-    /// rx_packet_burst, and the same with tx
+    /// lro_max_aggr, lro_max_desc, lro_acks, gro_past_push, gro_udp_no_checksum, gro_uneven,
+    /// storage, delivery, address_limit, isolated, learning, flood, mcast_flood, bcast_flood,
+    /// storm_broadcast, storm_multicast, storm_unknown, and rx_byte_rate, rx_byte_burst,
+    /// rx_packet_rate, rx_packet_burst, and the same with tx
     #[arg(requires = "value", add = ArgValueCandidates::new(completion::settings))]
     pub(crate) name: Option<String>,
     /// A size (32k), a duration (50us), a number, or a word

@@ -104,7 +104,7 @@ fn values_of(setting: &str) -> Vec<&'static str> {
         "too_big" => TooBig::NAMES.map(|(name, _)| name).to_vec(),
         "delivery" => vec!["per-poll", "at-once"],
         "storage" => vec!["fragments", "linear"],
-        "gro_past_push" | "gro_udp_no_checksum" | "lro_acks" => vec!["on", "off"],
+        "gro_past_push" | "gro_udp_no_checksum" | "gro_uneven" | "lro_acks" => vec!["on", "off"],
         setting if Forwarding::NAMES.contains(&setting) => vec!["on", "off"],
         _ => Vec::new(),
     }

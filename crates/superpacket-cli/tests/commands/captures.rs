@@ -42,8 +42,8 @@ fn verify_finds_no_mismatch_anywhere() {
     let mut merged = 0;
     for file in &files {
         let name = file.display().to_string();
-        for arguments in [&["verify", &name, "--json"][..], &["verify", &name, "--json", "--batch", "0", "--hold", "1h"]] {
-            let output = bench.run(arguments);
+        for arguments in [&[][..], &["--batch", "0", "--hold", "1h"], &["--uneven"]] {
+            let output = bench.run(&[&["verify", &name, "--json"], arguments].concat());
             match output.status.code() {
                 Some(0) => {
                     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::support::*;
 use superpacket_io::capture::{Interface, LinkType, TimeResolution};
-use superpacket_traffic::frame::{Checksum, Frame};
+use superpacket_traffic::frame::{Checksum, Frame, PSH};
 use superpacket_traffic::generate::{Config, Generated, Impairments, generate};
 
 /// Flows of all kinds, interleaved.
@@ -41,6 +41,32 @@ fn every_byte_comes_back() {
     }
 }
 
+#[test]
+fn packets_that_are_not_alike_come_back_too() {
+    let bench = Bench::new();
+    // Identifications that jump, and PSH on each seventh.
+    let frames: Vec<_> = Frame::tcp4(1000, 1000)
+        .run(40)
+        .into_iter()
+        .enumerate()
+        .map(|(index, frame)| {
+            frame.with_id((index * index) as u16).with(|frame| {
+                if index % 7 == 6 {
+                    frame.tcp_mut().flags |= PSH;
+                }
+            })
+        })
+        .collect();
+    bench.capture("in.pcap", &spaced(&frames));
+    for (arguments, packets) in [(&[][..], 20..=40), (&["--uneven"], 1..=1)] {
+        let report = bench.json(&[&["verify", "in.pcap"], arguments].concat());
+        assert_eq!(report["mismatches"], 0, "{report}");
+        assert!(packets.contains(&report["packets_out"].as_u64().expect("a number")), "{report}");
+        let damaged = bench.run(&[&["verify", "in.pcap", "--inject-fault", "1"], arguments].concat());
+        assert_eq!(damaged.status.code(), Some(1), "what is damaged is found");
+    }
+}
+
 /// Flows of every protocol in every tunnel, a third of their packets a trap of some kind: one field
 /// changed, cut, padded, twice, lost, out of order.
 fn traps(seed: u64) -> Vec<Captured> {
@@ -56,7 +82,7 @@ fn traps_of_every_kind_come_back() {
     for seed in 0..8 {
         let bench = Bench::new();
         bench.capture_of("in.pcapng", &interfaces, &traps(seed));
-        for arguments in [&[][..], &["--batch", "0", "--hold", "1h"]] {
+        for arguments in [&[][..], &["--batch", "0", "--hold", "1h"], &["--uneven"]] {
             let report = bench.json(&[&["verify", "in.pcapng"], arguments].concat());
             assert_eq!(report["mismatches"], 0, "seed {seed} {arguments:?}: {report}");
             assert_eq!(report["packets_in"], 4000);

@@ -9,12 +9,15 @@ mod join;
 mod leave;
 mod run;
 mod super_packet;
+mod uneven;
 
 pub(super) use join::{Attempt, Joined};
 pub(super) use run::{JOIN_AHEAD, prefetch_ahead, prefetch_first, prefetch_payload};
+pub(super) use uneven::may_be_uneven;
 
 use alloc::vec::Vec;
 
+use self::uneven::Uneven;
 use super::examine::{ChecksumField, Constants, Facts, frame_sum, outer_checksums};
 use super::mask::{self, HeaderBytes, LONGER_HEADER, USUAL_HEADER};
 use super::policy::Policy;
@@ -102,6 +105,7 @@ pub(super) struct Held<B> {
     /// How the first packet is to be cut, if it came as a super-packet.
     gso: Option<Gso>,
     pub(super) linear: Vec<u8>,
+    uneven: Uneven,
 
     // What its packets must be equal to, and where: a mask is kept for the next flow, and rebuilt
     // if that is laid out otherwise.
@@ -182,6 +186,7 @@ impl<B> Held<B> {
             hash: None,
             gso: None,
             linear: Vec::new(),
+            uneven: Uneven::default(),
             header: HeaderBytes([0; MAX_HEADER]),
             mask: HeaderBytes([0; MAX_HEADER]),
         }
@@ -387,6 +392,9 @@ impl<B> Held<B> {
         self.hash = packet.hash;
         self.queue = packet.queue;
         self.advance(&packet, &facts, layout.protocol);
+        if policy.merge_uneven {
+            self.open_uneven::<P>(policy, facts.id);
+        }
         Ok(self.attach(packet, &facts, usize::from(layout.payload), policy.storage, poll))
     }
 
@@ -493,12 +501,13 @@ impl IdRun {
     }
 
     /// The run with one more packet after `count`; `None` if its identification does not go on with
-    /// it. `known`: how the run goes on is known. `form` is what the packet says of that.
+    /// it. `only_one`: there is one packet before, which does not tell how the run goes on. `form` is
+    /// what the packet says of that.
     #[inline(always)]
-    fn next(self, count: u32, id: u16, known: bool, form: Option<IpId>) -> Option<IdRun> {
-        let run = match (id == self.expected(count), count == 1 && !known && id == self.first) {
+    fn next(self, count: u32, only_one: bool, id: u16, form: Option<IpId>) -> Option<IdRun> {
+        let run = match (id == self.expected(count), only_one && id == self.expected(count).wrapping_sub(1)) {
             (true, _) => self,
-            (false, true) => IdRun { step: 0, ..self },
+            (false, true) => IdRun { first: id, step: 0 },
             (false, false) => return None,
         };
         form.is_none_or(|form| form == run.form()).then_some(run)

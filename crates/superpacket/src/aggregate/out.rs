@@ -98,13 +98,19 @@ impl<B> Out<B> {
         counters.packets_out += 1;
         counters.bytes_out += length as u64;
         counters.reasons[metadata.reason as usize] += 1;
-        let result = poll.deliver(SuperPacket { metadata, header: &[], pieces: &mut self.pieces, linear: &[], memory: () });
+        let result = poll.deliver(whole_packet(metadata, &mut self.pieces));
         if result.is_err() {
-            keep(undelivered, SuperPacket { metadata, header: &[], pieces: &mut self.pieces, linear: &[], memory: () }, 1);
+            keep(undelivered, whole_packet(metadata, &mut self.pieces), 1);
         }
         self.pieces.clear();
         result
     }
+}
+
+/// A packet that leaves as it came, in these pieces.
+#[inline(always)]
+fn whole_packet<B>(metadata: Metadata, pieces: &mut Vec<Piece<B>>) -> SuperPacket<'_, B, ()> {
+    SuperPacket { metadata, header: &[], pieces, linear: &[], parts: &[], memory: () }
 }
 
 /// What is known of a packet that leaves as it came.

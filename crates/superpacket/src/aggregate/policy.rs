@@ -100,6 +100,17 @@ pub struct Policy {
     /// Nothing tells then whether a payload is what was sent: a sum that damage made 0 passes as
     /// none. Linux does not merge them (`udp_gro_receive_segment`).
     pub merge_udp_without_checksum: bool,
+    /// GRO: TCP packets merge although their IPv4 identifications do not go on, their lengths
+    /// differ, or one before the last has PSH. The super-packet has the union of their flags, and
+    /// says in [parts] how it comes apart: segmentation restores the very packets. Outside tunnels
+    /// and PPPoE only.
+    ///
+    /// For consumers that cut with this crate or do not cut: a forwarder that cuts in software, a
+    /// stack. No `virtio_net_hdr` can say it: behind one, and where packets are joined in their own
+    /// buffers, it is off. With it, PSH is never given up (`merge_past_push`).
+    ///
+    /// [parts]: crate::super_packet::SuperPacket::parts
+    pub merge_uneven: bool,
 }
 
 /// Methods that return the policy with another value in a field.
@@ -134,6 +145,7 @@ impl Policy {
             trusted_input: false,
             merge_past_push: false,
             merge_udp_without_checksum: false,
+            merge_uneven: false,
         }
     }
 
@@ -170,6 +182,13 @@ impl Policy {
     #[must_use]
     pub const fn with_merge_udp_without_checksum(self) -> Self {
         Policy { merge_udp_without_checksum: true, ..self }
+    }
+
+    /// The same policy, by which TCP packets merge that are not alike: see
+    /// [`merge_uneven`](Self::merge_uneven).
+    #[must_use]
+    pub const fn with_merge_uneven(self) -> Self {
+        Policy { merge_uneven: true, ..self }
     }
 
     /// The same policy, whose merged packets leave with partial checksums: for whoever fills them

@@ -25,7 +25,8 @@ use super::acknowledged::Acknowledged;
 use super::by_flow::{ByFlow, group};
 use super::examine::{self, ExamineOptions, Facts, examine};
 use super::flow::{
-    Attempt, BadChecksum, First, JOIN_AHEAD, Joined, addresses_and_ports, packet_limit, prefetch_ahead, prefetch_first, prefetch_payload,
+    Attempt, BadChecksum, First, JOIN_AHEAD, Joined, addresses_and_ports, may_be_uneven, packet_limit, prefetch_ahead, prefetch_first,
+    prefetch_payload,
 };
 use super::lro::{eligible_ack, lro_refusal};
 use super::out::Out;
@@ -110,10 +111,11 @@ impl<B> Receiver<B> {
         }
     }
 
-    /// What merges is to have a header of this framing: no more datagrams than it can name, and
-    /// partial checksums.
+    /// What merges is to have a header of this framing: no more datagrams than it can name, partial
+    /// checksums, nothing uneven.
     pub(super) fn set_framing(&mut self, framing: Framing) {
         self.policy.checksum = ChecksumForm::Partial;
+        self.policy.merge_uneven = false;
         self.policy.max_datagrams = self.policy.max_datagrams.min(MaxSegments::UDP.get());
         self.in_force = self.policy;
         self.options = ExamineOptions { framing: Some(framing), ..ExamineOptions::new(&self.in_force, self.options.simd) };
@@ -313,7 +315,9 @@ impl<B> Receiver<B> {
             return Ok(false);
         }
         self.last = slot;
-        if let Some(reason) = run.complete {
+        if let Some(reason) = run.complete
+            && !held.goes_on(reason)
+        {
             self.emit(slot, reason, poll)?;
         }
         self.limit_memory(poll)?;
@@ -463,7 +467,7 @@ impl<B> Receiver<B> {
                 return self.pass::<USUAL, _>(batch, length, layout, reason, poll);
             }
         };
-        match self.room::<USUAL>(flow, header!(next), layout, &facts) {
+        match self.room::<USUAL, P>(flow, header!(next), layout, &facts) {
             Ok(Room::Free) => {}
             Ok(Room::Evict(oldest)) => self.emit(oldest, Reason::Evicted, poll)?,
             Err(reason) => return self.pass::<USUAL, _>(batch, length, layout, reason, poll),
@@ -547,7 +551,7 @@ impl<B> Receiver<B> {
         // in it: from that no sum follows.
         let known = if SUPER { None } else { Some(&held.constants) };
         let mut facts = examine::<false, _>(packet, header, layout, known, &self.options, poll)?;
-        let pushes = SUPER && facts.flags & tcp::PSH != 0 && self.in_force.merge_past_push;
+        let pushes = SUPER && facts.flags & tcp::PSH != 0 && self.in_force.merge_past_push && !held.is_uneven();
         if pushes {
             facts.flags &= !tcp::PSH;
         }
@@ -572,10 +576,11 @@ impl<B> Receiver<B> {
 
     /// The place for a new flow, unless its first packet must pass.
     #[inline(always)]
-    fn room<const USUAL: u8>(&mut self, flow: u64, header: &[u8], layout: &Layout, facts: &Facts) -> Result<Room, Reason> {
+    fn room<const USUAL: u8, P: Poll<B>>(&mut self, flow: u64, header: &[u8], layout: &Layout, facts: &Facts) -> Result<Room, Reason> {
         match self.in_force.mode {
             Mode::Gro { .. } => {
-                if facts.flags & (tcp::PSH | tcp::FIN) != 0 {
+                if facts.flags & (tcp::PSH | tcp::FIN) != 0 && layout.lend::<USUAL, _>(|layout| self.ends_at_push::<P>(facts.flags, layout))
+                {
                     return Err(Reason::Push);
                 }
             }
@@ -600,6 +605,13 @@ impl<B> Receiver<B> {
         Ok(room)
     }
 
+    /// Does a packet with these flags, PSH or FIN, end what it would begin?
+    #[cold]
+    #[inline(never)]
+    fn ends_at_push<P: Poll<B>>(&self, flags: u8, layout: &Layout) -> bool {
+        flags & tcp::FIN != 0 || !may_be_uneven::<B, P>(layout, &self.in_force)
+    }
+
     /// Takes the buffers of a packet that joined a flow; the flow leaves if that completed it.
     /// `last` is the payload of its last segment.
     #[inline(always)]
@@ -621,7 +633,9 @@ impl<B> Receiver<B> {
         if let Some(chain) = held.attach(packet, facts, usize::from(held.layout.payload), self.in_force.storage, poll) {
             self.out.recycle(chain);
         }
-        if let Some(reason) = self.complete(slot, last) {
+        if let Some(reason) = self.complete(slot, last)
+            && !self.table.slots[slot as usize].goes_on(reason)
+        {
             self.emit(slot, reason, poll)?;
         }
         self.limit_memory(poll)

@@ -25,6 +25,9 @@
 //! ([`parse_datagram`](crate::wire::parse_datagram)). A UDP super-packet whose partial checksum is
 //! that of an outer UDP header is cut there, whatever its segments carry.
 //!
+//! An uneven packet, of which an aggregator says so ([`Part`]), is cut part by part: identification,
+//! FIN, PSH and CWR are each part's own.
+//!
 //! Bytes after the end of the IP packet (padding) belong to no segment. The IPv6 pseudo-header has
 //! the destination address of the IPv6 header, as in the kernel, even if a routing header names a
 //! later one.
@@ -35,6 +38,7 @@ mod error;
 mod fragment;
 mod kind;
 mod output;
+mod part;
 mod payload;
 mod prepare;
 mod segmenter;
@@ -45,5 +49,6 @@ pub use counters::SegmentCounters;
 pub use error::SegmentError;
 pub use kind::{ChecksumForm, Cwr, Gso, GsoKind, IpId, MaxSegments, SegmentSize};
 pub use output::{BackToBack, EachBuffer, PayloadRange, Plan, Segment, SegmentBuffers, Written};
+pub use part::Part;
 pub use segmenter::{ChecksumOutput, SegmentOptions, Segmenter};
 pub use source::{GsoPacket, Segmentable};

@@ -7,21 +7,23 @@ use super::payload::{Position, bytes, step};
 use super::source::Segmentable;
 use crate::checksum::RxChecksum;
 
-/// The number of segments and their lengths: all but the last have the same.
+/// The number of segments and their lengths: all but the last have the same, unless the packet was
+/// [uneven](super::Part).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
     /// Number of segments, at least 1.
     pub segments: u32,
     /// Length of each segment but the last in bytes, headers included; of the only one, if there is
-    /// one.
+    /// one; of the longest of an uneven packet.
     pub segment_length: usize,
     /// Length of the last segment in bytes: at most `segment_length`.
     pub last_length: usize,
 }
 
 impl Plan {
-    /// Returns the length of all segments together, in bytes.
+    /// Returns the length of all segments together, in bytes; those of an uneven packet have at
+    /// most as many.
     #[inline]
     pub const fn total_length(&self) -> usize {
         (self.segments as usize - 1).saturating_mul(self.segment_length).saturating_add(self.last_length)
@@ -156,7 +158,7 @@ pub trait SegmentBuffers {
 }
 
 /// Segments back to back in one buffer, as `UDP_SEGMENT` and [`Plan`] have it: segment `n` starts
-/// at `n * segment_length`.
+/// at `n * segment_length`, unless the packet was [uneven](super::Part).
 #[derive(Debug)]
 pub struct BackToBack<'a> {
     bytes: &'a mut [u8],

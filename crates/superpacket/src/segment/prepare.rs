@@ -6,7 +6,7 @@ use super::output::Plan;
 use super::payload::{Position, copy_first_bytes, position_of, slices, sum_payload};
 use super::segmenter::{ChecksumOutput, SegmentOptions, Segmenter};
 use super::template::{Cut, Template};
-use super::{ChecksumForm, Gso, GsoKind, MaxSegments, SegmentError, Segmentable};
+use super::{ChecksumForm, Gso, GsoKind, MaxSegments, Part, SegmentError, SegmentSize, Segmentable};
 use crate::checksum::{Completion, RxChecksum, Sum, at_offset, pseudo_header, transport_field, words};
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Refusal, be16, ip_length, ipv4, ipv6, pppoe, put16, udp};
 
@@ -15,9 +15,9 @@ use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Refusal, be16, ip_len
 pub(super) struct Job {
     pub(super) template: Template,
     pub(super) plan: Plan,
-    /// Bytes of the [body](Cut) in each segment but the last.
-    pub(super) size: usize,
-    /// Bytes of the body.
+    /// The part that is cut: the whole packet, unless that is [uneven](super::Part).
+    pub(super) part: PartAtWork,
+    /// Bytes of the [body](Cut).
     pub(super) body: usize,
     /// Start of the payload.
     pub(super) start: Position,
@@ -27,10 +27,88 @@ pub(super) struct Job {
     pub(super) passes: bool,
 }
 
+/// A part of a packet, all of whose segments but the last have one size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PartAtWork {
+    /// Number of its first segment.
+    pub(super) first: u32,
+    /// Number of segments.
+    pub(super) segments: u32,
+    /// Bytes of the [body](Cut) in each segment but the last.
+    size: usize,
+    /// Where it starts and ends in the body, in bytes.
+    start: usize,
+    end: usize,
+    /// How many parts follow it.
+    left: usize,
+    /// The flags that only some parts carry.
+    flags: u8,
+    /// Parts are not cut.
+    uncut: bool,
+}
+
+impl PartAtWork {
+    /// The only part of a body.
+    #[inline(always)]
+    const fn whole(segments: u32, size: usize, body: usize) -> Self {
+        PartAtWork { first: 0, segments, size, start: 0, end: body, left: 0, flags: 0, uncut: false }
+    }
+}
+
 impl Segmenter {
+    /// Checks a packet, whose layout may be `known`, and builds its template in the scratch: of its
+    /// first part, if it has several, unless the options say how to cut it.
+    #[inline(always)]
+    pub(super) fn prepare_parts<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        options: &SegmentOptions,
+        known: Option<&Layout>,
+    ) -> Result<Job, SegmentError> {
+        match packet.parts() {
+            [first, ..] if options.gso.is_none() => self.prepare_uneven(packet, first, options, known),
+            _ => self.prepare(packet, options, known),
+        }
+    }
+
+    #[cold]
+    fn prepare_uneven<P: Segmentable + ?Sized>(
+        &mut self,
+        packet: &P,
+        first: &Part,
+        options: &SegmentOptions,
+        known: Option<&Layout>,
+    ) -> Result<Job, SegmentError> {
+        let (parts, uncut) = (packet.parts(), options.whole_parts);
+        // Checked with the longest segments.
+        let longest = parts.iter().map(|part| part.cut(uncut).0).max().unwrap_or(0);
+        let limit = usize::from(u16::MAX);
+        let Some(size) = SegmentSize::new(longest) else { return Err(SegmentError::SegmentTooLong { needed: longest, limit }) };
+        let options = SegmentOptions { gso: Some(first.gso.with_size(size)), ..*options };
+        let mut job = self.prepare(packet, &SegmentOptions { max_segments: MaxSegments::ANY, ..options }, known)?;
+        let (mut payload, mut segments, mut flags) = (0, 0, 0);
+        for part in parts {
+            payload += part.payload as usize;
+            segments += u64::from(part.cut(uncut).1);
+            flags |= part.flags;
+        }
+        if payload != job.body {
+            return Err(SegmentError::Length { needed: payload, got: job.body });
+        }
+        let segments = u32::try_from(segments).unwrap_or(u32::MAX);
+        if segments > options.max_segments.get() {
+            return Err(SegmentError::TooManySegments { needed: segments, limit: options.max_segments.get() });
+        }
+        let last_length = job.template.base + parts.last().map_or(0, |part| part.last(uncut));
+        job.plan = Plan { segments, segment_length: job.plan.segment_length, last_length };
+        job.part = PartAtWork { first: 0, segments: 0, size: 0, start: 0, end: 0, left: parts.len(), flags, uncut };
+        job.next_part(packet);
+        Ok(job)
+    }
+
     /// Checks a packet, whose layout may be `known`, and builds its template in the scratch.
     #[inline(always)]
-    pub(super) fn prepare<P: Segmentable + ?Sized>(
+    fn prepare<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
         options: &SegmentOptions,
@@ -138,7 +216,8 @@ impl Segmenter {
         let body = packet.length().saturating_sub(base);
         let plan = Plan { segments: 1, segment_length: base.saturating_add(body), last_length: base.saturating_add(body) };
         let start = position_of(packet, base)?;
-        Ok(Job { template: Template::untouched(base), plan, size: body.max(1), body, start, checksum: state, passes: true })
+        let part = PartAtWork::whole(1, body.max(1), body);
+        Ok(Job { template: Template::untouched(base), plan, part, body, start, checksum: state, passes: true })
     }
 
     /// Prepares a packet for IP fragments of at most `mtu` bytes.
@@ -209,7 +288,8 @@ impl Segmenter {
         let place = (found.version == IpVersion::V6).then(|| base - ipv6::FRAGMENT_HEADER_LENGTH);
         let template = Template::ip_fragments(&self.scratch, &found, base, extra, place, (parts.first, parts.more));
         let plan = Plan::new(base, size, body, MaxSegments::ANY)?;
-        Ok(Job { template, plan, size, body, start: position, checksum: RxChecksum::None, passes: false })
+        let part = PartAtWork::whole(plan.segments, size, body);
+        Ok(Job { template, plan, part, body, start: position, checksum: RxChecksum::None, passes: false })
     }
 
     /// Completes a partial checksum in the scratch, which holds `header_bytes`. Returns how many
@@ -283,16 +363,40 @@ impl Job {
             return Err(SegmentError::SegmentTooLong { needed, limit: most });
         }
         let plan = Plan::new(template.base, size, body, limit)?;
-        Ok(Job { template, plan, size, body, start, checksum, passes: false })
+        let part = PartAtWork::whole(plan.segments, size, body);
+        Ok(Job { template, plan, part, body, start, checksum, passes: false })
     }
 
-    /// Returns the part of the packet that segment `index` takes.
+    /// Returns what the segment takes that has this number in the part at work.
     #[inline(always)]
     pub(super) fn cut(&self, index: u32) -> Cut {
-        let offset = index as usize * self.size;
-        let last = index + 1 == self.plan.segments;
-        let length = if last { self.body - offset } else { self.size };
+        let offset = self.part.start + index as usize * self.part.size;
+        let last = index + 1 == self.part.segments;
+        let length = if last { self.part.end - offset } else { self.part.size };
         Cut { index, offset, length, last }
+    }
+
+    /// Returns whether the packet ends with this segment.
+    #[inline(always)]
+    pub(super) const fn is_last(&self, index: u32) -> bool {
+        index + 1 == self.plan.segments
+    }
+
+    /// Goes on to the next part of the packet; `false` if there is none.
+    #[inline(always)]
+    pub(super) fn next_part<P: Segmentable + ?Sized>(&mut self, packet: &P) -> bool {
+        self.part.left != 0 && self.begin_part(packet.parts())
+    }
+
+    #[cold]
+    fn begin_part(&mut self, parts: &[Part]) -> bool {
+        let done = self.part;
+        let Some(part) = parts.len().checked_sub(done.left).and_then(|next| parts.get(next)) else { return false };
+        let (size, segments) = part.cut(done.uncut);
+        let (first, start) = (done.first + done.segments, done.end);
+        self.part = PartAtWork { first, segments, size, start, end: start + part.payload(), left: done.left - 1, ..done };
+        self.template.begin_part(part, done.flags);
+        true
     }
 
     /// Returns the bytes of payload in the segments before this one.

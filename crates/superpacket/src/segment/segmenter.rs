@@ -34,11 +34,14 @@ pub struct SegmentOptions {
     pub max_segments: MaxSegments,
     /// Identification of IPv6 fragments (RFC 8200, section 4.5), which the caller must not repeat.
     pub fragment_id: u32,
+    /// Each [part](Segmentable::parts) of an uneven packet is one segment: a super-packet for a
+    /// device that cuts it as [`Part::gso`](super::Part::gso) says.
+    pub whole_parts: bool,
 }
 
 impl Default for SegmentOptions {
     fn default() -> Self {
-        SegmentOptions { gso: None, checksum: ChecksumOutput::Full, max_segments: MaxSegments::ANY, fragment_id: 0 }
+        SegmentOptions { gso: None, checksum: ChecksumOutput::Full, max_segments: MaxSegments::ANY, fragment_id: 0, whole_parts: false }
     }
 }
 
@@ -69,6 +72,13 @@ impl SegmentOptions {
     #[must_use]
     pub const fn with_fragment_id(self, fragment_id: u32) -> Self {
         SegmentOptions { fragment_id, ..self }
+    }
+
+    /// Returns the options with which each part of an uneven packet is one segment.
+    #[inline]
+    #[must_use]
+    pub const fn with_whole_parts(self) -> Self {
+        SegmentOptions { whole_parts: true, ..self }
     }
 }
 
@@ -131,11 +141,12 @@ impl Segmenter {
     /// # Errors
     /// As [`segment`](Self::segment).
     pub fn plan<P: Segmentable + ?Sized>(&mut self, packet: &P, options: &SegmentOptions) -> Result<Plan, SegmentError> {
-        self.prepare(packet, options, None).map(|job| job.plan)
+        self.prepare_parts(packet, options, None).map(|job| job.plan)
     }
 
     /// Cuts a packet into segments of header bytes and payload ranges. Payload is read only where a
-    /// checksum needs it and its sum is not known.
+    /// checksum needs it and its sum is not known. One with [parts](Segmentable::parts) is cut part
+    /// by part, unless the options say how.
     ///
     /// A packet without [`Gso`] passes whole, bit for bit, as one segment; with
     /// [`ChecksumOutput::Full`], a partial checksum is completed.
@@ -149,7 +160,7 @@ impl Segmenter {
         options: &SegmentOptions,
         sink: impl FnMut(Segment<'_, P>),
     ) -> Result<Plan, SegmentError> {
-        let job = self.prepare(packet, options, None).map_err(|error| self.refuse(error))?;
+        let job = self.prepare_parts(packet, options, None).map_err(|error| self.refuse(error))?;
         Ok(self.gather_segments(packet, job, sink))
     }
 
@@ -170,25 +181,31 @@ impl Segmenter {
         headers: &mut (impl SegmentBuffers + ?Sized),
         mut sink: impl FnMut(Segment<'_, P>),
     ) -> Result<Plan, SegmentError> {
-        let mut job = self.prepare(packet, options, None).map_err(|error| self.refuse(error))?;
+        let mut job = self.prepare_parts(packet, options, None).map_err(|error| self.refuse(error))?;
         headers.prepare(&job.plan).map_err(|error| self.refuse(error))?;
         let mut position = job.start;
-        for index in 0..job.plan.segments {
-            let cut = job.cut(index);
-            let needed = job.template.header_length(cut);
-            let buffer = headers.buffer(needed).unwrap_or(&mut []);
-            let got = buffer.len();
-            if got < needed {
-                self.count_incomplete(&job, cut, index);
-                return Err(self.refuse(SegmentError::OutputTooSmall { needed, got }));
+        loop {
+            for number in 0..job.part.segments {
+                let (cut, index) = (job.cut(number), job.part.first + number);
+                let needed = job.template.header_length(cut);
+                let buffer = headers.buffer(needed).unwrap_or(&mut []);
+                let got = buffer.len();
+                if got < needed {
+                    self.count_incomplete(&job, cut, index);
+                    return Err(self.refuse(SegmentError::OutputTooSmall { needed, got }));
+                }
+                let length = job.template.payload_length(cut);
+                let sums = payload_sums(packet, self.simd, position, length, job.template.wanted);
+                job.template.adapt_to(&mut self.scratch, cut);
+                put_header(buffer, &self.scratch, needed);
+                job.template.patch::<false>(buffer, cut, sums);
+                let last = job.is_last(index);
+                sink(Segment { header: &buffer[..needed], packet, position, length, index, last, checksum: job.checksum });
+                position = position.advance(packet, length);
             }
-            let length = job.template.payload_length(cut);
-            let sums = payload_sums(packet, self.simd, position, length, job.template.wanted);
-            job.template.adapt_to(&mut self.scratch, cut);
-            put_header(buffer, &self.scratch, needed);
-            job.template.patch::<false>(buffer, cut, sums);
-            sink(Segment { header: &buffer[..needed], packet, position, length, index, last: cut.last, checksum: job.checksum });
-            position = position.advance(packet, length);
+            if !job.next_part(packet) {
+                break;
+            }
         }
         self.counters.segments += u64::from(job.plan.segments);
         self.counters.payload_out += (job.body - job.template.extra) as u64;
@@ -220,7 +237,7 @@ impl Segmenter {
         known: Option<&Layout>,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
-        let job = self.prepare(packet, options, known).map_err(|error| self.refuse(error))?;
+        let job = self.prepare_parts(packet, options, known).map_err(|error| self.refuse(error))?;
         self.write_segments(packet, job, buffers)
     }
 
@@ -294,16 +311,21 @@ impl Segmenter {
         self.count(&job);
         let mut position = job.start;
         let mut payload_out = 0;
-        for index in 0..job.plan.segments {
-            let cut = job.cut(index);
-            let length = job.template.payload_length(cut);
-            let sums = payload_sums(packet, self.simd, position, length, job.template.wanted);
-            job.template.adapt_to(&mut self.scratch, cut);
-            job.template.patch::<false>(&mut self.scratch, cut, sums);
-            let header = &self.scratch[..job.template.header_length(cut)];
-            sink(Segment { header, packet, position, length, index, last: cut.last, checksum: job.checksum });
-            position = position.advance(packet, length);
-            payload_out += length as u64;
+        loop {
+            for number in 0..job.part.segments {
+                let (cut, index) = (job.cut(number), job.part.first + number);
+                let length = job.template.payload_length(cut);
+                let sums = payload_sums(packet, self.simd, position, length, job.template.wanted);
+                job.template.adapt_to(&mut self.scratch, cut);
+                job.template.patch::<false>(&mut self.scratch, cut, sums);
+                let header = &self.scratch[..job.template.header_length(cut)];
+                sink(Segment { header, packet, position, length, index, last: job.is_last(index), checksum: job.checksum });
+                position = position.advance(packet, length);
+                payload_out += length as u64;
+            }
+            if !job.next_part(packet) {
+                break;
+            }
         }
         self.counters.segments += u64::from(job.plan.segments);
         self.counters.payload_out += payload_out;
@@ -334,27 +356,32 @@ impl Segmenter {
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
         let mut position = job.start;
-        for index in 0..job.plan.segments {
-            let cut = job.cut(index);
-            let header_length = job.template.header_length(cut);
-            let payload = job.template.payload_length(cut);
-            let length = header_length + payload;
-            let buffer = buffers.buffer(length).unwrap_or(&mut []);
-            let got = buffer.len();
-            let Some(segment) = buffer.get_mut(..length) else {
-                self.count_incomplete(&job, cut, index);
-                return Err(self.refuse(SegmentError::OutputTooSmall { needed: length, got }));
-            };
-            job.template.adapt_to(&mut self.scratch, cut);
-            // Patched in the buffer: copying what was just patched would wait for each of these
-            // short writes.
-            put_header(segment, &self.scratch, header_length);
-            let (header, body) = segment.split_at_mut(header_length);
-            let wanted = if USUAL { WantedSums::WHOLE } else { job.template.wanted };
-            let (sums, next) = copy_payload(packet, self.simd, position, body, wanted);
-            position = next;
-            job.template.patch::<USUAL>(header, cut, sums);
-            buffers.written(Written { index, length, last: cut.last, checksum: job.checksum });
+        loop {
+            for number in 0..job.part.segments {
+                let (cut, index) = (job.cut(number), job.part.first + number);
+                let header_length = job.template.header_length(cut);
+                let payload = job.template.payload_length(cut);
+                let length = header_length + payload;
+                let buffer = buffers.buffer(length).unwrap_or(&mut []);
+                let got = buffer.len();
+                let Some(segment) = buffer.get_mut(..length) else {
+                    self.count_incomplete(&job, cut, index);
+                    return Err(self.refuse(SegmentError::OutputTooSmall { needed: length, got }));
+                };
+                job.template.adapt_to(&mut self.scratch, cut);
+                // Patched in the buffer: copying what was just patched would wait for each of these
+                // short writes.
+                put_header(segment, &self.scratch, header_length);
+                let (header, body) = segment.split_at_mut(header_length);
+                let wanted = if USUAL { WantedSums::WHOLE } else { job.template.wanted };
+                let (sums, next) = copy_payload(packet, self.simd, position, body, wanted);
+                position = next;
+                job.template.patch::<USUAL>(header, cut, sums);
+                buffers.written(Written { index, length, last: job.is_last(index), checksum: job.checksum });
+            }
+            if !job.next_part(packet) {
+                break;
+            }
         }
         self.counters.segments += u64::from(job.plan.segments);
         self.counters.payload_out += (job.body - job.template.extra) as u64;

@@ -2,7 +2,7 @@
 //! [`RxPacket`](crate::packet::RxPacket) and [`SuperPacket`](crate::super_packet::SuperPacket), in
 //! their modules.
 
-use super::Gso;
+use super::{Gso, Part};
 use crate::checksum::RxChecksum;
 use crate::wire::Layer;
 
@@ -44,6 +44,12 @@ pub trait Segmentable {
         false
     }
 
+    /// Returns the parts of an uneven TCP packet, if it is one. Together they are all its payload.
+    #[inline]
+    fn parts(&self) -> &[Part] {
+        &[]
+    }
+
     /// Returns the length of the whole packet in bytes.
     fn length(&self) -> usize {
         (0..self.ranges()).fold(self.header().len(), |sum, index| sum.saturating_add(self.range_length(index)))
@@ -62,6 +68,10 @@ pub struct GsoPacket<'a, B> {
     pub gso: Option<Gso>,
     /// The state of its checksums.
     pub checksum: RxChecksum,
+    /// The parts of an uneven packet: see [`SuperPacket::parts`].
+    ///
+    /// [`SuperPacket::parts`]: crate::super_packet::SuperPacket::parts
+    pub parts: &'a [Part],
 }
 
 impl<'a, B: AsRef<[u8]>> GsoPacket<'a, B> {
@@ -80,7 +90,7 @@ impl<'a, B: AsRef<[u8]>> GsoPacket<'a, B> {
     /// Makes a packet of an Ethernet frame in several buffers that is no super-packet.
     #[inline]
     pub const fn uncut(buffers: &'a [B]) -> Self {
-        GsoPacket { buffers, layer: Layer::Ethernet, gso: None, checksum: RxChecksum::None }
+        GsoPacket { buffers, layer: Layer::Ethernet, gso: None, checksum: RxChecksum::None, parts: &[] }
     }
 
     /// Returns the packet with what is known of its checksums.
@@ -95,6 +105,13 @@ impl<'a, B: AsRef<[u8]>> GsoPacket<'a, B> {
     #[must_use]
     pub const fn with_layer(self, layer: Layer) -> Self {
         GsoPacket { layer, ..self }
+    }
+
+    /// Returns the packet with the parts that it is cut by.
+    #[inline]
+    #[must_use]
+    pub const fn with_parts(self, parts: &'a [Part]) -> Self {
+        GsoPacket { parts, ..self }
     }
 }
 
@@ -132,5 +149,10 @@ impl<B: AsRef<[u8]>> Segmentable for GsoPacket<'_, B> {
     #[inline]
     fn range(&self, index: usize) -> &[u8] {
         self.buffers.get(index).map_or(&[], AsRef::as_ref)
+    }
+
+    #[inline]
+    fn parts(&self) -> &[Part] {
+        self.parts
     }
 }

@@ -1,7 +1,7 @@
 //! The template: one header, prepared once and patched for each segment.
 
 use super::fragment::{Outermost, keep_copied_options};
-use super::{ChecksumForm, Cwr, Gso, IpId};
+use super::{ChecksumForm, Cwr, Gso, IpId, Part};
 use crate::checksum::{RxChecksum, Sum, ipv4_header, pseudo_header, transport_field, tunnel_field, words};
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Outer as WireOuter, Protocol, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
 use crate::wire::{ipv4, ipv6, pppoe, put16, put32, tcp, udp, varying};
@@ -140,16 +140,12 @@ pub(super) struct TransportHeader {
 impl Network {
     pub(super) fn new(bytes: &[u8], offset: usize, version: IpVersion, id: IpId) -> Self {
         let header = bytes.get(offset..).unwrap_or(&[]);
-        let id_step = match id {
-            IpId::Increment => 1,
-            IpId::Fixed => 0,
-        };
         match version {
             IpVersion::V4 => Network {
                 offset,
                 version,
                 id: be16(header, ipv4::ID),
-                id_step,
+                id_step: id_step(id),
                 fragment: be16(header, ipv4::FRAGMENT),
                 fixed: Self::fixed(header),
                 common: Sum::default(),
@@ -225,7 +221,7 @@ impl Template {
         let nested = layout.nested.map(|outer| Nested {
             outer,
             id: be16(bytes, usize::from(outer.network) + ipv4::ID),
-            id_step: if gso.nested_id == IpId::Fixed { 0 } else { 1 },
+            id_step: id_step(gso.nested_id),
         });
         let outermost = usize::from(layout.outermost());
         let has_checksum =
@@ -317,6 +313,20 @@ impl Template {
             network: Some(Network::new(bytes, packet.network, packet.version, IpId::Fixed)),
             transport: Transport::Fragment { header: place, first: offset.0, more: offset.1 },
             wanted: WantedSums::default(),
+        }
+    }
+
+    /// Goes on with a part of a TCP packet; `flags` are those that only some parts carry.
+    pub(super) fn begin_part(&mut self, part: &Part, flags: u8) {
+        if let Some(network) = &mut self.network
+            && network.version == IpVersion::V4
+        {
+            network.id = part.identification;
+            network.id_step = id_step(part.gso.id);
+        }
+        if let Transport::Tcp { flags: word, cwr, .. } = &mut self.transport {
+            *word = (*word & !u16::from(flags)) | u16::from(part.flags);
+            *cwr = part.gso.cwr;
         }
     }
 
@@ -560,6 +570,14 @@ impl Nested {
             let checksum = tunnel_field(&bytes[transport..headers], be16(bytes, place), rest, Some(pseudo));
             put16(bytes, place, checksum);
         }
+    }
+}
+
+/// Returns the difference between identifications.
+const fn id_step(id: IpId) -> u16 {
+    match id {
+        IpId::Increment => 1,
+        IpId::Fixed => 0,
     }
 }
 

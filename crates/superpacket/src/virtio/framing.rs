@@ -188,7 +188,7 @@ impl Segmenter {
     #[inline]
     pub fn split(&mut self, framing: Framing, read: &[u8], buffers: &mut (impl SegmentBuffers + ?Sized)) -> Result<Plan, SplitError> {
         let (Offload { checksum, gso, .. }, layout, packet) = framing.parse_with_layout(read)?;
-        let packet = GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum };
+        let packet = GsoPacket { buffers: &[packet], layer: framing.layer, gso, checksum, parts: &[] };
         Ok(self.segment_known(&packet, &SegmentOptions::default(), layout.as_ref(), buffers)?)
     }
 }

@@ -32,4 +32,5 @@ mod smoke;
 mod super_packets;
 mod support;
 mod two_ways;
+mod uneven;
 mod virtio;

@@ -51,6 +51,9 @@ impl<B> Held<B> {
     #[inline(always)]
     fn finish_as<const USUAL: u8, M: Memory<B>>(&mut self, policy: &Policy, simd: Simd, memory: &M) -> Leaving {
         let layout = &self.layout.known::<USUAL>();
+        if self.uneven.on {
+            self.finish_parts();
+        }
         self.write_lengths(layout);
         let lro = matches!(policy.mode, Mode::Lro { .. });
         let start = usize::from(layout.payload);
@@ -92,7 +95,7 @@ impl<B> Held<B> {
             }
         }
         let end = u32::from(layout.payload) + self.payload;
-        Leaving { header: start, end, length: u64::from(end), checksum: state, gso: if lro { None } else { self.gso(layout) } }
+        Leaving { header: start, end, length: u64::from(end), checksum: state, gso: if lro { None } else { self.first_gso(layout) } }
     }
 
     /// Lets a merged packet without a checksum leave with a partial one: no header of a device can
@@ -145,13 +148,19 @@ impl<B> Held<B> {
             header: bytes.get(..leaving.header).unwrap_or(&[]),
             pieces: &mut self.pieces,
             linear: &self.linear,
+            parts: &self.uneven.parts,
             memory: (),
         }
     }
 
-    /// What segmentation needs to restore the packets.
     #[inline(always)]
-    fn gso(&self, layout: &Layout) -> Option<Gso> {
+    fn first_gso(&self, layout: &Layout) -> Option<Gso> {
+        if let Some(part) = self.uneven.parts.first() { Some(part.gso()) } else { self.gso(layout) }
+    }
+
+    /// What segmentation needs to restore the packets, or those of the part at hand.
+    #[inline(always)]
+    pub(super) fn gso(&self, layout: &Layout) -> Option<Gso> {
         let kind = match (layout.protocol, layout.version) {
             (Protocol::Tcp, IpVersion::V4) => GsoKind::Tcp4,
             (Protocol::Tcp, IpVersion::V6) => GsoKind::Tcp6,

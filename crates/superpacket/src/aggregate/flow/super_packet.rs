@@ -32,7 +32,7 @@ impl<B> Held<B> {
             self.pieces.iter_mut().for_each(|piece| piece.flags &= !Piece::<B>::SUM);
         }
         self.gso = Some(gso);
-        if policy.merge_past_push {
+        if policy.merge_past_push && !self.uneven.on {
             // It stays in the header.
             self.flags &= !tcp::PSH;
         }
@@ -52,6 +52,10 @@ impl<B> Held<B> {
             self.nested_id_run.step = 0;
         }
         self.count_further(&segments);
+        let layout = &self.layout;
+        if self.uneven.on && segments.last(layout.end - u32::from(layout.payload)) < segments.size {
+            self.end_part();
+        }
         let layout = &self.layout;
         let flags = usize::from(layout.transport) + tcp::FLAGS;
         if layout.protocol == Protocol::Tcp && segments.cwr_on_first && byte(&self.header, flags) & tcp::CWR != 0 {

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use superpacket::aggregate::{Counters, HashKey, Policy, Reason};
 use superpacket::packet::{Layer, RxChecksum, RxPacket, VlanTag};
-use superpacket::segment::{ChecksumOutput, GsoPacket, SegmentOptions, Segmenter};
+use superpacket::segment::{ChecksumOutput, GsoPacket, Part, SegmentOptions, Segmenter};
 use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
@@ -98,6 +98,8 @@ pub struct Output {
     pub pieces: usize,
     /// It lay in one run of bytes.
     pub contiguous: bool,
+    /// Its parts, if it is uneven.
+    pub parts: Vec<Part>,
 }
 
 impl Output {
@@ -109,7 +111,13 @@ impl Output {
         if let Some(contiguous) = packet.contiguous() {
             assert_eq!(contiguous, bytes);
         }
-        Output { bytes, metadata: packet.metadata, pieces: packet.pieces().len(), contiguous: packet.contiguous().is_some() }
+        Output {
+            bytes,
+            metadata: packet.metadata,
+            pieces: packet.pieces().len(),
+            contiguous: packet.contiguous().is_some(),
+            parts: packet.parts().to_vec(),
+        }
     }
 
     /// Length of its transport payload in bytes, by an independent parse.
@@ -123,7 +131,10 @@ impl Output {
             return vec![self.bytes.clone()];
         };
         let mut frames = Vec::new();
-        let packet = GsoPacket::linear(&self.bytes, gso).with_layer(self.metadata.layer).with_checksum(self.metadata.checksum);
+        let packet = GsoPacket::linear(&self.bytes, gso)
+            .with_layer(self.metadata.layer)
+            .with_checksum(self.metadata.checksum)
+            .with_parts(&self.parts);
         let options = SegmentOptions::default().with_checksum(ChecksumOutput::AsMerged);
         Segmenter::new()
             .segment(&packet, &options, |segment| {

@@ -252,7 +252,7 @@ fn borrowed_holds(seed: u64) {
                             .then_some((ours.kind, ours.size))
                     );
                 }
-                let output = Output { bytes, metadata: packet.metadata, pieces: 0, contiguous: false };
+                let output = Output { bytes, metadata: packet.metadata, pieces: 0, contiguous: false, parts: Vec::new() };
                 check.take(&output, segments(&packet), push);
                 Ok(())
             };
