@@ -108,7 +108,7 @@ impl Page {
 
 /// Merges the packets of each flow; see `superpacket.coalesce`.
 #[pyfunction]
-#[pyo3(signature = (input, output, *, lro, batch, hold, max_bytes, max_packets, max_flows, udp, acks, strict, progress))]
+#[pyo3(signature = (input, output, *, lro, batch, hold, max_bytes, jumbo_option, max_packets, max_flows, udp, acks, strict, progress))]
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn coalesce(
     py: Python<'_>,
@@ -118,6 +118,7 @@ pub(crate) fn coalesce(
     batch: u64,
     hold: u64,
     max_bytes: u32,
+    jumbo_option: bool,
     max_packets: u32,
     max_flows: Option<u32>,
     udp: bool,
@@ -127,7 +128,7 @@ pub(crate) fn coalesce(
 ) -> PyResult<(String, Option<PacketList>)> {
     let rules = if lro { Rules::Lro } else { Rules::Gro };
     let stepping = stepping(batch, hold);
-    let options = captures::CoalesceOptions { rules, stepping, max_bytes, max_packets, max_flows, udp, acks, strict };
+    let options = captures::CoalesceOptions { rules, stepping, max_bytes, jumbo_option, max_packets, max_flows, udp, acks, strict };
     let mut packets = Packets::new();
     let (json, _) = run(py, progress, |progress| {
         let output = match &output {

@@ -136,6 +136,7 @@ def coalesce(
     batch: int = 64,
     hold: float = 0.001,
     max_bytes: int = 65_535,
+    jumbo_option: bool = False,
     max_packets: int = 512,
     max_flows: int | None = None,
     udp: bool = True,
@@ -153,6 +154,8 @@ def coalesce(
         end.
     :param hold: seconds that something is held at most, by the capture's clock.
     :param max_bytes: the longest merged packet, from the IP header: 68 to 524280.
+    :param jumbo_option: IPv6 packets above 65575 bytes say their length in a jumbo payload option
+        (RFC 2675), in place of 0.
     :param max_packets: the most packets in one: 1 to 512.
     :param max_flows: the most flows held at a time: 1 to 1024; without it 1024, and 8 by LRO's
         rules.
@@ -170,6 +173,7 @@ def coalesce(
         batch=_batch(batch),
         hold=_hold(hold),
         max_bytes=_whole("max_bytes", max_bytes, 68, 524_280),
+        jumbo_option=jumbo_option,
         max_packets=_whole("max_packets", max_packets, 1, 512),
         max_flows=None if max_flows is None else _whole("max_flows", max_flows, 1, 1024),
         udp=udp,

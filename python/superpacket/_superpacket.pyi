@@ -243,6 +243,7 @@ def coalesce(
     batch: int,
     hold: int,
     max_bytes: int,
+    jumbo_option: bool,
     max_packets: int,
     max_flows: int | None,
     udp: bool,

@@ -34,6 +34,7 @@ needs_program = pytest.mark.skipif(PROGRAM is None and not os.environ.get("CI"),
 
 def test_coalesce_and_segment_are_reversible(demo: Path) -> None:
     merged = superpacket.coalesce(demo, batch=0, hold=3600)
+    assert superpacket.coalesce(demo, batch=0, hold=3600, jumbo_option=True).totals == merged.totals, "nothing is as long"
     assert merged.packets is not None and len(merged.packets) == merged.totals.packets_out
     assert merged.totals.merged > merged.totals.packets_out
     assert sum(merged.totals.reasons.values()) == merged.totals.packets_out

@@ -40,6 +40,8 @@ pub struct CoalesceOptions {
     /// The longest merged packet in bytes, from the IP header: 68 to 524,280. Above 65,535 ("BIG
     /// TCP") the IP length is written as 0.
     pub max_bytes: u32,
+    /// Over IPv6 the length that is left out so stands in a jumbo payload option (RFC 2675).
+    pub jumbo_option: bool,
     /// The most packets in one: 1 to [`MAX_PACKETS`](crate::MAX_PACKETS), or what is nearest.
     pub max_packets: u32,
     /// The most flows held at a time: 1 to [`MAX_FLOWS`](crate::MAX_FLOWS), or what is nearest.
@@ -59,6 +61,7 @@ impl Default for CoalesceOptions {
             rules: Rules::Gro,
             stepping: Stepping::default(),
             max_bytes: 65_535,
+            jumbo_option: false,
             max_packets: MAX_PACKETS,
             max_flows: None,
             udp: true,
@@ -151,11 +154,12 @@ impl CoalesceOptions {
         if !(68..=MAX_BIG_LENGTH).contains(&self.max_bytes) {
             return Err(Error::Options(format!("max_bytes: {} is not between 68 and {MAX_BIG_LENGTH}", self.max_bytes)));
         }
-        Ok(base
+        let policy = base
             .with_max_bytes(self.max_bytes)
             .with_max_packets(self.max_packets)
             .with_max_flows(self.max_flows.unwrap_or(base.max_flows))
-            .with_checksum(ChecksumForm::Full))
+            .with_checksum(ChecksumForm::Full);
+        Ok(if self.jumbo_option { policy.with_jumbo_option() } else { policy })
     }
 }
 

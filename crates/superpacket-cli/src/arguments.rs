@@ -246,6 +246,10 @@ pub(crate) struct Coalesce {
     /// the IP length is written as 0
     #[arg(long, value_name = "N", default_value = "65535", value_parser = size, allow_negative_numbers = true)]
     pub(crate) max_bytes: u64,
+    /// Write the length of IPv6 packets above 65575 bytes in a jumbo payload option (RFC 2675), as
+    /// Linux did at first
+    #[arg(long)]
+    pub(crate) jumbo_option: bool,
     /// Most packets in one: 1 to 512, as each flow that is held has room for as many, and memory is
     /// bounded
     #[arg(long, value_name = "N", default_value_t = MAX_PACKETS, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKETS)), allow_negative_numbers = true)]

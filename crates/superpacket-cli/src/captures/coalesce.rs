@@ -42,6 +42,7 @@ fn options(arguments: &Coalesce) -> Result<CoalesceOptions, Failure> {
         rules,
         stepping: arguments.stepping.into(),
         max_bytes,
+        jumbo_option: arguments.jumbo_option,
         max_packets: arguments.max_packets,
         max_flows: arguments.max_flows,
         udp: !arguments.no_udp,

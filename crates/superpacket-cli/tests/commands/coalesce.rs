@@ -108,6 +108,23 @@ fn big_tcp_is_written_with_an_ip_length_of_0() {
 }
 
 #[test]
+fn big_tcp_over_ipv6_is_written_with_its_length_if_so_asked() {
+    let bench = Bench::new();
+    let frames = Frame::tcp6(1000, 1400).run(100);
+    bench.capture("in.pcap", &spaced(&frames));
+    let report = bench.json(&["coalesce", "in.pcap", "-o", "out.pcap", "--max-bytes", "200000", "--jumbo-option", "--batch", "0"]);
+    assert_eq!(report["packets_out"], 1);
+    let out = read(bench.path("out.pcap"));
+    assert_eq!(out[0].data.len(), 14 + 40 + 8 + 20 + 140_000);
+    // Next header 0, and then TCP, the option, and all behind the IPv6 header.
+    assert_eq!((out[0].data[20], &out[0].data[54..62]), (0, &[&[6, 0, 0xc2, 4][..], &140_028u32.to_be_bytes()].concat()[..]));
+    let report = bench.json(&["segment", "out.pcap", "-o", "again.pcap", "--mtu", "1460"]);
+    assert_eq!(report["packets_out"], 100);
+    let again = read(bench.path("again.pcap"));
+    assert!(again.iter().map(|frame| frame.data.clone()).eq(frames.iter().map(Frame::to_bytes)));
+}
+
+#[test]
 fn udp_aggregates_unless_told_not_to() {
     let bench = Bench::new();
     bench.capture("in.pcap", &spaced(&Frame::udp4(1200).with_id(7).run(5)));

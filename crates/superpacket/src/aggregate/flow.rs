@@ -533,7 +533,8 @@ fn byte_limit(layout: &Layout, policy: &Policy) -> u32 {
     let big = layout.protocol == Protocol::Tcp && layout.outer.is_none() && layout.pppoe == 0 && !extended;
     // PPPoE's 16-bit length counts the two bytes of its protocol field too (RFC 2516, section 4).
     let most = super::policy::MAX_IP_LENGTH - if layout.pppoe == 0 { 0 } else { 2 };
-    if big { policy.max_bytes } else { policy.max_bytes.min(most) }
+    let option = if policy.jumbo_option && layout.version == IpVersion::V6 { ipv6::JUMBO_HEADER_LENGTH as u32 } else { 0 };
+    if big { policy.max_bytes.saturating_sub(option) } else { policy.max_bytes.min(most) }
 }
 
 /// The most packets of a flow.

@@ -111,6 +111,11 @@ pub struct Policy {
     ///
     /// [parts]: crate::super_packet::SuperPacket::parts
     pub merge_uneven: bool,
+    /// An IPv6 packet of more than 65,575 bytes, whose length its header cannot say, leaves
+    /// with a hop-by-hop header that says it (RFC 2675), as Linux wrote before its receivers took a
+    /// length of 0 without. Segmentation removes it. Where packets are joined in their own buffers
+    /// there is no room for it.
+    pub jumbo_option: bool,
 }
 
 /// Methods that return the policy with another value in a field.
@@ -146,6 +151,7 @@ impl Policy {
             merge_past_push: false,
             merge_udp_without_checksum: false,
             merge_uneven: false,
+            jumbo_option: false,
         }
     }
 
@@ -189,6 +195,13 @@ impl Policy {
     #[must_use]
     pub const fn with_merge_uneven(self) -> Self {
         Policy { merge_uneven: true, ..self }
+    }
+
+    /// The same policy, by which the longest IPv6 packets have a jumbo payload option: see
+    /// [`jumbo_option`](Self::jumbo_option).
+    #[must_use]
+    pub const fn with_jumbo_option(self) -> Self {
+        Policy { jumbo_option: true, ..self }
     }
 
     /// The same policy, whose merged packets leave with partial checksums: for whoever fills them

@@ -761,7 +761,10 @@ impl<B> Receiver<B> {
         if self.options.framing.is_some() {
             held.use_checksum_field();
         }
-        let left = if merged { held.finish(&self.in_force, self.options.simd, poll) } else { held.restore_single(poll) };
+        let mut left = if merged { held.finish(&self.in_force, self.options.simd, poll) } else { held.restore_single(poll) };
+        if !P::IN_PLACE && self.in_force.jumbo_option && merged {
+            held.add_jumbo_option(&mut left);
+        }
         self.counters.packets_out += 1;
         self.counters.bytes_out += left.length;
         self.counters.super_packets += u64::from(merged);

@@ -4,7 +4,9 @@
 use crate::expect::*;
 use crate::support::*;
 use superpacket::aggregate::{Delivery, MAX_BIG_LENGTH, Policy, Reason, Reason::*, Storage};
+use superpacket::segment::ChecksumForm;
 use superpacket::super_packet::SuperPacket;
+use superpacket::wire::{Layout, parse};
 use superpacket_traffic::frame::{ACK, Carrier, Extension, Frame, Geneve, Gre, Ip, Ipv6, PSH, Pppoe};
 use superpacket_traffic::gro_table::ip_in_ip;
 
@@ -227,6 +229,44 @@ fn big_tcp_leaves_its_length_out() {
             assert_eq!(output.bytes.len(), base.offsets().payload + 200 * base.payload.len());
         }
     }
+}
+
+/// With the option an IPv6 packet says its length; the segments have no such header.
+#[test]
+fn big_tcp_over_ipv6_says_its_length_where_the_policy_says_so() {
+    for base in [Frame::tcp6(1, 1428), Frame::tcp6(1, 1428).at_ip(), Frame::tcp6(1, 1416).with_timestamps(1, 2).tagged(7)] {
+        let (network, headers) = (base.offsets().network, base.offsets().payload);
+        // As long as its 16 bits say, and one byte more.
+        let longest = usize::from(u16::MAX) - (headers - network - 40);
+        for (payload, added) in [(longest, 0), (longest + 1, 8), (200 * base.payload.len(), 8)] {
+            let mut frames = base.run(payload.div_ceil(base.payload.len()));
+            let last = frames.len() - 1;
+            frames[last].payload.truncate(payload - last * base.payload.len());
+            for policy in [big(), big().with_storage(Storage::Linear), big().with_checksum(ChecksumForm::Full)] {
+                let run = leaves(policy.with_jumbo_option(), &frames);
+                assert_eq!(counts(&run), [frames.len() as u32]);
+                let (output, whole) = (&run.outputs[0], headers + added + payload);
+                assert_eq!((output.bytes.len(), output.metadata.layout.map(|layout| layout.end as usize)), (whole, Some(whole)));
+                let layout = parse(&output.bytes, whole, output.metadata.layer).expect("it is understood");
+                let found = |layout: Layout| (layout.jumbo, layout.transport, layout.payload, layout.end);
+                assert_eq!((Some(found(layout)), layout.jumbo), (output.metadata.layout.map(found), added != 0));
+                if added != 0 {
+                    let length = (whole - network - 40) as u32;
+                    assert_eq!(output.bytes[network + 4..network + 7], [0, 0, 0], "no length, and a hop-by-hop header");
+                    assert_eq!(output.bytes[network + 40..network + 44], [6, 0, 0xc2, 4], "TCP, 8 bytes, jumbo payload, 4 bytes");
+                    assert_eq!(output.bytes[network + 44..network + 48], length.to_be_bytes());
+                }
+            }
+        }
+    }
+    // Of IPv4 nothing changes, nor what is shorter.
+    for frames in [Frame::tcp4(1, 1448).run(200), Frame::tcp6(1, 1428).run(3)] {
+        let outputs = |policy| leaves(policy, &frames).outputs.into_iter().map(|output| output.bytes).collect::<Vec<_>>();
+        assert!(outputs(big().with_jumbo_option()) == outputs(big()));
+    }
+    let base = Frame::tcp6(1, 1428);
+    let run = leaves(big().with_jumbo_option(), &base.run(400));
+    assert!(run.outputs[0].bytes.len() - 14 <= MAX_BIG_LENGTH as usize && counts(&run)[0] > 360, "{:?}", counts(&run));
 }
 
 #[test]

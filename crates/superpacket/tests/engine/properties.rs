@@ -57,7 +57,7 @@ proptest! {
     #[test]
     fn gro_is_reversible(seed: u64, batch in 1usize..300, linear: bool, scatter: bool, full: bool, flows in 1u32..200, without_checksum: bool, uneven: bool) {
         let policy = if without_checksum { Policy::gro_with_udp().with_merge_udp_without_checksum() } else { Policy::gro_with_udp() };
-        let policy = if uneven { policy.with_merge_uneven() } else { policy };
+        let policy = if uneven { policy.with_merge_uneven().with_max_bytes(u32::MAX).with_jumbo_option() } else { policy };
         let policy = policy.with_storage(if linear { Storage::Linear } else { Storage::Fragments }).with_checksum(if full { ChecksumForm::Full } else { ChecksumForm::Partial }).with_max_flows(flows);
         holds(seed, 600, policy, batch, scatter);
     }

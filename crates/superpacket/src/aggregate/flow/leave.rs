@@ -98,6 +98,46 @@ impl<B> Held<B> {
         Leaving { header: start, end, length: u64::from(end), checksum: state, gso: if lro { None } else { self.first_gso(layout) } }
     }
 
+    /// Adds to an IPv6 packet whose length was left out a hop-by-hop header that says it (RFC 2675,
+    /// section 2), if the headers leave room for one.
+    #[cold]
+    pub(in crate::aggregate) fn add_jumbo_option(&mut self, leaving: &mut Leaving) {
+        const ADDED: usize = ipv6::JUMBO_HEADER_LENGTH;
+        let network = usize::from(self.layout.network);
+        let place = network + ipv6::HEADER_LENGTH;
+        let left_out = leaving.end as usize - place > usize::from(u16::MAX);
+        if self.layout.version == IpVersion::V4 || !left_out || leaving.header + ADDED > self.header.len() {
+            return;
+        }
+        self.header.copy_within(place..leaving.header, place + ADDED);
+        let next = byte(&self.header, network + ipv6::NEXT_HEADER);
+        let length = (leaving.end as usize - place + ADDED) as u32;
+        let [a, b, c, d] = length.to_be_bytes();
+        let option = [next, 0, ipv6::JUMBO_OPTION, 4, a, b, c, d];
+        if let Some(header) = self.header.get_mut(place..place + ADDED) {
+            header.copy_from_slice(&option);
+        }
+        if let Some(field) = self.header.get_mut(network + ipv6::NEXT_HEADER) {
+            *field = ipv6::HOP_BY_HOP;
+        }
+        leaving.header += ADDED;
+        leaving.end += ADDED as u32;
+        leaving.length += ADDED as u64;
+        self.layout.transport += ADDED as u16;
+        self.layout.payload += ADDED as u16;
+        self.layout.jumbo = true;
+        if let RxChecksum::Partial { start, .. } = &mut leaving.checksum {
+            *start += ADDED as u16;
+        }
+        if !self.linear.is_empty() {
+            self.linear.splice(place..place, [0; ADDED]);
+            self.pieces.iter_mut().for_each(|piece| piece.start += ADDED as u32);
+            if let (Some(to), Some(from)) = (self.linear.get_mut(..leaving.header), self.header.get(..leaving.header)) {
+                to.copy_from_slice(from);
+            }
+        }
+    }
+
     /// Lets a merged packet without a checksum leave with a partial one: no header of a device can
     /// say that it has none.
     #[inline(always)]
@@ -226,8 +266,8 @@ impl<B> Held<B> {
                 put16(&mut self.header, network + ipv4::CHECKSUM, Sum::new(constant).add(length).add(id).checksum());
             }
             IpVersion::V6 => {
-                let length = if end - network > usize::from(u16::MAX) { 0 } else { end - network - ipv6::HEADER_LENGTH };
-                put16(&mut self.header, network + ipv6::PAYLOAD_LENGTH, length as u16);
+                let length = u16::try_from(end - network - ipv6::HEADER_LENGTH).unwrap_or(0);
+                put16(&mut self.header, network + ipv6::PAYLOAD_LENGTH, length);
             }
         }
     }
