@@ -73,13 +73,16 @@ struct Waiting {
     spare: Vec<Vec<u8>>,
 }
 
+/// What merges unless told otherwise.
+const POLICY: Policy = Policy::gro().with_merge_uneven();
+
 impl<D: Device> OffloadDevice<D> {
     /// Wraps a device of Ethernet frames or of IP packets.
     pub fn new(device: D, key: HashKey) -> Self {
         let layer = if device.capabilities().medium == Medium::Ip { Layer::Ip } else { Layer::Ethernet };
         OffloadDevice {
             receive: Receive {
-                aggregator: BatchAggregator::new(layer, Policy::gro(), key),
+                aggregator: BatchAggregator::new(layer, POLICY, key),
                 frames: Vec::new(),
                 packets: VecDeque::new(),
                 spare: Vec::new(),
@@ -164,8 +167,9 @@ impl<D> OffloadDevice<D> {
         self.receive.aggregator.counters()
     }
 
-    /// Changes which packets merge, and in how many: the default is [`Policy::gro`]. smoltcp's UDP
-    /// sockets would take super-packets of datagrams for one.
+    /// Changes which packets merge, and in how many. The default is [`Policy::gro`], and TCP packets
+    /// merge that are not alike too ([`Policy::merge_uneven`]), since nobody cuts them again.
+    /// smoltcp's UDP sockets would take super-packets of datagrams for one.
     pub fn set_policy(&mut self, policy: Policy) {
         self.receive.aggregator.set_policy(policy);
     }

@@ -8,7 +8,8 @@ use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
-use superpacket_smoltcp::{HashKey, OffloadDevice};
+use superpacket_smoltcp::{HashKey, OffloadDevice, Policy};
+use superpacket_traffic::frame::{Frame, PSH};
 
 /// The longest IP packet on the wire, in bytes.
 const MTU: usize = 1500;
@@ -156,6 +157,41 @@ fn the_wire_carries_frames_and_the_stacks_see_super_packets() {
             assert_eq!((sent.refused, sent.frames_out), (0, received.frames_in + sender.device.get_ref().sent.len() as u64));
             assert!(receiver.device.aggregation().merged > 1000 && receiver.device.aggregation().balanced());
         }
+    }
+}
+
+/// Writes of an application end in short segments with PSH: the stack is given all in one packet,
+/// unless its user wants what can be cut by one size.
+#[test]
+fn packets_that_are_not_alike_are_one_to_the_stack() {
+    let mut next = Frame::tcp4(1, 100);
+    let frames: Vec<_> = (0..20)
+        .map(|index| {
+            let mut frame = next.clone();
+            if index % 4 == 3 {
+                frame.payload.truncate(30);
+                frame.tcp_mut().flags |= PSH;
+            }
+            next = frame.following().with(|frame| {
+                frame.payload.resize(100, 7);
+                frame.tcp_mut().flags &= !PSH;
+            });
+            frame
+        })
+        .collect();
+    let stream: Vec<u8> = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
+    for (policy, packets) in [(None, 1), (Some(Policy::gro()), 5)] {
+        let arrived = frames.iter().map(Frame::to_bytes).collect();
+        let mut device = OffloadDevice::new(Port { medium: Medium::Ethernet, arrived, sent: Vec::new(), slots: 0 }, HashKey::new(1));
+        if let Some(policy) = policy {
+            device.set_policy(policy);
+        }
+        let mut received = Vec::new();
+        while let Some((token, _)) = device.receive(Instant::ZERO) {
+            token.consume(|packet| received.push(packet[54..].to_vec()));
+        }
+        assert_eq!(received.len(), packets);
+        assert!(received.concat() == stream);
     }
 }
 
