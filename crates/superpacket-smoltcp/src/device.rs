@@ -167,8 +167,8 @@ impl<D> OffloadDevice<D> {
         self.receive.aggregator.counters()
     }
 
-    /// Changes which packets merge, and in how many. The default is [`Policy::gro`], and TCP packets
-    /// merge that are not alike too ([`Policy::merge_uneven`]), since nobody cuts them again.
+    /// Changes which packets merge, and in how many. The default is [`Policy::gro`], by which TCP
+    /// packets merge that are not alike too ([`Policy::merge_uneven`]): nobody cuts them again.
     /// smoltcp's UDP sockets would take super-packets of datagrams for one.
     pub fn set_policy(&mut self, policy: Policy) {
         self.receive.aggregator.set_policy(policy);

@@ -11,8 +11,8 @@ use crate::super_packet::{Metadata, Piece, SuperPacket};
 /// used again.
 ///
 /// A packet that a sink is given borrows the aggregator's memory. Here its header is copied and its
-/// buffers are moved, into arrays that are read as they were written, from front to back, and need no
-/// allocation when the batch is used again.
+/// buffers are moved, into arrays that are read as they were written, from front to back, and need
+/// no allocation when the batch is used again.
 ///
 /// ```
 /// use superpacket::{Aggregator, HashKey, PacketBatch, Policy, RxPacket, SuperPacket};

@@ -174,8 +174,8 @@ impl<'a, B, M> SuperPacket<'a, B, M> {
     /// Returns the parts that it comes apart into, if it is uneven: only where the policy lets such
     /// packets merge ([`merge_uneven`](crate::aggregate::Policy::merge_uneven)).
     ///
-    /// [`gso`](Metadata::gso) is that of the first part then, and so says how to cut it into segments
-    /// that mean the same to TCP, but are not those that merged.
+    /// [`gso`](Metadata::gso) is that of the first part then, and so says how to cut it into
+    /// segments that mean the same to TCP, but are not those that merged.
     #[inline]
     pub const fn parts(&self) -> &'a [Part] {
         self.parts

@@ -501,8 +501,8 @@ impl IdRun {
     }
 
     /// The run with one more packet after `count`; `None` if its identification does not go on with
-    /// it. `only_one`: there is one packet before, which does not tell how the run goes on. `form` is
-    /// what the packet says of that.
+    /// it. `only_one`: there is one packet before, which does not tell how the run goes on. `form`
+    /// is what the packet says of that.
     #[inline(always)]
     fn next(self, count: u32, only_one: bool, id: u16, form: Option<IpId>) -> Option<IdRun> {
         let run = match (id == self.expected(count), only_one && id == self.expected(count).wrapping_sub(1)) {

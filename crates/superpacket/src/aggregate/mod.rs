@@ -13,8 +13,8 @@
 //! of TCP that it hands to a device: these merge with each other only where the policy
 //! [gives up](Policy::merge_past_push) that flag of the segments in the middle.
 //!
-//! Where the policy [says so](Policy::merge_uneven), TCP packets merge that no [`Gso`] could restore:
-//! the super-packet then has [parts].
+//! Where the policy [says so](Policy::merge_uneven), TCP packets merge that no [`Gso`] could
+//! restore: the super-packet then has [parts].
 //!
 //! [`Gso`]: crate::segment::Gso
 //! [parts]: crate::super_packet::SuperPacket::parts

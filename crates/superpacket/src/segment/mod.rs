@@ -25,8 +25,8 @@
 //! ([`parse_datagram`](crate::wire::parse_datagram)). A UDP super-packet whose partial checksum is
 //! that of an outer UDP header is cut there, whatever its segments carry.
 //!
-//! An uneven packet, of which an aggregator says so ([`Part`]), is cut part by part: identification,
-//! FIN, PSH and CWR are each part's own.
+//! An uneven packet, of which an aggregator says so ([`Part`]), is cut part by part:
+//! identification, FIN, PSH and CWR are each part's own.
 //!
 //! Bytes after the end of the IP packet (padding) belong to no segment. The IPv6 pseudo-header has
 //! the destination address of the IPv6 header, as in the kernel, even if a routing header names a
