@@ -60,7 +60,7 @@ impl Campaign {
             base,
             base.with_partial_checksums(),
             base.with_partial_checksums().with_merge_udp_without_checksum(),
-            base.with_merge_uneven(),
+            base.with_merge_uneven().with_max_bytes(u32::MAX).with_jumbo_option(),
             base.with_max_packets(7).with_max_bytes(9_000).with_max_flows(5),
         ];
         let mut key = || HashKey::new(u128::from(random.bits()) << 64 | u128::from(random.bits()));

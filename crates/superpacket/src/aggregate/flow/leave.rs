@@ -105,7 +105,7 @@ impl<B> Held<B> {
         const ADDED: usize = ipv6::JUMBO_HEADER_LENGTH;
         let network = usize::from(self.layout.network);
         let place = network + ipv6::HEADER_LENGTH;
-        let left_out = leaving.end as usize - place > usize::from(u16::MAX);
+        let left_out = leaving.end as usize > place + usize::from(u16::MAX);
         if self.layout.version == IpVersion::V4 || !left_out || leaving.header + ADDED > self.header.len() {
             return;
         }
