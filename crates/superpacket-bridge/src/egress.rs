@@ -11,7 +11,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use superpacket::packet::{Layer, RxChecksum, VlanTag};
-use superpacket::segment::{ChecksumForm, ChecksumOutput, Gso, GsoKind, GsoPacket, MaxSegments, SegmentOptions, SegmentSize, Segmenter};
+use superpacket::segment::{
+    ChecksumForm, ChecksumOutput, Gso, GsoKind, GsoPacket, MaxSegments, Plan, SegmentError, SegmentOptions, SegmentSize, Segmenter,
+};
 use superpacket::super_packet::SuperPacket;
 use superpacket::wire::Layout;
 use superpacket_features::Feature;
@@ -146,8 +148,7 @@ impl Egress {
                 let options = SegmentOptions::default().with_checksum(checksum).with_max_segments(MOST_SEGMENTS);
                 let options = if let Need::Cut(gso) = need { options.with_gso(gso) } else { options };
                 if self.cut(outgoing, staged, packet, segmenter, options) {
-                    self.shared.counts.segmented.add(1);
-                    self.shared.counts.segments.add((self.waiting() - before) as u64);
+                    self.count_segments(before);
                     if is_cut_for_ids(&self.runtime, packet) {
                         self.shared.counts.segmented_for_ids.add(1);
                     }
@@ -162,10 +163,7 @@ impl Egress {
                         batch.push_segment(outgoing, staged, &segment, metadata.vlan, metadata.layer, slices);
                     });
                     match done {
-                        Ok(_) => {
-                            self.shared.counts.segmented.add(1);
-                            self.shared.counts.segments.add((self.waiting() - before) as u64);
-                        }
+                        Ok(_) => self.count_segments(before),
                         Err(_) => self.shared.counts.dropped(DropReason::TooBig, 1),
                     }
                 }
@@ -217,11 +215,22 @@ impl Egress {
         let (batch, slices) = (&mut self.batch, self.runtime.max_slices());
         let (vlan, layer) = (packet.metadata.vlan, packet.metadata.layer);
         let done = segmenter.segment(packet, &options, |segment| batch.push_segment(outgoing, staged, &segment, vlan, layer, slices));
-        if let Err(error) = &done {
+        self.is_cut(&done)
+    }
+
+    /// Was it? A packet that cannot be cut is dropped.
+    fn is_cut(&self, done: &Result<Plan, SegmentError>) -> bool {
+        if let Err(error) = done {
             tracing::debug!(port = %self.shared.name, %error, "a packet cannot be cut");
             self.shared.counts.dropped(DropReason::CannotSegment, 1);
         }
         done.is_ok()
+    }
+
+    /// Counts a packet whose segments were added to so many frames.
+    fn count_segments(&self, before: usize) {
+        self.shared.counts.segmented.add(1);
+        self.shared.counts.segments.add((self.waiting() - before) as u64);
     }
 
     /// Adds a super-packet in smaller ones, of `size` bytes of payload each.
@@ -261,15 +270,8 @@ impl Egress {
         let done = segmenter.segment(packet, &options, |segment| {
             batch.push_part(outgoing, staged, &segment, &part(segment.index), vlan, layer, slices);
         });
-        match done {
-            Ok(_) => {
-                self.shared.counts.segmented.add(1);
-                self.shared.counts.segments.add((self.waiting() - before) as u64);
-            }
-            Err(error) => {
-                tracing::debug!(port = %self.shared.name, %error, "a packet cannot be cut");
-                self.shared.counts.dropped(DropReason::CannotSegment, 1);
-            }
+        if self.is_cut(&done) {
+            self.count_segments(before);
         }
     }
 

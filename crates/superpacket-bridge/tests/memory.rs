@@ -272,20 +272,9 @@ fn datagrams_without_checksums_merge_where_the_port_says_so() {
 /// without TSO and by one that is given super-packets.
 #[test]
 fn packets_that_are_not_alike_merge_where_the_port_says_so() {
-    let sent: Vec<_> = frames(0)
-        .into_iter()
-        .enumerate()
-        .map(|(index, mut frame)| {
-            // Each fifth has PSH: of the flags that is 8, of the sum as much.
-            if index % 5 == 4 {
-                frame[47] |= 8;
-                let sum = u16::from_be_bytes([frame[50], frame[51]]);
-                let (less, borrow) = sum.overflowing_sub(8);
-                frame[50..52].copy_from_slice(&(less - u16::from(borrow)).to_be_bytes());
-            }
-            frame
-        })
-        .collect();
+    let mut sent = Frame::tcp4(0, PAYLOAD).with_id(0).run(FRAMES);
+    sent.iter_mut().skip(4).step_by(5).for_each(|frame| frame.tcp_mut().flags |= PSH);
+    let sent: Vec<_> = sent.iter().map(Frame::to_bytes).collect();
     for (uneven, tso) in [(false, false), (true, false), (true, true)] {
         let mut joined = Joined::new(&format!("uneven-{uneven}-{tso}"), |settings| {
             settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
