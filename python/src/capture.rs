@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use pyo3::exceptions::{PyUserWarning, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use superpacket_captures::{CaptureError, Reader};
 use superpacket_io::capture::{Compression, Format, Source};
 
 use crate::columns::{Columns, as_bytes, to_numpy, to_pandas};
-use crate::errors::{capture_error, cut_short};
+use crate::errors::{capture_error, cut_short, warn};
 use crate::interruptible::open_stream;
 use crate::packet::{Block, Gathered, Packet, interface_pairs};
 
@@ -112,11 +112,6 @@ impl Capture {
 /// The reader, which only its owner asks for: the lock makes it one that threads may share.
 fn exclusive(reader: &mut Mutex<Reader>) -> &mut Reader {
     reader.get_mut().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Warns as Python does.
-pub(crate) fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
-    py.import("warnings")?.call_method1("warn", (text, py.get_type::<PyUserWarning>(), 2)).map(|_| ())
 }
 
 #[pymethods]

@@ -15,8 +15,8 @@ use superpacket::wire::{IpVersion, Protocol, tcp};
 use superpacket_captures::{CaptureError, Packets, Reader, Truncated};
 use superpacket_io::capture::{Frame, Source};
 
-use crate::errors::{OptionsError, capture_error, cut_short};
-use crate::packet::{Layers, with_address};
+use crate::errors::{OptionsError, capture_error, cut_short, warn};
+use crate::layers::{Layers, with_address};
 
 /// Bytes of frames at which a batch ends early: offsets of a column have 31 bits.
 const MOST_BYTES: usize = 256 << 20;
@@ -490,7 +490,7 @@ impl Columns {
         match &*locked(&self.cause) {
             Some(Ended::Error(error)) => Err(capture_error(py, error)),
             Some(Ended::CutShort(truncated)) if self.strict => Err(cut_short(py, truncated)),
-            Some(Ended::CutShort(truncated)) => crate::capture::warn(py, &truncated.to_string()),
+            Some(Ended::CutShort(truncated)) => warn(py, &truncated.to_string()),
             None => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 //! Exceptions, and how errors become them.
 
-use pyo3::exceptions::{PyException, PyKeyboardInterrupt, PyOSError};
+use pyo3::exceptions::{PyException, PyKeyboardInterrupt, PyOSError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::{create_exception, intern};
 
@@ -123,4 +123,9 @@ pub(crate) fn command_error(py: Python<'_>, error: captures::Error) -> PyErr {
         captures::Error::Interrupted => PyKeyboardInterrupt::new_err(()),
         other => Error::new_err(other.to_string()),
     }
+}
+
+/// Warns as Python does.
+pub(crate) fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
+    py.import("warnings")?.call_method1("warn", (text, py.get_type::<PyUserWarning>(), 2)).map(|_| ())
 }

@@ -1,6 +1,6 @@
 //! The Python module `superpacket._superpacket`: what the package's Python files stand on.
 //!
-//! `capture` reads files, `packet` has their packets, `columns` the same as Arrow columns,
+//! `capture` reads files, `packet` has their packets, `layers` these packets' headers, `columns` the same as Arrow columns,
 //! `commands` those of the program, `check` its judge, `corpus` what workers do with many captures,
 //! `progress` their bars and Ctrl-C, `engine` the aggregator and the segmenter. Nothing here is
 //! unsafe: buffers are Python's own `bytes`.
@@ -13,6 +13,7 @@ mod corpus;
 mod engine;
 mod errors;
 mod interruptible;
+mod layers;
 mod packet;
 mod progress;
 

@@ -6,7 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use superpacket_captures::{Progress, Truncated};
 
-use crate::capture::warn;
+use crate::errors::warn;
 
 /// Tells a Python object how far a command has come, and stops the command when Python is
 /// interrupted.

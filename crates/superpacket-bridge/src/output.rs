@@ -204,7 +204,8 @@ impl Output {
 
     /// Monitors have come or gone.
     pub(crate) fn refresh_copies(&mut self, monitors: &Monitors) {
-        self.copies.refresh(monitors, self.egress.iter().flatten());
+        let ports = self.egress.iter().flatten();
+        self.copies.refresh(monitors, ports.map(|egress| &*egress.shared));
     }
 
     /// Gives a packet to the consumer.

@@ -38,6 +38,11 @@ typedef struct iovec sp_iovec;
 #endif
 
 /**
+ * The most bytes of a packet, and of one buffer of it: 16 MiB.
+ */
+#define SP_MAX_LENGTH (1 << 24)
+
+/**
  * Nothing is known of the checksums: they are verified in software where it matters.
  */
 #define SP_CHECKSUM_NONE 0
@@ -121,11 +126,6 @@ typedef struct iovec sp_iovec;
  * tunnel.
  */
 #define SP_OFFLOAD_FIXED_NESTED_ID 32
-
-/**
- * The most bytes of a packet, and of one buffer of it: 16 MiB.
- */
-#define SP_MAX_LENGTH (1 << 24)
 
 /**
  * The most buffers of a packet that is to be aggregated, the first included.

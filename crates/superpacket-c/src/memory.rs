@@ -4,8 +4,10 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::slice;
 
-use crate::packet::SP_MAX_LENGTH;
 use crate::status::Failure;
+
+/// The most bytes of a packet, and of one buffer of it: 16 MiB.
+pub const SP_MAX_LENGTH: usize = 1 << 24;
 
 /// A range of memory. The very `struct iovec` of POSIX systems, so that writev(2) takes an array of
 /// them.

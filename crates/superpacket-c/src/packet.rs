@@ -6,12 +6,10 @@ use std::slice;
 use superpacket::Layer;
 use superpacket::wire::MAX_HEADER;
 
-use crate::memory::{bytes, check_range, fits, sp_iovec};
+use crate::memory::{SP_MAX_LENGTH, bytes, check_range, fits, sp_iovec};
 use crate::offload::{SP_CHECKSUM_VERIFIED, sp_offload};
 use crate::status::Failure;
 
-/// The most bytes of a packet, and of one buffer of it: 16 MiB.
-pub const SP_MAX_LENGTH: usize = 1 << 24;
 /// The most buffers of a packet that is to be aggregated, the first included.
 pub const SP_MAX_BUFFERS: usize = 17;
 /// The most buffers of any other packet, the first included: what merged, and is to be cut again.

@@ -13,14 +13,19 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkFlags, LinkMessage};
 use rustix::fs::{fstat, stat};
 use rustix::io::Errno;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use superpacket_io::system::RouteSocket;
 
 use crate::error::{Context, LabError};
-use crate::link::Link;
 use crate::privilege;
+
+/// The number of each host's loopback interface (`LOOPBACK_IFINDEX`).
+const LOOPBACK: u32 = 1;
 
 /// A host of the lab: a network namespace with a name for messages.
 ///
@@ -65,7 +70,11 @@ impl Host {
             // no IPv6.
             let _ = host.set_sysctl(name, value);
         }
-        host.link("lo").up()?;
+        let mut loopback = LinkMessage::default();
+        loopback.header.index = LOOPBACK;
+        (loopback.header.flags, loopback.header.change_mask) = (LinkFlags::Up, LinkFlags::Up);
+        let up = || RouteSocket::open()?.request(RouteNetlinkMessage::SetLink(loopback), 0);
+        host.run(|| up().context(|| format!("host {name}: setting its loopback up")))?;
         Ok(host)
     }
 
@@ -96,12 +105,6 @@ impl Host {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// An interface of this host by name; whether it exists shows at the first use.
-    #[must_use]
-    pub fn link(&self, interface: &str) -> Link {
-        Link::new(self, interface)
     }
 
     /// Runs `work` on a thread inside this host and waits for it; a panic in it goes on here.

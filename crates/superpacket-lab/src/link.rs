@@ -63,6 +63,14 @@ pub struct SizeLimits {
     pub gso_max_segments: Option<u32>,
 }
 
+impl Host {
+    /// An interface of this host by name; whether it exists shows at the first use.
+    #[must_use]
+    pub fn link(&self, interface: &str) -> Link {
+        Link::new(self, interface)
+    }
+}
+
 impl Link {
     pub(crate) fn new(host: &Host, name: &str) -> Self {
         Self { host: host.clone(), name: name.to_owned() }

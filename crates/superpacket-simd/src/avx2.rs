@@ -7,7 +7,7 @@ use core::arch::x86_64::*;
 
 use core::mem::MaybeUninit;
 
-use crate::level::each_range;
+use crate::ranges::each_range;
 use crate::scalar;
 
 /// Bytes a vector.
@@ -17,7 +17,7 @@ const WIDTH: usize = 4;
 /// From this many bytes on, a copy first aligns its destination.
 const ALIGNED: usize = 256;
 
-/// The unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
+/// The unfolded sum of at most [`BLOCK`](crate::ranges::BLOCK) bytes.
 #[target_feature(enable = "avx2")]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (strides, rest) = bytes.as_chunks::<{ VECTOR * WIDTH }>();

@@ -7,8 +7,8 @@ use core::arch::x86_64::*;
 
 use core::mem::MaybeUninit;
 
-use crate::level::each_range;
 use crate::prefetch::{LINE, prefetch_line};
+use crate::ranges::each_range;
 
 /// Bytes a vector.
 const VECTOR: usize = 64;
@@ -17,7 +17,7 @@ const WIDTH: usize = 4;
 /// From this many bytes on, a sum first aligns its source, a copy its destination.
 const ALIGNED: usize = 256;
 
-/// The unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
+/// The unfolded sum of at most [`BLOCK`](crate::ranges::BLOCK) bytes.
 ///
 /// Loads that straddle cache lines cost a quarter of the speed: all but the first and last are
 /// aligned. With an odd number of bytes before the first aligned load, what follows is summed as if

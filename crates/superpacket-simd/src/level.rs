@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
+use crate::ranges::{BLOCK, SHORT, each_range};
 use crate::scalar;
 
 /// The SIMD level as a token: found once, stored, passed by value.
@@ -23,13 +24,6 @@ enum Level {
     #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
     Neon,
 }
-
-/// Below this many bytes a call and its reduction cost more than the vectors save.
-const SHORT: usize = 64;
-
-/// The vector loops take at most this many bytes at once: the proofs that no accumulator overflows
-/// start here. Even, so that no 16-bit word straddles two blocks.
-pub(crate) const BLOCK: usize = 1 << 24;
 
 /// Every level this build knows, worst first.
 const LEVELS: &[Level] = &[
@@ -299,19 +293,3 @@ impl Level {
 cpufeatures::new!(has_avx2, "avx2");
 #[cfg(all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"))]
 cpufeatures::new!(has_avx512, "avx512f", "avx512bw");
-
-/// Sums each range: short ones inline, long ones by `sum`, block by block.
-///
-/// Inlined into a function with the level's target features, so that `sum` is inlined into the loop
-/// too.
-#[inline(always)]
-pub(crate) fn each_range(ranges: &[&[u8]], sums: &mut [u16], sum: impl Fn(&[u8]) -> u64) {
-    let sums = &mut sums[..ranges.len()];
-    for (index, range) in ranges.iter().enumerate() {
-        sums[index] = scalar::finish(match range.len() {
-            0..SHORT => scalar::sum_short(range),
-            SHORT..=BLOCK => sum(range),
-            _ => range.chunks(BLOCK).map(&sum).fold(0, scalar::add),
-        });
-    }
-}

@@ -13,6 +13,7 @@ mod level;
 #[cfg(all(target_arch = "aarch64", target_endian = "little", target_feature = "neon"))]
 mod neon;
 mod prefetch;
+mod ranges;
 mod scalar;
 
 pub use equal::equal_masked;

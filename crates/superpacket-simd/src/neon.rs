@@ -16,7 +16,7 @@ const WIDTH: usize = 4;
 /// over four accumulators. This stays far below, and costs nothing measurable.
 const FOLD: usize = 1 << 16;
 
-/// The unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
+/// The unfolded sum of at most [`BLOCK`](crate::ranges::BLOCK) bytes.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     // A multiple of the stride, so that only the last piece has a tail.
     const { assert!(FOLD.is_multiple_of(VECTOR * WIDTH)) };

@@ -69,7 +69,7 @@ fn sum_words(bytes: &[u8]) -> u64 {
     words.iter().fold(0, |sum, word| add(sum, u64::from_ne_bytes(*word)))
 }
 
-/// The scalar level: the unfolded sum of at most [`BLOCK`](crate::level::BLOCK) bytes.
+/// The scalar level: the unfolded sum of at most [`BLOCK`](crate::ranges::BLOCK) bytes.
 ///
 /// The words are summed in two parts, whose updates need no carry, so that the compiler can hold
 /// them in vectors (SSE2 on any x86-64). With a word w = low + 2^32 high: `all` is the sum of w

@@ -13,7 +13,6 @@ use superpacket_io::port::{Buffer, Outgoing, TxBatch};
 
 use super::feed::{Feed, Monitors, Watched};
 use super::record::{HEAD, RecordHead};
-use crate::egress::Egress;
 use crate::runtime::Shared;
 
 /// Bytes of the two hardware addresses, behind which a VLAN tag goes; and of the tag.
@@ -43,13 +42,13 @@ impl Copies {
     }
 
     /// Monitors have come or gone.
-    pub(crate) fn refresh<'a>(&mut self, monitors: &Monitors, ports: impl Iterator<Item = &'a Egress> + Clone) {
+    pub(crate) fn refresh<'a>(&mut self, monitors: &Monitors, ports: impl Iterator<Item = &'a Shared> + Clone) {
         let feeds = monitors.feeds();
         self.ends.retain(|end| feeds.iter().any(|feed| Arc::ptr_eq(feed, &end.feed)));
         for feed in feeds {
             if !self.ends.iter().any(|end| Arc::ptr_eq(&feed, &end.feed)) {
                 let mut end = CopyEnd { ring: feed.ring(), feed, ports: Vec::new() };
-                ports.clone().for_each(|egress| end.open(&egress.shared));
+                ports.clone().for_each(|port| end.open(port));
                 self.ends.push(end);
             }
         }

@@ -13,7 +13,7 @@ use super::{Port, PortError, PortKind, PortSpec, SpecError, memory, nic};
 pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     match spec.kind() {
         PortKind::Memory => memory::open(spec),
-        PortKind::Nic => nic::open(spec),
+        PortKind::Nic => nic::open(spec, open),
         PortKind::Tap | PortKind::Tun => Ok(Box::new(TapPort::open(spec)?)),
         PortKind::Packet => Ok(Box::new(PacketPort::open(spec)?)),
         PortKind::Xdp => Ok(Box::new(XdpPort::open(spec)?)),
@@ -28,7 +28,7 @@ pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
 pub fn check(spec: &PortSpec) -> Result<(), SpecError> {
     match spec.kind() {
         PortKind::Memory => memory::check(spec),
-        PortKind::Nic => nic::check(spec),
+        PortKind::Nic => nic::check(spec).and_then(|()| spec.inner().map_or(Ok(()), check)),
         PortKind::Tap | PortKind::Tun => TapPort::check(spec),
         PortKind::Packet => PacketPort::check(spec),
         PortKind::Xdp => XdpPort::check(spec),

@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 
 use super::poll::Poll;
-use super::receive::keep;
 use super::{Counters, Reason};
 use crate::packet::{Chain, RxPacket};
 use crate::packet_batch::PacketBatch;
@@ -104,6 +103,15 @@ impl<B> Out<B> {
         }
         self.pieces.clear();
         result
+    }
+}
+
+/// Keeps a packet that the sink refused, unless it has taken the pieces, of which there were so
+/// many.
+#[cold]
+pub(super) fn keep<B>(undelivered: &mut PacketBatch<B>, mut packet: SuperPacket<'_, B, ()>, pieces: usize) {
+    if pieces == 0 || !packet.pieces.is_empty() {
+        undelivered.push(&mut packet);
     }
 }
 

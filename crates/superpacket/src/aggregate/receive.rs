@@ -29,7 +29,7 @@ use super::flow::{
     prefetch_payload,
 };
 use super::lro::{eligible_ack, lro_refusal};
-use super::out::Out;
+use super::out::{Out, keep};
 use super::poll::Poll;
 use super::segments::Segments;
 use super::table::{NONE, Room, Table};
@@ -968,15 +968,6 @@ const RECENT: usize = 64;
 #[inline(always)]
 fn recent(addresses_and_ports: u64) -> usize {
     (addresses_and_ports.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % RECENT
-}
-
-/// Keeps a packet that the sink refused, unless it has taken the pieces, of which there were so
-/// many.
-#[cold]
-pub(super) fn keep<B>(undelivered: &mut PacketBatch<B>, mut packet: SuperPacket<'_, B, ()>, pieces: usize) {
-    if pieces == 0 || !packet.pieces.is_empty() {
-        undelivered.push(&mut packet);
-    }
 }
 
 /// Marks checksums that nobody has verified as verified.

@@ -1,9 +1,11 @@
 //! IP fragments: which headers each of them carries.
 
 use super::SegmentError;
-use super::template::SCRATCH;
 use crate::wire::link::{LinkWalk, Next, Tag};
 use crate::wire::{Extension, Extensions, IpVersion, Layer, Layout, MAX_HEADER, Refusal, be16, byte, ipv4, ipv6, put16, put32};
+
+/// Room for the longest header that is parsed and an IPv6 fragment header.
+pub(super) const SCRATCH: usize = MAX_HEADER + ipv6::FRAGMENT_HEADER_LENGTH;
 
 /// Removes the hop-by-hop header with the jumbo payload option, which segments do not need.
 pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {

@@ -1,13 +1,14 @@
 //! Preparation of a packet before its first segment: checks, and the template.
 
 use super::checked::{CheckedHeaders, check_headers};
-use super::fragment::{header_boundary, insert_fragment_header, outermost, parts, remove_jumbo};
+use super::fragment::{SCRATCH, header_boundary, insert_fragment_header, outermost, parts, remove_jumbo};
 use super::output::Plan;
 use super::payload::{Position, copy_first_bytes, position_of, slices, sum_payload};
-use super::segmenter::{ChecksumOutput, SegmentOptions, Segmenter};
 use super::template::{Cut, Template};
-use super::{ChecksumForm, Gso, GsoKind, MaxSegments, Part, SegmentError, SegmentSize, Segmentable};
+use super::{ChecksumForm, ChecksumOutput, Gso, GsoKind, MaxSegments, Part, SegmentError, SegmentOptions, SegmentSize, Segmentable};
 use crate::checksum::{Completion, RxChecksum, Sum, at_offset, pseudo_header, transport_field, words};
+use superpacket_simd::Simd;
+
 use crate::wire::{IpVersion, Layout, MAX_HEADER, Protocol, Refusal, be16, ip_length, ipv4, ipv6, pppoe, put16, udp};
 
 /// A checked packet, and the template of its segments.
@@ -55,24 +56,36 @@ impl PartAtWork {
     }
 }
 
-impl Segmenter {
+/// What preparing a packet needs: the headers of its segments, which are written while it is cut,
+/// lie here too.
+#[derive(Clone, Debug)]
+pub(super) struct Preparation {
+    pub(super) simd: Simd,
+    pub(super) scratch: [u8; SCRATCH],
+}
+
+impl Preparation {
+    pub(super) const fn new(simd: Simd) -> Self {
+        Preparation { simd, scratch: [0; SCRATCH] }
+    }
+
     /// Checks a packet, whose layout may be `known`, and builds its template in the scratch: of its
     /// first part, if it has several, unless the options say how to cut it.
     #[inline(always)]
-    pub(super) fn prepare_parts<P: Segmentable + ?Sized>(
+    pub(super) fn parts<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
         options: &SegmentOptions,
         known: Option<&Layout>,
     ) -> Result<Job, SegmentError> {
         match packet.parts() {
-            [first, ..] if options.gso.is_none() => self.prepare_uneven(packet, first, options, known),
+            [first, ..] if options.gso.is_none() => self.uneven(packet, first, options, known),
             _ => self.prepare(packet, options, known),
         }
     }
 
     #[cold]
-    fn prepare_uneven<P: Segmentable + ?Sized>(
+    fn uneven<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
         first: &Part,
@@ -115,7 +128,7 @@ impl Segmenter {
         known: Option<&Layout>,
     ) -> Result<Job, SegmentError> {
         let Some(gso) = options.gso.or_else(|| packet.gso()) else {
-            return self.prepare_whole(packet, options.checksum);
+            return self.whole(packet, options.checksum);
         };
         let length = packet.length();
         let header_bytes = copy_first_bytes(packet, &mut self.scratch[..MAX_HEADER]);
@@ -140,7 +153,7 @@ impl Segmenter {
             ChecksumOutput::AsMerged => gso.checksum,
         };
         if gso.kind == GsoKind::UdpFragments && payload + udp::HEADER_LENGTH > gso.size.get() {
-            return self.prepare_datagram(packet, &gso, &found, layout, start, options);
+            return self.datagram(packet, &gso, &found, layout, start, options);
         }
         let size = if gso.kind == GsoKind::UdpFragments { payload.max(1) } else { gso.size.get() };
         let template = Template::segments(&self.scratch, &layout, &gso, form, found.partial);
@@ -156,7 +169,7 @@ impl Segmenter {
 
     /// Prepares a UDP datagram for IP fragments, and computes its checksum. `layout` is that of the
     /// headers in the scratch.
-    fn prepare_datagram<P: Segmentable + ?Sized>(
+    fn datagram<P: Segmentable + ?Sized>(
         &mut self,
         packet: &P,
         gso: &Gso,
@@ -201,7 +214,7 @@ impl Segmenter {
     }
 
     /// Prepares a packet that is no super-packet: one segment, as it is.
-    fn prepare_whole<P: Segmentable + ?Sized>(&mut self, packet: &P, checksum: ChecksumOutput) -> Result<Job, SegmentError> {
+    fn whole<P: Segmentable + ?Sized>(&mut self, packet: &P, checksum: ChecksumOutput) -> Result<Job, SegmentError> {
         let mut state = packet.checksum();
         let mut base = packet.header().len();
         if base > MAX_HEADER {
@@ -221,12 +234,7 @@ impl Segmenter {
     }
 
     /// Prepares a packet for IP fragments of at most `mtu` bytes.
-    pub(super) fn prepare_fragments<P: Segmentable + ?Sized>(
-        &mut self,
-        packet: &P,
-        mtu: usize,
-        ipv6_id: Option<u32>,
-    ) -> Result<Job, SegmentError> {
+    pub(super) fn fragments<P: Segmentable + ?Sized>(&mut self, packet: &P, mtu: usize, ipv6_id: Option<u32>) -> Result<Job, SegmentError> {
         let length = packet.length();
         let header_bytes = copy_first_bytes(packet, &mut self.scratch[..MAX_HEADER]);
         let header = &self.scratch[..header_bytes];
@@ -242,7 +250,7 @@ impl Segmenter {
             return Err(SegmentError::Truncated { needed: end, got: length });
         }
         if end - network <= mtu {
-            return self.prepare_whole(packet, ChecksumOutput::Full);
+            return self.whole(packet, ChecksumOutput::Full);
         }
         let parts = parts(header, &found, end, ipv6_id)?;
         // Each fragment repeats `base` bytes of the packet, and has a fragment header, which may be

@@ -1,86 +1,13 @@
 //! The segmenter: one loop over a template for all kinds of segments.
 
+use super::fragment::SCRATCH;
 use super::output::{Plan, Segment, SegmentBuffers, Written};
 use super::payload::{copy_payload, payload_sums};
-use super::prepare::Job;
-use super::template::{Cut, SCRATCH, WantedSums};
-use super::{Gso, MaxSegments, SegmentCounters, SegmentError, Segmentable};
+use super::prepare::{Job, Preparation};
+use super::template::{Cut, WantedSums};
+use super::{SegmentCounters, SegmentError, SegmentOptions, Segmentable};
 use crate::wire::Layout;
 use superpacket_simd::Simd;
-
-/// The form of the segments' transport checksums.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ChecksumOutput {
-    /// The complete checksum.
-    #[default]
-    Full,
-    /// The sum of the pseudo-header with the segment's length, not inverted; a device fills in the
-    /// rest. IP fragments, which no device completes, carry full ones.
-    Partial,
-    /// The form that the merged packets came with ([`Gso::checksum`]). A packet that passes whole
-    /// keeps its own.
-    AsMerged,
-}
-
-/// Options for cutting one packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SegmentOptions {
-    /// How to cut, in place of the packet's own metadata.
-    pub gso: Option<Gso>,
-    /// Form of the segments' checksums.
-    pub checksum: ChecksumOutput,
-    /// Limit of segments; a packet that needs more is refused.
-    pub max_segments: MaxSegments,
-    /// Identification of IPv6 fragments (RFC 8200, section 4.5), which the caller must not repeat.
-    pub fragment_id: u32,
-    /// Each [part](Segmentable::parts) of an uneven packet is one segment: a super-packet for a
-    /// device that cuts it as [`Part::gso`](super::Part::gso) says.
-    pub whole_parts: bool,
-}
-
-impl Default for SegmentOptions {
-    fn default() -> Self {
-        SegmentOptions { gso: None, checksum: ChecksumOutput::Full, max_segments: MaxSegments::ANY, fragment_id: 0, whole_parts: false }
-    }
-}
-
-impl SegmentOptions {
-    /// Returns the options with this way of cutting in place of the packet's own metadata.
-    #[inline]
-    #[must_use]
-    pub const fn with_gso(self, gso: Gso) -> Self {
-        SegmentOptions { gso: Some(gso), ..self }
-    }
-
-    /// Returns the options with this form of the segments' checksums.
-    #[inline]
-    #[must_use]
-    pub const fn with_checksum(self, checksum: ChecksumOutput) -> Self {
-        SegmentOptions { checksum, ..self }
-    }
-
-    /// Returns the options with this limit of segments.
-    #[inline]
-    #[must_use]
-    pub const fn with_max_segments(self, max_segments: MaxSegments) -> Self {
-        SegmentOptions { max_segments, ..self }
-    }
-
-    /// Returns the options with this identification of IPv6 fragments.
-    #[inline]
-    #[must_use]
-    pub const fn with_fragment_id(self, fragment_id: u32) -> Self {
-        SegmentOptions { fragment_id, ..self }
-    }
-
-    /// Returns the options with which each part of an uneven packet is one segment.
-    #[inline]
-    #[must_use]
-    pub const fn with_whole_parts(self) -> Self {
-        SegmentOptions { whole_parts: true, ..self }
-    }
-}
 
 /// Cuts super-packets. Holds counters and the scratch memory in which headers are built; allocates
 /// nothing.
@@ -106,9 +33,8 @@ impl SegmentOptions {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Segmenter {
-    pub(super) simd: Simd,
     counters: SegmentCounters,
-    pub(super) scratch: [u8; SCRATCH],
+    preparation: Preparation,
 }
 
 impl Default for Segmenter {
@@ -120,13 +46,13 @@ impl Default for Segmenter {
 impl Segmenter {
     /// Makes a segmenter that computes checksums with the machine's best level of SIMD.
     pub fn new() -> Self {
-        Segmenter { simd: Simd::detect(), counters: SegmentCounters::default(), scratch: [0; SCRATCH] }
+        Segmenter { counters: SegmentCounters::default(), preparation: Preparation::new(Simd::detect()) }
     }
 
     /// Returns the segmenter with another level of SIMD for its checksums.
     #[must_use]
     pub const fn with_simd(mut self, simd: Simd) -> Self {
-        self.simd = simd;
+        self.preparation.simd = simd;
         self
     }
 
@@ -141,7 +67,7 @@ impl Segmenter {
     /// # Errors
     /// As [`segment`](Self::segment).
     pub fn plan<P: Segmentable + ?Sized>(&mut self, packet: &P, options: &SegmentOptions) -> Result<Plan, SegmentError> {
-        self.prepare_parts(packet, options, None).map(|job| job.plan)
+        self.preparation.parts(packet, options, None).map(|job| job.plan)
     }
 
     /// Cuts a packet into segments of header bytes and payload ranges. Payload is read only where a
@@ -160,7 +86,7 @@ impl Segmenter {
         options: &SegmentOptions,
         sink: impl FnMut(Segment<'_, P>),
     ) -> Result<Plan, SegmentError> {
-        let job = self.prepare_parts(packet, options, None).map_err(|error| self.refuse(error))?;
+        let job = self.preparation.parts(packet, options, None).map_err(|error| self.refuse(error))?;
         Ok(self.gather_segments(packet, job, sink))
     }
 
@@ -181,7 +107,7 @@ impl Segmenter {
         headers: &mut (impl SegmentBuffers + ?Sized),
         mut sink: impl FnMut(Segment<'_, P>),
     ) -> Result<Plan, SegmentError> {
-        let mut job = self.prepare_parts(packet, options, None).map_err(|error| self.refuse(error))?;
+        let mut job = self.preparation.parts(packet, options, None).map_err(|error| self.refuse(error))?;
         headers.prepare(&job.plan).map_err(|error| self.refuse(error))?;
         let mut position = job.start;
         loop {
@@ -195,9 +121,9 @@ impl Segmenter {
                     return Err(self.refuse(SegmentError::OutputTooSmall { needed, got }));
                 }
                 let length = job.template.payload_length(cut);
-                let sums = payload_sums(packet, self.simd, position, length, job.template.wanted);
-                job.template.adapt_to(&mut self.scratch, cut);
-                put_header(buffer, &self.scratch, needed);
+                let sums = payload_sums(packet, self.preparation.simd, position, length, job.template.wanted);
+                job.template.adapt_to(&mut self.preparation.scratch, cut);
+                put_header(buffer, &self.preparation.scratch, needed);
                 job.template.patch::<false>(buffer, cut, sums);
                 let last = job.is_last(index);
                 sink(Segment { header: &buffer[..needed], packet, position, length, index, last, checksum: job.checksum });
@@ -237,7 +163,7 @@ impl Segmenter {
         known: Option<&Layout>,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
-        let job = self.prepare_parts(packet, options, known).map_err(|error| self.refuse(error))?;
+        let job = self.preparation.parts(packet, options, known).map_err(|error| self.refuse(error))?;
         self.write_segments(packet, job, buffers)
     }
 
@@ -263,7 +189,7 @@ impl Segmenter {
         ipv6_id: Option<u32>,
         sink: impl FnMut(Segment<'_, P>),
     ) -> Result<Plan, SegmentError> {
-        let job = self.prepare_fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
+        let job = self.preparation.fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
         Ok(self.gather_segments(packet, job, sink))
     }
 
@@ -278,7 +204,7 @@ impl Segmenter {
         ipv6_id: Option<u32>,
         buffers: &mut (impl SegmentBuffers + ?Sized),
     ) -> Result<Plan, SegmentError> {
-        let job = self.prepare_fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
+        let job = self.preparation.fragments(packet, mtu, ipv6_id).map_err(|error| self.refuse(error))?;
         self.write_segments(packet, job, buffers)
     }
 
@@ -315,10 +241,10 @@ impl Segmenter {
             for number in 0..job.part.segments {
                 let (cut, index) = (job.cut(number), job.part.first + number);
                 let length = job.template.payload_length(cut);
-                let sums = payload_sums(packet, self.simd, position, length, job.template.wanted);
-                job.template.adapt_to(&mut self.scratch, cut);
-                job.template.patch::<false>(&mut self.scratch, cut, sums);
-                let header = &self.scratch[..job.template.header_length(cut)];
+                let sums = payload_sums(packet, self.preparation.simd, position, length, job.template.wanted);
+                job.template.adapt_to(&mut self.preparation.scratch, cut);
+                job.template.patch::<false>(&mut self.preparation.scratch, cut, sums);
+                let header = &self.preparation.scratch[..job.template.header_length(cut)];
                 sink(Segment { header, packet, position, length, index, last: job.is_last(index), checksum: job.checksum });
                 position = position.advance(packet, length);
                 payload_out += length as u64;
@@ -368,13 +294,13 @@ impl Segmenter {
                     self.count_incomplete(&job, cut, index);
                     return Err(self.refuse(SegmentError::OutputTooSmall { needed: length, got }));
                 };
-                job.template.adapt_to(&mut self.scratch, cut);
+                job.template.adapt_to(&mut self.preparation.scratch, cut);
                 // Patched in the buffer: copying what was just patched would wait for each of these
                 // short writes.
-                put_header(segment, &self.scratch, header_length);
+                put_header(segment, &self.preparation.scratch, header_length);
                 let (header, body) = segment.split_at_mut(header_length);
                 let wanted = if USUAL { WantedSums::WHOLE } else { job.template.wanted };
-                let (sums, next) = copy_payload(packet, self.simd, position, body, wanted);
+                let (sums, next) = copy_payload(packet, self.preparation.simd, position, body, wanted);
                 position = next;
                 job.template.patch::<USUAL>(header, cut, sums);
                 buffers.written(Written { index, length, last: job.is_last(index), checksum: job.checksum });

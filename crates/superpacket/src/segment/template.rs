@@ -1,13 +1,10 @@
 //! The template: one header, prepared once and patched for each segment.
 
-use super::fragment::{Outermost, keep_copied_options};
+use super::fragment::{Outermost, SCRATCH, keep_copied_options};
 use super::{ChecksumForm, Cwr, Gso, IpId, Part};
 use crate::checksum::{RxChecksum, Sum, ipv4_header, pseudo_header, transport_field, tunnel_field, words};
-use crate::wire::{IpVersion, Layout, MAX_HEADER, Outer as WireOuter, Protocol, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
+use crate::wire::{IpVersion, Layout, Outer as WireOuter, Protocol, be16, be32, byte, dccp, dccp_sequence, dccp_sequence_mask};
 use crate::wire::{ipv4, ipv6, pppoe, put16, put32, tcp, udp, varying};
-
-/// Room for the longest header that is parsed and an IPv6 fragment header.
-pub(super) const SCRATCH: usize = MAX_HEADER + ipv6::FRAGMENT_HEADER_LENGTH;
 
 /// The part of the packet that a segment takes. The *body* is divided into segments: the payload,
 /// and before it, in fragments, the headers that only the first one carries.

@@ -5,6 +5,7 @@
 //! struct: a packet is parsed once into a [`Layout`] of offsets, and fields are read where they
 //! lie, in network byte order.
 
+mod extensions;
 mod gro_hint;
 mod layout;
 pub(crate) mod link;
@@ -13,10 +14,12 @@ mod parse;
 mod refusal;
 pub(crate) mod varying;
 
+pub use extensions::protocol_number;
+pub(crate) use extensions::{Extension, Extensions, ip_length};
 pub(crate) use layout::usual;
 pub use layout::{IpVersion, Layer, Layout, Outer, Protocol, Tunnel};
-pub(crate) use locate::{Extension, Extensions, TransportLocation, ip_length, locate_transport};
-pub use locate::{ip_headers, protocol_number};
+pub use locate::ip_headers;
+pub(crate) use locate::{TransportLocation, locate_transport};
 pub use parse::{Scope, Unparsed, parse, parse_datagram, parse_outermost};
 pub(crate) use parse::{parse_datagram_at, parse_usual, walk};
 pub use refusal::Refusal;

@@ -1,9 +1,9 @@
 //! The parse, from the first byte of a frame to its payload.
 
+use super::extensions::{Extensions, ip_length};
 use super::gro_hint::GroHint;
 use super::layout::usual;
 use super::link::{LinkWalk, Next, Tag};
-use super::locate::{Extensions, ip_length};
 use super::{IpVersion, Layer, Layout, MAX_HEADER, Outer, Protocol, Refusal, Tunnel, be16, be32, byte};
 use super::{dccp, ethernet, geneve, gre, ipv4, ipv6, pppoe, protocol, tcp, udp, vxlan};
 

@@ -17,12 +17,14 @@
 //! test says so ([`LinkControl`]).
 
 mod link;
+mod port;
 mod receive;
 mod settings;
 mod store;
 mod transmit;
 
-pub use link::{LinkControl, MemoryPort, pair};
+pub use link::LinkControl;
+pub use port::{MemoryPort, pair};
 pub use settings::{MemorySettings, WhenFull};
 
 use super::{Port, PortError, PortSpec, SpecError};
@@ -30,7 +32,7 @@ use super::{Port, PortError, PortSpec, SpecError};
 /// Opens one end of a link.
 pub(super) fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     let settings = MemorySettings::from_options(spec.options())?;
-    Ok(Box::new(link::join(spec.device(), spec.name(), &settings)?))
+    Ok(Box::new(port::join(spec.device(), spec.name(), &settings)?))
 }
 
 /// Reads the options of a port string.
@@ -38,7 +40,8 @@ pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
     MemorySettings::from_options(spec.options()).map(drop)
 }
 
-pub(super) use link::{join, lock};
+pub(super) use link::lock;
+pub(super) use port::join;
 
 #[cfg(test)]
 mod tests;

@@ -160,7 +160,7 @@ fn the_second_of_a_name_is_the_other_end() {
 
 #[test]
 fn a_link_goes_down_and_up_and_away() {
-    let join = || link::join("plug", "memory:plug", &MemorySettings::default()).expect("opens");
+    let join = || port::join("plug", "memory:plug", &MemorySettings::default()).expect("opens");
     let (mut left, mut right) = (join(), join());
     let ((_, mut out), (mut input, _)) = (ends(&mut left), ends(&mut right));
     let control = left.control();

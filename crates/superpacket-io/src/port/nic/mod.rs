@@ -50,21 +50,20 @@ use super::{Port, PortError, PortSpec, SpecError};
 /// The link of a card for which none is named.
 const DEFAULT_LINK: &str = "nic";
 
-/// Opens a model NIC, and the port that it wraps.
-pub(super) fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
+/// Opens a model NIC around the port that it wraps, which `open` opens.
+pub(super) fn open(spec: &PortSpec, open: impl FnOnce(&PortSpec) -> Result<Box<dyn Port>, PortError>) -> Result<Box<dyn Port>, PortError> {
     let options = spec.options();
     let settings = NicSettings::from_options(options, spec.inner().is_some())?;
     let inner = match spec.inner() {
-        Some(inner) => super::open(inner)?,
+        Some(inner) => open(inner)?,
         None => Box::new(memory::join(options.get("link").unwrap_or(DEFAULT_LINK), spec.name(), &wire(&settings))?),
     };
     Ok(Box::new(NicPort::new(spec.name(), &settings, inner)?))
 }
 
-/// Reads the options of a model NIC, and those of the port that it wraps.
+/// Reads the options of a model NIC.
 pub(super) fn check(spec: &PortSpec) -> Result<(), SpecError> {
-    NicSettings::from_options(spec.options(), spec.inner().is_some())?;
-    spec.inner().map_or(Ok(()), super::check)
+    NicSettings::from_options(spec.options(), spec.inner().is_some()).map(drop)
 }
 
 /// The card's end of a link in memory: its own limits are what counts.

@@ -29,18 +29,21 @@
 //! the link type in the header decides what it carries, and without a header it carries Ethernet
 //! frames.
 
+mod frames;
 mod options;
 mod player;
 mod recorder;
 mod stream;
+mod timer;
 
 use std::sync::Arc;
 
 use superpacket::packet::Layer;
 use superpacket_features::{Feature, FeatureSet};
 
+use self::frames::Errors;
 use self::options::{Mode, Options};
-use self::player::{Errors, Player};
+use self::player::Player;
 use self::recorder::{Discard, Recorder, RecorderEnd};
 use super::{Capabilities, LinkState, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive, SpecError, Transmit};
 use crate::capture::same_file;

@@ -1,17 +1,17 @@
 //! The receiving end of a capture that is replayed.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime};
+use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use superpacket::packet::{Layer, RxPacket};
 
+use super::frames::{Errors, Ready, read};
 use super::options::Speed;
 use super::stream::{Event, Pipe, Stream};
-use crate::capture::{CaptureError, Format, Frame, Reader, Source, Start, Truncated, start_of};
+use super::timer::{monotonic_nanoseconds, set_timer};
+use crate::capture::{CaptureError, Format, Reader, Source, Truncated};
 use crate::port::{Buffer, PortError, Receive};
 
 /// How long opening a port waits for the first frame of a pipe, to know what its packets start
@@ -20,20 +20,6 @@ const FIRST_FRAME: Duration = Duration::from_millis(500);
 
 /// Frames of a pipe that are left out, one after the other, in a poll.
 const SKIPPED: usize = 64;
-
-/// Frames that were left out.
-#[derive(Debug, Default)]
-pub(super) struct Errors(AtomicU64);
-
-impl Errors {
-    pub(super) fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn add(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// A capture that is replayed.
 #[derive(Debug)]
@@ -76,14 +62,6 @@ impl std::fmt::Debug for Input {
             Input::Stream(_) => "Stream",
         })
     }
-}
-
-/// A frame that was read ahead.
-#[derive(Debug)]
-pub(super) struct Ready {
-    bytes: Vec<u8>,
-    /// When it was captured, in nanoseconds; `None` if the file does not say.
-    time: Option<u64>,
 }
 
 impl Player {
@@ -240,17 +218,6 @@ impl Opening {
     }
 }
 
-/// Makes a timer readable at a time of the monotonic clock in nanoseconds; at 0: never.
-pub(super) fn set_timer(text: &str, timer: &OwnedFd, time: u64) -> Result<(), PortError> {
-    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let value = Timespec { tv_sec: (time / NANOSECONDS) as i64, tv_nsec: (time % NANOSECONDS) as _ };
-    let value = Itimerspec { it_interval: zero, it_value: value };
-    match timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &value) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(PortError::system(text, "set the timer (timerfd_settime)", io::Error::from(error))),
-    }
-}
-
 impl Receive for Player {
     fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
         if let Some(failure) = self.failure.take() {
@@ -300,35 +267,6 @@ impl Receive for Player {
     }
 }
 
-/// The next frame that can be replayed: whole, and of this layer, or of any if none is given.
-pub(super) fn read(reader: &mut Reader, layer: Option<Layer>, errors: &Errors) -> Result<Option<(Ready, Layer)>, CaptureError> {
-    while let Some(frame) = reader.next_frame()? {
-        match payload(&frame) {
-            Some((bytes, found)) if layer.is_none_or(|layer| layer == found) => {
-                let time = frame.time.map(|time| time.nanoseconds());
-                return Ok(Some((Ready { bytes: bytes.to_vec(), time }, found)));
-            }
-            _ => errors.add(),
-        }
-    }
-    Ok(None)
-}
-
-/// The frame without what its link type put before it; `None` if it is not whole, or neither
-/// Ethernet nor IP.
-fn payload<'a>(frame: &Frame<'a>) -> Option<(&'a [u8], Layer)> {
-    if frame.is_truncated() || frame.data.is_empty() {
-        return None;
-    }
-    match start_of(frame.link_type(), frame.data) {
-        Start::Ethernet => Some((frame.data, Layer::Ethernet)),
-        Start::Ip { header_length } => Some((&frame.data[header_length..], Layer::Ip)),
-        Start::Other => None,
-    }
-}
-
-const NANOSECONDS: u64 = 1_000_000_000;
-
 /// The capture's clock, laid over the monotonic one.
 #[derive(Debug, Default)]
 struct Clock {
@@ -363,11 +301,6 @@ impl Clock {
     fn begin_again(&mut self) {
         self.origin = None;
     }
-}
-
-fn monotonic_nanoseconds() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * NANOSECONDS + now.tv_nsec as u64
 }
 
 #[cfg(test)]

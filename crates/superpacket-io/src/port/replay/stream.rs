@@ -20,7 +20,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use superpacket::packet::Layer;
 
-use super::player::{Errors, Ready, read, set_timer};
+use super::frames::{Errors, Ready, read};
+use super::timer::set_timer;
 use crate::capture::{CaptureError, Format, LinkType, Reader, Source, Truncated};
 
 /// Frames that were read and not yet taken, at most.

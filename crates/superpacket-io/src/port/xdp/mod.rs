@@ -45,6 +45,8 @@
 //!   Switch that off: `ethtool -K IFACE rxvlan off`, on veth `ethtool -K PEER txvlan off`.
 
 mod btf;
+mod counts;
+mod ends;
 mod instructions;
 mod opening;
 mod option;
@@ -70,12 +72,11 @@ use super::ethtool::has_feature;
 use super::interface::Interface;
 use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive, SpecError, Transmit};
 use crate::system::PacketSocket;
+use ends::{Receiver, Sender};
 use opening::Opening;
 use option::{HEADROOM, MAX_CHUNKS, Options, Switch};
 use program::{Attachment, Slot};
 use queue::Queue;
-use receive::Receiver;
-use send::Sender;
 
 /// Bytes of a frame beside the IP packet: the Ethernet header and a VLAN tag, which the MTU does
 /// not count.
@@ -178,7 +179,7 @@ impl Shared {
         for queue in &self.queues {
             if let Some(mut half) = queue.try_send() {
                 // What is wrong with the interface, whoever sends or receives next is told.
-                half.kick(queue, self);
+                half.kick(queue.socket(), &queue.counts, self);
                 half.reap();
             }
         }

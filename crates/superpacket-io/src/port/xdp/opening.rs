@@ -242,14 +242,14 @@ fn unmapped(error: io::Error) -> Failed {
 }
 
 /// The queues whose registration of `umem` a socket to be bound with `flags` may share.
-fn sharing(umem: &Umem, flags: SocketAddrXdpFlags, opened: &[Arc<Queue>]) -> Vec<Arc<Queue>> {
+fn sharing(umem: &Arc<Umem>, flags: SocketAddrXdpFlags, opened: &[Arc<Queue>]) -> Vec<Arc<Queue>> {
     let several = flags.contains(SocketAddrXdpFlags::XDP_USE_SG);
     if several && !sharing_keeps_several() {
         return Vec::new();
     }
     // Another device that moves frames itself is not asked whether it takes those of several
     // chunks too, when it is bound to a UMEM that has them.
-    let mut queues = if several && flags.contains(SocketAddrXdpFlags::XDP_ZEROCOPY) { opened.to_vec() } else { umem.queues() };
+    let mut queues = if several && flags.contains(SocketAddrXdpFlags::XDP_ZEROCOPY) { opened.to_vec() } else { Queue::of(umem) };
     queues.retain(|queue| queue.flags() == flags);
     queues
 }

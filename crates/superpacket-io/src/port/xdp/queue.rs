@@ -2,16 +2,19 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use rustix::net::sockopt;
 use rustix::net::xdp::{SocketAddrXdpFlags, XdpOptionsFlags, XdpStatistics};
 
+use super::counts::Counts;
 use super::receive::ReceiveHalf;
 use super::send::SendHalf;
 use super::socket::{self, Socket};
 use super::umem::{Lease, Umem};
+
+/// All of the process.
+static ALL: Mutex<Vec<Weak<Queue>>> = Mutex::new(Vec::new());
 
 /// A bound socket.
 ///
@@ -26,32 +29,6 @@ pub(super) struct Queue {
     number: u32,
     flags: SocketAddrXdpFlags,
     pub(super) counts: Counts,
-}
-
-/// What a queue counts itself.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    /// Frames left out because their descriptors made no sense.
-    pub(super) malformed: AtomicU64,
-    /// Frames sent from the chunks that they were received in.
-    pub(super) sent_in_place: AtomicU64,
-    /// Frames sent from chunks that they were copied to.
-    pub(super) sent_by_copy: AtomicU64,
-    /// Times that a frame found no room, or that the device dropped one because its queue was full.
-    pub(super) tx_full: AtomicU64,
-    /// Frames refused because something was left to the device that it cannot do.
-    pub(super) tx_refused: AtomicU64,
-    /// System calls that made the kernel look at the TX ring.
-    pub(super) tx_wakeups: AtomicU64,
-    /// System calls that made the kernel look at the fill ring.
-    pub(super) rx_wakeups: AtomicU64,
-}
-
-impl Counts {
-    /// Adds to a counter that one thread at a time changes.
-    pub(super) fn add(counter: &AtomicU64, count: u64) {
-        counter.fetch_add(count, Ordering::Relaxed);
-    }
 }
 
 impl Queue {
@@ -79,8 +56,16 @@ impl Queue {
         let counts = Counts::default();
         let queue = Arc::new(Queue { receive: Mutex::new(receive), send: Mutex::new(send), descriptor, lease, number, flags, counts });
         socket::bind(queue.socket(), interface, number, flags, shared.map(Queue::socket))?;
-        umem.join(&queue);
+        let mut all = all();
+        all.retain(|queue| queue.strong_count() != 0);
+        all.push(Arc::downgrade(&queue));
+        drop(all);
         Ok(queue)
+    }
+
+    /// The queues that have parts of this UMEM.
+    pub(super) fn of(umem: &Arc<Umem>) -> Vec<Arc<Self>> {
+        all().iter().filter_map(Weak::upgrade).filter(|queue| Arc::ptr_eq(queue.umem(), umem)).collect()
     }
 
     /// Which of the interface's queues it is.
@@ -117,10 +102,13 @@ impl Queue {
         }
     }
 
-    /// Looks for completions, unless somebody is sending.
-    pub(super) fn reap(&self) {
-        if let Some(mut half) = self.try_send() {
-            half.reap();
+    /// Looks for completions of all queues of this UMEM that nobody sends through now: those that
+    /// have sent last may hold chunks of others.
+    pub(super) fn reap_all(&self) {
+        for queue in Queue::of(self.umem()) {
+            if let Some(mut half) = queue.try_send() {
+                half.reap();
+            }
         }
     }
 
@@ -138,6 +126,10 @@ impl Queue {
     pub(super) fn statistics(&self) -> Option<XdpStatistics> {
         sockopt::xdp_statistics(&self.descriptor).ok()
     }
+}
+
+fn all() -> MutexGuard<'static, Vec<Weak<Queue>>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Queue {

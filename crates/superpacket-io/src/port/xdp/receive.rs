@@ -1,27 +1,19 @@
 //! Frames out of the RX ring, and chunks back into the fill ring.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::time::{ClockId, clock_gettime};
 
 use superpacket::packet::{FlowHash, MAX_BUFFERS, RxPacket};
 
 use super::Shared;
+use super::counts::Counts;
 use super::instructions::{MARK, METADATA};
 use super::partial;
-use super::queue::{Counts, Queue};
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
-use crate::port::{Buffer, PortError, Receive, Region};
-
-/// How often a look at an empty ring asks the kernel whether the interface is still up, in
-/// nanoseconds.
-const INTERVAL: i64 = 10_000_000;
+use crate::port::{Buffer, Region};
 
 /// The receiving half of a socket.
 #[derive(Debug)]
@@ -47,7 +39,7 @@ impl ReceiveHalf {
     }
 
     /// Gives the kernel all chunks that nobody holds any more, and says how many.
-    fn refill(&mut self) -> usize {
+    pub(super) fn refill(&mut self) -> usize {
         let Some(region) = &self.region else { return 0 };
         let before = self.outstanding.len();
         let size = u64::from(self.umem.frame_size());
@@ -66,8 +58,16 @@ impl ReceiveHalf {
         before - self.outstanding.len()
     }
 
-    /// Appends up to `limit` frames of the RX ring.
-    fn take(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize, queue: &Queue, shared: &Shared) -> usize {
+    /// Appends up to `limit` frames of the RX ring, which say that they came by the queue of this
+    /// number.
+    pub(super) fn take(
+        &mut self,
+        packets: &mut Vec<RxPacket<Buffer>>,
+        limit: usize,
+        number: u32,
+        counts: &Counts,
+        shared: &Shared,
+    ) -> usize {
         let available = self.rx.available();
         if available == 0 {
             return 0;
@@ -86,7 +86,7 @@ impl ReceiveHalf {
                 Some(mut packet) => {
                     packet.hash = hash;
                     packet.time = time;
-                    packet.queue = queue.number() as u16;
+                    packet.queue = number as u16;
                     if shared.detect {
                         let length = packet.length();
                         let checksum = packet.buffers().next().map(|first| partial::detect(first.bytes(), length));
@@ -95,7 +95,7 @@ impl ReceiveHalf {
                     packets.push(packet);
                     count += 1;
                 }
-                None => Counts::add(&queue.counts.malformed, 1),
+                None => Counts::add(&counts.malformed, 1),
             }
             used = last + 1;
         }
@@ -157,98 +157,18 @@ impl ReceiveHalf {
         region.lend(slot, within..within + length)
     }
 
-    fn is_crowded(&self) -> bool {
+    /// Does the kernel look at the fill ring only when it is told?
+    pub(super) fn needs_wakeup(&self) -> bool {
+        self.fill.needs_wakeup()
+    }
+
+    /// Is more than half of the chunks outstanding?
+    pub(super) fn is_crowded(&self) -> bool {
         self.region.as_ref().is_some_and(|region| self.outstanding.len() * 2 > region.slots())
     }
 
     /// Is so much outstanding that it is worth to look for what other ports have sent?
-    fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         self.region.as_ref().is_some_and(|region| self.outstanding.len() * 4 > region.slots())
     }
-}
-
-/// The receiving end of a queue.
-#[derive(Debug)]
-pub(super) struct Receiver {
-    queue: Arc<Queue>,
-    shared: Arc<Shared>,
-    /// When the kernel was last asked for the interface's state, in nanoseconds.
-    asked: i64,
-    /// The interface was down then.
-    is_down: bool,
-}
-
-impl Receiver {
-    pub(super) const fn new(shared: Arc<Shared>, queue: Arc<Queue>) -> Self {
-        Receiver { queue, shared, asked: 0, is_down: false }
-    }
-
-    /// What is left to do when no frame is there.
-    fn idle(&mut self) -> Result<(), PortError> {
-        let needs_wakeup = {
-            let mut half = self.queue.receive();
-            half.refill();
-            half.fill.needs_wakeup()
-        };
-        let now = clock_gettime(ClockId::MonotonicCoarse);
-        let now = now.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec);
-        if !(needs_wakeup || self.is_down || self.shared.busy_poll || now.wrapping_sub(self.asked) >= INTERVAL) {
-            return Ok(());
-        }
-        self.asked = now;
-        let port = || self.shared.name.clone();
-        self.is_down = false;
-        match wake(&self.queue) {
-            Err(Errno::NETDOWN) => {
-                self.is_down = true;
-                Err(PortError::Down { port: port() })
-            }
-            Err(Errno::NXIO | Errno::NODEV) => Err(PortError::Gone { port: port() }),
-            // Anything else would be said again where it matters.
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Receive for Receiver {
-    fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
-        let count = self.queue.receive().take(packets, limit, &self.queue, &self.shared);
-        if count == 0 && limit != 0 {
-            self.idle()?;
-        }
-        Ok(count)
-    }
-
-    fn give_back(&mut self) {
-        let mut half = self.queue.receive();
-        half.refill();
-        if half.is_short() {
-            self.queue.umem().reap();
-            half.refill();
-        }
-        let needs_wakeup = half.fill.needs_wakeup();
-        drop(half);
-        if needs_wakeup {
-            // The next look at an empty ring says what is wrong.
-            let _ = wake(&self.queue);
-        }
-        if self.shared.stalled.load(Ordering::Relaxed) {
-            // Frames are left in a TX ring: whoever put them there may have nothing more to send.
-            self.shared.resume();
-        }
-    }
-
-    fn readiness(&self) -> BorrowedFd<'_> {
-        self.queue.socket()
-    }
-
-    fn is_crowded(&self) -> bool {
-        self.queue.receive().is_crowded()
-    }
-}
-
-/// Makes the kernel look at the fill ring, and, where it polls busily, at the device.
-fn wake(queue: &Queue) -> Result<(), Errno> {
-    Counts::add(&queue.counts.rx_wakeups, 1);
-    rustix::net::recv(queue.socket(), &mut [0u8; 0][..], RecvFlags::DONTWAIT).map(drop)
 }

@@ -1,6 +1,7 @@
 //! Frames into the TX ring: from the chunks that they came in where they lie in some, else copied
 //! into chunks of this queue.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,14 +9,12 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
-use superpacket::wire::ethernet;
-
 use super::Shared;
+use super::counts::Counts;
 use super::option::MAX_CHUNKS;
-use super::queue::{Counts, Queue};
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
-use crate::port::{Outgoing, PortError, Progress, Region, Slice, Stop, Transmit, TxBatch, TxFrame};
+use crate::port::{Outgoing, PortError, Region, Slice, Stop, TxBatch, TxFrame};
 
 /// The sending half of a socket.
 #[derive(Debug)]
@@ -97,13 +96,18 @@ impl SendHalf {
         self.pending = self.pending.saturating_sub(count);
     }
 
+    /// Descriptors that the kernel has not taken from the TX ring.
+    pub(super) fn untaken(&self) -> u32 {
+        self.tx.untaken()
+    }
+
     /// The longest frame that fits, in bytes.
-    fn longest(&self) -> usize {
+    pub(super) fn longest(&self) -> usize {
         self.umem.frame_size() as usize * if self.several { MAX_CHUNKS } else { 1 }
     }
 
     /// Writes descriptors for a frame, and says whether there was room.
-    fn push(&mut self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, counts: &Counts) -> bool {
+    pub(super) fn push(&mut self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, counts: &Counts) -> bool {
         let slices = batch.slices(frame);
         let place = self.place(outgoing, slices, frame.length as usize);
         let descriptors = match place {
@@ -191,13 +195,13 @@ impl SendHalf {
     /// cannot take now stays in the ring.
     ///
     /// The result says why the interface takes nothing more, if so.
-    pub(super) fn kick(&mut self, queue: &Queue, shared: &Shared) -> Option<Stop> {
+    pub(super) fn kick(&mut self, socket: BorrowedFd<'_>, counts: &Counts, shared: &Shared) -> Option<Stop> {
         self.tx.publish();
         let mut left = self.tx.untaken();
         let mut patience = 1;
         while left != 0 && self.tx.needs_wakeup() {
-            Counts::add(&queue.counts.tx_wakeups, 1);
-            match rustix::net::send(queue.socket(), &[], SendFlags::DONTWAIT) {
+            Counts::add(&counts.tx_wakeups, 1);
+            match rustix::net::send(socket, &[], SendFlags::DONTWAIT) {
                 // The device was told, and takes them by itself.
                 Ok(_) if shared.zero_copy => break,
                 Err(Errno::NETDOWN) => return Some(Stop::Down),
@@ -205,7 +209,7 @@ impl SendHalf {
                     return Some(Stop::Gone(PortError::Gone { port: shared.name.clone() }));
                 }
                 // The device's own queue was full: it dropped a frame, and the others follow.
-                Err(Errno::BUSY) => Counts::add(&queue.counts.tx_full, 1),
+                Err(Errno::BUSY) => Counts::add(&counts.tx_full, 1),
                 // `EAGAIN`: it took 32, or as many as it could; the ring says how many. Wrong
                 // descriptors are skipped and counted by the kernel.
                 _ => {}
@@ -222,75 +226,6 @@ impl SendHalf {
             left = now;
         }
         None
-    }
-}
-
-/// The sending end of a port, through one of its queues.
-#[derive(Debug)]
-pub(super) struct Sender {
-    queue: Arc<Queue>,
-    /// Its place among the port's queues.
-    place: u16,
-    shared: Arc<Shared>,
-}
-
-impl Sender {
-    pub(super) const fn new(shared: Arc<Shared>, queue: Arc<Queue>, place: u16) -> Self {
-        Sender { queue, place, shared }
-    }
-
-    /// Why a frame cannot be sent whatever the ring's state.
-    fn unfit(&self, frame: &TxFrame, longest: usize) -> Option<Stop> {
-        if !frame.is_plain() {
-            Counts::add(&self.queue.counts.tx_refused, 1);
-            return Some(Stop::Offload(Errno::INVAL.into()));
-        }
-        let length = frame.length as usize;
-        if length < ethernet::HEADER_LENGTH {
-            return Some(Stop::Refused(Errno::INVAL.into()));
-        }
-        // The kernel does not compare what comes from AF_XDP with the MTU: the other end or the
-        // wire would drop it in silence.
-        (length > longest || !self.shared.fits(length)).then_some(Stop::TooLong)
-    }
-}
-
-impl Transmit for Sender {
-    fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
-        let (queue, shared) = (&*self.queue, &*self.shared);
-        let mut half = queue.send();
-        half.reap();
-        let frames = batch.frames().get(from..).unwrap_or_default();
-        if half.tx.untaken() != 0
-            && let Some(stop) = half.kick(queue, shared)
-        {
-            return Progress { sent: 0, stopped: Some(stop) };
-        }
-        let longest = half.longest();
-        for (sent, frame) in frames.iter().enumerate() {
-            if let Some(stop) = self.unfit(frame, longest) {
-                // What is wrong with the interface, the next call says.
-                half.kick(queue, shared);
-                return Progress { sent, stopped: Some(stop) };
-            }
-            if half.push(outgoing, batch, frame, &queue.counts) {
-                continue;
-            }
-            if let Some(stop) = half.kick(queue, shared) {
-                return Progress { sent, stopped: Some(stop) };
-            }
-            half.reap();
-            if !half.push(outgoing, batch, frame, &queue.counts) {
-                Counts::add(&queue.counts.tx_full, 1);
-                return Progress { sent, stopped: Some(Stop::Full) };
-            }
-        }
-        half.kick(queue, shared);
-        Progress { sent: frames.len(), stopped: None }
-    }
-
-    fn queue(&self) -> u16 {
-        self.place
     }
 }
 

@@ -29,7 +29,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::queue::Queue;
 use crate::port::Region;
 
 /// The fewest parts of a UMEM: two ports of two queues.
@@ -48,8 +47,6 @@ pub(super) struct Umem {
     in_flight: Box<[AtomicU32]>,
     /// The parts that no queue has. The one that was given back first is the next to be given out.
     free: Mutex<VecDeque<Part>>,
-    /// The queues that have parts.
-    queues: Mutex<Vec<Weak<Queue>>>,
 }
 
 impl fmt::Debug for Umem {
@@ -216,7 +213,6 @@ impl Umem {
             frame_size,
             frames,
             free: Mutex::new(free),
-            queues: Mutex::default(),
         })
     }
 
@@ -271,24 +267,6 @@ impl Umem {
     /// Is the chunk in a TX ring?
     pub(super) fn is_in_flight(&self, chunk: u32) -> bool {
         self.in_flight[chunk as usize].load(Ordering::Acquire) != 0
-    }
-
-    /// A queue has a part from now on, and a bound socket.
-    pub(super) fn join(&self, queue: &Arc<Queue>) {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.retain(|queue| queue.strong_count() != 0);
-        queues.push(Arc::downgrade(queue));
-    }
-
-    /// The queues that have parts.
-    pub(super) fn queues(&self) -> Vec<Arc<Queue>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Looks for completions of all queues that nobody sends through now: those that have sent last
-    /// may hold chunks of others.
-    pub(super) fn reap(&self) {
-        self.queues().iter().for_each(|queue| queue.reap());
     }
 }
 

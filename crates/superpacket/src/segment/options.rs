@@ -1,0 +1,77 @@
+//! How a packet is to be cut.
+
+use super::{Gso, MaxSegments};
+
+/// The form of the segments' transport checksums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ChecksumOutput {
+    /// The complete checksum.
+    #[default]
+    Full,
+    /// The sum of the pseudo-header with the segment's length, not inverted; a device fills in the
+    /// rest. IP fragments, which no device completes, carry full ones.
+    Partial,
+    /// The form that the merged packets came with ([`Gso::checksum`]). A packet that passes whole
+    /// keeps its own.
+    AsMerged,
+}
+
+/// Options for cutting one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentOptions {
+    /// How to cut, in place of the packet's own metadata.
+    pub gso: Option<Gso>,
+    /// Form of the segments' checksums.
+    pub checksum: ChecksumOutput,
+    /// Limit of segments; a packet that needs more is refused.
+    pub max_segments: MaxSegments,
+    /// Identification of IPv6 fragments (RFC 8200, section 4.5), which the caller must not repeat.
+    pub fragment_id: u32,
+    /// Each [part](Segmentable::parts) of an uneven packet is one segment: a super-packet for a
+    /// device that cuts it as [`Part::gso`](super::Part::gso) says.
+    pub whole_parts: bool,
+}
+
+impl Default for SegmentOptions {
+    fn default() -> Self {
+        SegmentOptions { gso: None, checksum: ChecksumOutput::Full, max_segments: MaxSegments::ANY, fragment_id: 0, whole_parts: false }
+    }
+}
+
+impl SegmentOptions {
+    /// Returns the options with this way of cutting in place of the packet's own metadata.
+    #[inline]
+    #[must_use]
+    pub const fn with_gso(self, gso: Gso) -> Self {
+        SegmentOptions { gso: Some(gso), ..self }
+    }
+
+    /// Returns the options with this form of the segments' checksums.
+    #[inline]
+    #[must_use]
+    pub const fn with_checksum(self, checksum: ChecksumOutput) -> Self {
+        SegmentOptions { checksum, ..self }
+    }
+
+    /// Returns the options with this limit of segments.
+    #[inline]
+    #[must_use]
+    pub const fn with_max_segments(self, max_segments: MaxSegments) -> Self {
+        SegmentOptions { max_segments, ..self }
+    }
+
+    /// Returns the options with this identification of IPv6 fragments.
+    #[inline]
+    #[must_use]
+    pub const fn with_fragment_id(self, fragment_id: u32) -> Self {
+        SegmentOptions { fragment_id, ..self }
+    }
+
+    /// Returns the options with which each part of an uneven packet is one segment.
+    #[inline]
+    #[must_use]
+    pub const fn with_whole_parts(self) -> Self {
+        SegmentOptions { whole_parts: true, ..self }
+    }
+}
