@@ -1,9 +1,9 @@
 //! The Python module `superpacket._superpacket`: what the package's Python files stand on.
 //!
-//! `capture` reads files, `packet` has their packets, `layers` these packets' headers, `columns` the same as Arrow columns,
-//! `commands` those of the program, `check` its judge, `corpus` what workers do with many captures,
-//! `progress` their bars and Ctrl-C, `engine` the aggregator and the segmenter. Nothing here is
-//! unsafe: buffers are Python's own `bytes`.
+//! `capture` reads files, `packet` has their packets, `layers` these packets' headers, `columns`
+//! the same as Arrow columns, `commands` those of the program, `check` its judge, `corpus` what
+//! workers do with many captures, `progress` their bars and Ctrl-C, `engine` the aggregator and the
+//! segmenter. Nothing here is unsafe: buffers are Python's own `bytes`.
 
 mod capture;
 mod check;

@@ -269,14 +269,20 @@ fn datagrams_without_checksums_merge_where_the_port_says_so() {
 }
 
 /// TCP packets that are not alike merge where the port says so, and leave as they came, by a port
-/// without TSO and by one that is given super-packets.
+/// without TSO and by one that is given super-packets, also where a worker sends them.
 #[test]
 fn packets_that_are_not_alike_merge_where_the_port_says_so() {
     let mut sent = Frame::tcp4(0, PAYLOAD).with_id(0).run(FRAMES);
     sent.iter_mut().skip(4).step_by(5).for_each(|frame| frame.tcp_mut().flags |= PSH);
     let sent: Vec<_> = sent.iter().map(Frame::to_bytes).collect();
-    for (uneven, tso) in [(false, false), (true, false), (true, true)] {
-        let mut joined = Joined::new(&format!("uneven-{uneven}-{tso}"), |settings| {
+    let cpu = UsableCpus::read().mask().first().expect("one CPU at least");
+    for (uneven, tso, worker) in [(false, false, false), (true, false, false), (true, true, false), (true, false, true), (true, true, true)]
+    {
+        let mut joined = Joined::new(&format!("uneven-{uneven}-{tso}-{worker}"), |settings| {
+            if worker {
+                let steering = &mut settings.ports[0].steering;
+                (steering.rps_cpus, steering.in_place) = (PerQueue::all([cpu].into_iter().collect()), Some(InPlace::NEVER));
+            }
             settings.ports[0].limits.gro_flush_timeout = Duration::from_millis(1).as_nanos() as u64;
             settings.ports[0].gro_uneven = uneven;
             settings.ports[1].features = settings.ports[1].features.set(Feature::TcpSegmentationOffload, tso);
@@ -299,8 +305,9 @@ fn packets_that_are_not_alike_merge_where_the_port_says_so() {
                 })
                 .expect("a right packet");
         }
-        assert!(cut == sent, "{uneven} {tso}");
+        assert!(cut == sent, "{uneven} {tso} {worker}");
         assert_eq!(left.len(), if tso { FRAMES / 5 } else { FRAMES });
+        assert_eq!(joined.bridge.steering().workers.iter().map(|worker| worker.processed).sum::<u64>() != 0, worker);
         drop(left);
         joined.stop();
     }

@@ -196,18 +196,18 @@ impl<B> fmt::Debug for PacketBatch<B> {
 mod tests {
     use std::vec::Vec;
 
+    use superpacket_traffic::frame::{Frame, PSH};
+    use superpacket_traffic::workload::w1;
+
     use super::*;
     use crate::aggregate::{Aggregator, HashKey, Policy, Storage};
     use crate::packet::RxPacket;
     use crate::segment::{ChecksumOutput, SegmentOptions, Segmenter};
 
-    /// Aggregates two runs and a frame of no known protocol, sends them through a batch, and cuts
-    /// them again. Returns the frames before, the frames after, and the number of packets between.
-    fn through(storage: Storage) -> (Vec<Vec<u8>>, Vec<Vec<u8>>, usize) {
-        let mut frames = superpacket_traffic::workload::w1(40);
-        frames.push(vec![0xff; 60]);
-        frames.extend(superpacket_traffic::workload::w1(7));
-        let mut aggregator = Aggregator::new(Policy::gro().with_storage(storage), HashKey::new(1));
+    /// Aggregates frames, 41 in a poll, sends what they merge to through a batch, and cuts it
+    /// again. Returns the frames after, and the number of packets between.
+    fn through(policy: Policy, frames: &[Vec<u8>]) -> (Vec<Vec<u8>>, usize) {
+        let mut aggregator = Aggregator::new(policy, HashKey::new(1));
         let (mut batch, mut between) = (PacketBatch::new(), 0);
         let mut segmenter = Segmenter::new();
         let mut sent = Vec::new();
@@ -242,18 +242,31 @@ mod tests {
             // The second time it is used again.
             batch.clear();
         }
-        (frames, sent, between)
+        (sent, between)
     }
 
     #[test]
     fn what_goes_through_is_what_came() {
+        // Two runs, and a frame of no known protocol.
+        let mut came = w1(40);
+        came.push(vec![0xff; 60]);
+        came.extend(w1(7));
         for storage in [Storage::Fragments, Storage::Linear] {
-            let (mut came, mut left, between) = through(storage);
+            let (mut left, between) = through(Policy::gro().with_storage(storage), &came);
             assert!(between < 6, "{between} of 48: it was merged");
+            let mut came = came.clone();
             came.sort();
             left.sort();
             assert_eq!(came, left);
         }
+    }
+
+    #[test]
+    fn parts_go_through_too() {
+        let mut frames = Frame::tcp4(0, 1_000).run(40);
+        frames.iter_mut().skip(4).step_by(5).for_each(|frame| frame.tcp_mut().flags |= PSH);
+        let came: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
+        assert_eq!(through(Policy::gro().with_merge_uneven(), &came), (came, 1));
     }
 
     #[test]

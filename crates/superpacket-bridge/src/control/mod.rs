@@ -4,6 +4,7 @@
 //! A question is a line with a JSON object, and so is its answer. Only root and the user that the
 //! bridge runs as are served.
 
+mod answer;
 mod bridge;
 mod client;
 mod monitor;

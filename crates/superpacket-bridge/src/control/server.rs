@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Uid;
 
-use super::request::{Answered, answer, refuse};
+use super::answer::{Answered, answer, refuse};
 use super::socket::SocketFile;
 use super::{Control, ControlSocket, ErrorCode, MAX_REQUEST, Refusal};
 use crate::serve::{Answer, Bounds, Complaint, Counts, Protocol, Server};

@@ -15,14 +15,14 @@ use superpacket_bridge::privileges::{Account, needed};
 use superpacket_bridge::reload::reconcile;
 use superpacket_io::system::give_back_large_blocks;
 
-use super::arguments;
+use super::bridge_options;
 use super::logging;
 use super::plan::Plan;
 use crate::failure::Failure;
 use crate::report::print_json;
 
 /// Runs until SIGTERM or SIGINT.
-pub(crate) fn run(arguments: &arguments::Bridge) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
     logging::start(&arguments.log, arguments.log_format)?;
     give_back_large_blocks();
     let plan = Plan::read(arguments)?;
@@ -123,7 +123,7 @@ fn warn_of_one_port(plan: &Plan) {
 
 /// Reads the file again and makes the bridge be what it says; whatever is wrong, the bridge goes on
 /// as it was.
-fn reread(arguments: &arguments::Bridge, bridge: &Bridge, running: &mut Plan) {
+fn reread(arguments: &bridge_options::Bridge, bridge: &Bridge, running: &mut Plan) {
     let Some(path) = arguments.config.as_deref().map(std::path::Path::display) else {
         tracing::warn!("SIGHUP: the bridge was started without --config: there is no file to read");
         return;

@@ -2,15 +2,57 @@
 
 use std::io::{self, Write};
 
+use clap::{Args, ValueEnum};
+use clap_complete::ArgValueCandidates;
 use serde_json::json;
 use superpacket_bridge::control::Client;
 use superpacket_bridge::fdb::{FdbEntry, FdbFilter, FdbPage, MOST_LISTED, Station};
 use superpacket_bridge::vlan::MOST_VLAN;
 
-use super::arguments::{Fdb, FdbAction};
-use super::connect;
+use super::completion;
+use super::connection::{Connection, connect};
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable, terminal_rows};
+
+/// What `superpacket fdb` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FdbAction {
+    /// Show entries: [dev PORT] [vlan VID] [static | dynamic]
+    #[value(alias = "list")]
+    Show,
+    /// Add a static entry: ADDRESS dev PORT [vlan VID] static
+    Add,
+    /// Add a static entry, or put it in place of one that is there: ADDRESS dev PORT [vlan VID]
+    /// static
+    Replace,
+    /// Delete an entry, static or learned: ADDRESS dev PORT [vlan VID]
+    #[value(alias = "delete")]
+    Del,
+    /// Forget learned addresses: [dev PORT] [vlan VID]
+    Flush,
+}
+
+/// `superpacket fdb`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Fdb {
+    /// What to do [default: show]
+    #[arg(value_enum)]
+    pub(crate) action: Option<FdbAction>,
+    /// Which entries
+    #[arg(add = ArgValueCandidates::new(completion::fdb_words))]
+    pub(crate) words: Vec<String>,
+    /// Show how long ago each address was heard, too
+    #[arg(short, long)]
+    pub(crate) statistics: bool,
+    /// Show all entries, however long the screen is
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON, with the names of `bridge -json fdb`
+    #[arg(short, long)]
+    pub(crate) json: bool,
+}
 
 /// Lines of a screen that are not for entries: how many more there are, and the next prompt.
 const OTHER_LINES: usize = 2;

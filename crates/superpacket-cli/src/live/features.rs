@@ -1,11 +1,48 @@
 //! `superpacket features`: a bridge's offloads, as ethtool prints and switches them.
 
+use clap::{Args, ValueEnum};
+use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::{FeatureReport, PortFeatures};
+use superpacket_features::Feature;
 
-use super::arguments::{Features, Switch};
-use super::connect;
+use super::completion;
+use super::connection::{Connection, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
+
+pub(super) fn feature_name(text: &str) -> Result<Feature, String> {
+    text.parse().map_err(|_| format!("{text:?} is no offload: there are {}", Feature::ALL.map(Feature::name).join(", ")))
+}
+
+/// A switch's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+/// `superpacket features`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Features {
+    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    #[arg(add = ArgValueCandidates::new(completion::ports))]
+    pub(crate) port: Option<String>,
+    /// The offload to switch
+    #[arg(value_parser = feature_name, requires = "state", add = ArgValueCandidates::new(completion::features))]
+    pub(crate) feature: Option<Feature>,
+    /// On or off
+    #[arg(value_enum, value_name = "on|off", hide_possible_values = true)]
+    pub(crate) state: Option<Switch>,
+    /// Let large-receive-offload through although packets are forwarded: what it merges cannot be
+    /// restored
+    #[arg(long, requires = "state")]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Shows, or switches and shows what changed.
 pub(crate) fn run(arguments: &Features) -> Result<(), Failure> {

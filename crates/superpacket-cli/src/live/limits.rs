@@ -1,13 +1,38 @@
 //! `superpacket limits`: the limits of a bridge's ports, shown and set.
 
+use clap::Args;
+use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::PortReport;
 use superpacket_bridge::settings::{Forwarding, Limits as LimitNames, PortSettings, Rates, SettingValue};
 
-use super::arguments::Limits;
-use super::connect;
+use super::completion;
+use super::connection::{Connection, connect};
 use crate::amount::{nanoseconds, size};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
+
+/// `superpacket limits`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Limits {
+    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    #[arg(add = ArgValueCandidates::new(completion::ports))]
+    pub(crate) port: Option<String>,
+    /// The limit to set: gso_max_size, gro_max_size, gro_flush_timeout, gap_timeout, too_big,
+    /// lro_max_aggr, lro_max_desc, lro_acks, gro_past_push, gro_udp_no_checksum, gro_uneven,
+    /// storage, delivery, address_limit, isolated, learning, flood, mcast_flood, bcast_flood,
+    /// storm_broadcast, storm_multicast, storm_unknown, and rx_byte_rate, rx_byte_burst,
+    /// rx_packet_rate, rx_packet_burst, and the same with tx
+    #[arg(requires = "value", add = ArgValueCandidates::new(completion::settings))]
+    pub(crate) name: Option<String>,
+    /// A size (32k), a duration (50us), a number, or a word
+    #[arg(add = ArgValueCandidates::new(completion::values))]
+    pub(crate) value: Option<String>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Shows, or sets and shows.
 pub(crate) fn run(arguments: &Limits) -> Result<(), Failure> {

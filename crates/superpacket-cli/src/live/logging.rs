@@ -2,14 +2,22 @@
 
 use std::io::{IsTerminal, stderr};
 
-use tracing_subscriber::Layer;
+use clap::ValueEnum;
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::{Layer, fmt};
 
-use super::arguments::LogFormat;
 use crate::failure::Failure;
+
+/// How a log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// A line for people
+    Text,
+    /// A JSON object a line
+    Json,
+}
 
 /// Logs from now on what `filter` lets through: a level, or levels by module
 /// (`superpacket_bridge=debug,info`).

@@ -1,12 +1,38 @@
 //! `superpacket mdb`: which ports have asked for which IP groups, in the words of iproute2's
 //! `bridge mdb`.
 
+use clap::{Args, ValueEnum};
 use superpacket_bridge::report::MdbReport;
 
-use super::arguments::Mdb;
-use super::connect;
+use super::connection::{Connection, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
+
+/// What `superpacket mdb` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MdbAction {
+    /// Show entries: [dev PORT]
+    #[value(alias = "list")]
+    Show,
+}
+
+/// `superpacket mdb`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Mdb {
+    /// What to do [default: show]
+    #[arg(value_enum)]
+    pub(crate) action: Option<MdbAction>,
+    /// Which port
+    pub(crate) words: Vec<String>,
+    /// Show for how long each entry holds, too
+    #[arg(short, long)]
+    pub(crate) statistics: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON
+    #[arg(short, long)]
+    pub(crate) json: bool,
+}
 
 /// Shows them.
 pub(crate) fn run(arguments: &Mdb) -> Result<(), Failure> {

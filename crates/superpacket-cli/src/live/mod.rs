@@ -3,7 +3,9 @@
 
 mod arguments;
 mod bridge;
+mod bridge_options;
 mod completion;
+mod connection;
 mod fdb;
 mod features;
 mod limits;
@@ -20,10 +22,7 @@ mod vlan;
 
 pub(crate) use arguments::LiveCommand;
 
-use superpacket_bridge::control::{Client, default_path};
-
 use crate::failure::Failure;
-use arguments::Connection;
 
 /// Runs one of the commands.
 pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
@@ -40,13 +39,5 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Rps(arguments) => rps::run(&arguments),
         LiveCommand::Top(arguments) => top::run(&arguments),
         LiveCommand::Monitor(arguments) => monitor::run(&arguments),
-    }
-}
-
-/// Connects to the bridge that the arguments name.
-fn connect(connection: &Connection) -> Result<Client, Failure> {
-    match connection.control.clone().or_else(default_path) {
-        Some(path) => Ok(Client::connect(&path)?),
-        None => Err(Failure::Usage("where is the bridge controlled? XDG_RUNTIME_DIR is not set: give --control PATH".into())),
     }
 }

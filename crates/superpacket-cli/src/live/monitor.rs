@@ -7,19 +7,53 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use superpacket_bridge::control::{MonitorCounts, MonitorStream};
-use superpacket_bridge::monitor::MonitorSettings;
+use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorDirection, MonitorSettings};
 
-use super::arguments::Monitor;
-use super::connect;
+use super::connection::{Connection, connect};
 use crate::failure::Failure;
 use crate::progress::warn;
 use crate::report::{grouped, print_json, printable};
+
+/// `superpacket monitor`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Monitor {
+    /// Only these ports: the whole port strings, as in packet:eth0
+    #[arg(value_name = "PORT")]
+    pub(crate) ports: Vec<String>,
+    /// Write to a file, over one that is there; -: to standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub(crate) write: PathBuf,
+    /// Only what ports receive (rx), or only what they send (tx)
+    #[arg(long, value_name = "rx|tx|both", value_parser = direction, default_value = "both")]
+    pub(crate) direction: MonitorDirection,
+    /// End after so many packets
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// Copy at most so many bytes of a packet
+    #[arg(long, value_name = "N", default_value_t = MAX_SNAPLEN, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SNAPLEN)))]
+    pub(crate) snaplen: u32,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print how many packets were written, and how many dropped, as JSON at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn direction(text: &str) -> Result<MonitorDirection, String> {
+    match text {
+        "rx" => Ok(MonitorDirection::Rx),
+        "tx" => Ok(MonitorDirection::Tx),
+        "both" => Ok(MonitorDirection::Both),
+        _ => Err("rx, tx or both".into()),
+    }
+}
 
 /// Copies until the end.
 pub(crate) fn run(arguments: &Monitor) -> Result<(), Failure> {

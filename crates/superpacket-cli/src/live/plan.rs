@@ -7,7 +7,7 @@ use superpacket_bridge::config::Config;
 use superpacket_bridge::reload::OnReload;
 use superpacket_bridge::settings::{BridgeSettings, PortSettings};
 
-use super::arguments::Bridge;
+use super::bridge_options::Bridge;
 use super::limits::set as set_limit;
 use crate::failure::Failure;
 

@@ -1,13 +1,47 @@
 //! `superpacket port`: ports that come and go while the bridge runs, and what is set of one, in the
 //! manner of iproute2's `bridge link set`.
 
+use clap::{Args, ValueEnum};
+use clap_complete::ArgValueCandidates;
 use superpacket_bridge::settings::PortChange;
 
-use super::arguments::{Port, PortAction};
-use super::connect;
+use super::completion;
+use super::connection::{Connection, connect};
 use super::limits::setting;
 use crate::failure::Failure;
 use crate::report::print_json;
+
+/// What `superpacket port` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PortAction {
+    /// Open a port, and join it with the others
+    Add,
+    /// Change options of its port string, and settings of it
+    Set,
+    /// Close a port for good
+    #[value(alias = "delete")]
+    Del,
+}
+
+/// `superpacket port`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Port {
+    /// What to do
+    #[arg(value_enum)]
+    pub(crate) action: PortAction,
+    /// To add one: the port string, with a name or not, as in left=packet:eth0; to change or remove
+    /// one: its name, or else the whole port string
+    #[arg(add = ArgValueCandidates::new(completion::known_ports))]
+    pub(crate) port: String,
+    /// What is to be set: OPTION=VALUE or SETTING VALUE, once or several times
+    #[arg(add = ArgValueCandidates::new(completion::set_words))]
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print the port as JSON
+    #[arg(short, long)]
+    pub(crate) json: bool,
+}
 
 /// Adds, removes or changes a port.
 pub(crate) fn run(arguments: &Port) -> Result<(), Failure> {

@@ -1,14 +1,55 @@
 //! `superpacket rps`: to which CPUs a bridge's ports steer their packets, shown and set.
 
+use clap::Args;
+use clap_complete::ArgValueCandidates;
 use serde_json::json;
 use superpacket_bridge::control::RpsChange;
 use superpacket_bridge::report::{PortRps, SteeringReport};
 use superpacket_bridge::settings::InPlace;
 
-use super::arguments::Rps;
-use super::connect;
+use super::completion;
+use super::connection::{Connection, connect};
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable, table};
+
+/// `superpacket rps`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Rps {
+    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
+    #[arg(add = ArgValueCandidates::new(completion::ports))]
+    pub(crate) port: Option<String>,
+    /// Only this receive queue, from 0 on, or all of them
+    #[arg(value_name = "QUEUE|all")]
+    pub(crate) queue: Option<String>,
+    /// Steer to these CPUs: a mask in hexadecimal, or auto
+    #[arg(value_name = "MASK|auto")]
+    pub(crate) mask: Option<String>,
+    /// Steer to these CPUs: a list, as in 0-3,8
+    #[arg(long, value_name = "LIST", requires = "port")]
+    pub(crate) cpu_list: Option<String>,
+    /// Flows of a receive queue that RFS tells apart (rps_flow_cnt); 0: no RFS
+    #[arg(long, value_name = "N", requires = "port")]
+    pub(crate) flow_count: Option<u64>,
+    /// Process a queue's packets where they are received in spite of its mask: auto, as long as the
+    /// receiving thread has time for all of them (the default); N, while there are fewer a second;
+    /// 0, never, as the kernel does
+    #[arg(long, value_name = "N|auto", requires = "port")]
+    pub(crate) in_place_below: Option<InPlace>,
+    /// Set what holds for all ports
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    pub(crate) set: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Reads `netdev_max_backlog=3000`; with hyphens, too, as files write it.
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.replace('-', "_"), value.to_owned()))
+}
 
 /// Shows, or sets and shows.
 pub(crate) fn run(arguments: &Rps) -> Result<(), Failure> {

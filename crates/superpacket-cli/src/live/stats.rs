@@ -1,11 +1,25 @@
 //! `superpacket stats`: what a bridge's ports counted.
 
+use clap::Args;
 use superpacket_bridge::report::{PortStats, QueueStats};
 
-use super::arguments::Stats;
-use super::connect;
+use super::connection::connect;
+use super::ports::Ports;
 use crate::failure::Failure;
 use crate::report::{columns, grouped, paragraph, print, print_json, printable, reasons_table, table};
+
+/// `superpacket stats`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Stats {
+    #[command(flatten)]
+    pub(crate) asked: Ports,
+    /// Show why packets left aggregation as they did, too
+    #[arg(long)]
+    pub(crate) reasons: bool,
+    /// Show what each receive and transmit queue counted, too
+    #[arg(long)]
+    pub(crate) queues: bool,
+}
 
 /// Shows the counters of all ports, or of one.
 pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
@@ -109,7 +123,7 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 34] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::arguments::{Connection, Ports};
+    use crate::live::connection::Connection;
 
     fn stats() -> PortStats {
         PortStats {

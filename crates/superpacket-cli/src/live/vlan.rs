@@ -1,11 +1,43 @@
 //! `superpacket vlan`: the VLANs of a bridge's ports, in the words of iproute2's `bridge vlan`.
 
+use clap::{Args, ValueEnum};
+use clap_complete::ArgValueCandidates;
 use superpacket_bridge::vlan::{PortVlanReport, VlanProtocol, VlanRange, VlanReport};
 
-use super::arguments::{Vlan, VlanAction};
-use super::connect;
+use super::completion;
+use super::connection::{Connection, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
+
+/// What `superpacket vlan` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VlanAction {
+    /// Show VLANs: [dev PORT]
+    #[value(alias = "list")]
+    Show,
+    /// Put a port in VLANs
+    #[value(help = "Put a port in VLANs: dev PORT vid VID[-VID] [pvid] [untagged]")]
+    Add,
+    /// Take a port out of VLANs: dev PORT vid VID[-VID]
+    #[value(alias = "delete")]
+    Del,
+}
+
+/// `superpacket vlan`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Vlan {
+    /// What to do [default: show]
+    #[arg(value_enum)]
+    pub(crate) action: Option<VlanAction>,
+    /// Which port and VLANs
+    #[arg(add = ArgValueCandidates::new(completion::vlan_words))]
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Print as JSON, with the names of `bridge -json vlan`
+    #[arg(short, long)]
+    pub(crate) json: bool,
+}
 
 /// Shows, adds or deletes.
 pub(crate) fn run(arguments: &Vlan) -> Result<(), Failure> {

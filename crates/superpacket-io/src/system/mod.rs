@@ -1,6 +1,6 @@
 //! What ports, bridge and lab ask Linux for besides packets: interfaces by netlink
 //! (`rtnetlink(7)`), their devices' features by `ioctl`, as `ethtool(8)` does, packet sockets and
-//! socket options; and the C library's allocator to give memory back.
+//! socket options, TAP and TUN devices; and the C library's allocator to give memory back.
 //!
 //! It stands here once, so that one place knows these structures, and the unsafe code that they
 //! need. A socket belongs to the network namespace of the thread that opened it, and may be used
@@ -14,6 +14,7 @@ pub(crate) mod namespace;
 mod netlink;
 mod option;
 mod packet_socket;
+mod tun;
 
 pub use ethtool::{Channels, Ethtool, Feature, Switch};
 pub use memory::{give_back_freed_memory, give_back_large_blocks};
@@ -21,3 +22,4 @@ pub use message::{Burst, Received, receive_message};
 pub use netlink::{LinkEvents, RouteSocket};
 pub use option::{Plain, option, set_option};
 pub use packet_socket::{Frames, PacketSocket};
+pub use tun::{TUN_F_UDP_TUNNEL_GSO, TUN_F_UDP_TUNNEL_GSO_CSUM, TunIdentity, TunKind, TunQueue, open_tun};

@@ -10,16 +10,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use superpacket_bridge::control::{Client, ClientError};
 
 use self::rates::Sample;
 use self::screen::{Screen, draw};
-use super::arguments::Top;
-use super::connect;
+use super::connection::{Connection, connect};
+use crate::amount::nanoseconds;
 use crate::failure::Failure;
 use crate::report::print_json;
+
+/// `superpacket top`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Top {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Time between two looks
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
+    pub(crate) interval: u64,
+    /// Print the rates of one interval as JSON, and end
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn interval(text: &str) -> Result<u64, String> {
+    match nanoseconds(text)? {
+        nanoseconds @ 100_000_000..=3_600_000_000_000 => Ok(nanoseconds),
+        _ => Err("from 100ms to 3600s".into()),
+    }
+}
 
 /// Shows the bridge until `q`, or prints one interval as JSON.
 pub(crate) fn run(arguments: &Top) -> Result<(), Failure> {
@@ -131,5 +152,16 @@ impl Screen {
             _ => {}
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_bounded() {
+        assert_eq!(interval("1s"), Ok(1_000_000_000));
+        assert!(interval("1ms").is_err() && interval("2h").is_err());
     }
 }

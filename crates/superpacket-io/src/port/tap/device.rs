@@ -15,23 +15,23 @@ use superpacket::wire::MAX_HEADER;
 
 use super::offload::HostOffloads;
 use super::options::Options;
-use super::queue::{Mode, Queue, open_clone_device};
 use crate::port::interface::Interface;
 use crate::port::{LinkState, PortCounters, PortError, PortState};
+use crate::system::{TunKind, TunQueue, open_tun};
 
 /// An open device; its queues live as long as it.
 #[derive(Debug)]
 pub(super) struct Device {
     /// The port's name: of one that was given none, its string with the interface's real name.
     pub(super) text: String,
-    pub(super) mode: Mode,
+    pub(super) kind: TunKind,
     /// The header before each packet, and its byte order.
     pub(super) format: Format,
     pub(super) order: ByteOrder,
     /// It takes UDP super-packets (Linux 6.2).
     pub(super) takes_udp: bool,
     pub(super) counters: Counters,
-    queues: Vec<Queue>,
+    queues: Vec<TunQueue>,
     /// The interface as it was last found, and its state.
     place: Mutex<Place>,
     /// The first header that made no sense has been logged.
@@ -58,15 +58,15 @@ impl Device {
     ///
     /// # Errors
     /// [`PortError`]
-    pub(super) fn open(text: &str, mode: Mode, name: &str, options: &Options) -> Result<Self, PortError> {
+    pub(super) fn open(text: &str, kind: TunKind, name: &str, options: &Options) -> Result<Self, PortError> {
         let system = |action| move |error: io::Error| PortError::system(text, action, error);
-        let (found, first) = attach_first(text, mode, name, options.queues > 1)?;
+        let (found, first) = attach_first(text, kind, name, options.queues > 1)?;
         let identity = first.identity().map_err(system("ask for the interface (TUNGETIFF)"))?;
         let (format, takes_udp) = set_up_offloads(&first, text, options)?;
         let mut queues = vec![first];
         for _ in 1..options.queues {
-            let queue = attach(text, mode, &identity.name, true)?;
-            queues.push(queue.map_err(|error| refused(text, mode, true, None, error))?);
+            let queue = attach(text, kind, &identity.name, true)?;
+            queues.push(queue.map_err(|error| refused(text, kind, true, None, error))?);
         }
         if let Some(persist) = options.persist.filter(|persist| *persist != identity.persistent) {
             queues[0].set_persistent(persist).map_err(system("keep the device (TUNSETPERSIST)"))?;
@@ -83,7 +83,7 @@ impl Device {
         let drops = DropCounter::open(&identity.name);
         Ok(Device {
             text: if name == identity.name { text.to_owned() } else { text.replacen(name, &identity.name, 1) },
-            mode,
+            kind,
             format,
             order: options.order.unwrap_or(ByteOrder::NATIVE),
             takes_udp,
@@ -95,9 +95,9 @@ impl Device {
     }
 
     pub(super) const fn layer(&self) -> Layer {
-        match self.mode {
-            Mode::Tap => Layer::Ethernet,
-            Mode::Tun => Layer::Ip,
+        match self.kind {
+            TunKind::Tap => Layer::Ethernet,
+            TunKind::Tun => Layer::Ip,
         }
     }
 
@@ -199,36 +199,36 @@ const BETWEEN: Duration = Duration::from_millis(10);
 ///
 /// A device that was just closed may be busy for a moment more: a child that another thread has
 /// forked holds it until it executes its program.
-fn attach_first(text: &str, mode: Mode, name: &str, several: bool) -> Result<(Option<Interface>, Queue), PortError> {
+fn attach_first(text: &str, kind: TunKind, name: &str, several: bool) -> Result<(Option<Interface>, TunQueue), PortError> {
     let mut attempt = 1;
     loop {
         let found = Interface::open(text, name).ok();
-        match attach(text, mode, name, several)? {
+        match attach(text, kind, name, several)? {
             Ok(queue) => return Ok((found, queue)),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < ATTEMPTS => std::thread::sleep(BETWEEN),
-            Err(error) => return Err(refused(text, mode, several, found.as_ref(), error)),
+            Err(error) => return Err(refused(text, kind, several, found.as_ref(), error)),
         }
         attempt += 1;
     }
 }
 
 /// Attaches one queue; the inner error is that of `TUNSETIFF`.
-fn attach(text: &str, mode: Mode, name: &str, several: bool) -> Result<io::Result<Queue>, PortError> {
-    let fd = open_clone_device().map_err(|error| PortError::system(text, "open /dev/net/tun", error))?;
-    Ok(Queue::attach(fd, name, mode, several))
+fn attach(text: &str, kind: TunKind, name: &str, several: bool) -> Result<io::Result<TunQueue>, PortError> {
+    let fd = open_tun().map_err(|error| PortError::system(text, "open /dev/net/tun", error))?;
+    Ok(TunQueue::attach(fd, name, kind, several))
 }
 
 /// Chooses header and offloads; says which header, and whether the kernel knows UDP super-packets.
 ///
 /// What the kernel takes from us depends on its version alone, and on the header's length;
 /// `TUNSETOFFLOAD` tells the version.
-fn set_up_offloads(queue: &Queue, text: &str, options: &Options) -> Result<(Format, bool), PortError> {
+fn set_up_offloads(queue: &TunQueue, text: &str, options: &Options) -> Result<(Format, bool), PortError> {
     let system = |action| move |error: io::Error| PortError::system(text, action, error);
     let set_header = |format| queue.set_header(format, options.order).map_err(system("choose the header (TUNSETVNETHDRSZ, TUNSETVNETLE)"));
     // The header goes first: offloads for tunnels with a header that is too short for them make
     // every read fail with EFAULT.
     set_header(Format::Tunnel)?;
-    let taken = |offloads: &HostOffloads| queue.set_offloads(*offloads).is_ok();
+    let taken = |offloads: &HostOffloads| queue.set_offloads(offloads.bits()).is_ok();
     let known = HostOffloads::LADDER.into_iter().find(taken).unwrap_or(HostOffloads::NONE);
     let format = options.header.unwrap_or(if known.has_tunnels() { Format::Tunnel } else { Format::Plain });
     let possible = if format == Format::Tunnel { known } else { known.without_tunnels() };
@@ -237,22 +237,22 @@ fn set_up_offloads(queue: &Queue, text: &str, options: &Options) -> Result<(Form
         let reason = format!("the kernel, or a header of {} bytes, has no {}", format.length(), wanted.beyond(possible));
         return Err(PortError::Unsupported { port: text.into(), reason });
     }
-    queue.set_offloads(wanted).map_err(system("choose what the host may leave undone (TUNSETOFFLOAD)"))?;
+    queue.set_offloads(wanted.bits()).map_err(system("choose what the host may leave undone (TUNSETOFFLOAD)"))?;
     set_header(format)?;
     Ok((format, known.has_udp()))
 }
 
 /// Why the kernel refused to attach.
-fn refused(text: &str, mode: Mode, several: bool, found: Option<&Interface>, error: io::Error) -> PortError {
+fn refused(text: &str, kind: TunKind, several: bool, found: Option<&Interface>, error: io::Error) -> PortError {
     let unsupported = |reason| PortError::Unsupported { port: text.into(), reason };
     let queues = if several { "several queues" } else { "one queue" };
     match (error.raw_os_error(), found) {
         (Some(libc::EINVAL), Some(interface)) => match interface.ethtool().driver() {
             Ok(driver) if driver == "tun" => {
-                unsupported(format!("{:?} is there, and is not a {} device with {queues}", interface.name(), mode.name()))
+                unsupported(format!("{:?} is there, and is not a {} device with {queues}", interface.name(), kind.name()))
             }
-            Ok(driver) => unsupported(format!("{:?} is there, and is not a {} device but {driver}", interface.name(), mode.name())),
-            Err(_) => unsupported(format!("{:?} is there, and is not a {} device", interface.name(), mode.name())),
+            Ok(driver) => unsupported(format!("{:?} is there, and is not a {} device but {driver}", interface.name(), kind.name())),
+            Err(_) => unsupported(format!("{:?} is there, and is not a {} device", interface.name(), kind.name())),
         },
         (Some(libc::EBUSY), _) => PortError::system(text, "attach to the device, which another process has open (TUNSETIFF)", error),
         (Some(libc::E2BIG), _) => PortError::system(text, "attach to the device, all of whose queues are taken (TUNSETIFF)", error),

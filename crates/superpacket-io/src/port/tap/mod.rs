@@ -29,7 +29,6 @@ mod device;
 mod offload;
 mod options;
 mod outer_checksum;
-mod queue;
 mod receive;
 mod transmit;
 
@@ -41,10 +40,10 @@ use superpacket_features::{Feature, FeatureSet};
 
 use self::device::Device;
 use self::options::Options;
-use self::queue::Mode;
 use self::receive::TapReceiver;
 use self::transmit::TapTransmitter;
 use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortKind, PortSpec, PortState, Receive, SpecError, Transmit};
+use crate::system::TunKind;
 
 /// A TAP or TUN device.
 #[derive(Debug)]
@@ -65,7 +64,7 @@ impl TapPort {
     /// Opens the device that a port string of kind `tap` or `tun` names.
     pub(super) fn open(spec: &PortSpec) -> Result<Self, PortError> {
         let options = Options::read(spec.options())?;
-        let mode = if spec.kind() == PortKind::Tun { Mode::Tun } else { Mode::Tap };
+        let mode = if spec.kind() == PortKind::Tun { TunKind::Tun } else { TunKind::Tap };
         let device = Device::open(spec.name(), mode, spec.device(), &options)?;
         Ok(TapPort { device: Arc::new(device), handed_out: false, next: 0 })
     }

@@ -3,13 +3,11 @@
 
 use std::fmt;
 
+use crate::system::{TUN_F_UDP_TUNNEL_GSO as TUNNEL, TUN_F_UDP_TUNNEL_GSO_CSUM as TUNNEL_CHECKSUM};
+
 /// A set of `TUN_F_*` bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct HostOffloads(u32);
-
-/// `TUN_F_UDP_TUNNEL_GSO` and `TUN_F_UDP_TUNNEL_GSO_CSUM`, of Linux 6.17.
-const TUNNEL: u32 = 0x80;
-const TUNNEL_CHECKSUM: u32 = 0x100;
 
 /// Names in port strings. The kernel takes USO for both IP versions or for none.
 const NAMES: [(&str, u32); 7] = [

@@ -55,10 +55,10 @@ impl<B> Held<B> {
         // Of an uneven packet a part may begin here that differs from the one before.
         let mut anew = self.uneven.ended;
         if segments.size > self.segment_size {
-            anew = self.uneven.or(Reason::LongerSegment)?;
+            anew = self.uneven.new_part_or(Reason::LongerSegment)?;
         }
         if is_super_packet && segments.size < self.segment_size {
-            anew = self.uneven.or(Reason::ShortSegment)?;
+            anew = self.uneven.new_part_or(Reason::ShortSegment)?;
         }
         if facts.field != self.field {
             return Err(Reason::ChecksumForm);
@@ -83,7 +83,7 @@ impl<B> Held<B> {
         if self.layout.version == IpVersion::V4 && !anew {
             match self.id_run.next(self.packets, self.only_one(), facts.id, segments.id) {
                 Some(next) => id_run = next,
-                None => anew = self.uneven.or(Reason::IpId)?,
+                None => anew = self.uneven.new_part_or(Reason::IpId)?,
             }
         }
         if let Some(outer) = &self.layout.outer {

@@ -36,7 +36,7 @@ impl<B> Held<B> {
             // It stays in the header.
             self.flags &= !tcp::PSH;
         }
-        let layout = &self.layout;
+        let layout = self.layout;
         let segments = Segments::of(&gso, layout.end - u32::from(layout.payload));
         if segments.count == 1 {
             return Ok(chain);
@@ -52,11 +52,9 @@ impl<B> Held<B> {
             self.nested_id_run.step = 0;
         }
         self.count_further(&segments);
-        let layout = &self.layout;
         if self.uneven.on && segments.last(layout.end - u32::from(layout.payload)) < segments.size {
             self.end_part();
         }
-        let layout = &self.layout;
         let flags = usize::from(layout.transport) + tcp::FLAGS;
         if layout.protocol == Protocol::Tcp && segments.cwr_on_first && byte(&self.header, flags) & tcp::CWR != 0 {
             // Those that follow have none, and sum up without it.
@@ -64,7 +62,7 @@ impl<B> Held<B> {
             if let Some(field) = self.header.get_mut(flags) {
                 *field &= !tcp::CWR;
             }
-            self.constants = Constants::new(&self.header, layout, policy.mode).0;
+            self.constants = Constants::new(&self.header, &layout, policy.mode).0;
         }
         Ok(chain)
     }

@@ -44,7 +44,7 @@ pub(super) struct Uneven {
 impl Uneven {
     /// A packet differs so: it begins a part, or ends the flow.
     #[inline(always)]
-    pub(super) fn or(&self, reason: Reason) -> Result<bool, Reason> {
+    pub(super) fn new_part_or(&self, reason: Reason) -> Result<bool, Reason> {
         if self.on { Ok(true) } else { Err(reason) }
     }
 }
