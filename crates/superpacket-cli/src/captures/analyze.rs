@@ -1,13 +1,34 @@
 //! `superpacket analyze`.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use superpacket_captures::analyze_words::{POLICY_COLUMNS, policy_row};
 use superpacket_captures::{AnalyzeOptions, AnalyzeReport, Findings, analyze};
 
+use super::options::{Common, Stepping};
 use super::{check_page, conclude, inputs, reasons, unreadable, write_page};
-use crate::arguments::Analyze;
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{columns, file_heading, fitted, grouped, paragraph, percent, print, print_json, printable};
+
+/// `superpacket analyze`.
+#[derive(Debug, Args)]
+pub(crate) struct Analyze {
+    /// The captures to read; - for standard input
+    #[arg(value_name = "IN", required = true)]
+    pub(crate) inputs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) stepping: Stepping,
+    /// Write a page with tables and plots
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Flows in the top list; 100 at most
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) top: u32,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {

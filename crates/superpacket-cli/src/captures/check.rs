@@ -1,12 +1,43 @@
 //! `superpacket check`.
 
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
 use superpacket_captures::{CheckOptions, CheckReport, Input, NotJudged, Violation, check};
 
 use super::is_stream;
-use crate::arguments::{Check, Strictness};
+use super::options::Common;
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{columns, grouped, hanging, paragraph, print, print_json, printable};
+
+/// By which rules to check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Strictness {
+    /// What Linux does
+    Linux,
+    /// From a packet and its header every byte comes back, and nothing of a flow overtakes anything
+    Reversible,
+}
+
+/// `superpacket check`.
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// What the implementation made; - for standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) checked: PathBuf,
+    /// What it was given; - for standard input
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) origin: PathBuf,
+    /// The rules
+    #[arg(long, value_enum, default_value_t = Strictness::Linux)]
+    pub(crate) rules: Strictness,
+    /// Describe all violations, not the first 10 alone
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
 
 /// Runs the command; `true` if no rule is broken.
 pub(crate) fn run(arguments: &Check) -> Result<bool, Failure> {

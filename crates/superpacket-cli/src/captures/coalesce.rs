@@ -1,12 +1,65 @@
 //! `superpacket coalesce`.
 
-use superpacket_captures::{CoalesceOptions, Input, Output, Rules, coalesce};
+use std::path::PathBuf;
 
+use clap::{Args, ValueEnum};
+use superpacket_captures::{CoalesceOptions, Input, MAX_FLOWS, MAX_PACKETS, Output, Rules, coalesce};
+
+use super::options::{Common, Stepping};
 use super::{check_report, is_stream, summary};
-use crate::arguments::{Coalesce, Mode};
+use crate::amount::size;
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{print, print_json, printable};
+
+/// By which rules to aggregate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// What merges can be cut again into the same frames
+    Gro,
+    /// For local delivery only: newest acknowledgement and window, padding trimmed
+    Lro,
+}
+
+/// `superpacket coalesce`.
+#[derive(Debug, Args)]
+pub(crate) struct Coalesce {
+    /// The capture to read; - for standard input
+    #[arg(value_name = "IN")]
+    pub(crate) input: PathBuf,
+    /// The capture to write; - for standard output. The ending may choose another format or
+    /// compression
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    /// The rules
+    #[arg(long, value_enum, default_value_t = Mode::Gro)]
+    pub(crate) mode: Mode,
+    #[command(flatten)]
+    pub(crate) stepping: Stepping,
+    /// Longest merged packet in bytes, from the IP header: 68 to 524280; above 65535 ("BIG TCP")
+    /// the IP length is written as 0
+    #[arg(long, value_name = "N", default_value = "65535", value_parser = size, allow_negative_numbers = true)]
+    pub(crate) max_bytes: u64,
+    /// Write the length of IPv6 packets above 65575 bytes in a jumbo payload option (RFC 2675), as
+    /// Linux did at first
+    #[arg(long)]
+    pub(crate) jumbo_option: bool,
+    /// Most packets in one: 1 to 512, as each flow that is held has room for as many, and memory is
+    /// bounded
+    #[arg(long, value_name = "N", default_value_t = MAX_PACKETS, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKETS)), allow_negative_numbers = true)]
+    pub(crate) max_packets: u32,
+    /// Most flows held at a time: 1 to 1024 [default: 1024; 8 with --mode lro]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FLOWS)), allow_negative_numbers = true)]
+    pub(crate) max_flows: Option<u32>,
+    /// Do not aggregate UDP
+    #[arg(long)]
+    pub(crate) no_udp: bool,
+    /// Aggregate pure ACKs too (with --mode lro)
+    #[arg(long)]
+    pub(crate) acks: bool,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
 
 /// The longest packet that the engine merges, in bytes.
 const MAX_BYTES: u32 = superpacket::aggregate::MAX_BIG_LENGTH;

@@ -1,13 +1,80 @@
 //! `superpacket steer`.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use superpacket_captures::steer_words::{CPU_COLUMNS, FLOW_COLUMNS, balance, busiest, cpu_row, flow_limit, flow_row, left_out, summary};
 use superpacket_captures::{Input, SteerOptions, SteerReport, steer};
+use superpacket_steer::{CpuMask, MAX_CPUS, ToeplitzKey};
 
+use super::options::Common;
 use super::{check_page, reasons, write_page};
-use crate::arguments::Steer;
 use crate::failure::Failure;
 use crate::progress::{Bar, warn};
 use crate::report::{columns, file_heading, fitted, paragraph, print, print_json};
+
+/// `superpacket steer`.
+#[derive(Debug, Args)]
+pub(crate) struct Steer {
+    /// The capture to read; - for standard input
+    #[arg(value_name = "CAPTURE")]
+    pub(crate) input: PathBuf,
+    /// The host's CPUs as sysfs has them (rps_cpus): hexadecimal, in groups of 32 CPUs with commas
+    /// between them, the highest first
+    #[arg(long, value_name = "MASK", value_parser = mask, required_unless_present = "cpu_list", allow_hyphen_values = true)]
+    pub(crate) cpus: Option<CpuMask>,
+    /// The host's CPUs as a list: 0-3,8
+    #[arg(long, value_name = "LIST", value_parser = cpu_list, conflicts_with = "cpus", allow_hyphen_values = true)]
+    pub(crate) cpu_list: Option<CpuMask>,
+    /// The hash's key, 80 hexadecimal digits or more, with or without colons; the first 40 bytes
+    /// count [default: the published one]
+    #[arg(long, value_name = "HEX", value_parser = toeplitz_key, allow_hyphen_values = true)]
+    pub(crate) key: Option<ToeplitzKey>,
+    /// Hash both directions of a connection alike
+    #[arg(long)]
+    pub(crate) symmetric: bool,
+    /// Hash the outermost headers of tunnelled packets, not the innermost
+    #[arg(long)]
+    pub(crate) outer: bool,
+    /// Write a page with tables and a plot
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Flows in the top list of text and page; 100 at most
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) top: u32,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// Reads a bitmap of CPUs.
+fn mask(text: &str) -> Result<CpuMask, String> {
+    text.parse().map_err(|error: superpacket_steer::MaskError| error.to_string())
+}
+
+/// Reads a list of CPUs.
+fn cpu_list(text: &str) -> Result<CpuMask, String> {
+    CpuMask::parse_list(text, MAX_CPUS).map_err(|error| error.to_string())
+}
+
+/// Reads the key of a Toeplitz hash, as `ethtool -x` writes it or without colons.
+fn toeplitz_key(text: &str) -> Result<ToeplitzKey, String> {
+    let mut bytes = [0; ToeplitzKey::LENGTH];
+    let mut digits = 0;
+    for (place, character) in text.char_indices().filter(|&(_, character)| character != ':') {
+        let digit = character.to_digit(16).ok_or_else(|| format!("{character:?} at byte {place} is not a hexadecimal digit"))?;
+        if let Some(byte) = bytes.get_mut(digits / 2) {
+            *byte = *byte << 4 | digit as u8;
+        }
+        digits += 1;
+    }
+    match digits {
+        short if short < 2 * ToeplitzKey::LENGTH => {
+            Err(format!("a key has {} hexadecimal digits or more, and this has {short}", 2 * ToeplitzKey::LENGTH))
+        }
+        odd if odd % 2 == 1 => Err(format!("a key has two hexadecimal digits a byte, and this has {odd}")),
+        _ => Ok(ToeplitzKey::new(bytes)),
+    }
+}
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Steer) -> Result<(), Failure> {
@@ -62,4 +129,25 @@ fn text(report: &SteerReport, top: usize, columns: usize) -> String {
         text.push_str(&paragraph(&left_out(&report.left_out), 2, columns));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_as_ethtool_writes_them() {
+        let published: Vec<_> = ToeplitzKey::MICROSOFT.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        for text in [published.concat(), published.join(":"), published.concat().to_uppercase(), published.concat() + "0011"] {
+            assert_eq!(toeplitz_key(&text), Ok(ToeplitzKey::MICROSOFT), "{text}");
+        }
+        for (text, words) in [
+            (published[1..].concat(), "80 hexadecimal digits or more, and this has 78"),
+            (published.concat() + "1", "two hexadecimal digits a byte, and this has 81"),
+            ("6dxx".to_owned(), "'x' at byte 2 is not a hexadecimal digit"),
+            (String::new(), "and this has 0"),
+        ] {
+            assert!(toeplitz_key(&text).is_err_and(|error| error.contains(words)), "{text}");
+        }
+    }
 }

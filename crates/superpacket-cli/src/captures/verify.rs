@@ -1,12 +1,37 @@
 //! `superpacket verify`.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use superpacket_captures::{Totals, VerifyOptions, VerifyReport, verify};
 
+use super::options::{Common, Stepping};
 use super::{conclude, inputs, unreadable};
-use crate::arguments::Verify;
 use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::report::{grouped, print, print_json, printable, table};
+
+/// `superpacket verify`.
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// The captures to read; - for standard input
+    #[arg(value_name = "IN", required = true)]
+    pub(crate) inputs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) stepping: Stepping,
+    /// Do not aggregate UDP
+    #[arg(long)]
+    pub(crate) no_udp: bool,
+    /// Merge TCP packets too that are not alike: identifications, lengths, PSH
+    #[arg(long)]
+    pub(crate) uneven: bool,
+    /// For tests: flip a bit in the payload of the Nth super-packet of each file before it is cut,
+    /// which must be found
+    #[arg(long, value_name = "N", hide = true)]
+    pub(crate) inject_fault: Option<u64>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
 
 /// Runs the command; `true` if every byte came back.
 pub(crate) fn run(arguments: &Verify) -> Result<bool, Failure> {

@@ -7,7 +7,10 @@
 mod frame;
 
 use std::iter::once;
+use std::path::PathBuf;
 
+use clap::{Args, ValueEnum};
+use frame::{Kind, Turn};
 use serde::Serialize;
 use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
 use superpacket_io::capture::{
@@ -15,11 +18,50 @@ use superpacket_io::capture::{
     Writer,
 };
 
-use crate::arguments::{Generate, Workload};
+use crate::amount::size;
 use crate::captures::is_stream;
 use crate::failure::Failure;
 use crate::report::{grouped, print, print_json, printable};
-use frame::{Kind, Turn};
+
+/// What to generate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Workload {
+    /// Bulk TCP over IPv4 with timestamps, 1448 bytes a segment
+    Tcp,
+    /// Bulk UDP over IPv4, 1472 bytes a datagram
+    Udp,
+    /// TCP over IPv4 and IPv6, UDP, VXLAN, their acknowledgements, name look-ups
+    Mixed,
+}
+
+/// `superpacket generate`.
+#[derive(Debug, Args)]
+pub(crate) struct Generate {
+    /// The capture to write; - for standard output. The ending chooses format and compression
+    #[arg(value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    /// How many bytes of frames
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
+    pub(crate) size: u64,
+    /// How many flows take turns
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
+    pub(crate) flows: u32,
+    /// How many full segments a flow sends in its turn
+    #[arg(long, value_name = "N", default_value_t = 44, value_parser = clap::value_parser!(u32).range(1..=44))]
+    pub(crate) burst: u32,
+    /// Bytes of payload in a full segment [default: what fills 1500 bytes of IP]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1398))]
+    pub(crate) payload: Option<u32>,
+    /// Which traffic
+    #[arg(long, value_enum, default_value_t = Workload::Tcp)]
+    pub(crate) workload: Workload,
+    /// Leave the bursts uncut: super-packets, as a capture shows them before TSO
+    #[arg(long)]
+    pub(crate) uncut: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// When the capture starts: 2026-01-01T00:00:00 UTC, in nanoseconds since 1970.
 const START: u64 = 1_767_225_600_000_000_000;
