@@ -327,7 +327,7 @@ mod tests {
         let report = bridge.add_port(new("memory:comes")).expect("it can be opened");
         assert_eq!((report.port.as_str(), names()), ("memory:comes", vec!["memory:stays".to_owned(), "memory:comes".to_owned()]));
         // Both are one end of a link: it is up when the other end is there.
-        let mut host = superpacket_io::port::open(&"memory:comes".parse().expect("a port string")).expect("the other end");
+        let mut host = superpacket_model::open(&"memory:comes".parse().expect("a port string")).expect("the other end");
         assert_eq!(host.state().link, LinkState::Up);
         let twice = bridge.add_port(new("memory:comes")).expect_err("is there");
         assert!(matches!(&twice, BridgeError::DuplicatePort { port } if port == "memory:comes"), "{twice}");

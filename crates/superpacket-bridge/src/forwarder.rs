@@ -141,8 +141,8 @@ impl Forwarder {
 mod tests {
     use super::*;
     use superpacket::packet::RxChecksum;
-    use superpacket_io::port::memory::{MemoryPort, MemorySettings, pair};
     use superpacket_io::port::{Outgoing, TxBatch};
+    use superpacket_model::memory::{MemoryPort, MemorySettings, pair};
 
     /// A host's end and the bridge's of a link, the latter joined.
     fn joined(bridge: &mut Forwarder, name: &str) -> MemoryPort {

@@ -10,7 +10,8 @@ use superpacket::segment::{Gso, GsoKind, SegmentOptions, SegmentSize, Segmenter}
 use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, UsableCpus};
 use superpacket_features::Feature;
-use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch, open};
+use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
+use superpacket_model::open;
 use superpacket_traffic::frame::{Checksum, Frame, PSH, stream_bytes};
 
 /// How long anything is waited for.

@@ -7,7 +7,8 @@ use superpacket_bridge::Bridge;
 use superpacket_bridge::report::{PortStats, QueueStats};
 use superpacket_bridge::settings::{BridgeSettings, PortChange, PortSettings};
 use superpacket_features::FeatureSet;
-use superpacket_io::port::{Outgoing, Port, PortSpec, TxBatch, open};
+use superpacket_io::port::{Outgoing, Port, PortSpec, TxBatch};
+use superpacket_model::open;
 use superpacket_traffic::frame::Frame;
 
 /// Sends frames through the other end of a port's link, all in one call.

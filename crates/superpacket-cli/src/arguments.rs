@@ -230,7 +230,7 @@ mod tests {
             // No interface has this name, and no file: options are looked at before them.
             let absent = if kind == "pcap" { directory.join("absent.pcap").display().to_string() } else { "absent0".to_owned() };
             let spec: superpacket_io::port::PortSpec = format!("{kind}:{absent}?{options}").parse().expect(word);
-            let error = superpacket_io::port::open(&spec).map(|_| ()).expect_err("there is none");
+            let error = superpacket_model::open(&spec).map(|_| ()).expect_err("there is none");
             assert!(!matches!(error, superpacket_io::port::PortError::Spec(_)), "{word}: {error}");
             named += 1;
         }

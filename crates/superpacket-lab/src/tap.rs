@@ -11,7 +11,7 @@ use crate::link::Link;
 
 /// The virtio header with room for a tunnel's offsets, of Linux 6.17.
 const FORMAT: Format = Format::Tunnel;
-/// Super-packets in UDP tunnels, and what these stand on. A kernel that knows it takes such packets.
+/// Super-packets in UDP tunnels, and what these stand on. A kernel that knows it takes them.
 const TUNNEL_OFFLOADS: u32 = TUN_F_UDP_TUNNEL_GSO | libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
 
 /// The end of a TAP device that a program holds. The device goes with it.

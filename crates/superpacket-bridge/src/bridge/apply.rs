@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use superpacket_io::port::{PortError, PortSpec, check};
+use superpacket_io::port::{PortError, PortSpec};
+use superpacket_model::check;
 
 use super::fdb::{check_layer, check_static};
 use super::opened::Opened;

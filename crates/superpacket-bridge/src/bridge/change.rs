@@ -2,7 +2,8 @@
 //! string among them.
 
 use superpacket_features::Feature;
-use superpacket_io::port::{PortError, check};
+use superpacket_io::port::PortError;
+use superpacket_model::check;
 
 use super::{Bridge, lock};
 use crate::error::BridgeError;

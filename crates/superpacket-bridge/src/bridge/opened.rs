@@ -1,7 +1,8 @@
 //! Ports that are opened: whose their interfaces are, and who else answers there.
 
-use superpacket_io::port::{Port, PortKind, PortSpec, open};
+use superpacket_io::port::{Port, PortKind, PortSpec};
 use superpacket_io::system::RouteSocket;
+use superpacket_model::open;
 
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;

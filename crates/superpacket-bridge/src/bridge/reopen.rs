@@ -8,7 +8,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use superpacket_io::port::{Port, PortError, PortSpec, open};
+use superpacket_io::port::{Port, PortError, PortSpec};
+use superpacket_model::open;
 
 use super::opened::{Opened, claim, kernel_notifies, warn_of_addresses};
 use super::{Inner, lock};

@@ -101,7 +101,7 @@ pub enum Request {
         /// Options of its port string: text, or `null` for those that are taken away.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         options: BTreeMap<String, Option<String>>,
-        /// Settings, by names of [`PortSettings::names`].
+        /// Settings, by names of [`PortSettings::names`](crate::settings::PortSettings::names).
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         settings: BTreeMap<String, SettingValue>,
     },
@@ -124,7 +124,8 @@ pub enum Request {
         /// Only what comes after this entry: the last of the answer before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<Address>,
-        /// At most so many entries; [`MOST_LISTED`] without it, and at most.
+        /// At most so many entries; without it, and at most, as
+        /// [`MOST_LISTED`](crate::fdb::MOST_LISTED) says.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         most: Option<usize>,
     },
@@ -246,7 +247,8 @@ pub enum Request {
         /// `rx`, `tx` or `both`.
         #[serde(default)]
         direction: MonitorDirection,
-        /// The most bytes of a packet; [`MAX_SNAPLEN`] without, and at most.
+        /// The most bytes of a packet; without it, and at most, as
+        /// [`MAX_SNAPLEN`](crate::monitor::MAX_SNAPLEN) says.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         snaplen: Option<u32>,
         /// It ends after so many packets.

@@ -9,7 +9,8 @@ use superpacket::packet::{FlowHash, Layer, RxChecksum};
 use superpacket_bridge::Bridge;
 use superpacket_bridge::report::{PortStats, SteeringReport};
 use superpacket_bridge::settings::{BridgeSettings, InPlace, PortSettings};
-use superpacket_io::port::{Outgoing, Port, PortSpec, TxBatch, open};
+use superpacket_io::port::{Outgoing, Port, PortSpec, TxBatch};
+use superpacket_model::open;
 use superpacket_steer::{Cpu, CpuMask, FlowTuple, Toeplitz};
 use superpacket_traffic::frame::Frame;
 

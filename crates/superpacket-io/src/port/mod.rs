@@ -16,12 +16,7 @@ mod batch;
 mod buffer;
 mod error;
 mod ethtool;
-mod fit;
-#[cfg(test)]
-mod fixture;
 mod interface;
-pub mod memory;
-pub mod nic;
 mod open;
 mod outgoing;
 mod packet;
@@ -35,7 +30,7 @@ pub use buffer::{Buffer, Pool, Region};
 pub use error::PortError;
 pub use open::{check, open};
 pub use outgoing::{Outgoing, Slice, Staged};
-pub use spec::{PortKind, PortSpec, SpecError, SpecOptions};
+pub use spec::{NIC_SETTINGS, PortKind, PortSpec, SpecError, SpecOptions};
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

@@ -4,20 +4,20 @@ use super::packet::PacketPort;
 use super::replay::ReplayPort;
 use super::tap::TapPort;
 use super::xdp::XdpPort;
-use super::{Port, PortError, PortKind, PortSpec, SpecError, memory, nic};
+use super::{Port, PortError, PortKind, PortSpec, SpecError};
 
-/// Opens the port that a port string names.
+/// Opens the port that a port string names, if the system has it: `memory:` and `nic:` are opened
+/// by the crate `superpacket-model`, which opens all others too.
 ///
 /// # Errors
 /// [`PortError`] says which port, what was tried, and why it failed.
 pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
     match spec.kind() {
-        PortKind::Memory => memory::open(spec),
-        PortKind::Nic => nic::open(spec, open),
         PortKind::Tap | PortKind::Tun => Ok(Box::new(TapPort::open(spec)?)),
         PortKind::Packet => Ok(Box::new(PacketPort::open(spec)?)),
         PortKind::Xdp => Ok(Box::new(XdpPort::open(spec)?)),
         PortKind::Pcap => Ok(Box::new(ReplayPort::open(spec)?)),
+        PortKind::Memory | PortKind::Nic => Err(modelled(spec).into()),
     }
 }
 
@@ -27,13 +27,16 @@ pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, PortError> {
 /// [`SpecError`] names the option that is not known or out of range.
 pub fn check(spec: &PortSpec) -> Result<(), SpecError> {
     match spec.kind() {
-        PortKind::Memory => memory::check(spec),
-        PortKind::Nic => nic::check(spec).and_then(|()| spec.inner().map_or(Ok(()), check)),
         PortKind::Tap | PortKind::Tun => TapPort::check(spec),
         PortKind::Packet => PacketPort::check(spec),
         PortKind::Xdp => XdpPort::check(spec),
         PortKind::Pcap => ReplayPort::check(spec),
+        PortKind::Memory | PortKind::Nic => Err(modelled(spec)),
     }
+}
+
+fn modelled(spec: &PortSpec) -> SpecError {
+    SpecError::Modelled { port: spec.to_string() }
 }
 
 #[cfg(test)]
@@ -41,32 +44,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_checked_without_opening_anything() {
-        for text in [
-            "memory:m?slots=9",
-            "nic:page=4k@packet:absent0?version=v3",
-            "nic:link=l",
-            "tap:absent0?queues=2",
-            "tun:absent0",
-            "packet:absent0?ring=1m",
-            "xdp:absent0?queue=2",
-            "pcap:/absent.pcap?speed=max",
-        ] {
-            assert_eq!(check(&text.parse().expect("a port string")), Ok(()), "{text}");
-        }
-        for (text, option) in [
-            ("memory:m?slots=none", "slots=none"),
-            ("nic:page=4k,link=l@packet:absent0", "link=l"),
-            ("nic:page=5k@packet:absent0", "page=5k"),
-            ("nic:page=4k@packet:absent0?version=v4", "version=v4"),
-            ("tap:absent0?queues=257", "queues=257"),
-            ("tun:absent0?ring=1m", "ring=1m"),
-            ("packet:absent0?ring=many", "ring=many"),
-            ("xdp:absent0?queue=x", "queue=x"),
-            ("pcap:/absent.pcap?loop=often", "loop=often"),
-        ] {
-            let error = check(&text.parse().expect("a port string")).expect_err(text);
-            assert!(matches!(&error, SpecError::Option { option: wrong, .. } if wrong == option), "{text}: {error}");
+    fn what_the_system_does_not_have_is_not_opened() {
+        for text in ["memory:m", "nic:page=4k@packet:absent0"] {
+            let spec = text.parse().expect("a port string");
+            let says = format!("port {text:?} is in memory or a model NIC: superpacket-model opens it");
+            assert_eq!(check(&spec).expect_err(text).to_string(), says);
+            assert!(open(&spec).expect_err(text).to_string().contains("superpacket-model opens it"));
         }
     }
 }

@@ -7,9 +7,14 @@ mod options;
 use std::fmt;
 use std::str::FromStr;
 
-use super::nic::NicSettings;
 pub use error::SpecError;
 pub use options::SpecOptions;
+
+/// What a model NIC may be set to in a port string: all else behind one that wraps a port is an
+/// option of that port.
+pub const NIC_SETTINGS: [&str; 17] = [
+    "page", "headroom", "copy", "csum", "vlan", "pad", "queues", "hash", "ring", "full", "mtu", "sg", "tx", "tso", "uso", "tunnels", "wire",
+];
 
 /// The kinds of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -138,7 +143,7 @@ impl PortSpec {
         };
         let mut pairs = self.options.pairs.clone();
         let mut inner = self.inner.clone();
-        if let Some(wrapped) = inner.as_deref_mut().filter(|_| !NicSettings::NAMES.contains(&key)) {
+        if let Some(wrapped) = inner.as_deref_mut().filter(|_| !NIC_SETTINGS.contains(&key)) {
             *wrapped = wrapped.with_option(key, value)?;
         } else {
             match (pairs.iter().position(|(known, _)| known == key), value) {

@@ -28,8 +28,8 @@ pub struct SegmentOptions {
     pub max_segments: MaxSegments,
     /// Identification of IPv6 fragments (RFC 8200, section 4.5), which the caller must not repeat.
     pub fragment_id: u32,
-    /// Each [part](Segmentable::parts) of an uneven packet is one segment: a super-packet for a
-    /// device that cuts it as [`Part::gso`](super::Part::gso) says.
+    /// Each [part](super::Segmentable::parts) of an uneven packet is one segment: a super-packet
+    /// for a device that cuts it as [`Part::gso`](super::Part::gso) says.
     pub whole_parts: bool,
 }
 

@@ -74,8 +74,8 @@ impl Segmenter {
     /// checksum needs it and its sum is not known. One with [parts](Segmentable::parts) is cut part
     /// by part, unless the options say how.
     ///
-    /// A packet without [`Gso`] passes whole, bit for bit, as one segment; with
-    /// [`ChecksumOutput::Full`], a partial checksum is completed.
+    /// A packet without [`Gso`](super::Gso) passes whole, bit for bit, as one segment; with
+    /// [`ChecksumOutput::Full`](super::ChecksumOutput::Full), a partial checksum is completed.
     ///
     /// # Errors
     /// [`SegmentError`]; the sink has not been called then.

@@ -16,6 +16,12 @@ pub enum SpecError {
         /// The port string.
         port: String,
     },
+    /// It is opened by the crate `superpacket-model`.
+    #[error("port {port:?} is in memory or a model NIC: superpacket-model opens it")]
+    Modelled {
+        /// The port string.
+        port: String,
+    },
     /// A name that a port cannot have.
     #[error("port {port:?}: name {name:?} {problem}")]
     Name {
@@ -42,7 +48,11 @@ impl SpecError {
     /// Returns what is wrong with the port string `text`, which is not named again: for who has
     /// said that it is about this one.
     pub fn problem(&self, text: &str) -> String {
-        let (SpecError::Kind { port } | SpecError::Device { port } | SpecError::Name { port, .. } | SpecError::Option { port, .. }) = self;
+        let (SpecError::Kind { port }
+        | SpecError::Device { port }
+        | SpecError::Modelled { port }
+        | SpecError::Name { port, .. }
+        | SpecError::Option { port, .. }) = self;
         if port != text {
             // It is about the port in it, that a model NIC wraps.
             return self.to_string();
@@ -50,6 +60,7 @@ impl SpecError {
         match self {
             SpecError::Kind { .. } => "it starts with no kind of port: tap:, tun:, packet:, xdp:, pcap:, nic:, memory:".to_owned(),
             SpecError::Device { .. } => "it names no interface or file".to_owned(),
+            SpecError::Modelled { .. } => "it is in memory or a model NIC: superpacket-model opens it".to_owned(),
             SpecError::Name { name, problem, .. } => format!("name {name:?} {problem}"),
             SpecError::Option { option, problem, .. } => format!("option {option:?} {problem}"),
         }

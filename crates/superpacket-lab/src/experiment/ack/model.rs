@@ -1,7 +1,7 @@
 //! Pure-ACK aggregation on the model of a card: what its host is handed, counted.
 
 use superpacket::aggregate::Policy;
-use superpacket_io::port::nic::{NicSettings, Padding};
+use superpacket_model::nic::{NicSettings, Padding};
 
 use super::{NAME, ROWS, Receiver, SOURCE, SUMMARY};
 use crate::error::LabError;

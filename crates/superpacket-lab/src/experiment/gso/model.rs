@@ -1,6 +1,6 @@
 //! What cutting late saves, counted: packets through the bridge, bytes copied, checksums, wake-ups.
 
-use superpacket_io::port::nic::{NicSettings, TsoLimit};
+use superpacket_model::nic::{NicSettings, TsoLimit};
 
 use super::{AT_EGRESS, BEFORE, ENTRY};
 use crate::error::LabError;

@@ -1,7 +1,7 @@
 //! LRO on the model of a card: what the receiver's host is handed, counted.
 
 use superpacket::aggregate::{Policy, Storage};
-use superpacket_io::port::nic::{NicSettings, PageSize};
+use superpacket_model::nic::{NicSettings, PageSize};
 
 use super::{Buffers, Merge, Mtus, NAME, SOURCE, SUMMARY, count_limit, is_limited};
 use crate::error::LabError;

@@ -9,9 +9,9 @@ use superpacket::packet::{Layer, RxChecksum};
 use superpacket_bridge::Forwarder;
 use superpacket_bridge::settings::PortSettings;
 use superpacket_features::Feature;
-use superpacket_io::port::memory::{self, MemoryPort, MemorySettings};
-use superpacket_io::port::nic::{self, NicCounters, NicMonitor, NicSettings};
 use superpacket_io::port::{Outgoing, Port, Receive, Transmit, TxBatch};
+use superpacket_model::memory::{self, MemoryPort, MemorySettings};
+use superpacket_model::nic::{self, NicCounters, NicMonitor, NicSettings};
 use twox_hash::XxHash3_64;
 
 use super::counted::{Counted, Sent, Tally};

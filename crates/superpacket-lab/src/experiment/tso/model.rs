@@ -1,6 +1,6 @@
 //! The same file, handed to a model NIC: what the stack, the card and the wire have of it.
 
-use superpacket_io::port::nic::{NicSettings, TsoLimit};
+use superpacket_model::nic::{NicSettings, TsoLimit};
 
 use super::{ENTRY, FILE, SOURCE_PAYLOAD, VARIANTS};
 use crate::error::LabError;

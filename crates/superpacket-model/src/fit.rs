@@ -1,0 +1,82 @@
+//! Does a frame fit what a port takes?
+
+use std::io;
+
+use superpacket::packet::{Layer, RxChecksum};
+use superpacket::segment::GsoKind;
+use superpacket::wire::{Layout, MAX_HEADER, ethernet};
+use superpacket_features::{Feature, FeatureSet};
+use superpacket_io::port::{Outgoing, Stop, TxBatch, TxFrame};
+
+/// The most VLAN tags that the MTU does not count.
+pub(crate) const MAX_TAGS: usize = 2;
+
+/// Bytes of a VLAN tag.
+pub(crate) const TAG: usize = 4;
+
+/// Bytes of the link header of a frame that starts with `head`, tags among them: what the MTU does
+/// not count.
+pub(crate) fn link_header(head: &[u8], layer: Layer) -> usize {
+    let ethertype = |tags: usize| {
+        let place = ethernet::ETHERTYPE + tags * TAG;
+        head.get(place..place + 2).is_some_and(|field| ethernet::is_vlan(u16::from_be_bytes([field[0], field[1]])))
+    };
+    match layer {
+        Layer::Ip => 0,
+        Layer::Ethernet => ethernet::HEADER_LENGTH + (0..MAX_TAGS).take_while(|&tags| ethertype(tags)).count() * TAG,
+    }
+}
+
+/// What a port in memory takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) features: FeatureSet,
+    pub(crate) max_slices: usize,
+    /// 0: no limit.
+    pub(crate) mtu: u32,
+}
+
+impl Limits {
+    /// Is the frame's form such that it can be taken? For a super-packet, where its headers are.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame) -> Result<Option<Layout>, Stop> {
+        if batch.slices(frame).len() > self.max_slices {
+            return Err(Stop::Refused(io::Error::new(io::ErrorKind::InvalidInput, "the port takes a frame in one piece")));
+        }
+        if matches!(frame.checksum, RxChecksum::Partial { .. }) && !self.features.contains(Feature::TxChecksumming) {
+            return Err(offload("the port fills in no checksums"));
+        }
+        let mtu = if self.mtu == 0 { usize::MAX } else { self.mtu as usize };
+        let length = frame.length as usize;
+        let mut scratch = [0; MAX_HEADER];
+        let Some(gso) = frame.gso else {
+            // Only a frame near the limit needs a look.
+            let fits = length <= mtu || length - link_header(batch.head(outgoing, frame, &mut scratch), frame.layer).min(length) <= mtu;
+            return if fits { Ok(None) } else { Err(Stop::TooLong) };
+        };
+        let feature = match gso.kind {
+            GsoKind::Udp | GsoKind::UdpFragments => Feature::TxUdpSegmentation,
+            _ => Feature::TcpSegmentationOffload,
+        };
+        if !self.features.contains(feature) {
+            return Err(offload("the port cuts no such super-packets"));
+        }
+        let head = batch.head(outgoing, frame, &mut scratch);
+        let layout = gso.kind.parse(head, length, frame.layer, frame.checksum);
+        let layout = layout.map_err(|_| offload("the headers of a super-packet cannot be read"))?;
+        // The size of a fragment counts the UDP header.
+        let headers = if gso.kind == GsoKind::UdpFragments { layout.transport } else { layout.payload };
+        let segment = usize::from(headers - layout.outermost()) + gso.size.get();
+        if segment.min(length) > mtu {
+            return Err(Stop::TooLong);
+        }
+        Ok(Some(layout))
+    }
+}
+
+/// What is asked to be done to a frame is not done here.
+pub(crate) fn offload(why: &'static str) -> Stop {
+    Stop::Offload(io::Error::new(io::ErrorKind::InvalidInput, why))
+}

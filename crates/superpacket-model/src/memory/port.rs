@@ -1,0 +1,133 @@
+//! The port that one end of a link is, and how it is opened.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock, Mutex, Weak};
+
+use superpacket::aggregate::MAX_BIG_LENGTH;
+use superpacket_io::port::{Capabilities, LinkState, MAX_SLICES, Port, PortCounters, PortError, PortState, Receive, Transmit};
+
+use super::link::{Link, LinkControl, Seat, lock};
+use super::receive::MemoryReceive;
+use super::settings::MemorySettings;
+use super::transmit::MemoryTransmit;
+
+/// The links that have been opened by name.
+static LINKS: LazyLock<Mutex<HashMap<String, Weak<Link>>>> = LazyLock::new(Mutex::default);
+
+/// Opens an end of the link of this name; `port` is what errors call it.
+pub(crate) fn join(name: &str, port: &str, settings: &MemorySettings) -> Result<MemoryPort, PortError> {
+    let mut links = lock(&LINKS);
+    links.retain(|_, link| link.strong_count() != 0);
+    let known = links.get(name).and_then(Weak::upgrade).filter(|link| link.state() != LinkState::Gone);
+    let link = known.unwrap_or_else(|| {
+        let link = Arc::default();
+        links.insert(name.to_owned(), Arc::downgrade(&link));
+        link
+    });
+    MemoryPort::open(&link, port, settings)?.ok_or_else(|| PortError::Unsupported {
+        port: port.into(),
+        reason: format!("both ends of the memory link {name:?} are open already"),
+    })
+}
+
+/// Both ends of a link without a name.
+///
+/// # Errors
+/// [`PortError::System`] if the system gives no more file descriptors.
+///
+/// ```
+/// use superpacket::packet::{Layer, RxChecksum};
+/// use superpacket_model::memory::{MemorySettings, pair};
+/// use superpacket_io::port::{Outgoing, Port, TxBatch};
+///
+/// let (mut left, mut right) = pair(&MemorySettings::default(), &MemorySettings::default())?;
+/// let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+/// batch.push_bytes(&mut outgoing, &[7; 60], RxChecksum::None, None, Layer::Ethernet);
+/// assert_eq!(left.transmitter()?.transmit(&outgoing, &batch, 0).sent, 1);
+///
+/// let mut packets = Vec::new();
+/// assert_eq!(right.receivers()[0].poll(&mut packets, 64)?, 1);
+/// assert_eq!(packets[0].length(), 60);
+/// # Ok::<(), superpacket_io::port::PortError>(())
+/// ```
+pub fn pair(left: &MemorySettings, right: &MemorySettings) -> Result<(MemoryPort, MemoryPort), PortError> {
+    let link = Arc::default();
+    let taken = || PortError::Unsupported { port: "memory".into(), reason: "an end of a new link is open".into() };
+    let left = MemoryPort::open(&link, "memory:left", left)?.ok_or_else(taken)?;
+    let right = MemoryPort::open(&link, "memory:right", right)?.ok_or_else(taken)?;
+    Ok((left, right))
+}
+
+/// One end of a link in memory.
+///
+/// The end stays open until the port and all its receivers and senders are dropped.
+#[derive(Debug)]
+pub struct MemoryPort {
+    seat: Arc<Seat>,
+    receivers_taken: bool,
+}
+
+impl MemoryPort {
+    /// Takes a free end of a link; `None` if both are open.
+    fn open(link: &Arc<Link>, name: &str, settings: &MemorySettings) -> Result<Option<Self>, PortError> {
+        let seat = Seat::take(link, name, settings)?;
+        Ok(seat.map(|seat| MemoryPort { seat: Arc::new(seat), receivers_taken: false }))
+    }
+
+    /// What pulls the plug, for tests.
+    pub fn control(&self) -> LinkControl {
+        self.seat.control()
+    }
+}
+
+impl Port for MemoryPort {
+    fn name(&self) -> &str {
+        &self.seat.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let settings = &self.seat.settings;
+        Capabilities {
+            features: settings.features(),
+            max_gso_size: MAX_BIG_LENGTH,
+            max_gso_payload: u32::MAX,
+            max_gso_segments: u32::MAX,
+            max_slices: if settings.scatter_gather { MAX_SLICES } else { 1 },
+            tunnels: true,
+            fixed_ids: true,
+        }
+    }
+
+    fn receivers(&mut self) -> Vec<Box<dyn Receive>> {
+        if std::mem::replace(&mut self.receivers_taken, true) {
+            return Vec::new();
+        }
+        (0..self.seat.inbox.queues.len()).map(|queue| Box::new(MemoryReceive::new(self.seat.clone(), queue)) as Box<dyn Receive>).collect()
+    }
+
+    fn transmitter(&mut self) -> Result<Box<dyn Transmit>, PortError> {
+        Ok(Box::new(MemoryTransmit::new(self.seat.clone())))
+    }
+
+    fn state(&mut self) -> PortState {
+        let link = match self.seat.link.state() {
+            LinkState::Up if self.seat.other().is_none() => LinkState::Down,
+            state => state,
+        };
+        PortState { link, mtu: self.seat.mtu.load(Ordering::Relaxed) }
+    }
+
+    fn counters(&mut self) -> PortCounters {
+        PortCounters {
+            rx_dropped: self.queue_drops().iter().sum(),
+            rx_errors: 0,
+            tx_full: self.seat.full.load(Ordering::Relaxed),
+            tx_refused: self.seat.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    fn queue_drops(&mut self) -> Vec<u64> {
+        self.seat.inbox.queues.iter().map(|queue| queue.dropped.load(Ordering::Relaxed)).collect()
+    }
+}

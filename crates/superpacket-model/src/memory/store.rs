@@ -1,0 +1,95 @@
+//! The memory that packets lie in on their way through a link.
+
+use superpacket_io::port::{Buffer, Region};
+
+/// Bytes of a slot: a frame of an ordinary MTU takes one.
+const SLOT: usize = 2048;
+
+/// Copies packets into slots of a region, in turn, and lends them.
+#[derive(Debug)]
+pub(super) struct Store {
+    region: Region,
+    next: usize,
+}
+
+impl Store {
+    /// Memory for about `packets` packets.
+    pub(super) fn new(packets: usize) -> Self {
+        // Twice as many slots, since the receiver still holds what it took; super-packets take
+        // more, and then what finds no place goes to the heap.
+        Store { region: Region::heap((packets * 2).clamp(2 * Region::MAX_RUN, 1 << 15), SLOT), next: 0 }
+    }
+
+    /// Starts over from the first slot if that is free, so that what is used again is what the
+    /// cache holds.
+    pub(super) fn rewind(&mut self) {
+        if self.region.is_free(0, 1) {
+            self.next = 0;
+        }
+    }
+
+    /// A buffer of `length` bytes that `write` has filled, all of them.
+    pub(super) fn place(&mut self, length: usize, mut write: impl FnMut(&mut [u8])) -> Buffer {
+        let slots = length.div_ceil(SLOT).max(1);
+        if let Some(first) = self.free(slots)
+            && let Some(bytes) = self.region.run_mut(first, slots).and_then(|run| run.get_mut(..length))
+        {
+            write(bytes);
+            self.next = first + slots;
+            if let Some(buffer) = self.region.lend_run(first, slots, 0..length) {
+                return buffer;
+            }
+        }
+        // The receiver holds on to much, or the packet is longer than any: a buffer of its own.
+        let mut bytes = vec![0; length];
+        write(&mut bytes);
+        Buffer::from(bytes)
+    }
+
+    /// The first of so many free slots, from the next one on.
+    fn free(&self, slots: usize) -> Option<usize> {
+        if slots > Region::MAX_RUN {
+            return None;
+        }
+        let total = self.region.slots();
+        // From the next slot to the end, then from the start up to there.
+        for (start, limit) in [(self.next, total), (0, self.next.min(total))] {
+            let mut first = start;
+            while first + slots <= limit.max(start) {
+                match (first..first + slots).rev().find(|&slot| self.region.is_lent(slot)) {
+                    None => return Some(first),
+                    Some(lent) => first = lent + 1,
+                }
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_take_free_slots_in_turn_and_then_the_heap() {
+        let mut store = Store::new(1);
+        let total = store.region.slots();
+        let held = store.place(SLOT * 3 + 1, |bytes| bytes.fill(1));
+        assert_eq!((store.next, store.region.lent()), (4, 4));
+        let rest: Vec<_> = (4..total).map(|index| store.place(SLOT, |bytes| bytes.fill(index as u8))).collect();
+        assert_eq!(store.region.lent(), total);
+        let heap = store.place(100, |bytes| bytes.fill(7));
+        assert_eq!(heap.bytes(), [7; 100]);
+        assert_eq!(store.region.lent(), total, "no slot was free");
+        drop(held);
+        store.rewind();
+        let again = store.place(2 * SLOT, |bytes| bytes.fill(9));
+        assert_eq!(store.next, 2);
+        assert!(rest.iter().zip(4..).all(|(buffer, index)| buffer.bytes() == [index as u8; SLOT]));
+        assert_eq!(again.bytes(), [9; 2 * SLOT]);
+        let wrapped = store.place(2 * SLOT, |_| ());
+        assert_eq!((wrapped.bytes()[0], store.next), (1, 4), "the place of the first, whose bytes are still there");
+        assert_eq!(store.place((Region::MAX_RUN + 1) * SLOT, |_| ()).bytes().len(), (Region::MAX_RUN + 1) * SLOT);
+        assert!(store.place(0, |_| ()).bytes().is_empty());
+    }
+}

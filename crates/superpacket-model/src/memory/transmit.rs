@@ -1,0 +1,121 @@
+//! The sending end of a link.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use superpacket::packet::{Layer, RxChecksum, RxPacket};
+use superpacket::wire::MAX_HEADER;
+use superpacket_io::port::{Buffer, LinkState, MAX_SLICES, Outgoing, Progress, Stop, Transmit, TxBatch, TxFrame};
+use superpacket_steer::Toeplitz;
+
+use super::link::{Inbox, Seat, lock};
+use super::settings::WhenFull;
+use crate::fit::Limits;
+
+/// Sends through an end.
+#[derive(Debug)]
+pub(super) struct MemoryTransmit {
+    seat: Arc<Seat>,
+    /// But for the MTU, which may change.
+    limits: Limits,
+    /// Chooses the queue.
+    toeplitz: Toeplitz,
+}
+
+impl MemoryTransmit {
+    pub(super) fn new(seat: Arc<Seat>) -> Self {
+        let settings = &seat.settings;
+        let limits =
+            Limits { features: settings.features(), max_slices: if settings.scatter_gather { MAX_SLICES } else { 1 }, mtu: settings.mtu };
+        MemoryTransmit { seat, limits, toeplitz: Toeplitz::default() }
+    }
+
+    /// The queue that a frame goes to: that of its flow.
+    fn queue(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, queues: usize) -> usize {
+        if queues == 1 {
+            return 0;
+        }
+        let mut scratch = [0; MAX_HEADER];
+        let head = batch.head(outgoing, frame, &mut scratch);
+        self.toeplitz.hash_frame(head, frame.length as usize, frame.layer).map_or(0, |hash| hash.0 as usize % queues)
+    }
+
+    /// Copies frames to the other end until one is stopped.
+    fn send(&self, inbox: &Inbox, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
+        let limits = Limits { mtu: self.seat.mtu.load(Ordering::Relaxed), ..self.limits };
+        let mut sender = lock(&inbox.sender);
+        let sender = &mut *sender;
+        sender.store.rewind();
+        for (room, queue) in sender.room.iter_mut().zip(&inbox.queues) {
+            // Only receivers change it meanwhile, and they make it larger.
+            *room = inbox.settings.slots.saturating_sub(lock(&queue.ring).packets.len());
+        }
+        let mut progress = Progress { sent: 0, stopped: None };
+        for frame in &batch.frames()[from.min(batch.frames().len())..] {
+            if let Err(stop) = limits.check(outgoing, batch, frame) {
+                progress.stopped = Some(stop);
+                break;
+            }
+            let queue = self.queue(outgoing, batch, frame, inbox.queues.len());
+            match (&mut sender.room[queue], inbox.settings.full) {
+                (0, WhenFull::Stop) => {
+                    progress.stopped = Some(Stop::Full);
+                    break;
+                }
+                (0, WhenFull::Drop) => drop(inbox.queues[queue].dropped.fetch_add(1, Ordering::Relaxed)),
+                (room, _) => {
+                    *room -= 1;
+                    let buffer = sender.store.place(frame.length as usize, |mut bytes| {
+                        for slice in batch.slices(frame) {
+                            let (part, rest) = bytes.split_at_mut(slice.length());
+                            part.copy_from_slice(outgoing.slice(*slice));
+                            bytes = rest;
+                        }
+                    });
+                    sender.staged[queue].push(received(frame, buffer, queue));
+                }
+            }
+            progress.sent += 1;
+        }
+        for (staged, queue) in sender.staged.iter_mut().zip(&inbox.queues).filter(|(staged, _)| !staged.is_empty()) {
+            let mut ring = lock(&queue.ring);
+            ring.packets.extend(staged.drain(..));
+            queue.signal(&mut ring, true);
+        }
+        progress
+    }
+}
+
+/// The frame as the other end receives it: with all that is known of it.
+fn received(frame: &TxFrame, buffer: Buffer, queue: usize) -> RxPacket<Buffer> {
+    let mut packet = match frame.layer {
+        Layer::Ethernet => RxPacket::new(buffer),
+        Layer::Ip => RxPacket::ip(buffer),
+    };
+    packet.checksum = match frame.checksum {
+        // The sum of what came in: a tag may have been put back since.
+        RxChecksum::Complete(_) => RxChecksum::None,
+        known => known,
+    };
+    packet.queue = queue as u16;
+    match frame.gso {
+        Some(gso) => packet.with_gso(gso),
+        None => packet,
+    }
+}
+
+impl Transmit for MemoryTransmit {
+    fn transmit(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Progress {
+        let progress = match (self.seat.link.state(), self.seat.other()) {
+            (LinkState::Gone, _) => Progress { sent: 0, stopped: Some(Stop::Gone(self.seat.gone())) },
+            (LinkState::Down, _) | (_, None) => Progress { sent: 0, stopped: Some(Stop::Down) },
+            (LinkState::Up, Some(inbox)) => self.send(&inbox, outgoing, batch, from),
+        };
+        match progress.stopped {
+            Some(Stop::Full) => drop(self.seat.full.fetch_add(1, Ordering::Relaxed)),
+            Some(Stop::Offload(_)) => drop(self.seat.refused.fetch_add(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        progress
+    }
+}

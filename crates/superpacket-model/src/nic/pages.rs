@@ -1,0 +1,270 @@
+//! The memory that a card receives into, and where in it a frame goes.
+
+use std::ops::Range;
+
+use superpacket::packet::MAX_BUFFERS;
+use superpacket_io::port::{Buffer, Pool, Region};
+
+use super::settings::NicSettings;
+use crate::fit::{MAX_TAGS, TAG};
+
+/// Bytes of the parts of a page that are lent and come back by themselves.
+const PART: usize = 2048;
+
+/// Bytes of a buffer for headers.
+const HEADER: usize = 256;
+
+/// Bytes of an untagged Ethernet header.
+const ETHERNET: usize = 14;
+
+/// A run of bytes that a frame is given: the last `range` of some slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Run {
+    first: usize,
+    slots: usize,
+    range: Range<usize>,
+}
+
+/// Pages, taken in turn, and header buffers.
+///
+/// A frame goes into the rest of the page that is open if it fits there; otherwise it begins a
+/// page, and takes as many as it needs. A page is begun again when all that was in it has come
+/// back: the rest of a page counts to the frame before.
+#[derive(Debug)]
+pub(super) struct Pages {
+    region: Region,
+    /// Slots of a page.
+    per_page: usize,
+    pages: usize,
+    /// The open page, and its first slot that is not used.
+    page: usize,
+    next: usize,
+    headroom: usize,
+    copy: usize,
+    headers: Option<Pool>,
+    /// Where the frame that is being placed goes.
+    runs: Vec<Run>,
+    /// The header buffer of that frame.
+    header: Option<(usize, usize)>,
+    /// Pages begun.
+    pub(super) begun: u64,
+}
+
+impl Pages {
+    /// Memory for frames of at most `longest` bytes from the IP header on.
+    pub(super) fn new(settings: &NicSettings, longest: usize) -> Self {
+        let frame = settings.headroom + longest + ETHERNET + MAX_TAGS * TAG;
+        // The rings, as much again for what their user holds, and a poll's worth.
+        let frames = 2 * settings.ring * usize::from(settings.queues) + 512;
+        let (slot, per_page, pages) = match settings.page.bytes() {
+            Some(page) => {
+                // How a page is used by frames of full length; at least half of memory is then
+                // used.
+                let frames_a_page = (page / frame.next_multiple_of(PART)).max(1);
+                (PART, page / PART, frames.div_ceil(frames_a_page) * frame.div_ceil(page))
+            }
+            None => (frame.next_multiple_of(64), 1, frames),
+        };
+        Pages {
+            region: Region::heap(pages * per_page, slot),
+            per_page,
+            pages,
+            page: pages - 1,
+            next: per_page,
+            headroom: settings.headroom,
+            copy: settings.copy,
+            headers: (settings.copy != 0).then(|| Pool::new(frames, HEADER)),
+            runs: Vec::with_capacity(MAX_BUFFERS),
+            header: None,
+            begun: 0,
+        }
+    }
+
+    /// Starts over from the first page if that is free, so that what is used again is what the
+    /// cache holds.
+    pub(super) fn rewind(&mut self) {
+        if self.region.is_free(0, self.per_page) {
+            (self.page, self.next) = (self.pages - 1, self.per_page);
+        }
+    }
+
+    /// Is more than half of the pages lent?
+    pub(super) fn is_crowded(&self) -> bool {
+        self.region.lent() * 2 > self.region.slots()
+    }
+
+    /// Finds places for a frame of `length` bytes; how many buffers, or `None` if there is no room.
+    pub(super) fn find(&mut self, length: usize) -> Option<usize> {
+        self.runs.clear();
+        self.header = None;
+        let mut rest = length;
+        if let Some(headers) = &mut self.headers {
+            let copied = rest.min(self.copy);
+            self.header = Some((headers.free()?, copied));
+            rest -= copied;
+        }
+        let slot = self.region.slot_size();
+        let (mut page, mut next) = (self.page, self.next);
+        let mut from = self.headroom;
+        let mut pages_left = self.pages;
+        let mut begun = 0;
+        while rest != 0 {
+            let slots = (from + rest).div_ceil(slot);
+            if next + slots > self.per_page {
+                // Not in what is left of this page: a new one.
+                loop {
+                    pages_left = pages_left.checked_sub(1)?;
+                    page = if page + 1 == self.pages { 0 } else { page + 1 };
+                    if self.region.is_free(page * self.per_page, self.per_page) {
+                        break;
+                    }
+                }
+                next = 0;
+                begun += 1;
+            }
+            let slots = slots.min(self.per_page);
+            let end = (from + rest).min(slots * slot);
+            self.runs.push(Run { first: page * self.per_page + next, slots, range: from..end });
+            next += slots;
+            rest -= end - from;
+            from = 0;
+        }
+        let buffers = self.runs.len() + usize::from(self.header.is_some());
+        if buffers > MAX_BUFFERS {
+            return None;
+        }
+        (self.page, self.next) = (page, next);
+        self.begun += begun;
+        Some(buffers)
+    }
+
+    /// Fills the places found last, in order.
+    pub(super) fn fill(&mut self, mut write: impl FnMut(&mut [u8])) {
+        if let (Some((slot, length)), Some(headers)) = (self.header, &mut self.headers)
+            && let Some(bytes) = headers.slot_mut(slot).and_then(|bytes| bytes.get_mut(..length))
+        {
+            write(bytes);
+        }
+        for run in &self.runs {
+            if let Some(bytes) = self.region.run_mut(run.first, run.slots).and_then(|bytes| bytes.get_mut(run.range.clone())) {
+                write(bytes);
+            }
+        }
+    }
+
+    /// Writes two bytes of the frame again that fills the places found last, `offset` bytes from
+    /// its start.
+    pub(super) fn overwrite(&mut self, offset: usize, bytes: [u8; 2]) {
+        let mut start = 0;
+        self.fill(|target| {
+            for (index, byte) in bytes.into_iter().enumerate() {
+                if let Some(place) = (offset + index).checked_sub(start).and_then(|place| target.get_mut(place)) {
+                    *place = byte;
+                }
+            }
+            start += target.len();
+        });
+    }
+
+    /// Lends the places found last, in order.
+    pub(super) fn lend(&mut self) -> impl Iterator<Item = Buffer> + '_ {
+        let header = match (self.header.take(), &mut self.headers) {
+            (Some((slot, length)), Some(headers)) => headers.lend(slot, 0..length),
+            _ => None,
+        };
+        let region = &mut self.region;
+        header.into_iter().chain(self.runs.drain(..).filter_map(|run| region.lend_run(run.first, run.slots, run.range)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nic::PageSize;
+
+    fn place(pages: &mut Pages, length: usize) -> Vec<Buffer> {
+        let buffers = pages.find(length).expect("room");
+        pages.fill(|bytes| bytes.fill(length as u8));
+        let lent: Vec<_> = pages.lend().collect();
+        assert_eq!(lent.len(), buffers);
+        assert_eq!(lent.iter().map(|buffer| buffer.bytes().len()).sum::<usize>(), length);
+        lent
+    }
+
+    /// Where a buffer lies, in bytes from the start of the pages.
+    fn offset(pages: &Pages, buffer: &Buffer) -> usize {
+        buffer.bytes().as_ptr() as usize - pages.region.start().as_ptr() as usize
+    }
+
+    #[test]
+    fn frames_share_pages_and_span_them() {
+        let settings = NicSettings { ring: 8, ..NicSettings::default() };
+        for (page, shared) in [(PageSize::Page4K, 2), (PageSize::Page8K, 4), (PageSize::Page16K, 8), (PageSize::Page32K, 16)] {
+            let bytes = page.bytes().expect("a page");
+            let mut pages = Pages::new(&NicSettings { page, ..settings }, 9000);
+            let small: Vec<_> = (0..shared + 1).flat_map(|_| place(&mut pages, 1514)).collect();
+            assert_eq!(small.len(), shared + 1, "one buffer each");
+            let numbers: Vec<_> = small.iter().map(|buffer| offset(&pages, buffer) / bytes).collect();
+            assert_eq!(numbers, [vec![0; shared], vec![1]].concat(), "they share a page");
+            let large = place(&mut pages, 9014);
+            let expected: &[usize] = match page {
+                PageSize::Page4K => &[4096, 4096, 822],
+                PageSize::Page8K => &[8192, 822],
+                _ => &[9014],
+            };
+            assert_eq!(large.iter().map(|buffer| buffer.bytes().len()).collect::<Vec<_>>(), expected);
+        }
+        let mut pages = Pages::new(&NicSettings { page: PageSize::Linear, ..settings }, 9000);
+        assert_eq!((place(&mut pages, 60).len(), place(&mut pages, 9022).len()), (1, 1));
+    }
+
+    #[test]
+    fn a_page_is_begun_again_when_all_of_it_is_back() {
+        let settings = NicSettings { ring: 1, page: PageSize::Page4K, ..NicSettings::default() };
+        let mut pages = Pages::new(&settings, 1500);
+        let mut held = Vec::new();
+        while pages.find(1514).is_some() {
+            held.extend(pages.lend());
+        }
+        assert_eq!(held.len(), pages.pages * 2);
+        assert!(pages.is_crowded());
+        // Half of two pages: neither is whole.
+        drop((held.remove(4), held.remove(2)));
+        assert_eq!(pages.find(60), None);
+        drop(held.remove(2));
+        assert_eq!(pages.find(60), Some(1), "the second page is whole");
+        let again: Vec<_> = pages.lend().collect();
+        assert_eq!(offset(&pages, &again[0]), 4096);
+        pages.rewind();
+        assert_eq!(pages.page, 1, "the first page is lent");
+        held.drain(..2);
+        pages.rewind();
+        assert_eq!(pages.find(60), Some(1));
+        let first: Vec<_> = pages.lend().collect();
+        assert_eq!(offset(&pages, &first[0]), 0);
+    }
+
+    #[test]
+    fn a_copied_header_takes_no_page_where_it_is_the_frame() {
+        let settings = NicSettings { copy: 80, headroom: 2, ..NicSettings::default() };
+        let mut pages = Pages::new(&settings, 1500);
+        let lengths = |buffers: Vec<Buffer>| buffers.iter().map(|buffer| buffer.bytes().len()).collect::<Vec<_>>();
+        assert_eq!(lengths(place(&mut pages, 60)), [60]);
+        assert_eq!(lengths(place(&mut pages, 80)), [80]);
+        assert_eq!(pages.begun, 0);
+        let long = place(&mut pages, 1514);
+        assert_eq!((offset(&pages, &long[1]), pages.begun), (2, 1), "behind the headroom");
+        assert_eq!(lengths(long), [80, 1434]);
+    }
+
+    #[test]
+    fn the_longest_frames_fit_the_buffers_of_a_packet() {
+        for page in [PageSize::Page4K, PageSize::Page8K, PageSize::Linear] {
+            let longest = NicSettings::MAX_MTU as usize;
+            for (headroom, copy) in [(0, 0), (256, 256), (256, 1), (0, 256)] {
+                let mut pages = Pages::new(&NicSettings { page, headroom, copy, ring: 1, ..NicSettings::default() }, longest);
+                assert!(place(&mut pages, longest + 22).len() <= MAX_BUFFERS);
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Each setting by itself, then the card before an aggregator.
+
+mod live;
+mod merging;
+mod receiving;
+mod rings;
+mod sending;
+mod strings;
+
+use super::{NicPort, NicSettings, pair};
+use crate::memory::{MemoryPort, MemorySettings};
+use superpacket_io::port::{Receive, Transmit};
+use superpacket_traffic::frame::Frame;
+
+/// A card with one queue, and the other end of its wire.
+struct Bench {
+    card: NicPort,
+    card_in: Box<dyn Receive>,
+    card_out: Box<dyn Transmit>,
+    /// Open as long as its ends are.
+    other: MemoryPort,
+    wire_in: Box<dyn Receive>,
+    wire_out: Box<dyn Transmit>,
+}
+
+impl Bench {
+    fn new(settings: &NicSettings) -> Self {
+        Bench::with(settings, &MemorySettings::default())
+    }
+
+    fn with(settings: &NicSettings, other: &MemorySettings) -> Self {
+        let (mut card, mut other) = pair(settings, other).expect("opens");
+        let (card_in, card_out) = crate::fixture::ends(&mut card);
+        let (wire_in, wire_out) = crate::fixture::ends(&mut other);
+        Bench { card, card_in, card_out, other, wire_in, wire_out }
+    }
+}
+
+/// A frame of a TCP connection, by source port.
+fn of_flow(port: u16, payload: usize) -> Frame {
+    Frame::tcp4(1, payload).with(|frame| frame.tcp_mut().source_port = port)
+}
