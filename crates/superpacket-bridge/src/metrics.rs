@@ -245,8 +245,8 @@ impl Collector for Ports {
             }
         }
         let panics = "Panics of the threads that receive, caught";
-        let metric = encoder.encode_descriptor("superpacket_lane_panics", panics, None, MetricType::Counter)?;
-        ConstCounter::new(steering.lane_panics).encode(metric)?;
+        let metric = encoder.encode_descriptor("superpacket_receive_panics", panics, None, MetricType::Counter)?;
+        ConstCounter::new(steering.receive_panics).encode(metric)?;
         Ok(())
     }
 }
@@ -302,7 +302,7 @@ mod tests {
             "superpacket_port_flow_moves_total{port=\"packet:a\"} 0",
             "superpacket_worker_processed_total{cpu=\"1\"} 11",
             "superpacket_worker_panics_total{cpu=\"1\"} 14",
-            "superpacket_lane_panics_total 15",
+            "superpacket_receive_panics_total 15",
         ] {
             assert!(body.lines().any(|known| known == line), "{line}\n{body}");
         }

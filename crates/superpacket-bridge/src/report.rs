@@ -315,7 +315,7 @@ pub struct SteeringReport {
     /// The workers, by CPU.
     pub workers: Vec<WorkerReport>,
     /// Panics of the threads that receive, caught.
-    pub lane_panics: u64,
+    pub receive_panics: u64,
 }
 
 /// A worker.

@@ -262,7 +262,7 @@ impl Control for Sham {
         let named = |name: &'static str| (name.to_owned(), settings.value(name).expect("known"));
         let workers = vec![WorkerReport { cpu: 1, state: "running".into(), processed: 11, turns: 12, wake_ups: 13, panics: 14 }];
         let settings = SteeringSettings::NAMES.map(named).into();
-        SteeringReport { settings, possible_cpus: 4, usable_cpus: "0-3".into(), workers, lane_panics: 15 }
+        SteeringReport { settings, possible_cpus: 4, usable_cpus: "0-3".into(), workers, receive_panics: 15 }
     }
 
     fn set_steering(&self, name: &str, value: &str) -> Result<SteeringReport, Refusal> {

@@ -91,7 +91,7 @@ pub(crate) struct Load {
     #[arg(long)]
     verify: bool,
     /// Print the result as JSON
-    #[arg(long)]
+    #[arg(short, long)]
     json: bool,
 }
 

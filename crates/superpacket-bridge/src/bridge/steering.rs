@@ -223,7 +223,7 @@ impl Bridge {
             possible_cpus: possible_cpus(),
             usable_cpus: workers.usable.mask().list().to_string(),
             workers: workers.counts.iter().map(report).collect(),
-            lane_panics: poll_threads.iter().map(|thread| thread.counts.panics.value()).sum(),
+            receive_panics: poll_threads.iter().map(|thread| thread.counts.panics.value()).sum(),
         }
     }
 

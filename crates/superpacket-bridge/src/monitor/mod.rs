@@ -57,7 +57,7 @@ impl MonitorDirection {
 /// What a monitor copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonitorSettings {
-    /// The ports, by their port strings; empty: all that there are and that will come.
+    /// The ports, by their names; empty: all that there are and that will come.
     pub ports: Vec<String>,
     /// Which of their packets.
     pub direction: MonitorDirection,

@@ -25,7 +25,7 @@ impl From<Stepping> for superpacket_captures::Stepping {
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Common {
     /// Print the report as JSON
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) json: bool,
     /// Fail (exit code 2) if a capture ends within a record, instead of warning
     #[arg(long)]

@@ -59,7 +59,7 @@ pub(crate) struct Generate {
     #[arg(long)]
     pub(crate) uncut: bool,
     /// Print the report as JSON
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) json: bool,
 }
 

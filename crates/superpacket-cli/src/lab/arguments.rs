@@ -55,7 +55,7 @@ pub(crate) struct Lab {
     #[arg(long, value_name = "DIRECTORY")]
     pub(super) svg: Option<PathBuf>,
     /// Print the report as JSON
-    #[arg(long)]
+    #[arg(short, long)]
     pub(super) json: bool,
     /// No progress bar
     #[arg(short, long)]

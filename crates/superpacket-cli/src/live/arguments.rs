@@ -174,7 +174,7 @@ vlan-filtering = true under [bridge] in its file.")]
   superpacket mdb show dev tap:guest1 --statistics
   superpacket mdb --json | jq -r '.mdb[] | .grp'
 
-Words and output are those of iproute2's `bridge mdb`; a port is the whole port string. It counts \
+Words and output are those of iproute2's `bridge mdb`; a port is told by its name. It counts \
 where the bridge listens to IGMP and MLD: `superpacket bridge --multicast-snooping`, or \
 multicast-snooping = true under [bridge] in its file.
 

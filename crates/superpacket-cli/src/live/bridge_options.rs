@@ -70,7 +70,7 @@ pub(crate) struct Bridge {
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(crate) log: String,
     /// Print what the ports counted as JSON at the end
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) json: bool,
 }
 

@@ -131,8 +131,13 @@ pub(super) fn vlan_words() -> Vec<CompletionCandidate> {
     words_behind(&["vid"], ["dev", "vid", "pvid", "untagged"])
 }
 
+/// The words of `superpacket mdb`.
+pub(super) fn mdb_words() -> Vec<CompletionCandidate> {
+    words_behind(&[], ["dev"])
+}
+
 /// Ports behind `dev`; nothing behind words that take a number; else keywords.
-fn words_behind(numbers: &[&str], keywords: [&'static str; 4]) -> Vec<CompletionCandidate> {
+fn words_behind<const N: usize>(numbers: &[&str], keywords: [&'static str; N]) -> Vec<CompletionCandidate> {
     let line = Line::read();
     match line.previous() {
         "dev" | "brport" => ports_of(&line),

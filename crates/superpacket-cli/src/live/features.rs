@@ -40,7 +40,7 @@ pub(crate) struct Features {
     #[command(flatten)]
     pub(crate) connection: Connection,
     /// Print as JSON
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) json: bool,
 }
 

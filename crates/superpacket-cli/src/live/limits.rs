@@ -30,7 +30,7 @@ pub(crate) struct Limits {
     #[command(flatten)]
     pub(crate) connection: Connection,
     /// Print as JSON
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) json: bool,
 }
 

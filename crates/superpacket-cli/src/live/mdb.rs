@@ -2,8 +2,10 @@
 //! `bridge mdb`.
 
 use clap::{Args, ValueEnum};
+use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::MdbReport;
 
+use super::completion;
 use super::connection::{Connection, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable};
@@ -23,6 +25,7 @@ pub(crate) struct Mdb {
     #[arg(value_enum)]
     pub(crate) action: Option<MdbAction>,
     /// Which port
+    #[arg(add = ArgValueCandidates::new(completion::mdb_words))]
     pub(crate) words: Vec<String>,
     /// Show for how long each entry holds, too
     #[arg(short, long)]

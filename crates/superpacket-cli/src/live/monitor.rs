@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -16,6 +17,7 @@ use signal_hook::iterator::Signals;
 use superpacket_bridge::control::{MonitorCounts, MonitorStream};
 use superpacket_bridge::monitor::{MAX_SNAPLEN, MonitorDirection, MonitorSettings};
 
+use super::completion;
 use super::connection::{Connection, connect};
 use crate::failure::Failure;
 use crate::progress::warn;
@@ -24,8 +26,8 @@ use crate::report::{grouped, print_json, printable};
 /// `superpacket monitor`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Monitor {
-    /// Only these ports: the whole port strings, as in packet:eth0
-    #[arg(value_name = "PORT")]
+    /// Only these ports, by their names: the given one, or else the whole port string (packet:eth0)
+    #[arg(value_name = "PORT", add = ArgValueCandidates::new(completion::ports))]
     pub(crate) ports: Vec<String>,
     /// Write to a file, over one that is there; -: to standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
@@ -42,7 +44,7 @@ pub(crate) struct Monitor {
     #[command(flatten)]
     pub(crate) connection: Connection,
     /// Print how many packets were written, and how many dropped, as JSON at the end
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) json: bool,
 }
 

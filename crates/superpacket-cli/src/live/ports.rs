@@ -18,7 +18,7 @@ pub(crate) struct Ports {
     #[command(flatten)]
     pub(crate) connection: Connection,
     /// Print as JSON
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) json: bool,
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct Rps {
     #[command(flatten)]
     pub(crate) connection: Connection,
     /// Print as JSON
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) json: bool,
 }
 

@@ -20,7 +20,7 @@ fn ports_and_offloads_of_the_running_bridge_are_completed() {
     let _bridge = house.bridge(&["left=packet:left", "packet:right?ring=1m&slot=4k"]);
     let ports = ["left", "packet:right?ring=1m&slot=4k"];
     let words = |line: &[&str]| completed(&house, &house.socket(), line).0;
-    for command in ["features", "stats", "ports", "limits", "rps"] {
+    for command in ["features", "stats", "ports", "limits", "rps", "monitor"] {
         assert_eq!(words(&[command, ""]), ports, "{command}");
     }
     assert_eq!(words(&["features", "le"]), ["left"]);
@@ -35,6 +35,7 @@ fn ports_and_offloads_of_the_running_bridge_are_completed() {
     assert_eq!(words(&["limits", "left", "storm_b"]), ["storm_broadcast"]);
     assert_eq!(words(&["limits", "left", "delivery", ""]), ["per-poll", "at-once"]);
     assert_eq!(words(&["fdb", "show", "dev", ""]), ports);
+    assert_eq!(words(&["mdb", "show", "dev", ""]), ports);
     assert_eq!(words(&["vlan", "add", "dev", "l"]), ["left"]);
     assert_eq!(words(&["vlan", "add", "dev", "left", "v"]), ["vid"]);
     // Without a bridge there is nothing, and one that does not answer is not waited for.

@@ -6,6 +6,8 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use tempfile::NamedTempFile;
+
 /// The end of an output's way.
 pub(super) enum Destination {
     /// A file that is renamed when it is whole.
@@ -28,9 +30,9 @@ impl Destination {
             // The file behind a symbolic link is replaced, not the link.
             Ok(metadata) => {
                 let unfinished = Unfinished::create(fs::canonicalize(path)?)?;
-                // Who could read the old file can read the new one; where that cannot be had, the
+                // Who could read the old file can read the new one; where that is refused, the
                 // default will do.
-                let _ = fs::set_permissions(&unfinished.temporary, metadata.permissions());
+                let _ = fs::set_permissions(unfinished.file.path(), metadata.permissions());
                 Ok(Self::File(unfinished))
             }
             // What a symbolic link names will be there, and the link stays.
@@ -81,10 +83,9 @@ fn behind_links(path: &Path) -> io::Result<PathBuf> {
 
 /// A file being written under a temporary name in its own directory; removed unless finished.
 pub(super) struct Unfinished {
-    file: File,
-    temporary: PathBuf,
+    file: NamedTempFile,
     path: PathBuf,
-    finished: bool,
+    _listed: Listed,
 }
 
 impl Unfinished {
@@ -93,35 +94,36 @@ impl Unfinished {
         if path.file_name().is_none() {
             return Err(ErrorKind::InvalidFilename.into());
         }
-        let mut attempt = 0u32;
-        loop {
-            let temporary = directory.join(format!(".superpacket-{}-{attempt}.partial", std::process::id()));
-            match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-                Ok(file) => {
-                    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(temporary.clone());
-                    return Ok(Self { file, temporary, path, finished: false });
-                }
-                Err(error) if error.kind() == ErrorKind::AlreadyExists && attempt < 10_000 => attempt += 1,
-                Err(error) => return Err(error),
-            }
-        }
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".superpacket-").suffix(".partial");
+        // As any new file's, not for its owner alone.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let file = builder.tempfile_in(if directory.as_os_str().is_empty() { Path::new(".") } else { directory })?;
+        let listed = Listed::new(file.path());
+        Ok(Self { file, path, _listed: listed })
     }
 
     fn finish(mut self) -> io::Result<()> {
         self.file.flush()?;
-        fs::rename(&self.temporary, &self.path)?;
-        self.finished = true;
+        self.file.persist(self.path)?;
         Ok(())
     }
 }
 
-impl Drop for Unfinished {
+/// A file's place among the [`UNFINISHED`].
+struct Listed(PathBuf);
+
+impl Listed {
+    fn new(path: &Path) -> Self {
+        UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
+        Listed(path.to_owned())
+    }
+}
+
+impl Drop for Listed {
     fn drop(&mut self) {
-        UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| *path != self.temporary);
-        if !self.finished {
-            // Nobody is left to be told.
-            let _ = fs::remove_file(&self.temporary);
-        }
+        UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| *path != self.0);
     }
 }
 

@@ -118,9 +118,16 @@ struct Flags(NonNull<[AtomicU8]>);
 
 impl Flags {
     fn new(slots: usize) -> Self {
-        let flags: Box<[AtomicU8]> = (0..slots).map(|_| AtomicU8::new(0)).collect();
+        Flags::try_new(slots).unwrap_or_else(|| handle_alloc_error(Layout::new::<AtomicU8>()))
+    }
+
+    /// `None` if there is no memory for them.
+    fn try_new(slots: usize) -> Option<Self> {
+        let mut flags: Vec<AtomicU8> = Vec::new();
+        flags.try_reserve_exact(slots).ok()?;
+        flags.resize_with(slots, || AtomicU8::new(0));
         // SAFETY: a box is never null.
-        Flags(unsafe { NonNull::new_unchecked(Box::into_raw(flags)) })
+        Some(Flags(unsafe { NonNull::new_unchecked(Box::into_raw(flags.into_boxed_slice())) }))
     }
 }
 
@@ -156,17 +163,39 @@ unsafe impl Send for Region {}
 // SAFETY: through `&self` only the flags are looked at, which are atomic.
 unsafe impl Sync for Region {}
 
+/// The pages of so many slots.
+fn heap_layout(slots: usize, slot_size: usize) -> Layout {
+    let size = slots.checked_mul(slot_size).filter(|&size| size != 0).expect("a region has bytes, and fewer than the address space");
+    Layout::from_size_align(size, 4096).expect("fewer bytes than the address space")
+}
+
 impl Region {
     /// Zeroed memory of the heap: `slots` of `slot_size` bytes, page-aligned.
     ///
     /// # Panics
     /// If either is 0 or their product overflows.
     pub fn heap(slots: usize, slot_size: usize) -> Self {
-        let size = slots.checked_mul(slot_size).filter(|&size| size != 0).expect("a region has bytes, and fewer than the address space");
-        let layout = Layout::from_size_align(size, 4096).expect("fewer bytes than the address space");
+        let layout = heap_layout(slots, slot_size);
+        Region::allocate(layout, slots, slot_size).unwrap_or_else(|| handle_alloc_error(layout))
+    }
+
+    /// As [`heap`](Self::heap), for sizes that somebody asks for: `None` if there is no memory.
+    ///
+    /// # Panics
+    /// If either is 0 or their product overflows.
+    pub fn try_heap(slots: usize, slot_size: usize) -> Option<Self> {
+        Region::allocate(heap_layout(slots, slot_size), slots, slot_size)
+    }
+
+    fn allocate(layout: Layout, slots: usize, slot_size: usize) -> Option<Self> {
         // SAFETY: the size is not zero.
-        let data = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        Region { memory: Memory::Heap { data, layout }, slot_size, lent: Flags::new(slots) }
+        let data = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let Some(lent) = Flags::try_new(slots) else {
+            // SAFETY: allocated above with this layout, and nobody else knows of it.
+            unsafe { dealloc(data.as_ptr(), layout) };
+            return None;
+        };
+        Some(Region { memory: Memory::Heap { data, layout }, slot_size, lent })
     }
 
     /// Mapped memory, unmapped at the end: as many slots of `slot_size` bytes as fit `length`.
@@ -307,7 +336,7 @@ impl Drop for Region {
             }
             return;
         }
-        // SAFETY: made from a box in `Flags::new`, and no buffer points at them any more.
+        // SAFETY: made from a box in `Flags::try_new`, and no buffer points at them any more.
         drop(unsafe { Box::from_raw(self.lent.0.as_ptr()) });
         match self.memory {
             // SAFETY: allocated with this layout in `heap`, and no buffer points into it any more.
@@ -329,6 +358,14 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// As [`new`](Self::new), for sizes that somebody asks for: `None` if there is no memory.
+    ///
+    /// # Panics
+    /// As [`Region::heap`].
+    pub fn try_new(slots: usize, slot_size: usize) -> Option<Self> {
+        Some(Pool { region: Region::try_heap(slots, slot_size)?, next: 0 })
+    }
+
     /// A pool of `slots` of `slot_size` bytes.
     ///
     /// # Panics

@@ -22,7 +22,7 @@ use crate::pattern::Pattern;
 /// Bytes of the number at a datagram's beginning, little-endian.
 const NUMBER: usize = 8;
 /// How long the receiver waits for more after the sender has ended.
-const SILENCE: Duration = Duration::from_millis(300);
+const QUIET_AFTER_END: Duration = Duration::from_millis(300);
 
 /// A load of datagrams from the client to the server. Set what differs from the default, and
 /// [`UdpBulk::run`].
@@ -276,7 +276,7 @@ impl UdpBulk {
         loop {
             let ended = sent.ended.load(Ordering::Acquire);
             let complete = ended && report.received - report.duplicates == sent.datagrams.load(Ordering::Relaxed);
-            if complete || ended && last.elapsed() > SILENCE || gate.is_aborted() {
+            if complete || ended && last.elapsed() > QUIET_AFTER_END || gate.is_aborted() {
                 break;
             }
             poller.wait(&mut ready)?;

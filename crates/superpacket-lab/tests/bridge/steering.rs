@@ -89,7 +89,7 @@ fn bytes_arrive_whichever_cpus_process_them() -> Result<(), LabError> {
     }
     let stats = joined.stats(0);
     assert!(stats.steered > 0 && stats.merged > stats.steered, "aggregated before it is handed over: {stats:?}");
-    assert_eq!((stats.drops["panic"], joined.bridge.steering().lane_panics), (0, 0));
+    assert_eq!((stats.drops["panic"], joined.bridge.steering().receive_panics), (0, 0));
     Ok(())
 }
 

@@ -90,14 +90,15 @@ struct Known {
 }
 
 impl Front {
-    /// `events`: one for each queue. `longest`: the longest IP packet in bytes.
+    /// `events`: one for each queue. `longest`: the longest IP packet in bytes. `None`: there is no
+    /// memory for its buffers.
     pub(super) fn new(
         settings: &NicSettings,
         longest: usize,
         inner: Vec<Box<dyn Receive>>,
         events: Vec<OwnedFd>,
         monitor: NicMonitor,
-    ) -> Self {
+    ) -> Option<Self> {
         let simd = Simd::detect();
         let toeplitz = Toeplitz::new(&settings.key);
         let queues = settings.queues;
@@ -108,11 +109,19 @@ impl Front {
             simd,
             toeplitz: if settings.symmetric { toeplitz.symmetric() } else { toeplitz },
             indirection: indirection.map(|queue| queue % queues),
-            pages: Pages::new(settings, longest),
+            pages: Pages::new(settings, longest)?,
             queues: events.into_iter().map(|event| Ring { frames: VecDeque::new(), event, signalled: false }).collect(),
             counters: NicCounters::default(),
         };
-        Front { inner, turn: 0, waiting: VecDeque::new(), taken: Vec::new(), segmenter: Segmenter::new().with_simd(simd), device, monitor }
+        Some(Front {
+            inner,
+            turn: 0,
+            waiting: VecDeque::new(),
+            taken: Vec::new(),
+            segmenter: Segmenter::new().with_simd(simd),
+            device,
+            monitor,
+        })
     }
 
     /// Hands out up to `limit` frames of a queue.

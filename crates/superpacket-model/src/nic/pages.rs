@@ -8,6 +8,9 @@ use superpacket_io::port::{Buffer, Pool, Region};
 use super::settings::NicSettings;
 use crate::fit::{MAX_TAGS, TAG};
 
+/// The most memory of a card's buffers, in bytes.
+pub(super) const MOST: u64 = 4 << 30;
+
 /// Bytes of the parts of a page that are lent and come back by themselves.
 const PART: usize = 2048;
 
@@ -51,8 +54,9 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Memory for frames of at most `longest` bytes from the IP header on.
-    pub(super) fn new(settings: &NicSettings, longest: usize) -> Self {
+    /// Memory for frames of at most `longest` bytes from the IP header on; `None` if that is more
+    /// than [`MOST`], or than there is.
+    pub(super) fn new(settings: &NicSettings, longest: usize) -> Option<Self> {
         let frame = settings.headroom + longest + ETHERNET + MAX_TAGS * TAG;
         // The rings, as much again for what their user holds, and a poll's worth.
         let frames = 2 * settings.ring * usize::from(settings.queues) + 512;
@@ -65,19 +69,22 @@ impl Pages {
             }
             None => (frame.next_multiple_of(64), 1, frames),
         };
-        Pages {
-            region: Region::heap(pages * per_page, slot),
+        if pages as u64 * (per_page * slot) as u64 > MOST {
+            return None;
+        }
+        Some(Pages {
+            region: Region::try_heap(pages * per_page, slot)?,
             per_page,
             pages,
             page: pages - 1,
             next: per_page,
             headroom: settings.headroom,
             copy: settings.copy,
-            headers: (settings.copy != 0).then(|| Pool::new(frames, HEADER)),
+            headers: if settings.copy == 0 { None } else { Some(Pool::try_new(frames, HEADER)?) },
             runs: Vec::with_capacity(MAX_BUFFERS),
             header: None,
             begun: 0,
-        }
+        })
     }
 
     /// Starts over from the first page if that is free, so that what is used again is what the
@@ -201,7 +208,7 @@ mod tests {
         let settings = NicSettings { ring: 8, ..NicSettings::default() };
         for (page, shared) in [(PageSize::Page4K, 2), (PageSize::Page8K, 4), (PageSize::Page16K, 8), (PageSize::Page32K, 16)] {
             let bytes = page.bytes().expect("a page");
-            let mut pages = Pages::new(&NicSettings { page, ..settings }, 9000);
+            let mut pages = Pages::new(&NicSettings { page, ..settings }, 9000).expect("memory");
             let small: Vec<_> = (0..shared + 1).flat_map(|_| place(&mut pages, 1514)).collect();
             assert_eq!(small.len(), shared + 1, "one buffer each");
             let numbers: Vec<_> = small.iter().map(|buffer| offset(&pages, buffer) / bytes).collect();
@@ -214,14 +221,14 @@ mod tests {
             };
             assert_eq!(large.iter().map(|buffer| buffer.bytes().len()).collect::<Vec<_>>(), expected);
         }
-        let mut pages = Pages::new(&NicSettings { page: PageSize::Linear, ..settings }, 9000);
+        let mut pages = Pages::new(&NicSettings { page: PageSize::Linear, ..settings }, 9000).expect("memory");
         assert_eq!((place(&mut pages, 60).len(), place(&mut pages, 9022).len()), (1, 1));
     }
 
     #[test]
     fn a_page_is_begun_again_when_all_of_it_is_back() {
         let settings = NicSettings { ring: 1, page: PageSize::Page4K, ..NicSettings::default() };
-        let mut pages = Pages::new(&settings, 1500);
+        let mut pages = Pages::new(&settings, 1500).expect("memory");
         let mut held = Vec::new();
         while pages.find(1514).is_some() {
             held.extend(pages.lend());
@@ -247,7 +254,7 @@ mod tests {
     #[test]
     fn a_copied_header_takes_no_page_where_it_is_the_frame() {
         let settings = NicSettings { copy: 80, headroom: 2, ..NicSettings::default() };
-        let mut pages = Pages::new(&settings, 1500);
+        let mut pages = Pages::new(&settings, 1500).expect("memory");
         let lengths = |buffers: Vec<Buffer>| buffers.iter().map(|buffer| buffer.bytes().len()).collect::<Vec<_>>();
         assert_eq!(lengths(place(&mut pages, 60)), [60]);
         assert_eq!(lengths(place(&mut pages, 80)), [80]);
@@ -262,7 +269,8 @@ mod tests {
         for page in [PageSize::Page4K, PageSize::Page8K, PageSize::Linear] {
             let longest = NicSettings::MAX_MTU as usize;
             for (headroom, copy) in [(0, 0), (256, 256), (256, 1), (0, 256)] {
-                let mut pages = Pages::new(&NicSettings { page, headroom, copy, ring: 1, ..NicSettings::default() }, longest);
+                let mut pages =
+                    Pages::new(&NicSettings { page, headroom, copy, ring: 1, ..NicSettings::default() }, longest).expect("memory");
                 assert!(place(&mut pages, longest + 22).len() <= MAX_BUFFERS);
             }
         }

@@ -66,7 +66,8 @@ impl NicPort {
     ///
     /// # Errors
     /// [`PortError::Spec`] if a setting is out of range, [`PortError::Unsupported`] if the wrapped
-    /// port carries no Ethernet frames or has handed out its receivers, [`PortError::System`] if
+    /// port carries no Ethernet frames or has handed out its receivers, or if the card's buffers
+    /// would take more than 4 GiB, [`PortError::System`] if
     /// the system gives no more file descriptors.
     pub fn new(name: &str, settings: &NicSettings, mut inner: Box<dyn Port>) -> Result<Self, PortError> {
         settings.check().map_err(|(option, expected)| SpecError::Option {
@@ -102,7 +103,13 @@ impl NicPort {
             readiness.push(set);
         }
         let (monitor, unsent) = (NicMonitor::default(), Unsent::default());
-        let front = Arc::new(Mutex::new(Front::new(settings, longest, receiving, events, monitor.clone())));
+        let front = Front::new(settings, longest, receiving, events, monitor.clone()).ok_or_else(|| {
+            let (ring, queues) = (settings.ring, settings.queues);
+            unsupported(format!(
+                "its buffers (ring={ring}, queues={queues}, packets of {longest} bytes) take more memory than there is, or than 4 GiB"
+            ))
+        })?;
+        let front = Arc::new(Mutex::new(front));
         let receiver = |(queue, readiness): (usize, OwnedFd)| {
             Box::new(NicReceive { front: front.clone(), queue, readiness, unsent: unsent.clone() }) as Box<dyn Receive>
         };

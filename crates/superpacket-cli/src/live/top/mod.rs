@@ -31,7 +31,7 @@ pub(crate) struct Top {
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     pub(crate) interval: u64,
     /// Print the rates of one interval as JSON, and end
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) json: bool,
 }
 

@@ -44,6 +44,9 @@ pub(super) enum RingOptions {
 /// The most memory that one queue may ask for, in bytes: the kernel counts it in `int`s.
 const MOST: usize = 1 << 30;
 
+/// The most that all queues of a port may ask for together: it is the kernel's own memory.
+const MOST_TOGETHER: u64 = 4 << 30;
+
 const KNOWN: [&str; 11] = ["version", "ring", "slot", "blocks", "block", "retire", "hash", "queues", "fanout", "promiscuous", "tso"];
 
 /// The ways to share, by their names in port strings.
@@ -55,6 +58,15 @@ const FANOUT: [(&str, u32); 6] = [
     ("random", libc::PACKET_FANOUT_RND),
     ("queue", libc::PACKET_FANOUT_QM),
 ];
+
+impl RingOptions {
+    const fn bytes(&self) -> usize {
+        match *self {
+            RingOptions::Slots { slots, slot_size } => slots * slot_size,
+            RingOptions::Blocks { blocks, block_size, .. } => blocks * block_size,
+        }
+    }
+}
 
 impl Options {
     /// Reads them.
@@ -72,6 +84,9 @@ impl Options {
         let queues = options.value("queues", "takes a number from 1 to 256", 1)?;
         if !(1..=256).contains(&queues) {
             return Err(options.wrong("queues", "takes a number from 1 to 256"));
+        }
+        if ring.bytes() as u64 * u64::from(queues) > MOST_TOGETHER {
+            return Err(options.wrong("queues", "takes fewer, or smaller rings: 4,096m of memory at most together"));
         }
         let name = options.get("fanout").unwrap_or("hash");
         let fanout = FANOUT.iter().find(|(known, _)| *known == name).map(|&(_, mode)| mode);
@@ -155,6 +170,8 @@ mod tests {
             ("packet:eth0?version=v3&blocks=99999999999999", "blocks=99999999999999"),
             ("packet:eth0?version=v3&retire=0", "retire=0"),
             ("packet:eth0?queues=0", "queues=0"),
+            ("packet:eth0?ring=1024m&queues=5", "queues=5"),
+            ("packet:eth0?version=v3&blocks=4096&queues=8", "queues=8"),
             ("packet:eth0?fanout=fair", "fanout=fair"),
             ("packet:eth0?tso=on", "tso=on"),
             ("packet:eth0?promiscuous=1", "promiscuous=1"),

@@ -76,11 +76,11 @@ impl Options {
             [one_of("mode", "takes auto, native or generic", &["auto", "native", "generic"])?];
         let copying = [Copying::Auto, Copying::Copy, Copying::Zero][one_of("copy", "takes auto, copy or zero", &["auto", "copy", "zero"])?];
         if attach == Attach::Generic && copying == Copying::Zero {
-            return Err(options.wrong("copy", "is not to be had with mode=generic: zero copy needs the driver"));
+            return Err(options.wrong("copy", "is not available with mode=generic: zero copy needs the driver"));
         }
         let hash = options.switch("hash", false)?;
         if attach == Attach::Generic && hash {
-            return Err(options.wrong("hash", "is not to be had with mode=generic: the driver is asked for it"));
+            return Err(options.wrong("hash", "is not available with mode=generic: the driver is asked for it"));
         }
         let switches = [Switch::Auto, Switch::On, Switch::Off];
         let frames = options.value("frames", "takes a power of two from 64 to 65536", 4096u32)?;
@@ -174,7 +174,7 @@ mod tests {
             ("xdp:e?mode=skb", "\"mode=skb\" takes auto, native or generic"),
             ("xdp:e?copy=1", "takes auto, copy or zero"),
             ("xdp:e?mode=generic&copy=zero", "zero copy needs the driver"),
-            ("xdp:e?mode=generic&hash=on", "\"hash=on\" is not to be had with mode=generic"),
+            ("xdp:e?mode=generic&hash=on", "\"hash=on\" is not available with mode=generic"),
             ("xdp:e?hash=yes", "\"hash=yes\""),
             ("xdp:e?frames=1000", "power of two"),
             ("xdp:e?frames=32", "from 64"),

@@ -34,6 +34,9 @@ use crate::port::Region;
 /// The fewest parts of a UMEM: two ports of two queues.
 const LEAST_PARTS: usize = 4;
 
+/// The most bytes of a UMEM: all of it is pinned.
+const MOST: u64 = 16 << 30;
+
 /// All of the process.
 static ALL: Mutex<Vec<Weak<Umem>>> = Mutex::new(Vec::new());
 
@@ -190,8 +193,13 @@ impl Drop for Lease {
 
 impl Umem {
     fn new(frame_size: u32, frames: u32, parts: usize) -> io::Result<Self> {
-        let chunks = parts.checked_mul(frames as usize).filter(|&chunks| u32::try_from(chunks).is_ok());
-        let length = chunks.and_then(|chunks| chunks.checked_mul(frame_size as usize)).ok_or(io::ErrorKind::OutOfMemory)?;
+        let chunks = parts.checked_mul(frames as usize);
+        let length = chunks.and_then(|chunks| chunks.checked_mul(frame_size as usize)).filter(|&length| length as u64 <= MOST);
+        let length = length.ok_or_else(|| {
+            let says =
+                format!("{parts} times {frames} frames of {frame_size} bytes are more than 16 GiB: fewer queues, or less by frames=N");
+            io::Error::new(io::ErrorKind::OutOfMemory, says)
+        })?;
         let mapping = Arc::new(Mapping::new(length)?);
         let half = frames as usize / 2;
         let region = |chunk: usize| {
@@ -288,6 +296,13 @@ mod tests {
         let part = first[0].part().expect("once");
         assert_eq!((part.receive.slots(), part.send.slots(), part.receive.slot_size()), (32, 32, 2048));
         assert!(first[0].part().is_none());
+    }
+
+    #[test]
+    fn more_than_may_be_pinned_is_refused() {
+        let error = Lease::take(4096, 65536, 64).expect_err("32 GiB");
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        assert!(error.to_string().contains("more than 16 GiB: fewer queues"), "{error}");
     }
 
     #[test]

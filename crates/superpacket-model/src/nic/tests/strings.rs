@@ -118,3 +118,12 @@ fn offloads_that_need_one_that_is_off_are_off() {
     assert!(!features("nic:hash=off").contains(Feature::ReceiveHashing));
     assert!(features("nic:csum=none").contains(Feature::RxChecksumming), "its user verifies");
 }
+
+/// Each of the numbers is in range, but not what they take together.
+#[test]
+fn more_memory_than_a_card_may_have_is_refused() {
+    for options in ["ring=65536,queues=128", "ring=65536,queues=128,page=32k,mtu=65000", "ring=65536,queues=64,page=linear"] {
+        let error = crate::open(&format!("nic:{options},link=large").parse().expect("well formed")).map(drop).expect_err(options);
+        assert!(error.to_string().contains("more memory than there is, or than 4 GiB"), "{error}");
+    }
+}
