@@ -543,7 +543,7 @@ fn end_of(mut child: Child) -> Option<i32> {
 #[test]
 fn ended_while_it_writes_its_report_it_leaves_a_whole_page_or_none() {
     let bench = Bench::new();
-    let arguments = ["lab", "gso", "--model", "--html", "report.html"];
+    let arguments = ["lab", "tso", "--model", "--html", "report.html"];
     let started = Instant::now();
     assert!(bench.run(&arguments).status.success());
     let whole = started.elapsed();
@@ -594,7 +594,7 @@ fn ended_while_nobody_reads_its_report_it_leaves_no_file() {
 #[test]
 fn a_terminal_shows_a_bar_with_the_time_left_and_a_pipe_does_not() {
     let bench = Bench::new();
-    let arguments = ["lab", "rps", "--quick", "--rounds", "2", "--seconds", "0.1", "--json"];
+    let arguments = ["lab", "ack", "--quick", "--rounds", "2", "--seconds", "0.1", "--json"];
     let (output, shown) = on_a_terminal(bench.command(&arguments), 120);
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
     if report["plan"]["form"] == "model" {
@@ -604,16 +604,16 @@ fn a_terminal_shows_a_bar_with_the_time_left_and_a_pipe_does_not() {
     // What is measured, how many of the measurements are done, and how long the others take: each
     // time the line is drawn anew.
     let bars: Vec<&str> = shown.split(['\r', '\n']).filter(|line| line.contains(" left")).collect();
-    assert!(bars.iter().any(|bar| bar.contains("rps: this bridge, with")), "{shown:?}");
-    let done: Vec<u32> = bars.iter().filter_map(|bar| bar.split_once("/16, ")?.0.rsplit(' ').next()?.parse().ok()).collect();
-    assert!(done.len() > 2 && done.is_sorted() && done.iter().all(|&done| done < 16) && done.last() > done.first(), "{bars:?}");
-    let left: Vec<&str> = bars.iter().filter_map(|bar| bar.split_once("/16, ")?.1.split_once(" left").map(|(time, _)| time)).collect();
+    assert!(bars.iter().any(|bar| bar.contains("ack: receiver aggregates, ")), "{shown:?}");
+    let done: Vec<u32> = bars.iter().filter_map(|bar| bar.split_once("/8, ")?.0.rsplit(' ').next()?.parse().ok()).collect();
+    assert!(done.len() > 2 && done.is_sorted() && done.iter().all(|&done| done < 8) && done.last() > done.first(), "{bars:?}");
+    let left: Vec<&str> = bars.iter().filter_map(|bar| bar.split_once("/8, ")?.1.split_once(" left").map(|(time, _)| time)).collect();
     assert!(left.iter().all(|time| time.ends_with(['s', 'm', 'h']) && time.starts_with(|digit: char| digit.is_ascii_digit())), "{left:?}");
     // At the end it is taken away: nothing stands on the line that the cursor is left on.
     let last = shown.rsplit(['\r', '\n']).next().unwrap_or_default();
     assert!(!last.contains("left"), "{last:?}");
     // Asked for quiet it shows nothing, and neither in a pipe.
-    let shorter = ["lab", "rps", "--quick", "--rounds", "1", "--seconds", "0.05", "--json"];
+    let shorter = ["lab", "ack", "--quick", "--rounds", "1", "--seconds", "0.05", "--json"];
     let (output, shown) = on_a_terminal(bench.command(&[&shorter[..], &["--quiet"]].concat()), 120);
     assert_eq!((output.status.code(), shown.as_str()), (Some(0), ""));
     let piped = bench.run(&shorter);
