@@ -3,13 +3,13 @@
 use clap::Subcommand;
 
 use super::bridge_options::Bridge;
+use super::connection::PortQuery;
 use super::fdb::Fdb;
 use super::features::Features;
 use super::limits::Limits;
 use super::mdb::Mdb;
 use super::monitor::Monitor;
 use super::port::Port;
-use super::ports::Ports;
 use super::rps::Rps;
 use super::stats::Stats;
 use super::top::Top;
@@ -67,7 +67,7 @@ them. Counters of queues are named as in ethtool -S: rx_queue_0_packets.")]
     #[command(after_help = "Examples:
   superpacket ports
   superpacket ports --json | jq -r '.[] | select(.state != \"up\") | .port'")]
-    Ports(Ports),
+    Ports(PortQuery),
     /// Show or set the limits of a bridge's ports
     #[command(after_help = "Examples:
   superpacket limits

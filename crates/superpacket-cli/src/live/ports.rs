@@ -1,29 +1,13 @@
 //! `superpacket ports`: a bridge's ports at a glance.
 
-use clap::Args;
-use clap_complete::ArgValueCandidates;
 use superpacket_bridge::report::PortReport;
 
-use super::completion;
-use super::connection::{Connection, connect};
+use super::connection::{PortQuery, connect};
 use crate::failure::Failure;
 use crate::report::{print, print_json, printable, table};
 
-/// `superpacket ports`, and what is common with `superpacket stats`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Ports {
-    /// Only this port, by its name: the given one, or else the whole port string (packet:eth0)
-    #[arg(add = ArgValueCandidates::new(completion::ports))]
-    pub(crate) port: Option<String>,
-    #[command(flatten)]
-    pub(crate) connection: Connection,
-    /// Print as JSON
-    #[arg(short, long)]
-    pub(crate) json: bool,
-}
-
 /// Shows all ports, or one.
-pub(crate) fn run(arguments: &Ports) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &PortQuery) -> Result<(), Failure> {
     let ports = connect(&arguments.connection)?.ports(arguments.port.as_deref())?;
     if arguments.json {
         print_json(&ports)?;

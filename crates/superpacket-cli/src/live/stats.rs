@@ -3,8 +3,7 @@
 use clap::Args;
 use superpacket_bridge::report::{PortStats, QueueStats};
 
-use super::connection::connect;
-use super::ports::Ports;
+use super::connection::{PortQuery, connect};
 use crate::failure::Failure;
 use crate::report::{columns, grouped, paragraph, print, print_json, printable, reasons_table, table};
 
@@ -12,7 +11,7 @@ use crate::report::{columns, grouped, paragraph, print, print_json, printable, r
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Stats {
     #[command(flatten)]
-    pub(crate) asked: Ports,
+    pub(crate) asked: PortQuery,
     /// Show why packets left aggregation as they did, too
     #[arg(long)]
     pub(crate) reasons: bool,
@@ -137,7 +136,7 @@ mod tests {
     /// What is asked for beside the counters.
     fn asked(reasons: bool, queues: bool) -> Stats {
         let connection = Connection { control: None };
-        Stats { asked: Ports { port: None, connection, json: false }, reasons, queues }
+        Stats { asked: PortQuery { port: None, connection, json: false }, reasons, queues }
     }
 
     #[test]
