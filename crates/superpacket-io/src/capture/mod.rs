@@ -42,6 +42,7 @@
 //! modified format.
 
 mod byte_order;
+mod compress;
 mod declared;
 mod decompress;
 mod destination;
