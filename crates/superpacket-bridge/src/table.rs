@@ -7,31 +7,28 @@
 //! Ports share the table. A port has at most as many addresses as its limit, and where there is no
 //! room the port that holds most loses first, so that nobody gets the traffic of others flooded by
 //! making up addresses.
-//!
-//! Static entries are the user's: they neither age nor move nor give way. They lie in the sets as
-//! the others do, where a set has room for them; all of them are in a map besides, which is asked
-//! for those that found no room.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{PoisonError, RwLock, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use crate::fdb::Station;
 use crate::loops::LoopGuard;
-use crate::settings::{MAX_ADDRESSES, MAX_PORTS};
+use crate::settings::MAX_ADDRESSES;
 
 mod entry;
+mod shares;
+mod statics;
 
 pub(crate) use entry::Key;
 use entry::{Entry, HOLD, MOST_AGE, Seen, TICK};
+use shares::Shares;
+pub(crate) use statics::most_static;
+use statics::{BeingChanged, Statics};
 
 /// Entries of a set.
 const WAYS: usize = 4;
-
-/// The most static entries of a set: the others are for what is learned.
-const STATIC_WAYS: usize = 2;
 
 /// How stale an entry's time may be before it is written again, in ticks: a line that all threads
 /// read should seldom be written.
@@ -45,24 +42,9 @@ const MAX_EXPIRE: u64 = 6000;
 /// The most sets that can be changed at the same time.
 const STRIPES: usize = 1024;
 
-/// What a port has of the table.
-#[derive(Debug, Default)]
-struct Share {
-    /// Entries with addresses behind it, those that are too old included.
-    held: AtomicU32,
-    /// The most of them.
-    limit: AtomicU32,
-    is_open: AtomicBool,
-}
-
 /// The sets of a table of at least `size` entries.
 fn sets(size: usize) -> usize {
     size.clamp(WAYS, MAX_ADDRESSES as usize).div_ceil(WAYS).next_power_of_two()
-}
-
-/// The most static entries of a table of at least `size` entries: half of those that it has.
-pub(crate) fn most_static(size: usize) -> usize {
-    sets(size) * STATIC_WAYS
 }
 
 /// What is known of an address.
@@ -84,18 +66,14 @@ pub(crate) struct Table {
     secret: [u64; 2],
     ageing: u64,
     start: Instant,
-    /// By port.
-    shares: Box<[Share]>,
-    /// How many ports share it.
-    ports: AtomicU32,
+    /// What each port has of it.
+    shares: Shares,
     /// Which sets are being changed, by the lower bits of their numbers.
     changing: Box<[AtomicBool]>,
     /// When old entries were freed last.
     expired: AtomicU64,
-    /// All static entries: the port by the key. Taken before the right to change a set.
-    statics: RwLock<BTreeMap<u64, u16>>,
-    /// How many of them found no room in their sets.
-    unplaced: AtomicU32,
+    /// Taken before the right to change a set.
+    statics: Statics,
     /// Hears of addresses that are seen at two ports.
     pub(crate) loops: LoopGuard,
 }
@@ -111,12 +89,10 @@ impl Table {
             secret: [random(), random()],
             ageing: (ageing.as_millis() as u64 / TICK).clamp(1, u64::from(MOST_AGE)),
             start: Instant::now(),
-            shares: (0..MAX_PORTS).map(|_| Share { limit: AtomicU32::new(u32::MAX), ..Share::default() }).collect(),
-            ports: AtomicU32::new(0),
+            shares: Shares::new(),
             changing: (0..sets.min(STRIPES)).map(|_| AtomicBool::new(false)).collect(),
             expired: AtomicU64::new(0),
-            statics: RwLock::default(),
-            unplaced: AtomicU32::new(0),
+            statics: Statics::default(),
             loops: LoopGuard::new(),
         }
     }
@@ -149,27 +125,21 @@ impl Table {
     /// table.
     pub(crate) fn set_limit(&self, port: u16, limit: u32) {
         let limit = if limit == 0 { (self.capacity() / 2).max(1) } else { limit };
-        let share = &self.shares[usize::from(port)];
-        share.limit.store(limit, Ordering::Relaxed);
-        if !share.is_open.swap(true, Ordering::Relaxed) {
-            self.ports.fetch_add(1, Ordering::Relaxed);
-        }
+        self.shares.open(port, limit);
     }
 
     /// A port leaves for good.
     pub(crate) fn close(&self, port: u16) {
         self.set_static(port, &BTreeSet::new());
         self.forget(port);
-        if self.shares[usize::from(port)].is_open.swap(false, Ordering::Relaxed) {
-            self.ports.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.shares.close(port);
     }
 
     /// The port behind which an address lies, for a packet that came by the port `from`; `None` if
     /// that is not known, or not any more.
     #[inline]
     pub(crate) fn find(&self, key: Key, from: u16, now: u64) -> Option<u16> {
-        let Some((entry, seen)) = self.entry(key) else { return self.find_unplaced(key) };
+        let Some((entry, seen)) = self.entry(key) else { return self.statics.find_unplaced(key) };
         if seen.age(now) > self.ageing && !seen.is_static() {
             return None;
         }
@@ -216,34 +186,15 @@ impl Table {
                 self.loops.suspect(now);
             }
             let is_free = age > self.ageing;
-            if !is_free && seen.home() != port && age <= seen.hold() || self.is_full(port) {
+            if !is_free && seen.home() != port && age <= seen.hold() || self.shares.is_full(port) {
                 return;
             }
             if is_free { Seen::new(now, port) } else { seen.at(now).with_port(port).with_disputes(seen.disputes() + 1) }
         };
         // Another thread's news are as good.
         if entry.seen.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() && seen.port() != port {
-            self.moved(Some(seen.port()), Some(port));
+            self.shares.moved(Some(seen.port()), Some(port));
         }
-    }
-
-    /// An entry went from one port to another.
-    fn moved(&self, from: Option<u16>, to: Option<u16>) {
-        if let Some(from) = from {
-            self.shares[usize::from(from)].held.fetch_sub(1, Ordering::Relaxed);
-        }
-        if let Some(to) = to {
-            self.shares[usize::from(to)].held.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn held(&self, port: u16) -> u32 {
-        self.shares[usize::from(port)].held.load(Ordering::Relaxed)
-    }
-
-    /// Has a port as many addresses as it may?
-    fn is_full(&self, port: u16) -> bool {
-        self.held(port) >= self.shares[usize::from(port)].limit.load(Ordering::Relaxed)
     }
 
     /// Puts an address that is not there into the table, unless another thread changes its set, or
@@ -252,19 +203,12 @@ impl Table {
     fn insert(&self, key: Key, port: u16, now: u64) {
         let index = self.index(key);
         let Some(_alone) = self.try_change(index) else { return };
-        if self.unplaced.load(Ordering::Acquire) != 0 {
-            // Whoever writes may wait for this set: nobody waits for him here.
-            let statics = match self.statics.try_read() {
-                Ok(statics) => statics,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
-            };
-            if let Some(&at) = statics.get(&key.0) {
-                if at != port {
-                    self.loops.suspect(now);
-                }
-                return;
-            }
+        match self.statics.try_find_unplaced(key) {
+            Ok(None) => {}
+            Ok(Some(at)) if at == port => return,
+            Ok(Some(_)) => return self.loops.suspect(now),
+            // Whoever changes them may wait for this set: nobody waits for him here.
+            Err(BeingChanged) => return,
         }
         let set = &self.sets[index];
         if set.iter().any(|entry| entry.read(key).is_some()) {
@@ -277,7 +221,7 @@ impl Table {
 
     /// Could an entry be given to a new address of this port, and how gladly?
     fn room(&self, entry: &Entry, port: u16, now: u64) -> Option<Room> {
-        let is_full = self.is_full(port);
+        let is_full = self.shares.is_full(port);
         if entry.key.load(Ordering::Relaxed) == 0 {
             return (!is_full).then_some(Room::Free);
         }
@@ -293,10 +237,10 @@ impl Table {
         if age > self.ageing {
             return Some(Room::Old);
         }
-        let held = self.held(holder);
-        let share = self.capacity() / self.ports.load(Ordering::Relaxed).max(1);
+        let held = self.shares.held(holder);
+        let share = self.capacity() / self.shares.ports().max(1);
         // What was asked for stays, as long as its port has no more than its share of the table.
-        let is_kept = asked && (is_own || held <= share) || !is_own && held <= self.held(port);
+        let is_kept = asked && (is_own || held <= share) || !is_own && held <= self.shares.held(port);
         (!is_kept).then_some(Room::Taken { held, unasked: !asked, age })
     }
 
@@ -308,7 +252,7 @@ impl Table {
         entry.key.store(key, Ordering::Release);
         // Static entries are no part of what a port has learned.
         let learned = |is_there: bool, seen: Seen| (is_there && !seen.is_static()).then(|| seen.port());
-        self.moved(learned(!was_free, before), learned(key != 0, seen));
+        self.shares.moved(learned(!was_free, before), learned(key != 0, seen));
     }
 
     /// The right to change a set, unless somebody else has it.
@@ -382,75 +326,6 @@ impl Table {
         self.sets.iter().flatten().filter(behind).count()
     }
 
-    /// The port of a static entry that found no room in its set.
-    #[cold]
-    fn find_unplaced(&self, key: Key) -> Option<u16> {
-        if self.unplaced.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        self.static_port(key)
-    }
-
-    /// The port of a static entry.
-    pub(crate) fn static_port(&self, key: Key) -> Option<u16> {
-        self.statics.read().unwrap_or_else(PoisonError::into_inner).get(&key.0).copied()
-    }
-
-    /// Makes these the static entries of a port, and no others. Entries of other ports with the
-    /// same addresses become this port's.
-    pub(crate) fn set_static(&self, port: u16, stations: &BTreeSet<Station>) {
-        let mut statics = self.statics.write().unwrap_or_else(PoisonError::into_inner);
-        let is_gone = |key: u64, at: u16| at == port && !Key(key).station().is_some_and(|station| stations.contains(&station));
-        let gone: Vec<u64> = statics.iter().filter(|&(&key, &at)| is_gone(key, at)).map(|(&key, _)| key).collect();
-        for key in gone {
-            statics.remove(&key);
-            self.displace(Key(key));
-        }
-        for &station in stations {
-            let key = Key::from(station);
-            match statics.insert(key.0, port) {
-                Some(before) if before == port => continue,
-                Some(_) => self.displace(key),
-                None => {}
-            }
-            self.place(key, port);
-        }
-    }
-
-    /// Puts a static entry into its set, if there is room for one.
-    fn place(&self, key: Key, port: u16) {
-        let index = self.index(key);
-        let set = &self.sets[index];
-        let _alone = self.change(index);
-        let seen = |entry: &Entry| Seen(entry.seen.load(Ordering::Relaxed));
-        let own = set.iter().find(|entry| entry.key.load(Ordering::Relaxed) == key.0);
-        let is_free = |entry: &Entry| entry.key.load(Ordering::Relaxed) == 0;
-        if set.iter().filter(|entry| !is_free(entry) && seen(entry).is_static()).count() >= STATIC_WAYS {
-            // What was learned would hide it.
-            own.into_iter().for_each(|entry| self.fill(entry, 0, Seen(0)));
-            self.unplaced.fetch_add(1, Ordering::Release);
-            return;
-        }
-        let now = self.now();
-        let learned = set.iter().filter(|entry| !is_free(entry) && !seen(entry).is_static());
-        let oldest = || learned.max_by_key(|entry| seen(entry).age(now));
-        if let Some(entry) = own.or_else(|| set.iter().find(|entry| is_free(entry))).or_else(oldest) {
-            self.fill(entry, key.0, Seen::new(now, port).into_static());
-        }
-    }
-
-    /// Takes a static entry out of its set again.
-    fn displace(&self, key: Key) {
-        let index = self.index(key);
-        let _alone = self.change(index);
-        match self.sets[index].iter().find(|entry| entry.key.load(Ordering::Relaxed) == key.0) {
-            Some(entry) => self.fill(entry, 0, Seen(0)),
-            None => {
-                self.unplaced.fetch_sub(1, Ordering::Release);
-            }
-        }
-    }
-
     /// What is known of the hardware addresses for which this holds, in no order.
     pub(crate) fn list(&self, wanted: impl Fn(Station, u16) -> bool) -> Vec<Known> {
         let now = self.now();
@@ -461,7 +336,7 @@ impl Table {
             Some(Known { station: key.station()?, port: seen.port(), is_static: false, age: Some(age(seen)) })
         });
         let mut listed: Vec<Known> = learned.filter(|known| wanted(known.station, known.port)).collect();
-        let statics = self.statics.read().unwrap_or_else(PoisonError::into_inner);
+        let statics = self.statics.all();
         listed.extend(statics.iter().filter_map(|(&key, &port)| {
             let age = self.entry(Key(key)).map(|(_, seen)| age(seen));
             let known = Known { station: Key(key).station()?, port, is_static: true, age };

@@ -1,5 +1,6 @@
 //! Tests of the address table.
 
+use super::statics::STATIC_WAYS;
 use super::*;
 
 const A: Key = Key(1 << 60 | 0xa);
@@ -30,7 +31,7 @@ fn static_entries_neither_age_nor_move_nor_give_way() {
     table.forget(1);
     table.flush(|_, _| true);
     assert_eq!(table.find(key, OTHER, 20_000), Some(1));
-    assert_eq!((table.count(1), table.held(1), table.held(2)), (0, 0, 0), "it is not learned");
+    assert_eq!((table.count(1), table.shares.held(1), table.shares.held(2)), (0, 0, 0), "it is not learned");
     // The same address in another VLAN is another station.
     let other = Station { vlan: 8, ..station };
     table.learn(other.into(), 2, 20_000);
@@ -39,7 +40,7 @@ fn static_entries_neither_age_nor_move_nor_give_way() {
     table.set_static(1, &BTreeSet::new());
     assert_eq!((table.find(key, OTHER, 20_000), table.look_up(station)), (None, None));
     table.learn(key, 2, 20_000);
-    assert_eq!((table.find(key, OTHER, 20_000), table.held(2)), (Some(2), 2));
+    assert_eq!((table.find(key, OTHER, 20_000), table.shares.held(2)), (Some(2), 2));
 }
 
 #[test]
@@ -48,9 +49,9 @@ fn a_static_entry_takes_the_place_of_a_learned_one_and_of_another_port() {
     let stations = behind(0..1, 0);
     let key = Key::from(*stations.first().expect("one"));
     table.learn(key, 2, 1);
-    assert_eq!(table.held(2), 1);
+    assert_eq!(table.shares.held(2), 1);
     table.set_static(1, &stations);
-    assert_eq!((table.find(key, OTHER, 2), table.held(2), table.held(1)), (Some(1), 0, 0));
+    assert_eq!((table.find(key, OTHER, 2), table.shares.held(2), table.shares.held(1)), (Some(1), 0, 0));
     table.set_static(3, &stations);
     table.set_static(1, &BTreeSet::new());
     assert_eq!(table.find(key, OTHER, 2), Some(3));
@@ -64,7 +65,7 @@ fn a_static_address_at_two_ports_is_a_hint_of_a_loop() {
         let table = Table::new(64, Duration::from_secs(300));
         let stations = behind(0..count, 0);
         table.set_static(1, &stations);
-        let unplaced = table.unplaced.load(Ordering::Relaxed);
+        let unplaced = table.statics.unplaced.load(Ordering::Relaxed);
         assert!(u32::from(count) - unplaced <= placed, "{unplaced} of {count}");
         for &station in &stations {
             table.learn(station.into(), 1, 1_000);
@@ -82,7 +83,7 @@ fn static_entries_that_find_no_room_hold_all_the_same() {
     let stations = behind(0..50, 0);
     stations.iter().for_each(|&station| table.learn(station.into(), 2, 1));
     table.set_static(1, &stations);
-    assert_eq!(table.unplaced.load(Ordering::Relaxed), 50 - STATIC_WAYS as u32);
+    assert_eq!(table.statics.unplaced.load(Ordering::Relaxed), 50 - STATIC_WAYS as u32);
     for &station in &stations {
         table.learn(station.into(), 2, 2);
         assert_eq!(table.find(station.into(), OTHER, 2), Some(1), "{station}");
@@ -96,7 +97,7 @@ fn static_entries_that_find_no_room_hold_all_the_same() {
     let found = stations.iter().filter(|&&station| table.find(station.into(), OTHER, 4) == Some(1)).count();
     assert_eq!((found, table.list(|_, _| true).len()), (25, 25));
     table.set_static(1, &BTreeSet::new());
-    assert_eq!((table.unplaced.load(Ordering::Relaxed), table.list(|_, _| true)), (0, Vec::new()));
+    assert_eq!((table.statics.unplaced.load(Ordering::Relaxed), table.list(|_, _| true)), (0, Vec::new()));
 }
 
 #[test]
@@ -126,8 +127,8 @@ fn static_entries_hold_while_threads_learn_and_others_come_and_go() {
     table.set_static(3, &BTreeSet::new());
     table.set_static(0, &BTreeSet::new());
     table.flush(|_, _| true);
-    assert_eq!((0..4).map(|port| table.held(port)).collect::<Vec<_>>(), [0; 4]);
-    assert_eq!(table.unplaced.load(Ordering::Relaxed), 0);
+    assert_eq!((0..4).map(|port| table.shares.held(port)).collect::<Vec<_>>(), [0; 4]);
+    assert_eq!(table.statics.unplaced.load(Ordering::Relaxed), 0);
     assert!(table.sets.iter().flatten().all(|entry| entry.key.load(Ordering::Relaxed) == 0));
 }
 
@@ -247,18 +248,18 @@ fn a_port_has_no_more_addresses_than_its_limit() {
     table.set_limit(1, 100);
     table.set_limit(2, 0);
     flood(&table, 1, 10_000, 1);
-    assert_eq!((table.count(1), table.held(1)), (100, 100));
+    assert_eq!((table.count(1), table.shares.held(1)), (100, 100));
     flood(&table, 2, 10_000, 1);
-    assert_eq!((table.count(2), table.held(2)), (512, 512), "half of the table");
+    assert_eq!((table.count(2), table.shares.held(2)), (512, 512), "half of the table");
     table.set_limit(1, 200);
     flood(&table, 1, 10_000, 1);
-    assert_eq!(table.held(1), 200);
+    assert_eq!(table.shares.held(1), 200);
     // What is too old leaves room for others.
     table.expire(1_500);
-    assert_eq!((table.held(1), table.held(2)), (0, 0));
+    assert_eq!((table.shares.held(1), table.shares.held(2)), (0, 0));
     flood(&table, 2, 100, 1_500);
     table.close(2);
-    assert_eq!((table.held(2), table.ports.load(Ordering::Relaxed)), (0, 1));
+    assert_eq!((table.shares.held(2), table.shares.ports()), (0, 1));
 }
 
 #[test]
@@ -266,7 +267,7 @@ fn the_port_that_holds_most_loses_first() {
     let table = Table::new(8192, Duration::from_secs(300));
     (0..3).for_each(|port| table.set_limit(port, 8192));
     flood(&table, 0, 100_000, 1);
-    assert_eq!(table.held(0), 8192);
+    assert_eq!(table.shares.held(0), 8192);
     // Hosts that come later find room, and keep it.
     let hosts: Vec<Vec<Key>> = (1..3).map(|port| stations(port, 50)).collect();
     for (port, keys) in (1..).zip(&hosts) {
@@ -277,7 +278,7 @@ fn the_port_that_holds_most_loses_first() {
         let known = keys.iter().filter(|&&key| table.find(key, OTHER, 4) == Some(port)).count();
         assert_eq!(known, 50, "port {port}");
     }
-    assert_eq!((table.held(0), table.count(0)), (8092, 8092));
+    assert_eq!((table.shares.held(0), table.count(0)), (8092, 8092));
 }
 
 #[test]
@@ -335,7 +336,7 @@ fn threads_that_learn_at_once_count_right() {
             });
         }
     });
-    let held: Vec<_> = (0..4).map(|port| table.held(port)).collect();
+    let held: Vec<_> = (0..4).map(|port| table.shares.held(port)).collect();
     let occupied = |port| {
         let entries = table.sets.iter().flatten().filter(|entry| entry.key.load(Ordering::Relaxed) != 0);
         entries.filter(|entry| Seen(entry.seen.load(Ordering::Relaxed)).port() == port).count() as u32
