@@ -50,6 +50,7 @@ mod loops;
 pub mod metrics;
 pub mod monitor;
 mod multicast;
+mod order;
 mod output;
 mod poll_thread;
 pub mod privileges;

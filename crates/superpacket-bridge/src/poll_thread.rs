@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use rustix::event::epoll;
 use superpacket::aggregate::HashKey;
-use superpacket_io::port::{PortError, Receive, Transmit};
+use superpacket_io::port::PortError;
 use superpacket_steer::{Cpu, SockFlowTable};
 
 use crate::bucket::Bucket;
@@ -29,6 +29,7 @@ use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
 use crate::ingress::Ingress;
 use crate::monitor::Monitors;
 use crate::multicast::Snooping;
+use crate::order::Order;
 use crate::output::Output;
 use crate::runtime::Shared;
 use crate::steering::{State, Utilisation, WorkerHandle, pin};
@@ -47,21 +48,6 @@ const BULK: usize = 8;
 
 /// The log speaks of panics so often at most.
 const SPEAK: Duration = Duration::from_secs(1);
-
-/// An order to a poll thread.
-pub(crate) enum Order {
-    /// A port is there: receive by these queues, by number, send by this end.
-    Open { shared: Arc<Shared>, receivers: Vec<(u16, Box<dyn Receive>)>, transmit: Box<dyn Transmit> },
-    /// The port of this number is not to be used any more; the sender is dropped when all its
-    /// buffers are back.
-    Close { number: u16, done: Sender<()> },
-    /// A receive queue has packets for this thread.
-    Backlog(BacklogReceiver<Arc<Shared>>),
-    /// End when nobody has packets for this thread any more.
-    Retire,
-    /// Send what is held, and end.
-    Stop,
-}
 
 /// A running poll thread.
 #[derive(Debug)]

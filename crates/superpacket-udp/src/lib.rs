@@ -53,6 +53,7 @@
 mod receiver;
 mod sender;
 mod socket;
+mod split;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod transmit;

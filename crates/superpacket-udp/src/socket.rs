@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use quinn_udp::{UdpSockRef, UdpSocketState};
 
-use crate::{Receiver, Refusal, SendDatagrams, Sender, Transmit};
+use crate::sender::{Refusal, SendDatagrams};
+use crate::transmit::Transmit;
 
 /// A UDP socket that sends and receives runs of datagrams. Clones are the same socket.
 #[derive(Clone, Debug)]
@@ -127,21 +128,6 @@ impl UdpSocket {
     /// The socket, for other options.
     pub fn as_std(&self) -> &std::net::UdpSocket {
         &self.0.socket
-    }
-
-    /// Makes a sender and a receiver. Each may move to a thread of its own.
-    pub fn split<B: AsRef<[u8]>>(self) -> (Sender<UdpSocket, B>, Receiver) {
-        (self.sender(), self.receiver())
-    }
-
-    /// Makes a sender. Order is kept within each of several.
-    pub fn sender<B: AsRef<[u8]>>(&self) -> Sender<UdpSocket, B> {
-        Sender::new(self.clone())
-    }
-
-    /// Makes a receiver. Of several, each gets some of the datagrams.
-    pub fn receiver(&self) -> Receiver {
-        Receiver::new(self.clone())
     }
 
     /// Switches runs of datagrams in one call on or off, for all senders of the socket. On after a

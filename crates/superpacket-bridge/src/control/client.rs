@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use super::client_error::ClientError;
 use super::monitor::MonitorStream;
 use super::request::Reply;
-use super::{Address, ErrorCode, Refusal, Request, RpsChange, ServedBy};
+use super::{Address, ErrorCode, Request, RpsChange, ServedBy};
 use crate::fdb::{FdbEntry, FdbFilter, FdbPage, Station};
 use crate::monitor::{MAX_SNAPLEN, MonitorReport, MonitorSettings};
 use crate::report::{MdbReport, PortFeatures, PortReport, PortRps, PortStats, SteeringReport};
@@ -21,49 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The longest answer that is read, in bytes: far more than thousands of ports need.
 const MAX_REPLY: u64 = 16 << 20;
-
-/// A bridge could not be asked, or said no.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClientError {
-    /// There is no socket.
-    #[error("{path}: there is no control socket: is a bridge running? (`superpacket bridge` makes it; --control PATH if it is elsewhere)")]
-    Absent {
-        /// The socket file.
-        path: PathBuf,
-    },
-    /// There is a socket file and nobody behind it.
-    #[error("{path}: nobody listens there any more: is a bridge running?")]
-    Dead {
-        /// The socket file.
-        path: PathBuf,
-    },
-    /// This user may not.
-    #[error("{path}: only root and the user that the bridge runs as may control it")]
-    Denied {
-        /// The socket file.
-        path: PathBuf,
-    },
-    /// The bridge said no.
-    #[error("{0}")]
-    Refused(Refusal),
-    /// What came back is no answer.
-    #[error("{path}: what came back is no answer of a bridge: {problem}")]
-    Malformed {
-        /// The socket file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// The connection failed.
-    #[error("{path}: {source}")]
-    Io {
-        /// The socket file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-}
 
 /// A connection to a running bridge.
 #[derive(Debug)]

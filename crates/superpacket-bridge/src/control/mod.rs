@@ -7,6 +7,7 @@
 mod answer;
 mod bridge;
 mod client;
+mod client_error;
 mod monitor;
 mod path;
 mod request;
@@ -16,7 +17,8 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Client, ClientError};
+pub use client::Client;
+pub use client_error::ClientError;
 pub use monitor::{MonitorCounts, MonitorStream};
 pub use path::default_path;
 pub use request::{Address, ErrorCode, MAX_REQUEST, PROTOCOL, Refusal, Request, ServedBy};

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use super::ClientError;
+use super::client_error::ClientError;
 
 /// Bytes that are read at once.
 const READ: usize = 256 << 10;

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket_features::Feature;
-use superpacket_io::port::{Buffer, Outgoing, Port, Progress, TxBatch};
+use superpacket_io::port::{Buffer, Outgoing, Port, Progress, Receive, Transmit, TxBatch};
 use superpacket_model::memory::{MemoryPort, MemorySettings, pair};
 use superpacket_steer::{CpuMask, FlowHashKey};
 

@@ -9,7 +9,7 @@ use superpacket_steer::{Cpu, FlowHashKey, SockFlowTable};
 
 use super::{InPlace, SteeringSettings};
 use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
-use crate::poll_thread::Order;
+use crate::order::Order;
 use crate::runtime::Shared;
 
 /// How a worker is reached.

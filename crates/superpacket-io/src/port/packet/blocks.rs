@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use superpacket::packet::RxPacket;
 
-use super::Counters;
 use super::frame::{self, Metadata, VIRTIO};
+use super::shared::Counters;
 use super::socket::{FLAG, Mapped, Socket};
 use crate::port::{Buffer, Region};
 

@@ -32,6 +32,7 @@ mod blocks;
 mod frame;
 mod options;
 mod receive;
+mod shared;
 mod slots;
 mod socket;
 mod transmit;
@@ -39,7 +40,6 @@ mod transmit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use superpacket::virtio::VirtioError;
 use superpacket_features::{Feature, FeatureSet};
 
 use super::ethtool::DeviceFeatures;
@@ -47,6 +47,7 @@ use super::interface::{Interface, InterfaceInfo};
 use super::{Capabilities, LinkState, Port, PortCounters, PortError, PortSpec, PortState, Receive, SpecError, Transmit};
 use options::{Options, RingOptions};
 use receive::Receiver;
+use shared::{Counters, Shared};
 use socket::Socket;
 use transmit::{MAX_FRAME_SLICES, Transmitter};
 
@@ -69,40 +70,6 @@ pub(super) struct PacketPort {
 
 /// The most threads that close a port's sockets.
 const CLOSERS: usize = 32;
-
-/// What the ends of a port share.
-#[derive(Debug)]
-struct Shared {
-    name: String,
-    counters: Counters,
-}
-
-/// As [`PortCounters`].
-#[derive(Debug, Default)]
-struct Counters {
-    /// By receive queue.
-    rx_dropped: Vec<AtomicU64>,
-    rx_errors: AtomicU64,
-    tx_full: AtomicU64,
-    tx_refused: AtomicU64,
-}
-
-impl Counters {
-    /// Packets of a receive queue that found no room, or were longer than it has.
-    #[cold]
-    fn dropped(&self, queue: u16, packets: u64) {
-        if let Some(dropped) = self.rx_dropped.get(usize::from(queue)) {
-            dropped.fetch_add(packets, Ordering::Relaxed);
-        }
-    }
-
-    /// A virtio header that contradicts its frame.
-    #[cold]
-    fn malformed(&self, error: &VirtioError) {
-        tracing::debug!(%error, "a received frame is left out");
-        self.rx_errors.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 impl PacketPort {
     /// Reads the options of a port string.

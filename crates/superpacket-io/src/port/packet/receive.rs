@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use superpacket::packet::RxPacket;
 
-use super::Shared;
 use super::blocks::Blocks;
 use super::options::RingOptions;
+use super::shared::Shared;
 use super::slots::Slots;
 use super::socket::{Mapped, Socket};
 use crate::port::interface::Interface;

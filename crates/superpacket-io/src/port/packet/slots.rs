@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::net::RecvFlags;
 use superpacket::packet::RxPacket;
 
-use super::Counters;
 use super::frame::{self, Metadata, VIRTIO};
+use super::shared::Counters;
 use super::socket::{Mapped, Socket};
 use crate::port::{Buffer, Pool, Region};
 

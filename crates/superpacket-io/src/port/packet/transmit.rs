@@ -12,8 +12,8 @@ use superpacket::packet::Layer;
 use superpacket::virtio::{ByteOrder, Format, Header, Offload, VirtioError};
 use superpacket::wire::MAX_HEADER;
 
-use super::Shared;
 use super::frame::VIRTIO;
+use super::shared::Shared;
 use super::socket::Socket;
 use crate::port::{MAX_SLICES, Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFrame};
 

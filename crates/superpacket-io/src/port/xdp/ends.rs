@@ -10,9 +10,9 @@ use rustix::time::{ClockId, clock_gettime};
 use superpacket::packet::RxPacket;
 use superpacket::wire::ethernet;
 
-use super::Shared;
 use super::counts::Counts;
 use super::queue::Queue;
+use super::shared::Shared;
 use crate::port::{Buffer, Outgoing, PortError, Progress, Receive, Stop, Transmit, TxBatch, TxFrame};
 
 /// How often a look at an empty ring asks the kernel whether the interface is still up, in

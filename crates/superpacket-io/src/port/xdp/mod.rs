@@ -56,34 +56,28 @@ mod queue;
 mod receive;
 mod ring;
 mod send;
+mod shared;
 mod socket;
 mod umem;
 
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
-use superpacket::wire::{ethernet, ipv4};
+use superpacket::wire::ipv4;
 use superpacket_features::{Feature, FeatureSet};
 
 use super::ethtool::has_feature;
 use super::interface::Interface;
 use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive, SpecError, Transmit};
-use crate::system::PacketSocket;
 use ends::{Receiver, Sender};
 use opening::Opening;
 use option::{HEADROOM, MAX_CHUNKS, Options, Switch};
-use program::{Attachment, Slot};
+use program::Slot;
 use queue::Queue;
-
-/// Bytes of a frame beside the IP packet: the Ethernet header and a VLAN tag, which the MTU does
-/// not count.
-const LINK_HEADER: u32 = ethernet::HEADER_LENGTH as u32 + 4;
-
-/// How long the MTU is believed when a longer frame is to be sent.
-const MTU_AGE: Duration = Duration::from_millis(10);
+use shared::{LINK_HEADER, Shared};
 
 /// An open AF_XDP port.
 #[derive(Debug)]
@@ -125,65 +119,6 @@ pub struct XdpStatistics {
     pub tx_wakeups: u64,
     /// System calls that made the kernel look at a fill ring.
     pub rx_wakeups: u64,
-}
-
-/// What a port's ends share. Fields are dropped in their order: the program first.
-#[derive(Debug)]
-struct Shared {
-    _link: Attachment,
-    _promiscuous: Option<PacketSocket>,
-    name: String,
-    queues: Vec<Arc<Queue>>,
-    interface: Mutex<(Interface, Instant)>,
-    /// The longest IP packet in bytes.
-    mtu: AtomicU32,
-    /// Unfinished checksums are looked for.
-    detect: bool,
-    /// The program puts the flow hash before frames.
-    hash: bool,
-    busy_poll: bool,
-    /// The device moves the frames.
-    zero_copy: bool,
-    /// Frames may be left in a TX ring.
-    stalled: AtomicBool,
-}
-
-impl Shared {
-    /// The interface's state now.
-    fn state(&self) -> PortState {
-        let mut interface = self.interface.lock().unwrap_or_else(PoisonError::into_inner);
-        interface.1 = Instant::now();
-        let state = interface.0.state();
-        if state.mtu != 0 {
-            self.mtu.store(state.mtu, Ordering::Relaxed);
-        }
-        state
-    }
-
-    /// Does the interface take a frame of `length` bytes? The MTU may have changed.
-    fn fits(&self, length: usize) -> bool {
-        let is_within = || length <= (self.mtu.load(Ordering::Relaxed) + LINK_HEADER) as usize;
-        if is_within() {
-            return true;
-        }
-        let asked = self.interface.lock().unwrap_or_else(PoisonError::into_inner).1;
-        if asked.elapsed() >= MTU_AGE {
-            self.state();
-        }
-        is_within()
-    }
-
-    /// Tries once more to have sent what was left in TX rings.
-    fn resume(&self) {
-        self.stalled.store(false, Ordering::Relaxed);
-        for queue in &self.queues {
-            if let Some(mut half) = queue.try_send() {
-                // What is wrong with the interface, whoever sends or receives next is told.
-                half.kick(queue.socket(), &queue.counts, self);
-                half.reap();
-            }
-        }
-    }
 }
 
 impl XdpPort {

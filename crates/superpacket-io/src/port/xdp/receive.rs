@@ -7,11 +7,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 use superpacket::packet::{FlowHash, MAX_BUFFERS, RxPacket};
 
-use super::Shared;
 use super::counts::Counts;
 use super::instructions::{MARK, METADATA};
 use super::partial;
 use super::ring::{Consumer, Producer};
+use super::shared::Shared;
 use super::umem::Umem;
 use crate::port::{Buffer, Region};
 

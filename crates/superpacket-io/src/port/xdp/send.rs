@@ -9,10 +9,10 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
-use super::Shared;
 use super::counts::Counts;
 use super::option::MAX_CHUNKS;
 use super::ring::{Consumer, Producer};
+use super::shared::Shared;
 use super::umem::Umem;
 use crate::port::{Outgoing, PortError, Region, Slice, Stop, TxBatch, TxFrame};
 
