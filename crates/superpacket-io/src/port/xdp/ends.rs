@@ -44,11 +44,11 @@ impl Receiver {
         };
         let now = clock_gettime(ClockId::MonotonicCoarse);
         let now = now.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec);
-        if !(needs_wakeup || self.is_down || self.shared.busy_poll || now.wrapping_sub(self.asked) >= INTERVAL) {
+        if !(needs_wakeup || self.is_down || self.shared.facts.busy_poll || now.wrapping_sub(self.asked) >= INTERVAL) {
             return Ok(());
         }
         self.asked = now;
-        let port = || self.shared.name.clone();
+        let port = || self.shared.facts.name.clone();
         self.is_down = false;
         match wake(&self.queue) {
             Err(Errno::NETDOWN) => {
@@ -64,7 +64,7 @@ impl Receiver {
 
 impl Receive for Receiver {
     fn poll(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize) -> Result<usize, PortError> {
-        let count = self.queue.receive().take(packets, limit, self.queue.number(), &self.queue.counts, &self.shared);
+        let count = self.queue.receive().take(packets, limit, self.queue.number(), &self.queue.counts, &self.shared.facts);
         if count == 0 && limit != 0 {
             self.idle()?;
         }
@@ -84,7 +84,7 @@ impl Receive for Receiver {
             // The next look at an empty ring says what is wrong.
             let _ = wake(&self.queue);
         }
-        if self.shared.stalled.load(Ordering::Relaxed) {
+        if self.shared.facts.stalled.load(Ordering::Relaxed) {
             // Frames are left in a TX ring: whoever put them there may have nothing more to send.
             self.shared.resume();
         }
@@ -142,7 +142,7 @@ impl Transmit for Sender {
         half.reap();
         let frames = batch.frames().get(from..).unwrap_or_default();
         if half.untaken() != 0
-            && let Some(stop) = half.kick(queue.socket(), &queue.counts, shared)
+            && let Some(stop) = half.kick(queue.socket(), &queue.counts, &shared.facts)
         {
             return Progress { sent: 0, stopped: Some(stop) };
         }
@@ -150,13 +150,13 @@ impl Transmit for Sender {
         for (sent, frame) in frames.iter().enumerate() {
             if let Some(stop) = self.unfit(frame, longest) {
                 // What is wrong with the interface, the next call says.
-                half.kick(queue.socket(), &queue.counts, shared);
+                half.kick(queue.socket(), &queue.counts, &shared.facts);
                 return Progress { sent, stopped: Some(stop) };
             }
             if half.push(outgoing, batch, frame, &queue.counts) {
                 continue;
             }
-            if let Some(stop) = half.kick(queue.socket(), &queue.counts, shared) {
+            if let Some(stop) = half.kick(queue.socket(), &queue.counts, &shared.facts) {
                 return Progress { sent, stopped: Some(stop) };
             }
             half.reap();
@@ -165,7 +165,7 @@ impl Transmit for Sender {
                 return Progress { sent, stopped: Some(Stop::Full) };
             }
         }
-        half.kick(queue.socket(), &queue.counts, shared);
+        half.kick(queue.socket(), &queue.counts, &shared.facts);
         Progress { sent: frames.len(), stopped: None }
     }
 

@@ -47,6 +47,7 @@
 mod btf;
 mod counts;
 mod ends;
+mod facts;
 mod instructions;
 mod opening;
 mod option;
@@ -73,6 +74,7 @@ use super::ethtool::has_feature;
 use super::interface::Interface;
 use super::{Capabilities, MAX_SLICES, Port, PortCounters, PortError, PortSpec, PortState, Receive, SpecError, Transmit};
 use ends::{Receiver, Sender};
+use facts::Facts;
 use opening::Opening;
 use option::{HEADROOM, MAX_CHUNKS, Options, Switch};
 use program::Slot;
@@ -178,15 +180,17 @@ impl XdpPort {
         let shared = Shared {
             _link: attached,
             _promiscuous: promiscuous,
-            name: spec.name().into(),
+            facts: Facts {
+                name: spec.name().into(),
+                detect,
+                hash: options.hash,
+                busy_poll: options.busy_poll != 0,
+                zero_copy,
+                stalled: AtomicBool::new(false),
+            },
             queues,
             interface: Mutex::new((interface, Instant::now())),
             mtu: AtomicU32::new(link.mtu),
-            detect,
-            hash: options.hash,
-            busy_poll: options.busy_poll != 0,
-            zero_copy,
-            stalled: AtomicBool::new(false),
         };
         Ok(XdpPort {
             shared: Arc::new(shared),
@@ -207,7 +211,7 @@ impl XdpPort {
 
     /// Does the device itself move frames (`copy=zero`)?
     pub fn is_zero_copy(&self) -> bool {
-        self.shared.zero_copy
+        self.shared.facts.zero_copy
     }
 
     /// The numbers of the queues that it uses.
@@ -249,13 +253,13 @@ impl fmt::Display for XdpPort {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let copy = if self.is_zero_copy() { "zero copy" } else { "copy" };
         let several = if self.several { ", multi-buffer" } else { "" };
-        write!(formatter, "{} ({}, {}, {copy}{several})", self.shared.name, self.driver, self.slot)
+        write!(formatter, "{} ({}, {}, {copy}{several})", self.shared.facts.name, self.driver, self.slot)
     }
 }
 
 impl Port for XdpPort {
     fn name(&self) -> &str {
-        &self.shared.name
+        &self.shared.facts.name
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -265,7 +269,7 @@ impl Port for XdpPort {
             .with(Feature::RxUdpGroForwarding)
             .with(Feature::LargeReceiveOffload)
             .with(Feature::RxChecksumming)
-            .set(Feature::ReceiveHashing, self.shared.hash);
+            .set(Feature::ReceiveHashing, self.shared.facts.hash);
         Capabilities {
             features,
             max_gso_size: 0,

@@ -8,10 +8,10 @@ use rustix::time::{ClockId, clock_gettime};
 use superpacket::packet::{FlowHash, MAX_BUFFERS, RxPacket};
 
 use super::counts::Counts;
+use super::facts::Facts;
 use super::instructions::{MARK, METADATA};
 use super::partial;
 use super::ring::{Consumer, Producer};
-use super::shared::Shared;
 use super::umem::Umem;
 use crate::port::{Buffer, Region};
 
@@ -60,14 +60,7 @@ impl ReceiveHalf {
 
     /// Appends up to `limit` frames of the RX ring, which say that they came by the queue of this
     /// number.
-    pub(super) fn take(
-        &mut self,
-        packets: &mut Vec<RxPacket<Buffer>>,
-        limit: usize,
-        number: u32,
-        counts: &Counts,
-        shared: &Shared,
-    ) -> usize {
+    pub(super) fn take(&mut self, packets: &mut Vec<RxPacket<Buffer>>, limit: usize, number: u32, counts: &Counts, facts: &Facts) -> usize {
         let available = self.rx.available();
         if available == 0 {
             return 0;
@@ -81,13 +74,13 @@ impl ReceiveHalf {
             // waits for its rest.
             let Some(last) = (used..available).find(|&index| !continued(index)) else { break };
             // While the chunk is nobody's.
-            let hash = if shared.hash { self.hash(used) } else { None };
+            let hash = if facts.hash { self.hash(used) } else { None };
             match self.packet(used, last) {
                 Some(mut packet) => {
                     packet.hash = hash;
                     packet.time = time;
                     packet.queue = number as u16;
-                    if shared.detect {
+                    if facts.detect {
                         let length = packet.length();
                         let checksum = packet.buffers().next().map(|first| partial::detect(first.bytes(), length));
                         packet.checksum = checksum.unwrap_or_default();

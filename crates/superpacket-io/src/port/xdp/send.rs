@@ -10,9 +10,9 @@ use rustix::net::SendFlags;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
 use super::counts::Counts;
+use super::facts::Facts;
 use super::option::MAX_CHUNKS;
 use super::ring::{Consumer, Producer};
-use super::shared::Shared;
 use super::umem::Umem;
 use crate::port::{Outgoing, PortError, Region, Slice, Stop, TxBatch, TxFrame};
 
@@ -195,7 +195,7 @@ impl SendHalf {
     /// cannot take now stays in the ring.
     ///
     /// The result says why the interface takes nothing more, if so.
-    pub(super) fn kick(&mut self, socket: BorrowedFd<'_>, counts: &Counts, shared: &Shared) -> Option<Stop> {
+    pub(super) fn kick(&mut self, socket: BorrowedFd<'_>, counts: &Counts, facts: &Facts) -> Option<Stop> {
         self.tx.publish();
         let mut left = self.tx.untaken();
         let mut patience = 1;
@@ -203,10 +203,10 @@ impl SendHalf {
             Counts::add(&counts.tx_wakeups, 1);
             match rustix::net::send(socket, &[], SendFlags::DONTWAIT) {
                 // The device was told, and takes them by itself.
-                Ok(_) if shared.zero_copy => break,
+                Ok(_) if facts.zero_copy => break,
                 Err(Errno::NETDOWN) => return Some(Stop::Down),
                 Err(Errno::NXIO | Errno::NODEV | Errno::BADF | Errno::BADFD) => {
-                    return Some(Stop::Gone(PortError::Gone { port: shared.name.clone() }));
+                    return Some(Stop::Gone(PortError::Gone { port: facts.name.clone() }));
                 }
                 // The device's own queue was full: it dropped a frame, and the others follow.
                 Err(Errno::BUSY) => Counts::add(&counts.tx_full, 1),
@@ -218,7 +218,7 @@ impl SendHalf {
             let now = self.tx.untaken();
             if now >= left {
                 if patience == 0 {
-                    shared.stalled.store(true, Ordering::Relaxed);
+                    facts.stalled.store(true, Ordering::Relaxed);
                     break;
                 }
                 patience -= 1;

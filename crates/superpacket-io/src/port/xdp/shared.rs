@@ -1,11 +1,12 @@
 //! What the ends of an AF_XDP port share: its queues, and what is known of its interface.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use superpacket::wire::ethernet;
 
+use super::facts::Facts;
 use super::program::Attachment;
 use super::queue::Queue;
 use crate::port::PortState;
@@ -24,20 +25,11 @@ const MTU_AGE: Duration = Duration::from_millis(10);
 pub(super) struct Shared {
     pub(super) _link: Attachment,
     pub(super) _promiscuous: Option<PacketSocket>,
-    pub(super) name: String,
+    pub(super) facts: Facts,
     pub(super) queues: Vec<Arc<Queue>>,
     pub(super) interface: Mutex<(Interface, Instant)>,
     /// The longest IP packet in bytes.
     pub(super) mtu: AtomicU32,
-    /// Unfinished checksums are looked for.
-    pub(super) detect: bool,
-    /// The program puts the flow hash before frames.
-    pub(super) hash: bool,
-    pub(super) busy_poll: bool,
-    /// The device moves the frames.
-    pub(super) zero_copy: bool,
-    /// Frames may be left in a TX ring.
-    pub(super) stalled: AtomicBool,
 }
 
 impl Shared {
@@ -67,11 +59,11 @@ impl Shared {
 
     /// Tries once more to have sent what was left in TX rings.
     pub(super) fn resume(&self) {
-        self.stalled.store(false, Ordering::Relaxed);
+        self.facts.stalled.store(false, Ordering::Relaxed);
         for queue in &self.queues {
             if let Some(mut half) = queue.try_send() {
                 // What is wrong with the interface, whoever sends or receives next is told.
-                half.kick(queue.socket(), &queue.counts, self);
+                half.kick(queue.socket(), &queue.counts, &self.facts);
                 half.reap();
             }
         }
