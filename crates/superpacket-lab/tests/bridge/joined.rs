@@ -140,6 +140,15 @@ fn by_device(kind: &str, options: &str, station: impl Fn(Link, u8) -> Result<Sta
 }
 
 impl Joined {
+    /// A third host, C, behind a port of the bridge, `packet:port-c`.
+    pub fn third(&self) -> Result<Station, LabError> {
+        let (c, _) = Link::veth(&Host::new("C")?, "eth0", &self.middle, "port-c")?;
+        let mut settings = self.bridge.settings();
+        settings.ports.push(port("packet:port-c"));
+        self.middle.run(|| Ok::<_, LabError>(self.bridge.apply(settings)))?.expect("one more port");
+        Station::new(c, 3)
+    }
+
     /// From A to B over IPv4.
     pub fn route(&self) -> Route<'_> {
         Route::ipv4(&self.a, &self.b)

@@ -1,5 +1,6 @@
 //! The bridge between real hosts: the kernel's TCP and UDP on both sides, every byte compared.
 
+mod addresses;
 mod balance;
 mod carried;
 mod gro_table;

@@ -187,11 +187,7 @@ fn an_mtu_may_change_under_load() -> Result<(), LabError> {
 #[test]
 fn a_third_host_hears_floods_only() -> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
-    let (c, c_side) = Link::veth(&superpacket_lab::Host::new("C")?, "eth0", &joined.middle, "port-c")?;
-    let c = Station::new(c, 3)?;
-    let mut settings = joined.bridge.settings();
-    settings.ports.push(PortSettings::new(format!("packet:{}", c_side.name()).parse().expect("a port string")));
-    joined.middle.run(|| Ok::<_, LabError>(joined.bridge.apply(settings)))?.expect("a third port");
+    let c = joined.third()?;
     TcpBulk { until: Until::Bytes(1 << 20), verify: Some(KEY), ..TcpBulk::default() }.run(&Route::ipv4(&joined.a, &c))?;
     joined.carries(1, 8 << 20)?;
     let to_c = joined.bridge.stats().into_iter().find(|stats| stats.port == "packet:port-c").expect("the port is there");

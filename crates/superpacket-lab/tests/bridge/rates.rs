@@ -2,19 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use superpacket_bridge::settings::PortSettings;
-use superpacket_lab::{Blast, Host, LabError, Link, Route, Station, TcpBulk, Until};
+use superpacket_lab::{Blast, LabError, Route, Station, TcpBulk, Until};
 
 use crate::joined::{Joined, KEY, by_packet};
-
-/// A third host, C, behind a port of the bridge.
-fn third(joined: &Joined) -> Result<Station, LabError> {
-    let (c, _) = Link::veth(&Host::new("C")?, "eth0", &joined.middle, "port-c")?;
-    let mut settings = joined.bridge.settings();
-    settings.ports.push(PortSettings::new("packet:port-c".parse().expect("a port string")));
-    joined.middle.run(|| Ok::<_, LabError>(joined.bridge.apply(settings)))?.expect("one more port");
-    Station::new(c, 3)
-}
 
 /// While A sends broadcasts as fast as it can, B sends to C; says how many of A's packets the
 /// bridge took and passed, and how many seconds it took.
@@ -42,7 +32,7 @@ fn set(joined: &Joined, limits: &[(&str, u64)]) {
 #[test]
 fn a_port_that_floods_broadcasts_leaves_the_others_their_share() -> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
-    let c = third(&joined)?;
+    let c = joined.third()?;
     set(&joined, &[("storm_broadcast", 500)]);
     let (passed, seconds) = flooded(&joined, &c)?;
     // A's own greetings are among them.
@@ -54,7 +44,7 @@ fn a_port_that_floods_broadcasts_leaves_the_others_their_share() -> Result<(), L
 #[test]
 fn a_port_with_a_rate_costs_the_bridge_no_more_than_that() -> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
-    let c = third(&joined)?;
+    let c = joined.third()?;
     set(&joined, &[("rx_packet_rate", 1_000), ("rx_packet_burst", 100)]);
     let before = joined.stats(0).rx_packets;
     let (after, seconds) = flooded(&joined, &c)?;
