@@ -1,14 +1,13 @@
 //! CPU time: of a thread, of another process, of the whole machine; and on which CPUs a thread may
 //! run.
 
-#![expect(unsafe_code, reason = "getrusage(2)")]
-
 use std::fs;
 use std::io;
-use std::mem::MaybeUninit;
 use std::ops::{Add, AddAssign, Sub};
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::{Context, LabError};
@@ -27,26 +26,20 @@ impl CpuTime {
     /// The calling thread's time since it started (getrusage(2), `RUSAGE_THREAD`).
     #[must_use]
     pub fn of_this_thread() -> Self {
-        Self::usage(libc::RUSAGE_THREAD)
+        Self::usage(UsageWho::RUSAGE_THREAD)
     }
 
     /// This process's time since it started, threads that have ended included (getrusage(2),
     /// `RUSAGE_SELF`).
     #[must_use]
     pub fn of_this_process() -> Self {
-        Self::usage(libc::RUSAGE_SELF)
+        Self::usage(UsageWho::RUSAGE_SELF)
     }
 
-    fn usage(whose: libc::c_int) -> Self {
-        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the pointer is valid for a write of one rusage; zeroed memory is a valid value of
-        // it, also where the call failed.
-        let usage = unsafe {
-            libc::getrusage(whose, usage.as_mut_ptr());
-            usage.assume_init()
-        };
-        let duration = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
-        Self { user: duration(usage.ru_utime), system: duration(usage.ru_stime) }
+    fn usage(whose: UsageWho) -> Self {
+        // It fails for a selector that there is not, or a bad address: neither can be here.
+        getrusage(whose)
+            .map_or_else(|_| Self::default(), |usage| Self { user: duration(usage.user_time()), system: duration(usage.system_time()) })
     }
 
     /// The time of all live threads of a process (`/proc/PID/task/*/stat`), in steps of a clock
@@ -81,6 +74,10 @@ impl CpuTime {
         let mut ticks = || fields.next()?.parse::<u64>().ok().map(ticks_to_duration);
         Some(Self { user: ticks()?, system: ticks()? })
     }
+}
+
+fn duration(time: TimeVal) -> Duration {
+    Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000)
 }
 
 fn ticks_to_duration(ticks: u64) -> Duration {

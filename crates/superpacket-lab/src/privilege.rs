@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use rustix::process::{Pid, WaitOptions, waitpid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::error::LabError;
@@ -195,10 +196,8 @@ fn probe() -> Result<(), LabError> {
             drop(writer);
             let mut text = String::new();
             let read = io::Read::read_to_string(&mut fs::File::from(reader), &mut text);
-            let mut status = 0;
-            // SAFETY: `child` is the process started above, and `status` outlives the call.
-            unsafe { libc::waitpid(child, &mut status, 0) };
-            if status == 0 && read.is_ok() {
+            let ended = waitpid(Pid::from_raw(child), WaitOptions::empty());
+            if matches!(ended, Ok(Some((_, status))) if status.exit_status() == Some(0)) && read.is_ok() {
                 return Ok(());
             }
             let (errno, what) = text.split_once(' ').unwrap_or(("1", "entering a user namespace"));
