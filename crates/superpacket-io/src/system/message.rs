@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "recvmsg(2) and sendmmsg(2)")]
 
 use std::io::{self, IoSlice};
+use std::marker::PhantomData;
 use std::mem::{MaybeUninit, zeroed};
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -103,5 +104,120 @@ impl<'bytes> Burst<'bytes> {
         // `self`.
         let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), rest.as_mut_ptr(), count as u32, 0) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+}
+
+/// Memory of messages that are gathered from where their bytes lie, each with a header of `HEADER`
+/// bytes before them: kept from one call to the next.
+#[derive(Default)]
+pub(crate) struct MessageMemory<const HEADER: usize> {
+    headers: Vec<[u8; HEADER]>,
+    pieces: Vec<libc::iovec>,
+    messages: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: no pointer in it is followed but by `Messages::send`, and `begin` has removed all that
+// were there before its `Messages`.
+unsafe impl<const HEADER: usize> Send for MessageMemory<HEADER> {}
+
+impl<const HEADER: usize> MessageMemory<HEADER> {
+    /// Begins with no message.
+    #[inline]
+    pub(crate) fn begin<'bytes>(&mut self) -> Messages<'_, 'bytes, HEADER> {
+        self.headers.clear();
+        self.pieces.clear();
+        self.messages.clear();
+        Messages { memory: self, bytes: PhantomData }
+    }
+}
+
+/// Messages for one call of `sendmmsg(2)`.
+pub(crate) struct Messages<'memory, 'bytes, const HEADER: usize> {
+    memory: &'memory mut MessageMemory<HEADER>,
+    /// What the pieces point at, but for the headers.
+    bytes: PhantomData<&'bytes [u8]>,
+}
+
+impl<'bytes, const HEADER: usize> Messages<'_, 'bytes, HEADER> {
+    /// Adds a message: a header, and what follows it.
+    #[inline]
+    pub(crate) fn push(&mut self, header: [u8; HEADER], slices: impl Iterator<Item = &'bytes [u8]>) {
+        let MessageMemory { headers, pieces, messages } = &mut *self.memory;
+        let first = pieces.len();
+        headers.push(header);
+        // A place for the header, whose address is not known yet.
+        pieces.push(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: HEADER });
+        pieces.extend(slices.map(|bytes| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }));
+        // SAFETY: all bytes zero is a message without address and control data.
+        let mut message: libc::mmsghdr = unsafe { zeroed() };
+        message.msg_hdr.msg_iovlen = (pieces.len() - first) as _;
+        messages.push(message);
+    }
+
+    /// There is none.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.memory.messages.is_empty()
+    }
+
+    /// How many pieces all messages have, headers included.
+    #[inline]
+    pub(crate) fn pieces(&self) -> usize {
+        self.memory.pieces.len()
+    }
+
+    /// Sends them, and returns how many were taken; never waits.
+    ///
+    /// # Errors
+    /// What the system refused of the first of them.
+    #[inline]
+    pub(crate) fn send(&mut self, socket: impl AsFd) -> io::Result<usize> {
+        let MessageMemory { headers, pieces, messages } = &mut *self.memory;
+        // Nothing is pushed to any of them from here on: what points into them stays true.
+        let mut rest = pieces.as_mut_slice();
+        for (message, header) in messages.iter_mut().zip(headers) {
+            let (pieces, others) = rest.split_at_mut(message.msg_hdr.msg_iovlen as _);
+            pieces[0].iov_base = header.as_mut_ptr().cast();
+            message.msg_hdr.msg_iov = pieces.as_mut_ptr();
+            rest = others;
+        }
+        let count = messages.len() as libc::c_uint;
+        // SAFETY: each message points at its pieces, as many as it says, and each of these at a
+        // header or at bytes that are borrowed for as long as `self` lives; they are read only.
+        let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn each_message_is_its_header_and_its_slices() {
+        let (from, to) = UnixDatagram::pair().expect("a pair");
+        let mut memory = MessageMemory::<2>::default();
+        // The second round has the memory of the first.
+        for round in 0..2u8 {
+            let mut messages = memory.begin();
+            assert!(messages.is_empty() && messages.pieces() == 0);
+            // So many that each vector moves while it grows.
+            for number in 0..5u8 {
+                messages.push([round, number], [&b"head"[..], &b""[..], &b"payload"[..usize::from(number)]].into_iter());
+            }
+            assert_eq!(messages.pieces(), 20);
+            assert_eq!(messages.send(&from).expect("room for five"), 5);
+            for number in 0..5u8 {
+                let mut buffer = [0; 32];
+                let length = to.recv(&mut buffer).expect("sent");
+                assert_eq!(buffer[..length], [&[round, number][..], b"head", &b"payload"[..usize::from(number)]].concat());
+            }
+        }
+        drop(to);
+        let mut messages = memory.begin();
+        messages.push([0, 0], std::iter::empty());
+        assert_eq!(messages.send(&from).expect_err("nobody receives").kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -6,6 +6,7 @@
 //! need. A socket belongs to the network namespace of the thread that opened it, and may be used
 //! from any other.
 
+pub(crate) mod bpf;
 mod ethtool;
 mod memory;
 mod message;
@@ -19,7 +20,9 @@ mod tun;
 pub use ethtool::{Channels, Ethtool, Feature, Switch};
 pub use memory::{give_back_freed_memory, give_back_large_blocks};
 pub use message::{Burst, Received, receive_message};
+pub(crate) use message::{MessageMemory, Messages};
 pub use netlink::{LinkEvents, RouteSocket};
+pub(crate) use option::attach_filter;
 pub use option::{Plain, option, set_option};
 pub use packet_socket::{Frames, PacketSocket};
 pub use tun::{TUN_F_UDP_TUNNEL_GSO, TUN_F_UDP_TUNNEL_GSO_CSUM, TunIdentity, TunKind, TunQueue, open_tun};

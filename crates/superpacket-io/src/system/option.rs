@@ -58,6 +58,22 @@ pub fn option<T: Plain>(socket: impl AsFd, level: i32, option: i32) -> io::Resul
     Ok(unsafe { value.assume_init() })
 }
 
+/// Attaches a filter of classic BPF to a socket (`SO_ATTACH_FILTER`), in place of the one that it
+/// has.
+///
+/// # Errors
+/// What the system refused: `EINVAL` if it is no program.
+pub(crate) fn attach_filter(socket: impl AsFd, filter: &[libc::sock_filter]) -> io::Result<()> {
+    let count = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len: count, filter: filter.as_ptr().cast_mut() };
+    let (descriptor, length) = (socket.as_fd().as_raw_fd(), size_of_val(&program) as libc::socklen_t);
+    // SAFETY: the pointer is to a program of this length, whose instructions, as many as it says,
+    // outlive the call, which only reads them.
+    let result =
+        unsafe { libc::setsockopt(descriptor, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, std::ptr::from_ref(&program).cast(), length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;

@@ -3,14 +3,14 @@
 #![expect(unsafe_code, reason = "it maps the ring")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::options::{Options, RingOptions};
 use crate::port::{PortError, Region};
-use crate::system::{Frames, PacketSocket, set_option};
+use crate::system::{Frames, PacketSocket, attach_filter, set_option};
 
 /// Bytes of frames longer than a slot that may wait in the receive queue, and of frames that may
 /// wait to be sent.
@@ -174,14 +174,7 @@ impl Socket {
     /// What the system refused.
     pub fn close_filter(&self) -> io::Result<()> {
         // BPF_RET | BPF_K: of every packet, 0 bytes.
-        let mut nothing = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
-        let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
-        let (descriptor, length) = (self.socket.as_fd().as_raw_fd(), size_of_val(&program) as libc::socklen_t);
-        // SAFETY: the pointer is to a program of this length, whose one instruction outlives the
-        // call.
-        let result =
-            unsafe { libc::setsockopt(descriptor, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, std::ptr::from_ref(&program).cast(), length) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        attach_filter(&self.socket, &[libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }])
     }
 
     fn open_filter(&self) -> io::Result<()> {

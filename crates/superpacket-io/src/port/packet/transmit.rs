@@ -1,10 +1,7 @@
 //! The sending end: frames gathered from where they lie, many in one call.
 
-#![expect(unsafe_code, reason = "messages that point at where frames lie")]
-
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,6 +13,7 @@ use super::frame::VIRTIO;
 use super::shared::Shared;
 use super::socket::Socket;
 use crate::port::{MAX_SLICES, Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFrame};
+use crate::system::{MessageMemory, Messages};
 
 /// The most pieces of a frame: the virtio header takes one.
 pub(super) const MAX_FRAME_SLICES: usize = MAX_SLICES - 1;
@@ -30,12 +28,12 @@ const MANY_PIECES: usize = 8192;
 pub(super) struct Transmitter {
     shared: Arc<Shared>,
     socket: Arc<Socket>,
-    call: Call,
+    memory: MessageMemory<VIRTIO>,
 }
 
 impl Transmitter {
     pub fn new(shared: Arc<Shared>, socket: Arc<Socket>) -> Self {
-        Transmitter { shared, socket, call: Call::default() }
+        Transmitter { shared, socket, memory: MessageMemory::default() }
     }
 
     /// Why the kernel did not take `frame`.
@@ -72,11 +70,12 @@ impl Transmit for Transmitter {
         let frames = batch.frames();
         let mut sent = 0;
         while let Some(frame) = frames.get(from + sent) {
-            let unfit = self.call.gather(outgoing, batch, from + sent);
-            if self.call.messages.is_empty() {
+            let mut messages = self.memory.begin();
+            let unfit = gather(&mut messages, outgoing, batch, from + sent);
+            if messages.is_empty() {
                 return Progress { sent, stopped: unfit.map(|error| self.stop(frame, error)) };
             }
-            match self.call.send(&self.socket) {
+            match messages.send(&*self.socket) {
                 Ok(count) => sent += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Progress { sent, stopped: Some(self.stop(frame, error)) },
@@ -92,74 +91,23 @@ impl fmt::Debug for Transmitter {
     }
 }
 
-/// What one `sendmmsg` takes. The vectors are kept for their memory; what they point at is there
-/// only from [`gather`](Self::gather) to [`send`](Self::send).
-#[derive(Default)]
-struct Call {
-    headers: Vec<[u8; VIRTIO]>,
-    pieces: Vec<libc::iovec>,
-    messages: Vec<libc::mmsghdr>,
-}
-
-// SAFETY: no pointer in it is followed but by `send`, which its caller calls after `gather` of the
-// same frames, on the same thread.
-unsafe impl Send for Call {}
-
-impl Call {
-    /// Describes frames from number `from` on, as many as fit one call. Stops before a frame that
-    /// this kind of port cannot describe, and says why if it is the first.
-    fn gather(&mut self, outgoing: &Outgoing, batch: &TxBatch, from: usize) -> Option<io::Error> {
-        self.headers.clear();
-        self.pieces.clear();
-        self.messages.clear();
-        let frames = &batch.frames()[from..];
-        let mut unfit = None;
-        for frame in frames.iter().take(MAX_MESSAGES) {
-            if self.pieces.len() >= MANY_PIECES {
-                break;
-            }
-            let slices = batch.slices(frame);
-            match header(outgoing, batch, frame) {
-                _ if slices.len() > MAX_FRAME_SLICES => unfit = Some(io::Error::from_raw_os_error(libc::EMSGSIZE)),
-                Err(error) => unfit = Some(error),
-                Ok(header) => {
-                    self.headers.push(header);
-                    // A place for the header, whose address is not known yet.
-                    self.pieces.push(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: VIRTIO });
-                    self.pieces.extend(slices.iter().map(|slice| {
-                        let bytes = outgoing.slice(*slice);
-                        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
-                    }));
-                    continue;
-                }
-            }
+/// Describes frames from number `from` on, as many as fit one call. Stops before a frame that this
+/// kind of port cannot describe, and says why.
+fn gather<'a>(messages: &mut Messages<'_, 'a, VIRTIO>, outgoing: &'a Outgoing, batch: &TxBatch, from: usize) -> Option<io::Error> {
+    for frame in batch.frames()[from..].iter().take(MAX_MESSAGES) {
+        if messages.pieces() >= MANY_PIECES {
             break;
         }
-        // Nothing is pushed to either vector from here on: what points into them stays true.
-        let mut first = 0;
-        for (header, frame) in self.headers.iter().zip(frames) {
-            let pieces = &mut self.pieces[first..][..batch.slices(frame).len() + 1];
-            first += pieces.len();
-            pieces[0].iov_base = header.as_ptr().cast_mut().cast();
-            // SAFETY: all bytes zero is a message without address and control data.
-            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
-            message.msg_hdr.msg_iov = pieces.as_mut_ptr();
-            message.msg_hdr.msg_iovlen = pieces.len() as _;
-            self.messages.push(message);
+        let slices = batch.slices(frame);
+        if slices.len() > MAX_FRAME_SLICES {
+            return Some(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
-        unfit
+        match header(outgoing, batch, frame) {
+            Ok(header) => messages.push(header, slices.iter().map(|slice| outgoing.slice(*slice))),
+            Err(error) => return Some(error),
+        }
     }
-
-    /// Sends what was gathered, and says how many frames were taken; an error if not even the first
-    /// was.
-    fn send(&mut self, socket: &Socket) -> io::Result<usize> {
-        let count = self.messages.len() as libc::c_uint;
-        // SAFETY: each message points at pieces of `self.pieces`, and each of these at a header of
-        // `self.headers` or at bytes of the `Outgoing` that was gathered from, which `transmit`
-        // borrows; they are read only.
-        let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), self.messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
-    }
+    None
 }
 
 /// The virtio header of a frame.

@@ -1,14 +1,6 @@
 //! The program, instruction by instruction.
 
-/// `struct bpf_insn`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Instruction {
-    code: u8,
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
+use crate::system::bpf::Instruction;
 
 /// In the bytes before a frame: a hash follows. Whoever reads it overwrites it, so that no frame is
 /// taken to have the hash of one before.
@@ -49,14 +41,6 @@ const EXIT: u8 = 0x95;
 const PSEUDO_MAP_FD: u8 = 1;
 /// What is called is a function of the kernel, by its number in the kernel's BTF.
 const PSEUDO_KFUNC_CALL: u8 = 2;
-
-impl Instruction {
-    const fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
-        // Two fields of four bits each, in the order of the machine.
-        let registers = if cfg!(target_endian = "little") { destination | source << 4 } else { destination << 4 | source };
-        Instruction { code, registers, offset, immediate }
-    }
-}
 
 /// `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS);`
 ///
