@@ -1,5 +1,7 @@
 //! Readers and writers that are awaited, on tokio's `AsyncFd`.
 
+#![expect(unsafe_code, reason = "`AsyncFd::register` of a queue, whose descriptor does not change")]
+
 use std::io;
 use std::sync::Arc;
 

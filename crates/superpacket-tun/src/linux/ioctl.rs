@@ -1,7 +1,9 @@
 //! The calls of `drivers/net/tun.c` and of network interfaces, each as a safe function.
 //!
-//! They are few and have not changed in twenty years; `superpacket-io` makes the same calls, but
-//! brings capture files, compression and the bridge's ports along.
+//! They are few and have not changed in twenty years; `superpacket-io` makes those of `tun.c` too,
+//! but brings capture files, compression and the bridge's ports along.
+
+#![expect(unsafe_code, reason = "ioctls of tun(4) and netdevice(7)")]
 
 use std::ffi::{c_int, c_uint};
 use std::io;
