@@ -151,7 +151,8 @@ fn tcp_passes_two_queues() {
 fn big_tcp_passes_whole() {
     for options in ["", "?version=v3"] {
         in_namespace(move || {
-            let passed = transfer(options, 16 << 20, "fd00::2", |a, b| {
+            // Enough for some of the longest, also where others keep the CPUs busy.
+            let passed = transfer(options, 48 << 20, "fd00::2", |a, b| {
                 for (host, device, address) in [(a, "a0", "fd00::1"), (b, "b0", "fd00::2")] {
                     host.ip(&format!("link set {device} gso_max_size 185000 gro_max_size 185000"));
                     host.run(move || std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"), "0").expect("its own"));
