@@ -1,7 +1,4 @@
-// Package coalescer merges TCP packets as Linux's GRO does: one flow at a time, small enough to be
-// read in one go. It is not fast. Its tests run the vectors in ../../vectors, and have what it
-// writes judged by `superpacket check`.
-package coalescer
+package offload
 
 import (
 	"bytes"
@@ -9,31 +6,34 @@ import (
 )
 
 const (
-	ethernetLength = 14
-	maxLength      = 65535 // Of a merged packet, from the IP header on.
-	fin, syn, rst  = 1, 2, 4
-	psh, ack, urg  = 8, 16, 32
-	cwr            = 128
+	maxLength = 65535 // Of a merged packet, from the IP header on.
+	maxMerged = 64    // UDP_GRO_CNT_MAX: datagrams in a merged packet.
 )
 
-// A Packet that leaves: its virtio_net_hdr of 10 bytes, and its bytes from the Ethernet header on.
+// A Packet that leaves: its header, all zeros if it merged with none, and its bytes from the
+// Ethernet header on.
 type Packet struct {
-	Header [10]byte
+	Header Header
 	Bytes  []byte
 }
 
 // segment is a frame that may merge.
 type segment struct {
-	bytes              []byte
-	transport, payload int // Where these begin.
-	ipv4               bool
+	headers
+	bytes []byte
 }
 
-func (s *segment) sequence() uint32  { return binary.BigEndian.Uint32(s.bytes[s.transport+4:]) }
-func (s *segment) id() uint16        { return binary.BigEndian.Uint16(s.bytes[ethernetLength+4:]) }
-func (s *segment) flags() byte       { return s.bytes[s.transport+13] }
-func (s *segment) setFlags(set byte) { s.bytes[s.transport+13] |= set }
-func (s *segment) length() int       { return len(s.bytes) - s.payload }
+func (s *segment) sequence() uint32 { return binary.BigEndian.Uint32(s.bytes[s.transport+4:]) }
+func (s *segment) id() uint16       { return binary.BigEndian.Uint16(s.bytes[s.network+4:]) }
+func (s *segment) length() int      { return len(s.bytes) - s.payload }
+
+// flags returns the flags of TCP; UDP has none.
+func (s *segment) flags() byte {
+	if s.protocol != tcp {
+		return 0
+	}
+	return s.bytes[s.transport+13]
+}
 
 // held is what the packets so far have merged into.
 type held struct {
@@ -43,86 +43,62 @@ type held struct {
 	fixed       bool   // All identifications are the same.
 }
 
-// Sum adds up 16-bit words, the last padded with a zero byte (RFC 1071).
-func Sum(sum uint32, data []byte) uint32 {
-	for ; len(data) >= 2; data = data[2:] {
-		sum += uint32(binary.BigEndian.Uint16(data))
-	}
-	if len(data) == 1 {
-		sum += uint32(data[0]) << 8
-	}
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	return sum
-}
-
-// pseudoHeader sums addresses, protocol and length.
-func pseudoHeader(addresses []byte, protocol byte, length int) uint32 {
-	return Sum(Sum(uint32(protocol)+uint32(length>>16)+uint32(length&0xffff), nil), addresses)
-}
-
-func addresses(frame []byte, ipv4 bool) []byte {
-	if ipv4 {
-		return frame[ethernetLength+12 : ethernetLength+20]
-	}
-	return frame[ethernetLength+8 : ethernetLength+40]
-}
-
 // parse returns a frame as a segment, if it may merge with others.
 func parse(frame []byte) (*segment, bool) {
-	if len(frame) < ethernetLength+40 {
+	at, ok := locate(frame)
+	if !ok || at.payload == len(frame) {
 		return nil, false
 	}
-	ip := frame[ethernetLength:]
-	s := &segment{bytes: append([]byte(nil), frame...)}
-	switch binary.BigEndian.Uint16(frame[12:]) {
-	case 0x0800:
-		// No options, padding, fragments or reserved bit.
+	ip, transport := frame[at.network:], frame[at.transport:]
+	if at.ipv4 {
+		// No options, padding or reserved bit.
 		total, fragment := int(binary.BigEndian.Uint16(ip[2:])), binary.BigEndian.Uint16(ip[6:])
-		if ip[0] != 0x45 || total != len(ip) || fragment&^0x4000 != 0 || ip[9] != 6 || Sum(0, ip[:20]) != 0xffff {
+		if ip[0] != 0x45 || total != len(ip) || fragment&^0x4000 != 0 || Sum(0, ip[:20]) != 0xffff {
 			return nil, false
 		}
-		s.ipv4, s.transport = true, ethernetLength+20
-	case 0x86dd:
-		if ip[0]>>4 != 6 || int(binary.BigEndian.Uint16(ip[4:]))+40 != len(ip) || ip[6] != 6 {
+	} else if int(binary.BigEndian.Uint16(ip[4:]))+40 != len(ip) {
+		return nil, false
+	}
+	s := &segment{headers: at, bytes: append([]byte(nil), frame...)}
+	if at.protocol == tcp {
+		if s.flags()&(ack|syn|rst|urg) != ack {
 			return nil, false
 		}
-		s.transport = ethernetLength + 40
-	default:
-		return nil, false
+	} else if int(binary.BigEndian.Uint16(transport[4:])) != len(transport) || binary.BigEndian.Uint16(transport[6:]) == 0 {
+		return nil, false // Without a checksum nobody knows whether it is right.
 	}
-	if len(frame) < s.transport+20 {
-		return nil, false
-	}
-	s.payload = s.transport + int(frame[s.transport+12]>>4)*4
-	if s.payload < s.transport+20 || s.payload >= len(frame) || s.flags()&(ack|syn|rst|urg) != ack {
-		return nil, false
-	}
-	tcp := frame[s.transport:]
-	return s, Sum(pseudoHeader(addresses(frame, s.ipv4), 6, len(tcp)), tcp) == 0xffff
+	return s, Sum(at.pseudoHeader(frame), transport) == 0xffff
 }
 
 // comparable returns the headers without what may differ between packets that merge.
 func (s *segment) comparable() []byte {
 	header := append([]byte(nil), s.bytes[:s.payload]...)
 	if s.ipv4 {
-		copy(header[ethernetLength+2:], make([]byte, 4))  // Length, identification.
-		copy(header[ethernetLength+10:], make([]byte, 2)) // Checksum.
+		copy(header[s.network+2:], make([]byte, 4))  // Length, identification.
+		copy(header[s.network+10:], make([]byte, 2)) // Checksum.
 	} else {
-		copy(header[ethernetLength+4:], make([]byte, 2))
+		copy(header[s.network+4:], make([]byte, 2))
 	}
-	copy(header[s.transport+4:], make([]byte, 4)) // Sequence number.
-	header[s.transport+13] &^= fin | psh
-	copy(header[s.transport+16:], make([]byte, 2))
+	copy(header[s.transport+4:], make([]byte, 4)) // Sequence number; length and checksum of UDP.
+	if s.protocol == tcp {
+		header[s.transport+13] &^= fin | psh
+		copy(header[s.transport+16:], make([]byte, 2))
+	}
 	return header
 }
 
 // takes says whether the next packet may join.
 func (h *held) takes(next *segment) bool {
-	sameFlow := h.ipv4 == next.ipv4 && bytes.Equal(h.comparable(), next.comparable())
-	inSequence := next.sequence() == h.sequence()+uint32(h.length())
-	if !sameFlow || !inSequence || next.length() > h.size || len(h.bytes)+next.length() > maxLength+ethernetLength {
+	if !bytes.Equal(h.comparable(), next.comparable()) {
+		return false
+	}
+	if next.length() > h.size || len(h.bytes)+next.length() > maxLength+h.network {
+		return false
+	}
+	if h.protocol == tcp && next.sequence() != h.sequence()+uint32(h.length()) {
+		return false
+	}
+	if h.protocol == udp && h.count == maxMerged {
 		return false
 	}
 	if !h.ipv4 {
@@ -141,9 +117,12 @@ func (h *held) join(next *segment) (ends bool) {
 		h.fixed, h.last = next.id() == h.last, next.id()
 	}
 	h.bytes = append(h.bytes, next.bytes[next.payload:]...)
-	h.setFlags(next.flags() & (fin | psh))
 	h.count++
-	return next.length() < h.size || next.flags()&(fin|psh) != 0
+	set := next.flags() & (fin | psh)
+	if set != 0 {
+		h.bytes[h.transport+13] |= set
+	}
+	return next.length() < h.size || set != 0
 }
 
 // finish writes lengths, checksums and the header.
@@ -151,26 +130,20 @@ func (h *held) finish() Packet {
 	if h.count == 1 {
 		return Packet{Bytes: h.bytes}
 	}
-	ip, length := h.bytes[ethernetLength:], len(h.bytes)-h.transport
-	kind := byte(4)
-	if h.ipv4 {
-		kind = 1
-		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
-		binary.BigEndian.PutUint16(ip[10:], 0)
-		binary.BigEndian.PutUint16(ip[10:], ^uint16(Sum(0, ip[:20])))
-	} else {
-		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-40))
+	h.setLengths(h.bytes)
+	h.setPartial(h.bytes) // The device completes it.
+	header := Header{
+		Flags:  needsChecksum,
+		Type:   h.gsoType(),
+		Length: uint16(h.payload),
+		Size:   uint16(h.size),
+		Start:  uint16(h.transport),
+		Offset: uint16(h.checksumOffset()),
 	}
 	if h.flags()&cwr != 0 {
-		kind |= 0x80
+		header.Type |= gsoECN
 	}
-	// The device completes the checksum: the field holds the pseudo-header's sum.
-	binary.BigEndian.PutUint16(h.bytes[h.transport+16:], uint16(pseudoHeader(addresses(h.bytes, h.ipv4), 6, length)))
-	packet := Packet{Header: [10]byte{1, kind}, Bytes: h.bytes}
-	for index, field := range []int{h.payload, h.size, h.transport, 16} {
-		binary.LittleEndian.PutUint16(packet.Header[2+2*index:], uint16(field))
-	}
-	return packet
+	return Packet{header, h.bytes}
 }
 
 // Coalesce merges the frames of one poll. Whatever does not continue what is held lets it leave
