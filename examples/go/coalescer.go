@@ -61,7 +61,8 @@ func parse(frame []byte) (*segment, bool) {
 	}
 	s := &segment{headers: at, bytes: append([]byte(nil), frame...)}
 	if at.protocol == tcp {
-		if s.flags()&(ack|syn|rst|urg) != ack {
+		// CWR: merged, all would have it, and whoever cuts leaves it on the first.
+		if s.flags()&(ack|syn|rst|urg|cwr) != ack {
 			return nil, false
 		}
 	} else if int(binary.BigEndian.Uint16(transport[4:])) != len(transport) || binary.BigEndian.Uint16(transport[6:]) == 0 {
@@ -139,9 +140,6 @@ func (h *held) finish() Packet {
 		Size:   uint16(h.size),
 		Start:  uint16(h.transport),
 		Offset: uint16(h.checksumOffset()),
-	}
-	if h.flags()&cwr != 0 {
-		header.Type |= gsoECN
 	}
 	return Packet{header, h.bytes}
 }

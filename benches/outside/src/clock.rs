@@ -27,6 +27,31 @@ pub fn measure(rows: &mut [Row<'_>], rounds: usize) -> Vec<f64> {
     times.into_iter().map(median).collect()
 }
 
+/// Bytes of each workload, so that none of it is in a cache when it comes again.
+pub const MEMORY: usize = 128 << 20;
+
+/// Nanoseconds a frame (or segment) of each row, each frame of which is brought from memory.
+///
+/// Rows have frames in common, so each takes all of its frames before the next row begins.
+pub fn measure_from_memory(rows: &mut [Row<'_>], rounds: usize) -> Vec<f64> {
+    let mut times = vec![Vec::with_capacity(rounds); rows.len()];
+    // The first round brings in what the rows themselves need, and is not counted.
+    for round in 0..=rounds {
+        for (row, times) in rows.iter_mut().zip(&mut times) {
+            let mut taken = 0;
+            let start = Instant::now();
+            while taken < row.units {
+                taken += (row.poll)();
+            }
+            let time = start.elapsed().as_secs_f64() * 1e9 / taken as f64;
+            if round > 0 {
+                times.push(time);
+            }
+        }
+    }
+    times.into_iter().map(median).collect()
+}
+
 /// The middle one; of an even number, the greater of the two.
 ///
 /// # Panics
@@ -43,6 +68,11 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 pub fn lower_quartile(mut values: Vec<f64>) -> f64 {
     let place = values.len() / 4;
     *values.select_nth_unstable_by(place, f64::total_cmp).1
+}
+
+/// The greatest.
+pub fn worst(values: Vec<f64>) -> f64 {
+    values.into_iter().fold(0.0, f64::max)
 }
 
 /// How many polls fill a sample.

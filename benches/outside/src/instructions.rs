@@ -46,7 +46,7 @@ pub fn count(program: &Path, only: &str) -> Result<Vec<Count>> {
 
 /// What callgrind runs: prints each row and how many frames it counted.
 pub fn count_here(only: &str) {
-    let frames = Frames::new();
+    let frames = Frames::new(0);
     for mut row in rows(&frames, only) {
         // A few polls, until all that is allocated once is.
         let (mut warm, mut units) = (0, 0);

@@ -22,6 +22,8 @@ usage: superpacket-outside time [--rounds N]                         nanoseconds
        superpacket-outside count NAME=PROGRAM...                     instructions a frame of each row, under valgrind
        superpacket-outside check BASELINE NAME=PROGRAM...            the same, and fails where they are 5 % more than known
        --only TEXT                                                   rows whose name contains this text
+       --memory                                                      each frame from memory, not from the caches
+       --worst                                                       of compare: those of the slowest process, not lower quartiles
        --markdown                                                    the table of compare in Markdown";
 
 /// By how much a row's instructions may grow until somebody looks at it and records them anew.
@@ -38,17 +40,22 @@ struct Arguments {
     only: String,
     rounds: usize,
     processes: usize,
+    memory: bool,
+    worst: bool,
     markdown: bool,
 }
 
 impl Arguments {
     fn parse() -> Result<Self> {
-        let mut read = Arguments { values: Vec::new(), only: String::new(), rounds: 100, processes: 21, markdown: false };
+        let mut read =
+            Arguments { values: Vec::new(), only: String::new(), rounds: 100, processes: 21, memory: false, worst: false, markdown: false };
         let mut arguments = lexopt::Parser::from_env();
         while let Some(argument) = arguments.next()? {
             match argument {
                 Long("only") => read.only = arguments.value()?.string()?,
                 Long("rounds") => read.rounds = arguments.value()?.parse()?,
+                Long("memory") => read.memory = true,
+                Long("worst") => read.worst = true,
                 Long("markdown") => read.markdown = true,
                 Long("processes") => read.processes = arguments.value()?.parse()?,
                 Value(value) => read.values.push(value.string()?),
@@ -74,9 +81,12 @@ fn main() -> Result<()> {
     let values: Vec<_> = arguments.values.iter().map(String::as_str).collect();
     match *values.as_slice() {
         ["time"] => {
-            let frames = Frames::new();
+            let frames = Frames::new(if arguments.memory { clock::MEMORY } else { 0 });
             let mut rows = rows(&frames, &arguments.only);
-            let times = clock::measure(&mut rows, arguments.rounds);
+            let times = match arguments.memory {
+                true => clock::measure_from_memory(&mut rows, arguments.rounds.min(3)),
+                false => clock::measure(&mut rows, arguments.rounds),
+            };
             for (row, time) in rows.iter().zip(times) {
                 println!("{}\t{time:.2}", row.name);
             }
@@ -94,14 +104,15 @@ fn show(table: &Table, arguments: &Arguments) {
     print!("{}", if arguments.markdown { table.to_markdown() } else { table.to_text() });
 }
 
-/// The lower quartiles over many processes of each program, in turn: neighbours make whole
-/// processes slower, at times half of them, and none faster.
+/// The lower quartiles over many processes of each program, in turn, unless the worst are asked
+/// for: neighbours make whole processes slower, at times half of them, and none faster.
 fn compare(programs: &[Program], arguments: &Arguments) -> Result<Table> {
     let mut times: Vec<Vec<(String, Vec<f64>)>> = vec![Vec::new(); programs.len()];
     for _ in 0..arguments.processes {
         for (program, times) in programs.iter().zip(&mut times) {
             let output = Command::new(&program.path)
                 .args(["time", "--rounds", "20", "--only", &arguments.only])
+                .args(arguments.memory.then_some("--memory"))
                 .output()
                 .with_context(|| program.path.display().to_string())?;
             ensure!(output.status.success(), "{}: {}", program.path.display(), String::from_utf8_lossy(&output.stderr));
@@ -114,9 +125,10 @@ fn compare(programs: &[Program], arguments: &Arguments) -> Result<Table> {
             }
         }
     }
+    let shown = if arguments.worst { clock::worst } else { clock::lower_quartile };
     let mut table = Table::default();
     for (program, times) in programs.iter().zip(times) {
-        table.push(&program.profile, times.into_iter().map(|(name, times)| (name, clock::lower_quartile(times))).collect())?;
+        table.push(&program.profile, times.into_iter().map(|(name, times)| (name, shown(times))).collect())?;
     }
     Ok(table)
 }

@@ -24,46 +24,66 @@ const LINEAR: Policy = Policy::gro().with_partial_checksums().with_storage(Stora
 /// Something to measure.
 pub struct Row<'a> {
     pub name: &'static str,
+    /// Frames, or segments, until the first comes again.
+    pub units: usize,
     /// Does it once, and says with how many frames or segments.
     pub poll: Box<dyn FnMut() -> usize + 'a>,
 }
 
 impl<'a> Row<'a> {
-    fn new(name: &'static str, poll: impl FnMut() -> usize + 'a) -> Self {
-        Row { name, poll: Box::new(poll) }
+    fn new(name: &'static str, units: usize, poll: impl FnMut() -> usize + 'a) -> Self {
+        Row { name, units, poll: Box::new(poll) }
+    }
+}
+
+/// Frames that follow each other, copied to other memory as often as it takes.
+struct Workload {
+    frames: Vec<Vec<u8>>,
+    /// Frames in a copy.
+    once: usize,
+}
+
+impl Workload {
+    /// Has at least so many bytes.
+    fn new(frames: Vec<Vec<u8>>, bytes: usize) -> Self {
+        let (once, length) = (frames.len(), frames.iter().map(Vec::len).sum());
+        let copies = bytes.div_ceil(length).max(1);
+        Workload { frames: frames.iter().cycle().take(copies * once).cloned().collect(), once }
     }
 }
 
 /// The frames of all rows.
 pub struct Frames {
-    w1: Vec<Vec<u8>>,
-    pushed: Vec<Vec<u8>>,
-    four_flows: Vec<Vec<u8>>,
-    sixteen_flows: Vec<Vec<u8>>,
-    w2: Vec<Vec<u8>>,
-    w2b: Vec<Vec<u8>>,
-    w3: Vec<Vec<u8>>,
-    hostile: Vec<Vec<u8>>,
-    datagrams: Vec<Vec<u8>>,
-    w4: Vec<u8>,
-    w5: Vec<u8>,
+    w1: Workload,
+    pushed: Workload,
+    four_flows: Workload,
+    sixteen_flows: Workload,
+    w2: Workload,
+    w2b: Workload,
+    w3: Workload,
+    hostile: Workload,
+    datagrams: Workload,
+    w4: Workload,
+    w5: Workload,
 }
 
 impl Frames {
-    pub fn new() -> Self {
-        let only = |frames: Vec<Vec<u8>>| frames.into_iter().next().expect("one was asked for");
+    /// At least so many bytes of each workload; with 0, each once.
+    pub fn new(bytes: usize) -> Self {
+        let workload = |frames| Workload::new(frames, bytes);
+        let pushed = |(index, frame)| if index % 5 == 4 { with_push(frame) } else { frame };
         Frames {
-            w1: w1(TRAIN),
-            pushed: w1(TRAIN).into_iter().enumerate().map(|(index, frame)| if index % 5 == 4 { with_push(frame) } else { frame }).collect(),
-            four_flows: w2(4, 4 * TRAIN),
-            sixteen_flows: w2(16, 16 * TRAIN),
-            w2: w2(64, 64 * TRAIN),
-            w2b: w2b(4_096),
-            w3: w3(64),
-            hostile: hostile(4_000, 4_000),
-            datagrams: w5(64),
-            w4: only(w4(1, Checksum::Partial)),
-            w5: only(w5_super(1, Checksum::Partial)),
+            w1: workload(w1(TRAIN)),
+            pushed: workload(w1(TRAIN).into_iter().enumerate().map(pushed).collect()),
+            four_flows: workload(w2(4, 4 * TRAIN)),
+            sixteen_flows: workload(w2(16, 16 * TRAIN)),
+            w2: workload(w2(64, 64 * TRAIN)),
+            w2b: workload(w2b(4_096)),
+            w3: workload(w3(64)),
+            hostile: workload(hostile(4_000, 4_000)),
+            datagrams: workload(w5(64)),
+            w4: workload(w4(1, Checksum::Partial)),
+            w5: workload(w5_super(1, Checksum::Partial)),
         }
     }
 }
@@ -103,26 +123,30 @@ impl Poll {
     }
 }
 
-/// Frames without end: the list again and again, in runs of up to a batch.
+/// Frames without end: a workload again and again, in runs of up to a batch of one copy.
 struct Round<'a> {
-    frames: &'a [Vec<u8>],
+    workload: &'a Workload,
     next: usize,
 }
 
 impl<'a> Round<'a> {
+    fn new(workload: &'a Workload) -> Self {
+        Round { workload, next: 0 }
+    }
+
     fn run(&mut self, batch: usize) -> &'a [Vec<u8>] {
-        let frames = self.frames;
-        let end = (self.next + batch).min(frames.len());
+        let Workload { frames, once } = self.workload;
+        let end = (self.next + batch).min(self.next - self.next % once + once);
         let run = &frames[self.next..end];
         self.next = if end == frames.len() { 0 } else { end };
         run
     }
 }
 
-fn join<'a>(name: &'static str, frames: &'a [Vec<u8>], poll: Poll) -> Row<'a> {
+fn join<'a>(name: &'static str, workload: &'a Workload, poll: Poll) -> Row<'a> {
     let mut joiner = Joiner::new(poll.receive);
-    let mut round = Round { frames, next: 0 };
-    Row::new(name, move || {
+    let mut round = Round::new(workload);
+    Row::new(name, workload.frames.len(), move || {
         let mut taken = 0;
         for _ in 0..poll.calls.unwrap_or(1) {
             let run = round.run(poll.batch);
@@ -138,10 +162,10 @@ fn join<'a>(name: &'static str, frames: &'a [Vec<u8>], poll: Poll) -> Row<'a> {
 }
 
 /// What it costs to look for gaps where there are none.
-fn watch<'a>(name: &'static str, frames: &'a [Vec<u8>], batch: usize) -> Row<'a> {
+fn watch<'a>(name: &'static str, workload: &'a Workload, batch: usize) -> Row<'a> {
     let mut watcher = Watcher::new();
-    let mut round = Round { frames, next: 0 };
-    Row::new(name, move || {
+    let mut round = Round::new(workload);
+    Row::new(name, workload.frames.len(), move || {
         let run = round.run(batch);
         watcher.take(run);
         run.len()
@@ -149,46 +173,61 @@ fn watch<'a>(name: &'static str, frames: &'a [Vec<u8>], batch: usize) -> Row<'a>
 }
 
 /// What no aggregation that copies can be faster than.
-fn copy_limit<'a>(name: &'static str, frames: &'a [Vec<u8>], copied: Range<usize>) -> Row<'a> {
-    let mut out = vec![0; copied.len() * frames.len()];
-    Row::new(name, move || {
-        for (frame, place) in frames.iter().zip(out.chunks_exact_mut(copied.len())) {
+fn copy_limit<'a>(name: &'static str, workload: &'a Workload, copied: Range<usize>) -> Row<'a> {
+    let mut out = vec![0; copied.len() * TRAIN];
+    let mut round = Round::new(workload);
+    Row::new(name, workload.frames.len(), move || {
+        let run = round.run(TRAIN);
+        for (frame, place) in run.iter().zip(out.chunks_exact_mut(copied.len())) {
             place.copy_from_slice(&frame[copied.clone()]);
         }
         black_box(&mut out);
-        frames.len()
+        run.len()
     })
 }
 
 /// What none that verifies checksums can be faster than.
-fn sum_limit<'a>(name: &'static str, frames: &'a [Vec<u8>], summed: Range<usize>) -> Row<'a> {
+fn sum_limit<'a>(name: &'static str, workload: &'a Workload, summed: Range<usize>) -> Row<'a> {
     let summer = Summer::new();
-    Row::new(name, move || {
-        for frame in frames {
+    let mut round = Round::new(workload);
+    Row::new(name, workload.frames.len(), move || {
+        let run = round.run(TRAIN);
+        for frame in run {
             black_box(summer.sum(&frame[summed.clone()]));
         }
-        frames.len()
+        run.len()
     })
 }
 
-fn gather<'a>(name: &'static str, frame: &'a Vec<u8>, cut: Cut, sums: Sums) -> Row<'a> {
-    let mut cutter = Cutter::new(cut, sums);
-    Row::new(name, move || cutter.gather(black_box(frame)))
+/// The segments of all super-packets of a workload, which are alike.
+fn segments(workload: &Workload, cutter: &mut Cutter) -> usize {
+    workload.frames.len() * cutter.gather(&workload.frames[0])
 }
 
-fn copy<'a>(name: &'static str, frame: &'a Vec<u8>, cut: Cut, sums: Sums) -> Row<'a> {
+fn gather<'a>(name: &'static str, workload: &'a Workload, cut: Cut, sums: Sums) -> Row<'a> {
     let mut cutter = Cutter::new(cut, sums);
-    let mut out = vec![0; frame.len() + 64 * TCP_HEADERS + LINE];
+    let mut round = Round::new(workload);
+    Row::new(name, segments(workload, &mut cutter), move || round.run(1).iter().map(|frame| cutter.gather(black_box(frame))).sum())
+}
+
+fn copy<'a>(name: &'static str, workload: &'a Workload, cut: Cut, sums: Sums) -> Row<'a> {
+    let mut cutter = Cutter::new(cut, sums);
+    let mut out = vec![0; workload.frames[0].len() + 64 * TCP_HEADERS + LINE];
     // Where an aligned copy begins depends on the address, and so would the instructions.
     let start = out.as_ptr().align_offset(LINE);
-    Row::new(name, move || cutter.copy(black_box(frame), black_box(&mut out[start..])))
+    let mut round = Round::new(workload);
+    Row::new(name, segments(workload, &mut cutter), move || {
+        round.run(1).iter().map(|frame| cutter.copy(black_box(frame), black_box(&mut out[start..]))).sum()
+    })
 }
 
-fn forward<'a>(name: &'static str, frames: &'a [Vec<u8>], policy: Policy) -> Row<'a> {
+fn forward<'a>(name: &'static str, workload: &'a Workload, policy: Policy) -> Row<'a> {
     let mut forwarder = Forwarder::new(policy);
-    Row::new(name, move || {
-        forwarder.take(frames);
-        frames.len()
+    let mut round = Round::new(workload);
+    Row::new(name, workload.frames.len(), move || {
+        let run = round.run(TRAIN);
+        forwarder.take(run);
+        run.len()
     })
 }
 
@@ -215,6 +254,7 @@ pub fn rows<'a>(frames: &'a Frames, only: &str) -> Vec<Row<'a>> {
         join("4 flows interleaved", &frames.four_flows, Poll::of(gro)),
         join("16 flows interleaved", &frames.sixteen_flows, Poll::of(gro)),
         join("W2, 64 flows, batch 64", &frames.w2, Poll::of(gro)),
+        join("W2, 64 flows, batch 64, sums not known", &frames.w2, Poll::unverified(gro)),
         join("W2, 64 flows, batch 256", &frames.w2, Poll { batch: 256, ..Poll::of(gro) }),
         join("W2b, 1024 flows, flushed", &frames.w2b, Poll { batch: 256, ..Poll::of(gro) }),
         join("W2b, 1024 flows, resident", &frames.w2b, Poll { batch: 256, calls: Some(16), ..Poll::of(gro) }),

@@ -130,6 +130,7 @@ counts!(
     segmented,
     segments,
     segmented_for_ids,
+    segmented_for_cwr,
     checksummed,
     fallbacks,
     filtered,

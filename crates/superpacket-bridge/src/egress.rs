@@ -26,7 +26,7 @@ use crate::queues::QueueCounts;
 use crate::runtime::{Runtime, Shared};
 use crate::settings::TooBig;
 use crate::vlan::{PortVlans, number};
-use need::{Need, is_cut_for_ids, need};
+use need::{Need, Untold, is_cut_for, need};
 
 /// How often a full port is tried again before its frames are dropped.
 const FULL_RETRIES: u32 = 4;
@@ -149,8 +149,10 @@ impl Egress {
                 let options = if let Need::Cut(gso) = need { options.with_gso(gso) } else { options };
                 if self.cut(outgoing, staged, packet, segmenter, options) {
                     self.count_segments(before);
-                    if is_cut_for_ids(&self.runtime, packet) {
-                        self.shared.counts.segmented_for_ids.add(1);
+                    match is_cut_for(&self.runtime, packet) {
+                        Some(Untold::Ids) => self.shared.counts.segmented_for_ids.add(1),
+                        Some(Untold::Cwr) => self.shared.counts.segmented_for_cwr.add(1),
+                        None => {}
                     }
                 }
             }

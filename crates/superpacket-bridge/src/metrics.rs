@@ -125,7 +125,7 @@ impl fmt::Debug for Ports {
 /// A counter: its name without `_total`, what it means, its unit, and where it is read.
 type PortCounter = (&'static str, &'static str, Option<Unit>, fn(&PortStats) -> u64);
 
-const COUNTERS: [PortCounter; 34] = [
+const COUNTERS: [PortCounter; 35] = [
     ("rx_packets", "Packets received, a super-packet counted once", None, |stats| stats.rx_packets),
     ("rx", "Bytes received", Some(Unit::Bytes), |stats| stats.rx_bytes),
     ("tx_packets", "Packets given to the port, a super-packet counted once", None, |stats| stats.tx_packets),
@@ -148,6 +148,9 @@ const COUNTERS: [PortCounter; 34] = [
     ("segments", "The segments that came of them", None, |stats| stats.segments),
     ("segmented_for_ids", "Packets cut only because the port cannot be told that their identifications stay", None, |stats| {
         stats.segmented_for_ids
+    }),
+    ("segmented_for_cwr", "Packets cut only because the port cannot be told that all of their segments have CWR", None, |stats| {
+        stats.segmented_for_cwr
     }),
     ("checksummed", "Partial checksums filled in before the port", None, |stats| stats.checksummed),
     ("fallbacks", "Packets that the port refused and that were sent in another form", None, |stats| stats.fallbacks),

@@ -125,6 +125,10 @@ pub struct PortStats {
     /// IPv4 identifications stay the same.
     #[serde(default)]
     pub segmented_for_ids: u64,
+    /// Of the packets cut, those that the port would have taken, if it could be told that all
+    /// segments have CWR (accurate ECN).
+    #[serde(default)]
+    pub segmented_for_cwr: u64,
     /// Partial checksums filled in before this port.
     pub checksummed: u64,
     /// Packets that the port refused as they were, and that were sent in another form.

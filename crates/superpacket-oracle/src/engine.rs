@@ -1,6 +1,7 @@
 //! The engine under test: the same frames as one poll.
 
 use superpacket::packet::RxPacket;
+use superpacket::segment::Cwr;
 use superpacket::virtio::{Format, Header, Offload, gso_type};
 use superpacket::{Aggregator, GsoKind, HashKey, Layer, Policy, Reason, RxChecksum, SuperPacket};
 use superpacket_traffic::random::Random;
@@ -61,7 +62,8 @@ fn taken(packet: &SuperPacket<'_, Numbered<'_>>) -> Left {
     let mut frames: Vec<usize> = packet.pieces().iter().filter_map(|piece| piece.buffer().map(|buffer| buffer.0)).collect();
     frames.dedup();
     let cut = metadata.gso.filter(|_| metadata.packets > 1).map(|gso| {
-        let offload = Offload::new(metadata.checksum, Some(gso));
+        // No header says CWR on all segments; compared is that for CWR on the first.
+        let offload = Offload::new(metadata.checksum, Some(gso.with_cwr(Cwr::First)));
         let in_tunnel = metadata.layout.is_some_and(|layout| layout.outer.is_some());
         let kind = match gso.kind {
             GsoKind::Dccp => gso_type::NONE,

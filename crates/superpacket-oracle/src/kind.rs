@@ -67,7 +67,7 @@ kinds! {
     /// The kernel merged packets without CWR behind one with it.
     FirstCongestionWindow = "CWR on the first packet alone", "The engine merges equal flags, as Linux 6.18 does; 6.12 merges packets without CWR behind one with it, as a sender's super-packet begins.";
     /// A merged packet whose packets all have CWR.
-    AllCongestionWindow = "CWR on all packets", "A virtio header has no place for it, and whoever is ours cuts such a packet itself; the engine's header says ECN, that of Linux 7.3 nothing.";
+    AllCongestionWindow = "CWR on all packets", "A virtio header has no place for it, so the engine makes none, and whoever is ours cuts such a packet itself; compared is the header for CWR on the first, which says ECN. That of Linux 7.3 says nothing.";
     /// The engine merged packets whose identifications stay the same.
     FixedIdentification = "identifications stay the same", "The engine merges them and cuts them so, in each header by itself, as Linux 6.18 does; 6.12 with DF alone, and not beside a header whose identifications count up.";
     /// The engine merged DCCP.

@@ -198,16 +198,31 @@ fn may_change_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>, layout: &
     dont_fragment(layout.network, layout.version) && layout.outers().all(|outer| dont_fragment(outer.network, outer.version))
 }
 
-/// Is a packet cut at this port only because the port cannot be told that its identifications stay
-/// the same?
-pub(super) fn is_cut_for_ids(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> bool {
-    let same = |gso: Gso| [gso.id, gso.outer_id, gso.nested_id].contains(&IpId::Fixed) && gso.cwr != Cwr::All;
-    if runtime.capabilities.fixed_ids || !packet.metadata.gso.is_some_and(same) {
-        return false;
+/// What a port cannot be told of segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Untold {
+    /// That their identifications stay the same.
+    Ids,
+    /// That all of them have CWR.
+    Cwr,
+}
+
+/// What a packet is cut for at this port, if only because the port cannot be told of it.
+pub(super) fn is_cut_for(runtime: &Runtime, packet: &SuperPacket<'_, Buffer>) -> Option<Untold> {
+    let gso = packet.metadata.gso?;
+    let untold = if gso.cwr == Cwr::All {
+        Untold::Cwr
+    } else if [gso.id, gso.outer_id, gso.nested_id].contains(&IpId::Fixed) {
+        Untold::Ids
+    } else {
+        return None;
+    };
+    if runtime.capabilities.fixed_ids {
+        return None;
     }
     let mut able = *runtime;
     able.capabilities.fixed_ids = true;
-    matches!(need(&able, packet), Need::Nothing | Need::Parts(..))
+    matches!(need(&able, packet), Need::Nothing | Need::Parts(..)).then_some(untold)
 }
 
 /// Does the port cut this super-packet itself? `length` counts from the IP header on.

@@ -13,7 +13,7 @@ use superpacket::segment::IpId;
 use superpacket_features::FeatureSet;
 use superpacket_io::port::TxFrame;
 use superpacket_traffic::check::{self, Expect};
-use superpacket_traffic::frame::{Checksum, Frame};
+use superpacket_traffic::frame::{ACK, CWR, Checksum, Frame};
 use superpacket_traffic::workload;
 
 /// A frame that was sent, and how.
@@ -371,6 +371,18 @@ fn identifications_that_stay_the_same_are_cut_here() {
     let mut unable = Bench::new(without(&[Feature::TcpSegmentationOffload]));
     assert!(bytes(&unable.forward(&frames)) == frames);
     assert_eq!(unable.egress.shared.counts.segmented_for_ids.value(), 0, "there all are cut");
+}
+
+#[test]
+fn segments_that_all_have_cwr_are_cut_here_and_counted() {
+    let frames: Vec<_> = (0..4u32).map(|number| Frame::tcp4(1 + number * 1_000, 1_000).with_flags(ACK | CWR).to_bytes()).collect();
+    let mut bench = Bench::new(|_| ());
+    assert!(bytes(&bench.forward(&frames)) == frames);
+    let counts = &bench.egress.shared.counts;
+    assert_eq!((counts.segmented.value(), counts.segmented_for_cwr.value(), counts.segmented_for_ids.value()), (1, 1, 0));
+    let mut able = Bench::new(|runtime| runtime.capabilities.fixed_ids = true);
+    assert_eq!(able.forward(&frames).len(), 1);
+    assert_eq!(able.egress.shared.counts.segmented_for_cwr.value(), 0);
 }
 
 #[test]

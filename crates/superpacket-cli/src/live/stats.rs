@@ -80,7 +80,7 @@ fn queue_counters(port: &PortStats) -> Vec<(String, u64)> {
 }
 
 /// The counters by their names in JSON, but for those of queues, drops and reasons.
-fn counters(port: &PortStats) -> [(&'static str, u64); 34] {
+fn counters(port: &PortStats) -> [(&'static str, u64); 35] {
     [
         ("rx_packets", port.rx_packets),
         ("rx_bytes", port.rx_bytes),
@@ -103,6 +103,7 @@ fn counters(port: &PortStats) -> [(&'static str, u64); 34] {
         ("segmented", port.segmented),
         ("segments", port.segments),
         ("segmented_for_ids", port.segmented_for_ids),
+        ("segmented_for_cwr", port.segmented_for_cwr),
         ("checksummed", port.checksummed),
         ("fallbacks", port.fallbacks),
         ("filtered", port.filtered),

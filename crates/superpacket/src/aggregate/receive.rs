@@ -37,10 +37,10 @@ use super::{Counters, Delivery, HashKey, Mode, Policy, Reason, Storage};
 use crate::memory::Memory;
 use crate::packet::{Gathered, RxChecksum, RxPacket};
 use crate::packet_batch::PacketBatch;
-use crate::segment::{ChecksumForm, MaxSegments};
+use crate::segment::{ChecksumForm, Cwr, MaxSegments};
 use crate::super_packet::SuperPacket;
 use crate::virtio::Framing;
-use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, parse_usual, tcp, usual, walk};
+use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, byte, parse, parse_usual, tcp, usual, walk};
 use superpacket_simd::Simd;
 
 /// How many pieces a slot keeps room for after its packet has left: enough for 64 KB in segments of
@@ -511,6 +511,15 @@ impl<B> Receiver<B> {
             return layout.refusal.map(Reason::from);
         }
         if !Framing::names_in_any(layout) && self.options.framing.is_some_and(|framing| !framing.names(layout)) {
+            return Some(Reason::NoHeader);
+        }
+        if layout.protocol == Protocol::Tcp
+            && byte(header, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0
+            && self.options.framing.is_some()
+            && packet.gso.is_none_or(|gso| gso.cwr == Cwr::All)
+        {
+            // As accurate ECN (RFC 9768) sets it on packet after packet. Merged, all would have it,
+            // and whoever cuts behind a virtio header leaves it on the first.
             return Some(Reason::NoHeader);
         }
         let end = layout.end as usize;

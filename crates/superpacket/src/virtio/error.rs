@@ -93,6 +93,9 @@ pub enum VirtioError {
     /// Virtio has no type for these segments: DCCP, or a tunnel other than VXLAN and Geneve.
     #[error("gso_type: there is none for {0:?} in these headers")]
     Unnamed(GsoKind),
+    /// Virtio has no type for TCP segments that all have CWR: whoever cuts leaves it on the first.
+    #[error("gso_type: there is none for CWR on all segments")]
+    CwrOnAll,
 }
 
 impl VirtioError {
@@ -105,7 +108,8 @@ impl VirtioError {
             | VirtioError::Protocol { .. }
             | VirtioError::Headers(_)
             | VirtioError::Format
-            | VirtioError::Unnamed(_) => "gso_type",
+            | VirtioError::Unnamed(_)
+            | VirtioError::CwrOnAll => "gso_type",
             VirtioError::GsoSize(_) | VirtioError::TooManySegments { .. } => "gso_size",
             VirtioError::ChecksumPlace { .. } | VirtioError::ChecksumStart { .. } => "csum_start",
             VirtioError::ChecksumOffset { .. } => "csum_offset",

@@ -66,7 +66,9 @@ impl Framing {
     /// # Errors
     /// [`VirtioError`] if no header describes the packet: see [`Header::describe`]. TCP and UDP
     /// outside of tunnels that an aggregator with
-    /// [partial checksums](crate::Policy::with_partial_checksums) has merged always have one.
+    /// [partial checksums](crate::Policy::with_partial_checksums) has merged always have one, but
+    /// TCP with CWR on all packets, which an aggregator
+    /// [for a framing](crate::BatchAggregator::framed) does not merge.
     #[inline]
     pub fn header<B, M: Memory<B>>(self, packet: &SuperPacket<'_, B, M>) -> Result<HeaderBytes, VirtioError> {
         let mut slices = packet.slices();

@@ -25,14 +25,13 @@
 //!
 //! # What virtio cannot say
 //! A header has no place for IPv4 identifications that stay the same in all segments
-//! ([`IpId::Fixed`](crate::segment::IpId)), nor for CWR on all of them
-//! ([`Cwr::All`](crate::segment::Cwr)): whoever cuts the super-packet behind a virtio header
-//! increments the identification and puts CWR on the first segment. A peer changes nothing else,
-//! and [`Header::describe`] does not refuse these. Nor is there a place for a VLAN tag that a
-//! device stripped: insert it first.
+//! ([`IpId::Fixed`](crate::segment::IpId)): whoever cuts the super-packet behind a virtio header
+//! increments the identification. A peer changes nothing else, and [`Header::describe`] does not
+//! refuse these. Nor is there a place for a VLAN tag that a device stripped: insert it first.
 //!
-//! There is no type for a tunnel in a tunnel: [`Header::describe`] and [`Header::offload`] refuse
-//! such super-packets.
+//! There is no type for CWR on all segments ([`Cwr::All`](crate::segment::Cwr), accurate ECN), of
+//! which the first alone would keep it: [`Header::describe`] refuses such super-packets. Nor is
+//! there one for a tunnel in a tunnel: [`Header::describe`] and [`Header::offload`] refuse these.
 
 mod error;
 mod framing;

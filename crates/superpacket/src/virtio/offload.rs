@@ -3,7 +3,7 @@
 use super::{Format, Header, VirtioError, flags, gso_type};
 use crate::checksum::RxChecksum;
 use crate::packet::FlowHash;
-use crate::segment::{Gso, GsoKind, MaxSegments, SegmentSize};
+use crate::segment::{Cwr, Gso, GsoKind, MaxSegments, SegmentSize};
 use crate::wire::{self, IpVersion, Layer, Layout, Protocol, be16, byte, tcp, udp};
 
 /// The meaning of a header in the engine's types.
@@ -205,8 +205,8 @@ impl Header {
     /// [`SuperPacket`](crate::super_packet::SuperPacket) or
     /// [`Segment`](crate::segment::Segment). `num_buffers` is 1.
     ///
-    /// Left out is what virtio has no place for: fixed identifications, CWR on all segments,
-    /// [`RxChecksum::Complete`]; and the hash of a packet whose headers cannot be read.
+    /// Left out is what virtio has no place for: fixed identifications, [`RxChecksum::Complete`];
+    /// and the hash of a packet whose headers cannot be read.
     ///
     /// With `UDP_TUNNEL_CSUM`, Linux adds what each segment has to what lies in the outer checksum
     /// field: it must be the sum of the pseudo-header before the packet goes to a kernel. That of a
@@ -214,8 +214,8 @@ impl Header {
     ///
     /// # Errors
     /// [`VirtioError`] if no header of this format would be valid: a super-packet whose checksum is
-    /// not partial, segments or tunnels that virtio has no type for, UDP in more than 128 segments,
-    /// a segment size of 65,535.
+    /// not partial, segments or tunnels that virtio has no type for, CWR on all segments, UDP in
+    /// more than 128 segments, a segment size of 65,535.
     #[inline]
     pub fn describe(offload: &Offload, format: Format, packet: &[u8], length: usize, layer: Layer) -> Result<Header, VirtioError> {
         let mut header = Header::default();
@@ -281,6 +281,9 @@ impl Header {
         self.gso_size = gso.size.get() as u16;
         self.hdr_len = layout.payload;
         if layout.protocol == Protocol::Tcp && byte(packet, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0 {
+            if gso.cwr == Cwr::All && is_super_packet {
+                return Err(VirtioError::CwrOnAll);
+            }
             self.gso_type |= gso_type::ECN;
         }
         if let Some(outer) = layout.outer {

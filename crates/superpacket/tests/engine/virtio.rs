@@ -325,7 +325,7 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn what_cannot_be_said_is_refused_but_for_identifications_and_cwr() {
+fn what_cannot_be_said_is_refused_but_for_identifications() {
     let describe = |frame: Frame, offload: Offload| {
         let bytes = frame.to_bytes();
         Header::describe(&offload, Format::Tunnel, &bytes, bytes.len(), Layer::Ethernet)
@@ -336,8 +336,15 @@ fn what_cannot_be_said_is_refused_but_for_identifications_and_cwr() {
     let offload = Offload::new(partial, Some(tcp));
     let frame = Frame::tcp4(1, 3000);
     let header = describe(frame.clone(), offload).expect("valid");
-    let odd = tcp.with_id(IpId::Fixed).with_outer_id(IpId::Fixed).with_cwr(Cwr::All);
+    let odd = tcp.with_id(IpId::Fixed).with_outer_id(IpId::Fixed);
     assert_eq!(describe(frame.clone(), Offload::new(offload.checksum, Some(odd))), Ok(header));
+    // Accurate ECN; without the flag, or of one segment, there is nothing to say.
+    let all = Offload::new(offload.checksum, Some(tcp.with_cwr(Cwr::All)));
+    let reduced = |payload| Frame::tcp4(1, payload).with_flags(ACK | CWR);
+    assert_eq!(describe(reduced(3000), all), Err(VirtioError::CwrOnAll));
+    assert_eq!(describe(frame.clone(), all), Ok(header));
+    assert_eq!(describe(reduced(1000), all).map(|header| header.gso_type), Ok(0));
+    assert_eq!(describe(reduced(3000), offload).map(|header| header.gso_type), Ok(gso_type::TCPV4 | gso_type::ECN));
 
     let full = Offload::new(RxChecksum::None, offload.gso);
     assert_eq!(describe(frame.clone(), full), Err(VirtioError::NeedsChecksum));

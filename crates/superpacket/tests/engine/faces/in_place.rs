@@ -9,7 +9,7 @@ use superpacket::segment::{BackToBack, EachBuffer, Segmenter};
 use superpacket::virtio::{ByteOrder, Format, Framing};
 use superpacket::{Layer, PacketBuffer, Reason, RxChecksum, SliceBuffer};
 use superpacket_traffic::check::{self, flow_key};
-use superpacket_traffic::frame::{Checksum, Frame};
+use superpacket_traffic::frame::{ACK, CWR, Checksum, Frame};
 use superpacket_traffic::workload;
 
 use super::traffic::{KEY, assert_nothing_held, bytes_at, join_with, policies, poll_with, unknown};
@@ -268,6 +268,8 @@ fn what_no_header_names_does_not_merge() {
             tunnels.iter().for_each(|through| assert_eq!(merges(framing, through(frame.clone())), tunnel));
             unnamed.iter().for_each(|through| assert!(!merges(framing, through(frame.clone()))));
         }
+        // Accurate ECN: whoever cuts would leave CWR on the first packet alone.
+        assert!(!merges(framing, Frame::tcp4(1, 100).with_flags(ACK | CWR)));
         assert!(!merges(framing, Frame::dccp4(1, 100)) && !merges(framing, Frame::dccp6(1, 100)));
     }
 }
