@@ -6,7 +6,7 @@ use super::policy::{Mode, Policy, Storage};
 use crate::checksum::{Sum, at_offset, pseudo_header, sum_ranges, transport_header, tunnel_field, words};
 use crate::memory::Memory;
 use crate::packet::{Layer, RxChecksum, RxPacket};
-use crate::segment::ChecksumForm;
+use crate::segment::{ChecksumForm, Cwr, Gso};
 use crate::virtio::Framing;
 use crate::wire::{IpVersion, Layout, Outer, Protocol, be16, be32, byte, dccp, dccp_sequence, ethernet, ipv4, tcp, udp, varying};
 use superpacket_simd::Simd;
@@ -182,21 +182,39 @@ pub(super) struct ExamineOptions {
     pub(super) without_checksum: bool,
     /// Headers that must be able to say what has merged.
     pub(super) framing: Option<Framing>,
+    /// The TCP flags of which ACK alone may be set: [`CONTROL`], and CWR for a framing.
+    flags: u8,
     pub(super) simd: Simd,
 }
 
 impl ExamineOptions {
-    pub(super) fn new(policy: &Policy, simd: Simd) -> Self {
+    pub(super) fn new(policy: &Policy, framing: Option<Framing>, simd: Simd) -> Self {
         ExamineOptions {
             mode: policy.mode,
             want_sum: policy.checksum == ChecksumForm::Full,
             max_fragments: if policy.storage == Storage::Fragments { policy.max_fragments as usize } else { usize::MAX },
             defer: matches!(policy.mode, Mode::Gro { .. }) && policy.storage == Storage::Fragments,
             without_checksum: policy.merge_udp_without_checksum,
-            framing: None,
+            framing,
+            flags: CONTROL | if framing.is_some() { tcp::CWR } else { 0 },
             simd,
         }
     }
+}
+
+/// The TCP flags of which those of a packet that may be held have ACK alone.
+const CONTROL: u8 = tcp::SYN | tcp::RST | tcp::URG | tcp::ACK;
+
+/// Why a packet with these flags may not be held, if so.
+#[cold]
+fn refused_flags(flags: u8, gso: Option<&Gso>) -> Option<Reason> {
+    if flags & CONTROL != tcp::ACK {
+        return Some(Reason::TcpFlags);
+    }
+    // CWR, for which a header has words where the first packet alone has it, as a super-packet's
+    // may. Accurate ECN (RFC 9768) sets it on packet after packet: merged, all would have it, and
+    // whoever cuts behind a virtio header leaves it on the first.
+    gso.is_none_or(|gso| gso.cwr == Cwr::All).then_some(Reason::NoHeader)
 }
 
 /// Examines a packet whose headers are laid out as `layout` says and whose lengths agree with it.
@@ -240,8 +258,11 @@ pub(super) fn examine<const DEFER: bool, B>(
                 return Err(Reason::Truncated);
             };
             field = be16(fields, tcp::CHECKSUM);
-            if fields[tcp::FLAGS] & (tcp::SYN | tcp::RST | tcp::URG | tcp::ACK) != tcp::ACK {
-                return Err(Reason::TcpFlags);
+            let flags = fields[tcp::FLAGS];
+            if flags & options.flags != tcp::ACK
+                && let Some(reason) = refused_flags(flags, packet.gso.as_ref())
+            {
+                return Err(reason);
             }
             if end == payload && !lro {
                 return Err(Reason::NoPayload);

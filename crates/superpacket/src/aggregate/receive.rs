@@ -37,10 +37,10 @@ use super::{Counters, Delivery, HashKey, Mode, Policy, Reason, Storage};
 use crate::memory::Memory;
 use crate::packet::{Gathered, RxChecksum, RxPacket};
 use crate::packet_batch::PacketBatch;
-use crate::segment::{ChecksumForm, Cwr, MaxSegments};
+use crate::segment::{ChecksumForm, MaxSegments};
 use crate::super_packet::SuperPacket;
 use crate::virtio::Framing;
-use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, byte, parse, parse_usual, tcp, usual, walk};
+use crate::wire::{Layout, MAX_HEADER, Protocol, Scope, parse, parse_usual, tcp, usual, walk};
 use superpacket_simd::Simd;
 
 /// How many pieces a slot keeps room for after its packet has left: enough for 64 KB in segments of
@@ -95,7 +95,7 @@ impl<B> Receiver<B> {
             policy,
             in_force: policy,
             key,
-            options: ExamineOptions::new(&policy, simd),
+            options: ExamineOptions::new(&policy, None, simd),
             table: Table::new(policy.max_flows),
             acknowledged: Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows),
             last: NONE,
@@ -118,7 +118,7 @@ impl<B> Receiver<B> {
         self.policy.merge_uneven = false;
         self.policy.max_datagrams = self.policy.max_datagrams.min(MaxSegments::UDP.get());
         self.in_force = self.policy;
-        self.options = ExamineOptions { framing: Some(framing), ..ExamineOptions::new(&self.in_force, self.options.simd) };
+        self.options = ExamineOptions::new(&self.in_force, Some(framing), self.options.simd);
     }
 
     /// Begins a call with borrowed packets, in which at most `most` pieces merge, and buffers are
@@ -129,7 +129,7 @@ impl<B> Receiver<B> {
         let max_fragments = self.policy.max_fragments.min(most);
         if storage != self.in_force.storage || max_fragments != self.in_force.max_fragments {
             self.in_force = Policy { storage, max_fragments, ..self.policy };
-            self.options = ExamineOptions { framing: self.options.framing, ..ExamineOptions::new(&self.in_force, self.options.simd) };
+            self.options = ExamineOptions::new(&self.in_force, self.options.framing, self.options.simd);
         }
     }
 
@@ -153,7 +153,7 @@ impl<B> Receiver<B> {
         }
         (self.policy, self.in_force) = (policy, policy);
         let framing = self.options.framing;
-        self.options = ExamineOptions::new(&policy, self.options.simd);
+        self.options = ExamineOptions::new(&policy, None, self.options.simd);
         if let Some(framing) = framing {
             self.set_framing(framing);
         }
@@ -511,15 +511,6 @@ impl<B> Receiver<B> {
             return layout.refusal.map(Reason::from);
         }
         if !Framing::names_in_any(layout) && self.options.framing.is_some_and(|framing| !framing.names(layout)) {
-            return Some(Reason::NoHeader);
-        }
-        if layout.protocol == Protocol::Tcp
-            && byte(header, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0
-            && self.options.framing.is_some()
-            && packet.gso.is_none_or(|gso| gso.cwr == Cwr::All)
-        {
-            // As accurate ECN (RFC 9768) sets it on packet after packet. Merged, all would have it,
-            // and whoever cuts behind a virtio header leaves it on the first.
             return Some(Reason::NoHeader);
         }
         let end = layout.end as usize;
