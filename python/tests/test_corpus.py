@@ -583,7 +583,8 @@ def test_duckdb_and_pandas_read_the_tables(demo: Path, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     statements = documented_sql()
     assert len(statements) == 3
-    flows, reasons, bad = (duckdb.sql(statement).fetchall() for statement in statements)
+    connection = duckdb.connect()
+    flows, reasons, bad = (connection.sql(statement).fetchall() for statement in statements)
     frame = pandas.read_parquet("out/flows")
     largest = frame.groupby(["source", "destination"])["bytes_in"].sum().sort_values(ascending=False)
     assert len(flows) == min(10, len(largest)) and [row[2] for row in flows] == largest.head(10).tolist()
