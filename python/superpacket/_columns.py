@@ -47,7 +47,7 @@ def to_pandas(columns: Columns) -> pandas.DataFrame:
         columns.check()
         raise
     columns.check()
-    frame: pandas.DataFrame = table.to_pandas()
+    frame: pandas.DataFrame = table.to_pandas(split_blocks=True)
     return frame
 
 
@@ -57,7 +57,7 @@ def pandas_batches(columns: Columns) -> Iterator[pandas.DataFrame]:
 
     rows = 0
     for batch in columns:
-        frame: pandas.DataFrame = pyarrow.record_batch(batch).to_pandas()
+        frame: pandas.DataFrame = pyarrow.record_batch(batch).to_pandas(split_blocks=True)
         frame.index += rows
         rows += len(frame)
         yield frame
