@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import dpkt
@@ -89,6 +90,16 @@ def drain(path: Path) -> int:
     return rows
 
 
+def drain_numpy(path: Path) -> int:
+    """The same, as numpy arrays."""
+    return sum(len(batch["number"]) for batch in superpacket.open(path).to_numpy(batch_size=65_536))
+
+
+def drain_pandas(path: Path) -> int:
+    """The same, as DataFrames."""
+    return sum(len(frame) for frame in superpacket.open(path).to_pandas(batch_size=65_536))
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -98,7 +109,7 @@ def main() -> None:
     rows: list[tuple[str, str, str, str]] = []
 
     def row(name: str, value: str, mark: str, met: bool) -> None:
-        rows.append((name, value, mark, "met" if met else "MISSED"))
+        rows.append((name, value, mark, "" if not mark else "met" if met else "MISSED"))
 
     with tempfile.TemporaryDirectory(prefix="superpacket-speed-") as folder:
 
@@ -127,19 +138,28 @@ def main() -> None:
         ours, by_scapy = in_turn(lambda: read_superpacket(few), lambda: read_scapy(few), rounds=1 if few_packets > 10_000 else 3)
         row("the same over scapy", f"{by_scapy / ours:.0f}x", "200x or more", by_scapy >= 200 * ours)
 
-        for name, path, packets, mark in (
+        for name, path, packets, marked in (
             ("small packets", small, small_packets, True),
             ("large packets", large, large_packets, False),
         ):
-            (taken,) = in_turn(lambda: drain(path))
             size = path.stat().st_size
-            (reading,) = in_turn(lambda: _read(path))
-            row(
-                f"to_arrow, {name} ({size // packets} bytes each)",
-                f"{packets / taken / 1e6:.2f} M packets/s, {size / taken / 1e9:.1f} GB/s",
-                "5 M packets/s" if mark else f"(reading the file alone: {packets / reading / 1e6:.1f} M packets/s)",
-                not mark or packets / taken >= 5e6,
-            )
+            reads: list[tuple[str, Callable[[Path], object]]] = [
+                ("to_arrow", drain),
+                ("to_numpy in batches", drain_numpy),
+                ("to_numpy", lambda path: superpacket.open(path).to_numpy()),
+                ("to_pandas in batches", drain_pandas),
+                ("to_pandas", lambda path: superpacket.open(path).to_pandas()),
+                ("reading the file alone", _read),
+            ]
+            times = in_turn(*(partial(read, path) for _, read in reads), rounds=5)
+            for (what, read), taken in zip(reads, times):
+                mark = "5 M packets/s" if marked and read is not _read else ""
+                row(
+                    f"{what}, {name} ({size // packets} bytes each)",
+                    f"{packets / taken / 1e6:.2f} M packets/s, {size / taken / 1e9:.1f} GB/s",
+                    mark,
+                    not mark or packets / taken >= 5e6,
+                )
         print(f"{small_packets:,} small, {large_packets:,} large packets; {few_packets:,} for dpkt and scapy")
     widths = [max(len(line[column]) for line in rows) for column in range(4)]
     for line in rows:

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use superpacket_captures::{CaptureError, Reader};
 use superpacket_io::capture::{Compression, Format, Source};
 
-use crate::columns::{Columns, as_bytes, to_numpy, to_pandas};
+use crate::columns::{Columns, USUAL_BATCH, as_bytes, to_numpy, to_pandas};
 use crate::errors::{capture_error, cut_short, warn};
 use crate::interruptible::open_stream;
 use crate::packet::{Block, Gathered, Packet, interface_pairs};
@@ -182,15 +182,18 @@ impl Capture {
         Columns::of_reader(reader, self.strict, batch_size, data, bytes)
     }
 
-    /// Returns the packets as a pandas DataFrame; needs pandas and pyarrow.
-    #[pyo3(signature = (*, data=false))]
-    fn to_pandas<'py>(&mut self, py: Python<'py>, data: bool) -> PyResult<Bound<'py, PyAny>> {
-        to_pandas(py, self.to_arrow(65_536, data, "text")?)
+    /// Returns the packets as a pandas DataFrame, or with `batch_size` an iterator of DataFrames of
+    /// so many packets; needs pandas and pyarrow.
+    #[pyo3(signature = (*, batch_size=None, data=false))]
+    fn to_pandas<'py>(&mut self, py: Python<'py>, batch_size: Option<usize>, data: bool) -> PyResult<Bound<'py, PyAny>> {
+        to_pandas(py, self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), data, "text")?, batch_size.is_some())
     }
 
-    /// Returns the packets as numpy arrays, by the columns' names; needs numpy.
-    fn to_numpy<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        to_numpy(py, self.to_arrow(65_536, false, "bytes")?)
+    /// Returns the packets as numpy arrays, by the columns' names, or with `batch_size` an iterator
+    /// of such arrays of so many packets; needs numpy.
+    #[pyo3(signature = (*, batch_size=None))]
+    fn to_numpy<'py>(&mut self, py: Python<'py>, batch_size: Option<usize>) -> PyResult<Bound<'py, PyAny>> {
+        to_numpy(py, self.to_arrow(batch_size.unwrap_or(USUAL_BATCH), false, "bytes")?, batch_size.is_some())
     }
 
     /// Closes the file.

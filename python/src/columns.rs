@@ -78,14 +78,19 @@ pub(crate) fn as_bytes(addresses: &str) -> PyResult<bool> {
     }
 }
 
-/// Makes a pandas DataFrame of columns, in Python.
-pub(crate) fn to_pandas(py: Python<'_>, columns: Columns) -> PyResult<Bound<'_, PyAny>> {
-    py.import("superpacket._columns")?.call_method1("to_pandas", (columns,))
+/// Packets in a batch, where nothing else is asked for.
+pub(crate) const USUAL_BATCH: usize = 65_536;
+
+/// Makes a pandas DataFrame of columns, in Python; an iterator of them, `in_batches`.
+pub(crate) fn to_pandas(py: Python<'_>, columns: Columns, in_batches: bool) -> PyResult<Bound<'_, PyAny>> {
+    let name = if in_batches { "pandas_batches" } else { "to_pandas" };
+    py.import("superpacket._columns")?.call_method1(name, (columns,))
 }
 
-/// Makes numpy arrays of columns, in Python.
-pub(crate) fn to_numpy(py: Python<'_>, columns: Columns) -> PyResult<Bound<'_, PyAny>> {
-    py.import("superpacket._columns")?.call_method1("to_numpy", (columns,))
+/// Makes numpy arrays of columns, in Python; an iterator of them, `in_batches`.
+pub(crate) fn to_numpy(py: Python<'_>, columns: Columns, in_batches: bool) -> PyResult<Bound<'_, PyAny>> {
+    let name = if in_batches { "numpy_batches" } else { "to_numpy" };
+    py.import("superpacket._columns")?.call_method1(name, (columns,))
 }
 
 /// A column of text or bytes that grows.

@@ -226,10 +226,11 @@ pub(crate) fn index(py: Python<'_>, name: &str, stream: Stream, grain: u64, mult
 }
 
 /// Analyzes a capture, or a part of one: `part` has the headers that its reader needs, the byte
-/// where it begins, and packets before it. `take` is called with "flows" or "packets" and a batch
+/// where the reading begins, and packets before that; `first` is the number of its first packet, as
+/// those before it are read and not counted. `take` is called with "flows" or "packets" and a batch
 /// of rows. Returns what was found, to be given to `CorpusSummary.add`.
 #[pyfunction]
-#[pyo3(signature = (name, stream, part, take, *, continues, batch, hold, interval, strict))]
+#[pyo3(signature = (name, stream, part, take, *, first, continues, batch, hold, interval, strict))]
 #[expect(clippy::too_many_arguments, reason = "these are the command's options, by name")]
 pub(crate) fn analyze_part(
     py: Python<'_>,
@@ -237,6 +238,7 @@ pub(crate) fn analyze_part(
     stream: Stream,
     part: Option<(Vec<u8>, u64, u64)>,
     take: Py<PyAny>,
+    first: u64,
     continues: bool,
     batch: u64,
     hold: u64,
@@ -244,7 +246,7 @@ pub(crate) fn analyze_part(
     strict: bool,
 ) -> PyResult<String> {
     let analyze = captures::AnalyzeOptions { stepping: stepping(batch, hold), strict, ..Default::default() };
-    let options = captures::PartOptions { analyze, interval, continues };
+    let options = captures::PartOptions { analyze, interval, first, continues };
     let mut takes = Takes { take, raised: None };
     let ended = run(py, None, |progress| {
         let stream = stream.open(name)?;
@@ -278,7 +280,7 @@ impl CorpusSummary {
 
     /// Adds what was found in a capture's parts, in their order. Returns it put together: for each
     /// policy its name, packets and bytes in and out, super-packets, merged packets, absorbed ACKs,
-    /// packets held at cuts, and packets by reason.
+    /// packets that cuts concern, and packets by reason.
     fn add(&self, file: String, parts: Vec<String>) -> PyResult<Vec<PolicyRow>> {
         let read: Result<Vec<PartAnalysis>, _> = parts.iter().map(|part| serde_json::from_str(part)).collect();
         let parts = read.map_err(|error| PyValueError::new_err(format!("{file}: what was found in it cannot be read: {error}")))?;

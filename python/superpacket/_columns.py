@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy
     import pandas
 
@@ -45,8 +47,20 @@ def to_pandas(columns: Columns) -> pandas.DataFrame:
         columns.check()
         raise
     columns.check()
-    frame: pandas.DataFrame = table.to_pandas()
+    frame: pandas.DataFrame = table.to_pandas(split_blocks=True)
     return frame
+
+
+def pandas_batches(columns: Columns) -> Iterator[pandas.DataFrame]:
+    """Yields DataFrames, one for each batch; their rows are numbered on."""
+    import pyarrow
+
+    rows = 0
+    for batch in columns:
+        frame: pandas.DataFrame = pyarrow.record_batch(batch).to_pandas(split_blocks=True)
+        frame.index += rows
+        rows += len(frame)
+        yield frame
 
 
 def to_numpy(columns: Columns) -> dict[str, numpy.ndarray[Any, Any]]:
@@ -57,13 +71,20 @@ def to_numpy(columns: Columns) -> dict[str, numpy.ndarray[Any, Any]]:
     import numpy
 
     names = columns.names
-    parts: dict[str, list[bytes]] = {name: [] for name in names}
+    batches = list(numpy_batches(columns))
+    if not batches:
+        return {name: _array(name, b"") for name in names}
+    return {name: numpy.concatenate([batch.pop(name) for batch in batches]) for name in names}
+
+
+def numpy_batches(columns: Columns) -> Iterator[dict[str, numpy.ndarray[Any, Any]]]:
+    """Yields the same, batch by batch. The arrays cannot be written to."""
     for batch in columns:
-        for name, buffer in batch.buffers().items():
-            parts[name].append(buffer)
-    arrays: dict[str, numpy.ndarray[Any, Any]] = {
-        name: numpy.frombuffer(b"".join(parts[name]), dtype=_NUMPY_TYPES[name]) for name in names
-    }
-    for name in ("source", "destination"):
-        arrays[name] = arrays[name].reshape(-1, 16)
-    return arrays
+        yield {name: _array(name, buffer) for name, buffer in batch.buffers().items()}
+
+
+def _array(name: str, buffer: bytes) -> numpy.ndarray[Any, Any]:
+    import numpy
+
+    array: numpy.ndarray[Any, Any] = numpy.frombuffer(buffer, dtype=_NUMPY_TYPES[name])
+    return array.reshape(-1, 16) if name in ("source", "destination") else array

@@ -76,6 +76,28 @@ def test_numpy_columns(demo: Path) -> None:
         assert packet.destination is None or str(address.ipv4_mapped or address) == packet.destination
 
 
+def test_numpy_and_pandas_in_batches(demo: Path) -> None:
+    whole = superpacket.open(demo).to_numpy()
+    merged = superpacket.coalesce(demo, max_packets=1).packets
+    assert merged is not None
+    for source in (lambda: superpacket.open(demo), lambda: merged):
+        batches = list(source().to_numpy(batch_size=300))
+        assert [len(batch["number"]) for batch in batches] == [300, 300, 300, len(whole["number"]) - 900]
+        for name, array in whole.items():
+            joined = numpy.concatenate([batch[name] for batch in batches])
+            assert joined.dtype == array.dtype and numpy.array_equal(joined, array), name
+        frames = list(source().to_pandas(batch_size=300, data=True))
+        assert [len(frame) for frame in frames] == [len(batch["number"]) for batch in batches]
+        pandas.testing.assert_frame_equal(pandas.concat(frames), source().to_pandas(data=True), check_dtype=False)
+    # One by one: the first is there before the rest has been read.
+    first = next(iter(superpacket.open(demo).to_numpy(batch_size=1)))
+    assert first["captured_length"].tolist() == [whole["captured_length"][0]]
+    assert list(superpacket.PacketList().to_numpy(batch_size=5)) == []
+    assert superpacket.PacketList().to_numpy()["source"].shape == (0, 16)
+    with pytest.raises(ValueError, match="batch_size: 0"):
+        superpacket.open(demo).to_numpy(batch_size=0)
+
+
 def test_packets_in_memory_have_columns_too(demo: Path) -> None:
     merged = superpacket.coalesce(demo).packets
     assert merged is not None
@@ -107,6 +129,8 @@ def test_a_damaged_capture_says_where(tmp_path: Path, demo: Path) -> None:
     for read in (
         lambda: superpacket.open(path).to_pandas(),
         lambda: superpacket.open(path).to_numpy(),
+        lambda: list(superpacket.open(path).to_numpy(batch_size=100)),
+        lambda: list(superpacket.open(path).to_pandas(batch_size=100)),
         lambda: list(superpacket.open(path).to_arrow()),
     ):
         with pytest.raises(superpacket.CaptureError) as caught:
@@ -122,6 +146,9 @@ def test_a_capture_that_is_cut_short_warns_or_is_an_error(tmp_path: Path, demo: 
     with pytest.warns(UserWarning, match="cut short"):
         rows = len(superpacket.open(path).to_pandas())
     assert rows > 50
+    with pytest.warns(UserWarning, match="cut short") as told:
+        assert sum(len(batch["number"]) for batch in superpacket.open(path).to_numpy(batch_size=64)) == rows
+    assert len(told) == 1
     with pytest.raises(superpacket.CaptureError, match="cut short"):
         superpacket.open(path, strict=True).to_pandas()
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,58 @@ def test_bytes_tuples_scapy_and_dpkt_are_taken(demo: Path) -> None:
     assert raw is not None and raw[0].destination_port == 2
     with pytest.raises(TypeError, match="packet 2: int is neither"):
         superpacket.coalesce([b"x", 7])
+
+
+#: Each command, and what of its report does not name the input.
+COMMANDS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "coalesce": lambda source: _packets(superpacket.coalesce(source)),
+    "segment": lambda source: _packets(superpacket.segment(source, mtu=576)),
+    "verify": lambda source: _unnamed(superpacket.verify(source)),
+    "analyze": lambda source: _unnamed(superpacket.analyze(source)),
+    "steer": lambda source: _unnamed(superpacket.steer(source, cpus="ff")),
+}
+
+
+def _packets(report: Any) -> tuple[Any, ...]:
+    return report.totals, [(packet.time, packet.link_type, bytes(packet)) for packet in report.packets]
+
+
+def _unnamed(report: Any) -> tuple[Any, ...]:
+    """Interfaces are the file's own: packets in memory are of unnamed ones."""
+    files = [{**file, "file": "", "interfaces": []} for file in report.json.get("files", [])]
+    told = {**report.json, "file": "", "files": files}
+    return told, [file.timeline for file in getattr(report, "files", []) if hasattr(file, "timeline")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_files_bytes_scapy_and_dpkt_give_equal_results(demo: Path, tmp_path: Path, command: str) -> None:
+    import dpkt
+    import scapy.all as scapy
+
+    # With super-packets, for `segment` to cut, and times in microseconds, as dpkt and scapy have them.
+    path = tmp_path / "merged.pcap"
+    merged = superpacket.coalesce(demo, batch=0, hold=3600, max_packets=3).packets
+    assert merged is not None
+    timed = [((packet.time or 0) // 1000 / 1e6, bytes(packet)) for packet in merged]
+    with path.open("wb") as file:
+        writer = dpkt.pcap.Writer(file)
+        for when, data in timed:
+            writer.writepkt(data, when)
+    packets = list(superpacket.open(path))
+    run = COMMANDS[command]
+    expected = run(path)
+    assert run(timed) == expected, "bytes"
+    assert run(scapy.rdpcap(str(path))) == expected, "scapy"
+    # Frames whose bytes dpkt gives back as they came.
+    parsed = [(when, dpkt.ethernet.Ethernet(data)) for when, data in timed]
+    same = [(when, data) for (when, data), (_, frame) in zip(timed, parsed) if bytes(frame) == data]
+    assert len(same) > 0.9 * len(timed)
+    assert run([pair for pair, (_, data) in zip(parsed, timed) if bytes(pair[1]) == data]) == run(same), "dpkt"
+    # Without times, nothing is held for too long.
+    untimed = [bytes(packet) for packet in packets]
+    assert run(iter(untimed)) == run([dpkt.ethernet.Ethernet(data) if bytes(dpkt.ethernet.Ethernet(data)) == data else data for data in untimed])
+    if command in ("segment", "steer"):
+        assert run(untimed)[0] == expected[0], "time has no say"
 
 
 def test_analyze_says_what_the_page_says(demo: Path, tmp_path: Path) -> None:

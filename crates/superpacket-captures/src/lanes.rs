@@ -172,6 +172,15 @@ pub(crate) trait Taker {
     fn passed(&mut self, interface: u32, buffer: &Buffer, why: Why);
 }
 
+/// What leaves before a part of a capture begins.
+pub(crate) struct Nobody;
+
+impl Taker for Nobody {
+    fn packet(&mut self, _link: &LinkHeader, _packet: SuperPacket<'_, Buffer>) {}
+
+    fn passed(&mut self, _interface: u32, _buffer: &Buffer, _why: Why) {}
+}
+
 /// What is to leave.
 #[derive(Clone, Copy, Debug)]
 enum Flush {
@@ -273,6 +282,16 @@ impl Lanes {
     /// Packets that are held, a merged one counted once.
     pub(crate) fn held(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.aggregator.counters().held).sum()
+    }
+
+    /// Packets that passed because the table of LRO held other flows.
+    pub(crate) fn refused(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.aggregator.counters().no_desc).sum()
+    }
+
+    /// Has a poll just ended? Without polls: is nothing held?
+    pub(crate) fn is_between_polls(&self) -> bool {
+        if self.stepping.batch == 0 { self.held() == 0 } else { self.in_poll == 0 }
     }
 
     /// Does every packet that the engine was given have its place?

@@ -85,7 +85,7 @@ def _text(report: Any, output: str) -> str:
     if report.split_files:
         held = max(report.held_at_cuts.items(), key=lambda item: item[1])
         merged = report.findings.policies[held[0]].totals.merged
-        cost = f"at most {held[1]:,} packets held there ({held[0]}), {100 * held[1] / max(1, merged):.4f} % of merges" if held[1] else "nothing was held there"
+        cost = f"there, at most {held[1]:,} packets might have merged otherwise ({held[0]}), {100 * held[1] / max(1, merged):.4f} % of merges" if held[1] else "nothing was held there"
         lines.append(f"  {report.split_files:,} of them were read in {report.parts:,} parts; {cost}")
     lines.append("")
     lines.append(f"  {'aggregation':<12}{'packets out':>18}{'fewer by':>12}{'super-packets':>18}")

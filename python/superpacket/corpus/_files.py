@@ -98,9 +98,18 @@ class CorpusFile:
         if self.is_local:
             return True
         if _is_http(self.fs):
-            return bool(self.fs.info(self.path).get("partial"))
+            return self._has_ranges()
         # An archive that is compressed as a whole.
         return getattr(self.fs, "compression", None) is None
+
+    def _has_ranges(self) -> bool:
+        # Servers that know ranges need not say so: the second byte is asked for.
+        with self.fs.open(self.path, "rb", block_size=_SAMPLE, cache_type="none") as opened:
+            try:
+                opened.seek(1)
+                return len(opened.read(1)) == 1
+            except ValueError:
+                return False
 
     def stream(self, start: int = 0, end: int | None = None) -> Stream:
         """Opens it for one reading, from one byte to another."""

@@ -30,8 +30,8 @@ class CorpusReport:
     #: Captures that were read in parts, and their parts.
     split_files: int
     parts: int
-    #: Packets that were held, by policy, where captures were cut into parts: each might have merged
-    #: with more of the next part.
+    #: Packets, by policy, that might have merged otherwise had captures not been cut into parts:
+    #: those held at cuts, and ACKs that may repeat what a part before acknowledged.
     held_at_cuts: dict[str, int]
     #: Bytes that tasks gave back.
     result_bytes: int

@@ -13,6 +13,9 @@ from superpacket._superpacket import CaptureError
 from superpacket.corpus._files import CorpusFile, Identity, close
 from superpacket.corpus._store import STATE, Store
 
+#: Bytes from one place of an index to the next, at most; so much is read before a part begins.
+_GRAIN = 4 << 20
+
 #: Tables that tasks write.
 TABLES = ("flows", "packets")
 
@@ -46,6 +49,10 @@ class Part:
     """A part of a file."""
 
     number: int
+    #: Where the reading begins: some MiB before it, as flows are to be known.
+    lead: int
+    #: Packets before that.
+    lead_packets: int
     #: Its bytes.
     start: int
     end: int | None
@@ -120,7 +127,7 @@ def survey(file: CorpusFile, options: Options, store: Store) -> Survey:
     if not isinstance(index, dict) or index.get("for") != wanted or index["grain"] > options.part_size // 4:
         if not file.can_seek():
             return Survey([])
-        grain = max(1, min(16 << 20, options.part_size // 16))
+        grain = max(1, min(_GRAIN, options.part_size // 16))
         stream = file.stream()
         try:
             places, headers, packets = _superpacket.index(file.name, stream, grain=grain, multiple=options.batch)
@@ -138,25 +145,30 @@ def survey(file: CorpusFile, options: Options, store: Store) -> Survey:
 
 def _cut(places: list[list[int]], identity: Identity, part_size: int) -> list[Part]:
     """Chooses the places where parts begin."""
-    starts: list[list[int]] = []
-    for place in places:
+    starts: list[int] = []
+    for number, place in enumerate(places):
         left = part_size if identity.size is None else identity.size - place[0]
-        if not starts or (place[0] >= starts[-1][0] + part_size and left >= part_size // 4):
-            starts.append(place)
+        if not starts or (place[0] >= places[starts[-1]][0] + part_size and left >= part_size // 4):
+            starts.append(number)
     if len(starts) < 2:
         return []
-    return [
-        Part(
-            number,
-            start[0],
-            starts[number + 1][0] if number + 1 < len(starts) else None,
-            start[1],
-            start[2],
-            number + 1 < len(starts),
-            identity,
+    parts = []
+    for number, (at, end) in enumerate(zip(starts, [*starts[1:], None])):
+        start, lead = places[at], places[max(at - 1, 0)]
+        parts.append(
+            Part(
+                number,
+                lead[0],
+                lead[1],
+                start[0],
+                None if end is None else places[end][0],
+                start[1],
+                lead[2],
+                end is not None,
+                identity,
+            )
         )
-        for number, start in enumerate(starts)
-    ]
+    return parts
 
 
 def _kept(store: Store, name: str, identity: Identity, run: str) -> Result | None:
@@ -221,10 +233,10 @@ def _read(file: CorpusFile, part: Part | None, number: int, options: Options, st
         headers = store.read(f"{STATE}/index/{file.key}.headers")
         if headers is None:
             raise OSError(f"{store.path(STATE)}/index/{file.key}.headers was removed while the run went on")
-        place = (headers[: part.headers], part.start, part.packets)
+        place = (headers[: part.headers], part.lead, part.lead_packets)
     names = {table: f"{table}/{file.key}-{number:05}.parquet" for table in TABLES}
     with ExitStack() as stack:
-        stream = file.stream() if part is None else file.stream(part.start, part.end)
+        stream = file.stream() if part is None else file.stream(part.lead, part.end)
         stack.callback(close, stream)
         # The folders are left alone by tables without rows.
         waiting = {table: _Waiting(store, name, file.name, number) for table, name in names.items()}
@@ -235,6 +247,7 @@ def _read(file: CorpusFile, part: Part | None, number: int, options: Options, st
             stream,
             place,
             lambda table, batch: waiting[table].add(batch),
+            first=1 if part is None else part.packets + 1,
             continues=part is not None and part.continues,
             batch=options.batch,
             hold=options.hold,

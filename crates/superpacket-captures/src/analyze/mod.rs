@@ -1,5 +1,6 @@
 //! `analyze`: what each kind of aggregation would do to a capture, side by side in one pass.
 
+mod cut;
 mod flows;
 mod page;
 mod parts;
@@ -15,17 +16,18 @@ use superpacket::Simd;
 use superpacket::aggregate::Policy;
 use superpacket::packet::Layer;
 use superpacket::super_packet::SuperPacket;
-use superpacket::wire::{Protocol, parse, tcp};
+use superpacket::wire::{Layout, Protocol, parse, tcp};
 use superpacket_io::capture::{Frame, FrameOptions};
 
 use crate::error::Error;
 use crate::figures::{average, ratio};
 use crate::input::{Input, Opened};
-use crate::lanes::{Arrival, Lanes, LinkHeader, Seeds, Stepping, Taker, Why};
+use crate::lanes::{Arrival, Lanes, LinkHeader, Nobody, Seeds, Stepping, Taker, Why};
 use crate::ledger::Flow;
 use crate::pool::{Buffer, Pool};
 use crate::progress::Progress;
 use crate::totals::{CutShort, Tally, Totals, Unreadable};
+use cut::Unknown;
 use flows::{Label, TopFlows};
 use rows::Tables;
 
@@ -40,6 +42,9 @@ const POLICIES: usize = 4;
 
 /// The one whose results are the report's common figures: what `coalesce` does by default.
 const DEFAULT: usize = 2;
+
+/// The one that remembers what flows acknowledged, beyond the end of a poll.
+const WITH_ACKS: usize = 3;
 
 /// The policies: JSON key, name, and what the engine is told.
 const POLICY: [(&str, &str, Policy); POLICIES] = [
@@ -131,12 +136,15 @@ impl Traffic {
             Some(Protocol::Dccp) => self.dccp_packets += 1,
             None => self.other_packets += 1,
         }
-        if let Some(layout) = layout.filter(|layout| layout.protocol == Protocol::Tcp && u32::from(layout.payload) == layout.end) {
-            let flags = packet.get(usize::from(layout.transport) + tcp::FLAGS).copied().unwrap_or(0);
-            self.pure_acks += u64::from(flags & (tcp::SYN | tcp::FIN | tcp::RST | tcp::PSH | tcp::URG | tcp::ACK) == tcp::ACK);
-        }
+        self.pure_acks += u64::from(layout.is_some_and(|layout| layout.protocol == Protocol::Tcp && is_pure_ack(packet, &layout)));
         self.ack_share = ratio(self.pure_acks, self.packets);
     }
+}
+
+/// Does this TCP packet only acknowledge?
+fn is_pure_ack(packet: &[u8], layout: &Layout) -> bool {
+    let flags = packet.get(usize::from(layout.transport) + tcp::FLAGS).copied().unwrap_or(0);
+    u32::from(layout.payload) == layout.end && flags & (tcp::SYN | tcp::FIN | tcp::RST | tcp::PSH | tcp::URG | tcp::ACK) == tcp::ACK
 }
 
 /// The effects of all policies, by JSON key.
@@ -274,7 +282,7 @@ pub fn analyze(inputs: Vec<Input<'_>>, options: &AnalyzeOptions, progress: &mut 
     let mut report = AnalyzeReport::empty(options, Unreadable::among(inputs.len()));
     let mut all_flows = TopFlows::default();
     for input in inputs {
-        let found = pass(input, options, false, None, progress);
+        let found = pass(input, options, Bounds::WHOLE, None, progress);
         let Some((file, part)) = report.unreadable.sort(found, progress)? else { continue };
         let totals = part.policies.in_order()[DEFAULT].1.totals.clone();
         let (top_flows, traffic) = (part.flows.rows(options.top), part.traffic);
@@ -316,12 +324,24 @@ impl Run {
     }
 }
 
-/// Reads a capture, or a part of one, to its end; `continues` where another part follows. Returns
-/// its name and what was found.
+/// Which packets of what is read belong to a part.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// The number of its first packet. Those before it are of the part before.
+    first: u64,
+    /// Another part follows.
+    continues: bool,
+}
+
+impl Bounds {
+    const WHOLE: Bounds = Bounds { first: 1, continues: false };
+}
+
+/// Reads a capture, or a part of one, to its end. Returns its name and what was found.
 fn pass(
     input: Input<'_>,
     options: &AnalyzeOptions,
-    continues: bool,
+    bounds: Bounds,
     mut tables: Option<&mut Tables<'_>>,
     progress: &mut dyn Progress,
 ) -> Result<(String, PartAnalysis), Error> {
@@ -338,10 +358,32 @@ fn pass(
     let mut flows = TopFlows::default();
     let mut timeline = Timeline::default();
     let (mut first_time, mut last_time) = (None, None);
+    // What is read from a capture's first packet on lacks nothing.
+    let mut unknown = None;
+    let mut is_first = true;
     input.for_each(|frame| {
         // Options are not looked at, so they are not held.
         let frame = &Frame { options: FrameOptions::NONE, ..*frame };
         let arrival = Arrival::new(frame, &pool, Seeds::Rewrite, simd);
+        let arrived = arrival.link.as_ref().and_then(|link| {
+            let label = Label::of(arrival.buffer.as_ref(), link.layer())?;
+            Some((Flow::of(arrival.buffer.as_ref(), link.layer(), link), label, link))
+        });
+        if std::mem::take(&mut is_first) && frame.number > 1 {
+            unknown = Some(Unknown::default());
+        }
+        if let (Some(unknown), Some((flow, _, link))) = (&mut unknown, arrived) {
+            unknown.arrives(arrival.buffer.as_ref(), flow, link, frame.number >= bounds.first, &runs[WITH_ACKS].lanes);
+        }
+        if frame.number < bounds.first {
+            for run in &mut runs {
+                run.lanes.receive(arrival.clone(), &pool, &mut Nobody);
+                if frame.number + 1 == bounds.first {
+                    run.lanes.finish(&mut Nobody);
+                }
+            }
+            return Ok(());
+        }
         let layer = arrival.link.as_ref().map(LinkHeader::layer);
         traffic.count(frame.data.len(), arrival.buffer.as_ref(), layer);
         if let Some(time) = arrival.time {
@@ -349,17 +391,13 @@ fn pass(
             first_time = Some(first_time.map_or(time, |first: u64| first.min(time)));
             last_time = last_time.max(Some(time));
         }
-        let mut arrived = None;
-        if let Some(link) = &arrival.link
-            && let Some(label) = Label::of(arrival.buffer.as_ref(), link.layer())
-        {
-            let flow = Flow::of(arrival.buffer.as_ref(), link.layer(), link);
+        if let Some((flow, label, _)) = arrived {
             flows.count(flow, label, frame.data.len());
             if let Some(tables) = &mut tables {
                 tables.flow(flow, label, frame.data.len(), arrival.time);
             }
-            arrived = Some(flow);
         }
+        let arrived = arrived.map(|(flow, ..)| flow);
         if let Some(tables) = &mut tables {
             tables.before(frame.data.len(), arrival.time);
         }
@@ -372,12 +410,18 @@ fn pass(
             }
             run.lanes.receive(arrival.clone(), &pool, &mut step);
         }
+        if let Some(unknown) = &mut unknown {
+            unknown.settle(&runs[WITH_ACKS].lanes);
+        }
         match &mut tables {
             Some(tables) => tables.give_full(),
             None => Ok(()),
         }
     })?;
-    let held = if continues { runs.each_ref().map(|run| run.lanes.held()) } else { [0; POLICIES] };
+    let mut held = if bounds.continues { runs.each_ref().map(|run| run.lanes.held()) } else { [0; POLICIES] };
+    if let Some(mut unknown) = unknown {
+        held[WITH_ACKS] += unknown.finish(&runs[WITH_ACKS].lanes);
+    }
     for (index, run) in runs.iter_mut().enumerate() {
         let mut step = Step { tally: &mut run.tally, sizes: &mut run.sizes, super_packet_sizes: &mut run.super_packet_sizes, detail: None };
         if index == DEFAULT {

@@ -48,7 +48,7 @@ fn cuts(parts: &Cuts, report: &AnalyzeReport) -> String {
     let (files, count) = (grouped(parts.files), grouped(parts.parts));
     match most {
         Some(((name, effect), held)) if held > 0 => format!(
-            "Read in parts: {files} captures, in {count}. Held where they were cut: {} packets at most ({name}), {:.4} % of those that merged.",
+            "Read in parts: {files} captures, in {count}. Where they were cut, {} packets at most might have merged otherwise ({name}), {:.4} % of those that merged.",
             grouped(held),
             100.0 * ratio(held, effect.totals.merged),
         ),

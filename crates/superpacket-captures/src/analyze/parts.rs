@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::flows::TopFlows;
 use super::rows::{Rows, Tables};
-use super::{AnalyzeOptions, AnalyzeReport, DEFAULT, Effects, FileAnalysis, Findings, Timeline, Traffic, pass};
+use super::{AnalyzeOptions, AnalyzeReport, Bounds, DEFAULT, Effects, FileAnalysis, Findings, Timeline, Traffic, pass};
 use crate::error::Error;
 use crate::input::Input;
 use crate::progress::Progress;
@@ -24,12 +24,16 @@ pub struct PartOptions {
     pub analyze: AnalyzeOptions,
     /// The intervals of packets by time, in nanoseconds.
     pub interval: u64,
+    /// The number of the part's first packet, from 1. What is read before it is of the part before,
+    /// and not counted: from it, the engine learns what its flows acknowledged last.
+    pub first: u64,
     /// Another part follows in the same capture: what is held at the end was cut off.
     pub continues: bool,
 }
 
-/// Packets held under each policy where captures were cut into parts: each might have merged with
-/// more of the next part.
+/// Packets of which each policy might have made something else, had captures not been cut into
+/// parts: those held at a part's end, which might have merged with more of the next one; and under
+/// LRO with pure ACKs, those that may repeat what a part before acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// LRO.
@@ -67,7 +71,7 @@ pub struct Cuts {
     pub files: u64,
     /// Into how many parts.
     pub parts: u64,
-    /// Packets that were held at the cuts.
+    /// Packets that the cuts concern.
     pub held: Held,
 }
 
@@ -81,7 +85,7 @@ pub struct PartAnalysis {
     pub traffic: Traffic,
     /// What each policy would do.
     pub policies: Effects,
-    /// Packets held where the part was cut off; 0 at a capture's end.
+    /// Packets that the cuts at the part's ends concern; 0 of a whole capture.
     pub held: Held,
     /// When the part's first packets were captured, in nanoseconds since 1970.
     pub first_time: Option<u64>,
@@ -105,7 +109,8 @@ pub fn analyze_part(
     progress: &mut dyn Progress,
 ) -> Result<PartAnalysis, Error> {
     let mut tables = Tables::new(rows, options.interval);
-    let (_, mut found) = pass(input, &options.analyze, options.continues, Some(&mut tables), progress)?;
+    let bounds = Bounds { first: options.first, continues: options.continues };
+    let (_, mut found) = pass(input, &options.analyze, bounds, Some(&mut tables), progress)?;
     tables.give_all()?;
     found.flows = found.flows.largest(LISTED_FLOWS);
     Ok(found)
