@@ -8,10 +8,10 @@
 //! A packet that did not merge leaves in the chunk that it came in: one descriptor. A segment of a
 //! super-packet leaves as several (`XDP_PKT_CONTD`): its new headers, written to a free chunk, and
 //! its payload in the chunks in which it was received, wherever the super-packet is cut. What is
-//! copied: the headers, 54 to 118 bytes a segment for TCP; all of a frame of more than 17 pieces,
-//! which cuts at other places than the packets' may give. What the kernel does is another matter:
-//! without zero copy in the driver (`xdp:IFACE?copy=zero`), as on veth, it copies each frame once
-//! when it is received and once when it is sent.
+//! copied: the headers of segments, and the whole of a frame of more pieces than a packet may have
+//! (`MAX_BUFFERS`), to which only cuts at other places than the packets' lead. What the kernel does
+//! is another matter: without zero copy in the driver (`xdp:IFACE?copy=zero`), as on veth, it copies
+//! each frame once when it is received and once when it is sent.
 //!
 //! All ports of a process have the same UMEM. They need Linux 6.6, `CAP_NET_ADMIN`, `CAP_NET_RAW`
 //! and `CAP_BPF`. AF_XDP carries no super-packets: the port makes the other end of a veth send none,
