@@ -17,8 +17,6 @@
 //! and `CAP_BPF`. AF_XDP carries no super-packets: the port makes the other end of a veth send none,
 //! and finds the checksums which it left to its device; they are computed here.
 
-use std::process::ExitCode;
-
 use rustix::event::{PollFd, PollFlags, poll};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{RxChecksum, RxPacket};
@@ -28,12 +26,16 @@ use superpacket_io::port::xdp::XdpPort;
 use superpacket_io::port::{Buffer, MAX_SLICES, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch};
 
 /// Opens an interface whose frames are sent as headers and payload.
+///
+/// # Errors
+/// What the system refused.
 pub fn open(interface: &str) -> Result<XdpPort, PortError> {
     XdpPort::open(&format!("xdp:{interface}?gather=on").parse()?)
 }
 
 /// One direction: what one port receives is sent by another.
 pub struct Way {
+    /// Whose readiness is to be waited for.
     pub receivers: Vec<Box<dyn Receive>>,
     transmitter: Box<dyn Transmit>,
     aggregator: Aggregator<Buffer>,
@@ -50,6 +52,10 @@ pub struct Way {
 }
 
 impl Way {
+    /// From one port to another.
+    ///
+    /// # Errors
+    /// What the system refused.
     pub fn new(from: &mut XdpPort, to: &mut XdpPort) -> Result<Self, PortError> {
         Ok(Way {
             receivers: from.receivers(),
@@ -66,6 +72,9 @@ impl Way {
     }
 
     /// Forwards what is there now.
+    ///
+    /// # Errors
+    /// A port is down or gone.
     pub fn forward(&mut self) -> Result<(), PortError> {
         let Way { aggregator, segmenter, packets, outgoing, batch, decisions, dropped, .. } = self;
         for receiver in &mut self.receivers {
@@ -127,17 +136,8 @@ fn run(one: &str, other: &str) -> Result<(), PortError> {
     }
 }
 
-fn main() -> ExitCode {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [one, other] = &arguments[..] else {
-        eprintln!("usage: xdp_forward IFACE IFACE");
-        return ExitCode::from(2);
-    };
-    match run(one, other) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    let [one, other] = &arguments[..] else { return Err("usage: xdp_forward IFACE IFACE".into()) };
+    Ok(run(one, other)?)
 }
