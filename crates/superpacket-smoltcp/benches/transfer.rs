@@ -1,7 +1,7 @@
 //! A bulk transfer by smoltcp's TCP, with its device wrapped and as it is, in turn, medians of
 //! rounds: between two stacks over a wire in memory, over two TAP devices on a bridge of the
-//! kernel's, and with the kernel at the other end of a TAP device; then over TUN devices that take
-//! super-packets.
+//! kernel's, and with the kernel at the other end of a TAP device; then over TAP and TUN devices
+//! that take super-packets.
 //!
 //! `cargo bench -p superpacket-smoltcp --features tun [-- ROUNDS]`. What needs a network namespace
 //! is left out where there is none.
@@ -221,6 +221,8 @@ mod linux {
         Tun,
         /// A TUN device that takes super-packets.
         SuperTun,
+        /// A TAP device that takes super-packets.
+        SuperTap,
     }
 
     fn tun(host: &Host, name: &str) -> Result<TunTapInterface, LabError> {
@@ -230,8 +232,8 @@ mod linux {
         Ok(device)
     }
 
-    fn super_tun(name: &str) -> Result<TunDevice, LabError> {
-        TunDevice::open(name).map_err(|error| LabError::system(format!("the TUN device {name}"), error))
+    fn super_tun(name: &str, medium: Medium) -> Result<TunDevice, LabError> {
+        TunDevice::open(name, medium).map_err(|error| LabError::system(format!("the TUN or TAP device {name}"), error))
     }
 
     /// Between two devices that the kernel bridges, or routes.
@@ -258,13 +260,20 @@ mod linux {
                 bridge.delete()?;
                 Ok(speed)
             }
+            Kind::SuperTap => {
+                let devices = [super_tun("port1", Medium::Ethernet)?, super_tun("port2", Medium::Ethernet)?];
+                let bridge = bridge()?;
+                let speed = between(devices);
+                bridge.delete()?;
+                Ok(speed)
+            }
             Kind::Tun => {
                 let devices = [tun(host, "port1")?, tun(host, "port2")?];
                 route()?;
                 Ok(between(devices))
             }
             Kind::SuperTun => {
-                let devices = [super_tun("port1")?, super_tun("port2")?];
+                let devices = [super_tun("port1", Medium::Ip)?, super_tun("port2", Medium::Ip)?];
                 route()?;
                 Ok(between(devices))
             }
@@ -285,8 +294,8 @@ mod linux {
                 address()?;
                 with_kernel(host, device, to_kernel)
             }
-            Kind::SuperTun => {
-                let device = super_tun("port1")?;
+            Kind::SuperTap | Kind::SuperTun => {
+                let device = super_tun("port1", if matches!(kind, Kind::SuperTap) { Medium::Ethernet } else { Medium::Ip })?;
                 address()?;
                 with_kernel(host, device, to_kernel)
             }
@@ -294,7 +303,11 @@ mod linux {
     }
 
     fn print(what: &str, measured: &Paired) {
-        println!("{what:<34} {:>9.2} {:>9.2}   {:>5.2}x", measured.b.median, measured.a.median, measured.ratio.median);
+        let ratio = measured.ratio;
+        println!(
+            "{what:<34} {:>9.2} {:>9.2}   {:>5.2}x   {:.2} to {:.2}",
+            measured.b.median, measured.a.median, ratio.median, ratio.least, ratio.greatest
+        );
     }
 
     pub fn main() -> Result<(), LabError> {
@@ -308,9 +321,11 @@ mod linux {
         }
         let host = Host::new("stacks")?;
         host.enter()?;
-        for (name, ours, plain) in [("TAP", Kind::Wrapped, Kind::Tap), ("TUN", Kind::SuperTun, Kind::Tun)] {
+        for (name, ours, plain) in
+            [("TAP, wrapped", Kind::Wrapped, Kind::Tap), ("TAP", Kind::SuperTap, Kind::Tap), ("TUN", Kind::SuperTun, Kind::Tun)]
+        {
             let measured = paired(rounds, || two_stacks(&host, ours), || two_stacks(&host, plain))?;
-            print(&format!("two stacks, by {name} devices"), &measured);
+            print(&format!("two stacks, by {name}"), &measured);
             for to_kernel in [true, false] {
                 let measure = |kind| to_or_from_kernel(&host, kind, to_kernel);
                 let measured = paired(rounds, || measure(ours), || measure(plain))?;

@@ -13,10 +13,10 @@ use superpacket::{BatchAggregator, Gso, GsoKind, GsoPacket, HashKey, Layer, Poli
 pub const BURST: usize = 64;
 
 /// The longest IP packet, in bytes.
-const LONGEST: usize = 65_535;
+pub(crate) const LONGEST: usize = 65_535;
 
 /// Length of an Ethernet header, in bytes.
-const ETHERNET: usize = 14;
+pub(crate) const ETHERNET: usize = 14;
 
 /// A device of smoltcp that receives and sends super-packets, around one that does not.
 #[derive(Debug)]

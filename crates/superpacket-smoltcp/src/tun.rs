@@ -1,4 +1,4 @@
-//! A TUN device that takes and gives super-packets.
+//! TUN and TAP devices that take and give super-packets.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,20 +14,21 @@ use superpacket::wire::{IpVersion, Layout, Protocol, parse};
 use superpacket::{Framing, Gso, GsoKind, Layer, RxChecksum, SegmentSize, Segmenter, Simd};
 use superpacket_tun::{Device as _, Offloads, Queue, Tun};
 
-/// The longest IP packet, in bytes.
-const LONGEST: usize = 65_535;
+use crate::device::{ETHERNET, LONGEST};
 
-/// A TUN device of Linux for smoltcp: packets of up to 64 KB are read and written by one call each,
-/// and the kernel joins and cuts them, or never does, where the other end is on this host.
+/// A TUN or TAP device of Linux for smoltcp: packets of up to 64 KB are read and written by one call
+/// each, and the kernel joins and cuts them, or never does, where the other end is on this host.
+/// A bridge of the kernel's passes them on whole.
 ///
 /// Checksums that the kernel has left partial are completed; smoltcp verifies them, with all
 /// others. A kernel that refuses a super-packet gets its segments, then and from then on.
 ///
 /// ```no_run
+/// use smoltcp::phy::Medium;
 /// use superpacket_smoltcp::TunDevice;
 ///
-/// let mut device = TunDevice::open("tun0")?;
-/// // An `Interface` takes the device; `smoltcp::phy::wait` its descriptor.
+/// let mut device = TunDevice::open("tun0", Medium::Ip)?;
+/// // With `Medium::Ethernet` it is a TAP device. An `Interface` takes the device; `smoltcp::phy::wait` its descriptor.
 /// # let _ = &mut device;
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -42,6 +43,7 @@ pub struct TunDevice {
 #[derive(Debug)]
 struct Reader {
     queue: Queue,
+    layer: Layer,
     simd: Simd,
     received: Vec<u8>,
     counters: TunCounters,
@@ -51,6 +53,7 @@ struct Reader {
 #[derive(Debug)]
 struct Writer {
     queue: Queue,
+    layer: Layer,
     segmenter: Segmenter,
     /// The device takes super-packets.
     takes_super_packets: bool,
@@ -82,13 +85,15 @@ pub struct TunCounters {
 }
 
 impl TunDevice {
-    /// Opens a device, or attaches to it if it is there, and switches it on.
+    /// Opens a TUN device ([`Medium::Ip`]) or a TAP device, or attaches to it if it is there, and
+    /// switches it on.
     ///
     /// # Errors
     /// What the system refused.
-    pub fn open(name: &str) -> io::Result<Self> {
+    pub fn open(name: &str, medium: Medium) -> io::Result<Self> {
+        let layer = if medium == Medium::Ip { Layer::Ip } else { Layer::Ethernet };
         // smoltcp's UDP sockets would take super-packets of datagrams for one.
-        Self::new(Tun::builder(name).offloads(Offloads::TCP).open()?)
+        Self::new(Tun::builder(name).layer(layer).offloads(Offloads::TCP).open()?)
     }
 
     /// Takes a device that was opened otherwise, of one queue, and without UDP super-packets.
@@ -98,20 +103,22 @@ impl TunDevice {
     /// more queues, or hands over UDP super-packets.
     pub fn new(tun: Tun) -> io::Result<Self> {
         if tun.offloads().udp {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "TUN device with UDP super-packets, which smoltcp does not take"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "device with UDP super-packets, which smoltcp does not take"));
         }
         let (mtu, takes_super_packets) = (tun.mtu()? as usize, tun.switches().on().tcp4);
         let mut queues = tun.into_queues();
         if queues.len() != 1 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "TUN device of several queues: one is wanted"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "device of several queues: one is wanted"));
         }
         let queue = queues.remove(0);
         let header = queue.framing().map_or(0, Framing::header_length);
-        let reader =
-            Reader { queue: queue.clone(), simd: Simd::detect(), received: vec![0; header + LONGEST], counters: TunCounters::default() };
+        let layer = queue.framing().map_or(Layer::Ip, |framing| framing.layer);
+        let received = vec![0; header + link_length(layer) + LONGEST];
+        let reader = Reader { queue: queue.clone(), layer, simd: Simd::detect(), received, counters: TunCounters::default() };
         let writer = Writer {
             takes_super_packets: takes_super_packets && queue.framing().is_some(),
             queue,
+            layer,
             segmenter: Segmenter::new(),
             sending: Vec::new(),
             cut: Vec::new(),
@@ -148,7 +155,7 @@ impl Reader {
             };
             if let Some((from, offset)) = partial
                 && let Some(packet) = self.received.get_mut(start..length)
-                && complete_partial(packet, Layer::Ip, from, offset, self.simd).is_err()
+                && complete_partial(packet, self.layer, from, offset, self.simd).is_err()
             {
                 self.counters.malformed += 1;
                 continue;
@@ -175,7 +182,7 @@ impl Writer {
         let start = self.header_length();
         let (header, packet) = self.sending.split_at_mut(start);
         // smoltcp leaves out the checksum of TCP, and of nothing else.
-        let tcp = parse(packet, packet.len(), Layer::Ip).ok().filter(|layout| layout.protocol == Protocol::Tcp);
+        let tcp = parse(packet, packet.len(), self.layer).ok().filter(|layout| layout.protocol == Protocol::Tcp);
         let Some(layout) = tcp else {
             header.fill(0);
             return self.write_one();
@@ -189,7 +196,7 @@ impl Writer {
             }),
         );
         let whole = self.queue.framing().filter(|_| self.takes_super_packets || offload.gso.is_none()).and_then(|framing| {
-            let described = Header::describe(&offload, framing.format, packet, packet.len(), Layer::Ip).ok()?;
+            let described = Header::describe(&offload, framing.format, packet, packet.len(), self.layer).ok()?;
             described.write(header, framing.format, framing.order).ok()?;
             Some(framing)
         });
@@ -210,7 +217,7 @@ impl Writer {
     fn write_cut(&mut self, offload: &Offload) {
         let start = self.header_length();
         let whole = self.sending.get(start..).unwrap_or(&[]);
-        let packet = superpacket::GsoPacket::linear(&whole, offload.gso).with_layer(Layer::Ip).with_checksum(offload.checksum);
+        let packet = superpacket::GsoPacket::linear(&whole, offload.gso).with_layer(self.layer).with_checksum(offload.checksum);
         self.cut.clear();
         let Ok(plan) = self.segmenter.segment_linear(&packet, &superpacket::SegmentOptions::default(), &mut self.cut) else {
             self.counters.rejected += 1;
@@ -244,6 +251,11 @@ impl Writer {
     }
 }
 
+/// Length of the header of the link layer, in bytes.
+fn link_length(layer: Layer) -> usize {
+    if layer == Layer::Ip { 0 } else { ETHERNET }
+}
+
 /// Puts the pseudo-header's sum into the checksum field, as whoever completes it wants it.
 fn seed(packet: &mut [u8], layout: &Layout) {
     let (network, transport) = (usize::from(layout.network), usize::from(layout.transport));
@@ -266,11 +278,14 @@ impl Device for TunDevice {
     type TxToken<'a> = TunSending<'a>;
 
     fn capabilities(&self) -> DeviceCapabilities {
+        let layer = self.reader.layer;
         let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ip;
-        capabilities.max_transmission_unit = self.mtu;
+        capabilities.medium = if layer == Layer::Ip { Medium::Ip } else { Medium::Ethernet };
+        capabilities.max_transmission_unit = link_length(layer) + self.mtu;
         capabilities.checksum.tcp = Checksum::Rx;
         // Where the device takes none, they are cut here.
+        // The kernel cuts what has 65,536 bytes or more, the link's header included
+        // (`GSO_LEGACY_MAX_SIZE`), where it is to leave by another device.
         capabilities.segmentation.tcpv4 = NonZeroUsize::new(LONGEST);
         capabilities
     }

@@ -1,17 +1,20 @@
-//! A stack of smoltcp with a TUN device, and the kernel at its other end.
+//! A stack of smoltcp with a TUN or TAP device, and the kernel or another stack at its other end.
 #![cfg(all(target_os = "linux", feature = "tun"))]
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant as Clock};
 
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::phy::{Device, Medium, RxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use smoltcp::time::Instant;
-use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
-use superpacket_lab::{Host, LabError, available_or_skip, enter_user_namespace_before_main};
+use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
+use superpacket::{GsoKind, Layer};
+use superpacket_lab::{Host, LabError, Link, available_or_skip, enter_user_namespace_before_main};
 use superpacket_smoltcp::TunDevice;
-use superpacket_tun::{Offloads, Tun};
+use superpacket_traffic::frame::Frame;
+use superpacket_tun::{Device as _, Offloads, Tun};
 
 enter_user_namespace_before_main!();
 
@@ -24,6 +27,60 @@ fn failed(error: io::Error) -> LabError {
 
 fn byte(index: usize) -> u8 {
     (index.wrapping_mul(0x9e37_79b1) >> 24) as u8
+}
+
+/// A stack with one socket.
+struct Stack<'d> {
+    device: &'d mut TunDevice,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    socket: SocketHandle,
+}
+
+impl<'d> Stack<'d> {
+    fn new(device: &'d mut TunDevice, address: IpAddress, number: u8) -> Self {
+        let hardware = match device.capabilities().medium {
+            Medium::Ip => HardwareAddress::Ip,
+            _ => EthernetAddress([2, 0, 0, 0, 0, number]).into(),
+        };
+        let mut interface = Interface::new(Config::new(hardware), device, Instant::now());
+        interface.update_ip_addrs(|addresses| addresses.push(IpCidr::new(address, 24)).expect("the list is empty"));
+        let buffer = || SocketBuffer::new(vec![0; 256 << 10]);
+        let mut sockets = SocketSet::new(Vec::new());
+        let socket = sockets.add(Socket::new(buffer(), buffer()));
+        Stack { device, interface, sockets, socket }
+    }
+
+    fn connect(&mut self, to: (IpAddress, u16), from: u16) {
+        let context = self.interface.context();
+        self.sockets.get_mut::<Socket<'_>>(self.socket).connect(context, to, from).expect("a new socket");
+    }
+
+    fn poll(&mut self) -> &mut Socket<'static> {
+        self.interface.poll(Instant::now(), self.device, &mut self.sockets);
+        self.sockets.get_mut(self.socket)
+    }
+
+    /// Puts as much of the bytes into the socket as it takes.
+    fn send(&mut self, sent: &mut usize) {
+        let socket = self.poll();
+        while socket.can_send() && *sent < LENGTH {
+            let chunk: Vec<u8> = (*sent..(*sent + 65_536).min(LENGTH)).map(byte).collect();
+            *sent += socket.send_slice(&chunk).expect("an open connection");
+        }
+    }
+
+    /// Takes out of the socket what there is.
+    fn receive(&mut self, received: &mut Vec<u8>) {
+        let socket = self.poll();
+        while socket.can_recv() {
+            socket.recv(|part| (part.len(), received.extend_from_slice(part))).expect("an open connection");
+        }
+    }
+}
+
+fn compare(received: &[u8]) {
+    assert!(received.iter().enumerate().all(|(index, &found)| found == byte(index)), "the bytes are not those that were sent");
 }
 
 /// Sends [`LENGTH`] bytes one way and compares them at the other end.
@@ -47,39 +104,31 @@ fn transfer(host: &Host, device: &mut TunDevice, ipv6: bool, to_kernel: bool) ->
     };
     let kernel_end = host.spawn(move || listener.accept().and_then(|(stream, _)| work(stream)).map_err(failed))?;
 
-    let mut interface = Interface::new(Config::new(HardwareAddress::Ip), device, Instant::now());
-    interface.update_ip_addrs(|addresses| addresses.push(IpCidr::new(stack, 24)).expect("the list is empty"));
-    let buffer = || SocketBuffer::new(vec![0; 256 << 10]);
-    let mut sockets = SocketSet::new(Vec::new());
-    let socket: SocketHandle = sockets.add(Socket::new(buffer(), buffer()));
-    let context = interface.context();
-    sockets
-        .get_mut::<Socket<'_>>(socket)
-        .connect(context, (IpAddress::from(kernel), port), 40_000 + u16::from(to_kernel))
-        .expect("a new socket");
+    let mut stack = Stack::new(device, stack, 1);
+    stack.connect((kernel.into(), port), 40_000 + u16::from(to_kernel));
     let (mut sent, mut received, start) = (0, Vec::new(), Clock::now());
     while received.len() < if to_kernel { 1 } else { LENGTH } {
-        interface.poll(Instant::now(), device, &mut sockets);
-        let socket = sockets.get_mut::<Socket<'_>>(socket);
-        while to_kernel && socket.can_send() && sent < LENGTH {
-            let chunk: Vec<u8> = (sent..(sent + 65_536).min(LENGTH)).map(byte).collect();
-            sent += socket.send_slice(&chunk).expect("an open connection");
+        if to_kernel {
+            stack.send(&mut sent);
         }
-        while socket.can_recv() {
-            socket.recv(|part| (part.len(), received.extend_from_slice(part))).expect("an open connection");
-        }
+        stack.receive(&mut received);
         assert!(start.elapsed() < PATIENCE, "{} bytes sent, {} received", sent, received.len());
     }
-    sockets.get_mut::<Socket<'_>>(socket).abort();
-    interface.poll(Instant::now(), device, &mut sockets);
+    stack.poll().abort();
+    stack.poll();
     kernel_end.join().expect("the kernel's end compares")?;
-    assert!(to_kernel || received.iter().enumerate().all(|(index, &found)| found == byte(index)));
+    if !to_kernel {
+        compare(&received);
+    }
     Ok(())
 }
 
-fn opened(host: &Host, offloads: Offloads) -> Result<TunDevice, LabError> {
-    let device =
-        host.run(|| Tun::builder("tun0").offloads(offloads).open().map_err(io::Error::from).and_then(TunDevice::new).map_err(failed))?;
+const MEDIA: [(Medium, Layer); 2] = [(Medium::Ip, Layer::Ip), (Medium::Ethernet, Layer::Ethernet)];
+
+/// A device, with the kernel's addresses at its other end.
+fn opened(host: &Host, layer: Layer, offloads: Offloads) -> Result<TunDevice, LabError> {
+    let open = || Tun::builder("tun0").layer(layer).offloads(offloads).open().map_err(io::Error::from).and_then(TunDevice::new);
+    let device = host.run(|| open().map_err(failed))?;
     host.link("tun0").add_address("10.0.0.2/24")?;
     host.link("tun0").add_address("fd00::2/64")?;
     Ok(device)
@@ -88,28 +137,116 @@ fn opened(host: &Host, offloads: Offloads) -> Result<TunDevice, LabError> {
 #[test]
 fn super_packets_go_both_ways_and_the_bytes_are_right() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
-    for ipv6 in [false, true] {
-        for to_kernel in [true, false] {
-            let mut device = opened(&host, Offloads::TCP)?;
+    for (medium, layer) in MEDIA {
+        for (ipv6, to_kernel) in [(false, true), (false, false), (true, true), (true, false)] {
+            let mut device = opened(&host, layer, Offloads::TCP)?;
+            assert_eq!(device.capabilities().medium, medium);
             transfer(&host, &mut device, ipv6, to_kernel)?;
             let counters = device.counters();
             assert_eq!((counters.malformed, counters.rejected, counters.refused), (0, 0, 0));
             let average = if to_kernel { counters.bytes_written / counters.written } else { counters.bytes_read / counters.read };
             // smoltcp 0.14 sends no super-packets over IPv6.
-            assert!(ipv6 && to_kernel || average > 4_000, "{average} bytes a packet, IPv6 {ipv6}");
+            assert!(ipv6 && to_kernel || average > 4_000, "{average} bytes a packet, {medium:?}, IPv6 {ipv6}");
         }
     }
+    Ok(())
+}
+
+/// Two TAP devices on a bridge of the kernel's.
+fn bridged(host: &Host) -> Result<([Tun; 2], Link), LabError> {
+    let open = |name| Tun::builder(name).layer(Layer::Ethernet).offloads(Offloads::TCP).open();
+    let [left, right] = ["port1", "port2"].map(|name| host.run(|| open(name).map_err(|error| failed(error.into()))));
+    let (left, right) = (left?, right?);
+    let bridge = Link::bridge(host, "br0", &[&host.link("port1"), &host.link("port2")])?;
+    bridge.up()?;
+    Ok(([left, right], bridge))
+}
+
+#[test]
+fn a_bridge_passes_super_packets_of_two_stacks_on_whole() -> Result<(), LabError> {
+    let Some(host) = available_or_skip(Host::new("stacks")) else { return Ok(()) };
+    let ([left, right], _bridge) = bridged(&host)?;
+    let (mut left, mut right) = (TunDevice::new(left).map_err(failed)?, TunDevice::new(right).map_err(failed)?);
+    let [mut sender, mut receiver] =
+        [(&mut left, 1), (&mut right, 2)].map(|(device, number)| Stack::new(device, IpAddress::v4(10, 0, 0, number), number));
+    receiver.sockets.get_mut::<Socket<'_>>(receiver.socket).listen(7).expect("a new socket");
+    sender.connect((IpAddress::v4(10, 0, 0, 2), 7), 40_000);
+    let (mut sent, mut received, start) = (0, Vec::new(), Clock::now());
+    while received.len() < LENGTH {
+        sender.send(&mut sent);
+        receiver.receive(&mut received);
+        assert!(start.elapsed() < PATIENCE, "{sent} bytes sent, {} received", received.len());
+    }
+    compare(&received);
+    let (sent, received) = (left.counters(), right.counters());
+    assert_eq!((sent.rejected, sent.refused, received.malformed), (0, 0, 0));
+    let averages = [sent.bytes_written / sent.written, received.bytes_read / received.read];
+    assert!(averages.iter().all(|average| *average > 10_000), "{averages:?} bytes a packet");
+    Ok(())
+}
+
+#[test]
+fn super_packets_that_are_switched_off_leave_in_segments() -> Result<(), LabError> {
+    let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
+    for (_, layer) in MEDIA {
+        let tun = host.run(|| Tun::builder("tun0").layer(layer).offloads(Offloads::TCP).open().map_err(|error| failed(error.into())))?;
+        tun.switches().set(GsoKind::Tcp4, false);
+        host.link("tun0").add_address("10.0.0.2/24")?;
+        let mut device = TunDevice::new(tun).map_err(failed)?;
+        transfer(&host, &mut device, false, true)?;
+        let counters = device.counters();
+        assert!(counters.bytes_written / counters.written <= 1514 && counters.written > 5_000, "{counters:?}");
+        assert_eq!((counters.rejected, counters.refused), (0, 0), "{counters:?}");
+    }
+    Ok(())
+}
+
+/// The kernel passes on what another device has left to do. Frames come without a checksum, which
+/// is completed, and damaged, which stays: smoltcp is to find it.
+#[test]
+fn unfinished_checksums_are_completed_and_wrong_ones_stay() -> Result<(), LabError> {
+    let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
+    let ([source, device], _bridge) = bridged(&host)?;
+    let (source, mut device) = (source.queues()[0].clone(), TunDevice::new(device).map_err(failed)?);
+    let whole = Frame::tcp4(1, 100).to_bytes();
+    let mut damaged = whole.clone();
+    damaged[80] ^= 1;
+    let mut unfinished = whole.clone();
+    let layout = superpacket::wire::parse(&whole, whole.len(), Layer::Ethernet).expect("TCP");
+    let length = (whole.len() - usize::from(layout.transport)) as u32;
+    let sum = superpacket::checksum::pseudo_header(&whole[14..], layout.version, 6, length).fold();
+    unfinished[50..52].copy_from_slice(&sum.to_be_bytes());
+    let mut header = [0; 10];
+    header[0] = 1; // VIRTIO_NET_HDR_F_NEEDS_CSUM
+    header[6..8].copy_from_slice(&34u16.to_ne_bytes());
+    header[8..10].copy_from_slice(&16u16.to_ne_bytes());
+    for (header, sent, arrives) in [([0; 10], &whole, &whole), (header, &unfinished, &whole), ([0; 10], &damaged, &damaged)] {
+        source.write(&[IoSlice::new(&header), IoSlice::new(sent)]).map_err(failed)?;
+        let start = Clock::now();
+        // The kernel's own frames, of IPv6, come in between.
+        let found = loop {
+            let frame = device.receive(Instant::now()).map(|(token, _)| token.consume(<[u8]>::to_vec));
+            match frame {
+                Some(frame) if frame[..12] == whole[..12] => break frame,
+                _ => assert!(start.elapsed() < PATIENCE, "nothing arrives"),
+            }
+        };
+        assert!(found == *arrives);
+    }
+    assert_eq!(device.counters().malformed, 0);
     Ok(())
 }
 
 #[test]
 fn a_device_that_gives_no_super_packets_is_read_too() -> Result<(), LabError> {
     let Some(host) = available_or_skip(Host::new("stack")) else { return Ok(()) };
-    let mut device = opened(&host, Offloads::NONE)?;
-    transfer(&host, &mut device, false, false)?;
-    transfer(&host, &mut device, false, true)?;
-    let counters = device.counters();
-    assert!(counters.bytes_read / counters.read <= 1500 && counters.rejected == 0, "{counters:?}");
+    for (_, layer) in MEDIA {
+        let mut device = opened(&host, layer, Offloads::NONE)?;
+        transfer(&host, &mut device, false, false)?;
+        transfer(&host, &mut device, false, true)?;
+        let counters = device.counters();
+        assert!(counters.bytes_read / counters.read <= 1514 && counters.rejected == 0, "{counters:?}");
+    }
     Ok(())
 }
 

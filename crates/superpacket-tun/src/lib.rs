@@ -14,6 +14,7 @@
 //! | an event loop | [`try_read_into`](Reader::try_read_into), [`try_flush`](Writer::try_flush), and `AsFd` of reader and writer |
 //! | packets from many threads | [`Writer::queued`] |
 //! | a descriptor, Android | `Tun::from_fds` |
+//! | Ethernet frames, by a TAP device | `Builder::layer` |
 //! | WinTUN, utun | [`Joiner`] and [`Splitter`] |
 //! | another device, a test | [`Device`] |
 //!
@@ -76,7 +77,7 @@ pub use writer::{Writer, WriterCounters};
 pub use ipnet::IpNet;
 pub use superpacket::order::OrderKey;
 pub use superpacket::segment::{Plan, SegmentBuffers};
-pub use superpacket::{EachBuffer, GsoKind};
+pub use superpacket::{EachBuffer, GsoKind, Layer};
 
 /// Compiles the example of the crate's README with the tests.
 #[cfg(all(doctest, target_os = "linux"))]

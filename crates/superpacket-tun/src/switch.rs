@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
-use superpacket::GsoKind;
+use superpacket::wire::ip_headers;
+use superpacket::{GsoKind, Layer};
 
 use crate::Offloads;
 
@@ -151,15 +152,18 @@ impl Switches {
 }
 
 impl Settings {
-    /// May a super-packet of this kind with these headers leave whole?
+    /// May a super-packet of this kind with these headers, which start at `layer`, leave whole?
     #[inline]
-    pub(crate) fn allows(&self, kind: GsoKind, header: &[u8]) -> bool {
-        self.on.has(kind) && (self.off_for.is_empty() || self.allows_destination(header))
+    pub(crate) fn allows(&self, kind: GsoKind, header: &[u8], layer: Layer) -> bool {
+        self.on.has(kind) && (self.off_for.is_empty() || self.allows_destination(header, layer))
     }
 
     #[cold]
-    fn allows_destination(&self, header: &[u8]) -> bool {
-        destination(header).is_none_or(|address| !self.off_for.iter().any(|forbidden| forbidden.contains(&address)))
+    fn allows_destination(&self, header: &[u8], layer: Layer) -> bool {
+        let [outermost, ..] = ip_headers(header, header.len(), layer);
+        let link = outermost.map_or(header.len(), |(network, _)| network.into());
+        destination(header.get(link..).unwrap_or(&[]))
+            .is_none_or(|address| !self.off_for.iter().any(|forbidden| forbidden.contains(&address)))
     }
 }
 
@@ -233,7 +237,7 @@ mod tests {
         let switches = Switches::new(Offloads::ALL);
         let mut header = Frame::tcp4(1, 0).at_ip().to_bytes();
         header[16..20].copy_from_slice(&[10, 1, 2, 3]);
-        let allows = |switches: &Switches| switches.snapshot().1.allows(GsoKind::Tcp4, &header);
+        let allows = |switches: &Switches| switches.snapshot().1.allows(GsoKind::Tcp4, &header, Layer::Ip);
         assert!(allows(&switches));
         switches.forbid(prefix("10.1.9.9/16"));
         switches.forbid(prefix("10.1.0.0/16"));

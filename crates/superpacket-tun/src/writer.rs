@@ -315,8 +315,9 @@ impl<D: Device> Output<D> {
     /// Writes a super-packet, unless it is switched off or the device refuses it.
     fn write_whole<B: AsRef<[u8]>>(&mut self, kind: GsoKind, packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, B>>) -> io::Result<bool> {
         // What merged for a framing has a header of its own.
-        let Some(Ok(described)) = self.framing.map(|framing| framing.header(packet)) else { return Ok(false) };
-        if !self.settings.allows(kind, packet.header()) {
+        let Some(framing) = self.framing else { return Ok(false) };
+        let Ok(described) = framing.header(packet) else { return Ok(false) };
+        if !self.settings.allows(kind, packet.header(), framing.layer) {
             return Ok(false);
         }
         let mut slices = reused(mem::take(&mut self.slices));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use superpacket_lab::{Direction, Host, LabError, Route, TcpBulk, UdpBulk, Until, available_or_skip, enter_user_namespace_before_main};
-use superpacket_tun::{Builder, Device, GsoKind, NewBuffers, Offloads, Queue, Reader, Switches, Tun, Writer};
+use superpacket_tun::{Builder, Device, GsoKind, Layer, NewBuffers, Offloads, Queue, Reader, Switches, Tun, Writer};
 
 enter_user_namespace_before_main!();
 
@@ -186,6 +186,30 @@ fn tcp_and_udp_pass_in_super_packets_both_ways() -> Result<(), LabError> {
         assert!(packets_read > 100_000 && read > 1000 && written > 1000, "{carried:?}");
         assert!(packets_read / read > 5 && packets_written / written > 5, "{carried:?}");
     }
+    Ok(())
+}
+
+#[test]
+fn ethernet_frames_of_tap_devices_pass_so_too() -> Result<(), LabError> {
+    let Some(mut tunnel) = available_or_skip(Tunnel::new(|builder| builder.layer(Layer::Ethernet))) else { return Ok(()) };
+    assert_eq!((tunnel.tun_a.offloads(), tunnel.tun_a.switches().on()), (Offloads::ALL, Offloads::ALL), "Linux 6.2 or newer");
+    assert_eq!(tunnel.tun_a.queues()[0].framing().map(|framing| framing.layer), Some(Layer::Ethernet));
+    assert_eq!(tunnel.tun_a.mtu().expect("it is there"), 1400, "as IP packets count");
+    // What A sends to B over IPv6 leaves apart.
+    tunnel.tun_b.switches().forbid("fd09::2".parse::<IpAddr>().expect("an address"));
+    tunnel.carry(|queue| queue)?;
+    tunnel.tcp(2, 10 << 20)?;
+    tunnel.udp()?;
+    let carried = tunnel.end();
+    for Carried { super_packets: (read, written), packets, refused, .. } in &carried {
+        assert_eq!((packets.0, *refused), (packets.1, 0), "{carried:?}");
+        assert!(*read > 200 && *written > 200 && packets.0 / read > 5, "{carried:?}");
+    }
+    assert!(carried[0].separated > 100 && carried[1].separated == 0, "{carried:?}");
+
+    let fd = tunnel.tun_a.queues()[0].as_fd().try_clone_to_owned().expect("a copy");
+    let error = Tun::from_fds([fd]).expect_err("a TAP device").to_string();
+    assert!(error.contains("it is a TAP device"), "{error}");
     Ok(())
 }
 

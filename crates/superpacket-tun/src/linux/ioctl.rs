@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl, opcode};
 
-use crate::Offloads;
+use crate::{Layer, Offloads};
 
 const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
 const TUNSETOFFLOAD: Opcode = opcode::write::<c_uint>(b'T', 208);
@@ -82,7 +82,8 @@ impl InterfaceRequest {
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) name: String,
-    pub(super) is_tun: bool,
+    /// Where its packets start: of a TAP device they are Ethernet frames.
+    pub(super) layer: Layer,
     /// Packets have a `virtio_net_hdr`.
     pub(super) has_header: bool,
 }
@@ -92,10 +93,11 @@ pub(super) fn open_clone_device() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Attaches a descriptor to the device `name`, which is made if it is not there.
-pub(super) fn attach(fd: impl AsFd, name: &str, several_queues: bool) -> io::Result<()> {
+/// Attaches a descriptor to the TUN or TAP device `name`, which is made if it is not there.
+pub(super) fn attach(fd: impl AsFd, name: &str, layer: Layer, several_queues: bool) -> io::Result<()> {
     let mut request = InterfaceRequest::new(name)?;
-    request.set_flags(IFF_TUN | IFF_NO_PI | IFF_VNET_HDR | if several_queues { IFF_MULTI_QUEUE } else { 0 });
+    let kind = if layer == Layer::Ethernet { IFF_TAP } else { IFF_TUN };
+    request.set_flags(kind | IFF_NO_PI | IFF_VNET_HDR | if several_queues { IFF_MULTI_QUEUE } else { 0 });
     // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, which `InterfaceRequest` is: 40 bytes,
     // aligned to 8, of which every content is valid.
     Ok(unsafe { ioctl(fd, Updater::<TUNSETIFF, _>::new(&mut request)) }?)
@@ -108,7 +110,8 @@ pub(super) fn identity(fd: impl AsFd) -> io::Result<Identity> {
     unsafe { ioctl(fd, Updater::<TUNGETIFF, _>::new(&mut request)) }?;
     let flags = request.flags();
     // IFF_NO_PI cannot be asked for: its bit is IFF_NOFILTER here.
-    Ok(Identity { name: request.name(), is_tun: flags & (IFF_TUN | IFF_TAP) == IFF_TUN, has_header: flags & IFF_VNET_HDR != 0 })
+    let layer = if flags & (IFF_TUN | IFF_TAP) == IFF_TUN { Layer::Ip } else { Layer::Ethernet };
+    Ok(Identity { name: request.name(), layer, has_header: flags & IFF_VNET_HDR != 0 })
 }
 
 /// What the host may leave undone in packets that are read. `EINVAL`: the kernel does not know some

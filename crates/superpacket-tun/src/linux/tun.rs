@@ -1,4 +1,4 @@
-//! A TUN device: how it is made or attached to, and what was got.
+//! A TUN or TAP device: how it is made or attached to, and what was got.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,9 +8,9 @@ use superpacket::Framing;
 use super::interface::Interface;
 use super::ioctl;
 use super::queue::Queue;
-use crate::{Offloads, Reader, Switches, Writer};
+use crate::{Layer, Offloads, Reader, Switches, Writer};
 
-/// A TUN device with all of its queues that this process has.
+/// A TUN device, or a [TAP device](Builder::layer), with all of its queues that this process has.
 ///
 /// Making one takes `CAP_NET_ADMIN`. Addresses and routes are given to it as to any interface, by
 /// `ip` or rtnetlink.
@@ -73,6 +73,7 @@ impl From<OpenError> for io::Error {
 #[derive(Clone, Debug)]
 pub struct Builder {
     name: String,
+    layer: Layer,
     queues: u16,
     mtu: Option<u32>,
     up: bool,
@@ -80,6 +81,14 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// Opens a TAP device, whose packets are Ethernet frames, with [`Layer::Ethernet`]: to be
+    /// bridged, or for a stack with addresses of its own. A TUN device, whose packets are IP
+    /// packets, unless it is said. [`Queue::framing`] tells which it is.
+    #[must_use]
+    pub fn layer(self, layer: Layer) -> Self {
+        Builder { layer, ..self }
+    }
+
     /// Opens so many queues, 1 to 256, for as many threads (`IFF_MULTI_QUEUE` from 2 on). One
     /// unless it is said.
     #[must_use]
@@ -123,7 +132,7 @@ impl Builder {
         let mut name = self.name.clone();
         for _ in 0..self.queues {
             let fd = ioctl::open_clone_device().map_err(fail("open /dev/net/tun"))?;
-            ioctl::attach(&fd, &name, self.queues > 1).map_err(fail("make or attach to the device (TUNSETIFF)"))?;
+            ioctl::attach(&fd, &name, self.layer, self.queues > 1).map_err(fail("make or attach to the device (TUNSETIFF)"))?;
             // The others go to the device that has been made, whose name the kernel may have
             // chosen.
             name = ioctl::identity(&fd).map_err(fail("ask for the interface's name (TUNGETIFF)"))?.name;
@@ -139,19 +148,20 @@ impl Builder {
             let device = device.clone();
             move |source| OpenError { device, action, source }
         };
+        let in_front = if self.layer == Layer::Ethernet { Framing::TAP } else { Framing::TUN };
         let (mut framing, mut known) = (None, Offloads::NONE);
         for fd in &fds {
             let identity = ioctl::identity(fd).map_err(fail(&device, "ask for the interface (TUNGETIFF)"))?;
             device = identity.name;
-            if !identity.is_tun {
+            if identity.layer != self.layer {
                 let source = io::Error::new(io::ErrorKind::Unsupported, "it is a TAP device, whose packets are Ethernet frames");
                 return Err(OpenError { device, action: "use its descriptor", source });
             }
             ioctl::set_nonblocking(fd).map_err(fail(&device, "switch off waiting (F_SETFL)"))?;
             if identity.has_header {
                 // The header goes first: it is what offloads are described by.
-                ioctl::set_header(fd, Framing::TUN.header_length()).map_err(fail(&device, "choose the header (TUNSETVNETHDRSZ)"))?;
-                framing = Some(Framing::TUN);
+                ioctl::set_header(fd, in_front.header_length()).map_err(fail(&device, "choose the header (TUNSETVNETHDRSZ)"))?;
+                framing = Some(in_front);
                 // What one queue is told holds for the device.
                 known = LADDER.into_iter().find(|offloads| ioctl::set_offloads(fd, *offloads).is_ok()).unwrap_or_default();
             }
@@ -197,7 +207,7 @@ impl Tun {
 
     /// How the device `name` is to be opened.
     pub fn builder(name: &str) -> Builder {
-        Builder { name: name.to_owned(), queues: 1, mtu: None, up: true, offloads: Offloads::ALL }
+        Builder { name: name.to_owned(), layer: Layer::Ip, queues: 1, mtu: None, up: true, offloads: Offloads::ALL }
     }
 
     /// Uses descriptors that have been attached to a device, one for each queue: from another

@@ -11,6 +11,10 @@ pub(super) struct Counts {
     pub(super) sent_in_place: AtomicU64,
     /// Frames sent from chunks that they were copied to.
     pub(super) sent_by_copy: AtomicU64,
+    /// Frames sent from both: what was received from its chunks, the rest copied.
+    pub(super) sent_gathered: AtomicU64,
+    /// Bytes that were copied to chunks.
+    pub(super) bytes_copied: AtomicU64,
     /// Times that a frame found no room, or that the device dropped one because its queue was full.
     pub(super) tx_full: AtomicU64,
     /// Frames refused because something was left to the device that it cannot do.

@@ -8,6 +8,7 @@
 //! | `frames` | a power of two from 64 to 65536 | `4096` chunks of memory for each queue, half to receive, half to send |
 //! | `frame` | `2k`, `4k` | `2k` bytes a chunk, of which received frames use 256 less |
 //! | `multi_buffer` | `auto`, `on`, `off`: frames in several chunks (Linux 6.6) | `auto`: where the MTU needs it, and where the kernel copies anyway |
+//! | `gather` | `on`, `off`: a frame whose payload lies in received chunks goes out from there, and only its headers are copied, to a chunk of their own; it asks for `multi_buffer=on` | `off`: what fits one chunk is copied there, since the kernel takes a page for each further chunk of a frame |
 //! | `busy_poll` | microseconds that a look for packets polls the device (Linux 5.11) | `0`: not at all |
 //! | `partial` | `auto`, `detect`, `off`: unfinished checksums are recognized | `auto`: on veth |
 //! | `hash` | `on`, `off`: the driver is asked for the flow hash of each frame (XDP metadata, Linux 6.3, `mode=native`) | `off` |
@@ -113,6 +114,11 @@ pub struct XdpStatistics {
     pub sent_in_place: u64,
     /// Frames sent from chunks that they were copied to.
     pub sent_by_copy: u64,
+    /// Frames of which what was received was sent from its chunks, and the rest, headers, was
+    /// copied (`gather=on`).
+    pub sent_gathered: u64,
+    /// Bytes that were copied to chunks.
+    pub bytes_copied: u64,
     /// Times that the TX ring was full, or the device's own queue.
     pub tx_full: u64,
     /// Frames refused because something was left to the device that it cannot do.
@@ -240,6 +246,8 @@ impl XdpPort {
             total.tx_invalid += last.tx_invalid;
             total.sent_in_place += load(&counts.sent_in_place);
             total.sent_by_copy += load(&counts.sent_by_copy);
+            total.sent_gathered += load(&counts.sent_gathered);
+            total.bytes_copied += load(&counts.bytes_copied);
             total.tx_full += load(&counts.tx_full);
             total.tx_refused += load(&counts.tx_refused);
             total.tx_wakeups += load(&counts.tx_wakeups);

@@ -197,7 +197,9 @@ impl Opening<'_> {
         let flags = if several { copying | SocketAddrXdpFlags::XDP_USE_SG } else { copying };
         let mut queues = Vec::with_capacity(numbers.len());
         for (&number, lease) in numbers.iter().zip(leases) {
-            queues.push(self.socket(number, lease, flags, &queues)?);
+            let queue = self.socket(number, lease, flags, &queues)?;
+            queue.send().set_gather(self.options.gather);
+            queues.push(queue);
         }
         Ok(queues)
     }

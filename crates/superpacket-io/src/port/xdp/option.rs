@@ -47,6 +47,9 @@ pub(super) struct Options {
     pub(super) frame_size: u32,
     /// Frames that need several chunks.
     pub(super) multi_buffer: Switch,
+    /// Payload goes out from the chunks that it was received in, behind headers in chunks of their
+    /// own.
+    pub(super) gather: bool,
     /// How long a look for packets drives the device's own polling, in microseconds; 0: not at all.
     pub(super) busy_poll: u32,
     /// Are checksums that their sender left unfinished recognized?
@@ -58,7 +61,8 @@ pub(super) struct Options {
 }
 
 /// All options.
-const KNOWN: [&str; 10] = ["queue", "mode", "copy", "frames", "frame", "multi_buffer", "busy_poll", "partial", "promiscuous", "hash"];
+const KNOWN: [&str; 11] =
+    ["queue", "mode", "copy", "frames", "frame", "multi_buffer", "gather", "busy_poll", "partial", "promiscuous", "hash"];
 
 impl Options {
     /// Reads those of a port string.
@@ -98,13 +102,20 @@ impl Options {
         if queue.is_some_and(|queue| queue >= u32::from(u16::MAX)) {
             return Err(options.wrong("queue", "takes a number less than 65535"));
         }
+        let multi_buffer = switches[one_of("multi_buffer", "takes auto, on or off", &["auto", "on", "off"])?];
+        let gather = options.switch("gather", false)?;
+        if gather && multi_buffer == Switch::Off {
+            return Err(options.wrong("gather", "is not available with multi_buffer=off: such frames lie in several chunks"));
+        }
         Ok(Options {
             queue,
             attach,
             copying,
             frames,
             frame_size: frame_size as u32,
-            multi_buffer: switches[one_of("multi_buffer", "takes auto, on or off", &["auto", "on", "off"])?],
+            // Such frames lie in several chunks.
+            multi_buffer: if gather { Switch::On } else { multi_buffer },
+            gather,
             busy_poll: options.value("busy_poll", "takes microseconds", 0)?,
             partial: switches[one_of("partial", "takes auto, detect or off", &["auto", "detect", "off"])?],
             promiscuous: options.switch("promiscuous", true)?,
@@ -144,13 +155,13 @@ mod tests {
         assert_eq!((options.queue, options.attach, options.copying), (None, Attach::Auto, Copying::Auto));
         assert_eq!((options.frames, options.frame_size, options.ring_size(), options.room()), (4096, 2048, 2048, 1792));
         assert_eq!((options.multi_buffer, options.partial, options.busy_poll), (Switch::Auto, Switch::Auto, 0));
-        assert!(options.promiscuous && !options.hash);
+        assert!(options.promiscuous && !options.hash && !options.gather);
     }
 
     #[test]
     fn every_option_is_read() {
         let options =
-            read("xdp:eth0?queue=3&mode=native&copy=zero&frames=1024&frame=4k&multi_buffer=on&busy_poll=20&partial=detect&promiscuous=off&hash=on")
+            read("xdp:eth0?queue=3&mode=native&copy=zero&frames=1024&frame=4k&multi_buffer=on&gather=on&busy_poll=20&partial=detect&promiscuous=off&hash=on")
                 .expect("all known");
         let expected = Options {
             queue: Some(3),
@@ -159,12 +170,14 @@ mod tests {
             frames: 1024,
             frame_size: 4096,
             multi_buffer: Switch::On,
+            gather: true,
             busy_poll: 20,
             partial: Switch::On,
             promiscuous: false,
             hash: true,
         };
         assert_eq!(options, expected);
+        assert_eq!(read("xdp:eth0?gather=on").expect("known").multi_buffer, Switch::On, "such frames lie in several chunks");
     }
 
     #[test]
@@ -182,6 +195,7 @@ mod tests {
             ("xdp:e?queue=x", "number of a queue"),
             ("xdp:e?queue=70000", "less than 65535"),
             ("xdp:e?multi_buffer=maybe", "auto, on or off"),
+            ("xdp:e?multi_buffer=off&gather=on", "is not available with multi_buffer=off"),
             ("xdp:e?partial=on", "auto, detect or off"),
         ] {
             let error = read(text).expect_err(text).to_string();

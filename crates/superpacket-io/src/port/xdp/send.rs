@@ -37,6 +37,8 @@ pub(super) struct SendHalf {
     size: u32,
     /// Frames of several chunks may be sent.
     several: bool,
+    /// What was received is not copied, also of frames that fit one chunk.
+    gather: bool,
 }
 
 /// Where a frame that is to be sent lies.
@@ -45,6 +47,11 @@ enum Place {
     Chunk(u64),
     /// In as many of them as it has slices.
     Chunks,
+    /// Partly in them, and partly elsewhere, of which each slice is copied to a chunk.
+    Gathered {
+        /// Slices that are copied.
+        copied: usize,
+    },
     /// Elsewhere: it is copied to this many.
     Copy(usize),
 }
@@ -64,7 +71,13 @@ impl SendHalf {
             free: (0..slots).rev().collect(),
             pending: 0,
             several,
+            gather: false,
         }
+    }
+
+    /// Is what was received sent from where it lies, also of frames that fit one chunk?
+    pub(super) const fn set_gather(&mut self, gather: bool) {
+        self.gather = gather && self.several;
     }
 
     /// Hands the memory over, and for each chunk the number of descriptors that are not completed:
@@ -112,7 +125,7 @@ impl SendHalf {
         let place = self.place(outgoing, slices, frame.length as usize);
         let descriptors = match place {
             Place::Chunk(_) => 1,
-            Place::Chunks => slices.len(),
+            Place::Chunks | Place::Gathered { .. } => slices.len(),
             Place::Copy(chunks) => chunks,
         } as u32;
         if self.tx.room() < descriptors || self.pending + descriptors > self.size {
@@ -135,6 +148,15 @@ impl SendHalf {
                 }
                 self.pending += descriptors;
                 Counts::add(&counts.sent_by_copy, 1);
+                Counts::add(&counts.bytes_copied, frame.length.into());
+                return true;
+            }
+            Place::Gathered { copied } => {
+                if self.free.len() < copied || !self.gather(outgoing, slices, counts) {
+                    return false;
+                }
+                self.pending += descriptors;
+                Counts::add(&counts.sent_gathered, 1);
                 return true;
             }
         }
@@ -148,6 +170,19 @@ impl SendHalf {
         let locate = |slice: &Slice| self.umem.locate(outgoing.slice(*slice));
         match slices {
             [slice] => locate(slice).map_or(Place::Copy(length.div_ceil(chunk)), Place::Chunk),
+            _ if self.gather && slices.len() <= MAX_CHUNKS => {
+                // Bytes of this program's own, longer than a chunk, would take several.
+                let (mut copied, mut fits) = (0, true);
+                for slice in slices.iter().filter(|slice| locate(slice).is_none()) {
+                    copied += 1;
+                    fits &= slice.length() <= chunk;
+                }
+                match copied {
+                    0 => Place::Chunks,
+                    _ if fits && copied < slices.len() => Place::Gathered { copied },
+                    _ => Place::Copy(length.div_ceil(chunk)),
+                }
+            }
             // The kernel takes a page for each further descriptor, so a frame that fits one chunk
             // is better copied.
             _ if length > chunk && slices.len() <= MAX_CHUNKS && slices.iter().all(|slice| locate(slice).is_some()) => Place::Chunks,
@@ -161,6 +196,26 @@ impl SendHalf {
         self.umem.post(chunk);
         self.posted[chunk as usize] += 1;
         self.tx.push(XdpDesc { addr, len, options });
+    }
+
+    /// Writes a descriptor for each slice: what was received stays where it lies, and each of the
+    /// others is copied to a chunk, of which as many are free.
+    fn gather(&mut self, outgoing: &Outgoing, slices: &[Slice], counts: &Counts) -> bool {
+        let size = u64::from(self.umem.frame_size());
+        for (index, slice) in slices.iter().enumerate() {
+            let (bytes, options) = (outgoing.slice(*slice), continued(index + 1 < slices.len()));
+            if let Some(address) = self.umem.locate(bytes) {
+                self.post(address, bytes.len() as u32, options);
+                continue;
+            }
+            let Some(slot) = self.free.pop() else { return false };
+            let chunk = self.region.as_mut().and_then(|region| region.slot_mut(slot as usize)?.get_mut(..bytes.len()));
+            let Some(chunk) = chunk else { return false };
+            chunk.copy_from_slice(bytes);
+            Counts::add(&counts.bytes_copied, bytes.len() as u64);
+            self.tx.push(XdpDesc { addr: u64::from(self.first + slot) * size, len: bytes.len() as u32, options });
+        }
+        true
     }
 
     /// Copies a frame into `chunks` chunks, of which as many are free.

@@ -1,6 +1,7 @@
 //! AF_XDP ports on veth links of namespaces of their own, against raw packet sockets at the other
 //! ends.
 
+mod forward;
 mod frames;
 mod life;
 mod offloads;
