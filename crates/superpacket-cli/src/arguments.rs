@@ -113,7 +113,7 @@ first 100,000: of these, packets are counted by CPU.")]
 
 The same arguments give the same file.")]
     Generate(Generate),
-    /// Repeat the experiments that made these offloads known, on this machine
+    /// Repeat what five messages measured of these offloads, on this machine
     #[cfg(target_os = "linux")]
     #[command(after_help = "Examples:
   superpacket lab all --quick
@@ -123,11 +123,11 @@ The same arguments give the same file.")]
   superpacket lab gso --model --json | jq .marks
 
 Hosts are network namespaces, joined by ports, engine and bridge of this program; kernel TCP \
-runs at both ends, and nothing touches the machine's own network. Each ratio stands beside its \
-source's, with a target and whether it was reached; --full prints the tables. Variants are \
-measured in turn; figures are medians with the range of half the rounds. Where namespaces are \
-forbidden, what can be counted without them is. Without --quick, all experiments take about a \
-quarter of an hour.
+runs at both ends, and nothing touches the machine's own network. Each ratio has a target and \
+says whether it was reached; that of the source's figures stands beside it where there is one. \
+--full prints the tables. Variants are measured in turn; figures are medians with the range of \
+half the rounds. Where namespaces are forbidden, what can be counted without them is. Without \
+--quick, all experiments take about a quarter of an hour.
 
 Exit codes: 0 done, whether marks are met or not; 1 an experiment failed; 2 bad usage or an \
 unwritable file; 130 interrupted.")]

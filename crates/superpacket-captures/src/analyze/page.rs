@@ -129,7 +129,10 @@ fn findings(findings: &Findings, page: &mut String) -> Result<(), Stop> {
     }
     tiles(figures, page)?;
     let svg = both(|width| plots::sizes(&traffic.sizes, &findings.policies.gro_udp.sizes, width))?;
-    writeln!(page, "<h3>Sizes before and after</h3>\n<figure><figcaption>Frames by length.{key} ({after})</figcaption>{svg}</figure>")?;
+    writeln!(
+        page,
+        "<h3>Sizes before and after</h3>\n<figure><figcaption>Numbers of frames by length.{key} ({after})</figcaption>{svg}</figure>"
+    )?;
     let svg = both(|width| plots::reasons(totals, width))?;
     writeln!(
         page,

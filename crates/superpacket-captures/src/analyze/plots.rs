@@ -234,6 +234,25 @@ mod tests {
     }
 
     #[test]
+    fn frames_by_length_are_counts_before_and_after() {
+        // Small frames are more by share afterwards, and as many by count.
+        let [before, after]: [Sizes; 2] =
+            [r#"{"64": 1000, "1518": 3000}"#, r#"{"64": 1000, "64k": 70}"#].map(|text| serde_json::from_str(text).expect("counts"));
+        let svg = sizes(&before, &after, WIDE).expect("drawn");
+        let axis: Vec<_> = texts(&svg).into_iter().map(|(words, ..)| words).take_while(|words| words != "64").collect();
+        assert_eq!(axis, ["0", "1,000", "2,000", "3,000"]);
+        let heights = |side: &str| -> Vec<u32> {
+            let bars = svg.split("<rect ").filter(|part| part.contains(&format!("var(--{side})")));
+            let heights = bars.map(|bar| bar.split_once(" height=\"").and_then(|(_, rest)| rest.split_once('"')).expect("a height").0);
+            heights.map(|height| height.parse().expect("a number")).collect()
+        };
+        let (before, after) = (heights("before"), heights("after"));
+        let most = before.iter().copied().max().expect("bars");
+        assert!(before[0] == after[0] && before[0].abs_diff(most / 3) <= 1, "1,000 of each: {before:?} {after:?}");
+        assert!(after.iter().skip(1).all(|&height| height <= most / 40), "70 of 3,000: {before:?} {after:?}");
+    }
+
+    #[test]
     fn no_number_is_cut_off() {
         let lengths: Sizes = serde_json::from_str(r#"{"64": 3000000000, "1518": 7}"#).expect("counts");
         let mut totals = Totals::default();

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use superpacket_lab::experiment::{Experiment, Form, Mark, Side, find};
 
 use super::Report;
-use super::grid::{NOTHING, number, range, times, written};
+use super::grid::{NOTHING, decimals, number, range, times, written};
 use super::run::NOT_MEASURED;
 use super::text::paragraph;
 
@@ -20,8 +20,8 @@ const COLUMNS: [usize; 4] = [35, 18, 6, 7];
 pub(super) fn heading(report: &Report, width: usize) -> String {
     let plan = &report.plan;
     let how = match plan.form {
-        "live" => format!("{} rounds of {} s each, variants in turn", plan.rounds, plan.seconds),
-        _ => "counted on the model NIC and simulated, the same in every run".to_owned(),
+        "live" => format!("{} rounds of {} s each, in turn; in (): half of them, or an assumption's range", plan.rounds, plan.seconds),
+        _ => "counted on the model NIC and simulated; in (): the range of what is assumed".to_owned(),
     };
     let mut text = format!("{}\n", report.machine.brief(width));
     paragraph(&how, 0, width, &mut text);
@@ -29,7 +29,7 @@ pub(super) fn heading(report: &Report, width: usize) -> String {
         paragraph(note, 0, width, &mut text);
     }
     if width >= WIDTH {
-        line(["", "here (middle half)", "source", "target", "verdict"], &mut text);
+        line(["", "here (half, range)", "source", "target", "verdict"], &mut text);
     }
     text
 }
@@ -46,7 +46,7 @@ pub(super) fn experiment(found: &Experiment, width: usize) -> String {
         paragraph(note, 2, width, &mut text);
     }
     for (brief, mark) in headline_rows(found) {
-        let [here, source] = [here(mark), mark.source.map_or_else(|| NOTHING.to_owned(), times)];
+        let [here, source] = [here(mark), source(mark)];
         let (target, verdict) = (target(mark), verdict(mark));
         if width >= WIDTH {
             line([brief, &here, &source, &target, verdict], &mut text);
@@ -78,7 +78,7 @@ pub(super) fn end(report: &Report, width: usize) -> String {
     if !kinds.is_empty() {
         paragraph(&format!("all marks, {}", kinds.join("; ")), 0, width, &mut text);
     }
-    paragraph("--full prints all tables, marks and their reasons, --html FILE makes a page with plots", 0, width, &mut text);
+    paragraph("--full prints all tables, marks and reasons, --html FILE makes a page of them", 0, width, &mut text);
     text
 }
 
@@ -102,6 +102,15 @@ fn here(mark: &Mark) -> String {
         Some(found) => value(found),
         None if low != high => spread(),
         None => NOTHING.to_owned(),
+    }
+}
+
+/// The ratio of the source's figures, with as many digits as the target that is held against it.
+fn source(mark: &Mark) -> String {
+    match (mark.source, decimals(mark.target)) {
+        (Some(source), digits @ 3..) => format!("{}x", number(source, digits)),
+        (Some(source), _) => times(source),
+        (None, _) => NOTHING.to_owned(),
     }
 }
 
@@ -145,6 +154,8 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].starts_with("lro: "));
         assert_eq!(lines[1], "  4K pages: LRO over no LRO           2.15x (2.09-2.62)   2.38x   >=2.5 unclear");
+        let close = Mark { target: 1.175, source: Some(3598.17 / 3061.05), ..report.experiments[0].marks[0].clone() };
+        assert_eq!(source(&close), "1.175x", "no more than its target seems, where it is the same");
         assert!(lines[2].contains("a count") && lines[2].ends_with("missed"), "a count that is not as it should be is shown: {text}");
         report.experiments[0].marks[1].met = Some(true);
         assert!(!experiment(&report.experiments[0], WIDTH).contains("a count"));
@@ -171,6 +182,10 @@ mod tests {
     fn kinds_of_marks_are_not_added_up() {
         let text = end(&report(), 200);
         assert!(text.starts_with("all marks, measured: 1 unclear; counted: 1 missed\n"), "{text}");
-        assert!(heading(&report(), WIDTH).lines().all(|line| line.chars().count() <= WIDTH));
+        let mut report = report();
+        (report.plan.rounds, report.plan.seconds) = (10, 0.25);
+        let heading = heading(&report, WIDTH);
+        assert!(heading.lines().all(|line| line.chars().count() <= WIDTH));
+        assert!(heading.lines().nth(1).is_some_and(|line| line.contains("in (): half of them, or an assumption's range")), "{heading}");
     }
 }

@@ -93,7 +93,7 @@ impl Grid {
         }
         header.extend(from_source.iter().map(|&place| there(title(place))));
         if source_ratios {
-            header.push(there("ratio".to_owned()));
+            header.push(there("ratio (computed)".to_owned()));
         }
 
         let mut group = None;
@@ -182,9 +182,13 @@ fn source_of(row: &Row, place: usize) -> Option<f64> {
 /// How many digits after the point the source wrote in a column: as many as any of its figures
 /// there needs. What was computed of its figures has the table's.
 fn source_digits(table: &Table, place: usize) -> usize {
-    let decimals = |value: f64| value.to_string().split_once('.').map_or(0, |(_, fraction)| fraction.len());
     let written = table.rows.iter().filter_map(|row| source_of(row, place)).map(decimals).max().unwrap_or(0);
     if written <= MOST_WRITTEN { written } else { table.columns[place].digits }
+}
+
+/// How many digits after the point a number needs.
+pub(super) fn decimals(value: f64) -> usize {
+    value.to_string().split_once('.').map_or(0, |(_, fraction)| fraction.len())
 }
 
 /// No source wrote more digits after the point.
@@ -306,7 +310,7 @@ pub(super) mod tests {
             ("frames", false),
             ("throughput to none", false),
             ("throughput, Gb/s", true),
-            ("ratio", true),
+            ("ratio (computed)", true),
         ];
         assert_eq!((grid.names, header.as_slice(), grid.refused), (2, &expected[..], true));
         let rows: Vec<Vec<_>> = grid.rows.iter().map(|row| row.iter().map(Cell::whole).collect()).collect();

@@ -124,7 +124,7 @@ fn experiment(experiment: &Experiment, page: &mut String) -> Result<(), Stop> {
 }
 
 /// Columns for which a screen has room.
-const MOST_COLUMNS: usize = 8;
+const MOST_COLUMNS: usize = 7;
 
 fn cells(grid: &Grid, page: &mut String) -> Result<(), Stop> {
     // Of many columns, each row is a card on any screen, as every row is on a phone.

@@ -101,7 +101,14 @@ fn the_page_is_self_contained_and_escapes_text_of_the_capture() {
     assert_eq!(page.matches("<svg role=\"img\"").count(), 6, "sizes, reasons, packets over time, each wide and narrow");
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
     assert!(page.contains("prefers-color-scheme: dark"));
-    for words in ["Sizes before and after", "Reasons", "Packets over time", "Policies side by side", "Flows with the most bytes"] {
+    for words in [
+        "Sizes before and after",
+        "Numbers of frames by length.",
+        "Reasons",
+        "Packets over time",
+        "Policies side by side",
+        "Flows with the most bytes",
+    ] {
         assert!(page.contains(words), "{words}");
     }
     let names: Vec<_> = std::fs::read_dir(bench.path(".")).expect("lists").map(|entry| entry.expect("lists").file_name()).collect();

@@ -1,6 +1,8 @@
 //! The commands that work on files, as a user runs them.
 
 mod analyze;
+#[path = "../support/browser.rs"]
+mod browser;
 mod captures;
 mod check;
 mod coalesce;

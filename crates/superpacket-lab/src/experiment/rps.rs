@@ -1,11 +1,11 @@
 //! RPS: 500 connections with one request of one byte each under way, by how their packets are
 //! spread over CPUs.
 //!
-//! The source had one receive queue, or a few, and 8 or 16 CPUs: without RPS, the CPUs that the
-//! device interrupted did all protocol work and were the limit, while the others idled. Such
-//! machines are [simulated](crate::simulation), with the real steering code; what a model NIC and
-//! the steering code do to the packets themselves is counted; and the same load is run through the
-//! bridge on this machine, as far as its CPUs go.
+//! The source had one receive queue, or a few, and 8 or 16 CPUs: without RPS, protocol work was
+//! done by the CPU that the queue interrupted, one packet after the other, and became the limit.
+//! Such machines are [simulated](crate::simulation), with the real steering code; what a model NIC
+//! and the steering code do to the packets themselves is counted; and the same load is run through
+//! the bridge on this machine, as far as its CPUs go.
 
 mod card;
 mod curve;

@@ -8,7 +8,7 @@
 mod live;
 mod model;
 
-use super::Entry;
+use super::{Entry, Plan};
 
 /// The experiment.
 pub const ENTRY: Entry = Entry {
@@ -17,7 +17,7 @@ pub const ENTRY: Entry = Entry {
     source: "Jan Kasprzak, TCP segmentation offload performance, 2005",
     summary: "A file is sent by sendfile(2) with TSO off, with TSO of at most 15,928 bytes of payload as the source saw it, and with TSO of 64 KB.",
     live: live::run,
-    measurements: |plan| CLIENTS.len() * VARIANTS.len() * plan.rounds,
+    measurements: |plan| Client::ALL.iter().map(|client| client.variants(plan)).sum::<usize>() * plan.rounds,
     model: model::run,
 };
 
@@ -45,18 +45,48 @@ const BETA: &str = "the source's client Beta";
 const TARGET: f64 = 1.0;
 
 /// What a mark on a variant of TSO is called, for a kind of client.
-fn mark(client: &str, variant: usize) -> String {
-    format!("tso: {client}, {} against off", VARIANTS[variant])
+fn mark(client: Client, variant: usize) -> String {
+    format!("tso: {}, {} against off", client.name(), VARIANTS[variant])
 }
 
-/// The clients: of the source's kind, and one that takes super-packets.
-const CLIENTS: [&str; 3] =
-    ["client behind a wire of 1500 bytes", "client that takes super-packets", "client behind a wire of 1500 bytes, bridge with GRO"];
+/// The clients, and what the bridge does before them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    /// Of the source's kind.
+    Wire,
+    /// It takes super-packets whole.
+    Whole,
+    /// As the first, but the bridge aggregates, with its default settings.
+    Gro,
+    /// The same, and what carries PSH merges further (`gro_past_push`).
+    GroPastPush,
+}
 
-/// What a report of one screen calls the marks: for each client, those on the limited TSO and on
-/// that of 64 KB.
-const BRIEFS: [[&str; 2]; 3] = [
-    ["wire of 1500: 15,928 bytes over off", "wire of 1500: 64 KB over off"],
-    ["takes all whole: 15,928 over off", "takes all whole: 64 KB over off"],
-    ["bridge with GRO: 15,928 over off", "bridge with GRO: 64 KB over off"],
-];
+impl Client {
+    const ALL: [Self; 4] = [Self::Wire, Self::Whole, Self::Gro, Self::GroPastPush];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Wire => "client behind a wire of 1500 bytes",
+            Self::Whole => "client that takes super-packets",
+            Self::Gro => "client behind a wire of 1500 bytes, bridge with GRO by default",
+            Self::GroPastPush => "client behind a wire of 1500 bytes, bridge with GRO and gro_past_push",
+        }
+    }
+
+    /// What a report of one screen calls the marks: those on the limited TSO and on that of 64 KB.
+    fn briefs(self) -> [&'static str; 2] {
+        match self {
+            Self::Wire => ["wire of 1500: 15,928 bytes over off", "wire of 1500: 64 KB over off"],
+            Self::Whole => ["takes all whole: 15,928 over off", "takes all whole: 64 KB over off"],
+            Self::Gro => ["GRO by default: 15,928 over off", "GRO by default: 64 KB over off"],
+            Self::GroPastPush => ["GRO, gro_past_push: 15,928 over off", "GRO, gro_past_push: 64 KB over off"],
+        }
+    }
+
+    /// How many of [`VARIANTS`] a plan measures. By default the limited TSO is what the switch
+    /// changes: a quick run does without the other.
+    fn variants(self, plan: Plan) -> usize {
+        if plan.quick && self == Self::Gro { VARIANTS.len() - 1 } else { VARIANTS.len() }
+    }
+}

@@ -90,6 +90,21 @@ fn no_row_hangs_on_what_the_source_does_not_tell_but_the_driver_s_share() {
         let gains = [0.2, 0.3, 0.4].map(|share| gain(&Setup::new(measured.cpus, measured.queues, Costs::calibrated(&measured, share))));
         assert_eq!(gains[0] >= target && gains[2] < target, measured.queues == 1, "{measured:?}: {gains:?}");
     }
+    // The fourth mark: 4 queues with RPS stay behind 8 without it, which in the source they did not.
+    let over_8_queues = |costs: Costs, change: fn(&mut Setup)| {
+        let [mut four, mut eight] = [4, 8].map(|queues| Setup::new(SIXTEEN_4.cpus, queues, costs));
+        change(&mut four);
+        change(&mut eight);
+        run(&four.with_rps()).transactions_per_second / run(&eight).transactions_per_second
+    };
+    for share in [0.2, DRIVER_SHARE, 0.4] {
+        let ratio = over_8_queues(Costs::calibrated(&SIXTEEN_4, share), |_| ());
+        assert!((0.9..0.94).contains(&ratio), "{share}: {ratio}");
+    }
+    for (name, change) in UNTOLD {
+        let ratio = over_8_queues(Costs::calibrated(&SIXTEEN_4, DRIVER_SHARE), change);
+        assert!(ratio < 1.0, "{name} decides the verdict: {ratio}");
+    }
 }
 
 #[test]

@@ -90,9 +90,8 @@ impl Arrangement {
         }
         let pinning = Pinning { client: sender, server: asked(&cpus.receiver, &others) };
         let stage = hosts.join([towards_a, towards_b], &bridge)?;
-        // The source's card moderated its interrupts. Here its thread gives way to the receiver on
-        // the CPU that they share: ACKs gather while there is other work, and wait for nothing
-        // where there is none.
+        // The card's thread gives way to the receiver on the CPU that they share: ACKs gather while
+        // there is other work, and wait for nothing where there is none.
         stage.let_others_run_before_b()?;
         Ok(Self { stage, account, quick, pinning, source })
     }

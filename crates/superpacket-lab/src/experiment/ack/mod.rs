@@ -33,7 +33,8 @@ enum Receiver {
     Each,
     /// Every second segment, as RFC 9293 (section 3.8.6.3) asks for.
     Second,
-    /// Every eighth, as Solaris did.
+    /// Every eighth, as the source's Solaris did without LRO; here its host is handed
+    /// super-packets of eight.
     Eighth,
     /// What arrives aggregated, once: up to 18 segments, one for each fragment of a buffer of 2007
     /// (`MAX_SKB_FRAGS`), which is where `inet_lro` and its drivers stopped.
@@ -158,6 +159,10 @@ fn live(session: &Session<'_>) -> Result<Experiment, LabError> {
     notes.insert(
         "ACKs are merged that one poll of the card finds, and none is held for others to come. The card's thread gives way to the receiver on the CPU that both share (niceness 15), with \
          aggregation and without: where that CPU is full, a poll finds more. Of ACKs as they come, some that come so together are more than the host's device has room for.",
+    );
+    notes.insert(
+        "A receiver acknowledges each packet that it is handed: every 2nd or 8th segment where it is handed super-packets of two or eight. The source's Solaris acknowledged about every 8th \
+         without LRO. Live TCP has timestamps, as by default; whether the source's had is not told.",
     );
     notes.insert(
         "The sender's CPU is its program's and that of what receives for it, the receiver's is its program's; the source's are the whole machines', of two or four cores.",

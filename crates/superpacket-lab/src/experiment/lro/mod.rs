@@ -98,9 +98,10 @@ impl Merge {
     }
 }
 
-/// The most frames that the source's driver let become one, by its own MTU: 0xffff / MTU. At an MTU
-/// of 1500 that is 43, about as many as 64 KB hold; at 9000 it is 7 also where the sender's frames
-/// are of 1500 bytes.
+/// The most frames that the source's driver let become one by its own MTU, 0xffff / MTU, without
+/// the two other limits of its patch (`lro_max_pkts`, `MAX_SKB_FRAGS`). At an MTU of 1500 that is
+/// 43, about as many as 64 KB hold; at 9000 it is 7 also where the sender's frames are of 1500
+/// bytes.
 const fn count_limit(mtus: Mtus) -> u32 {
     0xffff / mtus.receiver
 }

@@ -12,6 +12,9 @@ const DRIVER: &str = "\"1.3.1\" is the LRO of Myri10GE's driver outside of the k
 /// The unit of all figures of CPU here, and of the source's, whose receiver had two cores.
 const CPU: &str = "% of 2 cores";
 
+/// The unit of what is computed of the two figures before.
+const DEMAND: &str = "% a Gb/s (computed)";
+
 const COLUMNS: [Column; 13] = [
     Column { name: "driver_throughput", title: "1.3.1", unit: "Gb/s", digits: 1 },
     Column { name: "driver_cpu", title: "1.3.1", unit: CPU, digits: 0 },
@@ -23,8 +26,8 @@ const COLUMNS: [Column; 13] = [
     Column { name: "none_cpu", title: "no LRO", unit: CPU, digits: 0 },
     Column { name: "gro_throughput", title: "GRO", unit: "Gb/s", digits: 1 },
     Column { name: "gro_cpu", title: "GRO", unit: CPU, digits: 0 },
-    Column { name: "lro_demand", title: "LRO", unit: "% a Gb/s", digits: 1 },
-    Column { name: "none_demand", title: "no LRO", unit: "% a Gb/s", digits: 1 },
+    Column { name: "lro_demand", title: "LRO", unit: DEMAND, digits: 1 },
+    Column { name: "none_demand", title: "no LRO", unit: DEMAND, digits: 1 },
     Column { name: "merged", title: "LRO: segments a packet", unit: "", digits: 1 },
 ];
 
@@ -91,8 +94,9 @@ pub(super) fn report(measured: &Measured, rounds: usize, refused: Option<String>
             .to_owned(),
         "TCP has no timestamps and the source's socket buffers (tcp_rmem, tcp_wmem). net.core.rmem_max, wmem_max and netdev_max_backlog are the machine's, and are left alone."
             .to_owned(),
-        "LRO here is limited to 64 KB. \"By 0xffff/MTU\" it ends after as many frames as the source's inet_lro: 43 at a receiver's MTU of 1500, about as many as 64 KB hold, so that its \
-         figures stand beside LRO's there; 7 at 9000, which with a sender's MTU of 1500 is what the source found to be wrong. Its driver's own LRO did not count so."
+        "LRO here is limited to 64 KB. \"By 0xffff/MTU\" it ends after so many frames: 43 at a receiver's MTU of 1500, about as many as 64 KB hold, so that the source's inet_lro stands \
+         beside LRO there; 7 at 9000, which with a sender's MTU of 1500 is what the source found to be wrong. Its patch has two more limits, lro_max_pkts and MAX_SKB_FRAGS, which are not set \
+         here. Its driver's own LRO has the same figures with either MTU of the receiver, so that it seems not to have counted so."
             .to_owned(),
         DRIVER.to_owned(),
         spent::NOTE.to_owned(),
@@ -103,8 +107,7 @@ pub(super) fn report(measured: &Measured, rounds: usize, refused: Option<String>
 }
 
 /// The source's loss by counting frames, where MTUs differ: with pages inet_lro had 0.82 to 0.87 of
-/// what the driver's own LRO had, which did not count so, and 0.83 to 0.87 of what it had itself
-/// where MTUs were the same.
+/// what the driver's own LRO had, and 0.83 to 0.87 of what it had itself where MTUs were the same.
 const LOSS: f64 = 0.87;
 
 /// What is to be reached with some buffers, as far as it was measured.

@@ -202,7 +202,8 @@ fn notes(usable: &CpuMask, topology: &Topology) -> Vec<String> {
     ];
     if usable.len() < 8 {
         notes.push(format!(
-            "The source had 8 and 16 CPUs, of which one or a few were full and the others idle. Here are {}, and the load fills them without steering: no gain is to be expected.",
+            "Without RPS, the source's machines of 8 and 16 CPUs were busy for 33 % and 15 % with one queue, and for 61 to 96 % with several. Here are {} CPUs, and the load fills them without \
+             steering: no gain is to be expected.",
             usable.len()
         ));
     }

@@ -51,20 +51,17 @@ fn simulated_figures_are_exact_and_meet_the_marks() {
     for mark in &experiment.marks {
         assert_eq!((mark.form, mark.met.is_none()), (Form::Simulated, mark.reason.is_some()), "{mark:?}");
     }
+    // In thousands: what is simulated, to the last transaction, and the source's own figures.
     type Source<'a> = &'a [Option<f64>];
     let expected: [(&str, &[f64], Source<'_>); 3] = [
-        ("e1000e", &[108_000.0, 343_390.0, 267_390.0, 346_870.0, 340_900.0], &[Some(108_000.0), Some(311_000.0), None, None, None]),
-        ("forcedeth", &[156_010.0, 472_120.0, 413_570.0, 492_800.0, 468_370.0], &[Some(156_000.0), Some(404_000.0), None, None, None]),
-        (
-            "bnx2x",
-            &[567_070.0, 1_131_430.0, 1_040_620.0, 1_082_340.0, 1_115_420.0],
-            &[Some(567_000.0), Some(738_000.0), Some(854_000.0), None, None],
-        ),
+        ("e1000e", &[108.0, 343.39, 267.39, 346.87, 340.9], &[Some(108.0), Some(311.0), None, None, None]),
+        ("forcedeth", &[156.01, 472.12, 413.57, 492.8, 468.37], &[Some(156.0), Some(404.0), None, None, None]),
+        ("bnx2x", &[567.07, 1131.43, 1040.62, 1082.34, 1115.42], &[Some(567.0), Some(738.0), Some(854.0), None, None]),
     ];
     for (title, rates, source) in expected {
         let table = table(&experiment, title);
         assert_eq!(
-            table.rows.iter().map(|row| row.figures[0].map_or(0.0, |figure| figure.value.round())).collect::<Vec<_>>(),
+            table.rows.iter().map(|row| row.figures[0].map_or(0.0, |figure| thousandths(figure.value) / 1000.0)).collect::<Vec<_>>(),
             rates,
             "{title}"
         );

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use superpacket_features::Feature;
 
-use super::{BETA, BETA_SPEED, BRIEFS, CLIENTS, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, mark};
+use super::{BETA, BETA_SPEED, Client, ENTRY, FILE, SOURCE_PAYLOAD, SOURCE_SPEED, TARGET, VARIANTS, mark};
 use crate::error::LabError;
 use crate::experiment::plan::{Session, Variant};
 use crate::experiment::report::{Column, Experiment, Figure, Form, Ratio, Row, Table};
@@ -30,8 +30,12 @@ const QUICK_PART: u64 = 10;
 pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
     let plan = session.plan;
     let file = PatternFile::new(if plan.quick { FILE / QUICK_PART } else { FILE }, 3)?;
-    let arrangements = (0..CLIENTS.len()).flat_map(|client| senders().map(|sender| arrange(sender, client)));
-    let hosts = Several::new(&arrangements.collect::<Vec<_>>(), session.cpus)?;
+    let settings = Client::ALL.into_iter().flat_map(|client| {
+        let variants = VARIANTS.into_iter().zip(senders()).take(client.variants(plan));
+        variants.map(move |(variant, sender)| (format!("tso: {}, {variant}", client.name()), arrange(sender, client)))
+    });
+    let (names, arrangements): (Vec<_>, Vec<_>) = settings.unzip();
+    let hosts = Several::new(&arrangements, session.cpus)?;
     for hosts in hosts.iter() {
         session.check()?;
         hosts.greet(&hosts.route(0, 1, Ip::V4))?;
@@ -41,22 +45,22 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         session.check()?;
         sizes.push(frames(hosts, &file)?);
     }
-    let names = CLIENTS.iter().flat_map(|client| VARIANTS.map(|variant| format!("tso: {client}, {variant}")));
     let mut variants: Vec<Variant<'_, Carried>> =
-        names.zip(hosts.iter()).map(|(name, hosts)| Variant::new(name, || transfer(hosts, &file, file.size()))).collect();
+        names.into_iter().zip(hosts.iter()).map(|(name, hosts)| Variant::new(name, || transfer(hosts, &file, file.size()))).collect();
     let measured = session.interleaved(&mut variants)?;
 
     let mut experiment = Experiment::new(&ENTRY);
     // As in the source, the first half is for warming up; of few transfers all are needed.
     let last = if plan.rounds >= 6 { plan.rounds / 2 } else { plan.rounds };
     let mut rows = Vec::new();
-    for ((client, briefs), rounds) in CLIENTS.iter().zip(BRIEFS).zip(measured.chunks_exact(VARIANTS.len())) {
-        let rounds: Vec<&[Carried]> = rounds.iter().map(|rounds| &rounds[rounds.len() - last..]).collect();
-        let is_source = *client == CLIENTS[0];
+    let mut measured = measured.iter().map(|rounds| &rounds[rounds.len() - last..]);
+    for client in Client::ALL {
+        let rounds: Vec<&[Carried]> = measured.by_ref().take(client.variants(plan)).collect();
+        let is_source = client == Client::Wire;
         for (variant, loads) in rounds.iter().enumerate() {
             let paired = speed(loads, rounds[0]);
             rows.push(Row {
-                group: (*client).into(),
+                group: client.name().into(),
                 name: VARIANTS[variant].into(),
                 figures: speeds(loads).into_iter().chain(costs(loads)).collect(),
                 source: SOURCE_SPEED.get(variant).filter(|_| is_source).map_or_else(Vec::new, |speeds| source(*speeds)),
@@ -66,7 +70,7 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
             if variant != 0 {
                 let mark = carried::mark(&mark(client, variant), loads, rounds[0], TARGET);
                 let slower = (is_source && variant == 1).then(|| SOURCE_SPEED[1][0] / SOURCE_SPEED[0][0]);
-                experiment.marks.push(mark.in_brief(briefs[variant - 1], slower));
+                experiment.marks.push(mark.in_brief(client.briefs()[variant - 1], slower));
             }
         }
     }
@@ -87,7 +91,8 @@ pub(super) fn run(session: &Session<'_>) -> Result<Experiment, LabError> {
         format!("measured, average and best of {which} transfers, and between what half of these lie; CPU and us/KB are their medians");
     experiment.tables.push(Table { title, form: Form::Live, columns, rows, rounds: last, plot: Some(0), made: Some(made) });
     let rows = sizes.iter().zip(VARIANTS).flat_map(|(sizes, variant)| histogram(variant, sizes)).collect();
-    let title = format!("Payload of the frames that the sender's device gave to the port, in a transfer of its own to the {}", CLIENTS[0]);
+    let title =
+        format!("Payload of the frames that the sender's device gave to the port, in a transfer of its own to the {}", Client::Wire.name());
     // More than all: what was sent again.
     let seen = |sizes: &Lengths| format!("{:.1} %", payload(sizes) as f64 / file.size() as f64 * 100.0);
     let seen = sizes.iter().map(seen).collect::<Vec<_>>().join(", ");
@@ -114,20 +119,21 @@ fn senders() -> [Place; 3] {
     [packet.cut_by_its_host(), Place { gso_max_size: Some(GSO_MAX_SIZE), ..packet }, packet]
 }
 
-/// The sender, and a client of the kind of [`CLIENTS`].
-fn arrange(sender: Place, client: usize) -> Vec<Place> {
+/// The sender, and a client of this kind.
+fn arrange(sender: Place, client: Client) -> Vec<Place> {
     let receiver = Place::new(Kind::Packet);
     // The device in front of the client has no TSO: the kernel cuts right before it, and frames of
     // the MTU arrive.
     let wire = receiver.cut_by_the_kernel();
-    let with_gro = |place: Place| {
+    let with_gro = |place: Place, gro_past_push| {
         let features = place.features.with(Feature::GenericReceiveOffload);
-        Place { features, gro_past_push: true, ..place }
+        Place { features, gro_past_push, ..place }
     };
     match client {
-        0 => vec![sender, wire],
-        1 => vec![sender, receiver],
-        _ => vec![with_gro(sender), with_gro(wire)],
+        Client::Wire => vec![sender, wire],
+        Client::Whole => vec![sender, receiver],
+        Client::Gro => vec![with_gro(sender, false), with_gro(wire, false)],
+        Client::GroPastPush => vec![with_gro(sender, true), with_gro(wire, true)],
     }
 }
 
@@ -164,8 +170,10 @@ fn notes(largest: u32) -> Vec<String> {
          1 Gb/s."
             .to_owned(),
         "Behind a wire of 1500 bytes the device in front of the client has no TSO, so that frames of the MTU arrive whatever was sent; a client that takes \
-         super-packets gets them whole, as virtual machines do. The bridge aggregates nothing, but where it is said; there its ports have gro_past_push on, as \
-         Linux sets PSH on each super-packet, and what has it would not merge further."
+         super-packets gets them whole, as virtual machines do. The bridge aggregates nothing, but where it is said."
+            .to_owned(),
+        "Linux sets PSH on each super-packet, and what has it merges no further by default. With gro_past_push, off by default, it does; given up is where PSH was: what is cut again has it on \
+         its last segment only."
             .to_owned(),
         format!(
             "15,928 bytes ({SOURCE_PAYLOAD} = 11 x 1448) are asked for by a gso_max_size of {GSO_MAX_SIZE} bytes on the sender's device; the largest payload then \

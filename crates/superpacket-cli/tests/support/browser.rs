@@ -1,0 +1,113 @@
+//! Looks at pages in a real browser: nothing is cut off, too small to read, or broken inside a
+//! word, on a screen and on a phone. Needs `chromium`.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::Bench;
+
+/// Widths of a screen and of a phone, in CSS pixels.
+const WIDTHS: [u32; 2] = [1280, 390];
+
+/// The smallest text of a plot, in CSS pixels.
+const LEAST_TEXT: f64 = 10.0;
+
+/// Measures the page in the frame, whose scripts are its own affair, and writes what it found where
+/// `--dump-dom` shows it.
+const MEASURE: &str = r#"
+const frame = document.getElementById('page');
+frame.onload = () => {
+  const page = frame.contentDocument, view = frame.contentWindow;
+  const found = { wide: [], broken: [], cut: [], texts: [], cards: 0, plots: 0, first: '', dark: view.matchMedia('(prefers-color-scheme: dark)').matches };
+  page.querySelectorAll('details').forEach(details => { details.open = true; });
+  for (const card of page.querySelectorAll('html, main, .tile, figure, .table, table, td, th, h1, h2, h3, p, li')) {
+    if (!card.getClientRects().length) continue;
+    found.cards += 1;
+    if (card.scrollWidth > card.clientWidth + 1) found.wide.push(card.tagName + '.' + card.className + ': ' + card.scrollWidth + ' in ' + card.clientWidth);
+  }
+  for (const svg of page.querySelectorAll('svg')) {
+    const box = svg.getBoundingClientRect();
+    if (!box.width) continue;
+    found.plots += 1;
+    const scale = box.width / svg.viewBox.baseVal.width;
+    for (const text of svg.querySelectorAll('text')) {
+      const size = parseFloat(view.getComputedStyle(text).fontSize) * scale;
+      found.texts.push(size);
+      const place = text.getBoundingClientRect();
+      if (place.left < box.left - 1 || place.right > box.right + 1 || place.top < box.top - 1 || place.bottom > box.bottom + 1) found.cut.push(text.textContent);
+    }
+  }
+  const walker = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    if (node.parentElement.closest('svg, style')) continue;
+    for (const word of node.data.matchAll(/[^\s\/.:_,-]+/g)) {
+      const range = page.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1) found.broken.push(word[0]);
+    }
+  }
+  const first = [...page.querySelectorAll('svg, table, .tile')].find(part => part.getClientRects().length);
+  found.first = first ? first.tagName : '';
+  document.getElementById('found').textContent = JSON.stringify(found);
+};
+"#;
+
+/// What the browser measured; `None` where there is none.
+fn measure(bench: &Bench, page: &str, width: u32, dark: bool) -> Option<Value> {
+    let browser = std::env::var("SUPERPACKET_BROWSER").unwrap_or_else(|_| "chromium".to_owned());
+    if Command::new(&browser).arg("--version").output().is_err() {
+        assert!(std::env::var_os("SUPERPACKET_REQUIRE_BROWSER").is_none(), "{browser} is missing");
+        eprintln!("skipped: {browser} is missing");
+        return None;
+    }
+    let escaped = fs::read_to_string(bench.path(page)).expect("a page").replace('&', "&amp;").replace('"', "&quot;");
+    let wrapper = bench.path("wrapper.html");
+    let text = format!(
+        "<!DOCTYPE html><meta charset=\"utf-8\"><iframe id=\"page\" width=\"{width}\" height=\"2000\" style=\"border:0\"></iframe><pre id=\"found\"></pre>\
+         <script>{MEASURE}\nframe.srcdoc = document.getElementById('source').content.textContent;</script>",
+    );
+    // The source of the page is text for the wrapper, not a part of it.
+    let text = text.replacen("<iframe", &format!("<template id=\"source\">{}</template><iframe", escaped.replace('<', "&lt;")), 1);
+    fs::write(&wrapper, text).expect("writes");
+    let output = Command::new(&browser)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--window-size=1400,2200",
+            "--virtual-time-budget=5000",
+        ])
+        .arg(format!("--user-data-dir={}", bench.path("profile").display()))
+        .arg(format!("--blink-settings=preferredColorScheme={}", u8::from(!dark)))
+        .arg("--dump-dom")
+        .arg(format!("file://{}", wrapper.display()))
+        .output()
+        .expect("the browser runs");
+    let document = String::from_utf8(output.stdout).expect("UTF-8");
+    let found = document.split_once("<pre id=\"found\">").and_then(|(_, rest)| rest.split_once("</pre>")).map(|(found, _)| found);
+    let found =
+        found.unwrap_or_else(|| panic!("nothing measured: {document}")).replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&");
+    Some(serde_json::from_str(&found).unwrap_or_else(|error| panic!("{error}: {found}")))
+}
+
+/// Looks at a page in each width, light and dark.
+#[track_caller]
+pub fn assert_readable(bench: &Bench, page: &str, least_plots: u64) {
+    for (width, dark) in WIDTHS.into_iter().flat_map(|width| [(width, false), (width, true)]) {
+        let Some(found) = measure(bench, page, width, dark) else { return };
+        let place = format!("{page}, {width} pixels, {}", if dark { "dark" } else { "light" });
+        assert_eq!(found["dark"], dark, "{place}");
+        assert!(found["cards"].as_u64() > Some(10) && found["plots"].as_u64() >= Some(least_plots), "{place}: {found}");
+        for fault in ["wide", "broken", "cut"] {
+            assert_eq!(found[fault], Value::Array(Vec::new()), "{place}: {fault}");
+        }
+        let texts: Vec<_> = found["texts"].as_array().expect("sizes").iter().filter_map(Value::as_f64).collect();
+        let smallest = texts.iter().copied().fold(f64::INFINITY, f64::min);
+        assert!(smallest >= LEAST_TEXT && smallest.is_finite(), "{place}: text of {smallest} pixels");
+        assert_eq!(found["first"], "svg", "{place}: a plot comes first");
+    }
+}
