@@ -4,16 +4,15 @@ use std::io;
 
 use gotatun::packet::{Ip, Packet, PacketBufPool};
 use gotatun::tun::{IpRecv, IpSend, MtuWatcher};
-use superpacket_tun::{AsyncReader, NewBuffers, Tun};
-use tokio::sync::mpsc;
+use superpacket_tun::{AsyncPacketSender, AsyncReader, NewBuffers, Tun};
 
 /// Packets that may wait for the TUN device.
 const QUEUE: usize = 1024;
 
 /// Packets from the tunnel to the host. Those that wait at the same time are merged and written by
-/// one call.
+/// one call; one that comes alone is written at once.
 #[derive(Debug)]
-pub struct ToHost(mpsc::Sender<Packet>);
+pub struct ToHost(AsyncPacketSender<Packet>);
 
 /// Packets from the host to the tunnel. One read gives up to 64 KB of them.
 pub struct FromHost {
