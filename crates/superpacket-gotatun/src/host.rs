@@ -2,23 +2,29 @@
 
 use std::io;
 
+use bytes::BytesMut;
 use gotatun::packet::{Ip, Packet, PacketBufPool};
 use gotatun::tun::{IpRecv, IpSend, MtuWatcher};
-use superpacket_tun::{AsyncReader, NewBuffers, Tun};
-use tokio::sync::mpsc;
+use superpacket_tun::{AsyncPacketSender, AsyncReader, NewBuffers, Tun};
 
 /// Packets that may wait for the TUN device.
 const QUEUE: usize = 1024;
 
+/// Bytes that are allocated at once for packets from the host: what one read gives, and the
+/// protocol's padding.
+const CHUNK: usize = 1 << 16;
+
 /// Packets from the tunnel to the host. Those that wait at the same time are merged and written by
-/// one call.
+/// one call; one that comes alone is written at once.
 #[derive(Debug)]
-pub struct ToHost(mpsc::Sender<Packet>);
+pub struct ToHost(AsyncPacketSender<Packet>);
 
 /// Packets from the host to the tunnel. One read gives up to 64 KB of them.
 pub struct FromHost {
     reader: AsyncReader,
     packets: Vec<Packet>,
+    /// What the next packets are cut from.
+    chunk: BytesMut,
     mtu: MtuWatcher,
 }
 
@@ -39,7 +45,7 @@ pub fn split(tun: Tun, notice: impl FnMut(io::Error) + Send + 'static) -> io::Re
     let (reader, writer) = tun.split_async()?;
     let (sender, mut writer) = writer.queued(QUEUE);
     tokio::spawn(async move { writer.run_lossy(notice).await });
-    Ok((ToHost(sender), FromHost { reader, packets: Vec::new(), mtu }))
+    Ok((ToHost(sender), FromHost { reader, packets: Vec::new(), chunk: BytesMut::new(), mtu }))
 }
 
 impl IpSend for ToHost {
@@ -49,14 +55,22 @@ impl IpSend for ToHost {
 }
 
 impl IpRecv for FromHost {
-    async fn recv<'a>(&'a mut self, pool: &mut PacketBufPool) -> io::Result<impl Iterator<Item = Packet<Ip>> + Send + 'a> {
-        let made = |length| {
-            let mut packet = pool.get();
+    /// The packets of a read are cut from one allocation, and freed with it: the pool's buffers,
+    /// 4 KB each and taken in turn, would lie in no cache any more.
+    async fn recv<'a>(&'a mut self, _: &mut PacketBufPool) -> io::Result<impl Iterator<Item = Packet<Ip>> + Send + 'a> {
+        let Self { reader, packets, chunk, .. } = self;
+        let made = |length: usize| {
+            // The protocol pads to a multiple of 16 bytes.
+            let room = length.next_multiple_of(16);
+            if chunk.len() < room {
+                *chunk = BytesMut::zeroed(CHUNK.max(room));
+            }
+            let mut packet = chunk.split_to(room);
             packet.truncate(length);
-            packet
+            Packet::from_bytes(packet)
         };
-        self.reader.read_into(&mut NewBuffers::new(&mut self.packets, made)).await?;
-        Ok(self.packets.drain(..).filter_map(|packet| packet.try_into_ip().ok()))
+        reader.read_into(&mut NewBuffers::new(packets, made)).await?;
+        Ok(packets.drain(..).filter_map(|packet| packet.try_into_ip().ok()))
     }
 
     fn mtu(&self) -> MtuWatcher {

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use gotatun::packet::{Packet, PacketBufPool};
 use gotatun::udp::{UdpRecv, UdpSend, UdpTransportFactory, UdpTransportFactoryParams};
 use superpacket_udp::{AsyncReceiver, AsyncSender, UdpSocket};
@@ -88,13 +89,19 @@ impl UdpRecv for FromPeers {
         }
     }
 
-    async fn recv_many_from(&mut self, _: &mut (), pool: &mut PacketBufPool, packets: &mut Vec<(Packet, SocketAddr)>) -> io::Result<()> {
+    /// The datagrams of a run are cut from one allocation, and freed with it, as the host's packets
+    /// are. Empty ones, which are no messages of the protocol, are left out.
+    async fn recv_many_from(&mut self, _: &mut (), _: &mut PacketBufPool, packets: &mut Vec<(Packet, SocketAddr)>) -> io::Result<()> {
         packets.extend(self.waiting.drain(..));
         if !packets.is_empty() {
             return Ok(());
         }
-        for (meta, datagram) in self.receiver.receive().await?.datagrams() {
-            packets.push((pool.get().overwrite_with(datagram), meta.addr));
+        for (meta, run) in self.receiver.receive().await?.runs() {
+            let mut chunk = BytesMut::from(run);
+            while !chunk.is_empty() {
+                let datagram = chunk.split_to(meta.stride.clamp(1, chunk.len()));
+                packets.push((Packet::from_bytes(datagram), meta.addr));
+            }
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! The face of tun-rs 2.8: `GROTable::apply_gro` and `gso_split`, with the engine behind them.
+//! The face of tun-rs 2.8: `handle_gro`, `GROTable::apply_gro`, `gso_split` and
+//! `gso_none_checksum`, with the engine behind them.
 //!
 //! Who calls these can try superpacket by changing an import: packets are joined in their own
 //! buffers, in the spare capacity of the first, and cut into the buffers that are given. Copy this
@@ -9,9 +10,11 @@
 
 use std::io;
 
+use bytes::BytesMut;
+use superpacket::checksum::complete_partial;
 use superpacket::virtio::{Format, Header};
 use superpacket::wire::MAX_HEADER;
-use superpacket::{BatchAggregator, EachBuffer, Framing, GsoPacket, HashKey, Layer, PacketBuffer, Policy, SegmentOptions, Segmenter};
+use superpacket::{BatchAggregator, EachBuffer, Framing, GsoPacket, HashKey, Layer, PacketBuffer, Policy, SegmentOptions, Segmenter, Simd};
 
 /// Bytes of the header before each packet.
 pub const VIRTIO_NET_HDR_LEN: usize = 10;
@@ -28,19 +31,26 @@ pub trait ExpandBuffer: AsRef<[u8]> + AsMut<[u8]> {
     fn buf_extend_from_slice(&mut self, src: &[u8]);
 }
 
-impl ExpandBuffer for Vec<u8> {
-    fn buf_capacity(&self) -> usize {
-        self.capacity()
-    }
+/// The buffers that tun-rs takes.
+macro_rules! expand {
+    ($($buffer:ty),*) => {$(
+        impl ExpandBuffer for $buffer {
+            fn buf_capacity(&self) -> usize {
+                self.capacity()
+            }
 
-    fn buf_resize(&mut self, new_len: usize, value: u8) {
-        self.resize(new_len, value);
-    }
+            fn buf_resize(&mut self, new_len: usize, value: u8) {
+                self.resize(new_len, value);
+            }
 
-    fn buf_extend_from_slice(&mut self, src: &[u8]) {
-        self.extend_from_slice(src);
-    }
+            fn buf_extend_from_slice(&mut self, src: &[u8]) {
+                self.extend_from_slice(src);
+            }
+        }
+    )*};
 }
+
+expand!(Vec<u8>, &mut Vec<u8>, BytesMut, &mut BytesMut);
 
 /// The engine's view of such a buffer.
 struct Expanding<'a, B>(&'a mut B);
@@ -73,45 +83,85 @@ impl<B: ExpandBuffer> PacketBuffer for Expanding<'_, B> {
     }
 }
 
-/// Joins packets; keeps nothing between calls but memory.
+/// Joins TCP packets; keeps nothing between calls but memory.
 #[derive(Debug)]
-pub struct GROTable {
-    /// The buffers to be written after a call, by index, each from `offset - VIRTIO_NET_HDR_LEN`
-    /// on.
-    pub to_write: Vec<usize>,
-    with_udp: BatchAggregator,
-    without_udp: BatchAggregator,
+pub struct TcpGROTable(BatchAggregator);
+
+impl Default for TcpGROTable {
+    fn default() -> Self {
+        TcpGROTable(BatchAggregator::framed(Framing::TUN, Policy::gro(), HashKey::random()))
+    }
 }
 
-impl Default for GROTable {
+/// Joins UDP packets too; keeps nothing between calls but memory.
+#[derive(Debug)]
+pub struct UdpGROTable(BatchAggregator);
+
+impl Default for UdpGROTable {
     fn default() -> Self {
         Self::new()
     }
 }
 
+impl UdpGROTable {
+    /// Makes a table.
+    pub fn new() -> Self {
+        UdpGROTable(BatchAggregator::framed(Framing::TUN, Policy::gro_with_udp(), HashKey::random()))
+    }
+}
+
+/// Both tables, and what is to be written.
+#[derive(Debug, Default)]
+pub struct GROTable {
+    /// The buffers to be written after a call, by index, each from `offset - VIRTIO_NET_HDR_LEN`
+    /// on.
+    pub to_write: Vec<usize>,
+    tcp_gro_table: TcpGROTable,
+    udp_gro_table: UdpGROTable,
+}
+
 impl GROTable {
     /// Makes a table.
     pub fn new() -> GROTable {
-        let aggregator = |policy| BatchAggregator::framed(Framing::TUN, policy, HashKey::random());
-        GROTable { to_write: Vec::new(), with_udp: aggregator(Policy::gro_with_udp()), without_udp: aggregator(Policy::gro()) }
+        Self::default()
     }
 
-    /// Joins the packets, each of which starts `offset` bytes into its buffer, behind room for the
-    /// header.
+    /// As [`handle_gro`], into `to_write`, which is emptied first.
     ///
     /// # Errors
-    /// `InvalidInput` if there is no room for the header, or no packet behind it.
+    /// As [`handle_gro`].
     pub fn apply_gro<B: ExpandBuffer>(&mut self, bufs: &mut [B], offset: usize, can_udp_gro: bool) -> io::Result<()> {
         self.to_write.clear();
-        if bufs.iter().any(|buffer| offset >= buffer.as_ref().len()) {
-            return Err(invalid("invalid offset"));
-        }
-        let mut expanding: Vec<_> = bufs.iter_mut().map(Expanding).collect();
-        let aggregator = if can_udp_gro { &mut self.with_udp } else { &mut self.without_udp };
-        let written = aggregator.join_in_place(&mut expanding, offset).map_err(invalid)?;
-        self.to_write.extend_from_slice(written);
-        Ok(())
+        handle_gro(bufs, offset, &mut self.tcp_gro_table, &mut self.udp_gro_table, can_udp_gro, &mut self.to_write)
     }
+}
+
+/// Joins the packets, each of which starts `offset` bytes into its buffer, behind room for the
+/// header. Appends the buffers to be written, by index, to `to_write`.
+///
+/// # Errors
+/// `InvalidInput` if there is no room for the header, or no packet behind it.
+pub fn handle_gro<B: ExpandBuffer>(
+    bufs: &mut [B],
+    offset: usize,
+    tcp_table: &mut TcpGROTable,
+    udp_table: &mut UdpGROTable,
+    can_udp_gro: bool,
+    to_write: &mut Vec<usize>,
+) -> io::Result<()> {
+    if bufs.iter().any(|buffer| offset >= buffer.as_ref().len()) {
+        return Err(invalid("invalid offset"));
+    }
+    let mut expanding: Vec<_> = bufs.iter_mut().map(Expanding).collect();
+    let aggregator = if can_udp_gro { &mut udp_table.0 } else { &mut tcp_table.0 };
+    to_write.extend_from_slice(aggregator.join_in_place(&mut expanding, offset).map_err(invalid)?);
+    Ok(())
+}
+
+/// Completes the checksum of a packet that is no super-packet, whose field holds the sum of the
+/// pseudo-header. One whose headers contradict that stays as it is.
+pub fn gso_none_checksum(in_buf: &mut [u8], csum_start: u16, csum_offset: u16) {
+    complete_partial(in_buf, Layer::Ip, csum_start, csum_offset, Simd::detect()).unwrap_or_default();
 }
 
 /// The fields of the header, in the machine's byte order.
@@ -291,6 +341,68 @@ mod tests {
         input.resize(40 + 65_535, 0);
         input[2..4].fill(0);
         refused(&mut input, header(TCPV4, u16::MAX), &mut [vec![0; 70_000]], false);
+    }
+
+    /// Of its trait's documentation: a buffer of each type that it is implemented for.
+    #[test]
+    fn expand_buffer_resizes_and_appends_to_every_type() {
+        fn joins<B: ExpandBuffer>(mut buffers: [B; 2]) {
+            let (mut tcp, mut udp, mut to_write) = (TcpGROTable::default(), UdpGROTable::new(), vec![7]);
+            handle_gro(&mut buffers, VIRTIO_NET_HDR_LEN, &mut tcp, &mut udp, true, &mut to_write).expect("there is room");
+            assert_eq!((&to_write[..], buffers[0].as_ref().len()), (&[7, 0][..], VIRTIO_NET_HDR_LEN + 40 + 2 * 1000));
+            let [mut buffer, _] = buffers;
+            buffer.buf_resize(2, 0);
+            buffer.buf_resize(3, 9);
+            buffer.buf_extend_from_slice(b"data");
+            assert_eq!(buffer.as_ref(), [1, 1, 9, b'd', b'a', b't', b'a']);
+            assert!(buffer.buf_capacity() >= 7);
+        }
+        let frames = Frame::tcp4(1, 1000).at_ip().run(2);
+        let buffers = || {
+            [0, 1].map(|index: usize| {
+                let mut buffer = Vec::with_capacity(4000);
+                buffer.resize(VIRTIO_NET_HDR_LEN, 0);
+                buffer.extend_from_slice(&frames[index].to_bytes());
+                buffer
+            })
+        };
+        let bytes = || {
+            buffers().map(|buffer| {
+                let mut bytes = BytesMut::with_capacity(4000);
+                bytes.extend_from_slice(&buffer);
+                bytes
+            })
+        };
+        joins(buffers());
+        joins(buffers().each_mut());
+        joins(bytes());
+        joins(bytes().each_mut());
+    }
+
+    /// Of `read_multiple`, which calls it: a packet that is no super-packet, with
+    /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
+    #[test]
+    fn gso_none_checksum_completes_what_the_header_asks_for() {
+        for (frame, start, offset) in
+            [(Frame::tcp4(1, 100), 20, 16), (Frame::tcp6(1, 101), 40, 16), (Frame::udp4(100), 20, 6), (Frame::udp6(101), 40, 6)]
+        {
+            let complete = frame.at_ip().to_bytes();
+            let mut packet = complete.clone();
+            let field = usize::from(start + offset);
+            let (addresses, protocol) = if start == 20 { (&complete[12..20], complete[9]) } else { (&complete[8..40], complete[6]) };
+            let length = (complete.len() - usize::from(start)) as u16;
+            let words = addresses.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+            let sum = words.sum::<u32>() + u32::from(protocol) + u32::from(length);
+            let folded = (sum & 0xffff) + (sum >> 16);
+            packet[field..field + 2].copy_from_slice(&(((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes());
+            assert_ne!(packet, complete);
+            gso_none_checksum(&mut packet, start, offset);
+            assert_eq!(packet, complete);
+        }
+        let mut short = packet(10);
+        let before = short.clone();
+        gso_none_checksum(&mut short, 20, 200);
+        assert_eq!(short, before, "the field lies behind the packet");
     }
 
     /// What its tests over a device show: what is joined comes back.

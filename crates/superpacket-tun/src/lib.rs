@@ -56,6 +56,7 @@ mod new_buffers;
 mod offload;
 mod queued;
 mod reader;
+mod shortcut;
 mod switch;
 #[cfg(all(feature = "tokio", any(target_os = "linux", target_os = "android")))]
 mod tokio;
@@ -67,11 +68,11 @@ pub use linear::{Joined, Joiner, Splitter};
 pub use linux::{Builder, OpenError, Queue, Tun};
 pub use new_buffers::NewBuffers;
 pub use offload::Offloads;
-pub use queued::QueuedWriter;
+pub use queued::{PacketSender, QueuedWriter};
 pub use reader::{ReadError, Reader, ReaderCounters};
 pub use switch::{Refusal, Switches};
 #[cfg(all(feature = "tokio", any(target_os = "linux", target_os = "android")))]
-pub use tokio::{AsyncQueuedWriter, AsyncReader, AsyncWriter};
+pub use tokio::{AsyncPacketSender, AsyncQueuedWriter, AsyncReader, AsyncWriter};
 pub use writer::{Writer, WriterCounters};
 
 pub use ipnet::IpNet;

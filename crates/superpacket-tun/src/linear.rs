@@ -16,6 +16,9 @@ use superpacket::{
 /// merges has complete checksums. The system that takes it must be where the connection ends; a
 /// router would have to fragment it.
 ///
+/// If the device refuses a long packet after all, [`resume_apart`](Self::resume_apart) gives the
+/// packets of which it was merged, as they were received.
+///
 /// ```
 /// use superpacket_tun::Joiner;
 ///
@@ -32,6 +35,8 @@ pub struct Joiner {
     aggregator: BatchAggregator,
     /// How many packets of one that must not leave merged have left.
     done: usize,
+    /// The packet that the sink refused leaves as those that merged in it.
+    is_apart: bool,
 }
 
 impl Joiner {
@@ -43,24 +48,50 @@ impl Joiner {
 
     /// Merges by a policy of the caller's own. UDP and DCCP leave as they came, whatever it says.
     pub fn with_policy(policy: Policy) -> Self {
-        Joiner { aggregator: BatchAggregator::new(Layer::Ip, policy, HashKey::random()), done: 0 }
+        Joiner { aggregator: BatchAggregator::new(Layer::Ip, policy, HashKey::random()), done: 0, is_apart: false }
     }
 
     /// Merges these packets and gives what leaves, in the order of each flow, to `sink`. Returns
     /// what the sink returns: nothing, or a `Result<(), E>`.
     ///
-    /// If the sink fails, [`resume`](Self::resume) goes on with what it refused.
+    /// If the sink fails, [`resume`](Self::resume) goes on with what it refused: once more whole,
+    /// for a device that was full. [`resume_apart`](Self::resume_apart) is for one that does not
+    /// take it so.
     pub fn join<B: AsRef<[u8]>, O: Outcome>(&mut self, packets: &[B], mut sink: impl FnMut(Joined<'_, '_>) -> O) -> O {
-        let Self { aggregator, done } = self;
-        *done = 0;
-        O::from_result(aggregator.poll(packets, |packet| give(&packet, packets, done, &mut sink)))
+        (self.done, self.is_apart) = (0, false);
+        let Self { aggregator, done, is_apart } = self;
+        O::from_result(aggregator.poll(packets, |packet| give(&packet, packets, done, is_apart, &mut sink)))
     }
 
     /// Goes on with a call of [`join`](Self::join) that failed. `packets` must be those of that
     /// call.
     pub fn resume<B: AsRef<[u8]>, O: Outcome>(&mut self, packets: &[B], mut sink: impl FnMut(Joined<'_, '_>) -> O) -> O {
-        let Self { aggregator, done } = self;
-        O::from_result(aggregator.resume(packets, |packet| give(&packet, packets, done, &mut sink)))
+        let Self { aggregator, done, is_apart } = self;
+        O::from_result(aggregator.resume(packets, |packet| give(&packet, packets, done, is_apart, &mut sink)))
+    }
+
+    /// As [`resume`](Self::resume), but what the sink refused leaves as the packets that merged in
+    /// it, unchanged and in order. Those behind it leave merged.
+    ///
+    /// ```
+    /// use superpacket_tun::{Joined, Joiner};
+    ///
+    /// /// Writes to a device that takes no packet of more than 1500 bytes, whatever was said.
+    /// fn write(joined: Joined<'_, '_>) -> Result<(), &'static str> {
+    ///     if joined.length() > 1500 { Err("EINVAL") } else { Ok(()) }
+    /// }
+    ///
+    /// # let frame = superpacket_traffic::frame::Frame::tcp4(1, 1000).at_ip();
+    /// # let packets: Vec<Vec<u8>> = frame.run(9).iter().map(|frame| frame.to_bytes()).collect();
+    /// let mut joiner = Joiner::new(65_535);
+    /// let mut result = joiner.join(&packets, write);
+    /// while result.is_err() {
+    ///     result = joiner.resume_apart(&packets, write);
+    /// }
+    /// ```
+    pub fn resume_apart<B: AsRef<[u8]>, O: Outcome>(&mut self, packets: &[B], sink: impl FnMut(Joined<'_, '_>) -> O) -> O {
+        self.is_apart = true;
+        self.resume(packets, sink)
     }
 
     /// What the engine has merged so far, with the reason for which each packet left as it did.
@@ -74,14 +105,17 @@ fn give<B: AsRef<[u8]>, O: Outcome>(
     packet: &SuperPacket<'_, BufferIndex, Borrowed<'_, B>>,
     packets: &[B],
     done: &mut usize,
+    is_apart: &mut bool,
     sink: &mut impl FnMut(Joined<'_, '_>) -> O,
 ) -> Result<(), O::Error> {
     // A datagram that carries a TCP segment is one of several to whoever receives it.
     let is_carried = packet.metadata.layout.is_some_and(|layout| layout.outer.is_some());
     let is_stream = !is_carried && packet.metadata.gso.is_none_or(|gso| matches!(gso.kind, GsoKind::Tcp4 | GsoKind::Tcp6));
-    if is_stream || !packet.is_merged() {
+    if (is_stream && !*is_apart) || !packet.is_merged() {
         let mut slices = packet.slices();
-        return sink(Joined { length: packet.length(), packets: packet.metadata.packets, slices: &mut slices }).into_result();
+        let result = sink(Joined { length: packet.length(), packets: packet.metadata.packets, slices: &mut slices }).into_result();
+        *is_apart &= result.is_err();
+        return result;
     }
     // One piece for each, since each came in one buffer.
     for index in packet.pieces().iter().filter_map(Piece::buffer).map(|buffer| buffer.packet()).skip(*done) {
@@ -89,7 +123,7 @@ fn give<B: AsRef<[u8]>, O: Outcome>(
         sink(Joined { length: bytes.len(), packets: 1, slices: &mut std::iter::once(bytes) }).into_result()?;
         *done += 1;
     }
-    *done = 0;
+    (*done, *is_apart) = (0, false);
     Ok(())
 }
 

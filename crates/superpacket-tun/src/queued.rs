@@ -1,9 +1,11 @@
 //! A writer behind a queue that other threads fill.
 
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SendError, SyncSender, TrySendError, sync_channel};
 
-use crate::{Device, OrderKey, Writer};
+use crate::shortcut::{Shortcut, Taken};
+use crate::{Device, OrderKey, Writer, WriterCounters};
 
 /// Writes what other threads put into a queue: whatever is there at once is merged and written, so
 /// that packets merge under load, and a packet that comes alone leaves at once.
@@ -23,14 +25,60 @@ use crate::{Device, OrderKey, Writer};
 #[derive(Debug)]
 pub struct QueuedWriter<D, B> {
     writer: Writer<D, B>,
-    packets: Packets<B>,
+    packets: Packets<D, B>,
+}
+
+/// Sends packets to the queue of a [`QueuedWriter`].
+///
+/// A packet that comes alone is written at once, by the thread that sends it: while packets come
+/// one by one, nothing is queued or being written, and some 20 us have passed since the last. It
+/// leaves without another thread being woken. Under load, or where the device does not take it, it
+/// goes through the queue.
+///
+/// Order is kept for each sender: a clone is another one.
+#[derive(Debug)]
+pub struct PacketSender<D, B> {
+    queue: SyncSender<B>,
+    shortcut: Arc<Shortcut<D>>,
+}
+
+impl<D, B> Clone for PacketSender<D, B> {
+    fn clone(&self) -> Self {
+        PacketSender { queue: self.queue.clone(), shortcut: Arc::clone(&self.shortcut) }
+    }
+}
+
+impl<D: Device, B: AsRef<[u8]>> PacketSender<D, B> {
+    /// Sends a packet. Waits where the queue is full.
+    ///
+    /// # Errors
+    /// If the writer is gone: the packet comes back.
+    pub fn send(&self, packet: B) -> Result<(), SendError<B>> {
+        if self.shortcut.write(packet.as_ref()) {
+            return Ok(());
+        }
+        self.shortcut.queued();
+        self.queue.send(packet).inspect_err(|_| self.shortcut.not_queued())
+    }
+
+    /// As [`send`](Self::send), without waiting.
+    ///
+    /// # Errors
+    /// If the queue is full or the writer gone: the packet comes back.
+    pub fn try_send(&self, packet: B) -> Result<(), TrySendError<B>> {
+        if self.shortcut.write(packet.as_ref()) {
+            return Ok(());
+        }
+        self.shortcut.queued();
+        self.queue.try_send(packet).inspect_err(|_| self.shortcut.not_queued())
+    }
 }
 
 /// What the queue holds.
 #[derive(Debug)]
-enum Packets<B> {
+enum Packets<D, B> {
     /// Packets in the order in which they are to leave.
-    Plain(Receiver<B>),
+    Plain(Receiver<B>, Taken<D>),
     /// Packets of which it is known when they were sent.
     Keyed(Receiver<(OrderKey, B)>),
 }
@@ -40,26 +88,32 @@ pub(crate) const BATCH: usize = 256;
 
 impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
     /// Puts a queue of so many packets before the writer. Any number of threads may send to it;
-    /// order is kept for each.
-    pub fn queued(self, capacity: usize) -> (SyncSender<B>, QueuedWriter<D, B>) {
-        let (sender, packets) = sync_channel(capacity);
-        (sender, QueuedWriter { writer: self, packets: Packets::Plain(packets) })
+    /// order is kept for each. A packet that comes alone is written by the thread that sends it.
+    pub fn queued(self, capacity: usize) -> (PacketSender<D, B>, QueuedWriter<D, B>)
+    where
+        D: Clone,
+    {
+        let (queue, packets) = sync_channel(capacity);
+        let shortcut = Shortcut::new(self.device().clone(), self.framing());
+        let sender = PacketSender { queue, shortcut: Arc::clone(&shortcut) };
+        (sender, QueuedWriter { writer: self, packets: Packets::Plain(packets, Taken::new(shortcut)) })
     }
 
     /// As [`queued`](Self::queued), for threads that overtake each other: what a flush takes is put
-    /// in order by the keys, as [`push_in_order`](Self::push_in_order) does.
+    /// in order by the keys, as [`push_in_order`](Self::push_in_order) does. All packets go through
+    /// the queue, where one that was overtaken may catch up.
     pub fn queued_in_order(self, capacity: usize) -> (SyncSender<(OrderKey, B)>, QueuedWriter<D, B>) {
         let (sender, packets) = sync_channel(capacity);
         (sender, QueuedWriter { writer: self, packets: Packets::Keyed(packets) })
     }
 }
 
-/// Waits for a packet, and takes what is there besides; `false`: all senders are gone.
-fn take<T>(packets: &Receiver<T>, mut push: impl FnMut(T)) -> bool {
-    let Ok(first) = packets.recv() else { return false };
+/// Waits for a packet, and takes what is there besides. Returns how many that are; 0: all senders
+/// are gone.
+fn take<T>(packets: &Receiver<T>, mut push: impl FnMut(T)) -> usize {
+    let Ok(first) = packets.recv() else { return 0 };
     push(first);
-    packets.try_iter().take(BATCH - 1).for_each(push);
-    true
+    1 + packets.try_iter().take(BATCH - 1).map(push).count()
 }
 
 impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
@@ -73,11 +127,16 @@ impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
         let QueuedWriter { writer, packets } = self;
         loop {
             writer.flush()?;
-            let more = match packets {
-                Packets::Plain(packets) => take(packets, |packet| writer.push(packet)),
+            let count = match packets {
+                Packets::Plain(packets, taken) => {
+                    taken.written();
+                    let count = take(packets, |packet| writer.push(packet));
+                    taken.add(count);
+                    count
+                }
                 Packets::Keyed(packets) => take(packets, |(key, packet)| writer.push_in_order(packet, key)),
             };
-            if !more {
+            if count == 0 {
                 return Ok(());
             }
         }
@@ -90,6 +149,15 @@ impl<D: Device, B: AsRef<[u8]>> QueuedWriter<D, B> {
             self.writer.clear();
             notice(error);
         }
+    }
+
+    /// What has been written so far, by the writer and by senders for themselves.
+    pub fn counters(&self) -> WriterCounters {
+        let mut counters = *self.writer.counters();
+        if let Packets::Plain(_, taken) = &self.packets {
+            taken.count(&mut counters);
+        }
+        counters
     }
 
     /// The writer.

@@ -93,7 +93,8 @@ impl<D: Device> Reader<D> {
     /// tunnel: its header contradicts it, or the kernel dropped it. That is counted
     /// ([`counters`](Self::counters)), and the next call goes on with the next packet.
     ///
-    /// The buffers may be a `Vec<u8>` that takes the packets back to back behind what it holds,
+    /// The buffers may be a `Vec<u8>`, or a `BytesMut` with `superpacket`'s feature `bytes`, that
+    /// takes the packets back to back behind what it holds,
     /// [`EachBuffer`](superpacket::EachBuffer) for buffers of a pool,
     /// [`NewBuffers`](crate::NewBuffers) for one that is made for each packet,
     /// [`BackToBack`](superpacket::BackToBack) for a slice, or a

@@ -9,7 +9,8 @@ use ::tokio::io::unix::AsyncFd;
 use ::tokio::sync::mpsc;
 
 use crate::queued::BATCH;
-use crate::{OrderKey, Plan, Queue, ReadError, Reader, SegmentBuffers, Tun, Writer};
+use crate::shortcut::{Shortcut, Taken};
+use crate::{OrderKey, Plan, Queue, ReadError, Reader, SegmentBuffers, Tun, Writer, WriterCounters};
 
 /// A [`Reader`] that is awaited.
 #[derive(Debug)]
@@ -129,17 +130,20 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
     }
 
     /// Puts a queue of so many packets before the writer. Any number of tasks may send to it; order
-    /// is kept for each.
+    /// is kept for each. A packet that comes alone is written by the task that sends it.
     ///
     /// # Panics
     /// If `capacity` is 0.
-    pub fn queued(self, capacity: usize) -> (mpsc::Sender<B>, AsyncQueuedWriter<B>) {
-        let (sender, packets) = mpsc::channel(capacity);
-        (sender, AsyncQueuedWriter { writer: self, packets: Packets::Plain(packets, Vec::with_capacity(BATCH)) })
+    pub fn queued(self, capacity: usize) -> (AsyncPacketSender<B>, AsyncQueuedWriter<B>) {
+        let (queue, packets) = mpsc::channel(capacity);
+        let shortcut = Shortcut::new(self.writer.device().clone(), self.writer.framing());
+        let sender = AsyncPacketSender { queue, shortcut: Arc::clone(&shortcut) };
+        (sender, AsyncQueuedWriter { writer: self, packets: Packets::Plain(packets, Vec::with_capacity(BATCH), Taken::new(shortcut)) })
     }
 
     /// As [`queued`](Self::queued), for tasks that overtake each other: what a flush takes is put
-    /// in order by the keys, as [`push_in_order`](Self::push_in_order) does.
+    /// in order by the keys, as [`push_in_order`](Self::push_in_order) does. All packets go through
+    /// the queue, where one that was overtaken may catch up.
     ///
     /// # Panics
     /// If `capacity` is 0.
@@ -159,6 +163,49 @@ impl<B: AsRef<[u8]>> AsyncWriter<B> {
     }
 }
 
+/// Sends packets to the queue of an [`AsyncQueuedWriter`]. One that comes alone is written at once,
+/// by the task that sends it, as [`PacketSender`](crate::PacketSender) says.
+#[derive(Debug)]
+pub struct AsyncPacketSender<B> {
+    queue: mpsc::Sender<B>,
+    shortcut: Arc<Shortcut<Queue>>,
+}
+
+impl<B> Clone for AsyncPacketSender<B> {
+    fn clone(&self) -> Self {
+        AsyncPacketSender { queue: self.queue.clone(), shortcut: Arc::clone(&self.shortcut) }
+    }
+}
+
+impl<B: AsRef<[u8]>> AsyncPacketSender<B> {
+    /// Sends a packet. Waits where the queue is full. If it is cancelled, the packet is dropped.
+    ///
+    /// # Errors
+    /// If the writer is gone: the packet comes back.
+    pub async fn send(&self, packet: B) -> Result<(), mpsc::error::SendError<B>> {
+        if self.shortcut.write(packet.as_ref()) {
+            return Ok(());
+        }
+        // Nothing is awaited once the packet counts as queued.
+        let Ok(place) = self.queue.reserve().await else { return Err(mpsc::error::SendError(packet)) };
+        self.shortcut.queued();
+        place.send(packet);
+        Ok(())
+    }
+
+    /// As [`send`](Self::send), without waiting.
+    ///
+    /// # Errors
+    /// If the queue is full or the writer gone: the packet comes back.
+    pub fn try_send(&self, packet: B) -> Result<(), mpsc::error::TrySendError<B>> {
+        if self.shortcut.write(packet.as_ref()) {
+            return Ok(());
+        }
+        self.shortcut.queued();
+        self.queue.try_send(packet).inspect_err(|_| self.shortcut.not_queued())
+    }
+}
+
 /// Writes what other tasks put into a queue: whatever is there at once is merged and written, so
 /// that packets merge under load, and a packet that comes alone leaves at once.
 #[derive(Debug)]
@@ -171,7 +218,7 @@ pub struct AsyncQueuedWriter<B> {
 #[derive(Debug)]
 enum Packets<B> {
     /// Packets in the order in which they are to leave.
-    Plain(mpsc::Receiver<B>, Vec<B>),
+    Plain(mpsc::Receiver<B>, Vec<B>, Taken<Queue>),
     /// Packets of which it is known when they were sent.
     Keyed(mpsc::Receiver<(OrderKey, B)>, Vec<(OrderKey, B)>),
 }
@@ -188,14 +235,16 @@ impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
         loop {
             writer.flush().await?;
             let count = match packets {
-                Packets::Plain(packets, taken) => {
-                    let count = packets.recv_many(taken, BATCH).await;
-                    taken.drain(..).for_each(|packet| writer.push(packet));
+                Packets::Plain(packets, batch, taken) => {
+                    taken.written();
+                    let count = packets.recv_many(batch, BATCH).await;
+                    taken.add(count);
+                    batch.drain(..).for_each(|packet| writer.push(packet));
                     count
                 }
-                Packets::Keyed(packets, taken) => {
-                    let count = packets.recv_many(taken, BATCH).await;
-                    taken.drain(..).for_each(|(key, packet)| writer.push_in_order(packet, key));
+                Packets::Keyed(packets, batch) => {
+                    let count = packets.recv_many(batch, BATCH).await;
+                    batch.drain(..).for_each(|(key, packet)| writer.push_in_order(packet, key));
                     count
                 }
             };
@@ -213,6 +262,15 @@ impl<B: AsRef<[u8]>> AsyncQueuedWriter<B> {
             self.writer.get_mut().clear();
             notice(error);
         }
+    }
+
+    /// What has been written so far, by the writer and by senders for themselves.
+    pub fn counters(&self) -> WriterCounters {
+        let mut counters = *self.writer.get_ref().counters();
+        if let Packets::Plain(_, _, taken) = &self.packets {
+            taken.count(&mut counters);
+        }
+        counters
     }
 
     /// The writer.

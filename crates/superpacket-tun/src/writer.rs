@@ -71,6 +71,9 @@ pub struct WriterCounters {
     pub writes: u64,
     /// Of the writes, super-packets.
     pub super_packets: u64,
+    /// Of the writes, packets that the senders of a queue wrote by themselves, since they came
+    /// alone ([`QueuedWriter::counters`](crate::QueuedWriter::counters)).
+    pub direct: u64,
     /// Super-packets whose packets were written one by one, because their kind or destination is
     /// switched off or the device refused them.
     pub separated: u64,
@@ -224,6 +227,10 @@ impl<D: Device, B: AsRef<[u8]>> Writer<D, B> {
     /// The device that is written to.
     pub const fn device(&self) -> &D {
         &self.output.device
+    }
+
+    pub(crate) const fn framing(&self) -> Option<Framing> {
+        self.output.framing
     }
 }
 

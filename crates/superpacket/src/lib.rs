@@ -131,7 +131,7 @@
 //! |---|---|---|
 //! | `std` | yes | [`BatchAggregator::poll_gathered`]: packets as `IoSlice`s |
 //! | `os-random` | yes | [`HashKey::random`] |
-//! | `bytes` | no | `BytesMut` as a [`PacketBuffer`] |
+//! | `bytes` | no | `BytesMut` as a [`PacketBuffer`] and as [`SegmentBuffers`] |
 //!
 //! Without default features the crate is `no_std` with `alloc`, and the caller gives random bits to
 //! [`HashKey::new`].

@@ -1,7 +1,6 @@
 //! One TCP flow, and one request at a time, through tunnels between two network namespaces: this
-//! endpoint, gotatun with its own TUN device and socket, and wireguard-go, in turn, medians of
-//! rounds. It must be run as root, since wireguard-go keeps its control socket in
-//! `/var/run/wireguard`.
+//! endpoint, gotatun with its own TUN device and socket, and wireguard-go, in turn. It must be run
+//! as root, since wireguard-go keeps its control socket in `/var/run/wireguard`.
 //!
 //! `cargo bench --features plain [-- ROUNDS]`; wireguard-go is found by `WIREGUARD_GO`, else in the
 //! search path, else left out.
@@ -26,19 +25,33 @@ struct Figures {
     gigabits: Vec<f64>,
     /// CPU seconds of the whole machine for each gigabyte.
     demand: Vec<f64>,
-    /// Microseconds from a request to its answer: the mean of a round.
-    latency: Vec<f64>,
+    /// Microseconds from a request to its answer: the median of a round's.
+    median: Vec<f64>,
+    /// What 99 of 100 requests of a round did not exceed.
+    tail: Vec<f64>,
 }
+
+/// A column of the table.
+type Column = (&'static str, fn(&Figures) -> &[f64]);
+
+const COLUMNS: [Column; 4] = [
+    ("Gb/s", |figures| &figures.gigabits),
+    ("CPU s/GB", |figures| &figures.demand),
+    ("request, us", |figures| &figures.median),
+    ("its p99, us", |figures| &figures.tail),
+];
 
 fn measure(tunnel: &Tunnel, figures: &RefCell<Figures>) -> Result<f64, LabError> {
     let route = tunnel.route(false, false);
     let report = TcpBulk { until: Until::Time(TIME), ..TcpBulk::default() }.run(&route)?;
     let direction = report.forward.as_ref().expect("forward is the default");
     let requests = TcpTransactions { connections: 1, time: TIME / 2, ..TcpTransactions::default() }.run(&route)?;
+    let microseconds = |part| requests.latency.percentile(part).as_secs_f64() * 1e6;
     let mut figures = figures.borrow_mut();
     figures.gigabits.push(direction.gigabits_per_second());
     figures.demand.push(report.machine.total.busy() / (direction.bytes as f64 / 1e9));
-    figures.latency.push(requests.latency.mean().as_secs_f64() * 1e6);
+    figures.median.push(microseconds(0.5));
+    figures.tail.push(microseconds(0.99));
     Ok(direction.gigabits_per_second())
 }
 
@@ -61,21 +74,20 @@ fn compare(programs: &[(&str, Program)], rounds: usize, segmentation: bool) -> R
     interleaved(rounds, &mut variants)?;
 
     println!("\ntx-udp-segmentation {}, {rounds} rounds of {} s", if segmentation { "on" } else { "off" }, TIME.as_secs());
-    println!("{:<14} {:>8} {:>14} {:>14}   ours to it: {:>6} {:>6} {:>6}", "", "Gb/s", "CPU s/GB", "request, us", "Gb/s", "CPU", "us");
-    let ours = tunnels[0].2.borrow();
+    println!("{:<14}{}", "medians", COLUMNS.map(|(name, _)| format!("{name:>20}")).concat());
     for (name, _, figures) in &tunnels {
         let figures = figures.borrow();
-        let median = |values: &[f64]| Summary::new(values).median;
-        let ratio = |ours: &[f64], its: &[f64]| Paired::new(ours, its).ratio.median;
-        println!(
-            "{name:<14} {:>8.2} {:>14.2} {:>14.1}   {:>18.2} {:>6.2} {:>6.2}",
-            median(&figures.gigabits),
-            median(&figures.demand),
-            median(&figures.latency),
-            ratio(&ours.gigabits, &figures.gigabits),
-            ratio(&ours.demand, &figures.demand),
-            ratio(&ours.latency, &figures.latency),
-        );
+        println!("{name:<14}{}", COLUMNS.map(|(_, of)| format!("{:>20.2}", Summary::new(of(&figures)).median)).concat());
+    }
+    println!("{:<14}median of the rounds' ratios (least-greatest)", "ours to it");
+    let ours = tunnels[0].2.borrow();
+    for (name, _, figures) in &tunnels[1..] {
+        let figures = figures.borrow();
+        let ratios = COLUMNS.map(|(_, of)| {
+            let ratio = Paired::new(of(&ours), of(&figures)).ratio;
+            format!("{:>20}", format!("{:.2} ({:.2}-{:.2})", ratio.median, ratio.least, ratio.greatest))
+        });
+        println!("{name:<14}{}", ratios.concat());
     }
     Ok(())
 }

@@ -163,7 +163,7 @@ impl Builder {
                 ioctl::set_header(fd, in_front.header_length()).map_err(fail(&device, "choose the header (TUNSETVNETHDRSZ)"))?;
                 framing = Some(in_front);
                 // What one queue is told holds for the device.
-                known = LADDER.into_iter().find(|offloads| ioctl::set_offloads(fd, *offloads).is_ok()).unwrap_or_default();
+                known = probe(|offloads| ioctl::set_offloads(fd, offloads));
             }
         }
         let interface = Interface::new(device.clone()).map_err(fail(&device, "open a socket (socket)"))?;
@@ -188,6 +188,11 @@ impl Builder {
 
 /// From the most to the least, as kernels came to know them.
 const LADDER: [Offloads; 4] = [Offloads::ALL, Offloads::TCP, Offloads::CHECKSUM, Offloads::NONE];
+
+/// Sets the most that the kernel knows, and says what that is.
+fn probe(mut set: impl FnMut(Offloads) -> io::Result<()>) -> Offloads {
+    LADDER.into_iter().find(|offloads| set(*offloads).is_ok()).unwrap_or_default()
+}
 
 /// The offloads that are in both.
 const fn common(a: Offloads, b: Offloads) -> Offloads {
@@ -299,5 +304,33 @@ impl Tun {
 
     pub(crate) fn into_first_queue(self) -> Queue {
         self.queues.into_iter().next().expect("a device is opened with at least one queue")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_that_a_kernel_knows_is_set() {
+        let kernels: [(&str, Offloads, usize); 4] = [
+            ("Linux from 6.2 on", Offloads::ALL, 1),
+            ("one before, which refuses TUN_F_USO4", Offloads::TCP, 2),
+            ("one that segments nothing", Offloads::CHECKSUM, 3),
+            ("one that refuses checksums", Offloads::NONE, 4),
+        ];
+        for (kernel, knows, calls) in kernels {
+            let (mut asked, mut now) = (0, None);
+            let found = probe(|offloads| {
+                asked += 1;
+                if common(offloads, knows) != offloads {
+                    return Err(io::Error::from_raw_os_error(22));
+                }
+                now = Some(offloads);
+                Ok(())
+            });
+            assert_eq!((found, now, asked), (knows, Some(knows), calls), "{kernel}");
+        }
+        assert_eq!(probe(|_| Err(io::Error::from_raw_os_error(25))), Offloads::NONE, "no such call");
     }
 }

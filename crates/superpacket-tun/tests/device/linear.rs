@@ -95,6 +95,40 @@ fn a_sink_that_fails_is_given_the_same_packet_again() {
 }
 
 #[test]
+fn what_the_device_refuses_for_its_length_leaves_as_it_was_received() {
+    let runs = [run(Frame::tcp4(1, 500)), run(Frame::tcp6(1, 500)), run(Frame::udp4(500))];
+    let packets = runs.concat();
+    // The device refuses the first flow's, is full at each packet of it once, and takes the rest.
+    for is_full in [false, true] {
+        let mut joiner = Joiner::new(65_535);
+        let mut written: Vec<Vec<u8>> = Vec::new();
+        let (mut has_refused, mut was_full) = (false, false);
+        let mut sink = |mut joined: superpacket_tun::Joined<'_, '_>| {
+            let bytes: Vec<u8> = joined.slices().flatten().copied().collect();
+            if bytes.len() > 1500 && bytes[0] >> 4 == 4 {
+                has_refused = true;
+                return Err("EINVAL");
+            }
+            if is_full && has_refused && !was_full {
+                was_full = true;
+                return Err("full");
+            }
+            was_full = false;
+            written.push(bytes);
+            Ok(())
+        };
+        let mut result = joiner.join(&packets, &mut sink);
+        while let Err(error) = result {
+            result = if error == "full" { joiner.resume(&packets, &mut sink) } else { joiner.resume_apart(&packets, &mut sink) };
+        }
+        assert!(has_refused);
+        let merged: Vec<_> = written.iter().filter(|packet| packet.len() > 1500).collect();
+        assert_eq!(merged.len(), 1, "the other TCP flow stays merged");
+        assert_eq!(by_flow(&split(&mut Splitter::new(packets[40].len()), &written)), by_flow(&packets));
+    }
+}
+
+#[test]
 fn wrong_checksums_stay_apart_where_input_is_not_trusted() {
     let mut packets = run(Frame::tcp4(1, 1000));
     packets[7][500] ^= 0x10;

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use bytes::BytesMut;
 use superpacket::{Framing, Reason, SegmentError};
 use superpacket_traffic::frame::Frame;
 use superpacket_tun::{EachBuffer, NewBuffers, Offloads, Plan, ReadError, Reader, SegmentBuffers, Switches, Writer};
@@ -36,6 +37,21 @@ fn a_super_packet_is_cut_into_buffers_of_every_kind() {
     assert!(back_to_back.chunks(plan.segment_length).eq(&packets));
 
     give();
+    let mut bytes = BytesMut::from(&b"before"[..]);
+    let plan = reader.read_into(&mut bytes).expect("it reads").expect("packets");
+    assert_eq!(bytes.split_to(6), "before");
+    // Each packet is cut off by itself, without a copy.
+    for packet in &packets {
+        assert_eq!(bytes.split_to(plan.segment_length.min(bytes.len())), packet[..]);
+    }
+    assert!(bytes.is_empty());
+
+    give();
+    let mut owned: Vec<BytesMut> = Vec::new();
+    reader.read_into(&mut NewBuffers::new(&mut owned, BytesMut::zeroed)).expect("it reads").expect("packets");
+    assert_eq!(owned, packets);
+
+    give();
     let (mut pool, mut sizes) = (vec![vec![0; 1500]; 64], [0; 64]);
     let mut buffers = EachBuffer::new(&mut pool, 16, &mut sizes);
     reader.read_into(&mut buffers).expect("it reads").expect("packets");
@@ -48,8 +64,8 @@ fn a_super_packet_is_cut_into_buffers_of_every_kind() {
     assert!(new.iter().map(AsRef::as_ref).eq(packets.iter().map(Vec::as_slice)));
 
     let counters = reader.counters();
-    assert_eq!((counters.reads, counters.super_packets, counters.packets), (3, 3, 120));
-    assert_eq!(counters.bytes, 3 * packets.iter().map(|packet| packet.len() as u64).sum::<u64>());
+    assert_eq!((counters.reads, counters.super_packets, counters.packets), (5, 5, 200));
+    assert_eq!(counters.bytes, 5 * packets.iter().map(|packet| packet.len() as u64).sum::<u64>());
     assert!(reader.segmentation().balanced());
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use superpacket::{Framing, GsoKind, Reason};
 use superpacket_traffic::frame::Frame;
@@ -377,7 +378,110 @@ fn a_queued_writer_merges_what_waits_and_holds_no_lone_packet() {
     }
     drop(sender);
     let queued = thread.join().expect("no panic").expect("no error");
-    assert_eq!(queued.writer().counters().packets, 45);
+    assert_eq!(queued.counters().packets, 45);
+}
+
+type SharedWriter = Writer<Arc<Memory>, Vec<u8>>;
+
+fn shared_writer(memory: &Arc<Memory>) -> SharedWriter {
+    Writer::new(Arc::clone(memory), Some(Framing::TUN), Switches::new(Offloads::ALL))
+}
+
+/// Longer than packets are apart that come alone.
+fn pause() {
+    thread::sleep(Duration::from_micros(100));
+}
+
+#[test]
+fn a_packet_that_comes_alone_is_written_by_its_sender() {
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    let writers = Arc::clone(&threads);
+    let memory = Arc::new(Memory::judged(move |_, _| {
+        writers.lock().expect("not poisoned").push(thread::current().id());
+        None
+    }));
+    let (sender, mut queued) = shared_writer(&memory).queued(1024);
+    let thread = thread::spawn(move || queued.run().map(|()| queued));
+    let packet = run(Frame::tcp4(1, 700)).remove(0);
+    let start = Instant::now();
+    let own = thread::current().id();
+    let mut sent = 0;
+    while threads.lock().expect("not poisoned").last() != Some(&own) {
+        assert!(start.elapsed().as_secs() < 10, "all go through the queue");
+        sender.send(packet.clone()).expect("it runs");
+        sent += 1;
+        pause();
+    }
+    drop(sender);
+    let queued = thread.join().expect("no panic").expect("no error");
+    let counters = queued.counters();
+    assert_ne!(threads.lock().expect("not poisoned")[0], own, "nothing says yet that packets come alone");
+    assert!(counters.direct >= 1 && counters.direct < sent);
+    assert_eq!((counters.packets, counters.writes, counters.bytes), (sent, sent, sent * packet.len() as u64));
+    assert_eq!(queued.writer().counters().packets, sent - counters.direct);
+    assert!(memory.packets().iter().all(|written| *written == packet));
+}
+
+/// Senders that pause at random, to a device that is full at random and refuses super-packets.
+#[test]
+fn senders_to_a_queue_keep_their_order_and_lose_nothing() {
+    let (mut direct, mut merged) = (0, 0);
+    for seed in 0..20 {
+        let mut random = Random::new(seed);
+        let memory = Arc::new(Memory::judged(move |number, written| {
+            if random.chance(0.1) {
+                return Some(io::ErrorKind::WouldBlock.into());
+            }
+            (number > 100 && is_super_packet(written)).then(|| errno(INVALID))
+        }));
+        let (sender, mut queued) = shared_writer(&memory).queued(16);
+        let writer = thread::spawn(move || queued.run().map(|()| queued));
+        let flows = [run(Frame::tcp4(1, 1348)), run(Frame::tcp6(1, 1328)), run(Frame::udp4(1200))];
+        let senders = flows.clone().into_iter().enumerate().map(|(number, packets)| {
+            let (sender, mut random) = (sender.clone(), Random::new(seed * 3 + number as u64));
+            thread::spawn(move || {
+                for packet in packets {
+                    if random.chance(0.5) {
+                        pause();
+                    }
+                    sender.send(packet).expect("the writer runs");
+                }
+            })
+        });
+        senders.collect::<Vec<_>>().into_iter().for_each(|sender| sender.join().expect("no panic"));
+        drop(sender);
+        let queued = writer.join().expect("no panic").expect("single packets are taken");
+        assert_eq!(by_flow(&memory.packets()), by_flow(&flows.concat()), "seed {seed}");
+        (direct, merged) = (direct + queued.counters().direct, merged + queued.counters().super_packets);
+    }
+    assert!(direct > 0 && merged > 0, "{direct} and {merged}");
+}
+
+#[test]
+fn what_a_sender_cannot_write_is_judged_by_the_writer() {
+    let memory = Arc::new(Memory::default());
+    let (sender, mut queued) = shared_writer(&memory).queued(1024);
+    let packet = run(Frame::udp4(700)).remove(0);
+    let thread = thread::spawn(move || {
+        let mut told = Vec::new();
+        queued.run_lossy(|error| told.push(error.raw_os_error()));
+        (told, queued)
+    });
+    // A packet that comes alone, and goes through the queue, so that the next is written directly.
+    sender.send(packet.clone()).expect("it runs");
+    while memory.state().written.is_empty() {
+        pause();
+    }
+    pause();
+    memory.judge(|_, _| Some(errno(INVALID)));
+    sender.send(packet).expect("it runs");
+    drop(sender);
+    let (told, queued) = thread.join().expect("no panic");
+    assert_eq!(told, [Some(INVALID)]);
+    assert_eq!((queued.counters().rejected, queued.counters().packets), (1, 1));
+    let (sender, queued) = shared_writer(&memory).queued(1);
+    drop(queued);
+    assert_eq!(sender.send(vec![1]).expect_err("the writer is gone").0, [1]);
 }
 
 #[test]

@@ -259,3 +259,18 @@ impl SegmentBuffers for Vec<u8> {
         self.get_mut(start..)
     }
 }
+
+/// Segments are appended, back to back.
+#[cfg(feature = "bytes")]
+impl SegmentBuffers for bytes::BytesMut {
+    fn prepare(&mut self, plan: &Plan) -> Result<(), SegmentError> {
+        self.reserve(plan.total_length());
+        Ok(())
+    }
+
+    fn buffer(&mut self, length: usize) -> Option<&mut [u8]> {
+        let start = self.len();
+        self.resize(start + length, 0);
+        self.get_mut(start..)
+    }
+}
