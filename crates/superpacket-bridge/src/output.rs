@@ -15,6 +15,7 @@ use crate::counters::DropReason;
 use crate::egress::Egress;
 use crate::frame::{ADDRESSES, Destination, Head, addresses, network_offset};
 use crate::icmp;
+use crate::loops::Arrival;
 use crate::monitor::{Copies, Monitors};
 use crate::multicast::{Given, Snooping};
 use crate::runtime::Shared;
@@ -137,9 +138,6 @@ impl Output {
             Destination::Many | Destination::All => None,
             Destination::Neighbour => return from.counts.dropped(DropReason::Reserved, packets),
         };
-        if known.is_none() && self.loop_suspected && self.table.loops.has_come_round(from.number, &packet, self.tick) {
-            return from.counts.dropped(DropReason::Loop, packets);
-        }
         if known.is_none() && is_storm(from, &packet, &addresses.destination, self.now) {
             return from.counts.dropped(DropReason::Storm, packets);
         }
@@ -147,6 +145,15 @@ impl Output {
             (Some(snooping), Destination::Many) => listen(snooping, from, &packet, tag, self.now),
             _ => Given::All,
         };
+        if known.is_none() && self.loop_suspected {
+            // Only what is delivered is remembered. What a copy says of groups was heard above: a
+            // port's report counts although somebody has sent the same ahead.
+            let is_delivered = flooded_to(&mut self.egress, from.number, rules, &addresses.destination, tag, &given).is_ok();
+            let by = Arrival { port: from.number, is_isolated: rules.isolated };
+            if is_delivered && self.table.loops.has_come_round(by, &packet, &given, self.tick) {
+                return from.counts.dropped(DropReason::Loop, packets);
+            }
+        }
         let Output { egress, outgoing, segmenter, table, now, .. } = self;
         let now = *now;
         let staged = outgoing.stage(&packet);

@@ -33,12 +33,10 @@ const fn seconds(seconds: u64) -> u64 {
 }
 
 /// A set of ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PortSet([u64; MAX_PORTS / 64]);
 
 impl PortSet {
-    const NONE: PortSet = PortSet([0; MAX_PORTS / 64]);
-
     /// Is the port in it?
     #[inline]
     pub(crate) fn has(&self, port: u16) -> bool {
@@ -49,6 +47,14 @@ impl PortSet {
         if let Some(word) = self.0.get_mut(usize::from(port) / 64) {
             *word |= 1 << (port % 64);
         }
+    }
+}
+
+impl FromIterator<u16> for PortSet {
+    fn from_iter<I: IntoIterator<Item = u16>>(ports: I) -> Self {
+        let mut set = PortSet([0; MAX_PORTS / 64]);
+        ports.into_iter().for_each(|port| set.add(port));
+        set
     }
 }
 
@@ -113,9 +119,7 @@ impl Groups {
         if routers.asked_until <= now || routers.answered_at > now {
             return None;
         }
-        let mut ports = PortSet::NONE;
-        routers.ports.iter().filter(|(_, until)| **until > now).for_each(|(port, _)| ports.add(*port));
-        Some(ports)
+        Some(routers.ports.iter().filter(|(_, until)| **until > now).map(|(port, _)| *port).collect())
     }
 
     /// Somebody behind a port says something of a group.

@@ -32,7 +32,7 @@ pub(crate) struct Snooping {
 }
 
 /// Who is given a packet for many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Given {
     /// All.
     All,

@@ -1,5 +1,6 @@
 //! Who is given which packet, and what leaves by ports that differ in what they can do.
 
+mod loops;
 mod multicast;
 mod storm;
 mod vlan;
@@ -325,8 +326,9 @@ fn more_than_can_be_remembered_ends_too() {
     let mut aggregator = Aggregator::new(Policy::gro().with_partial_checksums(), HashKey::new(1));
     let mut came_round = |port, number: u16, tick| {
         let packet = RxPacket::new(Buffer::from([&number.to_be_bytes()[..], &[0; 58]].concat()));
+        let by = Arrival { port, is_isolated: false };
         let mut again = false;
-        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| again = guard.has_come_round(port, &packet, tick));
+        aggregator.bypass(packet, &mut |packet: SuperPacket<'_, Buffer>| again = guard.has_come_round(by, &packet, &Given::All, tick));
         again
     };
     let mut left: Vec<u16> = (0..2 * REMEMBERED as u16).collect();

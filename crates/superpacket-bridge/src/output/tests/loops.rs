@@ -1,0 +1,125 @@
+//! Whoever sends frames of others ahead keeps nobody from having the true ones, and loops end all
+//! the same.
+
+use super::*;
+use crate::multicast::message::tests::{igmp, packet4};
+
+const ATTACKER: usize = 0;
+const GUEST: usize = 1;
+const GATEWAY: usize = 2;
+
+/// Makes the bridge suspect a loop: the attacker sends with the gateway's address.
+fn arm(bench: &mut Bench) {
+    bench.receive(GATEWAY, &broadcast(9, 100));
+    bench.receive(ATTACKER, &broadcast(9, 101));
+    bench.output.begin(0);
+    assert!(bench.output.loop_suspected);
+}
+
+#[test]
+fn an_isolated_port_that_sends_ahead_mutes_no_port_that_is_not() {
+    let mut bench = switched(3, &[ATTACKER, GUEST], "isolated", true);
+    arm(&mut bench);
+    for round in 0..5 {
+        let frame = broadcast(9, round);
+        assert_eq!(bench.receive(ATTACKER, &frame), [0, 0, 1], "round {round}");
+        assert_eq!(bench.receive(GATEWAY, &frame), [1, 1, 0], "round {round}: the guest has not had it");
+        assert_eq!(bench.receive(ATTACKER, &frame), [0; 3], "round {round}: all have had it");
+    }
+    assert_eq!(bench.drops(GATEWAY, "loop"), 0);
+    // The other way round: who is not isolated has sent to all.
+    let frame = broadcast(9, 200);
+    assert_eq!(bench.receive(GATEWAY, &frame), [1, 1, 0]);
+    assert_eq!(bench.receive(GUEST, &frame), [0; 3]);
+    // And between isolated ones nothing passes in any case.
+    let frame = broadcast(9, 201);
+    assert_eq!(bench.receive(ATTACKER, &frame), [0, 0, 1]);
+    assert_eq!(bench.receive(GUEST, &frame), [0; 3]);
+}
+
+#[test]
+fn what_was_dropped_as_a_storm_is_not_remembered() {
+    let mut bench = Bench::new(&[1500; 3], |_| ());
+    bench.ports[ATTACKER].0.change(|settings| settings.limits.set("storm_broadcast", 1)).expect("it is a limit");
+    arm(&mut bench);
+    for round in 0..5 {
+        let frame = broadcast(9, round);
+        let ahead = bench.receive(ATTACKER, &frame)[GUEST];
+        assert_eq!(ahead + bench.receive(GATEWAY, &frame)[GUEST], 1, "round {round}");
+    }
+    assert_eq!((bench.drops(ATTACKER, "storm"), bench.drops(GATEWAY, "loop")), (5, 0));
+}
+
+#[test]
+fn what_nobody_was_given_is_not_remembered() {
+    let mut bench = switched(3, &[GUEST, GATEWAY], "bcast_flood", false);
+    arm(&mut bench);
+    let frame = broadcast(9, 0);
+    assert_eq!(bench.receive(ATTACKER, &frame), [0; 3], "nobody else is given broadcasts");
+    assert_eq!(bench.receive(GATEWAY, &frame), [1, 0, 0]);
+}
+
+#[test]
+fn a_frame_with_another_middle_is_another_frame() {
+    let mut bench = Bench::new(&[1500; 3], |_| ());
+    arm(&mut bench);
+    let mut frame = broadcast(9, 0);
+    frame.resize(600, 0);
+    let mut forged = frame.clone();
+    // The sum of its words is the same.
+    forged[300] = 1;
+    frame[400] = 1;
+    assert_eq!(bench.receive(ATTACKER, &forged), [0, 1, 1]);
+    assert_eq!(bench.receive(GATEWAY, &frame), [1, 1, 0]);
+}
+
+#[test]
+fn a_report_that_somebody_sent_ahead_is_heard() {
+    let mut bench = Bench::new(&[1500; 4], |_| ());
+    bench.output.snooping = Some(Arc::default());
+    let message = |source: &str, to: &str, message: &[u8]| {
+        [&[1, 0, 0x5e, 1, 2, 3, 2, 0, 0, 0, 0, 9, 8, 0][..], &packet4(2, source, to, message)].concat()
+    };
+    // The last port asks, and ten seconds pass.
+    bench.receive(3, &message("10.0.0.4", "224.0.0.1", &igmp(0x11, 100, "0.0.0.0")));
+    arm(&mut bench);
+    bench.output.begin(11_000_000_000);
+    let join = message("10.0.0.2", "239.1.2.3", &igmp(0x16, 0, "239.1.2.3"));
+    assert_eq!(bench.receive(ATTACKER, &join), [0, 0, 0, 1], "to the router");
+    bench.receive(GUEST, &join);
+    let data = [&[1, 0, 0x5e, 1, 2, 3, 2, 0, 0, 0, 0, 8, 8, 0][..], &packet4(17, "10.0.0.3", "239.1.2.3", &[0; 16])].concat();
+    assert_eq!(bench.receive(GATEWAY, &data)[GUEST], 1, "it is in the group");
+}
+
+#[test]
+fn a_loop_between_an_isolated_port_and_another_ends() {
+    // What leaves by port 1 comes back by port 2, and the other way round; port 3 is isolated, too.
+    for isolated in [1, 2] {
+        let mut bench = switched(4, &[isolated, 3], "isolated", true);
+        bench.receive(1, &broadcast(7, 100));
+        bench.receive(2, &broadcast(7, 101));
+        // What a host in the loop says comes by both ports, what others say by theirs. Frames that
+        // go round in one direction only are known when others have been.
+        let said: [&[usize]; 6] = [&[1, 2], &[2, 1], &[0], &[3], &[1], &[2]];
+        for (content, first) in said.into_iter().enumerate() {
+            let frame = broadcast(if first == [0] { 8 } else { 7 }, content as u8);
+            let mut waiting: VecDeque<usize> = first.iter().copied().collect();
+            let (mut rounds, mut heard) = (0, [0; 4]);
+            while let Some(port) = waiting.pop_front() {
+                rounds += 1;
+                assert!(rounds < 30, "isolated {isolated}, first at {first:?}: it goes round and round");
+                bench.output.begin(0);
+                let sent = bench.receive(port, &frame);
+                for (other, back) in [(1, 2), (2, 1)] {
+                    waiting.extend((0..sent[other]).map(|_| back));
+                }
+                (0..4).for_each(|port| heard[port] += sent[port]);
+            }
+            for port in [0, 3].into_iter().filter(|port| !first.contains(port)) {
+                let hears = port == 0 || first != [isolated] && first != [3];
+                assert!(!hears || heard[port] > 0, "isolated {isolated}, first at {first:?}: port {port}");
+            }
+        }
+        assert!(bench.drops(1, "loop") > 0 && bench.drops(2, "loop") > 0, "isolated {isolated}");
+    }
+}
