@@ -10,12 +10,12 @@
 //! its payload in the chunks in which it was received, wherever the super-packet is cut. What is
 //! copied: the headers of segments, and the whole of a frame of more pieces than a packet may have
 //! (`MAX_BUFFERS`), to which only cuts at other places than the packets' lead. What the kernel does
-//! is another matter: without zero copy in the driver (`xdp:IFACE?copy=zero`), as on veth, it copies
-//! each frame once when it is received and once when it is sent.
+//! is another matter: without zero copy in the driver (`xdp:IFACE?copy=zero`), as on veth, it
+//! copies each frame once when it is received and once when it is sent.
 //!
 //! All ports of a process have the same UMEM. They need Linux 6.6, `CAP_NET_ADMIN`, `CAP_NET_RAW`
-//! and `CAP_BPF`. AF_XDP carries no super-packets: the port makes the other end of a veth send none,
-//! and finds the checksums which it left to its device; they are computed here.
+//! and `CAP_BPF`. AF_XDP carries no super-packets: the port makes the other end of a veth send
+//! none, and finds the checksums which it left to its device; they are computed here.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};

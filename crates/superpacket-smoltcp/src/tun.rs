@@ -16,8 +16,9 @@ use superpacket_tun::{Device as _, Offloads, Queue, Tun};
 
 use crate::device::{ETHERNET, LONGEST};
 
-/// A TUN or TAP device of Linux for smoltcp: packets of up to 64 KB are read and written by one call
-/// each, and the kernel joins and cuts them, or never does, where the other end is on this host.
+/// A TUN or TAP device of Linux for smoltcp: packets of up to 64 KB are read and written by one
+/// call each, and the kernel joins and cuts them, or never does, where the other end is on this
+/// host.
 /// A bridge of the kernel's passes them on whole.
 ///
 /// Checksums that the kernel has left partial are completed; smoltcp verifies them, with all

@@ -7,8 +7,8 @@ use superpacket::{Framing, GsoPacket, Layer, SegmentError, SegmentOptions, Segme
 
 use crate::Device;
 
-/// Bytes of the longest read: a header, an Ethernet header with two VLAN tags, an IP packet, and one
-/// byte by which a longer one would show.
+/// Bytes of the longest read: a header, an Ethernet header with two VLAN tags, an IP packet, and
+/// one byte by which a longer one would show.
 const LONGEST: usize = 24 + 22 + 65_535 + 1;
 
 /// Reads packets from one queue of a device. What the kernel hands over as a super-packet comes out

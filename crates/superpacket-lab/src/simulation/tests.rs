@@ -90,7 +90,7 @@ fn no_row_hangs_on_what_the_source_does_not_tell_but_the_driver_s_share() {
         let gains = [0.2, 0.3, 0.4].map(|share| gain(&Setup::new(measured.cpus, measured.queues, Costs::calibrated(&measured, share))));
         assert_eq!(gains[0] >= target && gains[2] < target, measured.queues == 1, "{measured:?}: {gains:?}");
     }
-    // The fourth mark: 4 queues with RPS stay behind 8 without it, which in the source they did not.
+    // The fourth mark: 4 queues with RPS stay behind 8 without it, as they did not in the source.
     let over_8_queues = |costs: Costs, change: fn(&mut Setup)| {
         let [mut four, mut eight] = [4, 8].map(|queues| Setup::new(SIXTEEN_4.cpus, queues, costs));
         change(&mut four);
