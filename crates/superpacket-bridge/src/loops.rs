@@ -2,9 +2,9 @@
 //!
 //! An address that is seen at two ports is only a hint: anybody can send with the address of
 //! another. What nobody but a loop does is to bring the very same frame back, by a port that this
-//! bridge has just sent it to. A frame that is dropped for it has gone to all ports that it would go
-//! to now, but for the one that its first copy came by: so whoever repeats the frames of others, or
-//! sends them ahead, takes nothing from them.
+//! bridge has just sent it to. A frame that is dropped for it has gone to all ports that it would
+//! go to now, but for the one that its first copy came by: so whoever repeats the frames of others,
+//! or sends them ahead, takes nothing from them.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::ops::Range;
@@ -251,9 +251,9 @@ const RANGE: usize = 64;
 /// given what. The same bytes in another VLAN go to others; cut otherwise, or with a checksum that
 /// nobody fills in, they are not what the receiver was to have.
 ///
-/// Of packets of more than [`WHOLE`] bytes it is a part, so that floods of long packets cost no more
-/// than floods of short ones: both ends, and ranges between them that nobody can know who does not
-/// know the hasher's key.
+/// Of packets of more than [`WHOLE`] bytes it is a part, so that floods of long packets cost no
+/// more than floods of short ones: both ends, and ranges between them that nobody can know who does
+/// not know the hasher's key.
 fn identify(packet: &SuperPacket<'_, Buffer>, given: &Given, hasher: &mut impl Hasher) {
     let length = packet.length();
     let metadata = &packet.metadata;
@@ -273,7 +273,7 @@ fn between(length: usize, mut seed: u64) -> [Range<usize>; RANGES] {
     std::array::from_fn(|index| {
         // Knuth's linear congruential generator, of which the upper bits are the random ones.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let offset = (u128::from(seed) * (part - RANGE + 1) as u128 >> 64) as usize;
+        let offset = ((u128::from(seed) * (part - RANGE + 1) as u128) >> 64) as usize;
         let start = END + index * part + offset;
         start..start + RANGE
     })

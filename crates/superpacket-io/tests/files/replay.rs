@@ -308,11 +308,15 @@ fn what_cannot_be_opened_is_explained() {
     write(&path, &[LinkType::ETHERNET], &flow()[..1]);
     let (path, missing) = (path.display(), directory.path().join("missing").join("x.pcap"));
     let missing = missing.display();
+    let unread = directory.path().join("unread");
+    rustix::fs::mknodat(rustix::fs::CWD, &unread, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).expect("a pipe");
     for (text, says) in [
         (format!("pcap:{missing}"), "cannot be opened"),
         (format!("pcap:{missing}?mode=record"), "missing"),
         (format!("pcap:{path}?record={path}"), "over itself"),
         (format!("pcap:{path}?speed=fast"), "speed=fast"),
+        (format!("pcap:{path}?record={}", unread.display()), "nobody reads the pipe"),
+        (format!("pcap:{}?mode=record", unread.display()), "nobody reads the pipe"),
     ] {
         let error = try_port(&text).expect_err(&text).to_string();
         assert!(error.contains(says), "{text}: {error}");
@@ -448,5 +452,96 @@ fn what_is_no_capture_is_told_by_a_poll_if_it_comes_late() {
             }
         };
         assert!(error.contains("not a capture file"), "{error}");
+    });
+}
+
+/// Sends all frames by the port, again and again where it is full, but not longer than `patience`;
+/// returns how many it took, and what stopped it.
+fn send_patiently(transmitter: &mut dyn Transmit, frames: &[Vec<u8>], patience: Duration) -> (usize, Option<Stop>) {
+    let mut outgoing = Outgoing::new();
+    let mut batch = TxBatch::new();
+    frames.iter().for_each(|frame| batch.push_bytes(&mut outgoing, frame, RxChecksum::None, None, Layer::Ethernet));
+    let (started, mut from) = (Instant::now(), 0);
+    while from < frames.len() {
+        let progress = transmitter.transmit(&outgoing, &batch, from);
+        from += progress.sent;
+        match progress.stopped {
+            Some(Stop::Full) if started.elapsed() < patience => std::thread::sleep(Duration::from_millis(1)),
+            None => {}
+            stopped => return (from, stopped),
+        }
+    }
+    (from, None)
+}
+
+#[test]
+fn what_a_reader_does_not_take_waits_within_bounds_and_holds_nobody_up() {
+    use std::io::Read;
+    without_waiting(|| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (text, mut reader) = pipe(directory.path());
+        let mut port = port(&format!("{text}?mode=record"));
+        let mut transmitter = port.transmitter().expect("records");
+        let frames: Vec<_> = (0..200u32).map(|number| number.to_be_bytes().repeat(12_500)).collect();
+        let (sent, stopped) = send_patiently(&mut *transmitter, &frames, Duration::from_millis(200));
+        assert!(matches!(stopped, Some(Stop::Full)), "{stopped:?}");
+        // 4 MiB, what the writer collects, and what the pipe holds.
+        assert!((80..100).contains(&sent), "{sent} of 50,000 bytes each");
+        assert!(port.counters().tx_full > 0);
+        let started = Instant::now();
+        drop((transmitter, port));
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+        // What was written is there.
+        let mut head = [0; 24];
+        reader.read_exact(&mut head).expect("written");
+        assert_eq!(head[..4], 0xa1b2_3c4d_u32.to_le_bytes());
+    });
+}
+
+#[test]
+fn what_a_reader_takes_late_is_whole_and_in_order() {
+    without_waiting(|| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (text, held) = pipe(directory.path());
+        let path = directory.path().join("pipe");
+        let mut port = port(&format!("{text}?mode=record"));
+        let mut transmitter = port.transmitter().expect("records");
+        let frames: Vec<_> = (0..200u32).map(|number| number.to_be_bytes().repeat(12_500)).collect();
+        let (first, rest) = frames.split_at(1);
+        assert!(matches!(send_patiently(&mut *transmitter, first, Duration::ZERO), (1, None)));
+        let (read, taken) = std::sync::mpsc::channel();
+        let reading = std::thread::spawn(move || {
+            let mut reader = Reader::open(&path).expect("a capture");
+            while let Some(frame) = reader.next_frame().expect("well formed") {
+                read.send(frame.data.to_vec()).expect("somebody waits");
+            }
+        });
+        assert_eq!(taken.recv_timeout(Duration::from_secs(10)).as_ref(), Ok(&first[0]), "it does not wait for others");
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(matches!(send_patiently(&mut *transmitter, rest, Duration::from_secs(20)), (199, None)));
+        drop((transmitter, port, held));
+        reading.join().expect("no panic");
+        assert_eq!(taken.iter().collect::<Vec<_>>(), rest);
+    });
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_recording() {
+    without_waiting(|| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (text, reader) = pipe(directory.path());
+        let mut port = port(&format!("{text}?mode=record"));
+        let mut transmitter = port.transmitter().expect("records");
+        assert!(matches!(send_patiently(&mut *transmitter, &[vec![0; 60]], Duration::ZERO), (1, None)));
+        drop(reader);
+        let started = Instant::now();
+        let error = loop {
+            match send_patiently(&mut *transmitter, &[vec![0; 60]], Duration::ZERO).1 {
+                Some(Stop::Gone(error)) => break error.to_string(),
+                stopped => assert!(stopped.is_none() && started.elapsed() < Duration::from_secs(10), "{stopped:?}"),
+            }
+        };
+        assert!(error.contains("cannot be written"), "{error}");
+        assert!(matches!(send_patiently(&mut *transmitter, &[vec![0; 60]], Duration::ZERO), (0, Some(Stop::Gone(_)))));
     });
 }

@@ -28,12 +28,17 @@
 //! own, so that no poll waits for it. If no frame has come half a second after the port was opened,
 //! the link type in the header decides what it carries, and without a header it carries Ethernet
 //! frames.
+//!
+//! A capture that is recorded into a pipe (`-`, a named pipe that somebody reads) or a device is
+//! written by a thread of its own. What waits for its reader is bounded (4 MiB): beyond that the
+//! port is full. When the port is closed, the reader has half a second to take what waits.
 
 mod frames;
 mod options;
 mod player;
 mod recorder;
 mod stream;
+mod stream_writer;
 mod timer;
 
 use std::sync::Arc;
@@ -128,6 +133,7 @@ impl Port for ReplayPort {
     }
 
     fn counters(&mut self) -> PortCounters {
-        PortCounters { rx_errors: self.errors.count(), ..PortCounters::default() }
+        let tx_full = self.recorder.as_ref().map_or(0, |recorder| recorder.full());
+        PortCounters { rx_errors: self.errors.count(), tx_full, ..PortCounters::default() }
     }
 }

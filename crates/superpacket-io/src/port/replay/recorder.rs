@@ -5,17 +5,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use superpacket::packet::Layer;
 
+use super::stream_writer::{NotWritten, OutputStream, StreamWriter};
 use crate::capture::{
-    ByteOrder, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Timestamp, Writer,
+    ByteOrder, CaptureError, Format, FrameOptions, Interface, LinkType, OutputFormat, PcapVariant, Record, Sink, TimeResolution, Timestamp,
+    Writer,
 };
 use crate::port::{Outgoing, PortError, Progress, Stop, Transmit, TxBatch, TxFrame};
 
-/// A capture file that is being written. It gets its name when it is dropped.
+/// A capture that is being written. A file gets its name when it is dropped.
 pub(super) struct Recorder {
     text: String,
     layer: Layer,
-    /// `None` after an error.
-    writer: Mutex<Option<Writer>>,
+    output: Output,
+}
+
+/// Where the capture is written.
+enum Output {
+    /// A file, by whoever sends; `None` after an error.
+    File(Mutex<Option<Writer>>),
+    /// A pipe, a terminal, a device, by a thread of its own.
+    Stream(StreamWriter),
 }
 
 impl std::fmt::Debug for Recorder {
@@ -31,13 +40,28 @@ impl Recorder {
         let capture = |source| PortError::Capture { port: text.into(), source };
         let default = Format::Pcap { byte_order: ByteOrder::Little, variant: PcapVariant::Nanoseconds };
         let format = OutputFormat { resolution: Some(PcapVariant::Nanoseconds), ..OutputFormat::for_path(path, like.unwrap_or(default)) };
-        let mut writer = Writer::create(path, format).map_err(capture)?;
         let link_type = match layer {
             Layer::Ethernet => LinkType::ETHERNET,
             Layer::Ip => LinkType::RAW,
         };
-        writer.declare(&[Interface::new(link_type, TimeResolution::NANOSECONDS).named(text)]).map_err(capture)?;
-        Ok(Recorder { text: text.into(), layer, writer: Mutex::new(Some(writer)) })
+        let interface = Interface::new(link_type, TimeResolution::NANOSECONDS).named(text);
+        let output = match OutputStream::open(path).map_err(capture)? {
+            Some(stream) => Output::Stream(StreamWriter::new(text, stream, format, interface)),
+            None => {
+                let mut writer = Writer::create(path, format).map_err(capture)?;
+                writer.declare(&[interface]).map_err(capture)?;
+                Output::File(Mutex::new(Some(writer)))
+            }
+        };
+        Ok(Recorder { text: text.into(), layer, output })
+    }
+
+    /// How often a frame was refused because its reader was behind.
+    pub(super) fn full(&self) -> u64 {
+        match &self.output {
+            Output::File(_) => 0,
+            Output::Stream(stream) => stream.full(),
+        }
     }
 
     fn record(&self, outgoing: &Outgoing, batch: &TxBatch, frame: &TxFrame, time: Timestamp) -> Result<(), Stop> {
@@ -48,20 +72,36 @@ impl Recorder {
         if frame.layer != self.layer {
             return Err(Stop::Refused(refused("the capture file has frames of another layer")));
         }
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(open) = writer.as_mut() else { return Err(Stop::Gone(PortError::Gone { port: self.text.clone() })) };
+        let slices = batch.slices(frame).iter().map(|slice| outgoing.slice(*slice));
+        let writer = match &self.output {
+            Output::File(writer) => writer,
+            Output::Stream(stream) => {
+                return stream.write(frame.length as usize, slices, time).map_err(|refused| match refused {
+                    NotWritten::Full => Stop::Full,
+                    NotWritten::Failed(error) => self.gone(error),
+                });
+            }
+        };
+        let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = writer.as_mut() else { return Err(self.gone(None)) };
         let record = Record { interface: 0, time: Some(time), original_length: None, options: FrameOptions::NONE };
-        open.write(record, batch.slices(frame).iter().map(|slice| outgoing.slice(*slice))).map_err(|source| {
+        open.write(record, slices).map_err(|source| {
             // Half a record may have been written: nothing can follow it.
             *writer = None;
-            Stop::Gone(PortError::Capture { port: self.text.clone(), source })
+            self.gone(Some(source))
         })
+    }
+
+    fn gone(&self, why: Option<CaptureError>) -> Stop {
+        let port = self.text.clone();
+        Stop::Gone(why.map_or_else(|| PortError::Gone { port: port.clone() }, |source| PortError::Capture { port: port.clone(), source }))
     }
 }
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Output::File(writer) = &mut self.output else { return };
+        let writer = writer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Err(error)) = writer.map(Writer::finish) {
             tracing::error!(port = %self.text, %error, "the recorded capture is lost");
         }
