@@ -4,7 +4,8 @@
 //! A stack costs per packet. smoltcp can send 64 KB at a time (its feature
 //! `segmentation-offload`), if the device cuts them, and takes what a device has joined.
 //! `TunDevice` (feature `tun`, Linux), a TUN or TAP device, has the kernel do both.
-//! [`OffloadDevice`] does both for a device that does neither. The README has measured where which of them pays.
+//! [`OffloadDevice`] does both for a device that does neither. The README has
+//! measured where which of them pays.
 //!
 //! ```
 //! use smoltcp::phy::{Device, Loopback, Medium};

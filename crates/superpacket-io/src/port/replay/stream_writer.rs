@@ -1,9 +1,9 @@
 //! What is recorded into a pipe: written on a thread of its own, so that nothing that sends ever
 //! waits for whoever reads there.
 //!
-//! A reader may be slow, or not read at all. So frames are handed over by a queue that holds so many
-//! bytes; when it is full, the port is, and what a reader has not taken soon after the port was
-//! closed is given up.
+//! A reader may be slow, or not read at all. So frames are handed over by a queue that holds so
+//! many bytes; when it is full, the port is, and what a reader has not taken soon after the port
+//! was closed is given up.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
