@@ -6,6 +6,7 @@ mod change;
 mod fdb;
 mod join;
 mod mdb;
+mod memory;
 mod monitor;
 mod opened;
 mod place;

@@ -122,9 +122,17 @@ impl Ingress {
         if policy != self.policy || self.gaps.as_ref().map_or(0, |gaps| gaps.limits().hold_time) != gap_timeout(&self.runtime) {
             self.drain(output);
             self.gaps = gaps(&self.runtime, self.key);
-            self.policy = policy;
-            self.aggregator = Aggregator::new(policy.unwrap_or(Policy::gro().with_partial_checksums()), self.key);
-            (self.counted, self.polled) = (Counters::default(), 0);
+            match Aggregator::try_new(policy.unwrap_or(Policy::gro().with_partial_checksums()), self.key) {
+                Ok(aggregator) => {
+                    (self.policy, self.aggregator) = (policy, aggregator);
+                    (self.counted, self.polled) = (Counters::default(), 0);
+                }
+                Err(error) => {
+                    tracing::error!(port = %self.shared.name, %error, "packets are aggregated as before: there is no memory for what was set");
+                    // Not to aggregate takes none.
+                    self.policy = self.policy.filter(|_| policy.is_some());
+                }
+            }
         }
         // What is held was received under the old settings, and is steered by them.
         self.drain(output);

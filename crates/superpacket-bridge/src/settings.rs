@@ -224,7 +224,7 @@ pub(crate) const MAX_PORTS: usize = 1024;
 pub(crate) const MAX_ADDRESSES: u32 = 1 << 20;
 
 /// The most flows of a receive queue that LRO can be told to join packets of at a time.
-const MAX_DESC: u32 = 65_536;
+const MAX_DESC: u32 = 4_096;
 
 impl Default for Limits {
     fn default() -> Self {
@@ -378,7 +378,7 @@ mod tests {
             ("gro_flush_timeout", 1_000_000_001, "at most 1000000000 ns"),
             ("gap_timeout", 1_000_000_001, "at most 1000000000 ns"),
             ("lro_max_aggr", 1, "lro_max_aggr is 0 (no limit) or 2 to 65535 packets, not 1"),
-            ("lro_max_desc", 0, "lro_max_desc is 1 to 65536 flows, not 0"),
+            ("lro_max_desc", 0, "lro_max_desc is 1 to 4096 flows, not 0"),
             ("address_limit", 1 << 21, "address_limit is 0 (half of the table) or 1 to 1048576 addresses, not 2097152"),
             (
                 "mtu",

@@ -389,3 +389,56 @@ fn a_bridge_that_polls_all_the_time_carries_traffic_and_ends() {
     // The kernel lists a thread for a moment after it was joined.
     wait("no thread is left", || cpu_time(THREAD).is_none());
 }
+
+/// The address space of this process, in bytes.
+fn address_space() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("a process has memory");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of kB") * 1024
+}
+
+#[test]
+fn what_there_is_no_memory_for_is_refused() {
+    const CHILD: &str = "SUPERPACKET_TEST_WITHOUT_MEMORY";
+    if std::env::var_os(CHILD).is_none() {
+        // The limit is of the whole process: others run in this one.
+        let mut child = std::process::Command::new(std::env::current_exe().expect("runs"));
+        let child = child.args(["--exact", "what_there_is_no_memory_for_is_refused", "--nocapture"]).env(CHILD, "1");
+        let output = child.output().expect("runs");
+        let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{}: {said}{error}", output.status);
+        assert!(said.contains("1 passed"), "{said}");
+        return;
+    }
+    let ports = ["memory:scarce-a?queues=1024", "memory:scarce-b"].map(|port| PortSettings::new(port.parse().expect("a port string")));
+    let name = ports[0].port.name().to_owned();
+    let bridge =
+        Bridge::start(BridgeSettings { ports: ports.into(), threads: 1, ..BridgeSettings::default() }).expect("memory needs nothing");
+    bridge.set_feature(&name, Feature::LargeReceiveOffload, true, true).expect("forced");
+    // Its threads have what they need when no more is taken for a while.
+    let mut taken = (Instant::now(), address_space());
+    while taken.0.elapsed() < Duration::from_secs(1) {
+        std::thread::sleep(Duration::from_millis(50));
+        if address_space() != taken.1 {
+            taken = (Instant::now(), address_space());
+        }
+    }
+    let limit = rustix::process::Rlimit { current: Some(taken.1 + (200 << 20)), maximum: None };
+    rustix::process::setrlimit(rustix::process::Resource::As, limit).expect("lowered");
+
+    let table = superpacket_steer::SockFlowTable::new(1 << 29, 4).expect_err("2 GiB");
+    assert_eq!(table, superpacket_steer::FlowTableError::NoMemory { entries: 1 << 29 });
+    let policy = superpacket::aggregate::Policy::lro().with_max_flows(1 << 20);
+    let tables: Result<Vec<_>, _> =
+        (0..16).map(|_| superpacket::aggregate::Aggregator::<Buffer>::try_new(policy, superpacket::aggregate::HashKey::new(1))).collect();
+    assert!(tables.is_err(), "16 x 28 MiB");
+
+    let refused = bridge.set_limit(&name, "lro_max_desc", 4096).expect_err("256 MiB").to_string();
+    assert!(refused.contains("no memory to aggregate 4096 flows of each of 1024 receive queues"), "{refused}");
+    let refused = bridge.set_rps_flow_count(&name, None, 65_536).expect_err("1 GiB").to_string();
+    assert!(refused.contains("rps_flow_cnt: ENOMEM: 65536 entries"), "{refused}");
+    // It lives, and takes what there is memory for.
+    assert_eq!(bridge.ports()[0].limits["lro_max_desc"], 64, "as it was");
+    assert_eq!(bridge.set_limit(&name, "lro_max_desc", 128).expect("8 MiB").limits["lro_max_desc"], 128);
+    bridge.set_rps_flow_count(&name, None, 64).expect("1 MiB");
+}

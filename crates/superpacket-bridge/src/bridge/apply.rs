@@ -7,6 +7,7 @@ use superpacket_io::port::{PortError, PortSpec};
 use superpacket_model::check;
 
 use super::fdb::{check_layer, check_static};
+use super::memory::Earlier;
 use super::opened::Opened;
 use super::reopen::{Closed, device_of};
 use super::{Bridge, lock, reject_duplicates};
@@ -84,12 +85,18 @@ impl Bridge {
                     }
                     // As it is open; all else as it is asked.
                     let wanted = PortSettings { port: shared.settings().port, ..port.clone() };
-                    if shared.settings() != wanted {
+                    if shared.settings() == wanted {
+                        Ok(())
+                    } else {
+                        let earlier = Earlier::of(shared);
                         shared.change(|settings| *settings = wanted);
+                        let queues =
+                            lock(&inner.places).get(usize::from(shared.number)).and_then(Option::as_ref).map_or(1, |place| place.queues);
+                        let done = earlier.restore_without_memory(shared, queues);
                         inner.set_static(shared);
                         inner.forget_other_vlans(shared);
+                        done
                     }
-                    Ok(())
                 }
                 (None, Some(open)) => inner.join(port, open),
                 (None, None) => inner.add(port, settings.shared_interfaces),

@@ -5,6 +5,7 @@ use superpacket_features::Feature;
 use superpacket_io::port::PortError;
 use superpacket_model::check;
 
+use super::memory::Earlier;
 use super::{Bridge, lock};
 use crate::error::BridgeError;
 use crate::report::{PortFeatures, PortReport};
@@ -119,8 +120,13 @@ impl Bridge {
         };
         if reopened.is_ok() && !change.settings.is_empty() {
             // What else is set meanwhile stays.
+            let (earlier, queues) = (Earlier::of(&shared), self.with(port, |place| place.queues)?);
             let set = shared.change(|settings| change.settings.iter().try_for_each(|(name, value)| settings.set(name, value)));
             set.map_err(wrong)?;
+            if let Err(error) = earlier.restore_without_memory(&shared, queues) {
+                inner.announce();
+                return Err(error);
+            }
         }
         // There may be other queues now.
         let reconciled = inner.reconcile_workers();
@@ -130,7 +136,11 @@ impl Bridge {
     }
 
     pub(super) fn change(&self, port: &str, change: impl FnOnce(&Shared) -> Result<(), BridgeError>) -> Result<(), BridgeError> {
-        self.with(port, |place| change(&place.shared))??;
+        self.with(port, |place| {
+            let earlier = Earlier::of(&place.shared);
+            change(&place.shared)?;
+            earlier.restore_without_memory(&place.shared, place.queues)
+        })??;
         self.inner.announce();
         Ok(())
     }

@@ -9,6 +9,7 @@ use superpacket::packet::FlowHash;
 use superpacket_steer::{Cpu, CpuMask, SockFlowTable};
 
 use super::join::poll_thread_of;
+use super::memory::check_flow_count;
 use super::place::Place;
 use super::{Bridge, Inner, lock};
 use crate::error::BridgeError;
@@ -151,10 +152,13 @@ impl Bridge {
     /// switches RFS off there.
     ///
     /// # Errors
-    /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Steering`] for more than 65,536.
+    /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Steering`] for more than 65,536, or
+    /// than there is memory for.
     pub fn set_rps_flow_count(&self, port: &str, queue: Option<u16>, count: u64) -> Result<PortRps, BridgeError> {
+        let queues = self.with(port, |place| if queue.is_some() { 1 } else { place.queues })?;
         self.change_steering(port, queue, |steering| {
             let count = queue_flows(count).map_err(|problem| SteeringProblem(format!("rps_flow_cnt: {problem}")))?;
+            check_flow_count(count, queues)?;
             steering.rps_flow_cnt.set(queue, count);
             Ok(())
         })

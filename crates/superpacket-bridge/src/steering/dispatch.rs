@@ -147,8 +147,9 @@ impl Dispatch {
             self.limit.flow_limit = table;
         }
         let wanted = shared.settings().steering;
-        // It was a count when it was set.
-        let _ = self.steering.set_flow_count(u64::from(*wanted.rps_flow_cnt.queue(self.queue)));
+        if let Err(error) = self.steering.set_flow_count(u64::from(*wanted.rps_flow_cnt.queue(self.queue))) {
+            tracing::error!(port = %shared.name, queue = self.queue, %error, "rps_flow_cnt is as before");
+        }
         self.steering.set_sock_flows(self.snapshot.sock_flows.clone());
         self.steering.set_mask(wanted.rps_cpus.queue(self.queue));
         let in_place = self.in_place.set(wanted.in_place.unwrap_or(self.state.in_place));

@@ -23,7 +23,7 @@ fn memory_of_large_limits_is_given_back() {
     let before = resident(bridge.id());
     // The allocator gives a block of some size back when it is freed first, and keeps the next.
     for round in 0..3 {
-        set("4194304", "65536", "65536");
+        set("4194304", "65536", "4096");
         house.wait_for("the tables", || resident(bridge.id()) >= before + 16);
         set("0", "0", "64");
         house.wait_for(&format!("memory to be given back, round {round}"), || resident(bridge.id()) < before + 8);

@@ -1,6 +1,7 @@
 //! What each flow acknowledged last, so that an ACK that repeats it is known for one even where
 //! nothing is held of its flow.
 
+use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use super::Reason;
@@ -30,11 +31,22 @@ pub(super) struct Acknowledged {
     sets: Vec<[Entry; WAYS]>,
 }
 
+fn sets(acks: bool, max_flows: u32) -> usize {
+    if acks { max_flows.saturating_mul(2).clamp(16, MAX_SETS).next_power_of_two() as usize } else { 0 }
+}
+
 impl Acknowledged {
     /// A memory for a table of `max_flows`; empty, and of no cost, where ACKs are not aggregated.
     pub(super) fn new(acks: bool, max_flows: u32) -> Self {
-        let sets = if acks { max_flows.saturating_mul(2).clamp(16, MAX_SETS).next_power_of_two() } else { 0 };
-        Acknowledged { sets: alloc::vec![[Entry::default(); WAYS]; sets as usize] }
+        Acknowledged { sets: alloc::vec![[Entry::default(); WAYS]; sets(acks, max_flows)] }
+    }
+
+    /// The same, unless there is no memory for it.
+    pub(super) fn try_new(acks: bool, max_flows: u32) -> Result<Self, TryReserveError> {
+        let (count, mut sets) = (sets(acks, max_flows), Vec::new());
+        sets.try_reserve_exact(count)?;
+        sets.resize(count, [Entry::default(); WAYS]);
+        Ok(Acknowledged { sets })
     }
 
     /// Is anything remembered?

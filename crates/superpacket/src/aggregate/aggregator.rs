@@ -1,5 +1,6 @@
 //! The aggregator of packets that own their buffers.
 
+use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use super::poll::OwnedPoll;
@@ -34,6 +35,14 @@ impl<B: AsRef<[u8]>> Aggregator<B> {
     /// the traffic: `HashKey::random` makes one of the operating system's.
     pub fn new(policy: Policy, key: HashKey) -> Self {
         Aggregator { receiver: Receiver::new(policy, key, Simd::detect()), single: Vec::new(), single_at: 0 }
+    }
+
+    /// Makes an aggregator as [`new`](Self::new) does, unless there is no memory for its tables.
+    ///
+    /// # Errors
+    /// What the allocator refused.
+    pub fn try_new(policy: Policy, key: HashKey) -> Result<Self, TryReserveError> {
+        Ok(Aggregator { receiver: Receiver::try_new(policy, key, Simd::detect())?, single: Vec::new(), single_at: 0 })
     }
 
     /// The same aggregator, which computes checksums with this level of SIMD in place of the best.

@@ -18,6 +18,7 @@ mod empty;
 mod super_packet;
 
 use alloc::boxed::Box;
+use alloc::collections::TryReserveError;
 use alloc::vec::{Drain, Vec};
 
 use self::super_packet::SuperPacketOutcome;
@@ -91,13 +92,25 @@ pub(super) struct Receiver<B> {
 impl<B> Receiver<B> {
     pub(super) fn new(policy: Policy, key: HashKey, simd: Simd) -> Self {
         let policy = policy.in_range();
+        let acknowledged = Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows);
+        Self::in_memory(policy, key, simd, Table::new(policy.max_flows), acknowledged)
+    }
+
+    /// The same, unless there is no memory for its tables.
+    pub(super) fn try_new(policy: Policy, key: HashKey, simd: Simd) -> Result<Self, TryReserveError> {
+        let policy = policy.in_range();
+        let acknowledged = Acknowledged::try_new(policy.mode == Mode::Lro { acks: true }, policy.max_flows)?;
+        Ok(Self::in_memory(policy, key, simd, Table::try_new(policy.max_flows)?, acknowledged))
+    }
+
+    fn in_memory(policy: Policy, key: HashKey, simd: Simd, table: Table<B>, acknowledged: Acknowledged) -> Self {
         Receiver {
             policy,
             in_force: policy,
             key,
             options: ExamineOptions::new(&policy, None, simd),
-            table: Table::new(policy.max_flows),
-            acknowledged: Acknowledged::new(policy.mode == Mode::Lro { acks: true }, policy.max_flows),
+            table,
+            acknowledged,
             last: NONE,
             came_in_turn: false,
             in_turn: false,

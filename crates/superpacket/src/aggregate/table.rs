@@ -2,6 +2,7 @@
 //! address pair. Work per packet is bounded whatever the traffic: a bucket has eight places, a full
 //! one gives up its oldest.
 
+use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use super::flow::Held;
@@ -125,17 +126,36 @@ pub(super) enum Room {
     Evict(u32),
 }
 
+/// Twice as many places as flows, so that a full bucket is rare; eight flows and fewer share one
+/// bucket and all its places.
+fn places(max_flows: u32) -> usize {
+    if max_flows as usize <= WAYS { WAYS } else { (max_flows as usize * 2).next_power_of_two() }
+}
+
 impl<B> Table<B> {
     pub(super) fn new(max_flows: u32) -> Self {
-        // Twice as many places as flows, so that a full bucket is rare; eight flows and fewer share
-        // one bucket and all its places.
-        let places = if max_flows as usize <= WAYS { WAYS } else { (max_flows as usize * 2).next_power_of_two() };
+        Self::in_memory(max_flows, Vec::new(), Vec::new())
+    }
+
+    /// The same, unless there is no memory for it.
+    pub(super) fn try_new(max_flows: u32) -> Result<Self, TryReserveError> {
+        let places = places(max_flows);
+        let (mut buckets, mut pairs) = (Vec::new(), Vec::new());
+        buckets.try_reserve_exact(places / WAYS)?;
+        pairs.try_reserve_exact(places)?;
+        Ok(Self::in_memory(max_flows, buckets, pairs))
+    }
+
+    fn in_memory(max_flows: u32, mut buckets: Vec<Bucket>, mut pairs: Vec<ListNode>) -> Self {
+        let places = places(max_flows);
+        buckets.resize(places / WAYS, EMPTY);
+        pairs.extend(alone(0, places));
         Table {
-            buckets: alloc::vec![EMPTY; places / WAYS],
+            buckets,
             slots: Vec::new(),
             free: Vec::new(),
             ages: alone(0, 1).collect(),
-            pairs: alone(0, places).collect(),
+            pairs,
             pair_heads: places,
             nested_pairs: Vec::new(),
             held: 0,
