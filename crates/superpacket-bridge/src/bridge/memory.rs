@@ -1,5 +1,5 @@
-//! Whether there is memory for what a port's settings ask for, before its threads are told of it: an
-//! allocation that fails in one of them would end the process.
+//! Whether there is memory for what a port's settings ask for, before its threads are told of it:
+//! an allocation that fails in one of them would end the process.
 
 use superpacket::aggregate::{Mode, Policy};
 use superpacket_steer::FlowTableError;

@@ -152,8 +152,8 @@ impl Bridge {
     /// switches RFS off there.
     ///
     /// # Errors
-    /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Steering`] for more than 65,536, or
-    /// than there is memory for.
+    /// As [`set_rps_cpus`](Self::set_rps_cpus), and [`BridgeError::Steering`] for more than 65,536,
+    /// or than there is memory for.
     pub fn set_rps_flow_count(&self, port: &str, queue: Option<u16>, count: u64) -> Result<PortRps, BridgeError> {
         let queues = self.with(port, |place| if queue.is_some() { 1 } else { place.queues })?;
         self.change_steering(port, queue, |steering| {
