@@ -273,7 +273,7 @@ fn between(length: usize, mut seed: u64) -> [Range<usize>; RANGES] {
     std::array::from_fn(|index| {
         // Knuth's linear congruential generator, of which the upper bits are the random ones.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let offset = (u128::from(seed) * (part - RANGE + 1) as u128 >> 64) as usize;
+        let offset = ((u128::from(seed) * (part - RANGE + 1) as u128) >> 64) as usize;
         let start = END + index * part + offset;
         start..start + RANGE
     })
