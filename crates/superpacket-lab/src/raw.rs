@@ -118,12 +118,12 @@ impl RawSocket {
         socket.set_receive_buffer(BURST).context(what)?;
         // Likewise: a burst goes at once, also where its frames wait for the other end's poll.
         socket.set_send_buffer(BURST).context(what)?;
-        socket.set(libc::PACKET_AUXDATA, 1).context(what)?;
+        socket.set_auxiliary_data(true).context(what)?;
         if options.ignore_outgoing {
-            socket.set(libc::PACKET_IGNORE_OUTGOING, 1).context(what)?;
+            socket.set_ignore_outgoing(true).context(what)?;
         }
         if options.vnet_headers {
-            socket.set(libc::PACKET_VNET_HDR, 1).context(what)?;
+            socket.set_virtio_headers(true).context(what)?;
         }
         if options.promiscuous {
             socket.add_promiscuous(index).context(what)?;

@@ -7,11 +7,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
+use superpacket::wire::IpVersion;
+
 /// A value that the kernel may read as bytes and may fill with any.
 ///
 /// # Safety
 /// The type has no padding, and every bit pattern is one of its values.
-pub unsafe trait Plain: Copy {}
+pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: integers.
 unsafe impl Plain for u8 {}
@@ -30,11 +32,12 @@ unsafe impl Plain for libc::tpacket_stats_v3 {}
 // SAFETY: each element is plain, and lies behind the one before.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
-/// Sets an option (`setsockopt(2)`).
+/// Sets an option (`setsockopt(2)`). For options alone whose value holds no address: what such a
+/// value names the kernel reads and writes, whoever it belongs to.
 ///
 /// # Errors
 /// What the system refused.
-pub fn set_option<T: Plain>(socket: impl AsFd, level: i32, option: i32, value: T) -> io::Result<()> {
+pub(crate) fn set_option<T: Plain>(socket: impl AsFd, level: i32, option: i32, value: T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the pointer is to a value of this length, all of whose bytes are initialized, and it
     // is read during the call only.
@@ -46,7 +49,7 @@ pub fn set_option<T: Plain>(socket: impl AsFd, level: i32, option: i32, value: T
 ///
 /// # Errors
 /// What the system refused.
-pub fn option<T: Plain>(socket: impl AsFd, level: i32, option: i32) -> io::Result<T> {
+pub(crate) fn option<T: Plain>(socket: impl AsFd, level: i32, option: i32) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the pointers are to memory of this length, and to the length.
@@ -56,6 +59,69 @@ pub fn option<T: Plain>(socket: impl AsFd, level: i32, option: i32) -> io::Resul
     }
     // SAFETY: all bytes have been written, and any bytes are a value.
     Ok(unsafe { value.assume_init() })
+}
+
+/// Has what is sent by a UDP socket cut into datagrams of `size` bytes of payload (`UDP_SEGMENT`,
+/// Linux 4.18); 0: it is sent as it is.
+///
+/// # Errors
+/// What the system refused.
+pub fn set_udp_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
+    set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(size))
+}
+
+/// Lets a UDP socket receive several datagrams as one (`UDP_GRO`, Linux 5.0).
+///
+/// # Errors
+/// What the system refused.
+pub fn set_udp_gro(socket: impl AsFd, on: bool) -> io::Result<()> {
+    set_option(socket, libc::SOL_UDP, libc::UDP_GRO, i32::from(on))
+}
+
+/// Sets the longest segment of a TCP socket in bytes of payload and options (`TCP_MAXSEG`).
+///
+/// # Errors
+/// What the system refused.
+pub fn set_tcp_max_segment(socket: impl AsFd, size: u16) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, i32::from(size))
+}
+
+/// Returns the first `N` words of what is known of a TCP connection (`TCP_INFO`, `struct tcp_info`
+/// of `linux/tcp.h`); those that the kernel leaves out are 0.
+///
+/// # Errors
+/// What the system refused.
+pub fn tcp_info<const N: usize>(socket: impl AsFd) -> io::Result<[u32; N]> {
+    option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)
+}
+
+/// Sends what a UDP socket sends with the don't-fragment bit, and refuses what is too long for the
+/// known way (`IP_PMTUDISC_DO`), or fragments it (`IP_PMTUDISC_DONT`).
+///
+/// # Errors
+/// What the system refused.
+pub fn set_dont_fragment(socket: impl AsFd, version: IpVersion, on: bool) -> io::Result<()> {
+    match version {
+        IpVersion::V4 => {
+            let value = if on { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_DONT };
+            set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, value)
+        }
+        IpVersion::V6 => {
+            let value = if on { libc::IPV6_PMTUDISC_DO } else { libc::IPV6_PMTUDISC_DONT };
+            set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, value)
+        }
+    }
+}
+
+/// Returns the MTU of a connected socket's way in bytes, as far as it is known (`IP_MTU`).
+///
+/// # Errors
+/// What the system refused: `ENOTCONN` if the socket is not connected.
+pub fn path_mtu(socket: impl AsFd, version: IpVersion) -> io::Result<u32> {
+    match version {
+        IpVersion::V4 => option(socket, libc::IPPROTO_IP, libc::IP_MTU),
+        IpVersion::V6 => option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    }
 }
 
 /// Attaches a filter of classic BPF to a socket (`SO_ATTACH_FILTER`), in place of the one that it
@@ -83,10 +149,25 @@ mod tests {
     #[test]
     fn what_was_set_is_there() {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
-        set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1200).expect("Linux 4.18");
+        set_udp_segment(&socket, 1200).expect("Linux 4.18");
         assert_eq!(option::<i32>(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).expect("asked"), 1200);
         assert_eq!(option::<[i32; 2]>(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).expect("asked"), [1200, 0], "shorter than asked for");
         let refused = set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, -1).expect_err("no size");
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+        set_udp_gro(&socket, true).expect("Linux 5.0");
+        assert_eq!(option::<i32>(&socket, libc::SOL_UDP, libc::UDP_GRO).expect("asked"), 1);
+    }
+
+    #[test]
+    fn what_is_known_of_a_way_is_told() {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+        let error = path_mtu(&socket, IpVersion::V4).expect_err("it leads nowhere");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
+        socket.connect(socket.local_addr().expect("bound")).expect("loopback");
+        let mtu = path_mtu(&socket, IpVersion::V4).expect("connected") as usize;
+        set_dont_fragment(&socket, IpVersion::V4, true).expect("settable");
+        let refused = socket.send(&vec![0; mtu - 27]).map_err(|error| error.raw_os_error());
+        // The longest datagram fits into loopback's usual MTU.
+        assert!(refused == Err(Some(libc::EMSGSIZE)), "{mtu}: {refused:?}");
     }
 }

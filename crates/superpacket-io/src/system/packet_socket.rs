@@ -101,11 +101,35 @@ impl PacketSocket {
         Ok(self.get::<libc::tpacket_stats_v3>(libc::PACKET_STATISTICS)?.tp_drops)
     }
 
+    /// Has messages say what the kernel knows of a frame besides its bytes (`PACKET_AUXDATA`).
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn set_auxiliary_data(&self, on: bool) -> io::Result<()> {
+        self.set(libc::PACKET_AUXDATA, i32::from(on))
+    }
+
+    /// Leaves out what the machine itself sends (`PACKET_IGNORE_OUTGOING`, Linux 4.20).
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn set_ignore_outgoing(&self, on: bool) -> io::Result<()> {
+        self.set(libc::PACKET_IGNORE_OUTGOING, i32::from(on))
+    }
+
+    /// Puts a virtio header before each frame (`PACKET_VNET_HDR`).
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn set_virtio_headers(&self, on: bool) -> io::Result<()> {
+        self.set(libc::PACKET_VNET_HDR, i32::from(on))
+    }
+
     /// Sets an option of packet sockets (`SOL_PACKET`).
     ///
     /// # Errors
     /// What the system refused.
-    pub fn set<T: Plain>(&self, option: i32, value: T) -> io::Result<()> {
+    pub(crate) fn set<T: Plain>(&self, option: i32, value: T) -> io::Result<()> {
         set_option(&self.0, libc::SOL_PACKET, option, value)
     }
 
@@ -113,7 +137,7 @@ impl PacketSocket {
     ///
     /// # Errors
     /// What the system refused.
-    pub fn get<T: Plain>(&self, name: i32) -> io::Result<T> {
+    pub(crate) fn get<T: Plain>(&self, name: i32) -> io::Result<T> {
         option(&self.0, libc::SOL_PACKET, name)
     }
 }

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::thread;
 
-use superpacket_io::system::option;
+use superpacket_io::system::tcp_info;
 
 use crate::cpu::CpuTime;
 use crate::error::{Context, LabError};
@@ -79,7 +79,7 @@ impl TcpInfo {
     fn of(socket: impl AsFd) -> io::Result<TcpInfo> {
         const WORDS: usize = size_of::<libc::tcp_info>() / 4;
         // `struct tcp_info` is eight bytes, then words.
-        let words: [u32; WORDS] = option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+        let words: [u32; WORDS] = tcp_info(socket)?;
         Ok(TcpInfo {
             retransmitted_segments: words[offset_of!(libc::tcp_info, tcpi_total_retrans) / 4],
             segment_size: words[offset_of!(libc::tcp_info, tcpi_snd_mss) / 4],

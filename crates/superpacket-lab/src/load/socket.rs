@@ -94,8 +94,7 @@ fn apply(socket: impl AsFd, options: &TcpOptions) -> Result<(), LabError> {
 }
 
 fn set_maximum_segment_size(socket: impl AsFd, size: u16) -> Result<(), LabError> {
-    superpacket_io::system::set_option(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, libc::c_int::from(size))
-        .context(|| format!("maximum segment size of {size} bytes"))
+    superpacket_io::system::set_tcp_max_segment(socket, size).context(|| format!("maximum segment size of {size} bytes"))
 }
 
 /// Waits until `socket` is ready.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
-use superpacket_io::system::{receive_message, set_option};
+use superpacket_io::system::{receive_message, set_udp_gro, set_udp_segment};
 
 use crate::cpu::{CpuTime, MachineSample, MachineUsage, pin_this_thread};
 use crate::error::{Context, LabError};
@@ -191,10 +191,10 @@ impl UdpBulk {
                 Ok(sender)
             })?;
             if self.segments > 1 {
-                set_option(&sender, libc::SOL_UDP, libc::UDP_SEGMENT, self.datagram as libc::c_int).context(|| "UDP_SEGMENT".into())?;
+                set_udp_segment(&sender, u16::try_from(self.datagram).unwrap_or(u16::MAX)).context(|| "UDP_SEGMENT".into())?;
             }
             if self.gro {
-                set_option(&receiver, libc::SOL_UDP, libc::UDP_GRO, 1).context(|| "UDP_GRO".into())?;
+                set_udp_gro(&receiver, true).context(|| "UDP_GRO".into())?;
             }
             // As far as the system allows: the forced call is for root.
             if rustix::net::sockopt::set_socket_recv_buffer_size_force(&receiver, self.receive_buffer).is_err() {

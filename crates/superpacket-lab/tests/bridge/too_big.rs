@@ -4,8 +4,9 @@
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
+use superpacket::wire::IpVersion;
 use superpacket_bridge::settings::TooBig;
-use superpacket_io::system::{option, set_option};
+use superpacket_io::system::{path_mtu, set_dont_fragment};
 use superpacket_lab::{LabError, Station};
 
 use crate::joined::{Joined, by_packet};
@@ -32,22 +33,17 @@ impl Datagrams {
         let datagrams = Datagrams { from: socket(a)?, to: socket(b)?, is_ipv6: b.1.is_ipv6() };
         datagrams.from.connect(datagrams.to.local_addr().expect("bound")).expect("B is on the same network");
         datagrams.to.set_read_timeout(Some(Duration::from_secs(10))).expect("not zero");
-        let value = match (datagrams.is_ipv6, whole) {
-            (false, true) => libc::IP_PMTUDISC_DO,
-            (false, false) => libc::IP_PMTUDISC_DONT,
-            (true, true) => libc::IPV6_PMTUDISC_DO,
-            (true, false) => libc::IPV6_PMTUDISC_DONT,
-        };
-        let (level, name) =
-            if datagrams.is_ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) } else { (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) };
-        set_option(&datagrams.from, level, name, value).expect("settable");
+        set_dont_fragment(&datagrams.from, datagrams.version(), whole).expect("settable");
         Ok(datagrams)
     }
 
     /// The MTU of the way as the sender's host knows it.
     fn path_mtu(&self) -> usize {
-        let (level, name) = if self.is_ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU) } else { (libc::IPPROTO_IP, libc::IP_MTU) };
-        option::<u32>(&self.from, level, name).expect("connected") as usize
+        path_mtu(&self.from, self.version()).expect("connected") as usize
+    }
+
+    fn version(&self) -> IpVersion {
+        if self.is_ipv6 { IpVersion::V6 } else { IpVersion::V4 }
     }
 
     /// The longest payload that passes.
