@@ -207,14 +207,15 @@ const CONTROL: u8 = tcp::SYN | tcp::RST | tcp::URG | tcp::ACK;
 
 /// Why a packet with these flags may not be held, if so.
 #[cold]
-fn refused_flags(flags: u8, gso: Option<&Gso>) -> Option<Reason> {
+fn refused_flags(flags: u8, gso: Option<&Gso>, payload: usize) -> Option<Reason> {
     if flags & CONTROL != tcp::ACK {
         return Some(Reason::TcpFlags);
     }
     // CWR, for which a header has words where the first packet alone has it, as a super-packet's
     // may. Accurate ECN (RFC 9768) sets it on packet after packet: merged, all would have it, and
     // whoever cuts behind a virtio header leaves it on the first.
-    gso.is_none_or(|gso| gso.cwr == Cwr::All).then_some(Reason::NoHeader)
+    // A packet that is its own only segment merges as any single one, whatever its GSO type.
+    gso.is_none_or(|gso| gso.cwr == Cwr::All || payload <= gso.size.get()).then_some(Reason::NoHeader)
 }
 
 /// Examines a packet whose headers are laid out as `layout` says and whose lengths agree with it.
@@ -260,7 +261,7 @@ pub(super) fn examine<const DEFER: bool, B>(
             field = be16(fields, tcp::CHECKSUM);
             let flags = fields[tcp::FLAGS];
             if flags & options.flags != tcp::ACK
-                && let Some(reason) = refused_flags(flags, packet.gso.as_ref())
+                && let Some(reason) = refused_flags(flags, packet.gso.as_ref(), end - payload)
             {
                 return Err(reason);
             }

@@ -2,9 +2,11 @@
 
 use superpacket::aggregate::Reason::*;
 use superpacket::segment::{Cwr, GsoKind, IpId};
+use superpacket::virtio::Framing;
 use superpacket_traffic::frame::{ACK, CWR, Checksum, FIN, Frame, PSH, stream_bytes};
 
 use super::*;
+use crate::support::BatchAggregator;
 
 /// One flow each, behind different headers.
 fn bases() -> Vec<Frame> {
@@ -228,6 +230,27 @@ fn outer_identifications_go_on_too() {
     assert_eq!(merged[0].metadata.gso.map(|gso| gso.outer_id), Some(IpId::Fixed));
     let mixed = [Arrival::of(&frames[..4], Known::Nothing), Arrival::of(&fixed[4..8], Known::Nothing)];
     arrive(gro(), &mixed, &[(1, 4, IpId), (1, 4, PollEnd)]);
+}
+
+#[test]
+fn behind_a_header_packets_of_one_segment_with_cwr_do_not_merge() {
+    let frames = Frame::tcp4(1, 100).with_flags(ACK | CWR).run(2);
+    for size in [100, 1000] {
+        let receive = |frame: &Frame| {
+            let mut packet = Packet::from(frame).receive();
+            packet.gso = SegmentSize::new(size).map(|size| Gso::new(GsoKind::Tcp4, size));
+            packet
+        };
+        let packets: Vec<_> = frames.iter().map(receive).collect();
+        let mut left = Vec::new();
+        let mut aggregator = BatchAggregator::framed(Framing::TAP, Policy::gro(), HashKey::new(7));
+        let done = aggregator.poll(&packets, |packet| {
+            left.push((packet.metadata.packets, packet.metadata.reason));
+            Framing::TAP.header(&packet).map(drop)
+        });
+        assert_eq!(done, Ok(()));
+        assert_eq!(left, [(1, NoHeader); 2]);
+    }
 }
 
 #[test]

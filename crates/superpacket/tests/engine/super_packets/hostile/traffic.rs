@@ -3,11 +3,12 @@
 
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{ChecksumForm, Cwr, Gso, GsoKind, IpId, SegmentSize};
+use superpacket_traffic::check::{self, FlowKey};
+use superpacket_traffic::checksum;
 use superpacket_traffic::frame::{
     ACK, AE, CWR, Carrier, Checksum, ECE, Extension, FIN, Frame, Ip, PSH, Pppoe, RST, SYN, Transport, URG, stream_bytes, timestamps,
 };
 use superpacket_traffic::random::Random;
-use superpacket_traffic::{check, checksum};
 
 use super::super::Arrival;
 use super::stands_for;
@@ -102,9 +103,9 @@ fn set_form(frame: &Frame, known: u64, random: &mut Random) -> Packet {
     }
 }
 
-/// The next packet of a flow. One whose damage puts it into another flow gets a new number, by
-/// `others`.
-fn packet(flow: &mut Flow, number: usize, others: &mut usize, trusted: bool, random: &mut Random) -> Hostile {
+/// The next packet of a flow. One whose damage puts it into another flow gets that flow's place in
+/// `keys`, which may be a new one.
+fn packet(flow: &mut Flow, number: usize, keys: &mut Vec<Option<FlowKey>>, trusted: bool, random: &mut Random) -> Hostile {
     let rare = |random: &mut Random, odds: u64| random.below(odds) == 0;
     let mut frame = flow.next.clone();
     let tcp = matches!(frame.transport, Transport::Tcp(_));
@@ -214,9 +215,13 @@ fn packet(flow: &mut Flow, number: usize, others: &mut usize, trusted: bool, ran
             let place = random.below(frame.offsets().payload.min(packet.bytes.len()) as u64) as usize;
             packet.bytes[place] ^= 1 << random.below(8);
         }
-        if key(&packet.bytes) != before || before.is_none() {
-            *others += 1;
-            owner = *others;
+        let after = key(&packet.bytes);
+        if after != before || before.is_none() {
+            // The same damage twice makes one flow.
+            owner = keys.iter().position(|key| key.is_some() && *key == after).unwrap_or_else(|| {
+                keys.push(after);
+                keys.len() - 1
+            });
         }
     }
     if let RxChecksum::Complete(sum) = &mut packet.checksum {
@@ -252,16 +257,17 @@ pub fn hostile_traffic(seed: u64, trusted: bool) -> (Vec<Hostile>, usize) {
     let mut random = Random::new(seed);
     let count = 1 + random.below(4) as usize;
     let mut flows: Vec<_> = (0..count).map(|number| flow(1 + number as u16, &mut random)).collect();
-    let mut others = count - 1;
+    let key = |flow: &Flow| check::flow_key(&flow.next.to_bytes(), flow.next.link.is_none());
+    let mut keys: Vec<_> = flows.iter().map(key).collect();
     let mut all = Vec::new();
     let burst = 1 + random.below(8);
     while all.len() < 80 {
         let number = random.below(count as u64) as usize;
         for _ in 0..=random.below(burst) {
-            let mut hostile = packet(&mut flows[number], number, &mut others, trusted, &mut random);
+            let mut hostile = packet(&mut flows[number], number, &mut keys, trusted, &mut random);
             hostile.arrival.packet.time = all.len() as u64;
             all.push(hostile);
         }
     }
-    (all, others + 1)
+    (all, keys.len())
 }
