@@ -1,8 +1,6 @@
 //! The bridge as a program, between hosts in network namespaces of their own.
 #![cfg(target_os = "linux")]
 
-#[path = "../support/namespaces.rs"]
-mod namespaces;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -20,7 +18,6 @@ mod reload;
 mod start_and_end;
 mod steering;
 
-use namespaces::Namespace;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -28,7 +25,9 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use superpacket_traffic::frame::Frame;
-use support::{Bench, spaced, stderr};
+
+use crate::support::namespaces::Namespace;
+use crate::support::{Bench, spaced, stderr};
 
 const PORTS: [&str; 2] = ["packet:left", "packet:right"];
 

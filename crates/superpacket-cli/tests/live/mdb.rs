@@ -26,7 +26,7 @@ fn packets_for(path: &std::path::Path, group: [u8; 4]) -> usize {
 fn hosts_that_have_joined_a_group_are_given_it_and_others_are_not() {
     let Some(house) = House::new() else { return };
     let third = house.middle.host("third", "10.9.0.3/24").expect("as the others");
-    house.bench.capture("query.pcap", &[support::Captured::at(0, QUERY.to_vec())]);
+    house.bench.capture("query.pcap", &[crate::support::Captured::at(0, QUERY.to_vec())]);
     let asker = format!("pcap:{}", house.bench.path("query.pcap").display());
     // The kernel reports it.
     house.right.ip("addr add 239.1.2.3/32 dev eth0 autojoin");

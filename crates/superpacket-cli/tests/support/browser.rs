@@ -2,7 +2,7 @@
 //! word, on a screen and on a phone. Needs `chromium`.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
@@ -55,38 +55,38 @@ frame.onload = () => {
 };
 "#;
 
-/// What the browser measured; `None` where there is none.
-fn measure(bench: &Bench, page: &str, width: u32, dark: bool) -> Option<Value> {
+/// Opens a page of the bench with these arguments, in the light or the dark scheme; `None`, with a
+/// word, where there is no browser. In CI that is a failure.
+pub fn open(bench: &Bench, page: &str, dark: bool, arguments: &[&str]) -> Option<Output> {
     let browser = std::env::var("SUPERPACKET_BROWSER").unwrap_or_else(|_| "chromium".to_owned());
     if Command::new(&browser).arg("--version").output().is_err() {
         assert!(std::env::var_os("SUPERPACKET_REQUIRE_BROWSER").is_none(), "{browser} is missing");
         eprintln!("skipped: {browser} is missing");
         return None;
     }
+    let output = Command::new(&browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+        .arg(format!("--user-data-dir={}", bench.path("profile").display()))
+        .arg(format!("--blink-settings=preferredColorScheme={}", u8::from(!dark)))
+        .args(arguments)
+        .arg(format!("file://{}", bench.path(page).display()))
+        .output()
+        .expect("the browser runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(output)
+}
+
+/// What the browser measured; `None` where there is none.
+fn measure(bench: &Bench, page: &str, width: u32, dark: bool) -> Option<Value> {
     let escaped = fs::read_to_string(bench.path(page)).expect("a page").replace('&', "&amp;").replace('"', "&quot;");
-    let wrapper = bench.path("wrapper.html");
     let text = format!(
         "<!DOCTYPE html><meta charset=\"utf-8\"><iframe id=\"page\" width=\"{width}\" height=\"2000\" style=\"border:0\"></iframe><pre id=\"found\"></pre>\
          <script>{MEASURE}\nframe.srcdoc = document.getElementById('source').content.textContent;</script>",
     );
     // The source of the page is text for the wrapper, not a part of it.
     let text = text.replacen("<iframe", &format!("<template id=\"source\">{}</template><iframe", escaped.replace('<', "&lt;")), 1);
-    fs::write(&wrapper, text).expect("writes");
-    let output = Command::new(&browser)
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--window-size=1400,2200",
-            "--virtual-time-budget=5000",
-        ])
-        .arg(format!("--user-data-dir={}", bench.path("profile").display()))
-        .arg(format!("--blink-settings=preferredColorScheme={}", u8::from(!dark)))
-        .arg("--dump-dom")
-        .arg(format!("file://{}", wrapper.display()))
-        .output()
-        .expect("the browser runs");
+    fs::write(bench.path("wrapper.html"), text).expect("writes");
+    let output = open(bench, "wrapper.html", dark, &["--window-size=1400,2200", "--virtual-time-budget=5000", "--dump-dom"])?;
     let document = String::from_utf8(output.stdout).expect("UTF-8");
     let found = document.split_once("<pre id=\"found\">").and_then(|(_, rest)| rest.split_once("</pre>")).map(|(found, _)| found);
     let found =

@@ -1,7 +1,6 @@
 //! `superpacket analyze`: policies side by side, and the page.
 
-use std::process::Command;
-
+use crate::support::browser::open;
 use crate::support::*;
 use superpacket_io::capture::{Interface, LinkType, TimeResolution};
 use superpacket_traffic::frame::Frame;
@@ -130,40 +129,16 @@ fn the_page_does_not_overwrite_an_input() {
 /// `chromium`.
 #[test]
 fn a_browser_shows_the_page() {
-    let browser = std::env::var("SUPERPACKET_BROWSER").unwrap_or_else(|_| "chromium".to_owned());
-    if Command::new(&browser).arg("--version").output().is_err() {
-        assert!(std::env::var_os("SUPERPACKET_REQUIRE_BROWSER").is_none(), "{browser} is missing");
-        eprintln!("skipped: {browser} is missing");
-        return;
-    }
     let bench = Bench::new();
     let name = hostile(&bench);
     bench.json(&["analyze", name, "--html", "report.html"]);
-    let page = bench.path("report.html");
-    let run = |extra: &[&str]| {
-        let profile = bench.path("profile");
-        let output = Command::new(&browser)
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-dev-shm-usage",
-                "--hide-scrollbars",
-                "--window-size=1000,1800",
-            ])
-            .arg(format!("--user-data-dir={}", profile.display()))
-            .args(extra)
-            .arg(format!("file://{}", page.display()))
-            .output()
-            .expect("the browser runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        output.stdout
-    };
-    let document = String::from_utf8(run(&["--dump-dom"])).expect("UTF-8");
+    let run = |dark, argument: &str| open(&bench, "report.html", dark, &["--hide-scrollbars", "--window-size=1000,1800", argument]);
+    let Some(output) = run(false, "--dump-dom") else { return };
+    let document = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(document.contains("Packets over time") && !document.contains("<title>owned"), "nothing of the capture ran");
-    let [light, dark] = ["1", "0"].map(|scheme| {
-        let picture = bench.path(&format!("{scheme}.png"));
-        run(&[&format!("--blink-settings=preferredColorScheme={scheme}"), &format!("--screenshot={}", picture.display())]);
+    let [light, dark] = [false, true].map(|dark| {
+        let picture = bench.path(&format!("{dark}.png"));
+        run(dark, &format!("--screenshot={}", picture.display()));
         std::fs::read(picture).expect("a picture")
     });
     for picture in [&light, &dark] {

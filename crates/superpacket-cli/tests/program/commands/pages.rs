@@ -1,6 +1,6 @@
 //! Pages in a real browser, on a screen and on a phone. Needs `chromium`.
 
-use crate::browser::assert_readable;
+use crate::support::browser::assert_readable;
 use crate::support::{Bench, Captured, spaced};
 use superpacket_traffic::frame::{Frame, Ip};
 

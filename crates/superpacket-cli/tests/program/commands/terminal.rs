@@ -1,6 +1,6 @@
 //! A progress bar is for who looks: drawn where standard error is a terminal, and nowhere else.
 
-use crate::screen::on_a_terminal;
+use crate::support::terminal::on_a_terminal;
 use crate::support::*;
 use superpacket_traffic::frame::Frame;
 

@@ -1,12 +1,5 @@
 //! The lab as a program: what it reports, where it can only count, and what is left of it when it
 //! is ended.
-#![cfg(target_os = "linux")]
-
-#[path = "support/browser.rs"]
-mod browser;
-mod support;
-#[path = "support/terminal.rs"]
-mod terminal;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,11 +9,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use browser::assert_readable;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Bench, stderr};
-use terminal::on_a_terminal;
+
+use crate::support::browser::assert_readable;
+use crate::support::terminal::on_a_terminal;
+use crate::support::{Bench, stderr};
 
 const EXPERIMENTS: [&str; 5] = ["lro", "ack", "rps", "tso", "gso"];
 
