@@ -8,8 +8,8 @@
  * - Packets are pointers and lengths, with a pointer of the caller's own for each. What leaves is
  *   arrays of struct iovec that point into these packets, and into header memory of the caller's.
  *   There are no callbacks.
- * - The library allocates when an object is made, and while its tables grow to what the traffic
- *   needs; then no more.
+ * - The library allocates when an object is made, while its tables grow to what the traffic needs,
+ *   and when a name of a counter or a reason is first asked for; otherwise not.
  * - An object is used by one thread at a time, not always the same. Functions without an object may
  *   be called by any thread at any time.
  * - NULL, a length that cannot be, a number that names nothing: an error is returned, and nothing
