@@ -8,13 +8,13 @@
  * - Packets are pointers and lengths, with a pointer of the caller's own for each. What leaves is
  *   arrays of struct iovec that point into these packets, and into header memory of the caller's.
  *   There are no callbacks.
- * - The library allocates when an object is made, and while its tables grow to what the traffic needs;
- *   then no more.
- * - An object is used by one thread at a time, any thread. Functions without an object may be called
- *   at any time.
- * - NULL, a length that cannot be, a number that names nothing: an error, and nothing has happened.
- *   sp_message() says which. A pointer that is wild, or memory that is not as long as was said, cannot
- *   be found out.
+ * - The library allocates when an object is made, while its tables grow to what the traffic needs,
+ *   and when a name of a counter or a reason is first asked for; otherwise not.
+ * - An object is used by one thread at a time, not always the same. Functions without an object may
+ *   be called by any thread at any time.
+ * - NULL, a length that cannot be, a number that names nothing: an error is returned, and nothing
+ *   has happened. sp_message() says what was wrong. A pointer that is wild, or memory that is not as
+ *   long as was said, cannot be found out.
  * - Memory that is given for outputs overlaps neither the packets nor other outputs.
  */
 
@@ -246,7 +246,8 @@ typedef struct iovec sp_iovec;
 /**
  * What a call returns: SP_OK, a positive number that is no error, or a negative one.
  *
- * Further values may be added. Treat a negative value that you do not know as an error.
+ * Further values may be added. Treat a negative value that you do not know as an error. Before C23
+ * the type sp_status is int32_t, so that it has 32 bits whatever the compiler.
  */
 enum sp_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -274,12 +275,12 @@ enum sp_status
      */
     SP_ERROR_LENGTH = -2,
     /**
-     * A value is none of those that are named, or a reserved field is not 0.
+     * A value is none of those that are allowed, or a reserved field is not 0.
      */
     SP_ERROR_ARGUMENT = -3,
     /**
-     * The size of a structure is smaller than in any release, or what it has beyond the one that
-     * this library knows is not 0.
+     * The size of a structure is smaller than in any release; or it is larger than this library
+     * knows, and what lies beyond is not 0.
      */
     SP_ERROR_STRUCTURE = -4,
     /**
@@ -287,11 +288,11 @@ enum sp_status
      */
     SP_ERROR_SPACE = -5,
     /**
-     * An earlier call returned SP_FULL and has not been gone on with.
+     * An earlier call returned SP_FULL and has been neither continued nor abandoned.
      */
     SP_ERROR_UNFINISHED = -6,
     /**
-     * The packets are not those of the call that is to be gone on with.
+     * The packets are not those of the call that is to be continued.
      */
     SP_ERROR_OTHER_PACKETS = -7,
     /**
@@ -316,7 +317,7 @@ enum sp_status
      */
     SP_ERROR_HEADERS = -16,
     /**
-     * The kind of segments is not that of the headers.
+     * The gso_type is not that of the packet's headers.
      */
     SP_ERROR_KIND = -17,
     /**
@@ -371,8 +372,8 @@ typedef int32_t sp_status;
 /**
  * Aggregates packets of one receive queue, and may hold them across calls.
  *
- * One thread at a time may use it; it may change from call to call. What it allocates it keeps:
- * with the same traffic nothing is allocated.
+ * One thread at a time may use it, not always the same. Its tables grow to what the traffic needs,
+ * and stay: after that, calls allocate nothing.
  */
 typedef struct sp_aggregator sp_aggregator;
 
@@ -380,15 +381,15 @@ typedef struct sp_aggregator sp_aggregator;
  * Aggregates the packets of one call, which are borrowed for it: nothing is held between calls,
  * but for one that returned SP_FULL.
  *
- * One thread at a time may use it; it may change from call to call. What it allocates it keeps:
- * with the same traffic nothing is allocated.
+ * One thread at a time may use it, not always the same. Its tables grow to what the traffic needs,
+ * and stay: after that, calls allocate nothing.
  */
 typedef struct sp_batch sp_batch;
 
 /**
  * Cuts super-packets. Allocates nothing but itself.
  *
- * One thread at a time may use it; it may change from call to call.
+ * One thread at a time may use it, not always the same.
  */
 typedef struct sp_segmenter sp_segmenter;
 
@@ -518,7 +519,7 @@ typedef struct sp_offload {
      */
     uint16_t vlan_control;
     /**
-     * 0.
+     * Must be 0.
      */
     uint32_t reserved;
 } sp_offload;
@@ -526,8 +527,8 @@ typedef struct sp_offload {
 /**
  * A packet in the caller's buffers: a received one, or a super-packet to be cut.
  *
- * The library reads its bytes during the call and writes none of them. Their layout is fixed for
- * as long as the library has its soname.
+ * The library reads its bytes during the call and writes none of them. The layout of this
+ * structure is fixed for as long as the library has its soname.
  */
 typedef struct sp_packet {
     /**
@@ -548,7 +549,7 @@ typedef struct sp_packet {
      */
     uint32_t rest_count;
     /**
-     * 0.
+     * Must be 0.
      */
     uint32_t reserved;
     /**
@@ -651,7 +652,7 @@ typedef struct sp_space {
     size_t iov_max;
     /**
      * For the token of the packet that each range lies in: an array of iov_max, to which the field
-     * tokens of the outputs points. NULL if nobody asks.
+     * tokens of the outputs points. NULL if they are not wanted.
      */
     void **tokens;
     /**
@@ -663,9 +664,9 @@ typedef struct sp_space {
      */
     size_t headers_max;
     /**
-     * For headers in places of their own, in place of headers and headers_max: an array of
-     * outputs_max places of SP_MAX_HEADER bytes each; the headers of output n go to
-     * the place of number n. NULL: they go to headers.
+     * For headers apart from each other, in place of headers and headers_max: an array of
+     * outputs_max pointers to SP_MAX_HEADER bytes each; the headers of output n go to where
+     * pointer n points. NULL: they go to headers.
      */
     void *const *header_places;
     /**
@@ -747,8 +748,8 @@ const char *sp_version(void);
  * \param policy how to aggregate; read during the call.
  * \param out where the new object goes; set to NULL on an error. Give it to sp_batch_free.
  * \return SP_OK; SP_ERROR_NULL; SP_ERROR_STRUCTURE, SP_ERROR_ARGUMENT if the policy has a size or
- * a value that is not allowed; SP_ERROR_INTERNAL if the system gives no random numbers. \note Any
- * thread may call it at any time. Ends the process if memory cannot be had.
+ * a value that is not allowed; SP_ERROR_INTERNAL if the system gives no random numbers.
+ * \note Any thread may call it at any time. Ends the process if memory cannot be had.
  */
 sp_status sp_batch_new(const struct sp_policy *policy, struct sp_batch **out);
 
@@ -773,12 +774,15 @@ void sp_batch_free(struct sp_batch *batch);
  * \param batch the aggregator.
  * \param packets an array, and the buffers that its packets point to: the caller's, unchanged
  * until this call, or the sp_batch_continue after it that returns SP_OK, has returned. The library
- * keeps no pointer to them beyond that. \param count how many: at most SP_MAX_PACKETS. 0 does
- * nothing. \param space filled from its start. \return SP_OK; SP_FULL; SP_ERROR_UNFINISHED if an
- * earlier call has not been gone on with; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT,
+ * keeps no pointer to them beyond that.
+ * \param count how many: at most SP_MAX_PACKETS. 0 does nothing.
+ * \param space filled from its start.
+ * \return SP_OK; SP_FULL; SP_ERROR_UNFINISHED if an earlier call returned SP_FULL and has been
+ * neither continued nor abandoned; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT,
  * SP_ERROR_STRUCTURE for what is given; SP_ERROR_SPACE if the space could not take even one
  * output; SP_ERROR_INTERNAL. On an error no packet has been looked at, and the space's _used
- * fields are 0. \note One thread at a time for each sp_batch.
+ * fields are 0.
+ * \note One thread at a time for each sp_batch.
  */
 sp_status sp_batch_aggregate(struct sp_batch *batch,
                              const struct sp_packet *packets,
@@ -794,8 +798,8 @@ sp_status sp_batch_aggregate(struct sp_batch *batch,
  * \param count as in that call.
  * \param space any; it need not be the same.
  * \return as sp_batch_aggregate; SP_FULL once more if there is still more; SP_ERROR_OTHER_PACKETS
- * if there is no such call to go on with, or its packets were others. \note One thread at a time
- * for each sp_batch.
+ * if there is no such call, or its packets were others.
+ * \note One thread at a time for each sp_batch.
  */
 sp_status sp_batch_continue(struct sp_batch *batch,
                             const struct sp_packet *packets,
@@ -817,11 +821,13 @@ size_t sp_batch_abandon(struct sp_batch *batch);
  * tunnel around it. All its bytes are read.
  *
  * \param packet the packet. Its offload is looked at for SP_CHECKSUM_PARTIAL alone. Must not
- * change during the call. \param layer where it starts. \return SP_OK if all are right; SP_NONE if
- * an IPv4 header has the only one, and it is right: a UDP datagram without a checksum, a partial
- * checksum; SP_ERROR_CHECKSUM; SP_ERROR_IP_CHECKSUM; SP_ERROR_HEADERS if it is not TCP, UDP or
- * DCCP over IP, or a fragment; SP_ERROR_TRUNCATED; SP_ERROR_INNER_LENGTH; SP_ERROR_NULL,
- * SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. \note Any thread may call it at any time.
+ * change during the call.
+ * \param layer where it starts.
+ * \return SP_OK if all are right; SP_NONE if those of IPv4 headers are right and there is no
+ * transport checksum to verify: a UDP datagram without one, or a partial one; SP_ERROR_CHECKSUM;
+ * SP_ERROR_IP_CHECKSUM; SP_ERROR_HEADERS if it is not TCP, UDP or DCCP over IP, or a fragment;
+ * SP_ERROR_TRUNCATED; SP_ERROR_INNER_LENGTH; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
+ * \note Any thread may call it at any time.
  */
 sp_status sp_checksum_verify(const struct sp_packet *packet, uint32_t layer);
 
@@ -866,7 +872,8 @@ sp_status sp_checksum_sum(const void *bytes, size_t length, uint16_t *sum);
  * \param length how many: at most SP_MAX_LENGTH.
  * \param sum where the sum goes, as that of sp_checksum_sum.
  * \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH; SP_ERROR_ARGUMENT also if the ranges overlap. On
- * an error nothing is written. \note Any thread may call it at any time.
+ * an error nothing is written.
+ * \note Any thread may call it at any time.
  */
 sp_status sp_checksum_copy(void *to, const void *from, size_t length, uint16_t *sum);
 
@@ -876,7 +883,7 @@ sp_status sp_checksum_copy(void *to, const void *from, size_t length, uint16_t *
  * At any time packets_in = packets_out + merged + held.
  *
  * \param index from 0 on. The numbers may differ between releases, the names do not.
- * \return a string of the library's own, valid for ever; NULL if there are no so many.
+ * \return a string of the library's own, valid for ever; NULL behind the last.
  * \note Any thread may call it at any time.
  */
 const char *sp_counter_name(size_t index);
@@ -886,7 +893,7 @@ const char *sp_counter_name(size_t index);
  *
  * \param index from 0 on: the field reason of an sp_output. The numbers may differ between
  * releases, the names do not.
- * \return a string of the library's own, valid for ever; NULL if there are no so many.
+ * \return a string of the library's own, valid for ever; NULL behind the last.
  * \note Any thread may call it at any time.
  */
 const char *sp_reason_name(size_t index);
@@ -898,7 +905,7 @@ const char *sp_reason_name(size_t index);
  * At any time packets = cut + passed + refused, and payload_in = payload_out.
  *
  * \param index from 0 on. The numbers may differ between releases, the names do not.
- * \return a string of the library's own, valid for ever; NULL if there are no so many.
+ * \return a string of the library's own, valid for ever; NULL behind the last.
  * \note Any thread may call it at any time.
  */
 const char *sp_segment_counter_name(size_t index);
@@ -996,8 +1003,8 @@ void sp_aggregator_free(struct sp_aggregator *aggregator);
  * \param count how many: at most SP_MAX_PACKETS.
  * \param now the time in nanoseconds, of any clock, from which the policy's hold_time counts.
  * \param space filled from its start.
- * \return SP_OK; SP_FULL; or an error as those of sp_batch_aggregate: then none of the packets
- * has been taken.
+ * \return SP_OK; SP_FULL; or an error as those of sp_batch_aggregate: then none of the packets has
+ * been taken.
  * \note One thread at a time for each sp_aggregator.
  */
 sp_status sp_aggregator_receive(struct sp_aggregator *aggregator,
@@ -1054,8 +1061,10 @@ sp_status sp_aggregator_done(struct sp_aggregator *aggregator,
  *
  * \param aggregator the aggregator.
  * \param time where the time goes, in nanoseconds of the clock that sp_aggregator_receive was
- * given. \return SP_OK; SP_NONE if nothing is held, and nothing is written; SP_ERROR_NULL,
- * SP_ERROR_ARGUMENT. \note One thread at a time for each sp_aggregator.
+ * given.
+ * \return SP_OK; SP_NONE if nothing is held, and nothing is written; SP_ERROR_NULL,
+ * SP_ERROR_ARGUMENT.
+ * \note One thread at a time for each sp_aggregator.
  */
 sp_status sp_aggregator_deadline(const struct sp_aggregator *aggregator, uint64_t *time);
 
@@ -1096,10 +1105,9 @@ sp_status sp_segment_plan(struct sp_segmenter *segmenter,
  * lies. Payload is read only where a checksum needs it.
  *
  * The space must have room for all segments: as many outputs, two ranges for each and one more for
- * each buffer of the packet, and SP_MAX_HEADER bytes of headers for each. How many there are tells
- * sp_segment_plan; gso_size and the packet's length tell the most there can be. A packet without
- * gso_type comes out whole, as one segment, with its checksum filled in if that is partial and
- * SP_OUTPUT_FULL is asked for.
+ * each buffer of the packet, and SP_MAX_HEADER bytes of headers for each. sp_segment_plan tells
+ * how many segments there are. A packet without gso_type comes out whole, as one segment, with its
+ * checksum filled in if that is partial and SP_OUTPUT_FULL is asked for.
  *
  * \param segmenter the segmenter.
  * \param packet the packet. Its bytes are the caller's, and must not change before the segments
@@ -1130,7 +1138,7 @@ sp_status sp_segment(struct sp_segmenter *segmenter,
  * \param count how many buffers.
  * \param offset where the segments start in their buffers, in bytes.
  * \param lengths an array of count: the length of each segment goes there, without the offset.
- * \param plan where it goes how many segments there are; NULL if nobody asks.
+ * \param plan where the number and lengths of the segments go; NULL if they are not wanted.
  * \return as sp_segment; SP_ERROR_SPACE or SP_ERROR_TOO_MANY_SEGMENTS if the buffers do not take
  * all segments. On an error nothing has been written.
  * \note One thread at a time for each sp_segmenter.
@@ -1153,7 +1161,7 @@ sp_status sp_segment_each(struct sp_segmenter *segmenter,
  * \param options as for sp_segment_plan.
  * \param buffer the caller's memory, apart from the packet.
  * \param size how many bytes it has.
- * \param plan where it goes how many segments there are, and how long.
+ * \param plan where the number and lengths of the segments go.
  * \return as sp_segment; SP_ERROR_SPACE if they do not fit. On an error nothing has been written.
  * \note One thread at a time for each sp_segmenter.
  */
@@ -1192,7 +1200,8 @@ sp_status sp_gso_for_mtu(struct sp_packet *packet, uint32_t layer, size_t mtu);
  * \param length how many bytes.
  * \param buffers, count, offset, lengths, plan as for sp_segment_each.
  * \return as sp_segment_each, and SP_ERROR_VIRTIO if the header contradicts the packet. On an
- * error nothing has been written. \note One thread at a time for each sp_segmenter.
+ * error nothing has been written.
+ * \note One thread at a time for each sp_segmenter.
  */
 sp_status sp_split_each(struct sp_segmenter *segmenter,
                         uint32_t virtio_length,
@@ -1345,8 +1354,8 @@ sp_status sp_virtio_read(uint32_t virtio_length,
  * \param size how many bytes there are: at least virtio_length.
  * \return SP_OK; SP_ERROR_VIRTIO if no header of this length says what the packet's offload does:
  * a super-packet with a whole checksum, DCCP, a tunnel; SP_ERROR_SPACE; SP_ERROR_NULL,
- * SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error nothing is written. \note Any thread may call it
- * at any time.
+ * SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error nothing is written.
+ * \note Any thread may call it at any time.
  */
 sp_status sp_virtio_write(uint32_t virtio_length,
                           uint32_t virtio_order,

@@ -18,8 +18,8 @@ use crate::status::{Failure, guard};
 /// Aggregates the packets of one call, which are borrowed for it: nothing is held between calls,
 /// but for one that returned SP_FULL.
 ///
-/// One thread at a time may use it; it may change from call to call. What it allocates it keeps:
-/// with the same traffic nothing is allocated.
+/// One thread at a time may use it, not always the same. Its tables grow to what the traffic needs,
+/// and stay: after that, calls allocate nothing.
 pub struct sp_batch {
     pub(crate) object: Object<BatchAggregator>,
     framing: Option<Framing>,
@@ -33,8 +33,8 @@ pub struct sp_batch {
 /// \param policy how to aggregate; read during the call.
 /// \param out where the new object goes; set to NULL on an error. Give it to sp_batch_free.
 /// \return SP_OK; SP_ERROR_NULL; SP_ERROR_STRUCTURE, SP_ERROR_ARGUMENT if the policy has a size or
-/// a value that is not allowed; SP_ERROR_INTERNAL if the system gives no random numbers. \note Any
-/// thread may call it at any time. Ends the process if memory cannot be had.
+/// a value that is not allowed; SP_ERROR_INTERNAL if the system gives no random numbers.
+/// \note Any thread may call it at any time. Ends the process if memory cannot be had.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_new(policy: *const sp_policy, out: *mut *mut sp_batch) -> sp_status {
     guard(|| {
@@ -77,12 +77,15 @@ pub unsafe extern "C" fn sp_batch_free(batch: *mut sp_batch) {
 /// \param batch the aggregator.
 /// \param packets an array, and the buffers that its packets point to: the caller's, unchanged
 /// until this call, or the sp_batch_continue after it that returns SP_OK, has returned. The library
-/// keeps no pointer to them beyond that. \param count how many: at most SP_MAX_PACKETS. 0 does
-/// nothing. \param space filled from its start. \return SP_OK; SP_FULL; SP_ERROR_UNFINISHED if an
-/// earlier call has not been gone on with; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT,
+/// keeps no pointer to them beyond that.
+/// \param count how many: at most SP_MAX_PACKETS. 0 does nothing.
+/// \param space filled from its start.
+/// \return SP_OK; SP_FULL; SP_ERROR_UNFINISHED if an earlier call returned SP_FULL and has been
+/// neither continued nor abandoned; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT,
 /// SP_ERROR_STRUCTURE for what is given; SP_ERROR_SPACE if the space could not take even one
 /// output; SP_ERROR_INTERNAL. On an error no packet has been looked at, and the space's _used
-/// fields are 0. \note One thread at a time for each sp_batch.
+/// fields are 0.
+/// \note One thread at a time for each sp_batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_aggregate(
     batch: *mut sp_batch,
@@ -102,8 +105,8 @@ pub unsafe extern "C" fn sp_batch_aggregate(
 /// \param count as in that call.
 /// \param space any; it need not be the same.
 /// \return as sp_batch_aggregate; SP_FULL once more if there is still more; SP_ERROR_OTHER_PACKETS
-/// if there is no such call to go on with, or its packets were others. \note One thread at a time
-/// for each sp_batch.
+/// if there is no such call, or its packets were others.
+/// \note One thread at a time for each sp_batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_batch_continue(
     batch: *mut sp_batch,

@@ -17,11 +17,13 @@ use crate::status::{Failure, guard};
 /// tunnel around it. All its bytes are read.
 ///
 /// \param packet the packet. Its offload is looked at for SP_CHECKSUM_PARTIAL alone. Must not
-/// change during the call. \param layer where it starts. \return SP_OK if all are right; SP_NONE if
-/// an IPv4 header has the only one, and it is right: a UDP datagram without a checksum, a partial
-/// checksum; SP_ERROR_CHECKSUM; SP_ERROR_IP_CHECKSUM; SP_ERROR_HEADERS if it is not TCP, UDP or
-/// DCCP over IP, or a fragment; SP_ERROR_TRUNCATED; SP_ERROR_INNER_LENGTH; SP_ERROR_NULL,
-/// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. \note Any thread may call it at any time.
+/// change during the call.
+/// \param layer where it starts.
+/// \return SP_OK if all are right; SP_NONE if those of IPv4 headers are right and there is no
+/// transport checksum to verify: a UDP datagram without one, or a partial one; SP_ERROR_CHECKSUM;
+/// SP_ERROR_IP_CHECKSUM; SP_ERROR_HEADERS if it is not TCP, UDP or DCCP over IP, or a fragment;
+/// SP_ERROR_TRUNCATED; SP_ERROR_INNER_LENGTH; SP_ERROR_NULL, SP_ERROR_LENGTH, SP_ERROR_ARGUMENT.
+/// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_checksum_verify(packet: *const sp_packet, layer: u32) -> sp_status {
     guard(|| {
@@ -157,7 +159,8 @@ pub unsafe extern "C" fn sp_checksum_sum(bytes: *const c_void, length: usize, su
 /// \param length how many: at most SP_MAX_LENGTH.
 /// \param sum where the sum goes, as that of sp_checksum_sum.
 /// \return SP_OK; SP_ERROR_NULL, SP_ERROR_LENGTH; SP_ERROR_ARGUMENT also if the ranges overlap. On
-/// an error nothing is written. \note Any thread may call it at any time.
+/// an error nothing is written.
+/// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_checksum_copy(to: *mut c_void, from: *const c_void, length: usize, sum: *mut u16) -> sp_status {
     guard(|| {

@@ -76,7 +76,7 @@ fn named(name: impl FnOnce() -> *const c_char) -> *const c_char {
 /// At any time packets_in = packets_out + merged + held.
 ///
 /// \param index from 0 on. The numbers may differ between releases, the names do not.
-/// \return a string of the library's own, valid for ever; NULL if there are no so many.
+/// \return a string of the library's own, valid for ever; NULL behind the last.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn sp_counter_name(index: usize) -> *const c_char {
@@ -88,7 +88,7 @@ pub extern "C" fn sp_counter_name(index: usize) -> *const c_char {
 ///
 /// \param index from 0 on: the field reason of an sp_output. The numbers may differ between
 /// releases, the names do not.
-/// \return a string of the library's own, valid for ever; NULL if there are no so many.
+/// \return a string of the library's own, valid for ever; NULL behind the last.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn sp_reason_name(index: usize) -> *const c_char {
@@ -102,7 +102,7 @@ pub extern "C" fn sp_reason_name(index: usize) -> *const c_char {
 /// At any time packets = cut + passed + refused, and payload_in = payload_out.
 ///
 /// \param index from 0 on. The numbers may differ between releases, the names do not.
-/// \return a string of the library's own, valid for ever; NULL if there are no so many.
+/// \return a string of the library's own, valid for ever; NULL behind the last.
 /// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn sp_segment_counter_name(index: usize) -> *const c_char {

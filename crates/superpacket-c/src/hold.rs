@@ -18,8 +18,8 @@ use crate::status::{Failure, guard};
 
 /// Aggregates packets of one receive queue, and may hold them across calls.
 ///
-/// One thread at a time may use it; it may change from call to call. What it allocates it keeps:
-/// with the same traffic nothing is allocated.
+/// One thread at a time may use it, not always the same. Its tables grow to what the traffic needs,
+/// and stay: after that, calls allocate nothing.
 pub struct sp_aggregator {
     pub(crate) object: Object<Aggregator<HeldBuffer>>,
     layer: Layer,
@@ -139,8 +139,8 @@ pub unsafe extern "C" fn sp_aggregator_free(aggregator: *mut sp_aggregator) {
 /// \param count how many: at most SP_MAX_PACKETS.
 /// \param now the time in nanoseconds, of any clock, from which the policy's hold_time counts.
 /// \param space filled from its start.
-/// \return SP_OK; SP_FULL; or an error as those of sp_batch_aggregate: then none of the packets
-/// has been taken.
+/// \return SP_OK; SP_FULL; or an error as those of sp_batch_aggregate: then none of the packets has
+/// been taken.
 /// \note One thread at a time for each sp_aggregator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_receive(
@@ -264,8 +264,10 @@ pub unsafe extern "C" fn sp_aggregator_done(
 ///
 /// \param aggregator the aggregator.
 /// \param time where the time goes, in nanoseconds of the clock that sp_aggregator_receive was
-/// given. \return SP_OK; SP_NONE if nothing is held, and nothing is written; SP_ERROR_NULL,
-/// SP_ERROR_ARGUMENT. \note One thread at a time for each sp_aggregator.
+/// given.
+/// \return SP_OK; SP_NONE if nothing is held, and nothing is written; SP_ERROR_NULL,
+/// SP_ERROR_ARGUMENT.
+/// \note One thread at a time for each sp_aggregator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_aggregator_deadline(aggregator: *const sp_aggregator, time: *mut u64) -> sp_status {
     guard(|| {

@@ -26,6 +26,10 @@
 //!   fixed for as long as the soname stays.
 //! - Integers that name something are integers, not enumerations: C may put any value in one.
 //! - Counters and reasons are found by name; numbers may change.
+//!
+//! # Features
+//!
+//! `capi` is set by cargo-c, not by users: the shared library's symbols get versions.
 #![allow(non_camel_case_types, reason = "these are the names of the C interface")]
 #![allow(clippy::missing_safety_doc, reason = "the comments are for C programs: what they must see to stands with each parameter")]
 

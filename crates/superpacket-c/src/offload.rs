@@ -80,7 +80,7 @@ pub struct sp_offload {
     pub vlan_protocol: u16,
     /// Priority, drop eligibility and VLAN ID of that tag.
     pub vlan_control: u16,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 

@@ -29,8 +29,8 @@ pub const SP_LAYER_IP: u32 = 1;
 
 /// A packet in the caller's buffers: a received one, or a super-packet to be cut.
 ///
-/// The library reads its bytes during the call and writes none of them. Their layout is fixed for
-/// as long as the library has its soname.
+/// The library reads its bytes during the call and writes none of them. The layout of this
+/// structure is fixed for as long as the library has its soname.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct sp_packet {
@@ -43,7 +43,7 @@ pub struct sp_packet {
     /// How many: at most SP_MAX_BUFFERS - 1 of a packet that is to be aggregated, SP_MAX_RANGES - 1
     /// of any other.
     pub rest_count: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
     /// The caller's own; comes back with each range of the packet. The library does not look at
     /// what it points to.

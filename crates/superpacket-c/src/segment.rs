@@ -63,7 +63,7 @@ impl From<Plan> for sp_plan {
 
 /// Cuts super-packets. Allocates nothing but itself.
 ///
-/// One thread at a time may use it; it may change from call to call.
+/// One thread at a time may use it, not always the same.
 pub struct sp_segmenter {
     pub(crate) object: Object<Segmenter>,
 }
@@ -118,10 +118,9 @@ pub unsafe extern "C" fn sp_segment_plan(
 /// lies. Payload is read only where a checksum needs it.
 ///
 /// The space must have room for all segments: as many outputs, two ranges for each and one more for
-/// each buffer of the packet, and SP_MAX_HEADER bytes of headers for each. How many there are tells
-/// sp_segment_plan; gso_size and the packet's length tell the most there can be. A packet without
-/// gso_type comes out whole, as one segment, with its checksum filled in if that is partial and
-/// SP_OUTPUT_FULL is asked for.
+/// each buffer of the packet, and SP_MAX_HEADER bytes of headers for each. sp_segment_plan tells
+/// how many segments there are. A packet without gso_type comes out whole, as one segment, with its
+/// checksum filled in if that is partial and SP_OUTPUT_FULL is asked for.
 ///
 /// \param segmenter the segmenter.
 /// \param packet the packet. Its bytes are the caller's, and must not change before the segments
@@ -192,7 +191,7 @@ fn put(records: &mut Records<'_>, packet: &ToCut<'_>, segment: &Segment<'_, ToCu
 /// \param count how many buffers.
 /// \param offset where the segments start in their buffers, in bytes.
 /// \param lengths an array of count: the length of each segment goes there, without the offset.
-/// \param plan where it goes how many segments there are; NULL if nobody asks.
+/// \param plan where the number and lengths of the segments go; NULL if they are not wanted.
 /// \return as sp_segment; SP_ERROR_SPACE or SP_ERROR_TOO_MANY_SEGMENTS if the buffers do not take
 /// all segments. On an error nothing has been written.
 /// \note One thread at a time for each sp_segmenter.
@@ -224,7 +223,7 @@ pub unsafe extern "C" fn sp_segment_each(
 /// \param options as for sp_segment_plan.
 /// \param buffer the caller's memory, apart from the packet.
 /// \param size how many bytes it has.
-/// \param plan where it goes how many segments there are, and how long.
+/// \param plan where the number and lengths of the segments go.
 /// \return as sp_segment; SP_ERROR_SPACE if they do not fit. On an error nothing has been written.
 /// \note One thread at a time for each sp_segmenter.
 #[unsafe(no_mangle)]

@@ -69,15 +69,15 @@ pub struct sp_space {
     /// How many fit: at least the policy's max_fragments + 2, and SP_MAX_BUFFERS + 2.
     pub iov_max: usize,
     /// For the token of the packet that each range lies in: an array of iov_max, to which the field
-    /// tokens of the outputs points. NULL if nobody asks.
+    /// tokens of the outputs points. NULL if they are not wanted.
     pub tokens: *mut *mut c_void,
     /// For headers, one behind the other.
     pub headers: *mut u8,
     /// How many bytes fit: at least SP_MAX_HEADER.
     pub headers_max: usize,
-    /// For headers in places of their own, in place of headers and headers_max: an array of
-    /// outputs_max places of SP_MAX_HEADER bytes each; the headers of output n go to
-    /// the place of number n. NULL: they go to headers.
+    /// For headers apart from each other, in place of headers and headers_max: an array of
+    /// outputs_max pointers to SP_MAX_HEADER bytes each; the headers of output n go to where
+    /// pointer n points. NULL: they go to headers.
     pub header_places: *const *mut c_void,
     /// Set by the library: how many outputs there are.
     pub outputs_used: usize,

@@ -25,7 +25,8 @@ use crate::status::{Failure, guard};
 /// \param length how many bytes.
 /// \param buffers, count, offset, lengths, plan as for sp_segment_each.
 /// \return as sp_segment_each, and SP_ERROR_VIRTIO if the header contradicts the packet. On an
-/// error nothing has been written. \note One thread at a time for each sp_segmenter.
+/// error nothing has been written.
+/// \note One thread at a time for each sp_segmenter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_split_each(
     segmenter: *mut sp_segmenter,

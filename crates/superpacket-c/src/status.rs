@@ -13,7 +13,8 @@ use superpacket::{SegmentError, SplitError};
 
 /// What a call returns: SP_OK, a positive number that is no error, or a negative one.
 ///
-/// Further values may be added. Treat a negative value that you do not know as an error.
+/// Further values may be added. Treat a negative value that you do not know as an error. Before C23
+/// the type sp_status is int32_t, so that it has 32 bits whatever the compiler.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -28,16 +29,16 @@ pub enum sp_status {
     SP_ERROR_NULL = -1,
     /// A length or a count is above its limit, or reaches beyond the end of the address space.
     SP_ERROR_LENGTH = -2,
-    /// A value is none of those that are named, or a reserved field is not 0.
+    /// A value is none of those that are allowed, or a reserved field is not 0.
     SP_ERROR_ARGUMENT = -3,
-    /// The size of a structure is smaller than in any release, or what it has beyond the one that
-    /// this library knows is not 0.
+    /// The size of a structure is smaller than in any release; or it is larger than this library
+    /// knows, and what lies beyond is not 0.
     SP_ERROR_STRUCTURE = -4,
     /// The space, or a buffer, is too small for what must go into it at once.
     SP_ERROR_SPACE = -5,
-    /// An earlier call returned SP_FULL and has not been gone on with.
+    /// An earlier call returned SP_FULL and has been neither continued nor abandoned.
     SP_ERROR_UNFINISHED = -6,
-    /// The packets are not those of the call that is to be gone on with.
+    /// The packets are not those of the call that is to be continued.
     SP_ERROR_OTHER_PACKETS = -7,
     /// A fault of the library was caught. The object refuses all calls but its sp_..._free from
     /// then on.
@@ -50,7 +51,7 @@ pub enum sp_status {
     SP_ERROR_VIRTIO = -11,
     /// The headers of a packet cannot be read.
     SP_ERROR_HEADERS = -16,
-    /// The kind of segments is not that of the headers.
+    /// The gso_type is not that of the packet's headers.
     SP_ERROR_KIND = -17,
     /// The packet is shorter than its headers say.
     SP_ERROR_TRUNCATED = -18,
@@ -86,14 +87,14 @@ const STATUSES: &[(sp_status, &str, &str)] = &[
     (SP_ERROR_ARGUMENT, "SP_ERROR_ARGUMENT\0", "a value is not one of those that are allowed\0"),
     (SP_ERROR_STRUCTURE, "SP_ERROR_STRUCTURE\0", "a structure is of another release, and uses what this one lacks\0"),
     (SP_ERROR_SPACE, "SP_ERROR_SPACE\0", "the space is too small\0"),
-    (SP_ERROR_UNFINISHED, "SP_ERROR_UNFINISHED\0", "an earlier call has not been gone on with\0"),
-    (SP_ERROR_OTHER_PACKETS, "SP_ERROR_OTHER_PACKETS\0", "the packets are not those of the call that is gone on with\0"),
+    (SP_ERROR_UNFINISHED, "SP_ERROR_UNFINISHED\0", "an earlier call has been neither continued nor abandoned\0"),
+    (SP_ERROR_OTHER_PACKETS, "SP_ERROR_OTHER_PACKETS\0", "the packets are not those of the call that is continued\0"),
     (SP_ERROR_INTERNAL, "SP_ERROR_INTERNAL\0", "a fault of the library\0"),
     (SP_ERROR_CHECKSUM, "SP_ERROR_CHECKSUM\0", "a transport checksum is wrong\0"),
     (SP_ERROR_IP_CHECKSUM, "SP_ERROR_IP_CHECKSUM\0", "an IPv4 header checksum is wrong\0"),
     (SP_ERROR_VIRTIO, "SP_ERROR_VIRTIO\0", "a virtio_net_hdr and its packet contradict each other\0"),
     (SP_ERROR_HEADERS, "SP_ERROR_HEADERS\0", "the headers cannot be read\0"),
-    (SP_ERROR_KIND, "SP_ERROR_KIND\0", "the kind of segments is not that of the headers\0"),
+    (SP_ERROR_KIND, "SP_ERROR_KIND\0", "the gso_type is not that of the packet's headers\0"),
     (SP_ERROR_TRUNCATED, "SP_ERROR_TRUNCATED\0", "the packet is shorter than its headers say\0"),
     (SP_ERROR_INNER_LENGTH, "SP_ERROR_INNER_LENGTH\0", "an inner length contradicts the outer\0"),
     (SP_ERROR_TOO_MANY_SEGMENTS, "SP_ERROR_TOO_MANY_SEGMENTS\0", "more segments than are allowed\0"),

@@ -70,8 +70,8 @@ pub unsafe extern "C" fn sp_virtio_read(
 /// \param size how many bytes there are: at least virtio_length.
 /// \return SP_OK; SP_ERROR_VIRTIO if no header of this length says what the packet's offload does:
 /// a super-packet with a whole checksum, DCCP, a tunnel; SP_ERROR_SPACE; SP_ERROR_NULL,
-/// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error nothing is written. \note Any thread may call it
-/// at any time.
+/// SP_ERROR_LENGTH, SP_ERROR_ARGUMENT. On an error nothing is written.
+/// \note Any thread may call it at any time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sp_virtio_write(
     virtio_length: u32,

@@ -28,9 +28,18 @@
 //! - **The MTU** stays the device's own, so peers are told the right maximum segment size.
 //! - **Memory.** Buffers are kept and used again: in steady state nothing is allocated.
 //!
-//! Without the feature `tun` the crate is `no_std` and needs `alloc`. A stack that sees 64 KB at
-//! once acknowledges once for them; its socket's buffers should hold a few such packets.
+//! A stack that sees 64 KB at once acknowledges once for them; its socket's buffers should hold a
+//! few such packets.
+//!
+//! # Features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `tun` | yes | `TunDevice`: a TUN or TAP device of Linux, whose kernel joins and cuts |
+//!
+//! Without it the crate is `no_std` with `alloc`.
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 extern crate alloc;

@@ -44,6 +44,13 @@
 //! Packets of a flow leave in the order in which they were pushed. A VPN that opens packets on
 //! several threads says their counters ([`Writer::push_in_order`], [`Writer::queued_in_order`]), or
 //! pushes them in that order.
+//!
+//! # Features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `tokio` | no | `AsyncReader`, `AsyncWriter`, `AsyncQueuedWriter`: they are awaited (Linux, Android) |
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // Where it is expected, the file says why.
 #![cfg_attr(any(target_os = "linux", target_os = "android"), deny(unsafe_code))]
 #![cfg_attr(not(any(target_os = "linux", target_os = "android")), forbid(unsafe_code))]

@@ -48,6 +48,13 @@
 //!
 //! As `quinn-udp` sets sockets up, IPv4 datagrams have the don't-fragment bit: a tunnel's MTU must
 //! leave room for its headers.
+//!
+//! # Features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `tokio` | no | `AsyncSender`, `AsyncReceiver`: senders and receivers that are awaited |
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod receiver;

@@ -145,6 +145,7 @@
 //! the wire is used unchecked; payload is read only for a checksum that nobody has verified, or
 //! that only the segments of a super-packet have, and once.
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 extern crate alloc;

@@ -86,6 +86,8 @@ pub(super) struct Receiver<B> {
     pub(super) out: Out<B>,
     /// What a sink refused.
     undelivered: PacketBatch<B>,
+    /// Room for packets of a call whose sink refused one, on their way back to the caller's vector.
+    unreceived: Vec<RxPacket<B>>,
     by_flow: Option<Box<ByFlow>>,
 }
 
@@ -120,6 +122,7 @@ impl<B> Receiver<B> {
             counters: Counters::default(),
             out: Out { pieces: Vec::new(), chains: Vec::new() },
             undelivered: PacketBatch::new(),
+            unreceived: Vec::new(),
             by_flow: None,
         }
     }
@@ -216,6 +219,7 @@ impl<B> Receiver<B> {
         if self.came_in_turn {
             self.sort(packets, poll);
         }
+        let given = packets.len();
         let mut batch = packets.drain(..);
         let mut result = Ok(());
         while let Some(next) = batch.as_slice().first() {
@@ -238,8 +242,9 @@ impl<B> Receiver<B> {
             }
         }
         if result.is_err() {
-            let left: Vec<_> = batch.collect();
-            *packets = left;
+            self.unreceived.reserve(given);
+            self.unreceived.extend(batch);
+            packets.append(&mut self.unreceived);
             return result;
         }
         drop(batch);

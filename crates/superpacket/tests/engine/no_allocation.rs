@@ -7,6 +7,7 @@ use superpacket::aggregate::{Delivery, HashKey, Policy, Storage};
 use superpacket::packet::RxPacket;
 use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
 use superpacket::super_packet::SuperPacket;
+use superpacket::{BatchAggregator, Layer};
 use superpacket_traffic::workload::{self, TRAIN};
 
 use crate::support::Aggregator;
@@ -164,4 +165,24 @@ fn lro_of_pure_acks() {
 fn datagrams() {
     let seen = steady(Policy::gro_with_udp().with_partial_checksums(), &workload::w5(88 * (ROUNDS + 1)), 88, 1, 1);
     assert!(seen.super_packets >= 2 * ROUNDS as u64, "{seen:?}");
+}
+
+#[test]
+fn a_sink_that_refuses() {
+    let mut aggregator = BatchAggregator::new(Layer::Ethernet, Policy::gro(), HashKey::new(42));
+    let (mut offered, mut refused) = (0, 0);
+    for (number, packets) in workload::w2(16, BATCH * (ROUNDS + TRAIN)).chunks(BATCH).enumerate() {
+        let before = allocations();
+        let mut every_fourth = || {
+            offered += 1;
+            if offered % 4 == 0 { Err(()) } else { Ok(()) }
+        };
+        let mut result = aggregator.poll(packets, |_| every_fourth());
+        while result.is_err() {
+            refused += 1;
+            result = aggregator.resume(packets, |_| every_fourth());
+        }
+        assert!(number < TRAIN || allocations() == before, "{} allocations in round {number}", allocations() - before);
+    }
+    assert!(refused > ROUNDS && aggregator.counters().merged > (BATCH * ROUNDS / 2) as u64, "{refused} refused");
 }
