@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use handover::{BacklogReceiver, BacklogSender, Completion, Doorbell, backlog};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{FlowHash, RxPacket};
 use superpacket::super_packet::SuperPacket;
 use superpacket_io::port::{Buffer, Pool};
+use superpacket_io::system::{allowed_cpus, pin_thread};
 use superpacket_steer::{Admission, BacklogLimit, Completions, Cpu, CpuMask, FlowHashKey, FlowHasher, FlowLimit, Place, Steering};
 
 /// Packets between two looks at the others.
@@ -29,16 +29,8 @@ const AHEAD: u64 = 512;
 /// Flows, each with a hash that a device has reported.
 const FLOWS: u32 = 256;
 
-/// The CPUs that this process may use.
-fn cpus() -> Vec<usize> {
-    let allowed = sched_getaffinity(None).expect("Linux says it");
-    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
-}
-
 fn pin(cpu: usize) {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).expect("it may");
+    pin_thread(None, &[cpu]).expect("it may");
 }
 
 /// What the workers have completed.
@@ -144,7 +136,7 @@ impl Dispatcher {
 /// Runs a dispatcher on the first CPU and `workers` on CPUs from `first` on; a worker does `work`
 /// with each packet. The time for so many packets, all of them done.
 fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<usize>, work: impl Fn() + Copy + Send + 'static) -> Duration {
-    let cpus = cpus();
+    let cpus = allowed_cpus().expect("Linux says it");
     // Both awake, each on a core of its own; or they share the cores. There far more, or there
     // would be no work while others run.
     let spins = dispatcher_cpu.is_some();
@@ -175,7 +167,7 @@ fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<us
             })
         })
         .collect();
-    let before = sched_getaffinity(None).expect("Linux says it");
+    let before = allowed_cpus().expect("Linux says it");
     if let Some(cpu) = dispatcher_cpu {
         pin(cpus[cpu % cpus.len()]);
     }
@@ -200,7 +192,7 @@ fn through(packets: u64, workers: usize, first: usize, dispatcher_cpu: Option<us
     let time = start.elapsed();
     stop.store(true, Ordering::Relaxed);
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-    sched_setaffinity(None, &before).expect("it was so before");
+    pin_thread(None, &before).expect("it was so before");
     time
 }
 
@@ -221,7 +213,7 @@ fn bare_ring(packets: u64) -> Duration {
     };
     let (head, tail) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let batches = packets / BATCH as u64 + 1;
-    let cpus = cpus();
+    let cpus = allowed_cpus().expect("Linux says it");
     let reader = {
         let (lines, head, tail, cpu) = (lines.clone(), head.clone(), tail.clone(), cpus[1]);
         std::thread::spawn(move || {
@@ -236,7 +228,7 @@ fn bare_ring(packets: u64) -> Duration {
             }
         })
     };
-    let before = sched_getaffinity(None).expect("Linux says it");
+    let before = allowed_cpus().expect("Linux says it");
     pin(cpus[0]);
     let start = Instant::now();
     for number in 0..batches {
@@ -250,7 +242,7 @@ fn bare_ring(packets: u64) -> Duration {
     }
     reader.join().expect("no panic");
     let time = start.elapsed();
-    sched_setaffinity(None, &before).expect("it was so before");
+    pin_thread(None, &before).expect("it was so before");
     time
 }
 
@@ -267,7 +259,7 @@ fn hand_over(criterion: &mut Criterion) {
             start.elapsed()
         });
     });
-    if cpus().len() < 2 {
+    if allowed_cpus().expect("Linux says it").len() < 2 {
         eprintln!("one CPU: nothing can be handed to another");
         return;
     }
@@ -317,7 +309,7 @@ fn scaling(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     let rounds = microsecond();
     for workers in [1, 2, 4, 8] {
-        if workers > cpus().len() {
+        if workers > allowed_cpus().expect("Linux says it").len() {
             break;
         }
         group.bench_function(format!("{workers} workers"), |bencher| {

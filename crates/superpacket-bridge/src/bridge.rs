@@ -108,7 +108,9 @@ impl Bridge {
         settings: BridgeSettings,
         opened: impl FnOnce() -> Result<(), crate::privileges::PrivilegeError>,
     ) -> Result<Bridge, BridgeError> {
-        Bridge::assemble(settings, opened, None)
+        let bridge = Bridge::assemble(settings, opened, None)?;
+        bridge.inner.warn_of_one_port();
+        Ok(bridge)
     }
 
     fn assemble(
@@ -239,6 +241,7 @@ impl Bridge {
         let _alone = lock(&inner.changes);
         let (number, report) = self.with(port, |place| (place.shared.number, place.report(&inner.table)))?;
         inner.remove(number);
+        inner.warn_of_one_port();
         let reconciled = inner.reconcile_workers();
         inner.announce();
         reconciled.map(|()| report)

@@ -5,7 +5,7 @@ use superpacket::super_packet::{Metadata, SuperPacket};
 use superpacket::wire::MAX_HEADER;
 use superpacket_io::port::Buffer;
 
-use crate::table::Key;
+use crate::fdb::Station;
 
 /// EtherTypes of VLAN tags.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
@@ -55,11 +55,46 @@ impl Head {
     }
 }
 
+/// Which address a packet comes from or goes to, in which VLAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AddressKey(pub(crate) u64);
+
+impl From<Station> for AddressKey {
+    fn from(station: Station) -> AddressKey {
+        AddressKey::ethernet(station.address, station.vlan)
+    }
+}
+
+impl AddressKey {
+    /// A hardware address in a VLAN (0: untagged).
+    pub(crate) fn ethernet(address: [u8; 6], vlan: u16) -> AddressKey {
+        let [a, b, c, d, e, f] = address;
+        AddressKey(u64::from_be_bytes([0, 0, a, b, c, d, e, f]) | u64::from(vlan & 0x0fff) << 48 | 1 << 60)
+    }
+
+    /// The hardware address and the VLAN; `None` for an IP address.
+    pub(crate) fn station(self) -> Option<Station> {
+        let [_, _, address @ ..] = self.0.to_be_bytes();
+        (self.0 & 1 << 60 != 0).then_some(Station { vlan: (self.0 >> 48) as u16 & 0x0fff, address })
+    }
+
+    /// An IP address, for ports without a link layer: by a hash of 60 bits.
+    pub(crate) fn ip(address: &[u8]) -> AddressKey {
+        let mut hash = 0x9e37_79b9_7f4a_7c15u64;
+        for chunk in address.chunks(4) {
+            let word = chunk.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+            hash = (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
+            hash ^= hash >> 32;
+        }
+        AddressKey(hash >> 4 | 1 << 61)
+    }
+}
+
 /// Who sends a packet to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Addresses {
     /// Where it comes from; `None` if that is nobody's address.
-    pub(crate) source: Option<Key>,
+    pub(crate) source: Option<AddressKey>,
     pub(crate) destination: Destination,
 }
 
@@ -67,7 +102,7 @@ pub(crate) struct Addresses {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     /// To one station.
-    Station(Key),
+    Station(AddressKey),
     /// To many: multicast.
     Many,
     /// To all: broadcast.
@@ -93,7 +128,7 @@ pub(crate) fn addresses(head: &[u8], metadata: &Metadata) -> Option<Addresses> {
         None => 0,
     };
     let destination = if d0 & 1 == 0 {
-        Destination::Station(Key::ethernet(to, vlan))
+        Destination::Station(AddressKey::ethernet(to, vlan))
     } else if to[..5] == [0x01, 0x80, 0xc2, 0x00, 0x00] && d5 & 0xf0 == 0 && d5 != 0 {
         // IEEE 802.1Q, table 8-1. The first of them carries spanning trees, which a bridge that
         // speaks none passes on, as the kernel's does.
@@ -103,7 +138,7 @@ pub(crate) fn addresses(head: &[u8], metadata: &Metadata) -> Option<Addresses> {
     } else {
         Destination::Many
     };
-    let source = (s0 & 1 == 0 && from != [0; 6]).then(|| Key::ethernet(from, vlan));
+    let source = (s0 & 1 == 0 && from != [0; 6]).then(|| AddressKey::ethernet(from, vlan));
     Some(Addresses { source, destination })
 }
 
@@ -123,10 +158,10 @@ fn ip_addresses(head: &[u8]) -> Option<Addresses> {
     let destination = match destination {
         [0xff, 0xff, 0xff, 0xff] => Destination::All,
         _ if is_multicast => Destination::Many,
-        _ => Destination::Station(Key::ip(destination)),
+        _ => Destination::Station(AddressKey::ip(destination)),
     };
     // An address that is none yet (DHCP, duplicate address detection) is nobody's.
-    Some(Addresses { source: source.iter().any(|&byte| byte != 0).then(|| Key::ip(source)), destination })
+    Some(Addresses { source: source.iter().any(|&byte| byte != 0).then(|| AddressKey::ip(source)), destination })
 }
 
 /// Offset of the outermost IP header, or what would be it, from the start of a packet.
@@ -179,7 +214,8 @@ mod tests {
     fn the_tag_is_part_of_the_address_wherever_it_is() {
         let tagged = ethernet(B, A, &[0x81, 0, 0x20, 7, 0x88, 0xb5, 1, 2]);
         let plain = ethernet(B, A, &[0x88, 0xb5, 1, 2]);
-        let expected = Addresses { source: Some(Key::ethernet(A, 7)), destination: Destination::Station(Key::ethernet(B, 7)) };
+        let expected =
+            Addresses { source: Some(AddressKey::ethernet(A, 7)), destination: Destination::Station(AddressKey::ethernet(B, 7)) };
         assert_eq!(read(&tagged, Layer::Ethernet, None), (Some(expected), 18));
         assert_eq!(read(&plain, Layer::Ethernet, Some(VlanTag { protocol: 0x8100, control: 7 })), (Some(expected), 14));
     }
@@ -203,7 +239,8 @@ mod tests {
         packet[12..16].copy_from_slice(&[10, 0, 0, 1]);
         packet[16..20].copy_from_slice(&[10, 0, 0, 2]);
         let (read, network) = read(&packet, Layer::Ip, None);
-        let expected = Addresses { source: Some(Key::ip(&[10, 0, 0, 1])), destination: Destination::Station(Key::ip(&[10, 0, 0, 2])) };
+        let expected =
+            Addresses { source: Some(AddressKey::ip(&[10, 0, 0, 1])), destination: Destination::Station(AddressKey::ip(&[10, 0, 0, 2])) };
         assert_eq!((read, network), (Some(expected), 0));
         for (destination, expected) in [([255, 255, 255, 255], Destination::All), ([224, 0, 0, 251], Destination::Many)] {
             packet[16..20].copy_from_slice(&destination);

@@ -294,6 +294,8 @@ mod tests {
             "superpacket_port_drops_total{port=\"packet:a\",cause=\"too_long\"} 5",
             "superpacket_port_drops_total{port=\"packet:a\",cause=\"table \\\"full\\\"\"} 6",
             "superpacket_port_lro_no_desc_total{port=\"packet:a\"} 3",
+            "superpacket_port_tx_full_total{port=\"packet:a\"} 12",
+            "superpacket_port_tx_refused_total{port=\"tap:b\"} 13",
             "superpacket_port_reasons_total{port=\"tap:b\",reason=\"sequence\"} 4",
             "superpacket_port_rx_queue_packets_total{port=\"packet:a\",queue=\"0\"} 7",
             "superpacket_port_rx_queue_bytes_total{port=\"packet:a\",queue=\"0\"} 8000",

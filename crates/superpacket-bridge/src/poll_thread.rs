@@ -18,6 +18,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError};
 use rustix::event::epoll;
 use superpacket::aggregate::HashKey;
 use superpacket_io::port::PortError;
+use superpacket_io::system::pin_thread;
 use superpacket_steer::{Cpu, SockFlowTable};
 
 use crate::bucket::Bucket;
@@ -32,7 +33,7 @@ use crate::multicast::Snooping;
 use crate::order::Order;
 use crate::output::Output;
 use crate::runtime::Shared;
-use crate::steering::{State, Utilisation, WorkerHandle, pin};
+use crate::steering::{State, Utilisation, WorkerHandle};
 use crate::table::Table;
 use crate::vlan::VlanProtocol;
 use sleep::{pause, unwatch};
@@ -231,7 +232,7 @@ enum Whose {
 impl Work {
     fn run(mut self) {
         if let Some(cpu) = self.cpu
-            && let Err(error) = pin(cpu)
+            && let Err(error) = pin_thread(None, &[cpu.number()])
         {
             tracing::warn!(%cpu, %error, "a worker cannot be kept on its CPU");
         }

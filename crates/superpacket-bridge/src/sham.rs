@@ -91,6 +91,8 @@ fn stats(settings: &PortSettings) -> PortStats {
         rx_bytes: 8000,
         merged: 9,
         lro_no_desc: 3,
+        tx_full: 12,
+        tx_refused: 13,
         drops,
         reasons,
         rx_queues: vec![QueueStats { queue: 0, packets: 7, bytes: 8000, drops: Some(2) }],

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use crate::fdb::Station;
+use crate::frame::AddressKey;
 use crate::loops::LoopGuard;
 use crate::settings::MAX_ADDRESSES;
 
@@ -21,7 +22,6 @@ mod entry;
 mod shares;
 mod statics;
 
-pub(crate) use entry::Key;
 use entry::{Entry, HOLD, MOST_AGE, Seen, TICK};
 use shares::Shares;
 pub(crate) use statics::most_static;
@@ -108,7 +108,7 @@ impl Table {
     }
 
     #[inline]
-    fn index(&self, key: Key) -> usize {
+    fn index(&self, key: AddressKey) -> usize {
         let product = u128::from(key.0 ^ self.secret[0]) * u128::from(self.secret[1] | 1);
         let folded = (product >> 64) as u64 ^ product as u64;
         // Once more: of addresses that count up, one fold alone leaves some sets empty for one
@@ -117,7 +117,7 @@ impl Table {
     }
 
     #[inline]
-    fn entry(&self, key: Key) -> Option<(&Entry, Seen)> {
+    fn entry(&self, key: AddressKey) -> Option<(&Entry, Seen)> {
         self.sets[self.index(key)].iter().find_map(|entry| Some((entry, entry.read(key)?)))
     }
 
@@ -138,7 +138,7 @@ impl Table {
     /// The port behind which an address lies, for a packet that came by the port `from`; `None` if
     /// that is not known, or not any more.
     #[inline]
-    pub(crate) fn find(&self, key: Key, from: u16, now: u64) -> Option<u16> {
+    pub(crate) fn find(&self, key: AddressKey, from: u16, now: u64) -> Option<u16> {
         let Some((entry, seen)) = self.entry(key) else { return self.statics.find_unplaced(key) };
         if seen.age(now) > self.ageing && !seen.is_static() {
             return None;
@@ -152,7 +152,7 @@ impl Table {
 
     /// An address was seen as a source at a port.
     #[inline]
-    pub(crate) fn learn(&self, key: Key, port: u16, now: u64) {
+    pub(crate) fn learn(&self, key: AddressKey, port: u16, now: u64) {
         match self.entry(key) {
             Some((_, seen)) if seen.port() == port && seen.age(now) < REFRESH => {}
             Some((entry, seen)) => self.refresh(entry, seen, port, now),
@@ -200,7 +200,7 @@ impl Table {
     /// Puts an address that is not there into the table, unless another thread changes its set, or
     /// there is no room for it: then the next packet tries again.
     #[cold]
-    fn insert(&self, key: Key, port: u16, now: u64) {
+    fn insert(&self, key: AddressKey, port: u16, now: u64) {
         let index = self.index(key);
         let Some(_alone) = self.try_change(index) else { return };
         match self.statics.try_find_unplaced(key) {
@@ -275,12 +275,12 @@ impl Table {
 
     /// Frees the learned entries for which this holds; says how many. It waits for threads that
     /// change a set, which is over at once.
-    fn free(&self, goes: impl Fn(Key, Seen) -> bool) -> usize {
+    fn free(&self, goes: impl Fn(AddressKey, Seen) -> bool) -> usize {
         let mut freed = 0;
         for (index, set) in self.sets.iter().enumerate() {
             let goes = |entry: &&Entry| {
                 let (key, seen) = (entry.key.load(Ordering::Relaxed), Seen(entry.seen.load(Ordering::Relaxed)));
-                key != 0 && !seen.is_static() && goes(Key(key), seen)
+                key != 0 && !seen.is_static() && goes(AddressKey(key), seen)
             };
             if !set.iter().any(|entry| goes(&entry)) {
                 continue;
@@ -331,15 +331,15 @@ impl Table {
         let now = self.now();
         let age = |seen: Seen| Duration::from_millis(seen.age(now) * TICK);
         let learned = self.sets.iter().flatten().filter_map(|entry| {
-            let key = Key(entry.key.load(Ordering::Acquire));
+            let key = AddressKey(entry.key.load(Ordering::Acquire));
             let seen = entry.read(key).filter(|seen| !seen.is_static() && seen.age(now) <= self.ageing)?;
             Some(Known { station: key.station()?, port: seen.port(), is_static: false, age: Some(age(seen)) })
         });
         let mut listed: Vec<Known> = learned.filter(|known| wanted(known.station, known.port)).collect();
         let statics = self.statics.all();
         listed.extend(statics.iter().filter_map(|(&key, &port)| {
-            let age = self.entry(Key(key)).map(|(_, seen)| age(seen));
-            let known = Known { station: Key(key).station()?, port, is_static: true, age };
+            let age = self.entry(AddressKey(key)).map(|(_, seen)| age(seen));
+            let known = Known { station: AddressKey(key).station()?, port, is_static: true, age };
             wanted(known.station, port).then_some(known)
         }));
         listed
@@ -347,7 +347,7 @@ impl Table {
 
     /// What is known of a hardware address.
     pub(crate) fn look_up(&self, station: Station) -> Option<Known> {
-        let (key, now) = (Key::from(station), self.now());
+        let (key, now) = (AddressKey::from(station), self.now());
         let entry = self.entry(key).map(|(_, seen)| (seen.port(), Duration::from_millis(seen.age(now) * TICK)));
         match (self.static_port(key), entry) {
             (Some(port), entry) => Some(Known { station, port, is_static: true, age: entry.map(|(_, age)| age) }),

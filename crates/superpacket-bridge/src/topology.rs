@@ -20,6 +20,24 @@ use superpacket_steer::{Cpu, CpuMask, ListError};
 /// Where the kernel describes its CPUs.
 pub const SYSFS: &str = "/sys/devices/system/cpu";
 
+/// What the kernel says of this process's main thread.
+const STATUS: &str = "/proc/self/status";
+
+/// The CPUs that are online.
+pub(crate) fn online() -> Result<CpuMask, TopologyError> {
+    read::online(Path::new(SYSFS))
+}
+
+/// The CPUs that this process may use: what its main thread may run on, whichever thread asks.
+pub(crate) fn allowed() -> Result<CpuMask, TopologyError> {
+    read::allowed(Path::new(STATUS))
+}
+
+/// The CPUs that this kernel may ever have; `None` where it does not tell.
+pub(crate) fn possible() -> Result<Option<CpuMask>, TopologyError> {
+    read::list(&Path::new(SYSFS).join("possible"))
+}
+
 /// The CPUs of a machine: which there are, which a process may use, and what they share.
 #[derive(Clone, Debug)]
 pub struct Topology {
@@ -97,7 +115,7 @@ impl Topology {
     /// [`TopologyError`], with the file that it is about. Files that a machine does not have, such
     /// as those of caches, are no error.
     pub fn read() -> Result<Self, TopologyError> {
-        Self::read_from(Path::new(SYSFS), read::allowed(Path::new("/proc/self/status"))?)
+        Self::read_from(Path::new(SYSFS), allowed()?)
     }
 
     /// The CPUs that a directory describes as [`SYSFS`] does, for a process that may use those of

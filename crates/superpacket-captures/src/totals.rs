@@ -191,8 +191,8 @@ impl From<Truncated> for CutShort {
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Unreadable {
-    /// What was wrong with each, in words.
-    pub told: Vec<String>,
+    /// What is wrong with each, in words.
+    pub messages: Vec<String>,
     /// There is only one capture: its failure is the command's.
     #[serde(skip)]
     alone: bool,
@@ -201,12 +201,12 @@ pub struct Unreadable {
 impl Unreadable {
     /// Nothing yet, among so many captures.
     pub(crate) fn among(captures: usize) -> Self {
-        Unreadable { told: Vec::new(), alone: captures == 1 }
+        Unreadable { messages: Vec::new(), alone: captures == 1 }
     }
 
     /// Keeps what is wrong with one capture, in words.
-    pub(crate) fn tell(&mut self, words: &str) {
-        self.told.push(printable(words));
+    pub(crate) fn add(&mut self, words: &str) {
+        self.messages.push(printable(words));
     }
 
     /// Keeps the failure of one capture, which is told at once; others stop the command.
@@ -215,7 +215,7 @@ impl Unreadable {
             Ok(value) => Ok(Some(value)),
             Err(error @ (Error::Capture(_) | Error::CutShort(_))) if !self.alone => {
                 progress.unreadable(&error);
-                self.tell(&error.to_string());
+                self.add(&error.to_string());
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use superpacket_io::system;
 
 use crate::error::{Context, LabError};
 
@@ -221,28 +221,20 @@ impl MachineSample {
 ///
 /// [`LabError::System`] where the kernel does not say.
 pub fn allowed_cpus() -> Result<Vec<usize>, LabError> {
-    let set = sched_getaffinity(None).context(|| "sched_getaffinity".into())?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+    system::allowed_cpus().context(|| "sched_getaffinity".into())
 }
 
 /// Restricts the calling thread to some CPUs; an empty list changes nothing.
 ///
 /// # Errors
 ///
-/// [`LabError::System`] where none of them is there for this process; [`LabError::Invalid`] for a
-/// number that no kernel has.
+/// [`LabError::System`] where none of them is there for this process, and for numbers from 1,024
+/// on.
 pub fn pin_this_thread(cpus: &[usize]) -> Result<(), LabError> {
     if cpus.is_empty() {
         return Ok(());
     }
-    let mut set = CpuSet::new();
-    for &cpu in cpus {
-        if cpu >= CpuSet::MAX_CPU {
-            return Err(LabError::Invalid { what: format!("CPU {cpu}"), reason: format!("the largest is {}", CpuSet::MAX_CPU - 1) });
-        }
-        set.set(cpu);
-    }
-    sched_setaffinity(None, &set).context(|| format!("pinning a thread to CPUs {cpus:?}"))
+    system::pin_thread(None, cpus).context(|| format!("pinning a thread to CPUs {cpus:?}"))
 }
 
 #[cfg(test)]

@@ -108,6 +108,9 @@ impl Bridge {
             let error = inner.restore(&closed, spec, error);
             failed = failed.or(Some(error));
         }
+        if !gone.is_empty() {
+            inner.warn_of_one_port();
+        }
         inner.put_steering(settings.steering.clone(), sock_flows);
         let reconciled = inner.reconcile_workers();
         inner.announce();

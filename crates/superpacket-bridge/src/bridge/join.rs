@@ -148,4 +148,13 @@ impl Inner {
             tracing::info!(port = %place.shared.name, "port closed");
         }
     }
+
+    /// Says that a bridge leads nowhere.
+    pub(super) fn warn_of_one_port(&self) {
+        let places = lock(&self.places);
+        let mut ports = places.iter().flatten();
+        if let (Some(place), None) = (ports.next(), ports.next()) {
+            tracing::warn!(port = %place.shared.name, "the bridge has one port: nothing that comes in by it goes anywhere");
+        }
+    }
 }

@@ -8,7 +8,6 @@ mod settings;
 mod state;
 mod utilisation;
 
-pub(crate) use cpus::pin;
 pub use cpus::{UsableCpus, possible_cpus};
 pub(crate) use dispatch::{Dispatch, Watch};
 pub use in_place::InPlace;

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::fdb::Station;
+use crate::frame::AddressKey;
 
 /// The unit of time in an entry, in milliseconds.
 pub(super) const TICK: u64 = 10;
@@ -23,41 +23,6 @@ pub(super) const ASKED_RECENTLY: u64 = 6;
 
 /// How finely it is known when an address was last asked for, in ticks: ten seconds.
 pub(super) const ASKED_UNIT: u64 = 1024;
-
-/// Which address a packet comes from or goes to, in which VLAN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key(pub(super) u64);
-
-impl From<Station> for Key {
-    fn from(station: Station) -> Key {
-        Key::ethernet(station.address, station.vlan)
-    }
-}
-
-impl Key {
-    /// A hardware address in a VLAN (0: untagged).
-    pub(crate) fn ethernet(address: [u8; 6], vlan: u16) -> Key {
-        let [a, b, c, d, e, f] = address;
-        Key(u64::from_be_bytes([0, 0, a, b, c, d, e, f]) | u64::from(vlan & 0x0fff) << 48 | 1 << 60)
-    }
-
-    /// The hardware address and the VLAN; `None` for an IP address.
-    pub(super) fn station(self) -> Option<Station> {
-        let [_, _, address @ ..] = self.0.to_be_bytes();
-        (self.0 & 1 << 60 != 0).then_some(Station { vlan: (self.0 >> 48) as u16 & 0x0fff, address })
-    }
-
-    /// An IP address, for ports without a link layer: by a hash of 60 bits.
-    pub(crate) fn ip(address: &[u8]) -> Key {
-        let mut hash = 0x9e37_79b9_7f4a_7c15u64;
-        for chunk in address.chunks(4) {
-            let word = chunk.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
-            hash = (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
-            hash ^= hash >> 32;
-        }
-        Key(hash >> 4 | 1 << 61)
-    }
-}
 
 /// An entry's value: when it was last seen (the lower 32 bits of the tick), the port, the port
 /// where it was learned first (10 bits each), disputes (4 bits; all of them set: the entry is
@@ -162,7 +127,7 @@ pub(super) struct Entry {
 impl Entry {
     /// The value, if the entry is this address's.
     #[inline]
-    pub(super) fn read(&self, key: Key) -> Option<Seen> {
+    pub(super) fn read(&self, key: AddressKey) -> Option<Seen> {
         if self.key.load(Ordering::Acquire) != key.0 {
             return None;
         }

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, TryLockError};
 
-use super::entry::{Entry, Key, Seen};
+use super::entry::{Entry, Seen};
 use super::{Table, sets};
 use crate::fdb::Station;
+use crate::frame::AddressKey;
 
 /// The most static entries of a set: the others are for what is learned.
 pub(super) const STATIC_WAYS: usize = 2;
@@ -38,13 +39,13 @@ impl Statics {
     }
 
     /// The port of a static entry.
-    pub(super) fn find(&self, key: Key) -> Option<u16> {
+    pub(super) fn find(&self, key: AddressKey) -> Option<u16> {
         self.all().get(&key.0).copied()
     }
 
     /// The port of an address that is in no set, if there is a static entry for it.
     #[cold]
-    pub(super) fn find_unplaced(&self, key: Key) -> Option<u16> {
+    pub(super) fn find_unplaced(&self, key: AddressKey) -> Option<u16> {
         if self.unplaced.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -52,7 +53,7 @@ impl Statics {
     }
 
     /// The same, without waiting for who changes them.
-    pub(super) fn try_find_unplaced(&self, key: Key) -> Result<Option<u16>, BeingChanged> {
+    pub(super) fn try_find_unplaced(&self, key: AddressKey) -> Result<Option<u16>, BeingChanged> {
         if self.unplaced.load(Ordering::Acquire) == 0 {
             return Ok(None);
         }
@@ -67,7 +68,7 @@ impl Statics {
 
 impl Table {
     /// The port of a static entry.
-    pub(crate) fn static_port(&self, key: Key) -> Option<u16> {
+    pub(crate) fn static_port(&self, key: AddressKey) -> Option<u16> {
         self.statics.find(key)
     }
 
@@ -75,14 +76,14 @@ impl Table {
     /// same addresses become this port's.
     pub(crate) fn set_static(&self, port: u16, stations: &BTreeSet<Station>) {
         let mut statics = self.statics.ports.write().unwrap_or_else(PoisonError::into_inner);
-        let is_gone = |key: u64, at: u16| at == port && !Key(key).station().is_some_and(|station| stations.contains(&station));
+        let is_gone = |key: u64, at: u16| at == port && !AddressKey(key).station().is_some_and(|station| stations.contains(&station));
         let gone: Vec<u64> = statics.iter().filter(|&(&key, &at)| is_gone(key, at)).map(|(&key, _)| key).collect();
         for key in gone {
             statics.remove(&key);
-            self.displace(Key(key));
+            self.displace(AddressKey(key));
         }
         for &station in stations {
-            let key = Key::from(station);
+            let key = AddressKey::from(station);
             match statics.insert(key.0, port) {
                 Some(before) if before == port => continue,
                 Some(_) => self.displace(key),
@@ -93,7 +94,7 @@ impl Table {
     }
 
     /// Puts a static entry into its set, if there is room for one.
-    fn place(&self, key: Key, port: u16) {
+    fn place(&self, key: AddressKey, port: u16) {
         let index = self.index(key);
         let set = &self.sets[index];
         let _alone = self.change(index);
@@ -115,7 +116,7 @@ impl Table {
     }
 
     /// Takes a static entry out of its set again.
-    fn displace(&self, key: Key) {
+    fn displace(&self, key: AddressKey) {
         let index = self.index(key);
         let _alone = self.change(index);
         match self.sets[index].iter().find(|entry| entry.key.load(Ordering::Relaxed) == key.0) {

@@ -3,7 +3,7 @@
 use super::statics::STATIC_WAYS;
 use super::*;
 
-const A: Key = Key(1 << 60 | 0xa);
+const A: AddressKey = AddressKey(1 << 60 | 0xa);
 
 /// Stations behind a port.
 fn behind(numbers: std::ops::Range<u16>, vlan: u16) -> BTreeSet<Station> {
@@ -17,7 +17,7 @@ fn static_entries_neither_age_nor_move_nor_give_way() {
     table.set_limit(2, 64);
     let stations = behind(0..1, 7);
     let station = *stations.first().expect("one");
-    let key = Key::from(station);
+    let key = AddressKey::from(station);
     table.set_static(1, &stations);
     assert_eq!(table.find(key, OTHER, 1), Some(1), "nobody has heard it");
     for now in 1..20_000 {
@@ -47,7 +47,7 @@ fn static_entries_neither_age_nor_move_nor_give_way() {
 fn a_static_entry_takes_the_place_of_a_learned_one_and_of_another_port() {
     let table = Table::new(64, Duration::from_secs(300));
     let stations = behind(0..1, 0);
-    let key = Key::from(*stations.first().expect("one"));
+    let key = AddressKey::from(*stations.first().expect("one"));
     table.learn(key, 2, 1);
     assert_eq!(table.shares.held(2), 1);
     table.set_static(1, &stations);
@@ -155,7 +155,7 @@ fn an_address_is_found_until_it_is_too_old() {
 #[test]
 fn vlans_are_worlds_apart() {
     let address = [2, 0, 0, 0, 0, 1];
-    let (plain, tagged) = (Key::ethernet(address, 0), Key::ethernet(address, 5));
+    let (plain, tagged) = (AddressKey::ethernet(address, 0), AddressKey::ethernet(address, 5));
     assert_ne!(plain, tagged);
     let table = table();
     table.learn(plain, 1, 1);
@@ -222,7 +222,7 @@ fn a_host_that_has_moved_is_at_home_there_in_time() {
 #[test]
 fn a_full_set_gives_up_what_was_seen_longest_ago() {
     let table = Table::new(WAYS, Duration::from_secs(1000));
-    let keys: Vec<_> = (0..100).map(|number| Key::ethernet([2, 0, 0, 0, 0, number], 0)).collect();
+    let keys: Vec<_> = (0..100).map(|number| AddressKey::ethernet([2, 0, 0, 0, 0, number], 0)).collect();
     for (tick, key) in keys.iter().enumerate() {
         table.learn(*key, 7, 1 + tick as u64);
     }
@@ -234,12 +234,12 @@ fn a_full_set_gives_up_what_was_seen_longest_ago() {
 fn flood(table: &Table, port: u16, count: u32, now: u64) {
     for number in 0..count {
         let [a, b, c, d] = number.to_be_bytes();
-        table.learn(Key::ethernet([6, port as u8, a, b, c, d], 0), port, now);
+        table.learn(AddressKey::ethernet([6, port as u8, a, b, c, d], 0), port, now);
     }
 }
 
-fn stations(port: u16, count: u8) -> Vec<Key> {
-    (0..count).map(|number| Key::ethernet([2, 0, 0, 0, port as u8, number], 0)).collect()
+fn stations(port: u16, count: u8) -> Vec<AddressKey> {
+    (0..count).map(|number| AddressKey::ethernet([2, 0, 0, 0, port as u8, number], 0)).collect()
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn the_port_that_holds_most_loses_first() {
     flood(&table, 0, 100_000, 1);
     assert_eq!(table.shares.held(0), 8192);
     // Hosts that come later find room, and keep it.
-    let hosts: Vec<Vec<Key>> = (1..3).map(|port| stations(port, 50)).collect();
+    let hosts: Vec<Vec<AddressKey>> = (1..3).map(|port| stations(port, 50)).collect();
     for (port, keys) in (1..).zip(&hosts) {
         keys.iter().for_each(|&key| table.learn(key, port, 2));
     }
@@ -288,7 +288,7 @@ fn addresses_that_count_up_fill_all_sets_whatever_the_secret() {
         let mut addresses = vec![0; table.sets.len()];
         for number in 0..12_800u32 {
             let [a, b, c, d] = number.to_be_bytes();
-            addresses[table.index(Key::ethernet([6, 0, a, b, c, d], 0))] += 1;
+            addresses[table.index(AddressKey::ethernet([6, 0, a, b, c, d], 0))] += 1;
         }
         // 50 in each on average; of random numbers one in 10^9 sets has fewer than 15 or more than
         // 105.
@@ -353,7 +353,7 @@ fn threads_see_whole_entries() {
             scope.spawn(move || {
                 for round in 0..20_000u64 {
                     let number = (round * 7 + u64::from(thread)) % 16;
-                    let key = Key::ethernet([2, 0, 0, 0, 0, number as u8], 0);
+                    let key = AddressKey::ethernet([2, 0, 0, 0, 0, number as u8], 0);
                     table.learn(key, number as u16, 1 + round / 100);
                     if let Some(port) = table.find(key, OTHER, 1 + round / 100) {
                         assert_eq!(port, number as u16);

@@ -67,7 +67,8 @@ fn identifier(path: &Path) -> Result<Option<u32>, TopologyError> {
     Ok(u32::try_from(number).ok())
 }
 
-fn list(path: &Path) -> Result<Option<CpuMask>, TopologyError> {
+/// The CPUs of a list; `None` if there is no such file.
+pub(super) fn list(path: &Path) -> Result<Option<CpuMask>, TopologyError> {
     text(path)?.map(|text| parse_list(path, &text)).transpose()
 }
 

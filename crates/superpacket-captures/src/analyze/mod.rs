@@ -294,7 +294,7 @@ pub fn analyze(inputs: Vec<Input<'_>>, options: &AnalyzeOptions, progress: &mut 
         report.files.push(FileAnalysis { file, interfaces: part.interfaces, findings, cut_short: part.cut_short });
     }
     report.captures = report.files.len() as u64;
-    report.unreadable_captures = report.unreadable.told.len() as u64;
+    report.unreadable_captures = report.unreadable.messages.len() as u64;
     report.findings.top_flows = all_flows.rows(options.top);
     if let [only] = report.files.as_slice() {
         report.findings.timeline = only.findings.timeline.clone();

@@ -58,15 +58,15 @@ fn cuts(parts: &Cuts, report: &AnalyzeReport) -> String {
 
 /// Lists the captures that could not be read.
 fn unreadable(report: &AnalyzeReport, page: &mut String) -> Result<(), Stop> {
-    if report.unreadable.told.is_empty() {
+    if report.unreadable.messages.is_empty() {
         return Ok(());
     }
     writeln!(page, "<h2>Not read</h2>\n<ul>")?;
-    for words in &report.unreadable.told {
+    for words in &report.unreadable.messages {
         writeln!(page, "<li class=\"name\">{}</li>", Breakable(words))?;
     }
     writeln!(page, "</ul>")?;
-    let more = report.unreadable_captures.saturating_sub(report.unreadable.told.len() as u64);
+    let more = report.unreadable_captures.saturating_sub(report.unreadable.messages.len() as u64);
     if more > 0 {
         writeln!(page, "<p class=\"muted\">And {} more.</p>", grouped(more))?;
     }

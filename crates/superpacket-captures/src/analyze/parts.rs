@@ -193,8 +193,8 @@ impl Corpus {
     /// Adds a capture that could not be read, and what is wrong with it.
     pub fn unreadable(&mut self, words: &str) {
         self.report.unreadable_captures += 1;
-        if self.report.unreadable.told.len() < LISTED_FILES {
-            self.report.unreadable.tell(words);
+        if self.report.unreadable.messages.len() < LISTED_FILES {
+            self.report.unreadable.add(words);
         }
     }
 

@@ -102,7 +102,7 @@ impl Judge {
             let (found, right) = (be16(header, ipv4::CHECKSUM), header.get(..length.max(ipv4::HEADER_LENGTH)).map(ipv4_header));
             // 0xFFFF for 0 is valid too.
             if version == IpVersion::V4 && found != right && (found, right) != (Some(0xffff), Some(0)) {
-                self.find(Rule::IpChecksum, name, None, told(found, right));
+                self.find(Rule::IpChecksum, name, None, found_and_expected(found, right));
             }
         }
         if check(&packet.bytes, layout, None, self.simd) == Err(Wrong::Transport) {
@@ -304,7 +304,7 @@ impl Judge {
                 if name.ends_with("ipv4.checksum") { Rule::IpChecksum } else { Rule::Checksum },
                 name,
                 Some(origin),
-                told(Some(now), Some(then)),
+                found_and_expected(Some(now), Some(then)),
             );
         }
     }
@@ -341,7 +341,7 @@ impl Judge {
 }
 
 /// A checksum as it is and as it should be.
-fn told(found: Option<u16>, right: Option<u16>) -> String {
+fn found_and_expected(found: Option<u16>, right: Option<u16>) -> String {
     format!("it is {:#06x}, and should be {:#06x}", found.unwrap_or(0), right.unwrap_or(0))
 }
 

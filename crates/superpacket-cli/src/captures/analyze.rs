@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &Analyze) -> Result<(), Failure> {
     let options = AnalyzeOptions { stepping: arguments.stepping.into(), top: arguments.top as usize, strict: arguments.common.strict };
     let mut bar = Bar::new(arguments.common.quiet);
     let mut report = analyze(inputs(&arguments.inputs), &options, &mut bar)?;
-    report.unreadable.told = bar.into_unreadable();
+    report.unreadable.messages = bar.into_unreadable();
     if let Some(path) = &arguments.html {
         write_page(path, &report.page()?)?;
     }

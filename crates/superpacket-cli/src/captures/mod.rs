@@ -72,7 +72,7 @@ fn reasons(totals: &Totals) -> String {
 
 /// A line for the end of a report on several captures, if there is something to say.
 fn unreadable(unreadable: &Unreadable) -> String {
-    match unreadable.told.len() {
+    match unreadable.messages.len() {
         0 => String::new(),
         count => format!("\n  {count} of the captures could not be read.\n"),
     }
@@ -80,7 +80,7 @@ fn unreadable(unreadable: &Unreadable) -> String {
 
 /// The failure that captures which could not be read add up to, after the report.
 fn conclude(unreadable: &Unreadable) -> Result<(), Failure> {
-    match unreadable.told.len() {
+    match unreadable.messages.len() {
         0 => Ok(()),
         count => Err(Failure::Unreadable(count)),
     }

@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &Verify) -> Result<bool, Failure> {
     };
     let mut bar = Bar::new(arguments.common.quiet);
     let mut report = verify(inputs(&arguments.inputs), &options, &mut bar)?;
-    report.unreadable.told = bar.into_unreadable();
+    report.unreadable.messages = bar.into_unreadable();
     if arguments.common.json {
         print_json(&report)?;
     } else {

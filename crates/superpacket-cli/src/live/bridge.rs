@@ -60,7 +60,6 @@ pub(crate) fn run(arguments: &bridge_options::Bridge) -> Result<(), Failure> {
         }
         None => None,
     };
-    warn_of_one_port(&plan);
     tracing::info!(ports = plan.settings.ports.len(), user = plan.user.as_deref(), "bridge started");
     let mut running = plan;
     for signal in signals.forever() {
@@ -114,13 +113,6 @@ fn control_socket(plan: &Plan, account: Option<&Account>) -> Result<Option<Contr
     Ok(Some(socket))
 }
 
-/// Says that a bridge leads nowhere.
-fn warn_of_one_port(plan: &Plan) {
-    if let [port] = plan.settings.ports.as_slice() {
-        tracing::warn!(port = port.port.name(), "the bridge has one port: nothing that comes in by it goes anywhere");
-    }
-}
-
 /// Reads the file again and makes the bridge be what it says; whatever is wrong, the bridge goes on
 /// as it was.
 fn reread(arguments: &bridge_options::Bridge, bridge: &Bridge, running: &mut Plan) {
@@ -149,7 +141,6 @@ fn reread(arguments: &bridge_options::Bridge, bridge: &Bridge, running: &mut Pla
                 }
             }
             tracing::info!(file = %path, ports = plan.settings.ports.len(), "SIGHUP: the file is in force");
-            warn_of_one_port(&plan);
             running.settings = plan.settings;
         }
         Err(error) => tracing::error!(file = %path, %error, "SIGHUP: the file is not in force as a whole"),

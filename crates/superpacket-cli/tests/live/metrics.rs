@@ -17,4 +17,10 @@ fn metrics_are_served_over_http() {
     // The connection's first packet, and what LRO did: nothing.
     assert!(text.contains("superpacket_port_reasons_total{port=\"packet:left\",reason=\"tcp_flags\"} "), "{text}");
     assert!(text.contains("superpacket_port_lro_no_desc_total{port=\"packet:left\"} 0\n"), "{text}");
+    // What the kernel did not take stands there and in the JSON of `stats`.
+    let stats = house.ask(&["stats", PORTS[0]]).expect("answers")[0].clone();
+    for name in ["tx_full", "tx_refused"] {
+        assert!(text.contains(&format!("superpacket_port_{name}_total{{port=\"packet:left\"}} ")), "{name}: {text}");
+        assert!(stats[name].is_u64(), "{name}: {stats}");
+    }
 }

@@ -6,6 +6,8 @@ use super::*;
 fn ports_are_added_and_removed_while_it_runs() {
     let Some(house) = House::new() else { return };
     let running = house.bridge(&[PORTS[0]]);
+    let warnings = || house.log().matches("the bridge has one port").count();
+    assert_eq!(warnings(), 1, "{}", house.log());
     assert!(house.is_cut_off(), "there is nobody to reach");
     let added = house.ask(&["port", "add", PORTS[1]]).expect("it can be opened");
     assert_eq!((&added["port"], &added["state"]), (&Value::from(PORTS[1]), &Value::from("up")));
@@ -19,6 +21,7 @@ fn ports_are_added_and_removed_while_it_runs() {
     assert!(code == Some(2) && error.contains("starts with no kind of port"), "{code:?} {error}");
     assert_eq!(house.text(&["port", "del", PORTS[1]]), (Some(0), String::new(), String::new()));
     assert!(house.is_cut_off(), "its port is gone");
+    assert_eq!(warnings(), 2, "{}", house.log());
     let (code, _, error) = house.text(&["port", "del", PORTS[1]]);
     assert!(code == Some(2) && error.contains("there are packet:left"), "{code:?} {error}");
     house.ask(&["port", "add", PORTS[1]]).expect("nothing of it was left behind");

@@ -24,6 +24,8 @@ fn sighup_rereads_the_file_and_a_bad_file_changes_nothing() {
     write("[[port]]\nport = \"packet:right\"\n");
     bridge.signal(rustix::process::Signal::HUP);
     house.wait_for("the port to go", || house.ask(&["ports"]).is_some_and(|ports| ports.as_array().is_some_and(|ports| ports.len() == 1)));
+    house.wait_for("the warning", || house.log().matches("the bridge has one port").count() == 2);
+    assert!(house.log().contains("goes anywhere port=packet:right"), "{}", house.log());
     bridge.signal(rustix::process::Signal::INT);
     assert_eq!(bridge.end().0, Some(0), "{}", house.log());
 }

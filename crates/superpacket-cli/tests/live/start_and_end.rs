@@ -155,6 +155,41 @@ fn a_pipe_over_which_nothing_comes_holds_nobody_up() {
 }
 
 #[test]
+fn a_recording_that_nobody_reads_holds_nobody_up() {
+    use rustix::fs::{CWD, Mode, OFlags, mkfifoat, open};
+
+    let Some(house) = House::new() else { return };
+    let [unread, alone] = ["unread", "alone"].map(|name| {
+        let path = house.bench.path(name);
+        mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).expect("makes");
+        path
+    });
+    let _reader = open(&unread, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).expect("opens");
+    let recording = |path: &std::path::Path| format!("pcap:{}?mode=record", path.display());
+    let bridge = house.bridge(&PORTS);
+    // An open that waits for a reader would wait until the test's end.
+    let mut command = house.middle.command("timeout");
+    command.args(["5", env!("CARGO_BIN_EXE_superpacket"), "port", "add", &recording(&alone), "--control"]).arg(house.socket());
+    let output = command.output().expect("runs");
+    let expected = format!("{}: cannot be created: nobody reads the pipe", recording(&alone));
+    assert!(output.status.code() == Some(2) && stderr(&output).contains(&expected), "{:?}: {}", output.status, stderr(&output));
+    let port = recording(&unread);
+    house.ask(&["port", "add", &port]).expect("it has a reader");
+    // Of addresses that are not learned, all goes to all ports.
+    for side in PORTS {
+        house.ask(&["limits", side, "learning", "off"]).expect("sets");
+    }
+    house.load();
+    let stats = house.ask(&["stats", &port]).expect("answers")[0].clone();
+    assert!(stats["tx_full"].as_u64() > Some(0), "more was sent than waits for a reader: {stats}");
+    assert!(house.reaches(), "{}", house.log());
+    let started = Instant::now();
+    bridge.signal(rustix::process::Signal::TERM);
+    assert_eq!(bridge.end().0, Some(0), "{}", house.log());
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+}
+
+#[test]
 fn a_killed_bridge_leaves_a_socket_that_the_next_one_replaces() {
     let Some(house) = House::new() else { return };
     let bridge = house.bridge(&PORTS);

@@ -1,12 +1,14 @@
 //! What ports, bridge and lab ask Linux for besides packets: interfaces by netlink
 //! (`rtnetlink(7)`), their devices' features by `ioctl`, as `ethtool(8)` does, packet sockets and
-//! socket options, TAP and TUN devices; and the C library's allocator to give memory back.
+//! socket options, TAP and TUN devices, and the CPUs that threads run on; and the C library's
+//! allocator to give memory back.
 //!
 //! It stands here once, so that one place knows these structures, and the unsafe code that they
 //! need. A socket belongs to the network namespace of the thread that opened it, and may be used
 //! from any other.
 
 pub(crate) mod bpf;
+mod cpu;
 mod ethtool;
 mod memory;
 mod message;
@@ -17,6 +19,7 @@ mod option;
 mod packet_socket;
 mod tun;
 
+pub use cpu::{allowed_cpus, pin_thread};
 pub use ethtool::{Channels, Ethtool, Feature, Switch};
 pub use memory::{give_back_freed_memory, give_back_large_blocks};
 pub use message::{Burst, Received, receive_message};

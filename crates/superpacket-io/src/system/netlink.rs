@@ -138,19 +138,19 @@ impl LinkEvents {
         Ok(LinkEvents(socket))
     }
 
-    /// Takes what has been told since, without waiting. Returns whether there was anything, also
-    /// where it was more than the socket holds.
+    /// Takes the notices that have come since, without waiting. Returns whether there were any, also
+    /// where they were more than the socket holds.
     ///
     /// # Errors
     /// What the system refused.
     pub fn take(&self) -> io::Result<bool> {
-        // What is told is not read: who asks for an interface gets what holds now.
-        let mut told = false;
+        // What they say is not read: who asks for an interface gets what holds now.
+        let mut found = false;
         loop {
             match again(|| Ok(rustix::net::recv(&self.0, &mut [0_u8; 64][..], RecvFlags::DONTWAIT)?)) {
-                Ok(_) => told = true,
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => told = true,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(told),
+                Ok(_) => found = true,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => found = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(found),
                 Err(error) => return Err(error),
             }
         }

@@ -20,7 +20,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A link.
 #[derive(Debug, Default)]
-pub(super) struct Link {
+pub(super) struct MemoryLink {
     ends: [End; 2],
     /// What is said of it by code: up, down or gone.
     state: AtomicU8,
@@ -101,7 +101,7 @@ impl Queue {
     }
 }
 
-impl Link {
+impl MemoryLink {
     pub(super) fn state(&self) -> LinkState {
         match self.state.load(Ordering::Acquire) {
             0 => LinkState::Up,
@@ -115,7 +115,7 @@ impl Link {
 /// it.
 #[derive(Debug)]
 pub(super) struct Seat {
-    pub(super) link: Arc<Link>,
+    pub(super) link: Arc<MemoryLink>,
     end: usize,
     pub(super) name: String,
     pub(super) settings: MemorySettings,
@@ -127,7 +127,7 @@ pub(super) struct Seat {
 
 impl Seat {
     /// Takes a free end of a link; `None` if both are open. `port` is what errors call it.
-    pub(super) fn take(link: &Arc<Link>, port: &str, settings: &MemorySettings) -> Result<Option<Self>, PortError> {
+    pub(super) fn take(link: &Arc<MemoryLink>, port: &str, settings: &MemorySettings) -> Result<Option<Self>, PortError> {
         for (end, place) in link.ends.iter().enumerate() {
             let mut seat = lock(&place.inbox);
             if seat.is_some() {
@@ -175,7 +175,7 @@ impl Drop for Seat {
 /// What changes a link from outside while it is used: for tests of what ports must survive.
 #[derive(Clone, Debug)]
 pub struct LinkControl {
-    link: Arc<Link>,
+    link: Arc<MemoryLink>,
     mtu: Arc<AtomicU32>,
 }
 

@@ -7,13 +7,13 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 use superpacket::aggregate::MAX_BIG_LENGTH;
 use superpacket_io::port::{Capabilities, LinkState, MAX_SLICES, Port, PortCounters, PortError, PortState, Receive, Transmit};
 
-use super::link::{Link, LinkControl, Seat, lock};
+use super::link::{LinkControl, MemoryLink, Seat, lock};
 use super::receive::MemoryReceive;
 use super::settings::MemorySettings;
 use super::transmit::MemoryTransmit;
 
 /// The links that have been opened by name.
-static LINKS: LazyLock<Mutex<HashMap<String, Weak<Link>>>> = LazyLock::new(Mutex::default);
+static LINKS: LazyLock<Mutex<HashMap<String, Weak<MemoryLink>>>> = LazyLock::new(Mutex::default);
 
 /// Opens an end of the link of this name; `port` is what errors call it.
 pub(crate) fn join(name: &str, port: &str, settings: &MemorySettings) -> Result<MemoryPort, PortError> {
@@ -70,7 +70,7 @@ pub struct MemoryPort {
 
 impl MemoryPort {
     /// Takes a free end of a link; `None` if both are open.
-    fn open(link: &Arc<Link>, name: &str, settings: &MemorySettings) -> Result<Option<Self>, PortError> {
+    fn open(link: &Arc<MemoryLink>, name: &str, settings: &MemorySettings) -> Result<Option<Self>, PortError> {
         let seat = Seat::take(link, name, settings)?;
         Ok(seat.map(|seat| MemoryPort { seat: Arc::new(seat), receivers_taken: false }))
     }

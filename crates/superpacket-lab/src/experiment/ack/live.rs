@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use superpacket_features::Feature;
+use superpacket_io::system::pin_thread;
 use superpacket_steer::{Cpu, CpuMask};
 
 use super::Receiver;
@@ -148,12 +148,8 @@ fn receive_apart(hosts: &Hosts, sender: &[usize]) -> Result<Account, LabError> {
     hosts.a.link.set_feature("generic-receive-offload", true)?;
     let threaded = hosts.a.host.set_sysfs(&format!("class/net/{name}/threaded"), "1");
     if let Some((pid, path)) = threaded.ok().and_then(|()| napi_thread(&hosts.a.link)) {
-        let mut set = CpuSet::new();
-        sender.iter().for_each(|&cpu| set.set(cpu));
         // Best effort: only root may, and its time is its own wherever it runs.
-        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-            let _ = sched_setaffinity(Some(pid), &set);
-        }
+        let _ = pin_thread(Some(pid), sender);
         return Ok(Account::Thread(path));
     }
     hosts.a.link.set_feature("generic-receive-offload", false)?;

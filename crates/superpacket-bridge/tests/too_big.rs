@@ -1,0 +1,67 @@
+//! Senders of packets that are too long for a port, told so.
+
+use std::time::{Duration, Instant};
+
+use superpacket::packet::{Layer, RxChecksum, RxPacket};
+use superpacket_bridge::Bridge;
+use superpacket_bridge::fdb::Station;
+use superpacket_bridge::settings::{BridgeSettings, PortSettings, TooBig};
+use superpacket_io::port::{Buffer, Outgoing, Port, Receive, TxBatch};
+use superpacket_model::open;
+
+/// How many answers a bridge sends at once, and in a second.
+const ANSWERS: usize = 100;
+
+/// A datagram of 1,400 bytes that must not be fragmented, from the host at this end.
+fn datagram(from: u8) -> Vec<u8> {
+    let ip = [0x45, 0, 5, 0x78, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, from, 10, 0, 0, 9];
+    let mut frame = [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, from, 8, 0][..], &ip, &[1, 0, 1, 0, 5, 0x64, 0, 0]].concat();
+    frame.resize(14 + 1_400, 7);
+    frame
+}
+
+fn is_answer(packet: &RxPacket<Buffer>) -> bool {
+    let bytes: Vec<u8> = packet.buffers().flat_map(Buffer::bytes).copied().collect();
+    bytes.get(23) == Some(&1) && bytes.get(34..36) == Some(&[3, 4])
+}
+
+#[test]
+fn threads_share_the_limit_of_answers() {
+    let names = ["memory:big-a?slots=1024", "memory:big-b?slots=1024", "memory:big-narrow?mtu=1000"];
+    let open_end = |name: &str| {
+        let mut port = open(&name.parse().expect("a port string")).expect("memory needs nothing");
+        let input = port.receivers().remove(0);
+        (port, input)
+    };
+    let mut ends: Vec<(Box<dyn Port>, Box<dyn Receive>)> = names.map(open_end).into();
+    let port = |name: &str| PortSettings { too_big: TooBig::Icmp, ..PortSettings::new(name.parse().expect("a port string")) };
+    let mut ports = names.map(port);
+    // What is flooded and fits elsewhere is not answered.
+    ports[2].static_entries.insert(Station { vlan: 0, address: [2, 0, 0, 0, 0, 9] });
+    // Each of the first two ports is received by a thread of its own, with its own way out.
+    let settings = BridgeSettings { ports: ports.into(), threads: 2, ..BridgeSettings::default() };
+    let bridge = Bridge::start(settings).expect("memory needs nothing");
+    let started = Instant::now();
+    for (from, (end, _)) in (1..).zip(&mut ends[..2]) {
+        let (mut outgoing, mut batch) = (Outgoing::new(), TxBatch::new());
+        for _ in 0..2 * ANSWERS {
+            batch.push_bytes(&mut outgoing, &datagram(from), RxChecksum::None, None, Layer::Ethernet);
+        }
+        assert_eq!(end.transmitter().expect("memory has many").transmit(&outgoing, &batch, 0).sent, 2 * ANSWERS);
+    }
+    let received = || bridge.stats()[..2].iter().all(|port| port.rx_packets == 2 * ANSWERS as u64);
+    while !received() {
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", bridge.stats());
+        std::thread::yield_now();
+    }
+    // What is answered is sent before a thread ends.
+    bridge.stop();
+    let most = ANSWERS + ANSWERS * (started.elapsed().as_millis() as usize + 1) / 1_000;
+    let mut answers = 0;
+    for (_, input) in &mut ends[..2] {
+        let mut packets: Vec<RxPacket<Buffer>> = Vec::new();
+        while input.poll(&mut packets, 512).is_ok_and(|polled| polled != 0) {}
+        answers += packets.iter().filter(|packet| is_answer(packet)).count();
+    }
+    assert!((ANSWERS..=most).contains(&answers), "{answers} answers, {most} at most");
+}
