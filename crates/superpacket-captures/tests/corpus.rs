@@ -203,7 +203,7 @@ fn a_corpus_of_several_captures_has_the_sums_of_the_program() {
         corpus.unreadable("bad");
     }
     let report = corpus.report();
-    assert_eq!((report.captures, report.files.len(), report.unreadable.told.len()), (2002, 1000, 1000));
+    assert_eq!((report.captures, report.files.len(), report.unreadable.messages.len()), (2002, 1000, 1000));
     let page = report.page().expect("plots");
     assert!(page.contains("2,002 captures") && page.contains("And 1,002 more, which count above.") && page.contains("And 1,001 more."));
 }

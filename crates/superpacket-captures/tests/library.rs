@@ -139,7 +139,7 @@ fn progress_stops_a_command_and_no_file_is_left() {
 fn one_of_several_captures_that_cannot_be_read_is_listed() {
     let (path, absent) = (demo(), demo().with_extension("absent"));
     let report = verify(vec![Input::Path(&absent), Input::Path(&path)], &VerifyOptions::default(), &mut ()).expect("one of two");
-    assert_eq!((report.files.len(), report.unreadable.told.len()), (1, 1));
-    assert!(report.unreadable.told[0].contains("cannot be opened"), "{:?}", report.unreadable);
+    assert_eq!((report.files.len(), report.unreadable.messages.len()), (1, 1));
+    assert!(report.unreadable.messages[0].contains("cannot be opened"), "{:?}", report.unreadable);
     assert!(matches!(verify(vec![Input::Path(&absent)], &VerifyOptions::default(), &mut ()), Err(Error::Capture(_))));
 }

@@ -238,6 +238,33 @@ mod tests {
     }
 
     #[test]
+    fn json_is_j_for_short_in_every_command_that_has_it() {
+        fn with_json(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+            let path = format!("{path} {}", command.get_name());
+            for argument in command.get_arguments() {
+                let is_json = argument.get_long() == Some("json");
+                assert_eq!(argument.get_short() == Some('j'), is_json, "{path}: {}", argument.get_id());
+                if is_json {
+                    found.push(path.clone());
+                }
+            }
+            command.get_subcommands().for_each(|command| with_json(command, &path, found));
+        }
+        let mut program = Arguments::command();
+        program.build();
+        let mut found = Vec::new();
+        with_json(&program, "", &mut found);
+        for command in ["check", "stats", "fdb", "lab", "load"] {
+            assert!(found.contains(&format!(" superpacket {command}")), "{command}: {found:?}");
+        }
+        // Behind words that are no commands of their own, too.
+        for line in ["stats -j", "fdb show -j", "vlan show dev left -j", "check a --origin b -j", "top -j"] {
+            let words = std::iter::once("superpacket").chain(line.split(' '));
+            assert!(Arguments::try_parse_from(words).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
     fn every_command_that_reads_has_examples_and_json() {
         for command in Arguments::command().get_subcommands() {
             assert!(command.get_after_help().is_some_and(|help| help.to_string().contains("Example")), "{}", command.get_name());
