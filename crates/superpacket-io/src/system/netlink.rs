@@ -138,8 +138,8 @@ impl LinkEvents {
         Ok(LinkEvents(socket))
     }
 
-    /// Takes the notices that have come since, without waiting. Returns whether there were any, also
-    /// where they were more than the socket holds.
+    /// Takes the notices that have come since, without waiting. Returns whether there were any,
+    /// also where they were more than the socket holds.
     ///
     /// # Errors
     /// What the system refused.
