@@ -23,19 +23,23 @@ fn comment(number: usize) -> Vec<u8> {
     option(1, format!("packet {number}").as_bytes())
 }
 
+/// An enhanced packet block's body up to its options; the time is the frame's number.
+fn packet_body(index: usize, frame: &Frame) -> Vec<u8> {
+    let data = frame.to_bytes();
+    let fields = [0, 0, index as u32, data.len() as u32, data.len() as u32];
+    let mut body = fields.map(u32::to_le_bytes).concat();
+    body.extend_from_slice(&data);
+    body.resize(body.len().next_multiple_of(4), 0);
+    body
+}
+
 /// A pcapng file of these frames, each with a comment, a hash and a queue.
 fn commented(frames: &[Frame]) -> Vec<u8> {
     let mut section = 0x1a2b_3c4du32.to_le_bytes().to_vec();
     section.extend([1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
     let mut file = [block(0x0a0d_0d0a, &section), block(1, &[1, 0, 0, 0, 0, 0, 0, 0])].concat();
     for (index, frame) in frames.iter().enumerate() {
-        let data = frame.to_bytes();
-        let mut body = Vec::new();
-        for field in [0, 0, index as u32, data.len() as u32, data.len() as u32] {
-            body.extend(field.to_le_bytes());
-        }
-        body.extend_from_slice(&data);
-        body.resize(body.len().next_multiple_of(4), 0);
+        let mut body = packet_body(index, frame);
         body.extend([comment(index), option(3, &[2, 1, 2, 3, index as u8]), option(6, &[index as u8, 0, 0, 0]), vec![0; 4]].concat());
         file.extend(block(6, &body));
     }
@@ -98,13 +102,7 @@ fn options_of_any_length_are_survived() {
     let header = commented(&[]).len();
     file.truncate(header);
     for (index, frame) in frames.iter().enumerate() {
-        let data = frame.to_bytes();
-        let mut body = Vec::new();
-        for field in [0, 0, index as u32, data.len() as u32, data.len() as u32] {
-            body.extend(field.to_le_bytes());
-        }
-        body.extend_from_slice(&data);
-        body.resize(body.len().next_multiple_of(4), 0);
+        let mut body = packet_body(index, frame);
         // Nearly as much as a record may hold.
         for _ in 0..240 {
             body.extend(option(1, &[b'x'; 65_535]));
