@@ -41,7 +41,6 @@ pub(crate) struct Dispatch {
 struct Counted {
     steering: SteeringCounters,
     hashes: HashCounters,
-    switches: u64,
 }
 
 /// Does a receive queue wait for a worker?
@@ -242,9 +241,9 @@ impl Dispatch {
     #[inline]
     pub(crate) fn received(&mut self, shared: &Shared, packets: usize, now: u64) {
         if self.on {
-            let before = self.in_place.switches();
+            let before = self.in_place.is_in_place();
             let in_place = self.in_place.received(packets, now);
-            if self.in_place.switches() != before {
+            if in_place != before {
                 self.steering.set_in_place(in_place);
                 self.report_place(shared);
             }
@@ -266,9 +265,10 @@ impl Dispatch {
         self.report_place(shared);
     }
 
-    /// Tells the port whether packets are processed in place although there are workers, if that
-    /// has changed.
+    /// Tells the port whether packets are processed in place although there are workers, and how
+    /// often that switched. A switch need not be in a round with packets.
     fn report_place(&mut self, shared: &Shared) {
+        shared.counts.in_place_switches.add(self.in_place.take_switches());
         let in_place = self.on && self.in_place.is_in_place();
         if self.reported.replace(in_place) != Some(in_place) {
             shared.set_in_place(self.queue, in_place);
@@ -324,8 +324,7 @@ impl Dispatch {
                 woken += u64::from(backlog.sender.end_of_round());
             }
         }
-        let now =
-            Counted { steering: *self.steering.counters(), hashes: *self.steering.hasher().counters(), switches: self.in_place.switches() };
+        let now = Counted { steering: *self.steering.counters(), hashes: *self.steering.hasher().counters() };
         let (before, counts) = (std::mem::replace(&mut self.counted, now), &shared.counts);
         counts.steered.add(now.steering.steered - before.steering.steered);
         counts.in_place.add(now.steering.here - before.steering.here);
@@ -334,7 +333,6 @@ impl Dispatch {
         counts.hashes_reported.add(now.hashes.reported - before.hashes.reported);
         counts.hashes_computed.add(now.hashes.computed - before.hashes.computed);
         counts.wake_ups.add(woken);
-        counts.in_place_switches.add(now.switches - before.switches);
     }
 
     /// What was processed here is lost with a panic: it is done with.

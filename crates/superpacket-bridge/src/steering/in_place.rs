@@ -109,6 +109,7 @@ pub(super) struct InPlaceState {
     /// When the window began, in nanoseconds.
     start: u64,
     packets: u64,
+    /// Those that have not been taken yet.
     switches: u64,
 }
 
@@ -159,9 +160,9 @@ impl InPlaceState {
         self.in_place
     }
 
-    /// How often it switched.
-    pub(super) const fn switches(&self) -> u64 {
-        self.switches
+    /// How often it switched since this was asked last.
+    pub(super) const fn take_switches(&mut self) -> u64 {
+        std::mem::replace(&mut self.switches, 0)
     }
 
     fn follow_rate(&mut self, below: u64, packets: u64, now: u64) {
@@ -208,11 +209,11 @@ mod tests {
         assert!(state.set(InPlace::Below(10_000)), "with nothing to do, in place");
         assert!(run(&mut state, &mut now, 9_000, 10));
         assert!(!run(&mut state, &mut now, 11_000, 3));
-        assert_eq!(state.switches(), 1);
+        assert_eq!(state.take_switches(), 1);
         assert!(!run(&mut state, &mut now, 6_000, 10), "more than half");
         assert!(run(&mut state, &mut now, 4_000, 3));
         assert!(run(&mut state, &mut now, 9_000, 10));
-        assert_eq!(state.switches(), 2);
+        assert_eq!(state.take_switches(), 1);
         state.set_automatic(false);
         assert!(run(&mut state, &mut now, 9_000, 10), "a rate alone decides");
     }
@@ -232,7 +233,7 @@ mod tests {
         assert!(!state.set(InPlace::NEVER) && !state.received(1, 1_000_000_000_000));
         state.set(InPlace::Below(5));
         assert!(!state.set(InPlace::NEVER));
-        assert!(!state.set_automatic(true) && state.switches() == 0);
+        assert!(!state.set_automatic(true) && state.take_switches() == 0);
     }
 
     #[test]
@@ -245,7 +246,7 @@ mod tests {
         assert!(state.set(InPlace::Below(5)));
         assert!(!state.set(InPlace::Automatic), "the thread is still busy");
         assert!(state.set_automatic(true));
-        assert_eq!(state.switches(), 2);
+        assert_eq!(state.take_switches(), 2);
     }
 
     #[test]

@@ -214,8 +214,9 @@ fn a_consumer_that_adapts_works_where_packets_are_received_until_that_thread_is_
             exchange(&mut bench, 40, 20, Duration::from_millis(1));
         }
     }
-    let in_place = switches(&bench).is_multiple_of(2);
-    bench.wait("the report to say where packets are processed", |bench| report(bench).queues[0].in_place == in_place);
+    // On a machine that does other things it may switch once more at any time.
+    let agree = |bench: &Bench| report(bench).queues[0].in_place == switches(bench).is_multiple_of(2);
+    bench.wait("the report to say where packets are processed", agree);
     let packets = bench.told.packets.lock().expect("no panic here").clone();
     assert!(packets.contains_key(&None) && cpus.iter().all(|cpu| packets.contains_key(&Some(*cpu))), "{packets:?}");
     let stats = bench.steered.stats();
