@@ -70,6 +70,8 @@ struct Inner {
     common: Common,
     table: Arc<Table>,
     epoch: Arc<AtomicU64>,
+    /// The kernel tells of interfaces that have left the bridge's network namespace, too.
+    hears_other_namespaces: bool,
     stopping: AtomicBool,
     /// Held by who opens, closes and reopens ports: a number must not change hands between two
     /// steps of another's. Taken before all other locks.
@@ -165,6 +167,7 @@ impl Bridge {
             common,
             table,
             epoch,
+            hears_other_namespaces: events.as_ref().is_ok_and(LinkEvents::hears_other_namespaces),
             stopping: AtomicBool::new(false),
             changes: Mutex::new(()),
         });

@@ -9,7 +9,7 @@ use superpacket::packet::Layer;
 use superpacket_io::port::{Port, PortCounters, PortError};
 
 use super::fdb::check_layer;
-use super::opened::{Opened, kernel_notifies, warn_of_addresses};
+use super::opened::{Opened, warn_of_addresses};
 use super::place::Place;
 use super::{Inner, lock};
 use crate::error::BridgeError;
@@ -67,7 +67,7 @@ impl Inner {
             error: None,
             queues,
             reopened: 0,
-            kernel_notifies: kernel_notifies(&settings.port),
+            kernel_notifies: self.kernel_notifies(&settings.port),
             before: PortCounters::default(),
             queue_drops_before: Vec::new(),
             next_try: Instant::now(),

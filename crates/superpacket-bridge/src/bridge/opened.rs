@@ -4,6 +4,7 @@ use superpacket_io::port::{Port, PortKind, PortSpec};
 use superpacket_io::system::RouteSocket;
 use superpacket_model::open;
 
+use super::Inner;
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
 
@@ -50,11 +51,14 @@ pub(super) fn warn_of_addresses(port: &PortSpec) {
     }
 }
 
-/// Does the kernel tell of all that changes at a port? It does of interfaces in the bridge's own
-/// network namespace, which a TAP or TUN device may have left.
-pub(super) fn kernel_notifies(port: &PortSpec) -> bool {
-    match port.kind() {
-        PortKind::Packet | PortKind::Xdp => true,
-        _ => port.inner().is_some_and(kernel_notifies),
+impl Inner {
+    /// Does the kernel tell of all that changes at a port? It does of interfaces in the bridge's own
+    /// network namespace, which a TAP or TUN device may have left, for a container.
+    pub(super) fn kernel_notifies(&self, port: &PortSpec) -> bool {
+        match port.kind() {
+            PortKind::Packet | PortKind::Xdp => true,
+            PortKind::Tap | PortKind::Tun => self.hears_other_namespaces,
+            _ => port.inner().is_some_and(|inner| self.kernel_notifies(inner)),
+        }
     }
 }

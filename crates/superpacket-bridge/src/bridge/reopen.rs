@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use superpacket_io::port::{Port, PortError, PortSpec};
 use superpacket_model::open;
 
-use super::opened::{Opened, claim, kernel_notifies, warn_of_addresses};
+use super::opened::{Opened, claim, warn_of_addresses};
 use super::{Inner, lock};
 use crate::claim::{Claim, interface_of};
 use crate::error::BridgeError;
@@ -100,7 +100,7 @@ impl Inner {
         }
         shared.change(|settings| settings.port = spec.clone());
         if let Some(Some(place)) = lock(&self.places).get_mut(usize::from(shared.number)) {
-            place.kernel_notifies = kernel_notifies(spec);
+            place.kernel_notifies = self.kernel_notifies(spec);
             if !closed.keeps_interface(spec) {
                 place.claim = claimed;
             }

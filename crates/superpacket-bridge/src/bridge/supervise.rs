@@ -14,11 +14,12 @@ use super::tidy::Tidy;
 use super::{Inner, lock};
 use crate::poll_thread::Notice;
 
-/// How often the state of ports is looked at of whose changes the kernel does not tell.
+/// How often the state of ports is looked at of whose changes the kernel does not tell: where it
+/// could not be asked to, and TAP and TUN devices where it tells of this network namespace only.
 pub(super) const LOOK: Duration = Duration::from_millis(250);
 
 /// How often that of the others is, although the kernel tells what changes: what it said may have
-/// been lost.
+/// been lost, and a device that goes from container to container is heard of in the first only.
 pub(super) const LOOK_ANYWAY: Duration = Duration::from_secs(2);
 
 /// How long at least, where the kernel tells of a change.

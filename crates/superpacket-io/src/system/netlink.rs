@@ -121,21 +121,35 @@ impl RouteSocket {
     }
 }
 
-/// What the kernel tells of the interfaces of a network namespace: one that comes, goes or changes
-/// makes the socket readable (`RTNLGRP_LINK`).
+/// What the kernel tells of the interfaces of a network namespace, and of those that are known in
+/// it: one that comes, goes or changes makes the socket readable (`RTNLGRP_LINK`).
+///
+/// A namespace is known in another, by a number (`ip netns list-id`), once an interface was moved
+/// from there to it. The socket keeps none of them alive.
 #[derive(Debug)]
-pub struct LinkEvents(Socket);
+pub struct LinkEvents {
+    socket: Socket,
+    hears_others: bool,
+}
 
 impl LinkEvents {
-    /// Listens in this thread's network namespace from now on.
+    /// Listens in this thread's network namespace from now on, and to those known in it, if it may.
     ///
     /// # Errors
     /// What the system refused.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
+        let hears_others = socket.set_listen_all_namespaces(true).is_ok();
         socket.add_membership(libc::RTNLGRP_LINK)?;
-        Ok(LinkEvents(socket))
+        Ok(LinkEvents { socket, hears_others })
+    }
+
+    /// Does it hear of interfaces that were moved from here to another network namespace? It does
+    /// with `CAP_NET_BROADCAST` (`NETLINK_LISTEN_ALL_NSID`, Linux 4.2), and in those over whose
+    /// user namespace that holds.
+    pub const fn hears_other_namespaces(&self) -> bool {
+        self.hears_others
     }
 
     /// Takes the notices that have come since, without waiting. Returns whether there were any,
@@ -147,7 +161,7 @@ impl LinkEvents {
         // What they say is not read: who asks for an interface gets what holds now.
         let mut found = false;
         loop {
-            match again(|| Ok(rustix::net::recv(&self.0, &mut [0_u8; 64][..], RecvFlags::DONTWAIT)?)) {
+            match again(|| Ok(rustix::net::recv(&self.socket, &mut [0_u8; 64][..], RecvFlags::DONTWAIT)?)) {
                 Ok(_) => found = true,
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => found = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(found),
@@ -159,7 +173,7 @@ impl LinkEvents {
 
 impl AsFd for LinkEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 

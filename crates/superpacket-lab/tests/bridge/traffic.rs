@@ -74,7 +74,7 @@ fn udp_segmented_by_the_sender_and_merged_for_the_receiver() -> Result<(), LabEr
         datagram: 1200,
         segments: 10,
         gro: true,
-        datagrams_per_second: Some(50_000.0),
+        datagrams_per_second: Some(20_000.0),
         time: Duration::from_millis(500),
         verify: Some(KEY),
         ..UdpBulk::default()
@@ -163,9 +163,10 @@ fn bytes_arrive_over_a_bad_line() -> Result<(), LabError> {
 #[test]
 fn transactions_of_many_connections() -> Result<(), LabError> {
     let Some(joined) = by_packet()? else { return Ok(()) };
-    let load = TcpTransactions { connections: 500, time: Duration::from_millis(500), verify: Some(KEY), ..TcpTransactions::default() };
+    let load = TcpTransactions { connections: 500, time: Duration::from_secs(1), verify: Some(KEY), ..TcpTransactions::default() };
     let report = load.run(&joined.route())?;
-    assert!(report.transactions > 5_000, "{report:?}");
+    // A hundred thousand on a machine with nothing else to do.
+    assert!(report.transactions > 2_000, "{report:?}");
     Ok(())
 }
 
