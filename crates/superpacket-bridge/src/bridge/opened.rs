@@ -52,8 +52,8 @@ pub(super) fn warn_of_addresses(port: &PortSpec) {
 }
 
 impl Inner {
-    /// Does the kernel tell of all that changes at a port? It does of interfaces in the bridge's own
-    /// network namespace, which a TAP or TUN device may have left, for a container.
+    /// Does the kernel tell of all that changes at a port? It does of interfaces in the bridge's
+    /// own network namespace, which a TAP or TUN device may have left, for a container.
     pub(super) fn kernel_notifies(&self, port: &PortSpec) -> bool {
         match port.kind() {
             PortKind::Packet | PortKind::Xdp => true,
