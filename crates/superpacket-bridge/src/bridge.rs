@@ -36,8 +36,8 @@ use crate::multicast::Snooping;
 use crate::poll_thread::{Common, Notice, PollThread};
 use crate::report::{PortFeatures, PortReport, PortStats};
 use crate::runtime::Shared;
-use crate::settings::{BridgeSettings, InPlace, PortSettings};
-use crate::steering::{State, UsableCpus};
+use crate::settings::{BridgeSettings, InPlace, PortSettings, UsableCpus};
+use crate::steering::State;
 use crate::stoppable::Stoppable;
 use crate::table::Table;
 

@@ -37,6 +37,7 @@ pub mod consumer;
 pub mod control;
 mod count;
 mod counters;
+mod cpus;
 mod egress;
 mod error;
 pub mod fdb;

@@ -1,6 +1,8 @@
 //! What a bridge is asked to be.
 
 mod change;
+mod in_place;
+mod steering;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,11 +14,12 @@ use superpacket_io::port::PortSpec;
 use crate::fdb::Station;
 use crate::vlan::{PortVlans, VlanProtocol};
 
+pub use crate::cpus::{UsableCpus, possible_cpus};
 pub use crate::rates::Rates;
-pub use crate::steering::{
-    HashFunction, HashSettings, InPlace, PerQueue, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus,
-};
 pub use change::{PortChange, SettingValue};
+pub use in_place::InPlace;
+pub(crate) use steering::queue_flows;
+pub use steering::{HashFunction, HashSettings, PerQueue, PortSteering, SteeringProblem, SteeringSettings};
 
 /// What a bridge is asked to be: its ports, and what holds for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]

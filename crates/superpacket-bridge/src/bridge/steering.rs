@@ -16,8 +16,7 @@ use crate::error::BridgeError;
 use crate::order::Order;
 use crate::poll_thread::{PollThread, PollThreadCounts};
 use crate::report::{DroppedCpu, PortRps, QueueRps, SteeringReport, WorkerReport};
-use crate::settings::{InPlace, PortSteering, SteeringProblem, SteeringSettings};
-use crate::steering::{UsableCpus, possible_cpus, queue_flows};
+use crate::settings::{InPlace, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus, queue_flows};
 use crate::topology::Topology;
 
 /// How often it is looked whether CPUs have come or gone.

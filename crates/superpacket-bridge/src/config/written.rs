@@ -12,8 +12,9 @@ use toml::Spanned;
 
 use super::{Config, ConfigError, Source};
 use crate::fdb::Station;
-use crate::settings::{BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, SettingValue, TooBig, possible_cpus};
-use crate::steering::queue_flows;
+use crate::settings::{
+    BridgeSettings, Forwarding, InPlace, MAX_ADDRESSES, PerQueue, PortSettings, SettingValue, TooBig, possible_cpus, queue_flows,
+};
 use crate::vlan::PortVlans;
 
 /// The file as it is written.

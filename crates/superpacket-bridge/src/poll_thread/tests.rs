@@ -14,8 +14,7 @@ use superpacket_steer::{CpuMask, FlowHashKey};
 use super::*;
 use crate::monitor::MonitorSettings;
 use crate::runtime::tests::shared_as;
-use crate::settings::{InPlace, PerQueue, SteeringSettings};
-use crate::steering::UsableCpus;
+use crate::settings::{InPlace, PerQueue, SteeringSettings, UsableCpus};
 
 /// Takes all frames, but panics once, or not before it may.
 #[derive(Debug)]

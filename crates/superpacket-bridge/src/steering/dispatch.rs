@@ -8,11 +8,12 @@ use superpacket_io::port::Buffer;
 use superpacket_steer::{Admission, BacklogLimit, Completions, Cpu, CpuMask, HashCounters, Place, Steering, SteeringCounters};
 
 use super::in_place::InPlaceState;
-use super::{HashSettings, PortSteering, Snapshot, State};
+use super::{Snapshot, State};
 use crate::counters::DropReason;
 use crate::handover::{BacklogSender, Completion, Doorbell, backlog};
 use crate::output::Output;
 use crate::runtime::Shared;
+use crate::settings::{HashSettings, PortSteering};
 
 /// The steering of one receive queue.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crossbeam_channel::Sender;
 use superpacket_steer::{Cpu, FlowHashKey, SockFlowTable};
 
-use super::{InPlace, SteeringSettings};
 use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
 use crate::order::Order;
 use crate::runtime::Shared;
+use crate::settings::{InPlace, SteeringSettings};
 
 /// How a worker is reached.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ const LIGHT: u64 = 45;
 const LIGHT_WINDOWS: u64 = 10;
 
 /// The share of time that a receiving thread is busy, and what follows for queues that are
-/// processed [in place by themselves](super::InPlace::Automatic).
+/// processed [in place by themselves](crate::settings::InPlace::Automatic).
 ///
 /// Busy is the time of rounds that had packets, by the clock: sleeping in between is not, nor
 /// looking in vain. Time in which others were given the CPU counts: more packets wait meanwhile. A

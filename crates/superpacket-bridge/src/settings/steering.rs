@@ -7,7 +7,8 @@ use superpacket_steer::{
     MovePolicy, SockFlowTable, ToeplitzKey, flow_entries,
 };
 
-use super::{InPlace, possible_cpus};
+use super::InPlace;
+use crate::cpus::possible_cpus;
 
 /// The longest backlog that may be asked for, in packets. Most packets in it hold the memory of
 /// their port, which has no more of it than some thousands. Those for which the port has none left

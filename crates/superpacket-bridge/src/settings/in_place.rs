@@ -1,0 +1,113 @@
+//! The setting of when a receive queue's packets are processed where they are received.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// When a receive queue that has a mask processes its packets where they are received, instead of
+/// handing them to workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InPlace {
+    /// As long as the receiving thread has time for all the work; it is steered from when the
+    /// thread is busy nearly all the time.
+    Automatic,
+    /// While a receive queue has fewer packets a second than this; from so many on it is steered,
+    /// until there are less than half as many.
+    Below(u64),
+}
+
+impl InPlace {
+    /// Packets are always steered, as the kernel does it.
+    pub const NEVER: InPlace = InPlace::Below(0);
+
+    /// The word for [`Automatic`](Self::Automatic) in commands and files.
+    const AUTOMATIC: &str = "auto";
+
+    /// What it can be, for messages.
+    const ALLOWED: &str = "\"auto\", or a number of packets a second (0: always steer)";
+}
+
+/// `auto`, or the rate.
+impl fmt::Display for InPlace {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InPlace::Automatic => formatter.write_str(Self::AUTOMATIC),
+            InPlace::Below(rate) => rate.fmt(formatter),
+        }
+    }
+}
+
+/// Reads what [`Display`](fmt::Display) writes.
+impl FromStr for InPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            Self::AUTOMATIC => Ok(InPlace::Automatic),
+            _ => text.parse().map(InPlace::Below).map_err(|_| format!("it is {}, not {text:?}", Self::ALLOWED)),
+        }
+    }
+}
+
+/// A number, or `"auto"`.
+impl Serialize for InPlace {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            InPlace::Automatic => serializer.serialize_str(Self::AUTOMATIC),
+            InPlace::Below(rate) => serializer.serialize_u64(*rate),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for InPlace {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = InPlace;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(InPlace::ALLOWED)
+            }
+
+            fn visit_u64<E: de::Error>(self, rate: u64) -> Result<InPlace, E> {
+                Ok(InPlace::Below(rate))
+            }
+
+            fn visit_i64<E: de::Error>(self, rate: i64) -> Result<InPlace, E> {
+                u64::try_from(rate).map(InPlace::Below).map_err(|_| E::invalid_value(de::Unexpected::Signed(rate), &self))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<InPlace, E> {
+                match text {
+                    InPlace::AUTOMATIC => Ok(InPlace::Automatic),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_read_as_it_is_written() {
+        for (setting, text, json) in
+            [(InPlace::Automatic, "auto", "\"auto\""), (InPlace::NEVER, "0", "0"), (InPlace::Below(20_000), "20000", "20000")]
+        {
+            assert_eq!((setting.to_string(), text.parse()), (text.to_owned(), Ok(setting)));
+            assert_eq!(serde_json::to_string(&setting).expect("JSON"), json);
+            assert_eq!(serde_json::from_str::<InPlace>(json).expect("JSON"), setting);
+        }
+        for (text, json) in [("fast", "\"fast\""), ("-1", "-1"), ("", "true"), ("1.5", "1.5")] {
+            let error = text.parse::<InPlace>().expect_err(text);
+            assert!(error.contains("\"auto\", or a number") && error.contains(text), "{error}");
+            let error = serde_json::from_str::<InPlace>(json).expect_err(json).to_string();
+            assert!(error.contains("\"auto\", or a number"), "{error}");
+        }
+    }
+}
