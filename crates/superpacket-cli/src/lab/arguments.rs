@@ -57,6 +57,9 @@ pub(crate) struct Lab {
     /// Print the report as JSON
     #[arg(short, long)]
     pub(super) json: bool,
+    /// Write the report as JSON, beside what is printed
+    #[arg(long, value_name = "FILE")]
+    pub(super) json_file: Option<PathBuf>,
     /// No progress bar
     #[arg(short, long)]
     pub(super) quiet: bool,

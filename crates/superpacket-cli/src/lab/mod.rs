@@ -256,6 +256,7 @@ impl Report {
 
 /// Files to be written.
 struct Outputs {
+    json: Option<PathBuf>,
     html: Option<PathBuf>,
     markdown: Option<PathBuf>,
     svg: Option<PathBuf>,
@@ -264,8 +265,13 @@ struct Outputs {
 impl Outputs {
     /// Finds out what cannot be written before minutes were spent on what should be.
     fn of(arguments: &Lab) -> Result<Self, Failure> {
-        let outputs = Self { html: arguments.html.clone(), markdown: arguments.markdown.clone(), svg: arguments.svg.clone() };
-        for (option, path) in [("--html", &outputs.html), ("--markdown", &outputs.markdown)] {
+        let outputs = Self {
+            json: arguments.json_file.clone(),
+            html: arguments.html.clone(),
+            markdown: arguments.markdown.clone(),
+            svg: arguments.svg.clone(),
+        };
+        for (option, path) in [("--json-file", &outputs.json), ("--html", &outputs.html), ("--markdown", &outputs.markdown)] {
             if let Some(path) = path {
                 if is_stream(path) {
                     return Err(Failure::Usage(format!("{option} needs a file")));
@@ -284,6 +290,11 @@ impl Outputs {
     }
 
     fn write(&self, report: &Report) -> Result<(), Failure> {
+        if let Some(path) = &self.json {
+            let mut text = serde_json::to_vec_pretty(report).map_err(|error| unwritable(path)(error.into()))?;
+            text.push(b'\n');
+            write_file(path, &text).map_err(unwritable(path))?;
+        }
         if let Some(path) = &self.html {
             write_file(path, page::render(report)?.as_bytes()).map_err(unwritable(path))?;
         }

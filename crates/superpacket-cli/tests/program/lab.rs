@@ -9,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use rustix::pipe::fcntl_setpipe_size;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -69,28 +70,49 @@ fn assert_sound(report: &Value) {
     }
 }
 
-/// What one run that counts printed and wrote: several tests read it, and each run takes seconds.
-struct Counted {
+/// What one run printed and wrote: several tests read it, and each run takes seconds.
+struct Found {
+    text: String,
+    errors: String,
     report: Value,
     page: String,
     document: String,
     plots: Vec<String>,
+    took: Duration,
 }
 
-static COUNTED: LazyLock<Counted> = LazyLock::new(|| {
-    let bench = Bench::new();
-    let document = bench.path("performance.md");
-    fs::write(&document, "before\n<!-- lab: begin -->\nwhat was there\n<!-- lab: end -->\nafter\n").expect("writes");
-    let report = bench.json(&["lab", "all", "--model", "--html", "report.html", "--markdown", "performance.md", "--svg", "."]);
-    let files = fs::read_dir(bench.path(".")).expect("lists").map(|file| file.expect("lists").path());
-    let plots = files.filter(|path| path.extension().is_some_and(|end| end == "svg"));
-    Counted {
-        report,
-        page: fs::read_to_string(bench.path("report.html")).expect("is there"),
-        plots: plots.map(|plot| fs::read_to_string(plot).expect("reads")).collect(),
-        document: fs::read_to_string(document).expect("reads"),
+impl Found {
+    /// Runs all experiments, which must succeed: whoever reads what a run that failed found panics.
+    fn by(arguments: &[&str]) -> Self {
+        let bench = Bench::new();
+        let document = bench.path("performance.md");
+        fs::write(&document, "before\n<!-- lab: begin -->\nwhat was there\n<!-- lab: end -->\nafter\n").expect("writes");
+        let files = ["--json-file", "report.json", "--html", "report.html", "--markdown", "performance.md", "--svg", "."];
+        let started = Instant::now();
+        let output = bench.run(&[&["lab", "all"], arguments, &files].concat());
+        let took = started.elapsed();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+        let files = fs::read_dir(bench.path(".")).expect("lists").map(|file| file.expect("lists").path());
+        let plots = files.filter(|path| path.extension().is_some_and(|end| end == "svg"));
+        Found {
+            text: text(&output),
+            errors: stderr(&output),
+            report: serde_json::from_slice(&fs::read(bench.path("report.json")).expect("is there")).expect("JSON and nothing else"),
+            page: fs::read_to_string(bench.path("report.html")).expect("is there"),
+            plots: plots.map(|plot| fs::read_to_string(plot).expect("reads")).collect(),
+            document: fs::read_to_string(document).expect("reads"),
+            took,
+        }
     }
-});
+}
+
+static COUNTED: LazyLock<Found> = LazyLock::new(|| Found::by(&["--model"]));
+
+/// The same once more, with all that can be printed.
+static COUNTED_IN_FULL: LazyLock<Found> = LazyLock::new(|| Found::by(&["--model", "--full"]));
+
+/// Two rounds have a spread, which is what makes rows long.
+static MEASURED: LazyLock<Found> = LazyLock::new(|| Found::by(&["--quick", "--rounds", "2", "--seconds", "0.05"]));
 
 #[test]
 fn what_is_counted_is_all_there_and_the_same_in_every_run() {
@@ -111,20 +133,19 @@ fn what_is_counted_is_all_there_and_the_same_in_every_run() {
         Some("model") => mark["spread"][0] == mark["spread"][1],
         form => form == Some("simulated") && mark["spread"][0].as_f64() < mark["spread"][1].as_f64(),
     }));
-    let mut again = bench.json(&["lab", "all", "--model"]);
+    let mut again = COUNTED_IN_FULL.report.clone();
     report["machine"]["load"] = Value::Null;
     again["machine"]["load"] = Value::Null;
     assert!(report == again, "{report}\n{again}");
+    // As it is printed, and not only as it is written beside what is printed.
     let one = bench.json(&["lab", "ack", "--model"]);
     assert_eq!(list(&one["experiments"]), &list(&report["experiments"])[1..2], "alone it is the same");
 }
 
 #[test]
 fn in_full_every_row_is_named_and_every_mark_has_its_verdict() {
-    let bench = Bench::new();
-    let output = bench.run(&["lab", "all", "--model", "--full"]);
-    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
-    let text = text(&output);
+    let Found { text, errors, .. } = &*COUNTED_IN_FULL;
+    assert_eq!(errors, "");
     let report = &COUNTED.report;
     for experiment in list(&report["experiments"]) {
         let heading = format!("{}: {}", experiment["name"].as_str().expect("text"), experiment["source"].as_str().expect("text"));
@@ -165,12 +186,8 @@ fn assert_one_screen(text: &str) {
 
 #[test]
 fn what_is_printed_fits_a_screen() {
-    let bench = Bench::new();
-    // Two rounds have a spread, which is what makes rows long.
-    for arguments in [&["--model"][..], &["--quick", "--rounds", "2", "--seconds", "0.05"]] {
-        let output = bench.run(&[&["lab", "all"], arguments].concat());
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        assert_one_screen(&text(&output));
+    for found in [&COUNTED, &MEASURED] {
+        assert_one_screen(&found.text);
     }
 }
 
@@ -191,7 +208,7 @@ fn assert_well_formed(page: &str) {
 
 #[test]
 fn the_page_needs_nothing_else() {
-    let Counted { report, page, .. } = &*COUNTED;
+    let Found { report, page, .. } = &*COUNTED;
     for forbidden in ["<script", "<img", "http://", "https://", "src=\"", "href=\"", "url(", "@import", "=\"#", "\u{1b}"] {
         assert!(!page.contains(forbidden), "{forbidden}");
     }
@@ -247,6 +264,8 @@ fn what_cannot_be_done_is_said_before_anything_is_measured() {
         (&["all", "--html", "absent/report.html"], "absent/report.html: cannot be written: No such file"),
         (&["all", "--html", "."], ".: cannot be written"),
         (&["all", "--html", "-"], "--html needs a file"),
+        (&["all", "--json-file", "-"], "--json-file needs a file"),
+        (&["all", "--json-file", "absent/report.json"], "absent/report.json: cannot be written: No such file"),
         (&["all", "--svg", "absent"], "absent: cannot be written"),
         (&["all", "--markdown", "absent.md"], "absent.md: cannot be read"),
         (&["all", "--markdown", "empty.md"], "empty.md: has no line <!-- lab: begin -->"),
@@ -292,21 +311,17 @@ fn without_namespaces_it_says_how_they_are_had_and_counts() {
 
 #[test]
 fn what_is_measured_is_told_with_its_spread() {
-    let bench = Bench::new();
-    let started = Instant::now();
-    let output = bench.run(&["lab", "all", "--quick", "--rounds", "2", "--seconds", "0.05", "--json", "--html", "report.html"]);
-    let took = started.elapsed();
-    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
+    let Found { errors, report, page, took, .. } = &*MEASURED;
     if report["plan"]["form"] == "model" {
         return skip(report["notes"][0].as_str().expect("a note"));
     }
-    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
-    assert_sound(&report);
+    assert_eq!(errors, "");
+    assert_sound(report);
     // Two rounds of what --quick measures three times, a fifth as long. The promised minute is kept
     // where nobody else has the machine.
     assert_eq!(report["plan"]["planned"], 78.0 * 5.0 / 100.0, "{}", report["plan"]);
     let calm = report["machine"]["load"].as_f64() < report["machine"]["cores"].as_f64().map(|cores| cores * 0.5);
-    assert!(took < Duration::from_secs(60) || !calm, "{took:?}");
+    assert!(*took < Duration::from_secs(60) || !calm, "{took:?}");
     for experiment in list(&report["experiments"]) {
         let forms: BTreeSet<_> = list(&experiment["rows"]).iter().filter_map(|row| row["form"].as_str()).collect();
         assert!(forms.contains("live") && forms.len() > 1, "{}: both forms, and not {forms:?}", experiment["name"]);
@@ -319,9 +334,22 @@ fn what_is_measured_is_told_with_its_spread() {
         });
         assert!(accounted.count() >= 2, "{}: where the CPU time went is told", experiment["name"]);
     }
-    assert_well_formed(&fs::read_to_string(bench.path("report.html")).expect("is there"));
+    assert_well_formed(page);
     // Live tables are wider than those that are counted.
-    assert_readable(&bench, "report.html", 5);
+    assert_page_readable(page, 5);
+}
+
+/// Looks at a page of the lab in a browser.
+#[track_caller]
+fn assert_page_readable(page: &str, least_plots: u64) {
+    let bench = Bench::new();
+    fs::write(bench.path("lab.html"), page).expect("writes");
+    assert_readable(&bench, "lab.html", least_plots);
+}
+
+#[test]
+fn the_page_is_readable_on_a_screen_and_on_a_phone() {
+    assert_page_readable(&COUNTED.page, 3);
 }
 
 /// The CPUs of a thread (`Cpus_allowed_list` of proc_pid_status(5)), by the thread's name.
@@ -573,10 +601,11 @@ fn ended_while_it_writes_its_report_it_leaves_a_whole_page_or_none() {
 #[test]
 fn ended_while_nobody_reads_its_report_it_leaves_no_file() {
     let bench = Bench::new();
-    // A pipe holds 64 KB, and the report is longer: the page, which comes after it, is never begun.
-    let mut command = bench.command(&["lab", "all", "--model", "--json", "--html", "report.html"]);
-    let mut child = command.env("TMPDIR", bench.path(".")).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("runs");
-    let _unread = child.stdout.take().expect("piped");
+    // The report is longer than what the pipe holds: the page, which comes after it, is never begun.
+    let (unread, writer) = std::io::pipe().expect("a pipe");
+    assert!(fcntl_setpipe_size(&writer, 4096).expect("smaller") < COUNTED.report["experiments"][1].to_string().len());
+    let mut command = bench.command(&["lab", "ack", "--model", "--json", "--html", "report.html"]);
+    let child = command.env("TMPDIR", bench.path(".")).stdout(writer).stderr(Stdio::null()).spawn().expect("runs");
     let wait = || fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
     let (started, mut asleep) = (Instant::now(), 0);
     // Asleep for a while on end: it waits for its reader.
@@ -588,6 +617,7 @@ fn ended_while_nobody_reads_its_report_it_leaves_no_file() {
     kill_process(Pid::from_child(&child), Signal::INT).expect("lives");
     assert_eq!(end_of(child), Some(130));
     assert_eq!(files(&bench), BTreeSet::new());
+    drop(unread);
 }
 
 #[test]

@@ -3,15 +3,15 @@
 
 use std::hint::black_box;
 
+use superpacket::Layer;
 use superpacket::aggregate::{Delivery, HashKey, Policy, Storage};
 use superpacket::packet::RxPacket;
 use superpacket::segment::{ChecksumOutput, SegmentOptions, Segmenter};
 use superpacket::super_packet::SuperPacket;
-use superpacket::{BatchAggregator, Layer};
 use superpacket_traffic::workload::{self, TRAIN};
 
-use crate::support::Aggregator;
 use crate::support::allocations::allocations;
+use crate::support::{Aggregator, BatchAggregator, unknown};
 
 /// Packets handed over at a time: a driver's budget.
 const BATCH: usize = 64;
@@ -172,6 +172,7 @@ fn a_sink_that_refuses() {
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, Policy::gro(), HashKey::new(42));
     let (mut offered, mut refused) = (0, 0);
     for (number, packets) in workload::w2(16, BATCH * (ROUNDS + TRAIN)).chunks(BATCH).enumerate() {
+        let packets = &unknown(Layer::Ethernet, packets);
         let before = allocations();
         let mut every_fourth = || {
             offered += 1;

@@ -2,12 +2,11 @@
 //! header's, empty datagrams.
 
 use crate::expect::*;
-use crate::support::{BatchAggregator, Output, Packet, packets};
+use crate::support::{BatchAggregator, Output, Packet, packets, unknown};
 use superpacket::aggregate::Reason::*;
 use superpacket::aggregate::{HashKey, Policy};
-use superpacket::packet::RxChecksum;
+use superpacket::packet::{Layer, RxChecksum};
 use superpacket::segment::{GsoPacket, SegmentOptions, Segmenter};
-use superpacket::super_packet::SuperPacket;
 use superpacket::virtio::Framing;
 use superpacket_traffic::frame::{Checksum, Frame, stream_bytes};
 
@@ -118,7 +117,7 @@ fn behind_a_devices_header_they_get_checksums() {
     let bytes: Vec<_> = frames.iter().map(Frame::to_bytes).collect();
     let mut aggregator = BatchAggregator::framed(Framing::TAP, MERGING, HashKey::new(1));
     let mut left = Vec::new();
-    aggregator.poll(&bytes, |packet: SuperPacket<'_, _, _>| {
+    aggregator.poll(&unknown(Layer::Ethernet, &bytes), |packet| {
         let mut read = Framing::TAP.header(&packet).expect("a header that says how to cut it").to_vec();
         packet.copy_to(&mut read);
         left.push((read, packet.metadata.packets));

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use superpacket::aggregate::Reason::*;
-use superpacket::aggregate::{BatchAggregator, HashKey, Policy, Storage};
+use superpacket::aggregate::{HashKey, Policy, Storage};
 use superpacket::packet::{Layer, RxPacket};
 use superpacket::segment::{
     BackToBack, ChecksumOutput, EachBuffer, GsoPacket, MaxSegments, SegmentError, SegmentOptions, SegmentSize, Segmentable, Segmenter,
@@ -15,7 +15,7 @@ use superpacket_traffic::random::Random;
 
 use crate::expect::{counts, reversed_by};
 use crate::super_packets::{Arrival, Known, arrive};
-use crate::support::{Aggregator, Output, Packet, packets};
+use crate::support::{Aggregator, BatchAggregator, Output, Packet, packets, unknown};
 
 const UNEVEN: Policy = Policy::gro_with_udp().with_merge_uneven();
 
@@ -171,7 +171,7 @@ fn a_device_and_a_join_in_place_take_nothing_uneven() {
     let frames: Vec<_> = lengths(&Frame::tcp4(1, 100), &[100, 40, 100, 100]).iter().map(Frame::to_bytes).collect();
     let mut left = Vec::new();
     BatchAggregator::framed(Framing::TAP, UNEVEN, HashKey::new(1))
-        .poll(&frames, |packet| left.push((packet.metadata.packets, packet.parts().len())));
+        .poll(&unknown(Layer::Ethernet, &frames), |packet| left.push((packet.metadata.packets, packet.parts().len())));
     assert_eq!(left, [(2, 0), (2, 0)]);
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, UNEVEN, HashKey::new(1));
     let mut buffers = frames;

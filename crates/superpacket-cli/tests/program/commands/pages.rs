@@ -36,11 +36,3 @@ fn the_pages_of_captures_are_readable_on_a_screen_and_on_a_phone() {
     bench.json(&["analyze", "ten-minutes.pcap", "--html", "ten-minutes.html"]);
     assert_readable(&bench, "ten-minutes.html", 3);
 }
-
-#[test]
-#[cfg(target_os = "linux")]
-fn the_page_of_the_lab_is_readable_on_a_screen_and_on_a_phone() {
-    let bench = Bench::new();
-    bench.json(&["lab", "all", "--model", "--html", "lab.html"]);
-    assert_readable(&bench, "lab.html", 3);
-}

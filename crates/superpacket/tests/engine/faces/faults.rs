@@ -10,7 +10,7 @@ use superpacket_traffic::frame::{Checksum, Frame};
 use superpacket_traffic::workload;
 
 use super::traffic::{KEY, Seen};
-use crate::support::{Aggregator, BatchAggregator};
+use crate::support::{Aggregator, BatchAggregator, unknown};
 
 #[test]
 fn linear_storage_loses_nothing_in_place() {
@@ -36,7 +36,7 @@ fn linear_storage_keeps_to_the_limit_of_slices() {
     let frames: Vec<_> = Frame::tcp4(1, 1).run(3_000).iter().map(Frame::to_bytes).collect();
     let mut aggregator = BatchAggregator::framed(Framing::TAP, Policy::gro().with_storage(Storage::Linear), KEY);
     let mut most = 0;
-    aggregator.poll_gathered(&frames, |slices: &[IoSlice<'_>]| most = most.max(slices.len()));
+    aggregator.poll_gathered(&unknown(Layer::Ethernet, &frames), |slices: &[IoSlice<'_>]| most = most.max(slices.len()));
     assert!(most <= MAX_SLICES, "{most}");
 }
 
@@ -60,6 +60,7 @@ fn a_packet_that_a_failed_sink_kept_from_being_taken_is_not_left_behind() {
 #[test]
 fn merged_acks_without_pieces_are_kept_when_the_sink_refuses_them() {
     let acks = workload::w3(3);
+    let acks = unknown(Layer::Ethernet, &acks);
     let policy = Policy::lro_with_acks().with_storage(Storage::Linear);
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, policy, KEY);
     let mut seen = Vec::new();
@@ -116,6 +117,7 @@ fn what_is_given_up_is_noted_of_no_flow() {
     let ack = |number: u32| Frame::tcp4(1, 0).with(|frame| frame.tcp_mut().acknowledgement = number).to_bytes();
     let polls = [[ack(0x9000_0000), vec![1, 2, 3]], [ack(0x9000_1000), ack(0x9000_2000)]];
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, Policy::lro_with_acks(), KEY);
+    let polls = polls.each_ref().map(|poll| unknown(Layer::Ethernet, poll));
     assert!(aggregator.poll(&polls[0], |_| Err(())).is_err());
     let mut seen = Vec::new();
     aggregator.poll(&polls[1], |packet| seen.push((packet.metadata.packets, packet.metadata.reason)));
@@ -128,6 +130,7 @@ fn a_sink_that_panics_leaves_nothing_of_its_packet_to_the_next() {
     let merges: Vec<_> = workload::w1(3);
     let passes = vec![vec![1u8, 2, 3], vec![4, 5]];
     for packets in [&merges, &passes] {
+        let packets = &unknown(Layer::Ethernet, packets);
         let seen = |aggregator: &mut BatchAggregator| {
             let mut seen = Vec::new();
             aggregator.poll(packets, |packet| seen.push(Seen::of(&packet)));
@@ -147,9 +150,9 @@ fn gathering_leaves_the_limits_of_other_calls_alone() {
     let frames: Vec<_> = Frame::tcp4(1, 1).run(3_000).iter().map(Frame::to_bytes).collect();
     let mut aggregator = BatchAggregator::new(Layer::Ethernet, Policy::gro(), KEY);
     let policy = *aggregator.policy();
-    aggregator.poll_gathered(&frames, |_: &[IoSlice<'_>]| {});
+    aggregator.poll_gathered(&unknown(Layer::Ethernet, &frames), |_: &[IoSlice<'_>]| {});
     let mut packets = 0;
-    aggregator.poll(&frames, |_| packets += 1);
+    aggregator.poll(&unknown(Layer::Ethernet, &frames), |_| packets += 1);
     assert_eq!((*aggregator.policy(), packets), (policy, 1));
 }
 

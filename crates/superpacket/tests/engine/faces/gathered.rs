@@ -6,8 +6,8 @@ use superpacket::virtio::Framing;
 use superpacket::{Layer, RxPacket};
 use superpacket_traffic::frame::Frame;
 
-use super::traffic::{KEY, Received, Seen, assert_nothing_held, gather_with, policies, poll, receive_all, traffic, unknown};
-use crate::support::BatchAggregator;
+use super::traffic::{KEY, Received, Seen, assert_nothing_held, gather_with, policies, poll, receive_all, traffic};
+use crate::support::{BatchAggregator, unknown};
 
 /// What comes out as slices: the bytes of the first, all bytes, how many.
 fn gather(aggregator: &mut BatchAggregator, packets: &[Received<'_>]) -> Vec<(Vec<u8>, Vec<u8>, usize)> {

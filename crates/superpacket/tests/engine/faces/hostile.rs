@@ -6,8 +6,8 @@ use superpacket::aggregate::{Policy, Storage};
 use superpacket::virtio::{ByteOrder, Format, Framing};
 use superpacket::{Layer, SliceBuffer};
 
-use super::traffic::{KEY, assert_nothing_held, bytes_at, gather_with, join_with, policies, poll, unknown};
-use crate::support::BatchAggregator;
+use super::traffic::{KEY, assert_nothing_held, bytes_at, gather_with, join_with, policies, poll};
+use crate::support::{BatchAggregator, unknown};
 
 /// Gives packets to each face in turn, and again to one that has seen them.
 fn all_faces(packets: &[Vec<u8>], layer: Layer, policy: Policy, offset: usize, format: Format) {

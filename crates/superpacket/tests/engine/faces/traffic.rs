@@ -162,12 +162,6 @@ pub fn poll(aggregator: &mut BatchAggregator, packets: &[Received<'_>]) -> Vec<S
     seen
 }
 
-/// Bytes as packets of which nothing is known.
-pub fn unknown(layer: Layer, packets: &[Vec<u8>]) -> Vec<Received<'_>> {
-    let bytes = packets.iter().map(|bytes| &bytes[..]);
-    bytes.map(|bytes| if layer == Layer::Ip { RxPacket::ip(bytes) } else { RxPacket::new(bytes) }).collect()
-}
-
 /// Generated packets that start at this layer, untagged.
 pub fn bytes_at(layer: Layer, seed: u64, count: usize) -> Vec<Vec<u8>> {
     let at = |packet: Packet| match (packet.layer, layer) {

@@ -6,7 +6,7 @@ use superpacket::virtio::Framing;
 use superpacket_traffic::frame::{ACK, CWR, Checksum, FIN, Frame, PSH, stream_bytes};
 
 use super::*;
-use crate::support::BatchAggregator;
+use crate::support::{BatchAggregator, lent};
 
 /// One flow each, behind different headers.
 fn bases() -> Vec<Frame> {
@@ -242,6 +242,7 @@ fn behind_a_header_packets_of_one_segment_with_cwr_do_not_merge() {
             packet
         };
         let packets: Vec<_> = frames.iter().map(receive).collect();
+        let packets: Vec<_> = packets.iter().map(lent).collect();
         let mut left = Vec::new();
         let mut aggregator = BatchAggregator::framed(Framing::TAP, Policy::gro(), HashKey::new(7));
         let done = aggregator.poll(&packets, |packet| {

@@ -220,6 +220,23 @@ pub fn run_batches(policy: Policy, packets: &[Packet], size: usize) -> Run {
     Run { outputs, counters }
 }
 
+/// Bytes as packets of which nothing is known. What is borrowed is of this type wherever the type
+/// does not matter: the engine is compiled anew for each.
+pub fn unknown(layer: Layer, packets: &[Vec<u8>]) -> Vec<RxPacket<&[u8]>> {
+    let bytes = packets.iter().map(|bytes| &bytes[..]);
+    bytes.map(|bytes| if layer == Layer::Ip { RxPacket::ip(bytes) } else { RxPacket::new(bytes) }).collect()
+}
+
+/// A packet in buffers that are lent: see [`unknown`].
+pub fn lent(packet: &RxPacket<Vec<u8>>) -> RxPacket<&[u8]> {
+    let mut buffers = packet.buffers().map(Vec::as_slice);
+    let mut lent = RxPacket::new(buffers.next().expect("a packet has a buffer"));
+    buffers.for_each(|buffer| lent.push(buffer).expect("as many as before"));
+    (lent.queue, lent.layer, lent.hash, lent.checksum) = (packet.queue, packet.layer, packet.hash, packet.checksum);
+    (lent.vlan, lent.gso, lent.time) = (packet.vlan, packet.gso, packet.time);
+    lent
+}
+
 /// Frames as packets of which the device knows nothing.
 pub fn packets(frames: &[Frame]) -> Vec<Packet> {
     frames.iter().map(Packet::from).collect()

@@ -14,7 +14,7 @@ use superpacket_traffic::random::Random;
 
 use self::traffic::{Hostile, hostile_traffic};
 use super::*;
-use crate::support::BatchAggregator;
+use crate::support::{BatchAggregator, lent};
 
 /// What the packet stands for by itself: its segments, or itself if it cannot be cut.
 fn stands_for(packet: &Packet, gso: Option<Gso>) -> Vec<Vec<u8>> {
@@ -230,9 +230,10 @@ fn borrowed_holds(seed: u64) {
     let mut sinks = Random::new(seed ^ 0x77);
     for batch in hostile.chunks(1 + random.below(80) as usize) {
         let packets: Vec<RxPacket<Vec<u8>>> = batch.iter().map(|hostile| hostile.arrival.receive()).collect();
+        let packets: Vec<_> = packets.iter().map(lent).collect();
         let mut resume = false;
         loop {
-            let sink = |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, RxPacket<Vec<u8>>>>| {
+            let sink = |packet: SuperPacket<'_, BufferIndex, Borrowed<'_, RxPacket<&[u8]>>>| {
                 if fails && sinks.below(4) == 0 {
                     return Err(());
                 }
