@@ -171,7 +171,7 @@ pub fn words(bytes: &[u8]) -> Sum {
 
 /// Returns the sum of an array of bytes: its length is constant, so the compiler unrolls the loop.
 #[inline(always)]
-fn sum_of_array<const LENGTH: usize>(bytes: &[u8; LENGTH]) -> Sum {
+pub(crate) fn sum_of_array<const LENGTH: usize>(bytes: &[u8; LENGTH]) -> Sum {
     let (quads, rest) = bytes.as_chunks::<4>();
     if LENGTH >= 16 && rest.is_empty() {
         // From 16 bytes on it is less work to sum in the host's byte order, and to swap the bytes

@@ -154,8 +154,7 @@ impl<B> RxPacket<B> {
 
     /// Returns how a super-packet is to be cut, with the form of its own checksums.
     pub(crate) fn gso_with_checksum_form(&self) -> Option<Gso> {
-        let form = if let RxChecksum::Partial { .. } = self.checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
-        Some(Gso { checksum: form, ..self.gso? })
+        with_checksum_form(self.gso, self.checksum)
     }
 
     /// Returns the packet with a time of arrival in nanoseconds.
@@ -252,6 +251,13 @@ impl<B: AsRef<[u8]>> Segmentable for RxPacket<B> {
             (_, None) => &[],
         }
     }
+}
+
+/// Returns how a packet with this checksum is to be cut, with the form of its own checksums.
+#[inline(always)]
+pub(crate) fn with_checksum_form(gso: Option<Gso>, checksum: RxChecksum) -> Option<Gso> {
+    let form = if let RxChecksum::Partial { .. } = checksum { ChecksumForm::Partial } else { ChecksumForm::Full };
+    Some(Gso { checksum: form, ..gso? })
 }
 
 /// The first bytes of a packet in several pieces, copied together.

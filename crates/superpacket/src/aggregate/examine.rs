@@ -3,7 +3,7 @@
 
 use super::Reason;
 use super::policy::{Mode, Policy, Storage};
-use crate::checksum::{Sum, at_offset, pseudo_header, sum_ranges, transport_header, tunnel_field, words};
+use crate::checksum::{Sum, at_offset, pseudo_header, sum_of_array, sum_ranges, transport_header, tunnel_field, words};
 use crate::memory::Memory;
 use crate::packet::{Layer, RxChecksum, RxPacket};
 use crate::segment::{ChecksumForm, Cwr, Gso};
@@ -255,7 +255,8 @@ pub(super) fn examine<const DEFER: bool, B>(
     let field;
     match layout.protocol {
         Protocol::Tcp => {
-            let Some(fields) = transport_header.first_chunk::<{ tcp::HEADER_LENGTH }>() else {
+            // Whatever its options, the parse has found that much: one comparison.
+            let Some(fields) = header.get(transport..).and_then(<[u8]>::first_chunk::<{ tcp::HEADER_LENGTH }>) else {
                 return Err(Reason::Truncated);
             };
             field = be16(fields, tcp::CHECKSUM);
@@ -418,9 +419,12 @@ fn ipv4_checksum(header: &[u8], network: u16, constant: Option<u16>, lro: bool) 
     let Some(fields) = ipv4_fields(header, network) else {
         return Err(Reason::Truncated);
     };
-    let (length_and_id, checksum) = (be32(fields, ipv4::TOTAL_LENGTH), be16(fields, ipv4::CHECKSUM));
-    let constant = constant.map_or_else(|| constant_ipv4(fields), Sum::new);
-    if !constant.add32(length_and_id).add(checksum).is_valid() {
+    let checksum = be16(fields, ipv4::CHECKSUM);
+    let sum = match constant {
+        Some(constant) => Sum::new(constant).add32(be32(fields, ipv4::TOTAL_LENGTH)).add(checksum),
+        None => sum_of_array(fields),
+    };
+    if !sum.is_valid() {
         return Err(Reason::BadIpChecksum);
     }
     if checksum == 0xffff && !lro {

@@ -270,7 +270,7 @@ impl<B> Held<B> {
     pub(super) fn start<const USUAL: u8>(&mut self, packet: &RxPacket<B>, header: &[u8], layout: &Layout, length: usize) {
         self.usual = USUAL;
         self.addresses_and_ports = addresses_and_ports(header, layout.transport);
-        if packet.rest.is_some() {
+        if USUAL == usual::NONE && packet.rest.is_some() {
             // They may not lie together again.
             self.keep(header, usize::from(layout.payload));
         }
@@ -283,12 +283,13 @@ impl<B> Held<B> {
     /// Holds the packet that the flow was [started](Self::start) with.
     #[inline(always)]
     pub(super) fn begin(&mut self, packet: RxPacket<B>, facts: &Facts) {
-        self.sum = facts.sum;
-        self.first_checksum = if facts.unverified { FirstChecksum::Unknown } else { FirstChecksum::Right };
+        // First, and so copied at once: behind another write it would take a copy on the stack.
         let before = self.first.replace(First { packet, there: There::Yes });
         // Nothing was kept there: there is nothing to drop, and so no need to look.
         debug_assert!(before.is_none(), "a vacant slot holds no packet");
         core::mem::forget(before);
+        self.sum = facts.sum;
+        self.first_checksum = if facts.unverified { FirstChecksum::Unknown } else { FirstChecksum::Right };
     }
 
     /// Makes a flow that others can join of the packet that it began with, if that has not been

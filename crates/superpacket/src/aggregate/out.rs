@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::poll::Poll;
 use super::{Counters, Reason};
-use crate::packet::{Chain, RxPacket};
+use crate::packet::{Chain, RxPacket, with_checksum_form};
 use crate::packet_batch::PacketBatch;
 use crate::super_packet::{Metadata, Piece, SuperPacket};
 use crate::wire::Layout;
@@ -57,8 +57,7 @@ impl<B> Out<B> {
         poll: &mut P,
     ) -> Result<(), P::Error> {
         let payload = layout.end.saturating_sub(u32::from(layout.payload));
-        let metadata = unmerged(&packet, Some(*layout), payload, reason);
-        self.hand_over(packet, length, metadata, counters, undelivered, poll)
+        self.hand_over(packet, length, Some(layout), payload, reason, counters, undelivered, poll)
     }
 
     #[inline(never)]
@@ -71,17 +70,20 @@ impl<B> Out<B> {
         undelivered: &mut PacketBatch<B>,
         poll: &mut P,
     ) -> Result<(), P::Error> {
-        let metadata = unmerged(&packet, None, 0, reason);
-        self.hand_over(packet, length, metadata, counters, undelivered, poll)
+        self.hand_over(packet, length, None, 0, reason, counters, undelivered, poll)
     }
 
-    /// Delivers a packet as it came, of which `metadata` is known.
+    /// Delivers a packet as it came, with its layout, if that is known, and the length of its
+    /// payload.
     #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "as `pass`")]
     pub(super) fn hand_over<P: Poll<B>>(
         &mut self,
         packet: RxPacket<B>,
         length: usize,
-        metadata: Metadata,
+        layout: Option<&Layout>,
+        payload: u32,
+        reason: Reason,
         counters: &mut Counters,
         undelivered: &mut PacketBatch<B>,
         poll: &mut P,
@@ -96,7 +98,22 @@ impl<B> Out<B> {
         }
         counters.packets_out += 1;
         counters.bytes_out += length as u64;
-        counters.reasons[metadata.reason as usize] += 1;
+        counters.reasons[reason as usize] += 1;
+        // Made last: what was read of the packet before all these writes would wait on the stack.
+        let metadata = Metadata {
+            layer: packet.layer,
+            layout: layout.copied(),
+            gso: with_checksum_form(packet.gso, packet.checksum),
+            checksum: packet.checksum,
+            hash: packet.hash,
+            vlan: packet.vlan,
+            queue: packet.queue,
+            time: packet.time,
+            packets: 1,
+            absorbed_acks: 0,
+            largest_payload: payload,
+            reason,
+        };
         let result = poll.deliver(whole_packet(metadata, &mut self.pieces));
         if result.is_err() {
             keep(undelivered, whole_packet(metadata, &mut self.pieces), 1);
@@ -119,25 +136,6 @@ pub(super) fn keep<B>(undelivered: &mut PacketBatch<B>, mut packet: SuperPacket<
 #[inline(always)]
 fn whole_packet<B>(metadata: Metadata, pieces: &mut Vec<Piece<B>>) -> SuperPacket<'_, B, ()> {
     SuperPacket { metadata, header: &[], pieces, linear: &[], parts: &[], memory: () }
-}
-
-/// What is known of a packet that leaves as it came.
-#[inline(always)]
-pub(super) fn unmerged<B>(packet: &RxPacket<B>, layout: Option<Layout>, largest_payload: u32, reason: Reason) -> Metadata {
-    Metadata {
-        layer: packet.layer,
-        layout,
-        gso: packet.gso_with_checksum_form(),
-        checksum: packet.checksum,
-        hash: packet.hash,
-        vlan: packet.vlan,
-        queue: packet.queue,
-        time: packet.time,
-        packets: 1,
-        absorbed_acks: 0,
-        largest_payload,
-        reason,
-    }
 }
 
 impl<B> Out<B> {

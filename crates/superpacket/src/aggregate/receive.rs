@@ -432,17 +432,24 @@ impl<B> Receiver<B> {
             // Nothing of its flow is held, so nothing can be overtaken.
             return self.pass::<USUAL, _>(batch, length, layout, layout.refusal.map_or(Reason::UdpOff, Reason::from), poll);
         }
-        let identity = self.key.flow(header!(next), layout, next.layer, next.vlan);
+        let header = header!(next);
+        let identity = self.key.flow(header, layout, next.layer, next.vlan);
         let flow = identity.flow;
         let slot = self.table.find(flow, &mut self.counters.probes);
         // What the flow hit last, or one hit lately, expected has been tried.
         let expected = slot != self.last && self.table.slots.get(slot as usize).is_some_and(|held| held.expects(next, poll));
-        if expected && self.take_run(slot, batch, poll)? {
-            self.turn_to(slot);
-            return Ok(());
-        }
-        let Some(next) = batch.as_slice().first() else { return Ok(()) };
-        let header = header!(next);
+        // Asked for again only where a run may have changed them: what the parse found out of the
+        // header's length stays known.
+        let (next, header) = if expected {
+            if self.take_run(slot, batch, poll)? {
+                self.turn_to(slot);
+                return Ok(());
+            }
+            let Some(next) = batch.as_slice().first() else { return Ok(()) };
+            (next, header!(next))
+        } else {
+            (next, header)
+        };
         let facts = match self.refusal::<USUAL, _>(next, header, layout, length, poll) {
             Some(reason) => Err(reason),
             None if next.gso.is_some() => {

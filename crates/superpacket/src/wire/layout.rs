@@ -147,7 +147,7 @@ impl Layout {
     /// Makes a [usual] layout.
     #[inline(always)]
     pub(crate) const fn usual(kind: u8, payload: u16, end: u32) -> Layout {
-        let network = if matches!(kind, usual::ETHERNET_IPV4 | usual::ETHERNET_IPV6) { super::ethernet::HEADER_LENGTH } else { 0 };
+        let network = if matches!(usual::layer(kind), Layer::Ethernet) { super::ethernet::HEADER_LENGTH } else { 0 };
         let (version, length) = match kind {
             usual::ETHERNET_IPV4 | usual::IPV4 => (IpVersion::V4, super::ipv4::HEADER_LENGTH),
             _ => (IpVersion::V6, super::ipv6::HEADER_LENGTH),
@@ -213,4 +213,9 @@ pub(crate) mod usual {
     pub(crate) const ETHERNET_IPV6: u8 = 2;
     pub(crate) const IPV4: u8 = 3;
     pub(crate) const IPV6: u8 = 4;
+
+    /// Returns the layer at which a packet with such a layout starts.
+    pub(crate) const fn layer(kind: u8) -> super::Layer {
+        if matches!(kind, ETHERNET_IPV4 | ETHERNET_IPV6) { super::Layer::Ethernet } else { super::Layer::Ip }
+    }
 }

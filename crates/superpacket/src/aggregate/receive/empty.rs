@@ -4,13 +4,11 @@ use alloc::vec::Drain;
 
 use super::super::examine::examine;
 use super::super::flow::prefetch_ahead;
-use super::super::out::unmerged;
 use super::super::poll::Poll;
 use super::super::{Mode, Reason};
 use super::Receiver;
 use crate::packet::RxPacket;
-use crate::super_packet::Metadata;
-use crate::wire::{Layout, parse_usual};
+use crate::wire::{Layout, parse_usual, usual};
 
 impl<B> Receiver<B> {
     /// Do packets without payload pass, whatever their flow? What merges with nothing overtakes
@@ -31,17 +29,20 @@ impl<B> Receiver<B> {
         batch: &mut Drain<'_, RxPacket<B>>,
         poll: &mut P,
     ) -> Result<(), P::Error> {
-        while let Some((metadata, length)) = self.empty::<USUAL, _>(batch.as_slice(), poll) {
+        while let Some((layout, reason, length)) = self.empty::<USUAL, _>(batch.as_slice(), poll) {
             prefetch_ahead(batch.as_slice(), poll);
             let Some(packet) = self.arrived(batch, length) else { break };
-            self.out.hand_over(packet, length, metadata, &mut self.counters, &mut self.undelivered, poll)?;
+            // What was found out of it is said again: not every build would see it.
+            core::mem::forget(packet.rest);
+            let packet = RxPacket { layer: usual::layer(USUAL), gso: None, rest: None, ..packet };
+            self.out.hand_over(packet, length, Some(&layout), 0, reason, &mut self.counters, &mut self.undelivered, poll)?;
         }
         Ok(())
     }
 
-    /// What is known of the first packet, if it has no payload, and its length.
+    /// The layout of the first packet, if it has no payload, why it passes, and its length.
     #[inline(always)]
-    fn empty<const USUAL: u8, P: Poll<B>>(&self, batch: &[RxPacket<B>], poll: &P) -> Option<(Metadata, usize)> {
+    fn empty<const USUAL: u8, P: Poll<B>>(&self, batch: &[RxPacket<B>], poll: &P) -> Option<(Layout, Reason, usize)> {
         let next = batch.first()?;
         if next.rest.is_some() || next.gso.is_some() {
             return None;
@@ -55,6 +56,6 @@ impl<B> Receiver<B> {
         let layout = Layout::usual(USUAL, payload, end);
         let refusal = self.refusal::<USUAL, _>(next, header, &layout, length, poll);
         let reason = refusal.or_else(|| examine::<true, _>(next, header, &layout, None, &self.options, poll).err());
-        Some((unmerged(next, Some(layout), 0, reason.unwrap_or(Reason::NoPayload)), length))
+        Some((layout, reason.unwrap_or(Reason::NoPayload), length))
     }
 }
