@@ -33,6 +33,7 @@ impl<B> Receiver<B> {
             prefetch_ahead(batch.as_slice(), poll);
             let Some(packet) = self.arrived(batch, length) else { break };
             // What was found out of it is said again: not every build would see it.
+            debug_assert!(packet.rest.is_none() && packet.gso.is_none(), "else it is not such a packet");
             core::mem::forget(packet.rest);
             let packet = RxPacket { layer: usual::layer(USUAL), gso: None, rest: None, ..packet };
             self.out.hand_over(packet, length, Some(&layout), 0, reason, &mut self.counters, &mut self.undelivered, poll)?;
