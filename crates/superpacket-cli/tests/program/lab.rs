@@ -601,7 +601,8 @@ fn ended_while_it_writes_its_report_it_leaves_a_whole_page_or_none() {
 #[test]
 fn ended_while_nobody_reads_its_report_it_leaves_no_file() {
     let bench = Bench::new();
-    // The report is longer than what the pipe holds: the page, which comes after it, is never begun.
+    // The report is longer than what the pipe holds: the page, which comes after it, is never
+    // begun.
     let (unread, writer) = std::io::pipe().expect("a pipe");
     assert!(fcntl_setpipe_size(&writer, 4096).expect("smaller") < COUNTED.report["experiments"][1].to_string().len());
     let mut command = bench.command(&["lab", "ack", "--model", "--json", "--html", "report.html"]);
