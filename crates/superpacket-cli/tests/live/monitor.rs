@@ -50,6 +50,37 @@ impl Running {
     }
 }
 
+/// Monitors a stream: what the first port received, in `received.pcapng`, and what left by the
+/// second, in `sent.pcapng`. Returns the bridge's counters since it began, if the files have all
+/// packets, else `None`; what is not in them was counted as dropped.
+fn whole_stream(house: &House) -> Option<Value> {
+    for file in ["received.pcapng", "sent.pcapng"] {
+        // One of an earlier stream.
+        let _ = std::fs::remove_file(house.bench.path(file));
+    }
+    let received = house.monitor_to("received.pcapng", &[PORTS[0], "--direction", "rx", "--json"]);
+    let sent = house.monitor_to("sent.pcapng", &[PORTS[1], "--direction", "tx", "--json"]);
+    let before = house.ask(&["stats"]).expect("answers");
+    house.load();
+    // The last words of the connection.
+    std::thread::sleep(Duration::from_millis(300));
+    let stats = house.ask(&["stats"]).expect("answers");
+    let mut is_whole = true;
+    for (monitor, port, counter) in [(received, 0, "rx_packets"), (sent, 1, "tx_packets")] {
+        let (totals, said) = monitor.interrupt();
+        let totals: Value = serde_json::from_str(&totals).expect("JSON and nothing else");
+        let number = |value: &Value| value.as_u64().expect("a number");
+        let (packets, dropped) = (number(&totals["packets"]), number(&totals["dropped"]));
+        assert_eq!(totals, serde_json::json!({"packets": packets, "dropped": dropped}), "{said}");
+        assert_eq!(packets + dropped, number(&stats[port][counter]) - number(&before[port][counter]), "{said}");
+        // Thousands are set apart there.
+        let words = format!("{packets} packets written {dropped} dropped because they were not read in time");
+        assert!(said.contains("Ctrl-C ends it") && said.replace(',', "").contains(&words), "{said}");
+        is_whole &= dropped == 0;
+    }
+    is_whole.then_some(stats)
+}
+
 /// What a port received and what left by the other, judged as another implementation's would be:
 /// the headers of super-packets are read there.
 #[test]
@@ -60,21 +91,10 @@ fn what_a_bridge_does_to_a_stream_is_judged_by_what_was_monitored() {
     let nobody = if rustix::process::geteuid().is_root() { &["--user", "65534"][..] } else { &[] };
     // What the sender's kernel makes of its stream is cut at the right port, as its header says.
     let _bridge = house.bridge(&[&PORTS[..], &["--feature", "packet:right:tso=off"], nobody].concat());
-    let received = house.monitor_to("received.pcapng", &[PORTS[0], "--direction", "rx", "--json"]);
-    let sent = house.monitor_to("sent.pcapng", &[PORTS[1], "--direction", "tx", "--json"]);
-    house.load();
-    // The last words of the connection.
-    std::thread::sleep(Duration::from_millis(300));
-    let stats = house.ask(&["stats"]).expect("answers");
-    for (monitor, counted) in [(received, &stats[0]["rx_packets"]), (sent, &stats[1]["tx_packets"])] {
-        let (totals, said) = monitor.interrupt();
-        let totals: Value = serde_json::from_str(&totals).expect("JSON and nothing else");
-        assert_eq!(totals, serde_json::json!({"packets": counted, "dropped": 0}), "{said}");
-        assert!(
-            said.contains("Ctrl-C ends it") && said.contains("packets written, 0 dropped because they were not read in time"),
-            "{said}"
-        );
-    }
+    // On a busy machine a monitor may not be given the CPU in time: it says so, and another stream
+    // is looked at.
+    let attempts = 10;
+    let stats = (0..attempts).find_map(|_| whole_stream(&house)).unwrap_or_else(|| panic!("{attempts} times copies were dropped"));
     assert!(stats[0]["rx_super_packets"].as_u64() > Some(10) && stats[1]["segments"].as_u64() > Some(1000), "{stats}");
     let output = house.bench.run(&["check", "sent.pcapng", "--origin", "received.pcapng", "--json"]);
     let judged = String::from_utf8_lossy(&output.stdout).into_owned();
