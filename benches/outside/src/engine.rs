@@ -35,11 +35,12 @@ pub struct Joiner<'a> {
     receive: Receive,
     aggregator: Aggregator<&'a [u8]>,
     packets: Vec<RxPacket<&'a [u8]>>,
+    ranges: Vec<(*const u8, usize)>,
 }
 
 impl<'a> Joiner<'a> {
     pub fn new(receive: Receive) -> Self {
-        Joiner { receive, aggregator: aggregator(receive.policy), packets: Vec::new() }
+        Joiner { receive, aggregator: aggregator(receive.policy), packets: Vec::new(), ranges: Vec::new() }
     }
 
     /// Takes a batch; what leaves is looked at as far as descriptors need it.
@@ -47,6 +48,19 @@ impl<'a> Joiner<'a> {
         let checksum = self.receive.checksum;
         self.packets.extend(frames.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(checksum)));
         self.aggregator.receive_batch(&mut self.packets, 0, &mut look_at);
+    }
+
+    /// The same as a whole poll; of what leaves all ranges are listed.
+    pub fn list(&mut self, frames: &'a [Vec<u8>]) {
+        let Joiner { receive, aggregator, packets, ranges } = self;
+        packets.extend(frames.iter().map(|frame| RxPacket::new(&frame[..]).with_checksum(receive.checksum)));
+        let mut list = |packet: SuperPacket<'_, &[u8]>| {
+            ranges.clear();
+            ranges.extend(packet.slices().map(|slice| (slice.as_ptr(), slice.len())));
+            black_box((&packet.metadata, &ranges));
+        };
+        aggregator.receive_batch(packets, 0, &mut list);
+        aggregator.poll_end(0, &mut list);
     }
 
     /// Ends a poll: what is held leaves.

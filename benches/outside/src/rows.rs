@@ -161,6 +161,17 @@ fn join<'a>(name: &'static str, workload: &'a Workload, poll: Poll) -> Row<'a> {
     })
 }
 
+/// As `join`, with a sink that lists all ranges.
+fn list<'a>(name: &'static str, workload: &'a Workload, poll: Poll) -> Row<'a> {
+    let mut joiner = Joiner::new(poll.receive);
+    let mut round = Round::new(workload);
+    Row::new(name, workload.frames.len(), move || {
+        let run = round.run(poll.batch);
+        joiner.list(run);
+        run.len()
+    })
+}
+
 /// What it costs to look for gaps where there are none.
 fn watch<'a>(name: &'static str, workload: &'a Workload, batch: usize) -> Row<'a> {
     let mut watcher = Watcher::new();
@@ -241,6 +252,7 @@ pub fn rows<'a>(frames: &'a Frames, only: &str) -> Vec<Row<'a>> {
         copy_limit("limit: memcpy of 1448 bytes", &frames.w1, TCP_HEADERS..tcp_end),
         sum_limit("limit: checksum of 1480 bytes", &frames.w1, TRANSPORT..tcp_end),
         join("W1 GRO", &frames.w1, Poll::of(gro)),
+        list("W1 GRO, ranges listed", &frames.w1, Poll::of(gro)),
         join("W1 GRO, verifying", &frames.w1, Poll::unverified(gro)),
         join("W1 GRO linear", &frames.w1, Poll::of(LINEAR)),
         join("W1 GRO linear, verifying", &frames.w1, Poll::unverified(LINEAR)),
@@ -259,6 +271,7 @@ pub fn rows<'a>(frames: &'a Frames, only: &str) -> Vec<Row<'a>> {
         join("W2b, 1024 flows, flushed", &frames.w2b, Poll { batch: 256, ..Poll::of(gro) }),
         join("W2b, 1024 flows, resident", &frames.w2b, Poll { batch: 256, calls: Some(16), ..Poll::of(gro) }),
         join("W3 GRO, nothing merges", &frames.w3, Poll::of(gro)),
+        list("W3 GRO, ranges listed", &frames.w3, Poll::of(gro)),
         join("W3 LRO, ACKs absorbed", &frames.w3, Poll::of(Policy::lro_with_acks())),
         join("4,000 hostile flows", &frames.hostile, Poll { batch: 250, calls: None, ..Poll::of(gro) }),
         join("UDP GRO", &frames.datagrams, Poll::of(udp)),

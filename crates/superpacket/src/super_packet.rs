@@ -2,7 +2,8 @@
 //! buffers.
 
 use alloc::vec::Vec;
-use core::mem::offset_of;
+use core::mem::{self, offset_of};
+use core::slice;
 
 use crate::memory::{InBuffers, Memory};
 use crate::packet::{FlowHash, Layer, RxChecksum, STEERING_UNIT, VlanTag};
@@ -199,14 +200,13 @@ impl<'a, B, M: Memory<B>> SuperPacket<'a, B, M> {
     /// Returns what follows the header, in order: for an untouched packet its buffers.
     #[inline]
     pub fn payload(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        let (memory, linear) = (&self.memory, self.linear);
-        self.pieces.iter().map(move |piece| piece.bytes(memory, linear)).filter(|bytes| !bytes.is_empty())
+        Slices { header: &[], pieces: self.pieces.iter(), linear: self.linear, memory: &self.memory }
     }
 
     /// Returns all bytes in order: the header, if there is one, and the payload.
     #[inline]
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        core::iter::once(self.header).filter(|header| !header.is_empty()).chain(self.payload())
+        Slices { header: self.header, pieces: self.pieces.iter(), linear: self.linear, memory: &self.memory }
     }
 
     /// Returns the whole packet as one slice, if it is contiguous: in linear storage, or a single
@@ -222,6 +222,48 @@ impl<'a, B, M: Memory<B>> SuperPacket<'a, B, M> {
     /// Appends the whole packet to `out`.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         self.slices().for_each(|slice| out.extend_from_slice(slice));
+    }
+}
+
+/// The bytes of a packet, in order; what is empty is left out.
+///
+/// Written out: every sink that lists ranges asks it for each packet, and adapters around adapters
+/// are calls to most builds.
+struct Slices<'a, B, M> {
+    /// Empty once it has been given.
+    header: &'a [u8],
+    pieces: slice::Iter<'a, Piece<B>>,
+    linear: &'a [u8],
+    memory: &'a M,
+}
+
+impl<'a, B, M: Memory<B>> Iterator for Slices<'a, B, M> {
+    type Item = &'a [u8];
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if !self.header.is_empty() {
+            return Some(mem::take(&mut self.header));
+        }
+        loop {
+            let bytes = self.pieces.next()?.bytes(self.memory, self.linear);
+            if !bytes.is_empty() {
+                return Some(bytes);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (usize::from(!self.header.is_empty()), Some(usize::from(!self.header.is_empty()) + self.pieces.len()))
+    }
+}
+
+// Also where buffers cannot be cloned.
+impl<B, M> Clone for Slices<'_, B, M> {
+    #[inline]
+    fn clone(&self) -> Self {
+        Slices { header: self.header, pieces: self.pieces.clone(), linear: self.linear, memory: self.memory }
     }
 }
 
