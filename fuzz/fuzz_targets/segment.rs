@@ -18,7 +18,8 @@ fuzz_target!(|input: &[u8]| {
         .with_cwr(if choice & 4 == 0 { Cwr::First } else { Cwr::All })
         .with_checksum(if choice & 8 == 0 { ChecksumForm::Full } else { ChecksumForm::Partial });
     let output = [ChecksumOutput::Full, ChecksumOutput::Partial, ChecksumOutput::AsMerged][usize::from(choice >> 4) % 3];
-    let options = SegmentOptions::default().with_checksum(output).with_max_segments(MaxSegments::new(2000).expect("not 0"));
+    let options =
+        SegmentOptions::default().with_checksum(output).with_max_segments(MaxSegments::new(2000).expect("not 0")).with_fragment_id(1);
     let (first, rest) = packet.split_at(usize::from(*split).min(packet.len()));
     let buffers = [first, rest];
     let checksum = if choice & 0x40 == 0 { RxChecksum::None } else { RxChecksum::Partial { start: u16::from(*start), offset: 6 } };

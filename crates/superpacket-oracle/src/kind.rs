@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use superpacket::virtio::{VirtioError, gso_type};
 use superpacket::wire::{self, IpVersion, Layout, MAX_HEADER, Protocol, Tunnel};
-use superpacket::{Layer, Reason, SplitError};
+use superpacket::{Layer, Reason, SegmentError, SplitError};
 use superpacket_lab::VnetHeader;
 use superpacket_traffic::check::{self, Expect};
 use superpacket_traffic::frame::{ACK, CWR, FIN, PSH};
@@ -12,7 +12,7 @@ use superpacket_traffic::frame::{ACK, CWR, FIN, PSH};
 use crate::compare::{Difference, Sides};
 use crate::cut::{self, Field};
 use crate::frames::{Cut, Group, Packet};
-use crate::segment::Whole;
+use crate::segment::{Whole, joined_fragments};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $promise:literal;)*) => {
@@ -88,6 +88,14 @@ kinds! {
     FitsSegment = "segmentation: the payload fits a segment", "The engine passes the packet whole, its checksum completed; Linux drops it where TCP options make it longer than `gso_size` (`tcp_gso_segment`).";
     /// Segmentation: very little payload in a segment.
     SmallSegment = "segmentation: gso_size below 8", "The engine and Linux 6.18.44 cut TCP as the header says; Linux 6.12.117 and 7.3.4 take 8 for less.";
+    /// Fragmentation: a size that no offset can say.
+    OddFragment = "fragmentation: gso_size no multiple of 8", "The engine takes the next smaller multiple, since a fragment's offset counts 8 bytes (RFC 791, section 3.1); Linux cuts as the header says, and the offsets are wrong.";
+    /// Fragmentation: DF, or the reserved bit.
+    FragmentFlags = "fragmentation: DF is set", "The engine keeps DF and the reserved bit in all fragments: whoever set DF does not want them cut further; Linux clears both (`inet_gso_segment`).";
+    /// Fragmentation: where the fragment header of IPv6 stands.
+    FragmentPlace = "fragmentation: destination options", "The engine puts the fragment header before destination options, which are for the destination alone (RFC 8200, section 4.5); Linux behind them (`ip6_find_1stfragopt`), where no routing header follows.";
+    /// Fragmentation: offsets behind hop-by-hop options.
+    FragmentOffset = "fragmentation: hop-by-hop options", "The engine's offsets count what the fragments carry (RFC 8200, section 4.5); Linux counts the hop-by-hop header of each as well (`ipv6_gso_segment`), so that nobody can put its fragments together.";
     /// Segmentation: a hint beyond the packet.
     HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint and is not used; Linux refuses the packet.";
     /// Segmentation: no place of the checksum, behind a VLAN tag.
@@ -112,6 +120,10 @@ const LONGEST: usize = 65_535;
 
 /// The shortest frame with a tag that Linux takes, in bytes: tag and EtherType, and two more.
 const SHORTEST_TAGGED: usize = 20;
+
+/// Extension headers of IPv6, by their numbers.
+const HOP_BY_HOP: u8 = 0;
+const DESTINATION_OPTIONS: u8 = 60;
 
 /// The least payload of a segment to which newer kernels cut TCP, in bytes.
 const LEAST_SEGMENT: u16 = 8;
@@ -238,7 +250,32 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
         (Some(_), Err(SplitError::Header(VirtioError::OuterTransport { .. } | VirtioError::InnerNetwork { .. }))) => {
             Some(Kind::Contradiction)
         }
+        (Some(theirs), _) if header.gso_type == gso_type::UDP => fragmentation(packet, theirs, engine),
         _ => is_cut_at_least(packet, kernel).then_some(Kind::SmallSegment),
+    }
+}
+
+/// Why the engine and the kernel do not make the same fragments of a datagram.
+fn fragmentation(packet: &Whole, kernel: &[Vec<u8>], engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Kind> {
+    if !packet.header.gso_size.is_multiple_of(8) {
+        return Some(Kind::OddFragment);
+    }
+    if packet.without_flags().is_some_and(|plain| plain.cut().is_ok_and(|ours| ours == kernel)) {
+        return Some(Kind::FragmentFlags);
+    }
+    match (packet.next_header(), engine) {
+        (
+            _,
+            Err(SplitError::Header(VirtioError::ChecksumStart { .. } | VirtioError::ChecksumOffset { .. } | VirtioError::Protocol { .. })),
+        ) => Some(Kind::Contradiction),
+        // The options count as payload to the engine.
+        (Some(DESTINATION_OPTIONS), Err(SplitError::Segment(SegmentError::SegmentTooSmall { .. }))) => Some(Kind::FragmentPlace),
+        (Some(extension @ (DESTINATION_OPTIONS | HOP_BY_HOP)), Ok(ours)) => {
+            let (ours, theirs) = (joined_fragments(ours)?, joined_fragments(kernel)?);
+            let kind = if extension == HOP_BY_HOP { Kind::FragmentOffset } else { Kind::FragmentPlace };
+            ours.ends_with(&theirs).then_some(kind)
+        }
+        _ => None,
     }
 }
 

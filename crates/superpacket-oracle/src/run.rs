@@ -14,7 +14,7 @@ use crate::engine;
 use crate::frames::Input;
 use crate::kernel::{KernelGro, KernelGso, Rules};
 use crate::kind::{self, Explained, Kind, explain};
-use crate::segment::{Packets, Whole};
+use crate::segment::{Packets, Whole, without_fragment_id};
 use crate::traffic::Batches;
 
 /// How often a batch with an unexplained difference is given to the kernel again.
@@ -143,7 +143,7 @@ pub fn segment(kernel: &mut KernelGso, packets: &mut Packets, count: u64, report
     for packet in packets.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)) {
         let captured = kernel.segment(packet.header, &packet.bytes)?;
         let theirs: Option<Vec<_>> = captured.map(|frames| frames.iter().map(CapturedFrame::with_tag).collect());
-        let ours = packet.cut();
+        let (theirs, ours) = (theirs.map(without_fragment_id), packet.cut().map(without_fragment_id));
         report.packets += 1;
         match (&theirs, &ours) {
             (Some(theirs), Ok(ours)) if theirs == ours => report.segments += ours.len() as u64,

@@ -39,9 +39,73 @@ impl Whole {
 /// The most segments of a packet: fewer than the receiving host queues.
 const MOST_SEGMENTS: usize = 400;
 
-/// Packets without end, of one seed: TCP and UDP over IPv4 and IPv6, with every header field
-/// varied, sizes that divide the payload and that do not, and headers that contradict the packet;
-/// or the same in VXLAN and Geneve.
+impl Whole {
+    /// The same packet over IPv4 without flags; `None` over IPv6.
+    pub fn without_flags(&self) -> Option<Whole> {
+        let (network, [0x08, 0x00]) = network(&self.bytes)? else { return None };
+        let mut bytes = self.bytes.clone();
+        let header = network..network + 4 * usize::from(bytes.get(network)? & 0xf);
+        bytes[network + 6] &= 0x1f;
+        bytes[network + 10..network + 12].fill(0);
+        let sum = !checksum::sum(bytes.get(header)?);
+        bytes[network + 10..network + 12].copy_from_slice(&sum.to_be_bytes());
+        Some(Whole { bytes, ..*self })
+    }
+
+    /// What the first extension header of IPv6 is, or the transport protocol; `None` over IPv4.
+    pub fn next_header(&self) -> Option<u8> {
+        let (network, [0x86, 0xdd]) = network(&self.bytes)? else { return None };
+        self.bytes.get(network + 6).copied()
+    }
+}
+
+/// IPv6 fragments of a packet without their identification, which each side chooses by itself; as
+/// they are, if it is not the same in all of them.
+pub fn without_fragment_id(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let id = |frame: &Vec<u8>| fragment_header(frame).map(|at| [frame[at + 4], frame[at + 5], frame[at + 6], frame[at + 7]]);
+    let first = frames.first().and_then(id);
+    if first.is_some() && frames.iter().all(|frame| id(frame) == first) {
+        for frame in &mut frames {
+            if let Some(at) = fragment_header(frame) {
+                frame[at + 4..at + 8].fill(0);
+            }
+        }
+    }
+    frames
+}
+
+/// What IPv6 fragments carry, one behind the other; `None` if one of the frames is none.
+pub fn joined_fragments(frames: &[Vec<u8>]) -> Option<Vec<u8>> {
+    frames.iter().map(|frame| fragment_header(frame).map(|at| &frame[at + 8..])).collect::<Option<Vec<_>>>().map(|carried| carried.concat())
+}
+
+/// Where the IP header is, behind VLAN tags, and the EtherType before it.
+fn network(frame: &[u8]) -> Option<(usize, [u8; 2])> {
+    let mut at = 12;
+    loop {
+        match *frame.get(at..at + 2)? {
+            [0x81, 0x00] => at += 4,
+            [high, low] => return Some((at + 2, [high, low])),
+            _ => return None,
+        }
+    }
+}
+
+/// Where the whole fragment header of an IPv6 fragment is, behind extension headers.
+fn fragment_header(frame: &[u8]) -> Option<usize> {
+    let (network, [0x86, 0xdd]) = network(frame)? else { return None };
+    let (mut next, mut at) = (*frame.get(network + 6)?, network + 40);
+    // Hop-by-hop, routing and destination options (RFC 8200, section 4).
+    while let 0 | 43 | 60 = next {
+        next = *frame.get(at)?;
+        at += 8 * (1 + usize::from(*frame.get(at + 1)?));
+    }
+    (next == 44 && frame.len() >= at + 8).then_some(at)
+}
+
+/// Packets without end, of one seed: TCP and UDP over IPv4 and IPv6, datagrams to be fragmented
+/// too, with every header field varied, sizes that divide the payload and that do not, and headers
+/// that contradict the packet; or the same in VXLAN and Geneve, without fragments.
 pub struct Packets {
     random: Random,
     tunnels: bool,
@@ -138,7 +202,9 @@ impl Packets {
         let v6 = matches!(frame.ip, Ip::V6(_));
         let (kind, csum_offset, ecn) = match &frame.transport {
             Transport::Tcp(tcp) => (if v6 { 4 } else { 1 }, 16, tcp.flags & CWR != 0 && self.random.chance(0.7)),
-            _ => (5, 6, false),
+            // One datagram in IP fragments, or several.
+            _ if frame.tunnel.is_none() && self.random.chance(0.3) => (gso_type::UDP, 6, false),
+            _ => (gso_type::UDP_L4, 6, false),
         };
         let outer = offsets.outer.zip(frame.tunnel.as_ref());
         let (mut tunnel, mut flags, mut outer_th_offset) = (0, 1, 0);
@@ -182,6 +248,10 @@ impl Iterator for Packets {
             _ => self.random.between(least, length.max(least)),
         };
         let mut header = self.header(&frame, size);
+        // Fragments are of 8 bytes each, and the UDP header is in the first.
+        if header.gso_type == gso_type::UDP && self.random.chance(0.9) {
+            header.gso_size = (header.gso_size / 8 * 8).max(8);
+        }
         let (flags, outer_transport) = (header.flags, usize::from(header.outer_th_offset));
         if self.random.chance(0.1) {
             let random = &mut self.random;

@@ -146,8 +146,8 @@ impl LinkEvents {
     }
 
     /// Does it hear of interfaces that were moved from here to another network namespace? It does
-    /// with `CAP_NET_BROADCAST` (`NETLINK_LISTEN_ALL_NSID`, Linux 4.2), and in those over whose
-    /// user namespace that holds.
+    /// with `CAP_NET_BROADCAST` (`NETLINK_LISTEN_ALL_NSID`, Linux 4.2), of namespaces over whose
+    /// user namespace it has that.
     pub const fn hears_other_namespaces(&self) -> bool {
         self.hears_others
     }

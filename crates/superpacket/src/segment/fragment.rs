@@ -7,6 +7,40 @@ use crate::wire::{Extension, Extensions, IpVersion, Layer, Layout, MAX_HEADER, R
 /// Room for the longest header that is parsed and an IPv6 fragment header.
 pub(super) const SCRATCH: usize = MAX_HEADER + ipv6::FRAGMENT_HEADER_LENGTH;
 
+/// Identifications of IPv6 fragments, for callers that say none: the last one.
+#[derive(Debug)]
+pub(super) struct FragmentIds(pub(super) Option<u32>);
+
+/// A copy begins anew: it must not repeat what the other one goes on with.
+impl Clone for FragmentIds {
+    fn clone(&self) -> Self {
+        FragmentIds(None)
+    }
+}
+
+impl FragmentIds {
+    /// The next one, never 0. They count up from one that nobody can guess (RFC 7739), where the
+    /// system has such numbers.
+    pub(super) fn next(&mut self) -> u32 {
+        let next = self.0.map_or_else(random, |last| last.wrapping_add(1)).max(1);
+        self.0 = Some(next);
+        next
+    }
+}
+
+#[cfg(feature = "os-random")]
+fn random() -> u32 {
+    let mut bits = [0; 4];
+    // Without, they still differ from each other.
+    let _ = getrandom::fill(&mut bits);
+    u32::from_ne_bytes(bits)
+}
+
+#[cfg(not(feature = "os-random"))]
+fn random() -> u32 {
+    1
+}
+
 /// Removes the hop-by-hop header with the jumbo payload option, which segments do not need.
 pub(super) fn remove_jumbo(bytes: &mut [u8; SCRATCH], layout: &mut Layout) {
     let at = usize::from(layout.network) + ipv6::HEADER_LENGTH;

@@ -27,6 +27,8 @@ pub struct SegmentOptions {
     /// Limit of segments; a packet that needs more is refused.
     pub max_segments: MaxSegments,
     /// Identification of IPv6 fragments (RFC 8200, section 4.5), which the caller must not repeat.
+    /// 0: the segmenter's own, which count up from a random number (RFC 7739), from 1 without
+    /// `os-random`.
     pub fragment_id: u32,
     /// Each [part](super::Segmentable::parts) of an uneven packet is one segment: a super-packet
     /// for a device that cuts it as [`Part::gso`](super::Part::gso) says.
@@ -61,7 +63,7 @@ impl SegmentOptions {
         SegmentOptions { max_segments, ..self }
     }
 
-    /// Returns the options with this identification of IPv6 fragments.
+    /// Returns the options with this identification of IPv6 fragments; 0: the segmenter's own.
     #[inline]
     #[must_use]
     pub const fn with_fragment_id(self, fragment_id: u32) -> Self {

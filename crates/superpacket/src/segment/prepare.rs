@@ -1,7 +1,7 @@
 //! Preparation of a packet before its first segment: checks, and the template.
 
 use super::checked::{CheckedHeaders, check_headers};
-use super::fragment::{SCRATCH, header_boundary, insert_fragment_header, outermost, parts, remove_jumbo};
+use super::fragment::{FragmentIds, SCRATCH, header_boundary, insert_fragment_header, outermost, parts, remove_jumbo};
 use super::output::Plan;
 use super::payload::{Position, copy_first_bytes, position_of, slices, sum_payload};
 use super::template::{Cut, Template};
@@ -62,11 +62,12 @@ impl PartAtWork {
 pub(super) struct Preparation {
     pub(super) simd: Simd,
     pub(super) scratch: [u8; SCRATCH],
+    fragment_ids: FragmentIds,
 }
 
 impl Preparation {
     pub(super) const fn new(simd: Simd) -> Self {
-        Preparation { simd, scratch: [0; SCRATCH] }
+        Preparation { simd, scratch: [0; SCRATCH], fragment_ids: FragmentIds(None) }
     }
 
     /// Checks a packet, whose layout may be `known`, and builds its template in the scratch: of its
@@ -190,7 +191,8 @@ impl Preparation {
                 let boundary = boundary.ok_or(SegmentError::Headers(Refusal::HeaderTooLong))?;
                 layout.transport += ipv6::FRAGMENT_HEADER_LENGTH as u16;
                 layout.payload += ipv6::FRAGMENT_HEADER_LENGTH as u16;
-                insert_fragment_header(&mut self.scratch, boundary, options.fragment_id)
+                let id = if options.fragment_id == 0 { self.fragment_ids.next() } else { options.fragment_id };
+                insert_fragment_header(&mut self.scratch, boundary, id)
             }
         };
         let extra = usize::from(layout.payload) - base;

@@ -298,3 +298,48 @@ fn what_must_not_be_fragmented_is_refused_and_what_fits_passes() {
         Err(SegmentError::Headers(_))
     ));
 }
+
+#[test]
+fn datagrams_over_ipv6_are_never_fragments_of_one_another() {
+    let datagram = Frame::udp6(3000).with(|frame| frame.udp_mut().checksum = Checksum::Partial).to_bytes();
+    let identifications = |segmenter: &mut Segmenter, options: &SegmentOptions| {
+        let mut found = Vec::new();
+        let packet = GsoPacket::linear(&datagram, ufo(1448));
+        let take = |segment: superpacket::segment::Segment<'_, _>| {
+            let header = segment.header();
+            found.push(u32::from_be_bytes(header[58..62].try_into().expect("4 bytes")));
+        };
+        segmenter.segment(&packet, options, take).expect("a right datagram");
+        assert!(found.len() == 3 && found.iter().all(|id| *id == found[0]), "{found:?}");
+        found[0]
+    };
+    let mut segmenter = Segmenter::new();
+    let own: Vec<_> = (0..3).map(|_| identifications(&mut segmenter, &SegmentOptions::default())).collect();
+    assert!(own[0] != 0 && own[0] != own[1] && own[1] != own[2] && own[2] != own[0], "{own:?}");
+    // Nor do two segmenters begin alike, of which one may be a copy.
+    let mut copy = segmenter.clone();
+    let others: Vec<_> = [&mut copy, &mut Segmenter::new()].map(|other| identifications(other, &SegmentOptions::default())).into();
+    assert!(others.iter().all(|other| !own.contains(other)) && others[0] != others[1], "{own:?} {others:?}");
+    // Who says one gets it.
+    assert_eq!(identifications(&mut segmenter, &SegmentOptions::default().with_fragment_id(ID)), ID);
+    assert_eq!(identifications(&mut segmenter, &SegmentOptions::default()), own[2].wrapping_add(1).max(1));
+}
+
+#[test]
+fn a_read_of_a_device_is_split_into_fragments_of_its_own() {
+    use superpacket::Framing;
+    let split = |segmenter: &mut Segmenter| {
+        // A datagram of 3,000 bytes, as a guest's virtio header describes it.
+        let mut read = vec![1, 3, 0, 0];
+        for number in [1448u16, 54, 6] {
+            read.extend(number.to_ne_bytes());
+        }
+        read.extend(Frame::udp6(3000).with(|frame| frame.udp_mut().checksum = Checksum::Partial).to_bytes());
+        let mut out = Vec::new();
+        segmenter.split(Framing::TAP, &read, &mut out).expect("a right datagram");
+        assert_eq!(out[20], 44, "an IPv6 fragment");
+        out[58..62].to_vec()
+    };
+    let mut segmenter = Segmenter::new();
+    assert_ne!(split(&mut segmenter), split(&mut segmenter));
+}
