@@ -101,7 +101,7 @@ kinds! {
     /// Segmentation: no place of the checksum, behind a VLAN tag.
     TaggedWithoutChecksum = "segmentation: tagged and without NEEDS_CSUM", "The engine finds the headers behind tags by itself; Linux refuses the packet.";
     /// Segmentation: type or checksum place are not those of the packet.
-    Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type`, a place of the checksum or a tunnel's offset that is not the packet's is refused; Linux looks no further where the packet fits a segment, and does not compare a tunnel's offsets.";
+    Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type`, a place of the checksum or a tunnel's offset that is not the packet's is refused; Linux looks no further where the packet fits a segment, does not compare a tunnel's offsets, and of a datagram that it fragments not the checksum's place.";
     /// What follows from another difference: the runs began elsewhere, and so end elsewhere.
     Consequence = "runs began at different packets", "Follows from another difference of the same flow: both sides count length and size from their first packet.";
 }
