@@ -79,8 +79,14 @@ impl Ingress {
         token: u64,
     ) -> Self {
         let (runtime, opening, is_limited) = (shared.runtime(), shared.opening(), shared.buckets.limit_rx());
-        let policy = runtime.policy();
-        let aggregator = Aggregator::new(policy.unwrap_or(Policy::gro().with_partial_checksums()), key);
+        let passing = Policy::gro().with_partial_checksums();
+        let (policy, aggregator) = match Aggregator::try_new(runtime.policy().unwrap_or(passing), key) {
+            Ok(aggregator) => (runtime.policy(), aggregator),
+            Err(error) => {
+                tracing::error!(port = %shared.name, %error, "packets are not aggregated: there is no memory for what was set");
+                (None, Aggregator::new(passing, key))
+            }
+        };
         let packets = Vec::with_capacity(POLL_LIMIT);
         let mut dispatch = Dispatch::new(steering, queue);
         dispatch.refresh(&shared, &bell, runtime.has(Feature::ReceiveHashing));

@@ -706,7 +706,7 @@ typedef struct sp_segment_options {
     uint32_t max_segments;
     /**
      * The identification of IPv6 fragments, with SP_GSO_UDP_FRAGMENTS: the caller sees to it that
-     * it does not repeat. 0: the segmenter's own, which count up from a random number.
+     * it does not repeat. 0: one of the segmenter's own, which differ from each other.
      */
     uint32_t fragment_id;
 } sp_segment_options;

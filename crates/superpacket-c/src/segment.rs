@@ -38,7 +38,7 @@ pub struct sp_segment_options {
     /// The most segments; a packet that needs more is refused. 0: no limit.
     pub max_segments: u32,
     /// The identification of IPv6 fragments, with SP_GSO_UDP_FRAGMENTS: the caller sees to it that
-    /// it does not repeat. 0: the segmenter's own, which count up from a random number.
+    /// it does not repeat. 0: one of the segmenter's own, which differ from each other.
     pub fragment_id: u32,
 }
 

@@ -242,7 +242,8 @@ impl Cutter<'_> {
     }
 
     fn next_fragment_id(&mut self) -> u32 {
-        self.fragment_id = self.fragment_id.wrapping_add(1);
+        // 0 would be one of the segmenter's own.
+        self.fragment_id = self.fragment_id.wrapping_add(1).max(1);
         self.fragment_id
     }
 

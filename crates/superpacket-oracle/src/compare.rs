@@ -41,6 +41,13 @@ pub enum Difference {
         /// The frame that left first.
         frame: usize,
     },
+    /// The engine let `frame` overtake `before`, which came earlier in the same flow.
+    EngineOvertook {
+        /// The frame that came first.
+        before: usize,
+        /// The frame that left first.
+        frame: usize,
+    },
     /// A frame that never arrived.
     Missing {
         /// The frame.
@@ -147,23 +154,27 @@ impl<'a> Sides<'a> {
                 differences.push(Difference::Bytes { kernel, engine });
             }
         }
-        self.overtakings(&mut differences);
+        let kernel = self.overtakings(self.kernel.iter().flat_map(|group| &group.frames));
+        differences.extend(kernel.into_iter().map(|(before, frame)| Difference::Overtook { before, frame }));
+        let engine = self.overtakings(self.engine.iter().flat_map(|left| &left.group.frames));
+        differences.extend(engine.into_iter().map(|(before, frame)| Difference::EngineOvertook { before, frame }));
         differences
     }
 
-    /// Frames that left before one that came earlier in their flow.
-    fn overtakings(&self, differences: &mut Vec<Difference>) {
-        let order = self.kernel.iter().flat_map(|group| &group.frames);
-        let mut latest: HashMap<_, usize> = HashMap::new();
+    /// Frames that left before one that came earlier in their flow: both, of a side's in the order
+    /// in which they left.
+    fn overtakings<'f>(&self, order: impl Iterator<Item = &'f usize>) -> Vec<(usize, usize)> {
+        let (mut latest, mut found) = (HashMap::new(), Vec::new());
         for &frame in order {
             let Some(flow) = &self.known[frame].flow else { continue };
-            let latest = latest.entry(flow).or_insert(frame);
+            let latest: &mut usize = latest.entry(flow).or_insert(frame);
             // Of frames with the same bytes nobody knows which is which.
             if *latest > frame && self.frames[*latest].bytes != self.frames[frame].bytes {
-                differences.push(Difference::Overtook { before: frame, frame: *latest });
+                found.push((frame, *latest));
             }
             *latest = frame.max(*latest);
         }
+        found
     }
 }
 
@@ -249,7 +260,8 @@ pub fn describe(sides: &Sides<'_>, differences: &[Difference]) -> String {
         match *difference {
             Difference::KernelMerged { before, frame }
             | Difference::EngineMerged { before, frame }
-            | Difference::Overtook { before, frame } => (before.min(frame)..=before.max(frame)).for_each(shown),
+            | Difference::Overtook { before, frame }
+            | Difference::EngineOvertook { before, frame } => (before.min(frame)..=before.max(frame)).for_each(shown),
             Difference::Missing { frame } => shown(frame),
             Difference::Unknown { kernel } => {
                 let packet = &sides.kernel[kernel].packet;

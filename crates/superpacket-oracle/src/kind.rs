@@ -12,7 +12,7 @@ use superpacket_traffic::frame::{ACK, CWR, FIN, PSH};
 use crate::compare::{Difference, Sides};
 use crate::cut::{self, Field};
 use crate::frames::{Cut, Group, Packet};
-use crate::segment::{Whole, joined_fragments};
+use crate::segment::{Whole, joined_fragments, take_offset, without_flags, without_fragment_id};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $promise:literal;)*) => {
@@ -156,6 +156,8 @@ fn kind(sides: &Sides<'_>, difference: &Difference, touched: &[usize]) -> Option
         Difference::KernelMerged { before, frame } => kernel_merged(sides, before, frame, touched),
         Difference::EngineMerged { before, frame } => engine_merged(sides, before, frame, touched),
         Difference::Overtook { before, frame } => overtook(sides, before, frame),
+        // The engine promises order.
+        Difference::EngineOvertook { .. } => None,
         Difference::Missing { frame } => {
             let bytes = &sides.frames[frame].bytes;
             if has_other_version(bytes) {
@@ -257,25 +259,42 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
 
 /// Why the engine and the kernel do not make the same fragments of a datagram.
 fn fragmentation(packet: &Whole, kernel: &[Vec<u8>], engine: &Result<Vec<Vec<u8>>, SplitError>) -> Option<Kind> {
-    if !packet.header.gso_size.is_multiple_of(8) {
-        return Some(Kind::OddFragment);
-    }
-    if packet.without_flags().is_some_and(|plain| plain.cut().is_ok_and(|ours| ours == kernel)) {
-        return Some(Kind::FragmentFlags);
-    }
-    match (packet.next_header(), engine) {
-        (
-            _,
-            Err(SplitError::Header(VirtioError::ChecksumStart { .. } | VirtioError::ChecksumOffset { .. } | VirtioError::Protocol { .. })),
-        ) => Some(Kind::Contradiction),
-        // The options count as payload to the engine.
-        (Some(DESTINATION_OPTIONS), Err(SplitError::Segment(SegmentError::SegmentTooSmall { .. }))) => Some(Kind::FragmentPlace),
-        (Some(extension @ (DESTINATION_OPTIONS | HOP_BY_HOP)), Ok(ours)) => {
-            let (ours, theirs) = (joined_fragments(ours)?, joined_fragments(kernel)?);
-            let kind = if extension == HOP_BY_HOP { Kind::FragmentOffset } else { Kind::FragmentPlace };
-            ours.ends_with(&theirs).then_some(kind)
+    let size = packet.header.gso_size;
+    let ours = match engine {
+        Ok(ours) => ours,
+        Err(SplitError::Header(VirtioError::ChecksumStart { .. } | VirtioError::ChecksumOffset { .. } | VirtioError::Protocol { .. })) => {
+            return Some(Kind::Contradiction);
         }
-        _ => None,
+        Err(SplitError::Segment(SegmentError::SegmentTooSmall { needed, .. })) if size < 8 && *needed == 8 => {
+            return Some(Kind::OddFragment);
+        }
+        // The options, of 8 bytes, and the UDP header must be in the first.
+        Err(SplitError::Segment(SegmentError::SegmentTooSmall { needed: 16, .. })) if packet.next_header() == Some(DESTINATION_OPTIONS) => {
+            return Some(Kind::FragmentPlace);
+        }
+        Err(_) => return None,
+    };
+    if !size.is_multiple_of(8) {
+        let header = VnetHeader { gso_size: size / 8 * 8, ..packet.header };
+        let cut = Whole { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()?;
+        return (without_fragment_id(cut) == *ours).then_some(Kind::OddFragment);
+    }
+    match packet.next_header() {
+        None => {
+            let plain: Option<Vec<_>> = ours.iter().map(|frame| without_flags(frame)).collect();
+            (plain? == kernel).then_some(Kind::FragmentFlags)
+        }
+        // The options count as payload to the engine.
+        Some(DESTINATION_OPTIONS) => (joined_fragments(ours)?.get(8..)? == joined_fragments(kernel)?).then_some(Kind::FragmentPlace),
+        Some(HOP_BY_HOP) => {
+            let (mut ours, mut theirs) = (ours.clone(), kernel.to_vec());
+            let offsets = |frames: &mut Vec<Vec<u8>>| frames.iter_mut().map(|frame| take_offset(frame)).collect::<Option<Vec<_>>>();
+            let (our_offsets, their_offsets) = (offsets(&mut ours)?, offsets(&mut theirs)?);
+            // Eight bytes of the header more with each fragment before.
+            let counted = our_offsets.iter().zip(&their_offsets).zip(0..).all(|((ours, theirs), before)| ours + 8 * before == *theirs);
+            (counted && ours == theirs).then_some(Kind::FragmentOffset)
+        }
+        Some(_) => None,
     }
 }
 

@@ -40,18 +40,6 @@ impl Whole {
 const MOST_SEGMENTS: usize = 400;
 
 impl Whole {
-    /// The same packet over IPv4 without flags; `None` over IPv6.
-    pub fn without_flags(&self) -> Option<Whole> {
-        let (network, [0x08, 0x00]) = network(&self.bytes)? else { return None };
-        let mut bytes = self.bytes.clone();
-        let header = network..network + 4 * usize::from(bytes.get(network)? & 0xf);
-        bytes[network + 6] &= 0x1f;
-        bytes[network + 10..network + 12].fill(0);
-        let sum = !checksum::sum(bytes.get(header)?);
-        bytes[network + 10..network + 12].copy_from_slice(&sum.to_be_bytes());
-        Some(Whole { bytes, ..*self })
-    }
-
     /// What the first extension header of IPv6 is, or the transport protocol; `None` over IPv4.
     pub fn next_header(&self) -> Option<u8> {
         let (network, [0x86, 0xdd]) = network(&self.bytes)? else { return None };
@@ -72,6 +60,26 @@ pub fn without_fragment_id(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         }
     }
     frames
+}
+
+/// The same IPv4 frame without DF and the reserved bit; `None` if it is none.
+pub fn without_flags(frame: &[u8]) -> Option<Vec<u8>> {
+    let (network, [0x08, 0x00]) = network(frame)? else { return None };
+    let mut bytes = frame.to_vec();
+    let header = network..network + 4 * usize::from(bytes.get(network)? & 0xf);
+    *bytes.get_mut(network + 6)? &= 0x3f;
+    bytes.get_mut(network + 10..network + 12)?.fill(0);
+    let sum = !checksum::sum(bytes.get(header)?);
+    bytes[network + 10..network + 12].copy_from_slice(&sum.to_be_bytes());
+    Some(bytes)
+}
+
+/// Takes the offset out of an IPv6 fragment, and returns it, in bytes.
+pub fn take_offset(frame: &mut [u8]) -> Option<usize> {
+    let at = fragment_header(frame)? + 2;
+    let field = u16::from_be_bytes([frame[at], frame[at + 1]]);
+    frame[at..at + 2].copy_from_slice(&(field & 7).to_be_bytes());
+    Some(usize::from(field & !7))
 }
 
 /// What IPv6 fragments carry, one behind the other; `None` if one of the frames is none.

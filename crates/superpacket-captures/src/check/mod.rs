@@ -231,8 +231,16 @@ impl Check<'_> {
         Ok((!mixed).then_some(Starts { checked: one, origin: other }))
     }
 
-    /// Finds what a packet stands for, and judges it.
+    /// Judges a packet; of a datagram to be fragmented its fragments, as it was cut in the original.
     fn packet(&mut self, packet: &Packet) -> Result<(), Error> {
+        match self.window.fragments(packet) {
+            Some(fragments) => fragments.iter().try_for_each(|fragment| self.judged(fragment)),
+            None => self.judged(packet),
+        }
+    }
+
+    /// Finds what a packet stands for, and judges it.
+    fn judged(&mut self, packet: &Packet) -> Result<(), Error> {
         self.judge.begin();
         let Matched { indices, foreign, .. } = self.window.find(packet)?;
         let endpoints = packet.endpoints;

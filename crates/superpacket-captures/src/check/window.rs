@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use superpacket::Simd;
-use superpacket::segment::{Gso, GsoPacket, MaxSegments, SegmentOptions, Segmenter};
+use superpacket::segment::{Gso, GsoKind, GsoPacket, MaxSegments, SegmentOptions, Segmenter};
 
 use super::packet::{Packet, PacketStart, segments_of};
 use super::pairs::Pairs;
@@ -139,11 +139,19 @@ impl<'a> Window<'a> {
         self.queues.entry(packet.endpoints).or_default().push_back(Entry { packet, overtaken: None });
     }
 
+    /// The fragments of a datagram that is to be fragmented (UFO); `None` of any other packet.
+    pub(super) fn fragments(&mut self, packet: &Packet) -> Option<Vec<Packet>> {
+        match packet.virtio.map(|virtio| virtio.gso) {
+            Some(Ok(Some(gso))) if gso.kind == GsoKind::UdpFragments => self.cut(packet, gso),
+            _ => None,
+        }
+    }
+
     /// The segments of a packet.
     fn cut(&mut self, packet: &Packet, gso: Gso) -> Option<Vec<Packet>> {
         let layer = packet.layer?;
-        let mut options = SegmentOptions::default();
-        options.max_segments = MOST_SEGMENTS;
+        // Fragments of the same datagram are to be the same whichever file it is in.
+        let options = SegmentOptions::default().with_max_segments(MOST_SEGMENTS).with_fragment_id(1);
         let whole = GsoPacket::linear(&packet.bytes, gso).with_layer(layer);
         let segments = segments_of(&mut self.segmenter, &whole, &options).ok()?;
         Some(segments.into_iter().zip(1..).map(|(bytes, part)| packet.segment(part, bytes)).collect())

@@ -25,6 +25,37 @@ fn what_a_header_cannot_say_is_not_reversible() {
 }
 
 #[test]
+fn a_datagram_that_is_to_be_fragmented_is_what_it_was() {
+    for mut frame in [Frame::udp4(3000), Frame::udp6(3000)] {
+        frame.udp_mut().checksum = Checksum::Partial;
+        let offsets = frame.offsets();
+        let header = Header {
+            flags: flags::NEEDS_CSUM,
+            gso_type: gso_type::UDP,
+            gso_size: 1448,
+            hdr_len: offsets.payload as u16,
+            csum_start: offsets.transport as u16,
+            csum_offset: 6,
+            ..plain()
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, frame: &Frame| {
+            let path = folder.path().join(name);
+            records(&path, Format::Buffers, &[(frame.to_bytes(), header)]);
+            path
+        };
+        let origin = file("origin", &frame);
+        let judged = |left: &Path| {
+            let report = check(Input::Path(left), Input::Path(&origin), &CheckOptions::default(), &mut ()).expect("both can be read");
+            (report.violations, format!("{:?}", report.described))
+        };
+        assert_eq!(judged(&file("same", &frame)), (0, "[]".to_owned()));
+        frame.payload[2999] ^= 1;
+        assert_ne!(judged(&file("damaged", &frame)).0, 0);
+    }
+}
+
+#[test]
 fn a_single_packet_leaves_as_it_came() {
     for (edit, rule) in [
         ((|frame: &mut Frame| frame.ipv4_mut().ttl -= 1) as Edit, "ttl"),

@@ -545,3 +545,39 @@ fn a_reader_that_goes_away_ends_the_recording() {
         assert!(matches!(send_patiently(&mut *transmitter, &[vec![0; 60]], Duration::ZERO), (0, Some(Stop::Gone(_)))));
     });
 }
+
+#[test]
+fn a_poll_never_crosses_a_hole() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("in.pcap");
+    write(&path, &[LinkType::ETHERNET], &flow()[..2]);
+    // A record of zeros is an empty frame: 64 GB of them, and no byte on the disk.
+    let length = std::fs::metadata(&path).expect("there").len();
+    std::fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(length + (64 << 30))).expect("a hole");
+    let mut port = port(&format!("pcap:{}?speed=max&loop=forever", path.display()));
+    let (mut receiver, mut packets) = (port.receivers().remove(0), Vec::new());
+    let begun = Instant::now();
+    for _ in 0..20 {
+        receiver.poll(&mut packets, 100).expect("well formed");
+        assert!(is_ready(&*receiver, Duration::ZERO), "there may be more");
+    }
+    assert_eq!(packets.len(), 2);
+    let skipped = port.counters().rx_errors;
+    assert!((1..1_000_000).contains(&skipped), "{skipped} in {:?}", begun.elapsed());
+}
+
+#[test]
+fn what_stands_behind_many_frames_that_are_left_out_comes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("in.pcap");
+    let frame = flow().remove(0);
+    let mut frames = vec![frame.clone()];
+    frames.extend(vec![(frame.0, Vec::new(), 0); 10_000]);
+    frames.push(frame);
+    write(&path, &[LinkType::ETHERNET], &frames);
+    for (times, expected) in [("1", 2), ("3", 6)] {
+        let mut port = port(&format!("pcap:{}?speed=max&loop={times}", path.display()));
+        assert_eq!(receive_all(&mut *port.receivers().remove(0)).len(), expected);
+        assert_eq!(port.counters().rx_errors, 10_000 * expected as u64 / 2);
+    }
+}

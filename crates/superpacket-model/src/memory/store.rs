@@ -17,7 +17,9 @@ impl Store {
     pub(super) fn new(packets: usize) -> Self {
         // Twice as many slots, since the receiver still holds what it took; super-packets take
         // more, and then what finds no place goes to the heap.
-        Store { region: Region::heap((packets * 2).clamp(2 * Region::MAX_RUN, 1 << 15), SLOT), next: 0 }
+        let slots = (packets * 2).clamp(2 * Region::MAX_RUN, 1 << 15);
+        let region = Region::try_heap(slots, SLOT).unwrap_or_else(|| Region::heap(2 * Region::MAX_RUN, SLOT));
+        Store { region, next: 0 }
     }
 
     /// Starts over from the first slot if that is free, so that what is used again is what the

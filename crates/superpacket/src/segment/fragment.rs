@@ -7,38 +7,55 @@ use crate::wire::{Extension, Extensions, IpVersion, Layer, Layout, MAX_HEADER, R
 /// Room for the longest header that is parsed and an IPv6 fragment header.
 pub(super) const SCRATCH: usize = MAX_HEADER + ipv6::FRAGMENT_HEADER_LENGTH;
 
-/// Identifications of IPv6 fragments, for callers that say none: the last one.
+/// Identifications of IPv6 fragments, for callers that say none: each of them once before one comes
+/// again, in an order that a random key decides, so that none tells the next (RFC 7739).
 #[derive(Debug)]
-pub(super) struct FragmentIds(pub(super) Option<u32>);
+pub(super) struct FragmentIds {
+    /// Made with the first one: few segmenters ever need them.
+    key: Option<u64>,
+    count: u32,
+}
 
 /// A copy begins anew: it must not repeat what the other one goes on with.
 impl Clone for FragmentIds {
     fn clone(&self) -> Self {
-        FragmentIds(None)
+        Self::new()
     }
 }
 
 impl FragmentIds {
-    /// The next one, never 0. They count up from one that nobody can guess (RFC 7739), where the
-    /// system has such numbers.
+    pub(super) const fn new() -> Self {
+        FragmentIds { key: None, count: 0 }
+    }
+
     pub(super) fn next(&mut self) -> u32 {
-        let next = self.0.map_or_else(random, |last| last.wrapping_add(1)).max(1);
-        self.0 = Some(next);
-        next
+        let key = *self.key.get_or_insert_with(random);
+        self.count = self.count.wrapping_add(1);
+        permuted(self.count, key)
     }
 }
 
+/// One of the permutations of all 32-bit numbers: a Feistel network of four rounds.
+fn permuted(number: u32, key: u64) -> u32 {
+    let (mut left, mut right) = ((number >> 16) as u16, number as u16);
+    for round in 0..4 {
+        let mixed = (u64::from(right) ^ key.rotate_left(16 * round)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (left, right) = (right, left ^ (mixed >> 48) as u16);
+    }
+    u32::from(left) << 16 | u32::from(right)
+}
+
 #[cfg(feature = "os-random")]
-fn random() -> u32 {
-    let mut bits = [0; 4];
-    // Without, they still differ from each other.
+fn random() -> u64 {
+    let mut bits = [0; 8];
+    // Without a key they still differ from each other.
     let _ = getrandom::fill(&mut bits);
-    u32::from_ne_bytes(bits)
+    u64::from_ne_bytes(bits)
 }
 
 #[cfg(not(feature = "os-random"))]
-fn random() -> u32 {
-    1
+fn random() -> u64 {
+    0
 }
 
 /// Removes the hop-by-hop header with the jumbo payload option, which segments do not need.
@@ -220,5 +237,21 @@ pub(super) fn keep_copied_options(bytes: &mut [u8; SCRATCH], network: usize) {
             option.fill(1);
         }
         at += length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifications_come_once_each() {
+        for key in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
+            let mut seen: alloc::vec::Vec<u32> = (0..20_000u32).map(|number| permuted(number.wrapping_sub(10_000), key)).collect();
+            seen.sort_unstable();
+            assert!(seen.windows(2).all(|pair| pair[0] != pair[1]), "{key:x}");
+        }
+        // Nor do two keys give the same.
+        assert_ne!(permuted(1, 2), permuted(1, 3));
     }
 }

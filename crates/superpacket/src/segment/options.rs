@@ -27,8 +27,8 @@ pub struct SegmentOptions {
     /// Limit of segments; a packet that needs more is refused.
     pub max_segments: MaxSegments,
     /// Identification of IPv6 fragments (RFC 8200, section 4.5), which the caller must not repeat.
-    /// 0: the segmenter's own, which count up from a random number (RFC 7739), from 1 without
-    /// `os-random`.
+    /// 0: one of the segmenter's own, which differ from each other, and from those of other
+    /// segmenters by chance (RFC 7739); without `os-random` all segmenters have the same.
     pub fragment_id: u32,
     /// Each [part](super::Segmentable::parts) of an uneven packet is one segment: a super-packet
     /// for a device that cuts it as [`Part::gso`](super::Part::gso) says.

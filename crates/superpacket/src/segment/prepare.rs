@@ -67,7 +67,7 @@ pub(super) struct Preparation {
 
 impl Preparation {
     pub(super) const fn new(simd: Simd) -> Self {
-        Preparation { simd, scratch: [0; SCRATCH], fragment_ids: FragmentIds(None) }
+        Preparation { simd, scratch: [0; SCRATCH], fragment_ids: FragmentIds::new() }
     }
 
     /// Checks a packet, whose layout may be `known`, and builds its template in the scratch: of its

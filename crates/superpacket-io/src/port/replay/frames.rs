@@ -28,18 +28,41 @@ pub(super) struct Ready {
     pub(super) time: Option<u64>,
 }
 
+/// What was read of a capture.
+#[derive(Debug)]
+pub(super) enum Read {
+    /// A frame, and what it starts with.
+    Frame(Ready, Layer),
+    /// Nothing but frames that cannot be replayed, as many as were to be looked at.
+    LeftOut,
+    /// The end.
+    End,
+}
+
 /// The next frame that can be replayed: whole, and of this layer, or of any if none is given.
 pub(super) fn read(reader: &mut Reader, layer: Option<Layer>, errors: &Errors) -> Result<Option<(Ready, Layer)>, CaptureError> {
-    while let Some(frame) = reader.next_frame()? {
+    loop {
+        match read_among(reader, usize::MAX, layer, errors)? {
+            Read::Frame(frame, layer) => return Ok(Some((frame, layer))),
+            Read::LeftOut => {}
+            Read::End => return Ok(None),
+        }
+    }
+}
+
+/// The same among the next `most` frames.
+pub(super) fn read_among(reader: &mut Reader, most: usize, layer: Option<Layer>, errors: &Errors) -> Result<Read, CaptureError> {
+    for _ in 0..most {
+        let Some(frame) = reader.next_frame()? else { return Ok(Read::End) };
         match payload(&frame) {
             Some((bytes, found)) if layer.is_none_or(|layer| layer == found) => {
                 let time = frame.time.map(|time| time.nanoseconds());
-                return Ok(Some((Ready { bytes: bytes.to_vec(), time }, found)));
+                return Ok(Read::Frame(Ready { bytes: bytes.to_vec(), time }, found));
             }
             _ => errors.add(),
         }
     }
-    Ok(None)
+    Ok(Read::LeftOut)
 }
 
 /// The frame without what its link type put before it; `None` if it is not whole, or neither

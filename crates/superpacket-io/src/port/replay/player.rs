@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use superpacket::packet::{Layer, RxPacket};
 
-use super::frames::{Errors, Ready, read};
+use super::frames::{Errors, Read, Ready, read, read_among};
 use super::options::Speed;
 use super::stream::{Event, Pipe, Stream};
 use super::timer::{monotonic_nanoseconds, set_timer};
@@ -20,6 +20,10 @@ const FIRST_FRAME: Duration = Duration::from_millis(500);
 
 /// Frames of a pipe that are left out, one after the other, in a poll.
 const SKIPPED: usize = 64;
+
+/// Frames of a file that are, which takes less than 1 ms: a hole in a file is so many empty ones
+/// that they would take hours.
+const SKIPPED_OF_FILE: usize = 4096;
 
 /// A capture that is replayed.
 #[derive(Debug)]
@@ -39,6 +43,8 @@ pub(super) struct Player {
     input: Option<Input>,
     /// The frame that is not yet due.
     next: Option<Ready>,
+    /// No frame has been found since the capture began anew.
+    is_empty: bool,
     /// What ended the reading, to be told at the next poll.
     failure: Option<PortError>,
 }
@@ -87,6 +93,7 @@ impl Player {
             clock: Clock::default(),
             input: input.filter(|_| times != Some(0)),
             next: next.filter(|_| times != Some(0)),
+            is_empty: false,
             failure: None,
         };
         player.report_truncated(end.as_ref());
@@ -107,14 +114,15 @@ impl Player {
     }
 
     /// Reads the frame after the present one. What comes over a pipe may not be there yet: then the
-    /// timer becomes readable when it is.
+    /// timer becomes readable when it is. In a file it may be far away: then it is readable at once.
     fn advance(&mut self) -> Result<(), PortError> {
         for _ in 0..SKIPPED {
             let read = match &mut self.input {
                 None => return self.go_on_at_end(),
-                Some(Input::File(reader)) => match read(reader, Some(self.layer), &self.errors) {
-                    Ok(Some((frame, layer))) => Event::Frame(frame, layer),
-                    Ok(None) => Event::End(reader.truncated().cloned()),
+                Some(Input::File(reader)) => match read_among(reader, SKIPPED_OF_FILE, Some(self.layer), &self.errors) {
+                    Ok(Read::Frame(frame, layer)) => Event::Frame(frame, layer),
+                    Ok(Read::LeftOut) => break,
+                    Ok(Read::End) => Event::End(reader.truncated().cloned()),
                     Err(error) => Event::Failure(error),
                 },
                 Some(Input::Stream(stream)) => match stream.take(|| set_timer(&self.text, &self.timer, 0))? {
@@ -128,7 +136,7 @@ impl Player {
             };
             match read {
                 Event::Frame(frame, layer) if layer == self.layer => {
-                    self.next = Some(frame);
+                    (self.next, self.is_empty) = (Some(frame), false);
                     return Ok(());
                 }
                 Event::Frame(..) => self.errors.add(),
@@ -166,9 +174,10 @@ impl Player {
     /// At the end: from the start again, or nothing more.
     fn go_on_at_end(&mut self) -> Result<(), PortError> {
         // A capture without a frame that can be replayed would be read for ever.
-        if self.next.is_some() || self.input.is_some() || self.left == Some(0) || !self.clock.has_begun() {
+        if self.next.is_some() || self.input.is_some() || self.left == Some(0) || !self.clock.has_begun() || self.is_empty {
             return Ok(());
         }
+        self.is_empty = true;
         self.left = self.left.map(|left| left - 1);
         self.clock.begin_again();
         let capture = |source: CaptureError| PortError::Capture { port: self.text.clone(), source };
@@ -176,10 +185,8 @@ impl Player {
             self.input = Some(Input::Pipe(pipe));
             return self.wait_until(1);
         }
-        let mut reader = Box::new(Reader::open(&self.path).map_err(capture)?);
-        self.next = read(&mut reader, Some(self.layer), &self.errors).map_err(capture)?.map(|frame| frame.0);
-        self.input = self.next.is_some().then_some(Input::File(reader));
-        Ok(())
+        self.input = Some(Input::File(Box::new(Reader::open(&self.path).map_err(capture)?)));
+        self.advance()
     }
 
     /// Makes the timer readable at a time of the monotonic clock in nanoseconds; at 0: never.
@@ -187,9 +194,9 @@ impl Player {
         set_timer(&self.text, &self.timer, time)
     }
 
-    /// Is the next frame yet to come over a pipe?
-    fn is_pipe(&self) -> bool {
-        matches!(self.input, Some(Input::Pipe(_) | Input::Stream(_)))
+    /// Is the next frame yet to come?
+    fn is_awaited(&self) -> bool {
+        self.next.is_none() && self.input.is_some()
     }
 }
 
@@ -226,16 +233,15 @@ impl Receive for Player {
         let now = monotonic_nanoseconds();
         let mut count = 0;
         let result = loop {
-            if self.next.is_none()
-                && self.is_pipe()
+            if self.is_awaited()
                 && let Err(failure) = self.advance()
             {
                 self.failure = Some(failure);
                 break self.wait_until(1);
             }
             let Some(next) = &self.next else {
-                // What reads a pipe has said when the timer is to be readable.
-                break if self.is_pipe() { Ok(()) } else { self.wait_until(0) };
+                // Whoever read has said when the timer is to be readable.
+                break if self.is_awaited() { Ok(()) } else { self.wait_until(0) };
             };
             let due = match self.speed {
                 Speed::Max => 0,
