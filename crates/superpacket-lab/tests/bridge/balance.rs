@@ -136,7 +136,7 @@ fn what_workers_process_leaves_or_is_counted() -> Result<(), LabError> {
         assert!(changed.is_ok(), "{changed:?}");
     };
     // A merged packet without a place in a backlog would be counted as all that it was made of.
-    room("100000");
+    room("65536");
     streams(&joined)?;
     joined.balances("TCP");
     room("8");
