@@ -67,7 +67,8 @@ fn super_packets_are_cut_into_the_same_bytes() -> Result<(), LabError> {
     assert_explained(&report, seed);
     let explained: u64 = report.kinds.values().sum();
     assert!(report.packets == packets && report.segments > 10 * packets, "{report:?}");
-    assert!(report.refused > 0 && report.refused + explained < packets / 5, "{report:?}");
+    // Half of the datagrams over IPv4 that are to be fragmented have DF.
+    assert!(report.refused > 0 && report.refused + explained < packets / 4, "{report:?}");
     for kind in [Kind::OddFragment, Kind::FragmentFlags, Kind::FragmentPlace, Kind::FragmentOffset] {
         assert!(report.kinds.contains_key(&kind), "datagrams of which {} never happens", kind.name());
     }
