@@ -13,7 +13,8 @@ use crate::cpus::possible_cpus;
 /// The longest backlog that may be asked for, in packets. Most packets in it hold the memory of
 /// their port, which has no more of it than some thousands. Those for which the port has none left
 /// (frames longer than a slot of a `packet:` port, packets of `memory:` and `pcap:` ports) have
-/// memory of their own, as long as they are: so a long backlog may take 64 KiB a packet, 4 GiB at most.
+/// memory of their own, as long as they are: so a long backlog may take 64 KiB a packet, 4 GiB at
+/// most.
 const MOST_BACKLOG: u64 = 1 << 16;
 
 /// The most entries of the table that says where each flow is read, 4 bytes each: 16 MB. The kernel

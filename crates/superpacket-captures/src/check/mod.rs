@@ -231,7 +231,7 @@ impl Check<'_> {
         Ok((!mixed).then_some(Starts { checked: one, origin: other }))
     }
 
-    /// Judges a packet; of a datagram to be fragmented its fragments, as it was cut in the original.
+    /// Judges a packet; of a datagram to be fragmented its fragments, as the original was cut.
     fn packet(&mut self, packet: &Packet) -> Result<(), Error> {
         match self.window.fragments(packet) {
             Some(fragments) => fragments.iter().try_for_each(|fragment| self.judged(fragment)),

@@ -171,7 +171,7 @@ fn an_mtu_may_change_under_load() -> Result<(), LabError> {
     let side = &joined.sides.as_ref().expect("veth pairs")[1];
     for whole in [true, false] {
         joined.a.link.set_feature("tcp-segmentation-offload", whole)?;
-        let load = TcpBulk { until: Until::Time(Duration::from_secs(4)), flows: 2, verify: Some(KEY), ..TcpBulk::default() };
+        let load = TcpBulk { until: Until::Time(Duration::from_secs(8)), flows: 2, verify: Some(KEY), ..TcpBulk::default() };
         let changes = std::thread::scope(|scope| {
             let route = joined.route();
             let load = scope.spawn(move || load.run(&route));
@@ -198,8 +198,7 @@ fn an_mtu_may_change_under_load() -> Result<(), LabError> {
             load.join().expect("no panic")?;
             Ok::<_, LabError>(changes)
         })?;
-        // Both ways at least, on a machine that does much else.
-        assert!(changes >= 2, "{changes} changes");
+        assert!(changes >= 4, "{changes} changes");
     }
     Ok(())
 }

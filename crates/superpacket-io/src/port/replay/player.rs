@@ -114,7 +114,8 @@ impl Player {
     }
 
     /// Reads the frame after the present one. What comes over a pipe may not be there yet: then the
-    /// timer becomes readable when it is. In a file it may be far away: then it is readable at once.
+    /// timer becomes readable when it is. In a file it may be far away: then it is readable at
+    /// once.
     fn advance(&mut self) -> Result<(), PortError> {
         for _ in 0..SKIPPED {
             let read = match &mut self.input {
