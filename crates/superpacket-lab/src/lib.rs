@@ -72,7 +72,7 @@ pub use blast::{Blast, BlastReport};
 pub use cpu::{CpuTime, CpuUsage, MachineSample, MachineUsage, allowed_cpus, pin_this_thread};
 pub use error::{LabError, available_or_skip};
 pub use host::Host;
-pub use link::{Link, LinkStatistics, SizeLimits};
+pub use link::{Link, LinkStatistics, SizeLimits, UdpTunnel};
 pub use load::{
     BulkReport, Direction, DirectionReport, FlowReport, Latency, PatternFile, Pinning, Receive, Route, Source, TcpBulk, TcpOptions,
     TcpTransactions, TransactionReport, UdpBulk, UdpReport, Until, service_demand,

@@ -25,6 +25,15 @@ pub struct Link {
     name: String,
 }
 
+/// Which tunnel over UDP a [`Link`] is an end of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UdpTunnel {
+    /// VXLAN (RFC 7348), to port 4789.
+    Vxlan,
+    /// Geneve (RFC 8926), to port 6081.
+    Geneve,
+}
+
 /// Counters of an interface, as `ip -s link` shows them (`IFLA_STATS64`). A super-packet counts as
 /// one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,6 +162,38 @@ impl Link {
     pub fn geneve(host: &Host, name: &str, port: u16) -> Result<Self, LabError> {
         let data = vec![InfoGeneve::CollectMetadata, InfoGeneve::Port(port)];
         Self::tunnel(host, name, InfoKind::Geneve, InfoData::Geneve(data))
+    }
+
+    /// The end of a tunnel to `remote` in `host`, up, with identifier 7 (`ip link add ... type
+    /// vxlan id 7 remote ...`). Its UDP packets have a checksum, or, over IPv6 too, 0.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal; [`LabError::Unsupported`] where it has no such devices.
+    pub fn tunnel_to(host: &Host, name: &str, tunnel: UdpTunnel, remote: IpAddr, checksum: bool) -> Result<Self, LabError> {
+        let (kind, data) = match tunnel {
+            UdpTunnel::Vxlan => {
+                let remote = match remote {
+                    IpAddr::V4(remote) => InfoVxlan::Group(remote),
+                    IpAddr::V6(remote) => InfoVxlan::Group6(remote),
+                };
+                let zero = [InfoVxlan::UDPZeroCsumTX(!checksum), InfoVxlan::UDPZeroCsumRX(!checksum)];
+                let mut data = vec![InfoVxlan::Id(7), remote, InfoVxlan::Port(4789), InfoVxlan::UDPCsum(checksum)];
+                data.extend(zero);
+                (InfoKind::Vxlan, InfoData::Vxlan(data))
+            }
+            UdpTunnel::Geneve => {
+                let remote = match remote {
+                    IpAddr::V4(remote) => InfoGeneve::Remote(remote),
+                    IpAddr::V6(remote) => InfoGeneve::Remote6(remote),
+                };
+                let zero = [InfoGeneve::UdpZeroCsum6Tx(!checksum), InfoGeneve::UdpZeroCsum6Rx(!checksum)];
+                let mut data = vec![InfoGeneve::Id(7), remote, InfoGeneve::Port(6081), InfoGeneve::UdpCsum(checksum)];
+                data.extend(zero);
+                (InfoKind::Geneve, InfoData::Geneve(data))
+            }
+        };
+        Self::tunnel(host, name, kind, data)
     }
 
     fn tunnel(host: &Host, name: &str, kind: InfoKind, data: InfoData) -> Result<Self, LabError> {

@@ -3,11 +3,13 @@
 use std::io;
 
 use bytes::BytesMut;
+use superpacket::virtio::{ByteOrder, Format, Header, flags, gso_type};
 use superpacket::{Framing, Reason, SegmentError};
-use superpacket_traffic::frame::Frame;
-use superpacket_tun::{EachBuffer, NewBuffers, Offloads, Plan, ReadError, Reader, SegmentBuffers, Switches, Writer};
+use superpacket_traffic::check::{self, Kind};
+use superpacket_traffic::frame::{Checksum, Frame, Ip, stream_bytes};
+use superpacket_tun::{EachBuffer, Layer, NewBuffers, Offloads, Plan, ReadError, Reader, SegmentBuffers, Switches, Writer};
 
-use crate::memory::{INVALID, Memory, in_turn, run};
+use crate::memory::{AT_IP, INVALID, Memory, in_turn, run};
 
 /// What a device gives that was told to merge these packets.
 fn super_packets(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
@@ -91,6 +93,86 @@ fn a_malformed_header_is_counted_and_the_next_packet_read() {
         assert_eq!(out, packet);
     }
     assert_eq!((reader.counters().malformed, reader.counters().packets, reader.counters().reads), (6, 6, 12));
+}
+
+/// Packets of one TCP flow in a tunnel, and the super-packet of them behind its virtio header, as a
+/// kernel with `TUN_F_UDP_TUNNEL_GSO` gives it: the partial checksum is the inner one's, the outer
+/// one is absent, or the pseudo-header's sum.
+fn in_tunnel(inner: Frame) -> (Vec<Vec<u8>>, Header, Vec<u8>) {
+    let payload = inner.payload.len();
+    let inner = inner.at_ip();
+    let packets = inner.run(12);
+    let mut whole = inner.clone().with(|frame| {
+        frame.payload = stream_bytes(frame.tcp_mut().sequence, 12 * payload);
+        *frame.checksum_mut().expect("TCP") = Checksum::Partial;
+    });
+    let outer_is_v6 = matches!(whole.tunnel_mut().ip, Ip::V6(_));
+    let udp = whole.tunnel_mut().udp_mut();
+    let has_checksum = udp.checksum == Checksum::Right;
+    if has_checksum {
+        udp.checksum = Checksum::Partial;
+    }
+    let offsets = whole.offsets();
+    let outer = offsets.outer.expect("a tunnel");
+    let header = Header {
+        flags: flags::NEEDS_CSUM | if has_checksum { flags::UDP_TUNNEL_CSUM } else { 0 },
+        gso_type: match whole.ip {
+            Ip::V4(_) => gso_type::TCPV4,
+            Ip::V6(_) => gso_type::TCPV6,
+        } | if outer_is_v6 { gso_type::UDP_TUNNEL_IPV6 } else { gso_type::UDP_TUNNEL_IPV4 },
+        gso_size: payload as u16,
+        hdr_len: offsets.payload as u16,
+        csum_start: offsets.transport as u16,
+        csum_offset: 16,
+        outer_th_offset: (outer + if outer_is_v6 { 40 } else { 20 }) as u16,
+        inner_nh_offset: offsets.network as u16,
+        ..Header::default()
+    };
+    (packets.iter().map(Frame::to_bytes).collect(), header, whole.to_bytes())
+}
+
+#[test]
+fn a_super_packet_in_a_tunnel_is_cut_into_packets_of_the_tunnel() {
+    let framing = Framing::new(Format::Tunnel, ByteOrder::NATIVE, Layer::Ip);
+    let checksum_of = |frame: Frame, checksum| frame.with(|frame| frame.tunnel_mut().udp_mut().checksum = checksum);
+    let mut cut = 0;
+    for inner in [Frame::tcp4(1, 1200), Frame::tcp6(1, 1200)] {
+        for frame in [inner.clone().in_vxlan4(), inner.clone().in_vxlan6(), inner.in_geneve()] {
+            for checksum in [Checksum::Right, Checksum::Zero] {
+                let (packets, header, whole) = in_tunnel(checksum_of(frame.clone(), checksum));
+                let mut bytes = [0; 24];
+                header.write(&mut bytes, Format::Tunnel, ByteOrder::NATIVE).expect("there is room for it");
+                let memory = Memory::reading([Ok([&bytes[..], &whole].concat())]);
+                let mut reader = Reader::new(&memory, Some(framing));
+                let mut read = Vec::new();
+                let buffers = &mut NewBuffers::new(&mut read, |length| vec![0; length]);
+                let plan = reader.read_into(buffers).expect("it reads").expect("packets");
+                assert_eq!(plan.segments, 12);
+                assert_eq!(read, packets);
+                for packet in &read {
+                    let checked = check::frame(packet, &AT_IP).expect("right lengths and checksums, outer and inner");
+                    assert!(packet.len() <= 1400 && checked.layers.iter().any(|layer| matches!(layer.kind, Kind::Vxlan | Kind::Geneve)));
+                    cut += 1;
+                }
+                // The header of a device that knows no tunnels: nothing wrong goes out.
+                let mut bytes = [0; 10];
+                header.write(&mut bytes, Format::Plain, ByteOrder::NATIVE).expect("there is room for it");
+                let memory = Memory::reading([Ok([&bytes[..], &whole].concat())]);
+                let mut reader = Reader::new(&memory, Some(Framing::TUN));
+                let mut out = Vec::new();
+                assert!(reader.read_into(&mut out).expect("not fatal").is_none() && out.is_empty());
+                assert_eq!((reader.counters().malformed, reader.counters().packets), (1, 0));
+                // One that says nothing of the tunnel means the inner TCP all the same, and would
+                // leave the outer lengths as they are.
+                let untold = Header { gso_type: header.gso_type & !gso_type::UDP_TUNNEL, ..header };
+                untold.write(&mut bytes, Format::Plain, ByteOrder::NATIVE).expect("there is room for it");
+                memory.state().to_read.push_back(Ok([&bytes[..], &whole].concat()));
+                assert!(reader.read_into(&mut out).expect("not fatal").is_none() && out.is_empty());
+                assert_eq!((reader.counters().malformed, reader.counters().packets), (2, 0));
+            }
+        }
+    }
+    assert_eq!(cut, 2 * 3 * 2 * 12);
 }
 
 #[test]
