@@ -78,6 +78,7 @@ impl Protocol for Http {
     fn complaint(&self, complaint: Complaint) -> Vec<u8> {
         match complaint {
             Complaint::Crowded => plain("503 Service Unavailable", "", "too many connections: this one was idle longest\n"),
+            Complaint::Behind => plain("503 Service Unavailable", "", "too many requests wait for their turn\n"),
             Complaint::TooLong => plain("431 Request Header Fields Too Large", "", "the request is too long\n"),
             Complaint::Late => plain("408 Request Timeout", "", "the request did not come in time\n"),
         }

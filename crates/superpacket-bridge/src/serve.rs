@@ -4,15 +4,19 @@
 //! One thread serves all connections without ever waiting for one of them: a client that sends
 //! slowly, reads slowly or says nothing costs its place until its time is over or somebody else
 //! needs it, and nothing else. When all places are taken, the connection that has been idle longest
-//! gives way to a new one. The control socket and the metrics are protocols over it.
+//! gives way to a new one. What takes long to answer is worked out on a second thread, one question
+//! after the other, while the first goes on to serve. The control socket and the metrics are
+//! protocols over it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crossbeam_channel::{Receiver, Sender};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 
@@ -43,6 +47,19 @@ pub(crate) enum Answer {
         /// The connection ends with it.
         close: bool,
     },
+    /// The answer to the first `consumed` bytes may take long to find.
+    Later {
+        /// How many bytes the question took.
+        consumed: usize,
+        /// Finds it.
+        work: Box<dyn FnOnce() -> Found + Send>,
+    },
+}
+
+/// What was found after a while.
+pub(crate) enum Found {
+    /// An answer.
+    Reply(Vec<u8>),
     /// The connection is somebody else's from here on: the server forgets it.
     HandOver(HandOver),
 }
@@ -59,6 +76,8 @@ pub(crate) enum Complaint {
     TooLong,
     /// It did not come in time.
     Late,
+    /// As many questions as there may be connections wait for answers that take long.
+    Behind,
 }
 
 /// What a server gives to its clients at most.
@@ -107,9 +126,10 @@ impl Server {
     pub(crate) fn start(name: &str, listener: OwnedFd, bounds: Bounds, counts: Arc<Counts>, protocol: impl Protocol) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&listener, true)?;
         let shared = counts.clone();
+        let slow = Slow::new(name, bounds.connections)?;
         let serve = move |wake| {
             let (connections, scratch) = (Vec::new(), vec![0; 4096]);
-            Work { listener, wake, bounds, counts: shared, protocol, connections, accept_after: None, scratch }.run();
+            Work { listener, wake, bounds, counts: shared, protocol, slow, connections, accept_after: None, scratch }.run();
         };
         Ok(Server { counts, _thread: Stoppable::start(name, serve)? })
     }
@@ -135,12 +155,16 @@ struct Connection {
     ended: bool,
     /// Nothing follows what is to be sent.
     last: bool,
+    /// The number of its question to which the answer is being found. Until then nothing is read of
+    /// it, and its time stands still.
+    awaits: Option<u64>,
 }
 
 impl Connection {
-    /// Is there more of an answer to send, to a client that took some of it less than `stall` ago?
+    /// Is there more of an answer to send, to a client that took some of it less than `stall` ago,
+    /// or is it being found?
     fn is_being_answered(&self, now: Instant, stall: Duration) -> bool {
-        self.sent < self.outgoing.len() && now.saturating_duration_since(self.active) < stall
+        self.awaits.is_some() || self.sent < self.outgoing.len() && now.saturating_duration_since(self.active) < stall
     }
 }
 
@@ -151,6 +175,7 @@ struct Work<P> {
     bounds: Bounds,
     counts: Arc<Counts>,
     protocol: P,
+    slow: Slow,
     connections: Vec<Connection>,
     /// The system had no descriptor left: the listener is left alone until then, or it would be
     /// ready all the time.
@@ -165,8 +190,8 @@ fn count(counter: &AtomicU64) {
 impl<P: Protocol> Work<P> {
     fn run(&mut self) {
         loop {
-            let (stop, incoming, ready) = match self.wait() {
-                Ok(found) => found,
+            let Woken { stop, found, incoming, ready } = match self.wait() {
+                Ok(woken) => woken,
                 Err(error) => {
                     tracing::error!(%error, "poll failed: no more is served");
                     return;
@@ -182,8 +207,11 @@ impl<P: Protocol> Work<P> {
                     self.connections.swap_remove(index);
                 }
             }
+            if found {
+                self.hand_out(now);
+            }
             self.connections.retain_mut(|connection| {
-                let late = connection.deadline <= now;
+                let late = connection.deadline <= now && connection.awaits.is_none();
                 if late {
                     count(&self.counts.late);
                     // Nothing may follow half an answer.
@@ -199,30 +227,70 @@ impl<P: Protocol> Work<P> {
         }
     }
 
-    /// Waits for something to do: (the end, a connection, which connections are ready).
-    fn wait(&self) -> io::Result<(bool, bool, Vec<bool>)> {
+    /// Waits for something to do.
+    fn wait(&self) -> io::Result<Woken> {
         let now = Instant::now();
         let accepting = self.accept_after.is_none_or(|after| after <= now);
-        let mut fds = Vec::with_capacity(self.connections.len() + 2);
+        let mut fds = Vec::with_capacity(self.connections.len() + 3);
         fds.push(PollFd::new(&self.wake, PollFlags::IN));
+        fds.push(PollFd::new(&*self.slow.found_some, PollFlags::IN));
         fds.push(PollFd::new(&self.listener, if accepting { PollFlags::IN } else { PollFlags::empty() }));
-        fds.extend(self.connections.iter().map(|connection| {
+        // One that awaits an answer may have gone: it would be ready all the time.
+        let may_go_on = |connection: &&Connection| connection.awaits.is_none();
+        fds.extend(self.connections.iter().filter(may_go_on).map(|connection| {
             // Nothing new is read before the last answer is on its way: that bounds what is kept.
             let wants = if connection.sent < connection.outgoing.len() { PollFlags::OUT } else { PollFlags::IN };
             PollFd::new(&connection.socket, wants)
         }));
-        let next = self.connections.iter().map(|connection| connection.deadline).chain(self.accept_after.filter(|_| !accepting)).min();
+        let deadlines = self.connections.iter().filter(may_go_on).map(|connection| connection.deadline);
+        let next = deadlines.chain(self.accept_after.filter(|_| !accepting)).min();
         let timeout = next.map(|next| {
             let left = next.saturating_duration_since(now);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as _ }
         });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
-            Err(Errno::INTR) => return Ok((false, false, vec![false; self.connections.len()])),
+            Err(Errno::INTR) => return Ok(Woken { stop: false, found: false, incoming: false, ready: Vec::new() }),
             Err(error) => return Err(error.into()),
         }
         let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        Ok((ready(&fds[0]), accepting && ready(&fds[1]), fds[2..].iter().map(ready).collect()))
+        let mut polled = fds[3..].iter().map(ready);
+        Ok(Woken {
+            stop: ready(&fds[0]),
+            found: ready(&fds[1]),
+            incoming: accepting && ready(&fds[2]),
+            ready: self.connections.iter().map(|connection| may_go_on(&connection) && polled.next() == Some(true)).collect(),
+        })
+    }
+
+    /// Gives the answers that have been found to those who await them and are still there.
+    fn hand_out(&mut self, now: Instant) {
+        let mut counter = [0; 8];
+        // Empty is as good: it was read before.
+        let _ = rustix::io::read(&*self.slow.found_some, &mut counter);
+        while let Ok((number, found)) = self.slow.found.try_recv() {
+            let Some(index) = self.connections.iter().position(|connection| connection.awaits == Some(number)) else { continue };
+            let connection = &mut self.connections[index];
+            connection.awaits = None;
+            connection.active = Instant::now();
+            count(&self.counts.answered);
+            let goes_on = match found {
+                Found::Reply(text) => {
+                    connection.outgoing = text;
+                    self.step(index, now)
+                }
+                Found::HandOver(take) => {
+                    // Its own place among the connections is free again.
+                    if let Err(error) = connection.socket.try_clone().and_then(take) {
+                        tracing::warn!(%error, "a connection cannot be handed over: it ends");
+                    }
+                    false
+                }
+            };
+            if !goes_on {
+                self.connections.swap_remove(index);
+            }
+        }
     }
 
     fn accept(&mut self, now: Instant) {
@@ -255,6 +323,7 @@ impl<P: Protocol> Work<P> {
                     active: Instant::now(),
                     ended: false,
                     last: false,
+                    awaits: None,
                 });
             }
         }
@@ -291,6 +360,9 @@ impl<P: Protocol> Work<P> {
     /// Does for a connection what can be done without waiting; false if it is over.
     fn step(&mut self, index: usize, now: Instant) -> bool {
         let connection = &mut self.connections[index];
+        if connection.awaits.is_some() {
+            return true;
+        }
         if connection.sent == connection.outgoing.len() && !connection.ended {
             match recv(&connection.socket, &mut self.scratch[..], RecvFlags::empty()) {
                 Ok((_, 0)) => connection.ended = true,
@@ -330,22 +402,97 @@ impl<P: Protocol> Work<P> {
                     connection.outgoing = text;
                     connection.last = close;
                 }
-                Answer::HandOver(take) => {
-                    count(&self.counts.answered);
-                    // Its own place among the connections is free again.
-                    if let Err(error) = connection.socket.try_clone().and_then(take) {
-                        tracing::warn!(%error, "a connection cannot be handed over: it ends");
+                Answer::Later { consumed, work } if consumed <= self.bounds.question => {
+                    connection.received.drain(..consumed);
+                    connection.awaits = self.slow.begin(work);
+                    if connection.awaits.is_some() {
+                        return true;
                     }
-                    return false;
+                    connection.outgoing = self.protocol.complaint(Complaint::Behind);
                 }
                 Answer::Incomplete if connection.ended => return false,
                 Answer::Incomplete if connection.received.len() < self.bounds.question => return true,
-                Answer::Reply { .. } | Answer::Incomplete => {
+                Answer::Reply { .. } | Answer::Later { .. } | Answer::Incomplete => {
                     count(&self.counts.too_long);
                     connection.outgoing = self.protocol.complaint(Complaint::TooLong);
                     connection.last = true;
                 }
             }
+        }
+    }
+}
+
+/// Why the serving thread goes on.
+struct Woken {
+    /// It is to end.
+    stop: bool,
+    /// Answers that took long are there.
+    found: bool,
+    /// Somebody wants a connection.
+    incoming: bool,
+    /// By connection: can something be done for it?
+    ready: Vec<bool>,
+}
+
+/// A question that takes long, and its number.
+type Slowly = (u64, Box<dyn FnOnce() -> Found + Send>);
+
+/// What finds the answers that take long: a thread, from the first such question on.
+struct Slow {
+    name: String,
+    questions: Option<Sender<Slowly>>,
+    asked: Receiver<Slowly>,
+    finds: Sender<(u64, Found)>,
+    found: Receiver<(u64, Found)>,
+    /// Readable when there are some.
+    found_some: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    next: u64,
+}
+
+impl Slow {
+    /// One that has so many questions waiting at most.
+    fn new(name: &str, most: usize) -> io::Result<Self> {
+        let (questions, asked) = crossbeam_channel::bounded(most);
+        let (finds, found) = crossbeam_channel::unbounded();
+        let found_some = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        Ok(Slow { name: format!("{name}-slow"), questions: Some(questions), asked, finds, found, found_some, thread: None, next: 0 })
+    }
+
+    /// Has the answer found; returns the question's number, or `None` if too many wait.
+    fn begin(&mut self, work: Box<dyn FnOnce() -> Found + Send>) -> Option<u64> {
+        if self.thread.is_none() {
+            let (asked, finds, found_some) = (self.asked.clone(), self.finds.clone(), Arc::clone(&self.found_some));
+            let find = move || {
+                for (number, work) in asked {
+                    let _ = finds.send((number, work()));
+                    // A counter that is full wakes just as well.
+                    let _ = rustix::io::write(&*found_some, &1_u64.to_ne_bytes());
+                }
+            };
+            match std::thread::Builder::new().name(self.name.clone()).spawn(find) {
+                Ok(thread) => self.thread = Some(thread),
+                Err(error) => {
+                    tracing::error!(%error, "no thread can be started for what takes long");
+                    return None;
+                }
+            }
+        }
+        let number = self.next;
+        self.questions.as_ref()?.try_send((number, work)).ok()?;
+        self.next += 1;
+        Some(number)
+    }
+}
+
+impl Drop for Slow {
+    /// Waits until the answer that is being found is there; those that wait for their turn are not
+    /// looked for any more.
+    fn drop(&mut self) {
+        self.questions = None;
+        while self.asked.try_recv().is_ok() {}
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!(name = self.name, "a thread had panicked");
         }
     }
 }

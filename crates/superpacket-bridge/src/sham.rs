@@ -22,12 +22,14 @@ use crate::vlan::{PortVlanReport, VlanProtocol, VlanRange, VlanReport};
 pub(crate) struct Sham {
     ports: Mutex<Vec<PortSettings>>,
     steering: Mutex<SteeringSettings>,
+    /// While somebody holds it, a port opens that takes long.
+    pub(crate) opening: Mutex<()>,
 }
 
 impl Sham {
     pub(crate) fn new() -> Self {
         let ports = ["packet:a", "tap:b"].map(|port| PortSettings::new(port.parse().expect("a port")));
-        Sham { ports: Mutex::new(ports.into()), steering: Mutex::default() }
+        Sham { ports: Mutex::new(ports.into()), steering: Mutex::default(), opening: Mutex::default() }
     }
 
     fn change<T>(
@@ -175,6 +177,7 @@ impl Control for Sham {
             }
             change.settings.iter().try_for_each(|(name, value)| settings.set(name, value)).map_err(|why| refused(&why))
         };
+        drop(self.opening.lock().expect("no panic"));
         self.change(name, set, port)
     }
 

@@ -437,6 +437,13 @@ fn what_there_is_no_memory_for_is_refused() {
     assert!(refused.contains("no memory to aggregate 4096 flows of each of 1024 receive queues"), "{refused}");
     let refused = bridge.set_rps_flow_count(&name, None, 65_536).expect_err("1 GiB").to_string();
     assert!(refused.contains("rps_flow_cnt: ENOMEM: 65536 entries"), "{refused}");
+    // The rest of it, but for 40 MiB.
+    let held = Vec::<u8>::with_capacity(160 << 20);
+    let refused = bridge.change_steering_settings(|steering| steering.set("flow_limit_table_len", "65536"));
+    let refused = refused.expect_err("64 MiB").to_string();
+    assert!(refused.contains("no memory for the flow limit's table of each of 1025 receive queues"), "{refused}");
+    assert_eq!(bridge.steering().settings["flow_limit_table_len"], "4096", "as it was");
+    drop(held);
     // It lives, and takes what there is memory for.
     assert_eq!(bridge.ports()[0].limits["lro_max_desc"], 64, "as it was");
     assert_eq!(bridge.set_limit(&name, "lro_max_desc", 128).expect("8 MiB").limits["lro_max_desc"], 128);

@@ -1,6 +1,7 @@
 //! Admission to a backlog: its length, and the share of one flow in it.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use superpacket::packet::FlowHash;
 
@@ -23,6 +24,21 @@ pub const FLOW_LIMIT_HISTORY: usize = 128;
 pub struct InvalidTableLength {
     /// The requested number of flows.
     pub length: usize,
+}
+
+/// A flow limit cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FlowLimitError {
+    /// The length of its table is one that the kernel refuses.
+    #[error(transparent)]
+    Length(#[from] InvalidTableLength),
+    /// There is no memory for its table.
+    #[error("ENOMEM: {length} entries: there is no memory for the flow limit's table")]
+    NoMemory {
+        /// The requested number of entries, a byte each.
+        length: usize,
+    },
 }
 
 /// Drops packets of flows that fill a backlog (the kernel's `skb_flow_limit`), so that in overload
@@ -49,15 +65,29 @@ impl FlowLimit {
     ///
     /// # Errors
     /// [`InvalidTableLength`] for others.
+    ///
+    /// Without memory for the table the process ends, as with [`Vec`]; see
+    /// [`try_new`](Self::try_new).
     pub fn new(length: usize) -> Result<Self, InvalidTableLength> {
-        if !length.is_power_of_two() || !(2..=1 << 16).contains(&length) {
-            return Err(InvalidTableLength { length });
-        }
-        Ok(FlowLimit::with_bits(length.ilog2()))
+        check_length(length)?;
+        Ok(FlowLimit::of((0..length).map(|_| 0).collect()))
     }
 
-    fn with_bits(bits: u32) -> Self {
-        FlowLimit { counts: (0..1usize << bits).map(|_| 0).collect(), history: [0; FLOW_LIMIT_HISTORY], head: 0, bits, dropped: 0 }
+    /// As [`new`](Self::new), but reports an error if there is no memory for the table.
+    ///
+    /// # Errors
+    /// [`FlowLimitError`] says whether it is the length or the memory.
+    pub fn try_new(length: usize) -> Result<Self, FlowLimitError> {
+        check_length(length)?;
+        let mut counts = Vec::new();
+        counts.try_reserve_exact(length).map_err(|_| FlowLimitError::NoMemory { length })?;
+        counts.resize(length, 0);
+        Ok(FlowLimit::of(counts.into_boxed_slice()))
+    }
+
+    fn of(counts: Box<[u8]>) -> Self {
+        let bits = counts.len().ilog2();
+        FlowLimit { counts, history: [0; FLOW_LIMIT_HISTORY], head: 0, bits, dropped: 0 }
     }
 
     /// Counts a packet, and returns whether to drop it, where its queue holds `queued` packets of
@@ -95,7 +125,14 @@ impl FlowLimit {
 impl Default for FlowLimit {
     /// Makes the kernel's table of 4,096 entries.
     fn default() -> Self {
-        FlowLimit::with_bits(DEFAULT_FLOW_LIMIT_TABLE.ilog2())
+        FlowLimit::of((0..DEFAULT_FLOW_LIMIT_TABLE).map(|_| 0).collect())
+    }
+}
+
+const fn check_length(length: usize) -> Result<(), InvalidTableLength> {
+    match length.is_power_of_two() && length >= 2 && length <= 1 << 16 {
+        true => Ok(()),
+        false => Err(InvalidTableLength { length }),
     }
 }
 
@@ -213,8 +250,9 @@ mod tests {
     fn tables_are_powers_of_two() {
         for length in [0, 1, 3, 4095, 1 << 17] {
             assert_eq!(FlowLimit::new(length).map(|_| ()), Err(InvalidTableLength { length }));
+            assert_eq!(FlowLimit::try_new(length).map(|_| ()), Err(InvalidTableLength { length }.into()));
         }
-        let mut limit = FlowLimit::new(1 << 16).expect("the most");
+        let mut limit = FlowLimit::try_new(1 << 16).expect("the most");
         assert!((0..1_000_000u32).all(|index| !limit.drops(FlowHash(index.wrapping_mul(2_654_435_769)), FULL, 1000)));
     }
 

@@ -19,7 +19,7 @@ mod toeplitz;
 mod tuple;
 
 pub use backlog::{
-    Admission, BacklogLimit, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FLOW_LIMIT_HISTORY, FlowLimit,
+    Admission, BacklogLimit, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FLOW_LIMIT_HISTORY, FlowLimit, FlowLimitError,
     InvalidTableLength,
 };
 pub use hasher::{FlowHasher, HashCounters};

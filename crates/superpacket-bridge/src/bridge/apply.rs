@@ -47,6 +47,7 @@ impl Bridge {
         check_static(&settings)?;
         let _alone = lock(&inner.changes);
         let sock_flows = inner.sock_flows_for(&settings.steering)?;
+        inner.check_flow_limit(&settings.steering)?;
         let wanted = |name: &str| settings.ports.iter().any(|port| port.port.name() == name);
         let known: Vec<Arc<Shared>> = lock(&inner.places).iter().flatten().map(|place| place.shared.clone()).collect();
         let (kept, gone): (Vec<_>, Vec<_>) = known.into_iter().partition(|shared| wanted(&shared.name));

@@ -2,7 +2,7 @@
 //! an allocation that fails in one of them would end the process.
 
 use superpacket::aggregate::{Mode, Policy};
-use superpacket_steer::FlowTableError;
+use superpacket_steer::{FlowLimitError, FlowTableError};
 
 use crate::error::BridgeError;
 use crate::runtime::Shared;
@@ -63,4 +63,13 @@ pub(super) fn check_flow_count(count: u32, queues: usize) -> Result<(), Steering
     }
     let problem = FlowTableError::NoMemory { entries: count };
     Err(SteeringProblem(format!("rps_flow_cnt: {problem}, of each of {queues} receive queues")))
+}
+
+/// Is there memory for a flow limit of so many entries in each of so many receive queues?
+pub(super) fn check_flow_limit(length: usize, queues: usize) -> Result<(), SteeringProblem> {
+    if is_there(length.saturating_mul(queues)) {
+        return Ok(());
+    }
+    let problem = FlowLimitError::NoMemory { length };
+    Err(SteeringProblem(format!("flow_limit_table_len: {problem} of each of {queues} receive queues")))
 }

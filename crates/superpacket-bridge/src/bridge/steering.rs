@@ -9,7 +9,7 @@ use superpacket::packet::FlowHash;
 use superpacket_steer::{Cpu, CpuMask, SockFlowTable};
 
 use super::join::poll_thread_of;
-use super::memory::check_flow_count;
+use super::memory::{check_flow_count, check_flow_limit};
 use super::place::Place;
 use super::{Bridge, Inner, lock};
 use crate::error::BridgeError;
@@ -246,6 +246,7 @@ impl Bridge {
             let mut settings = before.settings.clone();
             change(&mut settings)?;
             let sock_flows = self.inner.sock_flows_for(&settings)?;
+            self.inner.check_flow_limit(&settings)?;
             self.inner.put_steering(settings, sock_flows);
             if let Err(error) = self.inner.reconcile_workers() {
                 // With the same table: what readers recorded stays.
@@ -316,6 +317,14 @@ impl Inner {
             true => Ok(before.sock_flows.clone()),
             false => sock_flow_table(settings),
         }
+    }
+
+    /// Is there memory for the flow limit that settings ask for, if it is another one?
+    pub(super) fn check_flow_limit(&self, settings: &SteeringSettings) -> Result<(), SteeringProblem> {
+        if settings.flow_limit_table == self.common.steering.now().settings.flow_limit_table {
+            return Ok(());
+        }
+        check_flow_limit(settings.flow_limit_table, lock(&self.places).iter().flatten().map(|place| place.queues).sum())
     }
 
     /// Takes over settings. Workers, and threads that look, are for the caller to see to.

@@ -4,7 +4,7 @@ use serde::Serialize;
 use superpacket_features::Feature;
 use superpacket_io::port::SpecError;
 
-use super::request::{Address, ErrorCode, PROTOCOL, Refusal, Reply, Request, ServedBy, read};
+use super::request::{Address, ErrorCode, PROTOCOL, Refusal, Reply, Request, ServedBy};
 use super::{Control, RpsChange};
 use crate::fdb::{FdbFilter, MOST_LISTED, Station};
 use crate::monitor::{MAX_SNAPLEN, Monitor, MonitorSettings};
@@ -19,9 +19,9 @@ pub(super) enum Answered {
     Monitor(Vec<u8>, Monitor),
 }
 
-/// Answers a line.
-pub(super) fn answer(line: &[u8], control: &dyn Control) -> Answered {
-    read(line).and_then(|request| perform(request, control)).unwrap_or_else(|refusal| Answered::Line(refuse(refusal)))
+/// Answers a request.
+pub(super) fn answer(request: Request, control: &dyn Control) -> Answered {
+    perform(request, control).unwrap_or_else(|refusal| Answered::Line(refuse(refusal)))
 }
 
 /// The line that says no.

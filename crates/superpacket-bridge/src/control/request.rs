@@ -269,6 +269,22 @@ pub struct Address {
 }
 
 impl Request {
+    /// Does it read only, and wait for nothing?
+    pub(super) const fn is_report(&self) -> bool {
+        matches!(
+            self,
+            Request::Version {}
+                | Request::Ports { .. }
+                | Request::Features { .. }
+                | Request::Stats { .. }
+                | Request::Fdb { .. }
+                | Request::Vlan { .. }
+                | Request::Mdb { .. }
+                | Request::Rps { .. }
+                | Request::Steering {}
+        )
+    }
+
     /// The names that requests have.
     pub const NAMES: [&'static str; 25] = [
         "version",

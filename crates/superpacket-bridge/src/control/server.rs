@@ -8,9 +8,10 @@ use std::time::Duration;
 use rustix::process::Uid;
 
 use super::answer::{Answered, answer, refuse};
+use super::request::read;
 use super::socket::SocketFile;
 use super::{Control, ControlSocket, ErrorCode, MAX_REQUEST, Refusal};
-use crate::serve::{Answer, Bounds, Complaint, Counts, Protocol, Server};
+use crate::serve::{Answer, Bounds, Complaint, Counts, Found, Protocol, Server};
 
 /// What clients get at most: somebody who watches asks every second, and nobody needs more places
 /// than people have terminals.
@@ -97,10 +98,25 @@ impl Protocol for Lines {
 
     fn answer(&mut self, received: &[u8], ended: bool) -> Answer {
         match received.iter().position(|&byte| byte == b'\n') {
-            Some(end) => match answer(&received[..end], &*self.control) {
-                Answered::Line(text) => Answer::Reply { consumed: end + 1, text, close: false },
-                Answered::Monitor(text, monitor) => Answer::HandOver(Box::new(move |socket| monitor.stream_to(socket, text))),
-            },
+            Some(end) => {
+                let consumed = end + 1;
+                let request = match read(&received[..end]) {
+                    Ok(request) => request,
+                    Err(refusal) => return Answer::Reply { consumed, text: refuse(refusal), close: false },
+                };
+                if request.is_report()
+                    && let Answered::Line(text) = answer(request.clone(), &*self.control)
+                {
+                    return Answer::Reply { consumed, text, close: false };
+                }
+                // A port may take long to open or to close: what only reads need not wait for it.
+                let control = Arc::clone(&self.control);
+                let work = move || match answer(request, &*control) {
+                    Answered::Line(text) => Found::Reply(text),
+                    Answered::Monitor(text, monitor) => Found::HandOver(Box::new(move |socket| monitor.stream_to(socket, text))),
+                };
+                Answer::Later { consumed, work: Box::new(work) }
+            }
             None if ended && !received.is_empty() => {
                 let text = refuse(Refusal::new(ErrorCode::Malformed, "the request does not end: a line feed is missing"));
                 Answer::Reply { consumed: received.len(), text, close: true }
@@ -115,6 +131,9 @@ impl Protocol for Lines {
                 ErrorCode::Busy,
                 format_args!("{} connections were open, this one was idle longest, and it gave way to a new one", BOUNDS.connections),
             ),
+            Complaint::Behind => {
+                Refusal::new(ErrorCode::Busy, format_args!("{} requests wait for one that takes long", BOUNDS.connections))
+            }
             Complaint::TooLong => Refusal::new(ErrorCode::TooLong, format_args!("a request has at most {MAX_REQUEST} bytes")),
             Complaint::Late => Refusal::new(ErrorCode::TooSlow, format_args!("nothing came for {} s", BOUNDS.patience.as_secs())),
         })

@@ -19,6 +19,7 @@ use crate::vlan::{VlanProtocol, VlanReport};
 struct Bench {
     path: PathBuf,
     server: ControlServer,
+    bridge: Arc<Sham>,
     _directory: tempfile::TempDir,
 }
 
@@ -31,8 +32,9 @@ impl Bench {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("control.sock");
         let socket = ControlSocket::bind(&path).expect("binds");
-        let server = ControlServer::start_within(socket, Arc::new(Sham::new()), bounds).expect("starts");
-        Bench { path, server, _directory: directory }
+        let bridge = Arc::new(Sham::new());
+        let server = ControlServer::start_within(socket, Arc::clone(&bridge) as Arc<dyn Control>, bounds).expect("starts");
+        Bench { path, server, bridge, _directory: directory }
     }
 
     fn raw(&self) -> UnixStream {
@@ -119,6 +121,63 @@ fn what_is_asked_is_answered() {
     assert_eq!(steering.settings["netdev_max_backlog"], "300");
     assert_eq!(client.steering().expect("answers"), steering);
     assert_eq!(bench.server.counters().answered, 36);
+}
+
+const SLOW: &[u8] = b"{\"request\":\"set-port\",\"port\":\"tap:b\",\"options\":{\"queues\":\"2\"}}\n{\"request\":\"version\"}\n";
+
+#[test]
+fn reports_do_not_wait_for_a_change_that_takes_long() {
+    let bench = Bench::new();
+    let opening = bench.bridge.opening.lock().expect("no panic");
+    let mut slow = bench.raw();
+    slow.write_all(SLOW).expect("sent");
+    let mut gone = bench.raw();
+    gone.write_all(SLOW).expect("sent");
+    drop(gone);
+    let mut client = bench.client();
+    for _ in 0..20 {
+        assert_eq!(client.stats(None).expect("at once"), Sham::new().stats());
+    }
+    slow.set_read_timeout(Some(Duration::from_millis(50))).expect("bounded");
+    assert!(slow.read(&mut [0; 1]).is_err(), "neither its own answer nor that to what it asked behind it");
+    slow.set_read_timeout(Some(Duration::from_secs(20))).expect("bounded");
+    drop(opening);
+    let mut lines = BufReader::new(slow).lines();
+    let mut line = || lines.next().expect("an answer").expect("reads");
+    assert!(line().contains("tap:b?queues=2"), "in the order of the questions");
+    assert!(line().contains("\"pid\""));
+    assert_eq!(client.ports(Some("tap:b")).expect("answers")[0].string, "tap:b?queues=2");
+}
+
+#[test]
+fn changes_that_wait_for_their_turn_have_their_bounds() {
+    let bench = Bench::within(Bounds { connections: 2, ..BOUNDS });
+    let opening = bench.bridge.opening.lock().expect("no panic");
+    // One is being answered, two wait; whoever asked first gives way to the next.
+    let mut waiting: Vec<_> = (0..3)
+        .map(|number| {
+            let mut stream = bench.raw();
+            stream.write_all(SLOW).expect("sent");
+            let accepted = || bench.server.counters().accepted > number;
+            while !accepted() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            stream
+        })
+        .collect();
+    assert!(rest(waiting.remove(0)).contains("gave way to a new one"));
+    let mut refused = bench.raw();
+    refused.write_all(SLOW).expect("sent");
+    let mut line = String::new();
+    BufReader::new(refused).read_line(&mut line).expect("reads");
+    assert!(line.contains("\"busy\"") && line.contains("wait for one that takes long"), "{line}");
+    // It ends with what it is at, and looks for no other answer.
+    let ends = std::thread::spawn(move || drop(bench.server));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!ends.is_finished());
+    drop(opening);
+    ends.join().expect("no panic");
 }
 
 #[test]
@@ -408,7 +467,7 @@ fn the_end_of_the_server_ends_its_connections_and_its_file() {
     let bench = Bench::new();
     let mut client = bench.client();
     client.version().expect("answers");
-    let Bench { path, server, _directory } = bench;
+    let Bench { path, server, _directory, .. } = bench;
     let started = Instant::now();
     drop(server);
     assert!(started.elapsed() < Duration::from_secs(2) && !path.exists());

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use superpacket_steer::{
-    BacklogLimit, CpuMask, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FlowHashKey, FlowHasher, FlowHeaders, FlowLimit,
-    MovePolicy, SockFlowTable, ToeplitzKey, flow_entries,
+    CpuMask, DEFAULT_FLOW_LIMIT_TABLE, DEFAULT_MAX_BACKLOG, DEFAULT_WEIGHT, FlowHashKey, FlowHasher, FlowHeaders, FlowLimit, MovePolicy,
+    SockFlowTable, ToeplitzKey, flow_entries,
 };
 
 use super::InPlace;
@@ -218,10 +218,10 @@ impl SteeringSettings {
         SockFlowTable::new(entries, possible_cpus()).map_err(|error| wrong(&error))
     }
 
-    /// What limits backlogs so.
-    pub(crate) fn backlog_limit(&self) -> BacklogLimit {
-        // A length that is none has not been set.
-        BacklogLimit::new(self.max_backlog, FlowLimit::new(self.flow_limit_table).ok())
+    /// The flow limit of a receive queue that is asked for; `None` if flows are not limited.
+    pub(crate) fn flow_limit(&self) -> Result<Option<FlowLimit>, SteeringProblem> {
+        let wrong = |error| SteeringProblem(format!("flow_limit_table_len: {error}"));
+        (self.flow_limit_table != 0).then(|| FlowLimit::try_new(self.flow_limit_table)).transpose().map_err(wrong)
     }
 }
 

@@ -109,10 +109,12 @@ impl Dispatch {
     pub(crate) fn new(state: Arc<State>, queue: u16) -> Self {
         let snapshot = state.now();
         let hash = snapshot.settings.hash.clone();
+        // The flow limit is made when settings are looked at for the first time.
+        let limit = BacklogLimit::new(snapshot.settings.max_backlog, None);
         Dispatch {
             queue,
             steering: Steering::new(hash.hasher(state.key)),
-            limit: snapshot.settings.backlog_limit(),
+            limit,
             hash,
             hashed: true,
             state,
@@ -140,11 +142,12 @@ impl Dispatch {
             self.counted.hashes = HashCounters::default();
         }
         self.steering.set_move_policy(settings.move_policy);
-        let limit = &mut self.limit;
-        limit.max_backlog = settings.max_backlog;
-        let table = settings.backlog_limit().flow_limit;
-        if table.is_some() != limit.flow_limit.is_some() || settings.flow_limit_table != self.table_length() {
-            self.limit.flow_limit = table;
+        self.limit.max_backlog = settings.max_backlog;
+        if settings.flow_limit_table != self.table_length() {
+            match settings.flow_limit() {
+                Ok(limit) => self.limit.flow_limit = limit,
+                Err(error) => tracing::error!(port = %shared.name, queue = self.queue, %error, "the flow limit is as before"),
+            }
         }
         let wanted = shared.settings().steering;
         if let Err(error) = self.steering.set_flow_count(u64::from(*wanted.rps_flow_cnt.queue(self.queue))) {

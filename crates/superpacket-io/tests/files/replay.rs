@@ -567,6 +567,32 @@ fn a_poll_never_crosses_a_hole() {
 }
 
 #[test]
+fn a_capture_that_begins_with_a_hole_opens_by_its_header() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("in.pcap");
+    let frame = &flow()[0];
+    let frame = (frame.0, frame.1[14..].to_vec(), 0);
+    write(&path, &[LinkType::RAW], &[frame]);
+    let whole = std::fs::read(&path).expect("there");
+    let (header, record) = whole.split_at(24);
+    std::fs::write(&path, header).expect("written");
+    let mut file = std::fs::OpenOptions::new().append(true).open(&path).expect("there");
+    // Two million empty frames, more than are looked through, and then one.
+    file.set_len(24 + (2 << 20) * 16).expect("a hole");
+    std::io::Write::write_all(&mut file, record).expect("written");
+    let spec = format!("pcap:{}?speed=max", path.display());
+    let mut behind = port(&spec);
+    assert_eq!(behind.layer(), Layer::Ip);
+    let skipped = behind.counters().rx_errors;
+    assert!(skipped < 2 << 20, "opened before all was read: {skipped}");
+    let packets = receive_all(&mut *behind.receivers().remove(0));
+    assert_eq!((packets.len(), behind.counters().rx_errors), (1, 2 << 20));
+    // Without end: 64 GB.
+    file.set_len(64 << 30).expect("a hole");
+    assert_eq!(port(&spec).layer(), Layer::Ip);
+}
+
+#[test]
 fn what_stands_behind_many_frames_that_are_left_out_comes() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("in.pcap");

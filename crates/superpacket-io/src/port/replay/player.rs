@@ -7,9 +7,9 @@ use std::time::Duration;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use superpacket::packet::{Layer, RxPacket};
 
-use super::frames::{Errors, Read, Ready, read, read_among};
+use super::frames::{Errors, Read, Ready, read_among};
 use super::options::Speed;
-use super::stream::{Event, Pipe, Stream};
+use super::stream::{Event, Pipe, Stream, by_header};
 use super::timer::{monotonic_nanoseconds, set_timer};
 use crate::capture::{CaptureError, Format, Reader, Source, Truncated};
 use crate::port::{Buffer, PortError, Receive};
@@ -24,6 +24,10 @@ const SKIPPED: usize = 64;
 /// Frames of a file that are, which takes less than 1 ms: a hole in a file is so many empty ones
 /// that they would take hours.
 const SKIPPED_OF_FILE: usize = 4096;
+
+/// Frames of a file that are looked through for the first one when its port is opened, which takes
+/// a fraction of a second.
+const LOOKED_THROUGH: usize = 1 << 20;
 
 /// A capture that is replayed.
 #[derive(Debug)]
@@ -212,10 +216,17 @@ struct Opening {
 }
 
 impl Opening {
+    /// Looks through the first frames for one that can be replayed. Where none of them can, the
+    /// header says what packets start with, as that of a pipe does of which no frame has come.
     fn of_file(mut reader: Box<Reader>, errors: &Errors) -> Result<Self, CaptureError> {
-        let (next, layer) = read(&mut reader, None, errors)?.map_or((None, Layer::Ethernet), |(frame, layer)| (Some(frame), layer));
-        let end = reader.truncated().cloned().filter(|_| next.is_none());
-        Ok(Opening { layer, format: Some(reader.format()), input: next.is_some().then_some(Input::File(reader)), next, end })
+        let format = Some(reader.format());
+        let (next, layer, is_end) = match read_among(&mut reader, LOOKED_THROUGH, None, errors)? {
+            Read::Frame(frame, layer) => (Some(frame), layer, false),
+            Read::LeftOut => (None, by_header(&reader).unwrap_or(Layer::Ethernet), false),
+            Read::End => (None, Layer::Ethernet, true),
+        };
+        let end = reader.truncated().cloned().filter(|_| is_end);
+        Ok(Opening { layer, format, next, input: (!is_end).then_some(Input::File(reader)), end })
     }
 
     /// Waits for the first frame, but not longer than [`FIRST_FRAME`].

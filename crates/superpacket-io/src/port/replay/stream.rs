@@ -59,6 +59,11 @@ pub(super) struct Start {
     pub(super) layer: Option<Layer>,
 }
 
+/// What packets start with by the capture's header, as far as it has been read.
+pub(super) fn by_header(reader: &Reader) -> Option<Layer> {
+    reader.interfaces().first().map(|interface| layer_of(interface.link_type))
+}
+
 impl Pipe {
     /// Opens the capture at `path` if its bytes may be yet to come: a pipe, a terminal, a socket, a
     /// device. Does not wait for whoever is to write there.
@@ -101,8 +106,7 @@ impl Pipe {
         let format = Some(reader.format());
         // Counted when they are replayed.
         let first = read(&mut reader, None, &Errors::default())?.map(|(_, layer)| layer);
-        let by_header = reader.interfaces().first().map(|interface| layer_of(interface.link_type));
-        Ok((Start { format, layer: first.or(by_header) }, first.is_some()))
+        Ok((Start { format, layer: first.or(by_header(&reader)) }, first.is_some()))
     }
 
     /// Reads what comes until then; says whether it was the end.

@@ -11,7 +11,7 @@ use super::counts::Counts;
 use super::receive::ReceiveHalf;
 use super::send::SendHalf;
 use super::socket::{self, Socket};
-use super::umem::{Lease, Umem};
+use super::umem::{Lease, Umem, list};
 
 /// All of the process.
 static ALL: Mutex<Vec<Weak<Queue>>> = Mutex::new(Vec::new());
@@ -46,13 +46,15 @@ impl Queue {
         flags: SocketAddrXdpFlags,
         shared: Option<&Queue>,
     ) -> io::Result<Arc<Self>> {
+        // Before the part is taken: it stays with the lease if there is no memory.
+        let posted = list(lease.umem().chunks())?;
         let part = lease.part().ok_or(io::ErrorKind::OutOfMemory)?;
         let umem = Arc::clone(lease.umem());
         let first = lease.first();
         let Socket { rx, fill, tx, completion, descriptor } = socket;
         let several = flags.contains(SocketAddrXdpFlags::XDP_USE_SG);
         let receive = ReceiveHalf::new(rx, fill, part.receive, Arc::clone(&umem), first);
-        let send = SendHalf::new(tx, completion, part.send, Arc::clone(&umem), first, several);
+        let send = SendHalf::new(tx, completion, part.send, Arc::clone(&umem), first, several, posted);
         let counts = Counts::default();
         let queue = Arc::new(Queue { receive: Mutex::new(receive), send: Mutex::new(send), descriptor, lease, number, flags, counts });
         socket::bind(queue.socket(), interface, number, flags, shared.map(Queue::socket))?;

@@ -57,10 +57,19 @@ enum Place {
 }
 
 impl SendHalf {
-    pub(super) fn new(tx: Producer<XdpDesc>, completion: Consumer<u64>, region: Region, umem: Arc<Umem>, part: u32, several: bool) -> Self {
+    /// `posted` has a zero for each of the UMEM's chunks.
+    pub(super) fn new(
+        tx: Producer<XdpDesc>,
+        completion: Consumer<u64>,
+        region: Region,
+        umem: Arc<Umem>,
+        part: u32,
+        several: bool,
+        posted: Vec<u16>,
+    ) -> Self {
         let slots = region.slots() as u32;
         SendHalf {
-            posted: vec![0; umem.chunks()],
+            posted,
             size: tx.room(),
             tx,
             completion,

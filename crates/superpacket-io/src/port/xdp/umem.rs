@@ -191,6 +191,17 @@ impl Drop for Lease {
     }
 }
 
+/// A list of so many values of zero.
+///
+/// # Errors
+/// [`io::ErrorKind::OutOfMemory`] if there is no memory for it.
+pub(super) fn list<T: Default>(length: usize) -> io::Result<Vec<T>> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(length)?;
+    list.resize_with(length, T::default);
+    Ok(list)
+}
+
 impl Umem {
     fn new(frame_size: u32, frames: u32, parts: usize) -> io::Result<Self> {
         let chunks = parts.checked_mul(frames as usize);
@@ -201,6 +212,9 @@ impl Umem {
             io::Error::new(io::ErrorKind::OutOfMemory, says)
         })?;
         let mapping = Arc::new(Mapping::new(length)?);
+        let in_flight = list(parts * frames as usize)?;
+        // What the regions note of each chunk: asked for before, since they cannot refuse.
+        drop(list::<u8>(parts * frames as usize)?);
         let half = frames as usize / 2;
         let region = |chunk: usize| {
             let owner = Arc::clone(&mapping) as Arc<dyn Any + Send + Sync>;
@@ -215,13 +229,7 @@ impl Umem {
                 Part { number: number as u32, receive: region(first), send: region(first + half) }
             })
             .collect();
-        Ok(Umem {
-            in_flight: (0..parts * frames as usize).map(|_| AtomicU32::new(0)).collect(),
-            mapping,
-            frame_size,
-            frames,
-            free: Mutex::new(free),
-        })
+        Ok(Umem { in_flight: in_flight.into_boxed_slice(), mapping, frame_size, frames, free: Mutex::new(free) })
     }
 
     fn free(&self) -> MutexGuard<'_, VecDeque<Part>> {
