@@ -126,10 +126,10 @@ impl Server {
     pub(crate) fn start(name: &str, listener: OwnedFd, bounds: Bounds, counts: Arc<Counts>, protocol: impl Protocol) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&listener, true)?;
         let shared = counts.clone();
-        let slow = Slow::new(name, bounds.connections)?;
+        let background = Background::new(name, bounds.connections)?;
         let serve = move |wake| {
             let (connections, scratch) = (Vec::new(), vec![0; 4096]);
-            Work { listener, wake, bounds, counts: shared, protocol, slow, connections, accept_after: None, scratch }.run();
+            Work { listener, wake, bounds, counts: shared, protocol, background, connections, accept_after: None, scratch }.run();
         };
         Ok(Server { counts, _thread: Stoppable::start(name, serve)? })
     }
@@ -175,7 +175,7 @@ struct Work<P> {
     bounds: Bounds,
     counts: Arc<Counts>,
     protocol: P,
-    slow: Slow,
+    background: Background,
     connections: Vec<Connection>,
     /// The system had no descriptor left: the listener is left alone until then, or it would be
     /// ready all the time.
@@ -190,7 +190,7 @@ fn count(counter: &AtomicU64) {
 impl<P: Protocol> Work<P> {
     fn run(&mut self) {
         loop {
-            let Woken { stop, found, incoming, ready } = match self.wait() {
+            let Woken { stop, answers, incoming, ready } = match self.wait() {
                 Ok(woken) => woken,
                 Err(error) => {
                     tracing::error!(%error, "poll failed: no more is served");
@@ -207,7 +207,7 @@ impl<P: Protocol> Work<P> {
                     self.connections.swap_remove(index);
                 }
             }
-            if found {
+            if answers {
                 self.hand_out(now);
             }
             self.connections.retain_mut(|connection| {
@@ -233,7 +233,7 @@ impl<P: Protocol> Work<P> {
         let accepting = self.accept_after.is_none_or(|after| after <= now);
         let mut fds = Vec::with_capacity(self.connections.len() + 3);
         fds.push(PollFd::new(&self.wake, PollFlags::IN));
-        fds.push(PollFd::new(&*self.slow.found_some, PollFlags::IN));
+        fds.push(PollFd::new(&*self.background.has_answers, PollFlags::IN));
         fds.push(PollFd::new(&self.listener, if accepting { PollFlags::IN } else { PollFlags::empty() }));
         // One that awaits an answer may have gone: it would be ready all the time.
         let may_go_on = |connection: &&Connection| connection.awaits.is_none();
@@ -250,14 +250,14 @@ impl<P: Protocol> Work<P> {
         });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
-            Err(Errno::INTR) => return Ok(Woken { stop: false, found: false, incoming: false, ready: Vec::new() }),
+            Err(Errno::INTR) => return Ok(Woken { stop: false, answers: false, incoming: false, ready: Vec::new() }),
             Err(error) => return Err(error.into()),
         }
         let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let mut polled = fds[3..].iter().map(ready);
         Ok(Woken {
             stop: ready(&fds[0]),
-            found: ready(&fds[1]),
+            answers: ready(&fds[1]),
             incoming: accepting && ready(&fds[2]),
             ready: self.connections.iter().map(|connection| may_go_on(&connection) && polled.next() == Some(true)).collect(),
         })
@@ -267,8 +267,8 @@ impl<P: Protocol> Work<P> {
     fn hand_out(&mut self, now: Instant) {
         let mut counter = [0; 8];
         // Empty is as good: it was read before.
-        let _ = rustix::io::read(&*self.slow.found_some, &mut counter);
-        while let Ok((number, found)) = self.slow.found.try_recv() {
+        let _ = rustix::io::read(&*self.background.has_answers, &mut counter);
+        while let Ok((number, found)) = self.background.answers.try_recv() {
             let Some(index) = self.connections.iter().position(|connection| connection.awaits == Some(number)) else { continue };
             let connection = &mut self.connections[index];
             connection.awaits = None;
@@ -404,7 +404,7 @@ impl<P: Protocol> Work<P> {
                 }
                 Answer::Later { consumed, work } if consumed <= self.bounds.question => {
                     connection.received.drain(..consumed);
-                    connection.awaits = self.slow.begin(work);
+                    connection.awaits = self.background.begin(work);
                     if connection.awaits.is_some() {
                         return true;
                     }
@@ -427,47 +427,55 @@ struct Woken {
     /// It is to end.
     stop: bool,
     /// Answers that took long are there.
-    found: bool,
+    answers: bool,
     /// Somebody wants a connection.
     incoming: bool,
     /// By connection: can something be done for it?
     ready: Vec<bool>,
 }
 
-/// A question that takes long, and its number.
-type Slowly = (u64, Box<dyn FnOnce() -> Found + Send>);
+/// A question that takes long, by its number, and what finds the answer.
+type Job = (u64, Box<dyn FnOnce() -> Found + Send>);
 
-/// What finds the answers that take long: a thread, from the first such question on.
-struct Slow {
+/// Finds answers that take long, on a thread of its own from the first such question on.
+struct Background {
     name: String,
-    questions: Option<Sender<Slowly>>,
-    asked: Receiver<Slowly>,
-    finds: Sender<(u64, Found)>,
-    found: Receiver<(u64, Found)>,
-    /// Readable when there are some.
-    found_some: Arc<OwnedFd>,
+    job_sender: Option<Sender<Job>>,
+    jobs: Receiver<Job>,
+    answer_sender: Sender<(u64, Found)>,
+    answers: Receiver<(u64, Found)>,
+    /// Readable when there are answers.
+    has_answers: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     next: u64,
 }
 
-impl Slow {
+impl Background {
     /// One that has so many questions waiting at most.
     fn new(name: &str, most: usize) -> io::Result<Self> {
-        let (questions, asked) = crossbeam_channel::bounded(most);
-        let (finds, found) = crossbeam_channel::unbounded();
-        let found_some = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        Ok(Slow { name: format!("{name}-slow"), questions: Some(questions), asked, finds, found, found_some, thread: None, next: 0 })
+        let (job_sender, jobs) = crossbeam_channel::bounded(most);
+        let (answer_sender, answers) = crossbeam_channel::unbounded();
+        Ok(Background {
+            name: format!("{name}-slow"),
+            job_sender: Some(job_sender),
+            jobs,
+            answer_sender,
+            answers,
+            has_answers: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            thread: None,
+            next: 0,
+        })
     }
 
     /// Has the answer found; returns the question's number, or `None` if too many wait.
     fn begin(&mut self, work: Box<dyn FnOnce() -> Found + Send>) -> Option<u64> {
         if self.thread.is_none() {
-            let (asked, finds, found_some) = (self.asked.clone(), self.finds.clone(), Arc::clone(&self.found_some));
+            let (jobs, answers, has_answers) = (self.jobs.clone(), self.answer_sender.clone(), Arc::clone(&self.has_answers));
             let find = move || {
-                for (number, work) in asked {
-                    let _ = finds.send((number, work()));
+                for (number, work) in jobs {
+                    let _ = answers.send((number, work()));
                     // A counter that is full wakes just as well.
-                    let _ = rustix::io::write(&*found_some, &1_u64.to_ne_bytes());
+                    let _ = rustix::io::write(&*has_answers, &1_u64.to_ne_bytes());
                 }
             };
             match std::thread::Builder::new().name(self.name.clone()).spawn(find) {
@@ -479,18 +487,18 @@ impl Slow {
             }
         }
         let number = self.next;
-        self.questions.as_ref()?.try_send((number, work)).ok()?;
+        self.job_sender.as_ref()?.try_send((number, work)).ok()?;
         self.next += 1;
         Some(number)
     }
 }
 
-impl Drop for Slow {
+impl Drop for Background {
     /// Waits until the answer that is being found is there; those that wait for their turn are not
     /// looked for any more.
     fn drop(&mut self) {
-        self.questions = None;
-        while self.asked.try_recv().is_ok() {}
+        self.job_sender = None;
+        while self.jobs.try_recv().is_ok() {}
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!(name = self.name, "a thread had panicked");
         }

@@ -177,9 +177,14 @@ impl Link {
                     IpAddr::V4(remote) => InfoVxlan::Group(remote),
                     IpAddr::V6(remote) => InfoVxlan::Group6(remote),
                 };
-                let zero = [InfoVxlan::UDPZeroCsumTX(!checksum), InfoVxlan::UDPZeroCsumRX(!checksum)];
-                let mut data = vec![InfoVxlan::Id(7), remote, InfoVxlan::Port(4789), InfoVxlan::UDPCsum(checksum)];
-                data.extend(zero);
+                let data = vec![
+                    InfoVxlan::Id(7),
+                    remote,
+                    InfoVxlan::Port(4789),
+                    InfoVxlan::UDPCsum(checksum),
+                    InfoVxlan::UDPZeroCsumTX(!checksum),
+                    InfoVxlan::UDPZeroCsumRX(!checksum),
+                ];
                 (InfoKind::Vxlan, InfoData::Vxlan(data))
             }
             UdpTunnel::Geneve => {
@@ -187,9 +192,14 @@ impl Link {
                     IpAddr::V4(remote) => InfoGeneve::Remote(remote),
                     IpAddr::V6(remote) => InfoGeneve::Remote6(remote),
                 };
-                let zero = [InfoGeneve::UdpZeroCsum6Tx(!checksum), InfoGeneve::UdpZeroCsum6Rx(!checksum)];
-                let mut data = vec![InfoGeneve::Id(7), remote, InfoGeneve::Port(6081), InfoGeneve::UdpCsum(checksum)];
-                data.extend(zero);
+                let data = vec![
+                    InfoGeneve::Id(7),
+                    remote,
+                    InfoGeneve::Port(6081),
+                    InfoGeneve::UdpCsum(checksum),
+                    InfoGeneve::UdpZeroCsum6Tx(!checksum),
+                    InfoGeneve::UdpZeroCsum6Rx(!checksum),
+                ];
                 (InfoKind::Geneve, InfoData::Geneve(data))
             }
         };

@@ -1,9 +1,10 @@
 //! Admission to a backlog: its length, and the share of one flow in it.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use superpacket::packet::FlowHash;
+
+use crate::rfs::try_table;
 
 /// The default of `net.core.netdev_max_backlog`, in packets.
 pub const DEFAULT_MAX_BACKLOG: usize = 1000;
@@ -66,7 +67,7 @@ impl FlowLimit {
     /// # Errors
     /// [`InvalidTableLength`] for others.
     ///
-    /// Without memory for the table the process ends, as with [`Vec`]; see
+    /// Without memory for the table the process ends, as with any collection; see
     /// [`try_new`](Self::try_new).
     pub fn new(length: usize) -> Result<Self, InvalidTableLength> {
         check_length(length)?;
@@ -79,10 +80,8 @@ impl FlowLimit {
     /// [`FlowLimitError`] says whether it is the length or the memory.
     pub fn try_new(length: usize) -> Result<Self, FlowLimitError> {
         check_length(length)?;
-        let mut counts = Vec::new();
-        counts.try_reserve_exact(length).map_err(|_| FlowLimitError::NoMemory { length })?;
-        counts.resize(length, 0);
-        Ok(FlowLimit::of(counts.into_boxed_slice()))
+        let counts = try_table(length as u32, core::iter::repeat(0)).map_err(|_| FlowLimitError::NoMemory { length })?;
+        Ok(FlowLimit::of(counts))
     }
 
     fn of(counts: Box<[u8]>) -> Self {

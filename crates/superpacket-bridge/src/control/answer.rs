@@ -7,21 +7,14 @@ use superpacket_io::port::SpecError;
 use super::request::{Address, ErrorCode, PROTOCOL, Refusal, Reply, Request, ServedBy};
 use super::{Control, RpsChange};
 use crate::fdb::{FdbFilter, MOST_LISTED, Station};
-use crate::monitor::{MAX_SNAPLEN, Monitor, MonitorSettings};
+use crate::monitor::{MAX_SNAPLEN, MonitorSettings};
+use crate::serve::Found;
 use crate::settings::{Forwarding, PortChange, PortSettings, SteeringSettings, TooBig};
 use crate::vlan::VlanRange;
 
-/// What answers a line.
-pub(super) enum Answered {
-    /// A line.
-    Line(Vec<u8>),
-    /// A line, and what this monitor copies.
-    Monitor(Vec<u8>, Monitor),
-}
-
 /// Answers a request.
-pub(super) fn answer(request: Request, control: &dyn Control) -> Answered {
-    perform(request, control).unwrap_or_else(|refusal| Answered::Line(refuse(refusal)))
+pub(super) fn answer(request: Request, control: &dyn Control) -> Found {
+    perform(request, control).unwrap_or_else(|refusal| Found::Reply(refuse(refusal)))
 }
 
 /// The line that says no.
@@ -37,10 +30,10 @@ fn reply<T: Serialize>(reply: &Reply<T>) -> Vec<u8> {
     line
 }
 
-fn perform(request: Request, control: &dyn Control) -> Result<Answered, Refusal> {
-    fn value(report: impl Serialize) -> Result<Answered, Refusal> {
+fn perform(request: Request, control: &dyn Control) -> Result<Found, Refusal> {
+    fn value(report: impl Serialize) -> Result<Found, Refusal> {
         let value = serde_json::to_value(report).map_err(|error| Refusal::new(ErrorCode::Refused, error))?;
-        Ok(Answered::Line(reply(&Reply::Ok(value))))
+        Ok(Found::Reply(reply(&Reply::Ok(value))))
     }
     match request {
         Request::Version {} => {
@@ -141,7 +134,8 @@ fn perform(request: Request, control: &dyn Control) -> Result<Answered, Refusal>
         Request::Monitor { ports, direction, snaplen, count } => {
             let settings = MonitorSettings { ports, direction, snaplen: snaplen.unwrap_or(MAX_SNAPLEN), count };
             let monitor = control.monitor(&settings)?;
-            Ok(Answered::Monitor(reply(&Reply::Ok(monitor.report())), monitor))
+            let text = reply(&Reply::Ok(monitor.report()));
+            Ok(Found::HandOver(Box::new(move |socket| monitor.stream_to(socket, text))))
         }
     }
 }

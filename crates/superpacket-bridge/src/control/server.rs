@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Uid;
 
-use super::answer::{Answered, answer, refuse};
+use super::answer::{answer, refuse};
 use super::request::read;
 use super::socket::SocketFile;
 use super::{Control, ControlSocket, ErrorCode, MAX_REQUEST, Refusal};
@@ -104,18 +104,14 @@ impl Protocol for Lines {
                     Ok(request) => request,
                     Err(refusal) => return Answer::Reply { consumed, text: refuse(refusal), close: false },
                 };
+                // A port may take long to open or to close: what only reads need not wait for it.
                 if request.is_report()
-                    && let Answered::Line(text) = answer(request.clone(), &*self.control)
+                    && let Found::Reply(text) = answer(request.clone(), &*self.control)
                 {
                     return Answer::Reply { consumed, text, close: false };
                 }
-                // A port may take long to open or to close: what only reads need not wait for it.
                 let control = Arc::clone(&self.control);
-                let work = move || match answer(request, &*control) {
-                    Answered::Line(text) => Found::Reply(text),
-                    Answered::Monitor(text, monitor) => Found::HandOver(Box::new(move |socket| monitor.stream_to(socket, text))),
-                };
-                Answer::Later { consumed, work: Box::new(work) }
+                Answer::Later { consumed, work: Box::new(move || answer(request, &*control)) }
             }
             None if ended && !received.is_empty() => {
                 let text = refuse(Refusal::new(ErrorCode::Malformed, "the request does not end: a line feed is missing"));
