@@ -1,6 +1,6 @@
 //! The flow table: where held flows are found, in which order they were held, and which share an
 //! address pair. Work per packet is bounded whatever the traffic: a bucket has eight places, a full
-//! one gives up its oldest.
+//! one lends from its neighbour, and where that is full too, it gives up its oldest.
 
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
@@ -28,9 +28,11 @@ struct Bucket {
     /// A bit for each place in use, and how many they are.
     used: u32,
     count: u32,
+    /// How many flows of this bucket lie in its neighbour, which is looked at only if there are any.
+    lent: u32,
 }
 
-const EMPTY: Bucket = Bucket { tags: 0, slots: [NONE; WAYS], used: 0, count: 0 };
+const EMPTY: Bucket = Bucket { tags: 0, slots: [NONE; WAYS], used: 0, count: 0, lent: 0 };
 
 /// The lowest bit of each tag.
 const LOWEST: u64 = u64::MAX / 0xff;
@@ -47,19 +49,19 @@ impl Bucket {
 
     /// Puts a slot in, for which there must be room; returns its place.
     #[inline(always)]
-    fn push(&mut self, tag: u8, slot: u32) -> u8 {
+    fn push(&mut self, tag: u8, slot: u32) -> usize {
         let place = self.used.trailing_ones() as usize % WAYS;
         self.tags = self.tags & !(0xff << (8 * place)) | u64::from(tag) << (8 * place);
         self.slots[place] = slot;
         self.used |= 1 << place;
         self.count += 1;
-        place as u8
+        place
     }
 
     /// Takes out what is at a place in use.
     #[inline(always)]
-    fn remove(&mut self, place: u8) {
-        let place = usize::from(place) % WAYS;
+    fn remove(&mut self, place: usize) {
+        let place = place % WAYS;
         self.slots[place] = NONE;
         self.used &= !(1 << place);
         self.count -= 1;
@@ -126,8 +128,8 @@ pub(super) enum Room {
     Evict(u32),
 }
 
-/// Twice as many places as flows, so that a full bucket is rare; eight flows and fewer share one
-/// bucket and all its places.
+/// Twice as many places as flows, so that a full bucket is rare and a full neighbour beside it
+/// hardly ever seen; eight flows and fewer share one bucket and all its places.
 fn places(max_flows: u32) -> usize {
     if max_flows as usize <= WAYS { WAYS } else { (max_flows as usize * 2).next_power_of_two() }
 }
@@ -170,6 +172,12 @@ impl<B> Table<B> {
         (flow >> 32) as usize & (self.buckets.len() - 1)
     }
 
+    /// The bucket that lends to this one: the other of a pair, or itself where it is the only one.
+    #[inline(always)]
+    fn neighbour_of(&self, bucket: usize) -> usize {
+        (bucket ^ 1) & (self.buckets.len() - 1)
+    }
+
     #[inline(always)]
     fn pair_of(&self, pair: u64) -> usize {
         (pair >> 32) as usize & (self.pair_heads - 1)
@@ -183,7 +191,21 @@ impl<B> Table<B> {
     /// The slot that holds a flow, or [`NONE`]; `probes` counts the entries compared.
     #[inline(always)]
     pub(super) fn find(&self, flow: u64, probes: &mut u64) -> u32 {
-        let bucket = &self.buckets[self.bucket_of(flow)];
+        let index = self.bucket_of(flow);
+        match self.find_in(index, flow, probes) {
+            NONE if self.buckets[index].lent > 0 => self.find_lent(index, flow, probes),
+            slot => slot,
+        }
+    }
+
+    #[cold]
+    fn find_lent(&self, bucket: usize, flow: u64, probes: &mut u64) -> u32 {
+        self.find_in(self.neighbour_of(bucket), flow, probes)
+    }
+
+    #[inline(always)]
+    fn find_in(&self, bucket: usize, flow: u64, probes: &mut u64) -> u32 {
+        let bucket = &self.buckets[bucket];
         *probes += u64::from(bucket.count);
         let mut tagged = bucket.tagged(flow as u8);
         while tagged != 0 {
@@ -199,9 +221,10 @@ impl<B> Table<B> {
     /// Is there room for one more flow with this hash?
     #[inline(always)]
     pub(super) fn room(&self, flow: u64) -> Room {
-        let bucket = &self.buckets[self.bucket_of(flow)];
-        if bucket.count as usize == WAYS {
-            Room::Evict(self.oldest_in(bucket))
+        let index = self.bucket_of(flow);
+        let full = |bucket: usize| self.buckets[bucket].count as usize == WAYS;
+        if full(index) && full(self.neighbour_of(index)) {
+            Room::Evict(self.oldest_in(&self.buckets[index]))
         } else if self.held >= self.max_flows {
             Room::Evict(self.oldest())
         } else {
@@ -224,8 +247,14 @@ impl<B> Table<B> {
             Some(slot) => slot,
             None => self.grow(),
         };
-        let index = self.bucket_of(identity.flow);
-        let place = self.buckets[index].push(identity.flow as u8, slot);
+        let mut index = self.bucket_of(identity.flow);
+        let mut lent = 0;
+        if self.buckets[index].count as usize == WAYS {
+            self.buckets[index].lent += 1;
+            index = self.neighbour_of(index);
+            lent = WAYS;
+        }
+        let place = lent | self.buckets[index].push(identity.flow as u8, slot);
         self.held += 1;
         let newest = self.ages[0].previous as usize;
         link(&mut self.ages, slot as usize + 1, newest);
@@ -244,7 +273,7 @@ impl<B> Table<B> {
         let held = &mut self.slots[slot as usize];
         held.since = now;
         held.flow = identity.flow;
-        held.place = place;
+        held.place = place as u8;
         held.number = self.inserted;
         self.inserted += 1;
         held.tunnels = tunnels;
@@ -272,10 +301,14 @@ impl<B> Table<B> {
     #[inline(always)]
     pub(super) fn remove(&mut self, slot: u32) -> u64 {
         let held = &self.slots[slot as usize];
-        let (flow, place, tunnels) = (held.flow, held.place, held.tunnels);
+        let (flow, place, tunnels) = (held.flow, usize::from(held.place), held.tunnels);
         self.held -= 1;
         self.free.push(slot);
-        let index = self.bucket_of(flow);
+        let mut index = self.bucket_of(flow);
+        if place >= WAYS {
+            self.buckets[index].lent -= 1;
+            index = self.neighbour_of(index);
+        }
         self.buckets[index].remove(place);
         unlink(&mut self.ages, slot as usize + 1);
         let node = self.pair_node(slot, 0);
@@ -348,10 +381,10 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bucket_gives_up_its_oldest() {
+    fn a_full_bucket_borrows_and_then_gives_up_its_oldest() {
         let mut table: Table<&[u8]> = Table::new(64);
         // The same high bits: one bucket.
-        for flow in 0..8 {
+        for flow in 0..16 {
             assert_eq!(table.room(flow), Room::Free);
             assert_eq!(u64::from(table.insert(identity(flow, flow << 32, None), 0)), flow);
         }
@@ -363,7 +396,34 @@ mod tests {
         let mut probes = 0;
         assert_eq!(table.find(99, &mut probes), 0);
         assert_eq!(probes, 8);
+        // What a place was lent for is found there, in as many steps as both have places.
+        assert_eq!(table.find(15, &mut probes), 15);
+        assert_eq!(probes, 8 + 16);
         assert_eq!(table.find(0, &mut probes), NONE);
+    }
+
+    #[test]
+    fn what_lent_a_place_is_full_for_its_own() {
+        let mut table: Table<&[u8]> = Table::new(64);
+        let neighbours = 1 << 32;
+        for flow in 0..9 {
+            table.insert(identity(flow, 0, None), 0);
+        }
+        for flow in 0..7 {
+            table.insert(identity(neighbours | flow, 0, None), 0);
+        }
+        // Its oldest is the other's.
+        assert_eq!(table.room(neighbours | 7), Room::Evict(8));
+        table.remove(8);
+        let mut probes = 0;
+        assert_eq!(table.find(8, &mut probes), NONE);
+        // Nothing is lent any more, so the neighbour is not looked at.
+        assert_eq!(probes, 8);
+        table.insert(identity(neighbours | 7, 0, None), 0);
+        table.remove(3);
+        assert_eq!(table.insert(identity(neighbours | 8, 0, None), 0), 3);
+        assert_eq!(table.find(neighbours | 8, &mut probes), 3);
+        assert_eq!(table.find(neighbours | 7, &mut probes), 8);
     }
 
     #[test]
