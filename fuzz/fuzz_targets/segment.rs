@@ -35,5 +35,38 @@ fuzz_target!(|input: &[u8]| {
     if let Ok(plan) = plan {
         assert_eq!(plan.total_length(), linear.len());
     }
+    if kind == GsoKind::UdpFragments && plan.is_ok() {
+        let mut cut = |options| {
+            let mut fragments = Vec::new();
+            let again = segmenter.segment(&scattered, &options, |fragment| {
+                let mut bytes = Vec::new();
+                fragment.copy_to(&mut bytes);
+                fragments.push(bytes);
+            });
+            assert_eq!(plan, again);
+            fragments
+        };
+        assert_same_but_for_ids(cut(options), &cut(options.with_fragment_id(0)));
+    }
     assert!(segmenter.counters().balanced());
 });
+
+/// The fragments of a datagram whose identification the segmenter chose are those of one whose
+/// identification was given, but for that: four bytes at one place, the same in all.
+fn assert_same_but_for_ids(given: Vec<Vec<u8>>, chosen: &[Vec<u8>]) {
+    let differs = |(one, other): (&Vec<u8>, &Vec<u8>)| {
+        let place = |(place, (one, other)): (usize, (&u8, &u8))| (one != other).then_some(place);
+        one.iter().zip(other).enumerate().filter_map(place).collect::<Vec<_>>()
+    };
+    let places: Vec<_> = given.iter().zip(chosen).flat_map(differs).collect();
+    let (Some(&first), Some(&last)) = (places.iter().min(), places.iter().max()) else {
+        assert_eq!(given, chosen);
+        return;
+    };
+    assert!(last - first < 4, "bytes {first} to {last} differ");
+    let id = chosen[0][first..=last].to_vec();
+    for (mut given, chosen) in given.into_iter().zip(chosen) {
+        given[first..=last].copy_from_slice(&id);
+        assert_eq!(&given, chosen);
+    }
+}

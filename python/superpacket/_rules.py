@@ -85,6 +85,8 @@ class Rule(str, Enum):
     #: (Only by the stricter rules.) Identifications that are all the same do not come back
     #: through a virtio_net_hdr: such packets do not merge.
     IP_ID_FIXED = "ip-id-fixed"
+    #: The fragments of an IPv6 datagram have one identification, which no other datagram between its addresses has.
+    FRAGMENT_ID = "fragment-id"
     #: The fragment field of IPv4 (DF) is that of every packet.
     DONT_FRAGMENT = "dont-fragment"
     #: TTL or hop limit is that of every packet.

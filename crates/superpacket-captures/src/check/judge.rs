@@ -10,6 +10,7 @@ use superpacket::virtio::gso_type;
 use superpacket::wire::{IpVersion, Layout, Outer, Protocol, Refusal, ipv4, tcp};
 
 use super::fields::field_at;
+use super::fragment_ids::FragmentIds;
 use super::packet::{Packet, kind_of, segments_of};
 use super::rule::Rule;
 use crate::partial::{Wrong, be16, check};
@@ -30,11 +31,18 @@ pub(super) struct Judge {
     pub(super) findings: Vec<Finding>,
     /// Rules and fields found broken by this packet.
     seen: BTreeSet<(Rule, String)>,
+    fragment_ids: FragmentIds,
 }
 
 impl Judge {
     pub(super) fn new(simd: Simd) -> Self {
-        Judge { simd, segmenter: Segmenter::new().with_simd(simd), findings: Vec::new(), seen: BTreeSet::new() }
+        Judge {
+            simd,
+            segmenter: Segmenter::new().with_simd(simd),
+            findings: Vec::new(),
+            seen: BTreeSet::new(),
+            fragment_ids: FragmentIds::default(),
+        }
     }
 
     /// Begins another packet.
@@ -47,6 +55,17 @@ impl Judge {
     pub(super) fn find(&mut self, rule: Rule, field: &str, origin: Option<&Packet>, what: String) {
         if self.seen.insert((rule, field.to_owned())) {
             self.findings.push(Finding { rule, field: field.to_owned(), origin: origin.map(|packet| packet.number), what });
+        }
+    }
+
+    /// Judges the identification of a fragment that another implementation cut.
+    pub(super) fn fragment_id(&mut self, packet: &Packet, origin: &Packet) {
+        // Fragments that were cut here have all the same.
+        if packet.chosen_id.is_none()
+            && let Some(id) = packet.id_chosen_for(origin)
+            && let Err(what) = self.fragment_ids.note(id, origin)
+        {
+            self.find(Rule::FragmentId, "ipv6.fragment.id", Some(origin), what);
         }
     }
 
@@ -327,8 +346,7 @@ impl Judge {
 
     /// Compares packets whose headers are not understood.
     fn unparsed(&mut self, packet: &Packet, origin: &Packet) -> bool {
-        let place = packet.bytes.iter().zip(&origin.bytes).position(|(now, then)| now != then);
-        let what = match place {
+        let what = match origin.first_difference(packet) {
             Some(place) => format!("byte {place} is {:#04x}, and was {:#04x}", packet.bytes[place], origin.bytes[place]),
             None if packet.bytes.len() != origin.bytes.len() => {
                 format!("it has {} bytes, and had {}", packet.bytes.len(), origin.bytes.len())

@@ -8,6 +8,7 @@
 //! segmenter has cut it again ([`judge`]). Each difference is the violation of a rule ([`rule`]).
 
 mod fields;
+mod fragment_ids;
 mod judge;
 mod matching;
 mod packet;
@@ -284,6 +285,7 @@ impl Check<'_> {
             }
             [origin] if origin.is_same(packet) && packet.link == origin.link => {
                 self.report.segments += u64::from(origin.part.is_some());
+                self.judge.fragment_id(packet, origin);
                 // Checksum and lengths came so, but its header did not.
                 if packet.virtio.is_some() && packet.bytes == origin.bytes && origin.is_valid(self.simd) {
                     self.judge.itself(packet, false);

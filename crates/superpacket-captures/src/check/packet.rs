@@ -32,6 +32,9 @@ pub(super) struct Packet {
     pub(super) number: u64,
     /// Which segment of the packet in the file it is, from 1, if the packet was cut.
     pub(super) part: Option<u32>,
+    /// Where its identification lies, if whoever cuts the packet chooses it: in the fragment header
+    /// of IPv6, which the packet in the file does not have.
+    pub(super) chosen_id: Option<usize>,
     /// From the Ethernet or IP header on, with whole checksums.
     pub(super) bytes: Vec<u8>,
     /// The same with the checksums that it came with, where they were found unfinished.
@@ -143,6 +146,7 @@ impl Packet {
         let mut packet = Packet {
             number,
             part: None,
+            chosen_id: None,
             bytes,
             unfinished,
             layer,
@@ -183,7 +187,9 @@ impl Packet {
 
     /// Returns a segment of this packet: its bytes, cut out of it.
     pub(super) fn segment(&self, part: u32, bytes: Vec<u8>) -> Packet {
-        let mut packet = Packet { part: Some(part), bytes, unfinished: None, virtio: None, layout: None, link: self.link.clone(), ..*self };
+        let chosen_id = self.layer.and_then(|layer| fragment_id(&bytes, layer));
+        let link = self.link.clone();
+        let mut packet = Packet { part: Some(part), chosen_id, bytes, unfinished: None, virtio: None, layout: None, link, ..*self };
         packet.find_headers();
         packet
     }
@@ -217,9 +223,29 @@ impl Packet {
         self.link.len() + self.bytes.len()
     }
 
-    /// Is it the other, bit for bit or with the checksums that this came with?
+    /// Is it the other, bit for bit or with the checksums that this came with? An identification
+    /// that is chosen by who cuts is not compared.
     pub(super) fn is_same(&self, other: &Packet) -> bool {
-        self.bytes == other.bytes || self.unfinished.as_ref() == Some(&other.bytes)
+        self.bytes == other.bytes
+            || self.unfinished.as_ref() == Some(&other.bytes)
+            || (self.chosen_id.is_some() && self.is_but_for_its_id(other))
+    }
+
+    fn is_but_for_its_id(&self, other: &Packet) -> bool {
+        self.bytes.len() == other.bytes.len() && self.first_difference(other).is_none()
+    }
+
+    /// The first byte that both have and that differs, but for an identification that is chosen.
+    pub(super) fn first_difference(&self, other: &Packet) -> Option<usize> {
+        let is_chosen = |place| self.chosen_id.is_some_and(|id| (id..id + 4).contains(&place));
+        let mut pairs = self.bytes.iter().zip(&other.bytes).enumerate();
+        pairs.find(|&(place, (one, other))| one != other && !is_chosen(place)).map(|(place, _)| place)
+    }
+
+    /// The identification of a fragment, in the place where that of `origin` is chosen.
+    pub(super) fn id_chosen_for(&self, origin: &Packet) -> Option<u32> {
+        let bytes = self.bytes.get(origin.chosen_id?..)?.first_chunk()?;
+        Some(u32::from_be_bytes(*bytes))
     }
 
     /// Bytes of memory that it takes.
@@ -325,6 +351,27 @@ fn is_seeded(bytes: &[u8], layer: Layer, start: u16, offset: u16) -> bool {
     let length = end.saturating_sub(usize::from(start)) as u32;
     let sum = pseudo_header(network, layout.version, layout.protocol.number(), length).fold();
     be16(bytes, usize::from(layout.checksum())) == Some(sum)
+}
+
+/// Where the identification of an IPv6 fragment lies, innermost if there are tunnels (RFC 8200,
+/// section 4.5).
+fn fragment_id(bytes: &[u8], layer: Layer) -> Option<usize> {
+    let (network, version) = ip_headers(bytes, bytes.len(), layer).into_iter().flatten().last()?;
+    if version != IpVersion::V6 {
+        return None;
+    }
+    let mut next_header = *bytes.get(usize::from(network) + ipv6::NEXT_HEADER)?;
+    let mut offset = usize::from(network) + ipv6::HEADER_LENGTH;
+    while let &[following, length, ..] = bytes.get(offset..)? {
+        match next_header {
+            ipv6::FRAGMENT => return Some(offset + 4),
+            // Hop-by-hop options, routing, destination options.
+            0 | 43 | 60 => offset += 8 + usize::from(length) * 8,
+            _ => return None,
+        }
+        next_header = following;
+    }
+    None
 }
 
 /// Addresses, protocol and ports of the innermost headers; of what has none, what there is.

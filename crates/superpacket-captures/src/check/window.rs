@@ -150,7 +150,8 @@ impl<'a> Window<'a> {
     /// The segments of a packet.
     fn cut(&mut self, packet: &Packet, gso: Gso) -> Option<Vec<Packet>> {
         let layer = packet.layer?;
-        // Fragments of the same datagram are to be the same whichever file it is in.
+        // Fragments of the same datagram are to be the same whichever file it is in. Those that
+        // others cut have another identification.
         let options = SegmentOptions::default().with_max_segments(MOST_SEGMENTS).with_fragment_id(1);
         let whole = GsoPacket::linear(&packet.bytes, gso).with_layer(layer);
         let segments = segments_of(&mut self.segmenter, &whole, &options).ok()?;

@@ -55,6 +55,45 @@ fn a_datagram_that_is_to_be_fragmented_is_what_it_was() {
     }
 }
 
+/// Two IPv6 datagrams of one flow that are to be fragmented, what others cut them into, and the
+/// rules that this breaks.
+#[test]
+fn fragments_that_others_cut_have_the_identification_of_their_datagram() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let datagrams: Vec<_> = [7, 8].map(|fill| Frame::udp6(3000).with(|frame| frame.payload.fill(fill))).into();
+    let header = |frame: &Frame| {
+        let offsets = frame.offsets();
+        let (csum_start, hdr_len) = (offsets.transport as u16, offsets.payload as u16);
+        Header { flags: flags::NEEDS_CSUM, gso_type: gso_type::UDP, gso_size: 1448, hdr_len, csum_start, csum_offset: 6, ..plain() }
+    };
+    let origin = folder.path().join("origin");
+    let whole: Vec<_> = datagrams
+        .iter()
+        .map(|frame| (frame.clone().with(|frame| frame.udp_mut().checksum = Checksum::Partial).to_bytes(), header(frame)))
+        .collect();
+    records(&origin, Format::Buffers, &whole);
+    let broken = |ids: [[u32; 3]; 2], edit: fn(&mut Vec<Vec<u8>>)| {
+        let fragments = datagrams.iter().zip(ids).flat_map(|(frame, ids)| {
+            let cut = ids.map(|id| frame.fragments(1448, id));
+            (0..3).map(move |index| cut[index][index].to_bytes()).collect::<Vec<_>>()
+        });
+        let mut left: Vec<_> = fragments.collect();
+        edit(&mut left);
+        let path = folder.path().join("left");
+        records(&path, Format::Buffers, &left.into_iter().map(|bytes| (bytes, plain())).collect::<Vec<_>>());
+        let report = check(Input::Path(&path), Input::Path(&origin), &CheckOptions::default(), &mut ()).expect("both can be read");
+        report.by_rule.keys().map(|rule| rule.name()).collect::<Vec<_>>()
+    };
+    let nothing = |_: &mut Vec<Vec<u8>>| ();
+    assert_eq!(broken([[1; 3], [2; 3]], nothing), [""; 0]);
+    assert_eq!(broken([[0xdead_beef; 3], [0; 3]], nothing), [""; 0]);
+    assert_eq!(broken([[5; 3], [5; 3]], nothing), ["fragment-id"]);
+    assert_eq!(broken([[5, 5, 6], [7; 3]], nothing), ["fragment-id"]);
+    // All else is compared.
+    assert_eq!(broken([[5; 3], [7; 3]], |left| left[1][100] ^= 1), ["bytes"]);
+    assert_eq!(broken([[5; 3], [7; 3]], |left| drop(left.remove(2))), ["lost"]);
+}
+
 #[test]
 fn a_single_packet_leaves_as_it_came() {
     for (edit, rule) in [

@@ -28,7 +28,8 @@ struct Bucket {
     /// A bit for each place in use, and how many they are.
     used: u32,
     count: u32,
-    /// How many flows of this bucket lie in its neighbour, which is looked at only if there are any.
+    /// How many flows of this bucket lie in its neighbour, which is looked at only if there are
+    /// any.
     lent: u32,
 }
 
