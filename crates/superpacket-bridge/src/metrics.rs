@@ -79,6 +79,8 @@ impl Protocol for Http {
         match complaint {
             Complaint::Crowded => plain("503 Service Unavailable", "", "too many connections: this one was idle longest\n"),
             Complaint::Behind => plain("503 Service Unavailable", "", "too many requests wait for their turn\n"),
+            Complaint::NoThread(error) => plain("503 Service Unavailable", "", &format!("no thread can be started: {error}\n")),
+            Complaint::Panicked(message) => plain("500 Internal Server Error", "", &format!("the bridge panicked: {message}\n")),
             Complaint::TooLong => plain("431 Request Header Fields Too Large", "", "the request is too long\n"),
             Complaint::Late => plain("408 Request Timeout", "", "the request did not come in time\n"),
         }
@@ -313,6 +315,21 @@ mod tests {
             assert!(body.lines().any(|known| known == line), "{line}\n{body}");
         }
         assert!(body.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn a_panic_is_an_answer_too_and_others_are_served() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let bridge = Arc::new(Sham::new());
+        let server = MetricsServer::start_within(listener, Arc::clone(&bridge) as Arc<dyn Control>, BOUNDS).expect("starts");
+        let panics = std::thread::spawn(move || {
+            let _ports = bridge.ports.lock().expect("not yet poisoned");
+            panic!("on purpose");
+        });
+        panics.join().expect_err("it panics");
+        let answer = ask(&server, b"GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 500 ") && answer.contains("the bridge panicked: no panic: Poison"), "{answer}");
+        assert!(ask(&server, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
     }
 
     #[test]

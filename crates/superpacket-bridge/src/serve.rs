@@ -5,11 +5,13 @@
 //! slowly, reads slowly or says nothing costs its place until its time is over or somebody else
 //! needs it, and nothing else. When all places are taken, the connection that has been idle longest
 //! gives way to a new one. What takes long to answer is worked out on a second thread, one question
-//! after the other, while the first goes on to serve. The control socket and the metrics are
-//! protocols over it.
+//! after the other, while the first goes on to serve. Where finding an answer panics, its client is
+//! told so, and the others are served. The control socket and the metrics are protocols over it.
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -30,7 +32,7 @@ pub(crate) trait Protocol: Send + 'static {
     /// The answer to the first question among the bytes received; `ended` if no more will come.
     fn answer(&mut self, received: &[u8], ended: bool) -> Answer;
 
-    /// What somebody is told for whom it ends without an answer.
+    /// What somebody is told whose question gets no answer.
     fn complaint(&self, complaint: Complaint) -> Vec<u8>;
 }
 
@@ -67,8 +69,8 @@ pub(crate) enum Found {
 /// Takes a connection over.
 pub(crate) type HandOver = Box<dyn FnOnce(OwnedFd) -> io::Result<()> + Send>;
 
-/// Why a connection ends without an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a question gets no answer, or a connection ends.
+#[derive(Debug)]
 pub(crate) enum Complaint {
     /// All places were taken, this connection was idle longest, and a new one came.
     Crowded,
@@ -78,6 +80,26 @@ pub(crate) enum Complaint {
     Late,
     /// As many questions as there may be connections wait for answers that take long.
     Behind,
+    /// The system gives no thread for answers that take long.
+    NoThread(io::Error),
+    /// What was to find the answer panicked, with this message.
+    Panicked(String),
+}
+
+/// Does what may panic, on a thread that has others to serve.
+fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Complaint> {
+    // What it left half done is behind the bridge's locks, which are taken poisoned too: a thread
+    // that ended by the panic would leave the same.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let message = panic_message(&*panic).to_owned();
+        tracing::error!(message, "an answer panicked");
+        Complaint::Panicked(message)
+    })
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
 /// What a server gives to its clients at most.
@@ -275,16 +297,20 @@ impl<P: Protocol> Work<P> {
             connection.active = Instant::now();
             count(&self.counts.answered);
             let goes_on = match found {
-                Found::Reply(text) => {
+                Ok(Found::Reply(text)) => {
                     connection.outgoing = text;
                     self.step(index, now)
                 }
-                Found::HandOver(take) => {
+                Ok(Found::HandOver(take)) => {
                     // Its own place among the connections is free again.
-                    if let Err(error) = connection.socket.try_clone().and_then(take) {
+                    if let Ok(Err(error)) = catch_panic(|| connection.socket.try_clone().and_then(take)) {
                         tracing::warn!(%error, "a connection cannot be handed over: it ends");
                     }
                     false
+                }
+                Err(complaint) => {
+                    connection.outgoing = self.protocol.complaint(complaint);
+                    self.step(index, now)
                 }
             };
             if !goes_on {
@@ -395,7 +421,16 @@ impl<P: Protocol> Work<P> {
             if connection.last {
                 return false;
             }
-            match self.protocol.answer(&connection.received, connection.ended) {
+            let answer = match catch_panic(|| self.protocol.answer(&connection.received, connection.ended)) {
+                Ok(answer) => answer,
+                // Nobody knows where the next question begins.
+                Err(complaint) => {
+                    connection.outgoing = self.protocol.complaint(complaint);
+                    connection.last = true;
+                    continue;
+                }
+            };
+            match answer {
                 Answer::Reply { consumed, text, close } if consumed <= self.bounds.question => {
                     count(&self.counts.answered);
                     connection.received.drain(..consumed);
@@ -404,11 +439,13 @@ impl<P: Protocol> Work<P> {
                 }
                 Answer::Later { consumed, work } if consumed <= self.bounds.question => {
                     connection.received.drain(..consumed);
-                    connection.awaits = self.background.begin(work);
-                    if connection.awaits.is_some() {
-                        return true;
+                    match self.background.begin(work) {
+                        Ok(number) => {
+                            connection.awaits = Some(number);
+                            return true;
+                        }
+                        Err(complaint) => connection.outgoing = self.protocol.complaint(complaint),
                     }
-                    connection.outgoing = self.protocol.complaint(Complaint::Behind);
                 }
                 Answer::Incomplete if connection.ended => return false,
                 Answer::Incomplete if connection.received.len() < self.bounds.question => return true,
@@ -437,13 +474,16 @@ struct Woken {
 /// A question that takes long, by its number, and what finds the answer.
 type Job = (u64, Box<dyn FnOnce() -> Found + Send>);
 
+/// The number of a question, and what was found, or why nothing was.
+type FoundFor = (u64, Result<Found, Complaint>);
+
 /// Finds answers that take long, on a thread of its own from the first such question on.
 struct Background {
     name: String,
     job_sender: Option<Sender<Job>>,
     jobs: Receiver<Job>,
-    answer_sender: Sender<(u64, Found)>,
-    answers: Receiver<(u64, Found)>,
+    answer_sender: Sender<FoundFor>,
+    answers: Receiver<FoundFor>,
     /// Readable when there are answers.
     has_answers: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -467,13 +507,16 @@ impl Background {
         })
     }
 
-    /// Has the answer found; returns the question's number, or `None` if too many wait.
-    fn begin(&mut self, work: Box<dyn FnOnce() -> Found + Send>) -> Option<u64> {
+    /// Has the answer found; returns the question's number.
+    ///
+    /// # Errors
+    /// [`Complaint::Behind`] if too many wait, or [`Complaint::NoThread`].
+    fn begin(&mut self, work: Box<dyn FnOnce() -> Found + Send>) -> Result<u64, Complaint> {
         if self.thread.is_none() {
             let (jobs, answers, has_answers) = (self.jobs.clone(), self.answer_sender.clone(), Arc::clone(&self.has_answers));
             let find = move || {
                 for (number, work) in jobs {
-                    let _ = answers.send((number, work()));
+                    let _ = answers.send((number, catch_panic(work)));
                     // A counter that is full wakes just as well.
                     let _ = rustix::io::write(&*has_answers, &1_u64.to_ne_bytes());
                 }
@@ -482,14 +525,14 @@ impl Background {
                 Ok(thread) => self.thread = Some(thread),
                 Err(error) => {
                     tracing::error!(%error, "no thread can be started for what takes long");
-                    return None;
+                    return Err(Complaint::NoThread(error));
                 }
             }
         }
         let number = self.next;
-        self.job_sender.as_ref()?.try_send((number, work)).ok()?;
+        let sent = self.job_sender.as_ref().is_some_and(|jobs| jobs.try_send((number, work)).is_ok());
         self.next += 1;
-        Some(number)
+        if sent { Ok(number) } else { Err(Complaint::Behind) }
     }
 }
 

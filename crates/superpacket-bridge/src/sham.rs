@@ -20,9 +20,10 @@ use crate::vlan::{PortVlanReport, VlanProtocol, VlanRange, VlanReport};
 /// Two ports, of which one cannot do TSO.
 #[derive(Debug)]
 pub(crate) struct Sham {
-    ports: Mutex<Vec<PortSettings>>,
+    /// Poisoned, every request panics that is about ports.
+    pub(crate) ports: Mutex<Vec<PortSettings>>,
     steering: Mutex<SteeringSettings>,
-    /// While somebody holds it, a port opens that takes long.
+    /// While somebody holds it, a port opens that takes long; poisoned, its opening panics.
     pub(crate) opening: Mutex<()>,
 }
 

@@ -351,6 +351,8 @@ pub enum ErrorCode {
     TooSlow,
     /// All places were taken, and the connection that had been idle longest gave way to a new one.
     Busy,
+    /// The bridge panicked over it, which is a fault of its own. A part of it may be done.
+    Internal,
     /// A code that this version does not know.
     #[serde(other)]
     Other,

@@ -130,6 +130,13 @@ impl Protocol for Lines {
             Complaint::Behind => {
                 Refusal::new(ErrorCode::Busy, format_args!("{} requests wait for one that takes long", BOUNDS.connections))
             }
+            Complaint::NoThread(error) => {
+                Refusal::new(ErrorCode::Refused, format_args!("no thread can be started for what changes something: {error}"))
+            }
+            Complaint::Panicked(message) => Refusal::new(
+                ErrorCode::Internal,
+                format_args!("the bridge panicked, which is a fault of its own, and may have done a part of it: {message}"),
+            ),
             Complaint::TooLong => Refusal::new(ErrorCode::TooLong, format_args!("a request has at most {MAX_REQUEST} bytes")),
             Complaint::Late => Refusal::new(ErrorCode::TooSlow, format_args!("nothing came for {} s", BOUNDS.patience.as_secs())),
         })

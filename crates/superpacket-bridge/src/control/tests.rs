@@ -180,6 +180,92 @@ fn changes_that_wait_for_their_turn_have_their_bounds() {
     ends.join().expect("no panic");
 }
 
+/// Panics while it holds the lock.
+fn poison<T: Send>(lock: &std::sync::Mutex<T>) {
+    std::thread::scope(|scope| {
+        let panics = scope.spawn(|| {
+            let _held = lock.lock().expect("not yet poisoned");
+            panic!("on purpose");
+        });
+        panics.join().expect_err("it panics");
+    });
+}
+
+#[test]
+fn a_change_that_panics_says_so_and_those_behind_it_are_served() {
+    let bench = Bench::new();
+    let opening = bench.bridge.opening.lock().expect("no panic");
+    let mut panics = bench.raw();
+    panics.write_all(SLOW).expect("sent");
+    while bench.server.counters().accepted < 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    let mut behind = bench.raw();
+    behind.write_all(b"{\"request\":\"set-limit\",\"port\":\"tap:b\",\"name\":\"lro_max_aggr\",\"value\":43}\n").expect("sent");
+    behind.set_read_timeout(Some(Duration::from_millis(50))).expect("bounded");
+    assert!(behind.read(&mut [0; 1]).is_err(), "it waits for its turn");
+    behind.set_read_timeout(Some(Duration::from_secs(20))).expect("bounded");
+    // What waits for the lock finds it poisoned.
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _opening = opening;
+        panic!("on purpose");
+    }));
+    assert!(panicked.is_err());
+    let mut lines = BufReader::new(panics).lines();
+    let mut line = || lines.next().expect("an answer").expect("reads");
+    let (first, second) = (line(), line());
+    assert!(first.contains(r#""code":"internal""#) && first.contains("panicked") && first.contains("no panic: Poison"), "{first}");
+    assert!(second.contains("\"pid\""), "the connection goes on: {second}");
+    let mut answer = String::new();
+    BufReader::new(behind).read_line(&mut answer).expect("reads");
+    assert!(answer.contains("\"lro_max_aggr\":43"), "{answer}");
+    assert_eq!(bench.client().set_limit("tap:b", "lro_max_aggr", 44).expect("changes go on").limits["lro_max_aggr"], 44);
+}
+
+#[test]
+fn a_report_that_panics_ends_its_connection_and_no_other() {
+    let bench = Bench::new();
+    let mut other = bench.client();
+    other.version().expect("answers");
+    poison(&bench.bridge.ports);
+    let mut stream = bench.raw();
+    stream.write_all(b"{\"request\":\"stats\"}\n{\"request\":\"version\"}\n").expect("sent");
+    let said = rest(stream);
+    assert!(said.contains(r#""code":"internal""#) && said.lines().count() == 1, "{said}");
+    other.version().expect("its connection goes on");
+    bench.client().steering().expect("new ones are served");
+}
+
+#[test]
+fn a_change_without_a_thread_is_refused_with_the_reason() {
+    const NAME: &str = "control::tests::a_change_without_a_thread_is_refused_with_the_reason";
+    const CHILD: &str = "SUPERPACKET_TEST_WITHOUT_THREADS";
+    if std::env::var_os(CHILD).is_none() {
+        // The limit is of the whole process: others run in this one.
+        let mut child = std::process::Command::new(std::env::current_exe().expect("runs"));
+        let output = child.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").output().expect("runs");
+        let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && said.contains("1 passed"), "{}: {said}{error}", output.status);
+        return;
+    }
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let bench = Bench::new();
+    let mut client = bench.client();
+    client.ports(None).expect("answers, so that the server has what it needs");
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("lives");
+    let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number of pages");
+    let before = getrlimit(Resource::As);
+    // Less than a thread's stack, and more than an answer takes.
+    let current = Some(pages * rustix::param::page_size() as u64 + (1 << 20));
+    setrlimit(Resource::As, Rlimit { current, ..before }).expect("lowered");
+    let change = Request::SetLimit { port: "tap:b".into(), name: "lro_max_aggr".into(), value: 43 };
+    let refused = client.ask::<serde_json::Value>(&change).expect_err("no thread").to_string();
+    setrlimit(Resource::As, before).expect("as it was");
+    assert!(refused.contains("no thread can be started") && refused.contains("os error"), "{refused}");
+    client.ask::<serde_json::Value>(&change).expect("there is one now");
+}
+
 #[test]
 fn what_is_refused_says_why() {
     let bench = Bench::new();
