@@ -1,5 +1,7 @@
 //! Aggregation of packets that are borrowed for a call.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::ffi::c_void;
 use std::ptr;
 

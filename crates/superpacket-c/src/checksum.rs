@@ -1,5 +1,7 @@
 //! Checksums: verified, completed, computed; a copy that sums.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::ffi::c_void;
 use std::slice;
 

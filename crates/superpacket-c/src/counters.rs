@@ -1,5 +1,7 @@
 //! What was counted, by name.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::ffi::{CString, c_char};
 use std::ptr;
 use std::sync::OnceLock;

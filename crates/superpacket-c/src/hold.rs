@@ -1,5 +1,7 @@
 //! Aggregation of packets that are held across calls.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::mem;

@@ -30,6 +30,8 @@
 //! # Features
 //!
 //! `capi` is set by cargo-c, not by users: the shared library's symbols get versions.
+// Where it is expected, the file says why.
+#![deny(unsafe_code)]
 #![allow(non_camel_case_types, reason = "these are the names of the C interface")]
 #![allow(clippy::missing_safety_doc, reason = "the comments are for C programs: what they must see to stands with each parameter")]
 
@@ -72,6 +74,7 @@ pub use virtio::*;
 ///
 /// \return a string of the library's own, valid for ever.
 /// \note Any thread may call it at any time.
+#[expect(unsafe_code, reason = "a name of the C interface")]
 #[unsafe(no_mangle)]
 pub extern "C" fn sp_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

@@ -1,5 +1,7 @@
 //! The caller's memory: pointers and lengths, checked before they become slices.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::slice;

@@ -1,5 +1,7 @@
 //! Objects behind pointers that C programs hold.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::ptr;
 
 use crate::status::sp_status::{self, SP_OK};

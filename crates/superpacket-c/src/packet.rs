@@ -1,5 +1,7 @@
 //! Packets as C programs give them: pointers and lengths, which are checked once.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::ffi::c_void;
 use std::slice;
 

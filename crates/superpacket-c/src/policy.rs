@@ -1,5 +1,7 @@
 //! How packets are aggregated: a structure that can grow.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::mem::MaybeUninit;
 use std::ptr;
 

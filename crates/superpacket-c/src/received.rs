@@ -1,5 +1,7 @@
 //! Packets as the engine receives them.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::slice;
 
 use superpacket::aggregate::BorrowPacket;

@@ -1,5 +1,7 @@
 //! The caller's memory as the segmenter reads and writes it: the packet, headers, whole segments.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::mem::MaybeUninit;
 use std::slice;
 

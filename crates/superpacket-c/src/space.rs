@@ -1,5 +1,7 @@
 //! The caller's arrays that a call fills.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;

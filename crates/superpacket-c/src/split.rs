@@ -1,5 +1,7 @@
 //! Segmentation of what was read behind a virtio_net_hdr.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::ffi::c_void;
 
 use superpacket::{Framing, Segmenter};

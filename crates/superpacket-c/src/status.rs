@@ -1,5 +1,7 @@
 //! What a call returns, and why it failed.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 use std::fmt::Write;

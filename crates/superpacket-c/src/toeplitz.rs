@@ -1,5 +1,7 @@
 //! The Toeplitz hash of receive-side scaling.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::ffi::c_void;
 
 use superpacket::wire::MAX_HEADER;

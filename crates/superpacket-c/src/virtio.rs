@@ -1,5 +1,7 @@
 //! virtio_net_hdr, both ways.
 
+#![expect(unsafe_code, reason = "the border to C")]
+
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;

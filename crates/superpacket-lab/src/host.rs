@@ -1,12 +1,9 @@
 //! A host: a network namespace that lives as long as something of this process holds it, and has no
 //! name that could stay behind.
 
-#![expect(unsafe_code, reason = "namespaces of a thread, and of a child before it runs its program")]
-
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::Command;
@@ -17,9 +14,8 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkFlags, LinkMessage};
 use rustix::fs::{fstat, stat};
 use rustix::io::Errno;
-use rustix::process::{Signal, set_parent_process_death_signal};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
-use superpacket_io::system::RouteSocket;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use superpacket_io::system::{RouteSocket, enter_new_network_namespace, start_in_network_namespace};
 
 use crate::error::{Context, LabError};
 use crate::privilege;
@@ -53,9 +49,7 @@ impl Host {
     pub fn new(name: &str) -> Result<Self, LabError> {
         let namespace = thread::scope(|scope| {
             let made = scope.spawn(|| {
-                // SAFETY: only the network namespace of this fresh thread changes; it holds no
-                // socket.
-                unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|error| privilege::refused(&error.into()))?;
+                enter_new_network_namespace().map_err(|error| privilege::refused(&error))?;
                 File::open("/proc/thread-self/ns/net").context(|| format!("host {name}: opening its namespace"))
             });
             made.join().unwrap_or_else(|panic| resume_unwind(panic))
@@ -157,15 +151,7 @@ impl Host {
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
-        let namespace = Arc::clone(&self.namespace);
-        let enter = move || -> io::Result<()> {
-            set_parent_process_death_signal(Some(Signal::KILL))?;
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-            Ok(())
-        };
-        // SAFETY: between fork and exec only two system calls are made; nothing is allocated and no
-        // lock is taken.
-        unsafe { command.pre_exec(enter) };
+        start_in_network_namespace(&mut command, Arc::clone(&self.namespace));
         command
     }
 

@@ -44,8 +44,7 @@
 //! }
 //! ```
 #![cfg(target_os = "linux")]
-// Where it is expected, the file says why.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod blast;
 mod cpu;

@@ -1,15 +1,12 @@
 //! The right to make network namespaces: root has it, anybody else gets it inside a user namespace
 //! of their own, where the kernel lets them (user_namespaces(7)).
 
-#![expect(unsafe_code, reason = "fork(2) and unshare(2) before a test program has threads")]
-
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use rustix::process::{Pid, WaitOptions, waitpid};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use superpacket_io::system::{enter_new_user_namespace, try_new_user_namespace};
 
 use crate::error::LabError;
 
@@ -60,8 +57,7 @@ fn try_to_enter() -> Result<Privilege, LabError> {
     if threads != 1 {
         return Err(forbidden(format!("the process has {threads} threads; this must be done before the first is started")));
     }
-    probe()?;
-    enter().map_err(|step| explain(&step.what, &step.error))?;
+    try_new_user_namespace().and_then(|()| enter_new_user_namespace()).map_err(|refused| explain(refused.step, &refused.error))?;
     Ok(Privilege::UserNamespace)
 }
 
@@ -145,63 +141,4 @@ fn has_capabilities() -> bool {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
     effective & NEEDED_CAPABILITIES == NEEDED_CAPABILITIES
-}
-
-struct Refused {
-    what: String,
-    error: io::Error,
-}
-
-fn enter() -> Result<(), Refused> {
-    let refused = |what: &str| {
-        let what = what.to_owned();
-        move |error: io::Error| Refused { what, error }
-    };
-    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    // SAFETY: the process has one thread (checked by the caller), and nothing of std depends on the
-    // user or mount namespace.
-    unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }
-        .map_err(|error| refused("unshare(CLONE_NEWUSER)")(error.into()))?;
-    // A group may be mapped without privilege only after setgroups(2) has been given up
-    // (user_namespaces(7)).
-    fs::write("/proc/self/setgroups", "deny").map_err(refused("writing /proc/self/setgroups"))?;
-    fs::write("/proc/self/uid_map", format!("0 {user} 1")).map_err(refused("writing /proc/self/uid_map"))?;
-    fs::write("/proc/self/gid_map", format!("0 {group} 1")).map_err(refused("writing /proc/self/gid_map"))
-}
-
-/// Enters a user namespace, and makes a network namespace there, in a child that ends at once.
-fn probe() -> Result<(), LabError> {
-    let (reader, writer) = rustix::pipe::pipe().map_err(|error| forbidden(error.to_string()))?;
-    // SAFETY: the process has one thread, so the child may do all that the parent may; it leaves by
-    // `_exit` only.
-    let child = unsafe { libc::fork() };
-    match child {
-        -1 => Err(forbidden(format!("fork: {}", io::Error::last_os_error()))),
-        0 => {
-            let step = enter().and_then(|()| {
-                // SAFETY: one thread, and no open socket is used after this.
-                unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
-                    .map_err(|error| Refused { what: "unshare(CLONE_NEWNET) in it".into(), error: error.into() })
-            });
-            if let Err(refused) = &step {
-                let errno = refused.error.raw_os_error().unwrap_or(libc::EPERM);
-                // What does not reach the parent makes it report the bare refusal; the child can do
-                // no more.
-                let _ = rustix::io::write(&writer, format!("{errno} {}", refused.what).as_bytes());
-            }
-            // SAFETY: ends the child without running the parent's exit handlers.
-            unsafe { libc::_exit(i32::from(step.is_err())) }
-        }
-        child => {
-            drop(writer);
-            let mut text = String::new();
-            let read = io::Read::read_to_string(&mut fs::File::from(reader), &mut text);
-            let ended = waitpid(Pid::from_raw(child), WaitOptions::empty());
-            if matches!(ended, Ok(Some((_, status))) if status.exit_status() == Some(0)) && read.is_ok() {
-                return Ok(());
-            }
-            let (errno, what) = text.split_once(' ').unwrap_or(("1", "entering a user namespace"));
-            Err(explain(what, &io::Error::from_raw_os_error(errno.parse().unwrap_or(libc::EPERM))))
-        }
-    }
 }

@@ -1,5 +1,7 @@
 //! The AVX2 level: vectors of 32 bytes.
 
+#![expect(unsafe_code, reason = "vector instructions")]
+
 #[cfg(target_arch = "x86")]
 use core::arch::x86::*;
 #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,7 @@
 //! The AVX-512 level (F and BW): vectors of 64 bytes, masked ones for what is less than a vector.
 
+#![expect(unsafe_code, reason = "vector instructions")]
+
 #[cfg(target_arch = "x86")]
 use core::arch::x86::*;
 #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,10 @@
 //! Equality under a mask.
 
+#![cfg_attr(
+    all(any(target_arch = "x86", target_arch = "x86_64"), target_feature = "sse2"),
+    expect(unsafe_code, reason = "vector instructions")
+)]
+
 #[cfg(all(target_arch = "x86", target_feature = "sse2"))]
 use core::arch::x86 as arch;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]

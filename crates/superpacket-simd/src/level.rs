@@ -1,5 +1,7 @@
 //! The SIMD level as a value, and the one dispatch on it.
 
+#![expect(unsafe_code, reason = "calls of what a CPU was asked for before, and memory that is not initialised")]
+
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 

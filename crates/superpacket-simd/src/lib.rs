@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 #![no_std]
 #![deny(missing_docs)]
+// Where it is expected, the file says why.
+#![deny(unsafe_code)]
 
 extern crate alloc;
 

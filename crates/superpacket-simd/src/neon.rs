@@ -1,5 +1,7 @@
 //! The NEON level (little-endian aarch64, where NEON is baseline): vectors of 16 bytes.
 
+#![expect(unsafe_code, reason = "vector instructions")]
+
 use core::arch::aarch64::*;
 
 use core::mem::MaybeUninit;

@@ -1,5 +1,8 @@
 //! Hints to bring cache lines near before they are read or written.
 
+// Not expected: Miri and some architectures have none of it.
+#![allow(unsafe_code, reason = "prefetch instructions")]
+
 /// Bytes a cache line, as assumed: right for x86 and most of aarch64; with longer lines a line is
 /// hinted twice.
 pub(crate) const LINE: usize = 64;

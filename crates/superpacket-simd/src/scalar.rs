@@ -6,6 +6,8 @@
 //! and 64 bits may be added whole, because 2^16, 2^32 and 2^64 are all congruent to 1 modulo 0xFFFF
 //! (section 2 (C), parallel summation), as long as carries out of the top are not lost.
 
+#![expect(unsafe_code, reason = "a copy to memory that is not initialised")]
+
 use core::mem::MaybeUninit;
 
 /// Adds two unfolded sums, the carry out of the top coming back in at the bottom.

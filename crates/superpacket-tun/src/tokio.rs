@@ -51,7 +51,8 @@ impl Queue {
     /// Outside of a tokio runtime with I/O.
     pub fn split_async<B: AsRef<[u8]>>(self) -> io::Result<(AsyncReader, AsyncWriter<B>)> {
         let (reader, writer) = self.clone().split();
-        // One registration for both: the kernel takes a descriptor once.
+        // One registration for both: the kernel takes a descriptor once. tokio's safe functions are
+        // deprecated, since a type may say another descriptor each time.
         // SAFETY: a queue owns its descriptor, which stays open and the same for as long as it
         // lives, and the `AsyncFd` owns the queue.
         let fd = Arc::new(unsafe { AsyncFd::register(self) }?);

@@ -1,7 +1,7 @@
 //! What ports, bridge and lab ask Linux for besides packets: interfaces by netlink
 //! (`rtnetlink(7)`), their devices' features by `ioctl`, as `ethtool(8)` does, packet sockets and
-//! socket options, TAP and TUN devices, and the CPUs that threads run on; and the C library's
-//! allocator to give memory back.
+//! socket options, TAP and TUN devices, namespaces, and the CPUs that threads run on; and the C
+//! library's allocator to give memory back.
 //!
 //! It stands here once, so that one place knows these structures, and the unsafe code that they
 //! need. A socket belongs to the network namespace of the thread that opened it, and may be used
@@ -12,7 +12,6 @@ mod cpu;
 mod ethtool;
 mod memory;
 mod message;
-#[cfg(test)]
 pub(crate) mod namespace;
 mod netlink;
 mod option;
@@ -24,6 +23,9 @@ pub use ethtool::{Channels, Ethtool, Feature, Switch};
 pub use memory::{give_back_freed_memory, give_back_large_blocks};
 pub use message::{Burst, Received, receive_message};
 pub(crate) use message::{MessageMemory, Messages};
+pub use namespace::{
+    NamespaceError, enter_new_network_namespace, enter_new_user_namespace, start_in_network_namespace, try_new_user_namespace,
+};
 pub use netlink::{LinkEvents, RouteSocket};
 pub(crate) use option::{attach_filter, set_option};
 pub use option::{path_mtu, set_dont_fragment, set_tcp_max_segment, set_udp_gro, set_udp_segment, tcp_info};

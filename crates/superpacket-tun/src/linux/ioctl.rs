@@ -1,7 +1,8 @@
 //! The calls of `drivers/net/tun.c` and of network interfaces, each as a safe function.
 //!
 //! They are few and have not changed in twenty years; `superpacket-io` makes those of `tun.c` too,
-//! but brings capture files, compression and the bridge's ports along.
+//! but brings capture files, compression and the bridge's ports along. Neither `rustix` nor `nix`
+//! has them: rustix's `ioctl` leaves it to its caller that a request fits its argument.
 
 #![expect(unsafe_code, reason = "ioctls of tun(4) and netdevice(7)")]
 
