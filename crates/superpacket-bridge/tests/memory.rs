@@ -5,10 +5,11 @@ use std::fs;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use superpacket::aggregate::HashKey;
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentOptions, SegmentSize, Segmenter};
-use superpacket_bridge::Bridge;
 use superpacket_bridge::settings::{BridgeSettings, InPlace, PerQueue, PortSettings, UsableCpus};
+use superpacket_bridge::{Bridge, Forwarder};
 use superpacket_features::Feature;
 use superpacket_io::port::{Buffer, Outgoing, Port, PortSpec, Receive, TxBatch};
 use superpacket_model::open;
@@ -399,17 +400,77 @@ fn address_space() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of kB") * 1024
 }
 
+/// Runs the test of this name once more, in a process of its own: a limit of memory is of the whole
+/// process, and others run in this one. False: this is that process.
+fn is_run_in_a_child(name: &str) -> bool {
+    const CHILD: &str = "SUPERPACKET_TEST_WITHOUT_MEMORY";
+    if std::env::var_os(CHILD).is_some() {
+        return false;
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().expect("runs"));
+    let output = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().expect("runs");
+    let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}: {said}{error}", output.status);
+    assert!(said.contains("1 passed"), "{said}");
+    true
+}
+
+/// Lets the process have so many bytes of addresses more than it has.
+fn limit_memory(more: u64) {
+    let limit = rustix::process::Rlimit { current: Some(address_space() + more), maximum: None };
+    rustix::process::setrlimit(rustix::process::Resource::As, limit).expect("lowered");
+}
+
+/// Takes what a limit leaves but for so many MiB, also what the allocator has in reserve.
+fn take_all_memory_but(mebibytes: usize) -> Vec<Vec<u8>> {
+    let mut held: Vec<Vec<u8>> = Vec::with_capacity(1024);
+    loop {
+        let mut block = Vec::new();
+        if block.try_reserve_exact(1 << 20).is_err() {
+            break;
+        }
+        held.push(block);
+    }
+    held.truncate(held.len() - mebibytes);
+    held
+}
+
+#[test]
+fn ports_open_where_there_is_no_memory_for_their_tables_and_regions() {
+    if is_run_in_a_child("ports_open_where_there_is_no_memory_for_their_tables_and_regions") {
+        return;
+    }
+    limit_memory(64 << 20);
+    for scarce in [true, false] {
+        // A flow table takes 28 MiB, the memory of a link's end 64 MiB.
+        let held = if scarce { take_all_memory_but(12) } else { Vec::new() };
+        if !scarce {
+            limit_memory(1 << 30);
+        }
+        let specs = ["a", "b"].map(|side| format!("memory:opens-{side}?slots=1048576").parse::<PortSpec>().expect("a port string"));
+        let mut ends = specs.each_ref().map(|spec| {
+            let mut port = open(spec).expect("memory needs nothing");
+            End { input: port.receivers().remove(0), port }
+        });
+        let mut bridge = Forwarder::new(64, Duration::from_secs(300), HashKey::new(1));
+        for spec in &specs {
+            let mut settings = PortSettings::new(spec.clone());
+            (settings.features, settings.force_lro) = (settings.features.with(Feature::LargeReceiveOffload), true);
+            settings.limits.lro_max_desc = 1 << 20;
+            bridge.join(settings, open(spec).expect("memory needs nothing")).expect("there is room");
+        }
+        ends[0].send(&frames(0));
+        assert_eq!(bridge.round(0).expect("all are up"), FRAMES);
+        let packets = ends[1].receive();
+        assert!(payload(&packets) == stream_bytes(0, FRAMES * PAYLOAD));
+        assert_eq!(packets.len(), if scarce { FRAMES } else { 1 }, "aggregated where there is memory for it");
+        drop(held);
+    }
+}
+
 #[test]
 fn what_there_is_no_memory_for_is_refused() {
-    const CHILD: &str = "SUPERPACKET_TEST_WITHOUT_MEMORY";
-    if std::env::var_os(CHILD).is_none() {
-        // The limit is of the whole process: others run in this one.
-        let mut child = std::process::Command::new(std::env::current_exe().expect("runs"));
-        let child = child.args(["--exact", "what_there_is_no_memory_for_is_refused", "--nocapture"]).env(CHILD, "1");
-        let output = child.output().expect("runs");
-        let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{}: {said}{error}", output.status);
-        assert!(said.contains("1 passed"), "{said}");
+    if is_run_in_a_child("what_there_is_no_memory_for_is_refused") {
         return;
     }
     let ports = ["memory:scarce-a?queues=1024", "memory:scarce-b"].map(|port| PortSettings::new(port.parse().expect("a port string")));
@@ -425,8 +486,7 @@ fn what_there_is_no_memory_for_is_refused() {
             taken = (Instant::now(), address_space());
         }
     }
-    let limit = rustix::process::Rlimit { current: Some(taken.1 + (200 << 20)), maximum: None };
-    rustix::process::setrlimit(rustix::process::Resource::As, limit).expect("lowered");
+    limit_memory(200 << 20);
 
     let table = superpacket_steer::SockFlowTable::new(1 << 29, 4).expect_err("2 GiB");
     assert_eq!(table, superpacket_steer::FlowTableError::NoMemory { entries: 1 << 29 });

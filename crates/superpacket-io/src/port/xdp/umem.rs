@@ -314,6 +314,16 @@ mod tests {
     }
 
     #[test]
+    fn a_list_for_which_there_is_no_memory_is_refused() {
+        // More than there are addresses, and more than a length can say.
+        for length in [isize::MAX as usize / size_of::<AtomicU32>(), usize::MAX] {
+            let error = list::<AtomicU32>(length).map(drop).expect_err("no machine has it");
+            assert_eq!(error.kind(), io::ErrorKind::OutOfMemory, "{length}");
+        }
+        assert_eq!(list::<u16>(3).expect("6 bytes"), [0; 3]);
+    }
+
+    #[test]
     fn only_whole_pieces_of_receive_chunks_have_an_address() {
         let mut lease = Lease::take(2048, 128, 1).expect("memory").remove(0);
         let umem = Arc::clone(lease.umem());
