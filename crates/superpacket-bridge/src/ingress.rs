@@ -79,18 +79,10 @@ impl Ingress {
         token: u64,
     ) -> Self {
         let (runtime, opening, is_limited) = (shared.runtime(), shared.opening(), shared.buckets.limit_rx());
-        let passing = Policy::gro().with_partial_checksums();
-        let (policy, aggregator) = match Aggregator::try_new(runtime.policy().unwrap_or(passing), key) {
-            Ok(aggregator) => (runtime.policy(), aggregator),
-            Err(error) => {
-                tracing::error!(port = %shared.name, %error, "packets are not aggregated: there is no memory for what was set");
-                (None, Aggregator::new(passing, key))
-            }
-        };
         let packets = Vec::with_capacity(POLL_LIMIT);
         let mut dispatch = Dispatch::new(steering, queue);
         dispatch.refresh(&shared, &bell, runtime.has(Feature::ReceiveHashing));
-        Ingress {
+        let mut ingress = Ingress {
             counts: shared.counts.queues.receives_by(queue),
             shared,
             dispatch,
@@ -98,10 +90,10 @@ impl Ingress {
             bell,
             receive,
             runtime,
-            policy,
+            policy: None,
             key,
             gaps: gaps(&runtime, key),
-            aggregator,
+            aggregator: passing(key),
             counted: Counters::default(),
             packets,
             opening,
@@ -113,6 +105,23 @@ impl Ingress {
             watching: false,
             edge: false,
             armed: false,
+        };
+        ingress.set_policy(runtime.policy());
+        ingress
+    }
+
+    /// Aggregates so from here on; where there is no memory for it, as before, or not at all.
+    /// Nothing may be held.
+    fn set_policy(&mut self, policy: Option<Policy>) {
+        match policy.map_or_else(|| Ok(passing(self.key)), |policy| Aggregator::try_new(policy, self.key)) {
+            Ok(aggregator) => {
+                (self.policy, self.aggregator) = (policy, aggregator);
+                (self.counted, self.polled) = (Counters::default(), 0);
+            }
+            Err(error) => {
+                let how = if self.policy.is_some() { "aggregated as before" } else { "not aggregated" };
+                tracing::error!(port = %self.shared.name, %error, "packets are {how}: there is no memory for what was set");
+            }
         }
     }
 
@@ -128,17 +137,7 @@ impl Ingress {
         if policy != self.policy || self.gaps.as_ref().map_or(0, |gaps| gaps.limits().hold_time) != gap_timeout(&self.runtime) {
             self.drain(output);
             self.gaps = gaps(&self.runtime, self.key);
-            match Aggregator::try_new(policy.unwrap_or(Policy::gro().with_partial_checksums()), self.key) {
-                Ok(aggregator) => {
-                    (self.policy, self.aggregator) = (policy, aggregator);
-                    (self.counted, self.polled) = (Counters::default(), 0);
-                }
-                Err(error) => {
-                    tracing::error!(port = %self.shared.name, %error, "packets are aggregated as before: there is no memory for what was set");
-                    // Not to aggregate takes none.
-                    self.policy = self.policy.filter(|_| policy.is_some());
-                }
-            }
+            self.set_policy(policy);
         }
         // What is held was received under the old settings, and is steered by them.
         self.drain(output);
@@ -164,8 +163,10 @@ impl Ingress {
         self.shared.counts.dropped(DropReason::Panic, unsent + counters.held + unseen);
         self.packets.clear();
         self.gaps = gaps(&self.runtime, self.key);
-        self.aggregator = Aggregator::new(self.policy.unwrap_or(Policy::gro().with_partial_checksums()), self.key);
-        (self.counted, self.polled) = (Counters::default(), 0);
+        // The old one's memory is given back first: the new one needs as much.
+        let policy = self.policy.take();
+        self.set_policy(None);
+        self.set_policy(policy);
         self.dispatch.lose();
     }
 
@@ -320,6 +321,11 @@ impl Ingress {
         let gaps = self.gaps.as_ref().and_then(Gaps::deadline);
         self.aggregator.deadline().into_iter().chain(gaps).min()
     }
+}
+
+/// What packets pass that are not aggregated: it holds nothing, and takes next to no memory.
+fn passing(key: HashKey) -> Aggregator<Buffer> {
+    Aggregator::new(Policy::gro().with_partial_checksums().with_max_flows(8), key)
 }
 
 /// How long segments may wait for those before them: only what is aggregated gains by it.

@@ -1,6 +1,8 @@
 //! Whether there is memory for what a port's settings ask for, before its threads are told of it:
 //! an allocation that fails in one of them would end the process.
 
+use std::fmt;
+
 use superpacket::aggregate::{Mode, Policy};
 use superpacket_steer::{FlowLimitError, FlowTableError};
 
@@ -58,18 +60,21 @@ impl Earlier {
 
 /// Is there memory for RFS of so many flows in each of so many receive queues?
 pub(super) fn check_flow_count(count: u32, queues: usize) -> Result<(), SteeringProblem> {
-    if is_there((count as usize).saturating_mul(RFS_FLOW).saturating_mul(queues)) {
-        return Ok(());
-    }
     let problem = FlowTableError::NoMemory { entries: count };
-    Err(SteeringProblem(format!("rps_flow_cnt: {problem}, of each of {queues} receive queues")))
+    check((count as usize).saturating_mul(RFS_FLOW), queues, format_args!("rps_flow_cnt: {problem},"))
 }
 
 /// Is there memory for a flow limit of so many entries in each of so many receive queues?
 pub(super) fn check_flow_limit(length: usize, queues: usize) -> Result<(), SteeringProblem> {
-    if is_there(length.saturating_mul(queues)) {
+    let problem = FlowLimitError::NoMemory { length };
+    check(length, queues, format_args!("flow_limit_table_len: {problem}"))
+}
+
+/// Is there memory for so many bytes in each of so many receive queues? `problem` says what is
+/// refused if not.
+fn check(bytes: usize, queues: usize, problem: fmt::Arguments<'_>) -> Result<(), SteeringProblem> {
+    if is_there(bytes.saturating_mul(queues)) {
         return Ok(());
     }
-    let problem = FlowLimitError::NoMemory { length };
-    Err(SteeringProblem(format!("flow_limit_table_len: {problem} of each of {queues} receive queues")))
+    Err(SteeringProblem(format!("{problem} of each of {queues} receive queues")))
 }
