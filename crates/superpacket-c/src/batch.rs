@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code, reason = "the border to C")]
 
-use std::ffi::c_void;
 use std::ptr;
 
 use superpacket::aggregate::{BorrowPacket, Borrowed, BufferIndex};
@@ -165,10 +164,10 @@ unsafe fn call(batch: *mut sp_batch, packets: *const sp_packet, count: usize, sp
                         _ => {}
                     }
                     // SAFETY: the caller's packets, unchanged during the call.
-                    let checked = Packet::check_all(packets, count, SP_MAX_BUFFERS)?;
+                    let (checked, kind) = Packet::check_all(packets, count, SP_MAX_BUFFERS)?;
                     // SAFETY: the caller's memory, apart from the packets.
                     Space::with(space, *most_ranges, |space| {
-                        let full = match Packets::of(checked) {
+                        let full = match Packets::of(checked, kind) {
                             // What is known of the packets has been noted: only their bytes are
                             // asked for.
                             _ if goes_on => aggregator.resume(checked, |packet| put(space, packet, checked, *framing)),
@@ -200,7 +199,7 @@ fn take<P: BorrowPacket>(
 #[inline(always)]
 fn put<P: BorrowPacket>(
     space: &mut Space<'_>,
-    mut packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>,
+    packet: SuperPacket<'_, BufferIndex, Borrowed<'_, P>>,
     packets: &[Packet],
     framing: Option<Framing>,
 ) -> Result<(), Full> {
@@ -216,22 +215,17 @@ fn put<P: BorrowPacket>(
         None => &[],
     };
     let mut begun = space.begin([described, header])?;
-    let mut token: *mut c_void = ptr::null_mut();
-    let mut first = true;
-    for piece in packet.take_pieces() {
-        let (start, length) = (piece.start(), piece.length());
-        // Buffers are kept: every piece lies in one.
-        let Some(index) = piece.into_buffer() else { continue };
-        let Some(owner) = packets.get(index.packet()) else { continue };
-        let bytes = owner.bytes_of(index.buffer());
-        let range = bytes.get(start..start + length).unwrap_or(&[]);
-        if first {
-            (token, first) = (owner.token(), false);
-        }
-        if length != 0 {
-            space.records.push(&mut begun, range.as_ptr().cast(), range.len(), owner.token())?;
-        }
-    }
+    let pieces = packet.pieces();
+    // Buffers are kept: every piece lies in one.
+    let owner = |index: &BufferIndex| packets.get(index.packet());
+    let token = pieces.first().and_then(|piece| owner(piece.buffer()?)).map_or(ptr::null_mut(), Packet::token);
+    let ranges = pieces.iter().filter(|piece| piece.length() != 0).filter_map(|piece| {
+        let index = piece.buffer()?;
+        let owner = owner(index)?;
+        let range = owner.bytes_of(index.buffer()).get(piece.start()..piece.start() + piece.length())?;
+        Some((range.as_ptr().cast(), range.len(), owner.token()))
+    });
+    space.records.extend(&mut begun, pieces.len(), ranges)?;
     if begun.is_empty(&space.records) {
         // A packet without a byte: it leaves as one range of none.
         space.records.push(&mut begun, ptr::null(), 0, token)?;

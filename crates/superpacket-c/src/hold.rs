@@ -154,7 +154,7 @@ pub unsafe extern "C" fn sp_aggregator_receive(
 ) -> sp_status {
     let take = |taken: &mut Vec<RxPacket<HeldBuffer>>, layer| {
         // SAFETY: the caller's packets, unchanged for as long as they are held.
-        let checked = unsafe { Packet::check_all(packets, count, SP_MAX_BUFFERS) }?;
+        let (checked, _) = unsafe { Packet::check_all(packets, count, SP_MAX_BUFFERS) }?;
         if let Some(packet) = checked.iter().find(|packet| packet.count() != 1) {
             return Err(Failure::Argument { what: "packet.rest_count of a packet to be held", got: packet.count() as u64 - 1 });
         }

@@ -9,7 +9,7 @@ use superpacket::Layer;
 use superpacket::wire::MAX_HEADER;
 
 use crate::memory::{SP_MAX_LENGTH, bytes, check_range, fits, sp_iovec};
-use crate::offload::{SP_CHECKSUM_VERIFIED, sp_offload};
+use crate::offload::{SP_CHECKSUM_NONE, SP_CHECKSUM_VERIFIED, sp_offload};
 use crate::status::Failure;
 
 /// The most buffers of a packet that is to be aggregated, the first included.
@@ -63,6 +63,17 @@ pub(crate) fn layer(layer: u32) -> Result<Layer, Failure> {
     }
 }
 
+/// Are all packets of a call in one buffer each, and is the same known of them?
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Plain {
+    /// Nothing is known of any.
+    Unknown,
+    /// Of each a device has verified one checksum.
+    Verified,
+    /// They differ, or more is known of them.
+    Not,
+}
+
 /// A packet of the caller's that has been checked.
 ///
 /// Invariant: made by [`Packet::check_all`] or [`Packet::check_one`] alone, from packets whose
@@ -79,12 +90,12 @@ impl Packet {
     /// to as many bytes, and to as many further buffers, as it says, if its pointers are not NULL.
     /// Nobody writes any of these for as long as the slice lives.
     #[inline(always)]
-    pub(crate) unsafe fn check_all<'a>(packets: *const sp_packet, count: usize, buffers: usize) -> Result<&'a [Packet], Failure> {
+    pub(crate) unsafe fn check_all<'a>(packets: *const sp_packet, count: usize, buffers: usize) -> Result<(&'a [Packet], Plain), Failure> {
         if count > SP_MAX_PACKETS || !fits(packets, count) {
             return Err(Failure::Length { what: "count", got: count, limit: SP_MAX_PACKETS });
         }
         if count == 0 {
-            return Ok(&[]);
+            return Ok((&[], Plain::Not));
         }
         if packets.is_null() {
             return Err(Failure::Null("packets"));
@@ -94,12 +105,19 @@ impl Packet {
         }
         // SAFETY: the caller's; not NULL, aligned, and at most 64 MiB. `Packet` is transparent.
         let packets: &[Packet] = unsafe { slice::from_raw_parts(packets.cast(), count) };
+        let checksum = packets[0].0.offload.checksum;
+        let mut plain = match checksum {
+            SP_CHECKSUM_NONE => Plain::Unknown,
+            SP_CHECKSUM_VERIFIED => Plain::Verified,
+            _ => Plain::Not,
+        };
         for packet in packets {
-            if !packet.is_plain(packets[0].0.offload.checksum) {
+            if !packet.is_plain(checksum) {
                 packet.check(buffers)?;
+                plain = Plain::Not;
             }
         }
-        Ok(packets)
+        Ok((packets, plain))
     }
 
     /// As [`check_all`](Self::check_all), of one packet that is not to be aggregated.
@@ -109,7 +127,7 @@ impl Packet {
     pub(crate) unsafe fn check_one<'a>(packet: *const sp_packet) -> Result<&'a Packet, Failure> {
         // SAFETY: the caller's.
         match unsafe { Self::check_all(packet, 1, SP_MAX_RANGES) } {
-            Ok([packet]) => Ok(packet),
+            Ok(([packet], _)) => Ok(packet),
             Ok(_) | Err(Failure::Null("packets")) => Err(Failure::Null("packet")),
             Err(failure) => Err(failure),
         }
@@ -118,7 +136,7 @@ impl Packet {
     /// Is it in one buffer that can be, and is nothing known of it but, if so, that a device has
     /// verified its checksum? In one expression without branches: this is asked of each packet.
     #[inline(always)]
-    pub(crate) fn is_plain(&self, checksum: u8) -> bool {
+    fn is_plain(&self, checksum: u8) -> bool {
         let sp_packet { data, length, rest, rest_count, reserved, ref offload, .. } = self.0;
         let (data, rest) = (data as usize, rest as usize);
         let place = (data != 0) & (data <= usize::MAX - SP_MAX_LENGTH) & (length <= SP_MAX_LENGTH);

@@ -7,8 +7,7 @@ use std::slice;
 use superpacket::aggregate::BorrowPacket;
 use superpacket::{Layer, RxChecksum, RxPacket, VlanTag};
 
-use crate::offload::{SP_CHECKSUM_NONE, SP_CHECKSUM_VERIFIED};
-use crate::packet::Packet;
+use crate::packet::{Packet, Plain};
 
 impl Packet {
     /// The packet as the engine receives it.
@@ -81,20 +80,14 @@ pub(crate) enum Packets<'a> {
 
 impl<'a> Packets<'a> {
     #[inline(always)]
-    pub(crate) fn of(packets: &'a [Packet]) -> Self {
-        let plain = |checksum: u8| packets.iter().all(|packet| packet.is_plain(checksum));
+    pub(crate) fn of(packets: &'a [Packet], plain: Plain) -> Self {
         let (first, count) = (packets.as_ptr(), packets.len());
-        match packets.first().map(|packet| packet.offload().checksum) {
-            Some(SP_CHECKSUM_NONE) if plain(SP_CHECKSUM_NONE) => {
-                // SAFETY: the same packets, in a type that is transparent and has the same
-                // invariant.
-                Packets::Unknown(unsafe { slice::from_raw_parts(first.cast(), count) })
-            }
-            Some(SP_CHECKSUM_VERIFIED) if plain(SP_CHECKSUM_VERIFIED) => {
-                // SAFETY: as above.
-                Packets::Verified(unsafe { slice::from_raw_parts(first.cast(), count) })
-            }
-            _ => Packets::Any(packets),
+        match plain {
+            // SAFETY: the same packets, in a type that is transparent and has the same invariant.
+            Plain::Unknown => Packets::Unknown(unsafe { slice::from_raw_parts(first.cast(), count) }),
+            // SAFETY: as above.
+            Plain::Verified => Packets::Verified(unsafe { slice::from_raw_parts(first.cast(), count) }),
+            Plain::Not => Packets::Any(packets),
         }
     }
 }

@@ -331,6 +331,37 @@ impl Records<'_> {
         Ok(())
     }
 
+    /// Adds ranges, of which there are so many at most: base, length, and the token of each.
+    #[inline(always)]
+    pub(crate) fn extend(
+        &mut self,
+        begun: &mut Begun,
+        most: usize,
+        ranges: impl Iterator<Item = (*const c_void, usize, *mut c_void)>,
+    ) -> Result<(), Full> {
+        let places = self.iov_used..self.iov_used + most;
+        let iov = self.iov.get_mut(places.clone()).ok_or(Full)?;
+        let (mut count, mut total) = (0, 0);
+        let mut put = |place: &mut MaybeUninit<sp_iovec>, base: *const c_void, length: usize| {
+            place.write(sp_iovec { iov_base: base.cast_mut(), iov_len: length });
+            count += 1;
+            total += length;
+        };
+        match &mut self.tokens {
+            Some(tokens) => {
+                let tokens = tokens.get_mut(places).ok_or(Full)?;
+                for ((place, token_place), (base, length, token)) in iov.iter_mut().zip(tokens).zip(ranges) {
+                    put(place, base, length);
+                    token_place.write(token);
+                }
+            }
+            None => iov.iter_mut().zip(ranges).for_each(|(place, (base, length, _))| put(place, base, length)),
+        }
+        self.iov_used += count;
+        begun.length += total;
+        Ok(())
+    }
+
     /// Ends an output.
     #[inline(always)]
     pub(crate) fn end(&mut self, begun: Begun, packets: u32, offload: sp_offload, known: Known) -> Result<(), Full> {

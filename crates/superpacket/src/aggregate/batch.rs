@@ -40,7 +40,6 @@ pub struct BatchAggregator {
     pub(super) framing: Option<Framing>,
     /// The packets of the call that have not been looked at.
     packets: Vec<RxPacket<BufferIndex>>,
-    /// Puts packets that are joined in place in order, once flows have come in turn.
     /// Indices of the packets that leave a call in place.
     pub(super) written: Vec<usize>,
     /// Memory for the slices of a packet, empty between calls.
@@ -308,13 +307,12 @@ impl BatchAggregator {
         assert!(u32::try_from(count).is_ok(), "a call takes at most u32::MAX packets");
         if let (1, Mode::Gro { .. }) = (count, self.receiver.policy.mode) {
             // With nothing held there is nothing to find out of a packet that comes alone.
-            let packet = self.number(received(0, self.layer), buffers(0), 0);
+            let packet = number(&mut self.receiver, received(0, self.layer), buffers(0), 0);
             return self.receiver.pass_alone(packet, poll);
         }
-        let layer = self.layer;
+        let BatchAggregator { receiver, packets, layer, .. } = self;
         for index in 0..count {
-            let packet = self.number(received(index, layer), buffers(index), index as u32);
-            self.packets.push(packet);
+            packets.push(number(receiver, received(index, *layer), buffers(index), index as u32));
         }
         self.go_on(poll)
     }
@@ -325,26 +323,26 @@ impl BatchAggregator {
         self.receiver.flush(Reason::PollEnd, poll)
     }
 
-    /// The packet as the receiver sees it: numbers in place of buffers.
-    #[inline(always)]
-    fn number(&mut self, packet: RxPacket<()>, buffers: usize, index: u32) -> RxPacket<BufferIndex> {
-        let buffer = |buffer: usize| BufferIndex { packet: index, buffer: buffer as u8 };
-        let mut numbered = packet.with_first(buffer(0));
-        if self.receiver.policy.trusted_input && numbered.checksum == RxChecksum::None {
-            numbered.checksum = VERIFIED_BEFORE;
-        }
-        if buffers > 1 {
-            let mut chain = self.receiver.out.chains.pop().unwrap_or_default();
-            chain.buffers_mut().extend((1..buffers.min(MAX_BUFFERS)).map(buffer));
-            numbered.rest = Some(chain);
-        }
-        numbered
-    }
-
     /// Forgets what a failed call has left.
     #[cold]
     pub(super) fn give_up(&mut self) {
         self.packets.clear();
         self.receiver.give_up();
     }
+}
+
+/// The packet as the receiver sees it: numbers in place of buffers.
+#[inline(always)]
+fn number(receiver: &mut Receiver<BufferIndex>, packet: RxPacket<()>, buffers: usize, index: u32) -> RxPacket<BufferIndex> {
+    let buffer = |buffer: usize| BufferIndex { packet: index, buffer: buffer as u8 };
+    let mut numbered = packet.with_first(buffer(0));
+    if receiver.policy.trusted_input && numbered.checksum == RxChecksum::None {
+        numbered.checksum = VERIFIED_BEFORE;
+    }
+    if buffers > 1 {
+        let mut chain = receiver.out.chains.pop().unwrap_or_default();
+        chain.buffers_mut().extend((1..buffers.min(MAX_BUFFERS)).map(buffer));
+        numbered.rest = Some(chain);
+    }
+    numbered
 }
