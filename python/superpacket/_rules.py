@@ -31,7 +31,7 @@ class Rule(str, Enum):
     GSO_SIZE = "gso-size"
     #: The header of a merged packet says how it is to be cut.
     GSO_TYPE = "gso-type"
-    #: A merged packet with CWR has the ECN bit (0x80) in its gso_type.
+    #: A merged packet has the ECN bit (0x80) in its gso_type if its first packet alone has CWR; not if all have it.
     GSO_ECN = "gso-ecn"
     #: A virtio_net_hdr contradicts neither itself nor its packet.
     VIRTIO_HEADER = "virtio-header"

@@ -100,6 +100,8 @@ kinds! {
     HintTooLong = "segmentation: hdr_len beyond the packet", "Never trusted: `hdr_len` is a hint and is not used; Linux refuses the packet.";
     /// Segmentation: no place of the checksum, behind a VLAN tag.
     TaggedWithoutChecksum = "segmentation: tagged and without NEEDS_CSUM", "The engine finds the headers behind tags by itself; Linux refuses the packet.";
+    /// Segmentation: accurate ECN.
+    NoEcn = "segmentation: CWR without the ECN bit", "Linux hands on accurate ECN's super-packets so, whose segments all have CWR, and the engine cuts them so; Linux that reads such a header leaves CWR on the first.";
     /// Segmentation: type or checksum place are not those of the packet.
     Contradiction = "segmentation: a header that contradicts the packet", "Never trusted: a `gso_type`, a place of the checksum or a tunnel's offset that is not the packet's is refused; Linux looks no further where the packet fits a segment, does not compare a tunnel's offsets, and of a datagram that it fragments not the checksum's place.";
     /// What follows from another difference: the runs began elsewhere, and so end elsewhere.
@@ -253,8 +255,16 @@ pub fn segmentation(packet: &Whole, kernel: Option<&[Vec<u8>]>, engine: &Result<
             Some(Kind::Contradiction)
         }
         (Some(theirs), _) if header.gso_type == gso_type::UDP => fragmentation(packet, theirs, engine),
+        (Some(theirs), Ok(_)) if cut_by(packet, packet.header).is_some_and(|ours| ours == theirs) => Some(Kind::NoEcn),
         _ => is_cut_at_least(packet, kernel).then_some(Kind::SmallSegment),
     }
+}
+
+/// What the engine makes of a packet with this header, and with CWR on the first segment alone.
+fn cut_by(packet: &Whole, header: VnetHeader) -> Option<Vec<Vec<u8>>> {
+    let congested = check::tcp_fields(&packet.bytes, false).is_some_and(|fields| fields.flags & CWR != 0);
+    let header = VnetHeader { gso_type: header.gso_type | if congested { gso_type::ECN } else { 0 }, ..header };
+    Whole { header, bytes: packet.bytes.clone(), ..*packet }.cut().ok()
 }
 
 /// Why the engine and the kernel do not make the same fragments of a datagram.
@@ -305,10 +315,9 @@ fn is_cut_at_least(packet: &Whole, kernel: Option<&[Vec<u8>]>) -> bool {
         return false;
     }
     let header = VnetHeader { gso_size: LEAST_SEGMENT, ..packet.header };
-    let cut = Whole { header, bytes: packet.bytes.clone(), ..*packet }.cut();
-    match (kernel, &cut) {
-        (Some(theirs), Ok(ours)) => theirs == ours,
-        (None, Ok(ours)) => ours.len() == 1,
+    match (kernel, cut_by(packet, header)) {
+        (Some(theirs), Some(ours)) => theirs == ours,
+        (None, Some(ours)) => ours.len() == 1,
         _ => false,
     }
 }

@@ -80,9 +80,6 @@ impl Judge {
                     self.find(Rule::GsoType, "gso_type", None, what);
                 }
                 Ok(gso) => {
-                    if gso.is_some() && packet.flags() & tcp::CWR != 0 && virtio.header.gso_type & gso_type::ECN == 0 {
-                        self.find(Rule::GsoEcn, "gso_type", None, format!("CWR is set, and gso_type is {:#04x}", virtio.header.gso_type));
-                    }
                     let length = packet.layout.map_or(0, |layout| layout.payload);
                     if gso.is_some() && virtio.header.hdr_len != length {
                         let what = format!("hdr_len is {}, and the headers are {length} bytes", virtio.header.hdr_len);
@@ -175,6 +172,15 @@ impl Judge {
         }
         if first.flags() & second.flags() & tcp::CWR != 0 {
             gso = gso.with_cwr(Cwr::All);
+        }
+        if let Some(virtio) = packet.virtio.filter(|virtio| matches!(virtio.gso, Ok(Some(_))))
+            && packet.flags() & tcp::CWR != 0
+        {
+            let of = if gso.cwr == Cwr::All { "all" } else { "the first alone" };
+            if (virtio.header.gso_type & gso_type::ECN == 0) != (gso.cwr == Cwr::All) {
+                let what = format!("CWR is that of {of}, and gso_type is {:#04x}", virtio.header.gso_type);
+                self.find(Rule::GsoEcn, "gso_type", Some(first), what);
+            }
         }
         if may_be_cut_by_another {
             if [gso.id, gso.outer_id, gso.nested_id].contains(&IpId::Fixed) {

@@ -73,7 +73,7 @@ rules! {
     SegmentSizes "segment-sizes" "The payloads in a merged packet are of one size; the last may be shorter."
     GsoSize "gso-size" "gso_size is the payload of each packet that merged but the last, in bytes."
     GsoType "gso-type" "The header of a merged packet says how it is to be cut."
-    GsoEcn "gso-ecn" "A merged packet with CWR has the ECN bit (0x80) in its gso_type."
+    GsoEcn "gso-ecn" "A merged packet has the ECN bit (0x80) in its gso_type if its first packet alone has CWR; not if all have it."
     VirtioHeader "virtio-header" "A virtio_net_hdr contradicts neither itself nor its packet."
     #[reversible] HeaderLength "header-length" "hdr_len of a merged packet is the length of its headers."
     Length "length" "The length fields of a packet agree with its length and with each other."

@@ -16,6 +16,12 @@ fn what_a_header_cannot_say_is_not_reversible() {
     let mut case = Case::aggregation(cwr);
     case.breaks(&[]);
     assert_eq!(case.rules(Strictness::Reversible), ["cwr-on-all"].into());
+    case.left[0].1.gso_type |= gso_type::ECN;
+    case.breaks(&["gso-ecn"]);
+    let mut reduced = flow(0, 3, 100);
+    reduced[0].tcp_mut().flags |= CWR;
+    let mut case = Case::aggregation(reduced);
+    case.breaks(&[]);
     case.left[0].1.gso_type &= !gso_type::ECN;
     case.breaks(&["gso-ecn"]);
     let mut case = Case::aggregation(flow(0, 3, 100));

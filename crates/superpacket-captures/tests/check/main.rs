@@ -47,7 +47,9 @@ fn merged(frames: &[Frame]) -> Left {
     let kind = match (&mut frame.transport, &last.transport) {
         (Transport::Tcp(tcp), Transport::Tcp(last)) => {
             tcp.flags |= last.flags & (PSH | FIN);
-            let ecn = if tcp.flags & CWR != 0 { gso_type::ECN } else { 0 };
+            // Not of accurate ECN, where all have CWR.
+            let others_have_it = frames.iter().skip(1).all(|frame| frame.clone().tcp_mut().flags & CWR != 0);
+            let ecn = if tcp.flags & CWR != 0 && !others_have_it { gso_type::ECN } else { 0 };
             ecn | if version4 { gso_type::TCPV4 } else { gso_type::TCPV6 }
         }
         _ => gso_type::UDP_L4,

@@ -30,8 +30,10 @@
 //! refuse these. Nor is there a place for a VLAN tag that a device stripped: insert it first.
 //!
 //! There is no type for CWR on all segments ([`Cwr::All`](crate::segment::Cwr), accurate ECN), of
-//! which the first alone would keep it: [`Header::describe`] refuses such super-packets. Nor is
-//! there one for a tunnel in a tunnel: [`Header::describe`] and [`Header::offload`] refuse these.
+//! which the first alone would keep it: [`Header::describe`] refuses such super-packets. Linux
+//! hands them on all the same, as TCP with CWR and without ECN, which it names for CWR on the first
+//! segment: [`Header::offload`] reads them so. Nor is there a type for a tunnel in a tunnel:
+//! [`Header::describe`] and [`Header::offload`] refuse these.
 
 mod error;
 mod framing;

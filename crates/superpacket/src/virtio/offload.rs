@@ -197,7 +197,11 @@ impl Header {
         if kind == GsoKind::Udp && payload > size.get() * MaxSegments::UDP.get() as usize {
             return Err(VirtioError::TooManySegments { payload, size: size.get() });
         }
-        Ok((payload > size.get()).then(|| Gso::new(kind, size)))
+        let with_cwr = layout.protocol == Protocol::Tcp && byte(packet, usize::from(layout.transport) + tcp::FLAGS) & tcp::CWR != 0;
+        // Linux names ECN wherever the first segment alone is to have CWR, and nothing where all
+        // have it (`virtio_net_hdr_from_skb`).
+        let cwr = if with_cwr && self.gso_type & gso_type::ECN == 0 { Cwr::All } else { Cwr::First };
+        Ok((payload > size.get()).then(|| Gso::new(kind, size).with_cwr(cwr)))
     }
 
     /// Makes the header for a packet of `length` bytes, of which `packet` holds the first

@@ -325,6 +325,37 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
+fn without_ecn_in_the_type_all_segments_have_cwr() {
+    // As Linux hands on super-packets of accurate ECN, and those of RFC 3168.
+    for (kind, base) in [(gso_type::TCPV4, Frame::tcp4(1, 3000)), (gso_type::TCPV6, Frame::tcp6(1, 3000))] {
+        for (flags, ecn, cwr) in
+            [(ACK | CWR, 0, Cwr::All), (ACK | CWR, gso_type::ECN, Cwr::First), (ACK, 0, Cwr::First), (ACK, gso_type::ECN, Cwr::First)]
+        {
+            let frame = base.clone().with_flags(flags).with(|frame| frame.tcp_mut().checksum = Checksum::Partial);
+            let (bytes, offsets) = (frame.to_bytes(), frame.offsets());
+            let header = Header {
+                flags: flags::NEEDS_CSUM,
+                gso_type: kind | ecn,
+                gso_size: 1000,
+                csum_start: offsets.transport as u16,
+                csum_offset: 16,
+                ..Header::default()
+            };
+            let offload = header.offload(Format::Plain, &bytes, bytes.len(), Layer::Ethernet).expect("valid");
+            let gso = offload.gso.expect("a super-packet");
+            assert_eq!(gso.cwr, cwr, "{flags:#x} {:#x}", header.gso_type);
+            let packet = GsoPacket::linear(&bytes, gso).with_checksum(offload.checksum);
+            let mut found = Vec::new();
+            let plan = Segmenter::new().segment(&packet, &SegmentOptions::default(), |segment| {
+                found.push(segment.header()[offsets.transport + 13] & CWR as u8 != 0);
+            });
+            assert_eq!(plan.map(|plan| plan.segments), Ok(3));
+            assert_eq!(found, [flags & CWR != 0, cwr == Cwr::All, cwr == Cwr::All], "{:#x}", header.gso_type);
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_said_is_refused_but_for_identifications() {
     let describe = |frame: Frame, offload: Offload| {
         let bytes = frame.to_bytes();
