@@ -87,7 +87,7 @@ impl Table {
         Table {
             sets: (0..sets).map(|_| Default::default()).collect(),
             secret: [random(), random()],
-            ageing: (ageing.as_millis() as u64 / TICK).clamp(1, u64::from(MOST_AGE)),
+            ageing: (ageing.as_millis() / u128::from(TICK)).clamp(1, u128::from(MOST_AGE)) as u64,
             start: Instant::now(),
             shares: Shares::new(),
             changing: (0..sets.min(STRIPES)).map(|_| AtomicBool::new(false)).collect(),

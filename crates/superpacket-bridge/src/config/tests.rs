@@ -93,6 +93,9 @@ fn what_makes_no_sense_is_named_by_file_line_and_key() {
         ("[[port]]\nport = \"packet:a\"\nin-place-below = -1\n", 3, "expected \"auto\", or a number of packets a second"),
         ("[steering]\nmax-backlog = 9\n", 2, "no setting of steering"),
         ("[steering]\ndev-weight = 9\nnetdev-max-backlog = 0\n", 3, "netdev_max_backlog: EINVAL"),
+        ("[bridge]\nageing-time = \"201days\"\n", 2, "ageing-time is at most 200 days"),
+        // More than 64 bits of milliseconds.
+        ("[bridge]\nageing-time = \"18446744073709552s\"\n", 2, "ageing-time is at most 200 days"),
         ("[bridge]\nvlan-filtering = 1\n", 2, "expected a boolean"),
         ("[bridge]\nvlan-protocol = \"802.1w\"\n", 2, "vlan-protocol: \"802.1w\" is no protocol of VLAN tags: there are 802.1Q and"),
         ("[bridge]\non-reload = \"forget\"\n", 2, "on-reload: it is undo or keep, not \"forget\""),

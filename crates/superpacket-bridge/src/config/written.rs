@@ -160,6 +160,12 @@ impl<T> EachQueue<T> {
 /// The most threads: more than machines have CPUs.
 const MAX_THREADS: usize = 1024;
 
+/// Seconds of a day.
+const DAY: u64 = 24 * 60 * 60;
+
+/// The longest that an address is remembered: what the table can tell.
+const MAX_AGEING: Duration = Duration::from_secs(200 * DAY);
+
 /// The most addresses of a table.
 const MAX_TABLE: usize = MAX_ADDRESSES as usize;
 
@@ -194,6 +200,9 @@ impl Written {
         }
         if let Some(time) = ageing_time {
             bridge.ageing_time = duration(&time, "ageing-time", source)?;
+            if bridge.ageing_time > MAX_AGEING {
+                return Err(source.wrong(&time.span(), format_args!("ageing-time is at most {} days", MAX_AGEING.as_secs() / DAY)));
+            }
         }
         bridge.busy_poll = busy_poll.unwrap_or_default();
         bridge.vlan_filtering = vlan_filtering.unwrap_or_default();

@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::de::DeserializeOwned;
 
 use super::client_error::ClientError;
@@ -23,6 +25,20 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest answer that is read, in bytes: far more than thousands of ports need.
 const MAX_REPLY: u64 = 16 << 20;
 
+/// Connects, unless the bridge takes no connection for so long: the queue of one that is stopped
+/// (SIGSTOP) stays full.
+pub(super) fn connect_within(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let stream = UnixStream::from(socket);
+    stream.set_write_timeout(Some(patience))?;
+    match connect(&stream, &address) {
+        Ok(()) => Ok(stream),
+        Err(Errno::AGAIN) => Err(io::Error::new(io::ErrorKind::TimedOut, "the bridge takes no connection")),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// A connection to a running bridge.
 #[derive(Debug)]
 pub struct Client {
@@ -37,7 +53,7 @@ impl Client {
     /// [`ClientError`] says what is missing.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let whole = || path.to_owned();
-        let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+        let stream = connect_within(path, PATIENCE).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => ClientError::Absent { path: whole() },
             io::ErrorKind::ConnectionRefused => ClientError::Dead { path: whole() },
             io::ErrorKind::PermissionDenied => ClientError::Denied { path: whole() },

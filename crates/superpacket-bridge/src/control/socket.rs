@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_that_is_stopped_does_not_hang_the_next() {
+    fn a_bridge_that_is_stopped_hangs_neither_the_next_nor_its_clients() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("s");
         let _stopped = ControlSocket::bind(&path).expect("binds");
@@ -245,9 +245,13 @@ mod tests {
             }
         }
         let (done, wait) = std::sync::mpsc::channel();
-        std::thread::spawn(move || done.send(ControlSocket::bind(&path).map(drop)));
-        let bound = wait.recv_timeout(std::time::Duration::from_secs(5)).expect("it does not wait");
+        std::thread::spawn(move || {
+            let connected = super::super::client::connect_within(&path, std::time::Duration::from_millis(50));
+            done.send((ControlSocket::bind(&path).map(drop), connected.map(drop)))
+        });
+        let (bound, connected) = wait.recv_timeout(std::time::Duration::from_secs(5)).expect("neither waits");
         assert!(matches!(bound, Err(SocketError::Taken { .. })), "{bound:?}");
+        assert_eq!(connected.expect_err("its queue is full").kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]
