@@ -1,7 +1,8 @@
 //! The answer to a packet that is too long: ICMP "fragmentation needed", ICMPv6 "packet too big".
 //!
 //! A bridge has no address of its own: it answers in the name of the host that the packet was sent
-//! to, as the kernel's `br_netfilter` does.
+//! to, as the kernel's `br_netfilter` does. Of ICMP it is these two messages, on the path of
+//! packets, with the engine's sums: so no library's.
 
 use superpacket::checksum::{Sum, pseudo_header, words};
 use superpacket::packet::VlanTag;

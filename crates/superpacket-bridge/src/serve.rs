@@ -7,6 +7,9 @@
 //! gives way to a new one. What takes long to answer is worked out on a second thread, one question
 //! after the other, while the first goes on to serve. Where finding an answer panics, its client is
 //! told so, and the others are served. The control socket and the metrics are protocols over it.
+//!
+//! By hand, since its bounds are its purpose, and without the asynchronous runtime that a library's
+//! server would bring.
 
 use std::any::Any;
 use std::io;

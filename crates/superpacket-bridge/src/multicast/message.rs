@@ -1,5 +1,8 @@
 //! What a packet for a group says to a switch that listens: IGMP (RFC 2236, RFC 3376), MLD (RFC
 //! 2710, RFC 3810), hellos of PIM (RFC 7761), or nothing.
+//!
+//! Read in place and bounded, on the path of packets: the records of reports are walked, not made
+//! into a list.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;

@@ -1,5 +1,8 @@
 //! `bpf(2)`, as far as AF_XDP ports need it: a map of sockets, a program, and its attachment to an
 //! interface.
+//!
+//! By hand: the program is a handful of instructions and needs no file, which a loader's library
+//! (aya, libbpf) is for.
 
 #![expect(unsafe_code, reason = "bpf(2)")]
 

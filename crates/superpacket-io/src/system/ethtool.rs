@@ -1,4 +1,7 @@
 //! What an interface's device does itself, and its switches (`SIOCETHTOOL`, `linux/ethtool.h`).
+//!
+//! By the `ioctl`s, which every kernel has: netlink's family for them came with Linux 5.6, piece by
+//! piece.
 
 #![expect(unsafe_code, reason = "ioctls of ethtool(8)")]
 
