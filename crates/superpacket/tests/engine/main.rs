@@ -33,4 +33,5 @@ mod super_packets;
 mod support;
 mod two_ways;
 mod uneven;
+mod unverified;
 mod virtio;
