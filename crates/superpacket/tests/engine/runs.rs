@@ -3,9 +3,10 @@
 //! the batches are cut, one packet at a time must give the same, and what merged must come apart
 //! again.
 
-use crate::support::{Output, Packet, Run, assert_reversed, run, run_batches};
+use crate::support::{Output, Packet, Run, aggregator, assert_reversed, run, run_batches};
 use superpacket::aggregate::{Policy, Reason, Storage};
 use superpacket::packet::RxChecksum;
+use superpacket::super_packet::SuperPacket;
 use superpacket_traffic::frame::{Frame, Transport, stream_bytes};
 
 const VERIFIED: RxChecksum = RxChecksum::Unnecessary { level: 0 };
@@ -137,6 +138,50 @@ fn flows_that_take_turns_are_not_mixed() {
         assert_eq!(run.outputs.len(), frames.len());
         assert!(run.outputs.iter().all(|output| output.metadata.packets == 12), "{:?}", run.reasons());
     }
+}
+
+/// Where flows take turns, one that was hit lately is found without a look-up in the table: when
+/// the flow hit last does not expect the packet, that one does.
+#[test]
+fn flows_hit_lately_are_found_without_a_look_up() {
+    /// Rounds of the flows' turns, in a poll.
+    const ROUNDS: usize = 6;
+    let mut pairs = 0;
+    let mut found = 0;
+    for base in [Frame::tcp4(1, 100), Frame::tcp6(1, 100)] {
+        for port in (1_000..1_100).step_by(2) {
+            let at = |port: u16| base.clone().with(|frame| frame.tcp_mut().source_port = port);
+            let flows = [port, port + 1].map(|port| at(port).run(2 * ROUNDS));
+            // So few flows share all entries of the table: whoever looks one up looks at those.
+            let mut aggregator = aggregator(Policy::gro().with_max_flows(8));
+            let mut packets = 0;
+            let mut sink = |packet: SuperPacket<'_, Vec<u8>>| packets += packet.metadata.packets;
+            let mut looked_up = Vec::new();
+            for round in 0..2 * ROUNDS {
+                let before = aggregator.counters().probes;
+                // A packet a call: put in order of their flows, they would not take turns.
+                for flow in &flows {
+                    let packet = Packet::from(&flow[round]).with_checksum(VERIFIED);
+                    aggregator.receive_batch(&mut vec![packet.receive()], 0, &mut sink);
+                }
+                looked_up.push(aggregator.counters().probes > before);
+                if round + 1 == ROUNDS {
+                    aggregator.poll_end(0, &mut sink);
+                }
+            }
+            aggregator.poll_end(0, &mut sink);
+            assert_eq!(packets as usize, 4 * ROUNDS);
+            // The first packets are looked up, and the second ones, which show that turns are
+            // taken: in the next poll that is known.
+            let mut expected = [false; 2 * ROUNDS];
+            (expected[0], expected[1], expected[ROUNDS]) = (true, true, true);
+            assert!(expected.iter().zip(&looked_up).all(|(expected, looked_up)| !expected || *looked_up), "{looked_up:?}");
+            pairs += 1;
+            found += usize::from(looked_up == expected);
+        }
+    }
+    // Flows that have the same place among those hit lately take it from each other: 1 pair in 64.
+    assert!(found * 10 > pairs * 9, "{found} of {pairs} pairs");
 }
 
 #[test]
