@@ -19,7 +19,7 @@ mod start_and_end;
 mod steering;
 
 use serde_json::Value;
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,11 +50,41 @@ impl House {
 
     /// Sends 8 MB from one host to the other, every byte of which is compared there.
     fn load(&self) {
+        let (code, output) = self.start_load(&self.left, &self.right, "10.9.0.2", "8M").end();
+        assert_eq!(code, Some(0), "{output} {}", self.log());
+    }
+
+    /// Begins to send so many bytes from one host to the other, every one of which is compared
+    /// there.
+    fn start_load(&self, from: &Namespace, to: &Namespace, address: &str, bytes: &str) -> Running {
         let mut command = self.middle.command(env!("CARGO_BIN_EXE_superpacket"));
-        let [client, server] = [&self.left, &self.right].map(|host| host.id().to_string());
-        command.args(["load", "stream", "10.9.0.2", "--client", &client, "--server", &server, "--bytes", "8M", "--verify"]);
-        let output = command.output().expect("runs");
-        assert!(output.status.success(), "{} {}", stderr(&output), self.log());
+        let [client, server] = [from, to].map(|host| host.id().to_string());
+        command.args(["load", "stream", address, "--client", &client, "--server", &server, "--bytes", bytes, "--verify"]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("runs");
+        Running { child: Some(child) }
+    }
+
+    /// What a port of the bridge has sent.
+    fn sent(&self, port: &str) -> Option<u64> {
+        self.ask(&["stats", port])?[0]["tx_packets"].as_u64()
+    }
+
+    /// The interfaces between the hosts, with what was changed of them.
+    fn links(&self) -> String {
+        String::from_utf8_lossy(&self.middle.run("ip", &["-d", "link", "show"]).stdout).into_owned()
+    }
+
+    /// The same with no bridge, once the kernel has noticed that both ends of each pair are up.
+    fn links_at_rest(&self) -> String {
+        self.wait_for("links", || self.links().matches(" state UP ").count() == 2);
+        self.links()
+    }
+
+    /// How many packet sockets there are between the hosts.
+    fn packet_sockets(&self) -> usize {
+        let output = self.middle.run("cat", &["/proc/net/packet"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        output.stdout.lines().count() - 1
     }
 
     fn socket(&self) -> PathBuf {
@@ -131,7 +161,7 @@ impl House {
     }
 }
 
-/// A running bridge; killed if a test fails.
+/// A program at work, most often a bridge; killed if a test fails.
 struct Running {
     child: Option<Child>,
 }
@@ -145,6 +175,10 @@ impl Running {
 
     fn id(&self) -> u32 {
         self.child.as_ref().expect("runs").id()
+    }
+
+    fn is_running(&mut self) -> bool {
+        self.child.as_mut().expect("runs").try_wait().expect("waits").is_none()
     }
 
     /// Waits for its end: (exit code, standard output).

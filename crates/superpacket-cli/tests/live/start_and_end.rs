@@ -191,17 +191,35 @@ fn a_recording_that_nobody_reads_holds_nobody_up() {
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
 }
 
+/// More bytes than a bridge is given the time for: it is killed while frames pass.
+const MORE_THAN_PASSES: &str = "4G";
+
 #[test]
 fn a_killed_bridge_leaves_a_socket_that_the_next_one_replaces() {
     let Some(house) = House::new() else { return };
+    let before = house.links_at_rest();
     let bridge = house.bridge(&PORTS);
+    assert_ne!(house.links(), before, "the interfaces take all frames");
+    let mut load = house.start_load(&house.left, &house.right, "10.9.0.2", MORE_THAN_PASSES);
+    house.wait_for("frames to pass", || house.sent(PORTS[1]) > Some(500));
     bridge.signal(rustix::process::Signal::KILL);
-    assert_eq!(bridge.end().0, None);
+    assert_eq!(bridge.end().0, None, "killed");
+    assert!(load.is_running(), "it was killed while frames passed");
     assert!(house.socket().exists());
     let (code, _, error) = house.text(&["ports"]);
     assert!(code == Some(2) && error.contains("nobody listens there any more"), "{error}");
-    let _bridge = house.bridge(&PORTS);
-    assert!(house.reaches());
+    house.wait_for("the kernel cleans up", || house.links() == before && house.packet_sockets() == 0);
+    let next = house.bridge(&PORTS);
+    assert!(house.reaches(), "{}", house.log());
+    // The connection that the first one carried goes on: what was lost with it is sent again. It
+    // would end with the first byte that is wrong.
+    house.wait_for("the connection to go on", || house.sent(PORTS[1]) > Some(500));
+    assert!(load.is_running(), "{}", house.log());
+    drop(load);
+    house.load();
+    next.signal(rustix::process::Signal::TERM);
+    assert_eq!(next.end().0, Some(0), "{}", house.log());
+    assert_eq!((house.links(), house.packet_sockets()), (before, 0));
 }
 
 #[test]
@@ -209,11 +227,32 @@ fn a_killed_bridge_leaves_no_device_and_no_xdp_program() {
     let Some(house) = House::new() else { return };
     // Loading a program takes capabilities of the machine's first user namespace.
     let root = rustix::process::geteuid().is_root();
-    let running = house.bridge(if root { &["tap:made", "xdp:left"] } else { &["tap:made", "packet:left"] });
-    let links = || String::from_utf8_lossy(&house.middle.run("ip", &["-d", "link", "show"]).stdout).into_owned();
-    let before = links();
-    assert!(before.contains("made:") && before.contains("prog/xdp") == root, "{before}");
+    let ports: &[&str] = if root { &["tap:made", "xdp:left"] } else { &["tap:made", "packet:left"] };
+    let before = house.links_at_rest();
+    // Its namespace is a host too, behind the device.
+    let start = || {
+        let running = house.bridge(ports);
+        house.middle.ip("addr add 10.9.0.3/24 dev made");
+        house.middle.ip("link set made up");
+        // The device has another hardware address each time.
+        house.left.ip("neigh flush dev eth0");
+        running
+    };
+    let running = start();
+    let links = house.links();
+    assert!(links.contains("made:") && links.contains("prog/xdp") == root, "{links}");
+    let mut load = house.start_load(&house.left, &house.middle, "10.9.0.3", MORE_THAN_PASSES);
+    house.wait_for("frames to pass", || house.sent(ports[0]) > Some(500));
     running.signal(rustix::process::Signal::KILL);
     assert_eq!(running.end().0, None, "killed");
-    house.wait_for("the kernel cleans up", || !links().contains("made:") && !links().contains("prog/xdp"));
+    assert!(load.is_running(), "it was killed while frames passed");
+    house.wait_for("the kernel cleans up", || house.links() == before && house.packet_sockets() == 0);
+    // Its address went with the device, and so did what was under way.
+    drop(load);
+    let next = start();
+    let (code, output) = house.start_load(&house.left, &house.middle, "10.9.0.3", "2M").end();
+    assert_eq!(code, Some(0), "{output} {}", house.log());
+    next.signal(rustix::process::Signal::TERM);
+    assert_eq!(next.end().0, Some(0), "{}", house.log());
+    house.wait_for("the kernel cleans up", || house.links() == before && house.packet_sockets() == 0);
 }

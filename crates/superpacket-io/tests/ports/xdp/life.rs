@@ -2,14 +2,15 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::thread::CapabilitySet;
 use superpacket::packet::{Layer, RxChecksum};
 use superpacket_io::port::xdp::XdpPort;
-use superpacket_io::port::{LinkState, Outgoing, POLL_LIMIT, Port, PortError, Stop, TxBatch};
+use superpacket_io::port::{LinkState, Outgoing, POLL_LIMIT, Port, PortError, Receive, Stop, Transmit, TxBatch};
 
-use super::{PATIENCE, frame, has_program, link, open, receiver, refused, send, until_error, with_links, without};
+use super::{PATIENCE, Passage, frame, has_program, link, open, receiver, refused, send, until_error, with_links, without};
 use crate::cable::{bytes, receive};
 use crate::support::{PacketSocket, ip};
 
@@ -114,37 +115,83 @@ fn the_program_stays_until_the_last_end_is_dropped() {
 
 #[test]
 fn a_killed_process_leaves_no_program() {
+    /// So many frames have passed when it is killed, at least.
+    const PASSED: usize = 500;
     const HOLD: &str = "SUPERPACKET_TEST_XDP_HOLD";
     if let Some(interface) = std::env::var_os(HOLD) {
         let mut port = open(&format!("xdp:{}", interface.to_string_lossy()));
-        let _ends = (port.receivers(), port.transmitter());
-        println!("open");
-        std::thread::sleep(3 * PATIENCE);
+        send_back(&mut *receiver(&mut port), &mut *port.transmitter().expect("one"), |passed| {
+            if passed == PASSED {
+                println!("frames pass");
+            }
+        });
         panic!("nobody killed this process");
     }
     with_links(1500, || {
+        let before = output("ip", &["-d", "link", "show", "a1"]);
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["xdp::life::a_killed_process_leaves_no_program", "--exact", "--nocapture"])
             .env(HOLD, "a1")
             .stdout(Stdio::piped())
             .spawn()
             .expect("started");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let is_open = lines.map_while(Result::ok).any(|line| line.contains("open"));
-        let (had_program, taken) = (has_program("a1"), XdpPort::open(&"xdp:a1".parse().expect("a port string")).is_err());
-        child.kill().expect("it runs");
-        child.wait().expect("it is ours");
-        assert!(is_open && had_program && taken, "it held the port");
+        let peer = PacketSocket::open("a0");
+        let killed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let start = Instant::now();
+                while !killed.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                    (0..8).for_each(|number| peer.send(&frame(number, 100)));
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            });
+            let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+            let passes = lines.map_while(Result::ok).any(|line| line.contains("frames pass"));
+            let (had_program, taken) = (has_program("a1"), XdpPort::open(&"xdp:a1".parse().expect("a port string")).is_err());
+            child.kill().expect("it runs");
+            child.wait().expect("it is ours");
+            // The peer goes on sending for a while.
+            std::thread::sleep(Duration::from_millis(5));
+            killed.store(true, Ordering::Relaxed);
+            assert!(passes && had_program && taken, "it held the port: {passes}, {had_program}, {taken}");
+        });
+        // As many as its socket surely had room for.
+        for _ in 0..PASSED / 5 {
+            let came_back = peer.receive();
+            assert!((0..8).any(|number| came_back == frame(number, 100)), "{came_back:?}");
+        }
         let start = Instant::now();
-        while has_program("a1") {
-            assert!(start.elapsed() < PATIENCE, "the program is still there");
+        while has_program("a1") || output("ip", &["-d", "link", "show", "a1"]) != before {
+            assert!(start.elapsed() < PATIENCE, "the program is still there, or its interface is not as before");
         }
         let mut port = open("xdp:a1");
         let mut receiver = receiver(&mut port);
         let peer = PacketSocket::open("a0");
-        peer.send(&frame(3, 100));
-        assert_eq!(bytes(&receive(&mut *receiver, 1)[0]), frame(3, 100));
+        peer.send(&frame(9, 100));
+        assert_eq!(bytes(&receive(&mut *receiver, 1)[0]), frame(9, 100));
     });
+}
+
+/// Sends what comes back as it came, and says each time how much that is by now.
+fn send_back(receiver: &mut dyn Receive, transmitter: &mut dyn Transmit, mut passed: impl FnMut(usize)) {
+    let (mut passage, mut packets, mut count) = (Passage::new(), Vec::new(), 0);
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        receiver.poll(&mut packets, 1).expect("the port is up");
+        if !packets.is_empty() {
+            passage.pass(&mut packets, transmitter);
+            count += 1;
+            passed(count);
+        }
+        receiver.give_back();
+    }
+}
+
+/// What a command prints that succeeds.
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().expect("is installed");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
