@@ -5,7 +5,11 @@ use std::net::{IpAddr, TcpListener};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use superpacket_lab::{Host, LabError, Link, Netem, SizeLimits, ThreeHosts, TwoHosts, available_or_skip, enter_user_namespace_before_main};
+use superpacket_lab::{
+    Host, LabError, Link, Netem, RawOptions, RawSocket, SizeLimits, ThreeHosts, TwoHosts, available_or_skip,
+    enter_user_namespace_before_main,
+};
+use superpacket_traffic::frame::Frame;
 
 enter_user_namespace_before_main!();
 
@@ -109,7 +113,14 @@ fn a_killed_process_leaves_nothing() -> Result<(), LabError> {
         Ok((child, ready))
     };
     let (mut child, ready) = run().map_err(|error| LabError::system("child", error))?;
-    let joined = host.link("to-child").exists();
+    let mut joined = host.link("to-child").exists();
+    let received = || Ok(host.link("to-child").statistics()?.rx_packets);
+    if matches!(joined, Ok(true)) {
+        // It is killed while frames pass.
+        joined = wait_until("frames from the child", || Ok(received()? > 100))
+            .and_then(|()| received())
+            .and_then(|before| wait_until("more frames", || Ok(received()? > before)).map(|()| true));
+    }
     child.kill().and_then(|()| child.wait()).map_err(|error| LabError::system("killing the child", error))?;
     assert!(ready && joined?, "the child made its host");
     wait_until("the child's host goes with it", || Ok(!host.link("to-child").exists()?))
@@ -122,10 +133,15 @@ fn child_that_is_killed() -> Result<(), LabError> {
         return Ok(());
     }
     let (mine, other) = (Host::of_this_thread("parent's")?, Host::new("child's")?);
-    let _pair = Link::veth(&mine, "to-child", &other, "eth0")?;
+    let (_to_child, eth0) = Link::veth(&mine, "to-child", &other, "eth0")?;
+    let socket = RawSocket::open(&eth0, RawOptions::default())?;
     println!("the hosts are joined");
     let _ = std::io::stdout().flush();
-    std::thread::sleep(Duration::from_secs(60));
+    let frames: Vec<_> = Frame::udp4(100).run(10).iter().map(Frame::to_bytes).collect();
+    for _ in 0..60_000 {
+        socket.send(&frames)?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
     Ok(())
 }
 

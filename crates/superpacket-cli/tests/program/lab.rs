@@ -1,7 +1,7 @@
 //! The lab as a program: what it reports, where it can only count, and what is left of it when it
 //! is ended.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -440,6 +440,34 @@ impl AtWork {
         kill_process(Pid::from_child(self.child.as_ref().expect("runs")), signal).expect("lives");
     }
 
+    /// Waits until packets pass between its hosts.
+    fn wait_for_traffic(&self) {
+        let (started, mut before) = (Instant::now(), self.received());
+        loop {
+            std::thread::sleep(Duration::from_millis(5));
+            let now = self.received();
+            // More than resolving an address takes.
+            if now.iter().any(|(namespace, bytes)| before.get(namespace).is_some_and(|before| *bytes > before + 100_000)) {
+                return;
+            }
+            assert!(started.elapsed() < Duration::from_secs(30), "nothing passes: {now:?}");
+            before = now;
+        }
+    }
+
+    /// How many bytes have come to the hosts that its threads are in.
+    fn received(&self) -> BTreeMap<String, u64> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.id())).expect("runs").flatten().map(|thread| thread.path());
+        let of_thread = |thread: std::path::PathBuf| {
+            let namespace = fs::read_link(thread.join("ns/net")).ok()?.to_string_lossy().into_owned();
+            let devices = fs::read_to_string(thread.join("net/dev")).ok().filter(|_| self.namespaces.contains(&namespace))?;
+            let devices = devices.lines().filter_map(|line| line.split_once(':')).filter(|(name, _)| name.trim() != "lo");
+            let bytes = devices.filter_map(|(_, counters)| counters.split_ascii_whitespace().next()?.parse::<u64>().ok()).sum();
+            Some((namespace, bytes))
+        };
+        threads.filter_map(of_thread).collect()
+    }
+
     /// Waits for its end; how long that took.
     fn end(&mut self) -> (Output, Duration) {
         let started = Instant::now();
@@ -543,7 +571,7 @@ fn nothing_is_left_of_one_that_was_killed() {
     let bench = Bench::new();
     let before = interfaces();
     let Some(mut lab) = AtWork::start(&bench, &["all", "--rounds", "1000"]) else { return };
-    std::thread::sleep(Duration::from_millis(300));
+    lab.wait_for_traffic();
     let id = lab.id();
     lab.signal(Signal::KILL);
     let (output, _) = lab.end();
