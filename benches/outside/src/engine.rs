@@ -1,13 +1,15 @@
 //! Every call of the engine that the rows make, as a user would write it.
 
 use std::hint::black_box;
+use std::ops::Range;
 
 use superpacket::order::{GapLimits, Gaps};
 use superpacket::packet::{RxChecksum, RxPacket};
 use superpacket::segment::{
     BackToBack, ChecksumOutput, Gso, GsoKind, GsoPacket, Segment, SegmentOptions, SegmentSize, Segmentable, Segmenter,
 };
-use superpacket::{Aggregator, HashKey, Policy, Simd, SuperPacket};
+use superpacket::virtio::Framing;
+use superpacket::{Aggregator, BatchAggregator, HashKey, Policy, Simd, SuperPacket};
 
 /// Sums bytes at the best level of this processor.
 pub struct Summer(Simd);
@@ -73,6 +75,50 @@ impl<'a> Joiner<'a> {
         self.aggregator.counters().balanced()
     }
 }
+
+/// Joins frames in their own buffers, behind room for a `virtio_net_hdr`.
+pub struct InPlace<'a> {
+    aggregator: BatchAggregator,
+    frames: &'a [Vec<u8>],
+    buffers: Vec<Vec<u8>>,
+}
+
+impl<'a> InPlace<'a> {
+    /// Each frame gets a buffer of its own, with room for what may join it.
+    pub fn new(policy: Policy, frames: &'a [Vec<u8>]) -> Self {
+        let framing = Framing::TAP;
+        let buffer = |frame: &Vec<u8>| {
+            let mut buffer = Vec::with_capacity(IN_PLACE_CAPACITY);
+            buffer.resize(framing.header_length(), 0);
+            buffer.extend_from_slice(frame);
+            buffer
+        };
+        let buffers = frames.iter().map(buffer).collect();
+        InPlace { aggregator: BatchAggregator::framed(framing, policy, HashKey::new(42)), frames, buffers }
+    }
+
+    /// Takes these frames as a whole poll, and makes their buffers again what they were: of those
+    /// that others joined the header is copied, and the others have not changed.
+    pub fn take(&mut self, batch: Range<usize>) {
+        let offset = Framing::TAP.header_length();
+        let (frames, buffers) = (&self.frames[batch.clone()], &mut self.buffers[batch]);
+        let written = self.aggregator.join_in_place(buffers, offset).expect("there is room for the header");
+        for &index in black_box(written) {
+            let (frame, buffer) = (&frames[index], &mut buffers[index]);
+            if buffer.len() != offset + frame.len() {
+                let header = frame.len().min(IN_PLACE_HEADER);
+                buffer.truncate(offset + frame.len());
+                buffer[offset..offset + header].copy_from_slice(&frame[..header]);
+            }
+        }
+    }
+}
+
+/// Bytes of a buffer that others join: the longest packet, and what lies before it.
+const IN_PLACE_CAPACITY: usize = 66 << 10;
+
+/// More bytes than the headers of any frame here have.
+const IN_PLACE_HEADER: usize = 80;
 
 /// Looks for gaps in what arrives.
 pub struct Watcher<'a> {

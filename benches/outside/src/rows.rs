@@ -8,7 +8,7 @@ use superpacket::packet::RxChecksum;
 use superpacket_traffic::frame::Checksum;
 use superpacket_traffic::workload::{TCP_PAYLOAD, TRAIN, UDP_PAYLOAD, hostile, w1, w2, w2b, w3, w4, w5, w5_super};
 
-use crate::engine::{Cut, Cutter, Forwarder, Joiner, Receive, Summer, Sums, Watcher};
+use crate::engine::{Cut, Cutter, Forwarder, InPlace, Joiner, Receive, Summer, Sums, Watcher};
 
 /// Bytes before a TCP payload with timestamps, before a UDP payload, and before the transport
 /// header of either.
@@ -59,6 +59,7 @@ pub struct Frames {
     four_flows: Workload,
     sixteen_flows: Workload,
     w2: Workload,
+    one_of_each: Workload,
     w2b: Workload,
     w3: Workload,
     hostile: Workload,
@@ -78,6 +79,7 @@ impl Frames {
             four_flows: workload(w2(4, 4 * TRAIN)),
             sixteen_flows: workload(w2(16, 16 * TRAIN)),
             w2: workload(w2(64, 64 * TRAIN)),
+            one_of_each: workload(w2(64, 64)),
             w2b: workload(w2b(4_096)),
             w3: workload(w3(64)),
             hostile: workload(hostile(4_000, 4_000)),
@@ -172,6 +174,20 @@ fn list<'a>(name: &'static str, workload: &'a Workload, poll: Poll) -> Row<'a> {
     })
 }
 
+/// Frames that are joined in their own buffers, up to 64 a call. There is one buffer for each frame
+/// of the workload, but for no copies: these rows never read from memory.
+fn in_place<'a>(name: &'static str, workload: &'a Workload, policy: Policy) -> Row<'a> {
+    let frames = &workload.frames[..workload.once];
+    let mut in_place = InPlace::new(policy, frames);
+    let mut next = 0;
+    Row::new(name, frames.len(), move || {
+        let batch = next..(next + 64).min(frames.len());
+        next = if batch.end == frames.len() { 0 } else { batch.end };
+        in_place.take(batch.clone());
+        batch.len()
+    })
+}
+
 /// What it costs to look for gaps where there are none.
 fn watch<'a>(name: &'static str, workload: &'a Workload, batch: usize) -> Row<'a> {
     let mut watcher = Watcher::new();
@@ -246,6 +262,7 @@ fn forward<'a>(name: &'static str, workload: &'a Workload, policy: Policy) -> Ro
 pub fn rows<'a>(frames: &'a Frames, only: &str) -> Vec<Row<'a>> {
     let gro = Policy::gro().with_partial_checksums();
     let udp = Policy::gro_with_udp().with_partial_checksums();
+    let trusted = gro.with_trusted_input();
     let (tcp_end, udp_end) = (TCP_HEADERS + TCP_PAYLOAD, UDP_HEADERS + UDP_PAYLOAD);
     let (tcp_cut, udp_cut) = (Cut::Tcp4(TCP_PAYLOAD), Cut::Udp(UDP_PAYLOAD));
     let mut rows = vec![
@@ -276,6 +293,11 @@ pub fn rows<'a>(frames: &'a Frames, only: &str) -> Vec<Row<'a>> {
         join("4,000 hostile flows", &frames.hostile, Poll { batch: 250, calls: None, ..Poll::of(gro) }),
         join("UDP GRO", &frames.datagrams, Poll::of(udp)),
         join("UDP GRO, verifying", &frames.datagrams, Poll::unverified(udp)),
+        in_place("W1 in place", &frames.w1, trusted),
+        in_place("W1 in place, verifying", &frames.w1, gro),
+        in_place("16 flows interleaved, in place", &frames.sixteen_flows, trusted),
+        in_place("64 flows of one packet, in place, sums not known", &frames.one_of_each, gro),
+        in_place("W3 in place, nothing merges", &frames.w3, trusted),
         gather("W4 scatter/gather, no checksums", &frames.w4, tcp_cut, Sums::Device),
         gather("W4 scatter/gather, summed", &frames.w4, tcp_cut, Sums::Whole),
         copy("W4 copied and summed", &frames.w4, tcp_cut, Sums::Whole),
