@@ -55,6 +55,33 @@ fn what_merges_arrives_as_one() -> Result<(), LabError> {
     Ok(())
 }
 
+/// Each flow is a case of its own here: the bridge may put packets of a poll in order of their
+/// flows, so that the flows need not arrive in the order in which they came.
+#[test]
+fn as_many_flows_as_a_poll_has_all_merge() -> Result<(), LabError> {
+    const FLOWS: usize = 512;
+    let Some(mut table) = Table::new()? else { return Ok(()) };
+    table.hold();
+    table.obeyed()?;
+    let before = table.drops();
+    for (path, frames) in gro_table::capacity(FLOWS as u16) {
+        let (first, second) = frames.split_at(FLOWS);
+        let case = |(number, (first, second)): (u16, (&Frame, &Frame))| {
+            let burst = Burst { frames: vec![first.clone(), second.clone()], arrives: vec![400] };
+            addressed(Case { name: format!("{FLOWS} flows, {path}"), bursts: vec![burst] }, number)
+        };
+        let cases: Vec<_> = (0..).zip(first.iter().zip(second)).map(case).collect();
+        let bursts: Vec<_> = (0..).zip(&cases).map(|(number, case)| (number, case, &case.bursts[0])).collect();
+        // All first packets, then all second ones.
+        let frames = |place: usize| bursts.iter().map(move |(_, _, burst)| burst.frames[place].to_bytes());
+        table.carries_sent(&bursts, &[frames(0).chain(frames(1)).collect()], true, virtio_can_say)?;
+    }
+    assert_eq!(table.drops(), before);
+    let Tally { whole, cut, .. } = table.expected;
+    assert!(whole[0] >= FLOWS as u64 && cut[0] >= FLOWS as u64, "both ways out are taken: {:?}", table.expected);
+    Ok(())
+}
+
 #[test]
 fn what_merged_is_cut_into_the_frames_that_came() -> Result<(), LabError> {
     let Some(mut table) = Table::new()? else { return Ok(()) };
@@ -118,6 +145,18 @@ impl Table {
     }
 
     fn carries_bursts(&mut self, bursts: &[(u16, &Case, &Burst)], merges: bool, whole: impl Fn(&[Frame]) -> bool) -> Result<(), LabError> {
+        let sent: Vec<Vec<_>> = bursts.iter().map(|(_, _, burst)| burst.frames.iter().map(Frame::to_bytes).collect()).collect();
+        self.carries_sent(bursts, &sent, merges, whole)
+    }
+
+    /// As [`carries_bursts`](Self::carries_bursts), with their frames sent in this order.
+    fn carries_sent(
+        &mut self,
+        bursts: &[(u16, &Case, &Burst)],
+        sent: &[Vec<Vec<u8>>],
+        merges: bool,
+        whole: impl Fn(&[Frame]) -> bool,
+    ) -> Result<(), LabError> {
         let mut expected = BTreeMap::new();
         for (number, _, burst) in bursts {
             let mut arrivals: Vec<&[Frame]> = Vec::new();
@@ -133,8 +172,8 @@ impl Table {
             }
             expected.insert(*number, arrivals);
         }
-        for (_, _, burst) in bursts {
-            self.sender.send(&burst.frames.iter().map(Frame::to_bytes).collect::<Vec<_>>())?;
+        for frames in sent {
+            self.sender.send(frames)?;
         }
         let captured = self.capture(PATIENCE, expected.values().map(Vec::len).sum(), |number| number != NO_CASE)?;
         for (number, case, _) in bursts {

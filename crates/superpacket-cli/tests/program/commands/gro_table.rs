@@ -1,6 +1,8 @@
 //! The kernel's own GRO test as a capture: `superpacket coalesce` makes of each case what the table
 //! says, and `superpacket verify` gets every frame back.
 
+use std::collections::HashSet;
+
 use crate::support::*;
 use superpacket_traffic::check;
 use superpacket_traffic::frame::Frame;
@@ -78,4 +80,44 @@ fn every_frame_of_the_kernels_gro_test_comes_back() {
     assert_eq!(report["packets_in"].as_u64(), Some(frames.len() as u64));
     assert_eq!(report["packets_out"].as_u64(), Some(packets as u64));
     assert_eq!(report["merged"].as_u64(), Some((frames.len() - packets) as u64));
+}
+
+/// The flows of a poll, with two packets of each.
+const FLOWS: u16 = 512;
+
+/// Of each path, two packets of so many flows; the names of the paths.
+fn at_capacity() -> (Vec<String>, Vec<Captured>) {
+    let paths = gro_table::capacity(FLOWS).into_iter().zip((0..).step_by(NEXT as usize));
+    let captured = paths.map(|((path, frames), start)| {
+        let frames = frames.iter().zip((start..).step_by(1_000)).map(|(frame, time)| Captured::at(time, frame.to_bytes()));
+        (path, frames.collect::<Vec<_>>())
+    });
+    let (paths, captured): (Vec<_>, Vec<_>) = captured.unzip();
+    (paths, captured.concat())
+}
+
+#[test]
+fn as_many_flows_as_a_poll_has_merge_in_their_order_and_come_back() {
+    let (paths, frames) = at_capacity();
+    let flows = usize::from(FLOWS);
+    let packets = (paths.len() * flows) as u64;
+    let bench = Bench::new();
+    bench.capture("in.pcap", &frames);
+    let report = bench.json(&[&["coalesce", "in.pcap", "-o", "out.pcapng"][..], &HELD].concat());
+    for (name, expected) in [("packets_in", 2 * packets), ("packets_out", packets), ("super_packets", packets)] {
+        assert_eq!(report[name].as_u64(), Some(expected), "{name}");
+    }
+    let out = read(bench.path("out.pcapng"));
+    assert_eq!(out.len() as u64, packets);
+    for ((path, came), out) in paths.iter().zip(frames.chunks(2 * flows)).zip(out.chunks(flows)) {
+        let flow_of = |frame: &Captured| check::flow_key(&frame.data, false).expect("a flow");
+        assert_eq!(out.iter().map(flow_of).collect::<HashSet<_>>().len(), flows, "{path}");
+        for (flow, (packet, first)) in out.iter().zip(came).enumerate() {
+            assert_eq!(flow_of(packet), flow_of(first), "{path}: flow {flow}");
+            assert_eq!(check::payload(&packet.data, false).map(<[u8]>::len), Some(400), "{path}: flow {flow}");
+            assert_right(&packet.data);
+        }
+    }
+    let report = bench.json(&[&["verify", "in.pcap"][..], &HELD].concat());
+    assert_eq!((report["mismatches"].as_u64(), report["merged"].as_u64()), (Some(0), Some(packets)), "{report}");
 }
