@@ -143,8 +143,10 @@ impl std::ops::Deref for Flags {
 
 #[derive(Debug)]
 enum Memory {
+    /// From the first page that begins in `block` on.
     Heap {
         data: NonNull<u8>,
+        block: NonNull<u8>,
         layout: Layout,
     },
     Mapped {
@@ -163,14 +165,21 @@ unsafe impl Send for Region {}
 // SAFETY: through `&self` only the flags are looked at, which are atomic.
 unsafe impl Sync for Region {}
 
-/// The pages of so many slots.
+/// Where a region on the heap begins is a multiple of this.
+const PAGE: usize = 4096;
+
+/// A block with so many slots from the first page on that begins in it. No alignment is asked of
+/// the allocator, which would write zeros to all pages (`posix_memalign`) in place of taking the
+/// system's, which need no memory before they are written to (`calloc`).
 fn heap_layout(slots: usize, slot_size: usize) -> Layout {
-    let size = slots.checked_mul(slot_size).filter(|&size| size != 0).expect("a region has bytes, and fewer than the address space");
-    Layout::from_size_align(size, 4096).expect("fewer bytes than the address space")
+    let size = slots.checked_mul(slot_size).filter(|&size| size != 0).and_then(|size| size.checked_add(PAGE - 1));
+    let size = size.expect("a region has bytes, and fewer than the address space");
+    Layout::from_size_align(size, 1).expect("fewer bytes than the address space")
 }
 
 impl Region {
-    /// Zeroed memory of the heap: `slots` of `slot_size` bytes, page-aligned.
+    /// Zeroed memory of the heap: `slots` of `slot_size` bytes, page-aligned. Most allocators take
+    /// the system's pages for large regions: slots then need no memory before they are written to.
     ///
     /// # Panics
     /// If either is 0 or their product overflows.
@@ -189,13 +198,16 @@ impl Region {
 
     fn allocate(layout: Layout, slots: usize, slot_size: usize) -> Option<Self> {
         // SAFETY: the size is not zero.
-        let data = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let block = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         let Some(lent) = Flags::try_new(slots) else {
             // SAFETY: allocated above with this layout, and nobody else knows of it.
-            unsafe { dealloc(data.as_ptr(), layout) };
+            unsafe { dealloc(block.as_ptr(), layout) };
             return None;
         };
-        Some(Region { memory: Memory::Heap { data, layout }, slot_size, lent })
+        let before = block.addr().get().next_multiple_of(PAGE) - block.addr().get();
+        // SAFETY: the block is longer than the slots by as many bytes as a page can be away.
+        let data = unsafe { block.add(before) };
+        Some(Region { memory: Memory::Heap { data, block, layout }, slot_size, lent })
     }
 
     /// Mapped memory, unmapped at the end: as many slots of `slot_size` bytes as fit `length`.
@@ -339,8 +351,9 @@ impl Drop for Region {
         // SAFETY: made from a box in `Flags::try_new`, and no buffer points at them any more.
         drop(unsafe { Box::from_raw(self.lent.0.as_ptr()) });
         match self.memory {
-            // SAFETY: allocated with this layout in `heap`, and no buffer points into it any more.
-            Memory::Heap { data, layout } => unsafe { dealloc(data.as_ptr(), layout) },
+            // SAFETY: allocated with this layout in `allocate`, and no buffer points into it any
+            // more.
+            Memory::Heap { block, layout, .. } => unsafe { dealloc(block.as_ptr(), layout) },
             // SAFETY: mapped with this length, as the caller of `mapped` promised, and no buffer
             // points into it any more.
             Memory::Mapped { data, length } => drop(unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) }),
@@ -435,6 +448,15 @@ mod tests {
         assert!(region.lend(1, 0..64).is_some());
         assert!(region.lend(0, 0..65).is_none(), "beyond the slot");
         assert!(region.lend(2, 0..1).is_none(), "beyond the region");
+    }
+
+    #[test]
+    fn slots_on_the_heap_begin_with_a_page_and_are_zeroed() {
+        for (slots, slot_size) in [(1, 1), (3, 100), (64, 2112), (64, 68 << 10)] {
+            let mut region = Region::heap(slots, slot_size);
+            assert!(region.start().addr().get().is_multiple_of(4096), "{slots} {slot_size}");
+            assert!((0..slots).all(|slot| region.slot_mut(slot).expect("free") == vec![0; slot_size]), "{slots} {slot_size}");
+        }
     }
 
     #[test]

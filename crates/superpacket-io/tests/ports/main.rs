@@ -7,4 +7,6 @@ mod packet;
 #[path = "../support/mod.rs"]
 mod support;
 mod tap;
+#[path = "../../src/port/without_memory.rs"]
+mod without_memory;
 mod xdp;

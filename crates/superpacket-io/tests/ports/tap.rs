@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::cable::{End, Passed, bytes, join, receive, wait};
 use crate::support::{Host, PacketSocket, has_link_type, in_namespace, interface_exists, ip, not_built_in, quiet};
+use crate::without_memory::{is_run_in_a_child, limit_memory};
 use superpacket::aggregate::{Aggregator, HashKey, Policy};
 use superpacket::packet::{Layer, RxChecksum, RxPacket};
 use superpacket::segment::{Gso, GsoKind, SegmentSize};
@@ -14,6 +15,35 @@ use superpacket::super_packet::SuperPacket;
 use superpacket_features::Feature;
 use superpacket_io::port::{Buffer, LinkState, Outgoing, POLL_LIMIT, Port, PortError, Progress, Stop, Transmit, TxBatch, open};
 use superpacket_traffic::frame::Frame;
+
+/// Queues whose slots there is no memory for are refused, before a device is made; as many as there
+/// is memory for take none of it before packets come.
+#[test]
+fn queues_that_there_is_no_memory_for_are_refused() {
+    if is_run_in_a_child("tap::queues_that_there_is_no_memory_for_are_refused") {
+        return;
+    }
+    in_namespace(|| {
+        let before = resident();
+        let port = port("tap:t0?queues=64");
+        assert!(resident() - before < 8 << 20, "{} bytes are taken", resident() - before);
+        drop(port);
+        limit_memory(64 << 20);
+        let refused = try_port("tap:t1?queues=256&persist=on").expect_err("404 MiB").to_string();
+        assert_eq!(
+            refused,
+            "tap:t1?queues=256&persist=on: taking memory for what is received: there are no 404 MiB for 256 queues: fewer by queues=N"
+        );
+        assert!(!interface_exists("t1"));
+        try_port("tap:t1?queues=2").expect("13 MiB");
+    });
+}
+
+/// Memory that this process has touched, in bytes.
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("lives");
+    pages.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number of pages") * rustix::param::page_size()
+}
 
 fn port(text: &str) -> Box<dyn Port> {
     try_port(text).unwrap_or_else(|error| panic!("{error}"))

@@ -22,15 +22,46 @@ use crate::port::{Buffer, POLL_LIMIT, Pool, PortError, Receive};
 /// and one byte by which a packet that is too long would show.
 const LARGE_SLOT: usize = 68 * 1024;
 
-/// Slots for large packets: what a poll can take of super-packets, 4 MB.
+/// Slots for large packets, of a queue that is one of few: what a poll can take of super-packets,
+/// 4 MB.
 const LARGE_SLOTS: usize = 64;
 
 /// Bytes of a slot for small packets: a frame of 1,500 bytes with its header. An odd number of
 /// cache lines, so that packets do not all fall into the same sets of a cache.
 const SMALL_SLOT: usize = 33 * 64;
 
-/// Slots for small packets: two polls' worth.
+/// Slots for small packets, of a queue that is one of few: two polls' worth.
 const SMALL_SLOTS: usize = 2 * POLL_LIMIT;
+
+/// So many queues of a port have all these slots each. More have as many together, but each has a
+/// quarter of them at least.
+const FEW_QUEUES: usize = 32;
+
+/// How many of so many slots each of so many queues has.
+fn share(slots: usize, queues: u16) -> usize {
+    (slots * FEW_QUEUES / usize::from(queues).max(1)).clamp(slots / 4, slots)
+}
+
+/// What a queue receives into.
+#[derive(Debug)]
+pub(super) struct Slots {
+    small: Pool,
+    large: Pool,
+}
+
+impl Slots {
+    /// The slots of one of so many queues; `None` if there is no memory for them. They need it
+    /// when they are used first.
+    pub(super) fn try_new(queues: u16) -> Option<Self> {
+        let small = Pool::try_new(share(SMALL_SLOTS, queues), SMALL_SLOT)?;
+        Some(Slots { small, large: Pool::try_new(share(LARGE_SLOTS, queues), LARGE_SLOT)? })
+    }
+
+    /// Bytes of the slots of so many queues together.
+    pub(super) fn bytes(queues: u16) -> usize {
+        usize::from(queues) * (share(SMALL_SLOTS, queues) * SMALL_SLOT + share(LARGE_SLOTS, queues) * LARGE_SLOT)
+    }
+}
 
 /// The receiving end of a queue.
 #[derive(Debug)]
@@ -42,8 +73,8 @@ pub(super) struct TapReceiver {
 }
 
 impl TapReceiver {
-    pub(super) fn new(device: Arc<Device>, queue: u16) -> Self {
-        TapReceiver { device, queue, small: Pool::new(SMALL_SLOTS, SMALL_SLOT), large: Pool::new(LARGE_SLOTS, LARGE_SLOT) }
+    pub(super) fn new(device: Arc<Device>, queue: u16, slots: Slots) -> Self {
+        TapReceiver { device, queue, small: slots.small, large: slots.large }
     }
 
     fn error(&self) {
@@ -127,4 +158,17 @@ impl Receive for TapReceiver {
 fn monotonic_nanoseconds() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_queues_have_fewer_slots_each() {
+        let slots = [1, 32, 33, 64, 128, 256].map(|queues| (share(SMALL_SLOTS, queues), share(LARGE_SLOTS, queues)));
+        assert_eq!(slots, [(1024, 64), (1024, 64), (992, 62), (512, 32), (256, 16), (256, 16)]);
+        let mebibytes = [1, 32, 64, 128, 256].map(|queues| Slots::bytes(queues) >> 20);
+        assert_eq!(mebibytes, [6, 202, 202, 202, 404]);
+    }
 }
