@@ -17,7 +17,7 @@ use crate::egress::Egress;
 use crate::error::BridgeError;
 use crate::handover::Doorbell;
 use crate::icmp;
-use crate::ingress::Ingress;
+use crate::ingress::{Ingress, PollBuffer};
 use crate::output::Output;
 use crate::report::PortStats;
 use crate::runtime::Shared;
@@ -37,6 +37,7 @@ pub struct Forwarder {
     table: Arc<Table>,
     output: Output,
     ingress: Vec<Ingress>,
+    poll_buffer: PollBuffer,
     ports: Vec<(Arc<Shared>, Box<dyn Port>)>,
     vlan_filtering: Option<VlanProtocol>,
 }
@@ -51,7 +52,8 @@ impl Forwarder {
         let output = Output::new(table.clone(), Arc::new(icmp::rate_limit()));
         // No hash chooses anything where there are no workers.
         let steering = Arc::new(State::new(SteeringSettings::default(), None, FlowHashKey::new(0), InPlace::NEVER));
-        Forwarder { key, steering, table, output, ingress: Vec::new(), ports: Vec::new(), vlan_filtering: None }
+        let (ingress, ports, poll_buffer) = (Vec::new(), Vec::new(), PollBuffer::default());
+        Forwarder { key, steering, table, output, ingress, poll_buffer, ports, vlan_filtering: None }
     }
 
     /// The same bridge, filtering by VLAN: packets pass only between ports that are in their VLAN
@@ -66,7 +68,8 @@ impl Forwarder {
     /// # Errors
     /// [`BridgeError::TooManyPorts`]; [`BridgeError::Layer`] if its packets do not start where the
     /// others' do; [`BridgeError::Port`] if it gives no end to send through;
-    /// [`BridgeError::System`] if there is no descriptor to be had.
+    /// [`BridgeError::System`] if there is no descriptor to be had, or no memory for what is
+    /// received.
     pub fn join(&mut self, settings: PortSettings, mut port: Box<dyn Port>) -> Result<(), BridgeError> {
         let number = self.ports.len();
         if number >= MAX_PORTS {
@@ -77,6 +80,7 @@ impl Forwarder {
             return Err(BridgeError::Layer { port: settings.port.name().into(), layer });
         }
         check_layer(port.layer(), &settings)?;
+        self.poll_buffer.reserve().map_err(|source| BridgeError::System { action: "taking memory for what is received", source })?;
         let state = port.state();
         let (address_limit, static_entries) = (settings.limits.address_limit, settings.static_entries.clone());
         let shared = Shared::new(number as u16, settings, port.capabilities(), port.layer(), state);
@@ -108,10 +112,10 @@ impl Forwarder {
         self.table.expire(self.table.now());
         let (mut received, mut failed) = (0, None);
         for ingress in &mut self.ingress {
-            match ingress.poll(&mut self.output, now) {
+            match ingress.poll(&mut self.output, &mut self.poll_buffer, now) {
                 Ok(packets) => received += packets,
                 Err(error) => {
-                    ingress.drain(&mut self.output);
+                    ingress.drain(&mut self.output, &mut self.poll_buffer);
                     failed = failed.or(Some(error));
                 }
             }

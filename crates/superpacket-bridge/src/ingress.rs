@@ -1,6 +1,7 @@
 //! The way in by one receive queue: poll, believe of the device what is to be believed, aggregate,
 //! hand on.
 
+use std::io;
 use std::sync::Arc;
 
 use superpacket::aggregate::{Aggregator, Counters, HashKey, Policy};
@@ -25,6 +26,26 @@ use crate::tag;
 const MOST_PACKETS: u64 = 64;
 const MOST_BYTES: u64 = 65_536;
 
+/// What a thread takes of a receive queue at once: its queues use the same memory, one after the
+/// other.
+#[derive(Debug, Default)]
+pub(crate) struct PollBuffer(Vec<RxPacket<Buffer>>);
+
+impl PollBuffer {
+    /// Has room for as many packets as a poll takes, 200 KB: a queue must not be polled before.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn reserve(&mut self) -> io::Result<()> {
+        Ok(self.0.try_reserve_exact(POLL_LIMIT)?)
+    }
+
+    /// After a panic: what is left in it is lost.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
 /// One receive queue of a port.
 #[derive(Debug)]
 pub(crate) struct Ingress {
@@ -38,7 +59,6 @@ pub(crate) struct Ingress {
     gaps: Option<Gaps<Buffer>>,
     /// The aggregator's counters as of the last time that they were added to the port's.
     counted: Counters,
-    packets: Vec<RxPacket<Buffer>>,
     pub(crate) dispatch: Dispatch,
     /// What the aggregator's count of packets will be when it has seen all that was polled.
     polled: u64,
@@ -79,7 +99,6 @@ impl Ingress {
         token: u64,
     ) -> Self {
         let (runtime, opening, is_limited) = (shared.runtime(), shared.opening(), shared.buckets.limit_rx());
-        let packets = Vec::with_capacity(POLL_LIMIT);
         let mut dispatch = Dispatch::new(steering, queue);
         dispatch.refresh(&shared, &bell, runtime.has(Feature::ReceiveHashing));
         let mut ingress = Ingress {
@@ -95,7 +114,6 @@ impl Ingress {
             gaps: gaps(&runtime, key),
             aggregator: passing(key),
             counted: Counters::default(),
-            packets,
             opening,
             token,
             ready: true,
@@ -126,7 +144,7 @@ impl Ingress {
     }
 
     /// Settings have changed.
-    pub(crate) fn refresh(&mut self, output: &mut Output) {
+    pub(crate) fn refresh(&mut self, output: &mut Output, packets: &mut PollBuffer) {
         self.runtime = self.shared.runtime();
         self.is_limited = self.shared.buckets.limit_rx();
         if self.throttled_until.take().is_some() {
@@ -135,12 +153,12 @@ impl Ingress {
         }
         let policy = self.runtime.policy();
         if policy != self.policy || self.gaps.as_ref().map_or(0, |gaps| gaps.limits().hold_time) != gap_timeout(&self.runtime) {
-            self.drain(output);
+            self.drain(output, packets);
             self.gaps = gaps(&self.runtime, self.key);
             self.set_policy(policy);
         }
         // What is held was received under the old settings, and is steered by them.
-        self.drain(output);
+        self.drain(output, packets);
         self.dispatch.refresh(&self.shared, &self.bell, self.runtime.has(Feature::ReceiveHashing));
     }
 
@@ -161,7 +179,6 @@ impl Ingress {
         let counters = self.aggregator.counters();
         let unseen = self.polled.saturating_sub(counters.packets_in);
         self.shared.counts.dropped(DropReason::Panic, unsent + counters.held + unseen);
-        self.packets.clear();
         self.gaps = gaps(&self.runtime, self.key);
         // The old one's memory is given back first: the new one needs as much.
         let policy = self.policy.take();
@@ -171,7 +188,7 @@ impl Ingress {
     }
 
     /// Takes what has arrived, and sends it on its way; says how many packets that were.
-    pub(crate) fn poll(&mut self, output: &mut Output, now: u64) -> Result<usize, PortError> {
+    pub(crate) fn poll(&mut self, output: &mut Output, PollBuffer(packets): &mut PollBuffer, now: u64) -> Result<usize, PortError> {
         if self.dispatch.must_wait() {
             // Nothing is lost by it: the packets wait in the port. When workers have gone on, this
             // thread is woken.
@@ -183,19 +200,19 @@ impl Ingress {
             self.receive.give_back();
             return Ok(0);
         }
-        let polled = self.receive.poll(&mut self.packets, limit);
-        let received = self.packets.len();
+        let polled = self.receive.poll(packets, limit);
+        let received = packets.len();
         if received != 0 {
             if output.copies.is_on() {
-                output.copies.received(&self.shared, &self.packets);
+                output.copies.received(&self.shared, packets);
             }
             if self.is_limited {
-                self.charge(now);
+                self.charge(packets, now);
             }
-            self.take(output, now);
+            self.take(output, packets, now);
         } else if self.gaps.as_ref().and_then(Gaps::deadline).is_some_and(|deadline| deadline <= now) {
-            self.fill_gaps(now);
-            self.aggregate(output, now);
+            self.fill_gaps(packets, now);
+            self.aggregate(output, packets, now);
         } else if self.policy.is_some_and(|policy| policy.hold_time != 0) && self.aggregator.counters().held != 0 {
             self.end(output, now);
         }
@@ -225,23 +242,23 @@ impl Ingress {
 
     /// Takes from the buckets what was received.
     #[cold]
-    fn charge(&mut self, now: u64) {
+    fn charge(&self, packets: &[RxPacket<Buffer>], now: u64) {
         let size = |packet: &RxPacket<Buffer>| {
             let (head, length) = (packet.buffers().next().map_or(&[][..], Buffer::bytes), packet.length());
             packet.gso.map_or(length as u64, |gso| wire_bytes(head, length, gso, packet.checksum))
         };
         let buckets = &self.shared.buckets;
-        buckets.rx_packets.charge(self.packets.iter().map(|packet| u64::from(segments(packet))).sum(), now);
-        buckets.rx_bytes.charge(self.packets.iter().map(size).sum(), now);
+        buckets.rx_packets.charge(packets.iter().map(|packet| u64::from(segments(packet))).sum(), now);
+        buckets.rx_bytes.charge(packets.iter().map(size).sum(), now);
     }
 
-    fn take(&mut self, output: &mut Output, now: u64) {
+    fn take(&mut self, output: &mut Output, packets: &mut Vec<RxPacket<Buffer>>, now: u64) {
         let waiting = self.gaps.as_ref().map_or(0, |gaps| gaps.counters().waiting);
-        self.polled = self.aggregator.counters().packets_in + waiting + self.packets.len() as u64;
-        self.dispatch.received(&self.shared, self.packets.len(), now);
+        self.polled = self.aggregator.counters().packets_in + waiting + packets.len() as u64;
+        self.dispatch.received(&self.shared, packets.len(), now);
         let (checksums, hashes) = (self.runtime.has(Feature::RxChecksumming), self.runtime.has(Feature::ReceiveHashing));
         if !checksums || !hashes {
-            for packet in &mut self.packets {
+            for packet in &mut *packets {
                 packet.hash = packet.hash.filter(|_| hashes);
                 // A partial checksum is no verdict of the device's: the packet has none yet.
                 if !checksums && !matches!(packet.checksum, RxChecksum::Partial { .. }) {
@@ -249,32 +266,32 @@ impl Ingress {
                 }
             }
         }
-        self.counts.packets.add(self.packets.len() as u64);
-        self.counts.bytes.add(self.packets.iter().map(|packet| packet.length() as u64).sum());
+        self.counts.packets.add(packets.len() as u64);
+        self.counts.bytes.add(packets.iter().map(|packet| packet.length() as u64).sum());
         let counts = &self.shared.counts;
-        for packet in self.packets.iter().filter(|packet| packet.gso.is_some()) {
+        for packet in packets.iter().filter(|packet| packet.gso.is_some()) {
             counts.rx_super_packets.add(1);
             counts.rx_super_segments.add(u64::from(segments(packet)));
         }
         if let Some(protocol) = self.shared.vlan_filtering {
-            self.packets.iter_mut().for_each(|packet| tag::sort(packet, protocol));
+            packets.iter_mut().for_each(|packet| tag::sort(packet, protocol));
         }
-        self.fill_gaps(now);
-        self.aggregate(output, now);
+        self.fill_gaps(packets, now);
+        self.aggregate(output, packets, now);
     }
 
     /// Takes out what came ahead of others, and puts in what has waited.
     #[inline]
-    fn fill_gaps(&mut self, now: u64) {
+    fn fill_gaps(&mut self, packets: &mut Vec<RxPacket<Buffer>>, now: u64) {
         if let Some(gaps) = &mut self.gaps {
             let before = *gaps.counters();
-            gaps.receive_keeping(&mut self.packets, now, copied);
+            gaps.receive_keeping(packets, now, copied);
             self.shared.counts.gaps(&before, gaps.counters());
         }
     }
 
-    fn aggregate(&mut self, output: &mut Output, now: u64) {
-        let Ingress { shared, aggregator, packets, policy, dispatch, .. } = self;
+    fn aggregate(&mut self, output: &mut Output, packets: &mut Vec<RxPacket<Buffer>>, now: u64) {
+        let Ingress { shared, aggregator, policy, dispatch, .. } = self;
         let mut sink = |packet: SuperPacket<'_, Buffer>| dispatch.forward(shared, output, packet);
         if policy.is_some() {
             aggregator.receive_batch(packets, now, &mut sink);
@@ -302,8 +319,8 @@ impl Ingress {
     }
 
     /// Sends on its way all that is held.
-    pub(crate) fn drain(&mut self, output: &mut Output) {
-        let Ingress { shared, aggregator, dispatch, gaps, packets, .. } = self;
+    pub(crate) fn drain(&mut self, output: &mut Output, PollBuffer(packets): &mut PollBuffer) {
+        let Ingress { shared, aggregator, dispatch, gaps, .. } = self;
         if let Some(gaps) = gaps
             && gaps.counters().waiting != 0
         {

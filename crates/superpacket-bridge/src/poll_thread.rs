@@ -27,7 +27,7 @@ use crate::count::Count;
 use crate::counters::DropReason;
 use crate::egress::Egress;
 use crate::handover::{BacklogReceiver, Doorbell, WorkerLifetime};
-use crate::ingress::Ingress;
+use crate::ingress::{Ingress, PollBuffer};
 use crate::monitor::Monitors;
 use crate::multicast::Snooping;
 use crate::order::Order;
@@ -127,6 +127,10 @@ impl PollThread {
         let bell = Arc::new(Doorbell::new()?);
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let lifetime = Arc::new(WorkerLifetime::new());
+        let mut poll_buffer = PollBuffer::default();
+        if cpu.is_none() {
+            poll_buffer.reserve()?;
+        }
         let work = Work {
             lifetime: lifetime.clone(),
             output: Output::new(common.table.clone(), common.answers.clone())
@@ -141,6 +145,7 @@ impl PollThread {
             counts: counts.clone(),
             poller,
             ingress: Vec::new(),
+            poll_buffer,
             backlogs: Vec::new(),
             weight: 1,
             sock_flows: None,
@@ -203,6 +208,8 @@ struct Work {
     readable: Vec<bool>,
     output: Output,
     ingress: Vec<Ingress>,
+    /// Of a worker, without room.
+    poll_buffer: PollBuffer,
     backlogs: Vec<BacklogReceiver<Arc<Shared>>>,
     /// The most packets of a backlog in turn.
     weight: usize,
@@ -313,13 +320,13 @@ impl Work {
             if !(ingress.ready || due || self.common.busy_poll) || ingress.paused_until.is_some() {
                 continue;
             }
-            match self.guarded(Whose::Ingress(index), |work| work.ingress[index].poll(&mut work.output, now)) {
+            match self.guarded(Whose::Ingress(index), |work| work.ingress[index].poll(&mut work.output, &mut work.poll_buffer, now)) {
                 Some(Ok(packets)) => {
                     self.ingress[index].ready = packets != 0;
                     received += packets;
                     if let Some(until) = self.ingress[index].throttled_until {
                         // Nobody would look at what it holds before.
-                        self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output));
+                        self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output, &mut work.poll_buffer));
                         pause(&self.poller, &mut self.ingress[index], until);
                     }
                 }
@@ -327,7 +334,7 @@ impl Work {
                     // Down or gone: its descriptor would be readable all the time.
                     tracing::debug!(port = %self.ingress[index].shared.name, %error, "nothing is received");
                     // Nobody would look at what it holds before the pause is over.
-                    self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output));
+                    self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output, &mut work.poll_buffer));
                     let ingress = &mut self.ingress[index];
                     pause(&self.poller, ingress, now + PAUSE);
                     if matches!(error, PortError::Gone { .. }) {
@@ -407,6 +414,7 @@ impl Work {
         self.counts.panics.add(1);
         // Made again: nobody knows what state the old one is in.
         let unsent = self.output.abandon();
+        self.poll_buffer.clear();
         // What is copied for monitors begins anew.
         self.epoch = self.epoch.wrapping_sub(1);
         self.output.set_consumer(self.common.consumer(self.cpu));
@@ -455,20 +463,21 @@ impl Work {
         self.weight = now.settings.weight;
         self.sock_flows = now.sock_flows.clone();
         for index in 0..self.ingress.len() {
-            self.guarded(Whose::Ingress(index), |work| work.ingress[index].refresh(&mut work.output));
+            self.guarded(Whose::Ingress(index), |work| work.ingress[index].refresh(&mut work.output, &mut work.poll_buffer));
         }
     }
 
     /// Does as it is told; `true`: it was told to end.
     fn obey(&mut self, order: Order) -> bool {
         match order {
-            Order::Open { shared, receivers, transmit } => {
+            Order::Open { shared, receivers, transmit, set_aside } => {
                 let number = usize::from(shared.number);
                 if self.output.egress.len() <= number {
                     self.output.egress.resize_with(number + 1, || None);
                 }
                 self.output.egress[number] = Some(Egress::new(shared.clone(), transmit));
                 self.output.copies.open(&shared);
+                set_aside.give_back();
                 for (queue, receive) in receivers {
                     let (steering, bell) = (self.common.steering.clone(), self.bell.clone());
                     self.ingress.push(Ingress::new(shared.clone(), queue, receive, self.common.key, steering, bell, self.next_token));
@@ -479,7 +488,7 @@ impl Work {
                 self.output.begin(self.now());
                 for index in (0..self.ingress.len()).rev().filter(|&index| self.ingress[index].shared.number == number).collect::<Vec<_>>()
                 {
-                    self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output));
+                    self.guarded(Whose::Ingress(index), |work| work.ingress[index].drain(&mut work.output, &mut work.poll_buffer));
                     let mut ingress = self.ingress.remove(index);
                     unwatch(&self.poller, &mut ingress);
                 }
@@ -499,8 +508,8 @@ impl Work {
                 self.output.begin(now);
                 for index in 0..self.ingress.len() {
                     self.guarded(Whose::Ingress(index), |work| {
-                        let _ = work.ingress[index].poll(&mut work.output, now);
-                        work.ingress[index].drain(&mut work.output);
+                        let _ = work.ingress[index].poll(&mut work.output, &mut work.poll_buffer, now);
+                        work.ingress[index].drain(&mut work.output, &mut work.poll_buffer);
                     });
                 }
                 self.finish(|_| true);

@@ -511,3 +511,23 @@ fn what_there_is_no_memory_for_is_refused() {
     assert_eq!(bridge.set_limit(&name, "lro_max_desc", 128).expect("8 MiB").limits["lro_max_desc"], 128);
     bridge.set_rps_flow_count(&name, None, 64).expect("1 MiB");
 }
+
+/// Whoever opens a port hears that there is no memory for its queues; the threads that would take
+/// it cannot say so.
+#[test]
+fn a_port_whose_queues_there_is_no_memory_for_is_refused() {
+    if is_run_in_a_child("a_port_whose_queues_there_is_no_memory_for_is_refused") {
+        return;
+    }
+    let port = |text: &str| PortSettings::new(text.parse().expect("a port string"));
+    let mut joined = Joined::new("few", |_| ());
+    limit_memory(96 << 20);
+    let refused = joined.bridge.add_port(port("memory:many?queues=1024")).expect_err("128 MiB").to_string();
+    let says = "memory:many?queues=1024: taking memory for the receive queues: there are no 128 MiB for 1024 queues: fewer by queues=N";
+    assert_eq!(refused, says);
+    assert_eq!(joined.bridge.ports().len(), 2, "as before");
+    joined.bridge.add_port(port("memory:fewer?queues=64")).expect("8 MiB");
+    joined.ends[0].send(&frames(0));
+    wait("the bridge receives all", || joined.received(0) == FRAMES as u64);
+    joined.stop();
+}

@@ -9,11 +9,12 @@ use superpacket::packet::Layer;
 use superpacket_io::port::{Port, PortCounters, PortError};
 
 use super::fdb::check_layer;
+use super::memory::set_aside;
 use super::opened::{Opened, warn_of_addresses};
 use super::place::Place;
 use super::{Inner, lock};
 use crate::error::BridgeError;
-use crate::order::Order;
+use crate::order::{Order, SetAside};
 use crate::poll_thread::PollThread;
 use crate::runtime::Shared;
 use crate::settings::MAX_PORTS;
@@ -102,12 +103,15 @@ impl Inner {
                 share.push((queue as u16, receive));
             }
         }
+        let set_aside: Result<Vec<_>, _> = shares.iter().map(|share| set_aside(port.name(), share.len(), queues)).collect();
+        let set_aside = set_aside?;
         // Before the receiving threads: what they receive must find the way out.
         for (worker, transmit) in workers.all().zip(transmitters.drain(poll_threads.len()..)) {
-            worker.order(Order::Open { shared: shared.clone(), receivers: Vec::new(), transmit });
+            let set_aside = SetAside::default();
+            worker.order(Order::Open { shared: shared.clone(), receivers: Vec::new(), transmit, set_aside });
         }
-        for ((thread, receivers), transmit) in poll_threads.iter().zip(shares).zip(transmitters) {
-            thread.order(Order::Open { shared: shared.clone(), receivers, transmit });
+        for (((thread, receivers), transmit), set_aside) in poll_threads.iter().zip(shares).zip(transmitters).zip(set_aside) {
+            thread.order(Order::Open { shared: shared.clone(), receivers, transmit, set_aside });
         }
         Ok(queues)
     }

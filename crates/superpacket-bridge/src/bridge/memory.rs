@@ -1,12 +1,14 @@
-//! Whether there is memory for what a port's settings ask for, before its threads are told of it:
-//! an allocation that fails in one of them would end the process.
+//! Whether there is memory for what a port and its settings ask for, before its threads are told of
+//! it: an allocation that fails in one of them would end the process.
 
-use std::fmt;
+use std::{fmt, io};
 
 use superpacket::aggregate::{Mode, Policy};
+use superpacket_io::port::PortError;
 use superpacket_steer::{FlowLimitError, FlowTableError};
 
 use crate::error::BridgeError;
+use crate::order::SetAside;
 use crate::runtime::Shared;
 use crate::settings::{PortSettings, SteeringProblem};
 
@@ -19,6 +21,21 @@ const MOST_ACKNOWLEDGED: usize = 256 << 10;
 
 /// What RFS takes for each flow of a receive queue.
 const RFS_FLOW: usize = 16;
+
+/// What a thread takes for each receive queue by the settings that a port has at first, and some
+/// more: 64 KiB of it are the buckets in which flows are steered.
+const QUEUE: usize = 128 << 10;
+
+/// Keeps memory for so many receive queues of a port until their thread takes it.
+///
+/// # Errors
+/// There is none for as many as the whole port has.
+pub(super) fn set_aside(port: &str, queues: usize, all: usize) -> Result<SetAside, PortError> {
+    SetAside::try_new(QUEUE.saturating_mul(queues)).ok_or_else(|| {
+        let says = format!("there are no {} MiB for {all} queues: fewer by queues=N", (QUEUE.saturating_mul(all)).div_ceil(1 << 20));
+        PortError::system(port, "taking memory for the receive queues", io::Error::new(io::ErrorKind::OutOfMemory, says))
+    })
+}
 
 /// Is there memory for so many bytes, all together?
 fn is_there(bytes: usize) -> bool {

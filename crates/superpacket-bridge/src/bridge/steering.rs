@@ -13,7 +13,7 @@ use super::memory::{check_flow_count, check_flow_limit};
 use super::place::Place;
 use super::{Bridge, Inner, lock};
 use crate::error::BridgeError;
-use crate::order::Order;
+use crate::order::{Order, SetAside};
 use crate::poll_thread::{PollThread, PollThreadCounts};
 use crate::report::{DroppedCpu, PortRps, QueueRps, SteeringReport, WorkerReport};
 use crate::settings::{InPlace, PortSteering, SteeringProblem, SteeringSettings, UsableCpus, possible_cpus, queue_flows};
@@ -371,7 +371,12 @@ impl Inner {
             let Some(port) = &mut place.port else { continue };
             for (_, worker) in &made {
                 match port.transmitter() {
-                    Ok(transmit) => worker.order(Order::Open { shared: place.shared.clone(), receivers: Vec::new(), transmit }),
+                    Ok(transmit) => worker.order(Order::Open {
+                        shared: place.shared.clone(),
+                        receivers: Vec::new(),
+                        transmit,
+                        set_aside: SetAside::default(),
+                    }),
                     Err(error) => {
                         made.iter_mut().for_each(|(_, worker)| worker.stop());
                         return Err(error.into());

@@ -13,6 +13,7 @@ use superpacket_steer::{CpuMask, FlowHashKey};
 
 use super::*;
 use crate::monitor::MonitorSettings;
+use crate::order::SetAside;
 use crate::runtime::tests::shared_as;
 use crate::settings::{InPlace, PerQueue, SteeringSettings, UsableCpus};
 
@@ -113,9 +114,9 @@ impl Bench {
         for thread in [&worker, &receiver] {
             let receivers = if std::ptr::eq(thread, &receiver) { std::mem::take(&mut receivers) } else { Vec::new() };
             let transmit = port.transmitter().expect("memory has many");
-            thread.order(Order::Open { shared: input.clone(), receivers, transmit });
+            thread.order(Order::Open { shared: input.clone(), receivers, transmit, set_aside: SetAside::default() });
             let transmit = Box::new(PanicsOnce { due: due.clone(), held_up: held_up.clone(), taken: taken.clone() });
-            thread.order(Order::Open { shared: output.clone(), receivers: Vec::new(), transmit });
+            thread.order(Order::Open { shared: output.clone(), receivers: Vec::new(), transmit, set_aside: SetAside::default() });
         }
         Bench {
             receiver,
