@@ -122,6 +122,8 @@ impl Bridge {
     ) -> Result<Bridge, BridgeError> {
         reject_duplicates(&settings.ports)?;
         check_static(&settings)?;
+        let no_memory = |_| BridgeError::NoAddressTable { addresses: settings.table_size };
+        let table = Arc::new(Table::try_new(settings.table_size, settings.ageing_time).map_err(no_memory)?);
         let ports = settings.ports.iter().map(|port| Opened::new(&port.port, settings.shared_interfaces)).collect::<Result<Vec<_>, _>>()?;
         // Before the rights are given up, and before the first look: no change is missed.
         let events = LinkEvents::open();
@@ -131,7 +133,6 @@ impl Bridge {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(settings.ports.len().max(1)),
             threads => threads,
         };
-        let table = Arc::new(Table::new(settings.table_size, settings.ageing_time));
         let epoch = Arc::new(AtomicU64::new(0));
         let (notices, inbox) = crossbeam_channel::bounded(NOTICES);
         // Random: who chooses the traffic must not choose the buckets.

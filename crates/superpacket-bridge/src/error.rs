@@ -97,6 +97,12 @@ pub enum BridgeError {
         /// The most.
         limit: usize,
     },
+    /// The address table takes more memory than there is.
+    #[error("table-size: ENOMEM: there is no memory for a table of {addresses} addresses")]
+    NoAddressTable {
+        /// How many it was to hold.
+        addresses: usize,
+    },
     /// The address table of ports that carry packets from IP on has no hardware addresses.
     #[error("{port} carries packets from IP on: they have no hardware addresses")]
     NoHardwareAddresses {

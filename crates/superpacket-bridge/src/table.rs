@@ -8,7 +8,8 @@
 //! room the port that holds most loses first, so that nobody gets the traffic of others flooded by
 //! making up addresses.
 
-use std::collections::BTreeSet;
+use std::alloc::{Layout, handle_alloc_error};
+use std::collections::{BTreeSet, TryReserveError};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -81,11 +82,17 @@ pub(crate) struct Table {
 impl Table {
     /// A table of at least `size` entries (rounded up to a power of two, at most 2^20), whose
     /// addresses are forgotten after `ageing`.
-    pub(crate) fn new(size: usize, ageing: Duration) -> Self {
+    ///
+    /// # Errors
+    /// There is no memory for it: 16 bytes an entry.
+    pub(crate) fn try_new(size: usize, ageing: Duration) -> Result<Self, TryReserveError> {
         let random = || RandomState::new().build_hasher().finish();
         let sets = sets(size);
-        Table {
-            sets: (0..sets).map(|_| Default::default()).collect(),
+        let mut entries = Vec::new();
+        entries.try_reserve_exact(sets)?;
+        entries.resize_with(sets, Default::default);
+        Ok(Table {
+            sets: entries.into_boxed_slice(),
             secret: [random(), random()],
             ageing: (ageing.as_millis() / u128::from(TICK)).clamp(1, u128::from(MOST_AGE)) as u64,
             start: Instant::now(),
@@ -94,7 +101,12 @@ impl Table {
             expired: AtomicU64::new(0),
             statics: Statics::default(),
             loops: LoopGuard::new(),
-        }
+        })
+    }
+
+    /// The same, of a size that is known to be small: without memory for it, the process ends.
+    pub(crate) fn new(size: usize, ageing: Duration) -> Self {
+        Table::try_new(size, ageing).unwrap_or_else(|_| handle_alloc_error(Layout::new::<[Entry; WAYS]>()))
     }
 
     /// The time in ticks from 1 on.

@@ -531,3 +531,18 @@ fn a_port_whose_queues_there_is_no_memory_for_is_refused() {
     wait("the bridge receives all", || joined.received(0) == FRAMES as u64);
     joined.stop();
 }
+
+#[test]
+fn an_address_table_that_there_is_no_memory_for_is_refused() {
+    if is_run_in_a_child("an_address_table_that_there_is_no_memory_for_is_refused") {
+        return;
+    }
+    limit_memory(64 << 20);
+    // The table takes 16 MiB.
+    let held = take_all_memory_but(8);
+    let start = |table_size| Bridge::start(BridgeSettings { table_size, ..BridgeSettings::default() });
+    let refused = start(1 << 20).expect_err("16 MiB").to_string();
+    assert_eq!(refused, "table-size: ENOMEM: there is no memory for a table of 1048576 addresses");
+    drop(held);
+    start(1 << 20).expect("there is room").stop();
+}
