@@ -117,10 +117,6 @@ pub struct Region {
 struct Flags(NonNull<[AtomicU8]>);
 
 impl Flags {
-    fn new(slots: usize) -> Self {
-        Flags::try_new(slots).unwrap_or_else(|| handle_alloc_error(Layout::new::<AtomicU8>()))
-    }
-
     /// `None` if there is no memory for them.
     fn try_new(slots: usize) -> Option<Self> {
         let mut flags: Vec<AtomicU8> = Vec::new();
@@ -211,27 +207,35 @@ impl Region {
     }
 
     /// Mapped memory, unmapped at the end: as many slots of `slot_size` bytes as fit `length`.
+    /// `None` if there is no memory to note which of them are lent, a byte each: it is unmapped
+    /// then.
     ///
     /// # Safety
     /// `data` must point at `length` bytes mapped by `mmap` and used by nobody else but a kernel
     /// that writes to slots that are its own by the protocol that the caller keeps: it calls
     /// [`lend`](Self::lend) only for bytes that the kernel has handed over, and hands slots back
     /// only when they [are not lent](Self::is_lent).
-    pub unsafe fn mapped(data: NonNull<u8>, length: usize, slot_size: usize) -> Self {
-        Region { memory: Memory::Mapped { data, length }, slot_size, lent: Flags::new(length / slot_size) }
+    pub unsafe fn try_mapped(data: NonNull<u8>, length: usize, slot_size: usize) -> Option<Self> {
+        let Some(lent) = Flags::try_new(length / slot_size) else {
+            // SAFETY: mapped with this length, and used by nobody else, as the caller promised.
+            let _ = unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) };
+            return None;
+        };
+        Some(Region { memory: Memory::Mapped { data, length }, slot_size, lent })
     }
 
     /// Part of memory that other regions have parts of too, and that stays as long as `owner`
-    /// lives: `slots` of `slot_size` bytes.
+    /// lives: `slots` of `slot_size` bytes. `None` if there is no memory to note which of them are
+    /// lent, a byte each.
     ///
     /// # Safety
     /// `data` must point at `slots * slot_size` initialised bytes that stay where they are while
-    /// `owner` lives, and that nobody else uses but a kernel, as for [`mapped`](Self::mapped); nor
-    /// may [`slot_mut`](Self::slot_mut) and [`run_mut`](Self::run_mut) be called for a slot that
-    /// the kernel may write to or read. So the region must not be handed to whoever does not keep
-    /// this promise.
-    pub unsafe fn shared(owner: Arc<dyn Any + Send + Sync>, data: NonNull<u8>, slots: usize, slot_size: usize) -> Self {
-        Region { memory: Memory::Shared { data, owner }, slot_size, lent: Flags::new(slots) }
+    /// `owner` lives, and that nobody else uses but a kernel, as for
+    /// [`try_mapped`](Self::try_mapped); nor may [`slot_mut`](Self::slot_mut) and
+    /// [`run_mut`](Self::run_mut) be called for a slot that the kernel may write to or read. So the
+    /// region must not be handed to whoever does not keep this promise.
+    pub unsafe fn try_shared(owner: Arc<dyn Any + Send + Sync>, data: NonNull<u8>, slots: usize, slot_size: usize) -> Option<Self> {
+        Some(Region { lent: Flags::try_new(slots)?, memory: Memory::Shared { data, owner }, slot_size })
     }
 
     /// How many slots there are.
@@ -267,7 +271,7 @@ impl Region {
     }
 
     /// The bytes of a slot, to be written, if it is there and not lent; `None` too of
-    /// [`mapped`](Self::mapped) memory, to which the kernel alone writes.
+    /// [`try_mapped`](Self::try_mapped) memory, to which the kernel alone writes.
     #[inline]
     pub fn slot_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
         self.run_mut(slot, 1)
@@ -280,7 +284,7 @@ impl Region {
             return None;
         }
         // SAFETY: the slots lie within the memory; no buffer of them is abroad, and `&mut self`
-        // keeps it so; the kernel has none of them (the caller's promise in `shared`).
+        // keeps it so; the kernel has none of them (the caller's promise in `try_shared`).
         Some(unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr().add(first * self.slot_size), slots * self.slot_size) })
     }
 
@@ -354,8 +358,8 @@ impl Drop for Region {
             // SAFETY: allocated with this layout in `allocate`, and no buffer points into it any
             // more.
             Memory::Heap { block, layout, .. } => unsafe { dealloc(block.as_ptr(), layout) },
-            // SAFETY: mapped with this length, as the caller of `mapped` promised, and no buffer
-            // points into it any more.
+            // SAFETY: mapped with this length, as the caller of `try_mapped` promised, and no
+            // buffer points into it any more.
             Memory::Mapped { data, length } => drop(unsafe { rustix::mm::munmap(data.as_ptr().cast(), length) }),
             // The owner goes with the region.
             Memory::Shared { .. } => {}
@@ -433,7 +437,10 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
     use super::*;
+    use crate::port::without_memory::{is_run_in_a_child, limit_memory};
 
     #[test]
     fn a_slot_is_lent_once_and_comes_back_by_being_dropped() {
@@ -517,7 +524,7 @@ mod tests {
         let part = |offset| {
             // SAFETY: the parts are halves of the vector, which nobody changes, and which lives as
             // long as `owner`.
-            unsafe { Region::shared(Arc::clone(&owner) as Arc<dyn Any + Send + Sync>, data.add(offset), 1, 32) }
+            unsafe { Region::try_shared(Arc::clone(&owner) as Arc<dyn Any + Send + Sync>, data.add(offset), 1, 32) }.expect("a byte")
         };
         let (mut first, second) = (part(0), part(32));
         drop(owner);
@@ -526,6 +533,26 @@ mod tests {
         drop(first);
         assert_eq!(buffer.bytes(), [3; 4]);
         assert!(kept.upgrade().is_some(), "the memory stays while a buffer is abroad");
+    }
+
+    #[test]
+    fn mapped_memory_goes_where_there_is_none_for_its_flags() {
+        if is_run_in_a_child("port::buffer::tests::mapped_memory_goes_where_there_is_none_for_its_flags") {
+            return;
+        }
+        const LENGTH: usize = 128 << 20;
+        let map = || {
+            // SAFETY: a new mapping, at an address that the kernel chooses.
+            let data = unsafe { mmap_anonymous(std::ptr::null_mut(), LENGTH, ProtFlags::READ, MapFlags::PRIVATE) };
+            NonNull::new(data.expect("there is room").cast::<u8>()).expect("not at 0")
+        };
+        limit_memory(160 << 20);
+        for _ in 0..3 {
+            // SAFETY: mapped for this, and used by nobody.
+            assert!(unsafe { Region::try_mapped(map(), LENGTH, 1) }.is_none(), "128 MiB of flags");
+        }
+        // SAFETY: as above.
+        assert!(unsafe { Region::try_mapped(map(), LENGTH, 4096) }.is_some());
     }
 
     #[test]

@@ -23,6 +23,8 @@ mod packet;
 mod replay;
 mod spec;
 mod tap;
+#[cfg(test)]
+mod without_memory;
 pub mod xdp;
 
 pub use batch::{FrameWriter, Part, TxBatch, TxFrame, wire_bytes, wire_segments, wire_size};

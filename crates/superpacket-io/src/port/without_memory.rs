@@ -27,3 +27,16 @@ pub(crate) fn limit_memory(more: u64) {
     let has = line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of kB") * 1024;
     setrlimit(Resource::As, Rlimit { current: Some(has + more), maximum: None }).expect("lowered");
 }
+
+/// Takes what a limit leaves, also what the allocator has in reserve.
+#[allow(dead_code, reason = "not all tests need it")]
+pub(crate) fn take_all_memory() -> Vec<Vec<u8>> {
+    let mut held: Vec<Vec<u8>> = Vec::with_capacity(1 << 16);
+    for size in [1 << 20, 64 << 10, 1 << 10] {
+        let mut block = Vec::new();
+        while held.len() < held.capacity() && block.try_reserve_exact(size).is_ok() {
+            held.push(std::mem::take(&mut block));
+        }
+    }
+    held
+}

@@ -3,6 +3,7 @@
 
 #![expect(unsafe_code, reason = "a ring shared with the kernel")]
 
+use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use superpacket::packet::RxPacket;
@@ -46,11 +47,16 @@ struct Cursor {
 
 impl Blocks {
     /// The ring in `mapped`, with blocks of `block_size` bytes, and its socket.
-    pub fn new(mapped: Mapped, block_size: usize) -> (Self, Socket) {
-        let lent = vec![Lent::default(); mapped.region.slots() / (block_size / FLAG)].into_boxed_slice();
-        let ring =
-            Blocks { region: mapped.region, block_size, lent, next: 0, cursor: None, taken: 0, ignores_outgoing: mapped.ignores_outgoing };
-        (ring, mapped.socket)
+    ///
+    /// # Errors
+    /// There is no memory to note what is lent of each block.
+    pub fn try_new(mapped: Mapped, block_size: usize) -> Result<(Self, Socket), TryReserveError> {
+        let (blocks, mut lent) = (mapped.region.slots() / (block_size / FLAG), Vec::new());
+        lent.try_reserve_exact(blocks)?;
+        lent.resize_with(blocks, Lent::default);
+        let (region, ignores_outgoing, lent) = (mapped.region, mapped.ignores_outgoing, lent.into_boxed_slice());
+        let ring = Blocks { region, block_size, lent, next: 0, cursor: None, taken: 0, ignores_outgoing };
+        Ok((ring, mapped.socket))
     }
 
     /// Appends up to `limit` packets.

@@ -37,6 +37,7 @@ mod slots;
 mod socket;
 mod transmit;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -100,7 +101,9 @@ impl PacketPort {
         let shared = Arc::new(Shared { name: name.to_owned(), counters });
         for (queue, mapped) in mapped.into_iter().enumerate() {
             let interface = Interface::open(name, spec.device())?;
-            let (receiver, socket) = Receiver::new(Arc::clone(&shared), interface, mapped, &options.ring, queue as u16);
+            let queue = Receiver::try_new(Arc::clone(&shared), interface, mapped, &options.ring, queue as u16);
+            let no_memory = |error| PortError::system(name, "taking memory to note what is lent of the ring", io::Error::from(error));
+            let (receiver, socket) = queue.map_err(no_memory)?;
             receivers.push(Box::new(receiver));
             sockets.push(socket);
         }

@@ -1,5 +1,6 @@
 //! The receiving end of a queue.
 
+use std::collections::TryReserveError;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -35,19 +36,29 @@ enum Ring {
 
 impl Receiver {
     /// A queue on what has been mapped, and its socket.
-    pub fn new(shared: Arc<Shared>, interface: Interface, mapped: Mapped, ring: &RingOptions, queue: u16) -> (Self, Arc<Socket>) {
+    ///
+    /// # Errors
+    /// There is no memory for what is noted of the ring.
+    pub fn try_new(
+        shared: Arc<Shared>,
+        interface: Interface,
+        mapped: Mapped,
+        ring: &RingOptions,
+        queue: u16,
+    ) -> Result<(Self, Arc<Socket>), TryReserveError> {
         let (ring, socket) = match *ring {
             RingOptions::Slots { .. } => {
                 let (slots, socket) = Slots::new(mapped);
                 (Ring::Slots(slots), socket)
             }
             RingOptions::Blocks { block_size, .. } => {
-                let (blocks, socket) = Blocks::new(mapped, block_size);
+                let (blocks, socket) = Blocks::try_new(mapped, block_size)?;
                 (Ring::Blocks(blocks), socket)
             }
         };
         let socket = Arc::new(socket);
-        (Receiver { shared, socket: Arc::clone(&socket), ring, interface, queue, was_empty: false, link: LinkState::Up }, socket)
+        let receiver = Receiver { shared, socket: Arc::clone(&socket), ring, interface, queue, was_empty: false, link: LinkState::Up };
+        Ok((receiver, socket))
     }
 
     /// Nothing came: is that because the interface is down?

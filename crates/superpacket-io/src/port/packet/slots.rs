@@ -10,6 +10,7 @@
 
 #![expect(unsafe_code, reason = "a ring shared with the kernel")]
 
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::RecvFlags;
@@ -163,18 +164,30 @@ const USUAL: (usize, usize) = (32, 68 << 10);
 /// Slots for BIG TCP's.
 const BIG: (usize, usize) = (16, 260 << 10);
 
+/// Longer frames are dropped: the kernel makes none of BIG TCP beyond half of it (`GSO_MAX_SIZE`).
+const LONGEST: usize = 1 << 20;
+
 impl LongFrames {
-    /// Reads the next frame, of `length` bytes with its virtio header; `None` if there is none.
-    fn read(&mut self, socket: &Socket, length: usize) -> Option<Buffer> {
+    /// Reads the next frame, of `length` bytes with its virtio header; `None` if there is none, or
+    /// no memory for it: it is dropped then.
+    fn read(&mut self, socket: impl AsFd, length: usize) -> Option<Buffer> {
         let (pool, (slots, slot_size)) = if length <= USUAL.1 { (&mut self.usual, USUAL) } else { (&mut self.big, BIG) };
-        let pool = pool.get_or_insert_with(|| Pool::new(slots, slot_size));
-        if length <= slot_size
+        if pool.is_none() {
+            *pool = Pool::try_new(slots, slot_size);
+        }
+        if let Some(pool) = pool
+            && length <= slot_size
             && let Some(slot) = pool.free()
         {
             let read = receive(socket, pool.slot_mut(slot)?)?;
             return pool.lend(slot, 0..read);
         }
-        let mut bytes = vec![0; length];
+        let mut bytes = Vec::new();
+        if length > LONGEST || bytes.try_reserve_exact(length).is_err() {
+            // It must leave the queue: its slot is taken.
+            return receive(socket, &mut [0; VIRTIO]).and(None);
+        }
+        bytes.resize(length, 0);
         let read = receive(socket, &mut bytes)?;
         bytes.truncate(read);
         Some(Buffer::from(bytes))
@@ -182,13 +195,53 @@ impl LongFrames {
 }
 
 /// Reads a frame whole; one that does not fit is left out.
-fn receive(socket: &Socket, room: &mut [u8]) -> Option<usize> {
+fn receive(socket: impl AsFd, room: &mut [u8]) -> Option<usize> {
     loop {
-        match rustix::net::recv(socket, &mut *room, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+        match rustix::net::recv(&socket, &mut *room, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Ok((_, length)) => return (length <= room.len()).then_some(length),
             // The socket's own error comes first, once.
             Err(rustix::io::Errno::INTR | rustix::io::Errno::NETDOWN) => {}
             Err(_) => return None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+    use super::*;
+    use crate::port::without_memory::{is_run_in_a_child, limit_memory, take_all_memory};
+
+    /// Two ends of something that keeps the frames apart, as a packet socket does.
+    fn pair() -> [std::os::fd::OwnedFd; 2] {
+        socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::empty(), None).expect("descriptors").into()
+    }
+
+    #[test]
+    fn a_frame_that_there_is_no_memory_for_is_dropped() {
+        if is_run_in_a_child("port::packet::slots::tests::a_frame_that_there_is_no_memory_for_is_dropped") {
+            return;
+        }
+        let ([from, to], mut frames) = (pair(), LongFrames::default());
+        let sent = [100_000, 90_000].map(|length| vec![length as u8; length]);
+        sent.iter().for_each(|frame| _ = send(&from, frame, SendFlags::empty()).expect("there is room"));
+        limit_memory(4 << 20);
+        let held = take_all_memory();
+        let first = frames.read(&to, sent[0].len());
+        drop(held);
+        let second = frames.read(&to, sent[1].len());
+        assert!(first.is_none(), "there was no memory for it");
+        assert_eq!(second.expect("the next frame").bytes(), sent[1]);
+    }
+
+    #[test]
+    fn a_frame_longer_than_any_is_dropped() {
+        let ([from, to], mut frames) = (pair(), LongFrames::default());
+        for frame in [[1; 90], [2; 90]] {
+            send(&from, &frame, SendFlags::empty()).expect("there is room");
+        }
+        assert!(frames.read(&to, LONGEST + 1).is_none());
+        assert_eq!(frames.read(&to, 90).expect("the next frame").bytes(), [2; 90]);
     }
 }

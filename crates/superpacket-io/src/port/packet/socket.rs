@@ -145,7 +145,9 @@ impl Socket {
         // SAFETY: the memory was mapped for this ring alone. The kernel writes to a slot or block
         // only while its status says that it is the kernel's; the rings lend bytes after the status
         // said that they are ours, and change it only when nothing of the slot or block is lent.
-        let region = unsafe { Region::mapped(data, length, granularity) };
+        let region = unsafe { Region::try_mapped(data, length, granularity) };
+        let region =
+            region.ok_or_else(|| refused("taking memory to note which slots of the ring are lent")(io::ErrorKind::OutOfMemory.into()))?;
         Ok(Mapped { socket: receiver, region, ignores_outgoing })
     }
 

@@ -213,22 +213,20 @@ impl Umem {
         })?;
         let mapping = Arc::new(Mapping::new(length)?);
         let in_flight = list(parts * frames as usize)?;
-        // What the regions note of each chunk: asked for before, since they cannot refuse.
-        drop(list::<u8>(parts * frames as usize)?);
         let half = frames as usize / 2;
         let region = |chunk: usize| {
             let owner = Arc::clone(&mapping) as Arc<dyn Any + Send + Sync>;
             // SAFETY: the chunks lie in the mapping, which is zeroed and stays while `owner` lives,
             // and every chunk is in one region. The kernel writes only to chunks that the queue put
             // into the fill ring, which it does when they are not lent.
-            unsafe { Region::shared(owner, mapping.data.add(chunk * frame_size as usize), half, frame_size as usize) }
+            let region = unsafe { Region::try_shared(owner, mapping.data.add(chunk * frame_size as usize), half, frame_size as usize) };
+            region.ok_or(io::ErrorKind::OutOfMemory)
         };
-        let free = (0..parts)
-            .map(|number| {
-                let first = number * frames as usize;
-                Part { number: number as u32, receive: region(first), send: region(first + half) }
-            })
-            .collect();
+        let part = |number| {
+            let first = number * frames as usize;
+            Ok(Part { number: number as u32, receive: region(first)?, send: region(first + half)? })
+        };
+        let free = (0..parts).map(part).collect::<io::Result<_>>()?;
         Ok(Umem { in_flight: in_flight.into_boxed_slice(), mapping, frame_size, frames, free: Mutex::new(free) })
     }
 
